@@ -14,7 +14,14 @@ use support::{
     digits, number, report,
 };
 
-const COMPRESSIONS: [&str; 6] = ["\"none\"", "\"f16\"", "\"bf16\"", "\"int8\"", "{ topk = 0.1 }", "{ topk = 0.01 }"];
+const COMPRESSIONS: [&str; 6] = [
+    "\"none\"",
+    "\"f16\"",
+    "\"bf16\"",
+    "\"int8\"",
+    "{ topk = 0.1 }",
+    "{ topk = 0.01 }",
+];
 
 fn main() {
     report::title("compression of gradients, digits, 2 workers and 2 servers");
@@ -27,7 +34,10 @@ fn main() {
     }
     cluster.wait_members(2);
     let seeds = number("--seeds", 5) as u64;
-    println!("  {:<18} {:>18} {:>20} {:>16}", "", "validation loss", "validation accuracy", "MB sent");
+    println!(
+        "  {:<18} {:>18} {:>20} {:>16}",
+        "", "validation loss", "validation accuracy", "MB sent"
+    );
     for (index, compression) in COMPRESSIONS.iter().enumerate() {
         let mut found = [const { Vec::new() }; 3];
         for seed in 1..=seeds {
@@ -39,9 +49,13 @@ fn main() {
             let into = cluster.dir.path().join(format!("into-{name}"));
             let (code, output) = run_to_end(&cluster, 0, &file, &into);
             assert_eq!(code, Some(0), "{output}");
-            let (loss, accuracy) = digits::validation(&into).expect("a worker tells what came of it");
+            let (loss, accuracy) =
+                digits::validation(&into).expect("a worker tells what came of it");
             let megabytes = (sent_bytes(&cluster) - before) as f64 / 1e6;
-            found.iter_mut().zip([loss, accuracy, megabytes]).for_each(|(values, value)| values.push(value));
+            found
+                .iter_mut()
+                .zip([loss, accuracy, megabytes])
+                .for_each(|(values, value)| values.push(value));
         }
         let [loss, accuracy, megabytes] = found.map(|values| {
             let (mean, deviation) = report::spread(&values);
@@ -57,9 +71,16 @@ fn main() {
 /// What both nodes have sent over their networks so far.
 fn sent_bytes(cluster: &Cluster) -> u64 {
     let of = |number: usize| {
-        let counters = fs::read_to_string(format!("/proc/{}/net/dev", cluster.pid(number))).expect("the node runs");
-        let line = counters.lines().find_map(|line| line.trim().strip_prefix("eth0:")).expect("the lab made it");
-        line.split_ascii_whitespace().nth(8).and_then(|text| text.parse::<u64>().ok()).expect("a number of bytes")
+        let counters = fs::read_to_string(format!("/proc/{}/net/dev", cluster.pid(number)))
+            .expect("the node runs");
+        let line = counters
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("eth0:"))
+            .expect("the lab made it");
+        line.split_ascii_whitespace()
+            .nth(8)
+            .and_then(|text| text.parse::<u64>().ok())
+            .expect("a number of bytes")
     };
     of(0) + of(1)
 }

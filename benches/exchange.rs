@@ -36,16 +36,31 @@ fn main() {
         (net, schemes)
     });
     let (_, vgg) = &results[0];
-    let at = NODES.iter().position(|nodes| *nodes == AT).expect("it is one of them");
+    let at = NODES
+        .iter()
+        .position(|nodes| *nodes == AT)
+        .expect("it is one of them");
     let bytes: Vec<f64> = vgg.iter().map(|scheme| scheme.gigabytes[at]).collect();
     let chosen = bytes[bytes.len() - 1];
-    report::title(&format!("VGG19-22K on {AT} simulated nodes, bytes of the chosen exchange"));
+    report::title(&format!(
+        "VGG19-22K on {AT} simulated nodes, bytes of the chosen exchange"
+    ));
     for (scheme, gigabytes) in vgg.iter().zip(&bytes).take(2) {
-        report::bar(&format!("beside {}", scheme.name), chosen, *gigabytes, "GB", "");
+        report::bar(
+            &format!("beside {}", scheme.name),
+            chosen,
+            *gigabytes,
+            "GB",
+            "",
+        );
     }
     if std::env::args().any(|argument| argument == "--plot") {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/results/exchange.svg");
-        std::fs::write(path, plot::picture(&results, &NODES).expect("it can be drawn")).expect("it can be written");
+        std::fs::write(
+            path,
+            plot::picture(&results, &NODES).expect("it can be drawn"),
+        )
+        .expect("it can be written");
     }
 }
 
@@ -56,22 +71,48 @@ fn schemes(net: &Net, replicas: usize) -> Vec<Scheme> {
         ("servers alone", |_, _| Exchange::ParameterServer),
         ("factors alone", |_, _| Exchange::SufficientFactors),
         ("factors for dense layers", |layer, _| {
-            if layer.is_dense() { Exchange::SufficientFactors } else { Exchange::ParameterServer }
+            if layer.is_dense() {
+                Exchange::SufficientFactors
+            } else {
+                Exchange::ParameterServer
+            }
         }),
         ("the cheaper for each layer", |_, cheaper| cheaper),
     ];
     let of = |(name, choice): (&'static str, Choice)| {
-        let mut scheme = Scheme { name, gigabytes: Vec::new(), speedups: Vec::new() };
+        let mut scheme = Scheme {
+            name,
+            gigabytes: Vec::new(),
+            speedups: Vec::new(),
+        };
         for nodes in NODES {
-            let costs: Vec<Costs> = net.layers.iter().map(|layer| costs(net, layer, nodes, replicas)).collect();
-            let exchanges: Vec<Exchange> =
-                net.layers.iter().zip(&costs).map(|(layer, costs)| choice(layer, costs.cheaper())).collect();
+            let costs: Vec<Costs> = net
+                .layers
+                .iter()
+                .map(|layer| costs(net, layer, nodes, replicas))
+                .collect();
+            let exchanges: Vec<Exchange> = net
+                .layers
+                .iter()
+                .zip(&costs)
+                .map(|(layer, costs)| choice(layer, costs.cheaper()))
+                .collect();
             let outcome = links::run(net, nodes, replicas as u32, &exchanges);
-            let expected: f64 = costs.iter().zip(&exchanges).map(|(costs, exchange)| of_both(costs, *exchange)).sum();
+            let expected: f64 = costs
+                .iter()
+                .zip(&exchanges)
+                .map(|(costs, exchange)| of_both(costs, *exchange))
+                .sum();
             let difference = (outcome.bytes_per_node - expected).abs();
-            assert!(difference <= 1e-9 * expected, "{} and {expected} bytes", outcome.bytes_per_node);
+            assert!(
+                difference <= 1e-9 * expected,
+                "{} and {expected} bytes",
+                outcome.bytes_per_node
+            );
             scheme.gigabytes.push(outcome.bytes_per_node / 1e9);
-            scheme.speedups.push(nodes as f64 * links::compute_seconds(net) / outcome.seconds);
+            scheme
+                .speedups
+                .push(nodes as f64 * links::compute_seconds(net) / outcome.seconds);
         }
         scheme
     };
@@ -82,8 +123,20 @@ fn schemes(net: &Net, replicas: usize) -> Vec<Scheme> {
 fn costs(net: &Net, layer: &nets::Layer, nodes: usize, replicas: usize) -> Costs {
     let (inputs, outputs, samples) = (layer.inputs, layer.outputs, net.samples * layer.places);
     let nodes = nodes as u64;
-    let among = Participants { workers: nodes, servers: nodes, replicas: replicas as u64 };
-    Costs::of(DenseLayer { inputs, outputs, samples }, among, Ratios::NONE)
+    let among = Participants {
+        workers: nodes,
+        servers: nodes,
+        replicas: replicas as u64,
+    };
+    Costs::of(
+        DenseLayer {
+            inputs,
+            outputs,
+            samples,
+        },
+        among,
+        Ratios::NONE,
+    )
 }
 
 fn of_both(costs: &Costs, exchange: Exchange) -> f64 {
@@ -102,13 +155,25 @@ fn print(net: &Net, schemes: &[Scheme], replicas: usize) {
         net.samples,
         links::compute_seconds(net)
     );
-    println!("  {:>5}  {}", "nodes", schemes.iter().map(|scheme| format!("{:>28}", scheme.name)).collect::<String>());
-    for (index, nodes) in NODES.iter().enumerate() {
-        let each = schemes
+    println!(
+        "  {:>5}  {}",
+        "nodes",
+        schemes
             .iter()
-            .map(|scheme| format!("{:>14.3} GB {:>8.1} x ", scheme.gigabytes[index], scheme.speedups[index]));
+            .map(|scheme| format!("{:>28}", scheme.name))
+            .collect::<String>()
+    );
+    for (index, nodes) in NODES.iter().enumerate() {
+        let each = schemes.iter().map(|scheme| {
+            format!(
+                "{:>14.3} GB {:>8.1} x ",
+                scheme.gigabytes[index], scheme.speedups[index]
+            )
+        });
         let published = net.published.iter().find(|(at, _)| at == nodes);
-        let published = published.map_or(String::new(), |(_, times)| format!("  Poseidon published {times} x"));
+        let published = published.map_or(String::new(), |(_, times)| {
+            format!("  Poseidon published {times} x")
+        });
         println!("  {nodes:>5}  {}{published}", each.collect::<String>());
     }
 }

@@ -55,9 +55,23 @@ fn main() {
     let (trials, cuts) = (number("--trials", 20), number("--cuts", 10));
     report::title("failover");
     let killed = "HyperQueue 6 ms, Dask 1,600-2,300 ms, Ray 14,000 ms";
-    series(cluster(None), Death::Kill, Victim::Worker, trials, 100.0, killed);
+    series(
+        cluster(None),
+        Death::Kill,
+        Victim::Worker,
+        trials,
+        100.0,
+        killed,
+    );
     let killed = "HyperQueue: by hand, 18 of 18 again; Ray: gives up after 60 s; Dask: lost";
-    series(cluster(None), Death::Kill, Victim::Coordinator, trials, 1000.0, killed);
+    series(
+        cluster(None),
+        Death::Kill,
+        Victim::Coordinator,
+        trials,
+        1000.0,
+        killed,
+    );
     let silent = "Dask 47,000 ms, HyperQueue 16,000 ms, Nomad 20,000 ms";
     for (victim, most) in [(Victim::Worker, 3000.0), (Victim::Coordinator, 5000.0)] {
         let Some(lab) = Lab::new(NODES) else { return };
@@ -75,23 +89,59 @@ fn cluster(lab: Option<Lab>) -> Cluster {
     cluster
 }
 
-fn series(mut cluster: Cluster, death: Death, victim: Victim, trials: usize, most: f64, reference: &str) {
+fn series(
+    mut cluster: Cluster,
+    death: Death,
+    victim: Victim,
+    trials: usize,
+    most: f64,
+    reference: &str,
+) {
     if trials == 0 {
         return;
     }
-    let results: Vec<Trial> = (0..trials).map(|_| trial(&mut cluster, death, victim)).collect();
-    let who = if victim == Victim::Worker { "worker" } else { "coordinator" };
-    let how = if death == Death::Kill { "killed" } else { "cut off" };
+    let results: Vec<Trial> = (0..trials)
+        .map(|_| trial(&mut cluster, death, victim))
+        .collect();
+    let who = if victim == Victim::Worker {
+        "worker"
+    } else {
+        "coordinator"
+    };
+    let how = if death == Death::Kill {
+        "killed"
+    } else {
+        "cut off"
+    };
     let elsewhere: Vec<Duration> = results.iter().map(|trial| trial.elsewhere).collect();
     let what = format!("{who} {how}: its task runs elsewhere, p95 of {trials}");
-    report::value(&format!("{who} {how}: p50"), report::percentile(&elsewhere, 50), "ms", "");
-    report::bar(&what, report::percentile(&elsewhere, 95), most, "ms", reference);
+    report::value(
+        &format!("{who} {how}: p50"),
+        report::percentile(&elsewhere, 50),
+        "ms",
+        "",
+    );
+    report::bar(
+        &what,
+        report::percentile(&elsewhere, 95),
+        most,
+        "ms",
+        reference,
+    );
     let gone: Vec<Duration> = results.iter().filter_map(|trial| trial.gone).collect();
     if !gone.is_empty() {
-        report::value(&format!("{who} {how}: its processes are gone, worst"), report::percentile(&gone, 100), "ms", "");
+        report::value(
+            &format!("{who} {how}: its processes are gone, worst"),
+            report::percentile(&gone, 100),
+            "ms",
+            "",
+        );
     }
     let again: usize = results.iter().map(|trial| trial.computed_again).sum();
-    let of = format!("{who} {how}: acknowledged results computed again, of {}", QUICK * trials);
+    let of = format!(
+        "{who} {how}: acknowledged results computed again, of {}",
+        QUICK * trials
+    );
     report::bar(&of, again as f64, 0.0, "", "Dask: 5-7 of 40");
 }
 
@@ -99,15 +149,28 @@ fn trial(cluster: &mut Cluster, death: Death, victim: Victim) -> Trial {
     let nodes = api::of_all(cluster, NODES);
     let job = Job::new(cluster);
     let id = cluster.submit(0, &job.file);
-    let done = || nodes[0].job(&id).is_some_and(|job| job.progress.done as usize >= QUICK);
-    wait_for("the quick tasks are done and the long ones run", || (done() && job.long().len() == LONG).then_some(()));
+    let done = || {
+        nodes[0]
+            .job(&id)
+            .is_some_and(|job| job.progress.done as usize >= QUICK)
+    };
+    wait_for("the quick tasks are done and the long ones run", || {
+        (done() && job.long().len() == LONG).then_some(())
+    });
     let coordinator = coordinator(&nodes, &id);
     let chosen = match victim {
         Victim::Coordinator => coordinator,
-        Victim::Worker => (0..NODES).find(|node| *node != coordinator).expect("there are others"),
+        Victim::Worker => (0..NODES)
+            .find(|node| *node != coordinator)
+            .expect("there are others"),
     };
     let runs_there = |pid: &u32| ancestors(*pid).contains(&cluster.pid(chosen));
-    let lost = job.long().into_iter().map(|(_, pid)| pid).find(runs_there).expect("one runs on each node");
+    let lost = job
+        .long()
+        .into_iter()
+        .map(|(_, pid)| pid)
+        .find(runs_there)
+        .expect("one runs on each node");
     let died = Instant::now();
     match death {
         Death::Kill => cluster.kill9(chosen),
@@ -125,10 +188,23 @@ fn trial(cluster: &mut Cluster, death: Death, victim: Victim) -> Trial {
         elsewhere.filter(|_| gone.is_some() || death == Death::Cut)
     });
     recover(cluster, death, chosen);
-    wait_for("all members are back", || nodes.iter().all(|node| node.members() == NODES).then_some(()));
-    nodes[chosen].ask(|client| client.cancel(&id)).expect("a member passes it on");
-    wait_for("the job ends", || nodes.iter().all(|node| node.has_ended(&id)).then_some(()));
-    Trial { elsewhere, gone, computed_again: job.computed_again() }
+    wait_for("all members are back", || {
+        nodes
+            .iter()
+            .all(|node| node.members() == NODES)
+            .then_some(())
+    });
+    nodes[chosen]
+        .ask(|client| client.cancel(&id))
+        .expect("a member passes it on");
+    wait_for("the job ends", || {
+        nodes.iter().all(|node| node.has_ended(&id)).then_some(())
+    });
+    Trial {
+        elsewhere,
+        gone,
+        computed_again: job.computed_again(),
+    }
 }
 
 fn recover(cluster: &mut Cluster, death: Death, node: usize) {
@@ -139,7 +215,10 @@ fn recover(cluster: &mut Cluster, death: Death, node: usize) {
 }
 
 fn coordinator(nodes: &[Api], id: &str) -> usize {
-    let coordinator = nodes[0].job(id).and_then(|job| job.line.coordinator).expect("a running job has one");
+    let coordinator = nodes[0]
+        .job(id)
+        .and_then(|job| job.line.coordinator)
+        .expect("a running job has one");
     let is_it = |node: &Api| node.node().is_some_and(|node| node.id == coordinator);
     nodes.iter().position(is_it).expect("it is one of them")
 }
@@ -165,12 +244,18 @@ impl Job {
         let name = format!("job{}", unique());
         let notes = cluster.dir.path().join(format!("{name}.notes"));
         let numbers: Vec<String> = (0..QUICK + LONG).map(|number| number.to_string()).collect();
-        let script = format!("echo {{i}} $$ >> {}; test {{i}} -lt {QUICK} || exec sleep 1000", notes.display());
+        let script = format!(
+            "echo {{i}} $$ >> {}; test {{i}} -lt {QUICK} || exec sleep 1000",
+            notes.display()
+        );
         let text = format!(
             "name = \"{name}\"\ncommand = [\"sh\", \"-c\", \"{script}\"]\nparams = {{ i = [{}] }}\nspeculate = false\n",
             numbers.join(", ")
         );
-        Self { file: write_job(cluster.dir.path(), &name, &text), notes }
+        Self {
+            file: write_job(cluster.dir.path(), &name, &text),
+            notes,
+        }
     }
 
     /// (task, process) of every attempt so far.
@@ -181,11 +266,17 @@ impl Job {
             let (task, pid) = line.split_once(' ')?;
             Some((task.parse().ok()?, pid.parse().ok()?))
         };
-        whole.lines().map(|line| parse(line).expect("two numbers")).collect()
+        whole
+            .lines()
+            .map(|line| parse(line).expect("two numbers"))
+            .collect()
     }
 
     fn long(&self) -> Vec<(usize, u32)> {
-        self.begun().into_iter().filter(|(task, _)| *task >= QUICK).collect()
+        self.begun()
+            .into_iter()
+            .filter(|(task, _)| *task >= QUICK)
+            .collect()
     }
 
     /// Attempts at quick tasks beyond the first of each.

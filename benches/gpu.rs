@@ -6,7 +6,8 @@ mod support;
 use bytes::Bytes;
 use nodectl::{
     gpu::device::{
-        BufferBinding, Device, DeviceBuffer, DeviceOptions, DeviceRecording, KernelSource, PendingCall, RecordingStep,
+        BufferBinding, Device, DeviceBuffer, DeviceOptions, DeviceRecording, KernelSource,
+        PendingCall, RecordingStep,
     },
     types::GpuKind,
 };
@@ -18,8 +19,8 @@ use support::{number, report};
 use vulkano::{
     VulkanLibrary,
     command_buffer::{
-        AutoCommandBufferBuilder, CommandBufferSubmitInfo, CommandBufferUsage, PrimaryAutoCommandBuffer, SubmitInfo,
-        allocator::StandardCommandBufferAllocator,
+        AutoCommandBufferBuilder, CommandBufferSubmitInfo, CommandBufferUsage,
+        PrimaryAutoCommandBuffer, SubmitInfo, allocator::StandardCommandBufferAllocator,
     },
     device::{Device as VulkanDevice, DeviceCreateInfo, Queue, QueueCreateInfo, QueueFlags},
     instance::{Instance, InstanceCreateInfo},
@@ -30,7 +31,10 @@ const LIMIT: Duration = Duration::from_secs(60);
 const COPY: &[u8] = include_bytes!("../shaders/measure_copy.spv");
 
 fn main() {
-    let device = match Device::any(&DeviceOptions { software: true, ..Default::default() }) {
+    let device = match Device::any(&DeviceOptions {
+        software: true,
+        ..Default::default()
+    }) {
         Ok(device) => device,
         Err(error) => return println!("  SKIPPED: {error}"),
     };
@@ -49,7 +53,11 @@ fn main() {
 /// A recording of one tiny step, against an empty command buffer submitted directly.
 fn launches(device: &Device, raw: &Raw, runs: usize) {
     let buffer = device.buffer(4).expect("memory for a word");
-    let fill = RecordingStep::Fill { buffer: buffer.clone(), range: 0..4, value: 1 };
+    let fill = RecordingStep::Fill {
+        buffer: buffer.clone(),
+        range: 0..4,
+        value: 1,
+    };
     let recording = device.record(vec![fill]).expect("a step");
     device.run(&recording).wait(LIMIT).expect("a run");
 
@@ -60,16 +68,31 @@ fn launches(device: &Device, raw: &Raw, runs: usize) {
         run.wait(LIMIT).expect("a run");
     }
     let ours = each(began.elapsed());
-    beside("launches in a row, each", ours, "bare submits of nothing", each(raw.submit_many(runs)), "µs");
+    beside(
+        "launches in a row, each",
+        ours,
+        "bare submits of nothing",
+        each(raw.submit_many(runs)),
+        "µs",
+    );
 
     let ours = percentile_us(runs, || device.run(&recording).wait(LIMIT).expect("a run"));
     let bare = percentile_us(runs, || raw.submit_and_wait());
-    beside("launch until it is known to have ended, p50", ours, "bare submit and fence", bare, "µs");
+    beside(
+        "launch until it is known to have ended, p50",
+        ours,
+        "bare submit and fence",
+        bare,
+        "µs",
+    );
 }
 
 /// Both sides of a ratio.
 fn beside(what: &str, measured: f64, other: &str, reference: f64, unit: &str) {
-    println!("  {what}: {measured:.1} {unit}; {other}: {reference:.1} {unit}; ratio {:.2}", measured / reference);
+    println!(
+        "  {what}: {measured:.1} {unit}; {other}: {reference:.1} {unit}; ratio {:.2}",
+        measured / reference
+    );
 }
 
 fn percentile_us(runs: usize, mut run: impl FnMut()) -> f64 {
@@ -87,16 +110,49 @@ fn percentile_us(runs: usize, mut run: impl FnMut()) -> f64 {
 fn on_the_device(device: &Device, bytes: u64) {
     let bytes = bytes.min(device.info().limits.storage_range) / 16 * 16;
     let (from, to) = (memory(device, bytes), memory(device, bytes));
-    let spirv: Vec<u32> =
-        COPY.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().expect("four bytes"))).collect();
-    let source = KernelSource { spirv: &spirv, entry: "main", constants: &[], name: "measure_copy" };
+    let spirv: Vec<u32> = COPY
+        .chunks_exact(4)
+        .map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")))
+        .collect();
+    let source = KernelSource {
+        spirv: &spirv,
+        entry: "main",
+        constants: &[],
+        name: "measure_copy",
+    };
     let kernel = device.kernel(&source).expect("a shipped shader");
-    let groups = (bytes / 16).div_ceil(256).min(u64::from(device.info().limits.workgroup_count[0])) as u32;
+    let groups = (bytes / 16)
+        .div_ceil(256)
+        .min(u64::from(device.info().limits.workgroup_count[0])) as u32;
     let bindings = vec![BufferBinding::whole(0, &from), BufferBinding::whole(1, &to)];
-    let shader =
-        gb_per_s(device, bytes, RecordingStep::Dispatch { kernel, bindings, push: Vec::new(), groups: [groups, 1, 1] });
-    let command = gb_per_s(device, bytes, RecordingStep::Copy { from, from_offset: 0, to, to_offset: 0, bytes });
-    beside("copy on the device, by a shader", shader, "vkCmdCopyBuffer", command, "GB/s");
+    let shader = gb_per_s(
+        device,
+        bytes,
+        RecordingStep::Dispatch {
+            kernel,
+            bindings,
+            push: Vec::new(),
+            groups: [groups, 1, 1],
+        },
+    );
+    let command = gb_per_s(
+        device,
+        bytes,
+        RecordingStep::Copy {
+            from,
+            from_offset: 0,
+            to,
+            to_offset: 0,
+            bytes,
+        },
+    );
+    beside(
+        "copy on the device, by a shader",
+        shader,
+        "vkCmdCopyBuffer",
+        command,
+        "GB/s",
+    );
 }
 
 fn gb_per_s(device: &Device, bytes: u64, step: RecordingStep) -> f64 {
@@ -114,8 +170,22 @@ fn transfers(device: &Device, bytes: u64) {
     let gb = bytes as f64 / 1e9;
     let mut copied = vec![0u8; bytes as usize];
     let host = gb / best(5, || copied.copy_from_slice(std::hint::black_box(&data)));
-    let upload = gb / best(5, || device.upload(&buffer, 0, data.clone()).wait(LIMIT).expect("an upload"));
-    let download = gb / best(5, || drop(device.download(&buffer, 0..bytes).wait(LIMIT).expect("a download")));
+    let upload = gb
+        / best(5, || {
+            device
+                .upload(&buffer, 0, data.clone())
+                .wait(LIMIT)
+                .expect("an upload")
+        });
+    let download = gb
+        / best(5, || {
+            drop(
+                device
+                    .download(&buffer, 0..bytes)
+                    .wait(LIMIT)
+                    .expect("a download"),
+            )
+        });
     beside("upload", upload, "copy in host memory", host, "GB/s");
     beside("download", download, "copy in host memory", host, "GB/s");
 }
@@ -133,7 +203,12 @@ fn overlap(device: &Device, bytes: u64) {
                 to_offset: 0,
                 bytes,
             };
-            let steps = [copy(&from, &to), copy(&to, &from)].iter().cycle().take(15).cloned().collect();
+            let steps = [copy(&from, &to), copy(&to, &from)]
+                .iter()
+                .cycle()
+                .take(15)
+                .cloned()
+                .collect();
             let recording = device.record(steps).expect("steps");
             (from, to, recording)
         })
@@ -142,9 +217,15 @@ fn overlap(device: &Device, bytes: u64) {
     let one_by_one = best(2, || {
         for batch in 0..BATCHES {
             let (from, to, recording) = &sets[batch % 2];
-            device.upload(from, 0, data.clone()).wait(LIMIT).expect("an upload");
+            device
+                .upload(from, 0, data.clone())
+                .wait(LIMIT)
+                .expect("an upload");
             device.run(recording).wait(LIMIT).expect("a run");
-            device.download(to, 0..bytes).wait(LIMIT).expect("a download");
+            device
+                .download(to, 0..bytes)
+                .wait(LIMIT)
+                .expect("a download");
         }
     });
     let enqueued = best(2, || {
@@ -160,7 +241,13 @@ fn overlap(device: &Device, bytes: u64) {
         }
     });
     let each = |took: f64| took * 1e3 / BATCHES as f64;
-    beside("upload, run, download, a batch", each(enqueued), "waiting for each call", each(one_by_one), "ms");
+    beside(
+        "upload, run, download, a batch",
+        each(enqueued),
+        "waiting for each call",
+        each(one_by_one),
+        "ms",
+    );
 }
 
 fn memory(device: &Device, bytes: u64) -> DeviceBuffer {
@@ -189,27 +276,50 @@ impl Raw {
         let library = VulkanLibrary::new().expect("it was loaded before");
         let instance = Instance::new(library, InstanceCreateInfo::default()).expect("an instance");
         let physical = instance.enumerate_physical_devices().expect("devices");
-        let physical =
-            physical.into_iter().find(|one| one.properties().device_uuid == Some(uuid)).expect("the same one");
+        let physical = physical
+            .into_iter()
+            .find(|one| one.properties().device_uuid == Some(uuid))
+            .expect("the same one");
         let families = physical.queue_family_properties();
-        let family = families.iter().position(|family| family.queue_flags.intersects(QueueFlags::COMPUTE));
+        let family = families
+            .iter()
+            .position(|family| family.queue_flags.intersects(QueueFlags::COMPUTE));
         let queue_family_index = family.expect("a family for compute shaders") as u32;
-        let queue_create_infos = vec![QueueCreateInfo { queue_family_index, ..Default::default() }];
-        let create = DeviceCreateInfo { queue_create_infos, ..Default::default() };
+        let queue_create_infos = vec![QueueCreateInfo {
+            queue_family_index,
+            ..Default::default()
+        }];
+        let create = DeviceCreateInfo {
+            queue_create_infos,
+            ..Default::default()
+        };
         let (device, mut queues) = VulkanDevice::new(physical, create).expect("a device");
-        let allocator = Arc::new(StandardCommandBufferAllocator::new(device.clone(), Default::default()));
+        let allocator = Arc::new(StandardCommandBufferAllocator::new(
+            device.clone(),
+            Default::default(),
+        ));
         let usage = CommandBufferUsage::SimultaneousUse;
-        let commands = AutoCommandBufferBuilder::primary(allocator, queue_family_index, usage).expect("commands");
+        let commands = AutoCommandBufferBuilder::primary(allocator, queue_family_index, usage)
+            .expect("commands");
         let nothing = commands.build().expect("nothing");
         let fence = Arc::new(Fence::new(device, FenceCreateInfo::default()).expect("a fence"));
-        Self { queue: queues.next().expect("it was asked for"), nothing, fence }
+        Self {
+            queue: queues.next().expect("it was asked for"),
+            nothing,
+            fence,
+        }
     }
 
     fn submit(&self, fence: Option<&Arc<Fence>>) {
         let command_buffers = vec![CommandBufferSubmitInfo::new(self.nothing.clone())];
-        let submit = SubmitInfo { command_buffers, ..Default::default() };
+        let submit = SubmitInfo {
+            command_buffers,
+            ..Default::default()
+        };
         // SAFETY: the commands do nothing, and live as long as `self`, which waits for the last submission.
-        self.queue.with(|mut queue| unsafe { queue.submit(&[submit], fence) }).expect("a submission");
+        self.queue
+            .with(|mut queue| unsafe { queue.submit(&[submit], fence) })
+            .expect("a submission");
     }
 
     fn submit_and_wait(&self) {

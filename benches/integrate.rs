@@ -21,12 +21,25 @@ struct Detector {
 }
 
 const DETECTORS: [Detector; 2] = [
-    Detector { name: "Eiger2_4M", shape: [2162, 2068], pixel_m: 75e-6, is_signed: false },
-    Detector { name: "Pilatus1M", shape: [1043, 981], pixel_m: 172e-6, is_signed: true },
+    Detector {
+        name: "Eiger2_4M",
+        shape: [2162, 2068],
+        pixel_m: 75e-6,
+        is_signed: false,
+    },
+    Detector {
+        name: "Pilatus1M",
+        shape: [1043, 981],
+        pixel_m: 172e-6,
+        is_signed: true,
+    },
 ];
 /// How many times as fast as pyFAI integration must be.
-const SPLITTINGS: [(Splitting, &str, f64); 3] =
-    [(Splitting::No, "no", 8.0), (Splitting::BBox, "bbox", 5.0), (Splitting::Full, "full", 5.0)];
+const SPLITTINGS: [(Splitting, &str, f64); 3] = [
+    (Splitting::No, "no", 8.0),
+    (Splitting::BBox, "bbox", 5.0),
+    (Splitting::Full, "full", 5.0),
+];
 
 fn main() {
     let rounds = number("--rounds", 3);
@@ -35,29 +48,52 @@ fn main() {
     for detector in &DETECTORS {
         let unsigned = frames(detector);
         let signed: Vec<i32> = unsigned.iter().map(|value| *value as i32).collect();
-        let pixels = if detector.is_signed { Pixels::I32(&signed) } else { Pixels::U32(&unsigned) };
+        let pixels = if detector.is_signed {
+            Pixels::I32(&signed)
+        } else {
+            Pixels::U32(&unsigned)
+        };
         let stack = Frames::new(pixels, FRAMES, detector.shape).expect("whole frames");
         for (splitting, name, bar) in SPLITTINGS {
-            let settings =
-                IntegrationSettings { splitting, ..IntegrationSettings::new(geometry(detector), Unit::QPerNm, POINTS) };
-            let integrator =
-                Integrator::new(&settings, &Images::default(), Options::default()).expect("sound settings");
+            let settings = IntegrationSettings {
+                splitting,
+                ..IntegrationSettings::new(geometry(detector), Unit::QPerNm, POINTS)
+            };
+            let integrator = Integrator::new(&settings, &Images::default(), Options::default())
+                .expect("sound settings");
             let (mut best, mut copy, mut theirs) = (f64::MAX, f64::MAX, None::<(String, f64)>);
             integrator.integrate(&stack, &[]).expect("patterns");
             for _ in 0..rounds {
-                best = best.min(timed(|| drop(integrator.integrate(&stack, &[]).expect("patterns"))) / FRAMES as f64);
+                best = best.min(
+                    timed(|| drop(integrator.integrate(&stack, &[]).expect("patterns")))
+                        / FRAMES as f64,
+                );
                 copy = copy.min(stream_copy(&unsigned) / FRAMES as f64);
-                if let Some((method, time)) = pyfai.as_mut().map(|pyfai| milliseconds(pyfai, detector.name, name)) {
+                if let Some((method, time)) = pyfai
+                    .as_mut()
+                    .map(|pyfai| milliseconds(pyfai, detector.name, name))
+                {
                     let is_better = theirs.as_ref().is_none_or(|(_, before)| time < *before);
-                    theirs = if is_better { Some((method, time)) } else { theirs };
+                    theirs = if is_better {
+                        Some((method, time))
+                    } else {
+                        theirs
+                    };
                 }
             }
             let bytes = (detector.shape[0] * detector.shape[1] * size_of::<u32>()) as f64;
-            let rates = format!("{:.1} GB/s, a copy reads {:.1}", bytes / best / 1e6, bytes / copy / 1e6);
+            let rates = format!(
+                "{:.1} GB/s, a copy reads {:.1}",
+                bytes / best / 1e6,
+                bytes / copy / 1e6
+            );
             let what = format!("{} {name}, a frame", detector.name);
             match theirs {
                 Some((method, time)) => {
-                    let reference = format!("{rates}; pyFAI {method} {time:.1} ms, {:.1} times", time / best);
+                    let reference = format!(
+                        "{rates}; pyFAI {method} {time:.1} ms, {:.1} times",
+                        time / best
+                    );
                     report::bar(&what, best, time / bar, "ms", &reference);
                 }
                 None => report::value(&what, best, "ms", &rates),
@@ -67,7 +103,9 @@ fn main() {
 }
 
 fn geometry(detector: &Detector) -> Geometry {
-    let [rows, columns] = detector.shape.map(|extent| extent as f64 * detector.pixel_m);
+    let [rows, columns] = detector
+        .shape
+        .map(|extent| extent as f64 * detector.pixel_m);
     let text = format!(
         "poni_version: 2\nDetector: {}\nDetector_config: {{}}\nDistance: 0.2\nPoni1: {}\nPoni2: {}\n\
          Rot1: 0.01\nRot2: -0.008\nRot3: 0.003\nWavelength: 0.7e-10\n",
@@ -113,5 +151,8 @@ fn timed(work: impl FnOnce()) -> f64 {
 fn milliseconds(pyfai: &mut Peer, detector: &str, splitting: &str) -> (String, f64) {
     let answer = pyfai.ask(&format!("{detector} {splitting}"));
     let (method, time) = answer.split_once(' ').expect("a method and its time");
-    (method.to_owned(), time.parse().expect("it answers with a number"))
+    (
+        method.to_owned(),
+        time.parse().expect("it answers with a number"),
+    )
 }

@@ -19,22 +19,44 @@ const CROWD: usize = 8;
 fn main() {
     let trials = number("--trials", 20);
     report::title("join");
-    let on_loopback: Vec<Duration> = (0..trials).map(|_| second_node(Cluster::empty(Discovery::Beacon))).collect();
+    let on_loopback: Vec<Duration> = (0..trials)
+        .map(|_| second_node(Cluster::empty(Discovery::Beacon)))
+        .collect();
     tell("loopback", &on_loopback);
     if Lab::new(1).is_some() {
         let in_netns: Vec<Duration> = (0..trials).map(|_| second_node(in_lab(2))).collect();
         tell("netns", &in_netns);
     }
     let crowds: Vec<Duration> = (0..trials.div_ceil(4)).map(|_| crowd()).collect();
-    let what = format!("{CROWD} nodes at once: all see all, worst of {}", crowds.len());
+    let what = format!(
+        "{CROWD} nodes at once: all see all, worst of {}",
+        crowds.len()
+    );
     report::bar(&what, report::percentile(&crowds, 100), 2000.0, "ms", "");
 }
 
 fn tell(network: &str, samples: &[Duration]) {
     let reference = "HyperQueue's worker, told the address: 34 ms";
-    let what = |share: &str| format!("second node is a member, {network}, {share} of {}", samples.len());
-    report::bar(&what("p50"), report::percentile(samples, 50), 300.0, "ms", reference);
-    report::bar(&what("p99"), report::percentile(samples, 99), 1000.0, "ms", reference);
+    let what = |share: &str| {
+        format!(
+            "second node is a member, {network}, {share} of {}",
+            samples.len()
+        )
+    };
+    report::bar(
+        &what("p50"),
+        report::percentile(samples, 50),
+        300.0,
+        "ms",
+        reference,
+    );
+    report::bar(
+        &what("p99"),
+        report::percentile(samples, 99),
+        1000.0,
+        "ms",
+        reference,
+    );
 }
 
 fn in_lab(hosts: usize) -> Cluster {
@@ -64,7 +86,9 @@ fn crowd() -> Duration {
 /// Until each sees as many members as there are. One after the other: who saw all does not unsee them meanwhile.
 fn all_see(nodes: &[Api], begun: Instant) -> Duration {
     for node in nodes {
-        time_until(begun, "a node sees all others", || node.members() == nodes.len());
+        time_until(begun, "a node sees all others", || {
+            node.members() == nodes.len()
+        });
     }
     begun.elapsed()
 }

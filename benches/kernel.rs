@@ -41,7 +41,13 @@ fn main() {
         let (busy, tiles) = run(speeds, cells as u64 / WIDTH);
         for (node, busy) in busy.iter().enumerate() {
             let what = format!("{nodes} nodes, of speed {}: idle", speeds[node]);
-            report::bar(&what, 100.0 * (1.0 - busy), 10.0, "%", &format!("{tiles} tiles"));
+            report::bar(
+                &what,
+                100.0 * (1.0 - busy),
+                10.0,
+                "%",
+                &format!("{tiles} tiles"),
+            );
         }
     }
 }
@@ -51,7 +57,10 @@ fn run(speeds: &[u32], height: u64) -> (Vec<f64>, usize) {
     let mut cluster = Cluster::empty(Discovery::Beacon);
     for speed in speeds {
         let cell_ns = (CELL_NS / f64::from(*speed)).to_string();
-        cluster.add(&[("NODECTL_NODE__CORES", "1"), ("VK_NODECTL_SIMULATED_CELL_NS", &cell_ns)]);
+        cluster.add(&[
+            ("NODECTL_NODE__CORES", "1"),
+            ("VK_NODECTL_SIMULATED_CELL_NS", &cell_ns),
+        ]);
     }
     cluster.wait_members(speeds.len());
     std::fs::write(cluster.dir.path().join("count.wgsl"), SHADER).expect("writable");
@@ -62,18 +71,28 @@ fn run(speeds: &[u32], height: u64) -> (Vec<f64>, usize) {
     let file = write_job(cluster.dir.path(), "count", &job);
     cluster.ok(0, &["run", "--quiet", file.to_str().expect("UTF-8")]);
     let lines = cluster.ok(0, &["results", "count.tiles", "--json"]);
-    let results: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let results: Vec<Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
     let (mut busy, mut items) = (BTreeMap::<String, f64>::new(), 0);
     let (mut first, mut last) = (f64::MAX, 0f64);
     for result in &results {
         let began = result["started_ms"].as_f64().expect("a time") / 1e3;
-        (first, last) = (first.min(began), last.max(began + result["seconds"].as_f64().expect("a time")));
-        *busy.entry(text(&result["node_name"])).or_default() +=
-            result["value"]["gpu_seconds"].as_f64().expect("it computed");
+        (first, last) = (
+            first.min(began),
+            last.max(began + result["seconds"].as_f64().expect("a time")),
+        );
+        *busy.entry(text(&result["node_name"])).or_default() += result["value"]["gpu_seconds"]
+            .as_f64()
+            .expect("it computed");
         items += result["value"]["items"].as_u64().expect("it computed");
     }
     assert_eq!(items, WIDTH * height, "every cell is computed once");
-    let busy = busy.into_values().map(|seconds| seconds / (last - first)).collect::<Vec<_>>();
+    let busy = busy
+        .into_values()
+        .map(|seconds| seconds / (last - first))
+        .collect::<Vec<_>>();
     assert_eq!(busy.len(), speeds.len(), "every node takes part");
     (busy, results.len())
 }

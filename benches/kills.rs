@@ -57,7 +57,15 @@ fn main() {
     }
     for ((what, victim), took) in &killed {
         let worst = took.iter().max().expect("one at least").as_secs_f64();
-        report::value(&format!("{what}, {victim:?} killed {} times: the longest run", took.len()), worst, "s", "");
+        report::value(
+            &format!(
+                "{what}, {victim:?} killed {} times: the longest run",
+                took.len()
+            ),
+            worst,
+            "s",
+            "",
+        );
     }
     report::bar(
         &format!("results missing, doubled or out of order in {trials} runs"),
@@ -72,8 +80,9 @@ fn main() {
 fn job(victim: Victim, moment: Duration) -> Duration {
     let mut cluster = nodes_of_one_core(NODES);
     fs::write(cluster.dir.path().join("square.py"), MODULE).expect("writable");
-    let text =
-        format!("name = \"kills\"\nworker = \"square.py:Square\"\nparams = {{ i = {{ range = [0, {TASKS}] }} }}\n");
+    let text = format!(
+        "name = \"kills\"\nworker = \"square.py:Square\"\nparams = {{ i = {{ range = [0, {TASKS}] }} }}\n"
+    );
     let file = write_job(cluster.dir.path(), "kills", &text);
     let began = Instant::now();
     let id = cluster.submit(0, &file);
@@ -84,8 +93,14 @@ fn job(victim: Victim, moment: Duration) -> Duration {
     assert_eq!(cluster.wait_end(asked, &id), "done");
     let took = began.elapsed();
     let results: BTreeMap<u64, Value> = cluster.results(asked, &id);
-    let squares: Vec<_> = results.iter().map(|(task, result)| (*task, result["value"]["square"].as_u64())).collect();
-    assert_eq!(squares, (0..TASKS).map(|i| (i, Some(i * i))).collect::<Vec<_>>());
+    let squares: Vec<_> = results
+        .iter()
+        .map(|(task, result)| (*task, result["value"]["square"].as_u64()))
+        .collect();
+    assert_eq!(
+        squares,
+        (0..TASKS).map(|i| (i, Some(i * i))).collect::<Vec<_>>()
+    );
     took
 }
 
@@ -93,13 +108,24 @@ fn job(victim: Victim, moment: Duration) -> Duration {
 fn pool(victim: Victim, moment: Duration) -> Duration {
     let mut cluster = nodes_of_one_core(NODES);
     let began = Instant::now();
-    let mut program = Program(survivor(&cluster).stdout(Stdio::piped()).spawn().expect("python3 starts"));
+    let mut program = Program(
+        survivor(&cluster)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3 starts"),
+    );
     let mut lines = BufReader::new(program.0.stdout.take().expect("piped")).lines();
-    let first = lines.next().expect("it says that it is under way").expect("UTF-8");
+    let first = lines
+        .next()
+        .expect("it says that it is under way")
+        .expect("UTF-8");
     assert!(first.starts_with("at "), "{first}");
     pause(moment);
     kill(&mut cluster, victim, 0);
-    assert!(lines.map_while(Result::ok).any(|line| line == "ok"), "the pool's results are not as they should be");
+    assert!(
+        lines.map_while(Result::ok).any(|line| line == "ok"),
+        "the pool's results are not as they should be"
+    );
     assert!(program.0.wait().expect("our child").success());
     began.elapsed()
 }
@@ -132,15 +158,25 @@ fn kill(cluster: &mut Cluster, victim: Victim, head: usize) -> usize {
 fn survivor(cluster: &Cluster) -> Command {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let package = root.join("packaging/python");
-    let path: OsString = std::env::join_paths([&package, &root.join("target/python")]).expect("no colons in it");
+    let path: OsString =
+        std::env::join_paths([&package, &root.join("target/python")]).expect("no colons in it");
     let mut command = Command::new("python3");
-    command.args(["-m", "tests.survivor"]).current_dir(package).env("PYTHONPATH", path);
-    command.env("NODECTL", env!("CARGO_BIN_EXE_nodectl")).env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+        .args(["-m", "tests.survivor"])
+        .current_dir(package)
+        .env("PYTHONPATH", path);
+    command
+        .env("NODECTL", env!("CARGO_BIN_EXE_nodectl"))
+        .env("PYTHONDONTWRITEBYTECODE", "1");
     let settings = cluster.command(0);
-    let settings = settings.get_envs().filter(|(name, _)| name.to_string_lossy().starts_with("NODECTL_"));
+    let settings = settings
+        .get_envs()
+        .filter(|(name, _)| name.to_string_lossy().starts_with("NODECTL_"));
     command.envs(settings.filter_map(|(name, value)| Some((name, value?))));
     let secret = fs::read_to_string(cluster.dir.path().join("secret")).expect("the cluster's");
-    command.env("NODECTL_NODE__DATA_DIR", cluster.data_dir(0)).env("SURVIVOR_SECRET", secret.trim());
+    command
+        .env("NODECTL_NODE__DATA_DIR", cluster.data_dir(0))
+        .env("SURVIVOR_SECRET", secret.trim());
     command
 }
 

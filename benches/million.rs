@@ -27,11 +27,19 @@ const QUESTIONS: u32 = 20;
 fn main() {
     report::title("a million tasks in one job");
     measure("repeat", |dir| {
-        write_job(dir, "repeat", &format!("name = \"repeat\"\ncommand = [\"/bin/true\"]\nrepeat = {TASKS}\n"))
+        write_job(
+            dir,
+            "repeat",
+            &format!("name = \"repeat\"\ncommand = [\"/bin/true\"]\nrepeat = {TASKS}\n"),
+        )
     });
     measure("CSV", |dir| {
         fs::write(dir.join("rows.csv"), rows()).expect("writable");
-        write_job(dir, "csv", "name = \"csv\"\ncommand = [\"/bin/true\", \"{x}\", \"{y}\"]\nparams = \"rows.csv\"\n")
+        write_job(
+            dir,
+            "csv",
+            "name = \"csv\"\ncommand = [\"/bin/true\", \"{x}\", \"{y}\"]\nparams = \"rows.csv\"\n",
+        )
     });
 }
 
@@ -54,11 +62,39 @@ fn measure(kind: &str, make: impl FnOnce(&Path) -> PathBuf) {
     let api = Api::of(cluster.data_dir(0));
     let done = api.job(&id).expect("it answers").progress.done;
     let seconds = begun.elapsed().as_secs_f64();
-    report::bar(&format!("{kind}: submitted"), submitted.as_secs_f64(), 10.0, "s", "");
-    report::bar(&format!("{kind}: node's memory, peak"), proc::peak_rss_mib(cluster.pid(0)), 300.0, "MiB", "");
-    report::value(&format!("{kind}: node's memory after {done} tasks"), proc::rss_mib(cluster.pid(0)), "MiB", "");
-    report::bar(&format!("{kind}: `status`, the command, p95"), report::percentile(&answers, 95), 100.0, "ms", "");
-    report::value(&format!("{kind}: tasks a second meanwhile"), f64::from(done) / seconds, "", "");
+    report::bar(
+        &format!("{kind}: submitted"),
+        submitted.as_secs_f64(),
+        10.0,
+        "s",
+        "",
+    );
+    report::bar(
+        &format!("{kind}: node's memory, peak"),
+        proc::peak_rss_mib(cluster.pid(0)),
+        300.0,
+        "MiB",
+        "",
+    );
+    report::value(
+        &format!("{kind}: node's memory after {done} tasks"),
+        proc::rss_mib(cluster.pid(0)),
+        "MiB",
+        "",
+    );
+    report::bar(
+        &format!("{kind}: `status`, the command, p95"),
+        report::percentile(&answers, 95),
+        100.0,
+        "ms",
+        "",
+    );
+    report::value(
+        &format!("{kind}: tasks a second meanwhile"),
+        f64::from(done) / seconds,
+        "",
+        "",
+    );
     cluster.ok(0, &["cancel", &id]);
 }
 
@@ -66,7 +102,12 @@ fn measure(kind: &str, make: impl FnOnce(&Path) -> PathBuf) {
 fn status(cluster: &Cluster) -> Duration {
     pause(RUNS / QUESTIONS);
     let begun = Instant::now();
-    let output = cluster.command(0).arg("status").stdin(Stdio::null()).output().expect("nodectl starts");
+    let output = cluster
+        .command(0)
+        .arg("status")
+        .stdin(Stdio::null())
+        .output()
+        .expect("nodectl starts");
     let elapsed = begun.elapsed();
     assert!(output.status.success(), "{}", both(&output));
     elapsed

@@ -6,7 +6,10 @@ mod support;
 
 use nodectl::gpu::{
     device::{Device, DeviceOptions},
-    ops::{BufferView, Cpu, Csr, ElementKind, Elementwise, Engine, Expression, Gemm, Histogram, Op, Program, Vulkan},
+    ops::{
+        BufferView, Cpu, Csr, ElementKind, Elementwise, Engine, Expression, Gemm, Histogram, Op,
+        Program, Vulkan,
+    },
 };
 use std::time::{Duration, Instant};
 use support::{number, peer::Peer, proc::own_cpu, report};
@@ -20,8 +23,14 @@ fn main() {
     let cpu = Cpu::new(1).expect("there is a thread");
     products(&cpu, rounds);
     memory_bound(&cpu, rounds, 0.7);
-    let options = DeviceOptions { validation: false, software: false };
-    match Device::any(&options).map_err(Into::into).and_then(Vulkan::new) {
+    let options = DeviceOptions {
+        validation: false,
+        software: false,
+    };
+    match Device::any(&options)
+        .map_err(Into::into)
+        .and_then(Vulkan::new)
+    {
         Err(error) => println!("  SKIPPED: no GPU: {error}"),
         Ok(gpu) => {
             report::title(&format!("library operations on {}", gpu.name()));
@@ -62,16 +71,27 @@ struct Product<'a> {
 impl<'a> Product<'a> {
     fn new(engine: &'a dyn Engine, shape: [u32; 3]) -> Self {
         let [m, n, k] = shape;
-        let [a, b] = [m * k, k * n].map(|len| f32s(engine, (0..len).map(|i| (i % 1009) as f32 / 1009.0)));
-        let c = engine.buffer(u64::from(m * n) * 4).expect("there is memory").f32s();
-        let times = (1_000_000_000 / shape.iter().map(|size| u64::from(*size)).product::<u64>()).clamp(1, 4000) as u32;
+        let [a, b] =
+            [m * k, k * n].map(|len| f32s(engine, (0..len).map(|i| (i % 1009) as f32 / 1009.0)));
+        let c = engine
+            .buffer(u64::from(m * n) * 4)
+            .expect("there is memory")
+            .f32s();
+        let times = (1_000_000_000 / shape.iter().map(|size| u64::from(*size)).product::<u64>())
+            .clamp(1, 4000) as u32;
         let ops = vec![Gemm::new(a, b, c, shape).into(); times as usize];
-        Self { engine, program: engine.record(&ops).expect("it fits"), times }
+        Self {
+            engine,
+            program: engine.record(&ops).expect("it fits"),
+            times,
+        }
     }
 
     /// Milliseconds of one.
     fn run(&self) -> f64 {
-        timed(self.engine, || self.engine.run(&self.program).wait(LIMIT).expect("it runs")) / f64::from(self.times)
+        timed(self.engine, || {
+            self.engine.run(&self.program).wait(LIMIT).expect("it runs")
+        }) / f64::from(self.times)
     }
 }
 
@@ -83,14 +103,26 @@ fn upload(engine: &dyn Engine, kind: ElementKind, values: impl Iterator<Item = u
     let bytes: Vec<u8> = values.flat_map(u32::to_le_bytes).collect();
     let buffer = engine.buffer(bytes.len() as u64).expect("there is memory");
     let len = buffer.bytes() / 4;
-    engine.upload(&buffer, 0, bytes.into()).wait(LIMIT).expect("it fits");
+    engine
+        .upload(&buffer, 0, bytes.into())
+        .wait(LIMIT)
+        .expect("it fits");
     buffer.view(kind, 0, len)
 }
 
 /// In turns, so that both meet the same noise; the best of each.
 fn products(cpu: &Cpu, rounds: usize) {
-    let Some(mut openblas) = Peer::start("openblas.py", &[]) else { return };
-    for shape in [[64; 3], [256; 3], [1024; 3], [2048; 3], [4096, 64, 512], [64, 4096, 512]] {
+    let Some(mut openblas) = Peer::start("openblas.py", &[]) else {
+        return;
+    };
+    for shape in [
+        [64; 3],
+        [256; 3],
+        [1024; 3],
+        [2048; 3],
+        [4096, 64, 512],
+        [64, 4096, 512],
+    ] {
         let product = Product::new(cpu, shape);
         product.run();
         let (mut ours, mut theirs) = (f64::MAX, f64::MAX);
@@ -102,20 +134,32 @@ fn products(cpu: &Cpu, rounds: usize) {
         }
         let [m, n, k] = shape;
         let reference = format!("OpenBLAS {theirs:.3} ms");
-        report::bar(&format!("f32 product {m} × {k} × {n}"), ours, theirs / 0.9, "ms", &reference);
+        report::bar(
+            &format!("f32 product {m} × {k} × {n}"),
+            ours,
+            theirs / 0.9,
+            "ms",
+            &reference,
+        );
     }
 }
 
 /// Bytes that must be moved, at the rate of a copy in the same run.
 fn memory_bound(engine: &dyn Engine, rounds: usize, share: f64) {
     let len = BYTES / 4;
-    let (from, to) =
-        (f32s(engine, (0..len).map(|i| (i % 1009) as f32 / 1009.0)), upload(engine, ElementKind::F32, 0..len as u32));
+    let (from, to) = (
+        f32s(engine, (0..len).map(|i| (i % 1009) as f32 / 1009.0)),
+        upload(engine, ElementKind::F32, 0..len as u32),
+    );
     // About as one frame of a detector with 4 million pixels to 1000 bins, neighbours mostly together.
     let (rows, width, each) = (1000, 4 << 20, 4 << 10);
     let nonzeros = rows * each;
     let starts = upload(engine, ElementKind::U32, (0..=rows).map(|row| row * each));
-    let columns = upload(engine, ElementKind::U32, (0..nonzeros).map(|j| (j / 16 * 21 + j % 16) % width));
+    let columns = upload(
+        engine,
+        ElementKind::U32,
+        (0..nonzeros).map(|j| (j / 16 * 21 + j % 16) % width),
+    );
     let values = f32s(engine, (0..nonzeros).map(|j| (j % 7) as f32));
     let x = from.part(0, u64::from(width) * 8);
     let csr = |vectors: u32| Csr {
@@ -130,15 +174,45 @@ fn memory_bound(engine: &dyn Engine, rounds: usize, share: f64) {
         vectors,
     };
     let counts = upload(engine, ElementKind::U32, 0..1000);
-    let histogram = |high| Histogram { values: from.clone(), counts: counts.clone(), bins: 1000, low: 0.0, high };
-    let copy = Elementwise { expression: Expression::Input(0), inputs: vec![from.clone()], output: to.clone() };
+    let histogram = |high| Histogram {
+        values: from.clone(),
+        counts: counts.clone(),
+        bins: 1000,
+        low: 0.0,
+        high,
+    };
+    let copy = Elementwise {
+        expression: Expression::Input(0),
+        inputs: vec![from.clone()],
+        output: to.clone(),
+    };
     let matrix = u64::from(nonzeros) * 8;
     let works: [(&str, bool, u64, Op); 5] = [
-        ("copy by an element-wise expression", false, BYTES * 2, copy.into()),
-        ("sparse product, one vector", true, matrix + u64::from(nonzeros) * 4, csr(1).into()),
-        ("sparse product, eight vectors", false, matrix * 2 + u64::from(nonzeros) * 32, csr(8).into()),
+        (
+            "copy by an element-wise expression",
+            false,
+            BYTES * 2,
+            copy.into(),
+        ),
+        (
+            "sparse product, one vector",
+            true,
+            matrix + u64::from(nonzeros) * 4,
+            csr(1).into(),
+        ),
+        (
+            "sparse product, eight vectors",
+            false,
+            matrix * 2 + u64::from(nonzeros) * 32,
+            csr(8).into(),
+        ),
         ("histogram of 1000 bins", true, BYTES, histogram(1.0).into()),
-        ("histogram, all in one bin", false, BYTES, histogram(1e6).into()),
+        (
+            "histogram, all in one bin",
+            false,
+            BYTES,
+            histogram(1e6).into(),
+        ),
     ];
     for (name, barred, bytes, op) in works {
         let program = engine.record(&[op]).expect("it fits");
@@ -149,7 +223,11 @@ fn memory_bound(engine: &dyn Engine, rounds: usize, share: f64) {
             rate = rate.max(stream_copy(engine, &from, &to));
             best = best.min(timed(engine, run));
         }
-        let reference = format!("{:.1} GB/s; stream copy {:.1} GB/s", bytes as f64 / best / 1e6, rate / 1e6);
+        let reference = format!(
+            "{:.1} GB/s; stream copy {:.1} GB/s",
+            bytes as f64 / best / 1e6,
+            rate / 1e6
+        );
         if barred {
             report::bar(name, best, bytes as f64 / rate / share, "ms", &reference);
         } else {
@@ -164,9 +242,19 @@ fn stream_copy(engine: &dyn Engine, from: &BufferView, to: &BufferView) -> f64 {
         let source = vec![1f32; from.len as usize];
         let mut target = vec![0f32; from.len as usize];
         target.copy_from_slice(&source);
-        return BYTES as f64 * 2.0 / timed(engine, || std::hint::black_box(&mut target).copy_from_slice(&source));
+        return BYTES as f64 * 2.0
+            / timed(engine, || {
+                std::hint::black_box(&mut target).copy_from_slice(&source)
+            });
     }
-    let op = Elementwise { expression: Expression::Input(0), inputs: vec![from.clone()], output: to.clone() };
+    let op = Elementwise {
+        expression: Expression::Input(0),
+        inputs: vec![from.clone()],
+        output: to.clone(),
+    };
     let program = engine.record(&[op.into()]).expect("it fits");
-    BYTES as f64 * 2.0 / timed(engine, || engine.run(&program).wait(LIMIT).expect("it runs"))
+    BYTES as f64 * 2.0
+        / timed(engine, || {
+            engine.run(&program).wait(LIMIT).expect("it runs")
+        })
 }

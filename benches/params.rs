@@ -29,12 +29,27 @@ fn main() {
         let found = measure(&cluster, rounds, streams);
         let of = |name: &str, place: usize| found[name][place].as_f64().expect("a number");
         let plain = of("plain TCP", 0);
-        report::value(&format!("{streams} streams: plain TCP, median"), plain, "GB/s", "");
+        report::value(
+            &format!("{streams} streams: plain TCP, median"),
+            plain,
+            "GB/s",
+            "",
+        );
         report::value("  its CPU", of("plain TCP", 1), "s/GB", "");
-        report::value("  of one block again and again, in the cache", of("plain TCP, one block", 0), "GB/s", "");
+        report::value(
+            "  of one block again and again, in the cache",
+            of("plain TCP, one block", 0),
+            "GB/s",
+            "",
+        );
         for name in OPERATIONS {
             let (rate, cpu) = (of(name, 0), of(name, 1));
-            report::value(&format!("  {name}, median"), rate, "GB/s", &format!("{:.2} of plain TCP", rate / plain));
+            report::value(
+                &format!("  {name}, median"),
+                rate,
+                "GB/s",
+                &format!("{:.2} of plain TCP", rate / plain),
+            );
             if streams == 1 {
                 report::bar(
                     &format!("  {name}: plain TCP's share of time"),
@@ -55,9 +70,12 @@ fn measure(cluster: &Cluster, rounds: usize, streams: u32) -> Value {
     let dir = cluster.dir.path();
     fs::copy(root.join("benches/python/params.py"), dir.join("params.py")).expect("it is there");
     // Where `tests/run` puts what tests of the package need.
-    let path =
-        [root.join("packaging/python"), root.join("target/python")].map(|path| path.display().to_string()).join(":");
-    let nodes = [0, 1].map(|number| cluster.pid(number).to_string()).join(",");
+    let path = [root.join("packaging/python"), root.join("target/python")]
+        .map(|path| path.display().to_string())
+        .join(":");
+    let nodes = [0, 1]
+        .map(|number| cluster.pid(number).to_string())
+        .join(",");
     let name = format!("streams-{streams}");
     let text = format!(
         "kind = \"train\"\nname = \"{name}\"\nworkers = 2\nservers = 1\noutputs = [\"found.json\"]\n\
@@ -68,10 +86,15 @@ fn measure(cluster: &Cluster, rounds: usize, streams: u32) -> Value {
     let (code, output) = run_to_end(cluster, 0, &write_job(dir, &name, &text), &into);
     assert_eq!(code, Some(0), "{output}");
     let read = |worker: u32| -> Value {
-        let text = fs::read_to_string(into.join(worker.to_string()).join("found.json")).expect("the worker wrote it");
+        let text = fs::read_to_string(into.join(worker.to_string()).join("found.json"))
+            .expect("the worker wrote it");
         serde_json::from_str(&text).expect("JSON")
     };
     let rate = |found: &Value| found["push"][0].as_f64().expect("a number");
     let (one, other) = (read(0), read(1));
-    if rate(&one) < rate(&other) { one } else { other }
+    if rate(&one) < rate(&other) {
+        one
+    } else {
+        other
+    }
 }

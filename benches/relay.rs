@@ -26,7 +26,9 @@ const MEET: [(&str, &str); 1] = [("NODECTL_CLUSTER__PEERS", "[\"10.77.0.1:4711\"
 fn main() {
     let (trials, mib) = (number("--trials", 5), number("--mib", 64));
     report::title("relay");
-    let Some(lab) = Lab::with_private(HOSTS, &PRIVATE) else { return };
+    let Some(lab) = Lab::with_private(HOSTS, &PRIVATE) else {
+        return;
+    };
     let mut cluster = Cluster::empty(Discovery::Peers);
     cluster.lab = Some(lab);
     cluster.add(&[("NODECTL_NETWORK__PORT", "4711")]);
@@ -43,9 +45,19 @@ fn main() {
     direct.tell("direct, over TCP");
     one_wall.tell("from behind a wall to a node that it can dial");
     relayed.tell("through a relay, both behind walls");
-    report::value("the relay's rate of the direct one", relayed.rate() / direct.rate(), "", "");
+    report::value(
+        "the relay's rate of the direct one",
+        relayed.rate() / direct.rate(),
+        "",
+        "",
+    );
     let cost = relayed.cpu_seconds_a_gb() / direct.cpu_seconds_a_gb();
-    report::value("its processor time beside the direct one's", cost, "times", "");
+    report::value(
+        "its processor time beside the direct one's",
+        cost,
+        "times",
+        "",
+    );
 }
 
 /// `doctor` names the nodes that this one is connected to through another.
@@ -61,19 +73,42 @@ struct Measured {
     cpu: Duration,
 }
 
-fn measure(cluster: &Cluster, nodes: &[Api], (from, to): (usize, usize), trials: usize, bytes: usize) -> Measured {
-    let cpu = || (0..HOSTS).map(|node| proc::cpu(cluster.pid(node))).sum::<Duration>();
+fn measure(
+    cluster: &Cluster,
+    nodes: &[Api],
+    (from, to): (usize, usize),
+    trials: usize,
+    bytes: usize,
+) -> Measured {
+    let cpu = || {
+        (0..HOSTS)
+            .map(|node| proc::cpu(cluster.pid(node)))
+            .sum::<Duration>()
+    };
     let source = nodes[from].node().expect("it answers").id;
-    let mut measured = Measured { bytes, times: Vec::new(), cpu: Duration::ZERO };
+    let mut measured = Measured {
+        bytes,
+        times: Vec::new(),
+        cpu: Duration::ZERO,
+    };
     for _ in 0..trials {
         let file = cluster.dir.path().join("fresh");
-        let mut random = io::Read::take(File::open("/dev/urandom").expect("it is there"), bytes as u64);
+        let mut random = io::Read::take(
+            File::open("/dev/urandom").expect("it is there"),
+            bytes as u64,
+        );
         io::copy(&mut random, &mut File::create(&file).expect("writable")).expect("there is room");
-        let stored = nodes[from].ask(|client| client.put_file(&file, None)).expect("it is stored");
+        let stored = nodes[from]
+            .ask(|client| client.put_file(&file, None))
+            .expect("it is stored");
         let (begun, before) = (Instant::now(), cpu());
         // It answers once it has the file; what it then says is not measured.
         let (hash, source) = (&stored.hash, &source);
-        drop(nodes[to].ask(|client| client.blob(hash, Some(source))).expect("it is brought"));
+        drop(
+            nodes[to]
+                .ask(|client| client.blob(hash, Some(source)))
+                .expect("it is brought"),
+        );
         measured.times.push(begun.elapsed());
         measured.cpu += cpu() - before;
     }
@@ -92,7 +127,17 @@ impl Measured {
     }
 
     fn tell(&self, way: &str) {
-        report::value(&format!("{way}, median of {}", self.times.len()), self.rate() / 1e6, "MB/s", "");
-        report::value(&format!("{way}, processors of all nodes"), self.cpu_seconds_a_gb(), "s/GB", "");
+        report::value(
+            &format!("{way}, median of {}", self.times.len()),
+            self.rate() / 1e6,
+            "MB/s",
+            "",
+        );
+        report::value(
+            &format!("{way}, processors of all nodes"),
+            self.cpu_seconds_a_gb(),
+            "s/GB",
+            "",
+        );
     }
 }

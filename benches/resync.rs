@@ -62,17 +62,44 @@ fn results(count: usize, bytes: usize) {
     let file = write_job(dir, "results", &text);
     let id = cluster.submit(0, &file);
     let first = Api::of(cluster.data_dir(0));
-    wait_for("all but one are done", || (done(&first, &id)? as usize + 1 == count).then_some(()));
+    wait_for("all but one are done", || {
+        (done(&first, &id)? as usize + 1 == count).then_some(())
+    });
     let bytes_a_task = (proc::rss_mib(cluster.pid(0)) - before) * 1024.0 * 1024.0 / count as f64;
-    report::value(&format!("{what}: node's memory a task"), bytes_a_task, "B", "");
+    report::value(
+        &format!("{what}: node's memory a task"),
+        bytes_a_task,
+        "B",
+        "",
+    );
     let asking = Asking::start(cluster.data_dir(0));
     cluster.add(SLOTS);
     let begun = Instant::now();
-    let whole = time_until(begun, "the new node has a whole copy", || is_copied(&first, &id));
+    let whole = time_until(begun, "the new node has a whole copy", || {
+        is_copied(&first, &id)
+    });
     let (worst, fewest) = asking.stop();
-    report::bar(&format!("{what}: a whole copy on a new node"), whole.as_secs_f64(), 30.0, "s", "");
-    report::bar(&format!("{what}: `nodes` meanwhile, worst"), report::ms(worst), 50.0, "ms", "");
-    report::bar(&format!("{what}: members lost meanwhile"), f64::from(fewest), 0.0, "", "");
+    report::bar(
+        &format!("{what}: a whole copy on a new node"),
+        whole.as_secs_f64(),
+        30.0,
+        "s",
+        "",
+    );
+    report::bar(
+        &format!("{what}: `nodes` meanwhile, worst"),
+        report::ms(worst),
+        50.0,
+        "ms",
+        "",
+    );
+    report::bar(
+        &format!("{what}: members lost meanwhile"),
+        f64::from(fewest),
+        0.0,
+        "",
+        "",
+    );
     take_over(&mut cluster, &id, &what, count - 1);
     fs::write(&gate, "").expect("writable");
     let second = Api::of(cluster.data_dir(1));
@@ -93,16 +120,29 @@ fn tasks(count: usize) {
     let first = Api::of(cluster.data_dir(0));
     wait_for("some are done", || (done(&first, &id)? >= 20).then_some(()));
     let bytes_a_task = (proc::rss_mib(cluster.pid(0)) - before) * 1024.0 * 1024.0 / count as f64;
-    report::bar(&format!("{what}: node's memory a task"), bytes_a_task, 16.0, "B", "");
+    report::bar(
+        &format!("{what}: node's memory a task"),
+        bytes_a_task,
+        16.0,
+        "B",
+        "",
+    );
     cluster.add(SLOTS);
-    wait_for("the new node has a whole copy", || is_copied(&first, &id).then_some(()));
+    wait_for("the new node has a whole copy", || {
+        is_copied(&first, &id).then_some(())
+    });
     let had = done(&first, &id).unwrap_or(0) as usize;
     take_over(&mut cluster, &id, &what, had);
     let second = Api::of(cluster.data_dir(1));
     cluster.ok(1, &["cancel", &id]);
     wait_for("it has ended", || second.has_ended(&id).then_some(()));
     pause(Duration::from_secs(5));
-    report::value(&format!("{what}: node's memory when it has ended"), proc::rss_mib(cluster.pid(1)), "MiB", "");
+    report::value(
+        &format!("{what}: node's memory when it has ended"),
+        proc::rss_mib(cluster.pid(1)),
+        "MiB",
+        "",
+    );
 }
 
 fn done(api: &Api, job: &str) -> Option<u32> {
@@ -111,7 +151,8 @@ fn done(api: &Api, job: &str) -> Option<u32> {
 
 /// Replicas are named once they have everything.
 fn is_copied(api: &Api, job: &str) -> bool {
-    api.job(job).is_some_and(|job| !job.line.replicas.is_empty())
+    api.job(job)
+        .is_some_and(|job| !job.line.replicas.is_empty())
 }
 
 /// Kills the first node; the second one goes on, with at least so many done.
@@ -121,7 +162,13 @@ fn take_over(cluster: &mut Cluster, job: &str, what: &str, done_before: usize) {
     cluster.kill9(0);
     let goes_on = || done(&second, job).is_some_and(|done| done as usize >= done_before);
     let over = time_until(begun, "the other node goes on", goes_on);
-    report::bar(&format!("{what}: another node goes on"), over.as_secs_f64(), 5.0, "s", "");
+    report::bar(
+        &format!("{what}: another node goes on"),
+        over.as_secs_f64(),
+        5.0,
+        "s",
+        "",
+    );
 }
 
 /// Somebody who asks for the members all the time.

@@ -31,8 +31,11 @@ use support::{
 const GONE: &str = " is gone";
 const STOOD_STILL: &str = "stood still";
 /// What a node is started with where there are many on one machine: a thread each, and one heap.
-const SMALL: [(&str, &str); 3] =
-    [("NODECTL_NODE__CORES", "1"), ("TOKIO_WORKER_THREADS", "1"), ("MALLOC_ARENA_MAX", "1")];
+const SMALL: [(&str, &str); 3] = [
+    ("NODECTL_NODE__CORES", "1"),
+    ("TOKIO_WORKER_THREADS", "1"),
+    ("MALLOC_ARENA_MAX", "1"),
+];
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn main() {
@@ -56,7 +59,12 @@ struct Busy(Vec<Child>);
 
 impl Busy {
     fn start(count: usize) -> Self {
-        let spin = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("a shell");
+        let spin = || {
+            Command::new("sh")
+                .args(["-c", "while :; do :; done"])
+                .spawn()
+                .expect("a shell")
+        };
         Self((0..count).map(|_| spin()).collect())
     }
 }
@@ -83,26 +91,76 @@ fn steady(nodes: usize, busy: usize, minutes: usize) {
     let during = Logs::read(&cluster, nodes).since(&before);
     let where_ = format!("{nodes} nodes, {busy} busy processes, {minutes} minutes");
     report::value("load average at the end", load_average(), "", "");
-    report::bar(&format!("{where_}: members taken for dead"), during.count(GONE) as f64, 0.0, "", "");
-    report::bar("tasks begun a second time", job.begun_again() as f64, 0.0, "", "");
-    report::value("turns of a node's loop that took over 0.5 s", during.count(STOOD_STILL) as f64, "", "");
+    report::bar(
+        &format!("{where_}: members taken for dead"),
+        during.count(GONE) as f64,
+        0.0,
+        "",
+        "",
+    );
+    report::bar(
+        "tasks begun a second time",
+        job.begun_again() as f64,
+        0.0,
+        "",
+        "",
+    );
+    report::value(
+        "turns of a node's loop that took over 0.5 s",
+        during.count(STOOD_STILL) as f64,
+        "",
+        "",
+    );
     let stopped = Pid::from_raw(cluster.pid(nodes - 1) as i32).expect("a process");
-    let found = found_dead(&cluster, nodes, nodes - 1, || kill_process(stopped, Signal::STOP).expect("our child"));
-    report::bar("a silent one is found by all, beside these", found.as_secs_f64(), 8.0, "s", "");
+    let found = found_dead(&cluster, nodes, nodes - 1, || {
+        kill_process(stopped, Signal::STOP).expect("our child")
+    });
+    report::bar(
+        "a silent one is found by all, beside these",
+        found.as_secs_f64(),
+        8.0,
+        "s",
+        "",
+    );
     drop(load);
     kill_process(stopped, Signal::CONT).expect("our child");
     let back = Instant::now();
     let apis = api::of_all(&cluster, nodes);
-    let back = time_until(back, "all are back", || apis.iter().all(|api| api.members() == nodes));
-    report::value("when it goes on, all see all after", back.as_secs_f64(), "s", "");
+    let back = time_until(back, "all are back", || {
+        apis.iter().all(|api| api.members() == nodes)
+    });
+    report::value(
+        "when it goes on, all see all after",
+        back.as_secs_f64(),
+        "s",
+        "",
+    );
     pause(Duration::from_secs(15));
-    let found = found_dead(&cluster, nodes, nodes - 1, || kill_process(stopped, Signal::STOP).expect("our child"));
-    report::bar("a silent one is found by all, without these", found.as_secs_f64(), 3.0, "s", "");
+    let found = found_dead(&cluster, nodes, nodes - 1, || {
+        kill_process(stopped, Signal::STOP).expect("our child")
+    });
+    report::bar(
+        "a silent one is found by all, without these",
+        found.as_secs_f64(),
+        3.0,
+        "s",
+        "",
+    );
     kill_process(stopped, Signal::CONT).expect("our child");
-    wait_for("all are back", || apis.iter().all(|api| api.members() == nodes).then_some(()));
+    wait_for("all are back", || {
+        apis.iter().all(|api| api.members() == nodes).then_some(())
+    });
     let killed = Pid::from_raw(cluster.pid(nodes - 2) as i32).expect("a process");
-    let found = found_dead(&cluster, nodes, nodes - 2, || kill_process(killed, Signal::KILL).expect("our child"));
-    report::bar("a killed one is found by all", report::ms(found), 50.0, "ms", "");
+    let found = found_dead(&cluster, nodes, nodes - 2, || {
+        kill_process(killed, Signal::KILL).expect("our child")
+    });
+    report::bar(
+        "a killed one is found by all",
+        report::ms(found),
+        50.0,
+        "ms",
+        "",
+    );
 }
 
 /// A task on each node that goes on to the end.
@@ -115,7 +173,9 @@ impl LongJob {
     fn start(cluster: &Cluster, tasks: usize) -> Self {
         let notes = cluster.dir.path().join("notes");
         let script = format!("echo {{task}} >> {}; exec sleep 100000", notes.display());
-        let text = format!("name = \"long\"\ncommand = [\"sh\", \"-c\", '''{script}''']\nrepeat = {tasks}\n");
+        let text = format!(
+            "name = \"long\"\ncommand = [\"sh\", \"-c\", '''{script}''']\nrepeat = {tasks}\n"
+        );
         cluster.submit(0, &write_job(cluster.dir.path(), "long", &text));
         let job = Self { notes, tasks };
         wait_for("all tasks run", || (job.begun() >= tasks).then_some(()));
@@ -123,7 +183,10 @@ impl LongJob {
     }
 
     fn begun(&self) -> usize {
-        fs::read_to_string(&self.notes).unwrap_or_default().lines().count()
+        fs::read_to_string(&self.notes)
+            .unwrap_or_default()
+            .lines()
+            .count()
     }
 
     fn begun_again(&self) -> usize {
@@ -140,11 +203,20 @@ impl Logs {
     }
 
     fn since(self, earlier: &Self) -> Self {
-        Self(self.0.into_iter().zip(&earlier.0).map(|(now, before)| now[before.len()..].to_string()).collect())
+        Self(
+            self.0
+                .into_iter()
+                .zip(&earlier.0)
+                .map(|(now, before)| now[before.len()..].to_string())
+                .collect(),
+        )
     }
 
     fn count(&self, what: &str) -> usize {
-        self.0.iter().map(|log| log.lines().filter(|line| line.contains(what)).count()).sum()
+        self.0
+            .iter()
+            .map(|log| log.lines().filter(|line| line.contains(what)).count())
+            .sum()
     }
 
     /// When each node first logged it.
@@ -153,7 +225,11 @@ impl Logs {
             let line = log.lines().find(|line| line.contains(what))?;
             humantime::parse_rfc3339(line.split_whitespace().next()?).ok()
         };
-        self.0.iter().enumerate().filter_map(|(node, log)| Some((node, time(log)?))).collect()
+        self.0
+            .iter()
+            .enumerate()
+            .filter_map(|(node, log)| Some((node, time(log)?)))
+            .collect()
     }
 }
 
@@ -165,18 +241,28 @@ fn found_dead(cluster: &Cluster, nodes: usize, dead: usize, action: impl FnOnce(
     let what = format!("n{dead} (");
     let all = wait_for("all others have found it dead", || {
         let mut logs = Logs::read(cluster, nodes).since(&before);
-        logs.0
-            .iter_mut()
-            .for_each(|log| *log = log.lines().filter(|line| line.contains(GONE)).collect::<Vec<_>>().join("\n"));
+        logs.0.iter_mut().for_each(|log| {
+            *log = log
+                .lines()
+                .filter(|line| line.contains(GONE))
+                .collect::<Vec<_>>()
+                .join("\n")
+        });
         let found = logs.first(&what);
         (found.len() >= nodes - 1).then_some(found)
     });
-    all.into_values().map(|at| at.duration_since(died).unwrap_or_default()).max().expect("there are others")
+    all.into_values()
+        .map(|at| at.duration_since(died).unwrap_or_default())
+        .max()
+        .expect("there are others")
 }
 
 fn load_average() -> f64 {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or_default()
+    text.split(' ')
+        .next()
+        .and_then(|load| load.parse().ok())
+        .unwrap_or_default()
 }
 
 fn real_crowd(size: usize) {
@@ -189,25 +275,60 @@ fn real_crowd(size: usize) {
         // Each stretches the cluster's key, which takes much memory for a moment.
         wait_for("it answers", || apis[*node].node());
     }
-    report::value(&format!("{size} real nodes: started one after the other"), begun.elapsed().as_secs_f64(), "s", "");
+    report::value(
+        &format!("{size} real nodes: started one after the other"),
+        begun.elapsed().as_secs_f64(),
+        "s",
+        "",
+    );
     let see = |apis: &[Api], count: usize| apis.iter().all(|api| api.members() == count);
     let formed = time_until(begun, "all see all", || see(&apis, size));
     report::value("all see all after", formed.as_secs_f64(), "s", "");
-    let rss: Vec<f64> = numbers.iter().map(|node| proc::rss_mib(cluster.pid(*node))).collect();
-    report::value("memory of one, mean", rss.iter().sum::<f64>() / size as f64, "MiB", "");
-    report::value("memory of one, most", rss.iter().copied().fold(0.0, f64::max), "MiB", "");
-    let cpu = |cluster: &Cluster| numbers.iter().map(|node| proc::cpu(cluster.pid(*node))).sum::<Duration>();
+    let rss: Vec<f64> = numbers
+        .iter()
+        .map(|node| proc::rss_mib(cluster.pid(*node)))
+        .collect();
+    report::value(
+        "memory of one, mean",
+        rss.iter().sum::<f64>() / size as f64,
+        "MiB",
+        "",
+    );
+    report::value(
+        "memory of one, most",
+        rss.iter().copied().fold(0.0, f64::max),
+        "MiB",
+        "",
+    );
+    let cpu = |cluster: &Cluster| {
+        numbers
+            .iter()
+            .map(|node| proc::cpu(cluster.pid(*node)))
+            .sum::<Duration>()
+    };
     let before = cpu(&cluster);
     pause(LIMIT / 2);
     let used = (cpu(&cluster) - before).as_secs_f64() / (LIMIT / 2).as_secs_f64();
-    report::value("processor of all while idle", used * 100.0, "% of a core", "");
+    report::value(
+        "processor of all while idle",
+        used * 100.0,
+        "% of a core",
+        "",
+    );
     let falsely = Logs::read(&cluster, size).count(GONE);
     report::bar("members taken for dead", falsely as f64, 0.0, "", "");
     let (lost, left) = numbers.split_at(size.div_ceil(10));
     let died = Instant::now();
     lost.iter().for_each(|node| cluster.kill9(*node));
-    let found = time_until(died, "the dead are found", || see(&apis[lost.len()..], left.len()));
-    report::value(&format!("{} killed at once: all others see it after", lost.len()), found.as_secs_f64(), "s", "");
+    let found = time_until(died, "the dead are found", || {
+        see(&apis[lost.len()..], left.len())
+    });
+    report::value(
+        &format!("{} killed at once: all others see it after", lost.len()),
+        found.as_secs_f64(),
+        "s",
+        "",
+    );
     let ending = Instant::now();
     for node in left {
         let pid = Pid::from_raw(cluster.pid(*node) as i32).expect("a process");
@@ -216,22 +337,54 @@ fn real_crowd(size: usize) {
     for node in left {
         cluster.wait_exit(*node, LIMIT);
     }
-    report::value("the rest has left after", ending.elapsed().as_secs_f64(), "s", "");
+    report::value(
+        "the rest has left after",
+        ending.elapsed().as_secs_f64(),
+        "s",
+        "",
+    );
 }
 
 fn simulated_crowd(size: usize) {
     let begun = Instant::now();
     let mut fleet = Fleet::with_costs(size);
     let formed = fleet.time_until(|fleet| fleet.all_see(size));
-    report::value(&format!("{size} simulated nodes with costs: all see all after"), formed.as_secs_f64(), "s", "");
+    report::value(
+        &format!("{size} simulated nodes with costs: all see all after"),
+        formed.as_secs_f64(),
+        "s",
+        "",
+    );
     fleet.pass(LIMIT);
-    report::bar("members taken for dead in a minute", fleet.false_deaths() as f64, 0.0, "", "");
+    report::bar(
+        "members taken for dead in a minute",
+        fleet.false_deaths() as f64,
+        0.0,
+        "",
+        "",
+    );
     fleet.lose(size / 10);
     let found = fleet.time_until(|fleet| fleet.all_see(size - size / 10));
-    report::value(&format!("{} fall silent at once: all others see it after", size / 10), found.as_secs_f64(), "s", "");
-    report::bar("members taken for dead meanwhile", fleet.false_deaths() as f64, 0.0, "", "");
+    report::value(
+        &format!("{} fall silent at once: all others see it after", size / 10),
+        found.as_secs_f64(),
+        "s",
+        "",
+    );
+    report::bar(
+        "members taken for dead meanwhile",
+        fleet.false_deaths() as f64,
+        0.0,
+        "",
+        "",
+    );
     fleet.leave();
     let ended = fleet.time_until(Fleet::has_ended);
     report::value("the rest has left after", ended.as_secs_f64(), "s", "");
-    report::value("all this took, on this machine", begun.elapsed().as_secs_f64(), "s", "");
+    report::value(
+        "all this took, on this machine",
+        begun.elapsed().as_secs_f64(),
+        "s",
+        "",
+    );
 }

@@ -51,22 +51,47 @@ fn one_node(tasks: usize) {
         "ms",
         "HyperQueue 0.27: about 0.3-0.8 ms",
     );
-    report::bar("the coordinator's growth a task", growth * 1024.0 / tasks as f64, 1.0, "KiB", "");
-    report::value("node's CPU a task, running it included", per_task(cpu[0]), "ms", "");
+    report::bar(
+        "the coordinator's growth a task",
+        growth * 1024.0 / tasks as f64,
+        1.0,
+        "KiB",
+        "",
+    );
+    report::value(
+        "node's CPU a task, running it included",
+        per_task(cpu[0]),
+        "ms",
+        "",
+    );
 }
 
 /// The job runs on the node that does not coordinate it. Who coordinates is drawn by the job's id: jobs are submitted until
 /// one falls to the right node.
 fn coordinator_alone(tasks: usize) {
     let mut cluster = Cluster::empty(Discovery::Beacon);
-    cluster.add(&[("NODECTL_NODE__CORES", "2"), ("NODECTL_NODE__LABELS__ROLE", "works")]);
-    cluster.add(&[("NODECTL_NODE__CORES", "2"), ("NODECTL_NODE__LABELS__ROLE", "decides")]);
+    cluster.add(&[
+        ("NODECTL_NODE__CORES", "2"),
+        ("NODECTL_NODE__LABELS__ROLE", "works"),
+    ]);
+    cluster.add(&[
+        ("NODECTL_NODE__CORES", "2"),
+        ("NODECTL_NODE__LABELS__ROLE", "decides"),
+    ]);
     cluster.wait_members(2);
-    let file = job(&cluster, "elsewhere", tasks, "where = \"labels.role == 'works'\"");
+    let file = job(
+        &cluster,
+        "elsewhere",
+        tasks,
+        "where = \"labels.role == 'works'\"",
+    );
     let decides = Api::of(cluster.data_dir(1)).node().expect("it runs").id;
     let coordinated_there = |run: &Run| run.coordinator.as_ref() == Some(&decides);
-    let found = (0..32).map(|_| run(&cluster, 2, &file)).find(coordinated_there);
-    let per_task = report::ms(found.expect("one of 32 jobs falls to the other node").cpu[1]) / tasks as f64;
+    let found = (0..32)
+        .map(|_| run(&cluster, 2, &file))
+        .find(coordinated_there);
+    let per_task =
+        report::ms(found.expect("one of 32 jobs falls to the other node").cpu[1]) / tasks as f64;
     report::bar(
         "coordinator's CPU a task, run elsewhere",
         per_task,
@@ -77,7 +102,9 @@ fn coordinator_alone(tasks: usize) {
 }
 
 fn job(cluster: &Cluster, name: &str, tasks: usize, more: &str) -> PathBuf {
-    let text = format!("name = \"{name}\"\ncommand = [\"{PROGRAM}\"]\nrepeat = {tasks}\nspeculate = false\n{more}\n");
+    let text = format!(
+        "name = \"{name}\"\ncommand = [\"{PROGRAM}\"]\nrepeat = {tasks}\nspeculate = false\n{more}\n"
+    );
     write_job(cluster.dir.path(), name, &text)
 }
 
@@ -90,15 +117,27 @@ struct Run {
 }
 
 fn run(cluster: &Cluster, nodes: usize, file: &Path) -> Run {
-    let cpu = || (0..nodes).map(|number| proc::cpu(cluster.pid(number))).collect::<Vec<_>>();
+    let cpu = || {
+        (0..nodes)
+            .map(|number| proc::cpu(cluster.pid(number)))
+            .collect::<Vec<_>>()
+    };
     let api = Api::of(cluster.data_dir(0));
     let before = cpu();
     let begun = Instant::now();
     let id = cluster.submit(0, file);
     let wall = time_until(begun, "the job ends", || api.has_ended(&id));
-    let cpu = cpu().iter().zip(&before).map(|(after, before)| *after - *before).collect();
+    let cpu = cpu()
+        .iter()
+        .zip(&before)
+        .map(|(after, before)| *after - *before)
+        .collect();
     assert!(api.is_done(&id), "the job failed");
-    Run { wall, cpu, coordinator: api.job(&id).and_then(|job| job.line.coordinator) }
+    Run {
+        wall,
+        cpu,
+        coordinator: api.job(&id).and_then(|job| job.line.coordinator),
+    }
 }
 
 /// As many processes, each waited for, `SLOTS` at a time. `Command` uses posix_spawn here.
@@ -107,7 +146,10 @@ fn spawn_loop(tasks: usize) -> Duration {
     let spawn_share = || {
         for _ in 0..tasks / SLOTS {
             let mut command = Command::new(PROGRAM);
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            command
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
             assert!(command.status().expect("it is everywhere").success());
         }
     };

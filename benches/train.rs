@@ -21,7 +21,9 @@ const PIXELS: u32 = 28 * 28;
 
 fn main() {
     let (rounds, threads) = (number("--rounds", 7), number("--threads", 1));
-    report::title(&format!("training on the CPU, {threads} threads, batches of {BATCH}"));
+    report::title(&format!(
+        "training on the CPU, {threads} threads, batches of {BATCH}"
+    ));
     let mut pytorch = Peer::start("train.py", &[&threads.to_string()]);
     for (name, spec, steps) in nets() {
         let mut ours = Steps::new(&spec, threads);
@@ -33,7 +35,10 @@ fn main() {
                 best = best.min(seconds);
             }
             if let Some(pytorch) = &mut pytorch {
-                let seconds: f64 = pytorch.ask(&format!("{name} {steps}")).parse().expect("a number of seconds");
+                let seconds: f64 = pytorch
+                    .ask(&format!("{name} {steps}"))
+                    .parse()
+                    .expect("a number of seconds");
                 if round > 0 {
                     theirs = theirs.min(seconds);
                 }
@@ -43,7 +48,12 @@ fn main() {
         report::value(&format!("{name}: samples a CPU-second"), rate(best), "", "");
         if pytorch.is_some() {
             report::value(&format!("{name}: PyTorch's"), rate(theirs), "", "");
-            report::value(&format!("{name}: ratio (bar: 1 or more)"), theirs / best, "", "");
+            report::value(
+                &format!("{name}: ratio (bar: 1 or more)"),
+                theirs / best,
+                "",
+                "",
+            );
         }
     }
 }
@@ -52,16 +62,48 @@ fn main() {
 fn nets() -> [(&'static str, ModelSpec, u32); 2] {
     let dense = |units| Layer::Dense { units, bias: true };
     let conv = |channels, padding| {
-        let window = WindowSpec { padding: [padding; 2], ..WindowSpec::square(5) };
-        Layer::Conv2d { channels, window, groups: 1, bias: true }
+        let window = WindowSpec {
+            padding: [padding; 2],
+            ..WindowSpec::square(5)
+        };
+        Layer::Conv2d {
+            channels,
+            window,
+            groups: 1,
+            bias: true,
+        }
     };
-    let pool = || Layer::MaxPool { window: WindowSpec { stride: [2; 2], ..WindowSpec::square(2) } };
+    let pool = || Layer::MaxPool {
+        window: WindowSpec {
+            stride: [2; 2],
+            ..WindowSpec::square(2)
+        },
+    };
     let relu = || Layer::Relu;
     let mlp = vec![dense(256), relu(), dense(128), relu(), dense(10)];
-    let images = vec![conv(6, 2), relu(), pool(), conv(16, 0), relu(), pool(), Layer::Flatten];
-    let lenet = [images, vec![dense(120), relu(), dense(84), relu(), dense(10)]].concat();
-    let spec = |input: &[u32], layers| ModelSpec { input: input.to_vec(), layers, loss: Loss::CrossEntropy };
-    [("mlp", spec(&[PIXELS], mlp), 150), ("lenet", spec(&[1, 28, 28], lenet), 60)]
+    let images = vec![
+        conv(6, 2),
+        relu(),
+        pool(),
+        conv(16, 0),
+        relu(),
+        pool(),
+        Layer::Flatten,
+    ];
+    let lenet = [
+        images,
+        vec![dense(120), relu(), dense(84), relu(), dense(10)],
+    ]
+    .concat();
+    let spec = |input: &[u32], layers| ModelSpec {
+        input: input.to_vec(),
+        layers,
+        loss: Loss::CrossEntropy,
+    };
+    [
+        ("mlp", spec(&[PIXELS], mlp), 150),
+        ("lenet", spec(&[1, 28, 28], lenet), 60),
+    ]
 }
 
 struct Steps {
@@ -76,13 +118,31 @@ impl Steps {
     fn new(spec: &ModelSpec, threads: usize) -> Self {
         let engine: Arc<dyn Engine> = Arc::new(Cpu::new(threads).expect("there are threads"));
         let network = NeuralNetwork::new(engine.clone(), spec, 1, BATCH, false).expect("it fits");
-        let optimizer = Optimizer::Adam { betas: [0.9, 0.999], epsilon: 1e-8 };
+        let optimizer = Optimizer::Adam {
+            betas: [0.9, 0.999],
+            epsilon: 1e-8,
+        };
         let schedule = Schedule::CONSTANT;
-        let mut parameters =
-            Local::new(Training { optimizer, rate: 1e-3, schedule, weight_decay: 0.0, clip_norm: None });
-        parameters.register(engine, network.tensors()).expect("they fit");
-        let inputs = (0..BATCH * PIXELS).map(|i| (i * 37 % 101) as f32 / 101.0).collect();
-        Self { network, parameters, inputs, targets: (0..BATCH).map(|i| i % 10).collect(), step: 0 }
+        let mut parameters = Local::new(Training {
+            optimizer,
+            rate: 1e-3,
+            schedule,
+            weight_decay: 0.0,
+            clip_norm: None,
+        });
+        parameters
+            .register(engine, network.tensors())
+            .expect("they fit");
+        let inputs = (0..BATCH * PIXELS)
+            .map(|i| (i * 37 % 101) as f32 / 101.0)
+            .collect();
+        Self {
+            network,
+            parameters,
+            inputs,
+            targets: (0..BATCH).map(|i| i % 10).collect(),
+            step: 0,
+        }
     }
 
     /// Seconds of CPU time.
@@ -91,9 +151,20 @@ impl Steps {
         for _ in 0..steps {
             self.step += 1;
             let bytes = |numbers: &[u8]| Bytes::copy_from_slice(numbers);
-            let (inputs, targets) = (bytemuck::cast_slice(&self.inputs), bytemuck::cast_slice(&self.targets));
-            let batch = Batch { count: BATCH, inputs: bytes(inputs), targets: bytes(targets), weights: None };
-            let report = self.network.train(batch, self.step, false, &mut |_| Ok(())).expect("it runs");
+            let (inputs, targets) = (
+                bytemuck::cast_slice(&self.inputs),
+                bytemuck::cast_slice(&self.targets),
+            );
+            let batch = Batch {
+                count: BATCH,
+                inputs: bytes(inputs),
+                targets: bytes(targets),
+                weights: None,
+            };
+            let report = self
+                .network
+                .train(batch, self.step, false, &mut |_| Ok(()))
+                .expect("it runs");
             self.parameters.clock(BATCH).expect("it runs");
             report.wait().expect("it ran");
         }

@@ -28,28 +28,50 @@ fn main() {
         kills: [0; 2],
     };
     let mut cluster = nodes_of_one_core(NODES);
-    let quiet: Vec<f64> = (0..undisturbed).map(|trial| train(&mut cluster, trial, "quiet", None)).collect();
+    let quiet: Vec<f64> = (0..undisturbed)
+        .map(|trial| train(&mut cluster, trial, "quiet", None))
+        .collect();
     killer.last = Instant::now();
     let mut found = Vec::new();
     for trial in 0..trials {
         let began = Instant::now();
         let accuracy = train(&mut cluster, trial, "killed", Some(&mut killer));
-        println!("    {trial}: {accuracy:.4} after {:.1} s", began.elapsed().as_secs_f64());
+        println!(
+            "    {trial}: {accuracy:.4} after {:.1} s",
+            began.elapsed().as_secs_f64()
+        );
         found.push(accuracy);
     }
     let [nodes, workers] = killer.kills;
-    report::value(&format!("trainings that ended, of {trials}"), found.len() as f64, "", "");
+    report::value(
+        &format!("trainings that ended, of {trials}"),
+        found.len() as f64,
+        "",
+        "",
+    );
     report::value("nodes killed", f64::from(nodes), "", "");
     report::value("workers killed", f64::from(workers), "", "");
     let (mean, deviation) = report::spread(&quiet);
     let (mean_killed, deviation_killed) = report::spread(&found);
     let line = |mean: f64, deviation: f64| format!("{mean:.4}, standard deviation {deviation:.4}");
-    println!("  accuracy of {undisturbed} undisturbed: {}", line(mean, deviation));
-    println!("  accuracy of {trials} with kills: {}", line(mean_killed, deviation_killed));
+    println!(
+        "  accuracy of {undisturbed} undisturbed: {}",
+        line(mean, deviation)
+    );
+    println!(
+        "  accuracy of {trials} with kills: {}",
+        line(mean_killed, deviation_killed)
+    );
     // What chance alone leaves out of 100 is less than one.
     let worst = mean - 3.0 * deviation.max(1.0 / 180.0);
     let below = found.iter().filter(|accuracy| **accuracy < worst).count();
-    report::bar(&format!("trainings below {worst:.4}, three deviations"), below as f64, 0.0, "", "");
+    report::bar(
+        &format!("trainings below {worst:.4}, three deviations"),
+        below as f64,
+        0.0,
+        "",
+        "",
+    );
 }
 
 /// One training; returns its validation accuracy.
@@ -57,7 +79,11 @@ fn train(cluster: &mut Cluster, trial: usize, name: &str, mut killer: Option<&mu
     let name = format!("{name}-{trial}");
     // A slow machine's training is hit more often than by the usual three kills of a worker.
     let file = digits::job(cluster, &name, trial as u64, "retries = 50");
-    let asked = |cluster: &Cluster| (0..NODES).find(|node| cluster.is_running(*node)).expect("one at most is away");
+    let asked = |cluster: &Cluster| {
+        (0..NODES)
+            .find(|node| cluster.is_running(*node))
+            .expect("one at most is away")
+    };
     let id = cluster.submit(asked(cluster), &file);
     let into = cluster.dir.path().join(format!("into-{name}"));
     let end = Instant::now() + LIMIT;
@@ -67,7 +93,10 @@ fn train(cluster: &mut Cluster, trial: usize, name: &str, mut killer: Option<&mu
         }
         match cluster.phase(asked(cluster), &id).as_deref() {
             Some("done") => {
-                cluster.ok(asked(cluster), &["results", &id, "--into", into.to_str().expect("UTF-8")]);
+                cluster.ok(
+                    asked(cluster),
+                    &["results", &id, "--into", into.to_str().expect("UTF-8")],
+                );
                 // A node that has just come back may claim the job before it has heard of its results.
                 if let Some((_, accuracy)) = digits::validation(&into) {
                     return accuracy;
@@ -110,9 +139,12 @@ impl Killer {
                 self.kills[0] += 1;
             }
             other => {
-                let Some(worker) = other.checked_sub(NODES).map(|index| workers[index]) else { return };
+                let Some(worker) = other.checked_sub(NODES).map(|index| workers[index]) else {
+                    return;
+                };
                 // It may have ended by now.
-                if kill_process(Pid::from_raw(worker as i32).expect("a pid"), Signal::KILL).is_ok() {
+                if kill_process(Pid::from_raw(worker as i32).expect("a pid"), Signal::KILL).is_ok()
+                {
                     self.kills[1] += 1;
                 }
             }

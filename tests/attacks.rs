@@ -41,9 +41,17 @@ fn listening(cluster: &mut Cluster, settings: &[(&str, &str)]) -> SocketAddr {
 
 fn swarm_of(cluster: &Cluster, number: usize) -> SocketAddr {
     let nodes = cluster.json(number, &["nodes", "--json"]);
-    let own = nodes.as_array().expect("a list").iter().find(|node| node["name"] == format!("n{number}"));
+    let own = nodes
+        .as_array()
+        .expect("a list")
+        .iter()
+        .find(|node| node["name"] == format!("n{number}"));
     let addr = own.and_then(|node| node["addrs"][0].as_str()?.parse::<SocketAddr>().ok());
-    SocketAddr::from((Ipv4Addr::LOCALHOST, addr.unwrap_or_else(|| panic!("no address in {nodes}")).port()))
+    SocketAddr::from((
+        Ipv4Addr::LOCALHOST,
+        addr.unwrap_or_else(|| panic!("no address in {nodes}"))
+            .port(),
+    ))
 }
 
 fn connect(addr: SocketAddr) -> TcpStream {
@@ -59,7 +67,14 @@ fn answer(stream: &mut TcpStream) -> Vec<u8> {
     match stream.read_to_end(&mut answer) {
         Ok(_) => answer,
         // What was not read before it closed makes the kernel say so.
-        Err(error) if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => answer,
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
+            ) =>
+        {
+            answer
+        }
         Err(error) => panic!("neither answered nor closed: {error}"),
     }
 }
@@ -73,17 +88,27 @@ fn say(addr: SocketAddr, words: &[u8]) -> Vec<u8> {
 }
 
 fn shaken(addr: SocketAddr, key: [u8; 32], prologue: &[u8]) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
         let socket = tokio::net::TcpStream::connect(addr).await?;
-        tokio::time::timeout(SOON, shake(socket, key, prologue)).await?.map(drop)
+        tokio::time::timeout(SOON, shake(socket, key, prologue))
+            .await?
+            .map(drop)
     })
 }
 
 /// The key of the handshake and the others, of the cluster's secret.
 fn cluster_keys(cluster: &Cluster) -> ([u8; 32], [[u8; 32]; 2]) {
-    let secret = fs::read_to_string(cluster.dir.path().join("secret")).expect("the cluster has one");
-    keys(&Secret::new(secret).expect("not empty").derive_blocking("default").expect("64 MiB"))
+    let secret =
+        fs::read_to_string(cluster.dir.path().join("secret")).expect("the cluster has one");
+    keys(
+        &Secret::new(secret)
+            .expect("not empty")
+            .derive_blocking("default")
+            .expect("64 MiB"),
+    )
 }
 
 /// Carries connections to `to` and writes down what each side says.
@@ -101,7 +126,10 @@ impl Wire {
             let (one, _) = listener.accept().expect("somebody dials");
             let two = TcpStream::connect(to).expect("it listens");
             let back = {
-                let (one, two) = (one.try_clone().expect("a descriptor"), two.try_clone().expect("a descriptor"));
+                let (one, two) = (
+                    one.try_clone().expect("a descriptor"),
+                    two.try_clone().expect("a descriptor"),
+                );
                 thread::spawn(move || carry(two, one))
             };
             let forth = carry(one, two);
@@ -126,7 +154,11 @@ fn carry(mut from: TcpStream, mut to: TcpStream) -> Vec<u8> {
 /// No member but itself, and it answers.
 fn assert_alone(cluster: &Cluster, number: usize) {
     assert_eq!(cluster.members(number), [format!("n{number}")]);
-    assert!(!cluster.log(number).contains("panicked"), "{}", cluster.log(number));
+    assert!(
+        !cluster.log(number).contains("panicked"),
+        "{}",
+        cluster.log(number)
+    );
 }
 
 /// Whatever a stranger knows but the key of the handshake: the cluster's other keys, the whole protocol.
@@ -137,7 +169,9 @@ fn without_the_clusters_key_nothing_is_answered() {
     for key in others.into_iter().chain([[0; 32], [0xff; 32]]) {
         assert!(shaken(addr, key, PROLOGUE).is_err(), "{key:?}");
     }
-    assert!(shaken(addr, own, b"").is_err() && shaken(addr, own, b"nodectl swarm 0: yamux").is_err());
+    assert!(
+        shaken(addr, own, b"").is_err() && shaken(addr, own, b"nodectl swarm 0: yamux").is_err()
+    );
     let long = vec![0x5a; 100_000];
     let words: [&[u8]; 6] = [
         b"GET / HTTP/1.1\r\nHost: node\r\n\r\nwho is there, behind this port of yours?",
@@ -162,18 +196,35 @@ fn a_handshake_with_any_bit_changed_fails() {
     let lengths = [FIRST_BYTES, SECOND_BYTES, THIRD_BYTES];
     for (message, length) in lengths.into_iter().enumerate() {
         // Keys, tags and proofs, at their beginnings and ends.
-        for at in [0, 31, 32, 47, length / 2, length - 17, length - 16, length - 1] {
+        for at in [
+            0,
+            31,
+            32,
+            47,
+            length / 2,
+            length - 17,
+            length - 16,
+            length - 1,
+        ] {
             let end = flipping(addr, lengths, message, at);
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
             let answered = runtime.block_on(async {
                 use futures::AsyncReadExt;
                 let socket = tokio::net::TcpStream::connect(end).await?;
-                let mut channel = tokio::time::timeout(SOON, shake(socket, own, PROLOGUE)).await??;
+                let mut channel =
+                    tokio::time::timeout(SOON, shake(socket, own, PROLOGUE)).await??;
                 // The third message is not answered: the node's yamux or its silence comes next, or the end.
                 tokio::time::timeout(SOON, channel.read_exact(&mut [0; 1])).await?
             });
             let error = answered.expect_err(&format!("byte {at} of message {message}"));
-            assert_ne!(error.kind(), ErrorKind::TimedOut, "byte {at} of message {message}: the node keeps it open");
+            assert_ne!(
+                error.kind(),
+                ErrorKind::TimedOut,
+                "byte {at} of message {message}: the node keeps it open"
+            );
         }
     }
     assert_alone(&cluster, 0);
@@ -187,7 +238,11 @@ fn flipping(addr: SocketAddr, lengths: [usize; 3], message: usize, at: usize) ->
         let (mut dialer, _) = listener.accept()?;
         let mut node = TcpStream::connect(addr)?;
         for (number, length) in lengths.into_iter().enumerate() {
-            let (from, to) = if number == 1 { (&mut node, &mut dialer) } else { (&mut dialer, &mut node) };
+            let (from, to) = if number == 1 {
+                (&mut node, &mut dialer)
+            } else {
+                (&mut dialer, &mut node)
+            };
             let mut bytes = vec![0; length];
             from.read_exact(&mut bytes)?;
             if number == message {
@@ -210,8 +265,13 @@ fn a_recorded_connection_is_worth_nothing() {
     cluster.wait_members(2);
     cluster.kill9(second);
     let [said, answered] = wire.carried.join().expect("no panic");
-    assert!(said.len() > FIRST_BYTES + THIRD_BYTES && answered.len() > SECOND_BYTES, "nothing was recorded");
-    wait_until(LATER, "the killed node is gone", || cluster.members(0).len() == 1);
+    assert!(
+        said.len() > FIRST_BYTES + THIRD_BYTES && answered.len() > SECOND_BYTES,
+        "nothing was recorded"
+    );
+    wait_until(LATER, "the killed node is gone", || {
+        cluster.members(0).len() == 1
+    });
     // To the node: it answers the first message, which anybody may repeat, and then nothing.
     assert_eq!(say(addr, &said).len(), SECOND_BYTES);
     assert_eq!(say(addr, &answered), b"");
@@ -245,7 +305,10 @@ fn a_nodes_own_words_are_worth_nothing() {
     let (dialed, _) = listener.accept().expect("it dials again");
     let node = connect(addr);
     let back = {
-        let (node, dialed) = (node.try_clone().expect("a descriptor"), dialed.try_clone().expect("a descriptor"));
+        let (node, dialed) = (
+            node.try_clone().expect("a descriptor"),
+            dialed.try_clone().expect("a descriptor"),
+        );
         thread::spawn(move || carry(node, dialed))
     };
     carry(dialed, node);
@@ -264,7 +327,8 @@ fn replayed_beacons_change_nothing_and_say_little() {
         if let Ok(length) = ears.recv(&mut buffer) {
             heard.push(buffer[..length].to_vec());
         }
-        let boots: std::collections::BTreeSet<_> = heard.iter().map(|packet| packet[8..16].to_vec()).collect();
+        let boots: std::collections::BTreeSet<_> =
+            heard.iter().map(|packet| packet[8..16].to_vec()).collect();
         boots.len() == 2
     });
     cluster.kill9(0);
@@ -274,19 +338,26 @@ fn replayed_beacons_change_nothing_and_say_little() {
     mouth.set_broadcast(true).expect("a socket");
     for round in 0..2000 {
         let packet = &heard[round % heard.len()];
-        mouth.send_to(packet, ("127.255.255.255", port)).expect("loopback");
+        mouth
+            .send_to(packet, ("127.255.255.255", port))
+            .expect("loopback");
     }
     // Of its own last run, of a node that is gone; then somebody with another secret, under many names.
     let mut foreign = heard[0].clone();
     for name in 0..2000u64 {
         foreign[8..16].copy_from_slice(&name.to_le_bytes());
-        mouth.send_to(&foreign, ("127.255.255.255", port)).expect("loopback");
+        mouth
+            .send_to(&foreign, ("127.255.255.255", port))
+            .expect("loopback");
     }
     cluster.restart(1);
     cluster.wait_members(2);
     let log = cluster.log(0);
     assert!(!log.contains("has this node's identity"), "{log}");
-    let warnings = log.lines().filter(|line| line.contains("not share this secret")).count();
+    let warnings = log
+        .lines()
+        .filter(|line| line.contains("not share this secret"))
+        .count();
     assert!(warnings <= 2, "{warnings} warnings:\n{log}");
 }
 
@@ -294,8 +365,12 @@ fn replayed_beacons_change_nothing_and_say_little() {
 fn beacon_ears(port: u16) -> UdpSocket {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).expect("a socket");
     socket.set_reuse_address(true).expect("a socket");
-    socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into()).expect("shared with the nodes");
-    socket.set_read_timeout(Some(Duration::from_millis(200))).expect("not zero");
+    socket
+        .bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into())
+        .expect("shared with the nodes");
+    socket
+        .set_read_timeout(Some(Duration::from_millis(200)))
+        .expect("not zero");
     socket.into()
 }
 
@@ -304,14 +379,22 @@ fn beacon_ears(port: u16) -> UdpSocket {
 fn tasks_may_open_as_many_files_as_without_the_node() {
     let cluster = Cluster::of(1);
     let limits = fs::read_to_string(format!("/proc/{}/limits", cluster.pid(0))).expect("it runs");
-    let files = limits.lines().find_map(|line| line.strip_prefix("Max open files")).expect("there is such a limit");
+    let files = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))
+        .expect("there is such a limit");
     let mut words = files.split_whitespace();
     assert_eq!(words.next(), words.next(), "it could have more: {files}");
-    let own = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.expect("a limit");
+    let own = rustix::process::getrlimit(rustix::process::Resource::Nofile)
+        .current
+        .expect("a limit");
     let job = CountedJob::new(&cluster, "limit", 1, "ulimit -Sn", "");
     let id = cluster.submit(0, &job.file);
     assert_eq!(cluster.wait_end(0, &id), "done");
-    assert_eq!(cluster.ok(0, &["logs", &id, "0"]).lines().next(), Some(own.to_string().as_str()));
+    assert_eq!(
+        cluster.ok(0, &["logs", &id, "0"]).lines().next(),
+        Some(own.to_string().as_str())
+    );
 }
 
 /// How much is thrown at a node.
@@ -330,10 +413,20 @@ impl Scale {
     fn chosen() -> Self {
         if std::env::var("NODECTL_ATTACKS").is_ok_and(|value| value == "full") {
             let minute = 1_000_000 / 60;
-            return Self { connections: 5000, beacons: minute, tasks: 300, rate: 0.9 };
+            return Self {
+                connections: 5000,
+                beacons: minute,
+                tasks: 300,
+                rate: 0.9,
+            };
         }
         // Other tests run beside this one: of the rate only that the job goes on is certain.
-        Self { connections: 500, beacons: 1600, tasks: 60, rate: 0.5 }
+        Self {
+            connections: 500,
+            beacons: 1600,
+            tasks: 60,
+            rate: 0.5,
+        }
     }
 }
 
@@ -345,12 +438,20 @@ fn strangers_cost_little() {
     let port = cluster.beacon_port();
     let targets = [swarm_of(&cluster, 0), swarm_of(&cluster, 1)];
     let tasks = 100_000;
-    let job = CountedJob::new(&cluster, "long", tasks, "sleep 0.3", "[resources]\ncpus = 0.25\n");
+    let job = CountedJob::new(
+        &cluster,
+        "long",
+        tasks,
+        "sleep 0.3",
+        "[resources]\ncpus = 0.25\n",
+    );
     let id = cluster.submit(0, &job.file);
     cluster.wait_done(0, &id, 4, LATER);
     let rate = |cluster: &Cluster| {
         let (before, start) = (cluster.done(0, &id), Instant::now());
-        wait_until(LATER, "tasks are done", || cluster.done(0, &id) >= before + scale.tasks);
+        wait_until(LATER, "tasks are done", || {
+            cluster.done(0, &id) >= before + scale.tasks
+        });
         (cluster.done(0, &id) - before) as f64 / start.elapsed().as_secs_f64()
     };
     let calm = rate(&cluster);
@@ -372,11 +473,15 @@ fn strangers_cost_little() {
     }
     let start = Instant::now();
     let third = cluster.add(&[]);
-    wait_until(LATER, "the node has joined", || cluster.members(third).len() == 3);
+    wait_until(LATER, "the node has joined", || {
+        cluster.members(third).len() == 3
+    });
     let joined = start.elapsed();
     let during = Cost::of(cluster.pid(0));
     over.store(true, Ordering::Relaxed);
-    attackers.into_iter().for_each(|attacker| attacker.join().expect("no panic"));
+    attackers
+        .into_iter()
+        .for_each(|attacker| attacker.join().expect("no panic"));
 
     eprintln!(
         "MEASURED: {} connections, {} beacons a second: {calm:.1} tasks a second before, {under:.1} meanwhile; a node \
@@ -384,10 +489,22 @@ fn strangers_cost_little() {
         2 * scale.connections,
         scale.beacons
     );
-    assert!(under >= scale.rate * calm, "{under} of {calm} tasks a second");
-    assert!(joined < Duration::from_secs(if scale.rate > 0.8 { 2 } else { 10 }), "{joined:?}");
-    assert!(during.descriptors < before.descriptors + 600, "{before:?} {during:?}");
-    assert!(during.rss_bytes < before.rss_bytes + (64 << 20), "{before:?} {during:?}");
+    assert!(
+        under >= scale.rate * calm,
+        "{under} of {calm} tasks a second"
+    );
+    assert!(
+        joined < Duration::from_secs(if scale.rate > 0.8 { 2 } else { 10 }),
+        "{joined:?}"
+    );
+    assert!(
+        during.descriptors < before.descriptors + 600,
+        "{before:?} {during:?}"
+    );
+    assert!(
+        during.rss_bytes < before.rss_bytes + (64 << 20),
+        "{before:?} {during:?}"
+    );
     // All of them went, and nobody took them for members.
     wait_until(LATER, "their descriptors are closed", || {
         Cost::of(cluster.pid(0)).descriptors < before.descriptors + 64
@@ -404,10 +521,22 @@ struct Cost {
 impl Cost {
     fn of(pid: u32) -> Self {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
-        let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it has memory");
-        let kib: u64 = rss.trim().trim_end_matches(" kB").parse().expect("a number");
-        let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).expect("it is ours").count();
-        Self { rss_bytes: kib << 10, descriptors }
+        let rss = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .expect("it has memory");
+        let kib: u64 = rss
+            .trim()
+            .trim_end_matches(" kB")
+            .parse()
+            .expect("a number");
+        let descriptors = fs::read_dir(format!("/proc/{pid}/fd"))
+            .expect("it is ours")
+            .count();
+        Self {
+            rss_bytes: kib << 10,
+            descriptors,
+        }
     }
 }
 

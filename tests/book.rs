@@ -18,9 +18,17 @@ fn read(path: &Path) -> String {
 }
 
 fn files_below(directory: &Path, extension: &str) -> Vec<PathBuf> {
-    let entries = fs::read_dir(directory).expect("it is there").map(|entry| entry.expect("readable").path());
+    let entries = fs::read_dir(directory)
+        .expect("it is there")
+        .map(|entry| entry.expect("readable").path());
     let mut files: Vec<PathBuf> = entries
-        .flat_map(|path| if path.is_dir() { files_below(&path, extension) } else { vec![path] })
+        .flat_map(|path| {
+            if path.is_dir() {
+                files_below(&path, extension)
+            } else {
+                vec![path]
+            }
+        })
         .filter(|path| path.extension().is_some_and(|of| of == extension))
         .collect();
     files.sort();
@@ -34,7 +42,11 @@ fn generated(path: &str, text: &str) {
         fs::write(&path, text).expect("writable");
     }
     let is_current = fs::read_to_string(&path).is_ok_and(|before| before == text);
-    assert!(is_current, "{}: run UPDATE_BOOK=1 cargo test --test book", path.display());
+    assert!(
+        is_current,
+        "{}: run UPDATE_BOOK=1 cargo test --test book",
+        path.display()
+    );
 }
 
 #[test]
@@ -50,8 +62,12 @@ fn the_command_line_is_as_the_program_says() {
         let help = command.render_long_help().to_string();
         let lines: Vec<&str> = help.trim_end().lines().map(str::trim_end).collect();
         let _ = write!(text, "\n## {name}\n\n```text\n{}\n```\n", lines.join("\n"));
-        let shown = command.get_subcommands().filter(|sub| sub.get_name() != "help" && !sub.is_hide_set());
-        let mut shown: Vec<_> = shown.map(|sub| (format!("{name} {}", sub.get_name()), sub.clone())).collect();
+        let shown = command
+            .get_subcommands()
+            .filter(|sub| sub.get_name() != "help" && !sub.is_hide_set());
+        let mut shown: Vec<_> = shown
+            .map(|sub| (format!("{name} {}", sub.get_name()), sub.clone()))
+            .collect();
         shown.reverse();
         commands.append(&mut shown);
     }
@@ -60,7 +76,8 @@ fn the_command_line_is_as_the_program_says() {
 
 #[test]
 fn the_api_is_as_its_description_says() {
-    let api: Value = serde_json::from_str(&read(&root().join("src/http/openapi.json"))).expect("JSON");
+    let api: Value =
+        serde_json::from_str(&read(&root().join("src/http/openapi.json"))).expect("JSON");
     let mut text = String::from(
         "# The local API\n\nHTTP and JSON on the Unix socket `api.sock` in the data directory. A running node describes it at\n\
          `/v1/openapi.json`, with the shape of everything that is sent:\n\n\
@@ -69,7 +86,11 @@ fn the_api_is_as_its_description_says() {
     );
     for (path, methods) in api["paths"].as_object().expect("paths") {
         for (method, operation) in methods.as_object().expect("methods") {
-            let summary = operation["summary"].as_str().expect("each has one").replace('\n', " ").replace('|', "\\|");
+            let summary = operation["summary"]
+                .as_str()
+                .expect("each has one")
+                .replace('\n', " ")
+                .replace('|', "\\|");
             let _ = writeln!(text, "| {} | `{path}` | {summary} |", method.to_uppercase());
         }
     }
@@ -96,9 +117,17 @@ fn the_messages_are_as_the_sources_have_them() {
     );
     let mut parts = BTreeMap::<String, BTreeSet<String>>::new();
     let sources = root().join("src");
-    for path in files_below(&sources, "rs").iter().filter(|path| !path.to_string_lossy().contains("tests")) {
+    for path in files_below(&sources, "rs")
+        .iter()
+        .filter(|path| !path.to_string_lossy().contains("tests"))
+    {
         let inside = path.strip_prefix(&sources).expect("it was found below");
-        let part = inside.iter().next().expect("a file has a name").to_string_lossy().into_owned();
+        let part = inside
+            .iter()
+            .next()
+            .expect("a file has a name")
+            .to_string_lossy()
+            .into_owned();
         parts.entry(part).or_default().extend(messages(&read(path)));
     }
     for (part, messages) in parts.iter().filter(|(_, messages)| !messages.is_empty()) {
@@ -113,9 +142,18 @@ fn the_messages_are_as_the_sources_have_them() {
 
 /// The texts that follow the marks of `SAYS` in their parentheses.
 fn messages(source: &str) -> Vec<String> {
-    let code = source.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
-    let found = SAYS.iter().flat_map(|mark| code.match_indices(mark).map(|(at, mark)| &code[at + mark.len()..]));
-    found.filter_map(first_text).filter(|text| text.contains(' ')).collect()
+    let code = source
+        .split("#[cfg(test)]\nmod tests {")
+        .next()
+        .unwrap_or_default();
+    let found = SAYS.iter().flat_map(|mark| {
+        code.match_indices(mark)
+            .map(|(at, mark)| &code[at + mark.len()..])
+    });
+    found
+        .filter_map(first_text)
+        .filter(|text| text.contains(' '))
+        .collect()
 }
 
 /// The first string before the parenthesis that is open closes.
@@ -153,11 +191,17 @@ fn the_crates_are_as_they_say_themselves() {
          ![the layers: each uses only what is below it](../pictures/layers.svg)\n",
     );
     let table = read(&root().join("ARCHITECTURE.md"));
-    let names = table.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("/` |").map(|(name, _)| name));
+    let names = table.lines().filter_map(|line| {
+        line.strip_prefix("| `")?
+            .split_once("/` |")
+            .map(|(name, _)| name)
+    });
     for name in names {
         let source = read(&root().join("src").join(name).join("lib.rs"));
         let opening = source.lines().map_while(|line| line.strip_prefix("//!"));
-        let opening: Vec<&str> = opening.map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
+        let opening: Vec<&str> = opening
+            .map(|line| line.strip_prefix(' ').unwrap_or(line))
+            .collect();
         let _ = write!(text, "\n## {name}\n\n{}\n", opening.join("\n").trim_end());
     }
     generated("internals/crates.md", &text);
@@ -167,18 +211,32 @@ fn the_crates_are_as_they_say_themselves() {
 fn every_page_is_in_the_summary() {
     let docs = root().join("docs");
     let summary = docs.join("SUMMARY.md");
-    let listed: Vec<PathBuf> = links(&read(&summary)).into_iter().map(|link| docs.join(link)).collect();
+    let listed: Vec<PathBuf> = links(&read(&summary))
+        .into_iter()
+        .map(|link| docs.join(link))
+        .collect();
     let once: BTreeSet<&PathBuf> = listed.iter().collect();
     assert_eq!(once.len(), listed.len(), "a page is listed twice");
     let pages = files_below(&docs, "md");
-    let missing: Vec<_> = pages.iter().filter(|page| **page != summary && !once.contains(page)).collect();
+    let missing: Vec<_> = pages
+        .iter()
+        .filter(|page| **page != summary && !once.contains(page))
+        .collect();
     assert!(missing.is_empty(), "not in SUMMARY.md: {missing:?}");
 }
 
 #[test]
 fn links_lead_somewhere() {
-    let tops = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "tests/README.md", "benches/README.md"];
-    let pages = files_below(&root().join("docs"), "md").into_iter().chain(tops.map(|top| root().join(top)));
+    let tops = [
+        "README.md",
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        "tests/README.md",
+        "benches/README.md",
+    ];
+    let pages = files_below(&root().join("docs"), "md")
+        .into_iter()
+        .chain(tops.map(|top| root().join(top)));
     let mut broken = Vec::new();
     for page in pages {
         for link in links(&read(&page)) {
@@ -186,14 +244,21 @@ fn links_lead_somewhere() {
                 continue;
             }
             let (path, anchor) = link.split_once('#').unwrap_or((&link, ""));
-            let target = if path.is_empty() { page.clone() } else { page.parent().expect("a file has one").join(path) };
+            let target = if path.is_empty() {
+                page.clone()
+            } else {
+                page.parent().expect("a file has one").join(path)
+            };
             // What is outside of the book is not in what mdBook makes of it.
             let docs = root().join("docs");
             let stays = |target: &Path| !page.starts_with(&docs) || target.starts_with(&docs);
             let is_there = target.canonicalize().is_ok_and(|target| stays(&target))
                 && (anchor.is_empty() || anchors(&read(&target)).contains(anchor));
             if !is_there {
-                broken.push(format!("{}: {link}", page.strip_prefix(root()).unwrap_or(&page).display()));
+                broken.push(format!(
+                    "{}: {link}",
+                    page.strip_prefix(root()).unwrap_or(&page).display()
+                ));
             }
         }
     }
@@ -205,7 +270,10 @@ fn commands_of_the_guide_are_the_programs() {
     let pages = files_below(&root().join("docs/guide"), "md");
     let mut wrong = Vec::new();
     let mut checked = 0;
-    for page in pages.into_iter().chain([root().join("README.md"), root().join("docs/introduction.md")]) {
+    for page in pages.into_iter().chain([
+        root().join("README.md"),
+        root().join("docs/introduction.md"),
+    ]) {
         let text = read(&page);
         let here = page.strip_prefix(root()).unwrap_or(&page).display();
         for line in code_lines(&text).filter(|line| line.starts_with("nodectl ")) {
@@ -229,19 +297,36 @@ fn commands_of_the_guide_are_the_programs() {
 
 /// What `[…](…)` leads to, outside of code.
 fn links(text: &str) -> Vec<String> {
-    let prose: String = prose_lines(text).map(|line| format!("{}\n", without_spans(line))).collect();
+    let prose: String = prose_lines(text)
+        .map(|line| format!("{}\n", without_spans(line)))
+        .collect();
     let targets = prose.split("](").skip(1);
-    targets.filter_map(|rest| Some(rest.split_once(')')?.0.split_whitespace().next()?.to_string())).collect()
+    targets
+        .filter_map(|rest| {
+            Some(
+                rest.split_once(')')?
+                    .0
+                    .split_whitespace()
+                    .next()?
+                    .to_string(),
+            )
+        })
+        .collect()
 }
 
 /// The headings' anchors, as mdBook and GitHub make them.
 fn anchors(text: &str) -> BTreeSet<String> {
-    let headings = prose_lines(text).filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#'));
+    let headings = prose_lines(text)
+        .filter(|line| line.starts_with('#'))
+        .map(|line| line.trim_start_matches('#'));
     headings.map(anchor).collect()
 }
 
 fn anchor(heading: &str) -> String {
-    let kept = heading.trim().chars().filter(|letter| letter.is_alphanumeric() || " -_".contains(*letter));
+    let kept = heading
+        .trim()
+        .chars()
+        .filter(|letter| letter.is_alphanumeric() || " -_".contains(*letter));
     kept.collect::<String>().to_lowercase().replace(' ', "-")
 }
 
@@ -254,12 +339,16 @@ fn lines(text: &str) -> impl Iterator<Item = (bool, &str)> {
 }
 
 fn prose_lines(text: &str) -> impl Iterator<Item = &str> {
-    lines(text).filter(|(is_code, _)| !is_code).map(|(_, line)| line)
+    lines(text)
+        .filter(|(is_code, _)| !is_code)
+        .map(|(_, line)| line)
 }
 
 /// What stands in blocks, without a shell's prompt.
 fn code_lines(text: &str) -> impl Iterator<Item = &str> {
-    let code = lines(text).filter(|(is_code, _)| *is_code).map(|(_, line)| line.trim());
+    let code = lines(text)
+        .filter(|(is_code, _)| *is_code)
+        .map(|(_, line)| line.trim());
     code.map(|line| line.strip_prefix("$ ").unwrap_or(line))
 }
 

@@ -30,7 +30,9 @@ fn a_wrong_secret_sees_nothing_and_both_users_are_told() {
         wait_until(SOON, "doctor speaks of the other secret", || {
             both(&cluster.run(node, &["doctor"])).contains("share this secret")
         });
-        wait_until(SOON, "the log speaks of the other secret", || cluster.log(node).contains("share this secret"));
+        wait_until(SOON, "the log speaks of the other secret", || {
+            cluster.log(node).contains("share this secret")
+        });
     }
     assert_eq!(cluster.members(0), ["n0"]);
     assert_eq!(cluster.members(1), ["n1"]);
@@ -46,7 +48,10 @@ fn a_job_runs_on_every_node_and_its_results_come_back() {
     let results = read_results(&into);
     assert_all_squares(&results, 50);
     assert!(into.join("results.csv").exists());
-    let nodes: std::collections::BTreeSet<String> = results.values().map(|result| result["node"].to_string()).collect();
+    let nodes: std::collections::BTreeSet<String> = results
+        .values()
+        .map(|result| result["node"].to_string())
+        .collect();
     assert_eq!(nodes.len(), 3, "{nodes:?}");
 }
 
@@ -57,7 +62,9 @@ fn a_worker_node_may_die() {
     let id = cluster.submit(0, &job.file);
     cluster.wait_done(0, &id, 5, LATER);
     let holder = cluster.coordinator(0, &id).expect("a running job has one");
-    let victim = (0..3).find(|node| *node != holder && *node != 0).expect("three nodes");
+    let victim = (0..3)
+        .find(|node| *node != holder && *node != 0)
+        .expect("three nodes");
     cluster.kill9(victim);
     assert_eq!(cluster.wait_end(0, &id), "done");
     assert_all_squares(&cluster.results(0, &id), 50);
@@ -84,7 +91,11 @@ fn all_nodes_may_die_and_acknowledged_results_are_not_computed_again() {
     let id = cluster.submit(0, &job.file);
     cluster.wait_done(0, &id, 10, LATER);
     let acknowledged = cluster.results(0, &id);
-    assert!((10..40).contains(&acknowledged.len()), "{} results: too late to kill", acknowledged.len());
+    assert!(
+        (10..40).contains(&acknowledged.len()),
+        "{} results: too late to kill",
+        acknowledged.len()
+    );
     (0..3).for_each(|node| cluster.kill9(node));
     (0..3).for_each(|node| cluster.restart(node));
     assert_eq!(cluster.wait_end(0, &id), "done");
@@ -92,8 +103,14 @@ fn all_nodes_may_die_and_acknowledged_results_are_not_computed_again() {
     assert_all_squares(&results, 40);
     let executions = job.executions();
     for (task, before) in &acknowledged {
-        assert_eq!(executions[task], 1, "task {task} was acknowledged and computed again");
-        assert_eq!(results[task]["attempt"], before["attempt"], "the result of task {task} changed");
+        assert_eq!(
+            executions[task], 1,
+            "task {task} was acknowledged and computed again"
+        );
+        assert_eq!(
+            results[task]["attempt"], before["attempt"],
+            "the result of task {task} changed"
+        );
     }
 }
 
@@ -105,9 +122,13 @@ fn a_killed_node_leaves_no_process_behind() {
     let script = format!("setsid sleep {} & exec sleep {}", naps[0], naps[1]);
     let text = format!("name = \"nap\"\ncommand = [\"sh\", \"-c\", \"{script}\"]\n");
     cluster.submit(0, &write_job(cluster.dir.path(), "nap", &text));
-    wait_until(SOON, "both sleep", || naps.iter().all(|nap| !processes_with(nap).is_empty()));
+    wait_until(SOON, "both sleep", || {
+        naps.iter().all(|nap| !processes_with(nap).is_empty())
+    });
     cluster.kill9(0);
-    wait_until(SOON, "neither sleeps", || naps.iter().all(|nap| processes_with(nap).is_empty()));
+    wait_until(SOON, "neither sleeps", || {
+        naps.iter().all(|nap| processes_with(nap).is_empty())
+    });
 }
 
 #[test]
@@ -149,17 +170,31 @@ fn failed_tasks_are_shown_and_can_be_tried_again() {
     let cluster = Cluster::of(2);
     let flag = cluster.dir.path().join("flag");
     // Odd tasks fail until the flag is there.
-    let script = format!("test $(( {{i}} % 2 )) = 0 || test -e {} || exit 3", flag.display());
-    let job = CountedJob::new(&cluster, "half", 8, &script, "retries = 1\nspeculate = false");
+    let script = format!(
+        "test $(( {{i}} % 2 )) = 0 || test -e {} || exit 3",
+        flag.display()
+    );
+    let job = CountedJob::new(
+        &cluster,
+        "half",
+        8,
+        &script,
+        "retries = 1\nspeculate = false",
+    );
     let into = cluster.dir.path().join("out");
     let (code, output) = run_to_end(&cluster, 0, &job.file, &into);
     assert_eq!(code, Some(1), "{output}");
     assert!(output.contains("exit status 3"), "{output}");
     assert_eq!(job.executions()[&1], 2, "one retry");
-    let id = cluster.json(0, &["jobs", "--json"])[0]["id"].as_str().expect("an id").to_string();
+    let id = cluster.json(0, &["jobs", "--json"])[0]["id"]
+        .as_str()
+        .expect("an id")
+        .to_string();
     fs::write(&flag, "").expect("writable");
     cluster.ok(0, &["retry", &id, "--failed"]);
-    wait_until(LATER, "the job is done", || cluster.phase(0, &id).as_deref() == Some("done"));
+    wait_until(LATER, "the job is done", || {
+        cluster.phase(0, &id).as_deref() == Some("done")
+    });
     assert_all_squares(&cluster.results(0, &id), 8);
     assert_eq!(job.executions()[&0], 1, "what was done is not done again");
 }
@@ -204,22 +239,32 @@ command = ["sh", "-c", "wc -l < first/results.jsonl; cat first/*/out.txt | sort"
     let (code, output) = run_to_end(&cluster, 0, &file, &cluster.dir.path().join("out"));
     assert_eq!(code, Some(0), "{output}");
     let jobs = cluster.json(0, &["jobs", "--json"]);
-    let second = jobs.as_array().expect("a list").iter().find(|job| job["name"] == "second").expect("submitted");
+    let second = jobs
+        .as_array()
+        .expect("a list")
+        .iter()
+        .find(|job| job["name"] == "second")
+        .expect("submitted");
     let results = cluster.results(1, second["id"].as_str().expect("an id"));
     let printed = stdout(&results[&0]);
-    assert_eq!(printed.split_whitespace().collect::<Vec<_>>(), ["3", "text-1", "text-2", "text-3"]);
+    assert_eq!(
+        printed.split_whitespace().collect::<Vec<_>>(),
+        ["3", "text-1", "text-2", "text-3"]
+    );
 }
 
 #[test]
 fn outputs_are_fetched_from_wherever_they_were_made() {
     let cluster = Cluster::of(3);
-    let script = "mkdir -p made; head -c 300000 /dev/zero | tr \"\\\\0\" x > made/{i}.bin; sleep 0.1";
+    let script =
+        "mkdir -p made; head -c 300000 /dev/zero | tr \"\\\\0\" x > made/{i}.bin; sleep 0.1";
     let job = CountedJob::new(&cluster, "files", 12, script, "outputs = [\"made/*.bin\"]");
     let into = cluster.dir.path().join("out");
     let (code, output) = run_to_end(&cluster, 0, &job.file, &into);
     assert_eq!(code, Some(0), "{output}");
     for task in 0..12 {
-        let found = find_file(&into, &format!("{task}.bin")).unwrap_or_else(|| panic!("no output of task {task}"));
+        let found = find_file(&into, &format!("{task}.bin"))
+            .unwrap_or_else(|| panic!("no output of task {task}"));
         assert_eq!(fs::read(found).expect("readable"), vec![b'x'; 300_000]);
     }
 }
@@ -232,22 +277,34 @@ fn uploaded_files_reach_the_tasks() {
     for name in ["a", "b", "c"] {
         fs::write(dir.join(format!("texts/{name}.txt")), name.repeat(10)).expect("writable");
     }
-    let text = "name = \"count\"\ncommand = [\"wc\", \"-c\", \"{file}\"]\nfiles = \"texts/*.txt\"\n";
+    let text =
+        "name = \"count\"\ncommand = [\"wc\", \"-c\", \"{file}\"]\nfiles = \"texts/*.txt\"\n";
     let file = write_job(&dir, "count", text);
     let into = cluster.dir.path().join("out");
     let (code, output) = run_to_end(&cluster, 0, &file, &into);
     assert_eq!(code, Some(0), "{output}");
     let results = read_results(&into);
     assert_eq!(results.len(), 3);
-    assert!(results.values().all(|result| stdout(result).starts_with("10 ")), "{results:?}");
+    assert!(
+        results
+            .values()
+            .all(|result| stdout(result).starts_with("10 ")),
+        "{results:?}"
+    );
 }
 
 /// A table of parameters that no message holds, seen from every node.
 #[test]
 fn a_job_of_many_rows_is_known_everywhere_with_its_parameters() {
     let cluster = Cluster::of(2);
-    let rows: String = (0..300_000).map(|i| format!("{i},a text that makes the row longer {i}\n")).collect();
-    fs::write(cluster.dir.path().join("rows.csv"), format!("i,text\n{rows}")).expect("writable");
+    let rows: String = (0..300_000)
+        .map(|i| format!("{i},a text that makes the row longer {i}\n"))
+        .collect();
+    fs::write(
+        cluster.dir.path().join("rows.csv"),
+        format!("i,text\n{rows}"),
+    )
+    .expect("writable");
     let text = "name = \"rows\"\ncommand = [\"echo\", \"{text}\"]\nparams = \"rows.csv\"\nspeculate = false\n";
     let id = cluster.submit(0, &write_job(cluster.dir.path(), "rows", text));
     for node in 0..2 {
@@ -257,12 +314,18 @@ fn a_job_of_many_rows_is_known_everywhere_with_its_parameters() {
     for node in 0..2 {
         assert_eq!(cluster.wait_end(node, &id), "cancelled");
         let results = cluster.results(node, &id);
-        let done: Vec<_> = results.values().filter(|result| result["status"] == "done").collect();
+        let done: Vec<_> = results
+            .values()
+            .filter(|result| result["status"] == "done")
+            .collect();
         assert!(done.len() >= 20, "{} results", done.len());
         for result in done {
             let task = result["task"].as_u64().expect("a number");
             assert_eq!(result["params"]["i"], task, "{result}");
-            assert_eq!(result["params"]["text"], format!("a text that makes the row longer {task}"));
+            assert_eq!(
+                result["params"]["text"],
+                format!("a text that makes the row longer {task}")
+            );
         }
     }
 }
@@ -272,7 +335,13 @@ fn find_file(dir: &std::path::Path, name: &str) -> Option<std::path::PathBuf> {
         .ok()?
         .flatten()
         .map(|entry| entry.path())
-        .find_map(|path| if path.is_dir() { find_file(&path, name) } else { path.ends_with(name).then_some(path) })
+        .find_map(|path| {
+            if path.is_dir() {
+                find_file(&path, name)
+            } else {
+                path.ends_with(name).then_some(path)
+            }
+        })
 }
 
 #[test]
@@ -300,13 +369,17 @@ fn what_forgotten_jobs_kept_is_removed() {
 }
 
 fn bytes_below(dir: &std::path::Path) -> u64 {
-    let entries = fs::read_dir(dir).expect("readable").map(|entry| entry.expect("readable"));
+    let entries = fs::read_dir(dir)
+        .expect("readable")
+        .map(|entry| entry.expect("readable"));
     entries
-        .map(
-            |entry| {
-                if entry.path().is_dir() { bytes_below(&entry.path()) } else { entry.metadata().expect("there").len() }
-            },
-        )
+        .map(|entry| {
+            if entry.path().is_dir() {
+                bytes_below(&entry.path())
+            } else {
+                entry.metadata().expect("there").len()
+            }
+        })
         .sum()
 }
 
@@ -319,16 +392,42 @@ fn a_named_secret_reaches_tasks_everywhere_and_nothing_else() {
     let stdin = || fs::File::open(&file).expect("it is there");
     let wanted = "name = \"reader\"\ncommand = [\"sh\", \"-c\", \"wc -c <$NODECTL_SECRET_FILE_TOKEN; sha256sum <$NODECTL_SECRET_FILE_TOKEN\"]
                   secrets = [\"TOKEN\"]\n";
-    let job = write_job(cluster.dir.path(), "reader", &format!("{wanted}where = \"name == 'n1'\"\n"));
+    let job = write_job(
+        cluster.dir.path(),
+        "reader",
+        &format!("{wanted}where = \"name == 'n1'\"\n"),
+    );
     let refused = cluster.run(0, &["run", job.to_str().expect("UTF-8")]);
-    assert!(!refused.status.success() && both(&refused).contains("no secret `TOKEN`"), "{}", both(&refused));
-    assert!(both(&refused).contains("nodectl secret put"), "{}", both(&refused));
-    let put = cluster.command(0).args(["secret", "put", "TOKEN"]).stdin(stdin()).output().expect("nodectl starts");
-    assert!(put.status.success() && !both(&put).contains(&value), "{}", both(&put));
-    wait_until(SOON, "the other node knows it", || cluster.ok(1, &["secret", "list", "--quiet"]) == "TOKEN\n");
+    assert!(
+        !refused.status.success() && both(&refused).contains("no secret `TOKEN`"),
+        "{}",
+        both(&refused)
+    );
+    assert!(
+        both(&refused).contains("nodectl secret put"),
+        "{}",
+        both(&refused)
+    );
+    let put = cluster
+        .command(0)
+        .args(["secret", "put", "TOKEN"])
+        .stdin(stdin())
+        .output()
+        .expect("nodectl starts");
+    assert!(
+        put.status.success() && !both(&put).contains(&value),
+        "{}",
+        both(&put)
+    );
+    wait_until(SOON, "the other node knows it", || {
+        cluster.ok(1, &["secret", "list", "--quiet"]) == "TOKEN\n"
+    });
     let output = cluster.ok(0, &["run", job.to_str().expect("UTF-8")]);
     let told = [output, cluster.ok(0, &["logs", "last", "0"])].concat();
-    assert!(told.contains(&value.len().to_string()) && !told.contains(&value), "{told}");
+    assert!(
+        told.contains(&value.len().to_string()) && !told.contains(&value),
+        "{told}"
+    );
     for question in [
         &["job", "last", "--json"][..],
         &["explain", "last"],
@@ -343,11 +442,16 @@ fn a_named_secret_reaches_tasks_everywhere_and_nothing_else() {
     cluster.wait_members(2);
     assert_eq!(cluster.ok(1, &["secret", "list", "--quiet"]), "TOKEN\n");
     for node in 0..2 {
-        let found = std::process::Command::new("grep").args(["-rl", &value]).arg(cluster.data_dir(node)).output();
+        let found = std::process::Command::new("grep")
+            .args(["-rl", &value])
+            .arg(cluster.data_dir(node))
+            .output();
         assert!(found.expect("grep starts").stdout.is_empty());
     }
     cluster.ok(0, &["secret", "drop", "TOKEN"]);
-    wait_until(SOON, "the other node has forgotten it", || cluster.ok(1, &["secret", "list", "--quiet"]).is_empty());
+    wait_until(SOON, "the other node has forgotten it", || {
+        cluster.ok(1, &["secret", "list", "--quiet"]).is_empty()
+    });
 }
 
 #[test]
@@ -358,7 +462,10 @@ fn job_code_can_neither_read_the_node_nor_ask_it() {
     let mut cluster = Cluster::empty(Discovery::Peers);
     cluster.add(&[("NODECTL_ISOLATION__HIDES_NODE", "true")]);
     cluster.wait_members(1);
-    let (program, data_dir) = (env!("CARGO_BIN_EXE_nodectl"), cluster.data_dir(0).display().to_string());
+    let (program, data_dir) = (
+        env!("CARGO_BIN_EXE_nodectl"),
+        cluster.data_dir(0).display().to_string(),
+    );
     let script = format!(
         "'{program}' --data-dir '{data_dir}' leave 2>&1; cat '{data_dir}/identity' && echo was read; echo mine > own; cat own"
     );
@@ -367,7 +474,10 @@ fn job_code_can_neither_read_the_node_nor_ask_it() {
     let output = cluster.run(0, &["run", job.to_str().expect("UTF-8")]);
     assert!(output.status.success(), "{}", both(&output));
     let told = cluster.ok(0, &["logs", "last", "0"]);
-    assert!(told.contains("tasks may not use the API") && told.contains("mine"), "{told}");
+    assert!(
+        told.contains("tasks may not use the API") && told.contains("mine"),
+        "{told}"
+    );
     assert!(!told.contains("was read"), "{told}");
     assert!(both(&cluster.run(0, &["doctor"])).contains("hidden from them"));
     let open = format!(

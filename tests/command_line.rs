@@ -10,13 +10,24 @@ use std::{
 
 fn nodectl(data_dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nodectl"));
-    command.arg("--data-dir").arg(data_dir).current_dir(data_dir).stdin(Stdio::null());
-    command.env_remove("NODECTL_SECRET").env("XDG_CONFIG_HOME", data_dir).env("NODECTL_NODE__ALLOW_ROOT", "true");
+    command
+        .arg("--data-dir")
+        .arg(data_dir)
+        .current_dir(data_dir)
+        .stdin(Stdio::null());
+    command
+        .env_remove("NODECTL_SECRET")
+        .env("XDG_CONFIG_HOME", data_dir)
+        .env("NODECTL_NODE__ALLOW_ROOT", "true");
     command
 }
 
 fn output(command: &mut Command) -> (Option<i32>, String, String) {
-    let Output { status, stdout, stderr } = command.output().expect("the binary runs");
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().expect("the binary runs");
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     (status.code(), text(stdout), text(stderr))
 }
@@ -36,9 +47,11 @@ fn wiped(process: &Running, file: &str, secret: &str) -> String {
     let path = format!("/proc/{}/{file}", process.0.id());
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
-        let text = String::from_utf8_lossy(&fs::read(&path).expect("the process runs")).into_owned();
+        let text =
+            String::from_utf8_lossy(&fs::read(&path).expect("the process runs")).into_owned();
         // Between fork and exec, it is still this test's own.
-        let is_child = text.contains("NODECTL_MARK") || (file == "cmdline" && text.contains("join"));
+        let is_child =
+            text.contains("NODECTL_MARK") || (file == "cmdline" && text.contains("join"));
         if is_child && !text.contains(secret) {
             return text;
         }
@@ -50,32 +63,60 @@ fn wiped(process: &Running, file: &str, secret: &str) -> String {
 #[test]
 fn a_secret_that_is_easy_to_guess_is_refused_unless_it_is_wanted() {
     let directory = tempfile::tempdir().unwrap();
-    let refused = nodectl(directory.path()).args(["join", "--secret", "123456"]).output().unwrap();
+    let refused = nodectl(directory.path())
+        .args(["join", "--secret", "123456"])
+        .output()
+        .unwrap();
     let said = String::from_utf8(refused.stderr).unwrap();
     assert_eq!(refused.status.code(), Some(2), "{said}");
-    assert!(said.contains("easy to guess") && said.contains("--weak-secret") && !said.contains("123456"), "{said}");
+    assert!(
+        said.contains("easy to guess")
+            && said.contains("--weak-secret")
+            && !said.contains("123456"),
+        "{said}"
+    );
     // As programs do that bring a password of their own; this one then cannot use its data directory.
     let file = directory.path().join("file");
     std::fs::write(&file, "").unwrap();
     for (flags, setting) in [(&["--weak-secret"][..], "false"), (&[], "true")] {
         let mut join = nodectl(&file.join("below"));
-        join.current_dir(&directory).args(["join", "--secret", "123456"]).args(flags);
-        let taken = join.env("NODECTL_CLUSTER__WEAK_SECRET", setting).output().unwrap();
+        join.current_dir(&directory)
+            .args(["join", "--secret", "123456"])
+            .args(flags);
+        let taken = join
+            .env("NODECTL_CLUSTER__WEAK_SECRET", setting)
+            .output()
+            .unwrap();
         let said = String::from_utf8(taken.stderr).unwrap();
-        assert!(said.contains("warning: the secret is easy to guess"), "{said}");
+        assert!(
+            said.contains("warning: the secret is easy to guess"),
+            "{said}"
+        );
         assert_ne!(taken.status.code(), Some(2), "{said}");
     }
 }
 
 #[test]
 fn secrets_are_wiped_from_the_argument_list_and_the_environment() {
-    for spelling in [&["join", "--secret", "correct-horse-9"][..], &["join", "--secret=correct-horse-9"]] {
+    for spelling in [
+        &["join", "--secret", "correct-horse-9"][..],
+        &["join", "--secret=correct-horse-9"],
+    ] {
         let directory = tempfile::tempdir().unwrap();
         // Somebody who listens and never answers keeps the command where it is.
         let _listener = UnixListener::bind(directory.path().join("api.sock")).unwrap();
         let mut command = nodectl(directory.path());
-        command.args(spelling).env("NODECTL_SECRET", "battery-staple-7").env("NODECTL_MARK", "1");
-        let process = Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        command
+            .args(spelling)
+            .env("NODECTL_SECRET", "battery-staple-7")
+            .env("NODECTL_MARK", "1");
+        let process = Running(
+            command
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap(),
+        );
         let cmdline = wiped(&process, "cmdline", "correct-horse-9");
         assert!(cmdline.contains("xxxxxxxxxxxxxxx"), "{cmdline:?}");
         let environment = wiped(&process, "environ", "battery-staple-7");
@@ -89,9 +130,19 @@ fn settings_of_the_current_directory_are_announced() {
     let shown = |directory: &Path| output(nodectl(directory).args(["config", "show", "--json"]));
     let (code, stdout, stderr) = shown(directory.path());
     assert_eq!((code, stderr.as_str()), (Some(0), ""), "{stdout}");
-    fs::write(directory.path().join("nodectl.toml"), "[jobs]\nkeep = \"7d\"\n").unwrap();
+    fs::write(
+        directory.path().join("nodectl.toml"),
+        "[jobs]\nkeep = \"7d\"\n",
+    )
+    .unwrap();
     let (code, stdout, stderr) = shown(directory.path());
-    assert_eq!((code, stderr.as_str()), (Some(0), "note: the settings in ./nodectl.toml are used, too\n"));
+    assert_eq!(
+        (code, stderr.as_str()),
+        (
+            Some(0),
+            "note: the settings in ./nodectl.toml are used, too\n"
+        )
+    );
     assert!(stdout.contains("nodectl.toml"), "{stdout}");
 }
 
@@ -100,7 +151,10 @@ fn exit_codes_are_as_documented() {
     let directory = tempfile::tempdir().unwrap();
     let (code, _, stderr) = output(nodectl(directory.path()).arg("nodes"));
     assert_eq!(code, Some(3), "{stderr}");
-    assert!(stderr.contains("cluster unreachable") && stderr.contains("hint:"), "{stderr}");
+    assert!(
+        stderr.contains("cluster unreachable") && stderr.contains("hint:"),
+        "{stderr}"
+    );
     let (code, _, stderr) = output(nodectl(directory.path()).args(["run", "missing.toml"]));
     assert_eq!(code, Some(2), "{stderr}");
     let (code, _, stderr) = output(nodectl(directory.path()).args(["nodes", "--json", "--quiet"]));
@@ -112,10 +166,17 @@ fn exit_codes_are_as_documented() {
 #[test]
 fn a_bad_job_file_shows_the_place() {
     let directory = tempfile::tempdir().unwrap();
-    fs::write(directory.path().join("job.toml"), "name = \"j\"\ncomand = [\"true\"]\n").unwrap();
+    fs::write(
+        directory.path().join("job.toml"),
+        "name = \"j\"\ncomand = [\"true\"]\n",
+    )
+    .unwrap();
     let (code, _, stderr) = output(nodectl(directory.path()).args(["run", "job.toml"]));
     assert_eq!(code, Some(2));
-    assert!(stderr.contains("job.toml:2:1") && stderr.contains("`command`"), "{stderr}");
+    assert!(
+        stderr.contains("job.toml:2:1") && stderr.contains("`command`"),
+        "{stderr}"
+    );
 }
 
 #[test]
@@ -128,7 +189,12 @@ fn what_needs_no_node_works_without_one() {
     assert_eq!(code, Some(2), "{stderr}");
     let (code, stdout, _) = output(nodectl(directory.path()).args(["config", "show"]));
     assert_eq!(code, Some(0));
-    assert!(stdout.lines().any(|line| line.starts_with("node.data_dir") && line.ends_with("flag")), "{stdout}");
+    assert!(
+        stdout
+            .lines()
+            .any(|line| line.starts_with("node.data_dir") && line.ends_with("flag")),
+        "{stdout}"
+    );
     let (code, stdout, _) = output(nodectl(directory.path()).args(["completions", "bash"]));
     assert_eq!((code, stdout.contains("_nodectl")), (Some(0), true));
     let (code, stdout, _) = output(nodectl(directory.path()).arg("man"));

@@ -15,7 +15,10 @@ use std::{fs, process::Stdio};
 fn a_second_join_on_the_same_directory_says_so_and_succeeds() {
     let cluster = Cluster::of(1);
     let secret = cluster.dir.path().join("secret");
-    let again = cluster.run(0, &["join", "--secret-file", secret.to_str().expect("UTF-8")]);
+    let again = cluster.run(
+        0,
+        &["join", "--secret-file", secret.to_str().expect("UTF-8")],
+    );
     assert_eq!(again.status.code(), Some(0), "{}", both(&again));
     assert!(both(&again).contains("running"), "{}", both(&again));
     assert_eq!(cluster.members(0), ["n0"]);
@@ -24,14 +27,24 @@ fn a_second_join_on_the_same_directory_says_so_and_succeeds() {
 #[test]
 fn a_mistake_in_the_job_file_is_shown_where_it_is() {
     let cluster = Cluster::of(1);
-    let file = write_job(cluster.dir.path(), "bad", "name = \"bad\"\ncomand = [\"true\"]\n");
+    let file = write_job(
+        cluster.dir.path(),
+        "bad",
+        "name = \"bad\"\ncomand = [\"true\"]\n",
+    );
     let output = cluster.run(0, &["run", file.to_str().expect("UTF-8")]);
     let shown = both(&output);
     assert_eq!(output.status.code(), Some(2), "{shown}");
     for part in ["bad.toml:2:1", "comand", "did you mean `command`"] {
         assert!(shown.contains(part), "`{part}` is missing in:\n{shown}");
     }
-    assert_eq!(cluster.json(0, &["jobs", "--json"]).as_array().map(Vec::len), Some(0));
+    assert_eq!(
+        cluster
+            .json(0, &["jobs", "--json"])
+            .as_array()
+            .map(Vec::len),
+        Some(0)
+    );
 }
 
 #[test]
@@ -47,10 +60,24 @@ fn a_single_machine_needs_no_join() {
 #[test]
 fn without_a_node_questions_end_with_status_3() {
     let cluster = Cluster::empty(Discovery::Peers);
-    for question in [&["nodes"][..], &["jobs"], &["status"], &["cancel", "0123456789abcdef"]] {
+    for question in [
+        &["nodes"][..],
+        &["jobs"],
+        &["status"],
+        &["cancel", "0123456789abcdef"],
+    ] {
         let output = cluster.run(0, question);
-        assert_eq!(output.status.code(), Some(3), "{question:?}: {}", both(&output));
-        assert!(both(&output).contains("nodectl join"), "no hint: {}", both(&output));
+        assert_eq!(
+            output.status.code(),
+            Some(3),
+            "{question:?}: {}",
+            both(&output)
+        );
+        assert!(
+            both(&output).contains("nodectl join"),
+            "no hint: {}",
+            both(&output)
+        );
     }
 }
 
@@ -60,10 +87,18 @@ fn the_secret_is_not_in_the_argument_list() {
     let secret = format!("hidden-granite-lantern-orbit-walnut-{}", unique());
     let data_dir = cluster.dir.path().join("n0");
     let mut node = cluster.command(0);
-    node.arg("--data-dir").arg(&data_dir).args(["join", "--secret", &secret]).stdout(std::process::Stdio::null());
-    let mut node = node.stderr(std::process::Stdio::null()).spawn().expect("nodectl starts");
+    node.arg("--data-dir")
+        .arg(&data_dir)
+        .args(["join", "--secret", &secret])
+        .stdout(std::process::Stdio::null());
+    let mut node = node
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("nodectl starts");
     let arguments = || fs::read(format!("/proc/{}/cmdline", node.id())).unwrap_or_default();
-    let hidden = wait_for(SOON, "the node is up", || data_dir.join("api.sock").exists().then(arguments));
+    let hidden = wait_for(SOON, "the node is up", || {
+        data_dir.join("api.sock").exists().then(arguments)
+    });
     node.kill().expect("our child");
     node.wait().expect("our child");
     assert!(!String::from_utf8_lossy(&hidden).contains(&secret));
@@ -73,15 +108,29 @@ fn the_secret_is_not_in_the_argument_list() {
 fn logs_of_a_running_task_can_be_followed() {
     let cluster = Cluster::of(2);
     let gate = cluster.dir.path().join("gate");
-    let script = format!("echo begun; while ! test -e {}; do sleep 0.05; done; echo ended", gate.display());
+    let script = format!(
+        "echo begun; while ! test -e {}; do sleep 0.05; done; echo ended",
+        gate.display()
+    );
     let text = format!("name = \"talk\"\ncommand = [\"sh\", \"-c\", '''{script}''']\n");
     let id = cluster.submit(0, &write_job(cluster.dir.path(), "talk", &text));
-    wait_until(SOON, "the first line is there", || both(&cluster.run(1, &["logs", &id])).contains("begun"));
+    wait_until(SOON, "the first line is there", || {
+        both(&cluster.run(1, &["logs", &id])).contains("begun")
+    });
     let mut follower = cluster.command(1);
-    let follower = follower.args(["logs", "-f", &id]).stdout(std::process::Stdio::piped()).spawn().expect("starts");
+    let follower = follower
+        .args(["logs", "-f", &id])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("starts");
     fs::write(&gate, "").expect("writable");
     let output = follower.wait_with_output().expect("it ends with the task");
-    assert_eq!(String::from_utf8_lossy(&output.stdout).split_whitespace().collect::<Vec<_>>(), ["begun", "ended"]);
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout)
+            .split_whitespace()
+            .collect::<Vec<_>>(),
+        ["begun", "ended"]
+    );
 }
 
 #[test]
@@ -102,15 +151,32 @@ fn explain_says_what_a_job_waits_for() {
 #[test]
 fn explain_says_why_no_node_is_suitable() {
     let cluster = Cluster::of(2);
-    let job = CountedJob::new(&cluster, "picky", 2, "true", "where = \"labels.rack == 'z'\"");
+    let job = CountedJob::new(
+        &cluster,
+        "picky",
+        2,
+        "true",
+        "where = \"labels.rack == 'z'\"",
+    );
     let refused = cluster.run(0, &["run", job.file.to_str().expect("UTF-8")]);
     assert_eq!(refused.status.code(), Some(2), "{}", both(&refused));
-    assert!(both(&refused).contains("labels.rack == 'z'"), "{}", both(&refused));
-    let job = CountedJob::new(&cluster, "picky", 2, "true", "where = \"labels.rack == 'z'\"\nwait = true");
+    assert!(
+        both(&refused).contains("labels.rack == 'z'"),
+        "{}",
+        both(&refused)
+    );
+    let job = CountedJob::new(
+        &cluster,
+        "picky",
+        2,
+        "true",
+        "where = \"labels.rack == 'z'\"\nwait = true",
+    );
     let id = cluster.submit(1, &job.file);
     wait_until(SOON, "explain names the condition for both nodes", || {
         let told = both(&cluster.run(0, &["explain", &id]));
-        told.contains("waiting for a node that can run it") && told.matches("does not satisfy").count() == 2
+        told.contains("waiting for a node that can run it")
+            && told.matches("does not satisfy").count() == 2
     });
     cluster.ok(0, &["cancel", &id]);
     assert_eq!(cluster.wait_end(1, &id), "cancelled");
@@ -130,7 +196,11 @@ fn resources_of_the_users_own_naming_bound_what_runs_at_once() {
     assert_all_squares(&cluster.results(0, &id), 6);
     let two = CountedJob::new(&cluster, "lasers", 1, "true", "[resources]\nlaser = 2");
     let refused = cluster.run(0, &["run", two.file.to_str().expect("UTF-8")]);
-    assert!(!refused.status.success() && both(&refused).contains("laser"), "{}", both(&refused));
+    assert!(
+        !refused.status.success() && both(&refused).contains("laser"),
+        "{}",
+        both(&refused)
+    );
 }
 
 #[test]
@@ -142,7 +212,9 @@ fn a_job_of_higher_priority_goes_first() {
     let wait = format!("while ! test -e {}; do sleep 0.02; done", gate.display());
     let first = CountedJob::new(&cluster, "first", 1, &wait, "");
     cluster.submit(0, &first.file);
-    wait_until(SOON, "the only core is busy", || first.executions().len() == 1);
+    wait_until(SOON, "the only core is busy", || {
+        first.executions().len() == 1
+    });
     let note = |name: &str| format!("echo {name} >> {}", order.display());
     let low = CountedJob::new(&cluster, "low", 3, &note("low"), "");
     let high = CountedJob::new(&cluster, "high", 3, &note("high"), "priority = 5");
@@ -150,19 +222,25 @@ fn a_job_of_higher_priority_goes_first() {
     fs::write(&gate, "").expect("writable");
     assert!(ids.iter().all(|id| cluster.wait_end(0, id) == "done"));
     let order = fs::read_to_string(&order).expect("tasks wrote it");
-    assert_eq!(order.lines().collect::<Vec<_>>(), ["high", "high", "high", "low", "low", "low"]);
+    assert_eq!(
+        order.lines().collect::<Vec<_>>(),
+        ["high", "high", "high", "low", "low", "low"]
+    );
 }
 
 #[test]
 fn a_task_that_runs_too_long_or_writes_too_much_is_stopped_and_says_so() {
     let cluster = Cluster::of(1);
     let nap = format!("1000.{}", unique());
-    let late = format!("name = \"late\"\ncommand = [\"sleep\", \"{nap}\"]\ntimeout = \"200 ms\"\nretries = 0\n");
+    let late = format!(
+        "name = \"late\"\ncommand = [\"sleep\", \"{nap}\"]\ntimeout = \"200 ms\"\nretries = 0\n"
+    );
     let bomb = "name = \"bomb\"\ncommand = [\"sh\", \"-c\", \"head -c 50000000 /dev/zero > big.bin\"]\n\
                 outputs = [\"big.bin\"]\noutput_limit = \"1 MiB\"\nretries = 0\n";
-    for (name, text, told) in
-        [("late", late.as_str(), "ran longer than its timeout"), ("bomb", bomb, "limit of 1.0 MiB")]
-    {
+    for (name, text, told) in [
+        ("late", late.as_str(), "ran longer than its timeout"),
+        ("bomb", bomb, "limit of 1.0 MiB"),
+    ] {
         let file = write_job(cluster.dir.path(), name, text);
         let (code, output) = run_to_end(&cluster, 0, &file, &cluster.dir.path().join(name));
         assert_eq!(code, Some(1), "{output}");
@@ -177,13 +255,22 @@ fn every_listing_speaks_json() {
     let job = CountedJob::new(&cluster, "squares", 2, "true", "");
     let id = cluster.submit(0, &job.file);
     assert_eq!(cluster.wait_end(0, &id), "done");
-    for listing in
-        [&["status"][..], &["nodes"], &["jobs"], &["devices"], &["job", &id], &["doctor"], &["config", "show"]]
-    {
+    for listing in [
+        &["status"][..],
+        &["nodes"],
+        &["jobs"],
+        &["devices"],
+        &["job", &id],
+        &["doctor"],
+        &["config", "show"],
+    ] {
         cluster.json(0, &[listing, &["--json"]].concat());
     }
     let suite = cluster.json(0, &["doctor", "--json"]).to_string();
-    assert!(suite.contains("XSalsa20") || suite.contains("AES"), "the wire's suite is missing: {suite}");
+    assert!(
+        suite.contains("XSalsa20") || suite.contains("AES"),
+        "the wire's suite is missing: {suite}"
+    );
 }
 
 #[test]
@@ -191,8 +278,15 @@ fn without_a_node_devices_are_this_machines() {
     let cluster = Cluster::empty(Discovery::Peers);
     let output = cluster.run(0, &["devices", "--json"]);
     assert_eq!(output.status.code(), Some(0), "{}", both(&output));
-    assert!(serde_json::from_slice::<Vec<serde_json::Value>>(&output.stdout).is_ok(), "{}", both(&output));
-    assert!(cluster.run(0, &["nodes"]).status.code() == Some(3), "no node is left behind");
+    assert!(
+        serde_json::from_slice::<Vec<serde_json::Value>>(&output.stdout).is_ok(),
+        "{}",
+        both(&output)
+    );
+    assert!(
+        cluster.run(0, &["nodes"]).status.code() == Some(3),
+        "no node is left behind"
+    );
 }
 
 #[test]
@@ -206,8 +300,14 @@ fn gpus_are_measured_on_demand_and_the_result_is_kept() {
     assert!(measured.status.success(), "{said}");
     let devices = cluster.json(0, &["devices", "--json"]);
     let rates = |devices: &serde_json::Value| devices[0]["gpu"]["rates"].clone();
-    assert!(rates(&devices)["copy_bytes_per_s"].as_u64() > Some(0), "{devices}");
-    assert!(rates(&devices)["gemm_f32_flops"].as_u64() > Some(0), "{devices}");
+    assert!(
+        rates(&devices)["copy_bytes_per_s"].as_u64() > Some(0),
+        "{devices}"
+    );
+    assert!(
+        rates(&devices)["gemm_f32_flops"].as_u64() > Some(0),
+        "{devices}"
+    );
     if devices[0]["gpu"]["kind"] == "software" {
         assert_eq!(devices[0]["gpu"]["used"], false);
         assert!(cluster.ok(0, &["devices"]).contains("not used: "));
@@ -226,10 +326,18 @@ fn a_job_has_many_names() {
     let job = CountedJob::new(&cluster, "squares", 2, "true", "");
     let id = cluster.submit(0, &job.file);
     for name in [&id, &id[..6], "squares", "last"] {
-        assert_eq!(cluster.json(0, &["job", name, "--json"])["id"], id.as_str(), "{name}");
+        assert_eq!(
+            cluster.json(0, &["job", name, "--json"])["id"],
+            id.as_str(),
+            "{name}"
+        );
     }
     let unknown = cluster.run(0, &["job", "nonesuch"]);
-    assert!(!unknown.status.success() && both(&unknown).contains("nonesuch"), "{}", both(&unknown));
+    assert!(
+        !unknown.status.success() && both(&unknown).contains("nonesuch"),
+        "{}",
+        both(&unknown)
+    );
 }
 
 /// Nobody is there to ask: what was started is stopped.
@@ -237,9 +345,17 @@ fn a_job_has_many_names() {
 fn an_interrupted_run_cancels_its_job() {
     let cluster = Cluster::of(1);
     let nap = format!("1000.{}", unique());
-    let file = write_job(cluster.dir.path(), "nap", &format!("name = \"nap\"\ncommand = [\"sleep\", \"{nap}\"]\n"));
+    let file = write_job(
+        cluster.dir.path(),
+        "nap",
+        &format!("name = \"nap\"\ncommand = [\"sleep\", \"{nap}\"]\n"),
+    );
     let mut run = cluster.command(0);
-    run.arg("run").arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    run.arg("run")
+        .arg(&file)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     let mut run = run.spawn().expect("nodectl starts");
     wait_until(SOON, "the task sleeps", || !processes_with(&nap).is_empty());
     kill_process(Pid::from_child(&run), Signal::INT).expect("our child");
@@ -266,11 +382,25 @@ fn a_node_in_the_background_is_stopped_by_leave() {
     let data_dir = cluster.dir.path().join("background");
     let at = ["--data-dir", data_dir.to_str().expect("UTF-8")];
     let secret = cluster.dir.path().join("secret");
-    let join = ["join", "--detach", "--secret-file", secret.to_str().expect("UTF-8"), "--name", "background"];
-    let node = Background { cluster: &cluster, at };
+    let join = [
+        "join",
+        "--detach",
+        "--secret-file",
+        secret.to_str().expect("UTF-8"),
+        "--name",
+        "background",
+    ];
+    let node = Background {
+        cluster: &cluster,
+        at,
+    };
     let started = cluster.run(0, &[&at[..], &join].concat());
     assert_eq!(started.status.code(), Some(0), "{}", both(&started));
-    assert!(both(&started).contains("nodectl join"), "the line for the next machine is missing: {}", both(&started));
+    assert!(
+        both(&started).contains("nodectl join"),
+        "the line for the next machine is missing: {}",
+        both(&started)
+    );
     let nodes = cluster.json(0, &[&at[..], &["nodes", "--json"]].concat());
     assert_eq!(nodes[0]["name"], "background");
     drop(node);
@@ -303,7 +433,11 @@ fn a_node_that_takes_no_work_keeps_the_results_of_those_that_leave() {
     cluster.ok(worker, &["leave"]);
     assert!(cluster.wait_exit(worker, SOON).success());
     assert_all_squares(&cluster.results(0, &id), 8);
-    assert!(job.executions().values().all(|runs| *runs == 1), "{:?}", job.executions());
+    assert!(
+        job.executions().values().all(|runs| *runs == 1),
+        "{:?}",
+        job.executions()
+    );
 }
 
 #[test]
@@ -312,7 +446,11 @@ fn a_drained_node_finishes_what_it_runs_and_gets_no_more() {
     cluster.ok(0, &["drain", "n1"]);
     wait_until(SOON, "n1 is shown as draining", || {
         let nodes = cluster.json(0, &["nodes", "--json"]);
-        nodes.as_array().expect("a list").iter().any(|node| node["name"] == "n1" && node["draining"] == true)
+        nodes
+            .as_array()
+            .expect("a list")
+            .iter()
+            .any(|node| node["name"] == "n1" && node["draining"] == true)
     });
     let job = CountedJob::new(&cluster, "squares", 8, "true", "");
     let id = cluster.submit(0, &job.file);
@@ -320,8 +458,18 @@ fn a_drained_node_finishes_what_it_runs_and_gets_no_more() {
     let results = cluster.results(0, &id);
     assert_all_squares(&results, 8);
     let nodes = cluster.json(0, &["nodes", "--json"]);
-    let drained = nodes.as_array().expect("a list").iter().find(|node| node["name"] == "n1").expect("a member");
-    assert!(results.values().all(|result| result["node"] != drained["id"] && result["node"] != "n1"), "{results:?}");
+    let drained = nodes
+        .as_array()
+        .expect("a list")
+        .iter()
+        .find(|node| node["name"] == "n1")
+        .expect("a member");
+    assert!(
+        results
+            .values()
+            .all(|result| result["node"] != drained["id"] && result["node"] != "n1"),
+        "{results:?}"
+    );
 }
 
 #[test]
@@ -338,7 +486,11 @@ fn init_writes_a_job_that_runs_as_it_is() {
 #[test]
 fn a_setting_that_does_not_exist_is_named() {
     let cluster = Cluster::empty(Discovery::Peers);
-    let output = cluster.command(0).args(["config", "show"]).env("NODECTL_NETWORK__BEACON_PROT", "1").output();
+    let output = cluster
+        .command(0)
+        .args(["config", "show"])
+        .env("NODECTL_NETWORK__BEACON_PROT", "1")
+        .output();
     let output = output.expect("nodectl starts");
     assert_eq!(output.status.code(), Some(2), "{}", both(&output));
     assert!(both(&output).contains("beacon_port"), "{}", both(&output));

@@ -17,13 +17,17 @@ use std::{
 
 #[test]
 fn a_full_disk_is_a_clear_error_and_the_node_lives_on() {
-    let Some(disk) = SmallDisk::new("4m") else { return };
+    let Some(disk) = SmallDisk::new("4m") else {
+        return;
+    };
     let mut cluster = Cluster::empty(Discovery::Peers);
     becomes_node(&disk, &cluster, 0);
     cluster.add(&[]);
     fs::write(disk.path().join("ballast"), vec![0; 3 << 20]).expect("there is room for it");
     // Its specification alone is larger than what is left.
-    let rows: String = (0..40_000).map(|i| format!("{{\"i\": {i}, \"text\": \"{}\"}}\n", "x".repeat(40))).collect();
+    let rows: String = (0..40_000)
+        .map(|i| format!("{{\"i\": {i}, \"text\": \"{}\"}}\n", "x".repeat(40)))
+        .collect();
     fs::write(cluster.dir.path().join("rows.jsonl"), rows).expect("writable");
     let text = "name = \"big\"\ncommand = [\"true\"]\nparams = \"rows.jsonl\"\n";
     let file = write_job(cluster.dir.path(), "big", text);
@@ -48,7 +52,9 @@ fn explain_names_the_full_disk_of_the_only_replica() {
 
 /// The disk of node 0 fills while the job that a node coordinates runs on node 1.
 fn goes_on_when_there_is_room(coordinator: usize, told: &str) {
-    let Some(disk) = SmallDisk::new("4m") else { return };
+    let Some(disk) = SmallDisk::new("4m") else {
+        return;
+    };
     let mut cluster = Cluster::empty(Discovery::Beacon);
     becomes_node(&disk, &cluster, 0);
     cluster.add(&[]);
@@ -72,7 +78,9 @@ fn goes_on_when_there_is_room(coordinator: usize, told: &str) {
 
 #[test]
 fn a_node_with_a_full_disk_does_not_use_up_the_retries_of_tasks() {
-    let Some(disk) = SmallDisk::new("4m") else { return };
+    let Some(disk) = SmallDisk::new("4m") else {
+        return;
+    };
     let mut cluster = Cluster::empty(Discovery::Beacon);
     becomes_node(&disk, &cluster, 0);
     for _ in 0..3 {
@@ -91,7 +99,9 @@ fn a_node_with_a_full_disk_does_not_use_up_the_retries_of_tasks() {
 
 #[test]
 fn a_directory_that_cannot_be_written_is_named() {
-    let Some(disk) = SmallDisk::new("4m") else { return };
+    let Some(disk) = SmallDisk::new("4m") else {
+        return;
+    };
     let cluster = Cluster::empty(Discovery::Peers);
     disk.remount("ro");
     let data_dir = disk.path().join("data");
@@ -106,7 +116,10 @@ fn a_directory_that_cannot_be_written_is_named() {
         .expect("nodectl starts");
     assert!(!output.status.success());
     let told = both(&output);
-    assert!(told.contains("Read-only") && told.contains(data_dir.to_str().expect("UTF-8")), "{told}");
+    assert!(
+        told.contains("Read-only") && told.contains(data_dir.to_str().expect("UTF-8")),
+        "{told}"
+    );
 }
 
 #[test]
@@ -130,18 +143,30 @@ fn a_damaged_journal_keeps_what_is_intact_and_says_so() {
 /// The one node there is has no room for what tasks come to: that is no failure of theirs.
 #[test]
 fn tasks_whose_outputs_find_no_room_wait_for_it() {
-    let Some(disk) = SmallDisk::new("12m") else { return };
+    let Some(disk) = SmallDisk::new("12m") else {
+        return;
+    };
     let mut cluster = Cluster::empty(Discovery::Peers);
     becomes_node(&disk, &cluster, 0);
     cluster.add(&[]);
-    let job = CountedJob::new(&cluster, "large", 10, LARGE_OUTPUT, "outputs = [\"out\"]\nretries = 0");
+    let job = CountedJob::new(
+        &cluster,
+        "large",
+        10,
+        LARGE_OUTPUT,
+        "outputs = [\"out\"]\nretries = 0",
+    );
     let id = cluster.submit(0, &job.file);
     wait_until(LATER, "explain and doctor tell of the disk", || {
         let told = |arguments: &[&str]| both(&cluster.run(0, arguments)).contains("No space left");
         told(&["explain", &id]) && told(&["doctor"])
     });
     let answer = cluster.json(0, &["job", &id, "--json"]);
-    assert_eq!((&answer["phase"], &answer["progress"]["failed"]), (&"running".into(), &0.into()), "{answer}");
+    assert_eq!(
+        (&answer["phase"], &answer["progress"]["failed"]),
+        (&"running".into(), &0.into()),
+        "{answer}"
+    );
     assert!(cluster.log(0).contains("runs no tasks for now"));
     disk.remount("size=64m");
     assert_eq!(cluster.wait_end(0, &id), "done");
@@ -151,7 +176,9 @@ fn tasks_whose_outputs_find_no_room_wait_for_it() {
 
 #[test]
 fn a_node_without_room_for_outputs_leaves_the_tasks_to_others() {
-    let Some(disk) = SmallDisk::new("12m") else { return };
+    let Some(disk) = SmallDisk::new("12m") else {
+        return;
+    };
     let mut cluster = Cluster::empty(Discovery::Beacon);
     becomes_node(&disk, &cluster, 0);
     for _ in 0..3 {
@@ -159,11 +186,21 @@ fn a_node_without_room_for_outputs_leaves_the_tasks_to_others() {
     }
     cluster.wait_members(3);
     fs::write(disk.path().join("ballast"), vec![1; 9 << 20]).expect("there is room for it");
-    let job = CountedJob::new(&cluster, "large", 24, LARGE_OUTPUT, "outputs = [\"out\"]\nretries = 0");
+    let job = CountedJob::new(
+        &cluster,
+        "large",
+        24,
+        LARGE_OUTPUT,
+        "outputs = [\"out\"]\nretries = 0",
+    );
     let id = submit_coordinated(&cluster, 1, &job);
     assert_eq!(cluster.wait_end(1, &id), "done");
     assert_all_squares(&cluster.results(1, &id), 24);
-    assert!(cluster.log(0).contains("runs no tasks for now"), "{}", cluster.log(0));
+    assert!(
+        cluster.log(0).contains("runs no tasks for now"),
+        "{}",
+        cluster.log(0)
+    );
 }
 
 #[test]
@@ -192,7 +229,13 @@ fn a_damaged_output_is_not_given_out() {
 #[test]
 fn a_journal_damaged_in_the_middle_costs_one_task_and_no_file() {
     let mut cluster = Cluster::of(1);
-    let job = CountedJob::new(&cluster, "files", 10, "echo {i} > out; sleep 0.1", "outputs = [\"out\"]");
+    let job = CountedJob::new(
+        &cluster,
+        "files",
+        10,
+        "echo {i} > out; sleep 0.1",
+        "outputs = [\"out\"]",
+    );
     let id = cluster.submit(0, &job.file);
     assert_eq!(cluster.wait_end(0, &id), "done");
     cluster.kill9(0);
@@ -204,14 +247,24 @@ fn a_journal_damaged_in_the_middle_costs_one_task_and_no_file() {
     cluster.restart(0);
     assert_eq!(cluster.wait_end(0, &id), "done");
     let into = cluster.dir.path().join("results");
-    cluster.ok(0, &["results", &id, "--into", into.to_str().expect("UTF-8")]);
+    cluster.ok(
+        0,
+        &["results", &id, "--into", into.to_str().expect("UTF-8")],
+    );
     let kept = (0..10).filter(|task| {
-        fs::read_to_string(into.join(format!("{task}/out"))).is_ok_and(|text| text == format!("{task}\n"))
+        fs::read_to_string(into.join(format!("{task}/out")))
+            .is_ok_and(|text| text == format!("{task}\n"))
     });
-    assert!(kept.count() >= 9, "what is behind the damage counts, and its files are here");
+    assert!(
+        kept.count() >= 9,
+        "what is behind the damage counts, and its files are here"
+    );
     assert!(job.executions().values().sum::<usize>() <= 11);
     let log = cluster.log(0);
-    assert!(log.contains("journal is damaged") && log.contains("are kept aside"), "{log}");
+    assert!(
+        log.contains("journal is damaged") && log.contains("are kept aside"),
+        "{log}"
+    );
     assert!(!log.contains("of forgotten jobs removed"), "{log}");
 }
 
@@ -219,10 +272,17 @@ fn a_journal_damaged_in_the_middle_costs_one_task_and_no_file() {
 const LARGE_OUTPUT: &str = "head -c 2000000 /dev/urandom > out";
 
 fn largest_file(dir: &Path) -> PathBuf {
-    let folders = fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("readable").path());
-    let files = folders
-        .flat_map(|folder| fs::read_dir(folder).expect("a directory").map(|entry| entry.expect("readable").path()));
-    files.max_by_key(|path| fs::metadata(path).map_or(0, |metadata| metadata.len())).expect("a file")
+    let folders = fs::read_dir(dir)
+        .expect("a directory")
+        .map(|entry| entry.expect("readable").path());
+    let files = folders.flat_map(|folder| {
+        fs::read_dir(folder)
+            .expect("a directory")
+            .map(|entry| entry.expect("readable").path())
+    });
+    files
+        .max_by_key(|path| fs::metadata(path).map_or(0, |metadata| metadata.len()))
+        .expect("a file")
 }
 
 /// Waits for the file, then writes more to its stderr than a journal's last page takes without a new one.
@@ -233,21 +293,30 @@ fn wait_and_write(gate: &Path) -> String {
 
 /// Submits a job until that node coordinates it: its random number decides who does.
 fn submit_coordinated(cluster: &Cluster, number: usize, job: &CountedJob) -> String {
-    let found = (0..64).map(|_| cluster.submit(number, &job.file)).find(|id| {
-        let found = cluster.coordinator(number, id) == Some(number);
-        if !found {
-            cluster.ok(number, &["cancel", id]);
-        }
-        found
-    });
+    let found = (0..64)
+        .map(|_| cluster.submit(number, &job.file))
+        .find(|id| {
+            let found = cluster.coordinator(number, id) == Some(number);
+            if !found {
+                cluster.ok(number, &["cancel", id]);
+            }
+            found
+        });
     found.expect("a node coordinates every second job")
 }
 
 /// Until not a byte more fits.
 fn fill(path: &Path) {
-    let mut ballast = fs::File::options().create(true).append(true).open(path).expect("a name takes no room here");
+    let mut ballast = fs::File::options()
+        .create(true)
+        .append(true)
+        .open(path)
+        .expect("a name takes no room here");
     for size in [64 << 10, 4096, 1] {
-        while ballast.write(&vec![0; size]).is_ok_and(|written| written > 0) {}
+        while ballast
+            .write(&vec![0; size])
+            .is_ok_and(|written| written > 0)
+        {}
     }
 }
 

@@ -31,16 +31,31 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 fn read(path: &Path, member: &str) -> Array {
-    let location = ArrayLocation { member: Some(member.into()), ..ArrayLocation::new(path) };
+    let location = ArrayLocation {
+        member: Some(member.into()),
+        ..ArrayLocation::new(path)
+    };
     location.read().unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn f32s(array: &Array) -> Vec<f32> {
-    array.bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+    array
+        .bytes
+        .as_chunks::<4>()
+        .0
+        .iter()
+        .map(|bytes| f32::from_le_bytes(*bytes))
+        .collect()
 }
 
 fn f64s(array: &Array) -> Vec<f64> {
-    array.bytes.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect()
+    array
+        .bytes
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .map(|bytes| f64::from_le_bytes(*bytes))
+        .collect()
 }
 
 /// A directory with datasets of `tests/fixtures/frames` and a geometry that suits them.
@@ -68,26 +83,50 @@ fn job(dir: &Path, name: &str, more: &str) -> PathBuf {
 fn the_peaks_of_the_example_are_where_its_calibrant_has_them() {
     let cluster = Cluster::of(2);
     let into = cluster.dir.path().join("out");
-    let (code, output) = run_to_end(&cluster, 0, &root().join("config/jobs/integrate.toml"), &into);
+    let (code, output) = run_to_end(
+        &cluster,
+        0,
+        &root().join("config/jobs/integrate.toml"),
+        &into,
+    );
     assert_eq!(code, Some(0), "{output}");
     let own = into.join("0");
     for file in ["lab6.h5", "lab6.png", "lab6.csv", "lab6.svg", "lab6.log"] {
-        assert!(own.join(file).metadata().is_ok_and(|metadata| metadata.len() > 100), "{file}\n{output}");
+        assert!(
+            own.join(file)
+                .metadata()
+                .is_ok_and(|metadata| metadata.len() > 100),
+            "{file}\n{output}"
+        );
     }
     let file = own.join("lab6.h5");
     assert_eq!(read(&file, "entry/result/data").info.shape, [6, 1000]);
-    let (radial, mean) = (f64s(&read(&file, "entry/mean/radial")), f32s(&read(&file, "entry/mean/data")));
+    let (radial, mean) = (
+        f64s(&read(&file, "entry/mean/radial")),
+        f32s(&read(&file, "entry/mean/data")),
+    );
     let found = peaks(&radial, &mean);
     let step = radial[1] - radial[0];
     let rings = Calibrant::LaB6.rings(0.1);
-    let places = rings.iter().map(|ring| ring.position("q_nm^-1", None).expect("no wavelength needed"));
-    let places: Vec<f64> = places.filter(|place| (14.0..55.0).contains(place)).collect();
+    let places = rings.iter().map(|ring| {
+        ring.position("q_nm^-1", None)
+            .expect("no wavelength needed")
+    });
+    let places: Vec<f64> = places
+        .filter(|place| (14.0..55.0).contains(place))
+        .collect();
     assert!(places.len() >= 10, "{places:?}");
     for place in &places {
-        let near = found.iter().map(|peak| (peak.position - place).abs()).fold(f64::MAX, f64::min);
+        let near = found
+            .iter()
+            .map(|peak| (peak.position - place).abs())
+            .fold(f64::MAX, f64::min);
         assert!(near < 2.0 * step, "nothing at {place}: {found:?}");
     }
-    assert!(output.contains("LaB6") && output.contains("expected"), "printed: {output}");
+    assert!(
+        output.contains("LaB6") && output.contains("expected"),
+        "printed: {output}"
+    );
 }
 
 #[test]
@@ -95,21 +134,40 @@ fn strategies_agree_and_bad_datasets_stop_nobody() {
     let cluster = Cluster::of(2);
     let dir = lab(
         &cluster,
-        &["chunked.h5", "tiles.h5", "scan.h5", "lima_0000.h5", "lima_0001.h5", "truncated.h5", "unknown.h5"],
+        &[
+            "chunked.h5",
+            "tiles.h5",
+            "scan.h5",
+            "lima_0000.h5",
+            "lima_0001.h5",
+            "truncated.h5",
+            "unknown.h5",
+        ],
     );
     let more = "datasets = [\"chunked.h5\", \"tiles.h5\", \"scan.h5\", \"truncated.h5\", \"unknown.h5\"]\nerror_model = \"poisson\"\n";
     let out = cluster.dir.path().join("patterns");
-    let whole = job(&dir, "whole", &format!("{more}strategy = \"whole\"\noutput = {out:?}"));
+    let whole = job(
+        &dir,
+        "whole",
+        &format!("{more}strategy = \"whole\"\noutput = {out:?}"),
+    );
     let into = cluster.dir.path().join("whole");
     let (code, output) = run_to_end(&cluster, 0, &whole, &into);
     assert_eq!(code, Some(1), "{output}");
     assert!(output.contains("3 of 5 tasks done, 2 failed"), "{output}");
-    assert!(output.contains("the HDF5 filter 32001, which nodectl does not know"), "{output}");
+    assert!(
+        output.contains("the HDF5 filter 32001, which nodectl does not know"),
+        "{output}"
+    );
     assert!(output.contains("the file is cut short"), "{output}");
     let patterns = f32s(&read(&out.join("chunked.h5"), "entry/result/data"));
     assert_eq!(patterns.len(), 5 * 20);
     for other in ["tiles.h5", "scan.h5"] {
-        assert_eq!(f32s(&read(&out.join(other), "entry/result/data")), patterns, "{other}");
+        assert_eq!(
+            f32s(&read(&out.join(other), "entry/result/data")),
+            patterns,
+            "{other}"
+        );
     }
     // Split over tasks of two frames, the same comes out, in a file of the same name elsewhere.
     let split = job(
@@ -123,19 +181,33 @@ fn strategies_agree_and_bad_datasets_stop_nobody() {
     let file = into.join("0/scan.h5");
     assert_eq!(f32s(&read(&file, "entry/result/data")), patterns);
     let whole = f32s(&read(&out.join("scan.h5"), "entry/mean/data_errors"));
-    for (one, other) in f32s(&read(&file, "entry/mean/data_errors")).iter().zip(whole) {
+    for (one, other) in f32s(&read(&file, "entry/mean/data_errors"))
+        .iter()
+        .zip(whole)
+    {
         assert!((one - other).abs() <= 1e-6 * other, "{one} {other}");
     }
     // What is there is not overwritten.
-    let again =
-        job(&dir, "again", &format!("datasets = [\"scan.h5\", \"tiles.h5\"]\nstrategy = \"whole\"\noutput = {out:?}"));
+    let again = job(
+        &dir,
+        "again",
+        &format!("datasets = [\"scan.h5\", \"tiles.h5\"]\nstrategy = \"whole\"\noutput = {out:?}"),
+    );
     let (code, output) = run_to_end(&cluster, 0, &again, &cluster.dir.path().join("again"));
     assert_eq!(code, Some(1), "{output}");
     assert!(output.contains("scan.h5 exists"), "{output}");
-    let skip = job(&dir, "skip", &format!("datasets = [\"scan.h5\"]\nexisting_output = \"skip\"\noutput = {out:?}"));
+    let skip = job(
+        &dir,
+        "skip",
+        &format!("datasets = [\"scan.h5\"]\nexisting_output = \"skip\"\noutput = {out:?}"),
+    );
     let into = cluster.dir.path().join("skip");
     let (code, output) = run_to_end(&cluster, 0, &skip, &into);
-    assert_eq!((code, output.contains("is there already")), (Some(0), true), "{output}");
+    assert_eq!(
+        (code, output.contains("is there already")),
+        (Some(0), true),
+        "{output}"
+    );
     assert_eq!(read_results(&into).len(), 1);
 }
 
@@ -143,8 +215,15 @@ fn strategies_agree_and_bad_datasets_stop_nobody() {
 fn a_dataset_that_was_mended_is_done_by_retry() {
     let cluster = Cluster::of(1);
     let dir = lab(&cluster, &["chunked.h5", "truncated.h5"]);
-    let file = job(&dir, "mended", "datasets = [\"chunked.h5\", \"truncated.h5\"]\nstrategy = \"split\"\nworkers = 2");
-    let output = cluster.ok(0, &["run", "--detach", "--quiet", file.to_str().expect("UTF-8")]);
+    let file = job(
+        &dir,
+        "mended",
+        "datasets = [\"chunked.h5\", \"truncated.h5\"]\nstrategy = \"split\"\nworkers = 2",
+    );
+    let output = cluster.ok(
+        0,
+        &["run", "--detach", "--quiet", file.to_str().expect("UTF-8")],
+    );
     let ids: Vec<&str> = output.split_whitespace().collect();
     let id = *ids.last().expect("an id");
     assert_eq!(cluster.wait_end(0, id), "failed");
@@ -160,19 +239,34 @@ fn a_node_that_dies_takes_no_dataset_with_it() {
     let mut cluster = Cluster::of(3);
     let dir = lab(&cluster, &[]);
     for number in 0..DATASETS {
-        fs::copy(fixture("bitshuffle_lz4.h5"), dir.join(format!("d{number:03}.h5"))).expect("writable");
+        fs::copy(
+            fixture("bitshuffle_lz4.h5"),
+            dir.join(format!("d{number:03}.h5")),
+        )
+        .expect("writable");
     }
-    let file = job(&dir, "many", "datasets = \"d*.h5\"\nstrategy = \"whole\"\ninput = \"shared\"");
+    let file = job(
+        &dir,
+        "many",
+        "datasets = \"d*.h5\"\nstrategy = \"whole\"\ninput = \"shared\"",
+    );
     let id = cluster.submit(0, &file);
     cluster.wait_done(0, &id, 20, LATER);
     cluster.kill9(2);
     assert_eq!(cluster.wait_end(0, &id), "done");
     let results = cluster.results(0, &id);
-    let mut names: Vec<String> = results.values().map(|result| result["value"]["dataset"].to_string()).collect();
+    let mut names: Vec<String> = results
+        .values()
+        .map(|result| result["value"]["dataset"].to_string())
+        .collect();
     names.sort();
     names.dedup();
     assert_eq!((results.len(), names.len()), (DATASETS, DATASETS));
-    assert!(results.values().all(|result| result["value"]["frames"] == 5));
+    assert!(
+        results
+            .values()
+            .all(|result| result["value"]["frames"] == 5)
+    );
 }
 
 #[test]
@@ -185,19 +279,33 @@ fn files_are_integrated_as_they_appear_until_it_is_told_to_stop() {
     fs::create_dir(&watched).expect("writable");
     let file = job(&dir, "live", &format!("output = {out:?}"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_nodectl"));
-    command.arg("--data-dir").arg(cluster.dir.path().join("n0")).args(["run", "--follow"]).arg(&watched).arg(&file);
-    command.current_dir(cluster.dir.path()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .arg("--data-dir")
+        .arg(cluster.dir.path().join("n0"))
+        .args(["run", "--follow"])
+        .arg(&watched)
+        .arg(&file);
+    command
+        .current_dir(cluster.dir.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let child = command.spawn().expect("nodectl starts");
     for name in ["chunked.h5", "bitshuffle_zstd.h5"] {
         fs::copy(fixture(name), watched.join(name)).expect("writable");
-        wait_until(LATER, &format!("{name} is integrated"), || out.join(name).exists());
+        wait_until(LATER, &format!("{name} is integrated"), || {
+            out.join(name).exists()
+        });
     }
     let pid = Pid::from_raw(child.id().try_into().expect("a pid")).expect("a pid");
     kill_process(pid, Signal::INT).expect("it runs");
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(0), "{}", both(&output));
     let one = f32s(&read(&out.join("chunked.h5"), "entry/result/data"));
-    assert_eq!(f32s(&read(&out.join("bitshuffle_zstd.h5"), "entry/result/data")), one);
+    assert_eq!(
+        f32s(&read(&out.join("bitshuffle_zstd.h5"), "entry/result/data")),
+        one
+    );
     let runs = fs::read_dir(out.join("runs")).expect("it is there").count();
     assert_eq!(runs, 2, "one for each file, none for what came of them");
 }
@@ -228,14 +336,25 @@ print("good")
 
 #[test]
 fn h5py_opens_the_results_at_their_default_plot() {
-    let Some(mut python) = python_with("h5py") else { return };
+    let Some(mut python) = python_with("h5py") else {
+        return;
+    };
     let cluster = Cluster::of(1);
     let dir = lab(&cluster, &["chunked.h5"]);
-    let file = job(&dir, "h5py", "datasets = \"chunked.h5\"\nerror_model = \"poisson\"");
+    let file = job(
+        &dir,
+        "h5py",
+        "datasets = \"chunked.h5\"\nerror_model = \"poisson\"",
+    );
     let into = cluster.dir.path().join("out");
     let (code, output) = run_to_end(&cluster, 0, &file, &into);
     assert_eq!(code, Some(0), "{output}");
-    let checked = python.arg("-c").arg(CHECK).arg(into.join("0/chunked.h5")).output().expect("it starts");
+    let checked = python
+        .arg("-c")
+        .arg(CHECK)
+        .arg(into.join("0/chunked.h5"))
+        .output()
+        .expect("it starts");
     assert!(both(&checked).contains("good"), "{}", both(&checked));
 }
 
@@ -248,9 +367,15 @@ fn count_of(frame: usize) -> u16 {
 
 /// A stack of even frames, each of its own value, and a geometry without corrections.
 fn even_frames(dir: &Path, name: &str, frames: usize) {
-    let values: Vec<u16> = (0..frames).flat_map(|frame| vec![count_of(frame); FRAME[0] * FRAME[1]]).collect();
+    let values: Vec<u16> = (0..frames)
+        .flat_map(|frame| vec![count_of(frame); FRAME[0] * FRAME[1]])
+        .collect();
     let file = rust_hdf5::H5File::create(dir.join(name)).expect("writable");
-    let data = file.new_dataset::<u16>().shape([frames, FRAME[0], FRAME[1]]).create("data").expect("writable");
+    let data = file
+        .new_dataset::<u16>()
+        .shape([frames, FRAME[0], FRAME[1]])
+        .create("data")
+        .expect("writable");
     data.write_raw(&values).expect("writable");
     drop(data);
     file.close().expect("writable");
@@ -274,35 +399,59 @@ fn assert_each_frame_once(file: &Path, frames: usize) {
     for (frame, pattern) in f32s(&data).chunks(30).enumerate() {
         let value = f32::from(count_of(frame));
         let is_right = |found: &f32| *found == 0.0 || (found - value).abs() < 1e-5 * value;
-        assert!(pattern.iter().all(is_right) && pattern.iter().any(|found| *found > 0.0), "frame {frame}: {pattern:?}");
+        assert!(
+            pattern.iter().all(is_right) && pattern.iter().any(|found| *found > 0.0),
+            "frame {frame}: {pattern:?}"
+        );
     }
     let norm: f64 = f64s(&read(file, "entry/sums/norm")).iter().sum();
     let pixels = (FRAME[0] * FRAME[1] * frames) as f64;
-    assert!((norm - pixels).abs() < 1e-3 * pixels, "{norm} pixels for {pixels}");
+    assert!(
+        (norm - pixels).abs() < 1e-3 * pixels,
+        "{norm} pixels for {pixels}"
+    );
     let signal: f64 = f64s(&read(file, "entry/sums/signal")).iter().sum();
-    let expected: f64 = (0..frames).map(|frame| f64::from(count_of(frame))).sum::<f64>() * pixels / frames as f64;
-    assert!((signal - expected).abs() < 1e-3 * expected, "{signal} counts for {expected}");
+    let expected: f64 = (0..frames)
+        .map(|frame| f64::from(count_of(frame)))
+        .sum::<f64>()
+        * pixels
+        / frames as f64;
+    assert!(
+        (signal - expected).abs() < 1e-3 * expected,
+        "{signal} counts for {expected}"
+    );
 }
 
 /// The frames' job and the one that writes.
 fn submit_split(cluster: &Cluster, number: usize, file: &Path) -> [String; 2] {
-    let output = cluster.ok(number, &["run", "--detach", "--quiet", file.to_str().expect("UTF-8")]);
+    let output = cluster.ok(
+        number,
+        &["run", "--detach", "--quiet", file.to_str().expect("UTF-8")],
+    );
     let ids: Vec<String> = output.split_whitespace().map(str::to_string).collect();
     ids.try_into().unwrap_or_else(|ids| panic!("{ids:?}"))
 }
 
 fn fetch(cluster: &Cluster, number: usize, id: &str) -> PathBuf {
     let into = cluster.dir.path().join(format!("fetched-{id}"));
-    cluster.ok(number, &["results", id, "--into", into.to_str().expect("UTF-8")]);
+    cluster.ok(
+        number,
+        &["results", id, "--into", into.to_str().expect("UTF-8")],
+    );
     into
 }
 
 /// The worker processes of this cluster's nodes.
 fn workers(cluster: &Cluster) -> Vec<Pid> {
-    let is_ours =
-        |pid: &u32| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|place| place.starts_with(cluster.dir.path()));
-    let pids = processes_with("integrate-worker").into_iter().filter(is_ours);
-    pids.filter_map(|pid| Pid::from_raw(pid.try_into().ok()?)).collect()
+    let is_ours = |pid: &u32| {
+        fs::read_link(format!("/proc/{pid}/cwd"))
+            .is_ok_and(|place| place.starts_with(cluster.dir.path()))
+    };
+    let pids = processes_with("integrate-worker")
+        .into_iter()
+        .filter(is_ours);
+    pids.filter_map(|pid| Pid::from_raw(pid.try_into().ok()?))
+        .collect()
 }
 
 /// Eight nodes of five workers. Some workers stand still for a while, two of them are killed: one in twenty.
@@ -316,8 +465,11 @@ fn forty_workers_lose_no_frame_and_double_none() {
     cluster.wait_members(8);
     let dir = lab(&cluster, &[]);
     even_frames(&dir, "even.h5", FRAMES);
-    let file =
-        even_job(&dir, "forty", "datasets = \"even.h5\"\nstrategy = \"split\"\nframes_per_task = 4\nworkers = 40");
+    let file = even_job(
+        &dir,
+        "forty",
+        "datasets = \"even.h5\"\nstrategy = \"split\"\nframes_per_task = 4\nworkers = 40",
+    );
     let [frames, whole] = submit_split(&cluster, 0, &file);
     cluster.wait_done(0, &frames, 20, LATER);
     let found = workers(&cluster);
@@ -347,11 +499,20 @@ fn no_more_workers_run_than_the_job_says() {
     for number in 0..8 {
         even_frames(&dir, &format!("e{number}.h5"), 40);
     }
-    let file = even_job(&dir, "few", "datasets = \"e*.h5\"\nstrategy = \"whole\"\nworkers = 2");
+    let file = even_job(
+        &dir,
+        "few",
+        "datasets = \"e*.h5\"\nstrategy = \"whole\"\nworkers = 2",
+    );
     let id = cluster.submit(0, &file);
     let mut seen: Vec<Pid> = Vec::new();
     wait_until(LATER, "the job ends", || {
-        seen.extend(workers(&cluster).into_iter().filter(|pid| !seen.contains(pid)).collect::<Vec<_>>());
+        seen.extend(
+            workers(&cluster)
+                .into_iter()
+                .filter(|pid| !seen.contains(pid))
+                .collect::<Vec<_>>(),
+        );
         cluster.phase(0, &id).as_deref() == Some("done")
     });
     assert!((1..=2).contains(&seen.len()), "{} workers", seen.len());
@@ -366,27 +527,60 @@ fn a_killed_node_goes_on_where_it_was() {
     let dir = lab(&cluster, &[]);
     even_frames(&dir, "even.h5", FRAMES);
     let out = cluster.dir.path().join("patterns");
-    let file = even_job(&dir, "killed", &format!("datasets = \"even.h5\"\nstrategy = \"whole\"\noutput = {out:?}"));
+    let file = even_job(
+        &dir,
+        "killed",
+        &format!("datasets = \"even.h5\"\nstrategy = \"whole\"\noutput = {out:?}"),
+    );
     let id = cluster.submit(0, &file);
     let finished = || -> Vec<PathBuf> {
-        let entries = fs::read_dir(out.join("even.parts")).into_iter().flatten().flatten().map(|entry| entry.path());
-        entries.filter(|path| path.file_name().is_none_or(|name| name.as_encoded_bytes()[0] != b'.')).collect()
+        let entries = fs::read_dir(out.join("even.parts"))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path());
+        entries
+            .filter(|path| {
+                path.file_name()
+                    .is_none_or(|name| name.as_encoded_bytes()[0] != b'.')
+            })
+            .collect()
     };
     wait_until(LATER, "some frames are finished", || !finished().is_empty());
     cluster.kill9(0);
     let part = &finished()[0];
     let numbers = read(part, "entry/result/frame");
-    let numbers: Vec<u64> = numbers.bytes.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
-    for (frame, pattern) in numbers.iter().zip(f32s(&read(part, "entry/result/data")).chunks(30)) {
-        assert!((pattern[10] - f32::from(count_of(*frame as usize))).abs() < 1.0, "frame {frame}: {pattern:?}");
+    let numbers: Vec<u64> = numbers
+        .bytes
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .map(|bytes| u64::from_le_bytes(*bytes))
+        .collect();
+    for (frame, pattern) in numbers
+        .iter()
+        .zip(f32s(&read(part, "entry/result/data")).chunks(30))
+    {
+        assert!(
+            (pattern[10] - f32::from(count_of(*frame as usize))).abs() < 1.0,
+            "frame {frame}: {pattern:?}"
+        );
     }
     cluster.restart(0);
     assert_eq!(cluster.wait_end(0, &id), "done");
     let into = fetch(&cluster, 0, &id);
     assert_each_frame_once(&into.join("0/even.h5"), FRAMES);
-    let integrated = read_results(&into)[&0]["value"]["integrated"].as_u64().expect("a number");
-    assert!(integrated as usize <= FRAMES - numbers.len(), "{integrated} frames were integrated again");
-    assert!(finished().is_empty(), "parts of a whole dataset are of no use");
+    let integrated = read_results(&into)[&0]["value"]["integrated"]
+        .as_u64()
+        .expect("a number");
+    assert!(
+        integrated as usize <= FRAMES - numbers.len(),
+        "{integrated} frames were integrated again"
+    );
+    assert!(
+        finished().is_empty(),
+        "parts of a whole dataset are of no use"
+    );
 }
 
 /// The whole cluster is killed; then the job is cancelled, and begun once more: nothing that was done is done again.
@@ -397,7 +591,9 @@ fn an_interrupted_run_goes_on_at_the_missing_frames() {
     let dir = lab(&cluster, &[]);
     even_frames(&dir, "even.h5", FRAMES);
     let out = cluster.dir.path().join("patterns");
-    let more = format!("datasets = \"even.h5\"\nstrategy = \"split\"\nframes_per_task = 4\noutput = {out:?}");
+    let more = format!(
+        "datasets = \"even.h5\"\nstrategy = \"split\"\nframes_per_task = 4\noutput = {out:?}"
+    );
     let file = even_job(&dir, "interrupted", &more);
     let [frames, whole] = submit_split(&cluster, 0, &file);
     cluster.wait_done(0, &frames, 10, LATER);
@@ -406,13 +602,21 @@ fn an_interrupted_run_goes_on_at_the_missing_frames() {
     cluster.wait_done(0, &frames, 20, LATER);
     cluster.ok(0, &["cancel", &frames]);
     cluster.run(0, &["cancel", &whole]);
-    let kept = fs::read_dir(out.join("even.parts")).expect("finished parts").count();
+    let kept = fs::read_dir(out.join("even.parts"))
+        .expect("finished parts")
+        .count();
     assert!(kept >= 20, "{kept} parts");
     let [frames, whole] = submit_split(&cluster, 1, &file);
     assert_eq!(cluster.wait_end(1, &whole), "done");
-    let again: u64 =
-        cluster.results(1, &frames).values().filter_map(|result| result["value"]["integrated"].as_u64()).sum();
-    assert!(again as usize <= FRAMES - 4 * 20, "{again} frames were integrated again");
+    let again: u64 = cluster
+        .results(1, &frames)
+        .values()
+        .filter_map(|result| result["value"]["integrated"].as_u64())
+        .sum();
+    assert!(
+        again as usize <= FRAMES - 4 * 20,
+        "{again} frames were integrated again"
+    );
     assert_each_frame_once(&fetch(&cluster, 0, &whole).join("0/even.h5"), FRAMES);
     assert!(!out.join("even.parts").exists());
 }
@@ -420,21 +624,56 @@ fn an_interrupted_run_goes_on_at_the_missing_frames() {
 #[test]
 fn what_is_wrong_with_each_dataset_is_told_and_mended_by_retry() {
     let cluster = Cluster::of(1);
-    let dir = lab(&cluster, &["chunked.h5", "scan.h5", "wrong_size.h5", "unknown.h5", "truncated.h5", "missing.h5"]);
+    let dir = lab(
+        &cluster,
+        &[
+            "chunked.h5",
+            "scan.h5",
+            "wrong_size.h5",
+            "unknown.h5",
+            "truncated.h5",
+            "missing.h5",
+        ],
+    );
     fs::write(dir.join("text.h5"), "not HDF5").expect("writable");
     fs::write(dir.join("empty.h5"), "").expect("writable");
     even_frames(&dir, "shape.h5", 3);
     let out = cluster.dir.path().join("patterns");
     fs::create_dir(&out).expect("writable");
-    let names = ["wrong_size", "unknown", "truncated", "missing", "scan", "text", "empty", "shape", "absent"];
-    let datasets: Vec<String> = names.iter().chain(&["chunked"]).map(|name| format!("{name}.h5")).collect();
+    let names = [
+        "wrong_size",
+        "unknown",
+        "truncated",
+        "missing",
+        "scan",
+        "text",
+        "empty",
+        "shape",
+        "absent",
+    ];
+    let datasets: Vec<String> = names
+        .iter()
+        .chain(&["chunked"])
+        .map(|name| format!("{name}.h5"))
+        .collect();
     for strategy in ["whole", "split"] {
-        let file = job(&dir, strategy, &format!("datasets = {datasets:?}\nstrategy = \"{strategy}\"\nworkers = 20"));
+        let file = job(
+            &dir,
+            strategy,
+            &format!("datasets = {datasets:?}\nstrategy = \"{strategy}\"\nworkers = 20"),
+        );
         let (code, output) = run_to_end(&cluster, 0, &file, &cluster.dir.path().join(strategy));
         assert_eq!(code, Some(1), "{output}");
-        let counted =
-            if strategy == "whole" { "1 of 10 tasks done, 9 failed" } else { "failed: 0 of 1 tasks done, 1 failed" };
-        assert_eq!(output.matches(counted).count(), if strategy == "whole" { 1 } else { 9 }, "{output}");
+        let counted = if strategy == "whole" {
+            "1 of 10 tasks done, 9 failed"
+        } else {
+            "failed: 0 of 1 tasks done, 1 failed"
+        };
+        assert_eq!(
+            output.matches(counted).count(),
+            if strategy == "whole" { 1 } else { 9 },
+            "{output}"
+        );
         for told in [
             "bytes after decompression, not 6660",
             "the HDF5 filter 32001, which nodectl does not know",
@@ -449,7 +688,11 @@ fn what_is_wrong_with_each_dataset_is_told_and_mended_by_retry() {
             assert!(output.contains(told), "{strategy}: `{told}`\n{output}");
         }
     }
-    let file = job(&dir, "mend", &format!("datasets = {datasets:?}\nstrategy = \"whole\""));
+    let file = job(
+        &dir,
+        "mend",
+        &format!("datasets = {datasets:?}\nstrategy = \"whole\""),
+    );
     let id = cluster.submit(0, &file);
     assert_eq!(cluster.wait_end(0, &id), "failed");
     for name in names {
@@ -458,5 +701,11 @@ fn what_is_wrong_with_each_dataset_is_told_and_mended_by_retry() {
     cluster.ok(0, &["retry", &id, "--failed"]);
     assert_eq!(cluster.wait_end(0, &id), "done");
     let results = cluster.results(0, &id);
-    assert!(results.len() == 10 && results.values().all(|result| result["value"]["frames"] == 5), "{results:?}");
+    assert!(
+        results.len() == 10
+            && results
+                .values()
+                .all(|result| result["value"]["frames"] == 5),
+        "{results:?}"
+    );
 }

@@ -20,7 +20,8 @@ use std::{
 /// Rows and columns of the frames in the fixture.
 const SHAPE: [usize; 2] = [37, 45];
 const PIXEL_M: f32 = 1e-4;
-const GEOMETRY: &str = "Distance: 0.1\nPoni1: 0.0018\nPoni2: 0.002\nRot1: 0.02\nWavelength: 1e-10\n";
+const GEOMETRY: &str =
+    "Distance: 0.1\nPoni1: 0.0018\nPoni2: 0.002\nRot1: 0.02\nWavelength: 1e-10\n";
 
 /// A directory with a dataset and a geometry that suits it.
 fn lab(cluster: &Cluster) -> PathBuf {
@@ -30,8 +31,10 @@ fn lab(cluster: &Cluster) -> PathBuf {
     fs::copy(fixture, dir.join("scan.h5")).expect("writable");
     let plain = format!("PixelSize1: {PIXEL_M}\nPixelSize2: {PIXEL_M}\n{GEOMETRY}");
     fs::write(dir.join("version1.poni"), plain).expect("writable");
-    let config = format!("{{\"pixel1\": {PIXEL_M}, \"pixel2\": {PIXEL_M}, \"max_shape\": {SHAPE:?}}}");
-    let text = format!("poni_version: 2\nDetector: Detector\nDetector_config: {config}\n{GEOMETRY}");
+    let config =
+        format!("{{\"pixel1\": {PIXEL_M}, \"pixel2\": {PIXEL_M}, \"max_shape\": {SHAPE:?}}}");
+    let text =
+        format!("poni_version: 2\nDetector: Detector\nDetector_config: {config}\n{GEOMETRY}");
     fs::write(dir.join("geometry.poni"), text).expect("writable");
     dir
 }
@@ -45,16 +48,29 @@ fn patterns(cluster: &Cluster, dir: &Path, name: &str, more: &str) -> (Vec<f32>,
     let (code, output) = run_to_end(cluster, 0, &write_job(dir, name, &text), &into);
     assert_eq!(code, Some(0), "{output}");
     let read = |member: &str| {
-        let location = ArrayLocation { member: Some(member.into()), ..ArrayLocation::new(into.join("0/scan.h5")) };
+        let location = ArrayLocation {
+            member: Some(member.into()),
+            ..ArrayLocation::new(into.join("0/scan.h5"))
+        };
         location.read().unwrap_or_else(|error| panic!("{error}"))
     };
     let numbers = |member: &str| -> Vec<f32> {
-        read(member).bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+        read(member)
+            .bytes
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|bytes| f32::from_le_bytes(*bytes))
+            .collect()
     };
     // What integrated stands in the file as a text.
     let bytes = fs::read(into.join("0/scan.h5")).expect("results");
     let told = String::from_utf8_lossy(&bytes).into_owned();
-    (numbers("entry/result/data"), numbers("entry/result/data_errors"), told)
+    (
+        numbers("entry/result/data"),
+        numbers("entry/result/data_errors"),
+        told,
+    )
 }
 
 fn assert_near(ours: &[f32], theirs: &[f32], tolerance: f32) {
@@ -68,7 +84,10 @@ fn assert_near(ours: &[f32], theirs: &[f32], tolerance: f32) {
 
 #[test]
 fn a_gpu_gives_the_patterns_of_the_processor() {
-    let output = Command::new(env!("CARGO_BIN_EXE_nodectl")).arg("gpu-probe").output().expect("nodectl starts");
+    let output = Command::new(env!("CARGO_BIN_EXE_nodectl"))
+        .arg("gpu-probe")
+        .output()
+        .expect("nodectl starts");
     if !both(&output).contains("\"Software\"") {
         eprintln!("SKIPPED: no software Vulkan device here (Debian: mesa-vulkan-drivers)");
         return;
@@ -82,15 +101,22 @@ fn a_gpu_gives_the_patterns_of_the_processor() {
                  resources = {{ gpus = 0 }}"
             )
         };
-        let (cpu, cpu_errors, _) = patterns(&cluster, &dir, &format!("cpu-{splitting}"), &more("cpu"));
-        let (gpu, gpu_errors, told) = patterns(&cluster, &dir, &format!("gpu-{splitting}"), &more("vulkan"));
+        let (cpu, cpu_errors, _) =
+            patterns(&cluster, &dir, &format!("cpu-{splitting}"), &more("cpu"));
+        let (gpu, gpu_errors, told) =
+            patterns(&cluster, &dir, &format!("gpu-{splitting}"), &more("vulkan"));
         assert!(cpu.iter().any(|value| *value > 0.0));
         assert!(told.contains("Vulkan, "), "{splitting}");
         assert_near(&gpu, &cpu, 1e-5);
         assert_near(&gpu_errors, &cpu_errors, 1e-5);
     }
     // No GPU was granted, and one that is software is none.
-    let (_, _, told) = patterns(&cluster, &dir, "auto", "poni = \"geometry.poni\"\nengine = \"auto\"");
+    let (_, _, told) = patterns(
+        &cluster,
+        &dir,
+        "auto",
+        "poni = \"geometry.poni\"\nengine = \"auto\"",
+    );
     assert!(told.contains("CPU, ") && !told.contains("Vulkan, "));
 }
 
@@ -101,17 +127,38 @@ fn write_detector(path: &Path) {
     for pixel in 0..rows * columns {
         let (row, column) = (pixel / columns, pixel % columns);
         for (down, right) in [(0, 0), (1, 0), (1, 1), (0, 1)] {
-            places.extend([0.0, (row + down) as f32 * PIXEL_M, (column + right) as f32 * PIXEL_M]);
+            places.extend([
+                0.0,
+                (row + down) as f32 * PIXEL_M,
+                (column + right) as f32 * PIXEL_M,
+            ]);
         }
     }
     let corners = Array {
-        info: Info { scalar: Scalar::F32, shape: vec![rows as u64, columns as u64, 4, 3] },
-        bytes: places.iter().flat_map(|place| place.to_le_bytes()).collect(),
+        info: Info {
+            scalar: Scalar::F32,
+            shape: vec![rows as u64, columns as u64, 4, 3],
+        },
+        bytes: places
+            .iter()
+            .flat_map(|place| place.to_le_bytes())
+            .collect(),
     };
-    let sizes = [f64::from(PIXEL_M); 2].iter().flat_map(|size| size.to_le_bytes()).collect();
-    let sizes = Array { info: Info { scalar: Scalar::F64, shape: vec![2] }, bytes: sizes };
-    let named =
-        [("entry/instrument/detector/pixel_corners", &corners), ("entry/instrument/detector/pixel_size", &sizes)];
+    let sizes = [f64::from(PIXEL_M); 2]
+        .iter()
+        .flat_map(|size| size.to_le_bytes())
+        .collect();
+    let sizes = Array {
+        info: Info {
+            scalar: Scalar::F64,
+            shape: vec![2],
+        },
+        bytes: sizes,
+    };
+    let named = [
+        ("entry/instrument/detector/pixel_corners", &corners),
+        ("entry/instrument/detector/pixel_size", &sizes),
+    ];
     arrays::write(path, &named, None).expect("written");
 }
 
@@ -121,12 +168,22 @@ fn a_detector_may_come_from_a_file() {
     let dir = lab(&cluster);
     write_detector(&dir.join("detector.h5"));
     let config = "{\"filename\": \"detector.h5\", \"orientation\": 3}";
-    let text = format!("poni_version: 2.1\nDetector: NexusDetector\nDetector_config: {config}\n{GEOMETRY}");
+    let text = format!(
+        "poni_version: 2.1\nDetector: NexusDetector\nDetector_config: {config}\n{GEOMETRY}"
+    );
     fs::write(dir.join("warped.poni"), text).expect("writable");
-    let (words, errors, _) = patterns(&cluster, &dir, "words", "poni = \"geometry.poni\"\nengine = \"cpu\"");
+    let (words, errors, _) = patterns(
+        &cluster,
+        &dir,
+        "words",
+        "poni = \"geometry.poni\"\nengine = \"cpu\"",
+    );
     for (name, more) in [
         ("poni", "poni = \"warped.poni\"\nengine = \"cpu\""),
-        ("job", "poni = \"version1.poni\"\ndetector = \"detector.h5\"\nengine = \"cpu\""),
+        (
+            "job",
+            "poni = \"version1.poni\"\ndetector = \"detector.h5\"\nengine = \"cpu\"",
+        ),
     ] {
         let (file, file_errors, _) = patterns(&cluster, &dir, name, more);
         // Corners have 32 bits there.
@@ -135,6 +192,14 @@ fn a_detector_may_come_from_a_file() {
     }
     fs::write(dir.join("detector.h5"), b"no HDF5").expect("writable");
     let text = "kind = \"integrate\"\ndatasets = \"scan.h5\"\nponi = \"warped.poni\"\n";
-    let (code, output) = run_to_end(&cluster, 0, &write_job(&dir, "broken", text), &cluster.dir.path().join("broken"));
-    assert!(code == Some(2) && output.contains("detector.h5"), "{code:?}: {output}");
+    let (code, output) = run_to_end(
+        &cluster,
+        0,
+        &write_job(&dir, "broken", text),
+        &cluster.dir.path().join("broken"),
+    );
+    assert!(
+        code == Some(2) && output.contains("detector.h5"),
+        "{code:?}: {output}"
+    );
 }

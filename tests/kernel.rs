@@ -20,16 +20,24 @@ use std::{
 
 /// Whether this machine has a device for kernels that were granted no GPU.
 fn can_run() -> bool {
-    let output = Command::new(env!("CARGO_BIN_EXE_nodectl")).arg("gpu-probe").output().expect("nodectl starts");
+    let output = Command::new(env!("CARGO_BIN_EXE_nodectl"))
+        .arg("gpu-probe")
+        .output()
+        .expect("nodectl starts");
     let can = both(&output).contains("\"Software\"");
     if !can {
-        eprintln!("SKIPPED: no software Vulkan device here (Debian: mesa-vulkan-drivers): {}", both(&output).trim());
+        eprintln!(
+            "SKIPPED: no software Vulkan device here (Debian: mesa-vulkan-drivers): {}",
+            both(&output).trim()
+        );
     }
     can
 }
 
 fn example(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("config/jobs").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("config/jobs")
+        .join(name)
 }
 
 /// Runs a shipped example to its end; returns the directory with its results and what was printed.
@@ -43,16 +51,27 @@ fn run_example(cluster: &Cluster, name: &str) -> (PathBuf, String) {
 }
 
 fn read(path: &Path, member: Option<&str>) -> Array {
-    let location = ArrayLocation { member: member.map(str::to_string), ..ArrayLocation::new(path) };
+    let location = ArrayLocation {
+        member: member.map(str::to_string),
+        ..ArrayLocation::new(path)
+    };
     location.read().unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn floats(array: &Array) -> Vec<f64> {
-    array.bytes.chunks_exact(4).map(|bytes| f64::from(f32::from_le_bytes(bytes.try_into().unwrap()))).collect()
+    array
+        .bytes
+        .chunks_exact(4)
+        .map(|bytes| f64::from(f32::from_le_bytes(bytes.try_into().unwrap())))
+        .collect()
 }
 
 fn whole_numbers(array: &Array) -> Vec<u32> {
-    array.bytes.chunks_exact(4).map(|bytes| u32::from_le_bytes(bytes.try_into().unwrap())).collect()
+    array
+        .bytes
+        .chunks_exact(4)
+        .map(|bytes| u32::from_le_bytes(bytes.try_into().unwrap()))
+        .collect()
 }
 
 /// The template's shader at a small size, in two tiles a frame.
@@ -62,7 +81,11 @@ fn frames_of_a_zoom_are_what_the_cpu_draws() {
         return;
     }
     let cluster = Cluster::of(2);
-    fs::copy(example("kernel/mandelbrot.wgsl"), cluster.dir.path().join("mandelbrot.wgsl")).expect("writable");
+    fs::copy(
+        example("kernel/mandelbrot.wgsl"),
+        cluster.dir.path().join("mandelbrot.wgsl"),
+    )
+    .expect("writable");
     let text = "name = \"zoom\"\nkind = \"kernel\"\nshader = \"mandelbrot.wgsl\"\nspace = [96, 64]\ntile = [48, 64]\n\
                 params = { zoom = [1, 8, 64] }\n[uniforms]\ncenter = [-0.743643887, 0.131825904]\nzoom = \"{zoom}\"\n\
                 [constants]\nLIMIT = 100\n[outputs]\nimage = { file = \"zoom-{zoom}.png\", scale = [0, 1] }\n";
@@ -70,31 +93,53 @@ fn frames_of_a_zoom_are_what_the_cpu_draws() {
     let into = cluster.dir.path().join("out");
     let (code, output) = run_to_end(&cluster, 0, &file, &into);
     assert_eq!(code, Some(0), "{output}");
-    let into = if into.join("zoom").is_dir() { into.join("zoom") } else { into };
+    let into = if into.join("zoom").is_dir() {
+        into.join("zoom")
+    } else {
+        into
+    };
     for (task, zoom) in [1.0f32, 8.0, 64.0].into_iter().enumerate() {
         let image = read(&into.join(format!("{task}/zoom-{zoom}.png")), None);
         assert_eq!(image.info.shape, [64, 96]);
         let expected = (0..64 * 96).map(|at| shade([(at % 96) as f32, (at / 96) as f32], zoom));
         // At the edge of the set the last bit of a number decides.
-        let near =
-            image.bytes.iter().zip(expected).filter(|(found, shade)| (f32::from(**found) - shade * 255.0).abs() < 2.0);
+        let near = image
+            .bytes
+            .iter()
+            .zip(expected)
+            .filter(|(found, shade)| (f32::from(**found) - shade * 255.0).abs() < 2.0);
         let near = near.count();
-        assert!(near > 64 * 96 * 98 / 100, "zoom {zoom}: {near} of {}", 64 * 96);
-        assert!(image.bytes.contains(&0) || zoom > 1.0, "a part of the first frame is the set");
-        assert!(image.bytes.iter().any(|grey| *grey > 20), "zoom {zoom}: nothing is drawn");
+        assert!(
+            near > 64 * 96 * 98 / 100,
+            "zoom {zoom}: {near} of {}",
+            64 * 96
+        );
+        assert!(
+            image.bytes.contains(&0) || zoom > 1.0,
+            "a part of the first frame is the set"
+        );
+        assert!(
+            image.bytes.iter().any(|grey| *grey > 20),
+            "zoom {zoom}: nothing is drawn"
+        );
     }
 }
 
 /// What `mandelbrot.wgsl` computes of a pixel of 96 x 64.
 fn shade([x, y]: [f32; 2], zoom: f32) -> f32 {
     let scale = 3.0 / (96.0 * zoom);
-    let (cx, cy) = (-0.743_643_9 + (x + 0.5 - 48.0) * scale, 0.131_825_9 + (y + 0.5 - 32.0) * scale);
+    let (cx, cy) = (
+        -0.743_643_9 + (x + 0.5 - 48.0) * scale,
+        0.131_825_9 + (y + 0.5 - 32.0) * scale,
+    );
     let (mut zx, mut zy) = (0.0f32, 0.0f32);
     for i in 0..100 {
         (zx, zy) = (zx * zx - zy * zy + cx, 2.0 * zx * zy + cy);
         let square = zx * zx + zy * zy;
         if square > 256.0 {
-            return ((i as f32 + 4.0 - square.log2().log2()) / 100.0).clamp(0.0, 1.0).sqrt();
+            return ((i as f32 + 4.0 - square.log2().log2()) / 100.0)
+                .clamp(0.0, 1.0)
+                .sqrt();
         }
     }
     0.0
@@ -115,7 +160,10 @@ fn heat_flows_as_the_analytic_solution_has_it_across_the_edges_of_tiles() {
     let shrinks = 1.0 - 8.0 * ratio * (PI / (2.0 * edges)).sin().powi(2);
     let discrete = f64::powf(shrinks, steps);
     let continuous = (-2.0 * PI * PI * steps * ratio / (edges * edges)).exp();
-    assert!((discrete - continuous).abs() < 1e-4, "{discrete} {continuous}");
+    assert!(
+        (discrete - continuous).abs() < 1e-4,
+        "{discrete} {continuous}"
+    );
     let mut worst = 0f64;
     for (at, found) in floats(&array).into_iter().enumerate() {
         let (x, y) = ((at % 96) as f64 / edges, (at / 96) as f64 / edges);
@@ -139,7 +187,10 @@ fn bodies_keep_their_energy() {
     let energy = floats(&energy);
     let total = |column: usize| energy.iter().skip(column).step_by(2).sum::<f64>();
     let (first, last) = (total(0), total(1));
-    assert!(first < -0.1 && ((last - first) / first).abs() < 1e-3, "{first} {last}");
+    assert!(
+        first < -0.1 && ((last - first) / first).abs() < 1e-3,
+        "{first} {last}"
+    );
     assert_ne!(first, last, "they move");
     let velocity = read(&file, Some("velocity"));
     assert_eq!(velocity.info.shape, [256, 4]);
@@ -152,8 +203,10 @@ fn call_price(spot: f64, strike: f64, rate: f64, volatility: f64, years: f64) ->
     // Abramowitz and Stegun 26.2.17, |error| < 7.5e-8.
     let normal = |x: f64| {
         let t = 1.0 / (1.0 + 0.231_641_9 * x.abs());
-        let tail =
-            t * (0.319_381_530 + t * (-0.356_563_782 + t * (1.781_477_937 + t * (-1.821_255_978 + t * 1.330_274_429))));
+        let tail = t
+            * (0.319_381_530
+                + t * (-0.356_563_782
+                    + t * (1.781_477_937 + t * (-1.821_255_978 + t * 1.330_274_429))));
         let tail = tail * (-x * x / 2.0).exp() / (2.0 * PI).sqrt();
         if x > 0.0 { 1.0 - tail } else { tail }
     };
@@ -176,7 +229,11 @@ fn an_option_costs_what_the_closed_formula_says() {
         // Above the true error, since opposite draws cancel in part.
         let error = ((column(1) - column(0).powi(2)) / paths).sqrt();
         let expected = call_price(100.0, strike, 0.05, 0.2, 1.0);
-        assert!((column(0) - expected).abs() < 4.0 * error, "{strike}: {} ± {error}, not {expected}", column(0));
+        assert!(
+            (column(0) - expected).abs() < 4.0 * error,
+            "{strike}: {} ± {error}, not {expected}",
+            column(0)
+        );
         assert!(error < 0.02, "{error}");
     }
 }
@@ -189,14 +246,27 @@ fn digits_are_read_as_the_cpu_reads_them() {
     let cluster = Cluster::of(2);
     let (dir, _) = run_example(&cluster, "knn");
     let data = example("kernel/digits.npz");
-    let (images, digits) = (read(&data, Some("images")).bytes, read(&data, Some("digits")).bytes);
+    let (images, digits) = (
+        read(&data, Some("images")).bytes,
+        read(&data, Some("digits")).bytes,
+    );
     for (task, k) in [1usize, 3, 5, 7, 9].into_iter().enumerate() {
         let file = dir.join(format!("{task}/read-{k}.npz"));
         let found = whole_numbers(&read(&file, Some("taken_for")));
-        let expected: Vec<u32> = (1500..1797).map(|image| nearest(&images, &digits[..1500], image, k)).collect();
-        let wrong = found.iter().zip(&expected).filter(|(found, expected)| found != expected).count();
+        let expected: Vec<u32> = (1500..1797)
+            .map(|image| nearest(&images, &digits[..1500], image, k))
+            .collect();
+        let wrong = found
+            .iter()
+            .zip(&expected)
+            .filter(|(found, expected)| found != expected)
+            .count();
         assert!(found.len() == 297 && wrong == 0, "k = {k}: {wrong} differ");
-        let right = found.iter().zip(&digits[1500..]).filter(|(found, digit)| **found == u32::from(**digit)).count();
+        let right = found
+            .iter()
+            .zip(&digits[1500..])
+            .filter(|(found, digit)| **found == u32::from(**digit))
+            .count();
         assert_eq!(whole_numbers(&read(&file, Some("right"))), [right as u32]);
         assert!(right > 275, "{right} of 297");
     }
@@ -206,17 +276,30 @@ fn digits_are_read_as_the_cpu_reads_them() {
 fn nearest(images: &[u8], known: &[u8], image: usize, k: usize) -> u32 {
     let pixels = |image: usize| &images[image * 64..image * 64 + 64];
     let distance = |other: usize| -> u32 {
-        pixels(image).iter().zip(pixels(other)).map(|(a, b)| u32::from(a.abs_diff(*b)).pow(2)).sum()
+        pixels(image)
+            .iter()
+            .zip(pixels(other))
+            .map(|(a, b)| u32::from(a.abs_diff(*b)).pow(2))
+            .sum()
     };
-    let mut near: Vec<(u32, u8)> = (0..known.len()).map(|other| (distance(other), known[other])).collect();
+    let mut near: Vec<(u32, u8)> = (0..known.len())
+        .map(|other| (distance(other), known[other]))
+        .collect();
     near.sort();
     let shown: Vec<u8> = near[..k].iter().map(|(_, digit)| *digit).collect();
     let votes = |digit: u8| shown.iter().filter(|other| **other == digit).count();
-    let winner = shown.iter().copied().reduce(|best, next| if votes(next) > votes(best) { next } else { best });
+    let winner = shown.iter().copied().reduce(|best, next| {
+        if votes(next) > votes(best) {
+            next
+        } else {
+            best
+        }
+    });
     u32::from(winner.expect("k is at least 1"))
 }
 
-const PRELUDE: &str = "struct Tile { origin: vec3<u32>, size: vec3<u32>, space: vec3<u32>, step: u32 }
+const PRELUDE: &str =
+    "struct Tile { origin: vec3<u32>, size: vec3<u32>, space: vec3<u32>, step: u32 }
 @group(0) @binding(0) var<uniform> tile: Tile;
 @group(0) @binding(1) var<storage, read_write> out: array<u32>;
 @compute @workgroup_size(64)
@@ -226,9 +309,17 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 
 /// A job with the shader whose main function ends with `body`.
 fn job(cluster: &Cluster, name: &str, body: &str, more: &str) -> PathBuf {
-    fs::write(cluster.dir.path().join("own.wgsl"), format!("{PRELUDE}{body}\n}}\n")).expect("writable");
+    fs::write(
+        cluster.dir.path().join("own.wgsl"),
+        format!("{PRELUDE}{body}\n}}\n"),
+    )
+    .expect("writable");
     let head = format!("name = \"{name}\"\nkind = \"kernel\"\nshader = \"own.wgsl\"\n");
-    write_job(cluster.dir.path(), name, &format!("{head}{more}\n[outputs]\nout = \"out.npy\"\n"))
+    write_job(
+        cluster.dir.path(),
+        name,
+        &format!("{head}{more}\n[outputs]\nout = \"out.npy\"\n"),
+    )
 }
 
 #[test]
@@ -239,12 +330,18 @@ fn a_shader_that_takes_too_long_meets_its_timeout() {
     let cluster = Cluster::of(1);
     let body = "    var n = id.x;\n    loop { n = n * 1664525u + 1013904223u; if (n == 1u && n == 2u) { break; } }\n    out[id.x] = n;";
     // The software device ends loops after 65,535 rounds, so there must be many cells.
-    let more = "space = [4000000]\ntile = 4000000\ntimeout = \"1s\"\ngrace = \"200ms\"\nretries = 0\n";
+    let more =
+        "space = [4000000]\ntile = 4000000\ntimeout = \"1s\"\ngrace = \"200ms\"\nretries = 0\n";
     let file = job(&cluster, "endless", body, more);
     let (code, output) = run_to_end(&cluster, 0, &file, &cluster.dir.path().join("out"));
     assert_eq!(code, Some(1), "{output}");
-    assert!(output.contains("ran longer than its timeout of 1 s"), "{output}");
-    wait_for(LATER, "no worker is left", || workers_of(&cluster).is_empty().then_some(()));
+    assert!(
+        output.contains("ran longer than its timeout of 1 s"),
+        "{output}"
+    );
+    wait_for(LATER, "no worker is left", || {
+        workers_of(&cluster).is_empty().then_some(())
+    });
 }
 
 /// Kernel workers of this cluster.
@@ -260,38 +357,79 @@ fn every_part_is_there_although_a_worker_is_killed() {
     let cluster = Cluster::of(2);
     let body = "    var n = 0u;\n    for (var i = 0u; i < 20000u; i++) { n += (i ^ id.x) % 7u; }\n    \
                 out[id.x] = (tile.origin.x + id.x) * 3u + n % 1u;";
-    let file = job(&cluster, "killed", body, "space = [8192]\ntile = 128\nspeculate = false\n");
+    let file = job(
+        &cluster,
+        "killed",
+        body,
+        "space = [8192]\ntile = 128\nspeculate = false\n",
+    );
     let into = cluster.dir.path().join("out");
     let id = {
-        let ids = cluster.ok(0, &["run", "--detach", "--quiet", file.to_str().expect("UTF-8")]);
+        let ids = cluster.ok(
+            0,
+            &["run", "--detach", "--quiet", file.to_str().expect("UTF-8")],
+        );
         ids.split_whitespace().last().expect("an id").to_string()
     };
-    let worker = wait_for(LATER, "a worker runs", || workers_of(&cluster).first().copied());
+    let worker = wait_for(LATER, "a worker runs", || {
+        workers_of(&cluster).first().copied()
+    });
     kill_process(Pid::from_raw(worker as i32).expect("a pid"), Signal::KILL).expect("ours");
     assert_eq!(cluster.wait_end(0, &id), "done");
-    cluster.ok(1, &["results", &id, "--into", into.to_str().expect("UTF-8")]);
+    cluster.ok(
+        1,
+        &["results", &id, "--into", into.to_str().expect("UTF-8")],
+    );
     let array = read(&into.join("0/out.npy"), None);
-    assert!(whole_numbers(&array).into_iter().eq((0..8192).map(|cell| cell * 3)), "every cell is there");
+    assert!(
+        whole_numbers(&array)
+            .into_iter()
+            .eq((0..8192).map(|cell| cell * 3)),
+        "every cell is there"
+    );
 }
 
 #[test]
 fn a_mistake_in_the_shader_is_shown_at_its_place_before_anything_is_sent() {
     let cluster = Cluster::of(1);
-    let file = job(&cluster, "wrong", "    out[id.x] = 1.5 * tile.size.x;", "space = [64]\n");
+    let file = job(
+        &cluster,
+        "wrong",
+        "    out[id.x] = 1.5 * tile.size.x;",
+        "space = [64]\n",
+    );
     let (code, output) = run_to_end(&cluster, 0, &file, &cluster.dir.path().join("out"));
     assert_eq!(code, Some(2), "{output}");
     assert!(output.contains("own.wgsl:7:"), "{output}");
-    assert!(cluster.json(0, &["jobs", "--json"]).as_array().expect("a list").is_empty());
+    assert!(
+        cluster
+            .json(0, &["jobs", "--json"])
+            .as_array()
+            .expect("a list")
+            .is_empty()
+    );
 }
 
 #[test]
 fn a_node_without_a_device_says_so_plainly() {
     let mut cluster = Cluster::empty(common::cluster::Discovery::Peers);
-    cluster.add(&[("VK_DRIVER_FILES", "/nonexistent.json"), ("VK_ICD_FILENAMES", "/nonexistent.json")]);
-    let file = job(&cluster, "nowhere", "    out[id.x] = id.x;", "space = [64]\n");
+    cluster.add(&[
+        ("VK_DRIVER_FILES", "/nonexistent.json"),
+        ("VK_ICD_FILENAMES", "/nonexistent.json"),
+    ]);
+    let file = job(
+        &cluster,
+        "nowhere",
+        "    out[id.x] = id.x;",
+        "space = [64]\n",
+    );
     let (code, output) = run_to_end(&cluster, 0, &file, &cluster.dir.path().join("out"));
     assert_eq!(code, Some(1), "{output}");
-    for part in ["no worker could start", "no software device", "hint: ask for `gpus = 1`"] {
+    for part in [
+        "no worker could start",
+        "no software device",
+        "hint: ask for `gpus = 1`",
+    ] {
         assert!(output.contains(part), "`{part}` is missing in\n{output}");
     }
 }
@@ -302,14 +440,22 @@ fn results_say_what_the_gpu_did() {
         return;
     }
     let cluster = Cluster::of(1);
-    let file = job(&cluster, "counted", "    out[id.x] = id.x;", "space = [1000]\n");
+    let file = job(
+        &cluster,
+        "counted",
+        "    out[id.x] = id.x;",
+        "space = [1000]\n",
+    );
     let into = cluster.dir.path().join("out");
     let (code, output) = run_to_end(&cluster, 0, &file, &into);
     assert_eq!(code, Some(0), "{output}");
     let results = read_results(&into);
     let value = &results[&0]["value"];
     assert_eq!(value["items"], 1000, "{value}");
-    assert!(value["gpu_seconds"].as_f64().expect("a number") > 0.0, "{value}");
+    assert!(
+        value["gpu_seconds"].as_f64().expect("a number") > 0.0,
+        "{value}"
+    );
     assert!(output.contains(" items/s on a GPU, busy "), "{output}");
 }
 
@@ -341,10 +487,22 @@ void main() {
     let (code, output) = run_to_end(&cluster, 0, &file, &into);
     assert_eq!(code, Some(0), "{output}");
     let array = read(&into.join("0/squares.npy"), None);
-    assert!(whole_numbers(&array).into_iter().eq((0..1000).map(|cell| 3 * cell * cell)), "every cell is squared");
+    assert!(
+        whole_numbers(&array)
+            .into_iter()
+            .eq((0..1000).map(|cell| 3 * cell * cell)),
+        "every cell is squared"
+    );
 
-    fs::write(cluster.dir.path().join("squares.comp"), shader.replace("uint x =", "uint y =")).expect("writable");
+    fs::write(
+        cluster.dir.path().join("squares.comp"),
+        shader.replace("uint x =", "uint y ="),
+    )
+    .expect("writable");
     let (code, output) = run_to_end(&cluster, 0, &file, &into);
     assert_eq!(code, Some(2), "{output}");
-    assert!(output.contains("squares.comp:8:9") && output.contains("'x' : undeclared identifier"), "{output}");
+    assert!(
+        output.contains("squares.comp:8:9") && output.contains("'x' : undeclared identifier"),
+        "{output}"
+    );
 }

@@ -41,7 +41,10 @@ fn submitter() -> Cluster {
 /// `nodectl` of node 0 among the programs of a testbed.
 fn nodectl(cluster: &Cluster, bed: &Testbed, arguments: &[&str]) -> Command {
     let mut command = cluster.command(0);
-    command.args(arguments).envs(bed.variables.iter().cloned()).stdin(Stdio::null());
+    command
+        .args(arguments)
+        .envs(bed.variables.iter().cloned())
+        .stdin(Stdio::null());
     command
 }
 
@@ -71,9 +74,17 @@ fn hosts() -> Option<Testbed> {
     let bed = bare_hosts()?;
     static HASH: OnceLock<String> = OnceLock::new();
     let program = Path::new(env!("CARGO_BIN_EXE_nodectl"));
-    let hash = HASH.get_or_init(|| text_of_output(&output_within(LATER, Command::new("sha256sum").arg(program))));
+    let hash = HASH.get_or_init(|| {
+        text_of_output(&output_within(
+            LATER,
+            Command::new("sha256sum").arg(program),
+        ))
+    });
     for host in ["h1", "h2", "h3", "h4"] {
-        let copies = bed.path().join(host).join("home/.local/share/nodectl-launched/bin");
+        let copies = bed
+            .path()
+            .join(host)
+            .join("home/.local/share/nodectl-launched/bin");
         fs::create_dir_all(&copies).expect("writable");
         // On another file system it is copied, as it is where it is missing.
         let _ = fs::hard_link(program, copies.join(format!("nodectl-{}", &hash[..16])));
@@ -86,8 +97,16 @@ fn text_of_output(output: &Output) -> String {
 }
 
 fn bare_hosts() -> Option<Testbed> {
-    let settings = "NODECTL_NETWORK__BEACON_PORT=0 NODECTL_NETWORK__MDNS=false NODECTL_NETWORK__INTERFACES=lo";
-    Testbed::up("ssh", &[("SSH_HOSTS", "4"), ("SSH_PRIVATE", "1"), ("SSH_SETENV", settings)])
+    let settings =
+        "NODECTL_NETWORK__BEACON_PORT=0 NODECTL_NETWORK__MDNS=false NODECTL_NETWORK__INTERFACES=lo";
+    Testbed::up(
+        "ssh",
+        &[
+            ("SSH_HOSTS", "4"),
+            ("SSH_PRIVATE", "1"),
+            ("SSH_SETENV", settings),
+        ],
+    )
 }
 
 fn write(cluster: &Cluster, name: &str, text: &str) -> String {
@@ -100,37 +119,82 @@ fn write(cluster: &Cluster, name: &str, text: &str) -> String {
 fn a_cluster_file_becomes_nodes_and_down_undoes_it() {
     let Some(bed) = bare_hosts() else { return };
     let cluster = submitter();
-    let file = write(&cluster, "cluster.csv", "ps,h1,0001,\nworker,h2,1025,0\nworker,h2,1026,1\nworker,h3,1027,\n");
-    let bad = launch(&cluster, &bed, &["up", &write(&cluster, "bad.csv", "ps,h1,1,\nwroker,h2,1,0\n")]);
+    let file = write(
+        &cluster,
+        "cluster.csv",
+        "ps,h1,0001,\nworker,h2,1025,0\nworker,h2,1026,1\nworker,h3,1027,\n",
+    );
+    let bad = launch(
+        &cluster,
+        &bed,
+        &[
+            "up",
+            &write(&cluster, "bad.csv", "ps,h1,1,\nwroker,h2,1,0\n"),
+        ],
+    );
     assert_eq!(bad.status.code(), Some(2), "{}", both(&bad));
-    assert!(both(&bad).contains("bad.csv:2: `wroker` is neither"), "{}", both(&bad));
+    assert!(
+        both(&bad).contains("bad.csv:2: `wroker` is neither"),
+        "{}",
+        both(&bad)
+    );
     // Ports that are free: others may have those of the example.
     let ports: Vec<u16> = (0..4).map(|_| free_port()).collect();
     let numbered = ["0001", "1025", "1026", "1027"];
     let text = fs::read_to_string(&file).expect("just written");
-    let text = numbered.iter().zip(&ports).fold(text, |text, (old, new)| text.replace(old, &new.to_string()));
+    let text = numbered
+        .iter()
+        .zip(&ports)
+        .fold(text, |text, (old, new)| text.replace(old, &new.to_string()));
     fs::write(&file, text).expect("writable");
     let up = launch(&cluster, &bed, &["up", &file]);
     assert_eq!(up.status.code(), Some(0), "{}", both(&up));
     let table = text_of_output(&up);
-    assert!(table.contains("HOST") && table.matches("joined").count() == 3, "{}", both(&up));
+    assert!(
+        table.contains("HOST") && table.matches("joined").count() == 3,
+        "{}",
+        both(&up)
+    );
     let nodes = cluster.json(0, &["nodes", "--json"]);
     let of = |host: &str| {
         let nodes = nodes.as_array().expect("a list").iter();
-        nodes.clone().find(|node| node["labels"]["member"] == host).expect("it joined").clone()
+        nodes
+            .clone()
+            .find(|node| node["labels"]["member"] == host)
+            .expect("it joined")
+            .clone()
     };
-    assert_eq!((text_of(&of("h2"), "workers"), text_of(&of("h1"), "parameter_servers")), ("2".into(), "1".into()));
-    assert!(of("h2")["addrs"].to_string().contains(&format!(":{}", ports[1])), "{nodes}");
+    assert_eq!(
+        (
+            text_of(&of("h2"), "workers"),
+            text_of(&of("h1"), "parameter_servers")
+        ),
+        ("2".into(), "1".into())
+    );
+    assert!(
+        of("h2")["addrs"]
+            .to_string()
+            .contains(&format!(":{}", ports[1])),
+        "{nodes}"
+    );
     run_squares(&cluster, 6, "true");
     // The secret is in nobody's arguments.
     let secret = fs::read_to_string(cluster.dir.path().join("secret")).expect("the cluster's");
     assert!(processes_with(secret.trim()).is_empty());
-    let copies = || fs::read_dir(bed.path().join("h1/home/.local/share/nodectl-launched/bin")).expect("a copy").count();
+    let copies = || {
+        fs::read_dir(bed.path().join("h1/home/.local/share/nodectl-launched/bin"))
+            .expect("a copy")
+            .count()
+    };
     assert_eq!(copies(), 1);
     let down = output_within(NEVER, &mut nodectl(&cluster, &bed, &["down", &file]));
     assert_eq!(down.status.code(), Some(0), "{}", both(&down));
-    wait_until(SOON, "only the submitter is left", || launched_nodes(&cluster) == 0);
-    let left = fs::read_dir(bed.path().join("h1/home/.local/share/nodectl-launched")).expect("there").count();
+    wait_until(SOON, "only the submitter is left", || {
+        launched_nodes(&cluster) == 0
+    });
+    let left = fs::read_dir(bed.path().join("h1/home/.local/share/nodectl-launched"))
+        .expect("there")
+        .count();
     assert_eq!(left, 1, "the copy of the program only");
     let nothing = output_within(NEVER, &mut nodectl(&cluster, &bed, &["down", &file]));
     assert_eq!(nothing.status.code(), Some(2), "{}", both(&nothing));
@@ -141,24 +205,41 @@ fn text_of(node: &serde_json::Value, label: &str) -> String {
 }
 
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port").port()
+    TcpListener::bind("127.0.0.1:0")
+        .and_then(|socket| socket.local_addr())
+        .expect("a free port")
+        .port()
 }
 
 #[test]
 fn on_a_terminal_the_table_is_drawn_in_place() {
     let Some(bed) = hosts() else { return };
     let cluster = submitter();
-    let file = write(&cluster, "cluster.csv", &format!("worker,h1,{},\nworker,h2,{},\n", free_port(), free_port()));
+    let file = write(
+        &cluster,
+        "cluster.csv",
+        &format!("worker,h1,{},\nworker,h2,{},\n", free_port(), free_port()),
+    );
     let mut up = nodectl(&cluster, &bed, &["up", &file, "--secret-file"]);
     up.arg(cluster.dir.path().join("secret"));
     let mut terminal = Terminal::run(up);
-    assert_eq!(terminal.wait_exit().code(), Some(0), "{}", terminal.screen());
+    assert_eq!(
+        terminal.wait_exit().code(),
+        Some(0),
+        "{}",
+        terminal.screen()
+    );
     let screen = terminal.screen();
     // ECMA-48: some lines up, and everything below erased.
-    let (live, last) = screen.rsplit_once("\x1b[3F\x1b[J").unwrap_or_else(|| panic!("{screen:?}"));
+    let (live, last) = screen
+        .rsplit_once("\x1b[3F\x1b[J")
+        .unwrap_or_else(|| panic!("{screen:?}"));
     assert!(live.contains("connecting"), "{live:?}");
     for word in ["HOST", "STATE", "GPUS", "JOINED AFTER"] {
-        assert!(last.matches(word).count() == 1 && last.matches("joined").count() == 2, "{last:?}");
+        assert!(
+            last.matches(word).count() == 1 && last.matches("joined").count() == 2,
+            "{last:?}"
+        );
     }
     let down = output_within(NEVER, &mut nodectl(&cluster, &bed, &["down"]));
     assert_eq!(down.status.code(), Some(0), "{}", both(&down));
@@ -177,29 +258,57 @@ fn who_fails_is_named_within_the_connect_timeout_and_stops_the_others_only_if_st
     );
     let file = write(&cluster, "lab.toml", &inventory);
     let begun = Instant::now();
-    let up = launch(&cluster, &bed, &["up", &file, "--connect-timeout", "2s", "--json"]);
+    let up = launch(
+        &cluster,
+        &bed,
+        &["up", &file, "--connect-timeout", "2s", "--json"],
+    );
     assert_eq!(up.status.code(), Some(1), "{}", both(&up));
     // Less than a call of ssh may take that connects; the nodes' own start is part of it.
     assert!(begun.elapsed() < 2 * SOON, "{:?}", begun.elapsed());
     let rows: serde_json::Value = serde_json::from_slice(&up.stdout).expect("JSON");
-    let states: Vec<&str> = (0..3).map(|row| rows[row]["state"].as_str().expect("a word")).collect();
+    let states: Vec<&str> = (0..3)
+        .map(|row| rows[row]["state"].as_str().expect("a word"))
+        .collect();
     assert_eq!(states, ["joined", "failed", "failed"], "{rows}");
-    assert!(rows[1]["note"].to_string().to_lowercase().contains("timed out"), "{rows}");
-    assert!(rows[2]["note"].to_string().contains("no-such-host.invalid"), "{rows}");
+    assert!(
+        rows[1]["note"]
+            .to_string()
+            .to_lowercase()
+            .contains("timed out"),
+        "{rows}"
+    );
+    assert!(
+        rows[2]["note"].to_string().contains("no-such-host.invalid"),
+        "{rows}"
+    );
     assert_eq!(launched_nodes(&cluster), 1);
-    let strict = launch(&cluster, &bed, &["up", &file, "--connect-timeout", "2s", "--strict"]);
+    let strict = launch(
+        &cluster,
+        &bed,
+        &["up", &file, "--connect-timeout", "2s", "--strict"],
+    );
     assert_eq!(strict.status.code(), Some(1), "{}", both(&strict));
     // Hosts that never were reached cannot be told to stop: they stay written down, and are named again.
-    let down = output_within(NEVER, &mut nodectl(&cluster, &bed, &["down", "--connect-timeout", "2s"]));
+    let down = output_within(
+        NEVER,
+        &mut nodectl(&cluster, &bed, &["down", "--connect-timeout", "2s"]),
+    );
     assert_eq!(down.status.code(), Some(1), "{}", both(&down));
-    wait_until(SOON, "only the submitter is left", || launched_nodes(&cluster) == 0);
+    wait_until(SOON, "only the submitter is left", || {
+        launched_nodes(&cluster) == 0
+    });
 }
 
 #[test]
 fn poseidons_launcher_runs_workers_natively_beside_a_master_and_servers() {
     let Some(bed) = hosts() else { return };
     let cluster = Cluster::empty(Discovery::Peers);
-    fs::write(bed.path().join("train.sh"), "echo \"$*\"; test -z \"$FAIL\" || exit 3\n").expect("writable");
+    fs::write(
+        bed.path().join("train.sh"),
+        "echo \"$*\"; test -z \"$FAIL\" || exit 3\n",
+    )
+    .expect("writable");
     let config = write(
         &cluster,
         "cluster.json",
@@ -221,19 +330,31 @@ fn poseidons_launcher_runs_workers_natively_beside_a_master_and_servers() {
     assert_eq!(done.status.code(), Some(0), "{}", both(&done));
     for k in 0..3 {
         let log = fs::read_to_string(out.join(format!("worker{k}.log"))).expect("a log");
-        let (before, after) = log.split_once(" --master_address=tcp://h3:").unwrap_or_else(|| panic!("{log}"));
+        let (before, after) = log
+            .split_once(" --master_address=tcp://h3:")
+            .unwrap_or_else(|| panic!("{log}"));
         assert_eq!(before, "--lr 0.1 --distributed=True");
-        assert!(after.contains(&format!(" --client_id={k} --num_push_threads=2")), "{log}");
+        assert!(
+            after.contains(&format!(" --client_id={k} --num_push_threads=2")),
+            "{log}"
+        );
     }
     for log in ["master.log", "server0.log", "server1.log"] {
-        assert!(fs::read_to_string(out.join(log)).is_ok_and(|text| !text.is_empty()), "{log}");
+        assert!(
+            fs::read_to_string(out.join(log)).is_ok_and(|text| !text.is_empty()),
+            "{log}"
+        );
     }
     let failed = psd_run(&format!("FAIL=1 sh {}/train.sh", bed.path().display()));
     assert_eq!(failed.status.code(), Some(1), "{}", both(&failed));
     let missing = write(&cluster, "cluster.json", "{\"worker_nodes\": [\"h1\"]}");
     let refused = cluster.run(0, &["psd-run", "-c", &missing, "-o", "out", "true"]);
     assert_eq!(refused.status.code(), Some(2), "{}", both(&refused));
-    assert!(both(&refused).contains("the field `server_nodes` is missing"), "{}", both(&refused));
+    assert!(
+        both(&refused).contains("the field `server_nodes` is missing"),
+        "{}",
+        both(&refused)
+    );
 }
 
 /// Hosts of the lab do not see the user's own directory, nor a Python in it.
@@ -257,37 +378,81 @@ with ParameterServer.connect(optimizer='sgd', rate=0.1) as server:
 
 #[test]
 fn scripts_of_psd_run_share_parameters_through_its_servers() {
-    let (Some(path), Some(bed)) = (python_path_of(PYTHON), hosts()) else { return };
+    let (Some(path), Some(bed)) = (python_path_of(PYTHON), hosts()) else {
+        return;
+    };
     let cluster = Cluster::empty(Discovery::Peers);
     fs::write(bed.path().join("train.py"), TRAINS).expect("writable");
-    let nodes = r#"{"worker_nodes": ["h1", "h2"], "server_nodes": ["h2", "h3"], "master_node": "h3"}"#;
+    let nodes =
+        r#"{"worker_nodes": ["h1", "h2"], "server_nodes": ["h2", "h3"], "master_node": "h3"}"#;
     let config = write(&cluster, "cluster.json", nodes);
     let out = cluster.dir.path().join("out");
     let train = bed.path().join("train.py").display().to_string();
-    let command = format!("PYTHONDONTWRITEBYTECODE=1 PYTHONPATH='{}' {} {train}", path.display(), PYTHON);
+    let command = format!(
+        "PYTHONDONTWRITEBYTECODE=1 PYTHONPATH='{}' {} {train}",
+        path.display(),
+        PYTHON
+    );
     let mut run = cluster.command(0);
-    run.args(["psd-run", "-c", &config, "--master-port", "0", "--block-size", "256", "-o"]).arg(&out).arg(command);
+    run.args([
+        "psd-run",
+        "-c",
+        &config,
+        "--master-port",
+        "0",
+        "--block-size",
+        "256",
+        "-o",
+    ])
+    .arg(&out)
+    .arg(command);
     let done = output_within(NEVER, run.envs(bed.variables.iter().cloned()));
-    let log = |name: &str| fs::read_to_string(out.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
-    assert_eq!(done.status.code(), Some(0), "{}{}{}", both(&done), log("worker0.log"), log("worker1.log"));
+    let log = |name: &str| {
+        fs::read_to_string(out.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    };
+    assert_eq!(
+        done.status.code(),
+        Some(0),
+        "{}{}{}",
+        both(&done),
+        log("worker0.log"),
+        log("worker1.log")
+    );
     for k in 0..2 {
-        assert!(log(&format!("worker{k}.log")).contains("came to 3.00"), "{}", log(&format!("worker{k}.log")));
+        assert!(
+            log(&format!("worker{k}.log")).contains("came to 3.00"),
+            "{}",
+            log(&format!("worker{k}.log"))
+        );
         let server = log(&format!("server{k}.log"));
         assert!(server.contains("serves the parameters of job"), "{server}");
-        assert!(server.contains("2 workers train on 3 nodes; this one keeps 16 blocks"), "{server}");
+        assert!(
+            server.contains("2 workers train on 3 nodes; this one keeps 16 blocks"),
+            "{server}"
+        );
     }
 }
 
 /// The `ps` line's host runs no worker of the job, and has all of its parameters.
 #[test]
 fn a_cluster_files_server_keeps_what_workers_elsewhere_train() {
-    let (Some(path), Some(bed)) = (python_path_of(PYTHON), hosts()) else { return };
+    let (Some(path), Some(bed)) = (python_path_of(PYTHON), hosts()) else {
+        return;
+    };
     let cluster = submitter();
     let ports = [free_port(), free_port()];
-    let file = write(&cluster, "cluster.csv", &format!("ps,h1,{},\nworker,h2,{},\n", ports[0], ports[1]));
+    let file = write(
+        &cluster,
+        "cluster.csv",
+        &format!("ps,h1,{},\nworker,h2,{},\n", ports[0], ports[1]),
+    );
     let up = launch(&cluster, &bed, &["up", &file]);
     assert_eq!(up.status.code(), Some(0), "{}", both(&up));
-    write(&cluster, "train.py", &TRAINS.replace("'--client_id=%d' % server.worker in sys.argv and ", ""));
+    write(
+        &cluster,
+        "train.py",
+        &TRAINS.replace("'--client_id=%d' % server.worker in sys.argv and ", ""),
+    );
     let text = format!(
         "kind = 'train'\ncommand = ['{}', 'train.py']\nworkers = 2\nwhere = \"not labels.workers == '0'\"\n\
          env = {{ PYTHONPATH = '{}', PYTHONDONTWRITEBYTECODE = '1' }}\n",
@@ -297,10 +462,16 @@ fn a_cluster_files_server_keeps_what_workers_elsewhere_train() {
     let id = cluster.submit(0, &write_job(cluster.dir.path(), "train", &text));
     assert_eq!(cluster.wait_end(0, &id), "done");
     for (task, result) in cluster.results(0, &id) {
-        assert!(common::job::stdout(&result).contains("came to 3.00"), "{task}: {result}");
+        assert!(
+            common::job::stdout(&result).contains("came to 3.00"),
+            "{task}: {result}"
+        );
     }
     let log = training::log_of(&bed, "h1");
-    assert!(log.contains("2 workers train on 2 nodes; this one keeps "), "{log}");
+    assert!(
+        log.contains("2 workers train on 2 nodes; this one keeps "),
+        "{log}"
+    );
     let down = output_within(NEVER, &mut nodectl(&cluster, &bed, &["down"]));
     assert_eq!(down.status.code(), Some(0), "{}", both(&down));
 }
@@ -308,13 +479,31 @@ fn a_cluster_files_server_keeps_what_workers_elsewhere_train() {
 #[test]
 fn an_interrupted_psd_run_leaves_nothing_behind() {
     let cluster = Cluster::empty(Discovery::Peers);
-    let config = write(&cluster, "cluster.json", r#"{"worker_nodes": ["localhost"], "server_nodes": ["localhost"]}"#);
+    let config = write(
+        &cluster,
+        "cluster.json",
+        r#"{"worker_nodes": ["localhost"], "server_nodes": ["localhost"]}"#,
+    );
     let nap = format!("1000.{}", common::unique());
     let mut run = cluster.command(0);
-    run.args(["psd-run", "-c", &config, "-o", "out", "--master-port", "0", &format!("sh -c 'sleep {nap}' #")]);
+    run.args([
+        "psd-run",
+        "-c",
+        &config,
+        "-o",
+        "out",
+        "--master-port",
+        "0",
+        &format!("sh -c 'sleep {nap}' #"),
+    ]);
     let told = cluster.dir.path().join("told");
     let log = fs::File::create(&told).expect("writable");
-    let mut run = Launcher(run.stdout(Stdio::null()).stderr(log).spawn().expect("nodectl starts"));
+    let mut run = Launcher(
+        run.stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("nodectl starts"),
+    );
     let told = || fs::read_to_string(&told).unwrap_or_default();
     // Two nodes start before it, one after the other; psd-run itself gives up when that takes too long.
     wait_until(NEVER, "the worker runs", || {
@@ -323,12 +512,18 @@ fn an_interrupted_psd_run_leaves_nothing_behind() {
         !processes_with(&nap).is_empty()
     });
     kill_process(Pid::from_child(&run.0), Signal::INT).expect("our child");
-    let status = wait_for(LATER, "psd-run ends", || run.0.try_wait().expect("our child"));
+    let status = wait_for(LATER, "psd-run ends", || {
+        run.0.try_wait().expect("our child")
+    });
     let told = told();
     assert_eq!(status.code(), Some(130), "{told}");
     wait_until(SOON, "nothing sleeps", || processes_with(&nap).is_empty());
     let home = cluster.dir.path().join(".local/share/nodectl-launched");
-    assert_eq!(fs::read_dir(home).expect("there").count(), 1, "the copy of the program only: {told}");
+    assert_eq!(
+        fs::read_dir(home).expect("there").count(),
+        1,
+        "the copy of the program only: {told}"
+    );
 }
 
 /// Nodes are handed everything: this machine has none before, and none after.
@@ -337,19 +532,51 @@ fn a_mode_of_several_machines_needs_no_node_here() {
     let Some(bed) = hosts() else { return };
     let cluster = Cluster::empty(Discovery::Peers);
     let ports = [free_port(), free_port(), free_port()];
-    write(&cluster, "cluster.csv", &format!("ps,h1,{},\nworker,h2,{},\nworker,h2,{},\n", ports[0], ports[1], ports[2]));
-    write(&cluster, "mode.toml", "system = 'standard'\nmode = 'multi_machine'\ncluster_file = 'cluster.csv'\n");
-    let file =
-        write_job(cluster.dir.path(), "names", "command = ['uname', '-n']\nrepeat = 4\ncomputing = 'mode.toml'\n");
+    write(
+        &cluster,
+        "cluster.csv",
+        &format!(
+            "ps,h1,{},\nworker,h2,{},\nworker,h2,{},\n",
+            ports[0], ports[1], ports[2]
+        ),
+    );
+    write(
+        &cluster,
+        "mode.toml",
+        "system = 'standard'\nmode = 'multi_machine'\ncluster_file = 'cluster.csv'\n",
+    );
+    let file = write_job(
+        cluster.dir.path(),
+        "names",
+        "command = ['uname', '-n']\nrepeat = 4\ncomputing = 'mode.toml'\n",
+    );
     let secret = fs::read_to_string(cluster.dir.path().join("secret")).expect("the cluster's");
-    let mut run = nodectl(&cluster, &bed, &["run", &file.display().to_string(), "--into", "out", "--json"]);
+    let mut run = nodectl(
+        &cluster,
+        &bed,
+        &[
+            "run",
+            &file.display().to_string(),
+            "--into",
+            "out",
+            "--json",
+        ],
+    );
     let run = output_within(NEVER, run.env("NODECTL_SECRET", secret.trim()));
     assert_eq!(run.status.code(), Some(0), "{}", both(&run));
     let results = common::job::read_results(&cluster.dir.path().join("out"));
     let names: Vec<String> = results.values().map(common::job::stdout).collect();
-    assert!(names.len() == 4 && names.iter().all(|name| name.trim() == "h2"), "workers' hosts only: {names:?}");
+    assert!(
+        names.len() == 4 && names.iter().all(|name| name.trim() == "h2"),
+        "workers' hosts only: {names:?}"
+    );
     let after = output_within(NEVER, &mut nodectl(&cluster, &bed, &["nodes"]));
-    assert_eq!(after.status.code(), Some(3), "its own node has left: {}", both(&after));
+    assert_eq!(
+        after.status.code(),
+        Some(3),
+        "its own node has left: {}",
+        both(&after)
+    );
 }
 
 // --- SLURM
@@ -360,68 +587,153 @@ fn queue(bed: &Testbed) -> String {
 
 #[test]
 fn slurm_gives_nodes_that_join_work_and_go() {
-    let Some(bed) = Testbed::up("slurm", &[]) else { return };
+    let Some(bed) = Testbed::up("slurm", &[]) else {
+        return;
+    };
     let cluster = submitter();
-    let wrong = launch(&cluster, &bed, &["up", "--slurm", "--partition", "nonesuch"]);
+    let wrong = launch(
+        &cluster,
+        &bed,
+        &["up", "--slurm", "--partition", "nonesuch"],
+    );
     assert_eq!(wrong.status.code(), Some(1), "{}", both(&wrong));
-    assert!(both(&wrong).contains("Invalid partition name specified"), "SLURM's own words: {}", both(&wrong));
-    let request =
-        ["up", "--slurm", "--nodes", "2", "--cpus-per-node", "1", "--gpus-per-node", "1", "--partition", "main"];
+    assert!(
+        both(&wrong).contains("Invalid partition name specified"),
+        "SLURM's own words: {}",
+        both(&wrong)
+    );
+    let request = [
+        "up",
+        "--slurm",
+        "--nodes",
+        "2",
+        "--cpus-per-node",
+        "1",
+        "--gpus-per-node",
+        "1",
+        "--partition",
+        "main",
+    ];
     let up = launch(&cluster, &bed, &[&request[..], &["--time", "10m"]].concat());
     assert_eq!(up.status.code(), Some(0), "{}", both(&up));
-    assert!(both(&up).contains("asking for 2 nodes, 2 cores, 2 GPUs"), "{}", both(&up));
+    assert!(
+        both(&up).contains("asking for 2 nodes, 2 cores, 2 GPUs"),
+        "{}",
+        both(&up)
+    );
     assert_eq!(launched_nodes(&cluster), 2);
     let queued = queue(&bed);
     assert_eq!(queued.matches(" nodectl-").count(), 2, "{queued}");
     let nodes = cluster.json(0, &["nodes", "--json"]);
-    let launched = nodes.as_array().expect("a list").iter().find(|node| node["this_node"] == false).expect("it joined");
-    assert_eq!(launched["resources"]["cpus"], 1.0, "what SLURM gave, not what the machine has: {launched}");
+    let launched = nodes
+        .as_array()
+        .expect("a list")
+        .iter()
+        .find(|node| node["this_node"] == false)
+        .expect("it joined");
+    assert_eq!(
+        launched["resources"]["cpus"], 1.0,
+        "what SLURM gave, not what the machine has: {launched}"
+    );
     run_squares(&cluster, 6, "true");
-    let together = launch(&cluster, &bed, &["up", "--slurm", "--together", "--nodes", "2", "--time", "10m"]);
+    let together = launch(
+        &cluster,
+        &bed,
+        &[
+            "up",
+            "--slurm",
+            "--together",
+            "--nodes",
+            "2",
+            "--time",
+            "10m",
+        ],
+    );
     assert_eq!(together.status.code(), Some(0), "{}", both(&together));
     assert_eq!(launched_nodes(&cluster), 4);
     let down = output_within(NEVER, &mut nodectl(&cluster, &bed, &["down"]));
     assert_eq!(down.status.code(), Some(0), "{}", both(&down));
     assert_eq!(queue(&bed), "", "no allocation is left");
-    wait_until(SOON, "only the submitter is left", || launched_nodes(&cluster) == 0);
+    wait_until(SOON, "only the submitter is left", || {
+        launched_nodes(&cluster) == 0
+    });
 }
 
 /// The launcher's program and data directory, and the nodes' own, are each in a temporary directory that nobody else sees.
 #[test]
 fn slurms_nodes_that_share_no_files_are_sent_what_they_need() {
-    let Some(bed) = Testbed::up("slurm", &[("SLURM_PRIVATE", "1")]) else { return };
+    let Some(bed) = Testbed::up("slurm", &[("SLURM_PRIVATE", "1")]) else {
+        return;
+    };
     let cluster = submitter();
     let program = cluster.dir.path().join("nodectl");
     fs::copy(env!("CARGO_BIN_EXE_nodectl"), &program).expect("there is room");
     let secret = cluster.dir.path().join("secret").display().to_string();
     let up = |arguments: &[&str]| {
-        let configured = nodectl(&cluster, &bed, &[&["up", "--slurm", "--secret-file", &secret], arguments].concat());
+        let configured = nodectl(
+            &cluster,
+            &bed,
+            &[&["up", "--slurm", "--secret-file", &secret], arguments].concat(),
+        );
         let mut command = Command::new(&program);
-        command.args(configured.get_args()).current_dir(cluster.dir.path());
-        command.env_clear().envs(configured.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        command
+            .args(configured.get_args())
+            .current_dir(cluster.dir.path());
+        command.env_clear().envs(
+            configured
+                .get_envs()
+                .filter_map(|(key, value)| Some((key, value?))),
+        );
         output_within(NEVER, &mut command)
     };
     let unsent = up(&["--time", "10m"]);
     assert_eq!(unsent.status.code(), Some(1), "{}", both(&unsent));
-    assert!(both(&unsent).contains("--transfer sends them what they need"), "{}", both(&unsent));
-    let apart = up(&["--nodes", "2", "--cpus-per-node", "1", "--time", "10m", "--transfer"]);
+    assert!(
+        both(&unsent).contains("--transfer sends them what they need"),
+        "{}",
+        both(&unsent)
+    );
+    let apart = up(&[
+        "--nodes",
+        "2",
+        "--cpus-per-node",
+        "1",
+        "--time",
+        "10m",
+        "--transfer",
+    ]);
     assert_eq!(apart.status.code(), Some(0), "{}", both(&apart));
     assert_eq!(launched_nodes(&cluster), 2);
     let text = "command = ['sh', '-c', 'echo $(({i} * {i}))']\nparams = { i = [0, 1, 2, 3] }\nwait = true\n";
     let id = cluster.submit(0, &write_job(cluster.dir.path(), "squares", text));
     assert_eq!(cluster.wait_end(0, &id), "done");
     assert_all_squares(&cluster.results(0, &id), 4);
-    let together = up(&["--nodes", "2", "--cpus-per-node", "1", "--time", "10m", "--transfer", "--together"]);
+    let together = up(&[
+        "--nodes",
+        "2",
+        "--cpus-per-node",
+        "1",
+        "--time",
+        "10m",
+        "--transfer",
+        "--together",
+    ]);
     assert_eq!(together.status.code(), Some(0), "{}", both(&together));
     assert_eq!(launched_nodes(&cluster), 4);
     let down = output_within(NEVER, &mut nodectl(&cluster, &bed, &["down"]));
     assert_eq!(down.status.code(), Some(0), "{}", both(&down));
     assert_eq!(queue(&bed), "", "no allocation is left");
-    wait_until(SOON, "only the submitter is left", || launched_nodes(&cluster) == 0);
+    wait_until(SOON, "only the submitter is left", || {
+        launched_nodes(&cluster) == 0
+    });
     for node in 1..=4 {
-        let left = fs::read_dir(bed.path().join(format!("tmp{node}"))).expect("it was made").flatten();
-        let left: Vec<_> =
-            left.map(|entry| entry.file_name()).filter(|name| name.to_string_lossy().contains("nodectl")).collect();
+        let left = fs::read_dir(bed.path().join(format!("tmp{node}")))
+            .expect("it was made")
+            .flatten();
+        let left: Vec<_> = left
+            .map(|entry| entry.file_name())
+            .filter(|name| name.to_string_lossy().contains("nodectl"))
+            .collect();
         assert!(left.is_empty(), "{left:?}");
     }
 }
@@ -443,32 +755,64 @@ fn start(cluster: &Cluster, bed: &Testbed, arguments: &[&str]) -> Launcher {
     if arguments[0] == "up" {
         command.arg("--secret-file").arg(secret);
     }
-    command.stdout(log.try_clone().expect("a descriptor")).stderr(log);
+    command
+        .stdout(log.try_clone().expect("a descriptor"))
+        .stderr(log);
     Launcher(command.spawn().expect("nodectl starts"))
 }
 
 #[test]
 fn an_elastic_launch_follows_the_queue_of_tasks() {
-    let Some(bed) = Testbed::up("slurm", &[]) else { return };
+    let Some(bed) = Testbed::up("slurm", &[]) else {
+        return;
+    };
     let cluster = submitter();
-    let arguments =
-        ["up", "--slurm", "--min", "0", "--max", "2", "--idle", "2s", "--cpus-per-node", "1", "--time", "10m"];
+    let arguments = [
+        "up",
+        "--slurm",
+        "--min",
+        "0",
+        "--max",
+        "2",
+        "--idle",
+        "2s",
+        "--cpus-per-node",
+        "1",
+        "--time",
+        "10m",
+    ];
     let mut launcher = start(&cluster, &bed, &arguments);
     let told = || fs::read_to_string(cluster.dir.path().join("launcher.log")).unwrap_or_default();
-    wait_until(SOON, "it looks at the queue", || told().contains("0 nodes, 0 coming, 0 tasks wait"));
+    wait_until(SOON, "it looks at the queue", || {
+        told().contains("0 nodes, 0 coming, 0 tasks wait")
+    });
     run_squares(&cluster, 6, "sleep 0.5");
-    wait_until(LATER, "idle nodes are given back", || queue(&bed).is_empty() && launched_nodes(&cluster) == 0);
-    assert!(told().contains("2 nodes, 0 coming"), "as many as there may be: {}", told());
+    wait_until(LATER, "idle nodes are given back", || {
+        queue(&bed).is_empty() && launched_nodes(&cluster) == 0
+    });
+    assert!(
+        told().contains("2 nodes, 0 coming"),
+        "as many as there may be: {}",
+        told()
+    );
     kill_process(Pid::from_child(&launcher.0), Signal::INT).expect("our child");
-    let status = wait_for(SOON, "the launcher ends", || launcher.0.try_wait().expect("our child"));
+    let status = wait_for(SOON, "the launcher ends", || {
+        launcher.0.try_wait().expect("our child")
+    });
     assert_eq!(status.code(), Some(130), "{}", told());
 }
 
 #[test]
 fn allocations_of_a_launcher_that_crashed_are_found() {
-    let Some(bed) = Testbed::up("slurm", &[]) else { return };
+    let Some(bed) = Testbed::up("slurm", &[]) else {
+        return;
+    };
     let cluster = submitter();
-    let mut launcher = start(&cluster, &bed, &["up", "--slurm", "--min", "1", "--max", "2", "--time", "10m"]);
+    let mut launcher = start(
+        &cluster,
+        &bed,
+        &["up", "--slurm", "--min", "1", "--max", "2", "--time", "10m"],
+    );
     wait_until(LATER, "its node is there", || launched_nodes(&cluster) == 1);
     launcher.0.kill().expect("our child");
     launcher.0.wait().expect("our child");
@@ -481,27 +825,45 @@ fn allocations_of_a_launcher_that_crashed_are_found() {
     let down = output_within(NEVER, &mut nodectl(&cluster, &bed, &["down", "--all"]));
     assert_eq!(down.status.code(), Some(0), "{}", both(&down));
     let left = queue(&bed);
-    assert!(left.lines().count() == 1 && !left.contains("nodectl"), "other people's jobs stay: {left}");
+    assert!(
+        left.lines().count() == 1 && !left.contains("nodectl"),
+        "other people's jobs stay: {left}"
+    );
 }
 
 #[test]
 fn a_computing_mode_brings_its_allocations_and_takes_them_back() {
-    let Some(bed) = Testbed::up("slurm", &[]) else { return };
+    let Some(bed) = Testbed::up("slurm", &[]) else {
+        return;
+    };
     let cluster = submitter();
     let mode = "system = 'slurm'\nmode = 'multi_machine'\nn_workers = 2\nworkers_per_allocation = 2\ncores_per_worker = 1\n\
                 parameter_servers = 1\n[slurm]\ntime = '10m'\n";
     write(&cluster, "mode.toml", mode);
-    let script = "echo $OMP_NUM_THREADS $COMPUTING_WORKERS $COMPUTING_PARAMETER_SERVERS >> told; cat told";
-    let text = format!("command = ['sh', '-c', '''{script}''']\noutputs = ['told']\ncomputing = 'mode.toml'\n");
+    let script =
+        "echo $OMP_NUM_THREADS $COMPUTING_WORKERS $COMPUTING_PARAMETER_SERVERS >> told; cat told";
+    let text = format!(
+        "command = ['sh', '-c', '''{script}''']\noutputs = ['told']\ncomputing = 'mode.toml'\n"
+    );
     let file = write_job(cluster.dir.path(), "told", &text);
     let secret = fs::read_to_string(cluster.dir.path().join("secret")).expect("the cluster's");
-    let mut run = nodectl(&cluster, &bed, &["run", &file.display().to_string(), "--into", "out"]);
+    let mut run = nodectl(
+        &cluster,
+        &bed,
+        &["run", &file.display().to_string(), "--into", "out"],
+    );
     let run = output_within(NEVER, run.env("NODECTL_SECRET", secret.trim()));
     assert_eq!(run.status.code(), Some(0), "{}", both(&run));
     let said = both(&run);
-    assert!(said.contains("2 allocations of 2 workers with 1 cores each: 4 workers, 4 cores, 2 GPUs"), "{said}");
+    assert!(
+        said.contains("2 allocations of 2 workers with 1 cores each: 4 workers, 4 cores, 2 GPUs"),
+        "{said}"
+    );
     assert!(said.contains("warning: 4 workers for 0 GPUs"), "{said}");
-    assert_eq!(fs::read_to_string(cluster.dir.path().join("out/0/told")).expect("it came back"), "1 4 1\n");
+    assert_eq!(
+        fs::read_to_string(cluster.dir.path().join("out/0/told")).expect("it came back"),
+        "1 4 1\n"
+    );
     assert_eq!(queue(&bed), "");
 }
 
@@ -510,34 +872,66 @@ fn a_computing_mode_brings_its_allocations_and_takes_them_back() {
 #[test]
 fn a_mode_of_one_machine_has_as_many_workers_as_it_says() {
     let cluster = Cluster::empty(Discovery::Peers);
-    write(&cluster, "mode.toml", "system = 'standard'\nmode = 'single_machine'\nn_workers = 3\ncores_per_worker = 5\n");
+    write(
+        &cluster,
+        "mode.toml",
+        "system = 'standard'\nmode = 'single_machine'\nn_workers = 3\ncores_per_worker = 5\n",
+    );
     let gate = cluster.dir.path().join("gate");
     // Each says that it is there, and waits for two others.
-    let script =
-        format!("mkdir -p {0}; touch {0}/{{i}}; until [ $(ls {0} | wc -l) = 3 ]; do sleep 0.02; done", gate.display());
+    let script = format!(
+        "mkdir -p {0}; touch {0}/{{i}}; until [ $(ls {0} | wc -l) = 3 ]; do sleep 0.02; done",
+        gate.display()
+    );
     let text = format!("command = ['sh', '-c', '''{script}''']\nparams = {{ i = [0, 1, 2] }}\n");
     let file = write_job(cluster.dir.path(), "three", &text);
     let mode = cluster.dir.path().join("mode.toml");
-    let run = cluster.run(0, &["run", "--computing", &mode.display().to_string(), &file.display().to_string()]);
+    let run = cluster.run(
+        0,
+        &[
+            "run",
+            "--computing",
+            &mode.display().to_string(),
+            &file.display().to_string(),
+        ],
+    );
     assert_eq!(run.status.code(), Some(0), "{}", both(&run));
-    assert!(both(&run).contains("warning: 3 workers for"), "{}", both(&run));
+    assert!(
+        both(&run).contains("warning: 3 workers for"),
+        "{}",
+        both(&run)
+    );
 }
 
 #[test]
 fn what_runs_at_walltime_is_done_elsewhere_and_loses_no_retry() {
     let mut cluster = submitter();
     let peer = cluster.json(0, &["nodes", "--json"])[0]["addrs"][0].clone();
-    let peers = [("NODECTL_CLUSTER__PEERS", text(&peer)), ("NODECTL_NODE__WALLTIME", "30s".into())];
-    let settings: Vec<(&str, &str)> = peers.iter().map(|(key, value)| (*key, value.as_str())).collect();
+    let peers = [
+        ("NODECTL_CLUSTER__PEERS", text(&peer)),
+        ("NODECTL_NODE__WALLTIME", "30s".into()),
+    ];
+    let settings: Vec<(&str, &str)> = peers
+        .iter()
+        .map(|(key, value)| (*key, value.as_str()))
+        .collect();
     // It works for half of it.
     let short = cluster.add(&settings);
     cluster.wait_members(2);
     // The first attempt never ends; the second finds that there was one.
     let mark = cluster.dir.path().join("mark");
     let script = format!("mkdir {0} 2>/dev/null && sleep 1000", mark.display());
-    let job = CountedJob::new(&cluster, "squares", 1, &format!("({script}) || true"), "retries = 0");
+    let job = CountedJob::new(
+        &cluster,
+        "squares",
+        1,
+        &format!("({script}) || true"),
+        "retries = 0",
+    );
     let id = cluster.submit(0, &job.file);
-    wait_until(SOON, "it runs on the node that has little time", || mark.exists());
+    wait_until(SOON, "it runs on the node that has little time", || {
+        mark.exists()
+    });
     let left = cluster.wait_exit(short, Duration::from_secs(60));
     assert!(left.success(), "it leaves in time, by itself: {left}");
     cluster.add(&settings[..1]);
@@ -556,23 +950,53 @@ fn condor() -> Option<Testbed> {
         eprintln!("SKIPPED: HTCondor is not in {}: {why}", root.display());
         return None;
     }
-    let settings = "NODECTL_NETWORK__BEACON_PORT=0 NODECTL_NETWORK__MDNS=false NODECTL_NETWORK__INTERFACES=lo";
-    Testbed::up("condor", &[("CONDOR_ROOT", &root.display().to_string()), ("CONDOR_SETENV", settings)])
+    let settings =
+        "NODECTL_NETWORK__BEACON_PORT=0 NODECTL_NETWORK__MDNS=false NODECTL_NETWORK__INTERFACES=lo";
+    Testbed::up(
+        "condor",
+        &[
+            ("CONDOR_ROOT", &root.display().to_string()),
+            ("CONDOR_SETENV", settings),
+        ],
+    )
 }
 
 fn condor_queue(bed: &Testbed) -> String {
     let condor_q = format!("{}/bin/condor_q", bed.path().display());
-    both(&bed.run(&condor_q, &["-af", "ClusterId"])).trim().to_string()
+    both(&bed.run(&condor_q, &["-af", "ClusterId"]))
+        .trim()
+        .to_string()
 }
 
 #[test]
 fn condor_gives_nodes_without_a_shared_file_system() {
     let Some(bed) = condor() else { return };
     let cluster = submitter();
-    let environment = write(&cluster, "create_environment.sh", "#!/bin/sh\nexport GREETING=hello\n\"$@\"\n");
-    let request =
-        ["up", "--condor", "--nodes", "2", "--cpus-per-node", "1", "--gpus-per-node", "1", "--memory", "200 MiB"];
-    let more = ["--time", "10m", "--create-environment", &environment, "--option", "getenv = NODECTL_*"];
+    let environment = write(
+        &cluster,
+        "create_environment.sh",
+        "#!/bin/sh\nexport GREETING=hello\n\"$@\"\n",
+    );
+    let request = [
+        "up",
+        "--condor",
+        "--nodes",
+        "2",
+        "--cpus-per-node",
+        "1",
+        "--gpus-per-node",
+        "1",
+        "--memory",
+        "200 MiB",
+    ];
+    let more = [
+        "--time",
+        "10m",
+        "--create-environment",
+        &environment,
+        "--option",
+        "getenv = NODECTL_*",
+    ];
     let up = launch(&cluster, &bed, &[&request[..], &more].concat());
     assert_eq!(up.status.code(), Some(0), "{}", both(&up));
     assert_eq!(launched_nodes(&cluster), 2);
@@ -580,5 +1004,7 @@ fn condor_gives_nodes_without_a_shared_file_system() {
     let down = output_within(NEVER, &mut nodectl(&cluster, &bed, &["down"]));
     assert_eq!(down.status.code(), Some(0), "{}", both(&down));
     assert_eq!(condor_queue(&bed), "", "no job is left");
-    wait_until(SOON, "only the submitter is left", || launched_nodes(&cluster) == 0);
+    wait_until(SOON, "only the submitter is left", || {
+        launched_nodes(&cluster) == 0
+    });
 }

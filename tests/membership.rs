@@ -14,14 +14,24 @@ use std::{fs, io::Write, process::Stdio};
 fn a_banned_node_is_out_until_it_is_pardoned_also_after_restarts() {
     let mut cluster = Cluster::of(3);
     let banned = cluster.run(0, &["ban", "n2"]);
-    assert!(banned.status.success() && both(&banned).contains("secret rotate"), "{}", both(&banned));
+    assert!(
+        banned.status.success() && both(&banned).contains("secret rotate"),
+        "{}",
+        both(&banned)
+    );
     for node in 0..2 {
-        wait_until(SOON, "the others are alone", || cluster.members(node) == ["n0", "n1"]);
-        wait_until(SOON, "it is listed", || cluster.ok(node, &["nodes"]).contains("is banned"));
+        wait_until(SOON, "the others are alone", || {
+            cluster.members(node) == ["n0", "n1"]
+        });
+        wait_until(SOON, "it is listed", || {
+            cluster.ok(node, &["nodes"]).contains("is banned")
+        });
     }
     cluster.kill9(0);
     cluster.restart(0);
-    wait_until(SOON, "it is told", || both(&cluster.run(2, &["doctor"])).contains("banned"));
+    wait_until(SOON, "it is told", || {
+        both(&cluster.run(2, &["doctor"])).contains("banned")
+    });
     assert!(cluster.ok(0, &["nodes"]).contains("is banned"));
     wait_until(SOON, "it is alone", || cluster.members(2) == ["n2"]);
     cluster.ok(1, &["unban", "n2"]);
@@ -33,8 +43,15 @@ fn the_secret_is_changed_while_nodes_run_and_restarts_know_it() {
     let mut cluster = Cluster::of(2);
     let old = fs::read_to_string(cluster.dir.path().join("secret")).expect("the cluster's");
     let said = cluster.ok(0, &["secret", "rotate"]);
-    assert!(said.contains("2 nodes keep") && said.contains("the one before is refused"), "{said}");
-    let new = said.lines().find_map(|line| line.strip_prefix("  ")).expect("the secret").to_string();
+    assert!(
+        said.contains("2 nodes keep") && said.contains("the one before is refused"),
+        "{said}"
+    );
+    let new = said
+        .lines()
+        .find_map(|line| line.strip_prefix("  "))
+        .expect("the secret")
+        .to_string();
     // Its file has the old one still.
     cluster.kill9(1);
     cluster.restart(1);
@@ -43,20 +60,36 @@ fn the_secret_is_changed_while_nodes_run_and_restarts_know_it() {
     assert_ne!(new, old.trim());
     // Who has the old one and was no member gains nothing by it, and is told.
     let thief = cluster.add(&[]);
-    wait_until(SOON, "it is told", || both(&cluster.run(thief, &["doctor"])).contains("secret was changed"));
+    wait_until(SOON, "it is told", || {
+        both(&cluster.run(thief, &["doctor"])).contains("secret was changed")
+    });
     assert_eq!(cluster.members(0), ["n0", "n1"]);
     let security = both(&cluster.run(0, &["doctor", "--security"]));
-    for part in ["security.handshake: noise(XXpsk0", "security.secret: it withstands", "security.api: only the user"] {
-        assert!(security.contains(part), "`{part}` is missing in:\n{security}");
+    for part in [
+        "security.handshake: noise(XXpsk0",
+        "security.secret: it withstands",
+        "security.api: only the user",
+    ] {
+        assert!(
+            security.contains(part),
+            "`{part}` is missing in:\n{security}"
+        );
     }
 }
 
 fn put_secret(cluster: &Cluster, node: usize, name: &str, value: &str) {
     let mut command = cluster.command(node);
-    let command =
-        command.args(["secret", "put", name]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let command = command
+        .args(["secret", "put", name])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut put = command.spawn().expect("nodectl starts");
-    put.stdin.take().expect("piped").write_all(value.as_bytes()).expect("it reads");
+    put.stdin
+        .take()
+        .expect("piped")
+        .write_all(value.as_bytes())
+        .expect("it reads");
     let put = put.wait_with_output().expect("our child");
     assert!(put.status.success(), "{}", both(&put));
 }
@@ -79,12 +112,17 @@ fn named_secrets_are_there_after_the_clusters_secret_was_changed() {
     put_secret(&cluster, 0, "KEY", "the first key");
     let listed = |cluster: &Cluster, node| cluster.ok(node, &["secret", "list", "--json"]);
     for node in 1..3 {
-        wait_until(SOON, "all know both", || listed(&cluster, node) == listed(&cluster, 0));
+        wait_until(SOON, "all know both", || {
+            listed(&cluster, node) == listed(&cluster, 0)
+        });
     }
     cluster.kill9(2);
     wait_until(SOON, "it is gone", || cluster.members(0).len() == 2);
     let said = cluster.ok(0, &["secret", "rotate"]);
-    assert!(said.contains("2 nodes keep") && said.contains("n2"), "{said}");
+    assert!(
+        said.contains("2 nodes keep") && said.contains("n2"),
+        "{said}"
+    );
     // While nodes run, and when they have no key but the new one's.
     assert_eq!(secret_of_a_task(&cluster, 1, "TOKEN"), "the first token");
     cluster.kill9(1);
@@ -107,11 +145,18 @@ fn named_secrets_are_there_after_the_clusters_secret_was_changed() {
             listed[1]["name"] == "NEW" && listed[2] == put
         });
         let found = ["KEY", "NEW", "TOKEN"].map(|name| secret_of_a_task(&cluster, node, name));
-        assert_eq!(found, ["the first key", "put after the change", "the second token"], "on n{node}");
+        assert_eq!(
+            found,
+            ["the first key", "put after the change", "the second token"],
+            "on n{node}"
+        );
     }
     // Once more, and all begin anew: what they kept is sealed with the newest key.
     let said = cluster.ok(1, &["secret", "rotate"]);
-    assert!(said.contains("3 nodes keep") && said.contains("the one before is refused"), "{said}");
+    assert!(
+        said.contains("3 nodes keep") && said.contains("the one before is refused"),
+        "{said}"
+    );
     for node in 0..3 {
         cluster.kill9(node);
     }
@@ -121,7 +166,11 @@ fn named_secrets_are_there_after_the_clusters_secret_was_changed() {
     cluster.wait_members(3);
     for node in 0..3 {
         let found = ["KEY", "NEW", "TOKEN"].map(|name| secret_of_a_task(&cluster, node, name));
-        assert_eq!(found, ["the first key", "put after the change", "the second token"], "on n{node}");
+        assert_eq!(
+            found,
+            ["the first key", "put after the change", "the second token"],
+            "on n{node}"
+        );
     }
 }
 
@@ -129,7 +178,9 @@ fn named_secrets_are_there_after_the_clusters_secret_was_changed() {
 fn a_node_that_missed_two_changes_reads_named_secrets_once_it_has_joined_again() {
     let mut cluster = Cluster::of(2);
     put_secret(&cluster, 0, "TOKEN", "the token");
-    wait_until(SOON, "both know it", || cluster.ok(1, &["secret", "list", "--quiet"]) == "TOKEN\n");
+    wait_until(SOON, "both know it", || {
+        cluster.ok(1, &["secret", "list", "--quiet"]) == "TOKEN\n"
+    });
     cluster.kill9(1);
     wait_until(SOON, "it is gone", || cluster.members(0).len() == 1);
     for _ in 0..2 {
@@ -137,11 +188,21 @@ fn a_node_that_missed_two_changes_reads_named_secrets_once_it_has_joined_again()
         cluster.ok(0, &["secret", "rotate", "--finish"]);
     }
     // What it kept is sealed with a key that nobody has any more.
-    fs::write(cluster.dir.path().join("secret"), cluster.ok(0, &["secret", "show"])).expect("writable");
+    fs::write(
+        cluster.dir.path().join("secret"),
+        cluster.ok(0, &["secret", "show"]),
+    )
+    .expect("writable");
     cluster.restart(1);
     cluster.wait_members(2);
-    wait_until(SOON, "it knows it", || cluster.ok(1, &["secret", "list", "--quiet"]) == "TOKEN\n");
-    assert!(cluster.log(1).contains("of no use: TOKEN"), "{}", cluster.log(1));
+    wait_until(SOON, "it knows it", || {
+        cluster.ok(1, &["secret", "list", "--quiet"]) == "TOKEN\n"
+    });
+    assert!(
+        cluster.log(1).contains("of no use: TOKEN"),
+        "{}",
+        cluster.log(1)
+    );
     assert_eq!(secret_of_a_task(&cluster, 1, "TOKEN"), "the token");
     assert_eq!(secret_of_a_task(&cluster, 0, "TOKEN"), "the token");
 }
@@ -152,12 +213,26 @@ fn a_machine_joins_by_an_invitation_and_keeps_the_secret_to_itself() {
     let invited = cluster.ok(0, &["invite"]);
     let code = invited.lines().nth(2).expect("the code").trim().to_string();
     let guest = cluster.prepare(&[]);
-    let joined = cluster.run(guest, &["join", "--detach", "--name", "n1", "--invite", &code]);
+    let joined = cluster.run(
+        guest,
+        &["join", "--detach", "--name", "n1", "--invite", &code],
+    );
     assert!(joined.status.success(), "{}", both(&joined));
     let secret = fs::read_to_string(cluster.dir.path().join("secret")).expect("the cluster's");
-    assert!(!both(&joined).contains(secret.trim()), "the secret is shown: {}", both(&joined));
-    wait_until(SOON, "it is a member", || cluster.members(0) == ["n0", "n1"]);
-    assert_eq!(fs::read_to_string(cluster.data_dir(guest).join("secret")).expect("kept").trim(), secret.trim());
+    assert!(
+        !both(&joined).contains(secret.trim()),
+        "the secret is shown: {}",
+        both(&joined)
+    );
+    wait_until(SOON, "it is a member", || {
+        cluster.members(0) == ["n0", "n1"]
+    });
+    assert_eq!(
+        fs::read_to_string(cluster.data_dir(guest).join("secret"))
+            .expect("kept")
+            .trim(),
+        secret.trim()
+    );
     cluster.ok(guest, &["leave"]);
 }
 
@@ -166,9 +241,14 @@ fn who_has_to_be_admitted_waits_and_is_let_in() {
     let mut cluster = Cluster::of(1);
     cluster.ok(0, &["admission", "approve"]);
     let other = cluster.add(&[]);
-    wait_until(SOON, "it waits", || cluster.ok(0, &["nodes"]).contains("waits to be admitted"));
+    wait_until(SOON, "it waits", || {
+        cluster.ok(0, &["nodes"]).contains("waits to be admitted")
+    });
     assert_eq!(cluster.members(0), ["n0"]);
-    let id = cluster.json(other, &["nodes", "--json"])[0]["id"].as_str().expect("an id").to_string();
+    let id = cluster.json(other, &["nodes", "--json"])[0]["id"]
+        .as_str()
+        .expect("an id")
+        .to_string();
     cluster.ok(0, &["admit", &id]);
     cluster.wait_members(2);
 }

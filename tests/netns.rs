@@ -23,7 +23,9 @@ fn links_and_partitions_of_the_lab_do_what_they_say() {
     let Some(lab) = Lab::new(3) else { return };
     let sockets: Vec<UdpSocket> = (0..3).map(|host| lab.socket(host)).collect();
     let reaches = |from: usize, to: usize| datagram_arrives(&sockets[from], &sockets[to]);
-    wait_until(SOON, "all can reach all", || (0..3).all(|from| (0..3).all(|to| reaches(from, to))));
+    wait_until(SOON, "all can reach all", || {
+        (0..3).all(|from| (0..3).all(|to| reaches(from, to)))
+    });
     lab.cut(2);
     assert!(reaches(0, 1) && !reaches(0, 2) && !reaches(2, 1));
     lab.mend(2);
@@ -31,7 +33,9 @@ fn links_and_partitions_of_the_lab_do_what_they_say() {
     if lab.part([&[0], &[1, 2]]) {
         assert!(reaches(1, 2) && !reaches(0, 1) && !reaches(2, 0));
         lab.heal();
-        wait_until(SOON, "the partition is gone", || reaches(0, 1) && reaches(2, 0));
+        wait_until(SOON, "the partition is gone", || {
+            reaches(0, 1) && reaches(2, 0)
+        });
     }
 }
 
@@ -69,7 +73,8 @@ fn a_wall_that_refuses_is_no_death() {
         return;
     }
     wait_until(SOON, "the third relays", || {
-        walls(&cluster, 0).contains("another node: n1") && walls(&cluster, 1).contains("another node: n0")
+        walls(&cluster, 0).contains("another node: n1")
+            && walls(&cluster, 1).contains("another node: n0")
     });
     assert_never_gone(&cluster, &[0, 1, 2]);
 }
@@ -85,17 +90,34 @@ fn a_killed_node_is_gone_at_once_where_others_agree() {
     cluster.wait_members(3);
     // A refusal means something only where somebody is known to have listened.
     let knows = |line: &str| {
-        line.contains("it listens there") && ["10.77.0.3:", "[fd77::3]:"].iter().any(|addr| line.contains(addr))
+        line.contains("it listens there")
+            && ["10.77.0.3:", "[fd77::3]:"]
+                .iter()
+                .any(|addr| line.contains(addr))
     };
-    wait_until(SOON, "the others have reached it", || (0..2).all(|node| cluster.log(node).lines().any(knows)));
+    wait_until(SOON, "the others have reached it", || {
+        (0..2).all(|node| cluster.log(node).lines().any(knows))
+    });
     let killed = Instant::now();
     cluster.kill9(2);
     wait_until(SOON, "the others know", || {
-        (0..2).all(|node| cluster.log(node).lines().any(|line| line.contains("is gone")))
+        (0..2).all(|node| {
+            cluster
+                .log(node)
+                .lines()
+                .any(|line| line.contains("is gone"))
+        })
     });
-    eprintln!("MEASURED: a killed process is gone for the others after {:?}", killed.elapsed());
+    eprintln!(
+        "MEASURED: a killed process is gone for the others after {:?}",
+        killed.elapsed()
+    );
     // Silence takes SWIM longer.
-    assert!(killed.elapsed() < Duration::from_secs(1), "{:?}", killed.elapsed());
+    assert!(
+        killed.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        killed.elapsed()
+    );
 }
 
 /// Answers with names that were never heard before, as anybody on the network may send them.
@@ -108,15 +130,24 @@ fn strangers_answers_by_mdns_cost_nothing() {
     let pid = cluster.pid(node);
     let memory = || {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("it has memory");
-        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .expect("it has memory");
+        line.trim()
+            .trim_end_matches(" kB")
+            .parse::<u64>()
+            .expect("a number")
     };
     let before = memory();
     let socket = cluster.lab.as_ref().expect("made above").socket(1);
     for number in 0..20_000u64 {
         // One record: a text of a service, with an address of libp2p's; or what looks like a beacon of another secret.
-        let mut text =
-            if number % 2 == 0 { b"dnsaddr=/ip4/10.77.0.2/tcp/9/p2p/".to_vec() } else { b"nodectl1".to_vec() };
+        let mut text = if number % 2 == 0 {
+            b"dnsaddr=/ip4/10.77.0.2/tcp/9/p2p/".to_vec()
+        } else {
+            b"nodectl1".to_vec()
+        };
         text.extend_from_slice(&number.to_le_bytes());
         text.resize(120, b'x');
         let mut packet =
@@ -129,8 +160,15 @@ fn strangers_answers_by_mdns_cost_nothing() {
     cluster.wait_members(2);
     let after = memory();
     eprintln!("MEASURED: {before} KiB before, {after} KiB after 20,000 answers");
-    assert!(after < before + (16 << 10), "{before} KiB, then {after} KiB");
-    let warnings = cluster.log(node).lines().filter(|line| line.contains("not share this secret")).count();
+    assert!(
+        after < before + (16 << 10),
+        "{before} KiB, then {after} KiB"
+    );
+    let warnings = cluster
+        .log(node)
+        .lines()
+        .filter(|line| line.contains("not share this secret"))
+        .count();
     assert!(warnings <= 2, "{warnings} warnings");
 }
 
@@ -143,10 +181,14 @@ fn a_node_that_falls_silent_is_gone_and_its_tasks_run_elsewhere() {
     let id = cluster.submit(0, &job.file);
     cluster.wait_done(0, &id, 6, LATER);
     let holder = cluster.coordinator(0, &id).expect("a running job has one");
-    let victim = (0..3).find(|node| *node != holder && *node != 0).expect("three nodes");
+    let victim = (0..3)
+        .find(|node| *node != holder && *node != 0)
+        .expect("three nodes");
     let cut = Instant::now();
     cluster.lab.as_ref().expect("made above").cut(victim);
-    wait_until(SOON, "the silent node is gone", || cluster.members(0).len() == 2);
+    wait_until(SOON, "the silent node is gone", || {
+        cluster.members(0).len() == 2
+    });
     let gone = cut.elapsed();
     eprintln!("MEASURED: silent loss noticed after {gone:?}");
     // Twice the bar: test builds on busy machines. The bench holds the bar itself.
@@ -184,7 +226,9 @@ fn a_partition_heals_into_one_result_a_task() {
     if !lab.part([&[0, 1], &[2, 3]]) {
         return;
     }
-    wait_until(SOON, "both sides see two members", || (0..4).all(|node| cluster.members(node).len() == 2));
+    wait_until(SOON, "both sides see two members", || {
+        (0..4).all(|node| cluster.members(node).len() == 2)
+    });
     lab.heal();
     cluster.wait_members(4);
     for node in 0..4 {
@@ -195,7 +239,9 @@ fn a_partition_heals_into_one_result_a_task() {
     for node in 1..4 {
         wait_until(SOON, "all nodes agree", || {
             let other = cluster.results(node, &id);
-            first.iter().all(|(task, result)| other[task]["attempt"] == result["attempt"])
+            first
+                .iter()
+                .all(|(task, result)| other[task]["attempt"] == result["attempt"])
         });
     }
 }
@@ -211,8 +257,12 @@ fn walls(cluster: &Cluster, node: usize) -> String {
     let output = cluster.run(node, &["doctor", "--json"]);
     let doctor: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let findings = doctor["findings"].as_array().expect("a list").clone();
-    let about = findings.iter().filter(|finding| ["relay", "reach"].contains(&finding["check"].as_str().unwrap_or("")));
-    about.map(|finding| format!("{}: {}; ", finding["check"], finding["message"])).collect()
+    let about = findings
+        .iter()
+        .filter(|finding| ["relay", "reach"].contains(&finding["check"].as_str().unwrap_or("")));
+    about
+        .map(|finding| format!("{}: {}; ", finding["check"], finding["message"]))
+        .collect()
 }
 
 /// Tasks with a file each, in and out, on all nodes; none is done twice, although nobody was ever declared dead.
@@ -230,13 +280,25 @@ fn run_everywhere(cluster: &Cluster, submitter: usize, nodes: usize) {
     let id = cluster.submit(submitter, &file);
     assert_eq!(cluster.wait_end(submitter, &id), "done");
     let into = cluster.dir.path().join(format!("files-{}", unique()));
-    cluster.ok(submitter, &["results", &id, "--into", into.to_str().expect("UTF-8")]);
+    cluster.ok(
+        submitter,
+        &["results", &id, "--into", into.to_str().expect("UTF-8")],
+    );
     let results = read_results(&into);
-    let workers: BTreeSet<String> = results.values().map(|result| result["node"].to_string()).collect();
-    assert_eq!((results.len(), workers.len()), (16 * nodes, nodes), "{workers:?}");
+    let workers: BTreeSet<String> = results
+        .values()
+        .map(|result| result["node"].to_string())
+        .collect();
+    assert_eq!(
+        (results.len(), workers.len()),
+        (16 * nodes, nodes),
+        "{workers:?}"
+    );
     for (task, result) in &results {
         assert_eq!(stdout(result).trim(), "100000");
-        let length = fs::metadata(into.join(format!("{task}/out{task}"))).expect("it came back").len();
+        let length = fs::metadata(into.join(format!("{task}/out{task}")))
+            .expect("it came back")
+            .len();
         assert_eq!(length, 200_001 + task.to_string().len() as u64);
     }
 }
@@ -245,8 +307,12 @@ fn run_everywhere(cluster: &Cluster, submitter: usize, nodes: usize) {
 fn assert_never_gone(cluster: &Cluster, nodes: &[usize]) {
     for node in nodes {
         let log = cluster.log(*node);
-        let gone =
-            |line: &&str| nodes.iter().any(|other| line.contains(&format!("n{other} ("))) && line.contains("is gone");
+        let gone = |line: &&str| {
+            nodes
+                .iter()
+                .any(|other| line.contains(&format!("n{other} (")))
+                && line.contains("is gone")
+        };
         assert_eq!(log.lines().find(gone), None, "in the log of n{node}");
     }
 }
@@ -254,7 +320,9 @@ fn assert_never_gone(cluster: &Cluster, nodes: &[usize]) {
 /// Two private networks, alike in their addresses, and two nodes that both can reach. One of those dies, then the other.
 #[test]
 fn nodes_behind_different_translators_reach_each_other_through_others() {
-    let Some(lab) = Lab::with_private(4, &[1, 2]) else { return };
+    let Some(lab) = Lab::with_private(4, &[1, 2]) else {
+        return;
+    };
     let mut cluster = Cluster::empty(Discovery::Peers);
     cluster.lab = Some(lab);
     cluster.add(&[("NODECTL_NETWORK__PORT", "4711")]);
@@ -264,31 +332,44 @@ fn nodes_behind_different_translators_reach_each_other_through_others() {
     cluster.add(&MEET);
     cluster.wait_members(4);
     wait_until(SOON, "the private nodes are connected", || {
-        walls(&cluster, 1).contains("another node: n2") && walls(&cluster, 2).contains("another node: n1")
+        walls(&cluster, 1).contains("another node: n2")
+            && walls(&cluster, 2).contains("another node: n1")
     });
     assert!(walls(&cluster, 0).is_empty() && walls(&cluster, 3).is_empty());
     run_everywhere(&cluster, 1, 4);
     assert_never_gone(&cluster, &[0, 1, 2, 3]);
     cluster.kill9(0);
-    wait_until(SOON, "the others see that", || [1, 2, 3].iter().all(|node| cluster.members(*node).len() == 3));
+    wait_until(SOON, "the others see that", || {
+        [1, 2, 3]
+            .iter()
+            .all(|node| cluster.members(*node).len() == 3)
+    });
     wait_until(SOON, "the private nodes are connected again", || {
-        walls(&cluster, 1).contains("another node: n2") && walls(&cluster, 2).contains("another node: n1")
+        walls(&cluster, 1).contains("another node: n2")
+            && walls(&cluster, 2).contains("another node: n1")
     });
     run_everywhere(&cluster, 2, 3);
     assert_never_gone(&cluster, &[1, 2, 3]);
     cluster.kill9(3);
     wait_until(SOON, "each is alone, and says so", || {
-        [1, 2].iter().all(|node| cluster.members(*node).len() == 1) && !walls(&cluster, 1).contains("another node")
+        [1, 2].iter().all(|node| cluster.members(*node).len() == 1)
+            && !walls(&cluster, 1).contains("another node")
     });
     // A node that both can reach brings them together again.
     cluster.restart(0);
-    wait_until(LATER, "all three are back", || [0, 1, 2].iter().all(|node| cluster.members(*node).len() == 3));
+    wait_until(LATER, "all three are back", || {
+        [0, 1, 2]
+            .iter()
+            .all(|node| cluster.members(*node).len() == 3)
+    });
 }
 
 /// Each can dial the public node, and nobody can dial them: bytes flow both ways all the same.
 #[test]
 fn a_node_behind_a_wall_is_served_by_whoever_can_dial() {
-    let Some(lab) = Lab::with_private(2, &[1]) else { return };
+    let Some(lab) = Lab::with_private(2, &[1]) else {
+        return;
+    };
     let mut cluster = Cluster::empty(Discovery::Peers);
     cluster.lab = Some(lab);
     cluster.add(&[("NODECTL_NETWORK__PORT", "4711"), DEBUG]);
@@ -298,8 +379,14 @@ fn a_node_behind_a_wall_is_served_by_whoever_can_dial() {
     run_everywhere(&cluster, 0, 2);
     run_everywhere(&cluster, 1, 2);
     assert_never_gone(&cluster, &[0, 1]);
-    assert!(cluster.log(0).contains("it is asked to connect to us"), "n0 could not dial");
-    assert!((0..2).all(|node| !cluster.log(node).contains("over the swarm")), "bytes took the slow way");
+    assert!(
+        cluster.log(0).contains("it is asked to connect to us"),
+        "n0 could not dial"
+    );
+    assert!(
+        (0..2).all(|node| !cluster.log(node).contains("over the swarm")),
+        "bytes took the slow way"
+    );
 }
 
 /// Sends a word and sees whether it comes out, passing over what earlier tries left behind.

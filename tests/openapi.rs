@@ -13,7 +13,10 @@ fn the_api_is_what_its_description_says() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let python = |arguments: &[&str]| {
         let mut command = Command::new("python3");
-        command.args(arguments).env("PYTHONPATH", root.join(MODULES)).stdin(Stdio::null());
+        command
+            .args(arguments)
+            .env("PYTHONPATH", root.join(MODULES))
+            .stdin(Stdio::null());
         command
     };
     let modules = python(&["-c", "import schemathesis, openapi_spec_validator"]).output();
@@ -30,5 +33,9 @@ fn the_api_is_what_its_description_says() {
         .output()
         .expect("python3 runs");
     let told = String::from_utf8_lossy(&checked.stdout);
-    assert!(checked.status.success(), "{told}\n{}", String::from_utf8_lossy(&checked.stderr));
+    assert!(
+        checked.status.success(),
+        "{told}\n{}",
+        String::from_utf8_lossy(&checked.stderr)
+    );
 }

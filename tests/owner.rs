@@ -20,7 +20,11 @@ use std::{
 /// What a node is shown as by another.
 fn closed(cluster: &Cluster, name: &str) -> Option<String> {
     let nodes = cluster.json(0, &["nodes", "--json"]);
-    let node = nodes.as_array()?.iter().find(|node| node["name"] == name)?.clone();
+    let node = nodes
+        .as_array()?
+        .iter()
+        .find(|node| node["name"] == name)?
+        .clone();
     node["closed"]["state"].as_str().map(str::to_string)
 }
 
@@ -31,7 +35,10 @@ fn a_paused_node_gets_nothing_and_its_next_life_keeps_to_it() {
     let is_paused = |cluster: &Cluster| closed(cluster, "n1").as_deref() == Some("paused");
     wait_until(SOON, "n1 is shown as paused", || is_paused(&cluster));
     let table = cluster.ok(0, &["nodes"]);
-    assert!(table.contains("n1 was paused by its owner, for another 1h 5"), "{table}");
+    assert!(
+        table.contains("n1 was paused by its owner, for another 1h 5"),
+        "{table}"
+    );
     // Nobody ends it elsewhere.
     cluster.ok(0, &["drain", "--off", "n1"]);
     let job = CountedJob::new(&cluster, "squares", 8, "true", "");
@@ -39,14 +46,22 @@ fn a_paused_node_gets_nothing_and_its_next_life_keeps_to_it() {
     assert_eq!(cluster.wait_end(0, &id), "done");
     let results = cluster.results(0, &id);
     assert_all_squares(&results, 8);
-    assert!(results.values().all(|result| result["node"] == "n0"), "{results:?}");
+    assert!(
+        results.values().all(|result| result["node"] == "n0"),
+        "{results:?}"
+    );
     cluster.kill9(1);
     cluster.restart(1);
     wait_until(SOON, "n1 is shown as paused again", || is_paused(&cluster));
     cluster.ok(1, &["resume"]);
     wait_until(SOON, "n1 takes work", || closed(&cluster, "n1").is_none());
     let audit = cluster.json(1, &["audit", "--json"]);
-    let told: Vec<_> = audit.as_array().expect("a list").iter().map(|line| line["what"].as_str()).collect();
+    let told: Vec<_> = audit
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|line| line["what"].as_str())
+        .collect();
     assert_eq!(told, [Some("pause"), Some("resume")]);
 }
 
@@ -60,14 +75,25 @@ struct Nobody<'c> {
 impl Nobody<'_> {
     fn run(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nodectl"));
-        command.args(arguments).env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
-        command.env("HOME", "/nonexistent").env("NODECTL_API__SOCKET", self.socket).current_dir(self.dir);
+        command
+            .args(arguments)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command
+            .env("HOME", "/nonexistent")
+            .env("NODECTL_API__SOCKET", self.socket)
+            .current_dir(self.dir);
         output_within(NEVER, command.uid(65_534).gid(65_534))
     }
 
     fn ok(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
-        assert!(output.status.success(), "nodectl {arguments:?}: {}\n{}", both(&output), self.cluster.log(0));
+        assert!(
+            output.status.success(),
+            "nodectl {arguments:?}: {}\n{}",
+            both(&output),
+            self.cluster.log(0)
+        );
         String::from_utf8(output.stdout).expect("UTF-8")
     }
 }
@@ -75,33 +101,56 @@ impl Nobody<'_> {
 #[test]
 fn users_of_a_shared_node_have_their_own_jobs() {
     let group = fs::read_to_string("/etc/group").unwrap_or_default();
-    let group =
-        group.lines().find(|line| line.split(':').nth(2) == Some("65534")).and_then(|line| line.split(':').next());
+    let group = group
+        .lines()
+        .find(|line| line.split(':').nth(2) == Some("65534"))
+        .and_then(|line| line.split(':').next());
     let (true, Some(group)) = (is_root(), group) else {
         return eprintln!("SKIPPED: needs root, to be another user, and a group 65534");
     };
     let dir = tempfile::tempdir().expect("a temporary directory");
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("it is ours");
     let program = Path::new(env!("CARGO_BIN_EXE_nodectl"));
-    let may_run = Command::new(program).arg("--version").env_clear().uid(65_534).gid(65_534).output();
+    let may_run = Command::new(program)
+        .arg("--version")
+        .env_clear()
+        .uid(65_534)
+        .gid(65_534)
+        .output();
     if !may_run.is_ok_and(|tried| tried.status.success()) {
         return eprintln!("SKIPPED: another user may not run {}", program.display());
     }
     let socket = dir.path().join("api.sock");
     let mut cluster = Cluster::empty(Discovery::Peers);
     let socket_text = socket.to_str().expect("UTF-8").to_string();
-    cluster.add(&[("NODECTL_API__GROUP", group), ("NODECTL_API__SOCKET", &socket_text)]);
-    let nobody = Nobody { cluster: &cluster, socket: &socket, dir: dir.path() };
+    cluster.add(&[
+        ("NODECTL_API__GROUP", group),
+        ("NODECTL_API__SOCKET", &socket_text),
+    ]);
+    let nobody = Nobody {
+        cluster: &cluster,
+        socket: &socket,
+        dir: dir.path(),
+    };
     let roots = CountedJob::new(&cluster, "roots", 2, "true", "");
     let roots = cluster.submit(0, &roots.file);
     assert_eq!(cluster.wait_end(0, &roots), "done");
-    let file = write_job(dir.path(), "own", "name = \"own\"\ncommand = [\"sleep\", \"1000\"]\n");
+    let file = write_job(
+        dir.path(),
+        "own",
+        "name = \"own\"\ncommand = [\"sleep\", \"1000\"]\n",
+    );
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("it is ours");
     let own = nobody.ok(&["run", "--detach", "--quiet", file.to_str().expect("UTF-8")]);
     let own = own.split_whitespace().last().expect("an id").to_string();
     let jobs: Value = serde_json::from_str(&nobody.ok(&["jobs", "--json"])).expect("JSON");
     let user = |id: &str| {
-        jobs.as_array().expect("a list").iter().find(|job| job["id"] == id).expect("it is there")["user"].clone()
+        jobs.as_array()
+            .expect("a list")
+            .iter()
+            .find(|job| job["id"] == id)
+            .expect("it is there")["user"]
+            .clone()
     };
     assert_eq!((user(&roots), user(&own)), ("root".into(), "nobody".into()));
     for refused in [
@@ -118,13 +167,24 @@ fn users_of_a_shared_node_have_their_own_jobs() {
         vec!["audit"],
     ] {
         let output = nobody.run(&refused);
-        assert_eq!(output.status.code(), Some(1), "{refused:?}: {}", both(&output));
-        assert!(both(&output).contains("nobody's to "), "{refused:?}: {}", both(&output));
+        assert_eq!(
+            output.status.code(),
+            Some(1),
+            "{refused:?}: {}",
+            both(&output)
+        );
+        assert!(
+            both(&output).contains("nobody's to "),
+            "{refused:?}: {}",
+            both(&output)
+        );
     }
     nobody.ok(&["cancel", &own]);
     assert_eq!(cluster.wait_end(0, &own), "cancelled");
     let audit = cluster.json(0, &["audit", "--json"]);
     let told = audit.as_array().expect("a list").iter();
-    let refused = told.filter(|line| line["user"] == "nobody" && line["refused"].is_string()).count();
+    let refused = told
+        .filter(|line| line["user"] == "nobody" && line["refused"].is_string())
+        .count();
     assert_eq!(refused, 8, "{audit:#}");
 }

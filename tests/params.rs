@@ -51,7 +51,11 @@ fn cluster(nodes: usize, path: &OsStr) -> Cluster {
     let mut cluster = Cluster::of(0);
     let path = path.to_str().expect("UTF-8");
     for _ in 0..nodes {
-        cluster.add(&[("PYTHONPATH", path), ("NODECTL_NODE__CORES", "2"), ("PYTHONDONTWRITEBYTECODE", "1")]);
+        cluster.add(&[
+            ("PYTHONPATH", path),
+            ("NODECTL_NODE__CORES", "2"),
+            ("PYTHONDONTWRITEBYTECODE", "1"),
+        ]);
     }
     cluster.wait_members(nodes);
     cluster
@@ -63,7 +67,14 @@ fn job(cluster: &Cluster, name: &str, workers: u32, cores: u32, options: &str) -
 }
 
 /// The same with more lines in the job file, `{}` standing for nothing but themselves.
-fn job_with(cluster: &Cluster, name: &str, workers: u32, cores: u32, options: &str, more: &str) -> PathBuf {
+fn job_with(
+    cluster: &Cluster,
+    name: &str,
+    workers: u32,
+    cores: u32,
+    options: &str,
+    more: &str,
+) -> PathBuf {
     let dir = cluster.dir.path().join(name);
     fs::create_dir_all(&dir).expect("writable");
     fs::write(dir.join("train.py"), SCRIPT).expect("writable");
@@ -79,8 +90,15 @@ fn job_with(cluster: &Cluster, name: &str, workers: u32, cores: u32, options: &s
 
 fn start(cluster: &Cluster, node: usize, job: &Path) -> Child {
     let mut command = cluster.command(node);
-    command.current_dir(job.parent().expect("a directory")).args(["run", "job.toml"]);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("nodectl starts")
+    command
+        .current_dir(job.parent().expect("a directory"))
+        .args(["run", "job.toml"]);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("nodectl starts")
 }
 
 /// What the workers came to, once the job is done.
@@ -91,7 +109,8 @@ fn outcome(child: Child, job: &Path, workers: u32) -> Vec<serde_json::Value> {
     (0..workers)
         .map(|worker| {
             let path = results.join(worker.to_string()).join("out.json");
-            let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            let text = fs::read_to_string(&path)
+                .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
             serde_json::from_str(&text).expect("JSON")
         })
         .collect()
@@ -99,7 +118,10 @@ fn outcome(child: Child, job: &Path, workers: u32) -> Vec<serde_json::Value> {
 
 fn assert_fits(outcome: &serde_json::Value, tolerance: f64) {
     let near = |value: &serde_json::Value, wanted: f64| {
-        assert!((value.as_f64().expect("a number") - wanted).abs() < tolerance, "{outcome}");
+        assert!(
+            (value.as_f64().expect("a number") - wanted).abs() < tolerance,
+            "{outcome}"
+        );
     };
     (0..5).for_each(|index| near(&outcome["w"][index], index as f64 + 1.0));
     near(&outcome["b"][0], 0.5);
@@ -116,7 +138,11 @@ fn workers_of_one_node_come_to_the_same_and_always_to_the_same() {
         let outcomes = outcome(start(&cluster, 0, &job), &job, 2);
         assert_eq!(outcomes[0], outcomes[1]);
         assert_fits(&outcomes[0], 0.02);
-        assert_eq!(*first.get_or_insert(outcomes[0].clone()), outcomes[0], "bit for bit");
+        assert_eq!(
+            *first.get_or_insert(outcomes[0].clone()),
+            outcomes[0],
+            "bit for bit"
+        );
     }
 }
 
@@ -142,7 +168,10 @@ fn a_script_run_by_hand_trains_alone_and_comes_to_what_one_worker_comes_to() {
     let alone: serde_json::Value = serde_json::from_str(&alone).expect("JSON");
     for index in 0..5 {
         let (a, b) = (served["w"][index].as_f64(), alone["w"][index].as_f64());
-        assert!((a.expect("a number") - b.expect("a number")).abs() < 1e-4, "{served} and {alone}");
+        assert!(
+            (a.expect("a number") - b.expect("a number")).abs() < 1e-4,
+            "{served} and {alone}"
+        );
     }
 }
 
@@ -152,7 +181,10 @@ fn every_mode_and_compression_trains_across_nodes() {
     let cluster = cluster(2, &path);
     let modes = [
         ("bsp", r#""consistency": "bsp""#),
-        ("ssp", r#""consistency": "ssp", "staleness": 2, "clip_norm": 50"#),
+        (
+            "ssp",
+            r#""consistency": "ssp", "staleness": 2, "clip_norm": 50"#,
+        ),
         ("async", r#""consistency": "async", "compression": "f16""#),
         ("int8", r#""compression": "int8", "replicas": 1"#),
         ("topk", r#""compression": "topk", "fraction": 0.5"#),
@@ -178,13 +210,18 @@ fn training_survives_the_death_of_a_node_that_keeps_parameters() {
     );
     let job = job(&cluster, "killed", 3, 1, &options);
     let child = start(&cluster, 0, &job);
-    wait_until(LATER, "all train", || (0..3).all(|worker| clock(marker, worker).is_some_and(|clock| clock > 30)));
+    wait_until(LATER, "all train", || {
+        (0..3).all(|worker| clock(marker, worker).is_some_and(|clock| clock > 30))
+    });
     // Not the one that the user speaks to.
     cluster.kill9(1);
     cluster.wait_members(2);
     let outcomes = outcome(child, &job, 3);
     for outcome in &outcomes {
-        assert_eq!((&outcome["w"], &outcome["step"]), (&outcomes[0]["w"], &outcomes[0]["step"]));
+        assert_eq!(
+            (&outcome["w"], &outcome["step"]),
+            (&outcomes[0]["w"], &outcomes[0]["step"])
+        );
         assert_fits(outcome, 0.02);
     }
 }
@@ -196,20 +233,41 @@ fn clock(marker: &str, worker: u32) -> Option<u64> {
 
 /// A word of what a worker has told: its clock, its process.
 fn told(marker: &str, worker: u32, word: usize) -> Option<u64> {
-    fs::read_to_string(format!("{marker}-{worker}")).ok()?.split_whitespace().nth(word)?.parse().ok()
+    fs::read_to_string(format!("{marker}-{worker}"))
+        .ok()?
+        .split_whitespace()
+        .nth(word)?
+        .parse()
+        .ok()
 }
 
 fn marker(cluster: &Cluster, name: &str) -> String {
-    cluster.dir.path().join(name).to_str().expect("UTF-8").to_string()
+    cluster
+        .dir
+        .path()
+        .join(name)
+        .to_str()
+        .expect("UTF-8")
+        .to_string()
 }
 
 /// Submits a job and returns its id.
 fn submit(cluster: &Cluster, node: usize, job: &Path) -> String {
     let mut command = cluster.command(node);
-    command.current_dir(job.parent().expect("a directory")).args(["run", "--detach", "job.toml"]);
-    let output = command.stdin(Stdio::null()).output().expect("nodectl starts");
+    command
+        .current_dir(job.parent().expect("a directory"))
+        .args(["run", "--detach", "job.toml"]);
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .expect("nodectl starts");
     assert!(output.status.success(), "{}", both(&output));
-    String::from_utf8(output.stdout).expect("UTF-8").split_whitespace().next().expect("an id").to_string()
+    String::from_utf8(output.stdout)
+        .expect("UTF-8")
+        .split_whitespace()
+        .next()
+        .expect("an id")
+        .to_string()
 }
 
 const KEPT: &str = "[checkpoint]\nevery = 20\nkeep = 2\n";
@@ -225,28 +283,57 @@ fn training_goes_on_from_the_newest_checkpoint_when_everything_dies_at_once() {
     let job = job_with(&cluster, "all", 2, 2, &options, KEPT);
     let id = submit(&cluster, 0, &job);
     wait_until(LATER, "a checkpoint is on two nodes", || {
-        checkpoints(&cluster, 0, &id).iter().any(|(step, nodes)| *step >= 40 && nodes.len() == 2)
+        checkpoints(&cluster, 0, &id)
+            .iter()
+            .any(|(step, nodes)| *step >= 40 && nodes.len() == 2)
     });
     let kept = checkpoints(&cluster, 0, &id);
-    assert!(kept.len() <= 3 && kept.iter().all(|(step, _)| step % 20 == 0), "{kept:?}");
+    assert!(
+        kept.len() <= 3 && kept.iter().all(|(step, _)| step % 20 == 0),
+        "{kept:?}"
+    );
     (0..2).for_each(|node| cluster.kill9(node));
     (0..2).for_each(|node| cluster.restart(node));
     cluster.wait_members(2);
     let mut attach = cluster.command(0);
-    attach.current_dir(job.parent().expect("a directory")).args(["attach", &id, "--into", "results"]);
-    let attach = attach.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    attach
+        .current_dir(job.parent().expect("a directory"))
+        .args(["attach", &id, "--into", "results"]);
+    let attach = attach
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
     let outcomes = outcome(attach.expect("nodectl starts"), &job, 2);
     for outcome in &outcomes {
-        assert!(outcome["began"].as_u64().expect("a number") >= 40, "{outcome}");
-        assert_eq!((&outcome["w"], outcome["step"].as_u64()), (&outcomes[0]["w"], Some(400)));
+        assert!(
+            outcome["began"].as_u64().expect("a number") >= 40,
+            "{outcome}"
+        );
+        assert_eq!(
+            (&outcome["w"], outcome["step"].as_u64()),
+            (&outcomes[0]["w"], Some(400))
+        );
         assert_fits(outcome, 0.02);
     }
-    let model = job.parent().expect("a directory").join("results/0/model.safetensors");
+    let model = job
+        .parent()
+        .expect("a directory")
+        .join("results/0/model.safetensors");
     let bytes = fs::read(&model).unwrap_or_else(|error| panic!("{}: {error}", model.display()));
     let model = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
-    assert_eq!(model.tensor("unused").expect("it was registered").shape(), [3, 7]);
-    let (step, on) = checkpoints(&cluster, 0, &id).pop().expect("checkpoints stay");
-    assert_eq!((step, on.len()), (400, 2), "what all came to is kept on both nodes");
+    assert_eq!(
+        model.tensor("unused").expect("it was registered").shape(),
+        [3, 7]
+    );
+    let (step, on) = checkpoints(&cluster, 0, &id)
+        .pop()
+        .expect("checkpoints stay");
+    assert_eq!(
+        (step, on.len()),
+        (400, 2),
+        "what all came to is kept on both nodes"
+    );
 }
 
 #[test]
@@ -259,26 +346,62 @@ fn an_ended_training_is_resumed_and_a_model_is_begun_from() {
     );
     let first = job_with(&cluster, "first", 2, 1, &options, KEPT);
     let id = submit(&cluster, 0, &first);
-    wait_until(LATER, "a checkpoint", || checkpoints(&cluster, 0, &id).iter().any(|(step, _)| *step >= 40));
+    wait_until(LATER, "a checkpoint", || {
+        checkpoints(&cluster, 0, &id)
+            .iter()
+            .any(|(step, _)| *step >= 40)
+    });
     let running = cluster.run(0, &["run", "--resume", &id]);
-    assert!(both(&running).contains("has not ended"), "{}", both(&running));
+    assert!(
+        both(&running).contains("has not ended"),
+        "{}",
+        both(&running)
+    );
     cluster.ok(0, &["cancel", &id]);
-    wait_until(LATER, "it has ended", || cluster.json(0, &["job", &id, "--json"])["phase"] == "cancelled");
-    let newest = checkpoints(&cluster, 0, &id).pop().expect("checkpoints stay").0;
+    wait_until(LATER, "it has ended", || {
+        cluster.json(0, &["job", &id, "--json"])["phase"] == "cancelled"
+    });
+    let newest = checkpoints(&cluster, 0, &id)
+        .pop()
+        .expect("checkpoints stay")
+        .0;
     let results = first.parent().expect("a directory").join("results");
     let mut resume = cluster.command(0);
-    resume.args(["run", "--resume", &id, "--into"]).arg(&results);
-    let resume = resume.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    resume
+        .args(["run", "--resume", &id, "--into"])
+        .arg(&results);
+    let resume = resume
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
     let outcomes = outcome(resume.expect("nodectl starts"), &first, 2);
     for outcome in &outcomes {
-        assert_eq!((outcome["began"].as_u64(), outcome["step"].as_u64()), (Some(newest), Some(300)));
+        assert_eq!(
+            (outcome["began"].as_u64(), outcome["step"].as_u64()),
+            (Some(newest), Some(300))
+        );
         assert_eq!(outcome["w"], outcomes[0]["w"]);
         assert_fits(outcome, 0.02);
     }
-    let job = job_with(&cluster, "second", 1, 1, r#"{"steps": 1}"#, "init_from = \"model.safetensors\"\n");
-    fs::copy(results.join("0/model.safetensors"), job.with_file_name("model.safetensors")).expect("copied");
+    let job = job_with(
+        &cluster,
+        "second",
+        1,
+        1,
+        r#"{"steps": 1}"#,
+        "init_from = \"model.safetensors\"\n",
+    );
+    fs::copy(
+        results.join("0/model.safetensors"),
+        job.with_file_name("model.safetensors"),
+    )
+    .expect("copied");
     let begun = outcome(start(&cluster, 0, &job), &job, 1).remove(0);
-    assert_eq!((&begun["first"], begun["began"].as_u64()), (&outcomes[0]["w"], Some(0)));
+    assert_eq!(
+        (&begun["first"], begun["began"].as_u64()),
+        (&outcomes[0]["w"], Some(0))
+    );
 }
 
 /// No worker runs on the server's node: what it keeps came from the other's disk.
@@ -287,16 +410,27 @@ fn servers_of_their_own_go_on_from_another_jobs_checkpoint() {
     let Some(path) = python_path() else { return };
     let mut cluster = cluster(1, &path);
     let marker = marker(&cluster, "clock");
-    let options = r#""steps": 300, "optimizer": "adam", "rate": 0.1, "block_bytes": 64, "replicas": 1"#;
+    let options =
+        r#""steps": 300, "optimizer": "adam", "rate": 0.1, "block_bytes": 64, "replicas": 1"#;
     let slow = format!(r#"{{{options}, "pause": 0.02, "marker": "{marker}"}}"#);
     let id = submit(&cluster, 0, &job_with(&cluster, "first", 2, 1, &slow, KEPT));
-    wait_until(LATER, "a checkpoint", || checkpoints(&cluster, 0, &id).iter().any(|(step, _)| *step >= 40));
+    wait_until(LATER, "a checkpoint", || {
+        checkpoints(&cluster, 0, &id)
+            .iter()
+            .any(|(step, _)| *step >= 40)
+    });
     cluster.ok(0, &["cancel", &id]);
     let shown = || cluster.json(0, &["job", &id, "--json"]);
     wait_until(LATER, "it has ended", || shown()["phase"] == "cancelled");
-    let newest =
-        shown()["training"]["checkpoints"].as_array().and_then(|files| files.last()).expect("they stay").clone();
-    let server = cluster.add(&[("NODECTL_NODE__LABELS__PARAMETER_SERVERS", "1"), ("NODECTL_NODE__CORES", "1")]);
+    let newest = shown()["training"]["checkpoints"]
+        .as_array()
+        .and_then(|files| files.last())
+        .expect("they stay")
+        .clone();
+    let server = cluster.add(&[
+        ("NODECTL_NODE__LABELS__PARAMETER_SERVERS", "1"),
+        ("NODECTL_NODE__CORES", "1"),
+    ]);
     cluster.wait_members(2);
     let more = "resume_from = \"begun.safetensors\"\nwhere = \"cores >= 2\"\n";
     let second = job_with(&cluster, "second", 2, 1, &format!("{{{options}}}"), more);
@@ -304,15 +438,27 @@ fn servers_of_their_own_go_on_from_another_jobs_checkpoint() {
     fs::copy(newest["path"].as_str().expect("a path"), begun).expect("copied");
     let outcomes = outcome(start(&cluster, 0, &second), &second, 2);
     for outcome in &outcomes {
-        assert_eq!((&outcome["began"], outcome["step"].as_u64()), (&newest["step"], Some(300)));
+        assert_eq!(
+            (&outcome["began"], outcome["step"].as_u64()),
+            (&newest["step"], Some(300))
+        );
         assert_eq!(outcome["w"], outcomes[0]["w"]);
         assert_fits(outcome, 0.02);
     }
     let (servers, workers) = (cluster.log(server), cluster.log(0));
-    assert!(servers.contains("serves the parameters of job"), "{servers}");
-    let keeps =
-        |log: &str, blocks| log.contains(&format!("2 workers train on 2 nodes; this one keeps {blocks} blocks"));
-    assert!(keeps(&servers, 4) && keeps(&workers, 0), "{servers}\n{workers}");
+    assert!(
+        servers.contains("serves the parameters of job"),
+        "{servers}"
+    );
+    let keeps = |log: &str, blocks| {
+        log.contains(&format!(
+            "2 workers train on 2 nodes; this one keeps {blocks} blocks"
+        ))
+    };
+    assert!(
+        keeps(&servers, 4) && keeps(&workers, 0),
+        "{servers}\n{workers}"
+    );
 }
 
 #[test]
@@ -320,20 +466,29 @@ fn a_worker_that_hangs_is_shown_as_slow_and_another_takes_its_place() {
     let Some(path) = python_path() else { return };
     let cluster = cluster(1, &path);
     let marker = marker(&cluster, "clock");
-    let options = format!(r#"{{"steps": 60, "pause": 0.02, "marker": "{marker}", "rate": 0.05, "block_bytes": 64}}"#);
+    let options = format!(
+        r#"{{"steps": 60, "pause": 0.02, "marker": "{marker}", "rate": 0.05, "block_bytes": 64}}"#
+    );
     let job = job_with(&cluster, "hangs", 2, 1, &options, "");
     let child = start(&cluster, 0, &job);
-    wait_until(LATER, "both train", || (0..2).all(|worker| clock(&marker, worker).is_some_and(|clock| clock > 10)));
+    wait_until(LATER, "both train", || {
+        (0..2).all(|worker| clock(&marker, worker).is_some_and(|clock| clock > 10))
+    });
     let pid = told(&marker, 1, 1).expect("it told its process") as i32;
     let pid = rustix::process::Pid::from_raw(pid).expect("a process");
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("it runs");
     wait_until(LATER, "it is shown as slow", || {
         let shown = cluster.json(0, &["job", "last", "--json"]);
-        shown["training"]["late"].as_array().is_some_and(|late| late.iter().any(|late| late["worker"] == 1))
+        shown["training"]["late"]
+            .as_array()
+            .is_some_and(|late| late.iter().any(|late| late["worker"] == 1))
     });
     let outcomes = outcome(child, &job, 2);
     assert_eq!(outcomes[0]["w"], outcomes[1]["w"]);
-    assert!(outcomes[1]["began"].as_u64().expect("a number") > 10, "the others' values are not lost: {outcomes:?}");
+    assert!(
+        outcomes[1]["began"].as_u64().expect("a number") > 10,
+        "the others' values are not lost: {outcomes:?}"
+    );
 }
 
 #[test]
@@ -346,10 +501,17 @@ fn too_little_memory_for_the_parameters_is_told_before_training() {
     let script = job.with_file_name("train.py");
     let large = SCRIPT.replace("np.zeros((3, 7))", "np.zeros((4096, 4096), \"f4\")");
     fs::write(script, large).expect("writable");
-    let output = start(&cluster, 0, &job).wait_with_output().expect("our child");
+    let output = start(&cluster, 0, &job)
+        .wait_with_output()
+        .expect("our child");
     let log = cluster.run(0, &["logs", "last", "0", "--stderr"]);
     assert!(!output.status.success());
-    assert!(both(&log).contains("`memory` is 200"), "{}\n{}", both(&output), both(&log));
+    assert!(
+        both(&log).contains("`memory` is 200"),
+        "{}\n{}",
+        both(&output),
+        both(&log)
+    );
 }
 
 /// A dense layer whose gradients go as factors beside one whose gradients go whole: both come to the same.
@@ -389,12 +551,18 @@ fn gradients_as_factors_come_to_what_whole_ones_come_to() {
     let outcomes = outcome(start(&cluster, 0, &job), &job, 2);
     assert_eq!(outcomes[0]["w"], outcomes[1]["w"]);
     assert!(
-        outcomes[0]["difference"].as_f64().is_some_and(|difference| difference < 1e-5),
+        outcomes[0]["difference"]
+            .as_f64()
+            .is_some_and(|difference| difference < 1e-5),
         "{}",
         outcomes[0]["difference"]
     );
     let told = cluster.ok(0, &["logs", "last", "0"]);
-    assert!(told.contains("use `push_factors`") && told.contains("factors of 40 samples take more room"), "{told}");
+    assert!(
+        told.contains("use `push_factors`")
+            && told.contains("factors of 40 samples take more room"),
+        "{told}"
+    );
 }
 
 /// Fits y = x·w + b with JAX.
@@ -422,7 +590,9 @@ with ParameterServer.connect(**options) as server:
 
 #[test]
 fn workers_share_a_tree_of_jax() {
-    let Some(path) = python_path_with("jax") else { return };
+    let Some(path) = python_path_with("jax") else {
+        return;
+    };
     let cluster = cluster(1, &path);
     let job = job(&cluster, "jax", 2, 1, r#"{"steps": 150, "rate": 0.05}"#);
     fs::write(job.with_file_name("train.py"), JAX_SCRIPT).expect("writable");
@@ -476,30 +646,47 @@ with ParameterServer.connect(optimizer="momentum", rate=0.05, use_sfb=use_sfb) a
 
 #[test]
 fn models_of_pytorch_send_factors_of_their_dense_layers() {
-    let Some(path) = python_path_with("torch") else { return };
+    let Some(path) = python_path_with("torch") else {
+        return;
+    };
     let cluster = cluster(2, &path);
     let weights = [true, false].map(|use_sfb| {
-        let job = job(&cluster, &format!("sfb-{use_sfb}"), 2, 2, &format!("{{\"use_sfb\": {use_sfb}}}"));
+        let job = job(
+            &cluster,
+            &format!("sfb-{use_sfb}"),
+            2,
+            2,
+            &format!("{{\"use_sfb\": {use_sfb}}}"),
+        );
         fs::write(job.with_file_name("train.py"), SFB_SCRIPT).expect("writable");
         let outcomes = outcome(start(&cluster, 0, &job), &job, 2);
         assert_eq!(outcomes[0], outcomes[1]);
         serde_json::from_value::<Vec<f64>>(outcomes[0]["w"].clone()).expect("numbers")
     });
     let differs = |(a, b): (&f64, &f64)| (a - b).abs() > 1e-4;
-    assert!(!weights[0].iter().zip(&weights[1]).any(differs), "{weights:?}");
+    assert!(
+        !weights[0].iter().zip(&weights[1]).any(differs),
+        "{weights:?}"
+    );
 }
 
 #[test]
 fn the_example_with_pytorch_learns_the_digits() {
-    let Some(path) = python_path_with("torch") else { return };
+    let Some(path) = python_path_with("torch") else {
+        return;
+    };
     let cluster = cluster(2, &path);
-    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/python/examples/train_torch.toml");
+    let example =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/python/examples/train_torch.toml");
     let into = cluster.dir.path().join("out");
     let (code, output) = run_to_end(&cluster, 0, &example, &into);
     assert_eq!(code, Some(0), "{output}");
     let results = read_results(&into);
     for (worker, result) in &results {
-        assert!(result["value"]["validation_accuracy"].as_f64() >= Some(0.97), "{result}");
+        assert!(
+            result["value"]["validation_accuracy"].as_f64() >= Some(0.97),
+            "{result}"
+        );
         assert!(into.join(worker.to_string()).join("model.pt").is_file());
     }
     assert_eq!(results.len(), 2);
@@ -507,7 +694,9 @@ fn the_example_with_pytorch_learns_the_digits() {
 
 #[test]
 fn models_of_pytorch_take_steps_by_themselves_and_outer_ones_together() {
-    let Some(path) = python_path_with("torch") else { return };
+    let Some(path) = python_path_with("torch") else {
+        return;
+    };
     let cluster = cluster(2, &path);
     let job = job(&cluster, "local", 2, 2, "{}");
     fs::write(job.with_file_name("train.py"), LOCAL_SCRIPT).expect("writable");

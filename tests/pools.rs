@@ -19,10 +19,13 @@ struct Client {
 impl Client {
     /// Sends the request; gives the answer's head.
     fn request(cluster: &Cluster, node: usize, headers: &str) -> (Self, String) {
-        let mut stream = UnixStream::connect(cluster.data_dir(node).join("api.sock")).expect("the node answers");
+        let mut stream =
+            UnixStream::connect(cluster.data_dir(node).join("api.sock")).expect("the node answers");
         stream.set_read_timeout(Some(SOON)).expect("a socket");
         let request = format!("POST /v1/pools HTTP/1.1\r\nHost: nodectl\r\n{headers}\r\n");
-        stream.write_all(request.as_bytes()).expect("the node reads");
+        stream
+            .write_all(request.as_bytes())
+            .expect("the node reads");
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             let mut byte = [0];
@@ -34,10 +37,16 @@ impl Client {
 
     /// Asks for a pool.
     fn open(cluster: &Cluster, node: usize, options: &str) -> Self {
-        let (mut client, head) =
-            Self::request(cluster, node, "Connection: Upgrade\r\nUpgrade: nodectl-pool/1\r\nContent-Length: 0\r\n");
+        let (mut client, head) = Self::request(
+            cluster,
+            node,
+            "Connection: Upgrade\r\nUpgrade: nodectl-pool/1\r\nContent-Length: 0\r\n",
+        );
         assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
-        client.send(Kind::Open, format!("{{\"name\": \"p\"{options}}}").as_bytes());
+        client.send(
+            Kind::Open,
+            format!("{{\"name\": \"p\"{options}}}").as_bytes(),
+        );
         client.send(Kind::Init, b"{\"mode\": \"pool\"}\n");
         client
     }
@@ -60,7 +69,9 @@ impl Client {
 
     fn until(&mut self, kind: Kind) -> String {
         loop {
-            let (found, text) = self.next().unwrap_or_else(|| panic!("the stream ended before {kind:?}"));
+            let (found, text) = self
+                .next()
+                .unwrap_or_else(|| panic!("the stream ended before {kind:?}"));
             if found == kind {
                 return text;
             }
@@ -92,7 +103,10 @@ fn a_pool_that_no_node_can_serve_is_refused_with_the_reason() {
     let cluster = Cluster::of(1);
     let mut client = Client::open(&cluster, 0, r#", "where": "cores > 100000""#);
     let told = client.until(Kind::Error);
-    assert!(told.contains("no node satisfies `where = \"cores > 100000\"`"), "{told}");
+    assert!(
+        told.contains("no node satisfies `where = \"cores > 100000\"`"),
+        "{told}"
+    );
     assert_eq!(client.next(), None);
 }
 
@@ -100,23 +114,33 @@ fn a_pool_that_no_node_can_serve_is_refused_with_the_reason() {
 fn a_pool_is_listed_as_one_and_ends_with_its_client() {
     let cluster = Cluster::of(2);
     let mut client = Client::open(&cluster, 0, &silent_worker(&cluster));
-    let opened: serde_json::Value = serde_json::from_str(&client.until(Kind::Opened)).expect("JSON");
+    let opened: serde_json::Value =
+        serde_json::from_str(&client.until(Kind::Opened)).expect("JSON");
     let job = common::cluster::text(&opened["job"]);
     let line = cluster.json(1, &["job", &job, "--json"]);
     assert!(line["workers"].is_u64() && line["tasks"] == 1, "{line}");
-    assert!(cluster.ok(1, &["jobs"]).contains(" pool"), "{}", cluster.ok(1, &["jobs"]));
+    assert!(
+        cluster.ok(1, &["jobs"]).contains(" pool"),
+        "{}",
+        cluster.ok(1, &["jobs"])
+    );
     drop(client);
-    wait_for(SOON, "the pool's job ends with its client", || (phase(&cluster, &job) == "cancelled").then_some(()));
+    wait_for(SOON, "the pool's job ends with its client", || {
+        (phase(&cluster, &job) == "cancelled").then_some(())
+    });
 }
 
 #[test]
 fn a_pool_ends_when_the_node_that_serves_it_is_killed() {
     let mut cluster = Cluster::of(3);
     let mut client = Client::open(&cluster, 2, &silent_worker(&cluster));
-    let opened: serde_json::Value = serde_json::from_str(&client.until(Kind::Opened)).expect("JSON");
+    let opened: serde_json::Value =
+        serde_json::from_str(&client.until(Kind::Opened)).expect("JSON");
     let job = common::cluster::text(&opened["job"]);
     cluster.kill9(2);
-    wait_for(SOON, "its coordinator cancels the job", || (phase(&cluster, &job) == "cancelled").then_some(()));
+    wait_for(SOON, "its coordinator cancels the job", || {
+        (phase(&cluster, &job) == "cancelled").then_some(())
+    });
 }
 
 /// Whoever stands still is taken for dead. A client whose stream just ends opens its pool again, an error would end its program.
@@ -124,12 +148,17 @@ fn a_pool_ends_when_the_node_that_serves_it_is_killed() {
 fn a_node_that_was_taken_for_dead_sends_its_client_away_without_an_error() {
     let cluster = Cluster::of(3);
     let mut client = Client::open(&cluster, 2, &silent_worker(&cluster));
-    let opened: serde_json::Value = serde_json::from_str(&client.until(Kind::Opened)).expect("JSON");
+    let opened: serde_json::Value =
+        serde_json::from_str(&client.until(Kind::Opened)).expect("JSON");
     let job = common::cluster::text(&opened["job"]);
     let host = Pid::from_raw(cluster.pid(2) as i32).expect("a pid");
     kill_process(host, Signal::STOP).expect("ours");
-    wait_for(LATER, "another node cancels the job", || (phase(&cluster, &job) == "cancelled").then_some(()));
+    wait_for(LATER, "another node cancels the job", || {
+        (phase(&cluster, &job) == "cancelled").then_some(())
+    });
     kill_process(host, Signal::CONT).expect("ours");
-    let told: Vec<_> = std::iter::from_fn(|| client.next()).filter(|(kind, _)| *kind == Kind::Error).collect();
+    let told: Vec<_> = std::iter::from_fn(|| client.next())
+        .filter(|(kind, _)| *kind == Kind::Error)
+        .collect();
     assert_eq!(told, []);
 }

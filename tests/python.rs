@@ -23,16 +23,27 @@ fn python(arguments: &[&str]) -> Option<Command> {
     let installed = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../python");
     let path: OsString = std::env::join_paths([&package, &installed]).expect("no colons in it");
     let mut found = Command::new("python3");
-    let code = "import sys, cloudpickle; sys.version_info >= (3, 9) or sys.exit(1); print(sys.executable)";
-    let found = found.args(["-c", code]).env("PYTHONPATH", &path).output().ok().filter(|found| found.status.success());
+    let code =
+        "import sys, cloudpickle; sys.version_info >= (3, 9) or sys.exit(1); print(sys.executable)";
+    let found = found
+        .args(["-c", code])
+        .env("PYTHONPATH", &path)
+        .output()
+        .ok()
+        .filter(|found| found.status.success());
     let Some(found) = found else {
         println!("SKIPPED: no python3 of version 3.9 or later with cloudpickle");
         return None;
     };
     let python = String::from_utf8_lossy(&found.stdout).trim().to_string();
     let mut command = Command::new(&python);
-    command.args(arguments).current_dir(package).env("PYTHONPATH", path);
-    command.env("NODECTL", env!("CARGO_BIN_EXE_nodectl")).env("NODECTL_PYTHON", python);
+    command
+        .args(arguments)
+        .current_dir(package)
+        .env("PYTHONPATH", path);
+    command
+        .env("NODECTL", env!("CARGO_BIN_EXE_nodectl"))
+        .env("NODECTL_PYTHON", python);
     command.env("PYTHONDONTWRITEBYTECODE", "1");
     Some(command)
 }
@@ -42,7 +53,9 @@ fn check(mut command: Command) {
     let output = command.output().expect("python3 starts");
     let text = both(&output);
     assert!(output.status.success(), "{text}");
-    text.lines().filter_map(|line| Some(&line[line.find("SKIPPED:")?..])).for_each(|line| println!("{line}"));
+    text.lines()
+        .filter_map(|line| Some(&line[line.find("SKIPPED:")?..]))
+        .for_each(|line| println!("{line}"));
 }
 
 #[test]
@@ -61,7 +74,9 @@ fn programs_work_where_there_is_no_node_and_leave_none_behind() {
 
 #[test]
 fn programs_use_the_whole_cluster() {
-    let Some(mut command) = unittest("tests.test_cluster") else { return };
+    let Some(mut command) = unittest("tests.test_cluster") else {
+        return;
+    };
     let cluster = cluster_of_three();
     use_node_0(&mut command, &cluster);
     check(command);
@@ -76,7 +91,9 @@ fn kernels_run_where_there_is_no_node() {
 
 #[test]
 fn kernels_run_over_the_cluster() {
-    let Some(mut command) = unittest("tests.test_kernel") else { return };
+    let Some(mut command) = unittest("tests.test_kernel") else {
+        return;
+    };
     let cluster = cluster_of_three();
     use_node_0(&mut command, &cluster);
     check(command);
@@ -85,7 +102,9 @@ fn kernels_run_over_the_cluster() {
 #[test]
 fn no_result_is_missing_when_a_worker_s_node_dies() {
     let mut cluster = cluster_of_three();
-    let Some(mut survivor) = Survivor::start(&cluster) else { return };
+    let Some(mut survivor) = Survivor::start(&cluster) else {
+        return;
+    };
     survivor.wait_until_under_way();
     cluster.kill9(1);
     survivor.wait_until_under_way();
@@ -96,7 +115,9 @@ fn no_result_is_missing_when_a_worker_s_node_dies() {
 #[test]
 fn no_result_is_missing_when_the_program_s_own_node_dies() {
     let mut cluster = cluster_of_three();
-    let Some(mut survivor) = Survivor::start(&cluster) else { return };
+    let Some(mut survivor) = Survivor::start(&cluster) else {
+        return;
+    };
     survivor.wait_until_under_way();
     // Whoever keeps the node starts it again.
     cluster.kill9(0);
@@ -119,10 +140,14 @@ fn cluster_of_three() -> Cluster {
 /// The program finds node 0; nodes that it starts have the cluster's settings.
 fn use_node_0(command: &mut Command, cluster: &Cluster) {
     let settings = cluster.command(0);
-    let settings = settings.get_envs().filter(|(name, _)| name.to_string_lossy().starts_with("NODECTL_"));
+    let settings = settings
+        .get_envs()
+        .filter(|(name, _)| name.to_string_lossy().starts_with("NODECTL_"));
     command.envs(settings.filter_map(|(name, value)| Some((name, value?))));
     let secret = fs::read_to_string(cluster.dir.path().join("secret")).expect("the cluster's");
-    command.env("NODECTL_NODE__DATA_DIR", cluster.data_dir(0)).env("SURVIVOR_SECRET", secret.trim());
+    command
+        .env("NODECTL_NODE__DATA_DIR", cluster.data_dir(0))
+        .env("SURVIVOR_SECRET", secret.trim());
 }
 
 /// A program that maps 500 tasks at node 0 of a cluster.
@@ -135,7 +160,10 @@ impl Survivor {
     fn start(cluster: &Cluster) -> Option<Self> {
         let mut command = python(&["-m", "tests.survivor"])?;
         use_node_0(&mut command, cluster);
-        let mut process = command.stdout(Stdio::piped()).spawn().expect("python3 starts");
+        let mut process = command
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3 starts");
         let lines = BufReader::new(process.stdout.take().expect("piped")).lines();
         Some(Self { process, lines })
     }

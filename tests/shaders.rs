@@ -12,7 +12,11 @@ fn each_shader_is_what_its_source_compiles_to() {
     let update = std::env::var_os("UPDATE_SHADERS").is_some();
     let mut problems = Vec::new();
     for source in with_extension("wgsl") {
-        let name = source.file_name().expect("it was listed").to_string_lossy().into_owned();
+        let name = source
+            .file_name()
+            .expect("it was listed")
+            .to_string_lossy()
+            .into_owned();
         let compiled = source.with_extension("spv");
         match shader_source(&shaders(), &name).and_then(|text| compile(&name, &text)) {
             Err(message) => problems.push(message),
@@ -22,8 +26,9 @@ fn each_shader_is_what_its_source_compiles_to() {
                     fs::write(&compiled, &bytes).expect("shaders/ is writable");
                 }
                 if fs::read(&compiled).ok() != Some(bytes) {
-                    problems
-                        .push(format!("{name}: its .spv differs; hint: UPDATE_SHADERS=1 cargo test --test shaders"));
+                    problems.push(format!(
+                        "{name}: its .spv differs; hint: UPDATE_SHADERS=1 cargo test --test shaders"
+                    ));
                 }
             }
         }
@@ -33,8 +38,10 @@ fn each_shader_is_what_its_source_compiles_to() {
 
 #[test]
 fn each_compiled_shader_has_a_source() {
-    let orphans: Vec<PathBuf> =
-        with_extension("spv").into_iter().filter(|path| !path.with_extension("wgsl").exists()).collect();
+    let orphans: Vec<PathBuf> = with_extension("spv")
+        .into_iter()
+        .filter(|path| !path.with_extension("wgsl").exists())
+        .collect();
     assert!(orphans.is_empty(), "without source: {orphans:?}");
 }
 
@@ -45,8 +52,13 @@ fn shaders() -> PathBuf {
 fn with_extension(extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(shaders()).expect("shaders/ is there");
     let paths = entries.map(|entry| entry.expect("a readable folder").path());
-    let mut found: Vec<PathBuf> = paths.filter(|path| path.extension().is_some_and(|has| has == extension)).collect();
+    let mut found: Vec<PathBuf> = paths
+        .filter(|path| path.extension().is_some_and(|has| has == extension))
+        .collect();
     found.sort();
-    assert!(extension != "wgsl" || !found.is_empty(), "no shaders were found");
+    assert!(
+        extension != "wgsl" || !found.is_empty(),
+        "no shaders were found"
+    );
     found
 }

@@ -21,7 +21,9 @@ fn start(cluster: &Cluster, job: &Path, into: &Path, more: &[&str]) -> Child {
     let said = File::create(into.with_extension("said")).expect("writable");
     let mut run = cluster.command(0);
     run.arg("run").arg(job).arg("--into").arg(into).args(more);
-    run.stdin(Stdio::null()).stdout(said.try_clone().expect("a file")).stderr(said);
+    run.stdin(Stdio::null())
+        .stdout(said.try_clone().expect("a file"))
+        .stderr(said);
     run.spawn().expect("nodectl starts")
 }
 
@@ -38,15 +40,22 @@ fn two_runs_without_a_node_lose_nothing() {
         CountedJob::new(&cluster, name, 8, script, "")
     });
     let into = ["short", "long"].map(|name| cluster.dir.path().join(format!("{name}.out")));
-    let mut runs: Vec<Child> =
-        jobs.iter().zip(&into).map(|(job, into)| start(&cluster, &job.file, into, &[])).collect();
+    let mut runs: Vec<Child> = jobs
+        .iter()
+        .zip(&into)
+        .map(|(job, into)| start(&cluster, &job.file, into, &[]))
+        .collect();
     for (run, into) in runs.iter_mut().zip(&into) {
         let status = wait_for(SOON * 2, "run ends", || run.try_wait().expect("our child"));
         assert_eq!(status.code(), Some(0), "{}", said(into));
         assert_all_squares(&read_results(into), 8);
     }
     for job in &jobs {
-        assert!(job.executions().values().all(|count| *count == 1), "{:?}", job.executions());
+        assert!(
+            job.executions().values().all(|count| *count == 1),
+            "{:?}",
+            job.executions()
+        );
     }
 }
 
@@ -62,22 +71,53 @@ fn what_a_killed_run_left_waits_until_somebody_asks_for_it() {
     let begun = old.executions();
     let new = CountedJob::new(&cluster, "new", 3, "sleep 0.5", "");
     let mut run = start(&cluster, &new.file, &into[1], &[]);
-    let status = wait_for(SOON * 2, "the next run ends", || run.try_wait().expect("our child"));
+    let status = wait_for(SOON * 2, "the next run ends", || {
+        run.try_wait().expect("our child")
+    });
     assert_eq!(status.code(), Some(0), "{}", said(&into[1]));
-    assert_eq!(old.executions(), begun, "nothing of the old job ran inside the new run");
-    assert!(said(&into[1]).contains("left unfinished") && said(&into[1]).contains("nodectl attach"));
+    assert_eq!(
+        old.executions(),
+        begun,
+        "nothing of the old job ran inside the new run"
+    );
+    assert!(
+        said(&into[1]).contains("left unfinished") && said(&into[1]).contains("nodectl attach")
+    );
     let listed = cluster.json(0, &["jobs", "--json"]);
-    let aside: Vec<_> = listed.as_array().expect("a list").iter().filter(|job| job["aside"] == true).collect();
-    assert_eq!((listed.as_array().map(Vec::len), aside.len()), (Some(2), 1), "{listed}");
+    let aside: Vec<_> = listed
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter(|job| job["aside"] == true)
+        .collect();
+    assert_eq!(
+        (listed.as_array().map(Vec::len), aside.len()),
+        (Some(2), 1),
+        "{listed}"
+    );
     let rest = into[2].to_str().expect("UTF-8");
     let attached = cluster.run(0, &["attach", "old", "--into", rest]);
     assert_eq!(attached.status.code(), Some(0), "{}", both(&attached));
     assert_all_squares(&read_results(&into[2]), 6);
     // What was looked at without a node is still there.
-    assert_eq!(cluster.ok(0, &["results", "new", "--quiet"]).lines().count(), 3);
+    assert_eq!(
+        cluster
+            .ok(0, &["results", "new", "--quiet"])
+            .lines()
+            .count(),
+        3
+    );
     let removed = cluster.run(0, &["remove", "--ended"]);
-    assert!(both(&removed).contains("2 jobs are forgotten"), "{}", both(&removed));
-    assert_eq!(cluster.run(0, &["jobs"]).status.code(), Some(3), "no node, and nothing left to look at");
+    assert!(
+        both(&removed).contains("2 jobs are forgotten"),
+        "{}",
+        both(&removed)
+    );
+    assert_eq!(
+        cluster.run(0, &["jobs"]).status.code(),
+        Some(3),
+        "no node, and nothing left to look at"
+    );
 }
 
 #[test]
@@ -86,13 +126,22 @@ fn a_submission_with_the_same_key_is_the_same_job() {
     let job = CountedJob::new(&cluster, "squares", 4, "true", "");
     let file = job.file.to_str().expect("UTF-8");
     let submit = |number: usize, key: &str| {
-        cluster.ok(number, &["run", file, "--detach", "--quiet", "--key", key]).trim().to_string()
+        cluster
+            .ok(number, &["run", file, "--detach", "--quiet", "--key", key])
+            .trim()
+            .to_string()
     };
     let first = submit(0, "today");
     cluster.wait_end(0, &first);
     assert_eq!(submit(1, "today"), first, "through another node");
     assert_ne!(submit(0, "tomorrow"), first);
-    assert_eq!(cluster.json(0, &["jobs", "--json"]).as_array().map(Vec::len), Some(2));
+    assert_eq!(
+        cluster
+            .json(0, &["jobs", "--json"])
+            .as_array()
+            .map(Vec::len),
+        Some(2)
+    );
 }
 
 #[test]
@@ -101,18 +150,31 @@ fn removed_jobs_are_forgotten_by_all_and_others_are_not_removed() {
     let job = CountedJob::new(&cluster, "squares", 4, "true", "");
     let id = cluster.submit(0, &job.file);
     cluster.wait_end(0, &id);
-    let nap = write_job(cluster.dir.path(), "nap", "name = \"nap\"\ncommand = [\"sleep\", \"1000\"]\n");
+    let nap = write_job(
+        cluster.dir.path(),
+        "nap",
+        "name = \"nap\"\ncommand = [\"sleep\", \"1000\"]\n",
+    );
     let running = cluster.submit(1, &nap);
     let refused = cluster.run(0, &["remove", &running]);
     assert_eq!(refused.status.code(), Some(2), "{}", both(&refused));
-    assert!(both(&refused).contains("has not ended"), "{}", both(&refused));
+    assert!(
+        both(&refused).contains("has not ended"),
+        "{}",
+        both(&refused)
+    );
     cluster.ok(0, &["remove", "--ended"]);
     for number in 0..2 {
         wait_until(SOON, "the job is forgotten", || {
             let jobs = cluster.json(number, &["jobs", "--json"]);
-            jobs.as_array().is_some_and(|jobs| jobs.len() == 1 && jobs[0]["id"] == running.as_str())
+            jobs.as_array()
+                .is_some_and(|jobs| jobs.len() == 1 && jobs[0]["id"] == running.as_str())
         });
-        let journal = cluster.data_dir(number).join("jobs").join(&id).join("journal");
+        let journal = cluster
+            .data_dir(number)
+            .join("jobs")
+            .join(&id)
+            .join("journal");
         wait_until(SOON, "its journal is gone", || !journal.exists());
     }
     cluster.ok(0, &["cancel", &running]);
@@ -137,8 +199,16 @@ fn what_nobody_can_read_ends_no_command() {
     let job = CountedJob::new(&cluster, "squares", 3, "true", "");
     let into = cluster.dir.path().join("out");
     let mut run = cluster.command(0);
-    run.arg("run").arg(&job.file).arg("--into").arg(&into).stdin(Stdio::null()).stdout(Stdio::null());
-    let full = File::options().write(true).open("/dev/full").expect("every Linux has it");
+    run.arg("run")
+        .arg(&job.file)
+        .arg("--into")
+        .arg(&into)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    let full = File::options()
+        .write(true)
+        .open("/dev/full")
+        .expect("every Linux has it");
     let mut run = run.stderr(full).spawn().expect("nodectl starts");
     let status = wait_for(SOON, "run ends", || run.try_wait().expect("our child"));
     assert_eq!(status.code(), Some(0));

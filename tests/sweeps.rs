@@ -18,52 +18,100 @@ fn until(gate: &Path) -> String {
 }
 
 fn states(cluster: &Cluster, number: usize, job: &str, state: &str) -> Vec<u64> {
-    let output = cluster.run(number, &["job", job, &format!("--tasks={state}"), "--quiet"]);
-    String::from_utf8_lossy(&output.stdout).lines().map(|line| line.parse().expect("a task")).collect()
+    let output = cluster.run(
+        number,
+        &["job", job, &format!("--tasks={state}"), "--quiet"],
+    );
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(|line| line.parse().expect("a task"))
+        .collect()
 }
 
 #[test]
 fn a_cancelled_task_stays_so_when_its_coordinator_dies() {
     let mut cluster = Cluster::of(3);
     let gate = cluster.dir.path().join("gate");
-    let job = CountedJob::new(&cluster, "squares", 4, &until(&gate), "resources = { cpus = 0.1 }");
+    let job = CountedJob::new(
+        &cluster,
+        "squares",
+        4,
+        &until(&gate),
+        "resources = { cpus = 0.1 }",
+    );
     let id = cluster.submit(0, &job.file);
-    wait_until(SOON, "all tasks run", || states(&cluster, 0, &id, "running").len() == 4);
+    wait_until(SOON, "all tasks run", || {
+        states(&cluster, 0, &id, "running").len() == 4
+    });
     let told = cluster.run(0, &["cancel", &id, "1", "3"]);
-    assert!(told.status.success() && both(&told).contains("tasks 1, 3"), "{}", both(&told));
-    assert_eq!(states(&cluster, 0, &id, "cancelled"), [1, 3], "it was told when it was durable");
+    assert!(
+        told.status.success() && both(&told).contains("tasks 1, 3"),
+        "{}",
+        both(&told)
+    );
+    assert_eq!(
+        states(&cluster, 0, &id, "cancelled"),
+        [1, 3],
+        "it was told when it was durable"
+    );
     let holder = cluster.coordinator(0, &id).expect("a running job has one");
     cluster.kill9(holder);
     let survivor = (holder + 1) % 3;
     wait_until(SOON, "another one coordinates", || {
-        cluster.coordinator(survivor, &id).is_some_and(|node| node != holder)
+        cluster
+            .coordinator(survivor, &id)
+            .is_some_and(|node| node != holder)
     });
     assert_eq!(states(&cluster, survivor, &id, "cancelled"), [1, 3]);
     fs::write(&gate, "").expect("writable");
     assert_eq!(cluster.wait_end(survivor, &id), "done");
     let results = cluster.results(survivor, &id);
-    let statuses: Vec<_> = results.values().map(|result| text(&result["status"])).collect();
+    let statuses: Vec<_> = results
+        .values()
+        .map(|result| text(&result["status"]))
+        .collect();
     assert_eq!(statuses, ["done", "cancelled", "done", "cancelled"]);
     let counts = cluster.json(survivor, &["job", &id, "--json"]);
-    assert_eq!([&counts["done"], &counts["failed"], &counts["stopped"]], [&json!(2), &json!(0), &json!(2)]);
+    assert_eq!(
+        [&counts["done"], &counts["failed"], &counts["stopped"]],
+        [&json!(2), &json!(0), &json!(2)]
+    );
     cluster.ok(survivor, &["retry", &id, "--failed"]);
-    assert_eq!(cluster.phase(survivor, &id).as_deref(), Some("done"), "cancelled is final");
+    assert_eq!(
+        cluster.phase(survivor, &id).as_deref(),
+        Some("done"),
+        "cancelled is final"
+    );
 }
 
 #[test]
 fn a_cancelled_task_gets_sigterm_then_sigkill() {
     let cluster = Cluster::of(1);
     let (mark, note) = (unique(), cluster.dir.path().join("note"));
-    let script = format!("trap 'echo asked >> {}' TERM; while :; do sleep 0.05; done", note.display());
-    let text = format!("name = \"deaf\"\ngrace = \"300ms\"\ncommand = [\"sh\", \"-c\", '''{script}''', \"{mark}\"]\n");
+    let script = format!(
+        "trap 'echo asked >> {}' TERM; while :; do sleep 0.05; done",
+        note.display()
+    );
+    let text = format!(
+        "name = \"deaf\"\ngrace = \"300ms\"\ncommand = [\"sh\", \"-c\", '''{script}''', \"{mark}\"]\n"
+    );
     let id = cluster.submit(0, &write_job(cluster.dir.path(), "deaf", &text));
     wait_until(SOON, "it runs", || processes_with(&mark).len() == 1);
     cluster.ok(0, &["cancel", &id, "0"]);
-    wait_until(SOON, "nothing is left of it", || processes_with(&mark).is_empty());
-    assert_eq!(fs::read_to_string(&note).expect("it was asked first"), "asked\n");
+    wait_until(SOON, "nothing is left of it", || {
+        processes_with(&mark).is_empty()
+    });
+    assert_eq!(
+        fs::read_to_string(&note).expect("it was asked first"),
+        "asked\n"
+    );
     assert_eq!(cluster.wait_end(0, &id), "cancelled", "no task is left");
     let unknown = cluster.run(0, &["cancel", &id, "7"]);
-    assert!(!unknown.status.success() && both(&unknown).contains("has no task 7"), "{}", both(&unknown));
+    assert!(
+        !unknown.status.success() && both(&unknown).contains("has no task 7"),
+        "{}",
+        both(&unknown)
+    );
 }
 
 #[test]
@@ -86,9 +134,16 @@ fn hopeless_tasks_are_given_up() {
     let results = read_results(&into);
     for task in [3, 4] {
         let result = &results[&task];
-        assert_eq!((&result["status"], &result["value"]["loss"]), (&json!("stopped"), &Value::Null), "{result}");
+        assert_eq!(
+            (&result["status"], &result["value"]["loss"]),
+            (&json!("stopped"), &Value::Null),
+            "{result}"
+        );
         assert!(result["value"]["step"].as_u64() >= Some(1), "{result}");
-        assert!(text(&result["failure"]).contains("the median of 3 tasks"), "{result}");
+        assert!(
+            text(&result["failure"]).contains("the median of 3 tasks"),
+            "{result}"
+        );
     }
 }
 
@@ -96,7 +151,11 @@ fn hopeless_tasks_are_given_up() {
 fn sets_are_drawn_files_excluded_and_sweeps_extended() {
     let cluster = Cluster::of(2);
     let dir = cluster.dir.path();
-    for (path, text) in [("src/model.py", "1"), ("src/old/model.py", "0"), ("src/notes.tmp", "2")] {
+    for (path, text) in [
+        ("src/model.py", "1"),
+        ("src/old/model.py", "0"),
+        ("src/notes.tmp", "2"),
+    ] {
         let path = dir.join(path);
         fs::create_dir_all(path.parent().expect("it has one")).expect("writable");
         fs::write(path, text).expect("writable");
@@ -117,8 +176,14 @@ fn sets_are_drawn_files_excluded_and_sweeps_extended() {
     for result in results.values() {
         let shown = text(&result["stdout"]);
         assert!(shown.starts_with("src/model.py {"), "{shown}");
-        let (x, k) = (result["params"]["x"].as_f64().expect("x"), result["params"]["k"].as_i64().expect("k"));
-        assert!((0.001..=10.0).contains(&x) && (1..=3).contains(&k) && result["value"] == x, "{result}");
+        let (x, k) = (
+            result["params"]["x"].as_f64().expect("x"),
+            result["params"]["k"].as_i64().expect("k"),
+        );
+        assert!(
+            (0.001..=10.0).contains(&x) && (1..=3).contains(&k) && result["value"] == x,
+            "{result}"
+        );
     }
 
     let more = dir.join("more.csv");
@@ -127,57 +192,111 @@ fn sets_are_drawn_files_excluded_and_sweeps_extended() {
     let output = cluster.run(1, &["run", "--extend", "drawn", more, "--into", "out2"]);
     assert!(output.status.success(), "{}", both(&output));
     let all = dir.join("all");
-    cluster.ok(0, &["results", "drawn", "--all", "--into", all.to_str().expect("UTF-8")]);
+    cluster.ok(
+        0,
+        &[
+            "results",
+            "drawn",
+            "--all",
+            "--into",
+            all.to_str().expect("UTF-8"),
+        ],
+    );
     let all = read_results(&all);
     assert_eq!(all.keys().copied().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
     assert_eq!(all[&3]["params"], results[&3]["params"]);
     assert_eq!(all[&5]["params"], json!({"x": 20, "k": 8}));
-    assert!(text(&all[&5]["stdout"]).starts_with("src/model.py {"), "{}", all[&5]);
+    assert!(
+        text(&all[&5]["stdout"]).starts_with("src/model.py {"),
+        "{}",
+        all[&5]
+    );
 
     fs::write(more, "k,y\n7,0.5\n").expect("writable");
     let output = cluster.run(1, &["run", "--extend", "drawn", more]);
     assert_eq!(output.status.code(), Some(2), "{}", both(&output));
-    assert!(both(&output).contains("has no column `x`"), "{}", both(&output));
+    assert!(
+        both(&output).contains("has no column `x`"),
+        "{}",
+        both(&output)
+    );
 
     let plot = dir.join("plot.svg");
-    let arguments = ["results", "drawn", "--all", "--plot", "x:value:k", "--plot-to", plot.to_str().expect("UTF-8")];
+    let arguments = [
+        "results",
+        "drawn",
+        "--all",
+        "--plot",
+        "x:value:k",
+        "--plot-to",
+        plot.to_str().expect("UTF-8"),
+    ];
     let output = cluster.run(0, &arguments);
     assert!(
         output.status.success() && both(&output).contains("best: value = 20 (task 5: x=20 k=8)"),
         "{}",
         both(&output)
     );
-    assert!(fs::read_to_string(&plot).expect("it was written").contains("x (log scale)"));
+    assert!(
+        fs::read_to_string(&plot)
+            .expect("it was written")
+            .contains("x (log scale)")
+    );
     let output = cluster.run(0, &["results", "drawn", "--plot", "x:valeu"]);
-    assert!(both(&output).contains("did you mean `value`?"), "{}", both(&output));
+    assert!(
+        both(&output).contains("did you mean `value`?"),
+        "{}",
+        both(&output)
+    );
 }
 
 #[test]
 fn handwriting_is_learnt_and_the_best_rate_plotted() {
-    if std::process::Command::new("python3").arg("--version").output().is_err() {
+    if std::process::Command::new("python3")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
         println!("SKIPPED: no python3");
         return;
     }
     let cluster = Cluster::of(2);
-    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/python/examples/digits/job.toml");
+    let example =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/python/examples/digits/job.toml");
     let into = cluster.dir.path().join("out");
     let (code, told) = run_to_end(&cluster, 0, &example, &into);
     assert_eq!(code, Some(0), "{told}");
     let results = read_results(&into);
     assert_eq!(results.len(), 16);
     let best = results.values().filter(|result| result["status"] == "done");
-    let best = best
-        .max_by(|a, b| a["value"]["accuracy"].as_f64().partial_cmp(&b["value"]["accuracy"].as_f64()).expect("numbers"));
+    let best = best.max_by(|a, b| {
+        a["value"]["accuracy"]
+            .as_f64()
+            .partial_cmp(&b["value"]["accuracy"].as_f64())
+            .expect("numbers")
+    });
     let best = best.expect("some task is done");
     assert!(best["value"]["accuracy"].as_f64() > Some(0.9), "{best}");
     let plot = cluster.dir.path().join("digits.svg");
-    let output =
-        cluster.run(1, &["results", "digits", "--plot", "lr:accuracy", "--plot-to", plot.to_str().expect("UTF-8")]);
+    let output = cluster.run(
+        1,
+        &[
+            "results",
+            "digits",
+            "--plot",
+            "lr:accuracy",
+            "--plot-to",
+            plot.to_str().expect("UTF-8"),
+        ],
+    );
     assert!(output.status.success(), "{}", both(&output));
     let marked = format!("best: accuracy = {}", best["value"]["accuracy"]);
     assert!(both(&output).contains(&marked), "{} {best}", both(&output));
     let svg = fs::read_to_string(&plot).expect("it was written");
-    assert!(svg.contains("lr (log scale)") && svg.contains(&marked), "{svg}");
+    assert!(
+        svg.contains("lr (log scale)") && svg.contains(&marked),
+        "{svg}"
+    );
     assert!(svg.matches("<circle").count() >= 17, "16 tasks and a mark");
 }
 
@@ -188,11 +307,22 @@ fn a_task_never_sees_the_secret() {
     let data_dir = cluster.dir.path().join("n0");
     let with_secret = |arguments: &[&str]| {
         let mut command = cluster.command(0);
-        command.arg("--data-dir").arg(&data_dir).args(arguments).env("NODECTL_SECRET", &secret).stdin(Stdio::null());
+        command
+            .arg("--data-dir")
+            .arg(&data_dir)
+            .args(arguments)
+            .env("NODECTL_SECRET", &secret)
+            .stdin(Stdio::null());
         command
     };
-    let mut node = with_secret(&["join"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("nodectl starts");
-    wait_until(SOON, "the node is up", || data_dir.join("api.sock").exists());
+    let mut node = with_secret(&["join"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("nodectl starts");
+    wait_until(SOON, "the node is up", || {
+        data_dir.join("api.sock").exists()
+    });
     // Its environment and its parents', the supervisor's and the node's, as far as they can be read.
     let script = "env; p=$$; while [ $p -gt 1 ]; do tr '\\0' '\\n' < /proc/$p/environ; tr '\\0' ' ' < /proc/$p/cmdline; \
                   p=$(awk '/PPid/ {{ print $2 }}' /proc/$p/status); done; echo looked";
@@ -201,7 +331,9 @@ fn a_task_never_sees_the_secret() {
     );
     let file = write_job(cluster.dir.path(), "spy", &text);
     let output = wait_for(SOON, "the node runs a job", || {
-        let output = with_secret(&["run", file.to_str().expect("UTF-8")]).output().expect("nodectl starts");
+        let output = with_secret(&["run", file.to_str().expect("UTF-8")])
+            .output()
+            .expect("nodectl starts");
         output.status.success().then_some(output)
     });
     node.kill().expect("our child");
@@ -209,7 +341,10 @@ fn a_task_never_sees_the_secret() {
     let seen = String::from_utf8_lossy(&output.stdout);
     assert!(seen.contains("looked") && seen.contains("SEEN=1"), "{seen}");
     // The test's own environment, which has it for the node's sake only, is above all of these.
-    assert!(!seen.contains(&secret) && !seen.contains("NODECTL_SECRET=own"), "{seen}");
+    assert!(
+        !seen.contains(&secret) && !seen.contains("NODECTL_SECRET=own"),
+        "{seen}"
+    );
 }
 
 #[test]
@@ -230,7 +365,12 @@ fn logs_outlive_the_node_that_wrote_them() {
             let output = cluster.run(reader, &["logs", &id]);
             output.status.success().then_some(output.stdout)
         });
-        assert!(read == whole.as_bytes(), "n{reader} read {} of {} bytes", read.len(), whole.len());
+        assert!(
+            read == whole.as_bytes(),
+            "n{reader} read {} of {} bytes",
+            read.len(),
+            whole.len()
+        );
         assert_eq!(cluster.ok(reader, &["logs", "--stderr", &id]), "short\n");
     }
 }
@@ -240,26 +380,42 @@ fn a_followed_log_goes_on_where_the_task_is_tried_again() {
     let mut cluster = Cluster::of(3);
     let gate = cluster.dir.path().join("gate");
     let script = format!("echo begun {{attempt}}; {}; echo ended", until(&gate));
-    let text = format!("name = \"talk\"\nspeculate = false\ncommand = [\"sh\", \"-c\", '''{script}''']\n");
+    let text =
+        format!("name = \"talk\"\nspeculate = false\ncommand = [\"sh\", \"-c\", '''{script}''']\n");
     let id = cluster.submit(0, &write_job(cluster.dir.path(), "talk", &text));
     let runner = wait_for(SOON, "it runs", || {
         let nodes = cluster.json(0, &["nodes", "--json"]);
-        let busy = nodes.as_array()?.iter().find(|node| node["load"]["running"] == 1)?.clone();
+        let busy = nodes
+            .as_array()?
+            .iter()
+            .find(|node| node["load"]["running"] == 1)?
+            .clone();
         text_number(&busy["name"])
     });
     let reader = (runner + 1) % 3;
     let out = cluster.dir.path().join("followed");
     let file = fs::File::create(&out).expect("writable");
     let mut follower = cluster.command(reader);
-    let mut follower = follower.args(["logs", "-f", &id]).stdout(file).spawn().expect("starts");
+    let mut follower = follower
+        .args(["logs", "-f", &id])
+        .stdout(file)
+        .spawn()
+        .expect("starts");
     let followed = || fs::read_to_string(&out).expect("it is there");
-    wait_until(SOON, "the first attempt is read", || followed().contains("begun"));
+    wait_until(SOON, "the first attempt is read", || {
+        followed().contains("begun")
+    });
     cluster.kill9(runner);
-    wait_until(LATER, "the second attempt is read", || followed().matches("begun").count() == 2);
+    wait_until(LATER, "the second attempt is read", || {
+        followed().matches("begun").count() == 2
+    });
     fs::write(&gate, "").expect("writable");
     assert!(follower.wait().expect("it ends with the task").success());
     let lines = followed();
-    assert!(lines.contains("[nodectl: the task runs again: attempt ") && lines.ends_with("ended\n"), "{lines}");
+    assert!(
+        lines.contains("[nodectl: the task runs again: attempt ") && lines.ends_with("ended\n"),
+        "{lines}"
+    );
 }
 
 fn text_number(name: &Value) -> Option<usize> {

@@ -27,21 +27,29 @@ fn run_on_terminal(cluster: &Cluster, file: &std::path::Path) -> Terminal {
 
 fn join_on_terminal(cluster: &Cluster, name: &str) -> Terminal {
     let mut join = cluster.command(usize::MAX);
-    join.arg("--data-dir").arg(cluster.dir.path().join(name)).args(["join", "--name", name]);
+    join.arg("--data-dir")
+        .arg(cluster.dir.path().join(name))
+        .args(["join", "--name", name]);
     Terminal::run(join)
 }
 
 #[test]
 fn join_asks_for_the_secret_and_ctrl_c_leaves() {
     let cluster = Cluster::of(1);
-    let secret = std::fs::read_to_string(cluster.dir.path().join("secret")).expect("written with the cluster");
+    let secret = std::fs::read_to_string(cluster.dir.path().join("secret"))
+        .expect("written with the cluster");
     let mut join = join_on_terminal(&cluster, "typed");
     join.wait_for("The cluster's secret");
     join.press(&format!("{secret}\n"));
     cluster.wait_members(2);
     join.wait_for("on the next machine");
     // What was typed is not echoed; the line for the next machine may say it, being on a terminal.
-    let before = join.screen().split("on the next machine").next().unwrap_or_default().to_string();
+    let before = join
+        .screen()
+        .split("on the next machine")
+        .next()
+        .unwrap_or_default()
+        .to_string();
     assert!(!before.contains(&secret), "the secret is echoed:\n{before}");
     join.press("\x03");
     assert!(join.wait_exit().success(), "{}", join.screen());
@@ -56,7 +64,8 @@ fn without_a_secret_join_makes_one_and_shows_it_once() {
     join.press("\n");
     join.wait_for("on the next machine");
     join.wait_for("which asks for the secret");
-    let kept = std::fs::read_to_string(cluster.dir.path().join("first/secret")).expect("it is kept");
+    let kept =
+        std::fs::read_to_string(cluster.dir.path().join("first/secret")).expect("it is kept");
     join.wait_for(kept.trim());
 }
 
@@ -64,7 +73,8 @@ fn without_a_secret_join_makes_one_and_shows_it_once() {
 #[test]
 fn ctrl_c_on_a_node_gives_its_tasks_back() {
     let cluster = Cluster::of(1);
-    let secret = std::fs::read_to_string(cluster.dir.path().join("secret")).expect("written with the cluster");
+    let secret = std::fs::read_to_string(cluster.dir.path().join("secret"))
+        .expect("written with the cluster");
     let mut join = join_on_terminal(&cluster, "typed");
     join.wait_for("The cluster's secret");
     join.press(&format!("{secret}\n"));
@@ -89,7 +99,11 @@ fn every_terminal_shows_progress() {
         let mut run = Terminal::of_kind(run, kind);
         run.wait_for(shown);
         assert_eq!(run.wait_exit().code(), Some(0), "{}", run.screen());
-        assert!(run.screen().contains("6 of 6 tasks done"), "{}", run.screen());
+        assert!(
+            run.screen().contains("6 of 6 tasks done"),
+            "{}",
+            run.screen()
+        );
     }
 }
 
@@ -145,6 +159,10 @@ fn without_a_node_ctrl_c_cancels_and_says_why() {
     wait_until(SOON, "the tasks sleep", || !processes_with(&nap).is_empty());
     run.press("\x03");
     assert_eq!(run.wait_exit().code(), Some(130), "{}", run.screen());
-    assert!(run.screen().contains("nothing to detach from"), "{}", run.screen());
+    assert!(
+        run.screen().contains("nothing to detach from"),
+        "{}",
+        run.screen()
+    );
     wait_until(SOON, "nothing sleeps", || processes_with(&nap).is_empty());
 }

@@ -34,7 +34,14 @@ const IMPURE_PATHS: &[&str] = &[
 ];
 /// Plain data that lives in such places.
 const PURE_PATHS: &[&str] = &["std::net::SocketAddr", "std::net::IpAddr"];
-const IMPURE_NAMES: &[&str] = &["HashMap", "HashSet", "Instant", "SystemTime", "thread_rng", "RandomState"];
+const IMPURE_NAMES: &[&str] = &[
+    "HashMap",
+    "HashSet",
+    "Instant",
+    "SystemTime",
+    "thread_rng",
+    "RandomState",
+];
 
 const MAX_LINES: usize = 600;
 /// They panic when what they write to is full or closed.
@@ -44,15 +51,28 @@ const UNFINISHED: &[&str] = &["todo", "unimplemented", "dbg"];
 #[test]
 fn the_table_of_crates_is_the_workspaces() {
     let (table, workspace) = (table_of_crates(), workspace());
-    assert_eq!(table.keys().collect::<Vec<_>>(), workspace.keys().collect::<Vec<_>>(), "ARCHITECTURE.md, Layers");
+    assert_eq!(
+        table.keys().collect::<Vec<_>>(),
+        workspace.keys().collect::<Vec<_>>(),
+        "ARCHITECTURE.md, Layers"
+    );
     for (name, depends_on) in &workspace {
-        assert_eq!(&table[name], depends_on, "ARCHITECTURE.md, Layers: the row of `{name}/`");
+        assert_eq!(
+            &table[name], depends_on,
+            "ARCHITECTURE.md, Layers: the row of `{name}/`"
+        );
     }
 }
 
 #[test]
 fn logic_is_pure() {
-    report(each_source(|source| if source.module == "logic" { impurities(source) } else { Vec::new() }));
+    report(each_source(|source| {
+        if source.module == "logic" {
+            impurities(source)
+        } else {
+            Vec::new()
+        }
+    }));
 }
 
 #[test]
@@ -68,20 +88,38 @@ fn a_name_means_one_thing() {
     let mut places = BTreeMap::<String, Vec<String>>::new();
     for source in sources().filter(|source| !source.is_test) {
         for (name, line) in scan::types(source.code_without_tests()) {
-            places.entry(name.to_string()).or_default().push(format!("{}:{line}", source.path));
+            places
+                .entry(name.to_string())
+                .or_default()
+                .push(format!("{}:{line}", source.path));
         }
     }
     let types: usize = places.values().map(Vec::len).sum();
-    let shared: Vec<_> = places.iter().filter(|(_, places)| places.len() > 1).collect();
+    let shared: Vec<_> = places
+        .iter()
+        .filter(|(_, places)| places.len() > 1)
+        .collect();
     let sharing: usize = shared.iter().map(|(_, places)| places.len()).sum();
     println!("{sharing} of {types} types share their names: {shared:#?}");
-    assert!(sharing * 100 <= types * SHARED_NAMES, "too many types have the name of another");
+    assert!(
+        sharing * 100 <= types * SHARED_NAMES,
+        "too many types have the name of another"
+    );
 }
 
 #[test]
 fn nothing_names_a_place_on_the_machine_it_was_written_on() {
     let mut problems = Vec::new();
-    for folder in ["src", "tests", "benches", "examples", "config", "packaging", "docs", ".ci"] {
+    for folder in [
+        "src",
+        "tests",
+        "benches",
+        "examples",
+        "config",
+        "packaging",
+        "docs",
+        ".ci",
+    ] {
         for path in files_below(&root().join(folder)) {
             let text = fs::read_to_string(&path).unwrap_or_default();
             problems.extend(places(&path.display().to_string(), &text));
@@ -93,17 +131,41 @@ fn nothing_names_a_place_on_the_machine_it_was_written_on() {
 /// What `cargo metadata` says, test code left out.
 fn workspace() -> Crates {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let arguments = ["metadata", "--no-deps", "--offline", "--locked", "--format-version", "1"];
-    let asked = Command::new(cargo).args(arguments).current_dir(root()).output().expect("cargo runs the tests");
-    assert!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
+    let arguments = [
+        "metadata",
+        "--no-deps",
+        "--offline",
+        "--locked",
+        "--format-version",
+        "1",
+    ];
+    let asked = Command::new(cargo)
+        .args(arguments)
+        .current_dir(root())
+        .output()
+        .expect("cargo runs the tests");
+    assert!(
+        asked.status.success(),
+        "{}",
+        String::from_utf8_lossy(&asked.stderr)
+    );
     let metadata: Value = serde_json::from_slice(&asked.stdout).expect("JSON");
     // The package `nodectl` itself has none.
-    let folder = |value: &Value| Some(value["name"].as_str()?.strip_prefix("nodectl-")?.to_string());
+    let folder = |value: &Value| {
+        Some(
+            value["name"]
+                .as_str()?
+                .strip_prefix("nodectl-")?
+                .to_string(),
+        )
+    };
     let packages = metadata["packages"].as_array().expect("a list").iter();
     packages
         .filter_map(|package| {
             let depends_on = package["dependencies"].as_array().expect("a list").iter();
-            let depends_on = depends_on.filter(|dependency| dependency["kind"].is_null()).filter_map(folder);
+            let depends_on = depends_on
+                .filter(|dependency| dependency["kind"].is_null())
+                .filter_map(folder);
             Some((folder(package)?, depends_on.collect()))
         })
         .collect()
@@ -112,8 +174,17 @@ fn workspace() -> Crates {
 /// Rows such as "| `net/` | what it owns | `types`, `wire` |".
 fn table_of_crates() -> Crates {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("it is there");
-    let layers = text.split("\n## ").find(|section| section.starts_with("Layers")).expect("a section of that name");
-    let quoted = |cell: &str| -> BTreeSet<String> { cell.split('`').skip(1).step_by(2).map(str::to_string).collect() };
+    let layers = text
+        .split("\n## ")
+        .find(|section| section.starts_with("Layers"))
+        .expect("a section of that name");
+    let quoted = |cell: &str| -> BTreeSet<String> {
+        cell.split('`')
+            .skip(1)
+            .step_by(2)
+            .map(str::to_string)
+            .collect()
+    };
     let rows = layers.lines().filter(|line| line.starts_with("| `"));
     rows.map(|row| {
         let cells: Vec<&str> = row.trim_matches(['|', ' ']).split(" | ").collect();
@@ -134,9 +205,16 @@ fn impurities(source: &Source) -> Vec<String> {
             continue;
         }
         let under = |prefix: &&&str| text == **prefix || text.starts_with(&format!("{prefix}::"));
-        let name = || IMPURE_NAMES.iter().find(|name| path.segments.iter().any(|segment| segment == *name));
+        let name = || {
+            IMPURE_NAMES
+                .iter()
+                .find(|name| path.segments.iter().any(|segment| segment == *name))
+        };
         if let Some(what) = IMPURE_PATHS.iter().find(under).or_else(name) {
-            problems.push(format!("{}:{}: `logic` must not use `{what}`", source.path, path.line));
+            problems.push(format!(
+                "{}:{}: `logic` must not use `{what}`",
+                source.path, path.line
+            ));
         }
     }
     problems
@@ -145,22 +223,36 @@ fn impurities(source: &Source) -> Vec<String> {
 fn shape(source: &Source) -> Vec<String> {
     let mut problems = Vec::new();
     if !source.text.starts_with("//!") {
-        problems.push(format!("{}: does not open with `//!`, saying what it owns", source.path));
+        problems.push(format!(
+            "{}: does not open with `//!`, saying what it owns",
+            source.path
+        ));
     }
     let lines = source.text.lines().count();
     if lines > MAX_LINES {
-        problems.push(format!("{}: {lines} lines, more than {MAX_LINES}: split it", source.path));
+        problems.push(format!(
+            "{}: {lines} lines, more than {MAX_LINES}: split it",
+            source.path
+        ));
     }
     for name in scan::macros_called(&source.code) {
         if UNFINISHED.contains(&name.0.as_str()) {
-            problems.push(format!("{}:{}: `{}!` is left in", source.path, name.1, name.0));
+            problems.push(format!(
+                "{}:{}: `{}!` is left in",
+                source.path, name.1, name.0
+            ));
         }
     }
     let product = scan::macros_called(source.code_without_tests());
     let is_test = source.is_test || source.path.contains("/conformance");
-    let prints = product.into_iter().filter(|(name, _)| !is_test && PRINTS.contains(&name.as_str()));
+    let prints = product
+        .into_iter()
+        .filter(|(name, _)| !is_test && PRINTS.contains(&name.as_str()));
     let panics = |(name, line): (String, usize)| {
-        format!("{}:{line}: `{name}!` panics where nobody reads: `ports::say`, or `cli::exit::print`", source.path)
+        format!(
+            "{}:{line}: `{name}!` panics where nobody reads: `ports::say`, or `cli::exit::print`",
+            source.path
+        )
     };
     problems.extend(prints.map(panics));
     problems
@@ -169,15 +261,29 @@ fn shape(source: &Source) -> Vec<String> {
 /// Absolute paths into somebody's checkout or home. `/home/ada` is everybody's example.
 fn places(path: &str, text: &str) -> Vec<String> {
     // In pieces, so that this file does not name them.
-    let places = [concat!("/wo", "rk/"), concat!("/ho", "me/"), concat!("/ro", "ot/")];
-    let begins_path = |before: &str| !before.ends_with(|c: char| c.is_alphanumeric() || "._-{}".contains(c));
+    let places = [
+        concat!("/wo", "rk/"),
+        concat!("/ho", "me/"),
+        concat!("/ro", "ot/"),
+    ];
+    let begins_path =
+        |before: &str| !before.ends_with(|c: char| c.is_alphanumeric() || "._-{}".contains(c));
     let names = |line: &str, place: &str| {
         let example = concat!("/ho", "me/", "ada");
-        line.match_indices(place).any(|(at, _)| begins_path(&line[..at]) && !line[at..].starts_with(example))
+        line.match_indices(place)
+            .any(|(at, _)| begins_path(&line[..at]) && !line[at..].starts_with(example))
     };
     let numbered = text.lines().enumerate();
     let found = numbered.filter(|(_, line)| places.iter().any(|place| names(line, place)));
-    found.map(|(index, line)| format!("{path}:{}: names a machine's place: {}", index + 1, line.trim())).collect()
+    found
+        .map(|(index, line)| {
+            format!(
+                "{path}:{}: names a machine's place: {}",
+                index + 1,
+                line.trim()
+            )
+        })
+        .collect()
 }
 
 fn root() -> &'static Path {
@@ -191,20 +297,43 @@ fn each_source(check: impl Fn(&Source) -> Vec<String>) -> Vec<String> {
 fn sources() -> impl Iterator<Item = Source> {
     let files = files_below(&root().join("src"));
     assert!(files.len() > 20, "the sources were not found: {files:?}");
-    let rust = files.into_iter().filter(|path| path.extension().is_some_and(|ext| ext == "rs"));
+    let rust = files
+        .into_iter()
+        .filter(|path| path.extension().is_some_and(|ext| ext == "rs"));
     rust.map(|path| {
-        let relative = path.strip_prefix(root()).expect("it was found below").to_string_lossy().into_owned();
-        Source::new(relative, fs::read_to_string(&path).expect("a source is text"))
+        let relative = path
+            .strip_prefix(root())
+            .expect("it was found below")
+            .to_string_lossy()
+            .into_owned();
+        Source::new(
+            relative,
+            fs::read_to_string(&path).expect("a source is text"),
+        )
     })
 }
 
 fn files_below(folder: &Path) -> Vec<PathBuf> {
     let built = ["target", "corpus", "artifacts", "coverage"];
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("a readable folder").path()).collect();
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let mut paths: Vec<PathBuf> = entries
+        .map(|entry| entry.expect("a readable folder").path())
+        .collect();
     paths.sort();
-    let keep = |path: &PathBuf| !path.file_name().is_some_and(|name| built.iter().any(|skip| name == *skip));
-    let descend = |path: PathBuf| if path.is_dir() { files_below(&path) } else { vec![path] };
+    let keep = |path: &PathBuf| {
+        !path
+            .file_name()
+            .is_some_and(|name| built.iter().any(|skip| name == *skip))
+    };
+    let descend = |path: PathBuf| {
+        if path.is_dir() {
+            files_below(&path)
+        } else {
+            vec![path]
+        }
+    };
     paths.into_iter().filter(keep).flat_map(descend).collect()
 }
 
@@ -231,10 +360,17 @@ mod rules {
             "#[cfg(test)]\nmod tests;\nuse std::{fs, fmt};",
         ];
         for text in broken {
-            assert_eq!(impurities(&source("src/logic/a.rs", text)).len(), 1, "{text}");
+            assert_eq!(
+                impurities(&source("src/logic/a.rs", text)).len(),
+                1,
+                "{text}"
+            );
         }
         let fine = "use std::{collections::BTreeMap, net::SocketAddr, time::Duration};\n#[cfg(test)]\nmod tests { use std::fs; }";
-        assert_eq!(impurities(&source("src/logic/a.rs", fine)), Vec::<String>::new());
+        assert_eq!(
+            impurities(&source("src/logic/a.rs", fine)),
+            Vec::<String>::new()
+        );
     }
 
     #[test]
@@ -253,6 +389,9 @@ mod rules {
         let tested = "//! x\n#[cfg(test)]\nmod tests {\n    fn f() { eprintln!(); }\n}\n";
         assert!(shape(&source("src/types/a.rs", tested)).is_empty());
         assert_eq!(places("a", concat!("x\nsee /ho", "me/me/x")).len(), 1);
-        assert_eq!(places("a", concat!("\"/ho", "me/ada/x\" dir/ro", "ot/etc")).len(), 0);
+        assert_eq!(
+            places("a", concat!("\"/ho", "me/ada/x\" dir/ro", "ot/etc")).len(),
+            0
+        );
     }
 }

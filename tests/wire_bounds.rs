@@ -62,9 +62,15 @@ fn a_length_without_its_bytes_allocates_little() {
         for cut in 1..bytes.len() {
             let hostile = [&bytes[..cut], &HUGE_LENGTH].concat();
             let (peak, _) = peak_of(|| control::decode(&hostile).map(drop));
-            assert!(peak < 2 << 20, "{name} cut to {cut} bytes made the decoder hold {peak} bytes");
+            assert!(
+                peak < 2 << 20,
+                "{name} cut to {cut} bytes made the decoder hold {peak} bytes"
+            );
             let (peak, _) = peak_of(|| Record::decode(&hostile).map(drop));
-            assert!(peak < 2 << 20, "a record made the decoder hold {peak} bytes");
+            assert!(
+                peak < 2 << 20,
+                "a record made the decoder hold {peak} bytes"
+            );
         }
     }
 }
@@ -73,13 +79,23 @@ fn a_length_without_its_bytes_allocates_little() {
 #[test]
 fn the_largest_message_allocates_a_bounded_multiple_of_itself() {
     let count = limits::MAX_MESSAGE_BYTES - 16;
-    let dense = Message::Answer { id: 1, answer: Ok(Answer::Explanation(vec![String::new(); count])) };
+    let dense = Message::Answer {
+        id: 1,
+        answer: Ok(Answer::Explanation(vec![String::new(); count])),
+    };
     let bytes = control::encode(&dense).expect("it is below the limit");
     drop(dense);
     let (peak, message) = peak_of(|| control::decode(&bytes));
-    assert!(message.is_err(), "nobody explains anything in so many lines");
+    assert!(
+        message.is_err(),
+        "nobody explains anything in so many lines"
+    );
     // 24 bytes a string, and a vector doubles while it grows.
-    assert!(peak <= 64 * limits::MAX_MESSAGE_BYTES, "{peak} bytes for {}", bytes.len());
+    assert!(
+        peak <= 64 * limits::MAX_MESSAGE_BYTES,
+        "{peak} bytes for {}",
+        bytes.len()
+    );
 }
 
 #[test]
@@ -92,5 +108,8 @@ fn a_message_beyond_the_limit_is_refused_before_anything_is_allocated() {
 
 fn unhex(text: &str) -> Vec<u8> {
     let digit = |c: u8| (c as char).to_digit(16).expect("a hex digit") as u8;
-    text.as_bytes().chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
+    text.as_bytes()
+        .chunks(2)
+        .map(|pair| digit(pair[0]) << 4 | digit(pair[1]))
+        .collect()
 }

@@ -60,13 +60,22 @@ struct Job {
 impl Job {
     /// `rows` are the parameters, one table a task; `init` and `more` go into the job file.
     fn new(cluster: &Cluster, name: &str, rows: &[String], init: &str, more: &str) -> Self {
-        let notes = cluster.dir.path().join(name).to_str().expect("UTF-8").to_string();
+        let notes = cluster
+            .dir
+            .path()
+            .join(name)
+            .to_str()
+            .expect("UTF-8")
+            .to_string();
         fs::write(cluster.dir.path().join("mine.py"), MODULE).expect("writable");
         let text = format!(
             "name = \"{name}\"\nworker = \"mine.py:Worker\"\ninit = {{ notes = '{notes}'{init} }}\nparams = [{}]\n{more}\n",
             rows.join(", ")
         );
-        Self { file: write_job(cluster.dir.path(), name, &text), notes }
+        Self {
+            file: write_job(cluster.dir.path(), name, &text),
+            notes,
+        }
     }
 
     fn squares(cluster: &Cluster, name: &str, tasks: usize, run: &str, more: &str) -> Self {
@@ -76,7 +85,9 @@ impl Job {
 
     fn lines(&self, what: &str) -> Vec<u32> {
         let text = fs::read_to_string(format!("{}.{what}", self.notes)).unwrap_or_default();
-        text.lines().map(|line| line.parse().expect("a number")).collect()
+        text.lines()
+            .map(|line| line.parse().expect("a number"))
+            .collect()
     }
 
     /// Pids of the instances that were made.
@@ -85,7 +96,10 @@ impl Job {
     }
 
     fn calls_of(&self, i: u32) -> usize {
-        self.lines("calls").into_iter().filter(|call| *call == i).count()
+        self.lines("calls")
+            .into_iter()
+            .filter(|call| *call == i)
+            .count()
     }
 }
 
@@ -104,45 +118,99 @@ fn row(i: u32, what: &str) -> String {
 #[test]
 fn a_worker_is_made_once_and_called_for_many_tasks_on_every_node() {
     let cluster = Cluster::of(3);
-    let rows: Vec<String> = (0..60).map(|i| format!("{{ i = {i}, seconds = 0.05 }}")).collect();
+    let rows: Vec<String> = (0..60)
+        .map(|i| format!("{{ i = {i}, seconds = 0.05 }}"))
+        .collect();
     let job = Job::new(&cluster, "squares", &rows, ", seconds = 0.2", "");
     let into = cluster.dir.path().join("out");
     let (code, output) = run_to_end(&cluster, 0, &job.file, &into);
     assert_eq!(code, Some(0), "{output}");
     let results = read_results(&into);
     assert_squares(&results, 60);
-    let pids: BTreeSet<u64> = results.values().map(|result| result["value"]["pid"].as_u64().expect("a pid")).collect();
+    let pids: BTreeSet<u64> = results
+        .values()
+        .map(|result| result["value"]["pid"].as_u64().expect("a pid"))
+        .collect();
     let made = job.instances();
-    assert!(pids.iter().all(|pid| made.contains(&(*pid as u32))), "{pids:?} of {made:?}");
-    let nodes: BTreeSet<String> = results.values().map(|result| result["node"].to_string()).collect();
-    assert_eq!(nodes.len(), 3, "{nodes:?}");
-    let cores = std::thread::available_parallelism().expect("a number of cores").get();
-    assert!(made.len() <= 3 * cores, "{} instances for {} slots", made.len(), 3 * cores);
     assert!(
-        fs::read_to_string(into.join("results.csv")).expect("written").lines().next().unwrap().contains("value.square")
+        pids.iter().all(|pid| made.contains(&(*pid as u32))),
+        "{pids:?} of {made:?}"
     );
-    wait_until(SOON, "the workers end with their job", || made.iter().all(|pid| !is_alive(*pid)));
+    let nodes: BTreeSet<String> = results
+        .values()
+        .map(|result| result["node"].to_string())
+        .collect();
+    assert_eq!(nodes.len(), 3, "{nodes:?}");
+    let cores = std::thread::available_parallelism()
+        .expect("a number of cores")
+        .get();
+    assert!(
+        made.len() <= 3 * cores,
+        "{} instances for {} slots",
+        made.len(),
+        3 * cores
+    );
+    assert!(
+        fs::read_to_string(into.join("results.csv"))
+            .expect("written")
+            .lines()
+            .next()
+            .unwrap()
+            .contains("value.square")
+    );
+    wait_until(SOON, "the workers end with their job", || {
+        made.iter().all(|pid| !is_alive(*pid))
+    });
 }
 
 #[test]
 fn an_exception_fails_its_task_at_once_and_shows_its_traceback() {
     let cluster = Cluster::of(2);
-    let rows: Vec<String> = (0..6).map(|i| row(i, if i == 3 { "raise" } else { "square" })).collect();
+    let rows: Vec<String> = (0..6)
+        .map(|i| row(i, if i == 3 { "raise" } else { "square" }))
+        .collect();
     let job = Job::new(&cluster, "raise", &rows, "", "");
     let into = cluster.dir.path().join("out");
     let (code, output) = run_to_end(&cluster, 0, &job.file, &into);
     assert_eq!(code, Some(1), "{output}");
-    for part in ["1 task: ValueError: number 3 is bad", "Traceback", "mine.py\", line", "in run"] {
+    for part in [
+        "1 task: ValueError: number 3 is bad",
+        "Traceback",
+        "mine.py\", line",
+        "in run",
+    ] {
         assert!(output.contains(part), "`{part}` is missing in\n{output}");
     }
     let results = read_results(&into);
-    assert_eq!(results.values().filter(|result| result["status"] == "done").count(), 5);
-    assert!(results[&3]["traceback"].as_str().expect("text").contains("raise ValueError"), "{}", results[&3]);
+    assert_eq!(
+        results
+            .values()
+            .filter(|result| result["status"] == "done")
+            .count(),
+        5
+    );
+    assert!(
+        results[&3]["traceback"]
+            .as_str()
+            .expect("text")
+            .contains("raise ValueError"),
+        "{}",
+        results[&3]
+    );
     assert_eq!(job.calls_of(3), 1, "an exception is no accident");
-    let id = cluster.json(0, &["jobs", "--json"])[0]["id"].as_str().expect("an id").to_string();
-    assert!(cluster.ok(1, &["logs", "--stderr", &id, "3"]).contains("ValueError: number 3 is bad"));
+    let id = cluster.json(0, &["jobs", "--json"])[0]["id"]
+        .as_str()
+        .expect("an id")
+        .to_string();
+    assert!(
+        cluster
+            .ok(1, &["logs", "--stderr", &id, "3"])
+            .contains("ValueError: number 3 is bad")
+    );
     cluster.ok(0, &["retry", &id, "--failed"]);
-    wait_until(LATER, "it failed again", || job.calls_of(3) == 2 && cluster.phase(0, &id).as_deref() == Some("failed"));
+    wait_until(LATER, "it failed again", || {
+        job.calls_of(3) == 2 && cluster.phase(0, &id).as_deref() == Some("failed")
+    });
 }
 
 #[test]
@@ -156,7 +224,13 @@ fn workers_that_die_or_hang_are_replaced_and_a_task_that_keeps_ending_them_is_gi
         _ => "square",
     };
     let rows: Vec<String> = (0..20).map(|i| row(i, of(i))).collect();
-    let job = Job::new(&cluster, "poison", &rows, "", "timeout = \"500ms\"\ngrace = \"200ms\"\nspeculate = false");
+    let job = Job::new(
+        &cluster,
+        "poison",
+        &rows,
+        "",
+        "timeout = \"500ms\"\ngrace = \"200ms\"\nspeculate = false",
+    );
     let into = cluster.dir.path().join("out");
     let (code, output) = run_to_end(&cluster, 0, &job.file, &into);
     assert_eq!(code, Some(1), "{output}");
@@ -171,7 +245,11 @@ fn workers_that_die_or_hang_are_replaced_and_a_task_that_keeps_ending_them_is_gi
             _ => assert_eq!(result["value"]["square"], task * task, "{result}"),
         }
     }
-    assert_eq!(job.calls_of(3), 2, "the task that ended one worker was done by another");
+    assert_eq!(
+        job.calls_of(3),
+        2,
+        "the task that ended one worker was done by another"
+    );
     for poison in [7, 11, 15] {
         assert_eq!(job.calls_of(poison), 4, "three retries of task {poison}");
     }
@@ -185,14 +263,24 @@ fn a_worker_that_cannot_start_anywhere_ends_the_job_with_its_traceback() {
     let into = cluster.dir.path().join("out");
     let (code, output) = run_to_end(&cluster, 0, &job.file, &into);
     assert_eq!(code, Some(1), "{output}");
-    for part in ["cancelled", "no worker could start: RuntimeError: there is no data set here", "in __init__"] {
+    for part in [
+        "cancelled",
+        "no worker could start: RuntimeError: there is no data set here",
+        "in __init__",
+    ] {
         assert!(output.contains(part), "`{part}` is missing in\n{output}");
     }
     assert!(job.instances().len() >= 3, "nodes agree");
-    let id = cluster.json(0, &["jobs", "--json"])[0]["id"].as_str().expect("an id").to_string();
+    let id = cluster.json(0, &["jobs", "--json"])[0]["id"]
+        .as_str()
+        .expect("an id")
+        .to_string();
     for command in ["job", "explain"] {
         let told = cluster.ok(1, &[command, &id]);
-        assert!(told.contains("there is no data set here"), "{command}: {told}");
+        assert!(
+            told.contains("there is no data set here"),
+            "{command}: {told}"
+        );
     }
 }
 
@@ -212,26 +300,51 @@ fn a_node_where_the_worker_cannot_start_is_avoided() {
     fs::write(bin.join("lab-python"), script).expect("writable");
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(bin.join("lab-python"), fs::Permissions::from_mode(0o755)).expect("ours");
-    let path = format!("{}:{}", bin.display(), std::env::var("PATH").expect("a PATH"));
+    let path = format!(
+        "{}:{}",
+        bin.display(),
+        std::env::var("PATH").expect("a PATH")
+    );
     let able = cluster.add(&[("PATH", &path)]);
     cluster.wait_members(3);
     let rows: Vec<String> = (0..30).map(|i| row(i, "square")).collect();
-    let job = Job::new(&cluster, "picky", &rows, "", "python = \"lab-python\"\nretries = 0\nspeculate = false");
+    let job = Job::new(
+        &cluster,
+        "picky",
+        &rows,
+        "",
+        "python = \"lab-python\"\nretries = 0\nspeculate = false",
+    );
     let into = cluster.dir.path().join("out");
     let (code, output) = run_to_end(&cluster, 0, &job.file, &into);
     assert_eq!(code, Some(0), "{output}");
     let results = read_results(&into);
     assert_squares(&results, 30);
-    assert!(results.values().all(|result| result["node"] == format!("n{able}")), "only one has it");
+    assert!(
+        results
+            .values()
+            .all(|result| result["node"] == format!("n{able}")),
+        "only one has it"
+    );
 }
 
 #[test]
 fn every_result_is_there_once_although_workers_and_nodes_are_killed() {
     let mut cluster = Cluster::of(3);
-    let job = Job::squares(&cluster, "killed", 500, ", seconds = 0.01", "speculate = false");
+    let job = Job::squares(
+        &cluster,
+        "killed",
+        500,
+        ", seconds = 0.01",
+        "speculate = false",
+    );
     let id = cluster.submit(0, &job.file);
     cluster.wait_done(0, &id, 20, LATER);
-    let worker = job.instances().into_iter().find(|pid| is_alive(*pid)).expect("a worker runs");
+    let worker = job
+        .instances()
+        .into_iter()
+        .find(|pid| is_alive(*pid))
+        .expect("a worker runs");
     kill_process(Pid::from_raw(worker as i32).expect("a pid"), Signal::KILL).expect("ours");
     cluster.wait_done(0, &id, 60, LATER);
     let holder = cluster.coordinator(0, &id).expect("a running job has one");
@@ -252,7 +365,9 @@ fn a_cancelled_job_ends_its_workers() {
     wait_until(LATER, "calls go on", || !job.lines("calls").is_empty());
     cluster.ok(1, &["cancel", &id]);
     assert_eq!(cluster.wait_end(0, &id), "cancelled");
-    wait_until(SOON, "no worker is left", || job.instances().iter().all(|pid| !is_alive(*pid)));
+    wait_until(SOON, "no worker is left", || {
+        job.instances().iter().all(|pid| !is_alive(*pid))
+    });
 }
 
 #[test]
@@ -260,18 +375,28 @@ fn the_template_runs_as_it_is() {
     let cluster = Cluster::of(1);
     let dir = cluster.dir.path().join("here");
     fs::create_dir(&dir).expect("writable");
-    let output = cluster.command(0).args(["init", "worker"]).current_dir(&dir).output().expect("nodectl starts");
+    let output = cluster
+        .command(0)
+        .args(["init", "worker"])
+        .current_dir(&dir)
+        .output()
+        .expect("nodectl starts");
     assert!(output.status.success(), "{}", both(&output));
     let into = cluster.dir.path().join("out");
     let (code, output) = run_to_end(&cluster, 0, &dir.join("worker.toml"), &into);
     assert_eq!(code, Some(0), "{output}");
     let results = read_results(&into);
-    let primes: u64 = results.values().map(|result| result["value"]["primes"].as_u64().expect("a number")).sum();
+    let primes: u64 = results
+        .values()
+        .map(|result| result["value"]["primes"].as_u64().expect("a number"))
+        .sum();
     assert_eq!(primes, 78_498, "there are that many below a million");
 }
 
 /// A zombie has ended.
 fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+    stat.rsplit(')')
+        .next()
+        .is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
 }

@@ -30,7 +30,10 @@ pub struct Outcome {
 
 /// Seconds of a step's passes alone.
 pub fn compute_seconds(net: &Net) -> f64 {
-    net.layers.iter().map(|layer| 3.0 * forward_seconds(net, layer.flop())).sum()
+    net.layers
+        .iter()
+        .map(|layer| 3.0 * forward_seconds(net, layer.flop()))
+        .sum()
 }
 
 fn forward_seconds(net: &Net, flop: f64) -> f64 {
@@ -166,14 +169,25 @@ impl<'n> Cluster<'n> {
             let first = blocks.len();
             for start in (0..bytes).step_by(BLOCK_BYTES as usize) {
                 let bytes = BLOCK_BYTES.min(bytes - start) as f64;
-                blocks.push(Block { bytes, homes: Vec::new(), gradients: [0; STEPS], sums: [0; STEPS] });
+                blocks.push(Block {
+                    bytes,
+                    homes: Vec::new(),
+                    gradients: [0; STEPS],
+                    sums: [0; STEPS],
+                });
             }
             of_layer.push((first..blocks.len()).collect());
         }
-        let ids: Vec<(NodeId, u32)> = (0..nodes).map(|node| (NodeId([node as u8 + 1; 32]), 1)).collect();
+        let ids: Vec<(NodeId, u32)> = (0..nodes)
+            .map(|node| (NodeId([node as u8 + 1; 32]), 1))
+            .collect();
         let placement = Placement::new(&ids, blocks.len() as u32, replicas, None);
         for (number, block) in blocks.iter_mut().enumerate() {
-            block.homes = placement.homes(number as u32).iter().map(|home| usize::from(*home)).collect();
+            block.homes = placement
+                .homes(number as u32)
+                .iter()
+                .map(|home| usize::from(*home))
+                .collect();
         }
         Self {
             net,
@@ -225,14 +239,24 @@ impl<'n> Cluster<'n> {
             return;
         }
         let forward = state.passes < layers;
-        let layer = if forward { state.passes } else { 2 * layers - 1 - state.passes };
+        let layer = if forward {
+            state.passes
+        } else {
+            2 * layers - 1 - state.passes
+        };
         if forward && state.step > 0 {
             let wanted = match self.exchanges[layer] {
                 Exchange::ParameterServer => self.of_layer[layer].len(),
                 Exchange::SufficientFactors => self.nodes.len() - 1,
             };
             let state = &self.nodes[node];
-            if state.arrived.get(&(state.step - 1, layer)).copied().unwrap_or(0) < wanted {
+            if state
+                .arrived
+                .get(&(state.step - 1, layer))
+                .copied()
+                .unwrap_or(0)
+                < wanted
+            {
                 return;
             }
         }
@@ -247,27 +271,57 @@ impl<'n> Cluster<'n> {
         match self.exchanges[layer] {
             Exchange::ParameterServer => {
                 for block in self.of_layer[layer].clone() {
-                    let message = Message { step, layer, block, what: What::Gradient, to: self.blocks[block].homes[0] };
+                    let message = Message {
+                        step,
+                        layer,
+                        block,
+                        what: What::Gradient,
+                        to: self.blocks[block].homes[0],
+                    };
                     self.post(now, node, message);
                 }
             }
             Exchange::SufficientFactors => {
                 for to in (0..self.nodes.len()).filter(|to| *to != node) {
-                    self.post(now, node, Message { step, layer, block: 0, what: What::Factors, to });
+                    self.post(
+                        now,
+                        node,
+                        Message {
+                            step,
+                            layer,
+                            block: 0,
+                            what: What::Factors,
+                            to,
+                        },
+                    );
                 }
             }
         }
     }
 
     fn delivered(&mut self, now: f64, message: Message) {
-        let Message { step, layer, block, what, to } = message;
+        let Message {
+            step,
+            layer,
+            block,
+            what,
+            to,
+        } = message;
         match what {
             What::Gradient => {
                 self.blocks[block].gradients[step] += 1;
                 if self.blocks[block].gradients[step] == self.nodes.len() {
                     let replicas = self.blocks[block].homes[1..].to_vec();
                     for replica in replicas {
-                        self.post(now, to, Message { what: What::Sum, to: replica, ..message });
+                        self.post(
+                            now,
+                            to,
+                            Message {
+                                what: What::Sum,
+                                to: replica,
+                                ..message
+                            },
+                        );
                     }
                     self.give_values(now, message);
                 }
@@ -291,7 +345,15 @@ impl<'n> Cluster<'n> {
         }
         let primary = block.homes[0];
         for to in 0..self.nodes.len() {
-            self.post(now, primary, Message { what: What::Values, to, ..message });
+            self.post(
+                now,
+                primary,
+                Message {
+                    what: What::Values,
+                    to,
+                    ..message
+                },
+            );
         }
     }
 
@@ -302,7 +364,9 @@ impl<'n> Cluster<'n> {
             return;
         }
         self.count += 1;
-        self.nodes[from].waiting.insert((message.layer, self.count), message);
+        self.nodes[from]
+            .waiting
+            .insert((message.layer, self.count), message);
         self.send(now, from);
     }
 
@@ -311,12 +375,20 @@ impl<'n> Cluster<'n> {
         if node.is_sending {
             return;
         }
-        let Some((_, message)) = node.waiting.pop_first() else { return };
+        let Some((_, message)) = node.waiting.pop_first() else {
+            return;
+        };
         node.is_sending = true;
         let bytes = self.bytes(message);
         self.sent += bytes;
         let left = self.nodes[from].out.pass(now, bytes);
-        self.at(left, Event::Left { node: from, message });
+        self.at(
+            left,
+            Event::Left {
+                node: from,
+                message,
+            },
+        );
     }
 
     fn bytes(&self, message: Message) -> f64 {

@@ -12,12 +12,20 @@ pub struct Layer {
 
 impl Layer {
     fn dense(inputs: u64, outputs: u64) -> Self {
-        Self { inputs, outputs, places: 1 }
+        Self {
+            inputs,
+            outputs,
+            places: 1,
+        }
     }
 
     /// A convolution with windows of `area` pixels, onto an image of `side` × `side`.
     fn conv(channels: u64, filters: u64, area: u64, side: u64) -> Self {
-        Self { inputs: channels * area, outputs: filters, places: side * side }
+        Self {
+            inputs: channels * area,
+            outputs: filters,
+            places: side * side,
+        }
     }
 
     pub fn is_dense(&self) -> bool {
@@ -55,11 +63,23 @@ pub fn vgg19_22k() -> Net {
         (14, &[(512, 512), (512, 512), (512, 512), (512, 512)]),
     ];
     let of_stage = |(side, convs): (u64, &'static [(u64, u64)])| {
-        convs.iter().map(move |(channels, filters)| Layer::conv(*channels, *filters, 9, side))
+        convs
+            .iter()
+            .map(move |(channels, filters)| Layer::conv(*channels, *filters, 9, side))
     };
-    let dense = [Layer::dense(512 * 49, 4096), Layer::dense(4096, 4096), Layer::dense(4096, 21_841)];
+    let dense = [
+        Layer::dense(512 * 49, 4096),
+        Layer::dense(4096, 4096),
+        Layer::dense(4096, 21_841),
+    ];
     let layers = stages.into_iter().flat_map(of_stage).chain(dense).collect();
-    Net { name: "VGG19-22K", layers, samples: 32, rate: 4e12, published: &[(16, 15.5), (32, 30.0)] }
+    Net {
+        name: "VGG19-22K",
+        layers,
+        samples: 32,
+        rate: 4e12,
+        published: &[(16, 15.5), (32, 30.0)],
+    }
 }
 
 /// Inception-V3 (Szegedy et al., arXiv 1512.00567) without the auxiliary classifier: 24 M weights. Branches follow each other.
@@ -73,23 +93,65 @@ pub fn inception_v3() -> Net {
         conv(80, 192, 9, 71),
     ];
     for (given, pooled) in [(192, 32), (256, 64), (288, 64)] {
-        layers.extend([conv(given, 64, 1, 35), conv(given, 48, 1, 35), conv(48, 64, 25, 35), conv(given, 64, 1, 35)]);
-        layers.extend([conv(64, 96, 9, 35), conv(96, 96, 9, 35), conv(given, pooled, 1, 35)]);
+        layers.extend([
+            conv(given, 64, 1, 35),
+            conv(given, 48, 1, 35),
+            conv(48, 64, 25, 35),
+            conv(given, 64, 1, 35),
+        ]);
+        layers.extend([
+            conv(64, 96, 9, 35),
+            conv(96, 96, 9, 35),
+            conv(given, pooled, 1, 35),
+        ]);
     }
-    layers.extend([conv(288, 384, 9, 17), conv(288, 64, 1, 35), conv(64, 96, 9, 35), conv(96, 96, 9, 17)]);
+    layers.extend([
+        conv(288, 384, 9, 17),
+        conv(288, 64, 1, 35),
+        conv(64, 96, 9, 35),
+        conv(96, 96, 9, 17),
+    ]);
     for narrow in [128, 160, 160, 192] {
-        layers.extend([conv(768, 192, 1, 17), conv(768, narrow, 1, 17), conv(narrow, narrow, 7, 17)]);
+        layers.extend([
+            conv(768, 192, 1, 17),
+            conv(768, narrow, 1, 17),
+            conv(narrow, narrow, 7, 17),
+        ]);
         layers.extend([conv(narrow, 192, 7, 17), conv(768, narrow, 1, 17)]);
         layers.extend([conv(narrow, narrow, 7, 17); 3]);
         layers.extend([conv(narrow, 192, 7, 17), conv(768, 192, 1, 17)]);
     }
-    layers.extend([conv(768, 192, 1, 17), conv(192, 320, 9, 8), conv(768, 192, 1, 17)]);
-    layers.extend([conv(192, 192, 7, 17), conv(192, 192, 7, 17), conv(192, 192, 9, 8)]);
+    layers.extend([
+        conv(768, 192, 1, 17),
+        conv(192, 320, 9, 8),
+        conv(768, 192, 1, 17),
+    ]);
+    layers.extend([
+        conv(192, 192, 7, 17),
+        conv(192, 192, 7, 17),
+        conv(192, 192, 9, 8),
+    ]);
     for given in [1280, 2048] {
-        layers.extend([conv(given, 320, 1, 8), conv(given, 384, 1, 8), conv(384, 384, 3, 8), conv(384, 384, 3, 8)]);
-        layers.extend([conv(given, 448, 1, 8), conv(448, 384, 9, 8), conv(384, 384, 3, 8), conv(384, 384, 3, 8)]);
+        layers.extend([
+            conv(given, 320, 1, 8),
+            conv(given, 384, 1, 8),
+            conv(384, 384, 3, 8),
+            conv(384, 384, 3, 8),
+        ]);
+        layers.extend([
+            conv(given, 448, 1, 8),
+            conv(448, 384, 9, 8),
+            conv(384, 384, 3, 8),
+            conv(384, 384, 3, 8),
+        ]);
         layers.push(conv(given, 192, 1, 8));
     }
     layers.push(Layer::dense(2048, 1000));
-    Net { name: "Inception-V3", layers, samples: 32, rate: 1.5e12, published: &[(32, 31.5)] }
+    Net {
+        name: "Inception-V3",
+        layers,
+        samples: 32,
+        rate: 1.5e12,
+        published: &[(32, 31.5)],
+    }
 }

@@ -14,9 +14,14 @@ pub struct Api {
 
 impl Api {
     pub fn of(data_dir: &Path) -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
         let runtime = runtime.expect("a runtime without threads needs nothing");
-        Self { runtime, client: Client::new(socket_path(data_dir)) }
+        Self {
+            runtime,
+            client: Client::new(socket_path(data_dir)),
+        }
     }
 
     pub fn ask<'a, T, F: Future<Output = Result<T, ClientError>>>(
@@ -32,7 +37,8 @@ impl Api {
 
     /// How many members it sees alive; 0 while it does not answer.
     pub fn members(&self) -> usize {
-        self.ask(Client::nodes).map_or(0, |nodes| nodes.iter().filter(|node| node.alive).count())
+        self.ask(Client::nodes)
+            .map_or(0, |nodes| nodes.iter().filter(|node| node.alive).count())
     }
 
     pub fn job(&self, job: &str) -> Option<Job> {
@@ -44,11 +50,14 @@ impl Api {
     }
 
     pub fn is_done(&self, job: &str) -> bool {
-        self.job(job).is_some_and(|job| job.line.phase == PhaseName::Done)
+        self.job(job)
+            .is_some_and(|job| job.line.phase == PhaseName::Done)
     }
 }
 
 /// The APIs of the first `count` nodes.
 pub fn of_all(cluster: &Cluster, count: usize) -> Vec<Api> {
-    (0..count).map(|number| Api::of(cluster.data_dir(number))).collect()
+    (0..count)
+        .map(|number| Api::of(cluster.data_dir(number)))
+        .collect()
 }

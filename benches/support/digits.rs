@@ -23,9 +23,14 @@ pub fn job(cluster: &Cluster, name: &str, seed: u64, more: &str) -> PathBuf {
 /// Validation loss and accuracy of a job whose results are in a directory, if a worker tells them.
 pub fn validation(into: &Path) -> Option<(f64, f64)> {
     let text = fs::read_to_string(into.join("results.jsonl")).expect("results were fetched");
-    let mut results = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let mut results = text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
     results.find_map(|result| {
         let value = &result["value"];
-        Some((value["validation_loss"].as_f64()?, value["validation_accuracy"].as_f64()?))
+        Some((
+            value["validation_loss"].as_f64()?,
+            value["validation_accuracy"].as_f64()?,
+        ))
     })
 }

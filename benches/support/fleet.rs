@@ -70,7 +70,10 @@ impl Fleet {
         let mut fleet = Self::start(size, false);
         fleet.run(ARRIVALS * size as u32 + SETTLING);
         let strangers = (size * (size - 1) / 2).saturating_sub(fleet.links.len());
-        assert_eq!(strangers, 0, "pairs of nodes that have not found each other");
+        assert_eq!(
+            strangers, 0,
+            "pairs of nodes that have not found each other"
+        );
         fleet
     }
 
@@ -118,7 +121,9 @@ impl Fleet {
     /// Whether all that run see so many members.
     pub fn all_see(&self, count: usize) -> bool {
         let running = (0..self.nodes.len()).filter(|node| !self.silent.contains(node));
-        running.map(|node| self.nodes[node].core().members.alive().len()).all(|alive| alive == count)
+        running
+            .map(|node| self.nodes[node].core().members.alive().len())
+            .all(|alive| alive == count)
     }
 
     /// So many nodes lose their power.
@@ -129,9 +134,14 @@ impl Fleet {
     /// How often a member was told to be gone that runs.
     pub fn false_deaths(&self) -> usize {
         let runs = |name: &String| {
-            !(0..self.nodes.len()).any(|node| self.silent.contains(&node) && *name == format!("n{node}"))
+            !(0..self.nodes.len())
+                .any(|node| self.silent.contains(&node) && *name == format!("n{node}"))
         };
-        self.gone.iter().filter(|(name, _)| runs(name)).map(|(_, count)| count).sum()
+        self.gone
+            .iter()
+            .filter(|(name, _)| runs(name))
+            .map(|(_, count)| count)
+            .sum()
     }
 
     /// All that run are told to leave.
@@ -171,7 +181,13 @@ impl Fleet {
                 // Whoever was there first is found by a beacon.
                 self.connect(number, 0, LATENCY);
             }
-            Event::Deliver { from, to, message } => self.tell(to, Input::Message { from: id(from), message }),
+            Event::Deliver { from, to, message } => self.tell(
+                to,
+                Input::Message {
+                    from: id(from),
+                    message,
+                },
+            ),
             Event::Connected { node, peer } => self.tell(node, Input::PeerUp(id(peer))),
             Event::Tick(number) if self.ticks[number] == Some(self.now) => {
                 self.ticks[number] = None;
@@ -189,7 +205,10 @@ impl Fleet {
         if self.busy_until[number] > self.now {
             return self.at(self.busy_until[number], Event::Later(number, input));
         }
-        let now = Now { mono: self.now, wall_ms: self.now.0 / 1000 };
+        let now = Now {
+            mono: self.now,
+            wall_ms: self.now.0 / 1000,
+        };
         let effects = self.nodes[number].handle(now, [input]);
         if self.has_costs {
             self.busy_until[number] = self.now + TURN + EFFECT * effects.len() as u32;
@@ -203,7 +222,9 @@ impl Fleet {
                 Effect::Send { to, message } => self.send(number, to, message),
                 Effect::Connect { peer, .. } => self.connect(number, self.numbers[&peer], DIALING),
                 Effect::Notice(text) => {
-                    if let Some((name, _)) = text.split_once(' ').filter(|_| text.ends_with(" is gone")) {
+                    if let Some((name, _)) =
+                        text.split_once(' ').filter(|_| text.ends_with(" is gone"))
+                    {
                         *self.gone.entry(name.to_string()).or_default() += 1;
                     }
                 }
@@ -211,7 +232,9 @@ impl Fleet {
                 _ => {}
             }
         }
-        let due = self.nodes[number].next_deadline().map(|due| due.max(self.now));
+        let due = self.nodes[number]
+            .next_deadline()
+            .map(|due| due.max(self.now));
         if let Some(due) = due
             && self.ticks[number].is_none_or(|set| due < set)
         {
@@ -222,7 +245,9 @@ impl Fleet {
 
     fn send(&mut self, from: usize, to: NodeId, message: Message) {
         if let Some(bytes) = &mut self.bytes {
-            *bytes += control::encode(&message).expect("the core's messages fit").len() as u64;
+            *bytes += control::encode(&message)
+                .expect("the core's messages fit")
+                .len() as u64;
         }
         let to = self.numbers[&to];
         self.after(LATENCY, Event::Deliver { from, to, message });
@@ -231,7 +256,13 @@ impl Fleet {
     fn connect(&mut self, node: usize, peer: usize, delay: Duration) {
         if node != peer && self.links.insert((node.min(peer), node.max(peer))) {
             self.after(delay, Event::Connected { node, peer });
-            self.after(delay, Event::Connected { node: peer, peer: node });
+            self.after(
+                delay,
+                Event::Connected {
+                    node: peer,
+                    peer: node,
+                },
+            );
         }
     }
 
@@ -259,7 +290,10 @@ fn node(number: usize) -> State {
         name: format!("n{number}"),
         software: env!("CARGO_PKG_VERSION").into(),
         addrs: vec![([10, 77, (number >> 8) as u8, number as u8], 40_000).into()],
-        resources: Resources { cpu_milli: 8000, ..Resources::default() },
+        resources: Resources {
+            cpu_milli: 8000,
+            ..Resources::default()
+        },
         gpus: Vec::new(),
         labels: BTreeMap::new(),
         draining: false,
@@ -269,6 +303,20 @@ fn node(number: usize) -> State {
         problem: None,
     };
     let (keep_jobs, terms) = (Duration::from_secs(3600), Terms::default());
-    let config = Config { seed: number as u64, generation: 1, keep_jobs, lifetime: None, terms, alone: false };
-    State::new(Now { mono: Time(1_000_000), wall_ms: 0 }, info, config)
+    let config = Config {
+        seed: number as u64,
+        generation: 1,
+        keep_jobs,
+        lifetime: None,
+        terms,
+        alone: false,
+    };
+    State::new(
+        Now {
+            mono: Time(1_000_000),
+            wall_ms: 0,
+        },
+        info,
+        config,
+    )
 }

@@ -63,9 +63,13 @@ pub fn pause(duration: Duration) {
 
 /// The number after a flag on the command line (`cargo bench --bench join -- --trials 5`).
 pub fn number(flag: &str, default: usize) -> usize {
-    let mut arguments = std::env::args().skip_while(|argument| argument != flag).skip(1);
+    let mut arguments = std::env::args()
+        .skip_while(|argument| argument != flag)
+        .skip(1);
     match arguments.next() {
         None => default,
-        Some(text) => text.parse().unwrap_or_else(|_| panic!("{flag} takes a number, not `{text}`")),
+        Some(text) => text
+            .parse()
+            .unwrap_or_else(|_| panic!("{flag} takes a number, not `{text}`")),
     }
 }

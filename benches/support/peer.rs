@@ -16,10 +16,19 @@ pub struct Peer {
 impl Peer {
     /// Starts the script and prints its first line; None, after saying so, if what it needs cannot be installed.
     pub fn start(script: &str, arguments: &[&str]) -> Option<Self> {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/python").join(script);
+        let script = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("benches/python")
+            .join(script);
         let mut command = Command::new("python3");
-        command.arg(script).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().map_err(|error| println!("  SKIPPED: python3: {error}")).ok()?;
+        command
+            .arg(script)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .map_err(|error| println!("  SKIPPED: python3: {error}"))
+            .ok()?;
         let ask = child.stdin.take();
         let mut answers = BufReader::new(child.stdout.take().expect("it is piped")).lines();
         let Some(Ok(version)) = answers.next() else {
@@ -28,13 +37,20 @@ impl Peer {
             return None;
         };
         println!("  {version}");
-        Some(Self { child, ask, answers })
+        Some(Self {
+            child,
+            ask,
+            answers,
+        })
     }
 
     pub fn ask(&mut self, question: &str) -> String {
         let ask = self.ask.as_mut().expect("nobody told it to end");
         writeln!(ask, "{question}").expect("it listens");
-        self.answers.next().expect("it answers").expect("it answers")
+        self.answers
+            .next()
+            .expect("it answers")
+            .expect("it answers")
     }
 }
 

@@ -5,7 +5,10 @@ use std::{fs, time::Duration};
 
 /// CPU time of all threads of this process.
 pub fn own_cpu() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: it writes the time into the struct, which outlives the call.
     let failed = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
     assert_eq!(failed, 0, "every Linux has this clock");
@@ -14,7 +17,9 @@ pub fn own_cpu() -> Duration {
 
 /// CPU time of a process without that of its children.
 pub fn cpu(pid: u32) -> Duration {
-    TICK * stat(pid).and_then(|stat| stat.ticks()).expect("the process runs") as u32
+    TICK * stat(pid)
+        .and_then(|stat| stat.ticks())
+        .expect("the process runs") as u32
 }
 
 fn stat(pid: u32) -> Option<Stat> {
@@ -33,22 +38,36 @@ pub fn peak_rss_mib(pid: u32) -> f64 {
 
 fn status_kib(pid: u32, key: &str) -> f64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
-    let line = status.lines().find(|line| line.starts_with(key)).expect("every process has it");
-    line.split_ascii_whitespace().nth(1).and_then(|text| text.parse().ok()).expect("a number of kB")
+    let line = status
+        .lines()
+        .find(|line| line.starts_with(key))
+        .expect("every process has it");
+    line.split_ascii_whitespace()
+        .nth(1)
+        .and_then(|text| text.parse().ok())
+        .expect("a number of kB")
 }
 
 /// The process that started it, or took it over; 0 where it is gone.
 pub fn parent(pid: u32) -> u32 {
-    let parent = stat(pid).filter(|stat| !stat.is_zombie()).and_then(|stat| stat.parent());
+    let parent = stat(pid)
+        .filter(|stat| !stat.is_zombie())
+        .and_then(|stat| stat.parent());
     parent.unwrap_or(0).cast_unsigned()
 }
 
 /// The direct children of a process.
 pub fn children(pid: u32) -> Vec<u32> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process runs").flatten();
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
+        .expect("the process runs")
+        .flatten();
     let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
     lists
-        .flat_map(|list| list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .flat_map(|list| {
+            list.split_ascii_whitespace()
+                .filter_map(|pid| pid.parse().ok())
+                .collect::<Vec<_>>()
+        })
         .collect()
 }
 

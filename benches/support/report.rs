@@ -8,7 +8,10 @@ pub fn title(name: &str) {
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load: Vec<&str> = load.split(' ').take(3).collect();
     println!("{name} ({cores} cores, load average {})", load.join(" "));
-    println!("  {:<52} {:>12} {:>12} {:>7}  reference", "", "measured", "bar", "ratio");
+    println!(
+        "  {:<52} {:>12} {:>12} {:>7}  reference",
+        "", "measured", "bar", "ratio"
+    );
 }
 
 /// One measured value beside its bar, of which it should be at most the whole.
@@ -25,12 +28,21 @@ pub fn bar(what: &str, measured: f64, most: f64, unit: &str, reference: &str) {
 
 /// A value that has no bar of its own.
 pub fn value(what: &str, measured: f64, unit: &str, reference: &str) {
-    println!("  {what:<52} {:>12} {:>12} {:>7}  {reference}", format!("{} {unit}", rounded(measured)), "", "");
+    println!(
+        "  {what:<52} {:>12} {:>12} {:>7}  {reference}",
+        format!("{} {unit}", rounded(measured)),
+        "",
+        ""
+    );
 }
 
 /// Three significant digits.
 fn rounded(value: f64) -> String {
-    let digits = if value == 0.0 { 0 } else { (2 - value.abs().log10().floor() as i32).clamp(0, 4) as usize };
+    let digits = if value == 0.0 {
+        0
+    } else {
+        (2 - value.abs().log10().floor() as i32).clamp(0, 4) as usize
+    };
     format!("{value:.digits$}")
 }
 
@@ -38,7 +50,9 @@ fn rounded(value: f64) -> String {
 pub fn percentile(samples: &[Duration], percent: usize) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_unstable();
-    let rank = (sorted.len() * percent).div_ceil(100).clamp(1, sorted.len());
+    let rank = (sorted.len() * percent)
+        .div_ceil(100)
+        .clamp(1, sorted.len());
     ms(sorted[rank - 1])
 }
 
@@ -50,6 +64,10 @@ pub fn ms(duration: Duration) -> f64 {
 pub fn spread(values: &[f64]) -> (f64, f64) {
     let count = values.len().max(1) as f64;
     let mean = values.iter().sum::<f64>() / count;
-    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
+    let variance = values
+        .iter()
+        .map(|value| (value - mean).powi(2))
+        .sum::<f64>()
+        / (count - 1.0).max(1.0);
     (mean, variance.sqrt())
 }

@@ -5,8 +5,8 @@ use anyhow::{Context, bail};
 use nodectl_logic::{Config, Effect, Input, Keep, Now, State};
 use nodectl_ports::processes::{Stat, TICK};
 use nodectl_types::{
-    Attempt, JobId, JobSpec, NodeId, NodeInfo, Outcome, Query, Resources, TaskIndex, TaskRecord, Terms, Time, WorkSpec,
-    limits::RECORD_BATCH, query::Cursor,
+    Attempt, JobId, JobSpec, NodeId, NodeInfo, Outcome, Query, Resources, TaskIndex, TaskRecord,
+    Terms, Time, WorkSpec, limits::RECORD_BATCH, query::Cursor,
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -40,25 +40,41 @@ impl SchedulerCost {
 /// Runs `tasks` tasks through the core of a node that runs `slots` of them at a time, with one user following the job.
 pub fn scheduler(tasks: u32, slots: u32) -> anyhow::Result<SchedulerCost> {
     let mut drive = Drive::new(slots);
-    drive.ask(Query::Submit { job: None, spec: Arc::new(spec(tasks)) });
+    drive.ask(Query::Submit {
+        job: None,
+        spec: Arc::new(spec(tasks)),
+    });
     let before = cpu_time()?;
     let mut turns = 0;
     while !drive.ended {
         turns += 1;
         if turns > u64::from(tasks) * TURNS_A_TASK + 1000 {
-            bail!("the job did not end within {turns} turns: {} of {tasks} tasks did", drive.done);
+            bail!(
+                "the job did not end within {turns} turns: {} of {tasks} tasks did",
+                drive.done
+            );
         }
         drive.turn();
     }
     if drive.done != tasks {
-        bail!("{} of {tasks} tasks were done when the job ended", drive.done);
+        bail!(
+            "{} of {tasks} tasks were done when the job ended",
+            drive.done
+        );
     }
-    Ok(SchedulerCost { tasks, slots, cpu: cpu_time()?.saturating_sub(before), appends: drive.appends })
+    Ok(SchedulerCost {
+        tasks,
+        slots,
+        cpu: cpu_time()?.saturating_sub(before),
+        appends: drive.appends,
+    })
 }
 
 /// CPU time of this process so far.
 fn cpu_time() -> anyhow::Result<Duration> {
-    let ticks = Stat::own().context("reading this process's CPU time")?.ticks();
+    let ticks = Stat::own()
+        .context("reading this process's CPU time")?
+        .ticks();
     let ticks = ticks.context("/proc/self/stat has no CPU times")?;
     Ok(TICK * u32::try_from(ticks)?)
 }
@@ -84,7 +100,10 @@ impl Drive {
             software: env!("CARGO_PKG_VERSION").into(),
             model: String::new(),
             addrs: Vec::new(),
-            resources: Resources { cpu_milli: slots.saturating_mul(1000), ..Resources::default() },
+            resources: Resources {
+                cpu_milli: slots.saturating_mul(1000),
+                ..Resources::default()
+            },
             gpus: Vec::new(),
             labels: BTreeMap::new(),
             draining: false,
@@ -94,31 +113,67 @@ impl Drive {
             problem: None,
         };
         let (keep_jobs, terms) = (Duration::from_secs(3600), Terms::default());
-        let config = Config { seed: 1, generation: 1, keep_jobs, lifetime: None, terms, alone: false };
-        let mut state = State::new(Now { mono: time, wall_ms: 0 }, info, config);
+        let config = Config {
+            seed: 1,
+            generation: 1,
+            keep_jobs,
+            lifetime: None,
+            terms,
+            alone: false,
+        };
+        let mut state = State::new(
+            Now {
+                mono: time,
+                wall_ms: 0,
+            },
+            info,
+            config,
+        );
         // The first timers; nothing else comes of a start without peers.
         state.start();
-        Self { state, inbox: Vec::new(), time, asked: 0, done: 0, appends: 0, ended: false }
+        Self {
+            state,
+            inbox: Vec::new(),
+            time,
+            asked: 0,
+            done: 0,
+            appends: 0,
+            ended: false,
+        }
     }
 
     fn ask(&mut self, query: Query) {
         self.asked += 1;
-        self.inbox.push(Input::Ask { id: self.asked, query });
+        self.inbox.push(Input::Ask {
+            id: self.asked,
+            query,
+        });
     }
 
     fn watch(&mut self, job: JobId, cursor: Cursor) {
-        self.ask(Query::Watch { job, cursor, wait_ms: 8000, limit: RECORD_BATCH as u32 });
+        self.ask(Query::Watch {
+            job,
+            cursor,
+            wait_ms: 8000,
+            limit: RECORD_BATCH as u32,
+        });
     }
 
     /// Everything that happened, at most a turn's worth; with nothing to tell, the next timer.
     fn turn(&mut self) {
         self.time = self.time + TURN_TIME;
         if self.inbox.is_empty() {
-            self.time = self.state.next_deadline().map_or(self.time, |deadline| deadline.max(self.time));
+            self.time = self
+                .state
+                .next_deadline()
+                .map_or(self.time, |deadline| deadline.max(self.time));
         }
         let rest = self.inbox.split_off(self.inbox.len().min(TURN));
         let inputs = std::mem::replace(&mut self.inbox, rest);
-        let now = Now { mono: self.time, wall_ms: self.time.0 / 1000 };
+        let now = Now {
+            mono: self.time,
+            wall_ms: self.time.0 / 1000,
+        };
         for effect in self.state.handle(now, inputs) {
             self.follow(effect);
         }
@@ -126,16 +181,33 @@ impl Drive {
 
     fn follow(&mut self, effect: Effect) {
         match effect {
-            Effect::Persist { job, records, ticket } => {
+            Effect::Persist {
+                job,
+                records,
+                ticket,
+            } => {
                 self.appends += 1;
                 records.iter().for_each(|record| self.note(job, record));
-                self.inbox.push(Input::Persisted { ticket, result: Ok(()) });
+                self.inbox.push(Input::Persisted {
+                    ticket,
+                    result: Ok(()),
+                });
             }
-            Effect::StartTask { job, task, attempt, .. } => {
+            Effect::StartTask {
+                job, task, attempt, ..
+            } => {
                 self.inbox.push(Input::TaskStarted { job, task, attempt });
-                self.inbox.push(Input::TaskEnded { job, record: Box::new(record(task, attempt)) });
+                self.inbox.push(Input::TaskEnded {
+                    job,
+                    record: Box::new(record(task, attempt)),
+                });
             }
-            Effect::AnswerWatch { job, cursor, progress, .. } if !progress.phase.is_ended() => self.watch(job, cursor),
+            Effect::AnswerWatch {
+                job,
+                cursor,
+                progress,
+                ..
+            } if !progress.phase.is_ended() => self.watch(job, cursor),
             _ => {}
         }
     }
@@ -154,9 +226,16 @@ impl Drive {
 
 fn spec(tasks: u32) -> JobSpec {
     let work = WorkSpec::plain("bench", &["true"]);
-    JobSpec { repeat: tasks, speculate: true, ..JobSpec::plain(work, THIS_NODE) }
+    JobSpec {
+        repeat: tasks,
+        speculate: true,
+        ..JobSpec::plain(work, THIS_NODE)
+    }
 }
 
 fn record(task: TaskIndex, attempt: Attempt) -> TaskRecord {
-    TaskRecord { duration_us: TASK_US, ..TaskRecord::plain(task, attempt, THIS_NODE, Outcome::Done) }
+    TaskRecord {
+        duration_us: TASK_US,
+        ..TaskRecord::plain(task, attempt, THIS_NODE, Outcome::Done)
+    }
 }

@@ -40,8 +40,13 @@ impl GpuChoice {
         if let Ok(index) = text.parse::<u16>() {
             return Some(Self::Index(index.into()));
         }
-        let digits = text.strip_prefix("GPU-").unwrap_or(text).replace('-', "").to_ascii_lowercase();
-        let is_uuid = (4..=32).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let digits = text
+            .strip_prefix("GPU-")
+            .unwrap_or(text)
+            .replace('-', "")
+            .to_ascii_lowercase();
+        let is_uuid =
+            (4..=32).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
         is_uuid.then_some(Self::Uuid(digits))
     }
 
@@ -90,13 +95,26 @@ impl Gpus {
     /// `choices`: which of them are offered, as `node.gpus` says; all if empty.
     pub fn new(data_dir: &Path, choices: &[String], handle: NodeHandle) -> Arc<Self> {
         let (known, measuring) = (Mutex::default(), tokio::sync::Mutex::default());
-        let choices = choices.iter().filter_map(|choice| GpuChoice::parse(choice)).collect();
-        Arc::new(Self { choices, file: data_dir.join(FILE), handle, known, measuring })
+        let choices = choices
+            .iter()
+            .filter_map(|choice| GpuChoice::parse(choice))
+            .collect();
+        Arc::new(Self {
+            choices,
+            file: data_dir.join(FILE),
+            handle,
+            known,
+            measuring,
+        })
     }
 
     /// Those that count first: whoever hands them out takes that many.
     pub fn list(&self) -> Vec<Gpu> {
-        let mut gpus = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut gpus = self
+            .known
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         gpus.sort_by_key(|gpu| gpu.kind == GpuKind::Software);
         gpus
     }
@@ -119,7 +137,10 @@ impl Gpus {
         let mut gpus = offered(gpus, &self.choices);
         let measured = read(&self.file);
         for gpu in &mut gpus {
-            gpu.details.rates = measured.iter().find(|line| line.is_of(gpu)).map(|line| line.rates);
+            gpu.details.rates = measured
+                .iter()
+                .find(|line| line.is_of(gpu))
+                .map(|line| line.rates);
         }
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = gpus;
         self.handle.tell(Event::InfoChanged).await;
@@ -128,7 +149,9 @@ impl Gpus {
     /// Looks again, since memory and drivers change, and measures those that count; software ones where there is no other.
     async fn measure_all(&self) -> Result<(), String> {
         let _alone = self.measuring.lock().await;
-        let gpus = gpu::probe_in_child(LOOK_LIMIT).await.map_err(|error| error.to_string())?;
+        let gpus = gpu::probe_in_child(LOOK_LIMIT)
+            .await
+            .map_err(|error| error.to_string())?;
         let counts = |gpu: &&Gpu| gpu.kind != GpuKind::Software;
         let any_counts = gpus.iter().any(|gpu| counts(&gpu));
         let mut measured = read(&self.file);
@@ -145,7 +168,11 @@ impl Gpus {
         let kept = write(&self.file, &measured);
         self.know(gpus).await;
         kept.map_err(|error| format!("writing {}: {error}", self.file.display()))?;
-        if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
+        if failed.is_empty() {
+            Ok(())
+        } else {
+            Err(failed.join("\n"))
+        }
     }
 }
 
@@ -157,7 +184,11 @@ impl GpuMeter for Gpus {
 
 impl MeasuredLine {
     fn new(gpu: &Gpu, rates: GpuRates) -> Self {
-        Self { uuid: u128::from_be_bytes(gpu.uuid), driver: gpu.driver.clone(), rates }
+        Self {
+            uuid: u128::from_be_bytes(gpu.uuid),
+            driver: gpu.driver.clone(),
+            rates,
+        }
     }
 
     fn is_of(&self, gpu: &Gpu) -> bool {
@@ -171,18 +202,28 @@ fn read(file: &Path) -> Vec<MeasuredLine> {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
         Err(error) => {
-            tracing::warn!("what GPUs were measured at is not known: {}: {error}", file.display());
+            tracing::warn!(
+                "what GPUs were measured at is not known: {}: {error}",
+                file.display()
+            );
             return Vec::new();
         }
     };
     serde_json::from_slice(&text).unwrap_or_else(|error| {
-        tracing::warn!("what GPUs were measured at is not known: {}: {error}", file.display());
+        tracing::warn!(
+            "what GPUs were measured at is not known: {}: {error}",
+            file.display()
+        );
         Vec::new()
     })
 }
 
 fn write(file: &Path, measured: &[MeasuredLine]) -> io::Result<()> {
-    atomic::write(file, &serde_json::to_vec(measured).expect("plain data always encodes"), 0o600)
+    atomic::write(
+        file,
+        &serde_json::to_vec(measured).expect("plain data always encodes"),
+        0o600,
+    )
 }
 
 #[cfg(test)]
@@ -206,21 +247,51 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (events, mut inbox) = tokio::sync::mpsc::channel(4);
         let gpus = Gpus::new(directory.path(), &[], NodeHandle::new(events));
-        let rates = GpuRates { copy_bytes_per_s: 5, gemm_f32_flops: 6, gemm_f16_flops: 7 };
-        write(&gpus.file, &[MeasuredLine::new(&gpu(1, "old"), rates), MeasuredLine::new(&gpu(0xff, "one"), rates)])
-            .unwrap();
-        gpus.know(vec![gpu(1, "new"), gpu(0xff, "one"), gpu(2, "one")]).await;
-        let known: Vec<_> = gpus.list().into_iter().map(|gpu| gpu.details.rates).collect();
+        let rates = GpuRates {
+            copy_bytes_per_s: 5,
+            gemm_f32_flops: 6,
+            gemm_f16_flops: 7,
+        };
+        write(
+            &gpus.file,
+            &[
+                MeasuredLine::new(&gpu(1, "old"), rates),
+                MeasuredLine::new(&gpu(0xff, "one"), rates),
+            ],
+        )
+        .unwrap();
+        gpus.know(vec![gpu(1, "new"), gpu(0xff, "one"), gpu(2, "one")])
+            .await;
+        let known: Vec<_> = gpus
+            .list()
+            .into_iter()
+            .map(|gpu| gpu.details.rates)
+            .collect();
         assert_eq!(known, [None, Some(rates), None]);
         assert!(matches!(inbox.try_recv(), Ok(Event::InfoChanged)));
     }
 
     #[test]
     fn gpus_are_chosen_by_number_or_uuid() {
-        let all = || vec![gpu(0x1a, "a"), Gpu { kind: GpuKind::Software, ..gpu(9, "s") }, gpu(0x2b, "a")];
+        let all = || {
+            vec![
+                gpu(0x1a, "a"),
+                Gpu {
+                    kind: GpuKind::Software,
+                    ..gpu(9, "s")
+                },
+                gpu(0x2b, "a"),
+            ]
+        };
         let chosen = |words: &[&str]| -> Vec<u8> {
-            let choices: Vec<_> = words.iter().filter_map(|word| GpuChoice::parse(word)).collect();
-            offered(all(), &choices).iter().map(|gpu| gpu.uuid[0]).collect()
+            let choices: Vec<_> = words
+                .iter()
+                .filter_map(|word| GpuChoice::parse(word))
+                .collect();
+            offered(all(), &choices)
+                .iter()
+                .map(|gpu| gpu.uuid[0])
+                .collect()
         };
         assert_eq!(chosen(&[]), [0x1a, 9, 0x2b]);
         assert_eq!(chosen(&["1"]), [9, 0x2b]);

@@ -21,8 +21,8 @@ mod surroundings;
 mod vault;
 
 pub use node::{
-    StartedNode, changed_secret, generate_secret, has_left_jobs, is_in_use, redeem, replaced_secret, run_node,
-    secret_strength, secret_weakness, start_solo,
+    StartedNode, changed_secret, generate_secret, has_left_jobs, is_in_use, redeem,
+    replaced_secret, run_node, secret_strength, secret_weakness, start_solo,
 };
 
 use nodectl_ports::say::{self, tell};
@@ -38,12 +38,17 @@ use std::{
 
 /// Makes a directory that a node may use, with what is above it; one that is there stays as it is.
 pub fn make_private_dir(path: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
 }
 
 /// The GPUs of this machine, looked for in a child process, or why they are not known.
 pub async fn probe_gpus(deadline: Duration) -> Result<Vec<Gpu>, String> {
-    nodectl_gpu::probe_in_child(deadline).await.map_err(|error| error.to_string())
+    nodectl_gpu::probe_in_child(deadline)
+        .await
+        .map_err(|error| error.to_string())
 }
 
 /// What the settings say about tasks whose job says nothing.
@@ -86,7 +91,10 @@ pub fn kernel_interface(arguments: &[std::ffi::OsString]) -> ExitCode {
     };
     match nodectl_workloads::job_file::interface(path.as_ref()) {
         Ok(interface) => {
-            say::out(&format!("{}\n", serde_json::to_string(&interface).expect("plain data always encodes")));
+            say::out(&format!(
+                "{}\n",
+                serde_json::to_string(&interface).expect("plain data always encodes")
+            ));
             ExitCode::SUCCESS
         }
         Err(error) => {

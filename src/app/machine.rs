@@ -33,8 +33,13 @@ pub fn describe() -> MachineShare {
     let limit = groups.memory_limit().map(|(limit, _)| limit);
     MachineShare {
         hostname: hostname(),
-        cpu_milli: cores_milli().min(groups.cpu_limit_milli().unwrap_or(u32::MAX)).max(1),
-        memory_bytes: limit.map_or(total, |limit| if total == 0 { limit } else { limit.min(total) }),
+        cpu_milli: cores_milli()
+            .min(groups.cpu_limit_milli().unwrap_or(u32::MAX))
+            .max(1),
+        memory_bytes: limit.map_or(
+            total,
+            |limit| if total == 0 { limit } else { limit.min(total) },
+        ),
         model: model(Path::new("/sys")),
     }
 }
@@ -42,12 +47,18 @@ pub fn describe() -> MachineShare {
 /// What it has for tasks.
 pub fn detected() -> Resources {
     let machine = describe();
-    Resources { cpu_milli: machine.cpu_milli, memory_bytes: machine.memory_bytes, ..Resources::default() }
+    Resources {
+        cpu_milli: machine.cpu_milli,
+        memory_bytes: machine.memory_bytes,
+        ..Resources::default()
+    }
 }
 
 /// Reads how busy it is. Costs a few small reads; nothing is kept between calls.
 pub fn load() -> MachineLoad {
-    let load_milli = fs::read_to_string("/proc/loadavg").ok().and_then(|text| parse_load_milli(&text));
+    let load_milli = fs::read_to_string("/proc/loadavg")
+        .ok()
+        .and_then(|text| parse_load_milli(&text));
     let memory = read_meminfo().unwrap_or_default();
     let groups = ControlGroups::of_this_process();
     let in_group = match groups.memory_limit() {
@@ -55,28 +66,54 @@ pub fn load() -> MachineLoad {
         _ => None,
     };
     let used = in_group.unwrap_or(memory.total_bytes.saturating_sub(memory.available_bytes));
-    MachineLoad { load_milli: load_milli.unwrap_or(0), memory_used_bytes: used }
+    MachineLoad {
+        load_milli: load_milli.unwrap_or(0),
+        memory_used_bytes: used,
+    }
 }
 
 fn hostname() -> String {
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    if name.is_empty() { "localhost".into() } else { name }
+    let name = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
+    if name.is_empty() {
+        "localhost".into()
+    } else {
+        name
+    }
 }
 
 /// What the firmware says (SMBIOS, or the device tree where there is none), unless its maker left the form empty.
 fn model(sys: &Path) -> String {
     let read = |path: &str| fs::read_to_string(sys.join(path)).ok();
     let text = read("class/dmi/id/product_name").or_else(|| read("firmware/devicetree/base/model"));
-    let text: String = text.unwrap_or_default().chars().filter(|c| !c.is_control()).take(64).collect();
+    let text: String = text
+        .unwrap_or_default()
+        .chars()
+        .filter(|c| !c.is_control())
+        .take(64)
+        .collect();
     let text = text.trim();
-    let empty = ["to be filled by o.e.m.", "system product name", "default string", "not specified", "none"];
-    if empty.contains(&text.to_ascii_lowercase().as_str()) { String::new() } else { text.to_string() }
+    let empty = [
+        "to be filled by o.e.m.",
+        "system product name",
+        "default string",
+        "not specified",
+        "none",
+    ];
+    if empty.contains(&text.to_ascii_lowercase().as_str()) {
+        String::new()
+    } else {
+        text.to_string()
+    }
 }
 
 /// Not `available_parallelism` alone: it rounds a quota of one and a half cores down to one.
 fn cores_milli() -> u32 {
     let allowed = rustix::thread::sched_getaffinity(None).map(|set| set.count());
-    let cores = allowed.unwrap_or_else(|_| available_parallelism().map_or(1, |count| count.get() as u32));
+    let cores =
+        allowed.unwrap_or_else(|_| available_parallelism().map_or(1, |count| count.get() as u32));
     cores.saturating_mul(1000)
 }
 
@@ -105,28 +142,51 @@ impl ControlGroups {
     /// A container sees a path that is not below its own mount: then the mount's top is its group.
     fn below(root: &Path, group: &str) -> Self {
         let own = root.join(group.trim_start_matches('/'));
-        let own = if own.is_dir() { own } else { root.to_path_buf() };
+        let own = if own.is_dir() {
+            own
+        } else {
+            root.to_path_buf()
+        };
         let up_to_root = own.ancestors().take_while(|path| path.starts_with(root));
-        Self { paths: up_to_root.map(Path::to_path_buf).collect() }
+        Self {
+            paths: up_to_root.map(Path::to_path_buf).collect(),
+        }
     }
 
     fn cpu_limit_milli(&self) -> Option<u32> {
-        let limits =
-            self.paths.iter().filter_map(|path| parse_cpu_max(&fs::read_to_string(path.join("cpu.max")).ok()?));
+        let limits = self
+            .paths
+            .iter()
+            .filter_map(|path| parse_cpu_max(&fs::read_to_string(path.join("cpu.max")).ok()?));
         limits.min()
     }
 
     /// The lowest limit in bytes and the group that sets it.
     fn memory_limit(&self) -> Option<(u64, &Path)> {
-        let limit = |path: &'_ Path| fs::read_to_string(path.join("memory.max")).ok()?.trim().parse::<u64>().ok();
-        let limits = self.paths.iter().filter_map(|path| Some((limit(path)?, path.as_path())));
+        let limit = |path: &'_ Path| {
+            fs::read_to_string(path.join("memory.max"))
+                .ok()?
+                .trim()
+                .parse::<u64>()
+                .ok()
+        };
+        let limits = self
+            .paths
+            .iter()
+            .filter_map(|path| Some((limit(path)?, path.as_path())));
         limits.min_by_key(|(limit, _)| *limit)
     }
 
     /// What the group uses, without the cached files that the kernel would give up first.
     fn memory_used(&self, group: &Path) -> Option<u64> {
-        let current: u64 = fs::read_to_string(group.join("memory.current")).ok()?.trim().parse().ok()?;
-        let cache = fs::read_to_string(group.join("memory.stat")).ok().and_then(|text| parse_inactive_file(&text));
+        let current: u64 = fs::read_to_string(group.join("memory.current"))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()?;
+        let cache = fs::read_to_string(group.join("memory.stat"))
+            .ok()
+            .and_then(|text| parse_inactive_file(&text));
         Some(current.saturating_sub(cache.unwrap_or(0)))
     }
 }
@@ -134,10 +194,20 @@ impl ControlGroups {
 /// `/proc/meminfo`; `MemAvailable` exists since Linux 3.14.
 fn parse_meminfo(text: &str) -> Option<Memory> {
     let bytes = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        line.trim()
+            .strip_suffix("kB")?
+            .trim()
+            .parse::<u64>()
+            .ok()?
+            .checked_mul(1024)
     };
-    Some(Memory { total_bytes: bytes("MemTotal")?, available_bytes: bytes("MemAvailable")? })
+    Some(Memory {
+        total_bytes: bytes("MemTotal")?,
+        available_bytes: bytes("MemAvailable")?,
+    })
 }
 
 /// `/proc/loadavg`: the first field.
@@ -162,7 +232,11 @@ fn parse_cpu_max(text: &str) -> Option<u32> {
 
 /// `memory.stat`: the line `inactive_file`.
 fn parse_inactive_file(text: &str) -> Option<u64> {
-    text.lines().find_map(|line| line.strip_prefix("inactive_file "))?.trim().parse().ok()
+    text.lines()
+        .find_map(|line| line.strip_prefix("inactive_file "))?
+        .trim()
+        .parse()
+        .ok()
 }
 
 #[cfg(test)]
@@ -174,10 +248,16 @@ mod tests {
 
     #[test]
     fn meminfo() {
-        let memory = Memory { total_bytes: 32_614_768 << 10, available_bytes: 28_013_120 << 10 };
+        let memory = Memory {
+            total_bytes: 32_614_768 << 10,
+            available_bytes: 28_013_120 << 10,
+        };
         assert_eq!(parse_meminfo(MEMINFO), Some(memory));
         assert_eq!(parse_meminfo("MemTotal: 12 kB\n"), None);
-        assert_eq!(parse_meminfo("MemTotal: 99999999999999999999 kB\nMemAvailable: 1 kB"), None);
+        assert_eq!(
+            parse_meminfo("MemTotal: 99999999999999999999 kB\nMemAvailable: 1 kB"),
+            None
+        );
     }
 
     #[test]
@@ -197,13 +277,19 @@ mod tests {
 
     #[test]
     fn group() {
-        assert_eq!(parse_group("12:pids:/x\n0::/user.slice/a.scope\n"), Some("/user.slice/a.scope"));
+        assert_eq!(
+            parse_group("12:pids:/x\n0::/user.slice/a.scope\n"),
+            Some("/user.slice/a.scope")
+        );
         assert_eq!(parse_group("4:memory:/only/version/one\n"), None);
     }
 
     #[test]
     fn cache() {
-        assert_eq!(parse_inactive_file("anon 5\ninactive_file 8192\nactive_file 1\n"), Some(8192));
+        assert_eq!(
+            parse_inactive_file("anon 5\ninactive_file 8192\nactive_file 1\n"),
+            Some(8192)
+        );
     }
 
     #[test]
@@ -233,7 +319,10 @@ mod tests {
         assert_eq!(model(sys.path()), "");
         fs::create_dir_all(sys.path().join("class/dmi/id")).unwrap();
         let name = sys.path().join("class/dmi/id/product_name");
-        for (written, read) in [("Alienware Aurora R6\n", "Alienware Aurora R6"), ("To be filled by O.E.M.\n", "")] {
+        for (written, read) in [
+            ("Alienware Aurora R6\n", "Alienware Aurora R6"),
+            ("To be filled by O.E.M.\n", ""),
+        ] {
             fs::write(&name, written).unwrap();
             assert_eq!(model(sys.path()), read);
         }

@@ -18,8 +18,8 @@ use nodectl_node::{EVENT_QUEUE, Node, Ports};
 use nodectl_params::ParameterServers;
 use nodectl_pool::Pools;
 use nodectl_ports::{
-    BlobFetcher, DiskHealth, Event, GpuMeter, Machine, Network, NodeHandle, PeerStream, PoolHost, PoolService, Runner,
-    Streams, Trainings, accounts, wall_ms,
+    BlobFetcher, DiskHealth, Event, GpuMeter, Machine, Network, NodeHandle, PeerStream, PoolHost,
+    PoolService, Runner, Streams, Trainings, accounts, wall_ms,
 };
 use nodectl_store as store;
 use nodectl_store::{AuditLog, Store};
@@ -103,12 +103,18 @@ impl StartedNode {
 /// would. Returns when its API answers.
 pub async fn start_solo(settings: &Settings) -> anyhow::Result<StartedNode> {
     let mut settings = settings.clone();
-    (settings.node.takes_work, settings.node.policy, settings.api.group) = (true, PolicySettings::default(), None);
+    (
+        settings.node.takes_work,
+        settings.node.policy,
+        settings.api.group,
+    ) = (true, PolicySettings::default(), None);
     let foundation = Foundation::lay(&settings)?;
     // Without it nobody is offered what this node leaves; it works all the same.
     let _ = std::fs::File::create(foundation.store.dir().join(SOLO_MARK));
     let offline = Arc::new(Offline::new(foundation.store.blobs()));
-    foundation.build(&settings, offline.clone(), offline, None).await
+    foundation
+        .build(&settings, offline.clone(), offline, None)
+        .await
 }
 
 /// Another node has the data directory.
@@ -119,7 +125,8 @@ pub fn is_in_use(error: &anyhow::Error) -> bool {
 /// The last node here worked alone, inside a command, and kept jobs. What members of a cluster keep is no such thing: there
 /// others know more.
 pub fn has_left_jobs(data_dir: &Path) -> bool {
-    let jobs = || std::fs::read_dir(data_dir.join("jobs")).is_ok_and(|mut jobs| jobs.next().is_some());
+    let jobs =
+        || std::fs::read_dir(data_dir.join("jobs")).is_ok_and(|mut jobs| jobs.next().is_some());
     data_dir.join(SOLO_MARK).exists() && jobs()
 }
 
@@ -140,14 +147,22 @@ pub async fn run_node(
         foundation.identity.clone(),
         keys,
         foundation.store.blobs(),
-        Arc::new(StreamHosts { pools: foundation.pools.clone(), params: foundation.params.clone() }),
+        Arc::new(StreamHosts {
+            pools: foundation.pools.clone(),
+            params: foundation.params.clone(),
+        }),
         foundation.events.clone(),
     )
     .await?;
     let (swarm_ended, roster) = (network.ended(), network.roster());
-    let membership = ClusterMembership { keys: Box::new(network.sealing_keys()), roster };
+    let membership = ClusterMembership {
+        keys: Box::new(network.sealing_keys()),
+        roster,
+    };
     let network = Arc::new(network);
-    let mut started = foundation.build(&settings, network.clone(), network, Some(membership)).await?;
+    let mut started = foundation
+        .build(&settings, network.clone(), network, Some(membership))
+        .await?;
     let (handle, pools) = (started.handle.clone(), started.pools.clone());
     let ended = tokio::select! {
         // A node that leaves ends its swarm too.
@@ -176,7 +191,8 @@ pub async fn run_node(
 }
 
 /// What to do about a fault of nodectl. The panic itself is in the log, with its place.
-const FAULT_HINT: &str = "hint: start it again: nothing that was acknowledged is lost; and report the log's last lines";
+const FAULT_HINT: &str =
+    "hint: start it again: nothing that was acknowledged is lost; and report the log's last lines";
 
 /// How the node's loop ended. Where it panicked, the process is not to end as if it had left.
 fn as_it_should(ended: Result<(), JoinError>) -> anyhow::Result<()> {
@@ -184,11 +200,14 @@ fn as_it_should(ended: Result<(), JoinError>) -> anyhow::Result<()> {
     let reason = match error.try_into_panic() {
         Ok(panic) => {
             let text = panic.downcast_ref::<&str>().map(|text| text.to_string());
-            text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic".into())
+            text.or_else(|| panic.downcast_ref::<String>().cloned())
+                .unwrap_or_else(|| "a panic".into())
         }
         Err(error) => error.to_string(),
     };
-    Err(anyhow!("this node has ended by a fault of nodectl: {reason}\n{FAULT_HINT}"))
+    Err(anyhow!(
+        "this node has ended by a fault of nodectl: {reason}\n{FAULT_HINT}"
+    ))
 }
 
 /// A new secret, strong and readable.
@@ -210,7 +229,13 @@ pub fn changed_secret(settings: &Settings) -> io::Result<Option<Zeroizing<String
 pub async fn redeem(settings: &Settings, code: &str) -> anyhow::Result<Zeroizing<String>> {
     let store = store::open(&settings.node.data_dir)?;
     let identity = Identity::load_or_create(store.dir())?;
-    Ok(net::redeem(&net_config(settings, &store), &identity, code, &settings.cluster.name).await?)
+    Ok(net::redeem(
+        &net_config(settings, &store),
+        &identity,
+        code,
+        &settings.cluster.name,
+    )
+    .await?)
 }
 
 /// The power of two of guesses that a secret withstands.
@@ -237,7 +262,9 @@ async fn unneeded_or_asked_to_stop(unneeded: impl Future<Output = ()>) {
 
 async fn asked_to_stop() {
     use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut terminate) = signal(SignalKind::terminate()) else { return std::future::pending().await };
+    let Ok(mut terminate) = signal(SignalKind::terminate()) else {
+        return std::future::pending().await;
+    };
     tokio::select! {
         _ = tokio::signal::ctrl_c() => {}
         _ = terminate.recv() => {}
@@ -276,10 +303,33 @@ impl Foundation {
         let directory = store.dir().join(store::TEMPORARY);
         let generation = generation(store.dir())?;
         let handle = NodeHandle::new(events.clone());
-        let pools = Arc::new(Pools::new(identity.node_id(), generation, handle.clone(), directory));
-        let cores = settings.node.offered(machine::detected()).cpu_milli.div_ceil(1000);
-        let params = Arc::new(ParameterServers::new(identity.node_id(), handle, cores, store.dir()));
-        Ok(Self { store, identity, alone, events, inbox, generation, pools, params })
+        let pools = Arc::new(Pools::new(
+            identity.node_id(),
+            generation,
+            handle.clone(),
+            directory,
+        ));
+        let cores = settings
+            .node
+            .offered(machine::detected())
+            .cpu_milli
+            .div_ceil(1000);
+        let params = Arc::new(ParameterServers::new(
+            identity.node_id(),
+            handle,
+            cores,
+            store.dir(),
+        ));
+        Ok(Self {
+            store,
+            identity,
+            alone,
+            events,
+            inbox,
+            generation,
+            pools,
+            params,
+        })
     }
 
     async fn build<N: Network + Streams + 'static, F: BlobFetcher + 'static>(
@@ -291,20 +341,42 @@ impl Foundation {
     ) -> anyhow::Result<StartedNode> {
         // Who works alone has no cluster: there is nobody to be decided about.
         let solo = membership.is_none();
-        let (keys, roster) = membership.map(|membership| (membership.keys, membership.roster)).unzip();
-        let Self { store, identity, alone, events, inbox, generation, pools, params } = self;
+        let (keys, roster) = membership
+            .map(|membership| (membership.keys, membership.roster))
+            .unzip();
+        let Self {
+            store,
+            identity,
+            alone,
+            events,
+            inbox,
+            generation,
+            pools,
+            params,
+        } = self;
         let id = identity.node_id();
         let handle = NodeHandle::new(events);
         let data_dir = store.dir().to_path_buf();
         let mut listeners = vec![http::bind(&http::socket_path(&data_dir)).await?];
         listeners.extend(shared_listener(&settings.api).await?);
-        params.open(&data_dir, network.clone(), settings.jobs.keep.0).context("listening for workers that train")?;
-        let reach = worker::PoolLinks { host: pools.clone(), streams: network.clone() };
+        params
+            .open(&data_dir, network.clone(), settings.jobs.keep.0)
+            .context("listening for workers that train")?;
+        let reach = worker::PoolLinks {
+            host: pools.clone(),
+            streams: network.clone(),
+        };
         let (network, fetcher): (Arc<dyn Network>, Arc<dyn BlobFetcher>) = (network, fetcher);
         let blobs = store.blobs();
-        let journals = store.journals(handle.clone()).context("starting the journal's writer")?;
-        let worker_config =
-            worker::RunnerConfig::new(data_dir.clone(), id, settings.node.nice, super::isolation_policy(settings));
+        let journals = store
+            .journals(handle.clone())
+            .context("starting the journal's writer")?;
+        let worker_config = worker::RunnerConfig::new(
+            data_dir.clone(),
+            id,
+            settings.node.nice,
+            super::isolation_policy(settings),
+        );
         let disk: Arc<dyn DiskHealth> = store.health(handle.clone());
         let (vault, secrets) = Strongbox::open(&data_dir, keys)?;
         let vault = Arc::new(vault);
@@ -316,7 +388,13 @@ impl Foundation {
         };
         let workers = Workers::start(worker_config, keep, handle.clone(), Some(reach))?;
         let gpus = Gpus::new(&data_dir, &settings.node.gpus, handle.clone());
-        let machine = Arc::new(ThisMachine::new(id, settings, network.clone(), gpus.clone(), disk.clone()));
+        let machine = Arc::new(ThisMachine::new(
+            id,
+            settings,
+            network.clone(),
+            gpus.clone(),
+            disk.clone(),
+        ));
         let runner: Arc<dyn Runner> = workers.clone();
         let pools: Arc<dyn PoolService> = pools;
         let ports = Ports {
@@ -335,18 +413,26 @@ impl Foundation {
         };
         let lifetime = settings.node.walltime.map(|walltime| lifetime(walltime.0));
         let admins = settings.api.admins.clone();
-        let access =
-            tokio::task::spawn_blocking(move || UserAccess::new(admins)).await.context("asking who runs this")?;
+        let access = tokio::task::spawn_blocking(move || UserAccess::new(admins))
+            .await
+            .context("asking who runs this")?;
         let terms = settings.node.terms();
         surroundings::watch(&terms.policy, handle.clone());
-        let config =
-            Config { seed: random()?, generation, keep_jobs: settings.jobs.keep.0, lifetime, terms, alone: solo };
+        let config = Config {
+            seed: random()?,
+            generation,
+            keep_jobs: settings.jobs.keep.0,
+            lifetime,
+            terms,
+            alone: solo,
+        };
         // What a `run` left when it was killed is no business of the next one.
         let remembered = remembered::load(&data_dir, secrets, roster, solo);
-        let node = tokio::task::spawn_blocking(move || Node::restore(ports, config, remembered, inbox))
-            .await
-            .context("reading the journals")?
-            .context("reading the journals")?;
+        let node =
+            tokio::task::spawn_blocking(move || Node::restore(ports, config, remembered, inbox))
+                .await
+                .context("reading the journals")?
+                .context("reading the journals")?;
         let facts = Arc::new(facts(id, settings, &data_dir, solo));
         let meter: Arc<dyn GpuMeter> = gpus.clone();
         let trainings: Arc<dyn Trainings> = params.clone();
@@ -368,21 +454,39 @@ impl Foundation {
         };
         let serve = |listener| {
             let (stop, stopped) = oneshot::channel();
-            (stop, tokio::spawn(http::serve(listener, api.clone(), stopped)))
+            (
+                stop,
+                tokio::spawn(http::serve(listener, api.clone(), stopped)),
+            )
         };
         let apis = listeners.into_iter().map(serve).collect();
         let node = tokio::spawn(node.run());
         let gpus_known = gpus.look();
         let socket = http::socket_path(&data_dir);
-        Ok(StartedNode { socket, handle, workers, pools, params, gpus_known, node, apis, _alone: alone, _store: store })
+        Ok(StartedNode {
+            socket,
+            handle,
+            workers,
+            pools,
+            params,
+            gpus_known,
+            node,
+            apis,
+            _alone: alone,
+            _store: store,
+        })
     }
 }
 
 /// Where other users are answered, if they are.
 async fn shared_listener(settings: &ApiSettings) -> anyhow::Result<Option<UnixListener>> {
-    let Some(name) = settings.group.clone() else { return Ok(None) };
+    let Some(name) = settings.group.clone() else {
+        return Ok(None);
+    };
     let known = name.clone();
-    let group = tokio::task::spawn_blocking(move || accounts::group_id(&known)).await.context("asking for a group")?;
+    let group = tokio::task::spawn_blocking(move || accounts::group_id(&known))
+        .await
+        .context("asking for a group")?;
     let group = group.with_context(|| {
         format!("there is no group `{name}` (api.group)\nhint: `groupadd --system {name}` makes it; unset api.group to be alone")
     })?;
@@ -455,7 +559,10 @@ impl ThisMachine {
 impl Machine for ThisMachine {
     fn describe(&self) -> NodeInfo {
         let gpus = self.gpus.list();
-        let counted = gpus.iter().filter(|gpu| gpu.kind != GpuKind::Software).count() as u32;
+        let counted = gpus
+            .iter()
+            .filter(|gpu| gpu.kind != GpuKind::Software)
+            .count() as u32;
         NodeInfo {
             id: self.id,
             version: 0,
@@ -463,7 +570,10 @@ impl Machine for ThisMachine {
             software: env!("CARGO_PKG_VERSION").into(),
             model: self.model.clone(),
             addrs: self.network.addrs(),
-            resources: Resources { gpu_milli: counted * 1000, ..self.offered.clone() },
+            resources: Resources {
+                gpu_milli: counted * 1000,
+                ..self.offered.clone()
+            },
             gpus,
             labels: self.labels.clone(),
             draining: false,
@@ -509,7 +619,9 @@ fn facts(id: NodeId, settings: &Settings, data_dir: &std::path::Path, solo: bool
 
 fn random() -> anyhow::Result<u64> {
     let mut bytes = [0; 8];
-    SysRng.try_fill_bytes(&mut bytes).context("asking the kernel for randomness")?;
+    SysRng
+        .try_fill_bytes(&mut bytes)
+        .context("asking the kernel for randomness")?;
     Ok(u64::from_le_bytes(bytes))
 }
 
@@ -522,8 +634,11 @@ fn generation(dir: &std::path::Path) -> anyhow::Result<u64> {
     let path = dir.join("generation");
     let last = match std::fs::read(&path) {
         Ok(bytes) => {
-            let number =
-                String::from_utf8_lossy(&bytes).trim().parse::<u64>().ok().filter(|last| *last < LAST_GENERATION);
+            let number = String::from_utf8_lossy(&bytes)
+                .trim()
+                .parse::<u64>()
+                .ok()
+                .filter(|last| *last < LAST_GENERATION);
             if number.is_none() {
                 tracing::warn!("{} is damaged and begun anew by the clock", path.display());
             }
@@ -532,9 +647,12 @@ fn generation(dir: &std::path::Path) -> anyhow::Result<u64> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(error).with_context(|| format!("reading {}", path.display())),
     };
-    let generation = wall_ms().min(LAST_GENERATION - 1).max(last.map_or(0, |last| last + 1));
+    let generation = wall_ms()
+        .min(LAST_GENERATION - 1)
+        .max(last.map_or(0, |last| last + 1));
     let text = format!("{generation}\n");
-    store::atomic::write(&path, text.as_bytes(), 0o600).with_context(|| format!("writing {}", path.display()))?;
+    store::atomic::write(&path, text.as_bytes(), 0o600)
+        .with_context(|| format!("writing {}", path.display()))?;
     Ok(generation)
 }
 
@@ -572,8 +690,17 @@ mod tests {
         assert!(second > first && first >= 1_600_000_000_000);
         let ahead = second + (1 << 40);
         std::fs::write(&file, ahead.to_string()).expect("writable");
-        assert_eq!(generation(dir.path()).expect("writable"), ahead + 1, "the clock was set back");
-        for nonsense in [u64::MAX.to_string(), (1u64 << 45).to_string(), "x".into(), String::new()] {
+        assert_eq!(
+            generation(dir.path()).expect("writable"),
+            ahead + 1,
+            "the clock was set back"
+        );
+        for nonsense in [
+            u64::MAX.to_string(),
+            (1u64 << 45).to_string(),
+            "x".into(),
+            String::new(),
+        ] {
             std::fs::write(&file, nonsense).expect("writable");
             let now = generation(dir.path()).expect("writable");
             assert!(now >= second && now < ahead, "{now}");
@@ -594,6 +721,9 @@ mod tests {
         assert!(as_it_should(tokio::spawn(async {}).await).is_ok());
         let ended = tokio::spawn(async { panic!("row {} of 3", 7) }).await;
         let error = as_it_should(ended).unwrap_err().to_string();
-        assert!(error.contains("row 7 of 3") && error.contains("hint:"), "{error}");
+        assert!(
+            error.contains("row 7 of 3") && error.contains("hint:"),
+            "{error}"
+        );
     }
 }

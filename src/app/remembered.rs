@@ -21,9 +21,18 @@ const OWNER_BYTES: u64 = 4 << 10;
 
 /// What the node's last life left. A file that is of no use costs jobs nothing but that they grow old from now on; the owner has
 /// to say again what he said.
-pub fn load(data_dir: &Path, secrets: Vec<KeptSecret>, roster: Option<Roster>, put_aside: bool) -> EarlierLives {
+pub fn load(
+    data_dir: &Path,
+    secrets: Vec<KeptSecret>,
+    roster: Option<Roster>,
+    put_aside: bool,
+) -> EarlierLives {
     EarlierLives {
-        retention: read(&data_dir.join(RETENTION_FILE), retention::MAX_BYTES, retention::decode),
+        retention: read(
+            &data_dir.join(RETENTION_FILE),
+            retention::MAX_BYTES,
+            retention::decode,
+        ),
         owner: read(&data_dir.join(OWNER_FILE), OWNER_BYTES, |bytes| {
             serde_json::from_slice(bytes).map_err(|error| error.to_string())
         }),
@@ -36,7 +45,10 @@ pub fn load(data_dir: &Path, secrets: Vec<KeptSecret>, roster: Option<Roster>, p
 fn read<T: Default>(path: &Path, most: u64, decode: impl Fn(&[u8]) -> Result<T, String>) -> T {
     let read = || {
         let mut bytes = Vec::new();
-        File::open(path)?.take(most).read_to_end(&mut bytes).map(|_| bytes)
+        File::open(path)?
+            .take(most)
+            .read_to_end(&mut bytes)
+            .map(|_| bytes)
     };
     match read().map_err(|error: io::Error| (error.kind(), error.to_string())) {
         Ok(bytes) => decode(&bytes).unwrap_or_else(|error| {
@@ -45,7 +57,10 @@ fn read<T: Default>(path: &Path, most: u64, decode: impl Fn(&[u8]) -> Result<T, 
         }),
         Err((io::ErrorKind::NotFound, _)) => T::default(),
         Err((_, error)) => {
-            tracing::warn!("{} cannot be read and is begun anew: {error}", path.display());
+            tracing::warn!(
+                "{} cannot be read and is begun anew: {error}",
+                path.display()
+            );
             T::default()
         }
     }
@@ -58,18 +73,26 @@ pub struct NotesWriter<T> {
 
 impl NotesWriter<Retention> {
     pub fn of_jobs(data_dir: &Path) -> Self {
-        Self::start(data_dir.join(RETENTION_FILE), retention::encode, |path, error| {
-            // It is told again in some minutes; what is lost until then is that jobs are older, or were removed.
-            tracing::debug!("{} cannot be written: {error}", path.display());
-        })
+        Self::start(
+            data_dir.join(RETENTION_FILE),
+            retention::encode,
+            |path, error| {
+                // It is told again in some minutes; what is lost until then is that jobs are older, or were removed.
+                tracing::debug!("{} cannot be written: {error}", path.display());
+            },
+        )
     }
 }
 
 impl NotesWriter<OwnerWord> {
     pub fn of_owner(data_dir: &Path) -> Self {
-        let encode = |word: &OwnerWord| serde_json::to_vec(word).expect("plain data always encodes");
+        let encode =
+            |word: &OwnerWord| serde_json::to_vec(word).expect("plain data always encodes");
         Self::start(data_dir.join(OWNER_FILE), encode, |path, error| {
-            tracing::warn!("{} cannot be written: the node's next life will not know it: {error}", path.display());
+            tracing::warn!(
+                "{} cannot be written: the node's next life will not know it: {error}",
+                path.display()
+            );
         })
     }
 }
@@ -78,7 +101,10 @@ impl NotesWriter<Vec<KeptSecret>> {
     pub fn of_secrets(data_dir: &Path) -> Self {
         let encode = |kept: &Vec<KeptSecret>| secrets::encode(kept);
         Self::start(data_dir.join(SECRETS_FILE), encode, |path, error| {
-            tracing::warn!("{} cannot be written, other nodes have what is in it: {error}", path.display());
+            tracing::warn!(
+                "{} cannot be written, other nodes have what is in it: {error}",
+                path.display()
+            );
         })
     }
 }
@@ -96,7 +122,10 @@ impl<T: Clone + Default + Send + Sync + 'static> NotesWriter<T> {
             while told.changed().await.is_ok() {
                 let bytes = encode(&told.borrow_and_update());
                 let target = path.clone();
-                let written = tokio::task::spawn_blocking(move || store::atomic::write(&target, &bytes, 0o600)).await;
+                let written = tokio::task::spawn_blocking(move || {
+                    store::atomic::write(&target, &bytes, 0o600)
+                })
+                .await;
                 if let Ok(Err(error)) = written {
                     failed(&path, error);
                 }

@@ -149,13 +149,24 @@ pub struct Origin {
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     #[error("cannot read the settings in {}: {source}", path.display())]
-    Unreadable { path: PathBuf, source: std::io::Error },
+    Unreadable {
+        path: PathBuf,
+        source: std::io::Error,
+    },
     #[error("the settings in {} are not valid TOML: {problem}", path.display())]
     Syntax { path: PathBuf, problem: String },
     #[error("there is no setting `{key}` ({place}){}", hint.as_ref().map(|hint| format!("\nhint: {hint}")).unwrap_or_default())]
-    UnknownKey { key: String, place: String, hint: Option<String> },
+    UnknownKey {
+        key: String,
+        place: String,
+        hint: Option<String>,
+    },
     #[error("the setting `{key}` ({place}): {problem}")]
-    BadValue { key: String, place: String, problem: String },
+    BadValue {
+        key: String,
+        place: String,
+        problem: String,
+    },
 }
 
 impl Settings {
@@ -165,7 +176,10 @@ impl Settings {
     }
 
     /// The same in a given environment.
-    pub fn load_from(environment: &Environment, flags: &Flags) -> Result<(Self, Vec<Origin>), SettingsError> {
+    pub fn load_from(
+        environment: &Environment,
+        flags: &Flags,
+    ) -> Result<(Self, Vec<Origin>), SettingsError> {
         let layers = layers::Layers::read(environment, flags)?;
         let settings: Self = layers.extract()?;
         check::values(&settings).map_err(|(key, problem)| layers.bad_value(&key, problem))?;
@@ -209,10 +223,22 @@ impl Settings {
                 mdns: true,
                 kademlia: true,
             },
-            api: ApiSettings { group: None, socket: "/run/nodectl/api.sock".into(), admins: None },
-            jobs: JobsSettings { keep: Period::days(30) },
-            isolation: IsolationSettings { setuid: false, hides_node: None },
-            log: LogSettings { level: LogLevel::Info, format: LogFormat::Text },
+            api: ApiSettings {
+                group: None,
+                socket: "/run/nodectl/api.sock".into(),
+                admins: None,
+            },
+            jobs: JobsSettings {
+                keep: Period::days(30),
+            },
+            isolation: IsolationSettings {
+                setuid: false,
+                hides_node: None,
+            },
+            log: LogSettings {
+                level: LogLevel::Info,
+                format: LogFormat::Text,
+            },
         }
     }
 }
@@ -222,7 +248,11 @@ impl NodeSettings {
     /// resources added.
     pub fn offered(&self, detected: Resources) -> Resources {
         let milli = |amount: f64| (amount * 1000.0).round() as u32;
-        let PolicySettings { keep_cores, keep_memory, .. } = &self.policy;
+        let PolicySettings {
+            keep_cores,
+            keep_memory,
+            ..
+        } = &self.policy;
         let (cpu_milli, memory_bytes) = (
             detected.cpu_milli.saturating_sub(milli(*keep_cores)),
             detected.memory_bytes.saturating_sub(keep_memory.0),
@@ -230,7 +260,11 @@ impl NodeSettings {
         Resources {
             cpu_milli: self.cores.map_or(cpu_milli, milli),
             memory_bytes: self.memory.map_or(memory_bytes, |memory| memory.0),
-            named_milli: self.resources.iter().map(|(name, amount)| (name.clone(), milli(*amount))).collect(),
+            named_milli: self
+                .resources
+                .iter()
+                .map(|(name, amount)| (name.clone(), milli(*amount)))
+                .collect(),
             ..detected
         }
     }

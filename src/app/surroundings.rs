@@ -42,7 +42,10 @@ pub fn watch(policy: &Policy, node: NodeHandle) {
             looker.look_at_load();
             tokio::time::sleep(FIRST).await;
         }
-        while node.tell(Event::Seen(looker.look(looks_at_use).await)).await {
+        while node
+            .tell(Event::Seen(looker.look(looks_at_use).await))
+            .await
+        {
             tokio::time::sleep(PERIOD).await;
         }
     });
@@ -69,14 +72,27 @@ impl Looker {
     async fn look(&mut self, looks_at_use: bool) -> Surroundings {
         let minute = minute_of_week(SystemTime::now());
         if !looks_at_use {
-            return Surroundings { minute, untouched: None, others_milli: 0 };
+            return Surroundings {
+                minute,
+                untouched: None,
+                others_milli: 0,
+            };
         }
         self.look_at_load();
         let now = SystemTime::now();
-        let terminals = last_input(Path::new("/dev")).map(|at| now.duration_since(at).unwrap_or_default());
-        let sessions = if Path::new(SEATS).exists() { self.ask_logind(now).await } else { None };
+        let terminals =
+            last_input(Path::new("/dev")).map(|at| now.duration_since(at).unwrap_or_default());
+        let sessions = if Path::new(SEATS).exists() {
+            self.ask_logind(now).await
+        } else {
+            None
+        };
         let others_milli = self.average_milli.unwrap_or(0.0).min(f64::from(u32::MAX)) as u32;
-        Surroundings { minute, untouched: terminals.into_iter().chain(sessions).min(), others_milli }
+        Surroundings {
+            minute,
+            untouched: terminals.into_iter().chain(sessions).min(),
+            others_milli,
+        }
     }
 
     fn look_at_load(&mut self) {
@@ -84,7 +100,10 @@ impl Looker {
         let now = Instant::now();
         if let Some((then, before)) = self.before {
             let load = load_milli(before, times, now - then);
-            self.average_milli = Some(self.average_milli.map_or(load, |old| old + (load - old) * NEWEST));
+            self.average_milli = Some(
+                self.average_milli
+                    .map_or(load, |old| old + (load - old) * NEWEST),
+            );
         }
         self.before = Some((now, times));
     }
@@ -94,7 +113,11 @@ impl Looker {
         if self.asked.is_none() {
             let (answer, asked) = oneshot::channel();
             let mut command = Command::new("loginctl");
-            command.args(["show-session", "--property=IdleHint", "--property=IdleSinceHint"]);
+            command.args([
+                "show-session",
+                "--property=IdleHint",
+                "--property=IdleSinceHint",
+            ]);
             command.stdin(Stdio::null()).stderr(Stdio::null());
             std::thread::Builder::new()
                 .name("loginctl".into())
@@ -102,9 +125,14 @@ impl Looker {
                 .ok()?;
             self.asked = Some(asked);
         }
-        let answered = tokio::time::timeout(PATIENCE, self.asked.as_mut()?).await.ok()?;
+        let answered = tokio::time::timeout(PATIENCE, self.asked.as_mut()?)
+            .await
+            .ok()?;
         self.asked = None;
-        let output = answered.ok()?.ok().filter(|output| output.status.success())?;
+        let output = answered
+            .ok()?
+            .ok()
+            .filter(|output| output.status.success())?;
         idle_of(&String::from_utf8_lossy(&output.stdout), now)
     }
 }
@@ -118,13 +146,23 @@ fn load_milli(before: Times, after: Times, over: Duration) -> f64 {
 
 /// How long nobody has used any session; None where logind does not say.
 fn idle_of(properties: &str, now: SystemTime) -> Option<Duration> {
-    let value = |name: &str| properties.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    let value = |name: &str| {
+        properties
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
+    };
     if value("IdleHint")? == "no" {
         return Some(Duration::ZERO);
     }
     // 0: nobody has ever been there.
-    let since: u64 = value("IdleSinceHint")?.parse().ok().filter(|since| *since > 0)?;
-    Some(now.duration_since(UNIX_EPOCH + Duration::from_micros(since)).unwrap_or_default())
+    let since: u64 = value("IdleSinceHint")?
+        .parse()
+        .ok()
+        .filter(|since| *since > 0)?;
+    Some(
+        now.duration_since(UNIX_EPOCH + Duration::from_micros(since))
+            .unwrap_or_default(),
+    )
 }
 
 /// When somebody typed at any terminal: consoles, and those of windows and of remote users.
@@ -135,9 +173,16 @@ fn last_input(dev: &Path) -> Option<SystemTime> {
         let terminals = entries.filter(|entry| entry.file_name().to_str().is_some_and(wanted));
         let metadata = terminals.filter_map(|entry| entry.metadata().ok());
         let devices = metadata.filter(|metadata| metadata.file_type().is_char_device());
-        devices.filter_map(|device| Some(UNIX_EPOCH + Duration::from_secs(u64::try_from(device.atime()).ok()?))).max()
+        devices
+            .filter_map(|device| {
+                Some(UNIX_EPOCH + Duration::from_secs(u64::try_from(device.atime()).ok()?))
+            })
+            .max()
     };
-    within(dev, &is_console).into_iter().chain(within(&dev.join("pts"), &is_number)).max()
+    within(dev, &is_console)
+        .into_iter()
+        .chain(within(&dev.join("pts"), &is_number))
+        .max()
 }
 
 fn is_number(text: &str) -> bool {
@@ -147,7 +192,13 @@ fn is_number(text: &str) -> bool {
 fn times() -> Option<Times> {
     let machine = busy_ticks(&fs::read_to_string("/proc/stat").ok()?)?;
     let processes = Stat::all().filter_map(|stat| {
-        Some((stat.pid, Ran { parent: stat.parent()?, ticks: stat.ticks()? + stat.childrens_ticks()? }))
+        Some((
+            stat.pid,
+            Ran {
+                parent: stat.parent()?,
+                ticks: stat.ticks()? + stat.childrens_ticks()?,
+            },
+        ))
     });
     let own = with_descendants(&processes.collect(), std::process::id().cast_signed());
     Some(Times { machine, own })
@@ -156,8 +207,16 @@ fn times() -> Option<Times> {
 /// The first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq; what follows was another machine's, or is counted
 /// in these.
 fn busy_ticks(stat: &str) -> Option<u64> {
-    let fields = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
-    let fields: Vec<u64> = fields.take(7).map(str::parse).collect::<Result<_, _>>().ok()?;
+    let fields = stat
+        .lines()
+        .next()?
+        .strip_prefix("cpu ")?
+        .split_whitespace();
+    let fields: Vec<u64> = fields
+        .take(7)
+        .map(str::parse)
+        .collect::<Result<_, _>>()
+        .ok()?;
     (fields.len() == 7).then(|| fields.iter().sum::<u64>() - fields[3] - fields[4])
 }
 
@@ -184,7 +243,9 @@ fn with_descendants(processes: &BTreeMap<i32, Ran>, root: i32) -> u64 {
 
 /// In local time, from Monday 0:00.
 fn minute_of_week(now: SystemTime) -> u16 {
-    let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()) as libc::time_t;
+    let seconds = now
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs()) as libc::time_t;
     // SAFETY: a `tm` of zeros is a valid one; both pointers are to locals, and nothing is kept.
     let (known, time) = unsafe {
         let mut time: libc::tm = std::mem::zeroed();
@@ -204,21 +265,44 @@ mod tests {
     #[test]
     fn what_logind_says_is_read() {
         let now = UNIX_EPOCH + Duration::from_secs(1_000);
-        assert_eq!(idle_of("IdleHint=no\nIdleSinceHint=0\n", now), Some(Duration::ZERO));
-        assert_eq!(idle_of("IdleHint=yes\nIdleSinceHint=400000000\n", now), Some(Duration::from_secs(600)));
+        assert_eq!(
+            idle_of("IdleHint=no\nIdleSinceHint=0\n", now),
+            Some(Duration::ZERO)
+        );
+        assert_eq!(
+            idle_of("IdleHint=yes\nIdleSinceHint=400000000\n", now),
+            Some(Duration::from_secs(600))
+        );
         assert_eq!(idle_of("IdleHint=yes\nIdleSinceHint=0\n", now), None);
-        assert_eq!(idle_of("IdleHint=yes\nIdleSinceHint=9000000000\n", now), Some(Duration::ZERO));
+        assert_eq!(
+            idle_of("IdleHint=yes\nIdleSinceHint=9000000000\n", now),
+            Some(Duration::ZERO)
+        );
         assert_eq!(idle_of("nonsense", now), None);
     }
 
     #[test]
     fn load_is_that_of_others() {
-        assert_eq!(busy_ticks("cpu  10 20 30 1000 50 6 7 0 0 0\ncpu0 1 1 1 1\n"), Some(73));
+        assert_eq!(
+            busy_ticks("cpu  10 20 30 1000 50 6 7 0 0 0\ncpu0 1 1 1 1\n"),
+            Some(73)
+        );
         assert_eq!(busy_ticks("cpu 1 2\n"), None);
         let processes = [(1, 0, 100), (5, 1, 10), (6, 5, 20), (7, 6, 30), (8, 1, 999)];
-        let processes = processes.map(|(pid, parent, ticks)| (pid, Ran { parent, ticks })).into();
+        let processes = processes
+            .map(|(pid, parent, ticks)| (pid, Ran { parent, ticks }))
+            .into();
         assert_eq!(with_descendants(&processes, 5), 60);
-        let (before, after) = (Times { machine: 100, own: 40 }, Times { machine: 500, own: 240 });
+        let (before, after) = (
+            Times {
+                machine: 100,
+                own: 40,
+            },
+            Times {
+                machine: 500,
+                own: 240,
+            },
+        );
         assert_eq!(load_milli(before, after, Duration::from_secs(2)), 1000.0);
         assert_eq!(load_milli(after, before, Duration::from_secs(2)), 0.0);
     }

@@ -1,7 +1,8 @@
 //! The flags, as plain data. What they mean together with files and the environment is resolved in `flags`.
 
 pub use super::trust_args::{
-    AdmissionMode, BAN_NOTES, ClusterSecret, DoctorArgs, FORGET_NOTES, ForgetArgs, NodeArgs, RotateArgs, SecretCommand,
+    AdmissionMode, BAN_NOTES, ClusterSecret, DoctorArgs, FORGET_NOTES, ForgetArgs, NodeArgs,
+    RotateArgs, SecretCommand,
 };
 use super::{owner, plot::PlotSpec};
 use clap::{Args, Parser, Subcommand, ValueEnum};

@@ -20,7 +20,10 @@ pub struct Given {
 /// to nonsense, and children inherit that. To be called first in `main`, while there is one thread.
 pub fn take() -> Given {
     let args = std::env::args_os().collect();
-    let secret = std::env::var(SECRET_VARIABLE).ok().filter(|secret| !secret.is_empty()).map(Zeroizing::new);
+    let secret = std::env::var(SECRET_VARIABLE)
+        .ok()
+        .filter(|secret| !secret.is_empty())
+        .map(Zeroizing::new);
     // Without /proc, nobody else can read it there either.
     if let Ok(stat) = Stat::own() {
         // SAFETY: one thread, and `args` and `secret` are copies: nobody holds a reference into these strings.
@@ -34,7 +37,9 @@ pub fn take() -> Given {
 
 /// SAFETY: no reference into the process's original arguments or environment is alive.
 unsafe fn wipe(strings: Option<Range<usize>>, find: fn(&[u8]) -> Vec<Range<usize>>) {
-    let Some(place) = strings.filter(|place| place.start != 0 && !place.is_empty()) else { return };
+    let Some(place) = strings.filter(|place| place.start != 0 && !place.is_empty()) else {
+        return;
+    };
     let memory = std::ptr::with_exposed_provenance_mut::<u8>(place.start);
     // SAFETY: the kernel put the strings there, on this process's own stack, readable and writable.
     let strings = unsafe { std::slice::from_raw_parts(memory, place.len()) }.to_vec();
@@ -49,7 +54,10 @@ fn secret_in_arguments(strings: &[u8]) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut value_follows = false;
     for (begin, text) in split(strings) {
-        let after = |flag: &&[u8]| text.strip_prefix(*flag).and_then(|rest| rest.strip_prefix(b"="));
+        let after = |flag: &&[u8]| {
+            text.strip_prefix(*flag)
+                .and_then(|rest| rest.strip_prefix(b"="))
+        };
         let after_equals = SECRET_FLAGS.iter().find_map(after);
         match after_equals {
             _ if value_follows => found.push(begin..begin + text.len()),
@@ -64,7 +72,9 @@ fn secret_in_arguments(strings: &[u8]) -> Vec<Range<usize>> {
 fn secret_in_environment(strings: &[u8]) -> Vec<Range<usize>> {
     let prefix = format!("{SECRET_VARIABLE}=");
     let secrets = split(strings).filter(|(_, text)| text.starts_with(prefix.as_bytes()));
-    secrets.map(|(begin, text)| begin + prefix.len()..begin + text.len()).collect()
+    secrets
+        .map(|(begin, text)| begin + prefix.len()..begin + text.len())
+        .collect()
 }
 
 /// The strings and where they begin.
@@ -81,7 +91,10 @@ mod tests {
     use super::*;
 
     fn found(strings: &str, find: fn(&[u8]) -> Vec<Range<usize>>) -> Vec<&str> {
-        find(strings.as_bytes()).into_iter().map(|range| &strings[range]).collect()
+        find(strings.as_bytes())
+            .into_iter()
+            .map(|range| &strings[range])
+            .collect()
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! The listings and one-line commands: a question, an answer, printed.
 
 use super::{
-    args::{CancelArgs, DevicesArgs, ExplainArgs, JobArgs, ListArgs, LogsArgs, ResultsArgs, RetryArgs, TaskStates},
+    args::{
+        CancelArgs, DevicesArgs, ExplainArgs, JobArgs, ListArgs, LogsArgs, ResultsArgs, RetryArgs,
+        TaskStates,
+    },
     exit::{CliError, Exit, print},
     membership,
     output::{self, ClusterStatus},
@@ -79,7 +82,9 @@ async fn tasks(client: &Client, args: &JobArgs, states: TaskStates) -> Result<Ex
     };
     let mut offset = 0;
     loop {
-        let page = client.tasks(&args.name.job, state, offset, TASKS_A_PAGE).await?;
+        let page = client
+            .tasks(&args.name.job, state, offset, TASKS_A_PAGE)
+            .await?;
         if offset == 0 || !page.tasks.is_empty() {
             print(&output.tasks(&page.tasks, offset == 0))?;
         }
@@ -112,7 +117,11 @@ pub async fn results(client: &Client, args: ResultsArgs) -> Result<Exit, CliErro
 }
 
 pub async fn logs(client: &Client, args: LogsArgs) -> Result<Exit, CliError> {
-    let request = LogRequest { stderr: args.stderr, offset: 0, follow: args.follow };
+    let request = LogRequest {
+        stderr: args.stderr,
+        offset: 0,
+        follow: args.follow,
+    };
     let mut log = client.log(&args.name.job, args.task, request).await?;
     let mut shown = ShownLog::new(args.raw);
     while let Some(bytes) = log.try_next().await? {
@@ -126,7 +135,11 @@ pub async fn cancel(client: &Client, args: CancelArgs) -> Result<Exit, CliError>
     if !args.tasks.is_empty() {
         client.cancel_tasks(job, args.tasks.clone()).await?;
         let tasks: Vec<String> = args.tasks.iter().map(u32::to_string).collect();
-        let (noun, verb) = if tasks.len() == 1 { ("task", "has") } else { ("tasks", "have") };
+        let (noun, verb) = if tasks.len() == 1 {
+            ("task", "has")
+        } else {
+            ("tasks", "have")
+        };
         tell!("{noun} {} of job {job} {verb} ended", tasks.join(", "));
         return Ok(Exit::Done);
     }
@@ -150,7 +163,13 @@ pub async fn explain(client: &Client, args: ExplainArgs) -> Result<Exit, CliErro
     if args.json {
         print(&output::document(&explanation))?;
     } else {
-        print(&explanation.lines.iter().map(|line| format!("{}\n", text::lines(line))).collect::<String>())?;
+        print(
+            &explanation
+                .lines
+                .iter()
+                .map(|line| format!("{}\n", text::lines(line)))
+                .collect::<String>(),
+        )?;
     }
     Ok(Exit::Done)
 }

@@ -13,14 +13,23 @@ const SLOTS: [u32; 3] = [2, 16, 128];
 
 /// CPU time a task of coordinator and executor together.
 pub fn scheduler(args: &SchedulerArgs) -> Result<Exit, CliError> {
-    let costs = SLOTS.iter().map(|slots| bench::scheduler(args.tasks, *slots).map_err(CliError::Node));
+    let costs = SLOTS
+        .iter()
+        .map(|slots| bench::scheduler(args.tasks, *slots).map_err(CliError::Node));
     let costs = costs.collect::<Result<Vec<_>, _>>()?;
     if args.json {
         let entry = |cost: &SchedulerCost| {
-            let SchedulerCost { tasks, slots, appends, .. } = cost;
+            let SchedulerCost {
+                tasks,
+                slots,
+                appends,
+                ..
+            } = cost;
             json!({"tasks": tasks, "slots": slots, "cpu_ms_per_task": cost.ms_a_task(), "journal_appends": appends})
         };
-        print(&output::document(&costs.iter().map(entry).collect::<Vec<_>>()))?;
+        print(&output::document(
+            &costs.iter().map(entry).collect::<Vec<_>>(),
+        ))?;
     } else {
         let row = |cost: &SchedulerCost| {
             vec![
@@ -30,7 +39,10 @@ pub fn scheduler(args: &SchedulerArgs) -> Result<Exit, CliError> {
                 cost.appends.to_string(),
             ]
         };
-        print(&output::columns(&["TASKS", "SLOTS", "CPU MS A TASK", "JOURNAL APPENDS"], costs.iter().map(row)))?;
+        print(&output::columns(
+            &["TASKS", "SLOTS", "CPU MS A TASK", "JOURNAL APPENDS"],
+            costs.iter().map(row),
+        ))?;
     }
     Ok(Exit::Done)
 }

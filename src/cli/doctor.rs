@@ -35,7 +35,9 @@ pub async fn doctor(client: &Client, settings: &Settings, json: bool) -> Result<
     };
     doctor.findings.push(clock(SystemTime::now()));
     doctor.findings.push(data_dir(&settings.node.data_dir));
-    doctor.findings.extend(settings.cluster.secret_file.as_deref().map(secret_file));
+    doctor
+        .findings
+        .extend(settings.cluster.secret_file.as_deref().map(secret_file));
     doctor.findings.push(isolation(settings));
     doctor.findings.push(gpus().await);
     doctor.findings.push(python(PYTHON).await);
@@ -44,8 +46,15 @@ pub async fn doctor(client: &Client, settings: &Settings, json: bool) -> Result<
 
 /// Exits with 1 if something is wrong.
 pub fn show(doctor: &Doctor, json: bool) -> Result<Exit, CliError> {
-    print(&if json { output::document(doctor) } else { text(doctor) })?;
-    let works = doctor.findings.iter().all(|finding| finding.severity != Severity::Problem);
+    print(&if json {
+        output::document(doctor)
+    } else {
+        text(doctor)
+    })?;
+    let works = doctor
+        .findings
+        .iter()
+        .all(|finding| finding.severity != Severity::Problem);
     Ok(if works { Exit::Done } else { Exit::Failed })
 }
 
@@ -53,22 +62,36 @@ pub fn show(doctor: &Doctor, json: bool) -> Result<Exit, CliError> {
 fn without_node(settings: &Settings, error: &ClientError) -> Doctor {
     let why = error.to_string();
     let why = why.lines().next().unwrap_or_default();
-    let mut findings = vec![Finding::warning("node", why, "`nodectl join` starts a node; `nodectl run` works without")];
+    let mut findings = vec![Finding::warning(
+        "node",
+        why,
+        "`nodectl join` starts a node; `nodectl run` works without",
+    )];
     findings.push(interfaces());
     findings.push(tcp_port(settings.network.port));
     if settings.network.beacon_port != 0 {
         findings.push(udp_port(settings.network.beacon_port));
     }
-    Doctor { suite: None, findings }
+    Doctor {
+        suite: None,
+        findings,
+    }
 }
 
 fn interfaces() -> Finding {
     let hint = "connect the machine to a network; nodes on this machine are found all the same";
     match if_addrs::get_if_addrs() {
-        Err(error) => Finding::problem("network", format!("the interfaces cannot be listed: {error}"), hint),
+        Err(error) => Finding::problem(
+            "network",
+            format!("the interfaces cannot be listed: {error}"),
+            hint,
+        ),
         Ok(all) => {
-            let usable: Vec<_> =
-                all.iter().filter(|one| !one.is_loopback()).map(|one| format!("{} {}", one.name, one.ip())).collect();
+            let usable: Vec<_> = all
+                .iter()
+                .filter(|one| !one.is_loopback())
+                .map(|one| format!("{} {}", one.name, one.ip()))
+                .collect();
             match usable.as_slice() {
                 [] => Finding::warning("network", "no interface but loopback has an address", hint),
                 some => Finding::ok("network", format!("interfaces: {}", some.join(", "))),
@@ -78,7 +101,11 @@ fn interfaces() -> Finding {
 }
 
 fn tcp_port(port: u16) -> Finding {
-    let what = if port == 0 { "a free TCP port".to_string() } else { format!("TCP port {port}") };
+    let what = if port == 0 {
+        "a free TCP port".to_string()
+    } else {
+        format!("TCP port {port}")
+    };
     match TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)) {
         Ok(_) => Finding::ok("port.swarm", format!("{what} can be listened on")),
         Err(error) => Finding::problem(
@@ -107,18 +134,29 @@ fn udp_port(port: u16) -> Finding {
 }
 
 fn clock(now: SystemTime) -> Finding {
-    let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let seconds = now
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs());
     if SANE_CLOCK.contains(&seconds) {
         return Finding::ok("clock", "shows a sane time");
     }
     let message = format!("shows {seconds} s since 1970, which cannot be right");
-    Finding::warning("clock", message, "set it, or run a time server's client; times in listings are wrong until then")
+    Finding::warning(
+        "clock",
+        message,
+        "set it, or run a time server's client; times in listings are wrong until then",
+    )
 }
 
 fn data_dir(path: &Path) -> Finding {
     let hint = "choose another with --data-dir or node.data_dir, or give this user the right to write there";
-    let failed =
-        |error: io::Error| Finding::problem("data_dir", format!("{} cannot be written: {error}", path.display()), hint);
+    let failed = |error: io::Error| {
+        Finding::problem(
+            "data_dir",
+            format!("{} cannot be written: {error}", path.display()),
+            hint,
+        )
+    };
     let trial = || -> io::Result<()> {
         app::make_private_dir(path)?;
         let file = path.join(format!(".doctor-{}", std::process::id()));
@@ -141,7 +179,11 @@ fn secret_file(path: &Path) -> Finding {
         ),
         Ok(metadata) if metadata.permissions().mode() & 0o077 != 0 => {
             let hint = format!("chmod 600 {}", path.display());
-            Finding::warning("secret", format!("others may read {}", path.display()), hint)
+            Finding::warning(
+                "secret",
+                format!("others may read {}", path.display()),
+                hint,
+            )
         }
         Ok(_) => Finding::ok("secret", format!("{} is there and private", path.display())),
     }
@@ -165,8 +207,11 @@ pub fn isolation(settings: &Settings) -> Finding {
 async fn gpus() -> Finding {
     match app::probe_gpus(PROBE).await {
         Ok(gpus) => {
-            let real: Vec<_> =
-                gpus.iter().filter(|gpu| gpu.kind != GpuKind::Software).map(|gpu| gpu.name.as_str()).collect();
+            let real: Vec<_> = gpus
+                .iter()
+                .filter(|gpu| gpu.kind != GpuKind::Software)
+                .map(|gpu| gpu.name.as_str())
+                .collect();
             match real.as_slice() {
                 [] => Finding::warning(
                     "gpu",
@@ -176,7 +221,11 @@ async fn gpus() -> Finding {
                 some => Finding::ok("gpu", some.join(", ")),
             }
         }
-        Err(why) => Finding::warning("gpu", why, "install libvulkan1 and the GPU's Vulkan driver, if it has one"),
+        Err(why) => Finding::warning(
+            "gpu",
+            why,
+            "install libvulkan1 and the GPU's Vulkan driver, if it has one",
+        ),
     }
 }
 
@@ -189,19 +238,40 @@ async fn python(program: &str) -> Finding {
     std::thread::spawn(move || drop(answer.send(asked.output())));
     let output = match tokio::time::timeout(PROBE, answered).await {
         Ok(Ok(Ok(output))) => output,
-        Ok(Ok(Err(error))) => return Finding::warning("python", format!("{program} cannot be run: {error}"), hint),
-        Ok(Err(_)) | Err(_) => return Finding::warning("python", format!("{program} does not say its version"), hint),
+        Ok(Ok(Err(error))) => {
+            return Finding::warning("python", format!("{program} cannot be run: {error}"), hint);
+        }
+        Ok(Err(_)) | Err(_) => {
+            return Finding::warning(
+                "python",
+                format!("{program} does not say its version"),
+                hint,
+            );
+        }
     };
     let said = String::from_utf8_lossy(&output.stdout);
     let said = said.lines().next().unwrap_or_default().trim();
     let version = || {
         let (major, rest) = said.strip_prefix("Python ")?.split_once('.')?;
-        Some((major.parse::<u32>().ok()?, rest.split('.').next()?.parse::<u32>().ok()?))
+        Some((
+            major.parse::<u32>().ok()?,
+            rest.split('.').next()?.parse::<u32>().ok()?,
+        ))
     };
     match version() {
-        Some(version) if version >= OLDEST_PYTHON => Finding::ok("python", format!("{program} is {said}")),
-        Some(_) => Finding::warning("python", format!("{program} is {said}; workers need 3.9"), hint),
-        None => Finding::warning("python", format!("{program} does not say its version, but {said:?}"), hint),
+        Some(version) if version >= OLDEST_PYTHON => {
+            Finding::ok("python", format!("{program} is {said}"))
+        }
+        Some(_) => Finding::warning(
+            "python",
+            format!("{program} is {said}; workers need 3.9"),
+            hint,
+        ),
+        None => Finding::warning(
+            "python",
+            format!("{program} does not say its version, but {said:?}"),
+            hint,
+        ),
     }
 }
 
@@ -231,17 +301,29 @@ mod tests {
     #[test]
     fn findings_say_what_to_do() {
         assert_eq!(clock(UNIX_EPOCH).severity, Severity::Warning);
-        assert_eq!(clock(UNIX_EPOCH + Duration::from_secs(1_800_000_000)).severity, Severity::Ok);
+        assert_eq!(
+            clock(UNIX_EPOCH + Duration::from_secs(1_800_000_000)).severity,
+            Severity::Ok
+        );
         let directory = tempfile::tempdir().unwrap();
-        assert_eq!(data_dir(&directory.path().join("new")).severity, Severity::Ok);
+        assert_eq!(
+            data_dir(&directory.path().join("new")).severity,
+            Severity::Ok
+        );
         let file = directory.path().join("file");
         fs::write(&file, "").unwrap();
         assert_eq!(data_dir(&file.join("below")).severity, Severity::Problem);
         fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
         assert_eq!(secret_file(&file).severity, Severity::Warning);
-        assert_eq!(secret_file(&directory.path().join("none")).severity, Severity::Problem);
+        assert_eq!(
+            secret_file(&directory.path().join("none")).severity,
+            Severity::Problem
+        );
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
-        assert_eq!(tcp_port(listener.local_addr().unwrap().port()).severity, Severity::Problem);
+        assert_eq!(
+            tcp_port(listener.local_addr().unwrap().port()).severity,
+            Severity::Problem
+        );
         assert_eq!(tcp_port(0).severity, Severity::Ok);
     }
 
@@ -254,18 +336,31 @@ mod tests {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
             path.to_str().unwrap().to_string()
         };
-        for (says, severity) in
-            [("Python 3.12.1", Severity::Ok), ("Python 3.8.2", Severity::Warning), ("hello", Severity::Warning)]
-        {
-            assert_eq!(python(&program(&says.replace(' ', "-"), says)).await.severity, severity, "{says}");
+        for (says, severity) in [
+            ("Python 3.12.1", Severity::Ok),
+            ("Python 3.8.2", Severity::Warning),
+            ("hello", Severity::Warning),
+        ] {
+            assert_eq!(
+                python(&program(&says.replace(' ', "-"), says))
+                    .await
+                    .severity,
+                severity,
+                "{says}"
+            );
         }
-        assert_eq!(python("/nonexistent/python3").await.severity, Severity::Warning);
+        assert_eq!(
+            python("/nonexistent/python3").await.severity,
+            Severity::Warning
+        );
     }
 
     #[test]
     fn the_text_has_a_line_a_finding_and_its_hint() {
-        let findings =
-            vec![Finding::ok("clock", "shows a sane time"), Finding::problem("secret", "3 nodes differ", "join them")];
+        let findings = vec![
+            Finding::ok("clock", "shows a sane time"),
+            Finding::problem("secret", "3 nodes differ", "join them"),
+        ];
         insta::assert_snapshot!(text(&Doctor { suite: Some("noise".into()), findings }), @r"
         the wire is protected by noise
         ok       clock: shows a sane time

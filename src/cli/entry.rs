@@ -5,7 +5,8 @@ use super::{
     argv::{self, Given},
     ask, bench, doctor,
     exit::{CliError, Exit},
-    files, flags, forget, join, membership, owner, plot, predict, psd_run, remove, run, secrets, security, solo, up,
+    files, flags, forget, join, membership, owner, plot, predict, psd_run, remove, run, secrets,
+    security, solo, up,
 };
 use clap::{CommandFactory, Parser};
 use nodectl_app as app;
@@ -28,8 +29,10 @@ pub fn main() -> ExitCode {
     // Started by nodes and by the Python package, not by people: before anything that it does not need, such as a runtime with its threads.
     match given.args.get(1).and_then(|first| first.to_str()) {
         Some("gpu-probe") => {
-            let arguments: Vec<_> =
-                given.args[2..].iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
+            let arguments: Vec<_> = given.args[2..]
+                .iter()
+                .map(|argument| argument.to_string_lossy().into_owned())
+                .collect();
             return app::gpu_probe(&arguments);
         }
         Some("kernel-worker") => return app::kernel_worker(),
@@ -41,7 +44,11 @@ pub fn main() -> ExitCode {
     let cli = match parse(&given) {
         Ok(cli) => cli,
         Err(error) => {
-            let code = if error.use_stderr() { Exit::Usage } else { Exit::Done };
+            let code = if error.use_stderr() {
+                Exit::Usage
+            } else {
+                Exit::Done
+            };
             let _ = error.print();
             return code.into();
         }
@@ -73,14 +80,23 @@ fn execute(cli: Cli, secret: Option<Zeroizing<String>>) -> Result<Exit, CliError
         return files::config_show(&origins, args.json);
     }
     start_log(&settings.log, matches!(cli.command, Command::Join(_)));
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|source| CliError::File { doing: "starting threads".into(), source })?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.map_err(|source| CliError::File {
+        doing: "starting threads".into(),
+        source,
+    })?;
     let exit = runtime.block_on(dispatch(cli.command, settings, secret));
     runtime.shutdown_timeout(SHUTDOWN);
     exit
 }
 
-async fn dispatch(command: Command, settings: Settings, secret: Option<Zeroizing<String>>) -> Result<Exit, CliError> {
+async fn dispatch(
+    command: Command,
+    settings: Settings,
+    secret: Option<Zeroizing<String>>,
+) -> Result<Exit, CliError> {
     let client = Client::new(flags::socket(&settings));
     match command {
         Command::Join(args) => join::join(args, settings, secret).await,
@@ -123,9 +139,10 @@ async fn dispatch(command: Command, settings: Settings, secret: Option<Zeroizing
         Command::Retry(args) => ask::retry(&client, args).await,
         Command::Predict(args) => predict::predict_with_job(&args, &settings).await,
         Command::Explain(args) => ask::explain(&client, args).await,
-        Command::Doctor(args) if args.security => {
-            doctor::show(&security::examine(&client, &settings, secret).await, args.json)
-        }
+        Command::Doctor(args) if args.security => doctor::show(
+            &security::examine(&client, &settings, secret).await,
+            args.json,
+        ),
         Command::Doctor(args) => doctor::doctor(&client, &settings, args.json).await,
         Command::Init(_)
         | Command::Bench(_)
@@ -162,10 +179,13 @@ fn start_log(settings: &LogSettings, is_node: bool) {
         LogLevel::Trace => "trace",
     };
     let log = tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::new(format!("nodectl={level}")))
+        .with_env_filter(tracing_subscriber::EnvFilter::new(format!(
+            "nodectl={level}"
+        )))
         .with_writer(std::io::stderr)
         .with_ansi(
-            std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+            std::io::stderr().is_terminal()
+                && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
         );
     match settings.format {
         LogFormat::Text => log.init(),

@@ -45,7 +45,11 @@ pub enum CliError {
         "{error}\nhint: job {job} may have been accepted all the same: `nodectl job {job}` shows it once a node answers, and the \
          same `nodectl run` with `--key {key}` submits it only if it was not"
     )]
-    Unconfirmed { error: Box<ClientError>, job: JobId, key: String },
+    Unconfirmed {
+        error: Box<ClientError>,
+        job: JobId,
+        key: String,
+    },
     /// The node in this process could not be started, or ended in an error.
     #[error("{0:#}")]
     Node(anyhow::Error),
@@ -53,7 +57,10 @@ pub enum CliError {
 
 impl CliError {
     pub fn file(doing: &str, path: &Path, source: io::Error) -> Self {
-        Self::File { doing: format!("{doing} {}", path.display()), source }
+        Self::File {
+            doing: format!("{doing} {}", path.display()),
+            source,
+        }
     }
 
     pub fn exit(&self) -> Exit {
@@ -62,7 +69,9 @@ impl CliError {
             Self::Unconfirmed { .. } => Exit::Unreachable,
             // Asked well, and not the asker's to ask.
             Self::Client(ClientError::Refused { status: 403, .. }) => Exit::Failed,
-            Self::Client(ClientError::Refused { status: 400..=499, .. }) => Exit::Usage,
+            Self::Client(ClientError::Refused {
+                status: 400..=499, ..
+            }) => Exit::Usage,
             Self::Launch(error) if error.is_usage() => Exit::Usage,
             Self::JobFile(_) | Self::Settings(_) | Self::Usage(_) => Exit::Usage,
             Self::Client(_) | Self::Launch(_) | Self::File { .. } | Self::Node(_) => Exit::Failed,
@@ -72,7 +81,8 @@ impl CliError {
     /// Says it on stderr.
     pub fn tell(&self) {
         // A reader of our output that has gone is no error worth a word.
-        if !matches!(self, Self::File { source, .. } if source.kind() == io::ErrorKind::BrokenPipe) {
+        if !matches!(self, Self::File { source, .. } if source.kind() == io::ErrorKind::BrokenPipe)
+        {
             say::marked(&emphasis("error:"), format_args!("{self}"));
         }
     }
@@ -80,8 +90,13 @@ impl CliError {
 
 /// Red on a terminal that wants colours.
 fn emphasis(word: &str) -> String {
-    let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    if colours { format!("\x1b[1;31m{word}\x1b[0m") } else { word.to_string() }
+    let colours = io::stderr().is_terminal()
+        && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    if colours {
+        format!("\x1b[1;31m{word}\x1b[0m")
+    } else {
+        word.to_string()
+    }
 }
 
 impl From<Exit> for ExitCode {
@@ -100,5 +115,8 @@ pub fn print_bytes(bytes: &[u8]) -> Result<(), CliError> {
     use io::Write;
     let mut stdout = io::stdout().lock();
     let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
-    written.map_err(|source| CliError::File { doing: "writing to stdout".into(), source })
+    written.map_err(|source| CliError::File {
+        doing: "writing to stdout".into(),
+        source,
+    })
 }

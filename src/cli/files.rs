@@ -27,18 +27,28 @@ fn find(kind: Option<&str>) -> Result<&'static Template, CliError> {
     match kind {
         None => Ok(&templates::kinds()[0]),
         Some(kind) => templates::find(kind).ok_or_else(|| {
-            let line = |template: &Template| format!("\n  {:<12} {}", template.kind, template.summary);
+            let line =
+                |template: &Template| format!("\n  {:<12} {}", template.kind, template.summary);
             let known: String = templates::kinds().iter().map(line).collect();
-            CliError::Usage(format!("there is no template `{kind}`\nhint: there are{known}"))
+            CliError::Usage(format!(
+                "there is no template `{kind}`\nhint: there are{known}"
+            ))
         }),
     }
 }
 
 fn write_template(template: &Template, directory: &Path, force: bool) -> Result<(), CliError> {
-    let taken = template.files.iter().map(|(path, _)| directory.join(path)).find(|path| path.exists());
+    let taken = template
+        .files
+        .iter()
+        .map(|(path, _)| directory.join(path))
+        .find(|path| path.exists());
     if let Some(path) = taken.filter(|_| !force) {
         let hint = "hint: --force overwrites it";
-        return Err(CliError::Usage(format!("{} is there already\n{hint}", path.display())));
+        return Err(CliError::Usage(format!(
+            "{} is there already\n{hint}",
+            path.display()
+        )));
     }
     for (path, bytes) in template.files {
         let path = directory.join(path);
@@ -53,10 +63,21 @@ fn write_template(template: &Template, directory: &Path, force: bool) -> Result<
 pub fn config_show(origins: &[Origin], json: bool) -> Result<Exit, CliError> {
     if json {
         let entry = |origin: &Origin| json!({"key": origin.key, "value": origin.value, "source": origin.source});
-        print(&output::document(&origins.iter().map(entry).collect::<Vec<_>>()))?;
+        print(&output::document(
+            &origins.iter().map(entry).collect::<Vec<_>>(),
+        ))?;
     } else {
-        let row = |origin: &Origin| vec![origin.key.clone(), origin.value.clone(), origin.source.clone()];
-        print(&output::columns(&["SETTING", "VALUE", "FROM"], origins.iter().map(row)))?;
+        let row = |origin: &Origin| {
+            vec![
+                origin.key.clone(),
+                origin.value.clone(),
+                origin.source.clone(),
+            ]
+        };
+        print(&output::columns(
+            &["SETTING", "VALUE", "FROM"],
+            origins.iter().map(row),
+        ))?;
     }
     Ok(Exit::Done)
 }
@@ -80,8 +101,11 @@ pub fn man(directory: Option<&Path>) -> Result<Exit, CliError> {
     let mut pages = vec![("nodectl".to_string(), top.clone())];
     while let Some((name, command)) = pages.pop() {
         let path = directory.join(format!("{name}.1"));
-        fs::write(&path, page(&command)?).map_err(|source| CliError::file("writing", &path, source))?;
-        let shown = command.get_subcommands().filter(|sub| sub.get_name() != "help");
+        fs::write(&path, page(&command)?)
+            .map_err(|source| CliError::file("writing", &path, source))?;
+        let shown = command
+            .get_subcommands()
+            .filter(|sub| sub.get_name() != "help");
         pages.extend(shown.map(|sub| (format!("{name}-{}", sub.get_name()), sub.clone())));
     }
     Ok(Exit::Done)
@@ -90,7 +114,10 @@ pub fn man(directory: Option<&Path>) -> Result<Exit, CliError> {
 fn page(command: &Command) -> Result<Vec<u8>, CliError> {
     let mut page = Vec::new();
     let rendered = clap_mangen::Man::new(command.clone()).render(&mut page);
-    rendered.map_err(|source: io::Error| CliError::File { doing: "rendering a manual page".into(), source })?;
+    rendered.map_err(|source: io::Error| CliError::File {
+        doing: "rendering a manual page".into(),
+        source,
+    })?;
     Ok(page)
 }
 

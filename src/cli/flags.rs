@@ -8,18 +8,31 @@ use std::path::PathBuf;
 
 /// The effective settings of this command.
 pub fn settings(cli: &Cli) -> Result<(Settings, Vec<Origin>), CliError> {
-    let mut flags = Flags::default().set("node.data_dir", cli.data_dir.as_deref().map(absolute).transpose()?);
+    let mut flags = Flags::default().set(
+        "node.data_dir",
+        cli.data_dir.as_deref().map(absolute).transpose()?,
+    );
     if let Command::Join(join) = &cli.command {
         flags = flags
             .set("node.name", join.name.clone())
             .set("node.cores", join.cores)
             .set("node.memory", join.memory.map(|bytes| format!("{bytes} B")))
             .set("node.gpus", join.gpus.as_deref().map(list))
-            .set("node.walltime", join.walltime.map(|walltime| format!("{}ms", walltime.as_millis())))
+            .set(
+                "node.walltime",
+                join.walltime
+                    .map(|walltime| format!("{}ms", walltime.as_millis())),
+            )
             .set("node.allow_root", join.allow_root.then_some(true))
             .set("network.port", join.port)
-            .set("cluster.peers", (!join.peers.is_empty()).then(|| Value::from(join.peers.clone())))
-            .set("cluster.secret_file", join.secret_file.as_deref().map(absolute).transpose()?);
+            .set(
+                "cluster.peers",
+                (!join.peers.is_empty()).then(|| Value::from(join.peers.clone())),
+            )
+            .set(
+                "cluster.secret_file",
+                join.secret_file.as_deref().map(absolute).transpose()?,
+            );
         for (key, value) in &join.labels {
             flags = flags.set(&format!("node.labels.{key}"), Some(value.clone()));
         }
@@ -31,7 +44,10 @@ pub fn settings(cli: &Cli) -> Result<(Settings, Vec<Origin>), CliError> {
     };
     flags = flags.set("cluster.weak_secret", weak_secret.then_some(true));
     if secret_file.is_some() {
-        flags = flags.set("cluster.secret_file", secret_file.map(absolute).transpose()?);
+        flags = flags.set(
+            "cluster.secret_file",
+            secret_file.map(absolute).transpose()?,
+        );
     }
     let (mut settings, origins) = Settings::load(&flags)?;
     if cli.data_dir.is_some() && !matches!(cli.command, Command::Join(_)) {
@@ -45,17 +61,26 @@ pub fn settings(cli: &Cli) -> Result<(Settings, Vec<Origin>), CliError> {
 pub fn socket(settings: &Settings) -> PathBuf {
     let own = socket_path(&settings.node.data_dir);
     let service = &settings.api.socket;
-    if !own.exists() && service.exists() { service.clone() } else { own }
+    if !own.exists() && service.exists() {
+        service.clone()
+    } else {
+        own
+    }
 }
 
 /// Words with commas between them.
 fn list(text: &str) -> Vec<String> {
-    text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_string).collect()
+    text.split(',')
+        .map(str::trim)
+        .filter(|word| !word.is_empty())
+        .map(str::to_string)
+        .collect()
 }
 
 /// A node in the background has another working directory in mind than the one it was started from.
 fn absolute(path: &std::path::Path) -> Result<String, CliError> {
-    let path = std::path::absolute(path).map_err(|source| CliError::file("resolving", path, source))?;
+    let path =
+        std::path::absolute(path).map_err(|source| CliError::file("resolving", path, source))?;
     let text = path.into_os_string().into_string();
     text.map_err(|path| CliError::Usage(format!("the path {} is not UTF-8", path.display())))
 }
@@ -70,15 +95,31 @@ mod tests {
         let line = "nodectl --data-dir /d join --name n --peer h:1 --peer i:2 --port 4000 --label rack=b \
                     --cores 1.5 --memory 2GiB --secret-file /s --gpus 0,GPU-abcd --walltime 1:00:00 --allow-root";
         let (settings, origins) = settings(&Cli::parse_from(line.split_whitespace())).unwrap();
-        assert_eq!((settings.node.name.as_str(), settings.node.data_dir.to_str()), ("n", Some("/d")));
+        assert_eq!(
+            (settings.node.name.as_str(), settings.node.data_dir.to_str()),
+            ("n", Some("/d"))
+        );
         assert_eq!(settings.cluster.peers, ["h:1", "i:2"]);
         assert_eq!(settings.network.port, 4000);
         assert_eq!(settings.node.labels["rack"], "b");
-        assert_eq!((settings.node.cores, settings.node.memory.unwrap().0), (Some(1.5), 2 << 30));
+        assert_eq!(
+            (settings.node.cores, settings.node.memory.unwrap().0),
+            (Some(1.5), 2 << 30)
+        );
         assert_eq!(settings.node.gpus, ["0", "GPU-abcd"]);
-        assert_eq!(settings.node.walltime.map(|walltime| walltime.0.as_secs()), Some(3600));
-        assert_eq!(settings.cluster.secret_file.as_deref(), Some(std::path::Path::new("/s")));
+        assert_eq!(
+            settings.node.walltime.map(|walltime| walltime.0.as_secs()),
+            Some(3600)
+        );
+        assert_eq!(
+            settings.cluster.secret_file.as_deref(),
+            Some(std::path::Path::new("/s"))
+        );
         assert!(settings.node.allow_root);
-        assert!(origins.iter().any(|origin| origin.key == "node.name" && origin.source == "flag"));
+        assert!(
+            origins
+                .iter()
+                .any(|origin| origin.key == "node.name" && origin.source == "flag")
+        );
     }
 }

@@ -36,6 +36,12 @@ fn confirm(node: &str) -> Result<bool, CliError> {
     );
     let mut answer = String::new();
     let read = io::stdin().read_line(&mut answer);
-    read.map_err(|source| CliError::File { doing: "reading the answer from the terminal".into(), source })?;
-    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+    read.map_err(|source| CliError::File {
+        doing: "reading the answer from the terminal".into(),
+        source,
+    })?;
+    Ok(matches!(
+        answer.trim().to_ascii_lowercase().as_str(),
+        "y" | "yes"
+    ))
 }

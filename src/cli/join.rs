@@ -42,7 +42,11 @@ pub async fn join(
         Err(ClientError::Unreachable { .. }) => {}
         Err(error) => return Err(error.into()),
     }
-    check_root(&settings, rustix::process::geteuid().is_root(), is_service())?;
+    check_root(
+        &settings,
+        rustix::process::geteuid().is_root(),
+        is_service(),
+    )?;
     let secret = match args.invite.take().map(Zeroizing::new) {
         Some(code) => secret::redeem(&code, &settings).await?,
         None => secret::resolve(args.secret.take().map(Zeroizing::new), variable, &settings)?,
@@ -59,7 +63,8 @@ fn check_root(settings: &Settings, is_root: bool, is_service: bool) -> Result<()
     if !is_root || is_service {
         return Ok(());
     }
-    let what = "this node runs as root, and so does everything that members of the cluster run here";
+    let what =
+        "this node runs as root, and so does everything that members of the cluster run here";
     if settings.node.allow_root {
         tell!("warning: {what}: whoever has the secret is root on this machine");
         return Ok(());
@@ -72,7 +77,9 @@ fn check_root(settings: &Settings, is_root: bool, is_service: bool) -> Result<()
 
 /// systemd says so, and its unit says as whom the node runs.
 fn is_service() -> bool {
-    ["INVOCATION_ID", "CREDENTIALS_DIRECTORY"].iter().any(|name| std::env::var_os(name).is_some())
+    ["INVOCATION_ID", "CREDENTIALS_DIRECTORY"]
+        .iter()
+        .any(|name| std::env::var_os(name).is_some())
 }
 
 /// Gives this node's work back and stops it.
@@ -95,7 +102,10 @@ async fn already_running(client: &Client, node: &NodeSelf) -> Result<Exit, CliEr
             node.pid, node.data_dir
         )));
     }
-    print(&format!("a node is running already (process {}); `nodectl leave` stops it\n", node.pid))?;
+    print(&format!(
+        "a node is running already (process {}); `nodectl leave` stops it\n",
+        node.pid
+    ))?;
     print(&describe(node, this_node(client).await?.as_ref()))?;
     Ok(Exit::Done)
 }
@@ -125,7 +135,11 @@ async fn foreground(
 }
 
 /// Waits for the node and prints what there is to say about it.
-async fn greet(client: &Client, source: &SecretSource, secret: Option<Zeroizing<String>>) -> Result<(), CliError> {
+async fn greet(
+    client: &Client,
+    source: &SecretSource,
+    secret: Option<Zeroizing<String>>,
+) -> Result<(), CliError> {
     let deadline = Instant::now() + START;
     let node = loop {
         match client.node().await {
@@ -135,7 +149,11 @@ async fn greet(client: &Client, source: &SecretSource, secret: Option<Zeroizing<
         }
     };
     print(&describe(&node, this_node(client).await?.as_ref()))?;
-    print(&next_line(source, secret.as_ref().map(|secret| secret.as_str()), &node.addrs))
+    print(&next_line(
+        source,
+        secret.as_ref().map(|secret| secret.as_str()),
+        &node.addrs,
+    ))
 }
 
 /// The secret is shown where it was just made and nobody knows it yet.
@@ -144,21 +162,40 @@ fn shows(source: &SecretSource) -> bool {
 }
 
 async fn this_node(client: &Client) -> Result<Option<Node>, CliError> {
-    Ok(client.nodes().await?.into_iter().find(|node| node.this_node))
+    Ok(client
+        .nodes()
+        .await?
+        .into_iter()
+        .find(|node| node.this_node))
 }
 
 fn describe(node: &NodeSelf, details: Option<&Node>) -> String {
-    let mut text =
-        format!("node {} ({}) of the cluster {}\n", node.name, &node.id[..node.id.len().min(8)], node.cluster);
+    let mut text = format!(
+        "node {} ({}) of the cluster {}\n",
+        node.name,
+        &node.id[..node.id.len().min(8)],
+        node.cluster
+    );
     for addr in &node.addrs {
         text += &format!("  address  {addr}\n");
     }
     if let Some(details) = details {
         text += &format!("  cores    {}\n", details.resources.cpus);
-        text += &format!("  memory   {}\n", format_bytes(details.resources.memory_bytes));
-        let gpus: Vec<_> = details.gpus.iter().filter(|gpu| gpu.kind != GpuKindName::Software).collect();
+        text += &format!(
+            "  memory   {}\n",
+            format_bytes(details.resources.memory_bytes)
+        );
+        let gpus: Vec<_> = details
+            .gpus
+            .iter()
+            .filter(|gpu| gpu.kind != GpuKindName::Software)
+            .collect();
         for gpu in &gpus {
-            text += &format!("  gpu      {}, {}\n", gpu.name, format_bytes(gpu.memory_bytes));
+            text += &format!(
+                "  gpu      {}, {}\n",
+                gpu.name,
+                format_bytes(gpu.memory_bytes)
+            );
         }
         if gpus.is_empty() {
             text += "  gpu      none seen (`nodectl devices` lists them, `nodectl doctor` says why not)\n";
@@ -185,19 +222,29 @@ fn next_line(source: &SecretSource, secret: Option<&str>, addrs: &[String]) -> S
         (None, _) => "on the next machine, which asks for the secret:\n  nodectl join\n".to_string(),
     };
     // Discovery reaches this machine and its network; an address helps from beyond only.
-    if let Some(addr) = addrs.iter().find(|addr| !addr.starts_with("127.") && !addr.starts_with("[::1]")) {
+    if let Some(addr) = addrs
+        .iter()
+        .find(|addr| !addr.starts_with("127.") && !addr.starts_with("[::1]"))
+    {
         text += &format!("from another network, add: --peer {addr}\n");
     }
     text
 }
 
-async fn background(client: &Client, settings: &Settings, secret: &ChosenSecret) -> Result<Exit, CliError> {
+async fn background(
+    client: &Client,
+    settings: &Settings,
+    secret: &ChosenSecret,
+) -> Result<Exit, CliError> {
     let log_path = settings.node.data_dir.join("node.log");
     let (log, begin) = open_log(&log_path)?;
     let mut child = spawn(log, &secret.text)?;
     let deadline = Instant::now() + START;
     loop {
-        if let Some(status) = child.try_wait().map_err(|source| CliError::file("waiting for", &log_path, source))? {
+        if let Some(status) = child
+            .try_wait()
+            .map_err(|source| CliError::file("waiting for", &log_path, source))?
+        {
             return Err(CliError::Node(anyhow::anyhow!(
                 "the node ended at once ({status})\n{}",
                 tail(&log_path, begin)
@@ -207,7 +254,11 @@ async fn background(client: &Client, settings: &Settings, secret: &ChosenSecret)
             Ok(node) if node.pid == child.id() => break,
             _ if Instant::now() > deadline => {
                 let _ = child.kill();
-                let text = format!("the node did not answer within {} s\n{}", START.as_secs(), tail(&log_path, begin));
+                let text = format!(
+                    "the node did not answer within {} s\n{}",
+                    START.as_secs(),
+                    tail(&log_path, begin)
+                );
                 return Err(CliError::Node(anyhow::anyhow!(text)));
             }
             _ => tokio::time::sleep(LOOK_AGAIN).await,
@@ -229,7 +280,12 @@ pub(super) fn open_log(path: &Path) -> Result<(File, u64), CliError> {
     if let Some(directory) = path.parent() {
         app::make_private_dir(directory).map_err(failed)?;
     }
-    let mut log = fs::OpenOptions::new().append(true).create(true).mode(0o600).open(path).map_err(failed)?;
+    let mut log = fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(failed)?;
     let begin = log.seek(io::SeekFrom::End(0)).map_err(failed)?;
     Ok((log, begin))
 }
@@ -240,12 +296,24 @@ fn spawn(log: File, secret: &str) -> Result<Child, CliError> {
 }
 
 /// This program in its own session; the secret goes through a pipe that nobody else can read.
-pub(super) fn in_background(args: Vec<std::ffi::OsString>, log: File, secret: &str) -> Result<Child, CliError> {
-    let failed = |source| CliError::File { doing: "starting the node in the background".into(), source };
+pub(super) fn in_background(
+    args: Vec<std::ffi::OsString>,
+    log: File,
+    secret: &str,
+) -> Result<Child, CliError> {
+    let failed = |source| CliError::File {
+        doing: "starting the node in the background".into(),
+        source,
+    };
     let mut command = Command::new("/proc/self/exe");
     command.arg0("nodectl").args(args);
-    command.args(["--secret-file", "/dev/stdin"]).env_remove(app::settings::SECRET_VARIABLE);
-    command.stdin(Stdio::piped()).stdout(log.try_clone().map_err(failed)?).stderr(log);
+    command
+        .args(["--secret-file", "/dev/stdin"])
+        .env_remove(app::settings::SECRET_VARIABLE);
+    command
+        .stdin(Stdio::piped())
+        .stdout(log.try_clone().map_err(failed)?)
+        .stderr(log);
     // SAFETY: between fork and exec only setsid(2) is called, which is async-signal-safe.
     unsafe {
         command.pre_exec(|| rustix::process::setsid().map(drop).map_err(io::Error::from));
@@ -258,19 +326,25 @@ pub(super) fn in_background(args: Vec<std::ffi::OsString>, log: File, secret: &s
 }
 
 /// The arguments without the program, `--detach` and every form of the secret.
-pub(super) fn background_args(args: impl Iterator<Item = std::ffi::OsString>) -> Vec<std::ffi::OsString> {
+pub(super) fn background_args(
+    args: impl Iterator<Item = std::ffi::OsString>,
+) -> Vec<std::ffi::OsString> {
     const SECRETS: [&str; 3] = ["--secret", "--secret-file", "--invite"];
     let mut kept = Vec::new();
     let mut args = args.skip(1).peekable();
     while let Some(arg) = args.next() {
         let text = arg.to_string_lossy();
-        let has_value = |flag: &&str| text.strip_prefix(*flag).is_some_and(|rest| rest.starts_with('='));
+        let has_value = |flag: &&str| {
+            text.strip_prefix(*flag)
+                .is_some_and(|rest| rest.starts_with('='))
+        };
         match &*text {
             "--detach" => {}
             flag if SECRETS.contains(&flag) => {
                 // The code of an invitation may be left out.
-                let is_value =
-                    |next: &std::ffi::OsString| flag != "--invite" || !next.to_string_lossy().starts_with('-');
+                let is_value = |next: &std::ffi::OsString| {
+                    flag != "--invite" || !next.to_string_lossy().starts_with('-')
+                };
                 args.next_if(is_value);
             }
             _ if SECRETS.iter().any(has_value) => {}
@@ -284,13 +358,18 @@ pub(super) fn tail(path: &Path, begin: u64) -> String {
     let read = || -> io::Result<String> {
         let mut file = File::open(path)?;
         let length = file.metadata()?.len();
-        file.seek(io::SeekFrom::Start(begin.max(length.saturating_sub(SHOWN_LOG_BYTES))))?;
+        file.seek(io::SeekFrom::Start(
+            begin.max(length.saturating_sub(SHOWN_LOG_BYTES)),
+        ))?;
         let mut bytes = Vec::new();
         file.take(SHOWN_LOG_BYTES).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).trim_end().to_string())
     };
     match read() {
-        Ok(text) if text.is_empty() => format!("its log ({}) says nothing: is the disk full?", path.display()),
+        Ok(text) if text.is_empty() => format!(
+            "its log ({}) says nothing: is the disk full?",
+            path.display()
+        ),
         Ok(text) => format!("its log ({}) says:\n{text}", path.display()),
         Err(error) => format!("its log {} cannot be read: {error}", path.display()),
     }
@@ -313,7 +392,11 @@ mod tests {
             "nodectl join --invite CODE --port 1",
             "nodectl join --invite=C --port 1",
         ] {
-            assert_eq!(background_args(line.split(' ').map(Into::into)), ["join", "--port", "1"], "{line}");
+            assert_eq!(
+                background_args(line.split(' ').map(Into::into)),
+                ["join", "--port", "1"],
+                "{line}"
+            );
         }
     }
 
@@ -341,12 +424,22 @@ mod tests {
     fn root_is_asked_whether_that_is_meant() {
         use nodectl_app::settings::{Environment, Flags};
         let settings = |allowed: bool| {
-            let flags = Flags::default().set("node.name", Some("n")).set("node.data_dir", Some("/d"));
-            Settings::load_from(&Environment::default(), &flags.set("node.allow_root", Some(allowed))).unwrap().0
+            let flags = Flags::default()
+                .set("node.name", Some("n"))
+                .set("node.data_dir", Some("/d"));
+            Settings::load_from(
+                &Environment::default(),
+                &flags.set("node.allow_root", Some(allowed)),
+            )
+            .unwrap()
+            .0
         };
         let refused = check_root(&settings(false), true, false).unwrap_err();
         assert_eq!(refused.exit(), Exit::Usage);
-        assert!(refused.to_string().contains("as root") && refused.to_string().contains("--allow-root"), "{refused}");
+        assert!(
+            refused.to_string().contains("as root") && refused.to_string().contains("--allow-root"),
+            "{refused}"
+        );
         check_root(&settings(true), true, false).unwrap();
         check_root(&settings(false), true, true).unwrap();
         check_root(&settings(false), false, false).unwrap();
@@ -360,7 +453,10 @@ mod tests {
         };
         let node = FakeNode::start(brain).await;
         let this = node.client.node().await.unwrap();
-        assert_eq!(already_running(&node.client, &this).await.unwrap(), Exit::Done);
+        assert_eq!(
+            already_running(&node.client, &this).await.unwrap(),
+            Exit::Done
+        );
         let text = describe(&this, this_node(&node.client).await.unwrap().as_ref());
         insta::assert_snapshot!(text, @r"
         node alpha (01010101) of the cluster lab
@@ -369,8 +465,15 @@ mod tests {
           memory   16.0 GiB
           gpu      NVIDIA H200, 139 GiB
         ");
-        let solo = FakeNode::start_with(|_| Err(QueryError::Leaving), NetReport::default(), true).await;
+        let solo =
+            FakeNode::start_with(|_| Err(QueryError::Leaving), NetReport::default(), true).await;
         let this = solo.client.node().await.unwrap();
-        assert_eq!(already_running(&solo.client, &this).await.unwrap_err().exit(), Exit::Usage);
+        assert_eq!(
+            already_running(&solo.client, &this)
+                .await
+                .unwrap_err()
+                .exit(),
+            Exit::Usage
+        );
     }
 }

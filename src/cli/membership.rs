@@ -22,27 +22,40 @@ const CHANGING: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 pub async fn ban(client: &Client, node: &str) -> Result<Exit, CliError> {
-    let now = client.decide(&MembershipRequest::Ban { node: node.into() }).await?;
-    tell!("{} is banned: its key is refused by all nodes", last(&now, node));
-    tell!("hint: whoever runs it still has the secret: `nodectl secret rotate` makes that worthless");
+    let now = client
+        .decide(&MembershipRequest::Ban { node: node.into() })
+        .await?;
+    tell!(
+        "{} is banned: its key is refused by all nodes",
+        last(&now, node)
+    );
+    tell!(
+        "hint: whoever runs it still has the secret: `nodectl secret rotate` makes that worthless"
+    );
     Ok(Exit::Done)
 }
 
 pub async fn unban(client: &Client, node: &str) -> Result<Exit, CliError> {
-    client.decide(&MembershipRequest::Unban { node: node.into() }).await?;
+    client
+        .decide(&MembershipRequest::Unban { node: node.into() })
+        .await?;
     tell!("{} is not banned any more", text::one_line(node));
     Ok(Exit::Done)
 }
 
 pub async fn admit(client: &Client, node: &str) -> Result<Exit, CliError> {
-    let now = client.decide(&MembershipRequest::Admit { node: node.into() }).await?;
+    let now = client
+        .decide(&MembershipRequest::Admit { node: node.into() })
+        .await?;
     tell!("{} is admitted", last(&now, node));
     Ok(Exit::Done)
 }
 
 pub async fn admission(client: &Client, mode: AdmissionMode) -> Result<Exit, CliError> {
     let approve = mode == AdmissionMode::Approve;
-    client.decide(&MembershipRequest::Admission { approve }).await?;
+    client
+        .decide(&MembershipRequest::Admission { approve })
+        .await?;
     match approve {
         true => tell!(
             "who joins from now on waits until a member says `nodectl admit NODE`; all that are here are admitted"
@@ -54,7 +67,10 @@ pub async fn admission(client: &Client, mode: AdmissionMode) -> Result<Exit, Cli
 
 /// The node as it is called, with its id.
 fn last(now: &Membership, reference: &str) -> String {
-    let meant = now.nodes.iter().filter(|node| node.name == reference || node.id.starts_with(reference));
+    let meant = now
+        .nodes
+        .iter()
+        .filter(|node| node.name == reference || node.id.starts_with(reference));
     meant.max_by_key(|node| node.at_ms).map_or_else(
         || text::one_line(reference).to_string(),
         |node| format!("{} ({})", text::one_line(&node.name), short_id(&node.id)),
@@ -65,8 +81,15 @@ pub async fn invite(client: &Client, settings: &Settings) -> Result<Exit, CliErr
     let node = client.node().await?;
     let invitation = client.invite().await?;
     let name = &settings.cluster.name;
-    let cluster = if name == "default" { String::new() } else { format!("NODECTL_CLUSTER__NAME={name} ") };
-    let addr = node.addrs.iter().find(|addr| !addr.starts_with("127.") && !addr.starts_with("[::1]"));
+    let cluster = if name == "default" {
+        String::new()
+    } else {
+        format!("NODECTL_CLUSTER__NAME={name} ")
+    };
+    let addr = node
+        .addrs
+        .iter()
+        .find(|addr| !addr.starts_with("127.") && !addr.starts_with("[::1]"));
     let mut text = format!(
         "on the machine that is to join, within ten minutes:\n  {cluster}nodectl join --invite\n  {}\n",
         invitation.code
@@ -89,8 +112,12 @@ pub async fn secret(
         ClusterSecret::Show => {
             let secret = known?;
             let secret = secret.ok_or_else(|| {
-                let hint = "hint: it is where `join` got it from; once it was changed, this prints it";
-                CliError::Usage(format!("no secret is kept in {}\n{hint}", settings.node.data_dir.display()))
+                let hint =
+                    "hint: it is where `join` got it from; once it was changed, this prints it";
+                CliError::Usage(format!(
+                    "no secret is kept in {}\n{hint}",
+                    settings.node.data_dir.display()
+                ))
             })?;
             print(&format!("{}\n", text::one_line(&secret.text)))?;
             Ok(Exit::Done)
@@ -98,7 +125,9 @@ pub async fn secret(
         ClusterSecret::Rotate(args) if args.finish => {
             let now = client.decide(&MembershipRequest::Finish).await?;
             match now.rotation.map(|rotation| names(&rotation)) {
-                Some(missing) if !missing.is_empty() => tell!("the secret before is refused, also from {missing}"),
+                Some(missing) if !missing.is_empty() => {
+                    tell!("the secret before is refused, also from {missing}")
+                }
                 _ => tell!("the secret before is refused"),
             }
             Ok(Exit::Done)
@@ -117,9 +146,18 @@ async fn rotate(
         Some(path) => secret::of_file(path, settings)?,
         None => app::generate_secret(),
     };
-    let mut now = client.decide(&MembershipRequest::Rotate { secret: SecretText(new.to_string()) }).await?;
+    let mut now = client
+        .decide(&MembershipRequest::Rotate {
+            secret: SecretText(new.to_string()),
+        })
+        .await?;
     let deadline = Instant::now() + CHANGING;
-    while now.rotation.as_ref().is_some_and(|rotation| rotation.under_way) && Instant::now() < deadline {
+    while now
+        .rotation
+        .as_ref()
+        .is_some_and(|rotation| rotation.under_way)
+        && Instant::now() < deadline
+    {
         tokio::time::sleep(LOOK_AGAIN).await;
         now = client.membership().await?;
     }
@@ -127,15 +165,25 @@ async fn rotate(
         Launches::below(&settings.node.data_dir).replace_secret(&before.text, &new)?;
     }
     let rotation = now.rotation;
-    print(&describe(rotation.as_ref(), args.new_secret_file.is_none().then_some(new.as_str())))?;
+    print(&describe(
+        rotation.as_ref(),
+        args.new_secret_file.is_none().then_some(new.as_str()),
+    ))?;
     Ok(Exit::Done)
 }
 
 fn describe(rotation: Option<&RotationView>, shown: Option<&str>) -> String {
     let changed = rotation.map_or(0, |rotation| rotation.changed);
-    let nodes = if changed == 1 { "1 node keeps".to_string() } else { format!("{changed} nodes keep") };
+    let nodes = if changed == 1 {
+        "1 node keeps".to_string()
+    } else {
+        format!("{changed} nodes keep")
+    };
     let mut text = format!("{nodes} the cluster's new secret");
-    text += &shown.map_or_else(|| "\n".to_string(), |secret| format!(":\n  {}\n", text::one_line(secret)));
+    text += &shown.map_or_else(
+        || "\n".to_string(),
+        |secret| format!(":\n  {}\n", text::one_line(secret)),
+    );
     let missing = rotation.map(names).unwrap_or_default();
     if missing.is_empty() {
         text += "the one before is refused\n";
@@ -149,24 +197,44 @@ fn describe(rotation: Option<&RotationView>, shown: Option<&str>) -> String {
 }
 
 fn names(rotation: &RotationView) -> String {
-    let named =
-        |node: &nodectl_wire::api::NamedNode| format!("{} ({})", text::one_line(&node.name), short_id(&node.id));
-    rotation.missing.iter().map(named).collect::<Vec<_>>().join(", ")
+    let named = |node: &nodectl_wire::api::NamedNode| {
+        format!("{} ({})", text::one_line(&node.name), short_id(&node.id))
+    };
+    rotation
+        .missing
+        .iter()
+        .map(named)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// Lines below the table of nodes: who waits, who is banned.
 pub fn notes(membership: &Membership) -> String {
     let mut text = String::new();
     for node in &membership.waiting {
-        let from = node.from.as_ref().map_or_else(|| "through a member".to_string(), |from| format!("from {from}"));
+        let from = node.from.as_ref().map_or_else(
+            || "through a member".to_string(),
+            |from| format!("from {from}"),
+        );
         let id = short_id(&node.id);
         text += &format!("{id} waits to be admitted ({from}): nodectl admit {id}\n");
     }
     for node in membership.nodes.iter().filter(|node| node.banned) {
-        text += &format!("{} ({}) is banned\n", text::one_line(&node.name), short_id(&node.id));
+        text += &format!(
+            "{} ({}) is banned\n",
+            text::one_line(&node.name),
+            short_id(&node.id)
+        );
     }
-    if let Some(rotation) = membership.rotation.as_ref().filter(|rotation| rotation.under_way) {
-        text += &format!("the secret is being changed; not yet: {}\n", names(rotation));
+    if let Some(rotation) = membership
+        .rotation
+        .as_ref()
+        .filter(|rotation| rotation.under_way)
+    {
+        text += &format!(
+            "the secret is being changed; not yet: {}\n",
+            names(rotation)
+        );
     }
     text
 }
@@ -178,8 +246,17 @@ mod tests {
 
     #[test]
     fn a_change_says_who_has_not_changed_and_how_to_end_it() {
-        let missing = vec![NamedNode { id: "0a".repeat(32), name: "gamma".into() }];
-        let rotation = RotationView { number: 1, at_ms: 0, under_way: true, changed: 2, missing };
+        let missing = vec![NamedNode {
+            id: "0a".repeat(32),
+            name: "gamma".into(),
+        }];
+        let rotation = RotationView {
+            number: 1,
+            at_ms: 0,
+            under_way: true,
+            changed: 2,
+            missing,
+        };
         insta::assert_snapshot!(describe(Some(&rotation), Some("NEW")), @r"
         2 nodes keep the cluster's new secret:
           NEW
@@ -188,7 +265,11 @@ mod tests {
           nodectl secret rotate --finish
         a file or service that holds the one before goes on working where this node's directory is; write the new one there
         ");
-        let all = RotationView { missing: Vec::new(), under_way: false, ..rotation };
+        let all = RotationView {
+            missing: Vec::new(),
+            under_way: false,
+            ..rotation
+        };
         assert!(describe(Some(&all), None).contains("the one before is refused"));
     }
 
@@ -196,12 +277,23 @@ mod tests {
     fn who_waits_or_is_banned_stands_below_the_nodes() {
         let membership = Membership {
             approve: true,
-            nodes: vec![StandingView { id: "0b".repeat(32), name: "old\u{1b}box".into(), banned: true, at_ms: 0 }],
-            waiting: vec![WaitingNode { id: "0c".repeat(32), from: Some("192.0.2.3".into()) }],
+            nodes: vec![StandingView {
+                id: "0b".repeat(32),
+                name: "old\u{1b}box".into(),
+                banned: true,
+                at_ms: 0,
+            }],
+            waiting: vec![WaitingNode {
+                id: "0c".repeat(32),
+                from: Some("192.0.2.3".into()),
+            }],
             rotation: None,
         };
         let text = notes(&membership);
-        assert!(text.contains("nodectl admit 0c0c0c0c") && text.contains("(0b0b0b0b) is banned"), "{text}");
+        assert!(
+            text.contains("nodectl admit 0c0c0c0c") && text.contains("(0b0b0b0b) is banned"),
+            "{text}"
+        );
         assert!(!text.contains('\u{1b}'));
     }
 }

@@ -61,7 +61,11 @@ pub async fn drain(client: &Client, args: DrainArgs) -> Result<Exit, CliError> {
     if args.off {
         tell!("{node} takes work again");
     } else {
-        let named = args.node.as_deref().map(|node| format!(" {node}")).unwrap_or_default();
+        let named = args
+            .node
+            .as_deref()
+            .map(|node| format!(" {node}"))
+            .unwrap_or_default();
         tell!("{node} takes no new work; `nodectl drain --off{named}` undoes it");
     }
     Ok(Exit::Done)
@@ -69,15 +73,32 @@ pub async fn drain(client: &Client, args: DrainArgs) -> Result<Exit, CliError> {
 
 pub async fn audit(client: &Client, args: AuditArgs) -> Result<Exit, CliError> {
     let lines = client.audit(args.lines).await?;
-    print(&if args.json { output::document(&lines) } else { table::audit(&lines) })?;
+    print(&if args.json {
+        output::document(&lines)
+    } else {
+        table::audit(&lines)
+    })?;
     Ok(Exit::Done)
 }
 
 pub async fn pause(client: &Client, args: PauseArgs) -> Result<Exit, CliError> {
-    client.pause(args.span.map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX)), args.finish).await?;
-    let tasks = if args.finish { "what runs here goes on to its end" } else { "what runs here stands still" };
+    client
+        .pause(
+            args.span
+                .map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX)),
+            args.finish,
+        )
+        .await?;
+    let tasks = if args.finish {
+        "what runs here goes on to its end"
+    } else {
+        "what runs here stands still"
+    };
     match args.span {
-        Some(span) => tell!("paused for {}: {tasks}; `nodectl resume` ends it sooner", format_duration(span)),
+        Some(span) => tell!(
+            "paused for {}: {tasks}; `nodectl resume` ends it sooner",
+            format_duration(span)
+        ),
         None => tell!("paused: {tasks}; `nodectl resume` ends it"),
     }
     Ok(Exit::Done)

@@ -17,7 +17,10 @@ use std::path::{Path, PathBuf};
 /// Asks the model in a file; no node is needed.
 pub fn predict(args: &PredictArgs) -> Result<Exit, CliError> {
     let path = args.model.as_deref().unwrap_or(Path::new(MODEL));
-    answer(args, &ModelFile::read(path).map_err(|error| CliError::Usage(error.to_string()))?)
+    answer(
+        args,
+        &ModelFile::read(path).map_err(|error| CliError::Usage(error.to_string()))?,
+    )
 }
 
 /// Asks the model of a job.
@@ -31,7 +34,9 @@ pub async fn predict_with_job(args: &PredictArgs, settings: &Settings) -> Result
 /// What a job has left, or the newest checkpoint of one that has left no model.
 async fn model_of(client: &Client, job: &str) -> Result<ModelFile, CliError> {
     let results = run::all_results(client, job, false).await?;
-    let mut outputs = results.iter().flat_map(|result| result.outputs.iter().map(move |output| (result, output)));
+    let mut outputs = results
+        .iter()
+        .flat_map(|result| result.outputs.iter().map(move |output| (result, output)));
     let bytes = match outputs.find(|(_, output)| output.path == MODEL) {
         Some((result, model)) => run::blob_bytes(client, &model.hash, Some(&result.node)).await?,
         None => run::blob_bytes(client, &client.store_checkpoint(job).await?.hash, None).await?,
@@ -49,17 +54,24 @@ fn answer(args: &PredictArgs, model: &ModelFile) -> Result<Exit, CliError> {
     };
     match path.extension().and_then(|ending| ending.to_str()) {
         Some("csv") => {
-            std::fs::write(path, prediction.to_csv()).map_err(|source| CliError::file("writing", path, source))?;
+            std::fs::write(path, prediction.to_csv())
+                .map_err(|source| CliError::file("writing", path, source))?;
         }
         Some("npy" | "npz" | "h5" | "safetensors") => {
             let width = prediction.width as u64;
-            let array = Array::of_f32(vec![prediction.answers.len() as u64 / width, width], &prediction.answers);
+            let array = Array::of_f32(
+                vec![prediction.answers.len() as u64 / width, width],
+                &prediction.answers,
+            );
             let written = arrays::write(path, &[("answers", &array)], None);
             written.map_err(|error| CliError::Usage(error.to_string()))?;
         }
         _ => {
             let hint = "name it .csv, or .npy for all answers as an array";
-            return Err(CliError::Usage(format!("`{}` names no format of answers\nhint: {hint}", path.display())));
+            return Err(CliError::Usage(format!(
+                "`{}` names no format of answers\nhint: {hint}",
+                path.display()
+            )));
         }
     }
     Ok(Exit::Done)

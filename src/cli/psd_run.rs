@@ -64,9 +64,21 @@ pub async fn psd_run(args: PsdRunArgs) -> Result<Exit, CliError> {
     let binary = own_binary()?;
     let program = RemoteProgram::open(&binary).await?;
     let launch = LaunchContext::new_id()?;
-    let facts = ClusterFacts { cluster: format!("psd-{launch}"), launch, binary, ..ClusterFacts::default() };
+    let facts = ClusterFacts {
+        cluster: format!("psd-{launch}"),
+        launch,
+        binary,
+        ..ClusterFacts::default()
+    };
     let secret = app::generate_secret();
-    let mut run = PsdRun { cluster, program, facts, secret, out: args.out.clone(), connect: args.connect_timeout };
+    let mut run = PsdRun {
+        cluster,
+        program,
+        facts,
+        secret,
+        out: args.out.clone(),
+        connect: args.connect_timeout,
+    };
     let parts = run.parts(args.master_port);
     let ended = interruptible(run.through(&parts, &args)).await;
     // However it ended: nothing is left anywhere.
@@ -104,11 +116,18 @@ impl PsdRun {
             },
         };
         let port = (master_port > 0).then_some(master_port);
-        let master = part(self.cluster.master.as_deref().unwrap_or(HERE), "master".into(), 0, port);
+        let master = part(
+            self.cluster.master.as_deref().unwrap_or(HERE),
+            "master".into(),
+            0,
+            port,
+        );
         let servers = self.cluster.servers.iter().enumerate();
         let servers = servers.map(|(k, host)| part(host, format!("server{k}"), 1, None));
         let mut parts: Vec<RunNode> = [master].into_iter().chain(servers).collect();
-        parts.iter_mut().for_each(|part| part.log = Some(format!("{}.log", part.node.member)));
+        parts
+            .iter_mut()
+            .for_each(|part| part.log = Some(format!("{}.log", part.node.member)));
         for (k, host) in self.cluster.workers.iter().enumerate() {
             if way_of(&parts, host).is_none() {
                 parts.push(part(host, format!("way{k}"), 0, None));
@@ -121,26 +140,49 @@ impl PsdRun {
         let (master, others) = parts.split_first().expect("the master is always there");
         let greeting = self.start(master).await?;
         let address = address_of(&greeting, self.cluster.master.as_deref().unwrap_or(HERE));
-        let address =
-            address.ok_or_else(|| CliError::Node(anyhow::anyhow!("the master did not say where it listens")))?;
+        let address = address.ok_or_else(|| {
+            CliError::Node(anyhow::anyhow!("the master did not say where it listens"))
+        })?;
         tell!("master: {address}");
         // Its name may be one that only our ssh knows.
-        self.facts.peers = [address.as_str()].into_iter().chain(listening(&greeting)).map(str::to_string).collect();
+        self.facts.peers = [address.as_str()]
+            .into_iter()
+            .chain(listening(&greeting))
+            .map(str::to_string)
+            .collect();
         let this: &Self = self;
-        stream::iter(others).map(|part| this.start(part)).buffer_unordered(AT_ONCE).try_collect::<Vec<_>>().await?;
-        tell!("{} servers are up; {} workers start", self.cluster.servers.len(), self.cluster.workers.len());
+        stream::iter(others)
+            .map(|part| this.start(part))
+            .buffer_unordered(AT_ONCE)
+            .try_collect::<Vec<_>>()
+            .await?;
+        tell!(
+            "{} servers are up; {} workers start",
+            self.cluster.servers.len(),
+            self.cluster.workers.len()
+        );
         let options = ScriptOptions {
             num_push_threads: args.num_push_threads,
             num_pull_threads: args.num_pull_threads,
             block_size: args.block_size,
             use_sfb: args.use_sfb,
         };
-        let mut workers = self.start_workers(parts, &args.command, &format!("tcp://{address}"), &options)?;
+        let mut workers =
+            self.start_workers(parts, &args.command, &format!("tcp://{address}"), &options)?;
         Ok(follow(&mut workers.0).await)
     }
 
     async fn start(&self, part: &RunNode) -> Result<String, LaunchError> {
-        ssh::start(&part.host, &part.node, &self.facts, &self.program, &self.secret, self.connect, |_| {}).await
+        ssh::start(
+            &part.host,
+            &part.node,
+            &self.facts,
+            &self.program,
+            &self.secret,
+            self.connect,
+            |_| {},
+        )
+        .await
     }
 
     fn start_workers(
@@ -150,25 +192,43 @@ impl PsdRun {
         master: &str,
         options: &ScriptOptions,
     ) -> Result<WorkerProcesses, CliError> {
-        let directory =
-            std::env::current_dir().map_err(|source| CliError::file("looking for", Path::new("."), source))?;
+        let directory = std::env::current_dir()
+            .map_err(|source| CliError::file("looking for", Path::new("."), source))?;
         let workers = self.cluster.workers.iter().enumerate().map(|(k, name)| {
             let command = poseidon::worker_command(command, master, k, options);
             let sharing = ScriptSharing {
                 launch: &self.facts.launch,
-                member: &way_of(parts, name).expect("parts() has one for every worker").node.member,
+                member: &way_of(parts, name)
+                    .expect("parts() has one for every worker")
+                    .node
+                    .member,
                 client: k,
                 workers: self.cluster.workers.len(),
                 options,
             };
-            let script = poseidon::worker_script(&command, &directory, self.cluster.virtualenv.as_deref(), &sharing);
+            let script = poseidon::worker_script(
+                &command,
+                &directory,
+                self.cluster.virtualenv.as_deref(),
+                &sharing,
+            );
             let path = self.out.join(format!("worker{k}.log"));
-            let log = File::create(&path).map_err(|source| CliError::file("writing", &path, source))?;
-            let call = SshTarget::of(&self.host(name)).call(&script, self.connect, Duration::MAX - self.connect);
+            let log =
+                File::create(&path).map_err(|source| CliError::file("writing", &path, source))?;
+            let call = SshTarget::of(&self.host(name)).call(
+                &script,
+                self.connect,
+                Duration::MAX - self.connect,
+            );
             let doing = || format!("starting worker {k} on {name}");
-            Ok(call.spawn_into(log).map_err(|source| LaunchError::Call { doing: doing(), source })?)
+            Ok(call.spawn_into(log).map_err(|source| LaunchError::Call {
+                doing: doing(),
+                source,
+            })?)
         });
-        workers.collect::<Result<_, CliError>>().map(WorkerProcesses)
+        workers
+            .collect::<Result<_, CliError>>()
+            .map(WorkerProcesses)
     }
 
     /// Keeps the nodes' logs and has them leave, the master last.
@@ -179,15 +239,22 @@ impl PsdRun {
                 .for_each_concurrent(AT_ONCE, async |part| {
                     let target = SshTarget::of(&part.host);
                     if let Some(log) = &part.log
-                        && let Ok(text) = ssh::log(&target, &self.facts.launch, &part.node.member, self.connect).await
+                        && let Ok(text) =
+                            ssh::log(&target, &self.facts.launch, &part.node.member, self.connect)
+                                .await
                     {
                         let path = self.out.join(log);
                         if let Err(error) = fs::write(&path, text) {
                             tell!("warning: writing {}: {error}", path.display());
                         }
                     }
-                    let stopping =
-                        ssh::stop(&target, &self.facts.launch, &part.node.member, &self.program.hash, self.connect);
+                    let stopping = ssh::stop(
+                        &target,
+                        &self.facts.launch,
+                        &part.node.member,
+                        &self.program.hash,
+                        self.connect,
+                    );
                     if let Err(error) = stopping.await {
                         tell!("warning: {error}");
                     }
@@ -219,7 +286,11 @@ async fn follow(workers: &mut [RunningProcess]) -> Exit {
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     }
-    if ends.iter().all(|end| *end == Some(Some(0))) { Exit::Done } else { Exit::Failed }
+    if ends.iter().all(|end| *end == Some(Some(0))) {
+        Exit::Done
+    } else {
+        Exit::Failed
+    }
 }
 
 /// `HOST:PORT` of a node, by what `join` printed there: its own address here, since workers elsewhere cannot use `localhost`; else
@@ -228,16 +299,25 @@ fn address_of(greeting: &str, host: &str) -> Option<String> {
     let is_loopback = |address: &&str| address.starts_with("127.") || address.starts_with("[::1]");
     if host == HERE {
         let other = listening(greeting).find(|address| !is_loopback(address));
-        return other.or_else(|| listening(greeting).next()).map(str::to_string);
+        return other
+            .or_else(|| listening(greeting).next())
+            .map(str::to_string);
     }
     let (_, port) = listening(greeting).next()?.rsplit_once(':')?;
-    let host = if host.contains(':') { format!("[{host}]") } else { host.to_string() };
+    let host = if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host.to_string()
+    };
     Some(format!("{host}:{port}"))
 }
 
 /// The addresses at which `join` said that it listens.
 fn listening(greeting: &str) -> impl Iterator<Item = &str> {
-    greeting.lines().filter_map(|line| line.trim().strip_prefix("address")).map(str::trim)
+    greeting
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("address"))
+        .map(str::trim)
 }
 
 #[cfg(test)]
@@ -247,9 +327,18 @@ mod tests {
     #[test]
     fn the_master_is_named_so_that_others_can_reach_it() {
         let greeting = "node master (ab) of the cluster psd-1\n  address  127.0.0.1:5555\n  address  192.0.2.7:5555\n  cores    2\n";
-        assert_eq!(address_of(greeting, "localhost").as_deref(), Some("192.0.2.7:5555"));
-        assert_eq!(address_of(greeting, "10.0.0.4").as_deref(), Some("10.0.0.4:5555"));
-        assert_eq!(address_of(greeting, "2001:db8::1").as_deref(), Some("[2001:db8::1]:5555"));
+        assert_eq!(
+            address_of(greeting, "localhost").as_deref(),
+            Some("192.0.2.7:5555")
+        );
+        assert_eq!(
+            address_of(greeting, "10.0.0.4").as_deref(),
+            Some("10.0.0.4:5555")
+        );
+        assert_eq!(
+            address_of(greeting, "2001:db8::1").as_deref(),
+            Some("[2001:db8::1]:5555")
+        );
         assert_eq!(address_of("nothing", "localhost"), None);
     }
 }

@@ -23,20 +23,30 @@ pub async fn remove(client: &Client, args: &RemoveArgs) -> Result<Exit, CliError
         return Ok(Exit::Done);
     }
     let jobs = client.jobs().await?;
-    let chosen: Vec<_> = jobs.iter().filter(|job| is_chosen(job, args.older, wall_ms())).collect();
+    let chosen: Vec<_> = jobs
+        .iter()
+        .filter(|job| is_chosen(job, args.older, wall_ms()))
+        .collect();
     let mut removed = 0;
     let mut kept = Vec::new();
     for job in chosen {
         match client.remove(&job.id).await {
             Ok(_) => removed += 1,
             // Another job needs it, or it runs again by now.
-            Err(ClientError::Refused { status: 409, problem }) => kept.push(problem.error),
+            Err(ClientError::Refused {
+                status: 409,
+                problem,
+            }) => kept.push(problem.error),
             Err(error) => return Err(error.into()),
         }
     }
     kept.iter().for_each(|why| tell!("kept: {why}"));
     match args.older {
-        Some(age) => tell!("{} forgotten that ended more than {} ago", count(removed), format_duration(age)),
+        Some(age) => tell!(
+            "{} forgotten that ended more than {} ago",
+            count(removed),
+            format_duration(age)
+        ),
         None => tell!("{} forgotten", count(removed)),
     }
     Ok(Exit::Done)

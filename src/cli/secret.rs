@@ -49,7 +49,10 @@ pub fn resolve(
     }
     let (text, path) = (app::generate_secret(), kept(settings));
     keep(&path, &text)?;
-    Ok(ChosenSecret { text, source: SecretSource::Generated(path) })
+    Ok(ChosenSecret {
+        text,
+        source: SecretSource::Generated(path),
+    })
 }
 
 /// The secret of this machine, to be judged, shown or replaced: one that is easy to guess, too.
@@ -73,16 +76,28 @@ fn known(
     } else if let Some(path) = &settings.cluster.secret_file {
         // A node in the background gets it through a pipe: no file that could be named to anyone.
         let piped = path == Path::new("/dev/stdin");
-        checked(settings, read(path)?, if piped { SecretSource::Given } else { SecretSource::File(path.clone()) })?
+        checked(
+            settings,
+            read(path)?,
+            if piped {
+                SecretSource::Given
+            } else {
+                SecretSource::File(path.clone())
+            },
+        )?
     } else if let Some(text) = variable {
         checked(settings, text, SecretSource::Given)?
     } else if kept(settings).exists() {
         let path = kept(settings);
         checked(settings, read(&path)?, SecretSource::Kept(path))?
     } else {
-        let failed = |source| CliError::file("looking for the secret in", &settings.node.data_dir, source);
+        let failed =
+            |source| CliError::file("looking for the secret in", &settings.node.data_dir, source);
         let changed = app::changed_secret(settings).map_err(failed)?;
-        return Ok(changed.map(|text| ChosenSecret { text, source: SecretSource::Changed }));
+        return Ok(changed.map(|text| ChosenSecret {
+            text,
+            source: SecretSource::Changed,
+        }));
     };
     newest(settings, secret).map(Some)
 }
@@ -98,17 +113,25 @@ pub async fn redeem(code: &str, settings: &Settings) -> Result<ChosenSecret, Cli
     let path = kept(settings);
     if path.exists() {
         let hint = "hint: `nodectl join` without --invite uses it; remove that file if it is of another cluster";
-        return Err(CliError::Usage(format!("a secret is kept in {} already\n{hint}", path.display())));
+        return Err(CliError::Usage(format!(
+            "a secret is kept in {} already\n{hint}",
+            path.display()
+        )));
     }
     let code = match code {
         "" => prompt("The invitation's code: ")?.ok_or_else(|| {
-            CliError::Usage("no code of an invitation, and no terminal to ask at\nhint: --invite CODE".into())
+            CliError::Usage(
+                "no code of an invitation, and no terminal to ask at\nhint: --invite CODE".into(),
+            )
         })?,
         code => Zeroizing::new(code.to_string()),
     };
     let text = app::redeem(settings, &code).await.map_err(CliError::Node)?;
     keep(&path, &text)?;
-    Ok(ChosenSecret { text, source: SecretSource::Kept(path) })
+    Ok(ChosenSecret {
+        text,
+        source: SecretSource::Kept(path),
+    })
 }
 
 /// Made here, or brought by an invitation.
@@ -118,15 +141,26 @@ fn kept(settings: &Settings) -> PathBuf {
 
 /// What the cluster has in its place, if that was changed while this data directory's node was a member.
 fn newest(settings: &Settings, secret: ChosenSecret) -> Result<ChosenSecret, CliError> {
-    let failed = |source| CliError::file("looking for a newer secret in", &settings.node.data_dir, source);
-    let Some(text) = app::replaced_secret(settings, &secret.text).map_err(failed)? else { return Ok(secret) };
+    let failed = |source| {
+        CliError::file(
+            "looking for a newer secret in",
+            &settings.node.data_dir,
+            source,
+        )
+    };
+    let Some(text) = app::replaced_secret(settings, &secret.text).map_err(failed)? else {
+        return Ok(secret);
+    };
     match &secret.source {
         SecretSource::Kept(path) | SecretSource::Generated(path) => {
             fs::remove_file(path).map_err(|source| CliError::file("replacing", path, source))?;
             keep(path, &text)?;
         }
         SecretSource::File(path) => {
-            tell!("the secret in {} was changed: the new one is used; `nodectl secret show` prints it", path.display());
+            tell!(
+                "the secret in {} was changed: the new one is used; `nodectl secret show` prints it",
+                path.display()
+            );
         }
         SecretSource::Given | SecretSource::Changed => {
             tell!("that secret was changed: the new one is used; `nodectl secret show` prints it")
@@ -135,7 +169,11 @@ fn newest(settings: &Settings, secret: ChosenSecret) -> Result<ChosenSecret, Cli
     Ok(ChosenSecret { text, ..secret })
 }
 
-fn checked(settings: &Settings, text: Zeroizing<String>, source: SecretSource) -> Result<ChosenSecret, CliError> {
+fn checked(
+    settings: &Settings,
+    text: Zeroizing<String>,
+    source: SecretSource,
+) -> Result<ChosenSecret, CliError> {
     let trimmed = Zeroizing::new(text.trim().to_string());
     if trimmed.is_empty() {
         let hint = "hint: give a secret, or none at all to have one generated";
@@ -151,7 +189,10 @@ fn checked(settings: &Settings, text: Zeroizing<String>, source: SecretSource) -
         tell!("warning: the secret is easy to guess: {why}");
         tell!("hint: `nodectl join` without a secret generates a strong one");
     }
-    Ok(ChosenSecret { text: trimmed, source })
+    Ok(ChosenSecret {
+        text: trimmed,
+        source,
+    })
 }
 
 fn read(path: &Path) -> Result<Zeroizing<String>, CliError> {
@@ -159,7 +200,11 @@ fn read(path: &Path) -> Result<Zeroizing<String>, CliError> {
     let file = fs::File::open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if metadata.is_file() && metadata.permissions().mode() & 0o077 != 0 {
-        tell!("warning: others may read {}; hint: chmod 600 {}", path.display(), path.display());
+        tell!(
+            "warning: others may read {}; hint: chmod 600 {}",
+            path.display(),
+            path.display()
+        );
     }
     let mut text = Zeroizing::new(String::new());
     let read = file.take(MAX_BYTES + 1).read_to_string(&mut text);
@@ -171,7 +216,10 @@ fn read(path: &Path) -> Result<Zeroizing<String>, CliError> {
         _ => failed(error),
     })?;
     if text.len() as u64 > MAX_BYTES {
-        let problem = format!("{} is larger than {MAX_BYTES} bytes: that is no secret", path.display());
+        let problem = format!(
+            "{} is larger than {MAX_BYTES} bytes: that is no secret",
+            path.display()
+        );
         return Err(CliError::Usage(problem));
     }
     Ok(text)
@@ -183,8 +231,10 @@ fn prompt(question: &str) -> Result<Option<Zeroizing<String>>, CliError> {
         return Ok(None);
     }
     let answer = rpassword::prompt_password(question);
-    let text =
-        answer.map_err(|source| CliError::File { doing: "reading the secret from the terminal".into(), source })?;
+    let text = answer.map_err(|source| CliError::File {
+        doing: "reading the secret from the terminal".into(),
+        source,
+    })?;
     Ok((!text.trim().is_empty()).then(|| Zeroizing::new(text)))
 }
 
@@ -194,8 +244,15 @@ fn keep(path: &Path, text: &str) -> Result<(), CliError> {
         // One that is there stays as it is: it may be anybody's.
         app::make_private_dir(directory).map_err(failed)?;
     }
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
-    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(failed)?;
+    file.write_all(text.as_bytes())
+        .and_then(|()| file.sync_all())
+        .map_err(failed)
 }
 
 #[cfg(test)]
@@ -210,7 +267,9 @@ mod tests {
             .set("node.data_dir", Some(text(data_dir)))
             .set("cluster.weak_secret", Some(true))
             .set("cluster.secret_file", secret_file.map(text));
-        Settings::load_from(&Environment::default(), &flags).unwrap().0
+        Settings::load_from(&Environment::default(), &flags)
+            .unwrap()
+            .0
     }
 
     fn given(text: &str) -> Option<Zeroizing<String>> {
@@ -225,10 +284,22 @@ mod tests {
         let with_file = settings(directory.path(), Some(&file));
         let without = settings(directory.path(), None);
         let resolved = resolve(given("of the flag, long enough"), given("v"), &with_file).unwrap();
-        assert_eq!((resolved.text.as_str(), resolved.source), ("of the flag, long enough", SecretSource::Given));
+        assert_eq!(
+            (resolved.text.as_str(), resolved.source),
+            ("of the flag, long enough", SecretSource::Given)
+        );
         let resolved = resolve(None, given("of the variable"), &with_file).unwrap();
-        assert_eq!((resolved.text.as_str(), resolved.source), ("of the file, long enough", SecretSource::File(file)));
-        assert_eq!(resolve(None, given("of the variable"), &without).unwrap().text.as_str(), "of the variable");
+        assert_eq!(
+            (resolved.text.as_str(), resolved.source),
+            ("of the file, long enough", SecretSource::File(file))
+        );
+        assert_eq!(
+            resolve(None, given("of the variable"), &without)
+                .unwrap()
+                .text
+                .as_str(),
+            "of the variable"
+        );
         if io::stdin().is_terminal() && io::stderr().is_terminal() {
             eprintln!("SKIPPED: a terminal is attached, so that a secret would be asked for");
             return;
@@ -236,8 +307,15 @@ mod tests {
         let made = resolve(None, None, &without).unwrap();
         let kept = directory.path().join("secret");
         assert_eq!(made.source, SecretSource::Generated(kept.clone()));
-        assert_eq!(fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(resolve(None, None, &without).unwrap().text, made.text, "the next start has the same");
+        assert_eq!(
+            fs::metadata(&kept).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        assert_eq!(
+            resolve(None, None, &without).unwrap().text,
+            made.text,
+            "the next start has the same"
+        );
     }
 
     #[test]
@@ -246,8 +324,13 @@ mod tests {
         let mut settings = settings(directory.path(), None);
         assert!(resolve(given("123456"), None, &settings).is_ok());
         settings.cluster.weak_secret = false;
-        let refused = resolve(given("123456"), None, &settings).err().expect("refused");
-        assert!(refused.exit() == super::super::exit::Exit::Usage && !refused.to_string().contains("123456"));
+        let refused = resolve(given("123456"), None, &settings)
+            .err()
+            .expect("refused");
+        assert!(
+            refused.exit() == super::super::exit::Exit::Usage
+                && !refused.to_string().contains("123456")
+        );
         assert!(refused.to_string().contains("--weak-secret"), "{refused}");
         assert!(resolve(given("m3kpd-9xw2c-hjt7q-4nbrz-y8gve"), None, &settings).is_ok());
     }
@@ -268,7 +351,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("s");
         let with_file = settings(directory.path(), Some(&file));
-        let told = |result: Result<ChosenSecret, CliError>| result.err().expect("refused").to_string();
+        let told =
+            |result: Result<ChosenSecret, CliError>| result.err().expect("refused").to_string();
         assert!(told(resolve(None, None, &with_file)).contains("reading the secret in"));
         fs::write(&file, "x".repeat(5000)).unwrap();
         assert!(told(resolve(None, None, &with_file)).contains("larger than"));

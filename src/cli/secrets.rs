@@ -46,7 +46,9 @@ pub async fn secret(client: &Client, command: NamedSecret) -> Result<Exit, CliEr
                 secret::variable(&name)
             );
         }
-        NamedSecret::List(list) => print(&output::choose(list).secrets(&client.secrets().await?, wall_ms()))?,
+        NamedSecret::List(list) => {
+            print(&output::choose(list).secrets(&client.secrets().await?, wall_ms()))?
+        }
         NamedSecret::Drop { name } => {
             check(&name)?;
             client.drop_secret(&name).await?;
@@ -61,24 +63,37 @@ fn check(name: &str) -> Result<(), CliError> {
         return Ok(());
     }
     let hint = "hint: a letter, then letters, digits and single `_`, such as HF_TOKEN; the value comes by stdin";
-    Err(CliError::Usage(format!("`{}` cannot name a secret\n{hint}", nodectl_types::text::shown(name))))
+    Err(CliError::Usage(format!(
+        "`{}` cannot name a secret\n{hint}",
+        nodectl_types::text::shown(name)
+    )))
 }
 
 /// Typed at a terminal, or all of stdin but for its last line break.
 fn value(name: &str) -> Result<Zeroizing<Vec<u8>>, CliError> {
-    let failed = |source| CliError::File { doing: format!("reading the value of {name}"), source };
+    let failed = |source| CliError::File {
+        doing: format!("reading the value of {name}"),
+        source,
+    };
     let mut value = Zeroizing::new(Vec::new());
     if io::stdin().is_terminal() {
-        let typed = Zeroizing::new(rpassword::prompt_password(format!("The value of {name}: ")).map_err(failed)?);
+        let typed = Zeroizing::new(
+            rpassword::prompt_password(format!("The value of {name}: ")).map_err(failed)?,
+        );
         value.extend_from_slice(typed.as_bytes());
     } else {
-        io::stdin().take(limits::MAX_SECRET_BYTES as u64 + 2).read_to_end(&mut value).map_err(failed)?;
+        io::stdin()
+            .take(limits::MAX_SECRET_BYTES as u64 + 2)
+            .read_to_end(&mut value)
+            .map_err(failed)?;
         if value.last() == Some(&b'\n') {
             value.pop();
         }
     }
     match value.len() {
-        0 => Err(CliError::Usage(format!("the value of {name} is empty\nhint: `nodectl secret put {name} <FILE`"))),
+        0 => Err(CliError::Usage(format!(
+            "the value of {name} is empty\nhint: `nodectl secret put {name} <FILE`"
+        ))),
         1..=limits::MAX_SECRET_BYTES => Ok(value),
         _ => Err(CliError::Usage(format!(
             "the value of {name} has more than {} bytes\nhint: upload what is large, and keep the key to it as the secret",

@@ -15,11 +15,18 @@ pub struct ShownLog {
 
 impl ShownLog {
     pub fn new(raw: bool) -> Self {
-        Self { is_raw: raw || !io::stdout().is_terminal(), rest: Vec::new() }
+        Self {
+            is_raw: raw || !io::stdout().is_terminal(),
+            rest: Vec::new(),
+        }
     }
 
     pub fn print(&mut self, bytes: &[u8]) -> Result<(), CliError> {
-        if self.is_raw { print_bytes(bytes) } else { print_bytes(self.harmless(bytes).as_bytes()) }
+        if self.is_raw {
+            print_bytes(bytes)
+        } else {
+            print_bytes(self.harmless(bytes).as_bytes())
+        }
     }
 
     fn harmless(&mut self, bytes: &[u8]) -> String {
@@ -40,7 +47,8 @@ fn cut_off(bytes: &[u8]) -> usize {
     let longest = bytes.len().min(3);
     let begins = |count: &usize| {
         let tail = &bytes[bytes.len() - count..];
-        std::str::from_utf8(tail).is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
+        std::str::from_utf8(tail)
+            .is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
     };
     (1..=longest).find(begins).unwrap_or(0)
 }
@@ -51,10 +59,16 @@ mod tests {
 
     #[test]
     fn logs_cannot_act_on_a_terminal_and_their_characters_stay_whole() {
-        let mut shown = ShownLog { is_raw: false, rest: Vec::new() };
+        let mut shown = ShownLog {
+            is_raw: false,
+            rest: Vec::new(),
+        };
         assert_eq!(shown.harmless(b"a\x1b[2J\xc3"), "a [2J");
         assert_eq!(shown.harmless(b"\xbc\n\tb\r"), "\u{fc}\n\tb ");
         assert_eq!(shown.harmless(b"\xff\xe2\x82"), "\u{fffd}");
-        assert_eq!(shown.harmless("\u{ac}\u{202e}x".as_bytes()), "\u{fffd}\u{ac} x");
+        assert_eq!(
+            shown.harmless("\u{ac}\u{202e}x".as_bytes()),
+            "\u{fffd}\u{ac} x"
+        );
     }
 }

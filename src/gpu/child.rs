@@ -44,7 +44,9 @@ pub fn main(arguments: &[String]) -> ExitCode {
     let answer = match arguments {
         [] => serde_json::to_string(&probe()),
         [option, uuid] if option == "--measure" => serde_json::to_string(&measured(uuid)),
-        other => serde_json::to_string(&Err::<(), _>(ProbeError::Spawn(format!("unknown arguments {other:?}")))),
+        other => serde_json::to_string(&Err::<(), _>(ProbeError::Spawn(format!(
+            "unknown arguments {other:?}"
+        )))),
     };
     let answer = answer.expect("plain data always encodes");
     // A driver may have written half a line before.
@@ -55,7 +57,8 @@ pub fn main(arguments: &[String]) -> ExitCode {
 }
 
 fn measured(uuid: &str) -> Result<GpuRates, ProbeError> {
-    let uuid = u128::from_str_radix(uuid, 16).map_err(|error| ProbeError::Measure(format!("`{uuid}`: {error}")))?;
+    let uuid = u128::from_str_radix(uuid, 16)
+        .map_err(|error| ProbeError::Measure(format!("`{uuid}`: {error}")))?;
     measure(uuid.to_be_bytes()).map_err(|error| ProbeError::Measure(error.to_string()))
 }
 
@@ -69,12 +72,17 @@ async fn ask_nodectl<T: DeserializeOwned + Send + 'static>(
         command.arg0("nodectl").arg("gpu-probe").args(arguments);
         ask(command, deadline)
     });
-    asked.await.unwrap_or_else(|_| Err(ProbeError::Spawn("the node is stopping".into())))
+    asked
+        .await
+        .unwrap_or_else(|_| Err(ProbeError::Spawn("the node is stopping".into())))
 }
 
 /// Runs the command until it ends or `deadline` passes, and reads its answer.
 fn ask<T: DeserializeOwned>(mut command: Command, deadline: Duration) -> Result<T, ProbeError> {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let spawn_error = |error: io::Error| ProbeError::Spawn(error.to_string());
     let mut child = command.spawn().map_err(spawn_error)?;
     let collected = collect(&mut child, deadline);
@@ -82,7 +90,9 @@ fn ask<T: DeserializeOwned>(mut command: Command, deadline: Duration) -> Result<
         end(&mut child);
     }
     match collected.map_err(spawn_error)? {
-        None => Err(ProbeError::TimedOut { limit_ms: deadline.as_millis() as u64 }),
+        None => Err(ProbeError::TimedOut {
+            limit_ms: deadline.as_millis() as u64,
+        }),
         Some(output) => parse(&output),
     }
 }
@@ -120,7 +130,11 @@ fn collect(child: &mut Child, deadline: Duration) -> io::Result<Option<ChildOutp
         out_open = out_open && drain(&mut stdout, &mut out)?;
         err_open = err_open && drain(&mut stderr, &mut err)?;
         if ended {
-            return Ok(Some(ChildOutput { status: child.wait()?, stdout: out, stderr: err }));
+            return Ok(Some(ChildOutput {
+                status: child.wait()?,
+                stdout: out,
+                stderr: err,
+            }));
         }
     }
 }
@@ -135,7 +149,10 @@ fn watch_death(child: &Child) -> io::Result<OwnedFd> {
 fn wait_for_any(fds: &mut [PollFd<'_>], end: Instant) -> io::Result<bool> {
     loop {
         let left = end.saturating_duration_since(Instant::now());
-        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let timeout = Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: i64::from(left.subsec_nanos()),
+        };
         match poll(fds, Some(&timeout)) {
             Ok(count) => return Ok(count > 0),
             Err(rustix::io::Errno::INTR) => {}
@@ -168,11 +185,16 @@ fn drain(from: &mut impl Read, kept: &mut Vec<u8>) -> io::Result<bool> {
 /// Kills the child and reaps it, unless the kernel cannot end it.
 fn end(child: &mut Child) {
     let _ = child.kill();
-    let Ok(death) = watch_death(child) else { return };
+    let Ok(death) = watch_death(child) else {
+        return;
+    };
     let mut fds = [PollFd::new(&death, PollFlags::IN)];
     match wait_for_any(&mut fds, Instant::now() + DEATH_LIMIT) {
         Ok(true) => drop(child.wait()),
-        _ => tracing::warn!(pid = child.id(), "a process stuck inside a Vulkan driver could not be ended"),
+        _ => tracing::warn!(
+            pid = child.id(),
+            "a process stuck inside a Vulkan driver could not be ended"
+        ),
     }
 }
 
@@ -181,9 +203,17 @@ fn parse<T: DeserializeOwned>(output: &ChildOutput) -> Result<T, ProbeError> {
     let answer = stdout.lines().rev().find(|line| line.starts_with('{'));
     let answer = answer.and_then(|line| serde_json::from_str(line).ok());
     answer.unwrap_or_else(|| {
-        let stderr = String::from_utf8_lossy(&output.stderr[..output.stderr.len().min(SHOWN_STDERR_BYTES)]);
-        let stderr = if stderr.trim().is_empty() { "nothing".into() } else { stderr.trim().to_string() };
-        Err(ProbeError::Crashed { status: output.status.to_string(), stderr })
+        let stderr =
+            String::from_utf8_lossy(&output.stderr[..output.stderr.len().min(SHOWN_STDERR_BYTES)]);
+        let stderr = if stderr.trim().is_empty() {
+            "nothing".into()
+        } else {
+            stderr.trim().to_string()
+        };
+        Err(ProbeError::Crashed {
+            status: output.status.to_string(),
+            stderr,
+        })
     })
 }
 
@@ -203,9 +233,16 @@ mod tests {
     /// This test binary as `nodectl gpu-probe`, with the drivers that the variable names.
     fn ask_drivers(driver_files: Option<&str>) -> Result<Vec<Gpu>, ProbeError> {
         let mut command = Command::new("/proc/self/exe");
-        command.args(["--exact", "child::tests::as_child", "--ignored", "--nocapture"]);
+        command.args([
+            "--exact",
+            "child::tests::as_child",
+            "--ignored",
+            "--nocapture",
+        ]);
         if let Some(files) = driver_files {
-            command.env("VK_DRIVER_FILES", files).env("VK_ICD_FILENAMES", files);
+            command
+                .env("VK_DRIVER_FILES", files)
+                .env("VK_ICD_FILENAMES", files);
         }
         ask(command, PLENTY)
     }
@@ -226,7 +263,12 @@ mod tests {
     /// This test binary as `nodectl gpu-probe --measure`.
     fn ask_rates(uuid: &str) -> Result<GpuRates, ProbeError> {
         let mut command = Command::new("/proc/self/exe");
-        command.args(["--exact", "child::tests::as_measuring_child", "--ignored", "--nocapture"]);
+        command.args([
+            "--exact",
+            "child::tests::as_measuring_child",
+            "--ignored",
+            "--nocapture",
+        ]);
         command.env("MEASURED_UUID", uuid);
         ask(command, PLENTY)
     }
@@ -244,9 +286,13 @@ mod tests {
 
     #[test]
     fn measuring_what_is_not_there_says_so() {
-        let Err(ProbeError::Measure(why)) = ask_rates("0123456789abcdef0123456789abcdef") else { panic!() };
+        let Err(ProbeError::Measure(why)) = ask_rates("0123456789abcdef0123456789abcdef") else {
+            panic!()
+        };
         assert!(why.starts_with("no "), "{why}");
-        let Err(ProbeError::Measure(why)) = ask_rates("tea") else { panic!() };
+        let Err(ProbeError::Measure(why)) = ask_rates("tea") else {
+            panic!()
+        };
         assert!(why.contains("`tea`"), "{why}");
     }
 
@@ -264,7 +310,11 @@ mod tests {
         };
         assert_eq!(software.kind, GpuKind::Software);
         assert_eq!(software.vendor, "Mesa");
-        assert!(software.memory_bytes > 1 << 20 && software.uuid != [0; 16] && !software.driver.is_empty());
+        assert!(
+            software.memory_bytes > 1 << 20
+                && software.uuid != [0; 16]
+                && !software.driver.is_empty()
+        );
     }
 
     #[test]
@@ -286,14 +336,19 @@ mod tests {
     #[test]
     fn a_crash_shows_the_signal_and_what_was_written() {
         let crash = ask_shell("echo '{broken'; echo oh dear >&2; kill -SEGV $$", PLENTY);
-        let Err(ProbeError::Crashed { status, stderr }) = crash else { panic!("{crash:?}") };
+        let Err(ProbeError::Crashed { status, stderr }) = crash else {
+            panic!("{crash:?}")
+        };
         assert!(status.contains("signal: 11"), "{status}");
         assert_eq!(stderr, "oh dear");
     }
 
     #[test]
     fn noise_of_drivers_and_helpers_that_live_on_do_no_harm() {
-        let answer = ask_shell("echo warning; echo '{\"Ok\":[]}'; echo bye; sleep 3 &", PLENTY);
+        let answer = ask_shell(
+            "echo warning; echo '{\"Ok\":[]}'; echo bye; sleep 3 &",
+            PLENTY,
+        );
         assert_eq!(answer, Ok(Vec::new()));
     }
 

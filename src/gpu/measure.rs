@@ -2,7 +2,10 @@
 //! products of f32 are two plain shaders, those of f16 what the library has for them. Runs in a child of the node.
 
 use super::{
-    device::{BufferBinding, Device, DeviceBuffer, DeviceError, DeviceOptions, KernelSource, RecordingStep},
+    device::{
+        BufferBinding, Device, DeviceBuffer, DeviceError, DeviceOptions, KernelSource,
+        RecordingStep,
+    },
     ops::{ElementKind, Engine, EngineError, Gemm as Product, Vulkan},
 };
 use nodectl_types::{GpuKind, GpuRates};
@@ -31,19 +34,39 @@ struct RepetitionSizes {
 /// # Errors
 /// As `Device::open`, and whatever goes wrong on the way.
 pub fn measure(uuid: [u8; 16]) -> Result<GpuRates, DeviceError> {
-    let device = Device::open(uuid, &DeviceOptions { software: true, ..Default::default() })?;
+    let device = Device::open(
+        uuid,
+        &DeviceOptions {
+            software: true,
+            ..Default::default()
+        },
+    )?;
     let sizes = match device.info().gpu.kind {
         // Caches hold small amounts, and a GPU needs enough to be busy.
-        GpuKind::Discrete | GpuKind::Virtual => RepetitionSizes { copied_bytes: 256 << 20, n: 2048 },
-        GpuKind::Integrated => RepetitionSizes { copied_bytes: 64 << 20, n: 1024 },
-        GpuKind::Software => RepetitionSizes { copied_bytes: 16 << 20, n: 256 },
+        GpuKind::Discrete | GpuKind::Virtual => RepetitionSizes {
+            copied_bytes: 256 << 20,
+            n: 2048,
+        },
+        GpuKind::Integrated => RepetitionSizes {
+            copied_bytes: 64 << 20,
+            n: 1024,
+        },
+        GpuKind::Software => RepetitionSizes {
+            copied_bytes: 16 << 20,
+            n: 256,
+        },
     };
     rates(&device, sizes)
 }
 
 fn rates(device: &Device, sizes: RepetitionSizes) -> Result<GpuRates, DeviceError> {
     let limits = &device.info().limits;
-    let bytes = sizes.copied_bytes.min(limits.storage_range).min(limits.buffer_bytes) / 16 * 16;
+    let bytes = sizes
+        .copied_bytes
+        .min(limits.storage_range)
+        .min(limits.buffer_bytes)
+        / 16
+        * 16;
     let copy_s = seconds(device, &copy(device, bytes)?)?;
     let gemm_s = seconds(device, &gemm(device, sizes.n)?.step)?;
     let operations = 2.0 * f64::from(sizes.n).powi(3);
@@ -59,8 +82,18 @@ fn rates(device: &Device, sizes: RepetitionSizes) -> Result<GpuRates, DeviceErro
 fn halves(device: &Device, n: u32) -> Result<f64, DeviceError> {
     let engine = Vulkan::new(device.clone()).map_err(of_engine)?;
     let len = u64::from(n) * u64::from(n);
-    let matrix = |kind: ElementKind| engine.buffer(len * kind.bytes()).map(|buffer| buffer.view(kind, 0, len));
-    let views = || Ok([matrix(ElementKind::F16)?, matrix(ElementKind::F16)?, matrix(ElementKind::F32)?]);
+    let matrix = |kind: ElementKind| {
+        engine
+            .buffer(len * kind.bytes())
+            .map(|buffer| buffer.view(kind, 0, len))
+    };
+    let views = || {
+        Ok([
+            matrix(ElementKind::F16)?,
+            matrix(ElementKind::F16)?,
+            matrix(ElementKind::F32)?,
+        ])
+    };
     let [a, b, c] = views().map_err(of_engine)?;
     let product = Product::new(a, b, c, [n; 3]);
     let run = |repeats: u32| {
@@ -81,9 +114,16 @@ fn of_engine(error: EngineError) -> DeviceError {
 fn copy(device: &Device, bytes: u64) -> Result<RecordingStep, DeviceError> {
     let kernel = device.kernel(&source(&words(COPY), "measure_copy"))?;
     let (from, to) = (device.buffer(bytes)?, device.buffer(bytes)?);
-    let groups = (bytes / 16).div_ceil(256).clamp(1, u64::from(device.info().limits.workgroup_count[0]));
+    let groups = (bytes / 16)
+        .div_ceil(256)
+        .clamp(1, u64::from(device.info().limits.workgroup_count[0]));
     let bindings = vec![BufferBinding::whole(0, &from), BufferBinding::whole(1, &to)];
-    Ok(RecordingStep::Dispatch { kernel, bindings, push: Vec::new(), groups: [groups as u32, 1, 1] })
+    Ok(RecordingStep::Dispatch {
+        kernel,
+        bindings,
+        push: Vec::new(),
+        groups: [groups as u32, 1, 1],
+    })
 }
 
 /// A product and its operands, row by row.
@@ -97,9 +137,16 @@ fn gemm(device: &Device, n: u32) -> Result<MeasuredGemm, DeviceError> {
     let kernel = device.kernel(&source(&words(GEMM), "measure_gemm"))?;
     let matrix = || device.buffer(u64::from(n) * u64::from(n) * 4);
     let operands = [matrix()?, matrix()?, matrix()?];
-    let bindings = (0..).zip(&operands).map(|(binding, buffer)| BufferBinding::whole(binding, buffer)).collect();
-    let step =
-        RecordingStep::Dispatch { kernel, bindings, push: n.to_le_bytes().to_vec(), groups: [n / 64, n / 64, 1] };
+    let bindings = (0..)
+        .zip(&operands)
+        .map(|(binding, buffer)| BufferBinding::whole(binding, buffer))
+        .collect();
+    let step = RecordingStep::Dispatch {
+        kernel,
+        bindings,
+        push: n.to_le_bytes().to_vec(),
+        groups: [n / 64, n / 64, 1],
+    };
     Ok(MeasuredGemm { step, operands })
 }
 
@@ -127,11 +174,19 @@ fn timed(run: impl Fn(u32) -> Result<Duration, DeviceError>) -> Result<f64, Devi
 }
 
 fn source<'a>(spirv: &'a [u32], name: &'a str) -> KernelSource<'a> {
-    KernelSource { spirv, entry: "main", constants: &[], name }
+    KernelSource {
+        spirv,
+        entry: "main",
+        constants: &[],
+        name,
+    }
 }
 
 fn words(bytes: &[u8]) -> Vec<u32> {
-    bytes.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().expect("four bytes"))).collect()
+    bytes
+        .chunks_exact(4)
+        .map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")))
+        .collect()
 }
 
 #[cfg(test)]
@@ -140,7 +195,10 @@ mod tests {
     use bytes::Bytes;
 
     fn device() -> Option<Device> {
-        match Device::any(&DeviceOptions { validation: true, software: true }) {
+        match Device::any(&DeviceOptions {
+            validation: true,
+            software: true,
+        }) {
             Ok(device) => Some(device),
             Err(error) => {
                 eprintln!("SKIPPED: no Vulkan here: {error}");
@@ -157,24 +215,51 @@ mod tests {
         // Small integers: exact in any order.
         let value = |seed: usize, at: usize| ((at * 7 + seed * 3 + at / n) % 11) as f32 - 5.0;
         for (seed, matrix) in made.operands[..2].iter().enumerate() {
-            let bytes: Vec<u8> = (0..n * n).flat_map(|at| value(seed, at).to_le_bytes()).collect();
-            device.upload(matrix, 0, Bytes::from(bytes)).wait(LIMIT).unwrap();
+            let bytes: Vec<u8> = (0..n * n)
+                .flat_map(|at| value(seed, at).to_le_bytes())
+                .collect();
+            device
+                .upload(matrix, 0, Bytes::from(bytes))
+                .wait(LIMIT)
+                .unwrap();
         }
-        device.run(&device.record(vec![made.step]).unwrap()).wait(LIMIT).unwrap();
-        let bytes = device.download(&made.operands[2], 0..(n * n * 4) as u64).wait(LIMIT).unwrap();
+        device
+            .run(&device.record(vec![made.step]).unwrap())
+            .wait(LIMIT)
+            .unwrap();
+        let bytes = device
+            .download(&made.operands[2], 0..(n * n * 4) as u64)
+            .wait(LIMIT)
+            .unwrap();
         for (at, four) in bytes.chunks(4).enumerate() {
             let (row, column) = (at / n, at % n);
-            let expected: f32 = (0..n).map(|k| value(0, row * n + k) * value(1, k * n + column)).sum();
-            assert_eq!(f32::from_le_bytes(four.try_into().unwrap()), expected, "row {row}, column {column}");
+            let expected: f32 = (0..n)
+                .map(|k| value(0, row * n + k) * value(1, k * n + column))
+                .sum();
+            assert_eq!(
+                f32::from_le_bytes(four.try_into().unwrap()),
+                expected,
+                "row {row}, column {column}"
+            );
         }
     }
 
     #[test]
     fn rates_are_plausible() {
         let Some(device) = device() else { return };
-        let rates = rates(&device, RepetitionSizes { copied_bytes: 1 << 20, n: 64 }).unwrap();
+        let rates = rates(
+            &device,
+            RepetitionSizes {
+                copied_bytes: 1 << 20,
+                n: 64,
+            },
+        )
+        .unwrap();
         // From a slow CPU to a thousand times the fastest GPU of today.
-        assert!((1_000_000..1 << 53).contains(&rates.copy_bytes_per_s), "{rates:?}");
+        assert!(
+            (1_000_000..1 << 53).contains(&rates.copy_bytes_per_s),
+            "{rates:?}"
+        );
         for flops in [rates.gemm_f32_flops, rates.gemm_f16_flops] {
             assert!((1_000_000..1 << 60).contains(&flops), "{rates:?}");
         }

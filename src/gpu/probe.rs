@@ -18,7 +18,9 @@ pub enum ProbeError {
     NoLoader(String),
     #[error("{NO_DRIVER}")]
     NoDriver,
-    #[error("the Vulkan driver fails to list its devices: {0}\nhint: `vulkaninfo --summary` shows what it says")]
+    #[error(
+        "the Vulkan driver fails to list its devices: {0}\nhint: `vulkaninfo --summary` shows what it says"
+    )]
     Driver(String),
     #[error("measuring failed: {0}")]
     Measure(String),
@@ -68,7 +70,9 @@ fn refused(error: VulkanError) -> ProbeError {
 /// `None` for a device without a UUID (Vulkan 1.0): it could not be picked out again, and lacks what workloads need.
 pub(super) fn describe(device: &PhysicalDevice) -> Option<Gpu> {
     let properties = device.properties();
-    let driver = [&properties.driver_name, &properties.driver_info].into_iter().flatten();
+    let driver = [&properties.driver_name, &properties.driver_info]
+        .into_iter()
+        .flatten();
     Some(Gpu {
         name: properties.device_name.clone(),
         vendor: vendor(properties.vendor_id),

@@ -33,7 +33,9 @@ pub(super) async fn lines(
     let audit = shared.api.audit.clone();
     let read = tokio::task::spawn_blocking(move || audit.newest(most)).await;
     let lines = read.map_err(|_| ApiError::unexpected("the audit log"))?;
-    Ok(Json(lines.map_err(|error| ApiError::disk("reading the audit log", &error))?))
+    Ok(Json(lines.map_err(|error| {
+        ApiError::disk("reading the audit log", &error)
+    })?))
 }
 
 impl Shared {
@@ -52,7 +54,10 @@ impl Shared {
             node: self.api.facts.name.clone(),
             what,
             about,
-            refused: outcome.as_ref().err().map(|error| error.problem.error.clone()),
+            refused: outcome
+                .as_ref()
+                .err()
+                .map(|error| error.problem.error.clone()),
         };
         let audit = self.api.audit.clone();
         // Before anybody is answered: who knows that it was done may rely on the note.

@@ -55,7 +55,9 @@ pub(super) async fn put(
     let blobs = shared.api.blobs.clone();
     let writing = tokio::task::spawn_blocking(move || write(&*blobs, received, expected));
     let sent = forward(body, pieces).await;
-    let written = writing.await.map_err(|_| ApiError::unexpected("storing a file"))?;
+    let written = writing
+        .await
+        .map_err(|_| ApiError::unexpected("storing a file"))?;
     // The disk's refusal ends the sending too, so it is the one to tell.
     match (written, sent) {
         (Ok(stored), Ok(())) => Ok(Json(stored)),
@@ -70,10 +72,17 @@ async fn forward(body: Body, pieces: mpsc::Sender<Option<Bytes>>) -> Result<(), 
     loop {
         let piece = match timeout(PIECE_TIMEOUT, body.next()).await {
             Ok(piece) => piece,
-            Err(_) => return Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "no bytes arrived for 60 s")),
+            Err(_) => {
+                return Err(ApiError::new(
+                    StatusCode::REQUEST_TIMEOUT,
+                    "no bytes arrived for 60 s",
+                ));
+            }
         };
         let piece = piece.transpose();
-        let piece = piece.map_err(|error| ApiError::bad_request(format!("the file did not arrive whole: {error}")))?;
+        let piece = piece.map_err(|error| {
+            ApiError::bad_request(format!("the file did not arrive whole: {error}"))
+        })?;
         let whole = piece.is_none();
         if whole {
             let _ = pieces.send(piece).await;
@@ -81,7 +90,10 @@ async fn forward(body: Body, pieces: mpsc::Sender<Option<Bytes>>) -> Result<(), 
         }
         if pieces.send(piece).await.is_err() {
             // The writer failed and says so itself. Its word reaches a sender that is through, or sees nobody read any more.
-            let _ = timeout(REST_TIMEOUT, async { while let Some(Ok(_)) = body.next().await {} }).await;
+            let _ = timeout(REST_TIMEOUT, async {
+                while let Some(Ok(_)) = body.next().await {}
+            })
+            .await;
             return Ok(());
         }
     }
@@ -111,7 +123,10 @@ fn write(
         }
     }
     let hash = writer.finish(expected).map_err(WriteError::Disk)?;
-    Ok(Stored { hash: hash.to_string(), bytes })
+    Ok(Stored {
+        hash: hash.to_string(),
+        bytes,
+    })
 }
 
 impl From<WriteError> for ApiError {
@@ -129,11 +144,18 @@ impl From<WriteError> for ApiError {
 /// Whether this node has the blob.
 #[utoipa::path(head, path = "/v1/blobs/{hash}", tag = "blobs", params(("hash" = String, Path, pattern = "^[0-9a-f]{64}$")),
     responses((status = 200), (status = 404, description = "It is not here.")))]
-pub(super) async fn head(State(shared): State<Arc<Shared>>, Path(hash): Path<String>) -> Result<StatusCode, ApiError> {
+pub(super) async fn head(
+    State(shared): State<Arc<Shared>>,
+    Path(hash): Path<String>,
+) -> Result<StatusCode, ApiError> {
     let hash = parse_hash(&hash)?;
     let blobs = shared.api.blobs.clone();
     let found = tokio::task::spawn_blocking(move || blobs.has(hash)).await;
-    Ok(if found.unwrap_or(false) { StatusCode::OK } else { StatusCode::NOT_FOUND })
+    Ok(if found.unwrap_or(false) {
+        StatusCode::OK
+    } else {
+        StatusCode::NOT_FOUND
+    })
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -157,17 +179,34 @@ pub(super) async fn get(
     let hash = parse_hash(&hash)?;
     let holders = match &args.from {
         None => Vec::new(),
-        Some(node) => vec![node.parse::<NodeId>().map_err(|error| ApiError::bad_request(error.to_string()))?],
+        Some(node) => vec![
+            node.parse::<NodeId>()
+                .map_err(|error| ApiError::bad_request(error.to_string()))?,
+        ],
     };
     let file = local(&shared, hash, holders).await?;
-    let bytes = file.metadata().await.map_err(|error| ApiError::disk("reading a blob", &error))?.len();
-    let headers =
-        [(header::CONTENT_TYPE, "application/octet-stream".to_string()), (header::CONTENT_LENGTH, bytes.to_string())];
-    Ok((headers, Body::from_stream(ReaderStream::with_capacity(file, READ_BYTES))).into_response())
+    let bytes = file
+        .metadata()
+        .await
+        .map_err(|error| ApiError::disk("reading a blob", &error))?
+        .len();
+    let headers = [
+        (header::CONTENT_TYPE, "application/octet-stream".to_string()),
+        (header::CONTENT_LENGTH, bytes.to_string()),
+    ];
+    Ok((
+        headers,
+        Body::from_stream(ReaderStream::with_capacity(file, READ_BYTES)),
+    )
+        .into_response())
 }
 
 /// The blob's file on this node, verified; brought here first if need be.
-pub(super) async fn local(shared: &Shared, hash: BlobHash, holders: Vec<NodeId>) -> Result<File, ApiError> {
+pub(super) async fn local(
+    shared: &Shared,
+    hash: BlobHash,
+    holders: Vec<NodeId>,
+) -> Result<File, ApiError> {
     if let Some(file) = open(shared, hash).await? {
         return Ok(file);
     }
@@ -175,17 +214,27 @@ pub(super) async fn local(shared: &Shared, hash: BlobHash, holders: Vec<NodeId>)
         ApiError::not_found(format!("blob {hash} could not be brought here: {why}"))
             .hint("start the node that made it again; `nodectl nodes` shows who is away")
     };
-    shared.api.fetcher.fetch(hash, holders).await.map_err(missing)?;
-    open(shared, hash).await?.ok_or_else(|| missing("it was removed again".into()))
+    shared
+        .api
+        .fetcher
+        .fetch(hash, holders)
+        .await
+        .map_err(missing)?;
+    open(shared, hash)
+        .await?
+        .ok_or_else(|| missing("it was removed again".into()))
 }
 
 async fn open(shared: &Shared, hash: BlobHash) -> Result<Option<File>, ApiError> {
     let blobs = shared.api.blobs.clone();
     let opened = tokio::task::spawn_blocking(move || blobs.open(hash)).await;
     let opened = opened.map_err(|_| ApiError::unexpected("reading a blob"))?;
-    Ok(opened.map_err(|error| ApiError::disk("reading a blob", &error))?.map(File::from_std))
+    Ok(opened
+        .map_err(|error| ApiError::disk("reading a blob", &error))?
+        .map(File::from_std))
 }
 
 fn parse_hash(text: &str) -> Result<BlobHash, ApiError> {
-    text.parse().map_err(|error: nodectl_types::ids::BadId| ApiError::bad_request(error.to_string()))
+    text.parse()
+        .map_err(|error: nodectl_types::ids::BadId| ApiError::bad_request(error.to_string()))
 }

@@ -35,13 +35,20 @@ pub struct UserAccess {
 impl UserAccess {
     #[cfg(any(test, feature = "testing"))]
     pub fn always(caller: Caller) -> Self {
-        Self { always: Some(caller), ..Self::new(None) }
+        Self {
+            always: Some(caller),
+            ..Self::new(None)
+        }
     }
 
     /// Asks the system who runs this process: not from the runtime's threads.
     pub fn new(admins: Option<String>) -> Self {
         let uid = rustix::process::geteuid().as_raw();
-        let owner = Caller { user: name_of(uid), uid: Some(uid), rules: true };
+        let owner = Caller {
+            user: name_of(uid),
+            uid: Some(uid),
+            rules: true,
+        };
         Self {
             owner,
             admins,
@@ -56,14 +63,23 @@ impl UserAccess {
             return caller.clone();
         }
         let Ok(peer) = stream.peer_cred() else {
-            return Caller { user: UNKNOWN.into(), uid: None, rules: false };
+            return Caller {
+                user: UNKNOWN.into(),
+                uid: None,
+                rules: false,
+            };
         };
         if self.owner.uid == Some(peer.uid()) {
             return self.owner.clone();
         }
         let (uid, gid, admins) = (peer.uid(), peer.gid(), self.admins.clone());
-        let asked = tokio::task::spawn_blocking(move || identify(uid, gid, admins.as_deref())).await;
-        asked.unwrap_or(Caller { user: UNKNOWN.into(), uid: Some(uid), rules: false })
+        let asked =
+            tokio::task::spawn_blocking(move || identify(uid, gid, admins.as_deref())).await;
+        asked.unwrap_or(Caller {
+            user: UNKNOWN.into(),
+            uid: Some(uid),
+            rules: false,
+        })
     }
 }
 
@@ -74,17 +90,27 @@ fn identify(uid: u32, gid: u32, admins: Option<&str>) -> Caller {
         group.is_some_and(|group| accounts::is_member(&user, gid, group))
     };
     let rules = uid == 0 || is_admin();
-    Caller { user, uid: Some(uid), rules }
+    Caller {
+        user,
+        uid: Some(uid),
+        rules,
+    }
 }
 
 /// As sudo writes it where the account has no name.
 fn name_of(uid: u32) -> String {
-    accounts::user_name(uid).filter(|name| nodectl_types::text::is_name(name)).unwrap_or_else(|| format!("#{uid}"))
+    accounts::user_name(uid)
+        .filter(|name| nodectl_types::text::is_name(name))
+        .unwrap_or_else(|| format!("#{uid}"))
 }
 
 impl Caller {
     pub fn author(&self, node: &str) -> Author {
-        Author { user: self.user.clone(), uid: self.uid, node: node.into() }
+        Author {
+            user: self.user.clone(),
+            uid: self.uid,
+            node: node.into(),
+        }
     }
 
     /// Whether they may do to the node what is its owner's. `doing` is such as `drain it`.
@@ -92,12 +118,20 @@ impl Caller {
         if self.rules {
             return Ok(());
         }
-        let error = format!("node {} is not {}'s to {doing}", shared.api.facts.name, self.user);
+        let error = format!(
+            "node {} is not {}'s to {doing}",
+            shared.api.facts.name, self.user
+        );
         Err(ApiError::new(StatusCode::FORBIDDEN, error).hint(RULERS))
     }
 
     /// Whether they may do to a job what is its user's. `doing` is such as `cancel`.
-    pub(super) async fn owns_job(&self, shared: &Shared, job: JobId, doing: &str) -> Result<(), ApiError> {
+    pub(super) async fn owns_job(
+        &self,
+        shared: &Shared,
+        job: JobId,
+        doing: &str,
+    ) -> Result<(), ApiError> {
         if self.rules {
             return Ok(());
         }
@@ -105,17 +139,21 @@ impl Caller {
             return Err(ApiError::unexpected("the list of jobs"));
         };
         // Of one that nobody knows the answer says so.
-        let Some(head) = heads.iter().find(|head| head.job == job) else { return Ok(()) };
+        let Some(head) = heads.iter().find(|head| head.job == job) else {
+            return Ok(());
+        };
         if head.author.is(&self.user) {
             return Ok(());
         }
-        let error = format!("job {job} is {}'s, and not {}'s to {doing}", head.author, self.user);
+        let error = format!(
+            "job {job} is {}'s, and not {}'s to {doing}",
+            head.author, self.user
+        );
         Err(ApiError::new(StatusCode::FORBIDDEN, error).hint(RULERS))
     }
 }
 
-const RULERS: &str =
-    "root can, the user who runs the node, and whoever is in the group that the node's setting api.admins names";
+const RULERS: &str = "root can, the user who runs the node, and whoever is in the group that the node's setting api.admins names";
 
 #[cfg(test)]
 mod tests {
@@ -126,8 +164,13 @@ mod tests {
         assert!(identify(0, 0, None).rules);
         let nobody = identify(u32::MAX - 7, u32::MAX - 7, None);
         assert_eq!((nobody.user.as_str(), nobody.rules), ("#4294967288", false));
-        let Some(group) = accounts::group_id("root") else { return };
-        assert!(identify(u32::MAX - 7, group, Some("root")).rules, "by the group of the process");
+        let Some(group) = accounts::group_id("root") else {
+            return;
+        };
+        assert!(
+            identify(u32::MAX - 7, group, Some("root")).rules,
+            "by the group of the process"
+        );
         assert!(!identify(u32::MAX - 7, u32::MAX - 7, Some("no such group")).rules);
     }
 }

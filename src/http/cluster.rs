@@ -12,7 +12,8 @@ use futures::{StreamExt, stream};
 use nodectl_ports::wall_ms;
 use nodectl_types::{Answer, NodeId, NodeLoad, Pause, Query, QueryError, query::MemberLine};
 use nodectl_wire::api::{
-    AuditName, Device, DrainRequest, ForgetRequest, Forgotten, GpuView, Node, NodeSelf, Okay, PauseRequest, Problem,
+    AuditName, Device, DrainRequest, ForgetRequest, Forgotten, GpuView, Node, NodeSelf, Okay,
+    PauseRequest, Problem,
 };
 use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout_at};
@@ -39,7 +40,12 @@ fn node_self(api: &Api) -> NodeSelf {
         data_dir: api.facts.data_dir.display().to_string(),
         started_ms: api.facts.started_ms,
         solo: api.facts.solo,
-        addrs: api.network.addrs().iter().map(ToString::to_string).collect(),
+        addrs: api
+            .network
+            .addrs()
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
         settings: api.facts.settings.clone(),
     }
 }
@@ -51,14 +57,31 @@ pub(super) async fn nodes(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<
     let deadline = Instant::now() + LOAD_DEADLINE;
     let members = members(&shared).await?;
     let with_load = |member: MemberLine| async {
-        let load = if member.alive { load(&shared, &member, deadline).await } else { None };
+        let load = if member.alive {
+            load(&shared, &member, deadline).await
+        } else {
+            None
+        };
         Node::new(member, load)
     };
-    Ok(Json(stream::iter(members).map(with_load).buffered(LOADS_AT_ONCE).collect().await))
+    Ok(Json(
+        stream::iter(members)
+            .map(with_load)
+            .buffered(LOADS_AT_ONCE)
+            .collect()
+            .await,
+    ))
 }
 
 async fn load(shared: &Shared, member: &MemberLine, deadline: Instant) -> Option<NodeLoad> {
-    match timeout_at(deadline, shared.ask(Query::Load { node: member.info.id })).await {
+    match timeout_at(
+        deadline,
+        shared.ask(Query::Load {
+            node: member.info.id,
+        }),
+    )
+    .await
+    {
         Ok(Ok(Answer::Load(load))) => Some(load),
         _ => None,
     }
@@ -67,7 +90,9 @@ async fn load(shared: &Shared, member: &MemberLine, deadline: Instant) -> Option
 /// Every GPU of the cluster.
 #[utoipa::path(get, path = "/v1/devices", tag = "cluster", responses((status = 200, body = Vec<Device>),
     (status = 503, description = "The node is leaving.", body = Problem)))]
-pub(super) async fn devices(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<Device>>, ApiError> {
+pub(super) async fn devices(
+    State(shared): State<Arc<Shared>>,
+) -> Result<Json<Vec<Device>>, ApiError> {
     let members = members(&shared).await?;
     let alive = members.iter().filter(|member| member.alive);
     let devices = alive.flat_map(|member| {
@@ -94,7 +119,9 @@ pub(super) async fn measure(
         Ok(Json(Okay { ok: true }))
     }
     .await;
-    shared.noted(&caller, AuditName::Measure, None, measured).await
+    shared
+        .noted(&caller, AuditName::Measure, None, measured)
+        .await
 }
 
 /// Gives a node no new work, or work again. Running tasks end. What is said to the node itself is its owner's word, which cannot be
@@ -114,11 +141,20 @@ pub(super) async fn drain(
             Some(reference) => resolve::node(&shared, reference).await?,
             None => shared.api.facts.id,
         };
-        shared.ask(Query::Drain { node, on: request.on }).await?;
+        shared
+            .ask(Query::Drain {
+                node,
+                on: request.on,
+            })
+            .await?;
         Ok(Json(Okay { ok: true }))
     }
     .await;
-    let what = if request.on { AuditName::Drain } else { AuditName::Undrain };
+    let what = if request.on {
+        AuditName::Drain
+    } else {
+        AuditName::Undrain
+    };
     shared.noted(&caller, what, request.node, drained).await
 }
 
@@ -133,11 +169,23 @@ pub(super) async fn pause(
 ) -> Result<Json<Okay>, ApiError> {
     let request: PauseRequest = body_json(&shared, body, REQUEST_BODY_BYTES).await?;
     let until_ms = request.for_ms.map(|span| wall_ms().saturating_add(span));
-    let paused = set_pause(&shared, &caller, Some(Pause { until_ms, finish: request.finish })).await;
+    let paused = set_pause(
+        &shared,
+        &caller,
+        Some(Pause {
+            until_ms,
+            finish: request.finish,
+        }),
+    )
+    .await;
     shared.noted(&caller, AuditName::Pause, None, paused).await
 }
 
-async fn set_pause(shared: &Shared, caller: &Caller, pause: Option<Pause>) -> Result<Json<Okay>, ApiError> {
+async fn set_pause(
+    shared: &Shared,
+    caller: &Caller,
+    pause: Option<Pause>,
+) -> Result<Json<Okay>, ApiError> {
     caller.owns_node(shared, "pause")?;
     shared.ask(Query::Pause(pause)).await?;
     Ok(Json(Okay { ok: true }))
@@ -150,7 +198,9 @@ pub(super) async fn resume(
     Extension(caller): Extension<Caller>,
 ) -> Result<Json<Okay>, ApiError> {
     let resumed = set_pause(&shared, &caller, None).await;
-    shared.noted(&caller, AuditName::Resume, None, resumed).await
+    shared
+        .noted(&caller, AuditName::Resume, None, resumed)
+        .await
 }
 
 /// Has every node of the cluster take one for dead for good. Refused while any of them reaches it. Unless `sure`, nothing changes.
@@ -168,7 +218,9 @@ pub(super) async fn forget(
     if !request.sure {
         return forgotten;
     }
-    shared.noted(&caller, AuditName::Forget, Some(request.node), forgotten).await
+    shared
+        .noted(&caller, AuditName::Forget, Some(request.node), forgotten)
+        .await
 }
 
 async fn have_forgotten(
@@ -179,20 +231,38 @@ async fn have_forgotten(
     caller.owns_node(shared, "speak for about others")?;
     let lost = resolve::node(shared, &request.node).await?;
     let members = members(shared).await?;
-    let name =
-        members.iter().find(|member| member.info.id == lost).map_or_else(|| lost.short(), |m| m.info.name.clone());
+    let name = members
+        .iter()
+        .find(|member| member.info.id == lost)
+        .map_or_else(|| lost.short(), |m| m.info.name.clone());
     ask_to_forget(shared, &members, lost, false).await?;
     if request.sure {
         ask_to_forget(shared, &members, lost, true).await?;
     }
-    Ok(Json(Forgotten { id: lost.to_string(), name }))
+    Ok(Json(Forgotten {
+        id: lost.to_string(),
+        name,
+    }))
 }
 
 /// This node is the last to be asked: while another has not heard, it still knows whom to forget.
-async fn ask_to_forget(shared: &Shared, members: &[MemberLine], lost: NodeId, sure: bool) -> Result<(), ApiError> {
-    let (own, others): (Vec<_>, Vec<_>) =
-        members.iter().filter(|member| member.alive).partition(|member| member.this_node);
-    let ask = |member: &MemberLine| shared.ask(Query::Forget { node: member.info.id, lost, sure });
+async fn ask_to_forget(
+    shared: &Shared,
+    members: &[MemberLine],
+    lost: NodeId,
+    sure: bool,
+) -> Result<(), ApiError> {
+    let (own, others): (Vec<_>, Vec<_>) = members
+        .iter()
+        .filter(|member| member.alive)
+        .partition(|member| member.this_node);
+    let ask = |member: &MemberLine| {
+        shared.ask(Query::Forget {
+            node: member.info.id,
+            lost,
+            sure,
+        })
+    };
     let mut asked = stream::iter(others.into_iter().map(ask)).buffer_unordered(LOADS_AT_ONCE);
     while let Some(answer) = asked.next().await {
         match answer {

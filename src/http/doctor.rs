@@ -16,14 +16,23 @@ use std::sync::Arc;
 #[utoipa::path(get, path = "/v1/doctor", tag = "cluster", responses((status = 200, body = Doctor)))]
 pub(super) async fn doctor(State(shared): State<Arc<Shared>>) -> Result<Json<Doctor>, ApiError> {
     if shared.api.facts.solo {
-        let finding = Finding::ok("network", "this node works alone inside `nodectl run` and uses no network");
-        return Ok(Json(Doctor { suite: None, findings: vec![finding] }));
+        let finding = Finding::ok(
+            "network",
+            "this node works alone inside `nodectl run` and uses no network",
+        );
+        return Ok(Json(Doctor {
+            suite: None,
+            findings: vec![finding],
+        }));
     }
     let report = shared.api.network.report();
     let members = cluster::members(&shared).await?;
     let mut findings = findings(&report, &members);
     findings.push(users(&shared.api.facts));
-    Ok(Json(Doctor { suite: Some(report.suite.clone()), findings }))
+    Ok(Json(Doctor {
+        suite: Some(report.suite.clone()),
+        findings,
+    }))
 }
 
 fn findings(report: &NetReport, members: &[MemberLine]) -> Vec<Finding> {
@@ -33,7 +42,10 @@ fn findings(report: &NetReport, members: &[MemberLine]) -> Vec<Finding> {
         match &way.problem {
             Some(problem) if problem == SWITCHED_OFF => Finding::ok(check, problem),
             Some(problem) => Finding::warning(check, problem, way_hint(way.name)),
-            None => Finding::ok(check, format!("works; found {}", count(way.found.len(), "node"))),
+            None => Finding::ok(
+                check,
+                format!("works; found {}", count(way.found.len(), "node")),
+            ),
         }
     }));
     findings.extend(secret(report));
@@ -52,11 +64,19 @@ fn listening(report: &NetReport) -> Finding {
         return Finding::warning("network", "no usable network interface", hint);
     }
     if report.listening.is_empty() {
-        let hint = "another program may have the port: set network.port to 0 (any) or to a free one";
+        let hint =
+            "another program may have the port: set network.port to 0 (any) or to a free one";
         return Finding::problem("network", "nothing listens for other nodes", hint);
     }
     let addrs: Vec<_> = report.listening.iter().map(ToString::to_string).collect();
-    Finding::ok("network", format!("listens on {} ({})", addrs.join(", "), report.interfaces.join(", ")))
+    Finding::ok(
+        "network",
+        format!(
+            "listens on {} ({})",
+            addrs.join(", "),
+            report.interfaces.join(", ")
+        ),
+    )
 }
 
 fn way_hint(way: &str) -> &'static str {
@@ -75,8 +95,15 @@ fn secret(report: &NetReport) -> Option<Finding> {
     let others = report.foreign_nodes;
     let verb = if others == 1 { "does" } else { "do" };
     (others > 0).then(|| {
-        let message = format!("{} here {verb} not share this secret", count(others, "node"));
-        Finding::problem("secret", message, "join them with this node's secret, if they belong to the cluster")
+        let message = format!(
+            "{} here {verb} not share this secret",
+            count(others, "node")
+        );
+        Finding::problem(
+            "secret",
+            message,
+            "join them with this node's secret, if they belong to the cluster",
+        )
     })
 }
 
@@ -84,12 +111,26 @@ fn secret(report: &NetReport) -> Option<Finding> {
 fn admission(report: &NetReport) -> Vec<Finding> {
     let own = report.refused.as_ref().map(|why| {
         let (why, hint) = text::split_hint(why);
-        Finding::problem("admission", why, hint.unwrap_or("ask whoever runs the other nodes"))
+        Finding::problem(
+            "admission",
+            why,
+            hint.unwrap_or("ask whoever runs the other nodes"),
+        )
     });
     let waiting = report.waiting.iter().map(|(node, from)| {
-        let from = from.map_or_else(|| "through a member".to_string(), |from| format!("from {from}"));
+        let from = from.map_or_else(
+            || "through a member".to_string(),
+            |from| format!("from {from}"),
+        );
         let message = format!("node {} waits to be admitted, {from}", node.short());
-        Finding::warning("admission", message, format!("nodectl admit {}, if it belongs to the cluster", node.short()))
+        Finding::warning(
+            "admission",
+            message,
+            format!(
+                "nodectl admit {}, if it belongs to the cluster",
+                node.short()
+            ),
+        )
     });
     own.into_iter().chain(waiting).collect()
 }
@@ -97,7 +138,8 @@ fn admission(report: &NetReport) -> Vec<Finding> {
 fn versions(report: &NetReport) -> impl Iterator<Item = Finding> + '_ {
     report.other_versions.iter().map(|(addr, version)| {
         let ours = nodectl_types::limits::PROTOCOL_VERSION;
-        let message = format!("the node at {addr} speaks protocol version {version}, this one {ours}");
+        let message =
+            format!("the node at {addr} speaks protocol version {version}, this one {ours}");
         Finding::problem("version", message, "run the same nodectl on every machine")
     })
 }
@@ -110,10 +152,18 @@ fn membership(report: &NetReport, members: &[MemberLine]) -> Finding {
         return Finding::warning("members", "this node sees no other", hint);
     }
     if away > 0 {
-        let names: Vec<_> =
-            members.iter().filter(|member| !member.alive).take(5).map(|member| member.info.name.as_str()).collect();
+        let names: Vec<_> = members
+            .iter()
+            .filter(|member| !member.alive)
+            .take(5)
+            .map(|member| member.info.name.as_str())
+            .collect();
         let message = format!("{alive} alive, {away} away: {}", names.join(", "));
-        return Finding::warning("members", message, "start them again, or look at their logs");
+        return Finding::warning(
+            "members",
+            message,
+            "start them again, or look at their logs",
+        );
     }
     Finding::ok("members", format!("{} alive", count(alive, "node")))
 }
@@ -122,7 +172,11 @@ fn membership(report: &NetReport, members: &[MemberLine]) -> Finding {
 fn troubled(member: &MemberLine) -> Option<Finding> {
     let problem = member.info.problem.as_ref().filter(|_| member.alive)?;
     let hint = "make room there, or look at the disk; the node tries again by itself";
-    Some(Finding::problem("disk", format!("{} runs no tasks: {problem}", member.info.name), hint))
+    Some(Finding::problem(
+        "disk",
+        format!("{} runs no tasks: {problem}", member.info.name),
+        hint,
+    ))
 }
 
 /// Whether this node takes work.
@@ -131,9 +185,16 @@ fn owner(member: &MemberLine) -> Option<Finding> {
     Some(match (&info.closed, info.takes_no_work()) {
         (None, Some(why)) => {
             let hint = "`nodectl drain --off` takes it back; to keep a drain from other members, say it at this node";
-            Finding::warning("owner", format!("this node {why}, which another member said"), hint)
+            Finding::warning(
+                "owner",
+                format!("this node {why}, which another member said"),
+                hint,
+            )
         }
-        (Some(closed), _) => Finding::ok("owner", format!("this node {closed}, and returns whatever it is ordered")),
+        (Some(closed), _) => Finding::ok(
+            "owner",
+            format!("this node {closed}, and returns whatever it is ordered"),
+        ),
         (None, None) => Finding::ok("owner", "this node takes work"),
     })
 }
@@ -141,35 +202,67 @@ fn owner(member: &MemberLine) -> Option<Finding> {
 /// Who may ask this node for anything.
 fn users(facts: &NodeFacts) -> Finding {
     // As TOML; nothing where nothing is set.
-    let set =
-        |key: &str| facts.settings.get(key).map(|value| value.trim_matches('"')).filter(|value| !value.is_empty());
-    let Some(group) = set("api.group") else {
-        return Finding::ok("users", "nobody may use this node but who runs it, and root (api.group)");
+    let set = |key: &str| {
+        facts
+            .settings
+            .get(key)
+            .map(|value| value.trim_matches('"'))
+            .filter(|value| !value.is_empty())
     };
-    let admins = set("api.admins").map(|admins| format!(", and the group {admins}")).unwrap_or_default();
+    let Some(group) = set("api.group") else {
+        return Finding::ok(
+            "users",
+            "nobody may use this node but who runs it, and root (api.group)",
+        );
+    };
+    let admins = set("api.admins")
+        .map(|admins| format!(", and the group {admins}"))
+        .unwrap_or_default();
     let socket = set("api.socket").unwrap_or_default();
     Finding::ok(
         "users",
-        format!("the group {group} may use this node (at {socket}); others' jobs may touch who runs it, root{admins}"),
+        format!(
+            "the group {group} may use this node (at {socket}); others' jobs may touch who runs it, root{admins}"
+        ),
     )
 }
 
 /// Members that are alive and that this node reaches through others, or not at all.
-fn walls<'a>(report: &'a NetReport, members: &'a [MemberLine]) -> impl Iterator<Item = Finding> + 'a {
+fn walls<'a>(
+    report: &'a NetReport,
+    members: &'a [MemberLine],
+) -> impl Iterator<Item = Finding> + 'a {
     let names = |wanted: &dyn Fn(&MemberLine) -> bool| {
-        let names = members.iter().filter(|member| member.alive && wanted(member));
-        names.take(5).map(|member| member.info.name.as_str()).collect::<Vec<_>>().join(", ")
+        let names = members
+            .iter()
+            .filter(|member| member.alive && wanted(member));
+        names
+            .take(5)
+            .map(|member| member.info.name.as_str())
+            .collect::<Vec<_>>()
+            .join(", ")
     };
     let relayed = names(&|member| report.relayed.contains(&member.info.id));
-    let unreached = names(&|member| !member.this_node && !report.connected.contains(&member.info.id));
+    let unreached =
+        names(&|member| !member.this_node && !report.connected.contains(&member.info.id));
     let hint = "a firewall or an address translator lies between; open a TCP port (network.port) on one side, and name it \
                 there with --peer HOST:PORT, to make it faster";
-    let relayed = (!relayed.is_empty())
-        .then(|| Finding::warning("relay", format!("reached through another node: {relayed}"), hint));
+    let relayed = (!relayed.is_empty()).then(|| {
+        Finding::warning(
+            "relay",
+            format!("reached through another node: {relayed}"),
+            hint,
+        )
+    });
     let hint = "neither side can connect to the other, and no third node is connected to both: open a TCP port \
                 (network.port) on one side, or start a node that both can reach";
-    let unreached = (!unreached.is_empty())
-        .then(|| Finding::problem("reach", format!("alive, but out of reach: {unreached}"), hint));
+    let unreached = (!unreached.is_empty()).then(|| {
+        Finding::problem(
+            "reach",
+            format!("alive, but out of reach: {unreached}"),
+            hint,
+        )
+    });
     relayed.into_iter().chain(unreached)
 }
 

@@ -18,7 +18,13 @@ pub(super) struct ApiError {
 
 impl ApiError {
     pub fn new(status: StatusCode, error: impl Into<String>) -> Self {
-        Self { status, problem: Problem { error: error.into(), hint: None } }
+        Self {
+            status,
+            problem: Problem {
+                error: error.into(),
+                hint: None,
+            },
+        }
     }
 
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
@@ -40,16 +46,28 @@ impl ApiError {
 
     /// The node answered another question than was asked: a defect of this program, told rather than hidden.
     pub fn unexpected(asked: &str) -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the node did not answer the question for {asked}"))
-            .hint("this is a defect of nodectl: please report it")
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("the node did not answer the question for {asked}"),
+        )
+        .hint("this is a defect of nodectl: please report it")
     }
 
     /// The disk refused `doing`.
     pub fn disk(doing: &str, error: &io::Error) -> Self {
-        let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-        let status = if full { StatusCode::INSUFFICIENT_STORAGE } else { StatusCode::INTERNAL_SERVER_ERROR };
+        let full = matches!(
+            error.kind(),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+        );
+        let status = if full {
+            StatusCode::INSUFFICIENT_STORAGE
+        } else {
+            StatusCode::INTERNAL_SERVER_ERROR
+        };
         let hint = match error.kind() {
-            io::ErrorKind::ReadOnlyFilesystem => "the node's data directory is on a file system that is read-only",
+            io::ErrorKind::ReadOnlyFilesystem => {
+                "the node's data directory is on a file system that is read-only"
+            }
             io::ErrorKind::PermissionDenied => "check who may write to the node's data directory",
             _ if full => "make room in the node's data directory",
             _ => "look at the node's disk: `nodectl doctor`",
@@ -60,7 +78,13 @@ impl ApiError {
     /// Of a text that ends with a hint of its own.
     fn with_own_hint(status: StatusCode, text: &str) -> Self {
         let (error, hint) = text::split_hint(text);
-        Self { status, problem: Problem { error: error.into(), hint: hint.map(Into::into) } }
+        Self {
+            status,
+            problem: Problem {
+                error: error.into(),
+                hint: hint.map(Into::into),
+            },
+        }
     }
 }
 
@@ -68,36 +92,60 @@ impl From<QueryError> for ApiError {
     fn from(error: QueryError) -> Self {
         let (status, hint) = match &error {
             QueryError::NoJob(_) => (StatusCode::NOT_FOUND, "`nodectl jobs` lists the jobs"),
-            QueryError::NoTask { .. } => (StatusCode::NOT_FOUND, "`nodectl job JOB` shows how many tasks it has"),
+            QueryError::NoTask { .. } => (
+                StatusCode::NOT_FOUND,
+                "`nodectl job JOB` shows how many tasks it has",
+            ),
             QueryError::NoNode(_) => (StatusCode::NOT_FOUND, "`nodectl nodes` lists the nodes"),
             QueryError::Reachable { .. } => (
                 StatusCode::CONFLICT,
                 "`nodectl leave` there makes it leave; only a node that is dead for good can be forgotten",
             ),
-            QueryError::NoLog(_) => (StatusCode::NOT_FOUND, "the log of a task's last attempt is kept with its result"),
-            QueryError::Timeout(_) => (StatusCode::GATEWAY_TIMEOUT, "`nodectl nodes` shows who is away; try again"),
-            QueryError::NoCoordinator { .. } => {
-                (StatusCode::SERVICE_UNAVAILABLE, "start one of these nodes again; the job then goes on")
-            }
+            QueryError::NoLog(_) => (
+                StatusCode::NOT_FOUND,
+                "the log of a task's last attempt is kept with its result",
+            ),
+            QueryError::Timeout(_) => (
+                StatusCode::GATEWAY_TIMEOUT,
+                "`nodectl nodes` shows who is away; try again",
+            ),
+            QueryError::NoCoordinator { .. } => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "start one of these nodes again; the job then goes on",
+            ),
             QueryError::Unsatisfiable(_) => (
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "ask for less, or set `wait = true` to wait for a node that can run it",
             ),
-            QueryError::Invalid(_) => (StatusCode::UNPROCESSABLE_ENTITY, "`nodectl init` writes a job file that works"),
-            QueryError::Storage(why) if why.contains("ead-only") => {
-                (StatusCode::INSUFFICIENT_STORAGE, "the node's data directory is on a file system that is read-only")
-            }
-            QueryError::Storage(_) => (StatusCode::INSUFFICIENT_STORAGE, "make room in the node's data directory"),
-            QueryError::Leaving => (StatusCode::SERVICE_UNAVAILABLE, "ask another node, or join again"),
+            QueryError::Invalid(_) => (
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "`nodectl init` writes a job file that works",
+            ),
+            QueryError::Storage(why) if why.contains("ead-only") => (
+                StatusCode::INSUFFICIENT_STORAGE,
+                "the node's data directory is on a file system that is read-only",
+            ),
+            QueryError::Storage(_) => (
+                StatusCode::INSUFFICIENT_STORAGE,
+                "make room in the node's data directory",
+            ),
+            QueryError::Leaving => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "ask another node, or join again",
+            ),
             QueryError::Undecided { .. } => (
                 StatusCode::GATEWAY_TIMEOUT,
                 "submit it again with the same key, here or elsewhere: it is the same job",
             ),
-            QueryError::Full(_) => (StatusCode::INSUFFICIENT_STORAGE, "`nodectl remove --ended` makes room"),
+            QueryError::Full(_) => (
+                StatusCode::INSUFFICIENT_STORAGE,
+                "`nodectl remove --ended` makes room",
+            ),
             QueryError::NotEnded(_) => (StatusCode::CONFLICT, "`nodectl cancel JOB` ends it"),
-            QueryError::Needed { .. } => {
-                (StatusCode::CONFLICT, "remove it when that one has ended, or cancel that one")
-            }
+            QueryError::Needed { .. } => (
+                StatusCode::CONFLICT,
+                "remove it when that one has ended, or cancel that one",
+            ),
             QueryError::Denied(_) => (
                 StatusCode::FORBIDDEN,
                 "only its owner can change that: by its settings, or with `nodectl drain --off` there",

@@ -28,7 +28,9 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Args<T> {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         let parsed = Query::<T>::try_from_uri(&parts.uri);
-        parsed.map(|Query(value)| Self(value)).map_err(|error| ApiError::bad_request(error.body_text()))
+        parsed
+            .map(|Query(value)| Self(value))
+            .map_err(|error| ApiError::bad_request(error.body_text()))
     }
 }
 
@@ -40,7 +42,9 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T>
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let parsed = extract::Path::<T>::from_request_parts(parts, state).await;
-        parsed.map(|extract::Path(value)| Self(value)).map_err(|error| ApiError::bad_request(error.body_text()))
+        parsed
+            .map(|extract::Path(value)| Self(value))
+            .map_err(|error| ApiError::bad_request(error.body_text()))
     }
 }
 
@@ -57,8 +61,11 @@ impl BodyRoom {
     fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit, ApiError> {
         let permits = u32::try_from(bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX);
         self.0.clone().try_acquire_many_owned(permits).map_err(|_| {
-            let text = format!("requests with more than {MAX_BODIES_BYTES} bytes are on their way at once");
-            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, text).hint("try again when the others are through")
+            let text = format!(
+                "requests with more than {MAX_BODIES_BYTES} bytes are on their way at once"
+            );
+            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, text)
+                .hint("try again when the others are through")
         })
     }
 }
@@ -71,10 +78,17 @@ pub(super) struct WholeBody {
 
 /// The whole body, of at most `limit_bytes`. Room is taken as bytes come: a sender that announces much and sends nothing holds
 /// none.
-pub(super) async fn body_bytes(shared: &Shared, body: Body, limit_bytes: usize) -> Result<WholeBody, ApiError> {
+pub(super) async fn body_bytes(
+    shared: &Shared,
+    body: Body,
+    limit_bytes: usize,
+) -> Result<WholeBody, ApiError> {
     let deadline = tokio::time::Instant::now() + BODY_TIMEOUT;
     let mut stream = body.into_data_stream();
-    let mut whole = WholeBody { bytes: Vec::new(), _room: Vec::new() };
+    let mut whole = WholeBody {
+        bytes: Vec::new(),
+        _room: Vec::new(),
+    };
     loop {
         let Ok(piece) = timeout_at(deadline, stream.next()).await else {
             let text = "the request's body took more than 60 s to arrive";
@@ -83,7 +97,9 @@ pub(super) async fn body_bytes(shared: &Shared, body: Body, limit_bytes: usize) 
         let piece = match piece {
             None => return Ok(whole),
             Some(Err(error)) => {
-                return Err(ApiError::bad_request(format!("the request's body did not arrive: {error}")));
+                return Err(ApiError::bad_request(format!(
+                    "the request's body did not arrive: {error}"
+                )));
             }
             Some(Ok(piece)) => piece,
         };
@@ -94,7 +110,12 @@ pub(super) async fn body_bytes(shared: &Shared, body: Body, limit_bytes: usize) 
         // It grows by what it has, and room is taken for what it grows to.
         if whole.bytes.capacity() < whole.bytes.len() + piece.len() {
             let left = limit_bytes - whole.bytes.len();
-            let more = whole.bytes.len().max(PERMIT_BYTES).min(left).max(piece.len());
+            let more = whole
+                .bytes
+                .len()
+                .max(PERMIT_BYTES)
+                .min(left)
+                .max(piece.len());
             whole._room.push(shared.bodies.take(more)?);
             whole.bytes.reserve_exact(more);
         }
@@ -109,11 +130,14 @@ pub(super) async fn body_json<T: DeserializeOwned>(
     limit_bytes: usize,
 ) -> Result<T, ApiError> {
     let body = body_bytes(shared, body, limit_bytes).await?;
-    serde_json::from_slice(&body.bytes).map_err(|error| ApiError::bad_request(format!("the request's body: {error}")))
+    serde_json::from_slice(&body.bytes)
+        .map_err(|error| ApiError::bad_request(format!("the request's body: {error}")))
 }
 
 /// The number of a task in a path.
 pub(super) fn task_index(text: &str) -> Result<u32, ApiError> {
     let shown = nodectl_types::text::shortened(text, 40);
-    text.parse().map_err(|_| ApiError::bad_request(format!("`{shown}` is no task: tasks are counted from 0")))
+    text.parse().map_err(|_| {
+        ApiError::bad_request(format!("`{shown}` is no task: tasks are counted from 0"))
+    })
 }

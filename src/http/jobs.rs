@@ -22,8 +22,8 @@ use nodectl_types::{
 };
 use nodectl_wire::{
     api::{
-        AuditName, CancelRequest, Explanation, Job, JobLine, JobRequest, Okay, Problem, Retried, StateName, Stored,
-        Submitted, TaskList, TaskRow, TrainingView,
+        AuditName, CancelRequest, Explanation, Job, JobLine, JobRequest, Okay, Problem, Retried,
+        StateName, Stored, Submitted, TaskList, TaskRow, TrainingView,
     },
     control::validate_spec,
 };
@@ -41,7 +41,9 @@ const MAX_KEY_BYTES: usize = 256;
 
 /// Every job that the cluster remembers, oldest first.
 #[utoipa::path(get, path = "/v1/jobs", tag = "jobs", responses((status = 200, body = Vec<JobLine>)))]
-pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<JobLine>>, ApiError> {
+pub(super) async fn list(
+    State(shared): State<Arc<Shared>>,
+) -> Result<Json<Vec<JobLine>>, ApiError> {
     match shared.ask(Query::Jobs).await? {
         Answer::Jobs(mut heads) => {
             heads.sort_by_key(|head| (head.submitted_ms, head.job));
@@ -49,7 +51,10 @@ pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<J
                 Ok(Answer::Aside(jobs)) => jobs,
                 _ => Vec::new(),
             };
-            let line = |head: &JobHead| JobLine { aside: aside.contains(&head.job), ..JobLine::from(head) };
+            let line = |head: &JobHead| JobLine {
+                aside: aside.contains(&head.job),
+                ..JobLine::from(head)
+            };
             Ok(Json(heads.iter().map(line).collect()))
         }
         _ => Err(ApiError::unexpected("the list of jobs")),
@@ -70,7 +75,10 @@ pub(super) async fn detail(
         Answer::Job(detail) => {
             shared.keep_detail(&detail);
             let training = training(&shared, &detail).await;
-            Ok(Json(Job { training, ..Job::from(&*detail) }))
+            Ok(Json(Job {
+                training,
+                ..Job::from(&*detail)
+            }))
         }
         _ => Err(ApiError::unexpected("a job")),
     }
@@ -99,10 +107,19 @@ pub(super) async fn tasks(
     let filter = task_filter(args.state)?;
     let job = resolve::job(&shared, &reference).await?;
     let limit = args.limit.unwrap_or(DEFAULT_ROWS).min(MAX_ROWS);
-    match shared.ask(Query::Tasks { job, filter, offset: args.offset, limit }).await? {
-        Answer::Tasks { lines, total } => {
-            Ok(Json(TaskList { tasks: lines.iter().map(TaskRow::from).collect(), total }))
-        }
+    match shared
+        .ask(Query::Tasks {
+            job,
+            filter,
+            offset: args.offset,
+            limit,
+        })
+        .await?
+    {
+        Answer::Tasks { lines, total } => Ok(Json(TaskList {
+            tasks: lines.iter().map(TaskRow::from).collect(),
+            total,
+        })),
         _ => Err(ApiError::unexpected("the tasks of a job")),
     }
 }
@@ -161,8 +178,12 @@ pub(super) async fn submit(
     let (spec, key) = read_spec(&shared, &headers, body).await?;
     let name = spec.work.name.clone();
     let submitted = accept(&shared, &caller, &headers, spec, key).await;
-    let about = submitted.as_ref().map_or(name, |(_, Json(submitted))| submitted.job.clone());
-    shared.noted(&caller, AuditName::Submit, Some(about), submitted).await
+    let about = submitted
+        .as_ref()
+        .map_or(name, |(_, Json(submitted))| submitted.job.clone());
+    shared
+        .noted(&caller, AuditName::Submit, Some(about), submitted)
+        .await
 }
 
 async fn accept(
@@ -178,67 +199,121 @@ async fn accept(
     spec.submitted_ms = wall_ms();
     Arc::make_mut(&mut spec.work).author = caller.author(&shared.api.facts.name);
     let invalid = |error: &dyn std::fmt::Display| {
-        ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, format!("the job is not valid: {error}"))
+        ApiError::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            format!("the job is not valid: {error}"),
+        )
     };
     validate_spec(&spec).map_err(|error| invalid(&error))?;
     spec.check().map_err(|error| invalid(&error))?;
     // Their results become this job's to read.
-    for job in spec.work.after.iter().map(|(_, job)| *job).chain(spec.extends) {
+    for job in spec
+        .work
+        .after
+        .iter()
+        .map(|(_, job)| *job)
+        .chain(spec.extends)
+    {
         caller.owns_job(shared, job, "go on from").await?;
     }
     let spec = Arc::new(spec);
     let job = key.as_deref().map(JobId::of_key);
-    match shared.ask(Query::Submit { job, spec: spec.clone() }).await? {
+    match shared
+        .ask(Query::Submit {
+            job,
+            spec: spec.clone(),
+        })
+        .await?
+    {
         Answer::Submitted { job } => {
             shared.keep_spec(job, spec);
-            Ok((StatusCode::CREATED, Json(Submitted { job: job.to_string() })))
+            Ok((
+                StatusCode::CREATED,
+                Json(Submitted {
+                    job: job.to_string(),
+                }),
+            ))
         }
         _ => Err(ApiError::unexpected("a new job")),
     }
 }
 
 /// The key of a submission: from the header, or from the body.
-fn submission_key(headers: &HeaderMap, in_body: Option<String>) -> Result<Option<String>, ApiError> {
+fn submission_key(
+    headers: &HeaderMap,
+    in_body: Option<String>,
+) -> Result<Option<String>, ApiError> {
     let in_header = match headers.get(IDEMPOTENCY_KEY).map(|key| key.to_str()) {
         None => None,
         Some(Ok(key)) => Some(key.to_string()),
-        Some(Err(_)) => return Err(ApiError::bad_request("the header Idempotency-Key is not visible ASCII")),
+        Some(Err(_)) => {
+            return Err(ApiError::bad_request(
+                "the header Idempotency-Key is not visible ASCII",
+            ));
+        }
     };
     if in_header.is_some() && in_body.is_some() && in_header != in_body {
-        return Err(ApiError::bad_request("the header Idempotency-Key and `key` differ"));
+        return Err(ApiError::bad_request(
+            "the header Idempotency-Key and `key` differ",
+        ));
     }
     let key = in_header.or(in_body);
-    if key.as_ref().is_some_and(|key| key.is_empty() || key.len() > MAX_KEY_BYTES) {
-        return Err(ApiError::bad_request(format!("the key of a submission has 1 to {MAX_KEY_BYTES} bytes")));
+    if key
+        .as_ref()
+        .is_some_and(|key| key.is_empty() || key.len() > MAX_KEY_BYTES)
+    {
+        return Err(ApiError::bad_request(format!(
+            "the key of a submission has 1 to {MAX_KEY_BYTES} bytes"
+        )));
     }
     Ok(key)
 }
 
 /// The specification, and the key that came with it.
-async fn read_spec(shared: &Shared, headers: &HeaderMap, body: Body) -> Result<(JobSpec, Option<String>), ApiError> {
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+async fn read_spec(
+    shared: &Shared,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<(JobSpec, Option<String>), ApiError> {
+    let kind = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok())
+        .unwrap_or_default();
+    let kind = kind
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase();
     if kind != "application/json" && kind != "application/octet-stream" {
-        return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, format!("a job of the type `{kind}`"))
-            .hint("send application/json"));
+        return Err(ApiError::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            format!("a job of the type `{kind}`"),
+        )
+        .hint("send application/json"));
     }
     let whole = body_bytes(shared, body, limits::MAX_SPEC_BYTES).await?;
     let bytes = &whole.bytes;
     if kind == "application/octet-stream" {
-        let (spec, rest) = postcard::take_from_bytes(bytes)
-            .map_err(|error| ApiError::bad_request(format!("the body is no job specification: {error}")))?;
+        let (spec, rest) = postcard::take_from_bytes(bytes).map_err(|error| {
+            ApiError::bad_request(format!("the body is no job specification: {error}"))
+        })?;
         return if rest.is_empty() {
             Ok((spec, None))
         } else {
             Err(ApiError::bad_request("bytes after the job specification"))
         };
     }
-    let mut request: JobRequest =
-        serde_json::from_slice(bytes).map_err(|error| ApiError::bad_request(format!("the job: {error}")))?;
+    let mut request: JobRequest = serde_json::from_slice(bytes)
+        .map_err(|error| ApiError::bad_request(format!("the job: {error}")))?;
     let key = request.key.take();
     let spec = request.into_spec(shared.api.facts.id, 0);
-    spec.map(|spec| (spec, key))
-        .map_err(|error| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, format!("the job is not valid: {error}")))
+    spec.map(|spec| (spec, key)).map_err(|error| {
+        ApiError::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            format!("the job is not valid: {error}"),
+        )
+    })
 }
 
 /// Stops a job for good, or single tasks of it. Results so far are kept. For tasks, answers when it is durable that they
@@ -255,22 +330,35 @@ pub(super) async fn cancel(
     let whole = body_bytes(&shared, body, CANCEL_BODY_BYTES).await?;
     let job = resolve::job(&shared, &reference).await?;
     let cancelled = end(&shared, &caller, job, &whole.bytes).await;
-    shared.noted(&caller, AuditName::Cancel, Some(job.to_string()), cancelled).await
+    shared
+        .noted(&caller, AuditName::Cancel, Some(job.to_string()), cancelled)
+        .await
 }
 
-async fn end(shared: &Shared, caller: &Caller, job: JobId, bytes: &[u8]) -> Result<Json<Okay>, ApiError> {
+async fn end(
+    shared: &Shared,
+    caller: &Caller,
+    job: JobId,
+    bytes: &[u8],
+) -> Result<Json<Okay>, ApiError> {
     caller.owns_job(shared, job, "cancel").await?;
     let query = if bytes.is_empty() {
         Query::Cancel { job }
     } else {
-        let request: CancelRequest =
-            serde_json::from_slice(bytes).map_err(|error| ApiError::bad_request(format!("the tasks: {error}")))?;
+        let request: CancelRequest = serde_json::from_slice(bytes)
+            .map_err(|error| ApiError::bad_request(format!("the tasks: {error}")))?;
         if request.tasks.len() > limits::MAX_CANCELLED {
-            let error =
-                format!("{} tasks at once; at most {} are possible", request.tasks.len(), limits::MAX_CANCELLED);
+            let error = format!(
+                "{} tasks at once; at most {} are possible",
+                request.tasks.len(),
+                limits::MAX_CANCELLED
+            );
             return Err(ApiError::bad_request(error));
         }
-        Query::CancelTasks { job, tasks: request.tasks }
+        Query::CancelTasks {
+            job,
+            tasks: request.tasks,
+        }
     };
     shared.ask(query).await?;
     Ok(Json(Okay { ok: true }))
@@ -293,7 +381,9 @@ pub(super) async fn remove(
         Ok(Json(Okay { ok: true }))
     }
     .await;
-    shared.noted(&caller, AuditName::Remove, Some(job.to_string()), removed).await
+    shared
+        .noted(&caller, AuditName::Remove, Some(job.to_string()), removed)
+        .await
 }
 
 /// Goes on with a job that an earlier `run` left unfinished when it was killed, and that this node, inside another `run`, has put
@@ -312,7 +402,9 @@ pub(super) async fn resume(
         Ok(Json(Okay { ok: true }))
     }
     .await;
-    shared.noted(&caller, AuditName::Attach, Some(job.to_string()), resumed).await
+    shared
+        .noted(&caller, AuditName::Attach, Some(job.to_string()), resumed)
+        .await
 }
 
 /// A job's specification (postcard), as `POST /v1/jobs` takes it.
@@ -329,8 +421,10 @@ pub(super) async fn spec(
     // An unknown job is one; whatever else keeps its specification away may pass.
     shared.ask(Query::Job { job }).await?;
     let Some(spec) = shared.spec(job).await else {
-        let error =
-            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, format!("the specification of job {job} is not here"));
+        let error = ApiError::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("the specification of job {job} is not here"),
+        );
         return Err(error.hint("try again when the nodes that hold its state are back"));
     };
     let bytes = postcard::to_stdvec(&*spec).expect("plain data always encodes");
@@ -348,26 +442,47 @@ pub(super) async fn checkpoint(
     let job = resolve::own_job(&shared, &caller, &reference, "copy").await?;
     let Some(path) = shared.api.trainings.newest(job).await else {
         let error = ApiError::not_found(format!("job {job} has no checkpoint"));
-        return Err(error.hint("checkpoints are made by training jobs with [checkpoint] in their job file"));
+        return Err(
+            error.hint("checkpoints are made by training jobs with [checkpoint] in their job file")
+        );
     };
     let blobs = shared.api.blobs.clone();
     let stored = tokio::task::spawn_blocking(move || blobs.put_file(&path)).await;
     let stored = stored.map_err(|_| ApiError::unexpected("storing a checkpoint"))?;
     let (hash, bytes) = stored.map_err(|error| {
-        ApiError::new(StatusCode::INSUFFICIENT_STORAGE, format!("the checkpoint could not be stored: {error}"))
+        ApiError::new(
+            StatusCode::INSUFFICIENT_STORAGE,
+            format!("the checkpoint could not be stored: {error}"),
+        )
     })?;
-    Ok(Json(Stored { hash: hash.to_string(), bytes }))
+    Ok(Json(Stored {
+        hash: hash.to_string(),
+        bytes,
+    }))
 }
 
 /// What the members have of a training job: where its checkpoints are, which workers are late.
 async fn training(shared: &Shared, detail: &JobDetail) -> Option<TrainingView> {
-    if !detail.spec.work.env.iter().any(|(name, _)| name == servers::VARIABLE) {
+    if !detail
+        .spec
+        .work
+        .env
+        .iter()
+        .any(|(name, _)| name == servers::VARIABLE)
+    {
         return None;
     }
-    let Ok(Answer::Nodes(members)) = shared.ask(Query::Nodes).await else { return None };
+    let Ok(Answer::Nodes(members)) = shared.ask(Query::Nodes).await else {
+        return None;
+    };
     let job = detail.head.job;
     let alive: Vec<_> = members.into_iter().filter(|line| line.alive).collect();
-    let asked = alive.iter().map(|line| shared.ask(Query::Training { node: line.info.id, job }));
+    let asked = alive.iter().map(|line| {
+        shared.ask(Query::Training {
+            node: line.info.id,
+            job,
+        })
+    });
     let answers = futures::future::join_all(asked).await;
     let mut view = TrainingView::default();
     for (line, answer) in alive.iter().zip(answers) {
@@ -395,5 +510,7 @@ pub(super) async fn retry(
         }
     }
     .await;
-    shared.noted(&caller, AuditName::Retry, Some(job.to_string()), retried).await
+    shared
+        .noted(&caller, AuditName::Retry, Some(job.to_string()), retried)
+        .await
 }

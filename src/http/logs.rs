@@ -122,9 +122,13 @@ impl Tail {
     async fn begin(mut self) -> Result<Self, ApiError> {
         match self.locate().await? {
             Location::Nowhere if !self.follow => {
-                let hint =
-                    format!("`nodectl explain {} {}` says why; `nodectl logs -f` waits for it", self.job, self.task);
-                return Err(ApiError::conflict(format!("task {} has not started", self.task)).hint(hint));
+                let hint = format!(
+                    "`nodectl explain {} {}` says why; `nodectl logs -f` waits for it",
+                    self.job, self.task
+                );
+                return Err(
+                    ApiError::conflict(format!("task {} has not started", self.task)).hint(hint),
+                );
             }
             Location::Nowhere => {}
             Location::Running { node, attempt } => self.at = LogStart::Running { node, attempt },
@@ -134,7 +138,14 @@ impl Tail {
     }
 
     async fn locate(&self) -> Result<Location, ApiError> {
-        match self.shared.ask(Query::Locate { job: self.job, task: self.task }).await? {
+        match self
+            .shared
+            .ask(Query::Locate {
+                job: self.job,
+                task: self.task,
+            })
+            .await?
+        {
             Answer::Where(location) => Ok(location),
             _ => Err(ApiError::unexpected("a task's place")),
         }
@@ -144,7 +155,11 @@ impl Tail {
     async fn advance(mut self) -> Option<(io::Result<Bytes>, Self)> {
         let mut moves = 0;
         loop {
-            let after = if self.follow { LogStart::Unknown } else { LogStart::End };
+            let after = if self.follow {
+                LogStart::Unknown
+            } else {
+                LogStart::End
+            };
             match std::mem::replace(&mut self.at, LogStart::End) {
                 LogStart::End => return None,
                 LogStart::Bytes(bytes) => {
@@ -161,7 +176,8 @@ impl Tail {
                     Some(Err(error)) => return Some((Err(error), self)),
                     None => self.at = after,
                 },
-                LogStart::Running { node, attempt } => match self.read_running(node, attempt).await {
+                LogStart::Running { node, attempt } => match self.read_running(node, attempt).await
+                {
                     Ok(Some(bytes)) => return Some((Ok(bytes), self)),
                     Ok(None) => {}
                     Err(error) => return Some((Err(broken(&error)), self)),
@@ -176,9 +192,19 @@ impl Tail {
     }
 
     /// Bytes of a running attempt. None if there are none now; `at` says where to look next.
-    async fn read_running(&mut self, node: NodeId, attempt: Attempt) -> Result<Option<Bytes>, ApiError> {
-        let query =
-            Query::Log { node, job: self.job, task: self.task, attempt, stream: self.stream, offset: self.offset };
+    async fn read_running(
+        &mut self,
+        node: NodeId,
+        attempt: Attempt,
+    ) -> Result<Option<Bytes>, ApiError> {
+        let query = Query::Log {
+            node,
+            job: self.job,
+            task: self.task,
+            attempt,
+            stream: self.stream,
+            offset: self.offset,
+        };
         self.followed = Some(attempt);
         match self.shared.ask(query).await {
             Ok(Answer::Log { bytes, ended: _ }) if !bytes.is_empty() => {
@@ -202,7 +228,9 @@ impl Tail {
                 Ok(None)
             }
             // The node is gone, or about to be found so: then the task runs again elsewhere.
-            Err(QueryError::NoNode(_) | QueryError::Timeout(_) | QueryError::Leaving) if self.follow => {
+            Err(QueryError::NoNode(_) | QueryError::Timeout(_) | QueryError::Leaving)
+                if self.follow =>
+            {
                 self.at = LogStart::Unknown;
                 Ok(None)
             }
@@ -225,7 +253,12 @@ impl Tail {
                     return self.look_later(&mut 0).await;
                 }
             }
-            Location::Ended(record) if self.follow || self.followed.is_none_or(|attempt| attempt == record.attempt) => {
+            Location::Ended(record)
+                if self.follow
+                    || self
+                        .followed
+                        .is_none_or(|attempt| attempt == record.attempt) =>
+            {
                 let notice = self.turn_to(record.attempt);
                 self.show_ended(&record).await?;
                 return Ok(notice);
@@ -271,7 +304,9 @@ impl Tail {
             return None;
         }
         (self.offset, self.is_over) = (0, false);
-        Some(Bytes::from(format!("[nodectl: the task runs again: attempt {attempt}]\n")))
+        Some(Bytes::from(format!(
+            "[nodectl: the task runs again: attempt {attempt}]\n"
+        )))
     }
 
     async fn show_ended(&mut self, record: &TaskRecord) -> Result<(), ApiError> {
@@ -285,8 +320,18 @@ impl Tail {
         if record.is_done() || record.is_cancelled() {
             return Ok(false);
         }
-        let query = Query::Tasks { job: self.job, filter: TaskFilter::All, offset: self.task, limit: 1 };
-        let waits = |state| matches!(state, TaskState::Pending | TaskState::Queued | TaskState::Running);
+        let query = Query::Tasks {
+            job: self.job,
+            filter: TaskFilter::All,
+            offset: self.task,
+            limit: 1,
+        };
+        let waits = |state| {
+            matches!(
+                state,
+                TaskState::Pending | TaskState::Queued | TaskState::Running
+            )
+        };
         match self.shared.ask(query).await? {
             Answer::Tasks { lines, .. } => Ok(lines.first().is_some_and(|line| waits(line.state))),
             _ => Err(ApiError::unexpected("a task's state")),
@@ -295,7 +340,12 @@ impl Tail {
 
     /// A task that never started never will.
     async fn job_is_over(&self) -> Result<bool, ApiError> {
-        let query = Query::Watch { job: self.job, cursor: Cursor::default(), wait_ms: 0, limit: 1 };
+        let query = Query::Watch {
+            job: self.job,
+            cursor: Cursor::default(),
+            wait_ms: 0,
+            limit: 1,
+        };
         match self.shared.ask(query).await? {
             Answer::Watch { progress, .. } => Ok(progress.phase.is_ended()),
             _ => Err(ApiError::unexpected("a job's progress")),
@@ -313,7 +363,9 @@ impl Tail {
                 let mut file = super::blobs::local(&self.shared, hash, vec![record.node]).await?;
                 let sought = file.seek(io::SeekFrom::Start(self.offset)).await;
                 sought.map_err(|error| ApiError::disk("reading a log", &error))?;
-                Ok(LogStart::File(ReaderStream::with_capacity(file, READ_BYTES)))
+                Ok(LogStart::File(ReaderStream::with_capacity(
+                    file, READ_BYTES,
+                )))
             }
             _ => Ok(LogStart::Bytes(rest_of(captured, self.offset))),
         }
@@ -322,8 +374,12 @@ impl Tail {
 
 /// What a record itself has of a stream from `offset`.
 fn rest_of(captured: &Captured, offset: u64) -> Bytes {
-    let first = captured.total_bytes.saturating_sub(captured.tail.len() as u64);
-    let skipped = usize::try_from(offset.saturating_sub(first)).unwrap_or(usize::MAX).min(captured.tail.len());
+    let first = captured
+        .total_bytes
+        .saturating_sub(captured.tail.len() as u64);
+    let skipped = usize::try_from(offset.saturating_sub(first))
+        .unwrap_or(usize::MAX)
+        .min(captured.tail.len());
     Bytes::copy_from_slice(&captured.tail[skipped..])
 }
 

@@ -1,10 +1,16 @@
 //! Who belongs to the cluster: bans, admissions, the change of the secret, invitations.
 
-use super::{caller::Caller, cluster, error::ApiError, extract::body_json, resolve, server::Shared};
+use super::{
+    caller::Caller, cluster, error::ApiError, extract::body_json, resolve, server::Shared,
+};
 use axum::{Extension, Json, body::Body, extract::State, http::StatusCode};
-use nodectl_types::{Answer, Decision, NodeId, Query, Roster, Standing, limits, query::MemberLine, roster::SecretText};
+use nodectl_types::{
+    Answer, Decision, NodeId, Query, Roster, Standing, limits, query::MemberLine,
+    roster::SecretText,
+};
 use nodectl_wire::api::{
-    AuditName, Invitation, Membership, MembershipRequest, NamedNode, Problem, RotationView, StandingView, WaitingNode,
+    AuditName, Invitation, Membership, MembershipRequest, NamedNode, Problem, RotationView,
+    StandingView, WaitingNode,
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,9 +18,15 @@ const REQUEST_BODY_BYTES: usize = 16 << 10;
 
 /// What was decided of who belongs to the cluster.
 #[utoipa::path(get, path = "/v1/membership", tag = "cluster", responses((status = 200, body = Membership)))]
-pub(super) async fn membership(State(shared): State<Arc<Shared>>) -> Result<Json<Membership>, ApiError> {
+pub(super) async fn membership(
+    State(shared): State<Arc<Shared>>,
+) -> Result<Json<Membership>, ApiError> {
     let roster = roster(&shared, None).await?;
-    Ok(Json(view(&shared, &roster, &cluster::members(&shared).await?)))
+    Ok(Json(view(
+        &shared,
+        &roster,
+        &cluster::members(&shared).await?,
+    )))
 }
 
 /// Decides something of it, for all nodes. For the node's owner.
@@ -43,7 +55,9 @@ pub(super) async fn decide(
             MembershipRequest::Unban { node } => judge(&node, Standing::Unknown)?,
             MembershipRequest::Admit { node } => judge(&node, Standing::Admitted)?,
             MembershipRequest::Admission { approve } => Decision::Admission { approve },
-            MembershipRequest::Rotate { secret } => Decision::Rotate { secret: checked(secret)? },
+            MembershipRequest::Rotate { secret } => Decision::Rotate {
+                secret: checked(secret)?,
+            },
             MembershipRequest::Finish => Decision::Finish,
         };
         let roster = self::roster(&shared, Some(decision)).await?;
@@ -59,9 +73,10 @@ fn noted_as(request: &MembershipRequest) -> (AuditName, Option<String>) {
         MembershipRequest::Ban { node } => (AuditName::Ban, Some(node.clone())),
         MembershipRequest::Unban { node } => (AuditName::Unban, Some(node.clone())),
         MembershipRequest::Admit { node } => (AuditName::Admit, Some(node.clone())),
-        MembershipRequest::Admission { approve } => {
-            (AuditName::Admission, Some(if *approve { "approve" } else { "open" }.into()))
-        }
+        MembershipRequest::Admission { approve } => (
+            AuditName::Admission,
+            Some(if *approve { "approve" } else { "open" }.into()),
+        ),
         MembershipRequest::Rotate { .. } => (AuditName::Rotate, None),
         MembershipRequest::Finish => (AuditName::FinishRotation, None),
     }
@@ -75,19 +90,28 @@ pub(super) async fn invite(
     Extension(caller): Extension<Caller>,
 ) -> Result<Json<Invitation>, ApiError> {
     let invited = invitation(&shared, &caller);
-    shared.noted(&caller, AuditName::Invite, None, invited).await
+    shared
+        .noted(&caller, AuditName::Invite, None, invited)
+        .await
 }
 
 fn invitation(shared: &Shared, caller: &Caller) -> Result<Json<Invitation>, ApiError> {
     caller.owns_node(shared, "invite to")?;
     refuse_alone(shared)?;
-    let code = shared.api.network.invite().map_err(|why| ApiError::new(StatusCode::CONFLICT, why))?;
+    let code = shared
+        .api
+        .network
+        .invite()
+        .map_err(|why| ApiError::new(StatusCode::CONFLICT, why))?;
     Ok(Json(Invitation { code }))
 }
 
 fn refuse_alone(shared: &Shared) -> Result<(), ApiError> {
     if shared.api.facts.solo {
-        let error = ApiError::new(StatusCode::CONFLICT, "this node works alone inside `nodectl run`".to_string());
+        let error = ApiError::new(
+            StatusCode::CONFLICT,
+            "this node works alone inside `nodectl run`".to_string(),
+        );
         return Err(error.hint("`nodectl join` makes it part of a cluster"));
     }
     Ok(())
@@ -95,7 +119,10 @@ fn refuse_alone(shared: &Shared) -> Result<(), ApiError> {
 
 fn checked(secret: SecretText) -> Result<SecretText, ApiError> {
     if secret.0.trim().is_empty() || secret.0.len() > limits::MAX_CLUSTER_SECRET_BYTES {
-        let why = format!("a secret has 1 to {} bytes", limits::MAX_CLUSTER_SECRET_BYTES);
+        let why = format!(
+            "a secret has 1 to {} bytes",
+            limits::MAX_CLUSTER_SECRET_BYTES
+        );
         return Err(ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, why));
     }
     Ok(secret)
@@ -113,10 +140,19 @@ fn view(shared: &Shared, roster: &Roster, members: &[MemberLine]) -> Membership 
     let named = |node: NodeId| {
         let member = members.iter().find(|member| member.info.id == node);
         let known = roster.words.get(&node).map(|word| word.name.clone());
-        let name = member.map(|member| member.info.name.clone()).or(known).unwrap_or_else(|| node.short());
-        NamedNode { id: node.to_string(), name }
+        let name = member
+            .map(|member| member.info.name.clone())
+            .or(known)
+            .unwrap_or_else(|| node.short());
+        NamedNode {
+            id: node.to_string(),
+            name,
+        }
     };
-    let decided = roster.words.iter().filter(|(_, word)| word.standing != Standing::Unknown);
+    let decided = roster
+        .words
+        .iter()
+        .filter(|(_, word)| word.standing != Standing::Unknown);
     let waiting = shared.api.network.report().waiting.into_iter();
     Membership {
         approve: roster.admission.approve,
@@ -129,7 +165,10 @@ fn view(shared: &Shared, roster: &Roster, members: &[MemberLine]) -> Membership 
             })
             .collect(),
         waiting: waiting
-            .map(|(node, from)| WaitingNode { id: node.to_string(), from: from.map(|from| from.to_string()) })
+            .map(|(node, from)| WaitingNode {
+                id: node.to_string(),
+                from: from.map(|from| from.to_string()),
+            })
             .collect(),
         rotation: roster.rotation.as_ref().map(|rotation| RotationView {
             number: rotation.number,
@@ -142,10 +181,35 @@ fn view(shared: &Shared, roster: &Roster, members: &[MemberLine]) -> Membership 
 }
 
 /// A node that is known, was decided about, or waits: by its name, its id, or the unique beginning of its id.
-fn pick(shared: &Shared, roster: &Roster, members: &[MemberLine], reference: &str) -> Result<NodeId, ApiError> {
+fn pick(
+    shared: &Shared,
+    roster: &Roster,
+    members: &[MemberLine],
+    reference: &str,
+) -> Result<NodeId, ApiError> {
     let mut known: BTreeMap<NodeId, String> = BTreeMap::new();
-    known.extend(shared.api.network.report().waiting.iter().map(|(node, _)| (*node, String::new())));
-    known.extend(roster.words.iter().map(|(node, word)| (*node, word.name.clone())));
-    known.extend(members.iter().map(|member| (member.info.id, member.info.name.clone())));
-    resolve::pick_node(known.iter().map(|(node, name)| (*node, name.as_str())), reference)
+    known.extend(
+        shared
+            .api
+            .network
+            .report()
+            .waiting
+            .iter()
+            .map(|(node, _)| (*node, String::new())),
+    );
+    known.extend(
+        roster
+            .words
+            .iter()
+            .map(|(node, word)| (*node, word.name.clone())),
+    );
+    known.extend(
+        members
+            .iter()
+            .map(|member| (member.info.id, member.info.name.clone())),
+    );
+    resolve::pick_node(
+        known.iter().map(|(node, name)| (*node, name.as_str())),
+        reference,
+    )
 }

@@ -71,7 +71,13 @@ impl Modify for CommonResponses {
     fn modify(&self, api: &mut utoipa::openapi::OpenApi) {
         for (path, item) in &mut api.paths.paths {
             let named = path.contains('{');
-            let methods = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.head];
+            let methods = [
+                &mut item.get,
+                &mut item.put,
+                &mut item.post,
+                &mut item.delete,
+                &mut item.head,
+            ];
             for operation in methods.into_iter().flatten() {
                 // Handlers of two modules may have one name; what clients make of them may not.
                 let tag = operation.tags.iter().flatten().next();
@@ -81,9 +87,15 @@ impl Modify for CommonResponses {
                 let has_body = operation.request_body.is_some();
                 let has_parameters = named || operation.parameters.is_some();
                 let mut common = vec![
-                    ("403", "It is another user's, or the node owner's; or a task asks, which may not."),
+                    (
+                        "403",
+                        "It is another user's, or the node owner's; or a task asks, which may not.",
+                    ),
                     ("500", "The node cannot do it, for a reason that it names."),
-                    ("503", "The node ends, or too much is asked of it, or nobody who could answer is here."),
+                    (
+                        "503",
+                        "The node ends, or too much is asked of it, or nobody who could answer is here.",
+                    ),
                     ("504", "No answer came in time."),
                 ];
                 if has_body || has_parameters {
@@ -92,21 +104,34 @@ impl Modify for CommonResponses {
                 if has_body {
                     common.push(("408", "The body did not arrive in time."));
                     common.push(("413", "The body is too large."));
-                    common.push(("507", "The disk is full, or as many jobs are remembered as can be."));
+                    common.push((
+                        "507",
+                        "The disk is full, or as many jobs are remembered as can be.",
+                    ));
                 }
                 if named {
                     common.push(("404", "There is no such thing."));
-                    common.push(("409", "The name is of several, or what it names is not in a state for that."));
+                    common.push((
+                        "409",
+                        "The name is of several, or what it names is not in a state for that.",
+                    ));
                 }
                 let responses = &mut operation.responses.responses;
                 for (status, meaning) in common {
-                    responses.entry(status.into()).or_insert_with(|| RefOr::T(problem(meaning)));
+                    responses
+                        .entry(status.into())
+                        .or_insert_with(|| RefOr::T(problem(meaning)));
                 }
                 for (status, response) in responses {
                     if let RefOr::T(response) = response
                         && response.description.is_empty()
                     {
-                        response.description = if status.starts_with('2') { "Done." } else { "Refused." }.into();
+                        response.description = if status.starts_with('2') {
+                            "Done."
+                        } else {
+                            "Refused."
+                        }
+                        .into();
                     }
                 }
             }
@@ -116,7 +141,10 @@ impl Modify for CommonResponses {
 
 fn problem(meaning: &str) -> Response {
     let body = Content::new(Some(Ref::from_schema_name("Problem")));
-    ResponseBuilder::new().description(meaning).content("application/json", body).build()
+    ResponseBuilder::new()
+        .description(meaning)
+        .content("application/json", body)
+        .build()
 }
 
 /// The API's description as OpenAPI.
@@ -137,21 +165,32 @@ mod tests {
 
     #[test]
     fn openapi_is_checked_in() {
-        let generated = super::description().to_pretty_json().expect("plain data encodes") + "\n";
+        let generated = super::description()
+            .to_pretty_json()
+            .expect("plain data encodes")
+            + "\n";
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi.json");
         if std::env::var_os("UPDATE_OPENAPI").is_some() {
             std::fs::write(&path, &generated).expect("the source tree is writable");
         }
         let checked_in = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(generated == checked_in, "src/http/openapi.json is stale: UPDATE_OPENAPI=1 cargo test openapi");
+        assert!(
+            generated == checked_in,
+            "src/http/openapi.json is stale: UPDATE_OPENAPI=1 cargo test openapi"
+        );
     }
 
     #[test]
     fn openapi_names_every_operation_once() {
         let mut seen = std::collections::BTreeSet::new();
         for (path, item) in super::description().paths.paths {
-            for operation in [item.get, item.put, item.post, item.delete, item.head].into_iter().flatten() {
-                let id = operation.operation_id.expect("utoipa takes the handler's name");
+            for operation in [item.get, item.put, item.post, item.delete, item.head]
+                .into_iter()
+                .flatten()
+            {
+                let id = operation
+                    .operation_id
+                    .expect("utoipa takes the handler's name");
                 assert!(seen.insert(id.clone()), "{path}: another operation is {id}");
             }
         }
@@ -162,17 +201,33 @@ mod tests {
         let described = serde_json::to_value(super::description()).unwrap()["paths"].clone();
         let described = described.as_object().unwrap();
         let source = include_str!("routes.rs");
-        let routes: Vec<&str> = source.split(".route(\"").skip(1).filter_map(|rest| rest.lines().next()).collect();
+        let routes: Vec<&str> = source
+            .split(".route(\"")
+            .skip(1)
+            .filter_map(|rest| rest.lines().next())
+            .collect();
         assert!(!routes.is_empty());
         for route in &routes {
             let (path, handlers) = route.split_once('"').unwrap();
             let is_routed = |method: &&str| handlers.contains(&format!("{method}("));
-            let routed: BTreeSet<&str> =
-                ["get", "head", "put", "post", "delete"].into_iter().filter(is_routed).collect();
-            let methods =
-                described.get(path).and_then(Value::as_object).map(|methods| methods.keys().map(String::as_str));
-            assert_eq!(methods.map(Iterator::collect::<BTreeSet<_>>), Some(routed), "{path}");
+            let routed: BTreeSet<&str> = ["get", "head", "put", "post", "delete"]
+                .into_iter()
+                .filter(is_routed)
+                .collect();
+            let methods = described
+                .get(path)
+                .and_then(Value::as_object)
+                .map(|methods| methods.keys().map(String::as_str));
+            assert_eq!(
+                methods.map(Iterator::collect::<BTreeSet<_>>),
+                Some(routed),
+                "{path}"
+            );
         }
-        assert_eq!(described.len(), routes.len(), "a described path has no route");
+        assert_eq!(
+            described.len(),
+            routes.len(),
+            "a described path has no route"
+        );
     }
 }

@@ -26,24 +26,39 @@ pub(super) async fn open(
 ) -> Result<Response, ApiError> {
     let author = caller.author(&shared.api.facts.name);
     let upgrade = request.extensions_mut().remove::<OnUpgrade>();
-    let upgrade = upgrade.filter(|_| asks_for_it(request.headers())).ok_or_else(|| {
-        ApiError::new(StatusCode::UPGRADE_REQUIRED, "a pool is a stream of frames")
-            .hint(format!("send `Connection: upgrade` and `Upgrade: {UPGRADE}`"))
-    })?;
+    let upgrade = upgrade
+        .filter(|_| asks_for_it(request.headers()))
+        .ok_or_else(|| {
+            ApiError::new(StatusCode::UPGRADE_REQUIRED, "a pool is a stream of frames").hint(
+                format!("send `Connection: upgrade` and `Upgrade: {UPGRADE}`"),
+            )
+        })?;
     shared.noted(&caller, AuditName::Pool, None, Ok(())).await?;
     tokio::spawn(async move {
         match upgrade.await {
-            Ok(stream) => shared.api.pools.serve(author, Box::new(TokioIo::new(stream))).await,
+            Ok(stream) => {
+                shared
+                    .api
+                    .pools
+                    .serve(author, Box::new(TokioIo::new(stream)))
+                    .await
+            }
             Err(error) => tracing::debug!("a client of a pool went away: {error}"),
         }
     });
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-    response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static(UPGRADE));
+    response
+        .headers_mut()
+        .insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    response
+        .headers_mut()
+        .insert(header::UPGRADE, HeaderValue::from_static(UPGRADE));
     Ok(response)
 }
 
 fn asks_for_it(headers: &HeaderMap) -> bool {
-    headers.get(header::UPGRADE).is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(UPGRADE.as_bytes()))
+    headers
+        .get(header::UPGRADE)
+        .is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(UPGRADE.as_bytes()))
 }

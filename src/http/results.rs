@@ -51,15 +51,41 @@ pub(super) async fn page(
     Args(args): Args<PageArgs>,
 ) -> Result<Json<Results>, ApiError> {
     let job = resolve::own_job(&shared, &caller, &reference, "read").await?;
-    let cursor = Cursor { claim: args.claim, position: args.position };
-    let limit = args.limit.unwrap_or(limits::RECORD_BATCH as u32).clamp(1, limits::RECORD_BATCH as u32);
-    Ok(Json(watch(&shared, job, cursor, args.wait_ms, limit).await?))
+    let cursor = Cursor {
+        claim: args.claim,
+        position: args.position,
+    };
+    let limit = args
+        .limit
+        .unwrap_or(limits::RECORD_BATCH as u32)
+        .clamp(1, limits::RECORD_BATCH as u32);
+    Ok(Json(
+        watch(&shared, job, cursor, args.wait_ms, limit).await?,
+    ))
 }
 
-async fn watch(shared: &Shared, job: JobId, cursor: Cursor, wait_ms: u32, limit: u32) -> Result<Results, ApiError> {
+async fn watch(
+    shared: &Shared,
+    job: JobId,
+    cursor: Cursor,
+    wait_ms: u32,
+    limit: u32,
+) -> Result<Results, ApiError> {
     let wait_ms = wait_ms.min(limits::WATCH_WAIT.as_millis() as u32);
-    match shared.ask(Query::Watch { job, cursor, wait_ms, limit }).await? {
-        Answer::Watch { cursor, progress, records } => Ok(Results {
+    match shared
+        .ask(Query::Watch {
+            job,
+            cursor,
+            wait_ms,
+            limit,
+        })
+        .await?
+    {
+        Answer::Watch {
+            cursor,
+            progress,
+            records,
+        } => Ok(Results {
             cursor: cursor.into(),
             progress: ProgressView::from(&progress),
             results: task_results(shared, job, &progress, &records).await,
@@ -78,7 +104,11 @@ async fn task_results(
         return Vec::new();
     }
     let spec = shared.spec(job).await;
-    let names: BTreeMap<_, _> = progress.nodes.iter().map(|(node, name, ..)| (*node, name)).collect();
+    let names: BTreeMap<_, _> = progress
+        .nodes
+        .iter()
+        .map(|(node, name, ..)| (*node, name))
+        .collect();
     let result = |record: &Arc<TaskRecord>| {
         let name = names.get(&record.node).map(|name| (*name).clone());
         TaskResult::new(record, spec.as_deref(), name)
@@ -105,14 +135,25 @@ pub(super) async fn events(
     };
     // The first page is asked for here, so that an unknown job is a status code and not a stream.
     let first = watch(&shared, job, cursor, 0, limits::RECORD_BATCH as u32).await?;
-    let feed = Feed { shared, job, step: ResultStep::Tell(first), shown: None };
-    Ok(Sse::new(stream::unfold(feed, Feed::advance).flat_map(stream::iter)).keep_alive(KeepAlive::default()))
+    let feed = Feed {
+        shared,
+        job,
+        step: ResultStep::Tell(first),
+        shown: None,
+    };
+    Ok(
+        Sse::new(stream::unfold(feed, Feed::advance).flat_map(stream::iter))
+            .keep_alive(KeepAlive::default()),
+    )
 }
 
 fn parse_event_id(id: &[u8]) -> Result<Cursor, ApiError> {
     let text = String::from_utf8_lossy(id);
-    let parsed = text.split_once('.').and_then(|(claim, position)| Some((claim.parse().ok()?, position.parse().ok()?)));
-    let (claim, position) = parsed.ok_or_else(|| ApiError::bad_request(format!("`{text}` is no id of an event")))?;
+    let parsed = text
+        .split_once('.')
+        .and_then(|(claim, position)| Some((claim.parse().ok()?, position.parse().ok()?)));
+    let (claim, position) =
+        parsed.ok_or_else(|| ApiError::bad_request(format!("`{text}` is no id of an event")))?;
     Ok(Cursor { claim, position })
 }
 
@@ -139,9 +180,19 @@ impl Feed {
             ResultStep::Tell(page) => page,
             ResultStep::Ask(cursor) => {
                 let wait_ms = limits::WATCH_WAIT.as_millis() as u32;
-                match watch(&self.shared, self.job, cursor.into(), wait_ms, limits::RECORD_BATCH as u32).await {
+                match watch(
+                    &self.shared,
+                    self.job,
+                    cursor.into(),
+                    wait_ms,
+                    limits::RECORD_BATCH as u32,
+                )
+                .await
+                {
                     Ok(page) => page,
-                    Err(error) => return Some((vec![Ok(event("error", None, &error.problem))], self)),
+                    Err(error) => {
+                        return Some((vec![Ok(event("error", None, &error.problem))], self));
+                    }
                 }
             }
         };
@@ -149,7 +200,11 @@ impl Feed {
     }
 
     fn tell(&mut self, page: Results) -> Vec<Event> {
-        let mut events: Vec<_> = page.results.iter().map(|result| event("result", None, result)).collect();
+        let mut events: Vec<_> = page
+            .results
+            .iter()
+            .map(|result| event("result", None, result))
+            .collect();
         if page.progress.phase.is_ended() && page.results.is_empty() {
             events.push(event("end", Some(page.cursor), &page.progress));
             return events;
@@ -165,7 +220,8 @@ impl Feed {
 }
 
 fn event(name: &str, cursor: Option<CursorView>, data: &impl serde::Serialize) -> Event {
-    let json = serde_json::to_string(data).expect("api types have string keys only and always encode");
+    let json =
+        serde_json::to_string(data).expect("api types have string keys only and always encode");
     let event = Event::default().event(name).data(json);
     match cursor {
         Some(cursor) => event.id(format!("{}.{}", cursor.claim, cursor.position)),

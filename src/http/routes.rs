@@ -1,8 +1,8 @@
 //! Which path goes to which handler. `openapi` lists the same handlers; a test compares the two.
 
 use super::{
-    audit, blobs, cluster, doctor, error::ApiError, jobs, logs, membership, openapi, pools, results, secrets,
-    server::Shared,
+    audit, blobs, cluster, doctor, error::ApiError, jobs, logs, membership, openapi, pools,
+    results, secrets, server::Shared,
 };
 use axum::{
     Router,
@@ -15,8 +15,11 @@ use std::sync::Arc;
 /// What job code gets in place of the API, where the node is hidden from it.
 pub(super) fn closed() -> Router {
     let refused = || async {
-        ApiError::new(StatusCode::FORBIDDEN, "tasks may not use the API of the node that runs them")
-            .hint("`[isolation] hides_node = false` in the job lets its tasks do so")
+        ApiError::new(
+            StatusCode::FORBIDDEN,
+            "tasks may not use the API of the node that runs them",
+        )
+        .hint("`[isolation] hides_node = false` in the job lets its tasks do so")
     };
     Router::new().fallback(refused)
 }
@@ -33,7 +36,10 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/audit", get(audit::lines))
         .route("/v1/forget", post(cluster::forget))
         .route("/v1/leave", post(cluster::leave))
-        .route("/v1/membership", get(membership::membership).post(membership::decide))
+        .route(
+            "/v1/membership",
+            get(membership::membership).post(membership::decide),
+        )
         .route("/v1/invitations", post(membership::invite))
         .route("/v1/jobs", get(jobs::list).post(jobs::submit))
         .route("/v1/jobs/{job}", get(jobs::detail).delete(jobs::remove))
@@ -51,7 +57,10 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/blobs", put(blobs::put))
         .route("/v1/blobs/{hash}", get(blobs::get).head(blobs::head))
         .route("/v1/secrets", get(secrets::list))
-        .route("/v1/secrets/{name}", put(secrets::put).delete(secrets::drop))
+        .route(
+            "/v1/secrets/{name}",
+            put(secrets::put).delete(secrets::drop),
+        )
         .route("/v1/doctor", get(doctor::doctor))
         .route("/v1/openapi.json", get(openapi::document))
         .fallback(no_route)
@@ -62,10 +71,14 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
 }
 
 async fn no_route(uri: Uri) -> ApiError {
-    ApiError::not_found(format!("no route {}", uri.path())).hint("GET /v1/openapi.json describes the routes")
+    ApiError::not_found(format!("no route {}", uri.path()))
+        .hint("GET /v1/openapi.json describes the routes")
 }
 
 async fn no_method(method: Method, uri: Uri) -> ApiError {
-    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, format!("{} does not take {method}", uri.path()))
-        .hint("GET /v1/openapi.json describes the routes")
+    ApiError::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        format!("{} does not take {method}", uri.path()),
+    )
+    .hint("GET /v1/openapi.json describes the routes")
 }

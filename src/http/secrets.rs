@@ -14,7 +14,9 @@ use zeroize::Zeroizing;
 
 /// The names of all secrets, and since when each has its value.
 #[utoipa::path(get, path = "/v1/secrets", tag = "secrets", responses((status = 200, body = Vec<SecretView>)))]
-pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<SecretView>>, ApiError> {
+pub(super) async fn list(
+    State(shared): State<Arc<Shared>>,
+) -> Result<Json<Vec<SecretView>>, ApiError> {
     match shared.ask(Query::Secrets).await? {
         Answer::Secrets(lines) => Ok(Json(lines.into_iter().map(SecretView::from).collect())),
         _ => Err(ApiError::unexpected("the list of secrets")),
@@ -34,17 +36,30 @@ pub(super) async fn put(
     check(&name)?;
     let put = async {
         caller.owns_node(&shared, "keep secrets on")?;
-        let value = Zeroizing::new(body_bytes(&shared, body, limits::MAX_SECRET_BYTES).await?.bytes);
+        let value = Zeroizing::new(
+            body_bytes(&shared, body, limits::MAX_SECRET_BYTES)
+                .await?
+                .bytes,
+        );
         if value.is_empty() {
-            return Err(ApiError::bad_request("an empty secret is none").hint("give its value as the body"));
+            return Err(
+                ApiError::bad_request("an empty secret is none").hint("give its value as the body")
+            );
         }
         let sealed = shared.api.vault.seal(&name, &value);
         let sealed = sealed.map_err(|why| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, why))?;
-        shared.ask(Query::PutSecret { name: name.clone(), sealed: Some(sealed) }).await?;
+        shared
+            .ask(Query::PutSecret {
+                name: name.clone(),
+                sealed: Some(sealed),
+            })
+            .await?;
         Ok(Json(Okay { ok: true }))
     }
     .await;
-    shared.noted(&caller, AuditName::PutSecret, Some(name), put).await
+    shared
+        .noted(&caller, AuditName::PutSecret, Some(name), put)
+        .await
 }
 
 /// Forgets a secret on all nodes. For the node's owner.
@@ -58,11 +73,18 @@ pub(super) async fn drop(
     check(&name)?;
     let dropped = async {
         caller.owns_node(&shared, "keep secrets on")?;
-        shared.ask(Query::PutSecret { name: name.clone(), sealed: None }).await?;
+        shared
+            .ask(Query::PutSecret {
+                name: name.clone(),
+                sealed: None,
+            })
+            .await?;
         Ok(Json(Okay { ok: true }))
     }
     .await;
-    shared.noted(&caller, AuditName::DropSecret, Some(name), dropped).await
+    shared
+        .noted(&caller, AuditName::DropSecret, Some(name), dropped)
+        .await
 }
 
 fn check(name: &str) -> Result<(), ApiError> {

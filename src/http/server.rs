@@ -8,7 +8,8 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use nodectl_ports::{
-    Audit, BlobFetcher, Blobs, GpuMeter, Network, NodeHandle, PoolService, Trainings, Vault, sockets::bind_private,
+    Audit, BlobFetcher, Blobs, GpuMeter, Network, NodeHandle, PoolService, Trainings, Vault,
+    sockets::bind_private,
 };
 use nodectl_types::{Answer, NodeId, Query, QueryError, limits};
 use std::{
@@ -72,11 +73,17 @@ pub type KeepsOut = Arc<dyn Fn(i32) -> bool + Send + Sync>;
 /// The API could not be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    #[error("another node answers at {0}\nhint: one node a data directory; give this one its own with --data-dir")]
+    #[error(
+        "another node answers at {0}\nhint: one node a data directory; give this one its own with --data-dir"
+    )]
     Taken(PathBuf),
-    #[error("cannot open the API's socket {path}: {source}\nhint: check who may write to its directory")]
+    #[error(
+        "cannot open the API's socket {path}: {source}\nhint: check who may write to its directory"
+    )]
     Socket { path: PathBuf, source: io::Error },
-    #[error("the path of the API's socket is too long for the system ({0})\nhint: choose a shorter --data-dir")]
+    #[error(
+        "the path of the API's socket is too long for the system ({0})\nhint: choose a shorter --data-dir"
+    )]
     TooLong(PathBuf),
     #[error(
         "{0} is there and is no socket: nothing is put in its place\nhint: remove it, or have the API elsewhere (node.data_dir, api.socket)"
@@ -98,7 +105,10 @@ pub fn socket_path(data_dir: &Path) -> PathBuf {
 
 /// Opens the socket: 0600, in a directory made 0700 if it is missing. A stale socket is removed only if nobody answers.
 pub async fn bind(path: &Path) -> Result<UnixListener, ServeError> {
-    let failed = |source| ServeError::Socket { path: path.to_path_buf(), source };
+    let failed = |source| ServeError::Socket {
+        path: path.to_path_buf(),
+        source,
+    };
     // `sockaddr_un::sun_path` has 108 bytes, the closing zero included (unix(7)).
     if path.as_os_str().len() > 107 {
         return Err(ServeError::TooLong(path.to_path_buf()));
@@ -117,14 +127,20 @@ pub async fn bind(path: &Path) -> Result<UnixListener, ServeError> {
 /// Listens on a socket that the users of a group may open, besides the one who runs the node.
 pub async fn bind_shared(path: &Path, group: u32) -> Result<UnixListener, ServeError> {
     let listener = bind(path).await?;
-    let failed = |source| ServeError::Socket { path: path.to_path_buf(), source };
+    let failed = |source| ServeError::Socket {
+        path: path.to_path_buf(),
+        source,
+    };
     std::os::unix::fs::chown(path, None, Some(group)).map_err(failed)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o660)).map_err(failed)?;
     Ok(listener)
 }
 
 async fn remove_stale(path: &Path) -> Result<(), ServeError> {
-    let failed = |source| ServeError::Socket { path: path.to_path_buf(), source };
+    let failed = |source| ServeError::Socket {
+        path: path.to_path_buf(),
+        source,
+    };
     match UnixStream::connect(path).await {
         Ok(_) => Err(ServeError::Taken(path.to_path_buf())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -141,11 +157,27 @@ async fn remove_stale(path: &Path) -> Result<(), ServeError> {
 }
 
 /// Serves until `stop` fires or is dropped; then open requests have `CLOSE_GRACE` to end, and the socket goes.
-pub async fn serve(listener: UnixListener, api: Api, stop: oneshot::Receiver<()>) -> io::Result<()> {
-    let path = listener.local_addr().ok().and_then(|addr| addr.as_pathname().map(Path::to_path_buf));
+pub async fn serve(
+    listener: UnixListener,
+    api: Api,
+    stop: oneshot::Receiver<()>,
+) -> io::Result<()> {
+    let path = listener
+        .local_addr()
+        .ok()
+        .and_then(|addr| addr.as_pathname().map(Path::to_path_buf));
     let (access, keeps_out) = (api.access.clone(), api.keeps_out.clone());
-    let shared = Arc::new(Shared { api, specs: SpecCache::default(), bodies: BodyRoom::default() });
-    let entrance = Entrance { access, keeps_out, open: routes::router(shared), shut: routes::closed() };
+    let shared = Arc::new(Shared {
+        api,
+        specs: SpecCache::default(),
+        bodies: BodyRoom::default(),
+    });
+    let entrance = Entrance {
+        access,
+        keeps_out,
+        open: routes::router(shared),
+        shut: routes::closed(),
+    };
     let (closing, closed) = watch::channel(false);
     let mut connections = JoinSet::new();
     tokio::pin!(stop);
@@ -167,7 +199,10 @@ pub async fn serve(listener: UnixListener, api: Api, stop: oneshot::Receiver<()>
         }
     }
     let _ = closing.send(true);
-    let _ = timeout(CLOSE_GRACE, async { while connections.join_next().await.is_some() {} }).await;
+    let _ = timeout(CLOSE_GRACE, async {
+        while connections.join_next().await.is_some() {}
+    })
+    .await;
     if let Some(path) = path {
         let _ = fs::remove_file(path);
     }
@@ -193,12 +228,18 @@ impl Entrance {
         if asked.await.unwrap_or(true) {
             return self.shut.clone();
         }
-        self.open.clone().layer(Extension(self.access.caller(stream).await))
+        self.open
+            .clone()
+            .layer(Extension(self.access.caller(stream).await))
     }
 }
 
 /// Serves one client until it goes, or is idle, or the node ends.
-async fn serve_connection(stream: UnixStream, entrance: Entrance, mut closed: watch::Receiver<bool>) {
+async fn serve_connection(
+    stream: UnixStream,
+    entrance: Entrance,
+    mut closed: watch::Receiver<bool>,
+) {
     let service = TowerToHyperService::new(entrance.router_for(&stream).await);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -18,7 +18,10 @@ pub(super) struct SpecCache(Mutex<VecDeque<(JobId, Arc<JobSpec>)>>);
 impl SpecCache {
     fn get(&self, job: JobId) -> Option<Arc<JobSpec>> {
         let specs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        specs.iter().find(|(id, _)| *id == job).map(|(_, spec)| spec.clone())
+        specs
+            .iter()
+            .find(|(id, _)| *id == job)
+            .map(|(_, spec)| spec.clone())
     }
 
     fn put(&self, job: JobId, spec: Arc<JobSpec>) {
@@ -37,19 +40,36 @@ impl Shared {
         if let Some(spec) = self.specs.get(job) {
             return Some(spec);
         }
-        let Ok(Answer::Job(detail)) = self.ask(Query::Job { job }).await else { return None };
-        let spec = if detail.is_whole() { detail.spec } else { self.fetch_spec(&detail.head).await? };
+        let Ok(Answer::Job(detail)) = self.ask(Query::Job { job }).await else {
+            return None;
+        };
+        let spec = if detail.is_whole() {
+            detail.spec
+        } else {
+            self.fetch_spec(&detail.head).await?
+        };
         self.specs.put(job, spec.clone());
         Some(spec)
     }
 
     /// One too large for a message, from whoever holds the job's state.
     async fn fetch_spec(&self, head: &JobHead) -> Option<Arc<JobSpec>> {
-        let fetched = specs::fetch(&*self.api.fetcher, &self.api.blobs, head.spec, head.holders()).await;
+        let fetched = specs::fetch(
+            &*self.api.fetcher,
+            &self.api.blobs,
+            head.spec,
+            head.holders(),
+        )
+        .await;
         if let Err(error) = &fetched {
-            tracing::warn!("results of job {} are shown without parameters: its specification: {error}", head.job);
+            tracing::warn!(
+                "results of job {} are shown without parameters: its specification: {error}",
+                head.job
+            );
         }
-        fetched.ok().filter(|spec| spec.task_count() == u64::from(head.tasks))
+        fetched
+            .ok()
+            .filter(|spec| spec.task_count() == u64::from(head.tasks))
     }
 
     /// Remembers the specification in an answer, if all of it is there.

@@ -4,8 +4,8 @@
 use super::{Api, Client, NodeFacts, UserAccess, bind, caller::Caller, serve, socket_path};
 use futures::future::BoxFuture;
 use nodectl_ports::{
-    Audit, BlobFetcher, BlobWriter, Blobs, Duplex, Event, GpuMeter, NetReport, Network, NodeHandle, PoolService,
-    Trainings, Vault,
+    Audit, BlobFetcher, BlobWriter, Blobs, Duplex, Event, GpuMeter, NetReport, Network, NodeHandle,
+    PoolService, Trainings, Vault,
 };
 use nodectl_types::*;
 use nodectl_wire::api::AuditLine;
@@ -50,7 +50,9 @@ impl Audit for Notes {
 }
 
 impl FakeNode {
-    pub async fn start(brain: impl FnMut(&Query) -> Result<Answer, QueryError> + Send + 'static) -> Self {
+    pub async fn start(
+        brain: impl FnMut(&Query) -> Result<Answer, QueryError> + Send + 'static,
+    ) -> Self {
         Self::start_with(brain, NetReport::default(), false).await
     }
 
@@ -59,7 +61,14 @@ impl FakeNode {
         caller: Caller,
         brain: impl FnMut(&Query) -> Result<Answer, QueryError> + Send + 'static,
     ) -> Self {
-        Self::made(brain, NetReport::default(), false, UserAccess::always(caller), false).await
+        Self::made(
+            brain,
+            NetReport::default(),
+            false,
+            UserAccess::always(caller),
+            false,
+        )
+        .await
     }
 
     pub async fn start_with(
@@ -91,14 +100,19 @@ impl FakeNode {
         let (events, inbox) = mpsc::channel(16);
         let asked = Arc::new(Mutex::new(Vec::new()));
         tokio::spawn(run(inbox, Box::new(brain), asked.clone()));
-        let blobs = Arc::new(FileBlobs { directory: directory.path().join("blobs") });
+        let blobs = Arc::new(FileBlobs {
+            directory: directory.path().join("blobs"),
+        });
         fs::create_dir_all(&blobs.directory).expect("the directory is ours");
         let remote = Arc::new(Mutex::new(BTreeMap::new()));
         let notes = Arc::new(Notes::default());
         let api = Api {
             node: NodeHandle::new(events),
             blobs: blobs.clone(),
-            fetcher: Arc::new(FakeFetcher { blobs: blobs.clone(), remote: remote.clone() }),
+            fetcher: Arc::new(FakeFetcher {
+                blobs: blobs.clone(),
+                remote: remote.clone(),
+            }),
             network: Arc::new(FakeNetwork(report)),
             pools: Arc::new(Echo),
             trainings: Arc::new(NoTrainings),
@@ -113,7 +127,15 @@ impl FakeNode {
         let listener = bind(&socket).await.expect("the socket is free");
         let (stop, stopped) = oneshot::channel();
         tokio::spawn(serve(listener, api, stopped));
-        Self { directory, client: Client::new(socket), asked, blobs, remote, notes, stop: Some(stop) }
+        Self {
+            directory,
+            client: Client::new(socket),
+            asked,
+            blobs,
+            remote,
+            notes,
+            stop: Some(stop),
+        }
     }
 
     pub fn stop(&mut self) {
@@ -167,7 +189,10 @@ async fn run(mut inbox: mpsc::Receiver<Event>, mut brain: Brain, asked: Arc<Mute
         match event {
             Event::User(request) => {
                 let answer = brain(&request.query);
-                asked.lock().expect("no test panics with it").push(request.query);
+                asked
+                    .lock()
+                    .expect("no test panics with it")
+                    .push(request.query);
                 let _ = request.reply.send(answer);
             }
             Event::Leave(done) => {
@@ -196,7 +221,10 @@ impl Blobs for FileBlobs {
     }
 
     fn writer(&self) -> io::Result<Box<dyn BlobWriter>> {
-        Ok(Box::new(MemoryWriter { directory: self.directory.clone(), bytes: Vec::new() }))
+        Ok(Box::new(MemoryWriter {
+            directory: self.directory.clone(),
+            bytes: Vec::new(),
+        }))
     }
 
     fn put_file(&self, path: &Path) -> io::Result<(BlobHash, u64)> {
@@ -223,7 +251,11 @@ impl BlobWriter for MemoryWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.bytes.extend_from_slice(bytes);
         let full = self.bytes.len() > FULL_AT_BYTES;
-        if full { Err(io::Error::from(io::ErrorKind::StorageFull)) } else { Ok(()) }
+        if full {
+            Err(io::Error::from(io::ErrorKind::StorageFull))
+        } else {
+            Ok(())
+        }
     }
 
     fn finish(self: Box<Self>, expected: Option<BlobHash>) -> io::Result<BlobHash> {
@@ -243,7 +275,12 @@ struct FakeFetcher {
 
 impl BlobFetcher for FakeFetcher {
     fn fetch(&self, hash: BlobHash, _: Vec<NodeId>) -> BoxFuture<'static, Result<(), String>> {
-        let found = self.remote.lock().expect("no test panics with it").get(&hash).cloned();
+        let found = self
+            .remote
+            .lock()
+            .expect("no test panics with it")
+            .get(&hash)
+            .cloned();
         let stored = found.map(|bytes| self.blobs.put_bytes(&bytes));
         Box::pin(async move {
             match stored {
@@ -316,7 +353,12 @@ pub fn member(number: u8, name: &str, alive: bool) -> query::MemberLine {
         software: "0.1.0".into(),
         model: "Alienware Aurora R6".into(),
         addrs: vec![([192, 0, 2, number], 40_000).into()],
-        resources: Resources { cpu_milli: 8_000, memory_bytes: 16 << 30, gpu_milli: 1_000, ..Resources::default() },
+        resources: Resources {
+            cpu_milli: 8_000,
+            memory_bytes: 16 << 30,
+            gpu_milli: 1_000,
+            ..Resources::default()
+        },
         gpus: vec![Gpu {
             name: "NVIDIA H200".into(),
             vendor: "NVIDIA".into(),
@@ -341,7 +383,12 @@ pub fn member(number: u8, name: &str, alive: bool) -> query::MemberLine {
         leaving: false,
         problem: None,
     };
-    query::MemberLine { info, alive, gone: false, this_node: number == 1 }
+    query::MemberLine {
+        info,
+        alive,
+        gone: false,
+        this_node: number == 1,
+    }
 }
 
 pub fn head(job: u64, name: &str, submitted_ms: u64) -> JobHead {
@@ -403,7 +450,19 @@ pub fn record(task: TaskIndex, outcome: Outcome, stdout: &[u8]) -> Arc<TaskRecor
         duration_us: 1_500_000,
         cpu_us: 900_000,
         max_rss_bytes: 5 << 20,
-        stdout: Captured { tail: stdout.to_vec(), total_bytes: stdout.len() as u64, blob: None },
-        ..TaskRecord::plain(task, Attempt { epoch: 1, number: 1 }, node_id(1), outcome)
+        stdout: Captured {
+            tail: stdout.to_vec(),
+            total_bytes: stdout.len() as u64,
+            blob: None,
+        },
+        ..TaskRecord::plain(
+            task,
+            Attempt {
+                epoch: 1,
+                number: 1,
+            },
+            node_id(1),
+            outcome,
+        )
     })
 }

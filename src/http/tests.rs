@@ -32,11 +32,18 @@ async fn a_socket_is_private_and_only_a_stale_one_is_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let socket = socket_path(&directory.path().join("new"));
     let listener = bind(&socket).await.unwrap();
-    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert_eq!((mode(&socket), mode(socket.parent().unwrap())), (0o600, 0o700));
+    let mode =
+        |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(
+        (mode(&socket), mode(socket.parent().unwrap())),
+        (0o600, 0o700)
+    );
     assert!(matches!(bind(&socket).await, Err(ServeError::Taken(_))));
     drop(listener);
-    assert!(socket.exists(), "a node that was killed leaves its socket behind");
+    assert!(
+        socket.exists(),
+        "a node that was killed leaves its socket behind"
+    );
     bind(&socket).await.unwrap();
     let file = directory.path().join("thesis.tex");
     std::fs::write(&file, "years of work").unwrap();
@@ -54,8 +61,14 @@ async fn a_socket_is_private_and_only_a_stale_one_is_replaced() {
 async fn tasks_are_told_that_the_api_is_not_for_them() {
     let brain = |_: &Query| Err(QueryError::Leaving);
     let node = FakeNode::start_kept(brain, Default::default(), false, true).await;
-    for error in [node.client.node().await.unwrap_err(), node.client.leave().await.unwrap_err()] {
-        assert!(error.to_string().contains("tasks may not use the API"), "{error}");
+    for error in [
+        node.client.node().await.unwrap_err(),
+        node.client.leave().await.unwrap_err(),
+    ] {
+        assert!(
+            error.to_string().contains("tasks may not use the API"),
+            "{error}"
+        );
     }
     assert!(node.asked.lock().unwrap().is_empty());
 }
@@ -63,44 +76,82 @@ async fn tasks_are_told_that_the_api_is_not_for_them() {
 #[tokio::test]
 async fn nobody_at_the_socket_is_unreachable() {
     let directory = tempfile::tempdir().unwrap();
-    let error = Client::new(socket_path(directory.path())).node().await.unwrap_err();
+    let error = Client::new(socket_path(directory.path()))
+        .node()
+        .await
+        .unwrap_err();
     assert!(error.is_unreachable());
-    assert!(error.to_string().contains("cluster unreachable") && error.to_string().contains("hint:"), "{error}");
+    assert!(
+        error.to_string().contains("cluster unreachable") && error.to_string().contains("hint:"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
 async fn nodes_have_their_load_where_they_answer() {
     let node = FakeNode::start(|query| match query {
-        Query::Nodes => {
-            Ok(Answer::Nodes(vec![member(1, "alpha", true), member(2, "beta", true), member(3, "c", false)]))
-        }
-        Query::Load { node } if *node == node_id(1) => Ok(Answer::Load(NodeLoad { running: 3, ..NodeLoad::default() })),
+        Query::Nodes => Ok(Answer::Nodes(vec![
+            member(1, "alpha", true),
+            member(2, "beta", true),
+            member(3, "c", false),
+        ])),
+        Query::Load { node } if *node == node_id(1) => Ok(Answer::Load(NodeLoad {
+            running: 3,
+            ..NodeLoad::default()
+        })),
         _ => Err(QueryError::Timeout("beta".into())),
     })
     .await;
     let nodes = node.client.nodes().await.unwrap();
-    let loads: Vec<_> = nodes.iter().map(|node| node.load.as_ref().map(|load| load.running)).collect();
+    let loads: Vec<_> = nodes
+        .iter()
+        .map(|node| node.load.as_ref().map(|load| load.running))
+        .collect();
     assert_eq!(loads, [Some(3), None, None]);
-    assert_eq!(node.asked.lock().unwrap().len(), 3, "a node that is away is not asked");
+    assert_eq!(
+        node.asked.lock().unwrap().len(),
+        3,
+        "a node that is away is not asked"
+    );
     assert_eq!(node.client.devices().await.unwrap().len(), 2);
-    let Err(ClientError::Refused { status: 500, problem }) = node.client.measure_devices().await else { panic!() };
+    let Err(ClientError::Refused {
+        status: 500,
+        problem,
+    }) = node.client.measure_devices().await
+    else {
+        panic!()
+    };
     assert_eq!(problem.error, "NVIDIA H200: it hangs");
     let this = node.client.node().await.unwrap();
-    assert_eq!((this.name.as_str(), this.addrs[0].as_str()), ("alpha", "192.0.2.7:40001"));
+    assert_eq!(
+        (this.name.as_str(), this.addrs[0].as_str()),
+        ("alpha", "192.0.2.7:40001")
+    );
 }
 
 #[tokio::test]
 async fn jobs_are_named_by_id_prefix_name_and_last() {
-    let heads = vec![head(0xaa11_0000_0000_0001, "old", 1), head(0xaa22_0000_0000_0002, "x", 2), head(0xbb, "x", 3)];
+    let heads = vec![
+        head(0xaa11_0000_0000_0001, "old", 1),
+        head(0xaa22_0000_0000_0002, "x", 2),
+        head(0xbb, "x", 3),
+    ];
     let node = FakeNode::start(move |query| match query {
         Query::Jobs => Ok(Answer::Jobs(heads.clone())),
         Query::Explain { job, .. } => Ok(Answer::Explanation(vec![format!("{:x}", job.0)])),
         _ => Err(QueryError::Leaving),
     })
     .await;
-    for (reference, expected) in [("last", "bb"), ("x", "bb"), ("old", "aa11000000000001"), ("AA2", "aa22000000000002")]
-    {
-        assert_eq!(node.client.explain(reference, None).await.unwrap().lines, [expected]);
+    for (reference, expected) in [
+        ("last", "bb"),
+        ("x", "bb"),
+        ("old", "aa11000000000001"),
+        ("AA2", "aa22000000000002"),
+    ] {
+        assert_eq!(
+            node.client.explain(reference, None).await.unwrap().lines,
+            [expected]
+        );
     }
     assert_eq!(refused(node.client.explain("aa", None).await).0, 409);
     let (status, error) = refused(node.client.explain("no/such", None).await);
@@ -112,7 +163,13 @@ async fn errors_of_the_node_become_status_codes() {
     for (error, status) in [
         (QueryError::NoJob(JobId(7)), 404),
         (QueryError::Timeout("beta".into()), 504),
-        (QueryError::NoCoordinator { job: JobId(7), holders: "beta".into() }, 503),
+        (
+            QueryError::NoCoordinator {
+                job: JobId(7),
+                holders: "beta".into(),
+            },
+            503,
+        ),
         (QueryError::Unsatisfiable("9 GPUs".into()), 422),
         (QueryError::Storage("disk full".into()), 507),
         (QueryError::Leaving, 503),
@@ -131,39 +188,82 @@ async fn a_job_is_submitted_as_postcard_and_as_json() {
         _ => Err(QueryError::Leaving),
     })
     .await;
-    assert_eq!(node.client.submit(&spec("p"), &key()).await.unwrap().job, "0000000000000007");
-    let json = r#"{"name": "j", "command": ["echo", "{x}"], "params": {"grid": {"x": [1, 2.5, "c"]}}}"#;
-    assert_eq!(raw_post(&node, "application/json", json.as_bytes()).await.0, 201);
+    assert_eq!(
+        node.client.submit(&spec("p"), &key()).await.unwrap().job,
+        "0000000000000007"
+    );
+    let json =
+        r#"{"name": "j", "command": ["echo", "{x}"], "params": {"grid": {"x": [1, 2.5, "c"]}}}"#;
+    assert_eq!(
+        raw_post(&node, "application/json", json.as_bytes()).await.0,
+        201
+    );
     let json = r#"{"name": "j", "worker": {"class": "a/b.py:C", "init": {"args": [1]}}, "extends": "0000000000000007",
         "sweep": {"metric": "loss", "stop": {"median": {"min_trials": 3}}}}"#;
-    assert_eq!(raw_post(&node, "application/json", json.as_bytes()).await.0, 201);
+    assert_eq!(
+        raw_post(&node, "application/json", json.as_bytes()).await.0,
+        201
+    );
     let asked = node.asked.lock().unwrap();
     let specs: Vec<_> = asked
         .iter()
-        .filter_map(|query| if let Query::Submit { spec, .. } = query { Some(spec) } else { None })
+        .filter_map(|query| {
+            if let Query::Submit { spec, .. } = query {
+                Some(spec)
+            } else {
+                None
+            }
+        })
         .collect();
-    assert_eq!((specs[0].work.name.as_str(), specs[0].submitter), ("p", node_id(1)));
+    assert_eq!(
+        (specs[0].work.name.as_str(), specs[0].submitter),
+        ("p", node_id(1))
+    );
     assert!(specs[0].submitted_ms > 0);
-    assert_eq!((specs[1].task_count(), specs[1].task_params(1)), (3, vec![("x".into(), Value::Float(2.5))]));
-    let Some(WorkerSpec::Python(worker)) = &specs[2].work.worker else { panic!("the last has one") };
-    let role = WorkerRole::Calls { class: "a/b.py:C".into(), init: r#"{"args":[1],"kwargs":{}}"#.into() };
-    assert_eq!((specs[2].retries, worker.python.as_str(), &worker.role), (3, "python3", &role));
+    assert_eq!(
+        (specs[1].task_count(), specs[1].task_params(1)),
+        (3, vec![("x".into(), Value::Float(2.5))])
+    );
+    let Some(WorkerSpec::Python(worker)) = &specs[2].work.worker else {
+        panic!("the last has one")
+    };
+    let role = WorkerRole::Calls {
+        class: "a/b.py:C".into(),
+        init: r#"{"args":[1],"kwargs":{}}"#.into(),
+    };
+    assert_eq!(
+        (specs[2].retries, worker.python.as_str(), &worker.role),
+        (3, "python3", &role)
+    );
     let stop = specs[2].work.sweep.as_ref().expect("the last is one").stop;
     assert_eq!(specs[2].extends, Some(JobId(7)));
-    assert_eq!(stop, Some(StopRule::Median { min_steps: 1, min_trials: 3 }));
+    assert_eq!(
+        stop,
+        Some(StopRule::Median {
+            min_steps: 1,
+            min_trials: 3
+        })
+    );
 }
 
 /// The way of a job of a million rows must not copy or parse them cell by cell: seconds even in a debug build.
 #[tokio::test]
 async fn a_million_rows_are_submitted_in_time() {
     let node = FakeNode::start(|query| match query {
-        Query::Submit { spec, .. } if spec.task_count() == 1_000_000 => Ok(Answer::Submitted { job: JobId(7) }),
+        Query::Submit { spec, .. } if spec.task_count() == 1_000_000 => {
+            Ok(Answer::Submitted { job: JobId(7) })
+        }
         _ => Err(QueryError::Leaving),
     })
     .await;
     let mut spec = spec("rows");
-    let cells = (0..1_000_000).flat_map(|row| [Value::Int(row), Value::Text(format!("row-{row}").into())]).collect();
-    spec.params = ParamSpace::Rows { columns: vec!["x".into(), "name".into()], cells };
+    let cells = (0..1_000_000)
+        .flat_map(|row| [Value::Int(row), Value::Text(format!("row-{row}").into())])
+        .collect();
+    spec.params = ParamSpace::Rows {
+        columns: vec!["x".into(), "name".into()],
+        cells,
+    };
     let begin = std::time::Instant::now();
     node.client.submit(&spec, &key()).await.unwrap();
     eprintln!("1,000,000 rows submitted in {:?}", begin.elapsed());
@@ -174,15 +274,30 @@ async fn a_million_rows_are_submitted_in_time() {
 async fn a_bad_submission_is_refused_and_says_why() {
     let node = FakeNode::start(|_| Err(QueryError::Leaving)).await;
     for (kind, body, status, part) in [
-        ("application/json", &b"{\"name\": \"j\", \"comand\": []}"[..], 400, "comand"),
-        ("application/json", b"{\"name\": \"j\", \"command\": []}", 422, "a command or a worker"),
+        (
+            "application/json",
+            &b"{\"name\": \"j\", \"comand\": []}"[..],
+            400,
+            "comand",
+        ),
+        (
+            "application/json",
+            b"{\"name\": \"j\", \"command\": []}",
+            422,
+            "a command or a worker",
+        ),
         (
             "application/json",
             b"{\"name\": \"j\", \"command\": [\"a\"], \"worker\": {\"class\": \"a.py:A\"}}",
             422,
             "a command or a worker",
         ),
-        ("application/json", b"{\"name\": \"j\", \"worker\": {\"class\": \"../a.py:A\"}}", 422, "module.py:Class"),
+        (
+            "application/json",
+            b"{\"name\": \"j\", \"worker\": {\"class\": \"../a.py:A\"}}",
+            422,
+            "module.py:Class",
+        ),
         (
             "application/json",
             b"{\"name\": \"j\", \"command\": [\"a\"], \"params\": {\"grid\": {\"x\": 3}}}",
@@ -195,14 +310,22 @@ async fn a_bad_submission_is_refused_and_says_why() {
             422,
             "resources.cpus",
         ),
-        ("application/octet-stream", b"\xff\xff\xff\xff", 400, "no job specification"),
+        (
+            "application/octet-stream",
+            b"\xff\xff\xff\xff",
+            400,
+            "no job specification",
+        ),
         ("text/toml", b"", 415, "text/toml"),
     ] {
         let (got, text) = raw_post(&node, kind, body).await;
         assert_eq!(got, status, "{text}");
         assert!(text.contains(part), "{text}");
     }
-    assert!(node.asked.lock().unwrap().is_empty(), "the node hears nothing of them");
+    assert!(
+        node.asked.lock().unwrap().is_empty(),
+        "the node hears nothing of them"
+    );
 }
 
 /// POST /v1/jobs by hand: status and the text of the answer.
@@ -216,7 +339,9 @@ async fn raw_post(node: &FakeNode, kind: &str, body: &[u8]) -> (u16, String) {
 
 async fn raw(node: &FakeNode, request: &[u8]) -> (u16, String) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let mut socket = tokio::net::UnixStream::connect(node.client.socket()).await.unwrap();
+    let mut socket = tokio::net::UnixStream::connect(node.client.socket())
+        .await
+        .unwrap();
     socket.write_all(request).await.unwrap();
     let mut answer = String::new();
     socket.read_to_string(&mut answer).await.unwrap();
@@ -242,12 +367,25 @@ async fn unknown_routes_methods_and_arguments_are_problems_too() {
 
 /// A job of four tasks: task 0 done on the first page, task 1 failed on the second, then the end.
 fn watched(query: &Query) -> Result<Answer, QueryError> {
-    let page =
-        |position, progress, records| Ok(Answer::Watch { cursor: Cursor { claim: 1, position }, progress, records });
+    let page = |position, progress, records| {
+        Ok(Answer::Watch {
+            cursor: Cursor { claim: 1, position },
+            progress,
+            records,
+        })
+    };
     match query {
         Query::Watch { cursor, .. } => match cursor.position {
-            0 => page(1, progress(Phase::Running, 1, 0), vec![record(0, Outcome::Done, b"ten\n")]),
-            1 => page(2, progress(Phase::Failed, 1, 1), vec![record(1, Outcome::Failed(Failure::Exit(3)), b"")]),
+            0 => page(
+                1,
+                progress(Phase::Running, 1, 0),
+                vec![record(0, Outcome::Done, b"ten\n")],
+            ),
+            1 => page(
+                2,
+                progress(Phase::Failed, 1, 1),
+                vec![record(1, Outcome::Failed(Failure::Exit(3)), b"")],
+            ),
             _ => page(2, progress(Phase::Failed, 1, 1), Vec::new()),
         },
         Query::Job { job } => Ok(Answer::Job(Box::new(JobDetail {
@@ -262,20 +400,44 @@ fn watched(query: &Query) -> Result<Answer, QueryError> {
 #[tokio::test]
 async fn results_come_page_by_page_with_their_parameters() {
     let node = FakeNode::start(watched).await;
-    let first = node.client.results("0000000000000007", api::CursorView::default(), 0).await.unwrap();
+    let first = node
+        .client
+        .results("0000000000000007", api::CursorView::default(), 0)
+        .await
+        .unwrap();
     let result = &first.results[0];
-    assert_eq!((result.task, &result.params["x"], result.status), (0, &serde_json::json!(10), api::StatusName::Done));
-    assert_eq!((result.stdout.tail.as_str(), result.stdout.complete), ("ten\n", true));
+    assert_eq!(
+        (result.task, &result.params["x"], result.status),
+        (0, &serde_json::json!(10), api::StatusName::Done)
+    );
+    assert_eq!(
+        (result.stdout.tail.as_str(), result.stdout.complete),
+        ("ten\n", true)
+    );
     assert_eq!(result.node_name.as_deref(), Some("alpha"));
-    let second = node.client.results("0000000000000007", first.cursor, 0).await.unwrap();
+    let second = node
+        .client
+        .results("0000000000000007", first.cursor, 0)
+        .await
+        .unwrap();
     let failure = second.results[0].failure.as_ref().unwrap();
     assert_eq!(
         (failure.kind, failure.code, failure.message.as_str()),
         (api::FailureKind::Exit, Some(3), "exit status 3")
     );
-    let end = node.client.results("0000000000000007", second.cursor, 0).await.unwrap();
+    let end = node
+        .client
+        .results("0000000000000007", second.cursor, 0)
+        .await
+        .unwrap();
     assert!(end.results.is_empty() && end.progress.phase.is_ended());
-    let specs = node.asked.lock().unwrap().iter().filter(|query| matches!(query, Query::Job { .. })).count();
+    let specs = node
+        .asked
+        .lock()
+        .unwrap()
+        .iter()
+        .filter(|query| matches!(query, Query::Job { .. }))
+        .count();
     assert_eq!(specs, 1, "the specification is asked for once");
 }
 
@@ -287,7 +449,10 @@ async fn parameters_of_a_large_job_come_with_its_specification() {
     let hash = BlobHash::of(&bytes);
     let node = FakeNode::start(move |query| match query {
         Query::Job { job } => Ok(Answer::Job(Box::new(JobDetail {
-            head: JobHead { spec: hash, ..head(job.0, "w", 1) },
+            head: JobHead {
+                spec: hash,
+                ..head(job.0, "w", 1)
+            },
             progress: progress(Phase::Running, 0, 0),
             spec: Arc::new(spec("w").outline()),
         }))),
@@ -296,10 +461,21 @@ async fn parameters_of_a_large_job_come_with_its_specification() {
     .await;
     let shown = node.client.job("0000000000000007").await.unwrap();
     assert_eq!(shown.work.params, ["x"], "the outline has the names");
-    let page = node.client.results("0000000000000007", api::CursorView::default(), 0).await.unwrap();
-    assert!(page.results[0].params.is_empty(), "shown all the same while nobody has it");
+    let page = node
+        .client
+        .results("0000000000000007", api::CursorView::default(), 0)
+        .await
+        .unwrap();
+    assert!(
+        page.results[0].params.is_empty(),
+        "shown all the same while nobody has it"
+    );
     node.remote.lock().unwrap().insert(hash, bytes);
-    let page = node.client.results("0000000000000007", api::CursorView::default(), 0).await.unwrap();
+    let page = node
+        .client
+        .results("0000000000000007", api::CursorView::default(), 0)
+        .await
+        .unwrap();
     assert_eq!(page.results[0].params["x"], serde_json::json!(10));
 }
 
@@ -307,14 +483,19 @@ async fn parameters_of_a_large_job_come_with_its_specification() {
 async fn events_tell_results_progress_and_the_end_and_resume() {
     let node = FakeNode::start(watched).await;
     let told = text(node.client.events("0000000000000007").await.unwrap()).await;
-    let names: Vec<_> = told.lines().filter_map(|line| line.strip_prefix("event: ")).collect();
+    let names: Vec<_> = told
+        .lines()
+        .filter_map(|line| line.strip_prefix("event: "))
+        .collect();
     assert_eq!(names, ["result", "progress", "result", "progress", "end"]);
-    let request =
-        "GET /v1/jobs/0000000000000007/events HTTP/1.1\r\nhost: x\r\nlast-event-id: 1.1\r\nconnection: close\r\n\r\n";
+    let request = "GET /v1/jobs/0000000000000007/events HTTP/1.1\r\nhost: x\r\nlast-event-id: 1.1\r\nconnection: close\r\n\r\n";
     let (_, resumed) = raw(&node, request.as_bytes()).await;
     assert_eq!(resumed.matches("event: result").count(), 1);
     let unknown = FakeNode::start(|_| Err(QueryError::NoJob(JobId(7)))).await;
-    assert_eq!(refused(unknown.client.events("0000000000000007").await.map(|_| ())).0, 404);
+    assert_eq!(
+        refused(unknown.client.events("0000000000000007").await.map(|_| ())).0,
+        404
+    );
 }
 
 #[tokio::test]
@@ -323,23 +504,46 @@ async fn a_log_is_followed_from_the_running_attempt_into_its_record() {
     let node = FakeNode::start(move |query| match query {
         Query::Locate { .. } => {
             turn += 1;
-            let attempt = Attempt { epoch: 1, number: 1 };
+            let attempt = Attempt {
+                epoch: 1,
+                number: 1,
+            };
             Ok(Answer::Where(match turn {
                 1 => Location::Nowhere,
-                2 => Location::Running { node: node_id(2), attempt },
+                2 => Location::Running {
+                    node: node_id(2),
+                    attempt,
+                },
                 _ => Location::Ended(record(0, Outcome::Done, b"one\ntwo\n")),
             }))
         }
-        Query::Watch { cursor, .. } => {
-            Ok(Answer::Watch { cursor: *cursor, progress: progress(Phase::Running, 0, 0), records: Vec::new() })
-        }
-        Query::Log { offset: 0, .. } => Ok(Answer::Log { bytes: b"one\n".to_vec(), ended: false }),
+        Query::Watch { cursor, .. } => Ok(Answer::Watch {
+            cursor: *cursor,
+            progress: progress(Phase::Running, 0, 0),
+            records: Vec::new(),
+        }),
+        Query::Log { offset: 0, .. } => Ok(Answer::Log {
+            bytes: b"one\n".to_vec(),
+            ended: false,
+        }),
         Query::Log { .. } => Err(QueryError::NoLog("removed".into())),
         _ => Err(QueryError::Leaving),
     })
     .await;
-    let follow = LogRequest { follow: true, ..LogRequest::default() };
-    assert_eq!(text(node.client.log("0000000000000007", 0, follow).await.unwrap()).await, "one\ntwo\n");
+    let follow = LogRequest {
+        follow: true,
+        ..LogRequest::default()
+    };
+    assert_eq!(
+        text(
+            node.client
+                .log("0000000000000007", 0, follow)
+                .await
+                .unwrap()
+        )
+        .await,
+        "one\ntwo\n"
+    );
 }
 
 #[tokio::test]
@@ -349,16 +553,34 @@ async fn a_task_that_ends_with_its_job_between_two_questions_is_followed_to_its_
         Query::Locate { .. } => {
             looks += 1;
             let ended = Location::Ended(record(0, Outcome::Done, b"all of it\n"));
-            Ok(Answer::Where(if looks < 3 { Location::Nowhere } else { ended }))
+            Ok(Answer::Where(if looks < 3 {
+                Location::Nowhere
+            } else {
+                ended
+            }))
         }
-        Query::Watch { cursor, .. } => {
-            Ok(Answer::Watch { cursor: *cursor, progress: progress(Phase::Done, 1, 0), records: Vec::new() })
-        }
+        Query::Watch { cursor, .. } => Ok(Answer::Watch {
+            cursor: *cursor,
+            progress: progress(Phase::Done, 1, 0),
+            records: Vec::new(),
+        }),
         _ => Err(QueryError::Leaving),
     })
     .await;
-    let follow = LogRequest { follow: true, ..LogRequest::default() };
-    assert_eq!(text(node.client.log("0000000000000007", 0, follow).await.unwrap()).await, "all of it\n");
+    let follow = LogRequest {
+        follow: true,
+        ..LogRequest::default()
+    };
+    assert_eq!(
+        text(
+            node.client
+                .log("0000000000000007", 0, follow)
+                .await
+                .unwrap()
+        )
+        .await,
+        "all of it\n"
+    );
 }
 
 #[tokio::test]
@@ -366,7 +588,11 @@ async fn a_long_log_comes_from_its_blob_and_a_task_that_never_ran_has_none() {
     let log = "line\n".repeat(10_000);
     let hash = BlobHash::of(log.as_bytes());
     let mut ended = (*record(0, Outcome::Done, b"line\n")).clone();
-    ended.stdout = Captured { tail: b"line\n".to_vec(), total_bytes: log.len() as u64, blob: Some(hash) };
+    ended.stdout = Captured {
+        tail: b"line\n".to_vec(),
+        total_bytes: log.len() as u64,
+        blob: Some(hash),
+    };
     let ended = Arc::new(ended);
     let node = FakeNode::start(move |query| match query {
         Query::Locate { task: 0, .. } => Ok(Answer::Where(Location::Ended(ended.clone()))),
@@ -375,12 +601,31 @@ async fn a_long_log_comes_from_its_blob_and_a_task_that_never_ran_has_none() {
     })
     .await;
     let (job, whole) = ("0000000000000007", LogRequest::default());
-    assert_eq!(refused(node.client.log(job, 0, whole).await.map(|_| ())).0, 404, "nobody has it yet");
-    node.remote.lock().unwrap().insert(hash, log.clone().into_bytes());
-    assert_eq!(text(node.client.log(job, 0, whole).await.unwrap()).await, log);
-    let end = LogRequest { offset: log.len() as u64 - 5, ..whole };
-    assert_eq!(text(node.client.log(job, 0, end).await.unwrap()).await, "line\n");
-    assert_eq!(refused(node.client.log(job, 1, whole).await.map(|_| ())).0, 409);
+    assert_eq!(
+        refused(node.client.log(job, 0, whole).await.map(|_| ())).0,
+        404,
+        "nobody has it yet"
+    );
+    node.remote
+        .lock()
+        .unwrap()
+        .insert(hash, log.clone().into_bytes());
+    assert_eq!(
+        text(node.client.log(job, 0, whole).await.unwrap()).await,
+        log
+    );
+    let end = LogRequest {
+        offset: log.len() as u64 - 5,
+        ..whole
+    };
+    assert_eq!(
+        text(node.client.log(job, 0, end).await.unwrap()).await,
+        "line\n"
+    );
+    assert_eq!(
+        refused(node.client.log(job, 1, whole).await.map(|_| ())).0,
+        409
+    );
 }
 
 #[tokio::test]
@@ -394,13 +639,27 @@ async fn blobs_go_in_and_come_out_and_a_full_disk_says_so() {
     let stored = node.client.put_file(&file, Some(hash)).await.unwrap();
     assert_eq!((stored.hash, stored.bytes), (hash.to_string(), 3_000_000));
     assert!(node.client.has_blob(hash).await.unwrap());
-    let back: Vec<Bytes> = node.client.blob(&hash.to_string(), None).await.unwrap().try_collect().await.unwrap();
+    let back: Vec<Bytes> = node
+        .client
+        .blob(&hash.to_string(), None)
+        .await
+        .unwrap()
+        .try_collect()
+        .await
+        .unwrap();
     assert!(back.concat() == bytes);
 
-    assert_eq!(refused(node.client.put_file(&file, Some(BlobHash([9; 32]))).await).0, 400);
+    assert_eq!(
+        refused(node.client.put_file(&file, Some(BlobHash([9; 32]))).await).0,
+        400
+    );
     std::fs::write(&file, vec![0; FULL_AT_BYTES + 1]).unwrap();
     assert_eq!(refused(node.client.put_file(&file, None).await).0, 507);
-    let nowhere = node.client.blob(&BlobHash([9; 32]).to_string(), None).await.map(|_| ());
+    let nowhere = node
+        .client
+        .blob(&BlobHash([9; 32]).to_string(), None)
+        .await
+        .map(|_| ());
     assert!(refused(nowhere).1.contains("beta: has it not"));
 }
 
@@ -408,8 +667,13 @@ async fn blobs_go_in_and_come_out_and_a_full_disk_says_so() {
 async fn a_file_that_breaks_off_is_not_stored() {
     let node = FakeNode::start(|_| Err(QueryError::Leaving)).await;
     use tokio::io::AsyncWriteExt;
-    let mut socket = tokio::net::UnixStream::connect(node.client.socket()).await.unwrap();
-    socket.write_all(b"PUT /v1/blobs HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nhalf").await.unwrap();
+    let mut socket = tokio::net::UnixStream::connect(node.client.socket())
+        .await
+        .unwrap();
+    socket
+        .write_all(b"PUT /v1/blobs HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nhalf")
+        .await
+        .unwrap();
     socket.shutdown().await.unwrap();
     let mut answer = Vec::new();
     let _ = tokio::io::AsyncReadExt::read_to_end(&mut socket, &mut answer).await;
@@ -423,9 +687,21 @@ async fn doctor_says_what_to_do_about_the_swarm() {
         listening: vec![([192, 0, 2, 7], 40_001).into()],
         interfaces: vec!["eth0".into()],
         ways: vec![
-            DiscoveryWay { name: "mdns", problem: Some("multicast is refused".into()), found: Vec::new() },
-            DiscoveryWay { name: "kademlia", problem: Some(SWITCHED_OFF.into()), found: Vec::new() },
-            DiscoveryWay { name: "broadcast", problem: None, found: vec![node_id(2)] },
+            DiscoveryWay {
+                name: "mdns",
+                problem: Some("multicast is refused".into()),
+                found: Vec::new(),
+            },
+            DiscoveryWay {
+                name: "kademlia",
+                problem: Some(SWITCHED_OFF.into()),
+                found: Vec::new(),
+            },
+            DiscoveryWay {
+                name: "broadcast",
+                problem: None,
+                found: vec![node_id(2)],
+            },
         ],
         foreign_nodes: 3,
         other_versions: vec![("192.0.2.9:1".into(), 9)],
@@ -435,9 +711,18 @@ async fn doctor_says_what_to_do_about_the_swarm() {
         Query::Nodes => Ok(Answer::Nodes(vec![member(1, "alpha", true)])),
         _ => Err(QueryError::Leaving),
     };
-    let doctor = FakeNode::start_with(brain, report, false).await.client.doctor().await.unwrap();
+    let doctor = FakeNode::start_with(brain, report, false)
+        .await
+        .client
+        .doctor()
+        .await
+        .unwrap();
     assert_eq!(doctor.suite.as_deref(), Some("noise + yamux"));
-    let told: Vec<_> = doctor.findings.iter().map(|finding| (finding.check.as_str(), finding.severity)).collect();
+    let told: Vec<_> = doctor
+        .findings
+        .iter()
+        .map(|finding| (finding.check.as_str(), finding.severity))
+        .collect();
     use api::Severity;
     let expected = [
         ("network", Severity::Ok),
@@ -451,20 +736,51 @@ async fn doctor_says_what_to_do_about_the_swarm() {
         ("users", Severity::Ok),
     ];
     assert_eq!(told, expected);
-    assert!(doctor.findings.iter().all(|finding| finding.severity == Severity::Ok || finding.hint.is_some()));
-    assert_eq!(doctor.findings[4].message, "3 nodes here do not share this secret");
+    assert!(
+        doctor
+            .findings
+            .iter()
+            .all(|finding| finding.severity == Severity::Ok || finding.hint.is_some())
+    );
+    assert_eq!(
+        doctor.findings[4].message,
+        "3 nodes here do not share this secret"
+    );
 }
 
 #[tokio::test]
 async fn doctor_names_who_is_reached_through_others_or_not_at_all() {
-    let report = NetReport { connected: vec![node_id(2)], relayed: vec![node_id(2)], ..NetReport::default() };
-    let all = || vec![member(1, "alpha", true), member(2, "beta", true), member(3, "gamma", true)];
+    let report = NetReport {
+        connected: vec![node_id(2)],
+        relayed: vec![node_id(2)],
+        ..NetReport::default()
+    };
+    let all = || {
+        vec![
+            member(1, "alpha", true),
+            member(2, "beta", true),
+            member(3, "gamma", true),
+        ]
+    };
     let brain = move |query: &Query| match query {
         Query::Nodes => Ok(Answer::Nodes(all())),
         _ => Err(QueryError::Leaving),
     };
-    let doctor = FakeNode::start_with(brain, report, false).await.client.doctor().await.unwrap();
-    let message = |check: &str| doctor.findings.iter().find(|finding| finding.check == check).unwrap().message.clone();
+    let doctor = FakeNode::start_with(brain, report, false)
+        .await
+        .client
+        .doctor()
+        .await
+        .unwrap();
+    let message = |check: &str| {
+        doctor
+            .findings
+            .iter()
+            .find(|finding| finding.check == check)
+            .unwrap()
+            .message
+            .clone()
+    };
     assert_eq!(message("relay"), "reached through another node: beta");
     assert_eq!(message("reach"), "alive, but out of reach: gamma");
 }
@@ -473,13 +789,22 @@ async fn doctor_names_who_is_reached_through_others_or_not_at_all() {
 async fn leave_answers_before_the_node_is_gone_and_the_socket_goes_with_it() {
     let mut node = FakeNode::start(|_| Err(QueryError::Leaving)).await;
     node.client.drain(None, true).await.unwrap_err();
-    assert_eq!(node.asked.lock().unwrap()[0], Query::Drain { node: node_id(1), on: true });
+    assert_eq!(
+        node.asked.lock().unwrap()[0],
+        Query::Drain {
+            node: node_id(1),
+            on: true
+        }
+    );
     assert!(node.client.leave().await.unwrap().ok);
     assert_eq!(refused(node.client.jobs().await).0, 503);
     node.stop();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
     while node.client.socket().exists() {
-        assert!(std::time::Instant::now() < deadline, "the socket is still there");
+        assert!(
+            std::time::Instant::now() < deadline,
+            "the socket is still there"
+        );
         tokio::task::yield_now().await;
     }
     assert!(node.client.node().await.unwrap_err().is_unreachable());
@@ -488,19 +813,33 @@ async fn leave_answers_before_the_node_is_gone_and_the_socket_goes_with_it() {
 #[tokio::test]
 async fn a_key_makes_a_submission_the_same_job() {
     let node = FakeNode::start(|query| match query {
-        Query::Submit { job, .. } => Ok(Answer::Submitted { job: job.unwrap_or(JobId(1)) }),
+        Query::Submit { job, .. } => Ok(Answer::Submitted {
+            job: job.unwrap_or(JobId(1)),
+        }),
         _ => Err(QueryError::Leaving),
     })
     .await;
     let json = |key: &str| format!(r#"{{"name": "j", "command": ["true"]{key}}}"#);
     let submit = async |key: &str| raw_post(&node, "application/json", json(key).as_bytes()).await;
     assert_eq!(submit("").await.0, 201);
-    assert_eq!(submit(r#", "key": "k""#).await, submit(r#", "key": "k""#).await);
+    assert_eq!(
+        submit(r#", "key": "k""#).await,
+        submit(r#", "key": "k""#).await
+    );
     assert_eq!(submit(r#", "key": """#).await.0, 400);
     let asked = node.asked.lock().unwrap();
     let jobs: Vec<_> = asked
         .iter()
-        .filter_map(|query| if let Query::Submit { job, .. } = query { Some(*job) } else { None })
+        .filter_map(|query| {
+            if let Query::Submit { job, .. } = query {
+                Some(*job)
+            } else {
+                None
+            }
+        })
         .collect();
-    assert_eq!(jobs, [None, Some(JobId::of_key("k")), Some(JobId::of_key("k"))]);
+    assert_eq!(
+        jobs,
+        [None, Some(JobId::of_key("k")), Some(JobId::of_key("k"))]
+    );
 }

@@ -14,7 +14,8 @@ use std::{
 const MAX_BYTES: u64 = 4 << 20;
 /// As many as a full mesh of nodes is meant for, and some.
 const MAX_HOSTS: usize = 4096;
-const LINE_IS: &str = "a line is `ps,HOST,PORT,GPU` or `worker,HOST,PORT,GPU`; the GPU may be empty";
+const LINE_IS: &str =
+    "a line is `ps,HOST,PORT,GPU` or `worker,HOST,PORT,GPU`; the GPU may be empty";
 
 /// A machine that `ssh` reaches, and the node that it is to become.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,22 +43,43 @@ pub struct Host {
 pub fn load(path: &Path) -> Result<Vec<Host>, LaunchError> {
     let text = read(path)?;
     let name = path.display().to_string();
-    let is_toml = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("toml"));
-    if is_toml { parse_inventory(&text, &name) } else { parse_nabu(&text, &name) }
+    let is_toml = path
+        .extension()
+        .is_some_and(|extension| extension.eq_ignore_ascii_case("toml"));
+    if is_toml {
+        parse_inventory(&text, &name)
+    } else {
+        parse_nabu(&text, &name)
+    }
 }
 
 /// The text of a file of bounded size.
 pub(super) fn read(path: &Path) -> Result<String, LaunchError> {
-    let unreadable = |source| LaunchError::Unreadable { path: path.to_path_buf(), source };
+    let unreadable = |source| LaunchError::Unreadable {
+        path: path.to_path_buf(),
+        source,
+    };
     let mut bytes = Vec::new();
-    std::fs::File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes)).map_err(unreadable)?;
+    std::fs::File::open(path)
+        .and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes))
+        .map_err(unreadable)?;
     let place = path.display().to_string();
     if bytes.len() as u64 > MAX_BYTES {
-        return Err(LaunchError::bad_file(place, format!("it is larger than {} MiB", MAX_BYTES >> 20), None));
+        return Err(LaunchError::bad_file(
+            place,
+            format!("it is larger than {} MiB", MAX_BYTES >> 20),
+            None,
+        ));
     }
     String::from_utf8(bytes).map_err(|error| {
-        let line = error.as_bytes()[..error.utf8_error().valid_up_to()].split(|byte| *byte == b'\n').count();
-        LaunchError::bad_file(format!("{place}:{line}"), "the text is not UTF-8 from here on", None)
+        let line = error.as_bytes()[..error.utf8_error().valid_up_to()]
+            .split(|byte| *byte == b'\n')
+            .count();
+        LaunchError::bad_file(
+            format!("{place}:{line}"),
+            "the text is not UTF-8 from here on",
+            None,
+        )
     })
 }
 
@@ -73,19 +95,34 @@ struct NabuLine<'t> {
 pub fn parse_nabu(text: &str, file: &str) -> Result<Vec<Host>, LaunchError> {
     let mut hosts: Vec<Host> = Vec::new();
     let mut taken: BTreeMap<(String, u16), usize> = BTreeMap::new();
-    let numbered = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let numbered = text
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| !line.trim().is_empty());
     for (number, text) in numbered.map(|(index, line)| (index + 1, line)) {
-        let bad = |problem: String| LaunchError::bad_file(format!("{file}:{number}"), problem, LINE_IS.to_string());
+        let bad = |problem: String| {
+            LaunchError::bad_file(format!("{file}:{number}"), problem, LINE_IS.to_string())
+        };
         let line = parse_line(text).map_err(&bad)?;
         if let Some(first) = taken.insert((line.host.to_string(), line.port), number) {
-            return Err(bad(format!("port {} of {} is taken by line {first}", line.port, line.host)));
+            return Err(bad(format!(
+                "port {} of {} is taken by line {first}",
+                line.port, line.host
+            )));
         }
-        let position = hosts.iter().position(|host| host.name == line.host).unwrap_or_else(|| {
-            let host =
-                Host { name: line.host.to_string(), port: Some(line.port), gpus: Some(Vec::new()), ..Host::default() };
-            hosts.push(host);
-            hosts.len() - 1
-        });
+        let position = hosts
+            .iter()
+            .position(|host| host.name == line.host)
+            .unwrap_or_else(|| {
+                let host = Host {
+                    name: line.host.to_string(),
+                    port: Some(line.port),
+                    gpus: Some(Vec::new()),
+                    ..Host::default()
+                };
+                hosts.push(host);
+                hosts.len() - 1
+            });
         add_line(&mut hosts[position], &line);
     }
     check_count(&hosts, file)?;
@@ -95,7 +132,11 @@ pub fn parse_nabu(text: &str, file: &str) -> Result<Vec<Host>, LaunchError> {
 fn parse_line(text: &str) -> Result<NabuLine<'_>, String> {
     let fields: Vec<&str> = text.split(',').map(str::trim).collect();
     let [kind, host, port, gpu] = fields[..] else {
-        return Err(format!("`{}` has {} fields, not 4", text.trim(), fields.len()));
+        return Err(format!(
+            "`{}` has {} fields, not 4",
+            text.trim(),
+            fields.len()
+        ));
     };
     let is_worker = match kind {
         "ps" => false,
@@ -103,11 +144,24 @@ fn parse_line(text: &str) -> Result<NabuLine<'_>, String> {
         other => return Err(format!("`{other}` is neither `ps` nor `worker`")),
     };
     check_host(host)?;
-    let port =
-        port.parse().ok().filter(|port| *port > 0).ok_or_else(|| format!("`{port}` is no port from 1 to 65535"))?;
+    let port = port
+        .parse()
+        .ok()
+        .filter(|port| *port > 0)
+        .ok_or_else(|| format!("`{port}` is no port from 1 to 65535"))?;
     match gpu {
-        "" => Ok(NabuLine { is_worker, host, port, gpu: None }),
-        gpu if gpu.parse::<u16>().is_ok() => Ok(NabuLine { is_worker, host, port, gpu: Some(gpu) }),
+        "" => Ok(NabuLine {
+            is_worker,
+            host,
+            port,
+            gpu: None,
+        }),
+        gpu if gpu.parse::<u16>().is_ok() => Ok(NabuLine {
+            is_worker,
+            host,
+            port,
+            gpu: Some(gpu),
+        }),
         other => Err(format!("`{other}` is no number of a GPU, such as 0")),
     }
 }
@@ -126,7 +180,9 @@ fn add_line(host: &mut Host, line: &NabuLine<'_>) {
     host.parameter_servers += u32::from(!line.is_worker);
     host.workers += u32::from(line.is_worker);
     match (line.gpu, &mut host.gpus) {
-        (Some(gpu), Some(gpus)) if !gpus.iter().any(|known| known == gpu) => gpus.push(gpu.to_string()),
+        (Some(gpu), Some(gpus)) if !gpus.iter().any(|known| known == gpu) => {
+            gpus.push(gpu.to_string())
+        }
         (None, gpus) if line.is_worker => *gpus = None,
         _ => {}
     }
@@ -134,10 +190,16 @@ fn add_line(host: &mut Host, line: &NabuLine<'_>) {
 
 fn check_count(hosts: &[Host], file: &str) -> Result<(), LaunchError> {
     match hosts.len() {
-        0 => Err(LaunchError::bad_file(file, "it names no host", LINE_IS.to_string())),
-        count if count > MAX_HOSTS => {
-            Err(LaunchError::bad_file(file, format!("{count} hosts are more than {MAX_HOSTS}"), None))
-        }
+        0 => Err(LaunchError::bad_file(
+            file,
+            "it names no host",
+            LINE_IS.to_string(),
+        )),
+        count if count > MAX_HOSTS => Err(LaunchError::bad_file(
+            file,
+            format!("{count} hosts are more than {MAX_HOSTS}"),
+            None,
+        )),
         _ => Ok(()),
     }
 }
@@ -189,8 +251,10 @@ enum GpuEntry {
 /// Hosts of our own TOML.
 pub fn parse_inventory(text: &str, file: &str) -> Result<Vec<Host>, LaunchError> {
     let inventory: InventoryFile = toml::from_str(text).map_err(|error| {
-        let place =
-            error.span().map_or_else(|| file.to_string(), |span| format!("{file}:{}", line_of(text, span.start)));
+        let place = error.span().map_or_else(
+            || file.to_string(),
+            |span| format!("{file}:{}", line_of(text, span.start)),
+        );
         LaunchError::bad_file(place, error.message().to_string(), None)
     })?;
     let mut hosts: Vec<Host> = Vec::with_capacity(inventory.host.len());
@@ -200,7 +264,11 @@ pub fn parse_inventory(text: &str, file: &str) -> Result<Vec<Host>, LaunchError>
         check_entry(&host).map_err(|problem| LaunchError::bad_file(place(), problem, None))?;
         if hosts.iter().any(|other| other.name == host.name) {
             let hint = "one node a machine is enough: it uses all cores and GPUs".to_string();
-            return Err(LaunchError::bad_file(place(), format!("`{}` is named twice", host.name), hint));
+            return Err(LaunchError::bad_file(
+                place(),
+                format!("`{}` is named twice", host.name),
+                hint,
+            ));
         }
         hosts.push(host);
     }
@@ -214,12 +282,16 @@ pub fn parse_inventory(text: &str, file: &str) -> Result<Vec<Host>, LaunchError>
 
 fn check_entry(host: &Host) -> Result<(), String> {
     check_host(&host.name)?;
-    host.user.as_deref().map_or(Ok(()), |user| check_host(user).map_err(|_| format!("`{user}` is no user's name")))?;
+    host.user.as_deref().map_or(Ok(()), |user| {
+        check_host(user).map_err(|_| format!("`{user}` is no user's name"))
+    })?;
     if let Some(key) = host.environment.keys().find(|key| !is_variable(key)) {
         return Err(format!("`{key}` cannot name a variable of the environment"));
     }
     match host.cores {
-        Some(cores) if !(cores > 0.0 && cores <= 1e6) => Err(format!("{cores} is no number of cores")),
+        Some(cores) if !(cores > 0.0 && cores <= 1e6) => {
+            Err(format!("{cores} is no number of cores"))
+        }
         _ => Ok(()),
     }
 }
@@ -233,13 +305,22 @@ pub(super) fn is_variable(name: &str) -> bool {
 
 /// The line of a byte, counted from 1.
 pub(super) fn line_of(text: &str, offset: usize) -> usize {
-    text.as_bytes().iter().take(offset).filter(|byte| **byte == b'\n').count() + 1
+    text.as_bytes()
+        .iter()
+        .take(offset)
+        .filter(|byte| **byte == b'\n')
+        .count()
+        + 1
 }
 
 impl InventoryFile {
     fn host(&self, entry: &HostEntry) -> Host {
         let over = |common: &BTreeMap<String, String>, own: &BTreeMap<String, String>| {
-            common.iter().chain(own).map(|(key, value)| (key.clone(), value.clone())).collect()
+            common
+                .iter()
+                .chain(own)
+                .map(|(key, value)| (key.clone(), value.clone()))
+                .collect()
         };
         let gpu = |gpu: &GpuEntry| match gpu {
             GpuEntry::Index(index) => index.to_string(),
@@ -251,7 +332,10 @@ impl InventoryFile {
             ssh_port: entry.ssh_port.or(self.ssh_port),
             key: entry.key.clone().or_else(|| self.key.clone()),
             port: entry.port,
-            gpus: entry.gpus.as_ref().map(|gpus| gpus.iter().map(gpu).collect()),
+            gpus: entry
+                .gpus
+                .as_ref()
+                .map(|gpus| gpus.iter().map(gpu).collect()),
             cores: entry.cores,
             parameter_servers: entry.parameter_servers,
             workers: entry.workers,
@@ -277,32 +361,63 @@ mod tests {
     #[test]
     fn nabus_own_example_becomes_four_nodes() {
         let hosts = parse_nabu(REFERENCE, "cluster.csv").unwrap();
-        let names: Vec<_> =
-            hosts.iter().map(|host| (host.name.as_str(), host.parameter_servers, host.workers)).collect();
-        let first = ["ps1.example.com", "ps2.example.com", "worker1.example.com", "worker2.example.com"];
-        assert_eq!(names, [(first[0], 1, 0), (first[1], 1, 0), (first[2], 0, 2), (first[3], 0, 1)]);
-        assert_eq!(hosts[0].gpus, Some(vec![]), "a parameter server needs no GPU");
+        let names: Vec<_> = hosts
+            .iter()
+            .map(|host| (host.name.as_str(), host.parameter_servers, host.workers))
+            .collect();
+        let first = [
+            "ps1.example.com",
+            "ps2.example.com",
+            "worker1.example.com",
+            "worker2.example.com",
+        ];
+        assert_eq!(
+            names,
+            [
+                (first[0], 1, 0),
+                (first[1], 1, 0),
+                (first[2], 0, 2),
+                (first[3], 0, 1)
+            ]
+        );
+        assert_eq!(
+            hosts[0].gpus,
+            Some(vec![]),
+            "a parameter server needs no GPU"
+        );
         assert_eq!(hosts[2].gpus, Some(vec!["0".to_string(), "1".into()]));
         assert_eq!((hosts[2].port, hosts[1].port), (Some(1024), Some(1024)));
         let any = parse_nabu("worker,a,1,\nworker,a,2,1", "f").unwrap();
-        assert_eq!(any[0].gpus, None, "a worker without a GPU of its own may use any");
+        assert_eq!(
+            any[0].gpus, None,
+            "a worker without a GPU of its own may use any"
+        );
     }
 
     #[test]
     fn a_bad_line_is_named_with_its_number_and_what_is_expected() {
         for (text, said) in [
-            ("ps,a,1,\nwroker,b,1,0", "f:2: `wroker` is neither `ps` nor `worker`"),
+            (
+                "ps,a,1,\nwroker,b,1,0",
+                "f:2: `wroker` is neither `ps` nor `worker`",
+            ),
             ("ps,a,1,\n\nworker,b,0,0", "f:3: `0` is no port"),
             ("worker,b,70000,0", "f:1: `70000` is no port"),
             ("worker,b,1", "f:1: `worker,b,1` has 3 fields, not 4"),
             ("worker,-oProxyCommand=x,1,", "is no host's name"),
             ("worker,a b,1,", "is no host's name"),
             ("worker,a,1,x", "`x` is no number of a GPU"),
-            ("worker,a,1,0\nps,a,1,", "f:2: port 1 of a is taken by line 1"),
+            (
+                "worker,a,1,0\nps,a,1,",
+                "f:2: port 1 of a is taken by line 1",
+            ),
             ("\n", "it names no host"),
         ] {
             let error = told(parse_nabu(text, "f"));
-            assert!(error.contains(said) && error.contains("hint: a line is"), "{text:?}: {error}");
+            assert!(
+                error.contains(said) && error.contains("hint: a line is"),
+                "{text:?}: {error}"
+            );
         }
     }
 
@@ -313,16 +428,41 @@ mod tests {
                     [[host]]\nname = 'gpu2'\nuser = 'bob'\nssh_port = 2222\nport = 7000\npython = '/opt/venv'\nenvironment = { A = '2' }\n";
         let hosts = parse_inventory(text, "lab.toml").unwrap();
         assert_eq!(hosts.len(), 2);
-        assert_eq!((hosts[0].user.as_deref(), hosts[1].user.as_deref()), (Some("ada"), Some("bob")));
+        assert_eq!(
+            (hosts[0].user.as_deref(), hosts[1].user.as_deref()),
+            (Some("ada"), Some("bob"))
+        );
         assert_eq!(hosts[0].gpus, Some(vec!["0".to_string(), "GPU-ab".into()]));
-        assert_eq!((hosts[0].environment["A"].as_str(), hosts[1].environment["A"].as_str()), ("1", "2"));
-        assert_eq!((hosts[0].labels.len(), hosts[1].labels.len(), hosts[1].ssh_port), (2, 1, Some(2222)));
+        assert_eq!(
+            (
+                hosts[0].environment["A"].as_str(),
+                hosts[1].environment["A"].as_str()
+            ),
+            ("1", "2")
+        );
+        assert_eq!(
+            (
+                hosts[0].labels.len(),
+                hosts[1].labels.len(),
+                hosts[1].ssh_port
+            ),
+            (2, 1, Some(2222))
+        );
         for (text, said) in [
-            ("[[host]]\nname = 'a'\nnmae = 'b'", "f:3: unknown field `nmae`"),
-            ("[[host]]\nname = 'a'\n\n[[host]]\nname = 'a'", "f:4: `a` is named twice"),
+            (
+                "[[host]]\nname = 'a'\nnmae = 'b'",
+                "f:3: unknown field `nmae`",
+            ),
+            (
+                "[[host]]\nname = 'a'\n\n[[host]]\nname = 'a'",
+                "f:4: `a` is named twice",
+            ),
             ("[[host]]\nuser = 'a'", "missing field `name`"),
             ("[[host]]\nname = 'a'\nport = 70000", "f:3:"),
-            ("[[host]]\nname = 'a'\nenvironment = { 'x y' = '1' }", "cannot name a variable"),
+            (
+                "[[host]]\nname = 'a'\nenvironment = { 'x y' = '1' }",
+                "cannot name a variable",
+            ),
             ("user = 'a'", "it names no host"),
             ("user = ", "f:1:"),
         ] {

@@ -109,16 +109,21 @@ pub fn load(path: &Path) -> Result<Computing, LaunchError> {
 /// `base`: the directory to which the file's paths are relative.
 pub fn parse(text: &str, name: &str, base: &Path) -> Result<Computing, LaunchError> {
     let file: ComputingFile = toml::from_str(text).map_err(|error| {
-        let place =
-            error.span().map_or_else(|| name.to_string(), |span| format!("{name}:{}", line_of(text, span.start)));
+        let place = error.span().map_or_else(
+            || name.to_string(),
+            |span| format!("{name}:{}", line_of(text, span.start)),
+        );
         LaunchError::bad_file(place, error.message().to_string(), None)
     })?;
     let bad = |key: &str, problem: String| {
-        let line = text.lines().position(|line| line.trim_start().starts_with(key));
+        let line = text
+            .lines()
+            .position(|line| line.trim_start().starts_with(key));
         let place = line.map_or_else(|| name.to_string(), |line| format!("{name}:{}", line + 1));
         LaunchError::bad_file(place, problem, None)
     };
-    file.into_computing(base).map_err(|(key, problem)| bad(key, problem))
+    file.into_computing(base)
+        .map_err(|(key, problem)| bad(key, problem))
 }
 
 type ModeProblem = (&'static str, String);
@@ -132,31 +137,60 @@ impl ComputingFile {
             ("workers_per_allocation", self.workers_per_allocation),
         ] {
             if value.is_some_and(|value| !(1..=MAX_COUNT).contains(&value)) {
-                return Err((key, format!("`{key}` is a whole number from 1 to {MAX_COUNT}")));
+                return Err((
+                    key,
+                    format!("`{key}` is a whole number from 1 to {MAX_COUNT}"),
+                ));
             }
         }
-        if self.parameter_servers.is_some_and(|count| count > MAX_COUNT) {
-            return Err(("parameter_servers", format!("`parameter_servers` is at most {MAX_COUNT}")));
+        if self
+            .parameter_servers
+            .is_some_and(|count| count > MAX_COUNT)
+        {
+            return Err((
+                "parameter_servers",
+                format!("`parameter_servers` is at most {MAX_COUNT}"),
+            ));
         }
-        let scheduled = self.system != System::Standard && self.slurm.partition.as_deref() != Some(LOCAL);
+        let scheduled =
+            self.system != System::Standard && self.slurm.partition.as_deref() != Some(LOCAL);
         let workers = self.n_workers.unwrap_or(1);
         let (allocations, workers_per_allocation) = match (self.mode, scheduled) {
             (ComputingMode::NonDistributed, _) => (1, 1),
             (ComputingMode::MultiMachine, true) => {
-                let default = if self.system == System::Slurm { WORKERS_PER_ALLOCATION } else { 1 };
+                let default = if self.system == System::Slurm {
+                    WORKERS_PER_ALLOCATION
+                } else {
+                    1
+                };
                 (workers, self.workers_per_allocation.unwrap_or(default))
             }
             _ => (1, workers),
         };
         if self.mode == ComputingMode::NonDistributed && workers != 1 {
-            return Err(("n_workers", "a computation that is not distributed has 1 worker".into()));
+            return Err((
+                "n_workers",
+                "a computation that is not distributed has 1 worker".into(),
+            ));
         }
-        let default_cores = if self.system == System::Slurm { CORES_PER_WORKER } else { 1 };
+        let default_cores = if self.system == System::Slurm {
+            CORES_PER_WORKER
+        } else {
+            1
+        };
         let cores_per_worker = self.cores_per_worker.unwrap_or(default_cores);
         let cpus = workers_per_allocation.saturating_mul(cores_per_worker);
-        let workers_per_gpu = self.workers_per_gpu.unwrap_or(if scheduled { workers_per_allocation } else { 1 });
+        let workers_per_gpu =
+            self.workers_per_gpu
+                .unwrap_or(if scheduled { workers_per_allocation } else { 1 });
         let (parameter_servers, mode) = (self.parameter_servers.unwrap_or(0), self.mode);
-        let machines = self.machines(base, scheduled, mode, cpus, workers_per_allocation.div_ceil(workers_per_gpu))?;
+        let machines = self.machines(
+            base,
+            scheduled,
+            mode,
+            cpus,
+            workers_per_allocation.div_ceil(workers_per_gpu),
+        )?;
         Ok(Computing {
             machines,
             parameter_servers,
@@ -218,7 +252,9 @@ fn quantity<T, E: std::fmt::Display>(
     text: Option<String>,
     read: impl Fn(&str) -> Result<T, E>,
 ) -> Result<Option<T>, ModeProblem> {
-    text.map(|text| read(&text)).transpose().map_err(|error| (key, error.to_string()))
+    text.map(|text| read(&text))
+        .transpose()
+        .map_err(|error| (key, error.to_string()))
 }
 
 impl Computing {
@@ -228,20 +264,27 @@ impl Computing {
     }
 
     pub fn cores_per_allocation(&self) -> u32 {
-        self.workers_per_allocation.saturating_mul(self.cores_per_worker)
+        self.workers_per_allocation
+            .saturating_mul(self.cores_per_worker)
     }
 
     /// What is asked for in all, before anything is submitted.
     pub fn total(&self) -> String {
-        let Self { allocations, workers_per_allocation, cores_per_worker, .. } = self;
+        let Self {
+            allocations,
+            workers_per_allocation,
+            cores_per_worker,
+            ..
+        } = self;
         let workers = self.workers();
         let gpus = match &self.machines {
             Machines::Slurm(request) => request.gpus,
             Machines::Condor(request) => request.gpus,
             Machines::Here | Machines::Hosts(_) => None,
         };
-        let gpus =
-            gpus.filter(|gpus| *gpus > 0).map(|gpus| format!(", {} GPUs", u64::from(gpus) * u64::from(*allocations)));
+        let gpus = gpus
+            .filter(|gpus| *gpus > 0)
+            .map(|gpus| format!(", {} GPUs", u64::from(gpus) * u64::from(*allocations)));
         format!(
             "{allocations} allocations of {workers_per_allocation} workers with {cores_per_worker} cores each: {workers} workers, \
              {} cores{}",
@@ -280,7 +323,9 @@ mod tests {
                 let path = folder.join(system).join(format!("{mode}.toml"));
                 let computing = load(&path).unwrap_or_else(|error| panic!("{error}"));
                 let fits = match (system, mode, &computing.machines) {
-                    ("standard", "multi_machine", Machines::Hosts(file)) => file.ends_with("cluster.csv"),
+                    ("standard", "multi_machine", Machines::Hosts(file)) => {
+                        file.ends_with("cluster.csv")
+                    }
                     ("standard", _, Machines::Here)
                     | ("slurm", _, Machines::Slurm(_))
                     | ("condor", _, Machines::Condor(_)) => true,
@@ -289,7 +334,9 @@ mod tests {
                 assert!(fits, "{}: {computing:?}", path.display());
                 assert_eq!(
                     mode == "non_distributed",
-                    computing.workers() == 1 && mode != "multi_machine" && computing.parameter_servers == 0,
+                    computing.workers() == 1
+                        && mode != "multi_machine"
+                        && computing.parameter_servers == 0,
                     "{}",
                     path.display()
                 );
@@ -303,28 +350,57 @@ mod tests {
             read("system = 'slurm'\nmode = 'multi_machine'\nn_workers = 4\n[slurm]\npartition = 'p9gpu'\ntime = '1h'")
                 .unwrap();
         assert_eq!((computing.allocations, computing.workers()), (4, 32));
-        assert_eq!(computing.total(), "4 allocations of 8 workers with 4 cores each: 32 workers, 128 cores, 4 GPUs");
-        let Machines::Slurm(request) = computing.machines else { panic!("{computing:?}") };
-        assert_eq!((request.cpus, request.gpus, request.time), (Some(32), Some(1), Some(Duration::from_secs(3600))));
+        assert_eq!(
+            computing.total(),
+            "4 allocations of 8 workers with 4 cores each: 32 workers, 128 cores, 4 GPUs"
+        );
+        let Machines::Slurm(request) = computing.machines else {
+            panic!("{computing:?}")
+        };
+        assert_eq!(
+            (request.cpus, request.gpus, request.time),
+            (Some(32), Some(1), Some(Duration::from_secs(3600)))
+        );
         let local = read("system = 'slurm'\nmode = 'multi_machine'\nn_workers = 4\ncores_per_worker = 2\n[slurm]\npartition = 'local'").unwrap();
-        assert_eq!((local.machines.clone(), local.workers(), local.cores_per_allocation()), (Machines::Here, 4, 8));
+        assert_eq!(
+            (
+                local.machines.clone(),
+                local.workers(),
+                local.cores_per_allocation()
+            ),
+            (Machines::Here, 4, 8)
+        );
     }
 
     #[test]
     fn more_workers_than_gpus_are_warned_about() {
-        let computing =
-            read("system = 'standard'\nmode = 'single_machine'\nn_workers = 5\nworkers_per_gpu = 2").unwrap();
+        let computing = read(
+            "system = 'standard'\nmode = 'single_machine'\nn_workers = 5\nworkers_per_gpu = 2",
+        )
+        .unwrap();
         assert_eq!(computing.gpu_warning(5, 3), None);
         let warning = computing.gpu_warning(5, 2).unwrap();
-        assert_eq!(warning, "5 workers for 2 GPUs, 2 a GPU: 1 of them find no GPU free");
+        assert_eq!(
+            warning,
+            "5 workers for 2 GPUs, 2 a GPU: 1 of them find no GPU free"
+        );
     }
 
     #[test]
     fn mistakes_are_named_with_their_line() {
         for (text, said) in [
-            ("system = 'standard'\nmode = 'multi_machine'", "c.toml:2: several machines need `cluster_file"),
-            ("system = 'slrum'\nmode = 'multi_machine'", "c.toml:1: unknown variant `slrum`"),
-            ("system = 'standard'\nmode = 'single_machine'\nn_wrokers = 1", "c.toml:3: unknown field `n_wrokers`"),
+            (
+                "system = 'standard'\nmode = 'multi_machine'",
+                "c.toml:2: several machines need `cluster_file",
+            ),
+            (
+                "system = 'slrum'\nmode = 'multi_machine'",
+                "c.toml:1: unknown variant `slrum`",
+            ),
+            (
+                "system = 'standard'\nmode = 'single_machine'\nn_wrokers = 1",
+                "c.toml:3: unknown field `n_wrokers`",
+            ),
             (
                 "system = 'standard'\nmode = 'single_machine'\nn_workers = 0",
                 "c.toml:3: `n_workers` is a whole number from 1",
@@ -333,14 +409,19 @@ mod tests {
                 "system = 'condor'\nmode = 'non_distributed'\n[condor]\ntime = 'soon'",
                 "c.toml:4: `soon` is not a duration",
             ),
-            ("system = 'condor'\nmode = 'single_machine'\ncluster_file = 'x'", "c.toml:3: only"),
+            (
+                "system = 'condor'\nmode = 'single_machine'\ncluster_file = 'x'",
+                "c.toml:3: only",
+            ),
             ("mode = 'single_machine'", "missing field `system`"),
         ] {
             let error = read(text).expect_err(text);
             assert!(error.contains(said), "{text}: {error}");
         }
         assert_eq!(
-            read("system='standard'\nmode='multi_machine'\ncluster_file='x.csv'").unwrap().machines,
+            read("system='standard'\nmode='multi_machine'\ncluster_file='x.csv'")
+                .unwrap()
+                .machines,
             Machines::Hosts("/base/x.csv".into())
         );
     }

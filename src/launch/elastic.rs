@@ -36,12 +36,29 @@ pub fn change(bounds: Bounds, seen: &ObservedLoad) -> Change {
     let have = seen.coming + seen.nodes.len() as u32;
     let deserved = seen.waiting.div_ceil(u64::from(seen.per_node.max(1)));
     let deserved = u32::try_from(deserved).unwrap_or(u32::MAX);
-    let grow = deserved.saturating_sub(seen.coming).min(bounds.max.saturating_sub(have));
+    let grow = deserved
+        .saturating_sub(seen.coming)
+        .min(bounds.max.saturating_sub(have));
     let submit = grow.max(bounds.min.saturating_sub(have));
-    let mut idle: Vec<_> = seen.nodes.iter().filter(|(_, idle)| *idle >= bounds.idle).collect();
+    let mut idle: Vec<_> = seen
+        .nodes
+        .iter()
+        .filter(|(_, idle)| *idle >= bounds.idle)
+        .collect();
     idle.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-    let spare = if seen.waiting > 0 { 0 } else { have.saturating_sub(bounds.min) as usize };
-    Change { submit, release: idle.into_iter().take(spare).map(|(member, _)| member.clone()).collect() }
+    let spare = if seen.waiting > 0 {
+        0
+    } else {
+        have.saturating_sub(bounds.min) as usize
+    };
+    Change {
+        submit,
+        release: idle
+            .into_iter()
+            .take(spare)
+            .map(|(member, _)| member.clone())
+            .collect(),
+    }
 }
 
 #[cfg(test)]
@@ -50,23 +67,56 @@ mod tests {
     use proptest::prelude::*;
 
     const MINUTE: Duration = Duration::from_secs(60);
-    const BOUNDS: Bounds = Bounds { min: 1, max: 4, idle: MINUTE };
+    const BOUNDS: Bounds = Bounds {
+        min: 1,
+        max: 4,
+        idle: MINUTE,
+    };
 
     fn seen(waiting: u64, coming: u32, idle_seconds: &[u64]) -> ObservedLoad {
-        let node = |(index, seconds): (usize, &u64)| (format!("n{index}"), Duration::from_secs(*seconds));
-        ObservedLoad { waiting, per_node: 2, coming, nodes: idle_seconds.iter().enumerate().map(node).collect() }
+        let node =
+            |(index, seconds): (usize, &u64)| (format!("n{index}"), Duration::from_secs(*seconds));
+        ObservedLoad {
+            waiting,
+            per_node: 2,
+            coming,
+            nodes: idle_seconds.iter().enumerate().map(node).collect(),
+        }
     }
 
     #[test]
     fn it_grows_with_the_queue_and_gives_back_when_idle() {
         assert_eq!(change(BOUNDS, &seen(0, 0, &[])).submit, 1, "the least");
-        assert_eq!(change(BOUNDS, &seen(3, 0, &[0])).submit, 2, "two tasks a node");
-        assert_eq!(change(BOUNDS, &seen(3, 2, &[0])).submit, 0, "they are coming");
-        assert_eq!(change(BOUNDS, &seen(1000, 1, &[0, 0])).submit, 1, "the most");
+        assert_eq!(
+            change(BOUNDS, &seen(3, 0, &[0])).submit,
+            2,
+            "two tasks a node"
+        );
+        assert_eq!(
+            change(BOUNDS, &seen(3, 2, &[0])).submit,
+            0,
+            "they are coming"
+        );
+        assert_eq!(
+            change(BOUNDS, &seen(1000, 1, &[0, 0])).submit,
+            1,
+            "the most"
+        );
         let quiet = change(BOUNDS, &seen(0, 0, &[70, 5, 80]));
-        assert_eq!((quiet.submit, quiet.release), (0, vec!["n2".to_string(), "n0".into()]));
-        assert_eq!(change(BOUNDS, &seen(0, 0, &[70])).release, Vec::<String>::new(), "the least stays");
-        assert_eq!(change(BOUNDS, &seen(1, 0, &[70, 70])).release, Vec::<String>::new(), "not while something waits");
+        assert_eq!(
+            (quiet.submit, quiet.release),
+            (0, vec!["n2".to_string(), "n0".into()])
+        );
+        assert_eq!(
+            change(BOUNDS, &seen(0, 0, &[70])).release,
+            Vec::<String>::new(),
+            "the least stays"
+        );
+        assert_eq!(
+            change(BOUNDS, &seen(1, 0, &[70, 70])).release,
+            Vec::<String>::new(),
+            "not while something waits"
+        );
     }
 
     proptest! {

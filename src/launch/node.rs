@@ -41,7 +41,8 @@ impl LaunchFacts {
     pub fn join_args(&self, facts: &ClusterFacts) -> Vec<String> {
         // It runs as whom the cluster file or the scheduler says; where that is root, it is meant.
         let mut args: Vec<String> = vec!["join".into(), "--allow-root".into()];
-        let mut option = |name: &str, value: &str| args.extend([name.to_string(), value.to_string()]);
+        let mut option =
+            |name: &str, value: &str| args.extend([name.to_string(), value.to_string()]);
         if let Some(name) = &self.name {
             option("--name", name);
         }
@@ -103,16 +104,24 @@ mod tests {
     #[test]
     fn gpu_indices_become_uuids_where_something_can_translate_them() {
         let directory = tempfile::tempdir().unwrap();
-        let path = format!("{}:{}", directory.path().display(), std::env::var("PATH").unwrap_or_default());
+        let path = format!(
+            "{}:{}",
+            directory.path().display(),
+            std::env::var("PATH").unwrap_or_default()
+        );
         let translated = |given: &str| {
             let script = format!("gpus='{given}'; {GPUS_BY_UUID}; printf %s \"$gpus\"");
-            let output = std::process::Command::new("sh").args(["-c", &script]).env("PATH", &path).output();
+            let output = std::process::Command::new("sh")
+                .args(["-c", &script])
+                .env("PATH", &path)
+                .output();
             String::from_utf8(output.expect("there is a shell").stdout).unwrap()
         };
         let tool = directory.path().join("nvidia-smi");
         let put = |text: &str| {
             std::fs::write(&tool, text).unwrap();
-            std::fs::set_permissions(&tool, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+            std::fs::set_permissions(&tool, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+                .unwrap();
         };
         put("#!/bin/sh\nexit 9\n");
         for given in ["0,1", "none", "", "GPU-ab"] {

@@ -11,7 +11,14 @@ use nodectl_types::servers::{SOCKET, SOCKET_VARIABLE, VARIABLE};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 
-const KNOWN: [&str; 6] = ["worker_nodes", "server_nodes", "master_node", "pem_file", "virtualenv", "username"];
+const KNOWN: [&str; 6] = [
+    "worker_nodes",
+    "server_nodes",
+    "master_node",
+    "pem_file",
+    "virtualenv",
+    "username",
+];
 /// Machines of a list; a process each.
 const MAX_NODES: usize = 4096;
 
@@ -44,15 +51,26 @@ pub fn load(path: &Path) -> Result<Cluster, LaunchError> {
 pub fn parse(text: &str, file: &str) -> Result<Cluster, LaunchError> {
     let object: Map<String, Value> = serde_json::from_str(text).map_err(|error| {
         let hint = "it is a JSON object with `worker_nodes` and `server_nodes`".to_string();
-        LaunchError::bad_file(format!("{file}:{}", error.line().max(1)), error.to_string(), hint)
+        LaunchError::bad_file(
+            format!("{file}:{}", error.line().max(1)),
+            error.to_string(),
+            hint,
+        )
     })?;
     let place = |key: &str| match text.find(&format!("\"{key}\"")) {
         Some(offset) => format!("{file}:{}", super::cluster_file::line_of(text, offset)),
         None => file.to_string(),
     };
     if let Some(key) = object.keys().find(|key| !KNOWN.contains(&key.as_str())) {
-        let hint = format!("there are {}", KNOWN.map(|key| format!("`{key}`")).join(", "));
-        return Err(LaunchError::bad_file(place(key), format!("there is no field `{key}`"), hint));
+        let hint = format!(
+            "there are {}",
+            KNOWN.map(|key| format!("`{key}`")).join(", ")
+        );
+        return Err(LaunchError::bad_file(
+            place(key),
+            format!("there is no field `{key}`"),
+            hint,
+        ));
     }
     let hosts = |key: &str| {
         list(&object, key).map_err(|problem| {
@@ -63,7 +81,11 @@ pub fn parse(text: &str, file: &str) -> Result<Cluster, LaunchError> {
     let word = |key: &str| match object.get(key) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) if !text.is_empty() => Ok(Some(text.clone())),
-        Some(other) => Err(LaunchError::bad_file(place(key), format!("`{key}` is a text, not {other}"), None)),
+        Some(other) => Err(LaunchError::bad_file(
+            place(key),
+            format!("`{key}` is a text, not {other}"),
+            None,
+        )),
     };
     let master = word("master_node")?;
     if let Some(problem) = master.as_deref().and_then(|host| check_host(host).err()) {
@@ -80,8 +102,12 @@ pub fn parse(text: &str, file: &str) -> Result<Cluster, LaunchError> {
 }
 
 fn list(object: &Map<String, Value>, key: &str) -> Result<Vec<String>, String> {
-    let Some(value) = object.get(key) else { return Err(format!("the field `{key}` is missing")) };
-    let Some(values) = value.as_array() else { return Err(format!("`{key}` is {value}")) };
+    let Some(value) = object.get(key) else {
+        return Err(format!("the field `{key}` is missing"));
+    };
+    let Some(values) = value.as_array() else {
+        return Err(format!("`{key}` is {value}"));
+    };
     let hosts = values.iter().map(|host| match host.as_str() {
         Some(host) => check_host(host).map(|()| host.to_string()),
         None => Err(format!("{host} in `{key}` is no address")),
@@ -89,7 +115,9 @@ fn list(object: &Map<String, Value>, key: &str) -> Result<Vec<String>, String> {
     let hosts: Vec<String> = hosts.collect::<Result<_, _>>()?;
     match hosts.len() {
         0 => Err(format!("`{key}` is empty")),
-        count if count > MAX_NODES => Err(format!("`{key}` has {count} addresses, more than {MAX_NODES}")),
+        count if count > MAX_NODES => Err(format!(
+            "`{key}` has {count} addresses, more than {MAX_NODES}"
+        )),
         _ => Ok(hosts),
     }
 }
@@ -109,7 +137,12 @@ pub struct ScriptSharing<'a> {
 impl ScriptSharing<'_> {
     fn lines(&self) -> Vec<String> {
         let mut settings = serde_json::json!({ "workers": self.workers });
-        let ScriptOptions { num_push_threads, num_pull_threads, block_size, use_sfb } = *self.options;
+        let ScriptOptions {
+            num_push_threads,
+            num_pull_threads,
+            block_size,
+            use_sfb,
+        } = *self.options;
         let given = [
             ("block_bytes", block_size),
             ("num_push_threads", num_push_threads.map(u64::from)),
@@ -129,38 +162,73 @@ impl ScriptSharing<'_> {
             self.launch,
             self.client
         );
-        vec![find_data_dir(self.launch, self.member), format!("export {variables}")]
+        vec![
+            find_data_dir(self.launch, self.member),
+            format!("export {variables}"),
+        ]
     }
 }
 
 /// Script of a remote shell that runs a worker's command in the launcher's directory, if that is there too. When the connection's
 /// standard input ends, the command and all it started are stopped: `ssh` alone would leave them behind.
-pub fn worker_script(command: &str, directory: &Path, virtualenv: Option<&str>, sharing: &ScriptSharing<'_>) -> String {
+pub fn worker_script(
+    command: &str,
+    directory: &Path,
+    virtualenv: Option<&str>,
+    sharing: &ScriptSharing<'_>,
+) -> String {
     let mut lines = sharing.lines();
-    lines.push(format!("cd {} 2>/dev/null || :", quote(&directory.display().to_string())));
+    lines.push(format!(
+        "cd {} 2>/dev/null || :",
+        quote(&directory.display().to_string())
+    ));
     lines.push("exec 3<&0".to_string());
     if let Some(root) = virtualenv {
         let root = quote(root.trim_end_matches('/'));
-        lines.push(format!("VIRTUAL_ENV={root}; PATH=\"$VIRTUAL_ENV/bin:$PATH\"; export VIRTUAL_ENV PATH"));
+        lines.push(format!(
+            "VIRTUAL_ENV={root}; PATH=\"$VIRTUAL_ENV/bin:$PATH\"; export VIRTUAL_ENV PATH"
+        ));
     }
-    lines.push(format!("setsid sh -c {} </dev/null 3<&- & w=$!", quote(command)));
-    lines.push("{ cat <&3; kill -TERM \"-$w\"; sleep 5; kill -KILL \"-$w\"; } >/dev/null 2>&1 & k=$!".to_string());
+    lines.push(format!(
+        "setsid sh -c {} </dev/null 3<&- & w=$!",
+        quote(command)
+    ));
+    lines.push(
+        "{ cat <&3; kill -TERM \"-$w\"; sleep 5; kill -KILL \"-$w\"; } >/dev/null 2>&1 & k=$!"
+            .to_string(),
+    );
     lines.push("wait $w; s=$?; kill $k 2>/dev/null; exit $s".to_string());
     lines.join("\n")
 }
 
 /// A worker's command with what `psd_run` adds, in its order; `client` counts workers from 0.
-pub fn worker_command(command: &str, master_address: &str, client: usize, options: &ScriptOptions) -> String {
-    let mut line =
-        format!("{command} --distributed=True --master_address={} --client_id={client}", quote(master_address));
+pub fn worker_command(
+    command: &str,
+    master_address: &str,
+    client: usize,
+    options: &ScriptOptions,
+) -> String {
+    let mut line = format!(
+        "{command} --distributed=True --master_address={} --client_id={client}",
+        quote(master_address)
+    );
     let mut add = |name: &str, value: Option<String>| {
         if let Some(value) = value {
             line += &format!(" --{name}={value}");
         }
     };
-    add("num_push_threads", options.num_push_threads.map(|threads| threads.to_string()));
-    add("num_pull_threads", options.num_pull_threads.map(|threads| threads.to_string()));
-    add("block_size", options.block_size.map(|bytes| bytes.to_string()));
+    add(
+        "num_push_threads",
+        options.num_push_threads.map(|threads| threads.to_string()),
+    );
+    add(
+        "num_pull_threads",
+        options.num_pull_threads.map(|threads| threads.to_string()),
+    );
+    add(
+        "block_size",
+        options.block_size.map(|bytes| bytes.to_string()),
+    );
     add("use_sfb", options.use_sfb.then(|| "True".to_string()));
     line
 }
@@ -175,21 +243,52 @@ mod tests {
         let text = r#"{"worker_nodes": ["10.0.0.1", "10.0.0.2"], "server_nodes": ["10.0.0.3"], "master_node": "10.0.0.4",
             "pem_file": "/k.pem", "virtualenv": "/venv", "username": "ubuntu"}"#;
         let cluster = parse(text, "cluster.json").unwrap();
-        assert_eq!((cluster.workers.len(), cluster.servers.len(), cluster.master.as_deref()), (2, 1, Some("10.0.0.4")));
-        assert_eq!((cluster.username.as_deref(), cluster.virtualenv.as_deref()), (Some("ubuntu"), Some("/venv")));
+        assert_eq!(
+            (
+                cluster.workers.len(),
+                cluster.servers.len(),
+                cluster.master.as_deref()
+            ),
+            (2, 1, Some("10.0.0.4"))
+        );
+        assert_eq!(
+            (cluster.username.as_deref(), cluster.virtualenv.as_deref()),
+            (Some("ubuntu"), Some("/venv"))
+        );
         let least = parse(r#"{"worker_nodes": ["a"], "server_nodes": ["a"]}"#, "f").unwrap();
-        assert_eq!((least.master, least.pem_file, least.username), (None, None, None));
+        assert_eq!(
+            (least.master, least.pem_file, least.username),
+            (None, None, None)
+        );
     }
 
     #[test]
     fn mistakes_are_named_with_their_field() {
         for (text, said) in [
-            (r#"{"worker_nodes": ["a"]}"#, "f: the field `server_nodes` is missing"),
-            ("{\n\"worker_nodes\": [],\n\"server_nodes\": [\"a\"]}", "f:2: `worker_nodes` is empty"),
-            ("{\"worker_nodes\": \"a\", \"server_nodes\": [\"a\"]}", "f:1: `worker_nodes` is \"a\""),
-            ("{\"worker_nodes\": [1], \"server_nodes\": [\"a\"]}", "1 in `worker_nodes` is no address"),
-            ("{\"worker_nodes\": [\"-x\"], \"server_nodes\": [\"a\"]}", "`-x` is no host's name"),
-            ("{\n\n\"worker_node\": []}", "f:3: there is no field `worker_node`"),
+            (
+                r#"{"worker_nodes": ["a"]}"#,
+                "f: the field `server_nodes` is missing",
+            ),
+            (
+                "{\n\"worker_nodes\": [],\n\"server_nodes\": [\"a\"]}",
+                "f:2: `worker_nodes` is empty",
+            ),
+            (
+                "{\"worker_nodes\": \"a\", \"server_nodes\": [\"a\"]}",
+                "f:1: `worker_nodes` is \"a\"",
+            ),
+            (
+                "{\"worker_nodes\": [1], \"server_nodes\": [\"a\"]}",
+                "1 in `worker_nodes` is no address",
+            ),
+            (
+                "{\"worker_nodes\": [\"-x\"], \"server_nodes\": [\"a\"]}",
+                "`-x` is no host's name",
+            ),
+            (
+                "{\n\n\"worker_node\": []}",
+                "f:3: there is no field `worker_node`",
+            ),
             ("{\n\"worker_nodes\" [", "f:2:"),
             ("[]", "f:1:"),
         ] {
@@ -206,11 +305,21 @@ mod tests {
             use_sfb: true,
             ..ScriptOptions::default()
         };
-        let sharing = ScriptSharing { launch: "ab", member: "server0", client: 1, workers: 3, options: &options };
+        let sharing = ScriptSharing {
+            launch: "ab",
+            member: "server0",
+            client: 1,
+            workers: 3,
+            options: &options,
+        };
         let script = worker_script("env", Path::new("/nowhere"), None, &sharing);
         let mut shell = std::process::Command::new("sh");
         let shell = shell.args(["-c", &script]).env("XDG_DATA_HOME", "/data");
-        let mut run = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("there is a shell");
+        let mut run = shell
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("there is a shell");
         // Its end would stop the command.
         let _connection = run.stdin.take();
         let told = String::from_utf8(run.wait_with_output().unwrap().stdout).unwrap();
@@ -226,7 +335,12 @@ mod tests {
 
     #[test]
     fn a_worker_gets_what_psd_run_adds_and_nothing_else_unasked() {
-        let plain = worker_command("python train.py --lr 0.1", "tcp://10.0.0.4:5555", 1, &ScriptOptions::default());
+        let plain = worker_command(
+            "python train.py --lr 0.1",
+            "tcp://10.0.0.4:5555",
+            1,
+            &ScriptOptions::default(),
+        );
         assert_eq!(
             plain,
             "python train.py --lr 0.1 --distributed=True --master_address=tcp://10.0.0.4:5555 --client_id=1"
@@ -239,7 +353,9 @@ mod tests {
         };
         let told = worker_command("x", "a", 0, &options);
         assert!(
-            told.ends_with("--num_push_threads=4 --num_pull_threads=8 --block_size=4194304 --use_sfb=True"),
+            told.ends_with(
+                "--num_push_threads=4 --num_pull_threads=8 --block_size=4194304 --use_sfb=True"
+            ),
             "{told}"
         );
     }

@@ -119,7 +119,10 @@ impl Finished {
 
     /// What the program said of its failure: stderr, else stdout, else how it ended.
     pub fn words(&self) -> String {
-        let said = [&self.stderr, &self.stdout].into_iter().map(|text| text.trim()).find(|text| !text.is_empty());
+        let said = [&self.stderr, &self.stdout]
+            .into_iter()
+            .map(|text| text.trim())
+            .find(|text| !text.is_empty());
         match (said, self.code) {
             (Some(text), _) => text.to_string(),
             (None, Some(code)) => format!("it ended with {code} and said nothing"),
@@ -129,17 +132,33 @@ impl Finished {
 }
 
 impl Invocation {
-    pub fn new(program: &str, args: impl IntoIterator<Item = impl Into<String>>, limit: Duration) -> Self {
+    pub fn new(
+        program: &str,
+        args: impl IntoIterator<Item = impl Into<String>>,
+        limit: Duration,
+    ) -> Self {
         let args = args.into_iter().map(Into::into).collect();
-        Self { program: program.into(), args, env: Vec::new(), input: ProcessInput::Nothing, limit }
+        Self {
+            program: program.into(),
+            args,
+            env: Vec::new(),
+            input: ProcessInput::Nothing,
+            limit,
+        }
     }
 
     pub fn input(self, bytes: impl Into<Vec<u8>>) -> Self {
-        Self { input: ProcessInput::Bytes(Zeroizing::new(bytes.into())), ..self }
+        Self {
+            input: ProcessInput::Bytes(Zeroizing::new(bytes.into())),
+            ..self
+        }
     }
 
     pub fn input_file(self, path: PathBuf) -> Self {
-        Self { input: ProcessInput::File(path), ..self }
+        Self {
+            input: ProcessInput::File(path),
+            ..self
+        }
     }
 
     /// Runs it beside everything else. Needs a Tokio runtime, of which it takes a blocking thread.
@@ -151,11 +170,19 @@ impl Invocation {
             self.run_blocking()
         };
         let ended = tokio::task::spawn_blocking(call).await;
-        ended.unwrap_or_else(|error| Err(ProcessError::Spawn { program, source: io::Error::other(error) }))
+        ended.unwrap_or_else(|error| {
+            Err(ProcessError::Spawn {
+                program,
+                source: io::Error::other(error),
+            })
+        })
     }
 
     /// The same again, with pauses, while `is_away` says of the answer that nobody was there to give a real one.
-    pub async fn run_patiently(self, is_away: impl Fn(&Finished) -> bool) -> Result<Finished, ProcessError> {
+    pub async fn run_patiently(
+        self,
+        is_away: impl Fn(&Finished) -> bool,
+    ) -> Result<Finished, ProcessError> {
         let mut pauses = PAUSES.into_iter();
         loop {
             let ended = self.clone().run().await;
@@ -180,31 +207,59 @@ impl Invocation {
         let stderr = child.stderr.take().map(CapturedStream::read);
         let Some(status) = wait(&mut child, deadline) else {
             kill(&mut child);
-            return Err(ProcessError::TimedOut { program: self.program.clone(), limit: self.limit });
+            return Err(ProcessError::TimedOut {
+                program: self.program.clone(),
+                limit: self.limit,
+            });
         };
-        let text = |stream: Option<CapturedStream>| stream.map(CapturedStream::text).unwrap_or_default();
-        Ok(Finished { code: status.code(), stdout: text(stdout), stderr: text(stderr) })
+        let text =
+            |stream: Option<CapturedStream>| stream.map(CapturedStream::text).unwrap_or_default();
+        Ok(Finished {
+            code: status.code(),
+            stdout: text(stdout),
+            stderr: text(stderr),
+        })
     }
 
     /// Starts it with its output in a file. It ends by itself, or when what is returned is dropped: its standard input ends then.
     pub fn spawn_into(&self, log: File) -> Result<RunningProcess, ProcessError> {
-        let failed = |source| ProcessError::Spawn { program: self.program.clone(), source };
+        let failed = |source| ProcessError::Spawn {
+            program: self.program.clone(),
+            source,
+        };
         let mut command = Command::new(&self.program);
-        command.args(&self.args).envs(self.env.iter().map(|(key, value)| (key, value))).process_group(0);
-        command.stdin(Stdio::piped()).stdout(log.try_clone().map_err(failed)?).stderr(log);
+        command
+            .args(&self.args)
+            .envs(self.env.iter().map(|(key, value)| (key, value)))
+            .process_group(0);
+        command
+            .stdin(Stdio::piped())
+            .stdout(log.try_clone().map_err(failed)?)
+            .stderr(log);
         let mut child = command.spawn().map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => ProcessError::Missing(self.program.clone()),
             _ => failed(source),
         })?;
-        Ok(RunningProcess { stdin: child.stdin.take(), child: Some(child) })
+        Ok(RunningProcess {
+            stdin: child.stdin.take(),
+            child: Some(child),
+        })
     }
 
     fn spawn(&self) -> Result<Child, ProcessError> {
-        let failed = |source| ProcessError::Spawn { program: self.program.clone(), source };
+        let failed = |source| ProcessError::Spawn {
+            program: self.program.clone(),
+            source,
+        };
         let mut command = Command::new(&self.program);
-        command.args(&self.args).envs(self.env.iter().map(|(key, value)| (key, value)));
+        command
+            .args(&self.args)
+            .envs(self.env.iter().map(|(key, value)| (key, value)));
         // A group of its own: what it starts is killed with it, and Ctrl-C is for us to decide about.
-        command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .process_group(0)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         command.stdin(match &self.input {
             ProcessInput::Nothing => Stdio::null(),
             ProcessInput::Bytes(_) => Stdio::piped(),
@@ -284,7 +339,8 @@ impl CapturedStream {
     /// What came, after the program's end.
     fn text(self) -> String {
         let _ = self.ended.recv_timeout(STREAMS_END);
-        String::from_utf8_lossy(&self.kept.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+        String::from_utf8_lossy(&self.kept.lock().unwrap_or_else(PoisonError::into_inner))
+            .into_owned()
     }
 }
 
@@ -297,7 +353,10 @@ fn wait(child: &mut Child, deadline: Instant) -> Option<ExitStatus> {
             return Some(status);
         }
         let left = deadline.checked_duration_since(Instant::now())?;
-        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        let left = Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: left.subsec_nanos().into(),
+        };
         let _ = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&left));
     }
 }
@@ -319,15 +378,27 @@ mod tests {
     fn input_goes_in_and_both_streams_come_out() {
         let call = shell("cat; echo oops >&2; exit 3", Duration::from_secs(20)).input("hello");
         let finished = call.run_blocking().unwrap();
-        assert_eq!((finished.code, finished.stdout.as_str(), finished.stderr.as_str()), (Some(3), "hello", "oops\n"));
+        assert_eq!(
+            (
+                finished.code,
+                finished.stdout.as_str(),
+                finished.stderr.as_str()
+            ),
+            (Some(3), "hello", "oops\n")
+        );
         assert_eq!(finished.words(), "oops");
-        assert!(!format!("{call:?}").contains("hello"), "input may be secret");
+        assert!(
+            !format!("{call:?}").contains("hello"),
+            "input may be secret"
+        );
     }
 
     #[test]
     fn what_takes_too_long_is_killed_with_all_it_started() {
         let begun = Instant::now();
-        let error = shell("sleep 600 & sleep 600", Duration::from_millis(100)).run_blocking().unwrap_err();
+        let error = shell("sleep 600 & sleep 600", Duration::from_millis(100))
+            .run_blocking()
+            .unwrap_err();
         assert!(matches!(error, ProcessError::TimedOut { .. }), "{error}");
         assert!(begun.elapsed() < Duration::from_secs(60));
     }
@@ -335,15 +406,26 @@ mod tests {
     #[test]
     fn output_is_bounded_and_a_missing_program_is_named() {
         let flood = format!("head -c {} /dev/zero", MAX_OUTPUT_BYTES + 100_000);
-        assert_eq!(shell(&flood, Duration::from_secs(60)).run_blocking().unwrap().stdout.len(), MAX_OUTPUT_BYTES);
-        let error = Invocation::new("no-such-program", ["x"], Duration::from_secs(1)).run_blocking().unwrap_err();
+        assert_eq!(
+            shell(&flood, Duration::from_secs(60))
+                .run_blocking()
+                .unwrap()
+                .stdout
+                .len(),
+            MAX_OUTPUT_BYTES
+        );
+        let error = Invocation::new("no-such-program", ["x"], Duration::from_secs(1))
+            .run_blocking()
+            .unwrap_err();
         assert!(error.to_string().contains("`no-such-program`"), "{error}");
     }
 
     #[test]
     fn what_a_program_leaves_behind_does_not_hold_us_up() {
         let begun = Instant::now();
-        let finished = shell("sleep 20 & echo left", Duration::from_secs(60)).run_blocking().unwrap();
+        let finished = shell("sleep 20 & echo left", Duration::from_secs(60))
+            .run_blocking()
+            .unwrap();
         assert_eq!(finished.stdout, "left\n");
         assert!(begun.elapsed() < Duration::from_secs(15));
     }
@@ -353,7 +435,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mark = directory.path().join("mark");
         let begun = directory.path().join("begun");
-        let script = format!("touch {}; sleep 0.3; touch {}", begun.display(), mark.display());
+        let script = format!(
+            "touch {}; sleep 0.3; touch {}",
+            begun.display(),
+            mark.display()
+        );
         let call = shell(&script, Duration::from_secs(20)).run();
         let seen = async {
             while !begun.exists() {
@@ -371,9 +457,14 @@ mod tests {
     #[tokio::test]
     async fn who_is_away_is_asked_again() {
         let directory = tempfile::tempdir().unwrap();
-        let script =
-            format!("cd {} && test -e here || {{ touch here; echo away >&2; exit 1; }}", directory.path().display());
-        let ended = shell(&script, Duration::from_secs(20)).run_patiently(|said| said.words() == "away").await.unwrap();
+        let script = format!(
+            "cd {} && test -e here || {{ touch here; echo away >&2; exit 1; }}",
+            directory.path().display()
+        );
+        let ended = shell(&script, Duration::from_secs(20))
+            .run_patiently(|said| said.words() == "away")
+            .await
+            .unwrap();
         assert!(ended.is_ok(), "{ended:?}");
     }
 }

@@ -22,7 +22,10 @@ mod tests {
 
     #[test]
     fn plain_words_stay_readable() {
-        assert_eq!(join(["a-b", "", "it's", "$HOME"]), r"a-b '' 'it'\''s' '$HOME'");
+        assert_eq!(
+            join(["a-b", "", "it's", "$HOME"]),
+            r"a-b '' 'it'\''s' '$HOME'"
+        );
     }
 
     proptest! {

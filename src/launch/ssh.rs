@@ -63,11 +63,19 @@ impl RemoteProgram {
     pub async fn open(path: &Path) -> Result<Self, LaunchError> {
         let (path, read) = (path.to_path_buf(), path.to_path_buf());
         let opened = tokio::task::spawn_blocking(move || Self::read(&read)).await;
-        opened.unwrap_or_else(|error| Err(LaunchError::Unreadable { path, source: io::Error::other(error) }))
+        opened.unwrap_or_else(|error| {
+            Err(LaunchError::Unreadable {
+                path,
+                source: io::Error::other(error),
+            })
+        })
     }
 
     fn read(path: &Path) -> Result<Self, LaunchError> {
-        let unreadable = |source| LaunchError::Unreadable { path: path.to_path_buf(), source };
+        let unreadable = |source| LaunchError::Unreadable {
+            path: path.to_path_buf(),
+            source,
+        };
         let mut context = ring::digest::Context::new(&ring::digest::SHA256);
         let mut file = std::fs::File::open(path).map_err(unreadable)?;
         let mut piece = vec![0; 1 << 20];
@@ -77,14 +85,27 @@ impl RemoteProgram {
                 count => context.update(&piece[..count]),
             }
         }
-        let hash = context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Self { path: path.to_path_buf(), hash })
+        let hash = context
+            .finish()
+            .as_ref()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        Ok(Self {
+            path: path.to_path_buf(),
+            hash,
+        })
     }
 }
 
 impl SshTarget {
     pub fn of(host: &Host) -> Self {
-        Self { host: host.name.clone(), user: host.user.clone(), port: host.ssh_port, key: host.key.clone() }
+        Self {
+            host: host.name.clone(),
+            user: host.user.clone(),
+            port: host.ssh_port,
+            key: host.key.clone(),
+        }
     }
 
     /// This machine needs no `ssh`.
@@ -98,7 +119,10 @@ impl SshTarget {
             return Invocation::new("sh", ["-c", script], limit);
         }
         let mut args: Vec<String> = vec!["-o".into(), "BatchMode=yes".into()];
-        args.extend(["-o".into(), format!("ConnectTimeout={}", connect.as_secs().max(1))]);
+        args.extend([
+            "-o".into(),
+            format!("ConnectTimeout={}", connect.as_secs().max(1)),
+        ]);
         if let Some(user) = &self.user {
             args.extend(["-l".into(), user.clone()]);
         }
@@ -109,7 +133,11 @@ impl SshTarget {
             args.extend(["-i".into(), key.display().to_string()]);
         }
         // Whatever shell the user has there, it hands this to a POSIX one.
-        args.extend(["--".into(), self.host.clone(), format!("exec sh -c {}", quote(script))]);
+        args.extend([
+            "--".into(),
+            self.host.clone(),
+            format!("exec sh -c {}", quote(script)),
+        ]);
         Invocation::new("ssh", args, connect + limit)
     }
 
@@ -118,7 +146,10 @@ impl SshTarget {
             Some(SSH_FAILED) => format!("{}: ssh", self.host),
             _ => format!("{}: {doing}", self.host),
         };
-        LaunchError::Refused { doing, said: finished.words() }
+        LaunchError::Refused {
+            doing,
+            said: finished.words(),
+        }
     }
 }
 
@@ -134,11 +165,16 @@ pub async fn start(
     tell: impl Fn(StartStep),
 ) -> Result<String, LaunchError> {
     let target = SshTarget::of(host);
-    let failed = |source| LaunchError::Call { doing: format!("{}: starting a node", host.name), source };
+    let failed = |source| LaunchError::Call {
+        doing: format!("{}: starting a node", host.name),
+        source,
+    };
     let environment = environment(host);
     let script = start_script(host, node, facts, program, environment.len());
     let input = Zeroizing::new([environment.as_bytes(), secret.as_bytes()].concat());
-    let call = target.call(&script, connect, START_LIMIT).input(input.as_slice());
+    let call = target
+        .call(&script, connect, START_LIMIT)
+        .input(input.as_slice());
     tell(StartStep::Connecting);
     let mut finished = call.clone().run().await.map_err(failed)?;
     if finished.code == Some(NO_PROGRAM) {
@@ -154,11 +190,24 @@ pub async fn start(
     Ok(finished.stdout)
 }
 
-async fn copy(target: &SshTarget, program: &RemoteProgram, connect: Duration) -> Result<(), LaunchError> {
+async fn copy(
+    target: &SshTarget,
+    program: &RemoteProgram,
+    connect: Duration,
+) -> Result<(), LaunchError> {
     let doing = || format!("{}: copying the program", target.host);
-    let call = target.call(&copy_script(&program.hash), connect, COPY_LIMIT).input_file(program.path.clone());
-    let finished = call.run().await.map_err(|source| LaunchError::Call { doing: doing(), source })?;
-    if finished.is_ok() { Ok(()) } else { Err(target.refused("copying the program", &finished)) }
+    let call = target
+        .call(&copy_script(&program.hash), connect, COPY_LIMIT)
+        .input_file(program.path.clone());
+    let finished = call.run().await.map_err(|source| LaunchError::Call {
+        doing: doing(),
+        source,
+    })?;
+    if finished.is_ok() {
+        Ok(())
+    } else {
+        Err(target.refused("copying the program", &finished))
+    }
 }
 
 /// Lines of shell that set `n` to a node's data directory on its host.
@@ -167,12 +216,24 @@ pub fn find_data_dir(launch: &str, member: &str) -> String {
 }
 
 /// The node's log so far.
-pub async fn log(target: &SshTarget, launch: &str, member: &str, connect: Duration) -> Result<String, LaunchError> {
+pub async fn log(
+    target: &SshTarget,
+    launch: &str,
+    member: &str,
+    connect: Duration,
+) -> Result<String, LaunchError> {
     let script = [HOME, &data_dir(launch, member), "cat \"$n/node.log\""].join("\n");
     let doing = || format!("{}: reading the node's log", target.host);
     let finished = target.call(&script, connect, STOP_LIMIT).run().await;
-    let finished = finished.map_err(|source| LaunchError::Call { doing: doing(), source })?;
-    if finished.is_ok() { Ok(finished.stdout) } else { Err(target.refused("reading the node's log", &finished)) }
+    let finished = finished.map_err(|source| LaunchError::Call {
+        doing: doing(),
+        source,
+    })?;
+    if finished.is_ok() {
+        Ok(finished.stdout)
+    } else {
+        Err(target.refused("reading the node's log", &finished))
+    }
 }
 
 /// Has a node leave, gives its tasks back, and removes what it kept. A node that is gone already is no error.
@@ -185,23 +246,45 @@ pub async fn stop(
 ) -> Result<(), LaunchError> {
     let call = target.call(&stop_script(launch, member, hash), connect, STOP_LIMIT);
     let doing = || format!("{}: stopping the node", target.host);
-    let finished = call.run().await.map_err(|source| LaunchError::Call { doing: doing(), source })?;
-    if finished.is_ok() { Ok(()) } else { Err(target.refused("stopping the node", &finished)) }
+    let finished = call.run().await.map_err(|source| LaunchError::Call {
+        doing: doing(),
+        source,
+    })?;
+    if finished.is_ok() {
+        Ok(())
+    } else {
+        Err(target.refused("stopping the node", &finished))
+    }
 }
 
 fn program_path(hash: &str) -> String {
-    format!("b=\"$d/bin/nodectl-{}\"", &hash[..SHOWN_HASH.min(hash.len())])
+    format!(
+        "b=\"$d/bin/nodectl-{}\"",
+        &hash[..SHOWN_HASH.min(hash.len())]
+    )
 }
 
 fn data_dir(launch: &str, member: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
-    format!("n=\"$d/{launch}-{}\"", member.chars().map(plain).collect::<String>())
+    let plain = |c: char| {
+        if c.is_ascii_alphanumeric() || "._-".contains(c) {
+            c
+        } else {
+            '_'
+        }
+    };
+    format!(
+        "n=\"$d/{launch}-{}\"",
+        member.chars().map(plain).collect::<String>()
+    )
 }
 
 /// Lines of shell that set what the host's environment is to be. Passwords may be in it, and everybody on both machines can read
 /// arguments: it goes ahead of the secret.
 fn environment(host: &Host) -> Zeroizing<String> {
-    let lines = host.environment.iter().map(|(key, value)| format!("export {key}={}\n", quote(value)));
+    let lines = host
+        .environment
+        .iter()
+        .map(|(key, value)| format!("export {key}={}\n", quote(value)));
     Zeroizing::new(lines.collect())
 }
 
@@ -213,32 +296,49 @@ fn start_script(
     program: &RemoteProgram,
     environment_bytes: usize,
 ) -> String {
-    let mut lines = vec![HOME.to_string(), program_path(&program.hash), data_dir(&facts.launch, &node.member)];
+    let mut lines = vec![
+        HOME.to_string(),
+        program_path(&program.hash),
+        data_dir(&facts.launch, &node.member),
+    ];
     lines.push(format!(
         "{{ test -x \"$b\" && h=$(sha256sum < \"$b\") && test \"${{h%% *}}\" = {}; }} || exit {NO_PROGRAM}",
         program.hash
     ));
     lines.push(FORGET_NODE_SETTINGS.to_string());
-    lines.push(format!("export NODECTL_CLUSTER__NAME={}", quote(&facts.cluster)));
+    lines.push(format!(
+        "export NODECTL_CLUSTER__NAME={}",
+        quote(&facts.cluster)
+    ));
     if environment_bytes > 0 {
         // Byte by byte: what comes after it is not this program's to read.
-        lines.push(format!("eval \"$(dd bs=1 count={environment_bytes} 2>/dev/null)\""));
+        lines.push(format!(
+            "eval \"$(dd bs=1 count={environment_bytes} 2>/dev/null)\""
+        ));
     }
     if let Some(python) = &host.python {
         let python = python.trim_end_matches('/');
         let directory = quote(python.strip_suffix("/bin").unwrap_or(python));
-        lines.push(format!("p={directory}; test -d \"$p/bin\" && p=\"$p/bin\"; export PATH=\"$p:$PATH\""));
+        lines.push(format!(
+            "p={directory}; test -d \"$p/bin\" && p=\"$p/bin\"; export PATH=\"$p:$PATH\""
+        ));
     }
     let mut gpus = "";
     if let Some(given) = &node.gpus {
-        let list = if given.is_empty() { "none".to_string() } else { given.join(",") };
+        let list = if given.is_empty() {
+            "none".to_string()
+        } else {
+            given.join(",")
+        };
         lines.push(format!("gpus={}", quote(&list)));
         lines.push(GPUS_BY_UUID.to_string());
         gpus = " --gpus \"$gpus\"";
     }
     let args = node.join_args(facts);
     let args = join(args.iter().map(String::as_str));
-    lines.push(format!("exec \"$b\" --data-dir \"$n\" {args}{gpus} --detach --secret-file /dev/stdin"));
+    lines.push(format!(
+        "exec \"$b\" --data-dir \"$n\" {args}{gpus} --detach --secret-file /dev/stdin"
+    ));
     lines.join("\n")
 }
 
@@ -264,7 +364,10 @@ mod tests {
     use super::*;
 
     fn program() -> RemoteProgram {
-        RemoteProgram { path: "/x".into(), hash: "ab".repeat(32) }
+        RemoteProgram {
+            path: "/x".into(),
+            hash: "ab".repeat(32),
+        }
     }
 
     #[test]
@@ -275,17 +378,39 @@ mod tests {
             environment: [("A".to_string(), "it's".to_string())].into(),
             ..Host::default()
         };
-        let node =
-            LaunchFacts { member: "h1".into(), gpus: Some(vec!["0".into(), "1".into()]), ..LaunchFacts::default() };
-        let facts = ClusterFacts { cluster: "lab".into(), launch: "c0ffee".into(), ..ClusterFacts::default() };
+        let node = LaunchFacts {
+            member: "h1".into(),
+            gpus: Some(vec!["0".into(), "1".into()]),
+            ..LaunchFacts::default()
+        };
+        let facts = ClusterFacts {
+            cluster: "lab".into(),
+            launch: "c0ffee".into(),
+            ..ClusterFacts::default()
+        };
         let script = start_script(&host, &node, &facts, &program(), 7);
-        for part in ["export NODECTL_CLUSTER__NAME=lab", "p='/opt/my venv'", "gpus=0,1", "/dev/stdin", "count=7 "] {
+        for part in [
+            "export NODECTL_CLUSTER__NAME=lab",
+            "p='/opt/my venv'",
+            "gpus=0,1",
+            "/dev/stdin",
+            "count=7 ",
+        ] {
             assert!(script.contains(part), "{part} in {script}");
         }
-        assert!(!script.contains("it'"), "arguments are no place for an environment: {script}");
-        for script in [script, copy_script(&program().hash), stop_script("a", "b", &program().hash)] {
-            let checked =
-                std::process::Command::new("sh").args(["-n", "-c", &script]).status().expect("there is a shell");
+        assert!(
+            !script.contains("it'"),
+            "arguments are no place for an environment: {script}"
+        );
+        for script in [
+            script,
+            copy_script(&program().hash),
+            stop_script("a", "b", &program().hash),
+        ] {
+            let checked = std::process::Command::new("sh")
+                .args(["-n", "-c", &script])
+                .status()
+                .expect("there is a shell");
             assert!(checked.success(), "{script}");
         }
     }
@@ -295,19 +420,40 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let said = directory.path().join("said");
         let program = directory.path().join("nodectl");
-        let text = format!("#!/bin/sh\n{{ env | grep '^TOKEN'; cat; }} > {}\n", said.display());
+        let text = format!(
+            "#!/bin/sh\n{{ env | grep '^TOKEN'; cat; }} > {}\n",
+            said.display()
+        );
         std::fs::write(&program, text).unwrap();
-        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        let environment = [("TOKEN".to_string(), "it's \"$5\"".to_string()), ("TOKEN_B".into(), "2".into())].into();
-        let host = Host { name: "h1".into(), environment, ..Host::default() };
+        std::fs::set_permissions(
+            &program,
+            std::os::unix::fs::PermissionsExt::from_mode(0o755),
+        )
+        .unwrap();
+        let environment = [
+            ("TOKEN".to_string(), "it's \"$5\"".to_string()),
+            ("TOKEN_B".into(), "2".into()),
+        ]
+        .into();
+        let host = Host {
+            name: "h1".into(),
+            environment,
+            ..Host::default()
+        };
         let given = super::environment(&host);
         let (node, facts) = (LaunchFacts::default(), ClusterFacts::default());
         let script = start_script(&host, &node, &facts, &self::program(), given.len());
         // What looks for the program is left out.
-        let (_, after) = script.split_once("unset \"$v\"; done").expect("it forgets settings first");
+        let (_, after) = script
+            .split_once("unset \"$v\"; done")
+            .expect("it forgets settings first");
         let script = format!("n=/n b={}; {after}", program.display());
         let mut shell = std::process::Command::new("sh");
-        let mut shell = shell.args(["-c", &script]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let mut shell = shell
+            .args(["-c", &script])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut input = shell.stdin.take().unwrap();
         std::io::Write::write_all(&mut input, &[given.as_bytes(), b"the secret"].concat()).unwrap();
         drop(input);
@@ -318,11 +464,19 @@ mod tests {
 
     #[test]
     fn the_systems_ssh_gets_no_password_prompt_and_no_options_from_a_host_name() {
-        let target =
-            SshTarget { host: "h1".into(), user: Some("ada".into()), port: Some(2222), key: Some("/k".into()) };
+        let target = SshTarget {
+            host: "h1".into(),
+            user: Some("ada".into()),
+            port: Some(2222),
+            key: Some("/k".into()),
+        };
         let call = target.call("true", Duration::from_secs(5), Duration::from_secs(1));
-        let expected = "-o BatchMode=yes -o ConnectTimeout=5 -l ada -p 2222 -i /k -- h1 exec sh -c true";
-        assert_eq!((call.program.as_str(), call.args.join(" ").as_str()), ("ssh", expected));
+        let expected =
+            "-o BatchMode=yes -o ConnectTimeout=5 -l ada -p 2222 -i /k -- h1 exec sh -c true";
+        assert_eq!(
+            (call.program.as_str(), call.args.join(" ").as_str()),
+            ("ssh", expected)
+        );
     }
 
     #[test]

@@ -39,7 +39,10 @@ pub struct StartedLaunch {
 #[serde(rename_all = "snake_case")]
 pub enum What {
     /// A node on each of these hosts, with the hash of the program there.
-    Hosts { program: String, hosts: Vec<HostNode> },
+    Hosts {
+        program: String,
+        hosts: Vec<HostNode>,
+    },
     /// Jobs of SLURM, found by this name.
     Slurm { job_name: String },
     /// Jobs of HTCondor, found by this batch name.
@@ -70,13 +73,20 @@ pub struct Launches {
 
 impl Launches {
     pub fn below(data_dir: &Path) -> Self {
-        Self { directory: data_dir.join(DIRECTORY), tag: data_dir.join(TAG) }
+        Self {
+            directory: data_dir.join(DIRECTORY),
+            tag: data_dir.join(TAG),
+        }
     }
 
     /// The directory of one launch, made if it is not there.
     pub fn directory(&self, id: &str) -> Result<PathBuf, LaunchError> {
         let path = self.directory.join(id);
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(|source| unwritable(&path, source))?;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&path)
+            .map_err(|source| unwritable(&path, source))?;
         Ok(path)
     }
 
@@ -85,10 +95,19 @@ impl Launches {
     pub fn job_name(&self) -> Result<String, LaunchError> {
         let path = &self.tag;
         let known = || match fs::read_to_string(path) {
-            Ok(tag) if tag.len() == 12 && tag.bytes().all(|byte| byte.is_ascii_hexdigit()) => Ok(Some(tag)),
-            Ok(tag) => Err(LaunchError::bad_file(path.display().to_string(), format!("{tag:?} is no tag"), None)),
+            Ok(tag) if tag.len() == 12 && tag.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+                Ok(Some(tag))
+            }
+            Ok(tag) => Err(LaunchError::bad_file(
+                path.display().to_string(),
+                format!("{tag:?} is no tag"),
+                None,
+            )),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(LaunchError::Unreadable { path: path.clone(), source }),
+            Err(source) => Err(LaunchError::Unreadable {
+                path: path.clone(),
+                source,
+            }),
         };
         let tag = match known()? {
             Some(tag) => tag,
@@ -135,7 +154,12 @@ impl Launches {
         let entries = match fs::read_dir(&self.directory) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(source) => return Err(LaunchError::Unreadable { path: self.directory.clone(), source }),
+            Err(source) => {
+                return Err(LaunchError::Unreadable {
+                    path: self.directory.clone(),
+                    source,
+                });
+            }
         };
         let mut launches = Vec::new();
         for entry in entries.flatten() {
@@ -145,8 +169,9 @@ impl Launches {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(source) => return Err(LaunchError::Unreadable { path, source }),
             };
-            let launch: StartedLaunch = serde_json::from_slice(&text)
-                .map_err(|error| LaunchError::bad_file(path.display().to_string(), error.to_string(), None))?;
+            let launch: StartedLaunch = serde_json::from_slice(&text).map_err(|error| {
+                LaunchError::bad_file(path.display().to_string(), error.to_string(), None)
+            })?;
             launches.push(launch);
         }
         launches.sort_by(|a, b| (a.started_ms, &a.id).cmp(&(b.started_ms, &b.id)));
@@ -157,7 +182,9 @@ impl Launches {
     pub fn forget(&self, id: &str) -> Result<(), LaunchError> {
         let path = self.directory.join(id);
         match fs::remove_dir_all(&path) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(unwritable(&path, source)),
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(unwritable(&path, source))
+            }
             _ => Ok(()),
         }
     }
@@ -167,7 +194,10 @@ impl StartedProcess {
     /// This one.
     pub fn own() -> Self {
         let pid = std::process::id();
-        Self { pid, start_ticks: start_ticks(pid).unwrap_or(0) }
+        Self {
+            pid,
+            start_ticks: start_ticks(pid).unwrap_or(0),
+        }
     }
 
     pub fn is_alive(&self) -> bool {
@@ -176,7 +206,9 @@ impl StartedProcess {
 
     /// Asks it to stop.
     pub fn terminate(&self) {
-        if let Some(pid) = rustix::process::Pid::from_raw(self.pid as i32).filter(|_| self.is_alive()) {
+        if let Some(pid) =
+            rustix::process::Pid::from_raw(self.pid as i32).filter(|_| self.is_alive())
+        {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
     }
@@ -184,12 +216,17 @@ impl StartedProcess {
 
 /// None if there is no such process, or only its remains.
 fn start_ticks(pid: u32) -> Option<u64> {
-    Stat::of(i32::try_from(pid).ok()?).ok().filter(|process| !process.is_zombie())?.start_ticks()
+    Stat::of(i32::try_from(pid).ok()?)
+        .ok()
+        .filter(|process| !process.is_zombie())?
+        .start_ticks()
 }
 
 /// A file of mode 0600 that is there whole or not at all.
 pub(super) fn write_private(path: &Path, bytes: &[u8]) -> Result<(), LaunchError> {
-    write_beside(path, bytes).and_then(|new| fs::rename(new, path)).map_err(|source| unwritable(path, source))
+    write_beside(path, bytes)
+        .and_then(|new| fs::rename(new, path))
+        .map_err(|source| unwritable(path, source))
 }
 
 /// The same, unless it is there.
@@ -198,21 +235,35 @@ fn write_private_once(path: &Path, bytes: &[u8]) -> Result<(), LaunchError> {
         let new = write_beside(path, bytes)?;
         let linked = fs::hard_link(&new, path);
         fs::remove_file(&new)?;
-        linked.or_else(|error| if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) })
+        linked.or_else(|error| {
+            if error.kind() == io::ErrorKind::AlreadyExists {
+                Ok(())
+            } else {
+                Err(error)
+            }
+        })
     };
     write().map_err(|source| unwritable(path, source))
 }
 
 fn write_beside(path: &Path, bytes: &[u8]) -> io::Result<PathBuf> {
     let new = path.with_extension(format!("new-{}", std::process::id()));
-    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&new)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     Ok(new)
 }
 
 fn unwritable(path: &Path, source: io::Error) -> LaunchError {
-    LaunchError::Unwritable { path: path.to_path_buf(), source }
+    LaunchError::Unwritable {
+        path: path.to_path_buf(),
+        source,
+    }
 }
 
 #[cfg(test)]
@@ -229,7 +280,9 @@ mod tests {
             id: id.into(),
             source: "slurm".into(),
             started_ms,
-            what: What::Slurm { job_name: "nodectl-ab".into() },
+            what: What::Slurm {
+                job_name: "nodectl-ab".into(),
+            },
             own_node: false,
             launcher: Some(StartedProcess::own()),
         };
@@ -239,7 +292,10 @@ mod tests {
         launches.keep(&first).unwrap();
         assert_eq!(launches.list().unwrap(), [first, second]);
         let secret = launches.keep_secret("a", "s").unwrap();
-        assert_eq!(fs::metadata(&secret).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            fs::metadata(&secret).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
         launches.replace_secret("another", "new").unwrap();
         assert_eq!(fs::read(&secret).unwrap(), b"s");
         launches.replace_secret("s", "new").unwrap();
@@ -257,7 +313,10 @@ mod tests {
         assert_ne!(Launches::below(other.path()).job_name().unwrap(), name);
         assert!(name.len() == 20 && Launches::below(one.path()).list().unwrap().is_empty());
         let tag = one.path().join("launch-tag");
-        assert_eq!(fs::metadata(&tag).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            fs::metadata(&tag).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
         fs::write(&tag, "--all").unwrap();
         assert!(Launches::below(one.path()).job_name().is_err());
     }
@@ -266,9 +325,18 @@ mod tests {
     fn a_process_is_known_by_more_than_its_number() {
         let own = StartedProcess::own();
         assert!(own.is_alive());
-        assert!(!StartedProcess { start_ticks: own.start_ticks + 1, ..own }.is_alive());
+        assert!(
+            !StartedProcess {
+                start_ticks: own.start_ticks + 1,
+                ..own
+            }
+            .is_alive()
+        );
         let mut child = std::process::Command::new("true").spawn().unwrap();
-        let gone = StartedProcess { pid: child.id(), start_ticks: start_ticks(child.id()).unwrap_or(0) };
+        let gone = StartedProcess {
+            pid: child.id(),
+            start_ticks: start_ticks(child.id()).unwrap_or(0),
+        };
         child.wait().unwrap();
         assert!(!gone.is_alive());
     }

@@ -59,29 +59,48 @@ struct PromisedWrite {
 /// Files on their way here.
 #[derive(Clone, Debug)]
 pub(super) enum Fetching {
-    Tree { manifest: BlobHash, holders: Vec<NodeId>, tries: u32 },
-    Blobs { hashes: Vec<BlobHash>, holders: Vec<NodeId>, tries: u32 },
+    Tree {
+        manifest: BlobHash,
+        holders: Vec<NodeId>,
+        tries: u32,
+    },
+    Blobs {
+        hashes: Vec<BlobHash>,
+        holders: Vec<NodeId>,
+        tries: u32,
+    },
 }
 
 impl Fetching {
     /// The files of these records, as a node has them that sent the records; `None` if there are none.
     pub(super) fn of(records: &[Arc<TaskRecord>], from: NodeId) -> Option<Self> {
         let hashes: BTreeSet<_> = records.iter().flat_map(|record| record.blobs()).collect();
-        let makers = records.iter().filter(|record| record.blobs().next().is_some()).map(|record| record.node);
+        let makers = records
+            .iter()
+            .filter(|record| record.blobs().next().is_some())
+            .map(|record| record.node);
         let mut holders = vec![from];
         for maker in makers {
             if !holders.contains(&maker) {
                 holders.push(maker);
             }
         }
-        (!hashes.is_empty()).then(|| Self::Blobs { hashes: hashes.into_iter().collect(), holders, tries: 0 })
+        (!hashes.is_empty()).then(|| Self::Blobs {
+            hashes: hashes.into_iter().collect(),
+            holders,
+            tries: 0,
+        })
     }
 
     /// Has them brought; returns the ticket.
     pub(super) fn begin(&self, core: &mut Core, job: JobId) -> u64 {
         match self {
-            Self::Tree { manifest, holders, .. } => core.fetch_tree(job, *manifest, holders.clone()),
-            Self::Blobs { hashes, holders, .. } => core.fetch_blobs(job, hashes.clone(), holders.clone()),
+            Self::Tree {
+                manifest, holders, ..
+            } => core.fetch_tree(job, *manifest, holders.clone()),
+            Self::Blobs {
+                hashes, holders, ..
+            } => core.fetch_blobs(job, hashes.clone(), holders.clone()),
         }
     }
 
@@ -96,7 +115,10 @@ impl Fetching {
 impl LocalCopy {
     /// Of a job whose specification is on disk, or written before anything else of the job.
     pub(super) fn kept(spec: Arc<JobSpec>) -> Self {
-        Self { kept: true, ..Self::new(spec) }
+        Self {
+            kept: true,
+            ..Self::new(spec)
+        }
     }
 
     fn new(spec: Arc<JobSpec>) -> Self {
@@ -154,7 +176,12 @@ impl State {
         }
         self.merge_head(head.clone());
         // The claim has given way to another by now, perhaps with another specification. Whoever makes it hears of that.
-        if self.core.directory.get(job).is_none_or(|known| (known.epoch, known.holder) != (head.epoch, head.holder)) {
+        if self
+            .core
+            .directory
+            .get(job)
+            .is_none_or(|known| (known.epoch, known.holder) != (head.epoch, head.holder))
+        {
             return;
         }
         if let Some(copy) = self.copies.get(&job).filter(|copy| copy.hash == head.spec) {
@@ -168,44 +195,81 @@ impl State {
             Some(spec) => self.keep_spec(from, &head, spec),
             None => {
                 // The coordinator's disk may have lost what other holders still have.
-                let others = head.replicas.iter().copied().filter(|node| ![from, self.core.me].contains(node));
+                let others = head
+                    .replicas
+                    .iter()
+                    .copied()
+                    .filter(|node| ![from, self.core.me].contains(node));
                 let holders = [from].into_iter().chain(others).collect();
-                self.core.effects.push(super::Effect::LoadSpec { job, hash: head.spec, holders });
+                self.core.effects.push(super::Effect::LoadSpec {
+                    job,
+                    hash: head.spec,
+                    holders,
+                });
             }
         }
     }
 
     /// A large specification arrived as a blob.
     pub(super) fn spec_loaded(&mut self, job: JobId, spec: Result<Arc<JobSpec>, String>) {
-        let Some(head) = self.core.directory.get(job).cloned() else { return };
+        let Some(head) = self.core.directory.get(job).cloned() else {
+            return;
+        };
         match spec {
             // Another claim's may be the job's by now.
             Ok(spec) if spec.hash() != head.spec => {}
             Ok(spec) => self.keep_spec(head.holder, &head, spec),
-            Err(error) => self.core.notice(format!("the specification of job {job} could not be fetched: {error}")),
+            Err(error) => self.core.notice(format!(
+                "the specification of job {job} could not be fetched: {error}"
+            )),
         }
     }
 
     /// Becomes a replica: first come the files that tasks are given, then the specification is written, then it is said.
     fn keep_spec(&mut self, coordinator: NodeId, head: &JobHead, spec: Arc<JobSpec>) {
         let job = head.job;
-        if self.copies.get(&job).is_some_and(|copy| copy.hash == head.spec) || self.coordinators.contains_key(&job) {
+        if self
+            .copies
+            .get(&job)
+            .is_some_and(|copy| copy.hash == head.spec)
+            || self.coordinators.contains_key(&job)
+        {
             return;
         }
         let keep = vec![Keep::Spec(spec.clone()), Keep::Head(head.clone())];
         // The coordinator's disk may have lost what other holders still have.
-        let others = head.replicas.iter().copied().filter(|node| *node != coordinator && *node != head.submitter);
-        let holders = [coordinator, head.submitter].into_iter().chain(others).collect();
-        let fetching = spec.work.inputs.map(|manifest| Fetching::Tree { manifest, holders, tries: 0 });
+        let others = head
+            .replicas
+            .iter()
+            .copied()
+            .filter(|node| *node != coordinator && *node != head.submitter);
+        let holders = [coordinator, head.submitter]
+            .into_iter()
+            .chain(others)
+            .collect();
+        let fetching = spec.work.inputs.map(|manifest| Fetching::Tree {
+            manifest,
+            holders,
+            tries: 0,
+        });
         self.specify(job, spec);
-        self.promise(job, keep, Then::Say(coordinator, Box::new(Message::OfferKept { job })), fetching);
+        self.promise(
+            job,
+            keep,
+            Then::Say(coordinator, Box::new(Message::OfferKept { job })),
+            fetching,
+        );
     }
 
     /// A job's specification. Where it was submitted twice by one key, on both sides of a partition, the later claim's
     /// replaces the other: they differ in who submitted it and when, and results of either are results of both.
     fn specify(&mut self, job: JobId, spec: Arc<JobSpec>) {
         let tasks = spec.task_count() as u32;
-        match self.copies.get_mut(&job).filter(|copy| copy.lattice.tasks() == tasks) {
+        match self
+            .copies
+            .get_mut(&job)
+            .filter(|copy| copy.lattice.tasks() == tasks)
+        {
             Some(copy) => (copy.hash, copy.spec) = (spec.hash(), spec),
             None => {
                 self.copies.insert(job, LocalCopy::new(spec));
@@ -224,13 +288,21 @@ impl State {
         if self.coordinators.contains_key(&job) {
             return self.learn(from, job, None, records);
         }
-        if self.core.directory.get(job).is_some_and(|head| head.epoch > epoch) {
+        if self
+            .core
+            .directory
+            .get(job)
+            .is_some_and(|head| head.epoch > epoch)
+        {
             return;
         }
         let Some(copy) = self.copies.get(&job) else {
             return self.core.send(from, Message::NoCopy { job, epoch });
         };
-        let news: Vec<_> = records.into_iter().filter(|record| copy.lattice.lacks(record)).collect();
+        let news: Vec<_> = records
+            .into_iter()
+            .filter(|record| copy.lattice.lacks(record))
+            .collect();
         let fetching = Fetching::of(&news, from);
         let mut keep: Vec<_> = news.into_iter().map(Keep::Task).collect();
         if let Some(head) = head {
@@ -254,24 +326,47 @@ impl State {
                 coordinator.learned(core, &copy.lattice, from, chunk, records);
             });
         }
-        let Some(copy) = self.copies.get(&job) else { return };
-        let news: Vec<_> = records.into_iter().filter(|record| copy.lattice.lacks(record)).collect();
+        let Some(copy) = self.copies.get(&job) else {
+            return;
+        };
+        let news: Vec<_> = records
+            .into_iter()
+            .filter(|record| copy.lattice.lacks(record))
+            .collect();
         let fetching = Fetching::of(&news, from);
         let then = chunk.map_or(Then::Nothing, |chunk| Then::Pulled(from, chunk));
-        self.promise(job, news.into_iter().map(Keep::Task).collect(), then, fetching);
+        self.promise(
+            job,
+            news.into_iter().map(Keep::Task).collect(),
+            then,
+            fetching,
+        );
     }
 
     /// This node claims the job: what it was writing for another counts like what it accepts itself, from now on. What still waited for
     /// its files was promised to nobody, and is asked for anew.
     pub(super) fn hand_writes_over(&mut self, job: JobId) {
-        let Some((coordinator, copy)) = super::pair(&mut self.coordinators, &mut self.copies, job) else { return };
+        let Some((coordinator, copy)) = super::pair(&mut self.coordinators, &mut self.copies, job)
+        else {
+            return;
+        };
         let is_of_tasks = |promise: &mut PromisedWrite| {
-            let has_task = promise.keep.iter().any(|record| matches!(record, Keep::Task(_)));
-            has_task && !promise.keep.iter().any(|record| matches!(record, Keep::Spec(_)))
+            let has_task = promise
+                .keep
+                .iter()
+                .any(|record| matches!(record, Keep::Task(_)));
+            has_task
+                && !promise
+                    .keep
+                    .iter()
+                    .any(|record| matches!(record, Keep::Spec(_)))
         };
         let writes: Vec<_> = copy.promised.extract_if(.., is_of_tasks).collect();
         self.core.resync.forget_pulls(job);
-        for PromisedWrite { ticket, keep, .. } in writes.into_iter().filter(|promise| promise.fetching.is_none()) {
+        for PromisedWrite { ticket, keep, .. } in writes
+            .into_iter()
+            .filter(|promise| promise.fetching.is_none())
+        {
             coordinator.take_write(&self.core, ticket, keep);
         }
     }
@@ -291,14 +386,21 @@ impl State {
             None => self.core.persist(job, keep.clone()),
         };
         if let Some(copy) = self.copies.get_mut(&job) {
-            copy.promised.push(PromisedWrite { ticket, then, keep, fetching });
+            copy.promised.push(PromisedWrite {
+                ticket,
+                then,
+                keep,
+                fetching,
+            });
         }
     }
 
     /// Shows the job's coordinator what we hold: a copy from before a partition or a restart may know results that it
     /// does not.
     pub(super) fn compare_copy(&mut self, job: JobId) {
-        let (Some(copy), Some(head)) = (self.copies.get(&job), self.core.directory.get(job)) else { return };
+        let (Some(copy), Some(head)) = (self.copies.get(&job), self.core.directory.get(job)) else {
+            return;
+        };
         if copy.kept && head.holder != self.core.me && !self.coordinators.contains_key(&job) {
             self.core.resync.show(head.holder, job, false);
         }
@@ -307,18 +409,28 @@ impl State {
     /// Compares every copy whose coordinator has not said that it has all of it.
     pub(super) fn compare_copies(&mut self) {
         let may_lack = |job: &JobId, copy: &LocalCopy| {
-            let Some(head) = self.core.directory.get(*job) else { return false };
+            let Some(head) = self.core.directory.get(*job) else {
+                return false;
+            };
             copy.equalled_by != Some((head.epoch, head.holder))
                 && self.core.members.is_reachable(head.holder)
                 && !self.core.resync.is_comparing(head.holder, *job)
         };
-        let jobs: Vec<_> = self.copies.iter().filter(|(job, copy)| may_lack(job, copy)).map(|(job, _)| *job).collect();
+        let jobs: Vec<_> = self
+            .copies
+            .iter()
+            .filter(|(job, copy)| may_lack(job, copy))
+            .map(|(job, _)| *job)
+            .collect();
         jobs.into_iter().for_each(|job| self.compare_copy(job));
     }
 
     pub(super) fn persisted(&mut self, ticket: u64, result: &Result<(), String>) {
-        let Some(job) = self.core.ended(ticket) else { return };
-        if let Some((coordinator, copy)) = super::pair(&mut self.coordinators, &mut self.copies, job)
+        let Some(job) = self.core.ended(ticket) else {
+            return;
+        };
+        if let Some((coordinator, copy)) =
+            super::pair(&mut self.coordinators, &mut self.copies, job)
             && coordinator.persisted(&mut self.core, &mut copy.lattice, ticket, result)
         {
             self.touched.insert(job);
@@ -326,18 +438,39 @@ impl State {
                 Err(error) if !coordinator.is_kept() => self.decline(job, error),
                 Err(_) => self.hand_over_if_unfit(job),
                 Ok(()) => {
-                    let head = self.core.directory.get(job).expect("a coordinated job has a head").clone();
+                    let head = self
+                        .core
+                        .directory
+                        .get(job)
+                        .expect("a coordinated job has a head")
+                        .clone();
                     self.answer_submission(&head);
                 }
             };
         }
-        let Some(copy) = self.copies.get_mut(&job) else { return };
-        let Some(position) = copy.promised.iter().position(|promise| promise.ticket == ticket) else { return };
+        let Some(copy) = self.copies.get_mut(&job) else {
+            return;
+        };
+        let Some(position) = copy
+            .promised
+            .iter()
+            .position(|promise| promise.ticket == ticket)
+        else {
+            return;
+        };
         if let Err(error) = result {
             if let Then::Say(to, _) = &copy.promised[position].then {
-                self.core.send(*to, Message::Declined { job, error: error.clone() });
+                self.core.send(
+                    *to,
+                    Message::Declined {
+                        job,
+                        error: error.clone(),
+                    },
+                );
             }
-            return self.core.after(limits::STORE_RETRY, Timer::Rewrite(job, ticket));
+            return self
+                .core
+                .after(limits::STORE_RETRY, Timer::Rewrite(job, ticket));
         }
         let promise = copy.promised.swap_remove(position);
         self.written(job, promise.keep);
@@ -356,10 +489,16 @@ impl State {
             copy.kept = true;
             self.keep_newer_head(job, &keep);
         }
-        let orphans =
-            if keep.iter().any(|record| matches!(record, Keep::Spec(_))) { self.orphans.remove(&job) } else { None };
-        let records: Vec<_> =
-            keep.into_iter().filter_map(Keep::into_task).chain(orphans.into_iter().flatten()).collect();
+        let orphans = if keep.iter().any(|record| matches!(record, Keep::Spec(_))) {
+            self.orphans.remove(&job)
+        } else {
+            None
+        };
+        let records: Vec<_> = keep
+            .into_iter()
+            .filter_map(Keep::into_task)
+            .chain(orphans.into_iter().flatten())
+            .collect();
         if records.is_empty() {
             return;
         }
@@ -381,8 +520,11 @@ impl State {
 
     /// The job's head as it became while its specification was on the way to the disk.
     fn keep_newer_head(&mut self, job: JobId, written: &[Keep]) {
-        let Some(now) = self.core.directory.get(job).cloned() else { return };
-        let is_news = |record: &Keep| matches!(record, Keep::Head(before) if is_worth_storing(before, &now));
+        let Some(now) = self.core.directory.get(job).cloned() else {
+            return;
+        };
+        let is_news =
+            |record: &Keep| matches!(record, Keep::Head(before) if is_worth_storing(before, &now));
         if !self.coordinators.contains_key(&job) && written.iter().any(is_news) {
             self.core.persist(job, vec![Keep::Head(now)]);
         }
@@ -394,8 +536,14 @@ impl State {
         {
             return;
         }
-        let Some(copy) = self.copies.get(&job) else { return };
-        if let Some(promise) = copy.promised.iter().find(|promise| promise.ticket == ticket) {
+        let Some(copy) = self.copies.get(&job) else {
+            return;
+        };
+        if let Some(promise) = copy
+            .promised
+            .iter()
+            .find(|promise| promise.ticket == ticket)
+        {
             self.core.persist_as(job, promise.keep.clone(), ticket);
         }
     }
@@ -404,13 +552,23 @@ impl State {
         if self.healed(ticket, result) {
             return;
         }
-        let Some(job) = self.core.ended(ticket) else { return };
-        if let Some((coordinator, copy)) = super::pair(&mut self.coordinators, &mut self.copies, job) {
+        let Some(job) = self.core.ended(ticket) else {
+            return;
+        };
+        if let Some((coordinator, copy)) =
+            super::pair(&mut self.coordinators, &mut self.copies, job)
+        {
             let is_taken = match coordinator.inputs_fetched(&mut self.core, ticket, result) {
                 Inputs::Expected => true,
-                Inputs::Others => coordinator.fetched(&mut self.core, &copy.lattice, ticket, result),
+                Inputs::Others => {
+                    coordinator.fetched(&mut self.core, &copy.lattice, ticket, result)
+                }
                 Inputs::Missing => {
-                    let error = result.as_ref().err().map(String::as_str).unwrap_or_default();
+                    let error = result
+                        .as_ref()
+                        .err()
+                        .map(String::as_str)
+                        .unwrap_or_default();
                     return self.decline(job, &format!("its files cannot be fetched: {error}"));
                 }
             };
@@ -418,14 +576,29 @@ impl State {
                 self.touched.insert(job);
                 let lost = coordinator.take_lost();
                 self.blobs_lost(lost);
-                let head = self.core.directory.get(job).expect("a coordinated job has a head").clone();
+                let head = self
+                    .core
+                    .directory
+                    .get(job)
+                    .expect("a coordinated job has a head")
+                    .clone();
                 return self.answer_submission(&head);
             }
         }
-        let Some(copy) = self.copies.get_mut(&job) else { return };
-        let Some(position) = copy.promised.iter().position(|promise| promise.ticket == ticket) else { return };
+        let Some(copy) = self.copies.get_mut(&job) else {
+            return;
+        };
+        let Some(position) = copy
+            .promised
+            .iter()
+            .position(|promise| promise.ticket == ticket)
+        else {
+            return;
+        };
         let promise = &mut copy.promised[position];
-        let Some(fetching) = &mut promise.fetching else { return };
+        let Some(fetching) = &mut promise.fetching else {
+            return;
+        };
         let Err(error) = result else {
             let promise = copy.promised.swap_remove(position);
             return self.promise(job, promise.keep, promise.then, None);
@@ -434,7 +607,8 @@ impl State {
         if tries <= REFETCHES {
             return self.core.after(pause, Timer::Refetch(job, ticket));
         }
-        self.core.notice(format!("files of job {job} cannot be copied: {error}"));
+        self.core
+            .notice(format!("files of job {job} cannot be copied: {error}"));
         let promise = copy.promised.swap_remove(position);
         if let (Then::Pulled(..) | Then::Nothing, Some(Fetching::Blobs { hashes, .. })) =
             (&promise.then, &promise.fetching)
@@ -448,7 +622,13 @@ impl State {
             self.copies.remove(&job);
         }
         match promise.then {
-            Then::Say(to, _) => self.core.send(to, Message::Declined { job, error: error.clone() }),
+            Then::Say(to, _) => self.core.send(
+                to,
+                Message::Declined {
+                    job,
+                    error: error.clone(),
+                },
+            ),
             Then::Pulled(from, chunk) => self.core.resync.written(from, job, chunk, false),
             Then::Nothing => {}
         }
@@ -461,8 +641,16 @@ impl State {
         {
             return;
         }
-        let Some(copy) = self.copies.get_mut(&job) else { return };
-        let Some(promise) = copy.promised.iter_mut().find(|promise| promise.ticket == ticket) else { return };
+        let Some(copy) = self.copies.get_mut(&job) else {
+            return;
+        };
+        let Some(promise) = copy
+            .promised
+            .iter_mut()
+            .find(|promise| promise.ticket == ticket)
+        else {
+            return;
+        };
         if let Some(fetching) = &promise.fetching {
             promise.ticket = fetching.begin(&mut self.core, job);
         }

@@ -7,7 +7,9 @@ use super::{
     resync::Resync,
     timers::{Timer, Timers},
 };
-use nodectl_types::{Answer, Attempt, BlobHash, JobId, Message, NodeId, QueryError, TaskIndex, Time};
+use nodectl_types::{
+    Answer, Attempt, BlobHash, JobId, Message, NodeId, QueryError, TaskIndex, Time,
+};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -78,7 +80,9 @@ impl Core {
     /// Nobody is there, or about to be, who could keep copies of what we keep. Who is connected is a member in a moment, or
     /// something is wrong with the connection.
     pub fn is_alone(&self) -> bool {
-        let lasts = self.without_company.is_some_and(|since| self.now.mono - since >= ARRIVAL);
+        let lasts = self
+            .without_company
+            .is_some_and(|since| self.now.mono - since >= ARRIVAL);
         !self.members.has_company() && (lasts || !self.members.has_visitors())
     }
 
@@ -94,7 +98,10 @@ impl Core {
     /// Sends to every connected member but ourselves.
     pub fn broadcast(&mut self, message: &Message) {
         for peer in self.members.connected() {
-            self.effects.push(Effect::Send { to: peer, message: message.clone() });
+            self.effects.push(Effect::Send {
+                to: peer,
+                message: message.clone(),
+            });
         }
     }
 
@@ -123,7 +130,11 @@ impl Core {
     /// The same for a write that has its ticket already: it failed before.
     pub fn persist_as(&mut self, job: JobId, records: Vec<Keep>, ticket: u64) {
         self.owners.insert(ticket, job);
-        self.effects.push(Effect::Persist { job, records, ticket });
+        self.effects.push(Effect::Persist {
+            job,
+            records,
+            ticket,
+        });
     }
 
     /// Has a manifest and every file in it brought here; `Input::Fetched` follows with the ticket.
@@ -131,23 +142,40 @@ impl Core {
         let ticket = self.ticket();
         holders.retain(|node| *node != self.me);
         self.owners.insert(ticket, job);
-        self.effects.push(Effect::FetchTree { ticket, manifest, holders });
+        self.effects.push(Effect::FetchTree {
+            ticket,
+            manifest,
+            holders,
+        });
         ticket
     }
 
     /// Has blobs brought here; `Input::Fetched` follows with the ticket.
-    pub fn fetch_blobs(&mut self, job: JobId, hashes: Vec<BlobHash>, mut holders: Vec<NodeId>) -> u64 {
+    pub fn fetch_blobs(
+        &mut self,
+        job: JobId,
+        hashes: Vec<BlobHash>,
+        mut holders: Vec<NodeId>,
+    ) -> u64 {
         let ticket = self.ticket();
         holders.retain(|node| *node != self.me);
         self.owners.insert(ticket, job);
-        self.effects.push(Effect::FetchBlobs { ticket, hashes, holders });
+        self.effects.push(Effect::FetchBlobs {
+            ticket,
+            hashes,
+            holders,
+        });
         ticket
     }
 
     /// Has a blob brought here that no job here is known to wait for.
     pub fn fetch_any(&mut self, hash: BlobHash, holders: Vec<NodeId>) -> u64 {
         let ticket = self.ticket();
-        self.effects.push(Effect::FetchBlobs { ticket, hashes: vec![hash], holders });
+        self.effects.push(Effect::FetchBlobs {
+            ticket,
+            hashes: vec![hash],
+            holders,
+        });
         ticket
     }
 

@@ -18,13 +18,21 @@ pub struct Directory {
 
 impl Default for Directory {
     fn default() -> Self {
-        Self { heads: BTreeMap::new(), digests: vec![0; limits::HEADS_BUCKETS], removed: BTreeMap::new() }
+        Self {
+            heads: BTreeMap::new(),
+            digests: vec![0; limits::HEADS_BUCKETS],
+            removed: BTreeMap::new(),
+        }
     }
 }
 
 /// The order in which whole heads replace each other.
 pub fn precedence(head: &JobHead) -> (u32, u64, u64) {
-    (head.epoch, rank::weight(head.job, head.holder), head.version)
+    (
+        head.epoch,
+        rank::weight(head.job, head.holder),
+        head.version,
+    )
 }
 
 /// The join of two heads of one job.
@@ -32,7 +40,11 @@ pub fn join(a: &JobHead, b: &JobHead) -> JobHead {
     let winner = if precedence(b) > precedence(a) { b } else { a };
     let cancelled = a.cancelled || b.cancelled;
     let round = a.round.max(b.round);
-    JobHead { cancelled, round, ..winner.clone() }
+    JobHead {
+        cancelled,
+        round,
+        ..winner.clone()
+    }
 }
 
 impl Directory {
@@ -82,7 +94,11 @@ impl Directory {
 
     /// What was removed before that time needs no remembering any more; false if there is nothing such.
     pub fn forget_removed(&mut self, before_ms: u64) -> bool {
-        let old: Vec<_> = self.removed.extract_if(.., |_, at_ms| *at_ms < before_ms).map(|(job, _)| job).collect();
+        let old: Vec<_> = self
+            .removed
+            .extract_if(.., |_, at_ms| *at_ms < before_ms)
+            .map(|(job, _)| job)
+            .collect();
         for job in &old {
             self.digests[bucket(*job)] ^= hash_of_removed(*job);
         }
@@ -92,7 +108,9 @@ impl Directory {
     /// Jobs that unfinished ones come after, with one of those.
     pub fn needed(&self) -> BTreeMap<JobId, JobId> {
         let unfinished = self.heads.values().filter(|head| !head.phase.is_ended());
-        unfinished.flat_map(|head| head.after.iter().map(|after| (*after, head.job))).collect()
+        unfinished
+            .flat_map(|head| head.after.iter().map(|after| (*after, head.job)))
+            .collect()
     }
 
     /// Forgets a job of which nobody else has heard.
@@ -117,9 +135,19 @@ impl Directory {
 
     /// The heads of those buckets whose digests are others there, in messages of at most `HEADS_BATCH`.
     pub fn differing(&self, theirs: &[u64]) -> Vec<Vec<JobHead>> {
-        let differs: Vec<_> = (0..self.digests.len()).map(|at| theirs.get(at) != Some(&self.digests[at])).collect();
-        let heads: Vec<_> = self.heads.values().filter(|head| differs[bucket(head.job)]).cloned().collect();
-        heads.chunks(limits::HEADS_BATCH).map(<[JobHead]>::to_vec).collect()
+        let differs: Vec<_> = (0..self.digests.len())
+            .map(|at| theirs.get(at) != Some(&self.digests[at]))
+            .collect();
+        let heads: Vec<_> = self
+            .heads
+            .values()
+            .filter(|head| differs[bucket(head.job)])
+            .cloned()
+            .collect();
+        heads
+            .chunks(limits::HEADS_BATCH)
+            .map(<[JobHead]>::to_vec)
+            .collect()
     }
 
     /// No further job can be remembered until old ones are forgotten.
@@ -135,10 +163,17 @@ fn bucket(job: JobId) -> usize {
 fn hash(head: &JobHead) -> u64 {
     let bytes = postcard::to_stdvec(head).expect("plain data always encodes");
     let hash = blake3::hash(&bytes);
-    u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("a hash has 32 bytes"))
+    u64::from_le_bytes(
+        hash.as_bytes()[..8]
+            .try_into()
+            .expect("a hash has 32 bytes"),
+    )
 }
 
 fn hash_of_removed(job: JobId) -> u64 {
-    let hash = blake3::derive_key("nodectl 2026 a removed job in a digest", &job.0.to_le_bytes());
+    let hash = blake3::derive_key(
+        "nodectl 2026 a removed job in a digest",
+        &job.0.to_le_bytes(),
+    );
     u64::from_le_bytes(hash[..8].try_into().expect("a hash has 32 bytes"))
 }

@@ -42,7 +42,13 @@ impl State {
         }
         let epoch = u32::try_from(head.version).unwrap_or(u32::MAX - 1) + 1;
         let is_ours = self.coordinators.contains_key(&job);
-        if is_ours || self.core.directory.get(job).is_some_and(|known| known.epoch >= epoch) {
+        if is_ours
+            || self
+                .core
+                .directory
+                .get(job)
+                .is_some_and(|known| known.epoch >= epoch)
+        {
             return;
         }
         // Whoever coordinated it before may have made us a replica.
@@ -50,8 +56,20 @@ impl State {
         let recover = copy.is_some();
         let copy = copy.unwrap_or_else(|| LocalCopy::kept(spec));
         let (spec, me) = (copy.hash, self.core.me);
-        let head = JobHead { epoch, holder: me, version: 0, spec, ..head };
-        let coordinator = Coordinator::claim(&mut self.core, copy.spec.clone(), &copy.lattice, head, recover);
+        let head = JobHead {
+            epoch,
+            holder: me,
+            version: 0,
+            spec,
+            ..head
+        };
+        let coordinator = Coordinator::claim(
+            &mut self.core,
+            copy.spec.clone(),
+            &copy.lattice,
+            head,
+            recover,
+        );
         self.copies.insert(job, copy);
         self.coordinators.insert(job, coordinator);
         self.hand_writes_over(job);
@@ -72,28 +90,37 @@ impl State {
         if !after.phase.is_ended() {
             self.retained.reopened(job);
         }
-        let yields = self
-            .coordinators
-            .get(&job)
-            .is_some_and(|coordinator| after.holder != self.core.me || coordinator.epoch() != after.epoch);
+        let yields = self.coordinators.get(&job).is_some_and(|coordinator| {
+            after.holder != self.core.me || coordinator.epoch() != after.epoch
+        });
         if yields {
             self.yield_to(&after);
         }
         // What comes before the copy itself is on disk is written after it: `keep_newer_head`.
         if !self.coordinators.contains_key(&job)
             && self.copies.get(&job).is_some_and(|copy| copy.kept)
-            && before.as_ref().is_none_or(|before| is_worth_storing(before, &after))
+            && before
+                .as_ref()
+                .is_none_or(|before| is_worth_storing(before, &after))
         {
             let ticket = self.core.ticket();
             let records = vec![Keep::Head(after.clone())];
-            self.core.effects.push(Effect::Persist { job, records, ticket });
+            self.core.effects.push(Effect::Persist {
+                job,
+                records,
+                ticket,
+            });
         }
-        let other_claim = before.as_ref().is_none_or(|b| (b.epoch, b.holder) != (after.epoch, after.holder));
+        let other_claim = before
+            .as_ref()
+            .is_none_or(|b| (b.epoch, b.holder) != (after.epoch, after.holder));
         if other_claim && !yields {
             self.compare_copy(job);
         }
         if after.cancelled && !after.phase.is_ended() {
-            self.with_coordinator(job, |coordinator, core, copy| coordinator.cancel(core, &copy.lattice));
+            self.with_coordinator(job, |coordinator, core, copy| {
+                coordinator.cancel(core, &copy.lattice)
+            });
         }
         self.head_seen(&after);
         self.look_for_orphan(job);
@@ -103,8 +130,12 @@ impl State {
     fn head_seen(&mut self, head: &JobHead) {
         self.executor.head_changed(&mut self.core, head);
         self.answer_submission(head);
-        let followers: Vec<_> =
-            self.coordinators.iter().filter(|(_, c)| c.comes_after(head.job)).map(|(job, _)| *job).collect();
+        let followers: Vec<_> = self
+            .coordinators
+            .iter()
+            .filter(|(_, c)| c.comes_after(head.job))
+            .map(|(job, _)| *job)
+            .collect();
         self.touched.extend(followers);
         self.ask_again();
     }
@@ -114,7 +145,10 @@ impl State {
         let job = head.job;
         if let Some(mut coordinator) = self.coordinators.remove(&job) {
             self.core.resync.forget_pulls(job);
-            self.core.notice(format!("{} coordinates job {job} now", self.core.members.name(head.holder)));
+            self.core.notice(format!(
+                "{} coordinates job {job} now",
+                self.core.members.name(head.holder)
+            ));
             if let Some(copy) = self.copies.get(&job) {
                 coordinator.dismiss_watchers(&mut self.core, &copy.lattice);
             }
@@ -133,26 +167,45 @@ impl State {
 
     /// A coordinator whose disk does not take anything any more makes room for another.
     pub(super) fn hand_over_if_unfit(&mut self, job: JobId) {
-        let Some(coordinator) = self.coordinators.get_mut(&job) else { return };
-        if coordinator.unfit_for(&self.core).is_none_or(|time| time < UNFIT) {
+        let Some(coordinator) = self.coordinators.get_mut(&job) else {
+            return;
+        };
+        if coordinator
+            .unfit_for(&self.core)
+            .is_none_or(|time| time < UNFIT)
+        {
             return;
         }
-        let Some(copy) = self.copies.get_mut(&job) else { return };
+        let Some(copy) = self.copies.get_mut(&job) else {
+            return;
+        };
         copy.unfit_until = Some(self.core.mono() + REST);
         coordinator.dismiss_watchers(&mut self.core, &copy.lattice);
         coordinator.dismiss_cancellers(&mut self.core);
         let epoch = coordinator.epoch();
         self.coordinators.remove(&job);
         self.core.resync.forget_pulls(job);
-        self.core.notice(format!("another node is to coordinate job {job}: this one cannot write"));
-        for node in self.core.directory.get(job).map(JobHead::holders).unwrap_or_default() {
+        self.core.notice(format!(
+            "another node is to coordinate job {job}: this one cannot write"
+        ));
+        for node in self
+            .core
+            .directory
+            .get(job)
+            .map(JobHead::holders)
+            .unwrap_or_default()
+        {
             self.core.send(node, Message::NoCopy { job, epoch });
         }
     }
 
     /// Whether a node, which a head names, has said that it does not hold the job: until there is news from who coordinates it.
     pub(super) fn is_without(&self, job: JobId, node: NodeId) -> bool {
-        let said = self.core.without.get(&job).and_then(|nodes| nodes.get(&node));
+        let said = self
+            .core
+            .without
+            .get(&job)
+            .and_then(|nodes| nodes.get(&node));
         let head = self.core.directory.get(job);
         said.is_some_and(|said| head.is_some_and(|head| (head.epoch, head.version) == *said))
     }
@@ -166,7 +219,9 @@ impl State {
 
     /// If nobody alive coordinates a job that we keep, it is our turn, or will be.
     pub(super) fn look_for_orphan(&mut self, job: JobId) {
-        let Some(turn) = self.turn_to_claim(job) else { return };
+        let Some(turn) = self.turn_to_claim(job) else {
+            return;
+        };
         let at = self.earliest_claim(job) + TURN * turn;
         let copy = self.copies.get_mut(&job).expect("turn_to_claim() found it");
         if copy.claim_at.is_none_or(|planned| at < planned) {
@@ -179,7 +234,11 @@ impl State {
     /// started cannot know that they are not about to come back, too, and gives them time; also where its disk names
     /// nobody else, since others may have come to hold the job after it was last written.
     fn earliest_claim(&self, job: JobId) -> Time {
-        let head = self.core.directory.get(job).expect("turn_to_claim() found it");
+        let head = self
+            .core
+            .directory
+            .get(job)
+            .expect("turn_to_claim() found it");
         // Who is here may not have told yet what it knows of the job.
         let has_told = |node: &NodeId| *node == self.core.me || self.core.heard.contains(node);
         let is_accounted_for = |node: &NodeId| {
@@ -191,22 +250,36 @@ impl State {
         if !holders.contains(&self.core.me) {
             return self.core.mono() + LAST_RESORT;
         }
-        let complete = self.config.alone || (holders.len() > 1 && holders.iter().all(is_accounted_for));
-        let patience = if complete { Duration::ZERO } else { LOOK_AROUND };
+        let complete =
+            self.config.alone || (holders.len() > 1 && holders.iter().all(is_accounted_for));
+        let patience = if complete {
+            Duration::ZERO
+        } else {
+            LOOK_AROUND
+        };
         (self.core.started + patience).max(self.core.mono())
     }
 
     /// 0 if we stand first among the live candidates; `None` if the job has a live coordinator or is not ours to claim.
     fn turn_to_claim(&self, job: JobId) -> Option<u32> {
-        let copy = self.copies.get(&job).filter(|_| !self.aside.contains(&job))?;
+        let copy = self
+            .copies
+            .get(&job)
+            .filter(|_| !self.aside.contains(&job))?;
         let head = self.core.directory.get(job)?;
         if !copy.kept {
             return None;
         }
-        let blocks = |node: NodeId| self.core.members.may_be_alive(node) && !self.is_without(job, node);
+        let blocks =
+            |node: NodeId| self.core.members.may_be_alive(node) && !self.is_without(job, node);
         let holder_lives = head.holder != self.core.me && blocks(head.holder);
-        let is_unfit = copy.unfit_until.is_some_and(|until| until > self.core.mono());
-        let others = head.replicas.iter().any(|node| *node != self.core.me && blocks(*node));
+        let is_unfit = copy
+            .unfit_until
+            .is_some_and(|until| until > self.core.mono());
+        let others = head
+            .replicas
+            .iter()
+            .any(|node| *node != self.core.me && blocks(*node));
         if (is_unfit && others)
             || holder_lives
             || self.coordinators.contains_key(&job)
@@ -215,8 +288,14 @@ impl State {
         {
             return None;
         }
-        let holders = head.holders().into_iter().filter(|node| !self.is_without(job, *node));
-        let alive: Vec<_> = rank::ranked(job, holders.filter(|node| self.core.members.is_alive(*node)));
+        let holders = head
+            .holders()
+            .into_iter()
+            .filter(|node| !self.is_without(job, *node));
+        let alive: Vec<_> = rank::ranked(
+            job,
+            holders.filter(|node| self.core.members.is_alive(*node)),
+        );
         let position = alive.iter().position(|node| *node == self.core.me);
         Some(position.unwrap_or(alive.len()) as u32)
     }
@@ -233,12 +312,26 @@ impl State {
             return;
         }
         copy.claim_at = None;
-        let head = self.core.directory.get(job).expect("turn_to_claim() found it").clone();
+        let head = self
+            .core
+            .directory
+            .get(job)
+            .expect("turn_to_claim() found it")
+            .clone();
         let spec = copy.spec.clone();
         let epoch = head.epoch.saturating_add(1);
-        self.core.notice(format!("taking over job {job} ({}), epoch {epoch}", head.name));
+        self.core.notice(format!(
+            "taking over job {job} ({}), epoch {epoch}",
+            head.name
+        ));
         // What is offered is what is here: the last claim may have been made with a specification that never came.
-        let head = JobHead { epoch, holder: self.core.me, version: 0, spec: copy.hash, ..head };
+        let head = JobHead {
+            epoch,
+            holder: self.core.me,
+            version: 0,
+            spec: copy.hash,
+            ..head
+        };
         let coordinator = Coordinator::claim(&mut self.core, spec, &copy.lattice, head, true);
         self.coordinators.insert(job, coordinator);
         self.hand_writes_over(job);
@@ -256,13 +349,15 @@ impl State {
             self.show_roster(peer);
         }
         let jitter = Duration::from_millis(self.core.rng.random_range(0..1000));
-        self.core.after(limits::HEADS_PERIOD + jitter, Timer::CompareHeads);
+        self.core
+            .after(limits::HEADS_PERIOD + jitter, Timer::CompareHeads);
     }
 
     /// Tells a peer which heads we know.
     pub(super) fn tell_digests(&mut self, peer: NodeId, reply: bool) {
         let digests = self.core.directory.digests().to_vec();
-        self.core.send(peer, Message::HeadsDigests { digests, reply });
+        self.core
+            .send(peer, Message::HeadsDigests { digests, reply });
     }
 
     pub(super) fn heads_digests(&mut self, from: NodeId, digests: &[u64], reply: bool) {
@@ -293,17 +388,28 @@ impl State {
 
     /// Ended jobs ask for no attention: their copies are compared in turns.
     fn compare_ended(&mut self) {
-        let next =
-            |from: JobId| self.coordinators.range(from..).map(|(job, _)| *job).take(COMPARED).collect::<Vec<_>>();
+        let next = |from: JobId| {
+            self.coordinators
+                .range(from..)
+                .map(|(job, _)| *job)
+                .take(COMPARED)
+                .collect::<Vec<_>>()
+        };
         let mut jobs = next(self.core.compared);
         if jobs.len() < COMPARED {
-            jobs.extend(next(JobId(0)).into_iter().take_while(|job| *job < self.core.compared));
+            jobs.extend(
+                next(JobId(0))
+                    .into_iter()
+                    .take_while(|job| *job < self.core.compared),
+            );
         }
         if let Some(last) = jobs.last() {
             self.core.compared = JobId(last.0.wrapping_add(1));
         }
         for job in jobs {
-            self.with_coordinator(job, |coordinator, core, _| coordinator.look_after_replicas(core));
+            self.with_coordinator(job, |coordinator, core, _| {
+                coordinator.look_after_replicas(core)
+            });
         }
     }
 }

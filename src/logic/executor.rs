@@ -16,8 +16,8 @@ use super::{
 };
 use lifetime::{Durations, Lifetime};
 use nodectl_types::{
-    Admits, Failure, JobHead, JobId, Message, MetricPoint, NodeId, NodeLoad, Outcome, Resources, TaskRecord, Time,
-    WorkSpec,
+    Admits, Failure, JobHead, JobId, Message, MetricPoint, NodeId, NodeLoad, Outcome, Resources,
+    TaskRecord, Time, WorkSpec,
     limits::{MAX_PREFETCH, RECORD_BATCH, RECORD_BATCH_BYTES},
     message::{Assignment, Inventory},
 };
@@ -115,7 +115,13 @@ impl Executor {
         self.free = free;
         self.capacity = capacity;
         if self.cards.len() != gpu_uuids.len() {
-            self.cards = gpu_uuids.iter().map(|uuid| Card { uuid: *uuid, free_milli: 1000 }).collect();
+            self.cards = gpu_uuids
+                .iter()
+                .map(|uuid| Card {
+                    uuid: *uuid,
+                    free_milli: 1000,
+                })
+                .collect();
         }
     }
 
@@ -144,8 +150,9 @@ impl Executor {
             self.jobs.insert(job, Ordered::new(from, epoch, work));
             return self.assign(core, from, (job, epoch), None, tasks);
         };
-        let refused =
-            self.leaving || self.shut.is_some() || ordered.queue.len() + tasks.len() > MAX_PREFETCH as usize * 2;
+        let refused = self.leaving
+            || self.shut.is_some()
+            || ordered.queue.len() + tasks.len() > MAX_PREFETCH as usize * 2;
         for assignment in tasks {
             let key = (assignment.task, assignment.attempt);
             if ordered.holds(key) {
@@ -170,22 +177,40 @@ impl Executor {
         if !obeys(core, job, epoch, from) {
             return;
         }
-        let Some(ordered) = self.jobs.get_mut(&job) else { return };
+        let Some(ordered) = self.jobs.get_mut(&job) else {
+            return;
+        };
         for _ in 0..count {
-            let Some(assignment) = ordered.queue.pop_back() else { break };
-            ordered.news.returned.push((assignment.task, assignment.attempt));
+            let Some(assignment) = ordered.queue.pop_back() else {
+                break;
+            };
+            ordered
+                .news
+                .returned
+                .push((assignment.task, assignment.attempt));
         }
         // Even "nothing to give back" is an answer that the coordinator waits for.
         self.dirty.insert(job);
     }
 
-    pub fn stop(&mut self, core: &mut Core, from: NodeId, (job, epoch): (JobId, u32), waiting: bool, tasks: &[Try]) {
+    pub fn stop(
+        &mut self,
+        core: &mut Core,
+        from: NodeId,
+        (job, epoch): (JobId, u32),
+        waiting: bool,
+        tasks: &[Try],
+    ) {
         if !obeys(core, job, epoch, from) {
             return;
         }
-        let Some(ordered) = self.jobs.get_mut(&job) else { return };
+        let Some(ordered) = self.jobs.get_mut(&job) else {
+            return;
+        };
         for key in tasks {
-            ordered.queue.retain(|assignment| (assignment.task, assignment.attempt) != *key);
+            ordered
+                .queue
+                .retain(|assignment| (assignment.task, assignment.attempt) != *key);
             if waiting {
                 continue;
             }
@@ -196,11 +221,21 @@ impl Executor {
     }
 
     /// Answers what this node holds of a job; results on their way are told again.
-    pub fn holding(&mut self, core: &mut Core, to: NodeId, (job, epoch, sequence): (JobId, u32, u64), copy: bool) {
+    pub fn holding(
+        &mut self,
+        core: &mut Core,
+        to: NodeId,
+        (job, epoch, sequence): (JobId, u32, u64),
+        copy: bool,
+    ) {
         if !obeys(core, job, epoch, to) {
             return;
         }
-        let inventory = self.jobs.get(&job).map(Ordered::inventory).unwrap_or_default();
+        let inventory = self
+            .jobs
+            .get(&job)
+            .map(Ordered::inventory)
+            .unwrap_or_default();
         if let Some(ordered) = self.jobs.get_mut(&job) {
             ordered.coordinator = to;
             ordered.epoch = epoch;
@@ -209,7 +244,16 @@ impl Executor {
             // The report goes first: what is finished must not look lost.
             self.report_job(core, job);
         }
-        core.send(to, Message::Holding { job, epoch, sequence, inventory, copy });
+        core.send(
+            to,
+            Message::Holding {
+                job,
+                epoch,
+                sequence,
+                inventory,
+                copy,
+            },
+        );
     }
 
     /// The coordinator has these results safe.
@@ -223,7 +267,9 @@ impl Executor {
 
     /// A job's head changed: another coordinator, or the end.
     pub fn head_changed(&mut self, core: &mut Core, head: &JobHead) {
-        let Some(ordered) = self.jobs.get_mut(&head.job) else { return };
+        let Some(ordered) = self.jobs.get_mut(&head.job) else {
+            return;
+        };
         if head.phase.is_ended() || head.cancelled {
             ordered.queue.clear();
             let running: Vec<_> = ordered.running.keys().copied().collect();
@@ -250,15 +296,32 @@ impl Executor {
 
     /// A running attempt reported its job's metric. Lost messages are not missed: the next tells more.
     pub fn metrics(&mut self, core: &mut Core, job: JobId, key: Try, points: Vec<MetricPoint>) {
-        let Some(ordered) = self.jobs.get(&job).filter(|ordered| ordered.running.contains_key(&key)) else { return };
+        let Some(ordered) = self
+            .jobs
+            .get(&job)
+            .filter(|ordered| ordered.running.contains_key(&key))
+        else {
+            return;
+        };
         let (task, attempt) = key;
-        core.send(ordered.coordinator, Message::Metrics { job, epoch: ordered.epoch, task, attempt, points });
+        core.send(
+            ordered.coordinator,
+            Message::Metrics {
+                job,
+                epoch: ordered.epoch,
+                task,
+                attempt,
+                points,
+            },
+        );
     }
 
     /// An attempt ended by itself.
     pub fn ended(&mut self, core: &mut Core, job: JobId, record: TaskRecord) {
         let key = (record.task, record.attempt);
-        let Some(released) = self.release(job, key) else { return };
+        let Some(released) = self.release(job, key) else {
+            return;
+        };
         if released.stopping {
             return self.after_stop(core, job, key, released.give_back);
         }
@@ -287,7 +350,9 @@ impl Executor {
 
     /// An attempt that was ordered to stop is gone.
     pub fn stopped(&mut self, core: &mut Core, job: JobId, key: Try) {
-        let Some(released) = self.release(job, key) else { return };
+        let Some(released) = self.release(job, key) else {
+            return;
+        };
         if let Some(ordered) = self.jobs.get_mut(&job) {
             ordered.takes_back(false, core.mono());
         }
@@ -300,7 +365,11 @@ impl Executor {
             self.dirty.insert(job);
         }
         self.start_what_fits(core);
-        if core.directory.get(job).is_none_or(|head| head.phase.is_ended()) {
+        if core
+            .directory
+            .get(job)
+            .is_none_or(|head| head.phase.is_ended())
+        {
             self.forget_if_idle(core, job);
         }
     }
@@ -313,7 +382,9 @@ impl Executor {
 
     /// Nothing runs and nothing is unacknowledged.
     pub fn is_idle(&self) -> bool {
-        self.jobs.values().all(|job| job.running.is_empty() && job.unacknowledged.is_empty())
+        self.jobs
+            .values()
+            .all(|job| job.running.is_empty() && job.unacknowledged.is_empty())
     }
 
     pub fn has_news(&self) -> bool {
@@ -365,7 +436,9 @@ impl Executor {
         NodeLoad {
             running: self.jobs.values().map(|job| job.running.len() as u32).sum(),
             queued: self.jobs.values().map(|job| job.queue.len() as u32).sum(),
-            jobs: jobs.map(|(id, job)| (*id, job.work.name.clone(), job.running.len() as u32)).collect(),
+            jobs: jobs
+                .map(|(id, job)| (*id, job.work.name.clone(), job.running.len() as u32))
+                .collect(),
             ..NodeLoad::default()
         }
     }
@@ -373,21 +446,53 @@ impl Executor {
     fn report_job(&mut self, core: &mut Core, job: JobId) {
         self.dirty.remove(&job);
         self.gathering.remove(&job);
-        let Some(ordered) = self.jobs.get_mut(&job) else { return };
-        let ExecutorNews { started, finished, returned } = std::mem::take(&mut ordered.news);
+        let Some(ordered) = self.jobs.get_mut(&job) else {
+            return;
+        };
+        let ExecutorNews {
+            started,
+            finished,
+            returned,
+        } = std::mem::take(&mut ordered.news);
         let waiting = ordered.queue.len() as u32;
         let (to, epoch) = (ordered.coordinator, ordered.epoch);
         let ordered = &self.jobs[&job];
         let refuses = self.refusal(ordered, core.mono());
-        let fitting = if refuses.is_some() { 0 } else { self.free.slots(&ordered.work.needs(&self.capacity)) };
+        let fitting = if refuses.is_some() {
+            0
+        } else {
+            self.free.slots(&ordered.work.needs(&self.capacity))
+        };
         let free = fitting.saturating_sub(waiting);
         let mut batches = batches(finished).into_iter();
         let finished = batches.next().unwrap_or_default();
-        core.send(to, Message::Report { job, epoch, started, finished, returned, free, refuses: refuses.clone() });
+        core.send(
+            to,
+            Message::Report {
+                job,
+                epoch,
+                started,
+                finished,
+                returned,
+                free,
+                refuses: refuses.clone(),
+            },
+        );
         for finished in batches {
             let (started, returned) = (Vec::new(), Vec::new());
             let refuses = refuses.clone();
-            core.send(to, Message::Report { job, epoch, started, finished, returned, free, refuses });
+            core.send(
+                to,
+                Message::Report {
+                    job,
+                    epoch,
+                    started,
+                    finished,
+                    returned,
+                    free,
+                    refuses,
+                },
+            );
         }
     }
 
@@ -402,18 +507,35 @@ impl Executor {
             return;
         }
         self.give_back_what_cannot_end(core);
-        let mut order: Vec<_> = self.jobs.iter().filter(|(_, job)| !job.queue.is_empty()).collect();
+        let mut order: Vec<_> = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| !job.queue.is_empty())
+            .collect();
         let now = core.mono();
         // Of those that run as much, the one that has waited longest.
         order.sort_by_key(|(id, job)| {
             let since = job.blocked_since.unwrap_or(now);
-            (std::cmp::Reverse(job.work.priority), job.rests(now), job.running.len(), since, **id)
+            (
+                std::cmp::Reverse(job.work.priority),
+                job.rests(now),
+                job.running.len(),
+                since,
+                **id,
+            )
         });
         let mut candidates: VecDeque<JobId> = order.into_iter().map(|(id, _)| *id).collect();
         while let Some(job) = candidates.pop_front() {
-            let ordered = self.jobs.get_mut(&job).expect("only keys of the map are candidates");
+            let ordered = self
+                .jobs
+                .get_mut(&job)
+                .expect("only keys of the map are candidates");
             let need = ordered.work.needs(&self.capacity);
-            let cards = if self.free.fits(&need) { pick_cards(&self.cards, need.gpu_milli) } else { None };
+            let cards = if self.free.fits(&need) {
+                pick_cards(&self.cards, need.gpu_milli)
+            } else {
+                None
+            };
             let Some(cards) = cards else {
                 if self.starves(core, job) {
                     return;
@@ -430,9 +552,13 @@ impl Executor {
             let (priority, running) = (ordered.work.priority, ordered.running.len());
             let goes_before = |other: &JobId| {
                 let other = &self.jobs[other];
-                other.work.priority < priority || (other.work.priority == priority && other.running.len() > running)
+                other.work.priority < priority
+                    || (other.work.priority == priority && other.running.len() > running)
             };
-            let position = candidates.iter().position(goes_before).unwrap_or(candidates.len());
+            let position = candidates
+                .iter()
+                .position(goes_before)
+                .unwrap_or(candidates.len());
             candidates.insert(position, job);
         }
     }
@@ -450,21 +576,49 @@ impl Executor {
         now - since >= STARVATION && (ordered.running.is_empty() || ordered.work.pool().is_none())
     }
 
-    fn start_first(&mut self, core: &mut Core, job: JobId, held: Resources, gpus: Vec<(usize, u32)>) {
+    fn start_first(
+        &mut self,
+        core: &mut Core,
+        job: JobId,
+        held: Resources,
+        gpus: Vec<(usize, u32)>,
+    ) {
         let ordered = self.jobs.get_mut(&job).expect("a job with a queue");
         let assignment = ordered.queue.pop_front().expect("a job with a queue");
         self.free.take(&held);
         for (card, share) in &gpus {
             self.cards[*card].free_milli -= share;
         }
-        let uuids = gpus.iter().map(|(card, _)| self.cards[*card].uuid).collect();
+        let uuids = gpus
+            .iter()
+            .map(|(card, _)| self.cards[*card].uuid)
+            .collect();
         let holders = holders(core, job, ordered.coordinator);
-        let Assignment { task, attempt, params } = assignment;
-        ordered
-            .running
-            .insert((task, attempt), Running { held, since: core.mono(), gpus, stopping: false, give_back: false });
+        let Assignment {
+            task,
+            attempt,
+            params,
+        } = assignment;
+        ordered.running.insert(
+            (task, attempt),
+            Running {
+                held,
+                since: core.mono(),
+                gpus,
+                stopping: false,
+                give_back: false,
+            },
+        );
         let work = ordered.work.clone();
-        core.effects.push(Effect::StartTask { job, task, attempt, work, params, gpus: uuids, holders });
+        core.effects.push(Effect::StartTask {
+            job,
+            task,
+            attempt,
+            work,
+            params,
+            gpus: uuids,
+            holders,
+        });
     }
 
     fn release(&mut self, job: JobId, key: Try) -> Option<Running> {
@@ -482,8 +636,14 @@ impl Executor {
     }
 
     fn forget_if_idle(&mut self, core: &mut Core, job: JobId) {
-        let idle = self.jobs.get(&job).is_some_and(|ordered| ordered.running.is_empty() && ordered.queue.is_empty());
-        let ended = core.directory.get(job).is_none_or(|head| head.phase.is_ended());
+        let idle = self
+            .jobs
+            .get(&job)
+            .is_some_and(|ordered| ordered.running.is_empty() && ordered.queue.is_empty());
+        let ended = core
+            .directory
+            .get(job)
+            .is_none_or(|head| head.phase.is_ended());
         if idle && ended {
             self.jobs.remove(&job);
             core.effects.push(Effect::ForgetWork { job });
@@ -509,17 +669,32 @@ impl Ordered {
 
     /// Its coordinator loses nothing if it hears a moment later: what may start next waits here already.
     fn can_gather(&self) -> bool {
-        !self.queue.is_empty() && self.news.returned.is_empty() && self.news.finished.len() < RECORD_BATCH
+        !self.queue.is_empty()
+            && self.news.returned.is_empty()
+            && self.news.finished.len() < RECORD_BATCH
     }
 
     fn holds(&self, key: Try) -> bool {
-        let queued = || self.queue.iter().any(|assignment| (assignment.task, assignment.attempt) == key);
+        let queued = || {
+            self.queue
+                .iter()
+                .any(|assignment| (assignment.task, assignment.attempt) == key)
+        };
         self.running.contains_key(&key) || self.unacknowledged.contains_key(&key) || queued()
     }
 
     fn inventory(&self) -> Inventory {
-        let queued = self.queue.iter().map(|assignment| (assignment.task, assignment.attempt)).collect();
-        let running = self.running.iter().filter(|(_, running)| !running.stopping).map(|(key, _)| *key).collect();
+        let queued = self
+            .queue
+            .iter()
+            .map(|assignment| (assignment.task, assignment.attempt))
+            .collect();
+        let running = self
+            .running
+            .iter()
+            .filter(|(_, running)| !running.stopping)
+            .map(|(key, _)| *key)
+            .collect();
         Inventory { queued, running }
     }
 
@@ -529,14 +704,20 @@ impl Ordered {
         {
             running.stopping = true;
             running.give_back = give_back;
-            core.effects.push(Effect::StopTask { job, task: key.0, attempt: key.1 });
+            core.effects.push(Effect::StopTask {
+                job,
+                task: key.0,
+                attempt: key.1,
+            });
         }
     }
 }
 
 /// Whether an order may be obeyed: nobody with a better claim to the job is known.
 fn obeys(core: &Core, job: JobId, epoch: u32, from: NodeId) -> bool {
-    core.directory.get(job).is_none_or(|head| epoch > head.epoch || (epoch == head.epoch && from == head.holder))
+    core.directory
+        .get(job)
+        .is_none_or(|head| epoch > head.epoch || (epoch == head.epoch && from == head.holder))
 }
 
 /// Who has the job's inputs, the most likely first.
@@ -559,12 +740,21 @@ fn pick_cards(cards: &[Card], milli: u32) -> Option<Vec<(usize, u32)>> {
         return Some(Vec::new());
     }
     if milli < 1000 {
-        let roomy = cards.iter().enumerate().filter(|(_, card)| card.free_milli >= milli);
+        let roomy = cards
+            .iter()
+            .enumerate()
+            .filter(|(_, card)| card.free_milli >= milli);
         let (index, _) = roomy.min_by_key(|(_, card)| card.free_milli)?;
         return Some(vec![(index, milli)]);
     }
-    let whole = cards.iter().enumerate().filter(|(_, card)| card.free_milli == 1000);
-    let picked: Vec<_> = whole.take(milli.div_ceil(1000) as usize).map(|(index, _)| (index, 1000)).collect();
+    let whole = cards
+        .iter()
+        .enumerate()
+        .filter(|(_, card)| card.free_milli == 1000);
+    let picked: Vec<_> = whole
+        .take(milli.div_ceil(1000) as usize)
+        .map(|(index, _)| (index, 1000))
+        .collect();
     (picked.len() == milli.div_ceil(1000) as usize).then_some(picked)
 }
 

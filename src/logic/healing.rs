@@ -35,11 +35,15 @@ impl State {
     /// Somebody is here who was not: it may have what nobody had.
     pub(super) fn heal_with_newcomer(&mut self) {
         let now = self.core.mono();
-        self.healing.missing.values_mut().for_each(|asked| *asked = (now, 0));
+        self.healing
+            .missing
+            .values_mut()
+            .for_each(|asked| *asked = (now, 0));
     }
 
     fn set_healing_timer(&mut self, pause: Duration) {
-        if !self.healing.missing.is_empty() && !std::mem::replace(&mut self.healing.timer_set, true) {
+        if !self.healing.missing.is_empty() && !std::mem::replace(&mut self.healing.timer_set, true)
+        {
             self.core.after(pause, Timer::Heal);
         }
     }
@@ -57,8 +61,16 @@ impl State {
         let holders = self.core.members.connected();
         let asked: BTreeSet<_> = self.healing.under_way.values().copied().collect();
         let room = AT_ONCE.saturating_sub(asked.len());
-        let is_due = |(hash, (at, _)): &(&BlobHash, &(Time, u32))| *at <= now && !asked.contains(*hash);
-        let due: Vec<_> = self.healing.missing.iter().filter(is_due).map(|(hash, _)| *hash).take(room).collect();
+        let is_due =
+            |(hash, (at, _)): &(&BlobHash, &(Time, u32))| *at <= now && !asked.contains(*hash);
+        let due: Vec<_> = self
+            .healing
+            .missing
+            .iter()
+            .filter(is_due)
+            .map(|(hash, _)| *hash)
+            .take(room)
+            .collect();
         if !holders.is_empty() {
             for hash in due {
                 let ticket = self.core.fetch_any(hash, holders.clone());
@@ -69,12 +81,16 @@ impl State {
 
     /// A file has come, or nobody has it now; false if the ticket is another's.
     pub(super) fn healed(&mut self, ticket: u64, result: &Result<(), String>) -> bool {
-        let Some(hash) = self.healing.under_way.remove(&ticket) else { return false };
+        let Some(hash) = self.healing.under_way.remove(&ticket) else {
+            return false;
+        };
         match result {
             Ok(()) => {
                 self.healing.missing.remove(&hash);
                 if self.healing.missing.is_empty() {
-                    self.core.notice("every file that was missing here has come from other nodes".into());
+                    self.core.notice(
+                        "every file that was missing here has come from other nodes".into(),
+                    );
                 }
             }
             Err(_) => {

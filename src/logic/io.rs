@@ -1,9 +1,9 @@
 //! What goes into the core and what comes out of it. Everything the core knows of the world passes through here.
 
 use nodectl_types::{
-    Answer, Attempt, BlobHash, JobHead, JobId, JobSpec, KeptSecret, Message, MetricPoint, NodeId, NodeInfo, NodeLoad,
-    OwnerWord, Params, PoolToken, Query, QueryError, Retention, Roster, Surroundings, TaskIndex, TaskRecord, Time,
-    WorkSpec,
+    Answer, Attempt, BlobHash, JobHead, JobId, JobSpec, KeptSecret, Message, MetricPoint, NodeId,
+    NodeInfo, NodeLoad, OwnerWord, Params, PoolToken, Query, QueryError, Retention, Roster,
+    Surroundings, TaskIndex, TaskRecord, Time, WorkSpec,
     query::{Cursor, Progress, Stream},
     roster::SecretText,
 };
@@ -97,7 +97,10 @@ pub enum Asker {
 
 /// What the core keeps of a job on disk.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "heads are few, and gone with their turn")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "heads are few, and gone with their turn"
+)]
 pub enum Keep {
     Spec(Arc<JobSpec>),
     Head(JobHead),
@@ -115,7 +118,10 @@ impl Keep {
 
 /// Something to be done. The order matters: earlier first.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "most effects are messages, and each moves through one list once")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most effects are messages, and each moves through one list once"
+)]
 pub enum Effect {
     Send {
         to: NodeId,

@@ -54,7 +54,9 @@ impl Lattice {
     }
 
     pub fn cell(&self, task: TaskIndex) -> Cell {
-        let Some(packed) = self.cells.get(task as usize) else { return Cell::Unknown };
+        let Some(packed) = self.cells.get(task as usize) else {
+            return Cell::Unknown;
+        };
         packed.open().unwrap_or_else(|| self.wide[&task])
     }
 
@@ -167,8 +169,15 @@ impl Lattice {
     /// The chunks in which another replica, whose digests these are, differs.
     pub fn differing(&self, theirs: &[u64]) -> BTreeSet<u32> {
         let at = |digests: &[u64], chunk: usize| digests.get(chunk).copied().unwrap_or(0);
-        let most = self.digests.len().max(theirs.len()).min(self.tasks.div_ceil(CHUNK) as usize);
-        (0..most).filter(|chunk| at(&self.digests, *chunk) != at(theirs, *chunk)).map(|chunk| chunk as u32).collect()
+        let most = self
+            .digests
+            .len()
+            .max(theirs.len())
+            .min(self.tasks.div_ceil(CHUNK) as usize);
+        (0..most)
+            .filter(|chunk| at(&self.digests, *chunk) != at(theirs, *chunk))
+            .map(|chunk| chunk as u32)
+            .collect()
     }
 
     /// The tasks of a chunk.
@@ -180,9 +189,17 @@ impl Lattice {
     /// The tasks of a chunk of which this replica knows more than another, whose cells of it these are; those that it left
     /// out are unknown to it.
     pub fn ahead_of(&self, chunk: u32, theirs: &[Cell]) -> Vec<TaskIndex> {
-        let cells = theirs.iter().copied().chain(std::iter::repeat(Cell::Unknown));
-        let is_ahead = |(task, theirs): &(TaskIndex, Cell)| theirs.join(self.cell(*task)) != *theirs;
-        self.chunk(chunk).zip(cells).filter(is_ahead).map(|(task, _)| task).collect()
+        let cells = theirs
+            .iter()
+            .copied()
+            .chain(std::iter::repeat(Cell::Unknown));
+        let is_ahead =
+            |(task, theirs): &(TaskIndex, Cell)| theirs.join(self.cell(*task)) != *theirs;
+        self.chunk(chunk)
+            .zip(cells)
+            .filter(is_ahead)
+            .map(|(task, _)| task)
+            .collect()
     }
 }
 
@@ -202,9 +219,14 @@ impl Packed {
             Cell::Unknown => Some(Self::UNKNOWN),
             Cell::Cancelled => Some(Self::CANCELLED),
             Cell::Failed { .. } => None,
-            Cell::Done(Key { accepted, attempt: Attempt { epoch, number }, stamp }) => {
+            Cell::Done(Key {
+                accepted,
+                attempt: Attempt { epoch, number },
+                stamp,
+            }) => {
                 let fits = accepted < 1 << 11 && epoch < 1 << 11 && number < 1 << 8;
-                let bits = u64::from(accepted) << 51 | u64::from(epoch) << 40 | u64::from(number) << 32;
+                let bits =
+                    u64::from(accepted) << 51 | u64::from(epoch) << 40 | u64::from(number) << 32;
                 fits.then_some(Self(Self::DONE | bits | u64::from(stamp)))
             }
         }
@@ -218,8 +240,15 @@ impl Packed {
             Self::WIDE => None,
             Self::CANCELLED => Some(Cell::Cancelled),
             _ => {
-                let attempt = Attempt { epoch: bits(40, 11), number: bits(32, 8) };
-                Some(Cell::Done(Key { accepted: bits(51, 11), attempt, stamp: self.0 as u32 }))
+                let attempt = Attempt {
+                    epoch: bits(40, 11),
+                    number: bits(32, 8),
+                };
+                Some(Cell::Done(Key {
+                    accepted: bits(51, 11),
+                    attempt,
+                    stamp: self.0 as u32,
+                }))
             }
         }
     }
@@ -233,9 +262,15 @@ fn hash(task: TaskIndex, cell: Cell) -> u64 {
         Cell::Unknown => return 0,
         Cell::Failed { count, attempt } => [pair(1, count), pair(attempt.epoch, attempt.number), 0],
         Cell::Cancelled => [pair(2, 0), 0, 0],
-        Cell::Done(key) => [pair(3, key.accepted), pair(key.attempt.epoch, key.attempt.number), u64::from(key.stamp)],
+        Cell::Done(key) => [
+            pair(3, key.accepted),
+            pair(key.attempt.epoch, key.attempt.number),
+            u64::from(key.stamp),
+        ],
     };
-    parts.into_iter().fold(mix(u64::from(task) + 1), |hash, part| mix(hash ^ part))
+    parts
+        .into_iter()
+        .fold(mix(u64::from(task) + 1), |hash, part| mix(hash ^ part))
 }
 
 /// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014).

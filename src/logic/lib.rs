@@ -132,7 +132,11 @@ impl State {
         if let Some(lifetime) = config.lifetime {
             executor.set_lifetime(now.mono, lifetime);
         }
-        let info = NodeInfo { closed: owner.closed(now.wall_ms, false), admits: owner.admits().clone(), ..info };
+        let info = NodeInfo {
+            closed: owner.closed(now.wall_ms, false),
+            admits: owner.admits().clone(),
+            ..info
+        };
         executor.set_admits(info.admits.clone());
         let shut = shut(&info);
         let me = info.id;
@@ -163,7 +167,8 @@ impl State {
     /// Sets the first timers, after everything was restored.
     pub fn start(&mut self) -> Vec<Effect> {
         let jitter = Duration::from_millis(self.core.rng.random_range(0..1000));
-        self.core.after(limits::HEADS_PERIOD + jitter, Timer::CompareHeads);
+        self.core
+            .after(limits::HEADS_PERIOD + jitter, Timer::CompareHeads);
         self.core.after(RECONNECT, Timer::Reconnect);
         if let Some(lifetime) = self.config.lifetime {
             self.core.after(lifetime, Timer::Lifetime);
@@ -176,7 +181,12 @@ impl State {
 
     /// When `Input::Tick` is due at the latest.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.core.timers.next().into_iter().chain(self.core.members.next_deadline()).min()
+        self.core
+            .timers
+            .next()
+            .into_iter()
+            .chain(self.core.members.next_deadline())
+            .min()
     }
 
     pub fn node(&self) -> NodeId {
@@ -186,7 +196,10 @@ impl State {
     /// Takes in what happened, in order; what is to be done about it comes back, in order. Several inputs in one turn
     /// cost fewer messages than as many turns.
     pub fn handle(&mut self, now: Now, inputs: impl IntoIterator<Item = Input>) -> Vec<Effect> {
-        self.core.now = Now { mono: now.mono.max(self.core.now.mono), ..now };
+        self.core.now = Now {
+            mono: now.mono.max(self.core.now.mono),
+            ..now
+        };
         self.core.members.wake(self.core.now.mono);
         for input in inputs {
             self.take_in(input);
@@ -214,12 +227,22 @@ impl State {
             Input::Fetched { ticket, result } => self.fetched(ticket, &result),
             Input::BlobLost(hash) => self.blobs_lost([hash]),
             Input::SpecLoaded { job, spec } => self.spec_loaded(job, spec),
-            Input::TaskStarted { job, task, attempt } => self.executor.started(job, (task, attempt)),
-            Input::TaskMetrics { job, task, attempt, points } => {
-                self.executor.metrics(&mut self.core, job, (task, attempt), points);
+            Input::TaskStarted { job, task, attempt } => {
+                self.executor.started(job, (task, attempt))
+            }
+            Input::TaskMetrics {
+                job,
+                task,
+                attempt,
+                points,
+            } => {
+                self.executor
+                    .metrics(&mut self.core, job, (task, attempt), points);
             }
             Input::TaskEnded { job, record } => self.executor.ended(&mut self.core, job, *record),
-            Input::TaskStopped { job, task, attempt } => self.executor.stopped(&mut self.core, job, (task, attempt)),
+            Input::TaskStopped { job, task, attempt } => {
+                self.executor.stopped(&mut self.core, job, (task, attempt))
+            }
             Input::Info(info) => self.described(info),
             Input::Seen(seen) => self.seen(seen),
             Input::SecretKept(secret) => self.secret_kept(&secret),
@@ -234,7 +257,9 @@ impl State {
             Timer::CompareHeads => self.compare_heads(),
             Timer::Reconnect => self.reconnect(),
             Timer::Coordinate(job) => {
-                self.with_coordinator(job, |coordinator, core, copy| coordinator.tick(core, &mut copy.lattice));
+                self.with_coordinator(job, |coordinator, core, copy| {
+                    coordinator.tick(core, &mut copy.lattice)
+                });
                 self.hand_over_if_unfit(job);
             }
             Timer::Orphan(job) => self.adopt_orphan(job),
@@ -277,32 +302,87 @@ impl State {
             Message::OfferKept { job } => self.with_coordinator(job, |coordinator, core, _| {
                 coordinator.offer_kept(core, from);
             }),
-            Message::Replicate { job, epoch, ticket, head, records } => {
+            Message::Replicate {
+                job,
+                epoch,
+                ticket,
+                head,
+                records,
+            } => {
                 self.replicate(from, (job, epoch, ticket), head.map(|head| *head), records);
             }
-            Message::ReplicateKept { job, epoch, ticket } => self.with_claim(job, epoch, |coordinator, core, copy| {
-                coordinator.replicate_kept(core, &mut copy.lattice, from, ticket);
-            }),
-            Message::Digests { job, epoch, mark, reply, digests } => {
+            Message::ReplicateKept { job, epoch, ticket } => {
+                self.with_claim(job, epoch, |coordinator, core, copy| {
+                    coordinator.replicate_kept(core, &mut copy.lattice, from, ticket);
+                })
+            }
+            Message::Digests {
+                job,
+                epoch,
+                mark,
+                reply,
+                digests,
+            } => {
                 self.digests(from, job, epoch, mark, reply, &digests);
             }
-            Message::Pull { job, epoch, chunk, left, cells } => self.pull(from, job, epoch, chunk, left, &cells),
-            Message::Pulled { job, epoch: _, chunk, records, more, error } => {
+            Message::Pull {
+                job,
+                epoch,
+                chunk,
+                left,
+                cells,
+            } => self.pull(from, job, epoch, chunk, left, &cells),
+            Message::Pulled {
+                job,
+                epoch: _,
+                chunk,
+                records,
+                more,
+                error,
+            } => {
                 self.pulled(from, (job, chunk), records, more, error);
             }
-            Message::CaughtUp { job, epoch: _, mark } => self.caught_up(from, job, mark),
+            Message::CaughtUp {
+                job,
+                epoch: _,
+                mark,
+            } => self.caught_up(from, job, mark),
             Message::NoCopy { job, epoch } => self.no_copy(from, job, epoch),
-            Message::Assign { job, epoch, work, tasks } => {
-                self.executor.assign(&mut self.core, from, (job, epoch), work, tasks);
+            Message::Assign {
+                job,
+                epoch,
+                work,
+                tasks,
+            } => {
+                self.executor
+                    .assign(&mut self.core, from, (job, epoch), work, tasks);
             }
-            Message::Recall { job, epoch, count } => self.executor.recall(&self.core, from, job, epoch, count),
-            Message::Stop { job, epoch, waiting, tasks } => {
-                self.executor.stop(&mut self.core, from, (job, epoch), waiting, &tasks);
+            Message::Recall { job, epoch, count } => {
+                self.executor.recall(&self.core, from, job, epoch, count)
             }
-            Message::NeedWork { job, epoch } => self.with_claim(job, epoch, |coordinator, core, _| {
-                coordinator.resend_work(core, from);
-            }),
-            Message::Report { job, epoch, started, finished, returned, free, refuses } => {
+            Message::Stop {
+                job,
+                epoch,
+                waiting,
+                tasks,
+            } => {
+                self.executor
+                    .stop(&mut self.core, from, (job, epoch), waiting, &tasks);
+            }
+            Message::NeedWork { job, epoch } => {
+                self.with_claim(job, epoch, |coordinator, core, _| {
+                    coordinator.resend_work(core, from);
+                })
+            }
+            Message::Report {
+                job,
+                epoch,
+                started,
+                finished,
+                returned,
+                free,
+                refuses,
+            } => {
                 self.with_claim(job, epoch, |coordinator, core, copy| {
                     coordinator.node_refuses(core, from, refuses);
                     coordinator.started(core, from, &started);
@@ -310,17 +390,34 @@ impl State {
                     coordinator.returned(from, &returned);
                 });
             }
-            Message::Metrics { job, epoch, task, attempt, points } => {
+            Message::Metrics {
+                job,
+                epoch,
+                task,
+                attempt,
+                points,
+            } => {
                 self.with_claim(job, epoch, |coordinator, core, copy| {
                     coordinator.metrics(core, &copy.lattice, from, (task, attempt), &points);
                 });
             }
             Message::ReportKept { job, tasks } => self.executor.kept(job, &tasks),
-            Message::Sync { job, epoch, sequence } => {
+            Message::Sync {
+                job,
+                epoch,
+                sequence,
+            } => {
                 let is_kept = self.copies.get(&job).is_some_and(|copy| copy.kept);
-                self.executor.holding(&mut self.core, from, (job, epoch, sequence), is_kept);
+                self.executor
+                    .holding(&mut self.core, from, (job, epoch, sequence), is_kept);
             }
-            Message::Holding { job, epoch, sequence, inventory, copy: has_copy } => {
+            Message::Holding {
+                job,
+                epoch,
+                sequence,
+                inventory,
+                copy: has_copy,
+            } => {
                 self.with_claim(job, epoch, |coordinator, core, copy| {
                     if has_copy {
                         coordinator.holds_copy(core, from);
@@ -331,7 +428,11 @@ impl State {
             Message::Ask { id, query } => self.ask(Asker::Remote(from, id), query),
             Message::Answer { id, answer } => self.answered(id, answer),
             Message::Release { pool, must } => {
-                self.core.effects.push(Effect::ReleaseWorker { node: from, pool, must });
+                self.core.effects.push(Effect::ReleaseWorker {
+                    node: from,
+                    pool,
+                    must,
+                });
             }
             Message::Leaving => self.peer_gone(from, true),
             Message::Removed(jobs) => self.remove_all(&jobs),
@@ -349,12 +450,15 @@ impl State {
                 self.message(self.core.me, message);
             }
             for job in std::mem::take(&mut self.touched) {
-                if let Some((coordinator, copy)) = pair(&mut self.coordinators, &mut self.copies, job) {
+                if let Some((coordinator, copy)) =
+                    pair(&mut self.coordinators, &mut self.copies, job)
+                {
                     coordinator.step(&mut self.core, &mut copy.lattice);
                 }
             }
             self.pump_resync();
-            if self.core.loopback.is_empty() && self.touched.is_empty() && !self.executor.has_news() {
+            if self.core.loopback.is_empty() && self.touched.is_empty() && !self.executor.has_news()
+            {
                 break;
             }
         }
@@ -364,7 +468,11 @@ impl State {
     }
 
     /// Runs `action` on a job's coordinator, if it is this node, and steps it at the end of the turn.
-    fn with_coordinator(&mut self, job: JobId, action: impl FnOnce(&mut Coordinator, &mut Core, &mut LocalCopy)) {
+    fn with_coordinator(
+        &mut self,
+        job: JobId,
+        action: impl FnOnce(&mut Coordinator, &mut Core, &mut LocalCopy),
+    ) {
         if let Some((coordinator, copy)) = pair(&mut self.coordinators, &mut self.copies, job) {
             action(coordinator, &mut self.core, copy);
             self.touched.insert(job);
@@ -372,8 +480,17 @@ impl State {
     }
 
     /// The same for messages that are meant for the claim of this epoch.
-    fn with_claim(&mut self, job: JobId, epoch: u32, action: impl FnOnce(&mut Coordinator, &mut Core, &mut LocalCopy)) {
-        if self.coordinators.get(&job).is_some_and(|coordinator| coordinator.epoch() == epoch) {
+    fn with_claim(
+        &mut self,
+        job: JobId,
+        epoch: u32,
+        action: impl FnOnce(&mut Coordinator, &mut Core, &mut LocalCopy),
+    ) {
+        if self
+            .coordinators
+            .get(&job)
+            .is_some_and(|coordinator| coordinator.epoch() == epoch)
+        {
             self.with_coordinator(job, action);
         }
     }
@@ -387,9 +504,16 @@ impl State {
         self.show_roster(peer);
         self.membership(outcome);
         for job in self.coordinated() {
-            self.with_coordinator(job, |coordinator, core, _| coordinator.reconnected(core, peer));
+            self.with_coordinator(job, |coordinator, core, _| {
+                coordinator.reconnected(core, peer)
+            });
         }
-        let holds = |job: &&JobId| self.core.directory.get(**job).is_some_and(|head| head.holder == peer);
+        let holds = |job: &&JobId| {
+            self.core
+                .directory
+                .get(**job)
+                .is_some_and(|head| head.holder == peer)
+        };
         let theirs: Vec<_> = self.copies.keys().filter(holds).copied().collect();
         theirs.into_iter().for_each(|job| self.compare_copy(job));
         if self.core.members.is_alive(peer) {
@@ -433,13 +557,23 @@ impl State {
         let (draining, leaving, closed) = (known.draining, known.leaving, known.closed.clone());
         let version = info.version.max(known.version + 1);
         let admits = known.admits.clone();
-        self.info_changed(NodeInfo { draining, leaving, closed, admits, version, ..info });
+        self.info_changed(NodeInfo {
+            draining,
+            leaving,
+            closed,
+            admits,
+            version,
+            ..info
+        });
     }
 
     fn info_changed(&mut self, info: NodeInfo) {
-        self.executor.set_capacity(info.resources.clone(), &gpu_uuids(&info));
+        self.executor
+            .set_capacity(info.resources.clone(), &gpu_uuids(&info));
         self.executor.set_shut(&mut self.core, shut(&info));
-        self.core.members.set_my_info(self.core.now.mono, info.clone());
+        self.core
+            .members
+            .set_my_info(self.core.now.mono, info.clone());
         self.core.broadcast(&Message::Info(info));
         self.members_changed();
     }
@@ -454,7 +588,8 @@ impl State {
                 MembershipChange::Up(node) => self.member_up(*node),
                 MembershipChange::Down(node) => {
                     let name = self.core.members.name(*node);
-                    self.core.notice(format!("{name} ({}) is gone", node.short()));
+                    self.core
+                        .notice(format!("{name} ({}) is gone", node.short()));
                 }
             }
         }
@@ -465,8 +600,16 @@ impl State {
 
     fn member_up(&mut self, node: NodeId) {
         self.heal_with_newcomer();
-        let addrs = self.core.members.peers().find(|(id, _)| **id == node).map(|(_, peer)| peer.addrs.clone());
-        self.core.effects.push(Effect::Connect { peer: node, addrs: addrs.unwrap_or_default() });
+        let addrs = self
+            .core
+            .members
+            .peers()
+            .find(|(id, _)| **id == node)
+            .map(|(_, peer)| peer.addrs.clone());
+        self.core.effects.push(Effect::Connect {
+            peer: node,
+            addrs: addrs.unwrap_or_default(),
+        });
         // Who has not said its name yet is welcomed when it does.
         if self.core.members.info(node).is_some() {
             self.welcome(node);
@@ -475,7 +618,8 @@ impl State {
 
     fn welcome(&mut self, node: NodeId) {
         let name = self.core.members.name(node);
-        self.core.notice(format!("{name} ({}) is a member", node.short()));
+        self.core
+            .notice(format!("{name} ({}) is a member", node.short()));
     }
 
     /// Who is alive, reachable, or willing is not what it was.
@@ -543,7 +687,9 @@ fn pair<'a>(
 
 /// Why a node that says this of itself runs nothing, if so.
 fn shut(info: &NodeInfo) -> Option<String> {
-    info.problem.clone().or_else(|| info.takes_no_work().map(|why| format!("it {why}")))
+    info.problem
+        .clone()
+        .or_else(|| info.takes_no_work().map(|why| format!("it {why}")))
 }
 
 /// The cards that count as GPUs.

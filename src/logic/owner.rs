@@ -8,7 +8,8 @@ use super::{
     timers::Timer,
 };
 use nodectl_types::{
-    Answer, Closed, NodeInfo, OwnerWord, Pause, QueryError, Surroundings, Terms, Time, WhenClosed, policy::Admits,
+    Answer, Closed, NodeInfo, OwnerWord, Pause, QueryError, Surroundings, Terms, Time, WhenClosed,
+    policy::Admits,
 };
 use std::time::Duration;
 
@@ -26,7 +27,10 @@ pub struct Owner {
 
 impl Owner {
     pub fn new(terms: Terms) -> Self {
-        Self { terms, ..Self::default() }
+        Self {
+            terms,
+            ..Self::default()
+        }
     }
 
     pub fn admits(&self) -> &Admits {
@@ -41,16 +45,25 @@ impl Owner {
         if self.word.drained {
             return Some(Closed::Drained);
         }
-        let pause = self.word.pause.filter(|pause| pause.until_ms.is_none_or(|until| wall_ms < until));
-        pause.map(Closed::Paused).or_else(|| self.terms.policy.closed(self.seen.as_ref(), is_open))
+        let pause = self
+            .word
+            .pause
+            .filter(|pause| pause.until_ms.is_none_or(|until| wall_ms < until));
+        pause
+            .map(Closed::Paused)
+            .or_else(|| self.terms.policy.closed(self.seen.as_ref(), is_open))
     }
 
     /// What becomes of running tasks then.
     fn when_closed(&self, closed: &Closed) -> WhenClosed {
         match closed {
-            Closed::TakesNone | Closed::Drained | Closed::Paused(Pause { finish: true, .. }) => WhenClosed::Finish,
+            Closed::TakesNone | Closed::Drained | Closed::Paused(Pause { finish: true, .. }) => {
+                WhenClosed::Finish
+            }
             Closed::Paused(_) => WhenClosed::Suspend,
-            Closed::Looking | Closed::Hours | Closed::Keyboard | Closed::Busy => self.terms.policy.when_closed,
+            Closed::Looking | Closed::Hours | Closed::Keyboard | Closed::Busy => {
+                self.terms.policy.when_closed
+            }
         }
     }
 }
@@ -71,14 +84,23 @@ impl State {
     /// Tells everybody what the owner's word comes to now, if that is another thing than before, and has tasks keep to it.
     pub(super) fn look_at_owner(&mut self) {
         let known = self.core.members.my_info();
-        let closed = self.owner.closed(self.core.now.wall_ms, known.closed.is_none());
+        let closed = self
+            .owner
+            .closed(self.core.now.wall_ms, known.closed.is_none());
         if known.closed != closed {
             let when = closed.as_ref().map(|closed| self.owner.when_closed(closed));
             let pause_ends = match closed {
-                Some(Closed::Paused(Pause { until_ms: Some(until), .. })) => Some(until),
+                Some(Closed::Paused(Pause {
+                    until_ms: Some(until),
+                    ..
+                })) => Some(until),
                 _ => None,
             };
-            self.info_changed(NodeInfo { closed, version: known.version + 1, ..known.clone() });
+            self.info_changed(NodeInfo {
+                closed,
+                version: known.version + 1,
+                ..known.clone()
+            });
             self.keep_to(when);
             if let Some(until) = pause_ends {
                 let left = Duration::from_millis(until.saturating_sub(self.core.now.wall_ms));
@@ -120,29 +142,55 @@ impl State {
         };
         if known.draining != draining {
             if let Asker::Remote(node, _) = asker {
-                let (name, does) = (self.core.members.name(node), if on { "has" } else { "no longer has" });
-                self.core.notice(format!("{name} ({}) {does} this node drained", node.short()));
+                let (name, does) = (
+                    self.core.members.name(node),
+                    if on { "has" } else { "no longer has" },
+                );
+                self.core.notice(format!(
+                    "{name} ({}) {does} this node drained",
+                    node.short()
+                ));
             }
             let known = self.core.members.my_info();
-            self.info_changed(NodeInfo { draining, version: known.version + 1, ..known.clone() });
+            self.info_changed(NodeInfo {
+                draining,
+                version: known.version + 1,
+                ..known.clone()
+            });
         }
         if let Asker::Local(_) = asker {
-            self.owner_says(OwnerWord { drained: on, ..self.owner.word.clone() });
+            self.owner_says(OwnerWord {
+                drained: on,
+                ..self.owner.word.clone()
+            });
         }
         let info = self.core.members.my_info();
-        match info.closed.as_ref().filter(|closed| !on && closed.is_lasting()) {
+        match info
+            .closed
+            .as_ref()
+            .filter(|closed| !on && closed.is_lasting())
+        {
             Some(closed) => Err(QueryError::Denied(format!("{} {closed}", info.name))),
             None => Ok(Answer::Ok),
         }
     }
 
     /// Only who sits at the machine has it for himself.
-    pub(super) fn pause(&mut self, asker: Asker, pause: Option<Pause>) -> Result<Answer, QueryError> {
+    pub(super) fn pause(
+        &mut self,
+        asker: Asker,
+        pause: Option<Pause>,
+    ) -> Result<Answer, QueryError> {
         if let Asker::Remote(..) = asker {
             let name = &self.core.members.my_info().name;
-            return Err(QueryError::Denied(format!("{name} is paused by whoever sits there, and by nobody else")));
+            return Err(QueryError::Denied(format!(
+                "{name} is paused by whoever sits there, and by nobody else"
+            )));
         }
-        self.owner_says(OwnerWord { pause, ..self.owner.word.clone() });
+        self.owner_says(OwnerWord {
+            pause,
+            ..self.owner.word.clone()
+        });
         Ok(Answer::Ok)
     }
 

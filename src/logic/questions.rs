@@ -83,14 +83,29 @@ impl State {
             }
             (Ok(to), Asker::Local(id)) => {
                 let patience = match &query {
-                    Query::Watch { wait_ms, .. } => Duration::from_millis(u64::from(*wait_ms)).min(limits::WATCH_WAIT),
+                    Query::Watch { wait_ms, .. } => {
+                        Duration::from_millis(u64::from(*wait_ms)).min(limits::WATCH_WAIT)
+                    }
                     _ => Duration::ZERO,
                 };
                 let deadline = self.core.mono() + limits::QUERY_TIMEOUT + patience;
                 if let Some(node) = to {
-                    self.core.send(node, Message::Ask { id, query: query.clone() });
+                    self.core.send(
+                        node,
+                        Message::Ask {
+                            id,
+                            query: query.clone(),
+                        },
+                    );
                 }
-                self.questions.open.insert(id, OpenQuestion { query, sent_to: to, deadline });
+                self.questions.open.insert(
+                    id,
+                    OpenQuestion {
+                        query,
+                        sent_to: to,
+                        deadline,
+                    },
+                );
                 self.set_question_timer();
             }
         }
@@ -100,9 +115,15 @@ impl State {
     fn who_knows(&self, query: &Query) -> Result<Option<NodeId>, QueryError> {
         if let Some(node) = query.node() {
             let known = self.core.members.is_alive(node);
-            return if known { Ok(Some(node)) } else { Err(QueryError::NoNode(node)) };
+            return if known {
+                Ok(Some(node))
+            } else {
+                Err(QueryError::NoNode(node))
+            };
         }
-        let job = query.coordinator_of().ok_or_else(|| QueryError::Invalid("nobody can answer that".into()))?;
+        let job = query
+            .coordinator_of()
+            .ok_or_else(|| QueryError::Invalid("nobody can answer that".into()))?;
         if self.coordinators.contains_key(&job) {
             return Ok(Some(self.core.me));
         }
@@ -115,15 +136,31 @@ impl State {
     }
 
     fn no_coordinator(&self, job: JobId) -> QueryError {
-        let nodes = self.core.directory.get(job).map(JobHead::holders).unwrap_or_default();
-        let names: Vec<_> = nodes.into_iter().map(|node| self.core.members.name(node)).collect();
-        QueryError::NoCoordinator { job, holders: names.join(", ") }
+        let nodes = self
+            .core
+            .directory
+            .get(job)
+            .map(JobHead::holders)
+            .unwrap_or_default();
+        let names: Vec<_> = nodes
+            .into_iter()
+            .map(|node| self.core.members.name(node))
+            .collect();
+        QueryError::NoCoordinator {
+            job,
+            holders: names.join(", "),
+        }
     }
 
     /// An answer from another node.
     pub(super) fn answered(&mut self, id: u64, answer: Result<Answer, QueryError>) {
-        let Some(open) = self.questions.open.get_mut(&id) else { return };
-        if matches!(answer, Err(QueryError::NoCoordinator { .. } | QueryError::Leaving)) {
+        let Some(open) = self.questions.open.get_mut(&id) else {
+            return;
+        };
+        if matches!(
+            answer,
+            Err(QueryError::NoCoordinator { .. } | QueryError::Leaving)
+        ) {
             open.sent_to = None;
             return;
         }
@@ -140,7 +177,10 @@ impl State {
             if deadline <= self.core.mono() {
                 self.questions.open.remove(&id);
                 let error = self.unanswered(&query, sent_to);
-                self.core.effects.push(Effect::Answer { id, answer: Err(error) });
+                self.core.effects.push(Effect::Answer {
+                    id,
+                    answer: Err(error),
+                });
                 continue;
             }
             match self.who_knows(&query) {
@@ -150,12 +190,19 @@ impl State {
                 }
                 Ok(Some(node)) if sent_to != Some(node) => {
                     self.core.send(node, Message::Ask { id, query });
-                    self.questions.open.get_mut(&id).expect("a key of the map").sent_to = Some(node);
+                    self.questions
+                        .open
+                        .get_mut(&id)
+                        .expect("a key of the map")
+                        .sent_to = Some(node);
                 }
                 Ok(_) => {}
                 Err(error) => {
                     self.questions.open.remove(&id);
-                    self.core.effects.push(Effect::Answer { id, answer: Err(error) });
+                    self.core.effects.push(Effect::Answer {
+                        id,
+                        answer: Err(error),
+                    });
                 }
             }
         }
@@ -169,7 +216,9 @@ impl State {
     }
 
     fn set_question_timer(&mut self) {
-        if !self.questions.open.is_empty() && !std::mem::replace(&mut self.questions.timer_set, true) {
+        if !self.questions.open.is_empty()
+            && !std::mem::replace(&mut self.questions.timer_set, true)
+        {
             self.core.after(PERIOD, Timer::Questions);
         }
     }
@@ -186,15 +235,45 @@ impl State {
         match query {
             Query::Load { .. } => {
                 let load = self.executor.load();
-                self.core.effects.push(Effect::AnswerLoad { to: asker, load });
+                self.core
+                    .effects
+                    .push(Effect::AnswerLoad { to: asker, load });
             }
-            Query::Training { job, .. } => self.core.effects.push(Effect::AnswerTraining { to: asker, job }),
-            Query::CopyCheckpoint { job, step, from, keep, .. } => {
-                self.core.effects.push(Effect::CopyCheckpoint { job, step, from, keep });
+            Query::Training { job, .. } => self
+                .core
+                .effects
+                .push(Effect::AnswerTraining { to: asker, job }),
+            Query::CopyCheckpoint {
+                job,
+                step,
+                from,
+                keep,
+                ..
+            } => {
+                self.core.effects.push(Effect::CopyCheckpoint {
+                    job,
+                    step,
+                    from,
+                    keep,
+                });
                 self.core.answer(asker, Ok(Answer::Ok));
             }
-            Query::Log { job, task, attempt, stream, offset, .. } => {
-                self.core.effects.push(Effect::AnswerLog { to: asker, job, task, attempt, stream, offset });
+            Query::Log {
+                job,
+                task,
+                attempt,
+                stream,
+                offset,
+                ..
+            } => {
+                self.core.effects.push(Effect::AnswerLog {
+                    to: asker,
+                    job,
+                    task,
+                    attempt,
+                    stream,
+                    offset,
+                });
             }
             Query::Drain { on, .. } => {
                 let answer = self.drain(asker, on);
@@ -213,22 +292,36 @@ impl State {
         let members = &mut self.core.members;
         let name = members.name(lost);
         if members.may_be_alive(lost) {
-            return Err(QueryError::Reachable { node: name, by: members.name(self.core.me) });
+            return Err(QueryError::Reachable {
+                node: name,
+                by: members.name(self.core.me),
+            });
         }
         if sure && members.forget(lost) {
-            self.core.notice(format!("{name} ({}) is forgotten: it was said to be dead for good", lost.short()));
+            self.core.notice(format!(
+                "{name} ({}) is forgotten: it was said to be dead for good",
+                lost.short()
+            ));
             self.members_changed();
         }
         Ok(())
     }
 
     fn answer_as_coordinator(&mut self, asker: Asker, query: Query) {
-        let Some(job) = query.coordinator_of() else { return };
-        let Some((coordinator, copy)) = super::pair(&mut self.coordinators, &mut self.copies, job) else { return };
+        let Some(job) = query.coordinator_of() else {
+            return;
+        };
+        let Some((coordinator, copy)) = super::pair(&mut self.coordinators, &mut self.copies, job)
+        else {
+            return;
+        };
         let (core, lattice) = (&mut self.core, &mut copy.lattice);
         let tasks = lattice.tasks();
         let named = match &query {
-            Query::Locate { task, .. } | Query::Explain { task: Some(task), .. } => Some(*task),
+            Query::Locate { task, .. }
+            | Query::Explain {
+                task: Some(task), ..
+            } => Some(*task),
             Query::CancelTasks { tasks, .. } => tasks.iter().max().copied(),
             _ => None,
         };
@@ -238,22 +331,53 @@ impl State {
         self.touched.insert(job);
         let answer = match query {
             Query::Job { .. } => Answer::Job(Box::new(coordinator.detail(core, lattice, asker))),
-            Query::Tasks { filter, offset, limit, .. } => coordinator.list(core, lattice, filter, offset, limit),
-            Query::Explain { task, .. } => Answer::Explanation(coordinator.explain(core, lattice, task)),
+            Query::Tasks {
+                filter,
+                offset,
+                limit,
+                ..
+            } => coordinator.list(core, lattice, filter, offset, limit),
+            Query::Explain { task, .. } => {
+                Answer::Explanation(coordinator.explain(core, lattice, task))
+            }
             Query::Retry { .. } => return coordinator.retry_tasks(core, lattice, asker),
             Query::Cancel { .. } => return coordinator.cancel_job(core, lattice, asker),
             Query::Saved { step, node, .. } => {
                 coordinator.saved(core, lattice, step, node);
                 Answer::Ok
             }
-            Query::CancelTasks { tasks, .. } => return coordinator.cancel_tasks(core, lattice, asker, tasks),
+            Query::CancelTasks { tasks, .. } => {
+                return coordinator.cancel_tasks(core, lattice, asker, tasks);
+            }
             Query::Locate { task, .. } => match coordinator.locate(lattice, task) {
-                Some(location @ (Location::Running { .. } | Location::Nowhere)) => Answer::Where(location),
-                _ => return core.effects.push(Effect::AnswerRecord { to: asker, job, task }),
+                Some(location @ (Location::Running { .. } | Location::Nowhere)) => {
+                    Answer::Where(location)
+                }
+                _ => {
+                    return core.effects.push(Effect::AnswerRecord {
+                        to: asker,
+                        job,
+                        task,
+                    });
+                }
             },
-            Query::Watch { cursor, wait_ms, limit, .. } => {
+            Query::Watch {
+                cursor,
+                wait_ms,
+                limit,
+                ..
+            } => {
                 let until = core.mono() + Duration::from_millis(u64::from(wait_ms));
-                return coordinator.watch(core, lattice, Watcher { asker, cursor, until, limit });
+                return coordinator.watch(
+                    core,
+                    lattice,
+                    Watcher {
+                        asker,
+                        cursor,
+                        until,
+                        limit,
+                    },
+                );
             }
             _ => return,
         };
@@ -261,11 +385,25 @@ impl State {
     }
 
     fn member_lines(&self) -> Vec<MemberLine> {
-        let me = MemberLine { info: self.core.members.my_info().clone(), alive: true, gone: false, this_node: true };
-        let visible = self.core.members.peers().filter(|(_, peer)| peer.alive || !peer.left);
+        let me = MemberLine {
+            info: self.core.members.my_info().clone(),
+            alive: true,
+            gone: false,
+            this_node: true,
+        };
+        let visible = self
+            .core
+            .members
+            .peers()
+            .filter(|(_, peer)| peer.alive || !peer.left);
         let others = visible.filter_map(|(_, peer)| {
             let info = peer.info.clone()?;
-            Some(MemberLine { info, alive: peer.alive, gone: peer.gone, this_node: false })
+            Some(MemberLine {
+                info,
+                alive: peer.alive,
+                gone: peer.gone,
+                this_node: false,
+            })
         });
         std::iter::once(me).chain(others).collect()
     }

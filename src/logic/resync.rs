@@ -96,18 +96,41 @@ impl Pulling {
 impl Resync {
     /// Shows a peer our copy of a job; with `reply` it is to show its own.
     pub fn show(&mut self, peer: NodeId, job: JobId, reply: bool) {
-        *self.peers.entry(peer).or_default().waiting.entry(job).or_default() |= reply;
+        *self
+            .peers
+            .entry(peer)
+            .or_default()
+            .waiting
+            .entry(job)
+            .or_default() |= reply;
         self.ready.insert(peer);
     }
 
     /// Records of a chunk are on disk, or could not be kept: then the copies are compared anew some time.
-    pub fn written(&mut self, peer: NodeId, job: JobId, PulledChunk { chunk, answer }: PulledChunk, kept: bool) {
-        let Some(from) = self.peers.get_mut(&peer) else { return };
-        let Some(pulling) = from.pulls.get_mut(&job) else { return };
-        if pulling.writing.get(&chunk).is_none_or(|writing| writing.answer != answer) {
+    pub fn written(
+        &mut self,
+        peer: NodeId,
+        job: JobId,
+        PulledChunk { chunk, answer }: PulledChunk,
+        kept: bool,
+    ) {
+        let Some(from) = self.peers.get_mut(&peer) else {
+            return;
+        };
+        let Some(pulling) = from.pulls.get_mut(&job) else {
+            return;
+        };
+        if pulling
+            .writing
+            .get(&chunk)
+            .is_none_or(|writing| writing.answer != answer)
+        {
             return;
         }
-        let more = pulling.writing.remove(&chunk).is_some_and(|writing| writing.more);
+        let more = pulling
+            .writing
+            .remove(&chunk)
+            .is_some_and(|writing| writing.more);
         if !kept {
             from.pulls.remove(&job);
         } else if more {
@@ -119,7 +142,9 @@ impl Resync {
     /// Copies of this job are still being compared with that peer.
     pub fn is_comparing(&self, peer: NodeId, job: JobId) -> bool {
         self.peers.get(&peer).is_some_and(|peer| {
-            peer.waiting.contains_key(&job) || peer.shown.contains_key(&job) || peer.pulls.contains_key(&job)
+            peer.waiting.contains_key(&job)
+                || peer.shown.contains_key(&job)
+                || peer.pulls.contains_key(&job)
         })
     }
 
@@ -161,11 +186,18 @@ impl State {
     }
 
     fn say_caught_up(&mut self, peer: NodeId) {
-        let Some(from) = self.core.resync.peers.get_mut(&peer) else { return };
-        let done: Vec<_> = from.pulls.extract_if(.., |_, pulling| pulling.left() == 0).collect();
+        let Some(from) = self.core.resync.peers.get_mut(&peer) else {
+            return;
+        };
+        let done: Vec<_> = from
+            .pulls
+            .extract_if(.., |_, pulling| pulling.left() == 0)
+            .collect();
         for (job, Pulling { epoch, mark, .. }) in done {
             self.core.send(peer, Message::CaughtUp { job, epoch, mark });
-            self.with_coordinator(job, |coordinator, core, copy| coordinator.compared(core, &copy.lattice, peer));
+            self.with_coordinator(job, |coordinator, core, copy| {
+                coordinator.compared(core, &copy.lattice, peer)
+            });
         }
     }
 
@@ -176,7 +208,9 @@ impl State {
         {
             // What is not on disk yet is shown once it is.
             let copy = self.copies.get(&job).filter(|copy| copy.kept);
-            let (Some(copy), Some(head)) = (copy, self.core.directory.get(job)) else { continue };
+            let (Some(copy), Some(head)) = (copy, self.core.directory.get(job)) else {
+                continue;
+            };
             let (epoch, digests) = (head.epoch, copy.lattice.digests().to_vec());
             self.core.resync.marks += 1;
             let mark = self.core.resync.marks;
@@ -187,43 +221,99 @@ impl State {
             if let Some(coordinator) = self.coordinators.get_mut(&job) {
                 coordinator.shown_to(peer);
             }
-            self.core.send(peer, Message::Digests { job, epoch, mark, reply, digests });
+            self.core.send(
+                peer,
+                Message::Digests {
+                    job,
+                    epoch,
+                    mark,
+                    reply,
+                    digests,
+                },
+            );
         }
     }
 
     /// Asks for one more chunk, of the jobs in turn; false if there is none, or enough is under way.
     fn pull_next(&mut self, peer: NodeId) -> bool {
         let now = self.core.mono();
-        let Some(entry) = self.core.resync.peers.get_mut(&peer) else { return false };
+        let Some(entry) = self.core.resync.peers.get_mut(&peer) else {
+            return false;
+        };
         if entry.pulls.values().map(Pulling::under_way).sum::<usize>() >= PULLS {
             return false;
         }
         let last = entry.last.unwrap_or(JobId(0));
         let open = |(_, pulling): &(&JobId, &Pulling)| !pulling.todo.is_empty();
-        let next = entry.pulls.range(last..).filter(|(job, _)| **job != last).find(open);
-        let Some(job) = next.or_else(|| entry.pulls.iter().find(open)).map(|(job, _)| *job) else { return false };
+        let next = entry
+            .pulls
+            .range(last..)
+            .filter(|(job, _)| **job != last)
+            .find(open);
+        let Some(job) = next
+            .or_else(|| entry.pulls.iter().find(open))
+            .map(|(job, _)| *job)
+        else {
+            return false;
+        };
         entry.last = Some(job);
         let pulling = entry.pulls.get_mut(&job).expect("just found");
         let left = pulling.left() as u32;
-        let Some(chunk) = pulling.todo.pop_first() else { return false };
-        pulling.asked.insert(chunk, Asked { since: now, more: false });
+        let Some(chunk) = pulling.todo.pop_first() else {
+            return false;
+        };
+        pulling.asked.insert(
+            chunk,
+            Asked {
+                since: now,
+                more: false,
+            },
+        );
         self.send_pull(peer, job, chunk, left);
         true
     }
 
     fn send_pull(&mut self, peer: NodeId, job: JobId, chunk: u32, left: u32) {
-        let (Some(copy), Some(head)) = (self.copies.get(&job), self.core.directory.get(job)) else { return };
+        let (Some(copy), Some(head)) = (self.copies.get(&job), self.core.directory.get(job)) else {
+            return;
+        };
         let epoch = head.epoch;
         let coordinator = self.coordinators.get(&job);
-        let known = |task| coordinator.map_or_else(|| copy.lattice.cell(task), |c| c.known_cell(&copy.lattice, task));
+        let known = |task| {
+            coordinator.map_or_else(
+                || copy.lattice.cell(task),
+                |c| c.known_cell(&copy.lattice, task),
+            )
+        };
         let mut cells: Vec<Cell> = copy.lattice.chunk(chunk).map(known).collect();
-        let trailing = cells.iter().rev().take_while(|cell| **cell == Cell::Unknown).count();
+        let trailing = cells
+            .iter()
+            .rev()
+            .take_while(|cell| **cell == Cell::Unknown)
+            .count();
         cells.truncate(cells.len() - trailing);
-        self.core.send(peer, Message::Pull { job, epoch, chunk, left, cells });
+        self.core.send(
+            peer,
+            Message::Pull {
+                job,
+                epoch,
+                chunk,
+                left,
+                cells,
+            },
+        );
     }
 
     /// A peer shows what it holds: what we lack of it is pulled.
-    pub(super) fn digests(&mut self, from: NodeId, job: JobId, epoch: u32, mark: u64, reply: bool, digests: &[u64]) {
+    pub(super) fn digests(
+        &mut self,
+        from: NodeId,
+        job: JobId,
+        epoch: u32,
+        mark: u64,
+        reply: bool,
+        digests: &[u64],
+    ) {
         let Some(copy) = self.copies.get(&job) else {
             return self.core.send(from, Message::NoCopy { job, epoch });
         };
@@ -237,10 +327,25 @@ impl State {
         if let Some(before) = peer.pulls.remove(&job) {
             (asked, writing) = (before.asked, before.writing);
             // Of what is on its way, there may be more by now.
-            asked.iter_mut().filter(|(chunk, _)| todo.remove(*chunk)).for_each(|(_, asked)| asked.more = true);
-            writing.iter_mut().filter(|(chunk, _)| todo.remove(*chunk)).for_each(|(_, writing)| writing.more = true);
+            asked
+                .iter_mut()
+                .filter(|(chunk, _)| todo.remove(*chunk))
+                .for_each(|(_, asked)| asked.more = true);
+            writing
+                .iter_mut()
+                .filter(|(chunk, _)| todo.remove(*chunk))
+                .for_each(|(_, writing)| writing.more = true);
         }
-        peer.pulls.insert(job, Pulling { epoch, mark, todo, asked, writing });
+        peer.pulls.insert(
+            job,
+            Pulling {
+                epoch,
+                mark,
+                todo,
+                asked,
+                writing,
+            },
+        );
         self.core.resync.ready.insert(from);
         if reply {
             self.core.resync.show(from, job, false);
@@ -248,7 +353,15 @@ impl State {
     }
 
     /// A peer asks for records that it lacks.
-    pub(super) fn pull(&mut self, from: NodeId, job: JobId, epoch: u32, chunk: u32, left: u32, cells: &[Cell]) {
+    pub(super) fn pull(
+        &mut self,
+        from: NodeId,
+        job: JobId,
+        epoch: u32,
+        chunk: u32,
+        left: u32,
+        cells: &[Cell],
+    ) {
         let Some(copy) = self.copies.get(&job) else {
             return self.core.send(from, Message::NoCopy { job, epoch });
         };
@@ -257,10 +370,23 @@ impl State {
             coordinator.replica_pulls(self.core.now.mono, from, left);
         }
         if tasks.is_empty() {
-            let answer = Message::Pulled { job, epoch, chunk, records: Vec::new(), more: false, error: None };
+            let answer = Message::Pulled {
+                job,
+                epoch,
+                chunk,
+                records: Vec::new(),
+                more: false,
+                error: None,
+            };
             return self.core.send(from, answer);
         }
-        self.core.effects.push(Effect::SendRecords { to: from, job, epoch, chunk, tasks });
+        self.core.effects.push(Effect::SendRecords {
+            to: from,
+            job,
+            epoch,
+            chunk,
+            tasks,
+        });
     }
 
     /// What we asked for. It counts when it is on disk.
@@ -272,32 +398,52 @@ impl State {
         more: bool,
         error: Option<String>,
     ) {
-        let Some(peer) = self.core.resync.peers.get_mut(&from) else { return };
-        let Some(pulling) = peer.pulls.get_mut(&job) else { return };
-        let Some(asked) = pulling.asked.remove(&chunk) else { return };
+        let Some(peer) = self.core.resync.peers.get_mut(&from) else {
+            return;
+        };
+        let Some(pulling) = peer.pulls.get_mut(&job) else {
+            return;
+        };
+        let Some(asked) = pulling.asked.remove(&chunk) else {
+            return;
+        };
         if let Some(error) = error {
             peer.pulls.remove(&job);
             let name = self.core.members.name(from);
-            self.core.notice(format!("job {job}: {name} cannot read its copy of the results: {error}"));
+            self.core.notice(format!(
+                "job {job}: {name} cannot read its copy of the results: {error}"
+            ));
             return self.with_coordinator(job, |coordinator, core, copy| {
                 coordinator.compared(core, &copy.lattice, from);
             });
         }
         self.core.resync.answers += 1;
         let answer = self.core.resync.answers;
-        pulling.writing.insert(chunk, Writing { answer, more: more || asked.more });
+        pulling.writing.insert(
+            chunk,
+            Writing {
+                answer,
+                more: more || asked.more,
+            },
+        );
         self.learn(from, job, Some(PulledChunk { chunk, answer }), records);
     }
 
     /// A peer has on its disk what it was shown.
     pub(super) fn caught_up(&mut self, from: NodeId, job: JobId, mark: u64) {
-        let Some(peer) = self.core.resync.peers.get_mut(&from) else { return };
+        let Some(peer) = self.core.resync.peers.get_mut(&from) else {
+            return;
+        };
         if peer.shown.get(&job).is_none_or(|shown| shown.mark != mark) {
             return;
         }
         peer.shown.remove(&job);
         self.core.resync.ready.insert(from);
-        let claim = self.core.directory.get(job).map(|head| (head.epoch, head.holder));
+        let claim = self
+            .core
+            .directory
+            .get(job)
+            .map(|head| (head.epoch, head.holder));
         if let (Some(copy), Some((epoch, holder))) = (self.copies.get_mut(&job), claim)
             && holder == from
         {
@@ -316,10 +462,23 @@ impl State {
             peer.pulls.remove(&job);
         }
         self.core.resync.ready.insert(from);
-        let Some(head) = self.core.directory.get(job).filter(|head| head.epoch <= epoch) else { return };
+        let Some(head) = self
+            .core
+            .directory
+            .get(job)
+            .filter(|head| head.epoch <= epoch)
+        else {
+            return;
+        };
         let claim = (head.epoch, head.version);
-        self.core.without.entry(job).or_default().insert(from, claim);
-        self.with_coordinator(job, |coordinator, core, copy| coordinator.no_copy(core, &copy.lattice, from));
+        self.core
+            .without
+            .entry(job)
+            .or_default()
+            .insert(from, claim);
+        self.with_coordinator(job, |coordinator, core, copy| {
+            coordinator.no_copy(core, &copy.lattice, from)
+        });
         self.holder_lapsed(job, from);
         self.look_for_orphan(job);
     }
@@ -330,13 +489,20 @@ impl State {
         let now = self.core.mono();
         let mut again = Vec::new();
         for (node, peer) in &mut self.core.resync.peers {
-            let late: Vec<_> = peer.shown.extract_if(.., |_, shown| now - shown.since >= PATIENCE).collect();
+            let late: Vec<_> = peer
+                .shown
+                .extract_if(.., |_, shown| now - shown.since >= PATIENCE)
+                .collect();
             for (job, shown) in late {
                 *peer.waiting.entry(job).or_default() |= shown.reply;
             }
             for (job, pulling) in &mut peer.pulls {
                 let left = pulling.left() as u32;
-                for (chunk, asked) in pulling.asked.iter_mut().filter(|(_, asked)| now - asked.since >= PATIENCE) {
+                for (chunk, asked) in pulling
+                    .asked
+                    .iter_mut()
+                    .filter(|(_, asked)| now - asked.since >= PATIENCE)
+                {
                     asked.since = now;
                     again.push((*node, *job, *chunk, left));
                 }

@@ -40,8 +40,16 @@ impl Retained {
 impl State {
     /// What this node's last life remembered, before `start`.
     pub fn restore_retention(&mut self, retention: Retention) {
-        let Retention { uptime_s, ended, removed } = retention;
-        self.retained = Retained { earlier_s: uptime_s, ended, ..Retained::default() };
+        let Retention {
+            uptime_s,
+            ended,
+            removed,
+        } = retention;
+        self.retained = Retained {
+            earlier_s: uptime_s,
+            ended,
+            ..Retained::default()
+        };
         for (job, at_ms) in removed {
             self.core.directory.remove(job, at_ms);
         }
@@ -49,13 +57,23 @@ impl State {
 
     /// Unfinished jobs of this node's last life wait until somebody asks for them. After `restore`, before `start`.
     pub fn put_aside(&mut self) {
-        let is_open = |job: &JobId| self.core.directory.get(*job).is_none_or(|head| !head.phase.is_ended());
+        let is_open = |job: &JobId| {
+            self.core
+                .directory
+                .get(*job)
+                .is_none_or(|head| !head.phase.is_ended())
+        };
         self.aside = self.copies.keys().copied().filter(is_open).collect();
     }
 
     /// Journals of jobs that were removed just before the last life ended.
     pub(super) fn forget_removed_copies(&mut self) {
-        let removed: Vec<_> = self.copies.keys().copied().filter(|job| self.core.directory.is_removed(*job)).collect();
+        let removed: Vec<_> = self
+            .copies
+            .keys()
+            .copied()
+            .filter(|job| self.core.directory.is_removed(*job))
+            .collect();
         removed.into_iter().for_each(|job| self.drop_job(job));
     }
 
@@ -72,11 +90,22 @@ impl State {
             .directory
             .iter()
             .filter(|head| self.has_ended(head))
-            .map(|head| (head.job, known.get(&head.job).copied().unwrap_or(uptime_s).min(uptime_s)))
+            .map(|head| {
+                (
+                    head.job,
+                    known
+                        .get(&head.job)
+                        .copied()
+                        .unwrap_or(uptime_s)
+                        .min(uptime_s),
+                )
+            })
             .collect();
         // Of some of them it hears only when others are back.
         if self.core.mono() - self.core.started < WRITE_PERIOD {
-            let unheard = known.iter().filter(|(job, _)| self.core.directory.get(**job).is_none());
+            let unheard = known
+                .iter()
+                .filter(|(job, _)| self.core.directory.get(**job).is_none());
             ended.extend(unheard.map(|(job, since_s)| (*job, *since_s)));
         }
         let is_news = !ended.keys().eq(known.keys());
@@ -86,12 +115,25 @@ impl State {
         let is_old = |(job, since_s): &(&JobId, &u64)| {
             uptime_s - **since_s >= keep_s && !needed.contains_key(job) && self.decides_about(**job)
         };
-        let old: Vec<_> = self.retained.ended.iter().filter(is_old).map(|(job, _)| *job).collect();
+        let old: Vec<_> = self
+            .retained
+            .ended
+            .iter()
+            .filter(is_old)
+            .map(|(job, _)| *job)
+            .collect();
         self.remove_here(&old);
         let before_ms = self.core.now.wall_ms.saturating_sub(REMEMBERED_MS);
         let was_forgotten = self.core.directory.forget_removed(before_ms);
-        let is_due = self.retained.written.is_none_or(|at| self.core.mono() - at >= WRITE_PERIOD);
-        if is_news || was_forgotten || self.retained.is_dirty || (is_due && !self.retained.ended.is_empty()) {
+        let is_due = self
+            .retained
+            .written
+            .is_none_or(|at| self.core.mono() - at >= WRITE_PERIOD);
+        if is_news
+            || was_forgotten
+            || self.retained.is_dirty
+            || (is_due && !self.retained.ended.is_empty())
+        {
             self.write_retention();
         }
         let period = (self.config.keep_jobs / 4).clamp(SHORTEST_PERIOD, PERIOD);
@@ -107,14 +149,19 @@ impl State {
     /// The job's coordinator does, and of a job without one everybody.
     fn decides_about(&self, job: JobId) -> bool {
         let holder = self.core.directory.get(job).map(|head| head.holder);
-        holder.is_some_and(|holder| holder == self.core.me || !self.core.members.may_be_alive(holder))
+        holder
+            .is_some_and(|holder| holder == self.core.me || !self.core.members.may_be_alive(holder))
     }
 
     /// A user wants an ended job forgotten.
     pub(super) fn remove(&mut self, job: JobId) -> Result<Answer, QueryError> {
         let Some(head) = self.core.directory.get(job) else {
             // Asked again: the first answer was lost.
-            return if self.core.directory.is_removed(job) { Ok(Answer::Ok) } else { Err(QueryError::NoJob(job)) };
+            return if self.core.directory.is_removed(job) {
+                Ok(Answer::Ok)
+            } else {
+                Err(QueryError::NoJob(job))
+            };
         };
         if !self.has_ended(head) && !self.aside.contains(&job) {
             return Err(QueryError::NotEnded(job));
@@ -171,7 +218,13 @@ impl State {
 
     /// Tells a member which jobs were removed.
     pub(super) fn tell_removed(&mut self, to: NodeId) {
-        let removed: Vec<_> = self.core.directory.removed().iter().map(|(job, at_ms)| (*job, *at_ms)).collect();
+        let removed: Vec<_> = self
+            .core
+            .directory
+            .removed()
+            .iter()
+            .map(|(job, at_ms)| (*job, *at_ms))
+            .collect();
         for batch in removed.chunks(limits::REMOVED_BATCH) {
             self.core.send(to, Message::Removed(batch.to_vec()));
         }
@@ -194,7 +247,12 @@ impl State {
         }
         if self.aside.remove(&job) {
             // What it waits for goes on too, or it would wait for ever.
-            let after = self.core.directory.get(job).map(|head| head.after.clone()).unwrap_or_default();
+            let after = self
+                .core
+                .directory
+                .get(job)
+                .map(|head| head.after.clone())
+                .unwrap_or_default();
             for earlier in after {
                 let _ = self.resume(earlier);
             }
@@ -208,7 +266,10 @@ impl State {
         if self.aside.remove(&job)
             && let Some(head) = self.core.directory.get(job)
         {
-            let head = JobHead { cancelled: true, ..head.clone() };
+            let head = JobHead {
+                cancelled: true,
+                ..head.clone()
+            };
             self.merge_head(head);
             self.look_for_orphans();
         }

@@ -18,10 +18,16 @@ impl State {
     }
 
     /// A user asks, and may have decided something.
-    pub(super) fn decide(&mut self, asker: Asker, decision: Option<Decision>) -> Result<Answer, QueryError> {
+    pub(super) fn decide(
+        &mut self,
+        asker: Asker,
+        decision: Option<Decision>,
+    ) -> Result<Answer, QueryError> {
         // The secret may be in it: each node tells its own users.
         if matches!(asker, Asker::Remote(..)) {
-            return Err(QueryError::Refused("only a node's own users are told who belongs to the cluster".into()));
+            return Err(QueryError::Refused(
+                "only a node's own users are told who belongs to the cluster".into(),
+            ));
         }
         if let Some(decision) = decision {
             match decision {
@@ -37,8 +43,11 @@ impl State {
 
     fn judge(&mut self, node: NodeId, standing: Standing) -> Result<(), QueryError> {
         if node == self.core.me && standing == Standing::Banned {
-            let hint = "hint: ban it from another node; `nodectl leave` takes it out of the cluster";
-            return Err(QueryError::Refused(format!("a node does not ban itself\n{hint}")));
+            let hint =
+                "hint: ban it from another node; `nodectl leave` takes it out of the cluster";
+            return Err(QueryError::Refused(format!(
+                "a node does not ban itself\n{hint}"
+            )));
         }
         let known = self.roster.words.get(&node);
         let version = known.map_or(0, |word| word.version).saturating_add(1);
@@ -46,10 +55,17 @@ impl State {
             (None, Some(word)) => word.name.clone(),
             _ => self.core.members.name(node),
         };
-        let word = Word { version, standing, name, at_ms: self.core.now.wall_ms };
+        let word = Word {
+            version,
+            standing,
+            name,
+            at_ms: self.core.now.wall_ms,
+        };
         if !self.roster.put(node, word) {
             let most = limits::MAX_WORDS;
-            return Err(QueryError::Refused(format!("something was decided of {most} nodes, which is the most")));
+            return Err(QueryError::Refused(format!(
+                "something was decided of {most} nodes, which is the most"
+            )));
         }
         if standing == Standing::Banned {
             self.shut_out(node);
@@ -74,15 +90,36 @@ impl State {
         if self.roster.is_under_way() {
             let names = self.names(self.roster.missing());
             let hint = "hint: wait for them, or end the change without them: nodectl secret rotate --finish";
-            return Err(QueryError::Refused(format!("the secret is being changed: not yet on {names}\n{hint}")));
+            return Err(QueryError::Refused(format!(
+                "the secret is being changed: not yet on {names}\n{hint}"
+            )));
         }
-        let known = self.core.members.peers().map(|(node, _)| *node).chain([self.core.me]);
+        let known = self
+            .core
+            .members
+            .peers()
+            .map(|(node, _)| *node)
+            .chain([self.core.me]);
         let belongs = |node: &NodeId| !self.roster.is_banned(*node) && !self.roster.waits(*node);
         let listed: BTreeSet<_> = known.filter(belongs).take(limits::MAX_WORDS).collect();
-        let number = self.roster.rotation.as_ref().map_or(0, |rotation| rotation.number).saturating_add(1);
+        let number = self
+            .roster
+            .rotation
+            .as_ref()
+            .map_or(0, |rotation| rotation.number)
+            .saturating_add(1);
         let (changed, at_ms) = (BTreeSet::new(), self.core.now.wall_ms);
-        self.roster.rotation = Some(Rotation { number, secret, listed, changed, finished: false, at_ms });
-        self.core.notice(format!("the cluster's secret is changed, for the {number}. time"));
+        self.roster.rotation = Some(Rotation {
+            number,
+            secret,
+            listed,
+            changed,
+            finished: false,
+            at_ms,
+        });
+        self.core.notice(format!(
+            "the cluster's secret is changed, for the {number}. time"
+        ));
         Ok(())
     }
 
@@ -97,7 +134,12 @@ impl State {
     /// This node keeps the new secret, and comes with it from now on.
     pub(super) fn secret_kept(&mut self, secret: &SecretText) {
         let me = self.core.me;
-        let Some(rotation) = self.roster.rotation.as_mut().filter(|rotation| rotation.secret == *secret) else {
+        let Some(rotation) = self
+            .roster
+            .rotation
+            .as_mut()
+            .filter(|rotation| rotation.secret == *secret)
+        else {
             return;
         };
         if rotation.changed.insert(me) {
@@ -108,7 +150,9 @@ impl State {
 
     /// Whoever was invited is admitted with it.
     pub(super) fn invited(&mut self, node: NodeId) {
-        if self.roster.standing(node) == Standing::Unknown && self.judge(node, Standing::Admitted).is_ok() {
+        if self.roster.standing(node) == Standing::Unknown
+            && self.judge(node, Standing::Admitted).is_ok()
+        {
             self.tell_roster();
         }
     }
@@ -117,9 +161,14 @@ impl State {
         let before: Vec<_> = self.banned().collect();
         let known = roster.clone();
         if self.roster.merge(roster) {
-            let news: Vec<_> = self.banned().filter(|node| !before.contains(node)).collect();
+            let news: Vec<_> = self
+                .banned()
+                .filter(|node| !before.contains(node))
+                .collect();
             news.into_iter().for_each(|node| self.shut_out(node));
-            self.core.effects.push(Effect::Roster(Box::new(self.roster.clone())));
+            self.core
+                .effects
+                .push(Effect::Roster(Box::new(self.roster.clone())));
         }
         if self.roster != known {
             self.show_roster(from);
@@ -129,34 +178,47 @@ impl State {
     /// A cluster in which nothing was decided says nothing of it.
     pub(super) fn show_roster(&mut self, peer: NodeId) {
         if self.roster != Roster::default() {
-            self.core.send(peer, Message::Roster(Box::new(self.roster.clone())));
+            self.core
+                .send(peer, Message::Roster(Box::new(self.roster.clone())));
         }
     }
 
     /// Something was decided here: all are told.
     fn tell_roster(&mut self) {
         if self.roster != Roster::default() {
-            self.core.broadcast(&Message::Roster(Box::new(self.roster.clone())));
+            self.core
+                .broadcast(&Message::Roster(Box::new(self.roster.clone())));
         }
-        self.core.effects.push(Effect::Roster(Box::new(self.roster.clone())));
+        self.core
+            .effects
+            .push(Effect::Roster(Box::new(self.roster.clone())));
     }
 
     /// It counts as gone at once, and nobody looks for it.
     fn shut_out(&mut self, node: NodeId) {
         if node == self.core.me {
-            self.core.notice("this node is banned from the cluster".into());
+            self.core
+                .notice("this node is banned from the cluster".into());
             return;
         }
         let name = self.core.members.name(node);
-        self.core.notice(format!("{name} ({}) is banned", node.short()));
+        self.core
+            .notice(format!("{name} ({}) is banned", node.short()));
         self.peer_gone(node, true);
     }
 
     fn banned(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.roster.words.keys().copied().filter(|node| self.roster.is_banned(*node))
+        self.roster
+            .words
+            .keys()
+            .copied()
+            .filter(|node| self.roster.is_banned(*node))
     }
 
     fn names(&self, nodes: impl Iterator<Item = NodeId>) -> String {
-        nodes.map(|node| self.core.members.name(node)).collect::<Vec<_>>().join(", ")
+        nodes
+            .map(|node| self.core.members.name(node))
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 }

@@ -12,8 +12,8 @@ use super::{
     io::{Asker, Effect},
 };
 use nodectl_types::{
-    Answer, KeptSecret, Message, NodeId, QueryError, WorkSpec, limits, query::SecretLine, roster::SecretText,
-    secret::is_secret_name,
+    Answer, KeptSecret, Message, NodeId, QueryError, WorkSpec, limits, query::SecretLine,
+    roster::SecretText, secret::is_secret_name,
 };
 use std::collections::BTreeMap;
 
@@ -50,7 +50,9 @@ impl Secrets {
     }
 
     pub fn has(&self, name: &str) -> bool {
-        self.kept.get(name).is_some_and(|secret| secret.sealed.is_some())
+        self.kept
+            .get(name)
+            .is_some_and(|secret| secret.sealed.is_some())
     }
 
     pub fn all(&self) -> Vec<KeptSecret> {
@@ -65,7 +67,12 @@ impl Secrets {
 
     fn lines(&self) -> Vec<SecretLine> {
         let present = self.kept.values().filter(|secret| secret.sealed.is_some());
-        present.map(|secret| SecretLine { name: secret.name.clone(), changed_ms: secret.changed_ms }).collect()
+        present
+            .map(|secret| SecretLine {
+                name: secret.name.clone(),
+                changed_ms: secret.changed_ms,
+            })
+            .collect()
     }
 }
 
@@ -85,13 +92,25 @@ impl State {
 
     fn change_secret(&mut self, name: String, sealed: Option<Vec<u8>>) -> Result<(), QueryError> {
         if !is_secret_name(&name) {
-            return Err(QueryError::Invalid(format!("`{name}` cannot name a secret")));
+            return Err(QueryError::Invalid(format!(
+                "`{name}` cannot name a secret"
+            )));
         }
         if sealed.is_none() && !self.secrets.has(&name) {
             return Err(QueryError::NoSecret(name));
         }
-        let version = self.secrets.kept.get(&name).map_or(0, |known| known.version) + 1;
-        let secret = KeptSecret { name, version, changed_ms: self.core.now.wall_ms, sealed };
+        let version = self
+            .secrets
+            .kept
+            .get(&name)
+            .map_or(0, |known| known.version)
+            + 1;
+        let secret = KeptSecret {
+            name,
+            version,
+            changed_ms: self.core.now.wall_ms,
+            sealed,
+        };
         if !self.secrets.merge(secret.clone()) {
             let most = limits::MAX_SECRETS;
             return Err(QueryError::Storage(format!(
@@ -130,7 +149,10 @@ impl State {
     }
 
     pub(super) fn secrets_told(&mut self, from: NodeId, secrets: Vec<KeptSecret>) {
-        let news: Vec<_> = secrets.into_iter().filter(|secret| self.secrets.merge(secret.clone())).collect();
+        let news: Vec<_> = secrets
+            .into_iter()
+            .filter(|secret| self.secrets.merge(secret.clone()))
+            .collect();
         if news.is_empty() {
             return;
         }
@@ -147,7 +169,9 @@ impl State {
     pub(super) fn renew_secrets(&mut self, secret: &SecretText) {
         if self.secrets.renewed_for.as_ref() != Some(secret) {
             self.secrets.renewed_for = Some(secret.clone());
-            self.core.effects.push(Effect::RenewSecrets(self.secrets.all()));
+            self.core
+                .effects
+                .push(Effect::RenewSecrets(self.secrets.all()));
         }
     }
 
@@ -159,12 +183,19 @@ impl State {
         }
         // Also those that have only just come: what they said before could not be read.
         let peers = self.core.members.peers();
-        let connected: Vec<_> = peers.filter(|(_, peer)| peer.connected).map(|(id, _)| *id).collect();
-        connected.into_iter().for_each(|peer| self.compare_secrets(peer));
+        let connected: Vec<_> = peers
+            .filter(|(_, peer)| peer.connected)
+            .map(|(id, _)| *id)
+            .collect();
+        connected
+            .into_iter()
+            .for_each(|peer| self.compare_secrets(peer));
     }
 
     fn keep_secrets(&mut self) {
-        self.core.effects.push(Effect::KeepSecrets(self.secrets.all()));
+        self.core
+            .effects
+            .push(Effect::KeepSecrets(self.secrets.all()));
     }
 }
 
@@ -173,7 +204,12 @@ mod tests {
     use super::*;
 
     fn secret(name: &str, version: u64, sealed: Option<&[u8]>) -> KeptSecret {
-        KeptSecret { name: name.into(), version, changed_ms: 0, sealed: sealed.map(<[u8]>::to_vec) }
+        KeptSecret {
+            name: name.into(),
+            version,
+            changed_ms: 0,
+            sealed: sealed.map(<[u8]>::to_vec),
+        }
     }
 
     #[test]
@@ -187,21 +223,40 @@ mod tests {
         ];
         let mut forward = Secrets::default();
         let mut backward = Secrets::default();
-        news.iter().for_each(|secret| assert!(forward.merge(secret.clone())));
+        news.iter()
+            .for_each(|secret| assert!(forward.merge(secret.clone())));
         for secret in news.iter().rev() {
             backward.merge(secret.clone());
         }
-        assert_eq!((forward.digest(), forward.all()), (backward.digest(), backward.all()));
-        assert!(!forward.merge(news[0].clone()), "what was dropped does not come back");
-        assert_eq!(forward.lines().iter().map(|line| line.name.as_str()).collect::<Vec<_>>(), ["b", "c"]);
+        assert_eq!(
+            (forward.digest(), forward.all()),
+            (backward.digest(), backward.all())
+        );
+        assert!(
+            !forward.merge(news[0].clone()),
+            "what was dropped does not come back"
+        );
+        assert_eq!(
+            forward
+                .lines()
+                .iter()
+                .map(|line| line.name.as_str())
+                .collect::<Vec<_>>(),
+            ["b", "c"]
+        );
         assert!(!forward.has("a") && forward.has("b"));
     }
 
     #[test]
     fn what_is_sealed_anew_replaces_what_it_was_and_nothing_that_came_since() {
         let mut secrets = Secrets::default();
-        let were = [secret("a", 1, Some(b"z old")), secret("b", 1, Some(b"old")), secret("c", 1, Some(b"no key"))];
-        were.iter().for_each(|secret| assert!(secrets.merge(secret.clone())));
+        let were = [
+            secret("a", 1, Some(b"z old")),
+            secret("b", 1, Some(b"old")),
+            secret("c", 1, Some(b"no key")),
+        ];
+        were.iter()
+            .for_each(|secret| assert!(secrets.merge(secret.clone())));
         let put = secret("b", 2, Some(b"a newer value"));
         secrets.merge(put.clone());
         let renewed = secret("a", 1, Some(b"new"));

@@ -3,7 +3,8 @@
 
 use super::{Effect, State, io::Asker, rank, timers::Timer};
 use nodectl_types::{
-    Answer, BlobHash, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo, Phase, QueryError, Time, limits,
+    Answer, BlobHash, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo, Phase, QueryError, Time,
+    limits,
 };
 use rand::RngExt;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -41,15 +42,20 @@ impl State {
         let known = self.core.directory.get(job).cloned();
         let checked = match &known {
             Some(head) => is_same(head, &spec),
-            None if self.core.directory.is_removed(job) => {
-                Err(QueryError::Invalid(format!("its key is of job {job}, which was removed")))
-            }
-            None => self.check_secrets(&spec.work).and_then(|()| self.check_spec(&spec)),
+            None if self.core.directory.is_removed(job) => Err(QueryError::Invalid(format!(
+                "its key is of job {job}, which was removed"
+            ))),
+            None => self
+                .check_secrets(&spec.work)
+                .and_then(|()| self.check_spec(&spec)),
         };
         if let Err(problem) = checked {
             return self.core.answer(asker, Err(problem));
         }
-        if known.as_ref().is_some_and(|head| !head.replicas.is_empty() || head.phase.is_ended()) {
+        if known
+            .as_ref()
+            .is_some_and(|head| !head.replicas.is_empty() || head.phase.is_ended())
+        {
             return self.core.answer(asker, Ok(Answer::Submitted { job }));
         }
         let bytes = postcard::to_stdvec(&*spec).expect("plain data always encodes");
@@ -80,21 +86,29 @@ impl State {
         if self.core.directory.is_full() {
             return Err(QueryError::Full(limits::MAX_JOBS as u32));
         }
-        spec.check().map_err(|error| QueryError::Invalid(error.to_string()))?;
+        spec.check()
+            .map_err(|error| QueryError::Invalid(error.to_string()))?;
         let place = nodectl_types::predicate::Predicate::parse(&spec.place);
         let place = place.map_err(|error| QueryError::Invalid(format!("`where`: {error}")))?;
         if spec.wait_for_nodes {
             return Ok(());
         }
         let members = self.core.members.alive();
-        let infos: Vec<_> = members.iter().filter_map(|node| self.core.members.info(*node)).collect();
+        let infos: Vec<_> = members
+            .iter()
+            .filter_map(|node| self.core.members.info(*node))
+            .collect();
         let able = infos.iter().any(|info| {
-            info.resources.fits(&spec.work.needs(&info.resources)) && (spec.place.is_empty() || place.eval(info))
+            info.resources.fits(&spec.work.needs(&info.resources))
+                && (spec.place.is_empty() || place.eval(info))
         });
         if able {
             return Ok(());
         }
-        let lacking = infos.iter().filter_map(|info| info.resources.lacks(&spec.work.needs(&info.resources))).next();
+        let lacking = infos
+            .iter()
+            .filter_map(|info| info.resources.lacks(&spec.work.needs(&info.resources)))
+            .next();
         let why = lacking.map_or_else(
             || format!("no node satisfies `where = \"{}\"`", spec.place),
             |lacking| format!("no node has enough {lacking}"),
@@ -110,11 +124,18 @@ impl State {
     }
 
     fn offer_to(&mut self, job: JobId, choice: NodeId) {
-        let Some(submission) = self.submissions.get_mut(&job) else { return };
+        let Some(submission) = self.submissions.get_mut(&job) else {
+            return;
+        };
         submission.choice = choice;
         submission.tried.insert(choice);
         // Every try claims a higher epoch than the one before, which may have been heard after all.
-        let tries = submission.tries.max(self.core.directory.get(job).map_or(0, |head| u64::from(head.epoch)));
+        let tries = submission.tries.max(
+            self.core
+                .directory
+                .get(job)
+                .map_or(0, |head| u64::from(head.epoch)),
+        );
         submission.tries = tries + 1;
         let spec = submission.spec.clone();
         let head = JobHead {
@@ -141,7 +162,13 @@ impl State {
             workers: spec.work.pool().map(|_| 0),
             ended_ms: 0,
         };
-        self.core.send(choice, Message::Offer { head, spec: Some(spec) });
+        self.core.send(
+            choice,
+            Message::Offer {
+                head,
+                spec: Some(spec),
+            },
+        );
         self.wait_for_submission(job);
     }
 
@@ -155,29 +182,54 @@ impl State {
     /// The member that ranks first for a submission among those that were not asked yet.
     fn next_choice(&self, job: JobId) -> Option<NodeId> {
         let submission = self.submissions.get(&job)?;
-        let reachable = self.core.members.connected().into_iter().chain([self.core.me]);
+        let reachable = self
+            .core
+            .members
+            .connected()
+            .into_iter()
+            .chain([self.core.me]);
         let is_usable = |node: &NodeId| {
-            let stays = self.core.members.info(*node).is_some_and(|info| !info.leaving);
-            stays && !submission.tried.contains(node) && (submission.is_inline || *node == self.core.me)
+            let stays = self
+                .core
+                .members
+                .info(*node)
+                .is_some_and(|info| !info.leaving);
+            stays
+                && !submission.tried.contains(node)
+                && (submission.is_inline || *node == self.core.me)
         };
         let ranked = rank::ranked(job, reachable.filter(is_usable));
-        let is_drained = |node: &NodeId| self.core.members.info(*node).is_some_and(NodeInfo::is_drained);
-        ranked.iter().find(|node| !is_drained(node)).or(ranked.first()).copied()
+        let is_drained = |node: &NodeId| {
+            self.core
+                .members
+                .info(*node)
+                .is_some_and(NodeInfo::is_drained)
+        };
+        ranked
+            .iter()
+            .find(|node| !is_drained(node))
+            .or(ranked.first())
+            .copied()
     }
 
     pub(super) fn resubmit(&mut self, job: JobId) {
-        let Some(submission) = self.submissions.get(&job) else { return };
+        let Some(submission) = self.submissions.get(&job) else {
+            return;
+        };
         let now = self.core.mono();
         if submission.deadline <= now {
             return self.give_up(job);
         }
         let head = self.core.directory.get(job);
-        let lives = |holder: &NodeId| self.core.members.is_alive(*holder) && !self.is_without(job, *holder);
+        let lives =
+            |holder: &NodeId| self.core.members.is_alive(*holder) && !self.is_without(job, *holder);
         let holder = head.map(|head| head.holder).filter(lives);
         match holder {
             // It has a coordinator, which only lacks a replica as yet; or which told of it, and died before it had written it:
             // that one takes it anew.
-            Some(holder) if submission.is_inline || holder == self.core.me => self.offer_to(job, holder),
+            Some(holder) if submission.is_inline || holder == self.core.me => {
+                self.offer_to(job, holder)
+            }
             Some(_) => self.wait_for_submission(job),
             None => self.offer_submission(job),
         }
@@ -185,7 +237,9 @@ impl State {
 
     /// Nobody knows what will become of it: its users ask again, with the same key, or give it up.
     fn give_up(&mut self, job: JobId) {
-        let Some(submission) = self.submissions.remove(&job) else { return };
+        let Some(submission) = self.submissions.remove(&job) else {
+            return;
+        };
         let why = match self.core.directory.get(job) {
             None => "no node has taken it yet".into(),
             Some(head) => {
@@ -194,13 +248,25 @@ impl State {
             }
         };
         for asker in submission.askers {
-            self.core.answer(asker, Err(QueryError::Undecided { job, why: why.clone() }));
+            self.core.answer(
+                asker,
+                Err(QueryError::Undecided {
+                    job,
+                    why: why.clone(),
+                }),
+            );
         }
     }
 
     /// Who was to coordinate a job does not hold it: a submission looks for another.
     pub(super) fn holder_lapsed(&mut self, job: JobId, node: NodeId) {
-        if self.submissions.contains_key(&job) && self.core.directory.get(job).is_some_and(|head| head.holder == node) {
+        if self.submissions.contains_key(&job)
+            && self
+                .core
+                .directory
+                .get(job)
+                .is_some_and(|head| head.holder == node)
+        {
             self.resubmit(job);
         }
     }
@@ -211,7 +277,10 @@ impl State {
         if head.epoch == 0 || !self.submissions.contains_key(&job) {
             return;
         }
-        let has_second = head.replicas.iter().any(|node| self.core.members.may_be_alive(*node));
+        let has_second = head
+            .replicas
+            .iter()
+            .any(|node| self.core.members.may_be_alive(*node));
         let safe = match self.coordinators.get(&job) {
             Some(coordinator) => coordinator.is_written() && (has_second || self.core.is_alone()),
             // Who finds itself alone may be the one that is cut off: it cannot speak for what another had.
@@ -236,10 +305,17 @@ impl State {
                 self.core.effects.push(Effect::ForgetJob { job });
             }
         }
-        self.core.notice(format!("job {job} cannot be kept here: {error}"));
+        self.core
+            .notice(format!("job {job} cannot be kept here: {error}"));
         self.core.resync.forget(job);
         if let Some(head) = self.core.directory.discard(job) {
-            self.core.send(head.submitter, Message::Declined { job, error: error.into() });
+            self.core.send(
+                head.submitter,
+                Message::Declined {
+                    job,
+                    error: error.into(),
+                },
+            );
         }
     }
 
@@ -251,7 +327,11 @@ impl State {
                 coordinator.replica_declined(core, &copy.lattice, from, error);
             });
         }
-        if self.submissions.get(&job).is_none_or(|submission| submission.choice != from) {
+        if self
+            .submissions
+            .get(&job)
+            .is_none_or(|submission| submission.choice != from)
+        {
             return;
         }
         if self.next_choice(job).is_some() {
@@ -259,10 +339,14 @@ impl State {
         }
         let submission = self.submissions.remove(&job).expect("just found");
         for asker in submission.askers {
-            self.core.answer(asker, Err(QueryError::Storage(error.clone())));
+            self.core
+                .answer(asker, Err(QueryError::Storage(error.clone())));
         }
         if let Some(head) = self.core.directory.get(job) {
-            let head = JobHead { cancelled: true, ..head.clone() };
+            let head = JobHead {
+                cancelled: true,
+                ..head.clone()
+            };
             self.core.broadcast(&Message::Heads(vec![head.clone()]));
             self.merge_head(head);
         }
@@ -274,6 +358,10 @@ fn is_same(head: &JobHead, spec: &JobSpec) -> Result<(), QueryError> {
     if head.name == spec.work.name && u64::from(head.tasks) == spec.task_count() {
         return Ok(());
     }
-    let JobHead { job, name, tasks, .. } = head;
-    Err(QueryError::Invalid(format!("its key is of job {job} ({name}, {tasks} tasks), which is another")))
+    let JobHead {
+        job, name, tasks, ..
+    } = head;
+    Err(QueryError::Invalid(format!(
+        "its key is of job {job} ({name}, {tasks} tasks), which is another"
+    )))
 }

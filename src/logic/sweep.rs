@@ -51,7 +51,12 @@ struct Trial {
 
 impl Trials {
     pub fn new(sweep: Sweep) -> Self {
-        Self { sweep, going: BTreeMap::new(), done: VecDeque::new(), rungs: BTreeMap::new() }
+        Self {
+            sweep,
+            going: BTreeMap::new(),
+            done: VecDeque::new(),
+            rungs: BTreeMap::new(),
+        }
     }
 
     /// The last value that a task reported, under the metric's name.
@@ -60,35 +65,46 @@ impl Trials {
     }
 
     /// A task reported a value. Why it is hopeless, if it is.
-    pub fn report(&mut self, task: TaskIndex, attempt: Attempt, point: MetricPoint) -> Option<String> {
+    pub fn report(
+        &mut self,
+        task: TaskIndex,
+        attempt: Attempt,
+        point: MetricPoint,
+    ) -> Option<String> {
         let score = score(self.sweep.goal, point.value);
         let first_rung = match self.sweep.stop {
             Some(StopRule::Asha { min_steps, .. }) => min_steps.max(1),
             _ => 0,
         };
         let known = self.going.get(&task);
-        if known
-            .is_some_and(|trial| trial.attempt > attempt || (trial.attempt == attempt && trial.last.step >= point.step))
-        {
+        if known.is_some_and(|trial| {
+            trial.attempt > attempt || (trial.attempt == attempt && trial.last.step >= point.step)
+        }) {
             return None;
         }
         if known.is_none_or(|trial| trial.attempt != attempt) {
-            self.going.insert(task, Trial::new(attempt, point, first_rung));
+            self.going
+                .insert(task, Trial::new(attempt, point, first_rung));
         }
         let trial = self.going.get_mut(&task).expect("just made sure");
         trial.add(point, score);
         match self.sweep.stop? {
-            StopRule::Median { min_steps, min_trials } if point.step >= min_steps => {
-                self.below_median(task, min_trials)
-            }
+            StopRule::Median {
+                min_steps,
+                min_trials,
+            } if point.step >= min_steps => self.below_median(task, min_trials),
             StopRule::Median { .. } => None,
-            StopRule::Asha { reduction, .. } => self.below_rung(task, score, u64::from(reduction.max(2))),
+            StopRule::Asha { reduction, .. } => {
+                self.below_rung(task, score, u64::from(reduction.max(2)))
+            }
         }
     }
 
     /// A task is over: compared with if it is `done`, else forgotten.
     pub fn ended(&mut self, task: TaskIndex, done: bool) {
-        let Some(trial) = self.going.remove(&task) else { return };
+        let Some(trial) = self.going.remove(&task) else {
+            return;
+        };
         if done {
             if self.done.len() == MOST_DONE {
                 self.done.pop_front();
@@ -100,7 +116,11 @@ impl Trials {
     fn below_median(&self, task: TaskIndex, min_trials: u32) -> Option<String> {
         let trial = &self.going[&task];
         let step = trial.last.step;
-        let mut means: Vec<Score> = self.done.iter().filter_map(|done| done.mean_by(step)).collect();
+        let mut means: Vec<Score> = self
+            .done
+            .iter()
+            .filter_map(|done| done.mean_by(step))
+            .collect();
         if means.is_empty() || means.len() < min_trials as usize {
             return None;
         }
@@ -129,7 +149,9 @@ impl Trials {
             if count >= reduction && better >= count / reduction {
                 let (metric, value) = (&self.sweep.metric, value(self.sweep.goal, score));
                 let place = better + 1;
-                return Some(format!("{metric} {value} is number {place} of {count} tasks at step {step}"));
+                return Some(format!(
+                    "{metric} {value} is number {place} of {count} tasks at step {step}"
+                ));
             }
             if step == u64::MAX {
                 break;
@@ -141,7 +163,15 @@ impl Trials {
 
 impl Trial {
     fn new(attempt: Attempt, last: MetricPoint, rung: u64) -> Self {
-        Self { attempt, last, best: f64::INFINITY, sum: 0.0, count: 0, means: Vec::new(), rung }
+        Self {
+            attempt,
+            last,
+            best: f64::INFINITY,
+            sum: 0.0,
+            count: 0,
+            means: Vec::new(),
+            rung,
+        }
     }
 
     fn add(&mut self, point: MetricPoint, score: Score) {
@@ -152,7 +182,8 @@ impl Trial {
         if self.means.len() == HISTORY {
             self.means = self.means.iter().copied().skip(1).step_by(2).collect();
         }
-        self.means.push((point.step, self.sum / f64::from(self.count)));
+        self.means
+            .push((point.step, self.sum / f64::from(self.count)));
     }
 
     /// Its mean until `step`, if it had reported anything by then.
@@ -182,10 +213,17 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const ATTEMPT: Attempt = Attempt { epoch: 1, number: 1 };
+    const ATTEMPT: Attempt = Attempt {
+        epoch: 1,
+        number: 1,
+    };
 
     fn trials(goal: Goal, stop: StopRule) -> Trials {
-        Trials::new(Sweep { metric: "loss".into(), goal, stop: Some(stop) })
+        Trials::new(Sweep {
+            metric: "loss".into(),
+            goal,
+            stop: Some(stop),
+        })
     }
 
     fn tell(trials: &mut Trials, task: TaskIndex, step: u64, value: f64) -> Option<String> {
@@ -194,7 +232,13 @@ mod tests {
 
     #[test]
     fn worse_than_the_median_of_the_done_is_hopeless_after_the_first_steps() {
-        let mut trials = trials(Goal::Min, StopRule::Median { min_steps: 3, min_trials: 3 });
+        let mut trials = trials(
+            Goal::Min,
+            StopRule::Median {
+                min_steps: 3,
+                min_trials: 3,
+            },
+        );
         for (task, value) in [(0, 1.0), (1, 2.0), (2, 3.0)] {
             (1..=5).for_each(|step| assert_eq!(tell(&mut trials, task, step, value), None));
             trials.ended(task, true);
@@ -202,19 +246,32 @@ mod tests {
         assert_eq!(tell(&mut trials, 3, 1, 9.0), None, "too early");
         assert_eq!(tell(&mut trials, 4, 3, 2.0), None, "the median itself");
         let why = tell(&mut trials, 3, 3, 2.5).expect("2.5 > 2");
-        assert_eq!(why, "best loss by step 3 is 2.5; the median of 3 tasks that are done is 2");
+        assert_eq!(
+            why,
+            "best loss by step 3 is 2.5; the median of 3 tasks that are done is 2"
+        );
         assert!(tell(&mut trials, 5, 3, f64::NAN).is_some());
     }
 
     #[test]
     fn asha_keeps_one_in_three_at_each_rung() {
-        let mut trials = trials(Goal::Max, StopRule::Asha { min_steps: 2, reduction: 3 });
+        let mut trials = trials(
+            Goal::Max,
+            StopRule::Asha {
+                min_steps: 2,
+                reduction: 3,
+            },
+        );
         let values = [0.5, 0.4, 0.9, 0.8, 0.3, 0.95];
         let stopped: Vec<_> = values
             .iter()
             .enumerate()
             .map(|(task, value)| {
-                assert_eq!(tell(&mut trials, task as u32, 1, *value), None, "before the first rung");
+                assert_eq!(
+                    tell(&mut trials, task as u32, 1, *value),
+                    None,
+                    "before the first rung"
+                );
                 tell(&mut trials, task as u32, 2, *value).is_some()
             })
             .collect();
@@ -227,13 +284,35 @@ mod tests {
 
     #[test]
     fn a_new_attempt_begins_anew_and_old_news_are_none() {
-        let mut trials = trials(Goal::Min, StopRule::Median { min_steps: 0, min_trials: 1 });
+        let mut trials = trials(
+            Goal::Min,
+            StopRule::Median {
+                min_steps: 0,
+                min_trials: 1,
+            },
+        );
         tell(&mut trials, 0, 5, 1.0);
         tell(&mut trials, 0, 4, 7.0);
         assert_eq!(trials.last(0).unwrap().1.step, 5);
-        trials.report(0, Attempt { epoch: 1, number: 2 }, MetricPoint { step: 1, value: 3.0 });
+        trials.report(
+            0,
+            Attempt {
+                epoch: 1,
+                number: 2,
+            },
+            MetricPoint {
+                step: 1,
+                value: 3.0,
+            },
+        );
         tell(&mut trials, 0, 9, 7.0);
-        assert_eq!(trials.last(0).unwrap().1, MetricPoint { step: 1, value: 3.0 });
+        assert_eq!(
+            trials.last(0).unwrap().1,
+            MetricPoint {
+                step: 1,
+                value: 3.0
+            }
+        );
     }
 
     proptest! {

@@ -9,8 +9,8 @@ mod submissions;
 
 use super::*;
 use nodectl_types::{
-    Answer, Attempt, ErrorReport, Failure, JobSpec, NodeInfo, Outcome, Phase, Query, QueryError, Resources, TaskIndex,
-    TaskRecord, Terms, WorkSpec, query::Location,
+    Answer, Attempt, ErrorReport, Failure, JobSpec, NodeInfo, Outcome, Phase, Query, QueryError,
+    Resources, TaskIndex, TaskRecord, Terms, WorkSpec, query::Location,
 };
 use std::sync::Arc;
 
@@ -22,7 +22,11 @@ fn info(version: u64) -> NodeInfo {
         software: "0.1.0".into(),
         model: String::new(),
         addrs: Vec::new(),
-        resources: Resources { cpu_milli: 2_000, memory_bytes: 1 << 30, ..Resources::default() },
+        resources: Resources {
+            cpu_milli: 2_000,
+            memory_bytes: 1 << 30,
+            ..Resources::default()
+        },
         gpus: Vec::new(),
         labels: BTreeMap::new(),
         draining: false,
@@ -39,12 +43,22 @@ fn node() -> State {
 
 /// A node that has so long to live.
 fn node_for(lifetime: Option<Duration>) -> State {
-    node_with(Config { lifetime, ..config() })
+    node_with(Config {
+        lifetime,
+        ..config()
+    })
 }
 
 fn config() -> Config {
     let (keep_jobs, terms) = (Duration::from_secs(3600), Terms::default());
-    Config { seed: 1, generation: 1, keep_jobs, lifetime: None, terms, alone: false }
+    Config {
+        seed: 1,
+        generation: 1,
+        keep_jobs,
+        lifetime: None,
+        terms,
+        alone: false,
+    }
 }
 
 fn node_with(config: Config) -> State {
@@ -54,7 +68,10 @@ fn node_with(config: Config) -> State {
 }
 
 fn spec() -> Arc<JobSpec> {
-    Arc::new(JobSpec::plain(WorkSpec::plain("squares", &["true"]), NodeId([1; 32])))
+    Arc::new(JobSpec::plain(
+        WorkSpec::plain("squares", &["true"]),
+        NodeId([1; 32]),
+    ))
 }
 
 /// A node that has taken a job of `tasks` tasks, and whose disk and runner answer at once.
@@ -70,13 +87,32 @@ struct Solo {
 
 impl Solo {
     fn with(tasks: u32, retries: u32) -> Self {
-        Self::on(node(), JobSpec { repeat: tasks, retries, ..(*spec()).clone() })
+        Self::on(
+            node(),
+            JobSpec {
+                repeat: tasks,
+                retries,
+                ..(*spec()).clone()
+            },
+        )
     }
 
     fn on(state: State, spec: JobSpec) -> Self {
         let mono = nodectl_types::Time(1);
-        let mut solo = Self { state, job: JobId(0), mono, running: Vec::new(), started: 0 };
-        solo.turn(vec![Input::Ask { id: 1, query: Query::Submit { job: None, spec: Arc::new(spec) } }]);
+        let mut solo = Self {
+            state,
+            job: JobId(0),
+            mono,
+            running: Vec::new(),
+            started: 0,
+        };
+        solo.turn(vec![Input::Ask {
+            id: 1,
+            query: Query::Submit {
+                job: None,
+                spec: Arc::new(spec),
+            },
+        }]);
         solo
     }
 
@@ -84,15 +120,26 @@ impl Solo {
     fn turn(&mut self, mut inputs: Vec<Input>) {
         while !inputs.is_empty() {
             self.mono = self.mono + Duration::from_millis(1);
-            let effects = self.state.handle(Now { mono: self.mono, wall_ms: 0 }, inputs);
+            let effects = self.state.handle(
+                Now {
+                    mono: self.mono,
+                    wall_ms: 0,
+                },
+                inputs,
+            );
             inputs = Vec::new();
             for effect in effects {
                 match effect {
                     Effect::Persist { job, ticket, .. } => {
                         self.job = job;
-                        inputs.push(Input::Persisted { ticket, result: Ok(()) });
+                        inputs.push(Input::Persisted {
+                            ticket,
+                            result: Ok(()),
+                        });
                     }
-                    Effect::StartTask { job, task, attempt, .. } => {
+                    Effect::StartTask {
+                        job, task, attempt, ..
+                    } => {
                         self.running.push((task, attempt));
                         self.started += 1;
                         inputs.push(Input::TaskStarted { job, task, attempt });
@@ -106,16 +153,26 @@ impl Solo {
     /// The attempt that runs longest ends.
     fn end(&mut self, outcome: Outcome) {
         let record = self.record(outcome);
-        self.turn(vec![Input::TaskEnded { job: self.job, record: Box::new(record) }]);
+        self.turn(vec![Input::TaskEnded {
+            job: self.job,
+            record: Box::new(record),
+        }]);
     }
 
     fn record(&mut self, outcome: Outcome) -> TaskRecord {
         let (task, attempt) = self.running.remove(0);
-        TaskRecord { duration_us: 1_000, ..TaskRecord::plain(task, attempt, self.state.node(), outcome) }
+        TaskRecord {
+            duration_us: 1_000,
+            ..TaskRecord::plain(task, attempt, self.state.node(), outcome)
+        }
     }
 
     fn head(&self) -> &nodectl_types::JobHead {
-        self.state.core().directory.get(self.job).expect("the job was taken")
+        self.state
+            .core()
+            .directory
+            .get(self.job)
+            .expect("the job was taken")
     }
 }
 
@@ -125,19 +182,38 @@ fn init_failed(message: &str) -> Outcome {
 
 #[test]
 fn a_node_that_knows_its_end_starts_nothing_that_would_not_end_before() {
-    let spec = JobSpec { repeat: 100, ..(*spec()).clone() };
+    let spec = JobSpec {
+        repeat: 100,
+        ..(*spec()).clone()
+    };
     let mut solo = Solo::on(node_for(Some(Duration::from_secs(60))), spec);
     assert_eq!(solo.running.len(), 2);
     for _ in 0..4 {
         solo.mono = solo.mono + Duration::from_secs(12);
         solo.end(Outcome::Done);
     }
-    assert_eq!((solo.started, solo.running.len()), (5, 1), "each took longer than what was left at the fourth end");
-    let told = solo.state.handle(
-        Now { mono: solo.mono, wall_ms: 0 },
-        [Input::Ask { id: 9, query: Query::Explain { job: solo.job, task: None } }],
+    assert_eq!(
+        (solo.started, solo.running.len()),
+        (5, 1),
+        "each took longer than what was left at the fourth end"
     );
-    assert!(format!("{told:?}").contains("its time ends before"), "{told:?}");
+    let told = solo.state.handle(
+        Now {
+            mono: solo.mono,
+            wall_ms: 0,
+        },
+        [Input::Ask {
+            id: 9,
+            query: Query::Explain {
+                job: solo.job,
+                task: None,
+            },
+        }],
+    );
+    assert!(
+        format!("{told:?}").contains("its time ends before"),
+        "{told:?}"
+    );
     assert_eq!(solo.head().phase, Phase::Running);
 }
 
@@ -145,13 +221,22 @@ fn a_node_that_knows_its_end_starts_nothing_that_would_not_end_before() {
 fn before_a_task_was_done_its_timeout_says_how_long_it_may_take() {
     let spec_with = |timeout_ms| {
         let mut spec = (*spec()).clone();
-        spec.work = Arc::new(WorkSpec { timeout_ms: Some(timeout_ms), ..(*spec.work).clone() });
+        spec.work = Arc::new(WorkSpec {
+            timeout_ms: Some(timeout_ms),
+            ..(*spec.work).clone()
+        });
         spec
     };
     let lifetime = Some(Duration::from_secs(60));
     let late = |timeout_ms| {
         let mut state = node_for(lifetime);
-        state.handle(Now { mono: nodectl_types::Time(1) + Duration::from_secs(30), wall_ms: 0 }, [Input::Tick]);
+        state.handle(
+            Now {
+                mono: nodectl_types::Time(1) + Duration::from_secs(30),
+                wall_ms: 0,
+            },
+            [Input::Tick],
+        );
         let mut solo = Solo {
             state,
             job: JobId(0),
@@ -161,7 +246,10 @@ fn before_a_task_was_done_its_timeout_says_how_long_it_may_take() {
         };
         solo.turn(vec![Input::Ask {
             id: 1,
-            query: Query::Submit { job: None, spec: Arc::new(spec_with(timeout_ms)) },
+            query: Query::Submit {
+                job: None,
+                spec: Arc::new(spec_with(timeout_ms)),
+            },
         }]);
         solo.started
     };
@@ -175,10 +263,22 @@ fn a_job_whose_workers_all_fail_to_start_is_given_up_with_what_they_said() {
     let mut solo = Solo::with(100, 3);
     assert_eq!(solo.running.len(), 2, "as many as there are cores");
     solo.end(init_failed("no module torch"));
-    assert_eq!(solo.head().phase, Phase::Running, "one alone proves nothing where two can start");
+    assert_eq!(
+        solo.head().phase,
+        Phase::Running,
+        "one alone proves nothing where two can start"
+    );
     solo.end(init_failed("no module torch"));
-    assert_eq!((solo.head().phase, solo.head().cancelled), (Phase::Cancelled, true));
-    assert!(solo.head().reason.as_ref().is_some_and(|reason| reason.contains("no module torch")));
+    assert_eq!(
+        (solo.head().phase, solo.head().cancelled),
+        (Phase::Cancelled, true)
+    );
+    assert!(
+        solo.head()
+            .reason
+            .as_ref()
+            .is_some_and(|reason| reason.contains("no module torch"))
+    );
 }
 
 #[test]
@@ -190,7 +290,10 @@ fn workers_that_fail_to_start_beside_others_cost_no_retry_but_not_for_ever() {
         assert_eq!(solo.head().phase, Phase::Running);
     }
     solo.end(init_failed("busy"));
-    assert_eq!((solo.head().phase, solo.head().done, solo.head().failed), (Phase::Failed, 1, 1));
+    assert_eq!(
+        (solo.head().phase, solo.head().done, solo.head().failed),
+        (Phase::Failed, 1, 1)
+    );
     assert_eq!(solo.head().reason, None);
 }
 
@@ -200,7 +303,10 @@ fn an_exception_is_final_and_a_retry_gives_its_task_another_attempt() {
     let raised = || Outcome::Failed(Failure::Raised(ErrorReport::without_exception("bad")));
     solo.end(raised());
     assert_eq!((solo.head().phase, solo.started), (Phase::Failed, 1));
-    solo.turn(vec![Input::Ask { id: 2, query: Query::Retry { job: solo.job } }]);
+    solo.turn(vec![Input::Ask {
+        id: 2,
+        query: Query::Retry { job: solo.job },
+    }]);
     assert_eq!((solo.head().phase, solo.started), (Phase::Running, 2));
     solo.end(raised());
     assert_eq!((solo.head().phase, solo.started), (Phase::Failed, 2));
@@ -210,12 +316,42 @@ fn an_exception_is_final_and_a_retry_gives_its_task_another_attempt() {
 fn an_attempt_that_has_ended_is_still_found_before_its_record_is_on_disk() {
     let mut solo = Solo::with(1, 0);
     let record = solo.record(Outcome::Done);
-    let (now, job, attempt) = (Now { mono: solo.mono, wall_ms: 0 }, solo.job, record.attempt);
-    let effects = solo.state.handle(now, [Input::TaskEnded { job, record: Box::new(record) }]);
-    assert!(effects.iter().any(|effect| matches!(effect, Effect::Persist { .. })), "{effects:?}");
-    let told = solo.state.handle(now, [Input::Ask { id: 9, query: Query::Locate { job, task: 0 } }]);
-    let at_its_node = Location::Running { node: solo.state.node(), attempt };
-    assert_eq!(format!("{:?}", answers(&told)), format!("{:?}", [Ok::<_, QueryError>(Answer::Where(at_its_node))]));
+    let (now, job, attempt) = (
+        Now {
+            mono: solo.mono,
+            wall_ms: 0,
+        },
+        solo.job,
+        record.attempt,
+    );
+    let effects = solo.state.handle(
+        now,
+        [Input::TaskEnded {
+            job,
+            record: Box::new(record),
+        }],
+    );
+    assert!(
+        effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Persist { .. })),
+        "{effects:?}"
+    );
+    let told = solo.state.handle(
+        now,
+        [Input::Ask {
+            id: 9,
+            query: Query::Locate { job, task: 0 },
+        }],
+    );
+    let at_its_node = Location::Running {
+        node: solo.state.node(),
+        attempt,
+    };
+    assert_eq!(
+        format!("{:?}", answers(&told)),
+        format!("{:?}", [Ok::<_, QueryError>(Answer::Where(at_its_node))])
+    );
 }
 
 fn answers(effects: &[Effect]) -> Vec<&Result<Answer, QueryError>> {
@@ -230,12 +366,27 @@ fn answers(effects: &[Effect]) -> Vec<&Result<Answer, QueryError>> {
 fn a_drained_node_stays_so_when_it_is_described_anew() {
     let mut state = node();
     let me = state.node();
-    state.handle(Now::default(), [Input::Ask { id: 1, query: Query::Drain { node: me, on: true } }]);
+    state.handle(
+        Now::default(),
+        [Input::Ask {
+            id: 1,
+            query: Query::Drain { node: me, on: true },
+        }],
+    );
     let drained = state.core().members.my_info().version;
     state.handle(Now::default(), [Input::Info(info(1))]);
     let after = state.core().members.my_info();
     assert!(after.is_drained() && after.version > drained, "{after:?}");
-    state.handle(Now::default(), [Input::Ask { id: 2, query: Query::Drain { node: me, on: false } }]);
+    state.handle(
+        Now::default(),
+        [Input::Ask {
+            id: 2,
+            query: Query::Drain {
+                node: me,
+                on: false,
+            },
+        }],
+    );
     assert!(!state.core().members.my_info().is_drained());
 }
 
@@ -243,11 +394,20 @@ fn a_drained_node_stays_so_when_it_is_described_anew() {
 fn a_node_in_trouble_with_its_disk_starts_nothing_and_fails_nothing() {
     let mut solo = Solo::with(4, 0);
     assert_eq!(solo.running.len(), 2);
-    let full = NodeInfo { problem: Some("its disk is full".into()), ..info(2) };
+    let full = NodeInfo {
+        problem: Some("its disk is full".into()),
+        ..info(2)
+    };
     solo.turn(vec![Input::Info(full)]);
-    solo.end(Outcome::Failed(Failure::Storage("no room for its output".into())));
+    solo.end(Outcome::Failed(Failure::Storage(
+        "no room for its output".into(),
+    )));
     solo.end(Outcome::Done);
-    assert_eq!((solo.started, solo.running.len()), (2, 0), "the others wait");
+    assert_eq!(
+        (solo.started, solo.running.len()),
+        (2, 0),
+        "the others wait"
+    );
     assert_eq!((solo.head().failed, solo.head().phase), (0, Phase::Running));
     solo.turn(vec![Input::Info(info(3))]);
     assert_eq!(solo.running.len(), 2);
@@ -260,21 +420,53 @@ fn a_node_in_trouble_with_its_disk_starts_nothing_and_fails_nothing() {
 #[test]
 fn a_job_that_finds_no_room_on_disk_is_refused_with_the_reason() {
     let mut state = node();
-    let effects =
-        state.handle(Now::default(), [Input::Ask { id: 1, query: Query::Submit { job: None, spec: spec() } }]);
-    assert!(answers(&effects).is_empty(), "nothing is promised before it is on disk");
+    let effects = state.handle(
+        Now::default(),
+        [Input::Ask {
+            id: 1,
+            query: Query::Submit {
+                job: None,
+                spec: spec(),
+            },
+        }],
+    );
+    assert!(
+        answers(&effects).is_empty(),
+        "nothing is promised before it is on disk"
+    );
     let writes = effects.iter().filter_map(|effect| match effect {
-        Effect::Persist { job, records, ticket } => Some((*job, records, *ticket)),
+        Effect::Persist {
+            job,
+            records,
+            ticket,
+        } => Some((*job, records, *ticket)),
         _ => None,
     });
-    let (job, records, ticket) = writes.into_iter().next().expect("the specification is written");
-    assert!(matches!(records.as_slice(), [Keep::Spec(_), Keep::Head(_)]), "in one piece, the specification first");
-    let full = Input::Persisted { ticket, result: Err("No space left on device".into()) };
+    let (job, records, ticket) = writes
+        .into_iter()
+        .next()
+        .expect("the specification is written");
+    assert!(
+        matches!(records.as_slice(), [Keep::Spec(_), Keep::Head(_)]),
+        "in one piece, the specification first"
+    );
+    let full = Input::Persisted {
+        ticket,
+        result: Err("No space left on device".into()),
+    };
     let effects = state.handle(Now::default(), [full]);
     let expected = Err(QueryError::Storage("No space left on device".into()));
     assert_eq!(answers(&effects), [&expected]);
-    assert!(!effects.iter().any(|effect| matches!(effect, Effect::StartTask { .. })));
-    assert_eq!(state.core().directory.get(job), None, "it may be submitted again");
+    assert!(
+        !effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::StartTask { .. }))
+    );
+    assert_eq!(
+        state.core().directory.get(job),
+        None,
+        "it may be submitted again"
+    );
 }
 
 #[test]
@@ -284,28 +476,73 @@ fn a_node_that_is_reached_is_not_forgotten_and_one_that_was_may_come_back() {
     let mut time = Time(1);
     let mut turn = |state: &mut State, input: Input| {
         time = time + Duration::from_millis(1);
-        state.handle(Now { mono: time, wall_ms: 0 }, [input])
+        state.handle(
+            Now {
+                mono: time,
+                wall_ms: 0,
+            },
+            [input],
+        )
     };
-    let forget = |sure: bool| Input::Ask { id: 1, query: Query::Forget { node: NodeId([1; 32]), lost: other, sure } };
+    let forget = |sure: bool| Input::Ask {
+        id: 1,
+        query: Query::Forget {
+            node: NodeId([1; 32]),
+            lost: other,
+            sure,
+        },
+    };
     let answer = |effects: Vec<Effect>| {
         effects.into_iter().find_map(|effect| match effect {
             Effect::Answer { answer, .. } => Some(answer),
             _ => None,
         })
     };
-    let looks_for = |state: &State| state.core.members.lost().iter().any(|(node, _)| *node == other);
-    let described = Message::Info(NodeInfo { id: other, name: "beta".into(), ..info(1) });
+    let looks_for = |state: &State| {
+        state
+            .core
+            .members
+            .lost()
+            .iter()
+            .any(|(node, _)| *node == other)
+    };
+    let described = Message::Info(NodeInfo {
+        id: other,
+        name: "beta".into(),
+        ..info(1)
+    });
     turn(&mut state, Input::PeerUp(other));
-    turn(&mut state, Input::Message { from: other, message: described.clone() });
-    let refused = QueryError::Reachable { node: "beta".into(), by: "alpha".into() };
+    turn(
+        &mut state,
+        Input::Message {
+            from: other,
+            message: described.clone(),
+        },
+    );
+    let refused = QueryError::Reachable {
+        node: "beta".into(),
+        by: "alpha".into(),
+    };
     assert_eq!(answer(turn(&mut state, forget(true))), Some(Err(refused)));
     turn(&mut state, Input::PeerDown(other));
-    assert_eq!(answer(turn(&mut state, forget(false))), Some(Ok(Answer::Ok)));
-    assert!(looks_for(&state) && state.core.members.info(other).is_some(), "nobody was sure");
+    assert_eq!(
+        answer(turn(&mut state, forget(false))),
+        Some(Ok(Answer::Ok))
+    );
+    assert!(
+        looks_for(&state) && state.core.members.info(other).is_some(),
+        "nobody was sure"
+    );
     assert_eq!(answer(turn(&mut state, forget(true))), Some(Ok(Answer::Ok)));
     assert!(!looks_for(&state) && state.core.members.peers().count() == 0);
     turn(&mut state, Input::PeerUp(other));
-    turn(&mut state, Input::Message { from: other, message: described });
+    turn(
+        &mut state,
+        Input::Message {
+            from: other,
+            message: described,
+        },
+    );
     assert!(state.core.members.may_be_alive(other) && state.core.members.info(other).is_some());
     // A connection that nobody has ended outlasts the word, and nothing else does.
     turn(&mut state, Input::PeerRefused(other));

@@ -92,7 +92,9 @@ pub enum Refusal {
 
 impl Refusal {
     pub fn of(byte: u8) -> Option<Self> {
-        [Self::Banned, Self::Waits, Self::Replaced].into_iter().find(|refusal| *refusal as u8 == byte)
+        [Self::Banned, Self::Waits, Self::Replaced]
+            .into_iter()
+            .find(|refusal| *refusal as u8 == byte)
     }
 
     /// To whom it happens.
@@ -110,16 +112,30 @@ impl Refusal {
 
 impl Access {
     /// With what this data directory remembers.
-    pub fn open(local: NodeId, data_dir: PathBuf, keys: Keys, events: mpsc::Sender<Event>) -> io::Result<Self> {
+    pub fn open(
+        local: NodeId,
+        data_dir: PathBuf,
+        keys: Keys,
+        events: mpsc::Sender<Event>,
+    ) -> io::Result<Self> {
         let kept = kept::read(&data_dir)?;
         let is_other = |kept: &KeptKeys| kept.id != keys.id;
         if kept.as_ref().is_some_and(is_other) {
-            tracing::warn!("what was decided of nodes here belongs to another secret, and is put aside");
+            tracing::warn!(
+                "what was decided of nodes here belongs to another secret, and is put aside"
+            );
             kept::put_aside(&data_dir)?;
         }
         let kept = kept.filter(|kept| !is_other(kept));
         let access = Self::new(local, data_dir, keys, events);
-        if let Some(KeptKeys { before, old, sealing, roster, .. }) = kept {
+        if let Some(KeptKeys {
+            before,
+            old,
+            sealing,
+            roster,
+            ..
+        }) = kept
+        {
             let mut held = access.change();
             (held.before, held.old, held.sealing, held.roster) = (before, old, sealing, roster);
         }
@@ -130,10 +146,27 @@ impl Access {
     pub fn new(local: NodeId, data_dir: PathBuf, keys: Keys, events: mpsc::Sender<Event>) -> Self {
         let (roster, invites, waiting) = Default::default();
         let (before, sealing, drawn, said) = (Vec::new(), Vec::new(), 0, None);
-        let held =
-            HeldKeys { newest: keys, before, old: None, sealing, roster, invites, drawn, waiting, refused: None, said };
+        let held = HeldKeys {
+            newest: keys,
+            before,
+            old: None,
+            sealing,
+            roster,
+            invites,
+            drawn,
+            waiting,
+            refused: None,
+            said,
+        };
         let (changes, turn) = Default::default();
-        Self { local, data_dir, events, held: RwLock::new(held), changes, turn }
+        Self {
+            local,
+            data_dir,
+            events,
+            held: RwLock::new(held),
+            changes,
+            turn,
+        }
     }
 
     pub fn roster(&self) -> Roster {
@@ -154,27 +187,41 @@ impl Access {
         self.keys(|keys| keys.beacon, |keys| *keys.beacon)
     }
 
-    fn keys(&self, of: impl Fn(&OldKeys) -> [u8; 32], newest: impl Fn(&Keys) -> [u8; 32]) -> Vec<(DoorKey, [u8; 32])> {
+    fn keys(
+        &self,
+        of: impl Fn(&OldKeys) -> [u8; 32],
+        newest: impl Fn(&Keys) -> [u8; 32],
+    ) -> Vec<(DoorKey, [u8; 32])> {
         let held = self.held();
         let now = Instant::now();
         let old = held.old.iter().map(|old| (DoorKey::Old, of(old)));
         let invites = held.invites.iter().filter(|invite| invite.until > now);
         let invites = invites.map(|invite| (DoorKey::Invite(invite.number), of(&invite.keys)));
-        [(DoorKey::Newest, newest(&held.newest))].into_iter().chain(old).chain(invites).collect()
+        [(DoorKey::Newest, newest(&held.newest))]
+            .into_iter()
+            .chain(old)
+            .chain(invites)
+            .collect()
     }
 
     /// What named secrets are sealed with, then what they were sealed with before, the latest first.
     pub fn sealing_keys(&self) -> Vec<Zeroizing<[u8; 32]>> {
         let held = self.held();
         let before = held.sealing.iter().rev().map(|key| Zeroizing::new(key.0));
-        [held.newest.named.clone()].into_iter().chain(before).collect()
+        [held.newest.named.clone()]
+            .into_iter()
+            .chain(before)
+            .collect()
     }
 
     /// The keys to dial with, one after the other.
     pub fn to_dial(&self) -> Vec<(DoorKey, [u8; 32])> {
         let under_way = self.held().roster.is_under_way();
         let usable = |key: &DoorKey| *key == DoorKey::Newest || (*key == DoorKey::Old && under_way);
-        self.locks().into_iter().filter(|(key, _)| usable(key)).collect()
+        self.locks()
+            .into_iter()
+            .filter(|(key, _)| usable(key))
+            .collect()
     }
 
     /// A node has proved that it is who it is, and has that key.
@@ -184,16 +231,24 @@ impl Access {
             return Judged::Refused(Refusal::Banned);
         }
         match key {
-            DoorKey::Old if !held.roster.takes_old_secret_of(node) => return Judged::Refused(Refusal::Replaced),
+            DoorKey::Old if !held.roster.takes_old_secret_of(node) => {
+                return Judged::Refused(Refusal::Replaced);
+            }
             DoorKey::Invite(number) => {
                 // Another may have used it since.
-                let Some(at) = held.invites.iter().position(|invite| invite.number == number) else {
+                let Some(at) = held
+                    .invites
+                    .iter()
+                    .position(|invite| invite.number == number)
+                else {
                     return Judged::Refused(Refusal::Replaced);
                 };
                 held.invites.remove(at);
                 self.changes.fetch_add(1, Ordering::AcqRel);
                 tracing::info!("node {} has used an invitation", node.short());
-                let _ = self.events.try_send(Event::Net(NetEvent::Invited { peer: node }));
+                let _ = self
+                    .events
+                    .try_send(Event::Net(NetEvent::Invited { peer: node }));
                 return Judged::Invited(held.newest.secret.clone());
             }
             DoorKey::Old | DoorKey::Newest => {}
@@ -202,7 +257,8 @@ impl Access {
             return Judged::Welcome;
         }
         let now = Instant::now();
-        held.waiting.retain(|_, (_, at)| now.duration_since(*at) < WAITING_TTL);
+        held.waiting
+            .retain(|_, (_, at)| now.duration_since(*at) < WAITING_TTL);
         if held.waiting.len() < MAX_WAITING && held.waiting.insert(node, (from, now)).is_none() {
             let id = node.short();
             tracing::info!("node {id} waits to be admitted\nhint: nodectl admit {id}");
@@ -223,21 +279,33 @@ impl Access {
         }
         let mut held = self.change();
         held.refused = refusal;
-        let Some(refusal) = refusal.filter(|_| held.said.is_none_or(|at| at.elapsed() >= SAY_EVERY)) else { return };
+        let Some(refusal) =
+            refusal.filter(|_| held.said.is_none_or(|at| at.elapsed() >= SAY_EVERY))
+        else {
+            return;
+        };
         held.said = Some(Instant::now());
         tracing::warn!("{}", refusal.explain(self.local));
     }
 
     /// For `doctor`.
     pub fn refusal(&self) -> Option<String> {
-        self.held().refused.map(|refusal| refusal.explain(self.local))
+        self.held()
+            .refused
+            .map(|refusal| refusal.explain(self.local))
     }
 
     /// Those that came lately and have to be admitted.
     pub fn waiting(&self) -> Vec<(NodeId, Option<IpAddr>)> {
         let held = self.held();
-        let lately = held.waiting.iter().filter(|(_, (_, at))| at.elapsed() < WAITING_TTL);
-        lately.filter(|(node, _)| held.roster.waits(**node)).map(|(node, (from, _))| (*node, *from)).collect()
+        let lately = held
+            .waiting
+            .iter()
+            .filter(|(_, (_, at))| at.elapsed() < WAITING_TTL);
+        lately
+            .filter(|(node, _)| held.roster.waits(**node))
+            .map(|(node, (from, _))| (*node, *from))
+            .collect()
     }
 
     /// A code with which one node may come for the secret.
@@ -248,11 +316,17 @@ impl Access {
         held.invites.retain(|invite| invite.until > now);
         if held.invites.len() >= MAX_INVITES {
             let minutes = INVITE_LIFE.as_secs() / 60;
-            return Err(format!("{MAX_INVITES} invitations wait to be used\nhint: each is good for {minutes} minutes"));
+            return Err(format!(
+                "{MAX_INVITES} invitations wait to be used\nhint: each is good for {minutes} minutes"
+            ));
         }
         held.drawn += 1;
         let keys = invite::keys(&code, &held.newest.cluster);
-        let invite = Invite { number: held.drawn, keys, until: now + INVITE_LIFE };
+        let invite = Invite {
+            number: held.drawn,
+            keys,
+            until: now + INVITE_LIFE,
+        };
         held.invites.push(invite);
         self.changes.fetch_add(1, Ordering::AcqRel);
         Ok(code.reveal().to_string())
@@ -264,10 +338,17 @@ impl Access {
         // Two may come in the wrong order.
         let (mut roster, newest, cluster) = {
             let held = self.held();
-            (held.roster.clone(), held.newest.secret.clone(), held.newest.cluster.clone())
+            (
+                held.roster.clone(),
+                held.newest.secret.clone(),
+                held.newest.cluster.clone(),
+            )
         };
         roster.merge(news);
-        let text = roster.rotation.as_ref().map(|rotation| rotation.secret.clone());
+        let text = roster
+            .rotation
+            .as_ref()
+            .map(|rotation| rotation.secret.clone());
         if let Some(text) = text.filter(|text| text.0.trim() != *newest) {
             match Secret::of_cluster(&text.0).derive(cluster).await {
                 Ok(keys) => self.change().replace(keys),
@@ -280,11 +361,14 @@ impl Access {
         self.change().roster = roster;
         self.changes.fetch_add(1, Ordering::AcqRel);
         let this = self.clone();
-        let written = tokio::task::spawn_blocking(move || kept::write(&this.data_dir, &this.to_keep())).await;
+        let written =
+            tokio::task::spawn_blocking(move || kept::write(&this.data_dir, &this.to_keep())).await;
         match written.unwrap_or_else(|error| Err(io::Error::other(error))) {
             Ok(()) => self.kept_change(),
             Err(error) => {
-                tracing::error!("what was decided of nodes is forgotten with this start: it cannot be kept: {error}");
+                tracing::error!(
+                    "what was decided of nodes is forgotten with this start: it cannot be kept: {error}"
+                );
                 None
             }
         }
@@ -294,13 +378,22 @@ impl Access {
     pub fn kept_change(&self) -> Option<SecretText> {
         let held = self.held();
         let rotation = held.roster.rotation.as_ref();
-        rotation.map(|rotation| &rotation.secret).filter(|secret| secret.0.trim() == *held.newest.secret).cloned()
+        rotation
+            .map(|rotation| &rotation.secret)
+            .filter(|secret| secret.0.trim() == *held.newest.secret)
+            .cloned()
     }
 
     fn to_keep(&self) -> KeptKeys {
         let held = self.held();
         let (before, old, sealing) = (held.before.clone(), held.old.clone(), held.sealing.clone());
-        KeptKeys { id: held.newest.id, before, old, sealing, roster: held.roster.clone() }
+        KeptKeys {
+            id: held.newest.id,
+            before,
+            old,
+            sealing,
+            roster: held.roster.clone(),
+        }
     }
 
     fn held(&self) -> RwLockReadGuard<'_, HeldKeys> {
@@ -315,7 +408,10 @@ impl Access {
 impl HeldKeys {
     fn replace(&mut self, keys: Keys) {
         let old = std::mem::replace(&mut self.newest, keys);
-        self.old = Some(OldKeys { swarm: *old.swarm, beacon: *old.beacon });
+        self.old = Some(OldKeys {
+            swarm: *old.swarm,
+            beacon: *old.beacon,
+        });
         self.before.push(old.id);
         let surplus = self.before.len().saturating_sub(kept::MAX_BEFORE);
         self.before.drain(..surplus);
@@ -340,7 +436,10 @@ mod tests {
 
     fn access(directory: &tempfile::TempDir) -> (Arc<Access>, mpsc::Receiver<Event>) {
         let (events, heard) = mpsc::channel(8);
-        (Arc::new(Access::open(node(1), directory.path().into(), keys(), events).unwrap()), heard)
+        (
+            Arc::new(Access::open(node(1), directory.path().into(), keys(), events).unwrap()),
+            heard,
+        )
     }
 
     fn refusal(judged: Judged) -> Option<Refusal> {
@@ -351,7 +450,12 @@ mod tests {
     }
 
     fn word(standing: Standing) -> Word {
-        Word { version: 1, standing, name: "n".into(), at_ms: 0 }
+        Word {
+            version: 1,
+            standing,
+            name: "n".into(),
+            at_ms: 0,
+        }
     }
 
     #[tokio::test]
@@ -365,7 +469,10 @@ mod tests {
         assert_eq!(first.adopt(roster).await, None);
         let (again, _heard) = access(&directory);
         let judge = |number| refusal(again.judge(DoorKey::Newest, node(number), None));
-        assert_eq!([judge(2), judge(3), judge(4)], [Some(Refusal::Banned), None, Some(Refusal::Waits)]);
+        assert_eq!(
+            [judge(2), judge(3), judge(4)],
+            [Some(Refusal::Banned), None, Some(Refusal::Waits)]
+        );
         assert_eq!(again.waiting(), [(node(4), None)]);
         assert!(again.refuses(node(2)) && again.refuses(node(4)) && !again.refuses(node(3)));
     }
@@ -383,17 +490,30 @@ mod tests {
             finished: false,
             at_ms: 0,
         };
-        let mut roster = Roster { rotation: Some(rotation), ..Roster::default() };
+        let mut roster = Roster {
+            rotation: Some(rotation),
+            ..Roster::default()
+        };
         let secret = roster.rotation.as_ref().unwrap().secret.clone();
         assert_eq!(first.clone().adopt(roster.clone()).await, Some(secret));
         let locks = first.locks();
         assert!(locks[0].1 != old && locks[1] == (DoorKey::Old, old) && first.to_dial().len() == 2);
         assert_eq!(refusal(first.judge(DoorKey::Old, node(2), None)), None);
-        assert_eq!(refusal(first.judge(DoorKey::Old, node(3), None)), Some(Refusal::Replaced));
+        assert_eq!(
+            refusal(first.judge(DoorKey::Old, node(3), None)),
+            Some(Refusal::Replaced)
+        );
         roster.rotation.as_mut().unwrap().finished = true;
         first.clone().adopt(roster).await;
-        assert_eq!(refusal(first.judge(DoorKey::Old, node(2), None)), Some(Refusal::Replaced));
-        assert_eq!((first.to_dial().len(), first.locks().len()), (1, 2), "who comes with the old one is told");
+        assert_eq!(
+            refusal(first.judge(DoorKey::Old, node(2), None)),
+            Some(Refusal::Replaced)
+        );
+        assert_eq!(
+            (first.to_dial().len(), first.locks().len()),
+            (1, 2),
+            "who comes with the old one is told"
+        );
     }
 
     #[tokio::test]
@@ -407,12 +527,28 @@ mod tests {
             newest = format!("granite lantern, orbit walnut, fjord {number}");
             let (listed, changed) = ([node(1)].into(), [].into());
             let secret = SecretText(newest.clone());
-            let rotation = Rotation { number, secret, listed, changed, finished: true, at_ms: 0 };
-            first.clone().adopt(Roster { rotation: Some(rotation), ..Roster::default() }).await.unwrap();
+            let rotation = Rotation {
+                number,
+                secret,
+                listed,
+                changed,
+                finished: true,
+                at_ms: 0,
+            };
+            first
+                .clone()
+                .adopt(Roster {
+                    rotation: Some(rotation),
+                    ..Roster::default()
+                })
+                .await
+                .unwrap();
             known.insert(0, first.sealing_keys()[0].clone());
             assert_eq!(first.sealing_keys(), known);
         }
-        let keys = Secret::of_cluster(&newest).derive_blocking(&keys().cluster).unwrap();
+        let keys = Secret::of_cluster(&newest)
+            .derive_blocking(&keys().cluster)
+            .unwrap();
         let (events, _heard) = mpsc::channel(8);
         let again = Access::open(node(1), directory.path().into(), keys, events).unwrap();
         assert_eq!(again.sealing_keys(), known);
@@ -424,9 +560,13 @@ mod tests {
         let (access, mut heard) = access(&directory);
         access.invite().unwrap();
         let (key, _) = access.locks()[1];
-        let Judged::Invited(secret) = access.judge(key, node(2), None) else { panic!("refused") };
+        let Judged::Invited(secret) = access.judge(key, node(2), None) else {
+            panic!("refused")
+        };
         assert_eq!(*secret, *keys().secret);
-        assert!(matches!(heard.try_recv(), Ok(Event::Net(NetEvent::Invited { peer })) if peer == node(2)));
+        assert!(
+            matches!(heard.try_recv(), Ok(Event::Net(NetEvent::Invited { peer })) if peer == node(2))
+        );
         assert!(access.locks().len() == 1 && refusal(access.judge(key, node(3), None)).is_some());
         for _ in 0..MAX_INVITES {
             access.invite().unwrap();

@@ -40,7 +40,10 @@ pub struct Versions {
 }
 
 impl Versions {
-    pub const SPOKEN: Self = Self { oldest: limits::OLDEST_PROTOCOL_VERSION, newest: limits::PROTOCOL_VERSION };
+    pub const SPOKEN: Self = Self {
+        oldest: limits::OLDEST_PROTOCOL_VERSION,
+        newest: limits::PROTOCOL_VERSION,
+    };
 
     /// The one to speak with a node of these.
     pub fn common(self, other: Self) -> Option<u32> {
@@ -111,6 +114,9 @@ mod tests {
         assert_eq!(versions(6, 6).common(versions(5, 5)), None);
         // Said by somebody who makes no sense.
         assert_eq!(versions(9, 1).common(versions(5, 5)), None);
-        assert_eq!(versions(5, 6).to_string() + "; " + &versions(5, 5).to_string(), "versions 5 to 6; version 5");
+        assert_eq!(
+            versions(5, 6).to_string() + "; " + &versions(5, 5).to_string(),
+            "versions 5 to 6; version 5"
+        );
     }
 }

@@ -27,7 +27,10 @@ use tokio_util::compat::TokioAsyncReadCompatExt;
 pub fn beacon(bytes: &[u8]) {
     let cipher = Cipher::new(&[0; 32]);
     let (heard, _) = cipher.open(bytes);
-    assert!(!matches!(heard, HeardPacket::Ours(_)), "opened without having been sealed");
+    assert!(
+        !matches!(heard, HeardPacket::Ours(_)),
+        "opened without having been sealed"
+    );
     if let Ok((claimed, _)) = postcard::take_from_bytes::<Beacon>(bytes) {
         let sealed = cipher.seal(&claimed);
         assert!(sealed.len() <= MAX_BYTES, "{} bytes", sealed.len());
@@ -67,11 +70,15 @@ pub fn mdns(bytes: &[u8]) {
 pub fn handshake(bytes: &[u8]) {
     static OWN: OnceLock<Handshake> = OnceLock::new();
     let own = OWN.get_or_init(|| {
-        Handshake::new(&Identity::ephemeral().keypair(), handshake::PROLOGUE).expect("the kernel has randomness")
+        Handshake::new(&Identity::ephemeral().keypair(), handshake::PROLOGUE)
+            .expect("the kernel has randomness")
     });
     let says = || join(bytes, sink()).compat();
     let psks = [[5; 32], [6; 32]];
-    let (heard, dialed) = (block_on(own.respond(says(), &psks)), block_on(own.initiate(says(), &psks[0])));
+    let (heard, dialed) = (
+        block_on(own.respond(says(), &psks)),
+        block_on(own.initiate(says(), &psks[0])),
+    );
     assert!(heard.is_err() && dialed.is_err(), "a stranger got in");
     if let Some((proof, curve)) = bytes.split_first_chunk::<PROOF_BYTES>() {
         let _ = handshake::identify(Some(curve), proof);
@@ -80,9 +87,15 @@ pub fn handshake(bytes: &[u8]) {
 
 /// A stream of sealed frames: as it came, then cut into pieces and sealed as a member could, for both ways of reading.
 pub fn sealed(bytes: &[u8]) {
-    let keys = DirectionKeys { out: [1; 32], back: [1; 32] };
+    let keys = DirectionKeys {
+        out: [1; 32],
+        back: [1; 32],
+    };
     let mut opened = Vec::new();
-    assert!(block_on(Sealed::new(join(bytes, sink()), &keys).read_to_end(&mut opened)).is_err() || opened.is_empty());
+    assert!(
+        block_on(Sealed::new(join(bytes, sink()), &keys).read_to_end(&mut opened)).is_err()
+            || opened.is_empty()
+    );
     let _ = halves::reading(bytes, &keys).read_to_end(&mut opened);
     assert!(opened.is_empty(), "opened without having been sealed");
     let lengths = bytes.iter().map(|byte| usize::from(*byte) * 7 + 1);
@@ -98,7 +111,8 @@ pub fn sealed(bytes: &[u8]) {
         plain.extend(piece);
     }
     block_on(sealing.shutdown()).expect("into memory");
-    block_on(Sealed::reading(join(&wire[..], sink()), &keys, 64).read_to_end(&mut opened)).expect("sealed above");
+    block_on(Sealed::reading(join(&wire[..], sink()), &keys, 64).read_to_end(&mut opened))
+        .expect("sealed above");
     assert!(opened == plain);
     let (mut source, mut piece, mut read) = (halves::reading(&wire, &keys), vec![0; 1000], 0);
     while let count @ 1.. = source.read(&mut piece).expect("sealed above") {

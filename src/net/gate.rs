@@ -39,17 +39,28 @@ pub struct Pass {
 
 impl Gate {
     pub fn new(limits: Limits) -> Self {
-        Self { limits, waiting: Arc::default() }
+        Self {
+            limits,
+            waiting: Arc::default(),
+        }
     }
 
     /// Lets a connection in. Another may have to go for it.
     pub fn admit(&self, from: IpAddr) -> Pass {
         let (from, evicted) = (source(from), CancellationToken::new());
         let mut waiting = self.lock();
-        if waiting.counts.get(&from).is_some_and(|count| *count >= self.limits.of_one) {
+        if waiting
+            .counts
+            .get(&from)
+            .is_some_and(|count| *count >= self.limits.of_one)
+        {
             waiting.evict_oldest_of(from);
         } else if waiting.all.len() >= self.limits.total {
-            let most = waiting.counts.iter().max_by_key(|(_, count)| **count).map(|(from, _)| *from);
+            let most = waiting
+                .counts
+                .iter()
+                .max_by_key(|(_, count)| **count)
+                .map(|(from, _)| *from);
             waiting.evict_oldest_of(most.unwrap_or(from));
         }
         let number = waiting.next;
@@ -57,7 +68,11 @@ impl Gate {
         waiting.all.insert(number, (from, evicted.clone()));
         *waiting.counts.entry(from).or_default() += 1;
         drop(waiting);
-        Pass { gate: self.clone(), number, evicted }
+        Pass {
+            gate: self.clone(),
+            number,
+            evicted,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, WaitingStranger> {
@@ -67,7 +82,11 @@ impl Gate {
 
 impl WaitingStranger {
     fn evict_oldest_of(&mut self, from: IpAddr) {
-        let oldest = self.all.iter().find(|(_, (of, _))| *of == from).map(|(number, _)| *number);
+        let oldest = self
+            .all
+            .iter()
+            .find(|(_, (of, _))| *of == from)
+            .map(|(number, _)| *number);
         if let Some((_, evicted)) = oldest.and_then(|number| self.remove(number)) {
             evicted.cancel();
         }
@@ -121,10 +140,16 @@ mod tests {
 
     #[test]
     fn the_oldest_of_the_loudest_goes() {
-        let gate = Gate::new(Limits { total: 4, of_one: 3 });
+        let gate = Gate::new(Limits {
+            total: 4,
+            of_one: 3,
+        });
         let quiet = gate.admit(ip(1));
         let loud: Vec<Pass> = (0..5).map(|_| gate.admit(ip(2))).collect();
-        assert_eq!(loud.iter().map(gone).collect::<Vec<_>>(), [true, true, false, false, false]);
+        assert_eq!(
+            loud.iter().map(gone).collect::<Vec<_>>(),
+            [true, true, false, false, false]
+        );
         // The room is full now.
         let other = gate.admit(ip(3));
         assert!(gone(&loud[2]) && !gone(&quiet) && !gone(&other));
@@ -135,12 +160,18 @@ mod tests {
 
     #[test]
     fn a_network_of_ipv6_is_one_source() {
-        let gate = Gate::new(Limits { total: 9, of_one: 1 });
+        let gate = Gate::new(Limits {
+            total: 9,
+            of_one: 1,
+        });
         let first = gate.admit("2001:db8::1".parse().unwrap());
         let second = gate.admit("2001:db8::2".parse().unwrap());
         let elsewhere = gate.admit("2001:db8:0:1::1".parse().unwrap());
         assert!(gone(&first) && !gone(&second) && !gone(&elsewhere));
-        let (mapped, plain) = (gate.admit("::ffff:10.0.0.1".parse().unwrap()), gate.admit(ip(1)));
+        let (mapped, plain) = (
+            gate.admit("::ffff:10.0.0.1".parse().unwrap()),
+            gate.admit(ip(1)),
+        );
         assert!(gone(&mapped) && !gone(&plain));
     }
 }

@@ -30,8 +30,14 @@ pub enum IdentityError {
     #[error(
         "cannot {doing} the identity file {path}: {source}\nhint: check that the data directory is yours and writable"
     )]
-    Io { doing: &'static str, path: PathBuf, source: io::Error },
-    #[error("the identity file {path} is damaged ({why})\nhint: remove it; the node then gets a new identity")]
+    Io {
+        doing: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    #[error(
+        "the identity file {path} is damaged ({why})\nhint: remove it; the node then gets a new identity"
+    )]
     Damaged { path: PathBuf, why: &'static str },
     #[error(
         "another node on this machine has the identity of {path}: the data directory is a copy\nhint: remove that file; the node then gets an identity of its own"
@@ -61,13 +67,19 @@ impl Identity {
     /// Makes sure that nobody else on this machine runs with this identity: two nodes of one name undo each other's work.
     pub fn claim(&self, data_dir: &Path) -> Result<Claim, IdentityError> {
         let name = format!("nodectl-{}", self.node_id());
-        match SocketAddr::from_abstract_name(name).and_then(|address| UnixListener::bind_addr(&address)) {
-            Ok(address) => Ok(Claim { _address: Some(address) }),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                Err(IdentityError::Twin { path: data_dir.join("identity") })
-            }
+        match SocketAddr::from_abstract_name(name)
+            .and_then(|address| UnixListener::bind_addr(&address))
+        {
+            Ok(address) => Ok(Claim {
+                _address: Some(address),
+            }),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(IdentityError::Twin {
+                path: data_dir.join("identity"),
+            }),
             Err(error) => {
-                tracing::debug!("whether another node here has this identity cannot be told: {error}");
+                tracing::debug!(
+                    "whether another node here has this identity cannot be told: {error}"
+                );
                 Ok(Claim { _address: None })
             }
         }
@@ -75,7 +87,9 @@ impl Identity {
 
     /// An identity that is kept nowhere.
     pub fn ephemeral() -> Self {
-        Self { pair: ed25519::Keypair::generate() }
+        Self {
+            pair: ed25519::Keypair::generate(),
+        }
     }
 
     pub fn node_id(&self) -> NodeId {
@@ -90,19 +104,34 @@ impl Identity {
         let path = data_dir.join("identity");
         let bytes = match fs::read(&path) {
             Ok(bytes) => Zeroizing::new(bytes),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Self::create(&path, machine),
-            Err(source) => return Err(IdentityError::Io { doing: "read", path, source }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Self::create(&path, machine);
+            }
+            Err(source) => {
+                return Err(IdentityError::Io {
+                    doing: "read",
+                    path,
+                    source,
+                });
+            }
         };
-        let damaged = |why| IdentityError::Damaged { path: path.clone(), why };
+        let damaged = |why| IdentityError::Damaged {
+            path: path.clone(),
+            why,
+        };
         if bytes.len() != FILE_BYTES || bytes[..8] != *MAGIC {
             return Err(damaged("not 104 bytes that begin with `nodeid01`"));
         }
         if bytes[8..40] != machine {
-            tracing::warn!("{} was made on another machine: this node gets an identity of its own", path.display());
+            tracing::warn!(
+                "{} was made on another machine: this node gets an identity of its own",
+                path.display()
+            );
             return Self::create(&path, machine);
         }
         let mut pair = Zeroizing::new(bytes[40..].to_vec());
-        let pair = ed25519::Keypair::try_from_bytes(&mut pair).map_err(|_| damaged("not an ed25519 key pair"))?;
+        let pair = ed25519::Keypair::try_from_bytes(&mut pair)
+            .map_err(|_| damaged("not an ed25519 key pair"))?;
         restrict(&path)?;
         Ok(Self { pair })
     }
@@ -146,8 +175,15 @@ pub(super) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
     let temporary = path.with_extension(format!("tmp{}", std::process::id()));
     let _ = fs::remove_file(&temporary);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-    let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&temporary, path));
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&temporary)?;
+    let written = file
+        .write_all(bytes)
+        .and_then(|()| file.sync_all())
+        .and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
         let _ = fs::remove_file(&temporary);
         return written;
@@ -156,10 +192,17 @@ pub(super) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 fn restrict(path: &Path) -> Result<(), IdentityError> {
-    let io = |source| IdentityError::Io { doing: "check", path: path.to_path_buf(), source };
+    let io = |source| IdentityError::Io {
+        doing: "check",
+        path: path.to_path_buf(),
+        source,
+    };
     let mode = fs::metadata(path).map_err(io)?.permissions().mode();
     if mode & 0o077 != 0 {
-        tracing::warn!("{} was readable by other users; it no longer is", path.display());
+        tracing::warn!(
+            "{} was readable by other users; it no longer is",
+            path.display()
+        );
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(io)?;
     }
     Ok(())
@@ -181,7 +224,10 @@ mod tests {
         let identity = Identity::load_or_create(directory.path()).unwrap();
         let claim = identity.claim(directory.path()).unwrap();
         let error = identity.claim(directory.path()).err().unwrap().to_string();
-        assert!(error.contains("identity") && error.contains("hint:"), "{error}");
+        assert!(
+            error.contains("identity") && error.contains("hint:"),
+            "{error}"
+        );
         drop(claim);
         identity.claim(directory.path()).unwrap();
     }
@@ -212,8 +258,14 @@ mod tests {
     fn damage_is_told_with_the_path() {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("identity"), b"short").unwrap();
-        let error = Identity::load_or_create(directory.path()).err().unwrap().to_string();
-        assert!(error.contains("identity") && error.contains("hint:"), "{error}");
+        let error = Identity::load_or_create(directory.path())
+            .err()
+            .unwrap()
+            .to_string();
+        assert!(
+            error.contains("identity") && error.contains("hint:"),
+            "{error}"
+        );
     }
 
     #[test]

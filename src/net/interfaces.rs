@@ -20,17 +20,26 @@ impl Interfaces {
     /// Reads them. `wanted` names those to use; empty means all but virtual ones, or these too if there are no others.
     pub fn read(wanted: &[String]) -> Result<Self, NetError> {
         let all = if_addrs::get_if_addrs().map_err(NetError::Interfaces)?;
-        if let Some(name) = wanted.iter().find(|name| !all.iter().any(|interface| interface.name == **name)) {
+        if let Some(name) = wanted
+            .iter()
+            .find(|name| !all.iter().any(|interface| interface.name == **name))
+        {
             let mut have: Vec<_> = all.iter().map(|interface| interface.name.clone()).collect();
             have.dedup();
-            return Err(NetError::NoInterface { name: name.clone(), have: have.join(", ") });
+            return Err(NetError::NoInterface {
+                name: name.clone(),
+                have: have.join(", "),
+            });
         }
         Ok(Self::select(all, wanted))
     }
 
     fn select(all: Vec<Interface>, wanted: &[String]) -> Self {
         let own = all.iter().map(Interface::ip).collect();
-        let mut used: Vec<_> = all.into_iter().filter(|interface| !interface.is_loopback()).collect();
+        let mut used: Vec<_> = all
+            .into_iter()
+            .filter(|interface| !interface.is_loopback())
+            .collect();
         if !wanted.is_empty() {
             used.retain(|interface| wanted.contains(&interface.name));
         } else if used.iter().any(|interface| !is_virtual(interface)) {
@@ -40,7 +49,11 @@ impl Interfaces {
     }
 
     pub fn names(&self) -> Vec<String> {
-        let mut names: Vec<_> = self.used.iter().map(|interface| interface.name.clone()).collect();
+        let mut names: Vec<_> = self
+            .used
+            .iter()
+            .map(|interface| interface.name.clone())
+            .collect();
         names.sort();
         names.dedup();
         names
@@ -48,8 +61,13 @@ impl Interfaces {
 
     /// Where this node can be reached: loopback only if there is nothing else, link-local never (it needs a scope).
     pub fn addrs(&self, port: u16) -> Vec<SocketAddr> {
-        let usable = self.used.iter().filter(|interface| !interface.is_link_local());
-        let mut addrs: Vec<_> = usable.map(|interface| SocketAddr::new(interface.ip(), port)).collect();
+        let usable = self
+            .used
+            .iter()
+            .filter(|interface| !interface.is_link_local());
+        let mut addrs: Vec<_> = usable
+            .map(|interface| SocketAddr::new(interface.ip(), port))
+            .collect();
         if addrs.is_empty() {
             addrs.push(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         }
@@ -65,8 +83,12 @@ impl Interfaces {
     /// In one of this machine's networks.
     pub fn is_near(&self, ip: IpAddr) -> bool {
         let holds = |interface: &Interface| match (&interface.addr, ip) {
-            (IfAddr::V4(own), IpAddr::V4(ip)) => (own.ip.to_bits() ^ ip.to_bits()) & own.netmask.to_bits() == 0,
-            (IfAddr::V6(own), IpAddr::V6(ip)) => (own.ip.to_bits() ^ ip.to_bits()) & own.netmask.to_bits() == 0,
+            (IfAddr::V4(own), IpAddr::V4(ip)) => {
+                (own.ip.to_bits() ^ ip.to_bits()) & own.netmask.to_bits() == 0
+            }
+            (IfAddr::V6(own), IpAddr::V6(ip)) => {
+                (own.ip.to_bits() ^ ip.to_bits()) & own.netmask.to_bits() == 0
+            }
             _ => false,
         };
         self.is_own(ip) || self.used.iter().any(holds)
@@ -75,7 +97,9 @@ impl Interfaces {
     /// The IPv4 broadcast address of each interface that has one.
     pub fn broadcasts(&self) -> Vec<Ipv4Addr> {
         let broadcast = |interface: &Interface| match &interface.addr {
-            IfAddr::V4(v4) => v4.broadcast.or((v4.prefixlen < 31).then(|| v4.ip | !v4.netmask)),
+            IfAddr::V4(v4) => v4
+                .broadcast
+                .or((v4.prefixlen < 31).then(|| v4.ip | !v4.netmask)),
             IfAddr::V6(_) => None,
         };
         let mut all: Vec<_> = self.used.iter().filter_map(broadcast).collect();
@@ -98,7 +122,10 @@ impl Interfaces {
 
     /// The indices of the interfaces that speak IPv6.
     pub fn ipv6_indices(&self) -> Vec<u32> {
-        let v6 = self.used.iter().filter(|interface| matches!(interface.addr, IfAddr::V6(_)));
+        let v6 = self
+            .used
+            .iter()
+            .filter(|interface| matches!(interface.addr, IfAddr::V6(_)));
         let mut all: Vec<_> = v6.filter_map(|interface| interface.index).collect();
         all.sort_unstable();
         all.dedup();
@@ -107,7 +134,9 @@ impl Interfaces {
 }
 
 fn is_virtual(interface: &Interface) -> bool {
-    VIRTUAL.iter().any(|prefix| interface.name.starts_with(prefix))
+    VIRTUAL
+        .iter()
+        .any(|prefix| interface.name.starts_with(prefix))
 }
 
 #[cfg(test)]
@@ -116,17 +145,34 @@ mod tests {
     use if_addrs::{IfOperStatus, Ifv4Addr};
 
     fn interface(name: &str, ip: [u8; 4]) -> Interface {
-        let addr = Ifv4Addr { ip: ip.into(), netmask: [255, 255, 255, 0].into(), prefixlen: 24, broadcast: None };
+        let addr = Ifv4Addr {
+            ip: ip.into(),
+            netmask: [255, 255, 255, 0].into(),
+            prefixlen: 24,
+            broadcast: None,
+        };
         let (name, addr) = (name.to_string(), IfAddr::V4(addr));
-        Interface { name, addr, index: Some(1), oper_status: IfOperStatus::Up, is_p2p: false }
+        Interface {
+            name,
+            addr,
+            index: Some(1),
+            oper_status: IfOperStatus::Up,
+            is_p2p: false,
+        }
     }
 
     #[test]
     fn bridges_are_used_only_if_there_is_nothing_else() {
-        let (lo, eth) = (interface("lo", [127, 0, 0, 1]), interface("eth0", [10, 0, 0, 1]));
+        let (lo, eth) = (
+            interface("lo", [127, 0, 0, 1]),
+            interface("eth0", [10, 0, 0, 1]),
+        );
         let bridge = interface("docker0", [172, 17, 0, 1]);
         let names = |all: Vec<Interface>| Interfaces::select(all, &[]).names();
-        assert_eq!(names(vec![lo.clone(), eth.clone(), bridge.clone()]), ["eth0"]);
+        assert_eq!(
+            names(vec![lo.clone(), eth.clone(), bridge.clone()]),
+            ["eth0"]
+        );
         assert_eq!(names(vec![lo.clone(), bridge.clone()]), ["docker0"]);
         let named = Interfaces::select(vec![lo.clone(), eth, bridge], &["docker0".into()]);
         assert_eq!(named.names(), ["docker0"]);
@@ -139,7 +185,12 @@ mod tests {
 
     #[test]
     fn a_missing_interface_is_named() {
-        let error = Interfaces::read(&["nosuch0".into()]).unwrap_err().to_string();
-        assert!(error.contains("nosuch0") && error.contains("hint:"), "{error}");
+        let error = Interfaces::read(&["nosuch0".into()])
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("nosuch0") && error.contains("hint:"),
+            "{error}"
+        );
     }
 }

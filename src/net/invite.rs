@@ -47,7 +47,9 @@ pub enum InviteError {
          (NODECTL_CLUSTER__NAME); on another network, name the node that made it: --peer HOST:PORT"
     )]
     Nobody(String),
-    #[error("the node that made the invitation refuses this one: it is banned\nhint: nodectl unban, on a member")]
+    #[error(
+        "the node that made the invitation refuses this one: it is banned\nhint: nodectl unban, on a member"
+    )]
     Refused,
     #[error(transparent)]
     Interfaces(#[from] super::config::NetError),
@@ -55,8 +57,17 @@ pub enum InviteError {
 
 /// The keys of a code, for a cluster of that name.
 pub fn keys(code: &Secret, cluster: &str) -> OldKeys {
-    let key = |label: &[u8]| expand(b"nodectl invitation", code.reveal().as_bytes(), &[label, cluster.as_bytes()]);
-    OldKeys { swarm: key(b"handshake of the swarm, "), beacon: key(b"discovery beacon, ") }
+    let key = |label: &[u8]| {
+        expand(
+            b"nodectl invitation",
+            code.reveal().as_bytes(),
+            &[label, cluster.as_bytes()],
+        )
+    };
+    OldKeys {
+        swarm: key(b"handshake of the swarm, "),
+        beacon: key(b"discovery beacon, "),
+    }
 }
 
 /// The secret, for a code.
@@ -68,12 +79,20 @@ pub async fn redeem(
 ) -> Result<Zeroizing<String>, InviteError> {
     let code = code.trim().to_uppercase();
     let is_whole = Secret::is_generated(&code);
-    let code = Secret::new(code).ok().filter(|_| is_whole).ok_or(InviteError::Mistyped)?;
+    let code = Secret::new(code)
+        .ok()
+        .filter(|_| is_whole)
+        .ok_or(InviteError::Mistyped)?;
     let keys = keys(&code, cluster);
-    let handshake = Handshake::new(&identity.keypair(), PROLOGUE).map_err(|_| InviteError::Mistyped)?;
+    let handshake =
+        Handshake::new(&identity.keypair(), PROLOGUE).map_err(|_| InviteError::Mistyped)?;
     let interfaces = Interfaces::read(&config.interfaces)?;
     let cipher = Cipher::new(&keys.beacon);
-    let mut sockets = if config.beacon_port == 0 { None } else { Sockets::open(config.beacon_port).ok() };
+    let mut sockets = if config.beacon_port == 0 {
+        None
+    } else {
+        Sockets::open(config.beacon_port).ok()
+    };
     if let Some(sockets) = &mut sockets {
         sockets.follow(&interfaces);
     }
@@ -83,10 +102,18 @@ pub async fn redeem(
     while Instant::now() < deadline {
         let mut found = Vec::new();
         for peer in &config.peers {
-            found.extend(tokio::net::lookup_host(peer).await.into_iter().flatten().take(4));
+            found.extend(
+                tokio::net::lookup_host(peer)
+                    .await
+                    .into_iter()
+                    .flatten()
+                    .take(4),
+            );
         }
         if let Some(sockets) = &sockets {
-            let _ = sockets.send_all(&cipher.seal(&question(config, identity)), &interfaces).await;
+            let _ = sockets
+                .send_all(&cipher.seal(&question(config, identity)), &interfaces)
+                .await;
             let answered = async {
                 loop {
                     let (length, from) = sockets.receive(&mut buffer).await;
@@ -108,8 +135,12 @@ pub async fn redeem(
             addrs.insert(addr, Instant::now());
             match timeout(ONE_CALL, call(&handshake, &keys.swarm, addr)).await {
                 Ok(Ok(secret)) => return Ok(secret),
-                Ok(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => return Err(InviteError::Refused),
-                Ok(Err(error)) => tracing::debug!("{addr} does not answer to the invitation: {error}"),
+                Ok(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    return Err(InviteError::Refused);
+                }
+                Ok(Err(error)) => {
+                    tracing::debug!("{addr} does not answer to the invitation: {error}")
+                }
                 Err(_) => tracing::debug!("{addr} does not answer to the invitation in time"),
             }
         }
@@ -131,7 +162,11 @@ fn question(config: &NetConfig, identity: &Identity) -> Beacon {
     }
 }
 
-async fn call(handshake: &Handshake, psk: &[u8; 32], addr: SocketAddr) -> io::Result<Zeroizing<String>> {
+async fn call(
+    handshake: &Handshake,
+    psk: &[u8; 32],
+    addr: SocketAddr,
+) -> io::Result<Zeroizing<String>> {
     let socket = TcpStream::connect(addr).await?;
     let (_, mut channel) = handshake.initiate(socket.compat(), psk).await?;
     let mut head = [0; 1];
@@ -154,7 +189,10 @@ async fn call(handshake: &Handshake, psk: &[u8; 32], addr: SocketAddr) -> io::Re
 }
 
 /// Hands the secret over, and hangs up.
-pub async fn hand_over(channel: &mut (impl futures::AsyncWrite + Unpin), secret: &str) -> io::Result<()> {
+pub async fn hand_over(
+    channel: &mut (impl futures::AsyncWrite + Unpin),
+    secret: &str,
+) -> io::Result<()> {
     let length = u16::try_from(secret.len()).map_err(io::Error::other)?;
     let bytes = Zeroizing::new([&[INVITED][..], &length.to_le_bytes(), secret.as_bytes()].concat());
     channel.write_all(&bytes).await?;

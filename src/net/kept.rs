@@ -66,7 +66,10 @@ pub fn read(data_dir: &Path) -> io::Result<Option<KeptKeys>> {
         return Err(damaged());
     }
     let bytes = Zeroizing::new(fs::read(&path)?);
-    let (body, hash) = bytes.strip_prefix(&MAGIC).and_then(<[u8]>::split_last_chunk::<32>).ok_or_else(damaged)?;
+    let (body, hash) = bytes
+        .strip_prefix(&MAGIC)
+        .and_then(<[u8]>::split_last_chunk::<32>)
+        .ok_or_else(damaged)?;
     if blake3::hash(body) != *hash {
         return Err(damaged());
     }
@@ -81,7 +84,10 @@ pub fn write(data_dir: &Path, kept: &KeptKeys) -> io::Result<()> {
 
 /// Puts aside what belongs to another secret.
 pub fn put_aside(data_dir: &Path) -> io::Result<()> {
-    fs::rename(data_dir.join(FILE), data_dir.join(FILE).with_extension("other"))
+    fs::rename(
+        data_dir.join(FILE),
+        data_dir.join(FILE).with_extension("other"),
+    )
 }
 
 /// The newest secret, if it was changed while this data directory's node was a member.
@@ -92,15 +98,28 @@ pub fn changed_secret(data_dir: &Path) -> io::Result<Option<Zeroizing<String>>> 
 
 /// The secret that has replaced this one, as far as this data directory knows. Takes as long as deriving keys where there was a
 /// change.
-pub fn replacement(data_dir: &Path, cluster: &str, secret: &str) -> io::Result<Option<Zeroizing<String>>> {
-    let Some(kept) = read(data_dir)? else { return Ok(None) };
-    let Some(rotation) = &kept.roster.rotation else { return Ok(None) };
+pub fn replacement(
+    data_dir: &Path,
+    cluster: &str,
+    secret: &str,
+) -> io::Result<Option<Zeroizing<String>>> {
+    let Some(kept) = read(data_dir)? else {
+        return Ok(None);
+    };
+    let Some(rotation) = &kept.roster.rotation else {
+        return Ok(None);
+    };
     let newest = rotation.secret.0.trim();
     if newest == secret.trim() || kept.before.is_empty() {
         return Ok(None);
     }
-    let keys = Secret::of_cluster(secret).derive_blocking(cluster).map_err(io::Error::other)?;
-    Ok(kept.before.contains(&keys.id).then(|| Zeroizing::new(newest.to_string())))
+    let keys = Secret::of_cluster(secret)
+        .derive_blocking(cluster)
+        .map_err(io::Error::other)?;
+    Ok(kept
+        .before
+        .contains(&keys.id)
+        .then(|| Zeroizing::new(newest.to_string())))
 }
 
 #[cfg(test)]
@@ -113,7 +132,13 @@ mod tests {
     fn a_secret_that_was_replaced_leads_to_the_newest_and_the_file_is_private() {
         let directory = tempfile::tempdir().unwrap();
         assert!(read(directory.path()).unwrap().is_none());
-        let id = |text: &str| Secret::new(text).unwrap().derive_blocking("lab").unwrap().id;
+        let id = |text: &str| {
+            Secret::new(text)
+                .unwrap()
+                .derive_blocking("lab")
+                .unwrap()
+                .id
+        };
         let rotation = Rotation {
             number: 2,
             secret: SecretText("the third".into()),
@@ -125,14 +150,27 @@ mod tests {
         let kept = KeptKeys {
             id: id("the third"),
             before: vec![id("the first"), id("the second")],
-            old: Some(OldKeys { swarm: [1; 32], beacon: [2; 32] }),
+            old: Some(OldKeys {
+                swarm: [1; 32],
+                beacon: [2; 32],
+            }),
             sealing: vec![KeptSealingKey([3; 32])],
-            roster: Roster { rotation: Some(rotation), ..Roster::default() },
+            roster: Roster {
+                rotation: Some(rotation),
+                ..Roster::default()
+            },
         };
         write(directory.path(), &kept).unwrap();
         let path = directory.path().join(FILE);
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        let newest = |text: &str| replacement(directory.path(), "lab", text).unwrap().map(|text| text.to_string());
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        let newest = |text: &str| {
+            replacement(directory.path(), "lab", text)
+                .unwrap()
+                .map(|text| text.to_string())
+        };
         for (text, expected) in [
             ("the first", Some("the third")),
             ("the second\n", Some("the third")),
@@ -141,7 +179,10 @@ mod tests {
         ] {
             assert_eq!(newest(text).as_deref(), expected, "{text}");
         }
-        assert_eq!(changed_secret(directory.path()).unwrap().unwrap().as_str(), "the third");
+        assert_eq!(
+            changed_secret(directory.path()).unwrap().unwrap().as_str(),
+            "the third"
+        );
         let mut bytes = fs::read(&path).unwrap();
         bytes[20] ^= 1;
         fs::write(&path, bytes).unwrap();

@@ -23,7 +23,10 @@ impl Network for Offline {
         Vec::new()
     }
     fn report(&self) -> NetReport {
-        NetReport { suite: "none: this node is alone".into(), ..NetReport::default() }
+        NetReport {
+            suite: "none: this node is alone".into(),
+            ..NetReport::default()
+        }
     }
     fn adopt(&self, _: Roster) {}
     fn invite(&self) -> Result<String, String> {
@@ -38,15 +41,23 @@ impl BlobFetcher for Offline {
     fn fetch(&self, hash: BlobHash, _: Vec<NodeId>) -> BoxFuture<'static, Result<(), String>> {
         let blobs = self.blobs.clone();
         async move {
-            let found = tokio::task::spawn_blocking(move || blobs.has(hash)).await.unwrap_or(false);
-            found.then_some(()).ok_or_else(|| format!("blob {hash} is not on this node, and it runs alone"))
+            let found = tokio::task::spawn_blocking(move || blobs.has(hash))
+                .await
+                .unwrap_or(false);
+            found
+                .then_some(())
+                .ok_or_else(|| format!("blob {hash} is not on this node, and it runs alone"))
         }
         .boxed()
     }
 }
 
 impl Streams for Offline {
-    fn open(&self, to: NodeId, _: PoolToken) -> BoxFuture<'static, io::Result<Box<dyn PeerStream>>> {
+    fn open(
+        &self,
+        to: NodeId,
+        _: PoolToken,
+    ) -> BoxFuture<'static, io::Result<Box<dyn PeerStream>>> {
         let alone = format!("no stream to node {}: this one runs alone", to.short());
         ready(Err(io::Error::new(io::ErrorKind::NotConnected, alone))).boxed()
     }

@@ -29,7 +29,9 @@ pub struct Secret(Zeroizing<String>);
 /// Why a string cannot be a secret, or no keys come of it.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    #[error("the secret is empty\nhint: give one with --secret-file, or let `nodectl join` make one")]
+    #[error(
+        "the secret is empty\nhint: give one with --secret-file, or let `nodectl join` make one"
+    )]
     Empty,
     #[error(
         "the secret looks like one that nodectl made, and is not: a character is wrong or missing\nhint: compare it with `nodectl secret` on a machine where it works; a secret of your own may have any other form"
@@ -92,7 +94,11 @@ impl Secret {
     /// How many bits of guessing a secret is good for, as far as can be told of a text.
     pub fn strength(text: &str) -> u32 {
         let text = text.trim();
-        if Self::is_generated(text) { (GROUPS as u32 * 5 - 1) * 5 } else { strength::bits(text) }
+        if Self::is_generated(text) {
+            (GROUPS as u32 * 5 - 1) * 5
+        } else {
+            strength::bits(text)
+        }
     }
 
     /// Whether it is one that was made here, without a mistake.
@@ -107,7 +113,8 @@ impl Secret {
             return Some("it is one of the words that everybody tries first".into());
         }
         let (bits, enough) = (Self::strength(text), strength::ENOUGH_BITS);
-        (bits < enough).then(|| format!("some 2^{bits} guesses find it, and it should take 2^{enough}"))
+        (bits < enough)
+            .then(|| format!("some 2^{bits} guesses find it, and it should take 2^{enough}"))
     }
 
     /// The text, to be shown to the user who is to type it on the next machine.
@@ -124,12 +131,18 @@ impl Secret {
     /// The same on this thread.
     pub fn derive_blocking(&self, cluster: &str) -> Result<Keys, SecretError> {
         let fail = |error: argon2::Error| SecretError::Derive(error.to_string());
-        let salt = blake3::derive_key("nodectl protocol 1: argon2 salt of a cluster name", cluster.as_bytes());
+        let salt = blake3::derive_key(
+            "nodectl protocol 1: argon2 salt of a cluster name",
+            cluster.as_bytes(),
+        );
         let params = Params::new(MEMORY_KIB, PASSES, 1, Some(32)).map_err(fail)?;
         let mut root = Zeroizing::new([0u8; 32]);
         let argon = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
-        argon.hash_password_into(self.0.as_bytes(), &salt, root.as_mut()).map_err(fail)?;
-        let expand = |label: &[u8]| Zeroizing::new(expand(b"nodectl cluster keys", root.as_ref(), &[label]));
+        argon
+            .hash_password_into(self.0.as_bytes(), &salt, root.as_mut())
+            .map_err(fail)?;
+        let expand =
+            |label: &[u8]| Zeroizing::new(expand(b"nodectl cluster keys", root.as_ref(), &[label]));
         Ok(Keys {
             swarm: expand(b"handshake of the swarm"),
             beacon: expand(b"discovery beacon"),
@@ -143,14 +156,27 @@ impl Secret {
 
 /// Whether a text is a generated secret but for a few characters, or for its end.
 fn is_mistyped(text: &[u8]) -> bool {
-    let wrong = text.iter().enumerate().filter(|entry| !fits(*entry)).count();
+    let wrong = text
+        .iter()
+        .enumerate()
+        .filter(|entry| !fits(*entry))
+        .count();
     if text.len() != GENERATED_CHARS {
         // The beginning of one, two groups and a dash at least.
         return (12..GENERATED_CHARS).contains(&text.len()) && wrong == 0;
     }
-    let value = |byte: &u8| ALPHABET.iter().position(|known| known == byte).map(|value| value as u8);
-    let letters = text.iter().enumerate().filter(|(index, _)| !is_dash(*index));
-    let values: Zeroizing<Vec<u8>> = Zeroizing::new(letters.filter_map(|(_, byte)| value(byte)).collect());
+    let value = |byte: &u8| {
+        ALPHABET
+            .iter()
+            .position(|known| known == byte)
+            .map(|value| value as u8)
+    };
+    let letters = text
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| !is_dash(*index));
+    let values: Zeroizing<Vec<u8>> =
+        Zeroizing::new(letters.filter_map(|(_, byte)| value(byte)).collect());
     match values.split_last() {
         Some((check, others)) if wrong == 0 => *check != check_value(others),
         _ => wrong <= 2,
@@ -159,7 +185,11 @@ fn is_mistyped(text: &[u8]) -> bool {
 
 /// Whether a generated secret can have that character in that place.
 fn fits((index, byte): (usize, &u8)) -> bool {
-    if is_dash(index) { *byte == b'-' } else { ALPHABET.contains(byte) }
+    if is_dash(index) {
+        *byte == b'-'
+    } else {
+        ALPHABET.contains(byte)
+    }
 }
 
 fn is_dash(index: usize) -> bool {
@@ -170,7 +200,9 @@ fn is_dash(index: usize) -> bool {
 fn check_value(values: &[u8]) -> u8 {
     let doubled = |value: u8| (value * 2) / 32 + (value * 2) % 32;
     let terms = values.iter().rev().enumerate();
-    let sum: u32 = terms.map(|(at, value)| u32::from(if at % 2 == 0 { doubled(*value) } else { *value })).sum();
+    let sum: u32 = terms
+        .map(|(at, value)| u32::from(if at % 2 == 0 { doubled(*value) } else { *value }))
+        .sum();
     ((32 - sum % 32) % 32) as u8
 }
 
@@ -178,14 +210,19 @@ fn check_value(values: &[u8]) -> u8 {
 pub(super) fn expand(salt: &[u8], key: &[u8], info: &[&[u8]]) -> [u8; 32] {
     let mut out = [0u8; 32];
     let prk = hkdf::Salt::new(hkdf::HKDF_SHA256, salt).extract(key);
-    let okm = prk.expand(info, hkdf::HKDF_SHA256).expect("32 bytes are within HKDF's 255 blocks");
-    okm.fill(&mut out).expect("the length asked for is the length given");
+    let okm = prk
+        .expand(info, hkdf::HKDF_SHA256)
+        .expect("32 bytes are within HKDF's 255 blocks");
+    okm.fill(&mut out)
+        .expect("the length asked for is the length given");
     out
 }
 
 /// Bytes nobody can guess, from the kernel.
 pub(super) fn fill_random(bytes: &mut [u8]) {
-    rand::rngs::SysRng.try_fill_bytes(bytes).expect("the kernel gives random bytes once booted");
+    rand::rngs::SysRng
+        .try_fill_bytes(bytes)
+        .expect("the kernel gives random bytes once booted");
 }
 
 impl fmt::Debug for Secret {
@@ -206,7 +243,12 @@ mod tests {
 
     #[test]
     fn keys_depend_on_secret_cluster_and_purpose() {
-        let derive = |secret: &str, cluster: &str| Secret::new(secret).unwrap().derive_blocking(cluster).unwrap();
+        let derive = |secret: &str, cluster: &str| {
+            Secret::new(secret)
+                .unwrap()
+                .derive_blocking(cluster)
+                .unwrap()
+        };
         let keys = derive("correct horse", "lab");
         assert_eq!(keys.swarm, derive("correct horse\n", "lab").swarm);
         assert_ne!(keys.swarm, derive("correct horsf", "lab").swarm);
@@ -229,21 +271,43 @@ mod tests {
         let text = secret.reveal();
         assert!(Secret::new(text).is_ok() && Secret::new(format!(" {text}\n")).is_ok());
         for place in 0..text.len() {
-            for wrong in [b'0', b'Z', b'7', b'x', b'-', b'!', text.as_bytes()[place] ^ 1, text.as_bytes()[place] ^ 0x20]
-            {
+            for wrong in [
+                b'0',
+                b'Z',
+                b'7',
+                b'x',
+                b'-',
+                b'!',
+                text.as_bytes()[place] ^ 1,
+                text.as_bytes()[place] ^ 0x20,
+            ] {
                 let mut bytes = text.as_bytes().to_vec();
                 bytes[place] = wrong;
                 let changed = String::from_utf8(bytes).unwrap();
                 // White space at an end is no part of a secret.
                 let same = changed.trim() == text;
-                assert_eq!(Secret::new(changed.clone()).is_ok(), same, "{changed} for {text}");
+                assert_eq!(
+                    Secret::new(changed.clone()).is_ok(),
+                    same,
+                    "{changed} for {text}"
+                );
             }
         }
         for length in 12..text.len() {
-            assert!(matches!(Secret::new(&text[..length]), Err(SecretError::Mistyped)), "cut to {length}");
+            assert!(
+                matches!(Secret::new(&text[..length]), Err(SecretError::Mistyped)),
+                "cut to {length}"
+            );
         }
         let own = "ABCDE-FGHIL-no such form-0-12345";
-        for text in [own, "correct horse", "1234567890123456789012345678", "a-b-c-d", "ABCDE", "ABCDE-FGHJK"] {
+        for text in [
+            own,
+            "correct horse",
+            "1234567890123456789012345678",
+            "a-b-c-d",
+            "ABCDE",
+            "ABCDE-FGHJK",
+        ] {
             assert!(Secret::new(text).is_ok(), "{text}");
         }
     }
@@ -253,7 +317,10 @@ mod tests {
         for weak in ["short", "Password123!", "passwordpassword", "12345678901"] {
             assert!(Secret::weakness(weak).is_some(), "{weak}");
         }
-        assert_eq!(Secret::weakness("violet tram under heavy rain and seven goats"), None);
+        assert_eq!(
+            Secret::weakness("violet tram under heavy rain and seven goats"),
+            None
+        );
         assert_eq!(Secret::strength(Secret::generate().reveal()), 120);
         assert!(matches!(Secret::new(" \n"), Err(SecretError::Empty)));
     }
@@ -261,6 +328,8 @@ mod tests {
     #[test]
     fn nothing_is_printed() {
         let secret = Secret::new("do not print me").unwrap();
-        assert!(!format!("{secret:?} {:?}", secret.derive_blocking("x").unwrap()).contains("print"));
+        assert!(
+            !format!("{secret:?} {:?}", secret.derive_blocking("x").unwrap()).contains("print")
+        );
     }
 }

@@ -16,8 +16,8 @@ const AGAIN_BITS: f64 = 1.0;
 const LONGEST_WORD: usize = 10;
 /// Secrets that everybody tries first.
 const COMMON: [&str; 16] = [
-    "password", "secret", "nodectl", "cluster", "changeme", "letmein", "admin", "root", "test", "default", "123456",
-    "qwerty", "hunter2", "labor", "lab", "gpu",
+    "password", "secret", "nodectl", "cluster", "changeme", "letmein", "admin", "root", "test",
+    "default", "123456", "qwerty", "hunter2", "labor", "lab", "gpu",
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -99,13 +99,17 @@ fn kind(c: char) -> CharacterKind {
 
 /// How many characters do not follow from the one before: `aaaa`, `abcd` and `4321` have one.
 fn effective(part: &[char]) -> usize {
-    1 + part.windows(2).filter(|pair| u32::from(pair[0]).abs_diff(u32::from(pair[1])) > 1).count()
+    1 + part
+        .windows(2)
+        .filter(|pair| u32::from(pair[0]).abs_diff(u32::from(pair[1])) > 1)
+        .count()
 }
 
 /// The length of what a text repeats.
 fn period(chars: &[char]) -> usize {
-    let repeats =
-        |length: &usize| chars.len().is_multiple_of(*length) && chars[*length..] == chars[..chars.len() - length];
+    let repeats = |length: &usize| {
+        chars.len().is_multiple_of(*length) && chars[*length..] == chars[..chars.len() - length]
+    };
     (1..chars.len()).find(repeats).unwrap_or(chars.len())
 }
 
@@ -133,7 +137,11 @@ mod tests {
             "",
         ];
         for text in weak {
-            assert!(bits(text) < ENOUGH_BITS, "{text} is taken for {} bits", bits(text));
+            assert!(
+                bits(text) < ENOUGH_BITS,
+                "{text} is taken for {} bits",
+                bits(text)
+            );
         }
         let strong = [
             "violet tram under heavy rain and seven goats",
@@ -143,7 +151,11 @@ mod tests {
             "Übermut, Regenwurm, Zwieback, Laterne, Fagott",
         ];
         for text in strong {
-            assert!(bits(text) >= ENOUGH_BITS, "{text} is taken for {} bits", bits(text));
+            assert!(
+                bits(text) >= ENOUGH_BITS,
+                "{text} is taken for {} bits",
+                bits(text)
+            );
         }
     }
 

@@ -28,41 +28,108 @@ impl Node {
             Effect::Send { to, message } => self.ports.network.send(to, message),
             Effect::Connect { peer, addrs } => self.ports.network.connect(peer, &addrs),
             Effect::Answer { id, answer } => self.answer(id, answer),
-            Effect::AnswerWatch { to, job, cursor, progress, tasks } => {
+            Effect::AnswerWatch {
+                to,
+                job,
+                cursor,
+                progress,
+                tasks,
+            } => {
                 self.answer_watch(to, job, cursor, progress, &tasks);
             }
             Effect::AnswerRecord { to, job, task } => {
-                let answer = self
-                    .read(job, &[task])
-                    .map(|mut records| Answer::Where(records.pop().map_or(Location::Nowhere, Location::Ended)));
+                let answer = self.read(job, &[task]).map(|mut records| {
+                    Answer::Where(records.pop().map_or(Location::Nowhere, Location::Ended))
+                });
                 self.reply(to, answer);
             }
-            Effect::AnswerLog { to, job, task, attempt, stream, offset } => {
-                let read = self.ports.runner.read_log(job, task, attempt, stream, offset);
+            Effect::AnswerLog {
+                to,
+                job,
+                task,
+                attempt,
+                stream,
+                offset,
+            } => {
+                let read = self
+                    .ports
+                    .runner
+                    .read_log(job, task, attempt, stream, offset);
                 let answer = read.map(|(bytes, ended)| Answer::Log { bytes, ended });
-                self.reply(to, answer.map_err(|error| QueryError::NoLog(error.to_string())));
+                self.reply(
+                    to,
+                    answer.map_err(|error| QueryError::NoLog(error.to_string())),
+                );
             }
             Effect::AnswerLoad { to, load } => {
                 let (load_milli, memory_used_bytes) = self.ports.machine.load();
-                self.reply(to, Ok(Answer::Load(NodeLoad { load_milli, memory_used_bytes, ..load })));
+                self.reply(
+                    to,
+                    Ok(Answer::Load(NodeLoad {
+                        load_milli,
+                        memory_used_bytes,
+                        ..load
+                    })),
+                );
             }
             Effect::AnswerTraining { to, job } => {
                 let here = self.ports.trainings.look(job);
                 self.reply(to, Ok(Answer::Training(here)));
             }
-            Effect::CopyCheckpoint { job, step, from, keep } => self.ports.trainings.copy(job, step, from, keep),
+            Effect::CopyCheckpoint {
+                job,
+                step,
+                from,
+                keep,
+            } => self.ports.trainings.copy(job, step, from, keep),
             Effect::Roster(roster) => self.ports.network.adopt(*roster),
-            Effect::SendRecords { to, job, epoch, chunk, tasks } => self.send_records(to, (job, epoch, chunk), tasks),
-            Effect::Persist { job, records, ticket } => self.persist(job, records, ticket),
-            Effect::FetchBlobs { ticket, hashes, holders } => self.fetch_blobs(ticket, hashes, holders),
-            Effect::FetchTree { ticket, manifest, holders } => self.fetch_tree(ticket, manifest, holders),
+            Effect::SendRecords {
+                to,
+                job,
+                epoch,
+                chunk,
+                tasks,
+            } => self.send_records(to, (job, epoch, chunk), tasks),
+            Effect::Persist {
+                job,
+                records,
+                ticket,
+            } => self.persist(job, records, ticket),
+            Effect::FetchBlobs {
+                ticket,
+                hashes,
+                holders,
+            } => self.fetch_blobs(ticket, hashes, holders),
+            Effect::FetchTree {
+                ticket,
+                manifest,
+                holders,
+            } => self.fetch_tree(ticket, manifest, holders),
             Effect::LoadSpec { job, hash, holders } => self.load_spec(job, hash, holders),
-            Effect::StartTask { job, task, attempt, work, params, gpus, holders } => {
-                self.ports.runner.start(StartTask { job, task, attempt, work, params, gpus, holders });
+            Effect::StartTask {
+                job,
+                task,
+                attempt,
+                work,
+                params,
+                gpus,
+                holders,
+            } => {
+                self.ports.runner.start(StartTask {
+                    job,
+                    task,
+                    attempt,
+                    work,
+                    params,
+                    gpus,
+                    holders,
+                });
             }
             Effect::StopTask { job, task, attempt } => self.ports.runner.stop(job, task, attempt),
             Effect::Suspend(on) => self.ports.runner.suspend(on),
-            Effect::ReleaseWorker { node, pool, must } => self.ports.pools.release(pool, node, must),
+            Effect::ReleaseWorker { node, pool, must } => {
+                self.ports.pools.release(pool, node, must)
+            }
             Effect::ForgetWork { job } => self.ports.runner.forget(job),
             Effect::ForgetJob { job } => {
                 self.ports.runner.forget(job);
@@ -86,13 +153,22 @@ impl Node {
         match to {
             Asker::Local(id) => self.answer(id, answer),
             Asker::Remote(node, id) => {
-                self.ports.network.send(node, Message::Answer { id, answer });
+                self.ports
+                    .network
+                    .send(node, Message::Answer { id, answer });
             }
         }
     }
 
     /// As many of the records as fit into an answer; the cursor tells where the rest begins.
-    fn answer_watch(&mut self, to: Asker, job: JobId, mut cursor: Cursor, progress: Progress, tasks: &[TaskIndex]) {
+    fn answer_watch(
+        &mut self,
+        to: Asker,
+        job: JobId,
+        mut cursor: Cursor,
+        progress: Progress,
+        tasks: &[TaskIndex],
+    ) {
         let answer = self.read(job, tasks).map(|mut records| {
             let read = records.len();
             let mut bytes = 0;
@@ -102,7 +178,11 @@ impl Node {
             });
             records.truncate(fits.count().max(1).min(read));
             cursor.position -= (read - records.len()) as u32;
-            Answer::Watch { cursor, progress, records }
+            Answer::Watch {
+                cursor,
+                progress,
+                records,
+            }
         });
         self.reply(to, answer);
     }
@@ -111,11 +191,19 @@ impl Node {
         if tasks.is_empty() {
             return Ok(Vec::new());
         }
-        self.ports.journals.read(job, tasks).map_err(|error| QueryError::Storage(error.to_string()))
+        self.ports
+            .journals
+            .read(job, tasks)
+            .map_err(|error| QueryError::Storage(error.to_string()))
     }
 
     /// Beside the loop: what is asked for at once is bounded by who asks.
-    fn send_records(&self, to: NodeId, (job, epoch, chunk): (JobId, u32, u32), mut tasks: Vec<TaskIndex>) {
+    fn send_records(
+        &self,
+        to: NodeId,
+        (job, epoch, chunk): (JobId, u32, u32),
+        mut tasks: Vec<TaskIndex>,
+    ) {
         let ports = self.ports.clone();
         let more = tasks.len() > RECORD_BATCH;
         tasks.truncate(RECORD_BATCH);
@@ -124,8 +212,22 @@ impl Node {
             let error = read.as_ref().err().map(ToString::to_string);
             let mut batches = batches(read.unwrap_or_default());
             let more = error.is_none() && (more || batches.len() > 1);
-            let records = if batches.is_empty() { Vec::new() } else { batches.swap_remove(0) };
-            ports.network.send(to, Message::Pulled { job, epoch, chunk, records, more, error });
+            let records = if batches.is_empty() {
+                Vec::new()
+            } else {
+                batches.swap_remove(0)
+            };
+            ports.network.send(
+                to,
+                Message::Pulled {
+                    job,
+                    epoch,
+                    chunk,
+                    records,
+                    more,
+                    error,
+                },
+            );
         });
     }
 
@@ -135,7 +237,11 @@ impl Node {
                 self.share_spec(spec.clone());
             }
         }
-        self.ports.journals.append(job, records.into_iter().map(convert::record).collect(), ticket);
+        self.ports.journals.append(
+            job,
+            records.into_iter().map(convert::record).collect(),
+            ticket,
+        );
     }
 
     /// A specification too large for a message is offered as a blob.
@@ -147,9 +253,16 @@ impl Node {
     fn fetch_blobs(&self, ticket: u64, hashes: Vec<BlobHash>, holders: Vec<NodeId>) {
         let ports = self.ports.clone();
         tokio::spawn(async move {
-            let fetches = stream::iter(hashes).map(|hash| ports.fetcher.fetch(hash, holders.clone()));
-            let result = fetches.buffer_unordered(PARALLEL_FETCHES).try_collect().await;
-            ports.handle.tell(Event::Store(StoreEvent::Fetched { ticket, result })).await;
+            let fetches =
+                stream::iter(hashes).map(|hash| ports.fetcher.fetch(hash, holders.clone()));
+            let result = fetches
+                .buffer_unordered(PARALLEL_FETCHES)
+                .try_collect()
+                .await;
+            ports
+                .handle
+                .tell(Event::Store(StoreEvent::Fetched { ticket, result }))
+                .await;
         });
     }
 
@@ -157,7 +270,10 @@ impl Node {
         let ports = self.ports.clone();
         tokio::spawn(async move {
             let result = fetch_tree(&ports, manifest, holders).await;
-            ports.handle.tell(Event::Store(StoreEvent::Fetched { ticket, result })).await;
+            ports
+                .handle
+                .tell(Event::Store(StoreEvent::Fetched { ticket, result }))
+                .await;
         });
     }
 
@@ -165,7 +281,10 @@ impl Node {
         let ports = self.ports.clone();
         tokio::spawn(async move {
             let spec = specs::fetch(&*ports.fetcher, &ports.blobs, hash, holders).await;
-            ports.handle.tell(Event::Store(StoreEvent::SpecLoaded { job, spec })).await;
+            ports
+                .handle
+                .tell(Event::Store(StoreEvent::SpecLoaded { job, spec }))
+                .await;
         });
     }
 }
@@ -179,5 +298,8 @@ async fn fetch_tree(ports: &Ports, manifest: BlobHash, holders: Vec<NodeId>) -> 
     let manifest = manifest.map_err(|why| format!("the list of uploaded files: {why}"))?;
     let hashes: BTreeSet<_> = manifest.files.iter().map(|file| file.hash).collect();
     let fetches = stream::iter(hashes).map(|hash| ports.fetcher.fetch(hash, holders.clone()));
-    fetches.buffer_unordered(PARALLEL_FETCHES).try_collect().await
+    fetches
+        .buffer_unordered(PARALLEL_FETCHES)
+        .try_collect()
+        .await
 }

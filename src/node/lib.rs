@@ -14,11 +14,13 @@ mod sweep;
 
 use nodectl_logic::{Config, Input, Now, State};
 use nodectl_ports::{
-    BlobFetcher, Blobs, Event, Journals, Machine, NetEvent, Network, NodeHandle, OwnerKeeper, PoolService,
-    RetentionKeeper, Runner, StoreEvent, Trainings, UserRequest, Vault, WorkerEvent, specs, wall_ms,
+    BlobFetcher, Blobs, Event, Journals, Machine, NetEvent, Network, NodeHandle, OwnerKeeper,
+    PoolService, RetentionKeeper, Runner, StoreEvent, Trainings, UserRequest, Vault, WorkerEvent,
+    specs, wall_ms,
 };
 use nodectl_types::{
-    Answer, JobId, KeptSecret, Message, OwnerWord, Query, QueryError, Retention, Roster, Time, units::format_bytes,
+    Answer, JobId, KeptSecret, Message, OwnerWord, Query, QueryError, Retention, Roster, Time,
+    units::format_bytes,
 };
 use nodectl_wire::journal::Record;
 use std::{
@@ -94,8 +96,18 @@ struct EventQueue {
 
 impl EventQueue {
     fn push(&mut self, event: Event) {
-        let is_urgent = matches!(event, Event::Net(NetEvent::Message { message: Message::Swim(_), .. }));
-        if is_urgent { self.urgent.push_back(event) } else { self.usual.push_back(event) }
+        let is_urgent = matches!(
+            event,
+            Event::Net(NetEvent::Message {
+                message: Message::Swim(_),
+                ..
+            })
+        );
+        if is_urgent {
+            self.urgent.push_back(event)
+        } else {
+            self.usual.push_back(event)
+        }
     }
 
     fn len(&self) -> usize {
@@ -120,7 +132,10 @@ struct NodeClock {
 
 impl NodeClock {
     fn now(&self) -> Now {
-        Now { mono: Time::default() + self.start.elapsed(), wall_ms: wall_ms() }
+        Now {
+            mono: Time::default() + self.start.elapsed(),
+            wall_ms: wall_ms(),
+        }
     }
 
     fn instant(&self, time: Time) -> tokio::time::Instant {
@@ -136,7 +151,9 @@ impl Node {
         remembered: EarlierLives,
         events: mpsc::Receiver<Event>,
     ) -> io::Result<Self> {
-        let clock = NodeClock { start: Instant::now() };
+        let clock = NodeClock {
+            start: Instant::now(),
+        };
         let now = clock.now();
         let mut info = ports.machine.describe();
         info.version = now.wall_ms;
@@ -214,7 +231,10 @@ impl Node {
 
     /// Returns when there is something to do; false if nothing will ever happen again.
     async fn wait(&mut self) -> bool {
-        let deadline = self.state.next_deadline().map(|time| self.clock.instant(time));
+        let deadline = self
+            .state
+            .next_deadline()
+            .map(|time| self.clock.instant(time));
         let timer = async {
             match deadline {
                 Some(deadline) => tokio::time::sleep_until(deadline).await,
@@ -231,12 +251,21 @@ impl Node {
     /// One turn: what happened, then everything that follows.
     fn turn(&mut self) {
         let begun = Instant::now();
-        let inputs: Vec<_> = self.waiting.take(self.most).into_iter().filter_map(|event| self.input(event)).collect();
+        let inputs: Vec<_> = self
+            .waiting
+            .take(self.most)
+            .into_iter()
+            .filter_map(|event| self.input(event))
+            .collect();
         let count = inputs.len();
         let effects = self.state.handle(self.clock.now(), inputs);
         self.carry_out(effects);
         let took = begun.elapsed();
-        self.most = if took > LONG_TURN { (self.most / 2).max(1) } else { (self.most * 2).min(TURN) };
+        self.most = if took > LONG_TURN {
+            (self.most / 2).max(1)
+        } else {
+            (self.most * 2).min(TURN)
+        };
         if took > STANDSTILL {
             tracing::warn!("the node stood still for {took:.1?} over {count} events");
         }
@@ -250,20 +279,40 @@ impl Node {
             Event::Net(NetEvent::PeerRefused { peer }) => Input::PeerRefused(peer),
             Event::Net(NetEvent::SecretKept { secret }) => Input::SecretKept(secret),
             Event::Net(NetEvent::Invited { peer }) => Input::Invited(peer),
-            Event::Net(NetEvent::Message { from, message: Message::Secrets(told) }) => {
-                Input::Message { from, message: Message::Secrets(self.ports.vault.renew(told)) }
-            }
+            Event::Net(NetEvent::Message {
+                from,
+                message: Message::Secrets(told),
+            }) => Input::Message {
+                from,
+                message: Message::Secrets(self.ports.vault.renew(told)),
+            },
             Event::Net(NetEvent::Message { from, message }) => Input::Message { from, message },
-            Event::Store(StoreEvent::Persisted { ticket, result }) => Input::Persisted { ticket, result },
-            Event::Store(StoreEvent::Fetched { ticket, result }) => Input::Fetched { ticket, result },
+            Event::Store(StoreEvent::Persisted { ticket, result }) => {
+                Input::Persisted { ticket, result }
+            }
+            Event::Store(StoreEvent::Fetched { ticket, result }) => {
+                Input::Fetched { ticket, result }
+            }
             Event::Store(StoreEvent::SpecLoaded { job, spec }) => Input::SpecLoaded { job, spec },
             Event::Store(StoreEvent::BlobLost(hash)) => Input::BlobLost(hash),
-            Event::Worker(WorkerEvent::Started { job, task, attempt }) => Input::TaskStarted { job, task, attempt },
-            Event::Worker(WorkerEvent::Metric { job, task, attempt, points }) => {
-                Input::TaskMetrics { job, task, attempt, points }
+            Event::Worker(WorkerEvent::Started { job, task, attempt }) => {
+                Input::TaskStarted { job, task, attempt }
             }
+            Event::Worker(WorkerEvent::Metric {
+                job,
+                task,
+                attempt,
+                points,
+            }) => Input::TaskMetrics {
+                job,
+                task,
+                attempt,
+                points,
+            },
             Event::Worker(WorkerEvent::Ended { job, record }) => Input::TaskEnded { job, record },
-            Event::Worker(WorkerEvent::Stopped { job, task, attempt }) => Input::TaskStopped { job, task, attempt },
+            Event::Worker(WorkerEvent::Stopped { job, task, attempt }) => {
+                Input::TaskStopped { job, task, attempt }
+            }
             Event::User(request) => return self.asked(request),
             Event::InfoChanged => {
                 let mut info = self.ports.machine.describe();
@@ -288,15 +337,26 @@ impl Node {
         self.asked += 1;
         self.askers.insert(self.asked, reply);
         let query = match query {
-            Query::PutSecret { name, sealed: Some(sealed) } => self.sealed_now(name, sealed),
+            Query::PutSecret {
+                name,
+                sealed: Some(sealed),
+            } => self.sealed_now(name, sealed),
             query => query,
         };
-        Some(Input::Ask { id: self.asked, query })
+        Some(Input::Ask {
+            id: self.asked,
+            query,
+        })
     }
 
     /// The cluster's secret may have changed since it was sealed.
     fn sealed_now(&self, name: String, sealed: Vec<u8>) -> Query {
-        let secret = KeptSecret { name, version: 0, changed_ms: 0, sealed: Some(sealed) };
+        let secret = KeptSecret {
+            name,
+            version: 0,
+            changed_ms: 0,
+            sealed: Some(sealed),
+        };
         let renewed = self.ports.vault.renew(vec![secret.clone()]).pop();
         let KeptSecret { name, sealed, .. } = renewed.unwrap_or(secret);
         Query::PutSecret { name, sealed }
@@ -335,11 +395,24 @@ mod tests {
             waiting.push(message(Message::Leaving));
             waiting.push(ping(number));
         }
-        let taken: Vec<String> = waiting.take(3).iter().map(|event| format!("{event:?}")).collect();
+        let taken: Vec<String> = waiting
+            .take(3)
+            .iter()
+            .map(|event| format!("{event:?}"))
+            .collect();
         let is = |index: usize, what: &str| taken[index].contains(what);
         assert_eq!(taken.len(), 6);
-        assert!((0..3).all(|index| is(index, &format!("Ping {{ number: {index} }}"))), "{taken:?}");
-        assert!(is(3, "Describe") && is(4, "Leaving") && is(5, "Describe"), "{taken:?}");
-        assert_eq!((waiting.len(), waiting.take(TURN).len(), waiting.is_empty()), (3, 3, true));
+        assert!(
+            (0..3).all(|index| is(index, &format!("Ping {{ number: {index} }}"))),
+            "{taken:?}"
+        );
+        assert!(
+            is(3, "Describe") && is(4, "Leaving") && is(5, "Describe"),
+            "{taken:?}"
+        );
+        assert_eq!(
+            (waiting.len(), waiting.take(TURN).len(), waiting.is_empty()),
+            (3, 3, true)
+        );
     }
 }

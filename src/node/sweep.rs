@@ -29,7 +29,11 @@ impl LiveBlobs {
 
     /// Files of results that are not here.
     pub fn missing(&self, blobs: &dyn Blobs) -> Vec<BlobHash> {
-        self.of_results.iter().copied().filter(|hash| !blobs.is_listed(*hash)).collect()
+        self.of_results
+            .iter()
+            .copied()
+            .filter(|hash| !blobs.is_listed(*hash))
+            .collect()
     }
 
     /// Removes all other blobs. Nothing is removed if a manifest cannot be read. Returns the bytes that were freed.
@@ -41,7 +45,8 @@ impl LiveBlobs {
             }
             let manifest = specs::manifest(blobs, hash).map_err(io::Error::other)?;
             self.hashes.insert(hash);
-            self.hashes.extend(manifest.files.into_iter().map(|file| file.hash));
+            self.hashes
+                .extend(manifest.files.into_iter().map(|file| file.hash));
         }
         self.hashes.extend(self.of_results);
         blobs.sweep(&|hash| self.hashes.contains(&hash))

@@ -16,15 +16,23 @@ use std::{fs::File, io, os::unix::net::UnixStream};
 
 /// Serves the connection to its end. `stream` has said `payload`.
 pub fn serve(shared: &ParamsShared, stream: &UnixStream, payload: &[u8]) -> io::Result<()> {
-    let Alone { job, keep } = serde_json::from_slice(payload).map_err(|error| invalid(error.to_string()))?;
+    let Alone { job, keep } =
+        serde_json::from_slice(payload).map_err(|error| invalid(error.to_string()))?;
     let keep = keep.max(1);
-    let job: JobId = job.parse().map_err(|error| invalid(format!("job `{job}`: {error}")))?;
-    let Some((_, runtime)) = shared.way.get() else { return Err(io::Error::other("this node begins yet")) };
+    let job: JobId = job
+        .parse()
+        .map_err(|error| invalid(format!("job `{job}`: {error}")))?;
+    let Some((_, runtime)) = shared.way.get() else {
+        return Err(io::Error::other("this node begins yet"));
+    };
     let checkpoints = &shared.checkpoints;
     let say = |text: String| frames::write(stream, Kind::Status, 0, text.as_bytes()).is_ok();
     let newest = runtime.block_on(checkpoints.newest(job, false, say));
     let part = PartialFile(checkpoints.part(job)?);
-    let found = serde_json::to_vec(&Found { newest, part: part.0.clone() })?;
+    let found = serde_json::to_vec(&Found {
+        newest,
+        part: part.0.clone(),
+    })?;
     frames::write(stream, Kind::Found, 0, &found)?;
     stream.set_read_timeout(None)?;
     let mut second = None;
@@ -37,12 +45,20 @@ pub fn serve(shared: &ParamsShared, stream: &UnixStream, payload: &[u8]) -> io::
                 if kept.is_ok() {
                     second = runtime.block_on(checkpoints.publish(job, step, keep));
                 }
-                let why = kept.err().map(|error| error.to_string()).unwrap_or_default();
+                let why = kept
+                    .err()
+                    .map(|error| error.to_string())
+                    .unwrap_or_default();
                 frames::write(stream, Kind::Kept, step, why.as_bytes())?;
             }
             Kind::Wait => {
                 let copied = runtime.block_on(checkpoints.wait_for_copy(job, step, keep, second));
-                frames::write(stream, Kind::Kept, step, copied.err().unwrap_or_default().as_bytes())?;
+                frames::write(
+                    stream,
+                    Kind::Kept,
+                    step,
+                    copied.err().unwrap_or_default().as_bytes(),
+                )?;
             }
             Kind::Close => return Ok(()),
             other => return Err(invalid(format!("a frame {other:?}"))),
@@ -50,10 +66,18 @@ pub fn serve(shared: &ParamsShared, stream: &UnixStream, payload: &[u8]) -> io::
     }
 }
 
-fn keep_one(shared: &ParamsShared, job: JobId, step: u64, part: &PartialFile, keep: u32) -> io::Result<()> {
+fn keep_one(
+    shared: &ParamsShared,
+    job: JobId,
+    step: u64,
+    part: &PartialFile,
+    keep: u32,
+) -> io::Result<()> {
     let found = file::clock_of(&part.0)?;
     if found != step {
-        return Err(invalid(format!("the checkpoint is of step {found}, not {step}")));
+        return Err(invalid(format!(
+            "the checkpoint is of step {found}, not {step}"
+        )));
     }
     File::open(&part.0)?.sync_all()?;
     shared.checkpoints.keep(job, step, &part.0, keep).map(drop)

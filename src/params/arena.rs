@@ -35,18 +35,34 @@ impl Arena {
             );
             io::Error::new(io::ErrorKind::OutOfMemory, why)
         })?;
-        let file = memfd_create("nodectl-params", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let file = memfd_create(
+            "nodectl-params",
+            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
+        )?;
         ftruncate(&file, bytes)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping of a file that is as long, at an address that the kernel chooses.
-        let base = unsafe { mmap(std::ptr::null_mut(), bytes as usize, protection, flags, &file, 0) }?;
+        let base = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                bytes as usize,
+                protection,
+                flags,
+                &file,
+                0,
+            )
+        }?;
         if bytes as usize >= STREAMED_BYTES {
             // SAFETY: advice on that mapping, which changes no contents. A system without them says no.
             let _ = unsafe { madvise(base, bytes as usize, Advice::LinuxHugepage) };
         }
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { file, base, len: len as usize })
+        Ok(Self {
+            file,
+            base,
+            len: len as usize,
+        })
     }
 
     pub fn file(&self) -> &OwnedFd {
@@ -93,7 +109,9 @@ impl Arena {
     fn write(&self, start: usize, limit: usize, from: &[f32]) {
         assert!(start + from.len() <= limit, "a range of the layout");
         // SAFETY: inside the mapping; `from` is other memory.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.base.as_ptr().add(start), from.len()) }
+        unsafe {
+            std::ptr::copy_nonoverlapping(from.as_ptr(), self.base.as_ptr().add(start), from.len())
+        }
     }
 }
 

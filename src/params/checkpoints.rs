@@ -53,21 +53,39 @@ pub struct CheckpointStore {
 impl CheckpointStore {
     pub fn new(data_dir: &Path, me: NodeId, node: NodeHandle) -> Self {
         let (streams, counter, here) = Default::default();
-        Self { directory: data_dir.join(DIRECTORY), me, node, streams, counter, here }
+        Self {
+            directory: data_dir.join(DIRECTORY),
+            me,
+            node,
+            streams,
+            counter,
+            here,
+        }
     }
 
     /// Makes the directory, and removes what was not finished and jobs that nobody has touched for so long.
     pub fn open(&self, streams: Arc<dyn Streams>, keep: Duration) -> io::Result<()> {
         let _ = self.streams.set(streams);
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.directory)?;
         for job in fs::read_dir(&self.directory)?.flatten() {
-            let age = job.metadata().and_then(|metadata| metadata.modified()).ok().and_then(|time| time.elapsed().ok());
+            let age = job
+                .metadata()
+                .and_then(|metadata| metadata.modified())
+                .ok()
+                .and_then(|time| time.elapsed().ok());
             if age.is_some_and(|age| age > keep) {
                 let _ = fs::remove_dir_all(job.path());
                 continue;
             }
             for entry in fs::read_dir(job.path()).into_iter().flatten().flatten() {
-                if entry.path().extension().is_some_and(|extension| extension == "part") {
+                if entry
+                    .path()
+                    .extension()
+                    .is_some_and(|extension| extension == "part")
+                {
                     let _ = fs::remove_file(entry.path());
                 }
             }
@@ -93,9 +111,18 @@ impl CheckpointStore {
         let mut files: Vec<CheckpointFile> = entries
             .filter_map(|entry| {
                 let name = entry.file_name();
-                let step = name.to_str()?.strip_prefix("step-")?.strip_suffix(".safetensors")?.parse().ok()?;
+                let step = name
+                    .to_str()?
+                    .strip_prefix("step-")?
+                    .strip_suffix(".safetensors")?
+                    .parse()
+                    .ok()?;
                 let bytes = entry.metadata().ok()?.len();
-                Some(CheckpointFile { step, bytes, path: entry.path().display().to_string() })
+                Some(CheckpointFile {
+                    step,
+                    bytes,
+                    path: entry.path().display().to_string(),
+                })
             })
             .collect();
         files.sort_by_key(|file| file.step);
@@ -114,9 +141,15 @@ impl CheckpointStore {
     /// A name for a file that is being written.
     pub fn part(&self, job: JobId) -> io::Result<PathBuf> {
         let directory = self.of(job);
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&directory)?;
         self.here().entry(job).or_default();
-        Ok(directory.join(format!("{}.part", self.counter.fetch_add(1, Ordering::Relaxed))))
+        Ok(directory.join(format!(
+            "{}.part",
+            self.counter.fetch_add(1, Ordering::Relaxed)
+        )))
     }
 
     /// Makes a file, a checkpoint of this step, one of the job's, unless there is a newer one. It is linked where that can be, and stays
@@ -166,8 +199,18 @@ impl CheckpointStore {
 
     /// Tells the job's coordinator of a checkpoint here.
     pub async fn tell(&self, job: JobId, step: u64) {
-        if let Err(error) = self.node.ask(Query::Saved { job, step, node: self.me }).await {
-            tracing::warn!("the coordinator of job {job} does not know of its checkpoint of step {step}: {error}");
+        if let Err(error) = self
+            .node
+            .ask(Query::Saved {
+                job,
+                step,
+                node: self.me,
+            })
+            .await
+        {
+            tracing::warn!(
+                "the coordinator of job {job} does not know of its checkpoint of step {step}: {error}"
+            );
         }
     }
 
@@ -192,12 +235,15 @@ impl CheckpointStore {
         let patience = PATIENCE + Duration::from_secs(bytes / SLOWEST_COPY);
         let begun = Instant::now();
         loop {
-            let Some(second) = self.second(job).await else { return Ok(()) };
+            let Some(second) = self.second(job).await else {
+                return Ok(());
+            };
             if asked != Some(second) {
                 self.have_copied(second, job, step, keep).await;
                 asked = Some(second);
             }
-            if let Ok(Answer::Training(there)) = self.node.ask(Query::Training { node: second, job }).await
+            if let Ok(Answer::Training(there)) =
+                self.node.ask(Query::Training { node: second, job }).await
                 && there.checkpoints.iter().any(|file| file.step >= step)
             {
                 return Ok(());
@@ -214,15 +260,28 @@ impl CheckpointStore {
 
     /// Who keeps the second copies of a job's checkpoints that are made here.
     async fn second(&self, job: JobId) -> Option<NodeId> {
-        let rank =
-            |node: &NodeId| *blake3::Hasher::new().update(&job.0.to_le_bytes()).update(&node.0).finalize().as_bytes();
+        let rank = |node: &NodeId| {
+            *blake3::Hasher::new()
+                .update(&job.0.to_le_bytes())
+                .update(&node.0)
+                .finalize()
+                .as_bytes()
+        };
         self.others().await.into_iter().min_by_key(rank)
     }
 
     async fn have_copied(&self, second: NodeId, job: JobId, step: u64, keep: u32) {
-        let copy = Query::CopyCheckpoint { node: second, job, step, from: self.me, keep };
+        let copy = Query::CopyCheckpoint {
+            node: second,
+            job,
+            step,
+            from: self.me,
+            keep,
+        };
         if let Err(error) = self.node.ask(copy).await {
-            tracing::warn!("the checkpoint of step {step} of job {job} is on this node only: {error}");
+            tracing::warn!(
+                "the checkpoint of step {step} of job {job} is on this node only: {error}"
+            );
         }
     }
 
@@ -230,30 +289,50 @@ impl CheckpointStore {
     pub async fn copy(&self, job: JobId, step: u64, from: NodeId, keep: u32) {
         match self.fetch(job, step, from, keep).await {
             Ok(_) => self.tell(job, step).await,
-            Err(error) => tracing::warn!("no copy of the checkpoint of step {step} of job {job}: {error}"),
+            Err(error) => {
+                tracing::warn!("no copy of the checkpoint of step {step} of job {job}: {error}")
+            }
         }
     }
 
     /// The newest checkpoint of a job on any node, brought here; None only if there never was one, and never if there `is_one` for
     /// certain. `say` gets what is waited for, and says whether anybody still does.
-    pub async fn newest(&self, job: JobId, is_one: bool, say: impl Fn(String) -> bool) -> Option<PathBuf> {
+    pub async fn newest(
+        &self,
+        job: JobId,
+        is_one: bool,
+        say: impl Fn(String) -> bool,
+    ) -> Option<PathBuf> {
         let begun = Instant::now();
         loop {
             let (known, nodes) = self.known(job).await;
-            let mut found: Vec<(u64, NodeId)> = self.read(job).iter().map(|file| (file.step, self.me)).collect();
+            let mut found: Vec<(u64, NodeId)> = self
+                .read(job)
+                .iter()
+                .map(|file| (file.step, self.me))
+                .collect();
             let others = self.others().await;
-            let asked = join_all(others.iter().map(|node| self.node.ask(Query::Training { node: *node, job }))).await;
+            let asked = join_all(
+                others
+                    .iter()
+                    .map(|node| self.node.ask(Query::Training { node: *node, job })),
+            )
+            .await;
             for (node, answer) in others.iter().zip(asked) {
                 if let Ok(Answer::Training(here)) = answer {
                     found.extend(here.checkpoints.iter().map(|file| (file.step, *node)));
                 }
             }
             // Of equal ones that which is here.
-            let best = found.into_iter().max_by_key(|(step, node)| (*step, *node == self.me));
+            let best = found
+                .into_iter()
+                .max_by_key(|(step, node)| (*step, *node == self.me));
             let is_late = begun.elapsed() >= PATIENCE;
             let waited_for = match (best, known) {
                 (None, None) if !is_one => return None,
-                (Some((step, node)), known) if is_late || known.is_none_or(|known| step >= known) => {
+                (Some((step, node)), known)
+                    if is_late || known.is_none_or(|known| step >= known) =>
+                {
                     if node == self.me {
                         return Some(self.path(job, step));
                     }
@@ -261,13 +340,22 @@ impl CheckpointStore {
                     let keep = self.list(job).len().max(2) as u32;
                     match self.fetch(job, step, node, keep).await {
                         Ok(path) => return Some(path),
-                        Err(error) => format!("fetching the checkpoint of step {step} failed: {error}"),
+                        Err(error) => {
+                            format!("fetching the checkpoint of step {step} failed: {error}")
+                        }
                     }
                 }
                 (_, None) => "looking for the checkpoint to go on from".into(),
                 (_, Some(step)) => {
-                    let away: Vec<String> = nodes.iter().map(NodeId::short).map(|node| node.to_string()).collect();
-                    format!("waiting for node {}, which has the checkpoint of step {step}", away.join(" and "))
+                    let away: Vec<String> = nodes
+                        .iter()
+                        .map(NodeId::short)
+                        .map(|node| node.to_string())
+                        .collect();
+                    format!(
+                        "waiting for node {}, which has the checkpoint of step {step}",
+                        away.join(" and ")
+                    )
                 }
             };
             if !say(waited_for) {
@@ -279,29 +367,49 @@ impl CheckpointStore {
 
     /// The step of the newest checkpoint that the job's members know of, and who has it.
     async fn known(&self, job: JobId) -> (Option<u64>, Vec<NodeId>) {
-        let Ok(Answer::Jobs(heads)) = self.node.ask(Query::Jobs).await else { return (None, Vec::new()) };
-        let saved = heads.into_iter().find(|head| head.job == job).and_then(|head| head.saved);
+        let Ok(Answer::Jobs(heads)) = self.node.ask(Query::Jobs).await else {
+            return (None, Vec::new());
+        };
+        let saved = heads
+            .into_iter()
+            .find(|head| head.job == job)
+            .and_then(|head| head.saved);
         saved.map_or((None, Vec::new()), |saved| (Some(saved.step), saved.nodes))
     }
 
     async fn others(&self) -> Vec<NodeId> {
-        let Ok(Answer::Nodes(members)) = self.node.ask(Query::Nodes).await else { return Vec::new() };
-        members.iter().filter(|line| line.alive && !line.this_node).map(|line| line.info.id).collect()
+        let Ok(Answer::Nodes(members)) = self.node.ask(Query::Nodes).await else {
+            return Vec::new();
+        };
+        members
+            .iter()
+            .filter(|line| line.alive && !line.this_node)
+            .map(|line| line.info.id)
+            .collect()
     }
 
     /// The job whose checkpoints a stream asks for, if some are here.
     pub fn asked(&self, token: &PoolToken) -> Option<JobId> {
-        self.here().keys().copied().find(|job| token_of(*job) == *token)
+        self.here()
+            .keys()
+            .copied()
+            .find(|job| token_of(*job) == *token)
     }
 
     async fn fetch(&self, job: JobId, step: u64, from: NodeId, keep: u32) -> io::Result<PathBuf> {
-        let streams = self.streams.get().ok_or_else(|| io::Error::other("this node is not open yet"))?;
+        let streams = self
+            .streams
+            .get()
+            .ok_or_else(|| io::Error::other("this node is not open yet"))?;
         let mut stream = streams.open(from, token_of(job)).await?;
         stream.write_u64_le(step).await?;
         stream.flush().await?;
         let length = in_time(stream.read_u64_le()).await?;
         if length == MISSING {
-            return Err(io::Error::new(io::ErrorKind::NotFound, format!("node {} has it no more", from.short())));
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("node {} has it no more", from.short()),
+            ));
         }
         let part = PartialFile(self.part(job)?);
         let mut out = tokio::fs::File::create(&part.0).await?;
@@ -337,7 +445,9 @@ impl CheckpointStore {
 }
 
 async fn in_time<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    tokio::time::timeout(STALLED, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    tokio::time::timeout(STALLED, work)
+        .await
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// A file that is removed unless it was given another name.
@@ -350,6 +460,11 @@ impl Drop for PartialFile {
 }
 
 fn token_of(job: JobId) -> PoolToken {
-    let hash = blake3::Hasher::new().update(b"nodectl checkpoints").update(&job.0.to_le_bytes()).finalize();
-    hash.as_bytes()[..16].try_into().expect("a hash has 32 bytes")
+    let hash = blake3::Hasher::new()
+        .update(b"nodectl checkpoints")
+        .update(&job.0.to_le_bytes())
+        .finalize();
+    hash.as_bytes()[..16]
+        .try_into()
+        .expect("a hash has 32 bytes")
 }

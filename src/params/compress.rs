@@ -12,16 +12,21 @@ const GROUP: usize = 1024;
 /// makes of it, and `residual` what it lacks.
 pub fn encode(compression: Compression, gradient: &mut [f32], residual: &mut Vec<f32>) -> Vec<u8> {
     if residual.len() == gradient.len() {
-        gradient.iter_mut().zip(residual.iter()).for_each(|(g, r)| *g += r);
+        gradient
+            .iter_mut()
+            .zip(residual.iter())
+            .for_each(|(g, r)| *g += r);
     }
     let bytes = match compression {
         Compression::None => bytemuck::cast_slice(gradient).to_vec(),
-        Compression::F16 => {
-            gradient.iter().flat_map(|g| f16::from_f32(within(*g, f16::MAX.into())).to_le_bytes()).collect()
-        }
-        Compression::Bf16 => {
-            gradient.iter().flat_map(|g| bf16::from_f32(within(*g, bf16::MAX.into())).to_le_bytes()).collect()
-        }
+        Compression::F16 => gradient
+            .iter()
+            .flat_map(|g| f16::from_f32(within(*g, f16::MAX.into())).to_le_bytes())
+            .collect(),
+        Compression::Bf16 => gradient
+            .iter()
+            .flat_map(|g| bf16::from_f32(within(*g, bf16::MAX.into())).to_le_bytes())
+            .collect(),
         Compression::Int8 => gradient.chunks(GROUP).flat_map(int8).collect(),
         Compression::TopK { fraction } => largest(gradient, fraction),
     };
@@ -35,7 +40,11 @@ pub fn encode(compression: Compression, gradient: &mut [f32], residual: &mut Vec
 /// A number that is too large for the format is sent as the largest that it has: the rest goes with the next ones. What is not finite
 /// stays so.
 fn within(number: f32, largest: f32) -> f32 {
-    if number.is_finite() { number.clamp(-largest, largest) } else { number }
+    if number.is_finite() {
+        number.clamp(-largest, largest)
+    } else {
+        number
+    }
 }
 
 /// Fails on bytes that are not those of `len` numbers.
@@ -44,9 +53,15 @@ pub fn check(compression: Compression, bytes: &[u8], len: usize) -> io::Result<(
         Compression::None => bytes.len() == len * 4,
         Compression::F16 | Compression::Bf16 => bytes.len() == len * 2,
         Compression::Int8 => bytes.len() == len + len.div_ceil(GROUP) * 4,
-        Compression::TopK { .. } => bytes.len().is_multiple_of(8) && pairs(bytes).all(|(index, _)| index < len),
+        Compression::TopK { .. } => {
+            bytes.len().is_multiple_of(8) && pairs(bytes).all(|(index, _)| index < len)
+        }
     };
-    if is_right { Ok(()) } else { Err(wrong(bytes.len(), len)) }
+    if is_right {
+        Ok(())
+    } else {
+        Err(wrong(bytes.len(), len))
+    }
 }
 
 /// The `len` numbers of `encode`'s bytes. Fails as `check` does.
@@ -55,12 +70,22 @@ pub fn decode(compression: Compression, bytes: &[u8], len: usize) -> io::Result<
     let halves = || bytes.chunks_exact(2).map(|pair| [pair[0], pair[1]]);
     Ok(match compression {
         Compression::None => return numbers(bytes, len),
-        Compression::F16 => halves().map(|pair| f16::from_le_bytes(pair).to_f32()).collect(),
-        Compression::Bf16 => halves().map(|pair| bf16::from_le_bytes(pair).to_f32()).collect(),
+        Compression::F16 => halves()
+            .map(|pair| f16::from_le_bytes(pair).to_f32())
+            .collect(),
+        Compression::Bf16 => halves()
+            .map(|pair| bf16::from_le_bytes(pair).to_f32())
+            .collect(),
         Compression::Int8 => {
-            let groups = bytes.chunks(GROUP + 4).filter_map(|group| group.split_first_chunk::<4>());
-            let number = |scale: [u8; 4]| move |byte: &u8| f32::from(*byte as i8) * f32::from_le_bytes(scale);
-            groups.flat_map(|(scale, rest)| rest.iter().map(number(*scale))).collect()
+            let groups = bytes
+                .chunks(GROUP + 4)
+                .filter_map(|group| group.split_first_chunk::<4>());
+            let number = |scale: [u8; 4]| {
+                move |byte: &u8| f32::from(*byte as i8) * f32::from_le_bytes(scale)
+            };
+            groups
+                .flat_map(|(scale, rest)| rest.iter().map(number(*scale)))
+                .collect()
         }
         Compression::TopK { .. } => {
             let mut out = vec![0.0; len];
@@ -74,7 +99,10 @@ pub fn decode(compression: Compression, bytes: &[u8], len: usize) -> io::Result<
 fn pairs(bytes: &[u8]) -> impl Iterator<Item = (usize, f32)> + '_ {
     let pair = |pair: &[u8]| {
         let (index, value) = pair.split_first_chunk::<4>()?;
-        Some((u32::from_le_bytes(*index) as usize, f32::from_le_bytes(value.try_into().ok()?)))
+        Some((
+            u32::from_le_bytes(*index) as usize,
+            f32::from_le_bytes(value.try_into().ok()?),
+        ))
     };
     bytes.chunks_exact(8).filter_map(pair)
 }
@@ -88,20 +116,35 @@ pub fn numbers(bytes: &[u8], len: usize) -> io::Result<Vec<f32>> {
 }
 
 fn wrong(bytes: usize, len: usize) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("{bytes} bytes are not {len} numbers"))
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("{bytes} bytes are not {len} numbers"),
+    )
 }
 
 fn int8(group: &[f32]) -> Vec<u8> {
     let largest = group.iter().fold(0.0f32, |largest, g| largest.max(g.abs()));
-    let scale = if largest.is_finite() { largest / 127.0 } else { f32::NAN };
-    let quantised = group.iter().map(|g| if scale > 0.0 { (g / scale).round() as i8 as u8 } else { 0 });
+    let scale = if largest.is_finite() {
+        largest / 127.0
+    } else {
+        f32::NAN
+    };
+    let quantised = group.iter().map(|g| {
+        if scale > 0.0 {
+            (g / scale).round() as i8 as u8
+        } else {
+            0
+        }
+    });
     scale.to_le_bytes().into_iter().chain(quantised).collect()
 }
 
 /// Index and value of the largest. NaN counts as larger than all.
 fn largest(gradient: &[f32], fraction: f32) -> Vec<u8> {
     // At least one, unless the block has none: it may be of sums only.
-    let count = ((gradient.len() as f64 * f64::from(fraction)).ceil() as usize).max(1).min(gradient.len());
+    let count = ((gradient.len() as f64 * f64::from(fraction)).ceil() as usize)
+        .max(1)
+        .min(gradient.len());
     let mut order: Vec<u32> = (0..gradient.len() as u32).collect();
     if count < order.len() {
         let size = |index: &u32| gradient[*index as usize].abs();
@@ -164,7 +207,11 @@ mod tests {
     fn a_block_without_parameters_is_sent_as_nothing() {
         for compression in ALL {
             let bytes = encode(compression, &mut [], &mut Vec::new());
-            assert_eq!(decode(compression, &bytes, 0).unwrap(), [0.0; 0], "{compression:?}");
+            assert_eq!(
+                decode(compression, &bytes, 0).unwrap(),
+                [0.0; 0],
+                "{compression:?}"
+            );
         }
     }
 
@@ -174,8 +221,16 @@ mod tests {
         for (compression, most) in [(Compression::F16, 65504.0), (Compression::Bf16, 3.39e38)] {
             let (mut sent, mut residual) = (large, Vec::new());
             encode(compression, &mut sent, &mut residual);
-            assert!(sent.iter().zip(&large).all(|(sent, g)| sent.abs() <= most && sent * g > 0.0), "{sent:?}");
-            assert!(residual.iter().all(|r| r.is_finite()), "{compression:?}: {residual:?}");
+            assert!(
+                sent.iter()
+                    .zip(&large)
+                    .all(|(sent, g)| sent.abs() <= most && sent * g > 0.0),
+                "{sent:?}"
+            );
+            assert!(
+                residual.iter().all(|r| r.is_finite()),
+                "{compression:?}: {residual:?}"
+            );
         }
         let (mut total, mut residual) = (0.0, Vec::new());
         for gradient in [1e5f32, 0.0, 0.0] {
@@ -186,7 +241,10 @@ mod tests {
         assert_eq!(total, 1e5);
         let mut not_finite = [f32::NAN, f32::INFINITY];
         encode(Compression::F16, &mut not_finite, &mut Vec::new());
-        assert!(not_finite[0].is_nan() && not_finite[1] == f32::INFINITY, "a training that diverges is not hidden");
+        assert!(
+            not_finite[0].is_nan() && not_finite[1] == f32::INFINITY,
+            "a training that diverges is not hidden"
+        );
     }
 
     #[test]
@@ -201,7 +259,10 @@ mod tests {
             }
             for (i, total) in total.iter().enumerate() {
                 let wanted = (i as f32 - 32.0) * 0.013 * 200.0;
-                assert!((total - wanted).abs() < 6.0, "{compression:?}: {total} is not {wanted}");
+                assert!(
+                    (total - wanted).abs() < 6.0,
+                    "{compression:?}: {total} is not {wanted}"
+                );
             }
         }
     }

@@ -39,17 +39,40 @@ pub async fn converse(
         return;
     }
     let Some(lifeline) = bundle.pop() else { return };
-    let halves: io::Result<Vec<Halves>> = bundle.into_iter().map(|stream| stream.blocking()).collect();
-    let (halves, lifeline, life) = match halves.and_then(|halves| Ok((halves, Lifeline::new(lifeline)?))) {
-        Ok((halves, (lifeline, life))) => (halves, Arc::new(lifeline), life),
-        Err(error) => return tracing::debug!("no connection to node {} for training: {error}", peer.short()),
-    };
-    let (directions, close): (Vec<_>, Vec<_>) =
-        halves.into_iter().map(|Halves { source, sink, close }| ((source, sink), close)).unzip();
+    let halves: io::Result<Vec<Halves>> =
+        bundle.into_iter().map(|stream| stream.blocking()).collect();
+    let (halves, lifeline, life) =
+        match halves.and_then(|halves| Ok((halves, Lifeline::new(lifeline)?))) {
+            Ok((halves, (lifeline, life))) => (halves, Arc::new(lifeline), life),
+            Err(error) => {
+                return tracing::debug!(
+                    "no connection to node {} for training: {error}",
+                    peer.short()
+                );
+            }
+        };
+    let (directions, close): (Vec<_>, Vec<_>) = halves
+        .into_iter()
+        .map(
+            |Halves {
+                 source,
+                 sink,
+                 close,
+             }| ((source, sink), close),
+        )
+        .unzip();
     let outbox = Arc::new(Outbox::new(settings, close, lifeline.clone()));
     let heard = Arc::<Heard>::default();
     let closing = Closing(outbox.clone(), heard.clone());
-    if events.send(ServiceEvent::PeerUp { peer, connection, outbox: outbox.clone() }).await.is_err() {
+    if events
+        .send(ServiceEvent::PeerUp {
+            peer,
+            connection,
+            outbox: outbox.clone(),
+        })
+        .await
+        .is_err()
+    {
         return;
     }
     let spare = Arc::<Spare>::default();
@@ -61,20 +84,35 @@ pub async fn converse(
     });
     for (index, (source, sink)) in directions.into_iter().enumerate() {
         let (events, heard, spare) = (events.clone(), heard.clone(), spare.clone());
-        let reader = ConversationReader { peer, connection, events, heard, spare, limit_bytes, is_first: index == 0 };
+        let reader = ConversationReader {
+            peer,
+            connection,
+            events,
+            heard,
+            spare,
+            limit_bytes,
+            is_first: index == 0,
+        };
         spawn("params-read", &ended, move || reader.read(source));
         let outbox = outbox.clone();
         spawn("params-write", &ended, move || outbox.write(index, sink));
     }
     drop(ended);
     if let Some(Err(error)) = ends.recv().await {
-        tracing::debug!("the connection to node {} for training has ended: {error}", peer.short());
+        tracing::debug!(
+            "the connection to node {} for training has ended: {error}",
+            peer.short()
+        );
     }
-    let has_ended = timeout(LAST_WORD, last_word).await.is_ok_and(|word| word.unwrap_or(false));
+    let has_ended = timeout(LAST_WORD, last_word)
+        .await
+        .is_ok_and(|word| word.unwrap_or(false));
     drop(closing);
     // What was read before is told of before.
     while ends.recv().await.is_some() {}
-    let _ = events.send(ServiceEvent::PeerDown { peer, connection }).await;
+    let _ = events
+        .send(ServiceEvent::PeerDown { peer, connection })
+        .await;
     if has_ended {
         let _ = events.send(ServiceEvent::PeerEnded { peer }).await;
     }
@@ -90,10 +128,24 @@ impl Drop for Closing {
     }
 }
 
-fn spawn(name: &str, ended: &mpsc::Sender<io::Result<()>>, work: impl FnOnce() -> io::Result<()> + Send + 'static) {
-    let end = End(ended.clone(), Err(io::Error::other("a thread of it could not begin, or panicked")));
+fn spawn(
+    name: &str,
+    ended: &mpsc::Sender<io::Result<()>>,
+    work: impl FnOnce() -> io::Result<()> + Send + 'static,
+) {
+    let end = End(
+        ended.clone(),
+        Err(io::Error::other(
+            "a thread of it could not begin, or panicked",
+        )),
+    );
     // Where it does not begin, `end` is dropped.
-    drop(thread::Builder::new().name(name.into()).stack_size(STACK_BYTES).spawn(move || end.with(work())));
+    drop(
+        thread::Builder::new()
+            .name(name.into())
+            .stack_size(STACK_BYTES)
+            .spawn(move || end.with(work())),
+    );
 }
 
 /// Tells how a thread ended, when it does.
@@ -143,8 +195,15 @@ impl Heard {
     /// Waits until so many have come. Fails at the end of the connection.
     fn wait_for(&self, count: u64) -> io::Result<()> {
         let waits = |state: &mut HeardState| state.count < count && !state.closed;
-        let state = self.more.wait_while(self.lock(), waits).unwrap_or_else(PoisonError::into_inner);
-        if state.closed { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
+        let state = self
+            .more
+            .wait_while(self.lock(), waits)
+            .unwrap_or_else(PoisonError::into_inner);
+        if state.closed {
+            Err(io::ErrorKind::ConnectionAborted.into())
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -165,7 +224,10 @@ impl ConversationReader {
             let payload_bytes = u32::from_le_bytes(array(&mut source)?) as usize;
             let after = u64::from_le_bytes(array(&mut source)?);
             if message_bytes > MAX_MESSAGE_BYTES || payload_bytes > self.limit_bytes {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "a message larger than any"));
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "a message larger than any",
+                ));
             }
             let mut encoded = vec![0; message_bytes];
             source.read_exact(&mut encoded)?;
@@ -175,8 +237,19 @@ impl ConversationReader {
             if !self.is_first {
                 self.heard.wait_for(after)?;
             }
-            let Self { peer, connection, .. } = self;
-            if self.events.blocking_send(ServiceEvent::Message { peer, connection, message, payload }).is_err() {
+            let Self {
+                peer, connection, ..
+            } = self;
+            if self
+                .events
+                .blocking_send(ServiceEvent::Message {
+                    peer,
+                    connection,
+                    message,
+                    payload,
+                })
+                .is_err()
+            {
                 return Ok(());
             }
             if self.is_first {
@@ -205,7 +278,8 @@ mod tests {
 
     fn settings() -> ServerSettings {
         let schedule = json!({"warmup_steps": 0, "decay": "constant"});
-        let training = json!({"optimizer": "sgd", "rate": 0.1, "schedule": schedule, "weight_decay": 0});
+        let training =
+            json!({"optimizer": "sgd", "rate": 0.1, "schedule": schedule, "weight_decay": 0});
         let settings = json!({"workers": 1, "num_push_threads": 2, "num_pull_threads": 2, "training": training});
         serde_json::from_value(settings).unwrap()
     }
@@ -213,31 +287,67 @@ mod tests {
     /// One end, and what it tells its job.
     async fn end(bundle: Bundle) -> (Arc<Outbox>, mpsc::Receiver<ServiceEvent>) {
         let (events, mut inbox) = mpsc::channel(4);
-        tokio::spawn(async move { converse(NodeId([1; 32]), 7, bundle, events, &settings(), NUMBERS * 4).await });
-        let Some(ServiceEvent::PeerUp { outbox, connection: 7, .. }) = inbox.recv().await else { panic!("not up") };
+        tokio::spawn(async move {
+            converse(NodeId([1; 32]), 7, bundle, events, &settings(), NUMBERS * 4).await
+        });
+        let Some(ServiceEvent::PeerUp {
+            outbox,
+            connection: 7,
+            ..
+        }) = inbox.recv().await
+        else {
+            panic!("not up")
+        };
         (outbox, inbox)
     }
 
     async fn until_down(mut inbox: mpsc::Receiver<ServiceEvent>) {
-        while !matches!(inbox.recv().await, Some(ServiceEvent::PeerDown { connection: 7, .. })) {}
+        while !matches!(
+            inbox.recv().await,
+            Some(ServiceEvent::PeerDown { connection: 7, .. })
+        ) {}
         assert!(inbox.recv().await.is_none(), "that was the last");
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn blocks_come_in_order_behind_what_was_said_before_and_both_ends_learn_of_the_end() {
-        let (here, there) = (0..4).map(|_| tokio::io::duplex(1 << 10)).unzip::<_, _, Vec<_>, Vec<_>>();
+        let (here, there) = (0..4)
+            .map(|_| tokio::io::duplex(1 << 10))
+            .unzip::<_, _, Vec<_>, Vec<_>>();
         let bundle = |streams: Vec<tokio::io::DuplexStream>| -> Bundle {
-            streams.into_iter().map(|stream| Box::new(stream) as Box<dyn PeerStream>).collect()
+            streams
+                .into_iter()
+                .map(|stream| Box::new(stream) as Box<dyn PeerStream>)
+                .collect()
         };
-        let ((outbox, one), (_other, mut two)) = tokio::join!(end(bundle(here)), end(bundle(there)));
+        let ((outbox, one), (_other, mut two)) =
+            tokio::join!(end(bundle(here)), end(bundle(there)));
         for round in 0..ROUNDS {
-            outbox.put(&ServerMessage::Waiting { blocks: round, nodes: Vec::new() }, None);
+            outbox.put(
+                &ServerMessage::Waiting {
+                    blocks: round,
+                    nodes: Vec::new(),
+                },
+                None,
+            );
             let numbers = Outgoing::Numbers(vec![Arc::new(vec![round as f32; NUMBERS])]);
-            outbox.put(&ServerMessage::Fetch { epoch: Epoch::NONE, block: round % 5 }, Some(numbers));
+            outbox.put(
+                &ServerMessage::Fetch {
+                    epoch: Epoch::NONE,
+                    block: round % 5,
+                },
+                Some(numbers),
+            );
         }
         let (mut said, mut last, mut fetched) = (0, [None; 5], 0);
         while said + fetched < 2 * ROUNDS {
-            let Some(ServiceEvent::Message { message, payload, connection: 7, .. }) = two.recv().await else {
+            let Some(ServiceEvent::Message {
+                message,
+                payload,
+                connection: 7,
+                ..
+            }) = two.recv().await
+            else {
                 panic!("ended")
             };
             match message {
@@ -248,8 +358,13 @@ mod tests {
                 ServerMessage::Fetch { block, .. } => {
                     let numbers = payload.numbers(NUMBERS).unwrap();
                     let round = numbers[0] as u32;
-                    assert!(numbers.iter().all(|number| *number == numbers[0]) && round % 5 == block);
-                    assert!(round < said && last[block as usize] < Some(round), "round {round} after {said} were said");
+                    assert!(
+                        numbers.iter().all(|number| *number == numbers[0]) && round % 5 == block
+                    );
+                    assert!(
+                        round < said && last[block as usize] < Some(round),
+                        "round {round} after {said} were said"
+                    );
                     last[block as usize] = Some(round);
                     fetched += 1;
                 }
@@ -262,14 +377,21 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_message_larger_than_any_ends_the_connection() {
-        let (here, there) = (0..4).map(|_| tokio::io::duplex(1 << 10)).unzip::<_, _, Vec<_>, Vec<_>>();
-        let streams = here.into_iter().map(|stream| Box::new(stream) as Box<dyn PeerStream>).collect();
+        let (here, there) = (0..4)
+            .map(|_| tokio::io::duplex(1 << 10))
+            .unzip::<_, _, Vec<_>, Vec<_>>();
+        let streams = here
+            .into_iter()
+            .map(|stream| Box::new(stream) as Box<dyn PeerStream>)
+            .collect();
         let (_outbox, inbox) = end(streams).await;
         let mut liar = there;
         let mut header = Vec::new();
         header.extend_from_slice(&u32::MAX.to_le_bytes());
         header.extend_from_slice(&[0; 12]);
-        tokio::io::AsyncWriteExt::write_all(&mut liar[1], &header).await.unwrap();
+        tokio::io::AsyncWriteExt::write_all(&mut liar[1], &header)
+            .await
+            .unwrap();
         until_down(inbox).await;
     }
 }

@@ -21,11 +21,15 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// Names streams that invite.
 pub fn invitation() -> PoolToken {
     let hash = blake3::hash(b"nodectl invitation to serve parameters");
-    hash.as_bytes()[..16].try_into().expect("a hash has 32 bytes")
+    hash.as_bytes()[..16]
+        .try_into()
+        .expect("a hash has 32 bytes")
 }
 
 pub fn serves(info: &NodeInfo) -> bool {
-    info.labels.get(LABEL).is_some_and(|count| count.parse::<u32>().is_ok_and(|count| count > 0))
+    info.labels
+        .get(LABEL)
+        .is_some_and(|count| count.parse::<u32>().is_ok_and(|count| count > 0))
 }
 
 /// A checkpoint of another job to go on from is among the job's own, unless the cluster does not know it: then it lies in workers'
@@ -36,10 +40,18 @@ pub fn may_serve(register: &Register) -> bool {
 
 /// The weight of a node for a job that its own worker begins: none where others are there to serve.
 pub fn weight_of_workers_node(shared: &ParamsShared, register: &Register) -> u32 {
-    let Some((_, runtime)) = shared.way.get().filter(|_| may_serve(register)) else { return shared.weight };
-    let Ok(Answer::Nodes(members)) = runtime.block_on(shared.node.ask(Query::Nodes)) else { return shared.weight };
-    let others = members.iter().any(|line| line.alive && !line.this_node && serves(&line.info));
-    let this = members.iter().any(|line| line.this_node && serves(&line.info));
+    let Some((_, runtime)) = shared.way.get().filter(|_| may_serve(register)) else {
+        return shared.weight;
+    };
+    let Ok(Answer::Nodes(members)) = runtime.block_on(shared.node.ask(Query::Nodes)) else {
+        return shared.weight;
+    };
+    let others = members
+        .iter()
+        .any(|line| line.alive && !line.this_node && serves(&line.info));
+    let this = members
+        .iter()
+        .any(|line| line.this_node && serves(&line.info));
     if others && !this { 0 } else { shared.weight }
 }
 
@@ -52,14 +64,20 @@ pub async fn invite(stream: &mut Box<dyn PeerStream>, register: &Register) -> io
         stream.flush().await?;
         stream.read_u8().await
     };
-    match timeout(LIMIT, telling).await.map_err(|_| io::ErrorKind::TimedOut)?? {
+    match timeout(LIMIT, telling)
+        .await
+        .map_err(|_| io::ErrorKind::TimedOut)??
+    {
         ACCEPTED => Ok(()),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }
 
 /// The other end: this node begins to serve.
-pub(super) async fn invited(shared: &Arc<ParamsShared>, mut stream: Box<dyn PeerStream>) -> io::Result<()> {
+pub(super) async fn invited(
+    shared: &Arc<ParamsShared>,
+    mut stream: Box<dyn PeerStream>,
+) -> io::Result<()> {
     if !is_server(&shared.node).await {
         return Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
@@ -69,13 +87,21 @@ pub(super) async fn invited(shared: &Arc<ParamsShared>, mut stream: Box<dyn Peer
     let reading = async {
         let bytes = stream.read_u32_le().await? as usize;
         if bytes > MAX_REGISTER_BYTES {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a larger registration than any"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a larger registration than any",
+            ));
         }
         let mut encoded = Vec::new();
-        (&mut stream).take(bytes as u64).read_to_end(&mut encoded).await?;
+        (&mut stream)
+            .take(bytes as u64)
+            .read_to_end(&mut encoded)
+            .await?;
         Ok(encoded)
     };
-    let encoded = timeout(LIMIT, reading).await.map_err(|_| io::ErrorKind::TimedOut)??;
+    let encoded = timeout(LIMIT, reading)
+        .await
+        .map_err(|_| io::ErrorKind::TimedOut)??;
     let register: Register = serde_json::from_slice(&encoded)?;
     let layout = worker::layout(&register)?;
     shared.join(&register, &layout, shared.weight)?;
@@ -91,6 +117,10 @@ pub(super) async fn invited(shared: &Arc<ParamsShared>, mut stream: Box<dyn Peer
 }
 
 async fn is_server(node: &NodeHandle) -> bool {
-    let Ok(Answer::Nodes(members)) = node.ask(Query::Nodes).await else { return false };
-    members.iter().any(|line| line.this_node && serves(&line.info))
+    let Ok(Answer::Nodes(members)) = node.ask(Query::Nodes).await else {
+        return false;
+    };
+    members
+        .iter()
+        .any(|line| line.this_node && serves(&line.info))
 }

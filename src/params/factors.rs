@@ -25,20 +25,36 @@ impl Factors {
         let (rows, columns) = (rows as usize * samples, columns as usize * samples);
         let numbers = memory.get(HEADER.min(memory.len())..)?;
         let own = numbers.get(..rows.checked_add(columns)?)?;
-        Some(Self { samples, rows: own[..rows].to_vec(), columns: own[rows..].to_vec() })
+        Some(Self {
+            samples,
+            rows: own[..rows].to_vec(),
+            columns: own[rows..].to_vec(),
+        })
     }
 
     pub fn encode(&self) -> Vec<u8> {
         let samples = (self.samples as u32).to_le_bytes();
-        [&samples, bytemuck::cast_slice(&self.rows), bytemuck::cast_slice(&self.columns)].concat()
+        [
+            &samples,
+            bytemuck::cast_slice(&self.rows),
+            bytemuck::cast_slice(&self.columns),
+        ]
+        .concat()
     }
 
     /// Fails on bytes that `encode` does not make for a gradient of this shape. Returns how many samples it is of, and the numbers.
     pub fn check(bytes: &[u8], [rows, columns]: [u64; 2]) -> io::Result<(usize, &[u8])> {
-        let wrong = || io::Error::new(io::ErrorKind::InvalidData, format!("{} bytes are no factors", bytes.len()));
+        let wrong = || {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{} bytes are no factors", bytes.len()),
+            )
+        };
         let (samples, numbers) = bytes.split_first_chunk::<4>().ok_or_else(wrong)?;
         let samples = u32::from_le_bytes(*samples) as usize;
-        let wanted = (rows + columns).checked_mul(samples as u64 * 4).ok_or_else(wrong)?;
+        let wanted = (rows + columns)
+            .checked_mul(samples as u64 * 4)
+            .ok_or_else(wrong)?;
         if numbers.len() as u64 != wanted {
             return Err(wrong());
         }
@@ -51,7 +67,11 @@ impl Factors {
         let [rows, _] = sizes;
         let (rows, columns) = numbers.split_at(rows as usize * samples * 4);
         let numbers = |bytes: &[u8]| bytemuck::pod_collect_to_vec(bytes);
-        Ok(Self { samples, rows: numbers(rows), columns: numbers(columns) })
+        Ok(Self {
+            samples,
+            rows: numbers(rows),
+            columns: numbers(columns),
+        })
     }
 }
 
@@ -60,16 +80,18 @@ impl Factors {
 pub fn sum(parts: &[(Factors, f32)], columns: u64, out: &mut [f32]) {
     let columns = columns as usize;
     let rows = out.len() / columns;
-    out.par_chunks_mut(columns).enumerate().for_each(|(row, out)| {
-        out.fill(0.0);
-        for (factors, weight) in parts {
-            for sample in 0..factors.samples {
-                let u = weight * factors.rows[sample * rows + row];
-                let v = &factors.columns[sample * columns..(sample + 1) * columns];
-                out.iter_mut().zip(v).for_each(|(sum, v)| *sum += u * v);
+    out.par_chunks_mut(columns)
+        .enumerate()
+        .for_each(|(row, out)| {
+            out.fill(0.0);
+            for (factors, weight) in parts {
+                for sample in 0..factors.samples {
+                    let u = weight * factors.rows[sample * rows + row];
+                    let v = &factors.columns[sample * columns..(sample + 1) * columns];
+                    out.iter_mut().zip(v).for_each(|(sum, v)| *sum += u * v);
+                }
             }
-        }
-    });
+        });
 }
 
 #[cfg(test)]
@@ -89,7 +111,10 @@ mod tests {
         let mut out = [7.0; 6];
         sum(&[(one.clone(), 0.5), (none, 0.5)], 3, &mut out);
         assert_eq!(out, [0.5, 1.5, 2.5, 1.0, 2.0, 4.0]);
-        assert!(Factors::of_memory(&memory[..20], [2, 3]).is_none() && Factors::decode(&one.encode(), [3, 3]).is_err());
+        assert!(
+            Factors::of_memory(&memory[..20], [2, 3]).is_none()
+                && Factors::decode(&one.encode(), [3, 3]).is_err()
+        );
     }
 
     proptest! {

@@ -61,7 +61,13 @@ impl Form {
         note: Option<String>,
     ) -> Self {
         let trained = tensors.len().saturating_sub(sums as usize);
-        Self { layout, tensors: Arc::new(tensors), states, trained, note }
+        Self {
+            layout,
+            tensors: Arc::new(tensors),
+            states,
+            trained,
+            note,
+        }
     }
 
     /// Numbers in a block.
@@ -71,11 +77,25 @@ impl Form {
     }
 
     fn names(&self, array: usize) -> impl Iterator<Item = (usize, String)> {
-        let count = if array == 0 { self.tensors.len() } else { self.trained };
-        self.tensors[..count].iter().enumerate().map(move |(index, tensor)| {
-            let name = &tensor.name;
-            (index, if array == 0 { name.clone() } else { state_name(name, array - 1) })
-        })
+        let count = if array == 0 {
+            self.tensors.len()
+        } else {
+            self.trained
+        };
+        self.tensors[..count]
+            .iter()
+            .enumerate()
+            .map(move |(index, tensor)| {
+                let name = &tensor.name;
+                (
+                    index,
+                    if array == 0 {
+                        name.clone()
+                    } else {
+                        state_name(name, array - 1)
+                    },
+                )
+            })
     }
 
     /// Begins a file of a checkpoint. Its length is that of the whole.
@@ -94,25 +114,42 @@ impl Form {
                 let (start, len) = (end, range.end - range.start);
                 end += len * 4;
                 let shape = &self.tensors[index].shape;
-                header.insert(name, json!({ "dtype": "F32", "shape": shape, "data_offsets": [start, end] }));
+                header.insert(
+                    name,
+                    json!({ "dtype": "F32", "shape": shape, "data_offsets": [start, end] }),
+                );
                 places[index] = ArrayPlace { start, len };
             }
         }
-        let mut bytes = serde_json::to_vec(&Value::Object(header)).expect("plain data always encodes");
+        let mut bytes =
+            serde_json::to_vec(&Value::Object(header)).expect("plain data always encodes");
         // Arrays begin at a multiple of eight.
         bytes.resize(bytes.len().next_multiple_of(8), b' ');
         let file = File::create(path)?;
         file.set_len(8 + bytes.len() as u64 + end)?;
         file.write_all_at(&(bytes.len() as u64).to_le_bytes(), 0)?;
         file.write_all_at(&bytes, 8)?;
-        places.iter_mut().flatten().for_each(|place| place.start += 8 + bytes.len() as u64);
-        Ok(ArrayPlaces { form: self.clone(), file, places, kept })
+        places
+            .iter_mut()
+            .flatten()
+            .for_each(|place| place.start += 8 + bytes.len() as u64);
+        Ok(ArrayPlaces {
+            form: self.clone(),
+            file,
+            places,
+            kept,
+        })
     }
 
     /// Opens a checkpoint to read it. Fails with what it lacks. Sums may be longer than they were, or shorter: there may be more to
     /// add up now.
     pub fn open(&self, path: &Path) -> io::Result<ArrayPlaces> {
-        let told = |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path.display()));
+        let told = |why: String| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{}: {why}", path.display()),
+            )
+        };
         let file = File::open(path).map_err(|error| told(error.to_string()))?;
         let (metadata, begin) = header(&file).map_err(|error| told(error.to_string()))?;
         let entry = |name| metadata.metadata().as_ref()?.get(name)?.parse::<u64>().ok();
@@ -122,25 +159,40 @@ impl Form {
                     .into(),
             )
         })?;
-        let kept = KeptCheckpoint { clock, view: entry(VIEW).unwrap_or(0) };
+        let kept = KeptCheckpoint {
+            clock,
+            view: entry(VIEW).unwrap_or(0),
+        };
         let mut places = vec![vec![ArrayPlace::default(); self.tensors.len()]; 1 + self.states];
         for (array, places) in places.iter_mut().enumerate() {
             for (index, name) in self.names(array) {
                 let wanted = &self.tensors[index].shape;
                 let info = metadata.info(&name).ok_or_else(|| {
-                    told(format!("it has no array `{name}`\nhint: is it of the same model and optimizer?"))
+                    told(format!(
+                        "it has no array `{name}`\nhint: is it of the same model and optimizer?"
+                    ))
                 })?;
                 let found: Vec<u64> = info.shape.iter().map(|extent| *extent as u64).collect();
                 let is_row = index >= self.trained && found.len() == 1 && wanted.len() == 1;
                 if info.dtype != Dtype::F32 || found != *wanted && !is_row {
                     let dtype = info.dtype;
-                    return Err(told(format!("`{name}` is {dtype:?} {found:?}, the job's F32 {wanted:?}")));
+                    return Err(told(format!(
+                        "`{name}` is {dtype:?} {found:?}, the job's F32 {wanted:?}"
+                    )));
                 }
                 let (start, end) = info.data_offsets;
-                places[index] = ArrayPlace { start: begin + start as u64, len: (end - start) as u64 / 4 };
+                places[index] = ArrayPlace {
+                    start: begin + start as u64,
+                    len: (end - start) as u64 / 4,
+                };
             }
         }
-        Ok(ArrayPlaces { form: self.clone(), file, places, kept })
+        Ok(ArrayPlaces {
+            form: self.clone(),
+            file,
+            places,
+            kept,
+        })
     }
 }
 
@@ -156,7 +208,8 @@ fn header(mut file: &File) -> io::Result<(Metadata, u64)> {
     }
     let mut bytes = vec![0; length as usize];
     file.read_exact(&mut bytes)?;
-    let metadata: Metadata = serde_json::from_slice(&bytes).map_err(|error| invalid(format!("its header: {error}")))?;
+    let metadata: Metadata =
+        serde_json::from_slice(&bytes).map_err(|error| invalid(format!("its header: {error}")))?;
     if metadata.data_len() as u64 + 8 + length != all {
         return Err(invalid("it is cut off, or not whole".into()));
     }
@@ -168,7 +221,8 @@ impl ArrayPlaces {
     pub fn write(&self, block: Block, arrays: &[&[f32]]) -> io::Result<()> {
         for (places, numbers) in self.places.iter().zip(arrays) {
             for (at, own) in pieces(&self.form.layout, places, block) {
-                self.file.write_all_at(bytemuck::cast_slice(&numbers[own]), at)?;
+                self.file
+                    .write_all_at(bytemuck::cast_slice(&numbers[own]), at)?;
             }
         }
         Ok(())
@@ -180,7 +234,8 @@ impl ArrayPlaces {
         let read = |places: &Vec<ArrayPlace>| {
             let mut numbers = vec![0.0f32; (range.end - range.start) as usize];
             for (at, own) in pieces(&self.form.layout, places, block) {
-                self.file.read_exact_at(bytemuck::cast_slice_mut(&mut numbers[own]), at)?;
+                self.file
+                    .read_exact_at(bytemuck::cast_slice_mut(&mut numbers[own]), at)?;
             }
             Ok(numbers)
         };
@@ -201,9 +256,15 @@ fn pieces<'a>(
     let range = layout.block(block);
     layout.tensors_of(block).filter_map(move |tensor| {
         let (own, place) = (layout.tensor(tensor), places[tensor]);
-        let (start, end) = (own.start.max(range.start), own.end.min(range.end).min(own.start + place.len));
+        let (start, end) = (
+            own.start.max(range.start),
+            own.end.min(range.end).min(own.start + place.len),
+        );
         (start < end).then(|| {
-            (place.start + (start - own.start) * 4, (start - range.start) as usize..(end - range.start) as usize)
+            (
+                place.start + (start - own.start) * 4,
+                (start - range.start) as usize..(end - range.start) as usize,
+            )
         })
     })
 }
@@ -222,9 +283,20 @@ mod tests {
     use super::*;
 
     fn form(names: &[(&str, u64)], states: usize, sums: u32) -> Form {
-        let tensors: Vec<TensorSpec> =
-            names.iter().map(|(name, len)| TensorSpec { name: (*name).into(), shape: vec![*len] }).collect();
-        Form::new(Arc::new(ArenaLayout::new(&tensors, 64).unwrap()), tensors, states, sums, Some("a \"note\"".into()))
+        let tensors: Vec<TensorSpec> = names
+            .iter()
+            .map(|(name, len)| TensorSpec {
+                name: (*name).into(),
+                shape: vec![*len],
+            })
+            .collect();
+        Form::new(
+            Arc::new(ArenaLayout::new(&tensors, 64).unwrap()),
+            tensors,
+            states,
+            sums,
+            Some("a \"note\"".into()),
+        )
     }
 
     #[test]
@@ -232,7 +304,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.safetensors");
         let form = form(&[("w", 20), ("empty", 0), ("b", 3), ("sum", 2)], 1, 1);
-        let kept = KeptCheckpoint { clock: 500, view: 7 };
+        let kept = KeptCheckpoint {
+            clock: 500,
+            view: 7,
+        };
         let file = form.create(&path, kept).unwrap();
         for block in (0..form.layout.blocks()).rev() {
             let range = form.layout.block(block);
@@ -243,8 +318,12 @@ mod tests {
         file.sync().unwrap();
         let bytes = std::fs::read(&path).unwrap();
         let read = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-        let numbers = |name: &str| bytemuck::pod_collect_to_vec::<u8, f32>(read.tensor(name).unwrap().data());
-        assert_eq!(numbers("w"), (0..20).map(|at| at as f32).collect::<Vec<_>>());
+        let numbers =
+            |name: &str| bytemuck::pod_collect_to_vec::<u8, f32>(read.tensor(name).unwrap().data());
+        assert_eq!(
+            numbers("w"),
+            (0..20).map(|at| at as f32).collect::<Vec<_>>()
+        );
         assert_eq!(numbers("b"), [32.0, 33.0, 34.0]);
         assert_eq!(numbers("sum"), [48.0, 49.0]);
         assert_eq!(numbers("optimizer/b/first"), [-32.0, -33.0, -34.0]);
@@ -262,19 +341,36 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.safetensors");
         let own = form(&[("w", 16), ("sum", 3)], 0, 1);
-        let file = own.create(&path, KeptCheckpoint { clock: 1, view: 0 }).unwrap();
+        let file = own
+            .create(&path, KeptCheckpoint { clock: 1, view: 0 })
+            .unwrap();
         file.write(0, &[&[1.0; 16]]).unwrap();
         file.write(1, &[&[7.0, 8.0, 9.0]]).unwrap();
-        let sum = |len| form(&[("w", 16), ("sum", len)], 0, 1).open(&path).unwrap().read(1).unwrap().remove(0);
-        assert_eq!((&sum(5)[..5], &sum(2)[..3]), (&[7.0, 8.0, 9.0, 0.0, 0.0][..], &[7.0, 8.0, 0.0][..]));
-        assert!(form(&[("w", 16), ("sum", 5)], 0, 0).open(&path).is_err(), "a tensor is as long as it was");
+        let sum = |len| {
+            form(&[("w", 16), ("sum", len)], 0, 1)
+                .open(&path)
+                .unwrap()
+                .read(1)
+                .unwrap()
+                .remove(0)
+        };
+        assert_eq!(
+            (&sum(5)[..5], &sum(2)[..3]),
+            (&[7.0, 8.0, 9.0, 0.0, 0.0][..], &[7.0, 8.0, 0.0][..])
+        );
+        assert!(
+            form(&[("w", 16), ("sum", 5)], 0, 0).open(&path).is_err(),
+            "a tensor is as long as it was"
+        );
     }
 
     #[test]
     fn another_models_file_and_a_damaged_one_are_told() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.safetensors");
-        form(&[("w", 20)], 0, 0).create(&path, KeptCheckpoint { clock: 1, view: 1 }).unwrap();
+        form(&[("w", 20)], 0, 0)
+            .create(&path, KeptCheckpoint { clock: 1, view: 1 })
+            .unwrap();
         let told = |form: Form| form.open(&path).err().expect("refused").to_string();
         assert!(told(form(&[("v", 20)], 0, 0)).contains("no array `v`"));
         assert!(told(form(&[("w", 21)], 0, 0)).contains("[20]"));

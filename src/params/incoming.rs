@@ -29,12 +29,21 @@ impl Incoming {
     /// Room for so many bytes. What is in it is undefined.
     pub fn new(bytes: usize, spare: &Arc<Spare>) -> Self {
         let home = (bytes > 0).then(|| spare.clone());
-        let known = home.as_ref().and_then(|home| home.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop());
+        let known = home.as_ref().and_then(|home| {
+            home.buffers
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .pop()
+        });
         let mut numbers = known.unwrap_or_default();
         if numbers.len() * 4 < bytes {
             numbers.resize(bytes.div_ceil(4), 0.0);
         }
-        Self { numbers, bytes, home }
+        Self {
+            numbers,
+            bytes,
+            home,
+        }
     }
 
     pub fn bytes(&self) -> &[u8] {
@@ -62,7 +71,11 @@ impl Incoming {
 
 impl From<Vec<f32>> for Incoming {
     fn from(numbers: Vec<f32>) -> Self {
-        Self { bytes: numbers.len() * 4, numbers, home: None }
+        Self {
+            bytes: numbers.len() * 4,
+            numbers,
+            home: None,
+        }
     }
 }
 
@@ -91,8 +104,14 @@ mod tests {
         let address = first.all().as_ptr();
         drop(first);
         let second = Incoming::new(8, &spare);
-        assert_eq!((second.all().as_ptr(), second.numbers(2).unwrap().len()), (address, 2));
+        assert_eq!(
+            (second.all().as_ptr(), second.numbers(2).unwrap().len()),
+            (address, 2)
+        );
         assert_eq!(second.bytes().len(), 8);
-        assert_eq!(Incoming::from(vec![1.0, 2.0]).numbers(2).unwrap(), [1.0, 2.0]);
+        assert_eq!(
+            Incoming::from(vec![1.0, 2.0]).numbers(2).unwrap(),
+            [1.0, 2.0]
+        );
     }
 }

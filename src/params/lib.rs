@@ -93,8 +93,13 @@ pub mod fuzz {
 
     /// A file that may be a checkpoint.
     pub fn checkpoint(path: &Path) {
-        let tensors = vec![TensorSpec { name: "a".into(), shape: vec![40] }];
-        let Ok(layout) = ArenaLayout::new(&tensors, 64) else { return };
+        let tensors = vec![TensorSpec {
+            name: "a".into(),
+            shape: vec![40],
+        }];
+        let Ok(layout) = ArenaLayout::new(&tensors, 64) else {
+            return;
+        };
         let form = Form::new(Arc::new(layout), tensors, 0, 0, None);
         if let Ok(open) = form.open(path) {
             let _ = open.read(0);
@@ -122,33 +127,98 @@ const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// `Tick`: time passes. `Unneeded`: the job has ended. `PeerLost`: the swarm finds a node dead, which may only be cut off. `PeerGone`: it
 /// said goodbye, or knows nothing of the job, or a person says so: what it may have had of it is no more. `PeerRefuses`: its machine does, or
 /// a wall in its stead. `PeerEnded`: its kernel closed its connection.
-#[expect(clippy::large_enum_variant, reason = "most events are messages, and each moves through one queue once")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most events are messages, and each moves through one queue once"
+)]
 enum ServiceEvent {
-    Joined { worker: Worker, life: u64, link: worker::WorkerLink, arena: Arc<arena::Arena> },
-    Left { worker: Worker, life: u64, finished: bool },
-    Push { worker: Worker, life: u64, clock: Clock, tensors: Vec<u32> },
-    Clock { worker: Worker, life: u64, clock: Clock, samples: u32 },
-    Pull { worker: Worker, life: u64, number: u64, tensors: Vec<u32> },
-    Barrier { worker: Worker, life: u64 },
-    Keep { worker: Worker, life: u64 },
-    Shared { worker: Worker, life: u64, number: u64 },
-    Finished { worker: Worker, life: u64 },
+    Joined {
+        worker: Worker,
+        life: u64,
+        link: worker::WorkerLink,
+        arena: Arc<arena::Arena>,
+    },
+    Left {
+        worker: Worker,
+        life: u64,
+        finished: bool,
+    },
+    Push {
+        worker: Worker,
+        life: u64,
+        clock: Clock,
+        tensors: Vec<u32>,
+    },
+    Clock {
+        worker: Worker,
+        life: u64,
+        clock: Clock,
+        samples: u32,
+    },
+    Pull {
+        worker: Worker,
+        life: u64,
+        number: u64,
+        tensors: Vec<u32>,
+    },
+    Barrier {
+        worker: Worker,
+        life: u64,
+    },
+    Keep {
+        worker: Worker,
+        life: u64,
+    },
+    Shared {
+        worker: Worker,
+        life: u64,
+        number: u64,
+    },
+    Finished {
+        worker: Worker,
+        life: u64,
+    },
     Written(KeptCheckpoint),
-    CheckpointEnded { kept: KeptCheckpoint, problem: Option<String> },
+    CheckpointEnded {
+        kept: KeptCheckpoint,
+        problem: Option<String>,
+    },
     Found(Option<PathBuf>),
     Said(String),
     Tick,
     Unneeded,
     Waits,
     Over,
-    Unfinished { enough: Option<u32> },
-    PeerUp { peer: NodeId, connection: u64, outbox: Arc<Outbox> },
-    PeerDown { peer: NodeId, connection: u64 },
-    PeerLost { peer: NodeId },
-    PeerGone { peer: NodeId },
-    PeerRefuses { peer: NodeId },
-    PeerEnded { peer: NodeId },
-    Message { peer: NodeId, connection: u64, message: ServerMessage, payload: incoming::Incoming },
+    Unfinished {
+        enough: Option<u32>,
+    },
+    PeerUp {
+        peer: NodeId,
+        connection: u64,
+        outbox: Arc<Outbox>,
+    },
+    PeerDown {
+        peer: NodeId,
+        connection: u64,
+    },
+    PeerLost {
+        peer: NodeId,
+    },
+    PeerGone {
+        peer: NodeId,
+    },
+    PeerRefuses {
+        peer: NodeId,
+    },
+    PeerEnded {
+        peer: NodeId,
+    },
+    Message {
+        peer: NodeId,
+        connection: u64,
+        message: ServerMessage,
+        payload: incoming::Incoming,
+    },
 }
 
 /// The training jobs of this node.
@@ -190,12 +260,28 @@ impl ParameterServers {
         let checkpoints = Arc::new(CheckpointStore::new(data_dir, me, node.clone()));
         let numbers = AtomicU64::new(wall_ms() << 16);
         let stopped = CancellationToken::new();
-        Self { shared: Arc::new(ParamsShared { me, node, weight, checkpoints, way, jobs, numbers, stopped }) }
+        Self {
+            shared: Arc::new(ParamsShared {
+                me,
+                node,
+                weight,
+                checkpoints,
+                way,
+                jobs,
+                numbers,
+                stopped,
+            }),
+        }
     }
 
     /// Opens the door. Called inside the runtime that runs the node, whose lock on the data directory says that no other listens.
     /// Checkpoints of jobs that were not heard of for `keep` go.
-    pub fn open(&self, data_dir: &Path, streams: Arc<dyn Streams>, keep: Duration) -> io::Result<()> {
+    pub fn open(
+        &self,
+        data_dir: &Path,
+        streams: Arc<dyn Streams>,
+        keep: Duration,
+    ) -> io::Result<()> {
         self.shared.checkpoints.open(streams.clone(), keep)?;
         let _ = self.shared.way.set((streams, Handle::current()));
         let socket = data_dir.join(SOCKET);
@@ -231,7 +317,12 @@ impl ParameterServers {
     }
 
     /// Another node opened a stream for a job of ours. Returns at the end of its connection, or while that still lacks others.
-    pub async fn attach(&self, from: NodeId, token: PoolToken, stream: Box<dyn PeerStream>) -> io::Result<()> {
+    pub async fn attach(
+        &self,
+        from: NodeId,
+        token: PoolToken,
+        stream: Box<dyn PeerStream>,
+    ) -> io::Result<()> {
         if token == dedicated::invitation() {
             return dedicated::invited(&self.shared, stream).await;
         }
@@ -239,7 +330,9 @@ impl ParameterServers {
             return self.shared.checkpoints.serve(job, stream).await;
         }
         let job = self.shared.jobs().get(&token).cloned();
-        let job = job.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the job does not train here"))?;
+        let job = job.ok_or_else(|| {
+            io::Error::new(io::ErrorKind::NotFound, "the job does not train here")
+        })?;
         if from > self.shared.me {
             // It asks to be called.
             job.called.notify_one();
@@ -248,7 +341,15 @@ impl ParameterServers {
         if let Some(bundle) = job.opening.accept(from, stream).await? {
             let connection = self.shared.next_life();
             let settings = &job.tensors.settings;
-            conversation::converse(from, connection, bundle, job.events, settings, job.limit_bytes).await;
+            conversation::converse(
+                from,
+                connection,
+                bundle,
+                job.events,
+                settings,
+                job.limit_bytes,
+            )
+            .await;
         }
         Ok(())
     }
@@ -256,12 +357,32 @@ impl ParameterServers {
 
 impl Trainings for ParameterServers {
     fn look(&self, job: JobId) -> TrainingHere {
-        let known = self.shared.jobs().get(&token_of(&job.to_string())).map(|job| {
-            let late = job.flags.late.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            (late, job.flags.waits_for.lock().unwrap_or_else(PoisonError::into_inner).clone())
-        });
+        let known = self
+            .shared
+            .jobs()
+            .get(&token_of(&job.to_string()))
+            .map(|job| {
+                let late = job
+                    .flags
+                    .late
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .clone();
+                (
+                    late,
+                    job.flags
+                        .waits_for
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .clone(),
+                )
+            });
         let (late, waits_for) = known.unwrap_or_default();
-        TrainingHere { checkpoints: self.shared.checkpoints.list(job), late, waits_for }
+        TrainingHere {
+            checkpoints: self.shared.checkpoints.list(job),
+            late,
+            waits_for,
+        }
     }
 
     fn copy(&self, job: JobId, step: u64, from: NodeId, keep: u32) {
@@ -294,18 +415,25 @@ impl Trainings for ParameterServers {
 async fn accept(listener: UnixListener, shared: &Arc<ParamsShared>) {
     let connections = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
-        let Ok(permit) = connections.clone().acquire_owned().await else { return };
+        let Ok(permit) = connections.clone().acquire_owned().await else {
+            return;
+        };
         match listener.accept().await {
             Ok((stream, _)) => {
                 let shared = shared.clone();
-                let Ok(stream) = stream.into_std() else { continue };
+                let Ok(stream) = stream.into_std() else {
+                    continue;
+                };
                 let serving = move || {
                     if stream.set_nonblocking(false).is_ok() {
                         worker::serve(&shared, stream);
                     }
                     drop(permit);
                 };
-                if let Err(error) = std::thread::Builder::new().name("params-worker".into()).spawn(serving) {
+                if let Err(error) = std::thread::Builder::new()
+                    .name("params-worker".into())
+                    .spawn(serving)
+                {
                     tracing::warn!(%error, "a worker that trains could not be served");
                 }
             }
@@ -347,7 +475,9 @@ impl ParamsShared {
         if self.stopped.is_cancelled() {
             return Err(io::Error::other("this node is leaving"));
         }
-        let Some((streams, runtime)) = self.way.get() else { return Err(io::Error::other("this node begins yet")) };
+        let Some((streams, runtime)) = self.way.get() else {
+            return Err(io::Error::other("this node begins yet"));
+        };
         let (events, inbox) = mpsc::channel(QUEUE);
         let number = self.next_life();
         let settings = register.settings.clone();
@@ -364,8 +494,17 @@ impl ParamsShared {
             limit_bytes,
             number,
         };
-        let config = GroupConfig { me: self.me, group: token, settings, layout: layout.clone(), digest, weight };
-        job.flags.waits.store(register.settings.divided, Ordering::Relaxed);
+        let config = GroupConfig {
+            me: self.me,
+            group: token,
+            settings,
+            layout: layout.clone(),
+            digest,
+            weight,
+        };
+        job.flags
+            .waits
+            .store(register.settings.divided, Ordering::Relaxed);
         let kept = service::KeptParameters {
             job: register.job.parse().ok(),
             form: form(register, layout),
@@ -381,7 +520,9 @@ impl ParamsShared {
                 jobs.remove(&token);
             }
         };
-        std::thread::Builder::new().name("params-job".into()).spawn(run)?;
+        std::thread::Builder::new()
+            .name("params-job".into())
+            .spawn(run)?;
         jobs.insert(token, job.clone());
         drop(jobs);
         runtime.spawn(look_for_peers(self.clone(), streams.clone(), token, job));
@@ -391,19 +532,31 @@ impl ParamsShared {
 
 /// Names a job among nodes.
 fn token_of(job: &str) -> PoolToken {
-    let hash = blake3::Hasher::new().update(b"nodectl training job").update(job.as_bytes()).finalize();
-    hash.as_bytes()[..16].try_into().expect("a hash has 32 bytes")
+    let hash = blake3::Hasher::new()
+        .update(b"nodectl training job")
+        .update(job.as_bytes())
+        .finalize();
+    hash.as_bytes()[..16]
+        .try_into()
+        .expect("a hash has 32 bytes")
 }
 
 /// What a checkpoint of the job has.
 fn form(register: &Register, layout: &Arc<ArenaLayout>) -> Form {
     let states = register.settings.training.optimizer.states();
-    Form::new(layout.clone(), register.tensors.clone(), states, register.settings.sums, register.note.clone())
+    Form::new(
+        layout.clone(),
+        register.tensors.clone(),
+        states,
+        register.settings.sums,
+        register.note.clone(),
+    )
 }
 
 /// Tensors and settings, for comparison.
 fn digest(register: &Register) -> [u8; 32] {
-    let json = serde_json::to_vec(&(&register.tensors, &register.settings)).expect("plain data always encodes");
+    let json = serde_json::to_vec(&(&register.tensors, &register.settings))
+        .expect("plain data always encodes");
     *blake3::hash(&json).as_bytes()
 }
 
@@ -411,7 +564,10 @@ fn digest(register: &Register) -> [u8; 32] {
 fn difference(new: &Register, known: &Register) -> String {
     let worker = new.worker;
     if new.settings != known.settings {
-        return format!("worker {worker} has other settings than worker {}: all need the same", known.worker);
+        return format!(
+            "worker {worker} has other settings than worker {}: all need the same",
+            known.worker
+        );
     }
     let pairs = new.tensors.iter().zip(&known.tensors);
     match pairs.clone().find(|(a, b)| a != b) {
@@ -436,11 +592,23 @@ async fn news(
     crowded: &mut Option<(u32, tokio::time::Instant)>,
 ) -> Option<ServiceEvent> {
     let id = job.tensors.job.parse().ok()?;
-    let Ok(Answer::Job(detail)) = shared.node.ask(Query::Job { job: id }).await else { return None };
-    let Progress { tasks, done, failed, stopped, running, queued, .. } = detail.progress;
+    let Ok(Answer::Job(detail)) = shared.node.ask(Query::Job { job: id }).await else {
+        return None;
+    };
+    let Progress {
+        tasks,
+        done,
+        failed,
+        stopped,
+        running,
+        queued,
+        ..
+    } = detail.progress;
     if !job.tensors.settings.divided {
         let left = tasks.saturating_sub(done + failed + stopped);
-        return Some(ServiceEvent::Unfinished { enough: (left < tasks).then_some(left) });
+        return Some(ServiceEvent::Unfinished {
+            enough: (left < tasks).then_some(left),
+        });
     }
     if done > 0 {
         return Some(ServiceEvent::Over);
@@ -453,18 +621,36 @@ async fn news(
     }
     let full = crowded.filter(|(workers, since)| *workers > 0 && since.elapsed() >= CROWDED);
     let left = (failed + stopped > 0).then(|| tasks.saturating_sub(failed + stopped));
-    Some(ServiceEvent::Unfinished { enough: full.map(|(workers, _)| workers).into_iter().chain(left).min() })
+    Some(ServiceEvent::Unfinished {
+        enough: full
+            .map(|(workers, _)| workers)
+            .into_iter()
+            .chain(left)
+            .min(),
+    })
 }
 
 /// Whether a job that the cluster knows has ended, or was forgotten.
 async fn is_over(shared: &ParamsShared, job: &JobThread) -> bool {
-    let Ok(id) = job.tensors.job.parse::<JobId>() else { return false };
-    let Ok(Answer::Jobs(heads)) = shared.node.ask(Query::Jobs).await else { return false };
-    heads.iter().find(|head| head.job == id).is_none_or(|head| head.phase.is_ended())
+    let Ok(id) = job.tensors.job.parse::<JobId>() else {
+        return false;
+    };
+    let Ok(Answer::Jobs(heads)) = shared.node.ask(Query::Jobs).await else {
+        return false;
+    };
+    heads
+        .iter()
+        .find(|head| head.job == id)
+        .is_none_or(|head| head.phase.is_ended())
 }
 
 /// Connects with every member that has the job too, as long as it trains here.
-async fn look_for_peers(shared: Arc<ParamsShared>, streams: Arc<dyn Streams>, token: PoolToken, job: JobThread) {
+async fn look_for_peers(
+    shared: Arc<ParamsShared>,
+    streams: Arc<dyn Streams>,
+    token: PoolToken,
+    job: JobThread,
+) {
     // Also those that are being called: a second connection would end the first.
     let connected: Arc<Mutex<BTreeSet<NodeId>>> = Arc::default();
     let invited: Arc<Mutex<BTreeSet<NodeId>>> = Arc::default();
@@ -483,7 +669,9 @@ async fn look_for_peers(shared: Arc<ParamsShared>, streams: Arc<dyn Streams>, to
             && let Some(event) = news(&shared, &job, &mut crowded).await
         {
             let event = match event {
-                ServiceEvent::Unfinished { .. } if begun.elapsed() < MEET => ServiceEvent::Unfinished { enough: None },
+                ServiceEvent::Unfinished { .. } if begun.elapsed() < MEET => {
+                    ServiceEvent::Unfinished { enough: None }
+                }
                 event => event,
             };
             let _ = job.events.send(event).await;
@@ -497,36 +685,58 @@ async fn look_for_peers(shared: Arc<ParamsShared>, streams: Arc<dyn Streams>, to
         };
         let others = || members.iter().filter(|line| line.alive && !line.this_node);
         let alive: BTreeSet<NodeId> = others().map(|line| line.info.id).collect();
-        let servers = others().filter(|line| dedicated::may_serve(&job.tensors) && dedicated::serves(&line.info));
+        let servers = others()
+            .filter(|line| dedicated::may_serve(&job.tensors) && dedicated::serves(&line.info));
         let servers: BTreeSet<NodeId> = servers.map(|line| line.info.id).collect();
         for peer in known.difference(&alive).copied().collect::<Vec<_>>() {
             let _ = job.events.send(ServiceEvent::PeerLost { peer }).await;
             known.remove(&peer);
             lost.insert(peer);
             asked.remove(&peer);
-            invited.lock().unwrap_or_else(PoisonError::into_inner).remove(&peer);
+            invited
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .remove(&peer);
         }
         for peer in lost.iter().copied() {
             let _ = match members.iter().find(|line| line.info.id == peer) {
                 // Whoever said goodbye is no member any more, nor is whoever a person says is dead.
                 None => job.events.send(ServiceEvent::PeerGone { peer }).await,
-                Some(line) if line.gone => job.events.send(ServiceEvent::PeerRefuses { peer }).await,
+                Some(line) if line.gone => {
+                    job.events.send(ServiceEvent::PeerRefuses { peer }).await
+                }
                 Some(_) => Ok(()),
             };
         }
-        lost.retain(|peer| !alive.contains(peer) && members.iter().any(|line| line.info.id == *peer));
+        lost.retain(|peer| {
+            !alive.contains(peer) && members.iter().any(|line| line.info.id == *peer)
+        });
         for peer in alive {
             let is_first = known.insert(peer);
-            let is_connected = connected.lock().unwrap_or_else(PoisonError::into_inner).contains(&peer);
+            let is_connected = connected
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .contains(&peer);
             // The lower one calls; the higher one asks for that when it begins.
-            let is_due = asked.get(&peer).is_none_or(|asked| asked.elapsed() >= ASK_AGAIN);
-            let is_invited = invited.lock().unwrap_or_else(PoisonError::into_inner).contains(&peer);
-            let (calls, invites) = (shared.me < peer && is_due, servers.contains(&peer) && !is_invited && is_due);
+            let is_due = asked
+                .get(&peer)
+                .is_none_or(|asked| asked.elapsed() >= ASK_AGAIN);
+            let is_invited = invited
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .contains(&peer);
+            let (calls, invites) = (
+                shared.me < peer && is_due,
+                servers.contains(&peer) && !is_invited && is_due,
+            );
             if is_connected || !(calls || invites || is_first) {
                 continue;
             }
             asked.insert(peer, tokio::time::Instant::now());
-            connected.lock().unwrap_or_else(PoisonError::into_inner).insert(peer);
+            connected
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(peer);
             let (streams, job, shared) = (streams.clone(), job.clone(), shared.clone());
             let (connected, invited) = (connected.clone(), invited.clone());
             tokio::spawn(async move {
@@ -535,20 +745,34 @@ async fn look_for_peers(shared: Arc<ParamsShared>, streams: Arc<dyn Streams>, to
                     if invites {
                         let mut stream = streams.open(peer, dedicated::invitation()).await?;
                         dedicated::invite(&mut stream, &job.tensors).await?;
-                        invited.lock().unwrap_or_else(PoisonError::into_inner).insert(peer);
+                        invited
+                            .lock()
+                            .unwrap_or_else(PoisonError::into_inner)
+                            .insert(peer);
                     }
                     peers::call(streams.as_ref(), peer, token, connection, settings).await
                 };
                 match calling.await {
                     Ok(bundle) => {
-                        conversation::converse(peer, connection, bundle, job.events, settings, job.limit_bytes).await;
+                        conversation::converse(
+                            peer,
+                            connection,
+                            bundle,
+                            job.events,
+                            settings,
+                            job.limit_bytes,
+                        )
+                        .await;
                     }
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {
                         let _ = job.events.send(ServiceEvent::PeerGone { peer }).await;
                     }
                     Err(_) => {}
                 }
-                connected.lock().unwrap_or_else(PoisonError::into_inner).remove(&peer);
+                connected
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .remove(&peer);
             });
         }
         tokio::select! {

@@ -29,8 +29,17 @@ impl Lifeline {
     /// Says that this end is there. What the other end says is read from what is returned with it.
     pub fn new(stream: Box<dyn PeerStream>) -> io::Result<(Self, Box<dyn Read + Send>)> {
         let is_direct = stream.is_direct();
-        let Halves { source, sink, close } = stream.blocking()?;
-        let lifeline = Self { sink: Mutex::new(sink), close, is_direct, closed: AtomicBool::new(false) };
+        let Halves {
+            source,
+            sink,
+            close,
+        } = stream.blocking()?;
+        let lifeline = Self {
+            sink: Mutex::new(sink),
+            close,
+            is_direct,
+            closed: AtomicBool::new(false),
+        };
         lifeline.say(HERE);
         Ok((lifeline, source))
     }
@@ -61,7 +70,10 @@ impl Lifeline {
                 Ok(_) => return false,
                 Err(error) => {
                     let is_end = error.kind() == io::ErrorKind::UnexpectedEof;
-                    return is_end && was_there && self.is_direct && !self.closed.load(Ordering::Acquire);
+                    return is_end
+                        && was_there
+                        && self.is_direct
+                        && !self.closed.load(Ordering::Acquire);
                 }
             }
         }
@@ -76,8 +88,12 @@ mod tests {
     fn end(stream: UnixStream, is_direct: bool) -> Lifeline {
         let closing = stream.try_clone().unwrap();
         let close: Close = Box::new(move || drop(closing.shutdown(std::net::Shutdown::Both)));
-        let lifeline =
-            Lifeline { sink: Mutex::new(Box::new(stream)), close, is_direct, closed: AtomicBool::new(false) };
+        let lifeline = Lifeline {
+            sink: Mutex::new(Box::new(stream)),
+            close,
+            is_direct,
+            closed: AtomicBool::new(false),
+        };
         lifeline.say(HERE);
         lifeline
     }
@@ -100,8 +116,14 @@ mod tests {
     fn only_an_end_without_a_word_is_that_of_a_process() {
         assert!(found(true, |_, other| drop(other)), "its kernel closed it");
         assert!(!found(true, |_, other| other.close()), "it said so");
-        assert!(!found(true, |own, _other| own.close()), "this end closed it");
-        assert!(!found(false, |_, other| drop(other)), "something in between may have ended");
+        assert!(
+            !found(true, |own, _other| own.close()),
+            "this end closed it"
+        );
+        assert!(
+            !found(false, |_, other| drop(other)),
+            "something in between may have ended"
+        );
     }
 
     #[test]

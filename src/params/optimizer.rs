@@ -29,13 +29,19 @@ pub fn step(
     for (index, x) in values.chunks_mut(CHUNK).enumerate() {
         let gradient = add_up(gradients, index * CHUNK, x.len(), &mut sum);
         // Absent states are empty.
-        let [a, b] = [&mut first, &mut second].map(|state| state.as_mut().and_then(Iterator::next).unwrap_or_default());
+        let [a, b] = [&mut first, &mut second]
+            .map(|state| state.as_mut().and_then(Iterator::next).unwrap_or_default());
         rule.apply(x, gradient, a, b);
     }
 }
 
 /// The weighted sum of a piece, in the order of the gradients. One that counts wholly is passed on as it is.
-fn add_up<'a>(gradients: &'a [Weighted<'a>], start: usize, len: usize, sum: &'a mut Vec<f32>) -> &'a [f32] {
+fn add_up<'a>(
+    gradients: &'a [Weighted<'a>],
+    start: usize,
+    len: usize,
+    sum: &'a mut Vec<f32>,
+) -> &'a [f32] {
     if let [(only, 1.0)] = gradients {
         return &only[start..start + len];
     }
@@ -43,9 +49,13 @@ fn add_up<'a>(gradients: &'a [Weighted<'a>], start: usize, len: usize, sum: &'a 
     for (index, (gradient, weight)) in gradients.iter().enumerate() {
         let gradient = &gradient[start..start + len];
         if index == 0 {
-            sum.iter_mut().zip(gradient).for_each(|(sum, g)| *sum = weight * g);
+            sum.iter_mut()
+                .zip(gradient)
+                .for_each(|(sum, g)| *sum = weight * g);
         } else {
-            sum.iter_mut().zip(gradient).for_each(|(sum, g)| *sum += weight * g);
+            sum.iter_mut()
+                .zip(gradient)
+                .for_each(|(sum, g)| *sum += weight * g);
         }
     }
     sum
@@ -53,16 +63,20 @@ fn add_up<'a>(gradients: &'a [Weighted<'a>], start: usize, len: usize, sum: &'a 
 
 /// The weighted sum of gradients.
 pub fn sum(gradients: &[Weighted<'_>], out: &mut [f32]) {
-    out.par_chunks_mut(CHUNK).enumerate().for_each_init(Vec::new, |sum, (index, out)| {
-        let len = out.len();
-        out.copy_from_slice(add_up(gradients, index * CHUNK, len, sum));
-    });
+    out.par_chunks_mut(CHUNK)
+        .enumerate()
+        .for_each_init(Vec::new, |sum, (index, out)| {
+            let len = out.len();
+            out.copy_from_slice(add_up(gradients, index * CHUNK, len, sum));
+        });
 }
 
 /// Adds what gradients have from `start` on to `out`, each as it is: sums of counts know no weights.
 pub fn add(gradients: &[Weighted<'_>], start: usize, out: &mut [f32]) {
     for (gradient, _) in gradients {
-        out.iter_mut().zip(&gradient[start..]).for_each(|(sum, g)| *sum += g);
+        out.iter_mut()
+            .zip(&gradient[start..])
+            .for_each(|(sum, g)| *sum += g);
     }
 }
 
@@ -92,38 +106,63 @@ struct Rule {
 impl Rule {
     fn new(training: &Training, rate: f32, scale: f32, step: u64) -> Self {
         let corrections = training.optimizer.corrections(step);
-        Self { optimizer: training.optimizer, rate, scale, decay: training.weight_decay, corrections }
+        Self {
+            optimizer: training.optimizer,
+            rate,
+            scale,
+            decay: training.weight_decay,
+            corrections,
+        }
     }
 
     fn apply(&self, x: &mut [f32], g: &[f32], a: &mut [f32], b: &mut [f32]) {
-        let Self { rate, scale, decay, corrections, .. } = *self;
+        let Self {
+            rate,
+            scale,
+            decay,
+            corrections,
+            ..
+        } = *self;
         match self.optimizer {
-            Optimizer::Sgd => x.iter_mut().zip(g).for_each(|(x, g)| *x -= rate * (g * scale + decay * *x)),
-            Optimizer::Momentum { momentum } => x.iter_mut().zip(g).zip(a).for_each(|((x, g), a)| {
-                *a = momentum * *a + (g * scale + decay * *x);
-                *x -= rate * *a;
-            }),
-            Optimizer::Nesterov { momentum } => x.iter_mut().zip(g).zip(a).for_each(|((x, g), a)| {
-                let g = g * scale + decay * *x;
-                *a = momentum * *a + g;
-                *x -= rate * (g + momentum * *a);
-            }),
+            Optimizer::Sgd => x
+                .iter_mut()
+                .zip(g)
+                .for_each(|(x, g)| *x -= rate * (g * scale + decay * *x)),
+            Optimizer::Momentum { momentum } => {
+                x.iter_mut().zip(g).zip(a).for_each(|((x, g), a)| {
+                    *a = momentum * *a + (g * scale + decay * *x);
+                    *x -= rate * *a;
+                })
+            }
+            Optimizer::Nesterov { momentum } => {
+                x.iter_mut().zip(g).zip(a).for_each(|((x, g), a)| {
+                    let g = g * scale + decay * *x;
+                    *a = momentum * *a + g;
+                    *x -= rate * (g + momentum * *a);
+                })
+            }
             Optimizer::Adagrad { epsilon } => x.iter_mut().zip(g).zip(a).for_each(|((x, g), a)| {
                 let g = g * scale + decay * *x;
                 *a += g * g;
                 *x -= rate * g / (a.sqrt() + epsilon);
             }),
             Optimizer::Adam { betas, epsilon } => {
-                x.iter_mut().zip(g).zip(a.iter_mut().zip(b)).for_each(|((x, g), (a, b))| {
-                    let g = g * scale + decay * *x;
-                    adam(x, g, a, b, rate, betas, epsilon, corrections);
-                });
+                x.iter_mut()
+                    .zip(g)
+                    .zip(a.iter_mut().zip(b))
+                    .for_each(|((x, g), (a, b))| {
+                        let g = g * scale + decay * *x;
+                        adam(x, g, a, b, rate, betas, epsilon, corrections);
+                    });
             }
             Optimizer::AdamW { betas, epsilon } => {
-                x.iter_mut().zip(g).zip(a.iter_mut().zip(b)).for_each(|((x, g), (a, b))| {
-                    *x -= rate * decay * *x;
-                    adam(x, g * scale, a, b, rate, betas, epsilon, corrections);
-                });
+                x.iter_mut()
+                    .zip(g)
+                    .zip(a.iter_mut().zip(b))
+                    .for_each(|((x, g), (a, b))| {
+                        *x -= rate * decay * *x;
+                        adam(x, g * scale, a, b, rate, betas, epsilon, corrections);
+                    });
             }
         }
     }
@@ -152,7 +191,13 @@ mod tests {
     use nodectl_types::params::Schedule;
 
     fn training(optimizer: Optimizer, weight_decay: f32) -> Training {
-        Training { optimizer, rate: 0.1, schedule: Schedule::CONSTANT, weight_decay, clip_norm: None }
+        Training {
+            optimizer,
+            rate: 0.1,
+            schedule: Schedule::CONSTANT,
+            weight_decay,
+            clip_norm: None,
+        }
     }
 
     /// Values after steps with gradients g, 2g, 3g …, against the same formulas in f64.
@@ -161,28 +206,61 @@ mod tests {
         let mut state = vec![vec![0.0f32; CHUNK + 5]; optimizer.states()];
         for t in 1..=steps {
             let gradient = vec![0.5 * t as f32; CHUNK + 5];
-            step(&training(optimizer, decay), &mut values, &mut state, &[(&gradient, 1.0)], 1.0, (t, t));
+            step(
+                &training(optimizer, decay),
+                &mut values,
+                &mut state,
+                &[(&gradient, 1.0)],
+                1.0,
+                (t, t),
+            );
         }
-        assert!(values.iter().all(|value| *value == values[0]), "all parameters take the same steps");
+        assert!(
+            values.iter().all(|value| *value == values[0]),
+            "all parameters take the same steps"
+        );
         values[0]
     }
 
     #[test]
     fn two_steps_of_every_rule_come_to_what_pytorch_comes_to() {
-        let near = |got: f32, wanted: f64| assert!((f64::from(got) - wanted).abs() < 1e-5, "{got} is not {wanted}");
+        let near = |got: f32, wanted: f64| {
+            assert!(
+                (f64::from(got) - wanted).abs() < 1e-5,
+                "{got} is not {wanted}"
+            )
+        };
         // Gradients 0.5 and 1; the rate is 0.1.
         near(after(Optimizer::Sgd, 0.0, 2), 0.85);
-        near(after(Optimizer::Sgd, 0.1, 2), 0.94 - 0.1 * (1.0 + 0.1 * 0.94));
-        near(after(Optimizer::Momentum { momentum: 0.9 }, 0.0, 2), 0.95 - 0.145);
-        near(after(Optimizer::Nesterov { momentum: 0.9 }, 0.0, 2), 0.905 - 0.1 * (1.0 + 0.9 * 1.45));
-        near(after(Optimizer::Adagrad { epsilon: 1e-10 }, 0.0, 2), 0.9 - 0.1 / 1.25f64.sqrt());
+        near(
+            after(Optimizer::Sgd, 0.1, 2),
+            0.94 - 0.1 * (1.0 + 0.1 * 0.94),
+        );
+        near(
+            after(Optimizer::Momentum { momentum: 0.9 }, 0.0, 2),
+            0.95 - 0.145,
+        );
+        near(
+            after(Optimizer::Nesterov { momentum: 0.9 }, 0.0, 2),
+            0.905 - 0.1 * (1.0 + 0.9 * 1.45),
+        );
+        near(
+            after(Optimizer::Adagrad { epsilon: 1e-10 }, 0.0, 2),
+            0.9 - 0.1 / 1.25f64.sqrt(),
+        );
         let (betas, epsilon) = ([0.9, 0.999], 1e-8);
         let second = {
             let (a, b) = (0.9 * 0.05 + 0.1, 0.999 * 0.00025 + 0.001);
             0.1 * (a / 0.19) / (b / (1.0 - 0.999f64 * 0.999)).sqrt()
         };
-        near(after(Optimizer::Adam { betas, epsilon }, 0.0, 2), 0.9 - second);
-        near(after(Optimizer::AdamW { betas, epsilon }, 0.1, 2), (0.99 - 0.1) * 0.99 - second);
+        near(
+            after(Optimizer::Adam { betas, epsilon }, 0.0, 2),
+            0.9 - second,
+        );
+        near(
+            after(Optimizer::AdamW { betas, epsilon }, 0.1, 2),
+            (0.99 - 0.1) * 0.99 - second,
+        );
     }
 
     #[test]
@@ -194,7 +272,14 @@ mod tests {
         assert!(out.iter().all(|value| *value == 1.75));
         assert_eq!(norm2(&both, 20_000), 20_000.0 * 1.75 * 1.75);
         let mut values = vec![0.0f32; 20_000];
-        step(&training(Optimizer::Sgd, 0.0), &mut values, &mut [], &both, 0.5, (1, 1));
+        step(
+            &training(Optimizer::Sgd, 0.0),
+            &mut values,
+            &mut [],
+            &both,
+            0.5,
+            (1, 1),
+        );
         assert!(values.iter().all(|value| (value + 0.0875).abs() < 1e-6));
     }
 }

@@ -90,7 +90,14 @@ impl Outbox {
     pub fn new(settings: &ServerSettings, close: Vec<Close>, lifeline: Arc<Lifeline>) -> Self {
         let (pushing, pulling) = (settings.num_push_threads, settings.num_pull_threads);
         let lanes = close.iter().map(|_| StreamQueue::default()).collect();
-        Self { lanes, pushing, pulling, said: AtomicU64::new(0), close, lifeline }
+        Self {
+            lanes,
+            pushing,
+            pulling,
+            said: AtomicU64::new(0),
+            close,
+            lifeline,
+        }
     }
 
     pub fn put(&self, message: &ServerMessage, payload: Option<Outgoing>) {
@@ -108,7 +115,14 @@ impl Outbox {
         let mut waiting = lane.lock();
         let place = (message.block().unwrap_or(0), waiting.count);
         waiting.count += 1;
-        waiting.frames.insert(place, PeerFrame { after, message: encoded, payload });
+        waiting.frames.insert(
+            place,
+            PeerFrame {
+                after,
+                message: encoded,
+                payload,
+            },
+        );
         drop(waiting);
         lane.filled.notify_one();
     }
@@ -138,9 +152,16 @@ impl StreamQueue {
     fn next(&self, waits: bool) -> Option<PeerFrame> {
         let mut waiting = self.lock();
         while waits && waiting.frames.is_empty() && !waiting.closed {
-            waiting = self.filled.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            waiting = self
+                .filled
+                .wait(waiting)
+                .unwrap_or_else(PoisonError::into_inner);
         }
-        waiting.frames.pop_first().filter(|_| !waiting.closed).map(|(_, frame)| frame)
+        waiting
+            .frames
+            .pop_first()
+            .filter(|_| !waiting.closed)
+            .map(|(_, frame)| frame)
     }
 
     fn write_to(&self, mut sink: impl Write) -> io::Result<()> {
@@ -149,7 +170,9 @@ impl StreamQueue {
                 Some(frame) => frame,
                 None => {
                     sink.flush()?;
-                    let Some(frame) = self.next(true) else { return Ok(()) };
+                    let Some(frame) = self.next(true) else {
+                        return Ok(());
+                    };
                     frame
                 }
             };
@@ -161,7 +184,10 @@ impl StreamQueue {
             begin.extend_from_slice(&frame.message);
             sink.write_all(&begin)?;
             if let Some(payload) = &frame.payload {
-                payload.parts().into_iter().try_for_each(|part| sink.write_all(part))?;
+                payload
+                    .parts()
+                    .into_iter()
+                    .try_for_each(|part| sink.write_all(part))?;
             }
         }
     }
@@ -188,7 +214,13 @@ pub async fn call(
         if greeting.map_err(|_| io::ErrorKind::TimedOut)?? != GREETING {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        BundlePart { connection, index, of }.write(&mut stream).await?;
+        BundlePart {
+            connection,
+            index,
+            of,
+        }
+        .write(&mut stream)
+        .await?;
         bundle.push(stream);
     }
     Ok(bundle)
@@ -196,16 +228,27 @@ pub async fn call(
 
 impl OpeningBundles {
     /// The accepting end of a stream. Returns the connection once this was the last stream that it lacked.
-    pub async fn accept(&self, from: NodeId, mut stream: Box<dyn PeerStream>) -> io::Result<Option<Bundle>> {
+    pub async fn accept(
+        &self,
+        from: NodeId,
+        mut stream: Box<dyn PeerStream>,
+    ) -> io::Result<Option<Bundle>> {
         stream.write_u8(GREETING).await?;
         stream.flush().await?;
         let part = tokio::time::timeout(GREETING_TIMEOUT, BundlePart::read(&mut stream)).await;
-        let BundlePart { connection, index, of } = part.map_err(|_| io::ErrorKind::TimedOut)??;
+        let BundlePart {
+            connection,
+            index,
+            of,
+        } = part.map_err(|_| io::ErrorKind::TimedOut)??;
         let mut opening = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let partial = opening.entry(from).or_default();
         if partial.connection != connection || partial.streams.len() != usize::from(of) {
             // What it began before, it has given up.
-            *partial = Partial { connection, streams: (0..of).map(|_| None).collect() };
+            *partial = Partial {
+                connection,
+                streams: (0..of).map(|_| None).collect(),
+            };
         }
         partial.streams[usize::from(index)] = Some(stream);
         if !partial.streams.iter().all(Option::is_some) {
@@ -238,7 +281,11 @@ impl BundlePart {
             let why = format!("stream {index} of {of}");
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
-        Ok(Self { connection, index, of })
+        Ok(Self {
+            connection,
+            index,
+            of,
+        })
     }
 }
 

@@ -11,7 +11,9 @@ use super::{
     worker::WorkerLink,
     writer::{CheckpointWriter, Keeping},
 };
-use nodectl_logic::params::{self as logic, ByteTarget, Effect, Group, GroupConfig, Notice, ParamsInput, Payload};
+use nodectl_logic::params::{
+    self as logic, ByteTarget, Effect, Group, GroupConfig, Notice, ParamsInput, Payload,
+};
 use nodectl_types::{
     JobId, NodeId,
     params::{Checkpoints as Rule, Every},
@@ -71,10 +73,16 @@ impl ParallelWork {
     /// Whether an effect can be carried out before these.
     fn may_wait_for(&self, effect: &Effect) -> bool {
         match effect {
-            Effect::Apply { block, .. } => self.deliveries.is_empty() && !self.steps.contains_key(block),
+            Effect::Apply { block, .. } => {
+                self.deliveries.is_empty() && !self.steps.contains_key(block)
+            }
             Effect::Deliver { .. } => true,
             // The one only notes where gradients are; what the other tells of, workers hear at last.
-            Effect::Contribute { .. } | Effect::Tell { notice: Notice::Pulled { .. }, .. } => true,
+            Effect::Contribute { .. }
+            | Effect::Tell {
+                notice: Notice::Pulled { .. },
+                ..
+            } => true,
             _ => false,
         }
     }
@@ -142,7 +150,11 @@ pub fn run(
         };
         match event {
             Received::Event(event) => {
-                if let ServiceEvent::Left { finished: left_well, .. } = &event {
+                if let ServiceEvent::Left {
+                    finished: left_well,
+                    ..
+                } = &event
+                {
                     finished = *left_well;
                 }
                 let is_tick = matches!(event, ServiceEvent::Tick);
@@ -163,7 +175,8 @@ pub fn run(
         flags.is_idle.store(is_idle, Ordering::Relaxed);
         service.idle_since = is_idle.then(|| service.idle_since.unwrap_or_else(Instant::now));
         // While a job goes on that the cluster knows, whoever takes a dead worker's place needs the parameters.
-        service.over |= is_idle && service.kept.job.is_none() && (finished || service.has_lingered());
+        service.over |=
+            is_idle && service.kept.job.is_none() && (finished || service.has_lingered());
         if service.over {
             break;
         }
@@ -177,8 +190,11 @@ impl Drop for Service {
             outbox.close();
         }
         if std::thread::panicking() {
-            let why = "a fault of nodectl ended this node's part in the training; its log says which";
-            self.workers.values_mut().for_each(|(_, link)| link.tell(Notice::Misused(why.into())));
+            let why =
+                "a fault of nodectl ended this node's part in the training; its log says which";
+            self.workers
+                .values_mut()
+                .for_each(|(_, link)| link.tell(Notice::Misused(why.into())));
         }
     }
 }
@@ -191,7 +207,9 @@ enum Received {
 }
 
 fn receive(inbox: &mut mpsc::Receiver<ServiceEvent>) -> Received {
-    inbox.blocking_recv().map_or(Received::Closed, Received::Event)
+    inbox
+        .blocking_recv()
+        .map_or(Received::Closed, Received::Event)
 }
 
 fn wait(inbox: &mut mpsc::Receiver<ServiceEvent>, patience: Duration) -> Received {
@@ -209,10 +227,16 @@ impl Service {
     /// Says in the log, once a view, what this node has to do with it.
     fn tell_of_blocks(&mut self) {
         let view = self.group.view();
-        if let Some((placed, factored)) = self.group.blocks_kept().filter(|_| view.epoch != self.told) {
+        if let Some((placed, factored)) =
+            self.group.blocks_kept().filter(|_| view.epoch != self.told)
+        {
             let (nodes, workers) = (view.nodes.len(), view.workers.len());
             let clock = self.group.clock_reached();
-            let beside = if factored > 0 { format!(" beside {factored} that all keep") } else { String::new() };
+            let beside = if factored > 0 {
+                format!(" beside {factored} that all keep")
+            } else {
+                String::new()
+            };
             tracing::info!(
                 "{workers} workers train on {nodes} nodes; this one keeps {placed} blocks of parameters{beside}, from clock {clock} on"
             );
@@ -233,7 +257,8 @@ impl Service {
     }
 
     fn has_lingered(&self) -> bool {
-        self.idle_since.is_some_and(|since| since.elapsed() >= LINGER)
+        self.idle_since
+            .is_some_and(|since| since.elapsed() >= LINGER)
     }
 
     fn waits(&self) -> bool {
@@ -242,7 +267,12 @@ impl Service {
 
     fn event(&mut self, event: ServiceEvent) {
         match event {
-            ServiceEvent::Joined { worker, life, link, arena } => {
+            ServiceEvent::Joined {
+                worker,
+                life,
+                link,
+                arena,
+            } => {
                 self.watch.joined(worker, link.pid());
                 self.store.add_worker(worker, arena);
                 self.workers.insert(worker, (life, link));
@@ -250,23 +280,50 @@ impl Service {
             }
             ServiceEvent::Left { worker, life, .. } => {
                 self.give(ParamsInput::Left { worker, life });
-                if self.workers.get(&worker).is_some_and(|(known, _)| *known == life) {
+                if self
+                    .workers
+                    .get(&worker)
+                    .is_some_and(|(known, _)| *known == life)
+                {
                     self.workers.remove(&worker);
                     self.watch.left(worker);
                     self.store.remove_worker(worker);
                 }
             }
             // What it did before it was moved to another clock is void.
-            ServiceEvent::Push { worker, life, clock, tensors } if self.is_at(worker, life, clock) => {
+            ServiceEvent::Push {
+                worker,
+                life,
+                clock,
+                tensors,
+            } if self.is_at(worker, life, clock) => {
                 self.give(ParamsInput::Push { worker, tensors });
             }
-            ServiceEvent::Clock { worker, life, clock, samples } if self.is_at(worker, life, clock) => {
+            ServiceEvent::Clock {
+                worker,
+                life,
+                clock,
+                samples,
+            } if self.is_at(worker, life, clock) => {
                 self.give(ParamsInput::Clock { worker, samples });
             }
-            ServiceEvent::Pull { worker, life, number, tensors } if self.is(worker, life) => {
-                self.give(ParamsInput::Pull { worker, number, tensors });
+            ServiceEvent::Pull {
+                worker,
+                life,
+                number,
+                tensors,
+            } if self.is(worker, life) => {
+                self.give(ParamsInput::Pull {
+                    worker,
+                    number,
+                    tensors,
+                });
             }
-            ServiceEvent::Shared { worker, life, number } if self.is(worker, life) => {
+            ServiceEvent::Shared {
+                worker,
+                life,
+                number,
+            } if self.is(worker, life) => {
                 self.give(ParamsInput::Shared { worker, number });
             }
             ServiceEvent::Finished { worker, life } if self.is(worker, life) => {
@@ -291,15 +348,26 @@ impl Service {
                     self.give(ParamsInput::Enough { workers });
                 }
                 if self.ending {
-                    self.workers.values_mut().for_each(|(_, link)| link.tell_unfinished());
+                    self.workers
+                        .values_mut()
+                        .for_each(|(_, link)| link.tell_unfinished());
                 }
             }
-            ServiceEvent::Over => self.workers.values_mut().for_each(|(_, link)| link.tell_over()),
-            ServiceEvent::Keep { worker, life } if self.is(worker, life) => self.give(ParamsInput::Keep { worker }),
+            ServiceEvent::Over => self
+                .workers
+                .values_mut()
+                .for_each(|(_, link)| link.tell_over()),
+            ServiceEvent::Keep { worker, life } if self.is(worker, life) => {
+                self.give(ParamsInput::Keep { worker })
+            }
             ServiceEvent::Barrier { worker, life } if self.is(worker, life) => {
                 self.give(ParamsInput::Barrier { worker })
             }
-            ServiceEvent::PeerUp { peer, connection, outbox } => {
+            ServiceEvent::PeerUp {
+                peer,
+                connection,
+                outbox,
+            } => {
                 if let Some((_, old)) = self.peers.insert(peer, (connection, outbox)) {
                     old.close();
                     self.give(ParamsInput::PeerDown(peer));
@@ -319,13 +387,24 @@ impl Service {
             ServiceEvent::PeerGone { peer } => self.give(ParamsInput::PeerDead(peer)),
             ServiceEvent::PeerRefuses { peer } => self.give(ParamsInput::PeerRefuses(peer)),
             ServiceEvent::PeerEnded { peer } => self.give(ParamsInput::PeerEnded(peer)),
-            ServiceEvent::Message { peer, connection, message, payload } if self.is_connection(peer, connection) => {
+            ServiceEvent::Message {
+                peer,
+                connection,
+                message,
+                payload,
+            } if self.is_connection(peer, connection) => {
                 if let Err(error) = self.store.fits(&message, &payload) {
                     self.hang_up(peer, &error.to_string());
                     return self.give(ParamsInput::PeerDown(peer));
                 }
                 let plain = matches!(message, ServerMessage::Replicate { .. });
-                self.run(ParamsInput::Message { from: peer, message }, Some((payload, plain)));
+                self.run(
+                    ParamsInput::Message {
+                        from: peer,
+                        message,
+                    },
+                    Some((payload, plain)),
+                );
             }
             // Of a worker or a connection that is gone.
             _ => {}
@@ -334,7 +413,10 @@ impl Service {
 
     /// A node said what cannot be: its connection ends.
     fn hang_up(&mut self, peer: NodeId, why: &str) {
-        tracing::warn!("node {} says of a training what cannot be, and its connection ends: {why}", peer.short());
+        tracing::warn!(
+            "node {} says of a training what cannot be, and its connection ends: {why}",
+            peer.short()
+        );
         if let Some((_, outbox)) = self.peers.remove(&peer) {
             outbox.close();
         }
@@ -342,7 +424,10 @@ impl Service {
 
     /// Where checkpoints are made by the clock on the wall, says when one is due.
     fn look_at_time(&mut self) {
-        if let Some(Rule { every: Every::Millis(millis), .. }) = self.settings.checkpoints
+        if let Some(Rule {
+            every: Every::Millis(millis),
+            ..
+        }) = self.settings.checkpoints
             && self.last_checkpoint.elapsed() >= Duration::from_millis(millis)
         {
             self.last_checkpoint = Instant::now();
@@ -359,21 +444,29 @@ impl Service {
     /// Workers that are late. Those that hang are ended.
     fn late(&mut self) -> Vec<LateWorker> {
         let (late, given_up) = self.watch.look();
-        given_up.into_iter().for_each(|(worker, why)| self.watch.end(worker, &why));
+        given_up
+            .into_iter()
+            .for_each(|(worker, why)| self.watch.end(worker, &why));
         late
     }
 
     /// Looks for the newest checkpoint of the job, on all nodes.
     fn find_checkpoint(&mut self) -> Option<ParamsInput> {
         let is_resumed = self.kept.resume_from.is_some();
-        let Some(job) = self.kept.job.filter(|_| is_resumed || self.settings.checkpoints.is_some()) else {
+        let Some(job) = self
+            .kept
+            .job
+            .filter(|_| is_resumed || self.settings.checkpoints.is_some())
+        else {
             let path = self.kept.resume_from.clone();
             return self.open(path);
         };
         let (checkpoints, events) = (self.kept.checkpoints.clone(), self.events.clone());
         self.kept.runtime.spawn(async move {
             let say = |text| {
-                let Some(events) = events.upgrade() else { return false };
+                let Some(events) = events.upgrade() else {
+                    return false;
+                };
                 // A full queue has other news; this will be said again.
                 let _ = events.try_send(ServiceEvent::Said(text));
                 true
@@ -393,12 +486,20 @@ impl Service {
     }
 
     fn open(&mut self, path: Option<PathBuf>) -> Option<ParamsInput> {
-        let opened = path.as_deref().map(|path| self.kept.form.open(path)).transpose();
+        let opened = path
+            .as_deref()
+            .map(|path| self.kept.form.open(path))
+            .transpose();
         match opened {
             Ok(found) => {
                 let kept = found.as_ref().map(|found| found.kept);
-                if let (Some(kept), Some(path)) = (kept, path.as_deref().and_then(Path::file_name)) {
-                    self.say(&format!("going on at step {} with {}", kept.clock, path.display()));
+                if let (Some(kept), Some(path)) = (kept, path.as_deref().and_then(Path::file_name))
+                {
+                    self.say(&format!(
+                        "going on at step {} with {}",
+                        kept.clock,
+                        path.display()
+                    ));
                 }
                 self.found = found;
                 Some(ParamsInput::Found(kept))
@@ -413,20 +514,42 @@ impl Service {
     /// This node's part ends, and with it its workers.
     fn fail(&mut self, why: &str) {
         tracing::warn!("training cannot go on: {why}");
-        self.workers.values_mut().for_each(|(_, link)| link.tell(Notice::Misused(why.into())));
+        self.workers
+            .values_mut()
+            .for_each(|(_, link)| link.tell(Notice::Misused(why.into())));
         self.over = true;
     }
 
     fn say(&mut self, text: &str) {
-        self.workers.values_mut().for_each(|(_, link)| link.tell(Notice::Status(text.into())));
+        self.workers
+            .values_mut()
+            .for_each(|(_, link)| link.tell(Notice::Status(text.into())));
     }
 
     /// Returns that it has ended where it cannot begin.
-    fn begin_checkpoint(&mut self, kept: logic::KeptCheckpoint, is_last: bool) -> Option<ParamsInput> {
-        let KeptParameters { job, form, checkpoints, runtime, .. } = &self.kept;
-        let (Some(job), Some(rule)) = (*job, self.settings.checkpoints) else { return None };
+    fn begin_checkpoint(
+        &mut self,
+        kept: logic::KeptCheckpoint,
+        is_last: bool,
+    ) -> Option<ParamsInput> {
+        let KeptParameters {
+            job,
+            form,
+            checkpoints,
+            runtime,
+            ..
+        } = &self.kept;
+        let (Some(job), Some(rule)) = (*job, self.settings.checkpoints) else {
+            return None;
+        };
         let (form, checkpoints, runtime) = (form.clone(), checkpoints.clone(), runtime.clone());
-        let keeping = Keeping { job, keep: rule.keep, form, checkpoints, runtime };
+        let keeping = Keeping {
+            job,
+            keep: rule.keep,
+            form,
+            checkpoints,
+            runtime,
+        };
         match CheckpointWriter::start(keeping, kept, is_last, self.events.clone()) {
             Ok(writer) => {
                 self.writer = Some(writer);
@@ -434,7 +557,9 @@ impl Service {
             }
             Err(error) => {
                 let clock = kept.clock;
-                let problem = Some(format!("there is no thread to write the checkpoint of step {clock}: {error}"));
+                let problem = Some(format!(
+                    "there is no thread to write the checkpoint of step {clock}: {error}"
+                ));
                 Some(ParamsInput::CheckpointEnded { kept, problem })
             }
         }
@@ -447,7 +572,9 @@ impl Service {
     }
 
     fn is(&self, worker: Worker, life: u64) -> bool {
-        self.workers.get(&worker).is_some_and(|(known, _)| *known == life)
+        self.workers
+            .get(&worker)
+            .is_some_and(|(known, _)| *known == life)
     }
 
     fn is_at(&self, worker: Worker, life: u64, clock: Clock) -> bool {
@@ -455,7 +582,9 @@ impl Service {
     }
 
     fn is_connection(&self, peer: NodeId, connection: u64) -> bool {
-        self.peers.get(&peer).is_some_and(|(known, _)| *known == connection)
+        self.peers
+            .get(&peer)
+            .is_some_and(|(known, _)| *known == connection)
     }
 
     fn give(&mut self, input: ParamsInput) {
@@ -475,8 +604,10 @@ impl Service {
     }
 
     fn do_together(&mut self, together: &mut ParallelWork) {
-        self.store.apply(std::mem::take(&mut together.steps).into_values());
-        self.store.deliver(&std::mem::take(&mut together.deliveries));
+        self.store
+            .apply(std::mem::take(&mut together.steps).into_values());
+        self.store
+            .deliver(&std::mem::take(&mut together.deliveries));
     }
 
     fn carry_out(
@@ -491,7 +622,11 @@ impl Service {
         let store = &mut self.store;
         match effect {
             Effect::HangUp { peer, why } => self.hang_up(peer, &why),
-            Effect::Send { to, message, payload } => {
+            Effect::Send {
+                to,
+                message,
+                payload,
+            } => {
                 if let Some((_, outbox)) = self.peers.get(&to) {
                     let bytes = payload.and_then(|payload| store.outgoing(payload));
                     outbox.put(&message, bytes);
@@ -507,28 +642,52 @@ impl Service {
             }
             Effect::Take(place) => {
                 let (bytes, plain) = payload.take().unwrap_or_default();
-                let taken = if plain { store.take_plain(place, bytes) } else { store.take(place, bytes) };
+                let taken = if plain {
+                    store.take_plain(place, bytes)
+                } else {
+                    store.take(place, bytes)
+                };
                 if let Err(error) = taken {
                     tracing::warn!("{place:?} of a training job came damaged: {error}");
                 }
             }
-            Effect::Contribute { worker, clock, block } => store.contribute(worker, clock, block),
-            Effect::Sum { epoch, block, clock, weights } => {
+            Effect::Contribute {
+                worker,
+                clock,
+                block,
+            } => store.contribute(worker, clock, block),
+            Effect::Sum {
+                epoch,
+                block,
+                clock,
+                weights,
+            } => {
                 let norm2 = store.sum(block, clock, &weights);
-                return Some(ParamsInput::Summed { epoch, block, norm2 });
+                return Some(ParamsInput::Summed {
+                    epoch,
+                    block,
+                    norm2,
+                });
             }
             Effect::Seed { worker } => store.seed(worker),
             Effect::FindCheckpoint => return self.find_checkpoint(),
             Effect::Restore { clock } => {
                 let found = self.found.take().filter(|found| found.kept.clock == clock);
-                let restored = found.map_or_else(|| Err(io::ErrorKind::NotFound.into()), |found| store.restore(&found));
+                let restored = found.map_or_else(
+                    || Err(io::ErrorKind::NotFound.into()),
+                    |found| store.restore(&found),
+                );
                 if let Err(error) = restored {
-                    self.fail(&format!("the checkpoint of step {clock} could not be read: {error}"));
+                    self.fail(&format!(
+                        "the checkpoint of step {clock} could not be read: {error}"
+                    ));
                 }
             }
             Effect::Snapshot { block } => store.snapshot(block),
             Effect::DropSnapshots => store.drop_snapshots(),
-            Effect::BeginCheckpoint { kept, is_last } => return self.begin_checkpoint(kept, is_last),
+            Effect::BeginCheckpoint { kept, is_last } => {
+                return self.begin_checkpoint(kept, is_last);
+            }
             Effect::WriteSnapshot { block } => {
                 let bytes = store.outgoing(Payload::Snapshot { block });
                 self.write(block, bytes);
@@ -542,11 +701,34 @@ impl Service {
             Effect::DropGradients => store.drop_gradients(),
             Effect::DropBlock { block } => store.drop_block(block),
             Effect::Zero { worker, tensor } => store.zero(worker, tensor),
-            Effect::Norm { worker } => return Some(ParamsInput::Norm { worker, norm2: store.norm2(worker) }),
-            Effect::Apply { block, gradient, step, scale } => {
+            Effect::Norm { worker } => {
+                return Some(ParamsInput::Norm {
+                    worker,
+                    norm2: store.norm2(worker),
+                });
+            }
+            Effect::Apply {
+                block,
+                gradient,
+                step,
+                scale,
+            } => {
                 let synchronous = self.settings.consistency.is_synchronous();
-                let workers = if synchronous { 1 } else { u64::from(self.settings.workers) };
-                together.steps.insert(block, BlockStep { block, gradient, step, scale, workers });
+                let workers = if synchronous {
+                    1
+                } else {
+                    u64::from(self.settings.workers)
+                };
+                together.steps.insert(
+                    block,
+                    BlockStep {
+                        block,
+                        gradient,
+                        step,
+                        scale,
+                        workers,
+                    },
+                );
             }
             Effect::Deliver { worker, block } => together.deliveries.push((worker, block)),
             Effect::Tell { worker, notice } => {

@@ -75,12 +75,19 @@ pub enum Outgoing {
 impl Outgoing {
     pub fn parts(&self) -> Vec<&[u8]> {
         match self {
-            Self::Numbers(parts) => parts.iter().map(|part| bytemuck::cast_slice(part.as_slice())).collect(),
+            Self::Numbers(parts) => parts
+                .iter()
+                .map(|part| bytemuck::cast_slice(part.as_slice()))
+                .collect(),
             Self::State(values, state) => {
-                let all = [values.as_slice()].into_iter().chain(state.iter().map(Vec::as_slice));
+                let all = [values.as_slice()]
+                    .into_iter()
+                    .chain(state.iter().map(Vec::as_slice));
                 all.map(bytemuck::cast_slice).collect()
             }
-            Self::Gradient { arena, range } => vec![bytemuck::cast_slice(arena.gradients(range.clone()))],
+            Self::Gradient { arena, range } => {
+                vec![bytemuck::cast_slice(arena.gradients(range.clone()))]
+            }
             Self::Forwarded(numbers) => vec![numbers.bytes()],
             Self::Encoded(bytes) => vec![bytes],
         }
@@ -124,8 +131,20 @@ pub struct BlockStore {
 
 impl BlockStore {
     pub fn new(layout: Arc<ArenaLayout>, settings: ServerSettings) -> Self {
-        let (shards, snapshots, sums, contributions, factors, arenas, residuals, compressed) = Default::default();
-        Self { layout, settings, shards, snapshots, sums, contributions, factors, arenas, residuals, compressed }
+        let (shards, snapshots, sums, contributions, factors, arenas, residuals, compressed) =
+            Default::default();
+        Self {
+            layout,
+            settings,
+            shards,
+            snapshots,
+            sums,
+            contributions,
+            factors,
+            arenas,
+            residuals,
+            compressed,
+        }
     }
 
     pub fn add_worker(&mut self, worker: Worker, arena: Arc<Arena>) {
@@ -151,7 +170,9 @@ impl BlockStore {
                 let arena = self.arenas.get(&worker)?.clone();
                 let range = self.layout.block(block);
                 if let Some(sizes) = self.layout.factored(block) {
-                    return Some(Outgoing::Encoded(Factors::of_memory(arena.gradients(range), sizes)?.encode()));
+                    return Some(Outgoing::Encoded(
+                        Factors::of_memory(arena.gradients(range), sizes)?.encode(),
+                    ));
                 }
                 if self.settings.compression == nodectl_types::servers::Compression::None {
                     return Some(Outgoing::Gradient { arena, range });
@@ -166,22 +187,27 @@ impl BlockStore {
                 };
                 let mut gradient = arena.gradients(range.clone()).to_vec();
                 let sums = gradient.split_off(trained);
-                let mut encoded = compress::encode(self.settings.compression, &mut gradient, residual);
+                let mut encoded =
+                    compress::encode(self.settings.compression, &mut gradient, residual);
                 arena.write_gradients(range.start, &gradient);
                 encoded.extend_from_slice(bytemuck::cast_slice(&sums));
                 Outgoing::Encoded(encoded)
             }
-            Payload::Contribution { worker, clock, block } => {
-                match self.contributions.get(&(worker, clock, block))?.clone() {
-                    Contribution::Local(arena) => {
-                        let copied = arena.gradients(self.layout.block(block)).to_vec();
-                        Outgoing::Numbers(vec![Arc::new(copied)])
-                    }
-                    Contribution::Remote(numbers) => Outgoing::Forwarded(numbers),
+            Payload::Contribution {
+                worker,
+                clock,
+                block,
+            } => match self.contributions.get(&(worker, clock, block))?.clone() {
+                Contribution::Local(arena) => {
+                    let copied = arena.gradients(self.layout.block(block)).to_vec();
+                    Outgoing::Numbers(vec![Arc::new(copied)])
                 }
-            }
+                Contribution::Remote(numbers) => Outgoing::Forwarded(numbers),
+            },
             Payload::Sum { block } => Outgoing::Numbers(vec![self.whole_sum(block)?]),
-            Payload::Values { block } => Outgoing::Numbers(vec![self.shards.get(&block)?.values.clone()]),
+            Payload::Values { block } => {
+                Outgoing::Numbers(vec![self.shards.get(&block)?.values.clone()])
+            }
             Payload::State { block } => self.shards.get(&block)?.outgoing(),
             Payload::Snapshot { block } => self.snapshots.remove(&block)?.outgoing(),
         })
@@ -192,7 +218,10 @@ impl BlockStore {
         let bytes = incoming.bytes();
         let block = message.block().unwrap_or(0);
         if block >= self.layout.blocks() {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("there is no block {block}")));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("there is no block {block}"),
+            ));
         }
         let range = self.layout.block(block);
         let len = (range.end - range.start) as usize;
@@ -213,7 +242,11 @@ impl BlockStore {
         let trained = self.trained(block);
         let compression = self.settings.compression;
         let sums = (len - trained) * 4;
-        let encoded = bytes.len().checked_sub(sums).and_then(|end| bytes.get(..end)).unwrap_or_default();
+        let encoded = bytes
+            .len()
+            .checked_sub(sums)
+            .and_then(|end| bytes.get(..end))
+            .unwrap_or_default();
         compress::check(compression, encoded, trained)
     }
 
@@ -226,11 +259,27 @@ impl BlockStore {
         | ByteTarget::Worker { block, .. }) = place;
         let range = self.layout.block(block);
         let len = (range.end - range.start) as usize;
-        if let (ByteTarget::Contribution { worker, clock, block }, Some(sizes)) = (place, self.layout.factored(block)) {
-            self.factors.insert((worker, clock, block), Factors::decode(incoming.bytes(), sizes)?);
+        if let (
+            ByteTarget::Contribution {
+                worker,
+                clock,
+                block,
+            },
+            Some(sizes),
+        ) = (place, self.layout.factored(block))
+        {
+            self.factors.insert(
+                (worker, clock, block),
+                Factors::decode(incoming.bytes(), sizes)?,
+            );
             return Ok(());
         }
-        if let ByteTarget::Contribution { worker, clock, block } = place {
+        if let ByteTarget::Contribution {
+            worker,
+            clock,
+            block,
+        } = place
+        {
             if self.settings.compression == nodectl_types::servers::Compression::None {
                 return self.take_plain(place, incoming);
             }
@@ -239,27 +288,50 @@ impl BlockStore {
             let bytes = incoming.bytes();
             let (encoded, sums) = bytes
                 .split_at_checked(bytes.len().saturating_sub((len - trained) * 4))
-                .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "fewer bytes than the block's sums have"))?;
+                .ok_or_else(|| {
+                    io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        "fewer bytes than the block's sums have",
+                    )
+                })?;
             let mut numbers = compress::decode(self.settings.compression, encoded, trained)?;
             numbers.extend(compress::numbers(sums, len - trained)?);
             let numbers = Incoming::from(numbers);
-            self.contributions.insert((worker, clock, block), Contribution::Remote(Arc::new(numbers)));
+            self.contributions.insert(
+                (worker, clock, block),
+                Contribution::Remote(Arc::new(numbers)),
+            );
             return Ok(());
         }
         let states = self.settings.training.optimizer.states();
-        let wanted = if matches!(place, ByteTarget::State { .. }) { len * (1 + states) } else { len };
+        let wanted = if matches!(place, ByteTarget::State { .. }) {
+            len * (1 + states)
+        } else {
+            len
+        };
         let numbers = incoming.numbers(wanted)?;
         match place {
-            ByteTarget::Sum { block } => drop(self.sums.insert(block, StoredSum::Whole(Arc::new(numbers.to_vec())))),
+            ByteTarget::Sum { block } => drop(
+                self.sums
+                    .insert(block, StoredSum::Whole(Arc::new(numbers.to_vec()))),
+            ),
             ByteTarget::Worker { worker, .. } => {
                 if let Some(arena) = self.arenas.get(&worker) {
                     arena.write_values(range.start, numbers);
                 }
             }
             _ => {
-                let state = (0..states).map(|index| numbers[len * (1 + index)..len * (2 + index)].to_vec()).collect();
+                let state = (0..states)
+                    .map(|index| numbers[len * (1 + index)..len * (2 + index)].to_vec())
+                    .collect();
                 let values = Arc::new(numbers[..len].to_vec());
-                self.shards.insert(block, StoredShard { values, state: Arc::new(state) });
+                self.shards.insert(
+                    block,
+                    StoredShard {
+                        values,
+                        state: Arc::new(state),
+                    },
+                );
             }
         }
         Ok(())
@@ -267,20 +339,33 @@ impl BlockStore {
 
     /// A replica gets a gradient from the primary as it is, not compressed.
     pub fn take_plain(&mut self, place: ByteTarget, incoming: Incoming) -> io::Result<()> {
-        let ByteTarget::Contribution { worker, clock, block } = place else { return self.take(place, incoming) };
+        let ByteTarget::Contribution {
+            worker,
+            clock,
+            block,
+        } = place
+        else {
+            return self.take(place, incoming);
+        };
         let range = self.layout.block(block);
         incoming.numbers((range.end - range.start) as usize)?;
-        self.contributions.insert((worker, clock, block), Contribution::Remote(Arc::new(incoming)));
+        self.contributions.insert(
+            (worker, clock, block),
+            Contribution::Remote(Arc::new(incoming)),
+        );
         Ok(())
     }
 
     pub fn contribute(&mut self, worker: Worker, clock: Clock, block: Block) {
-        let Some(arena) = self.arenas.get(&worker) else { return };
+        let Some(arena) = self.arenas.get(&worker) else {
+            return;
+        };
         if let Some(sizes) = self.layout.factored(block) {
             let factors = Factors::of_memory(arena.gradients(self.layout.block(block)), sizes);
             factors.map(|factors| self.factors.insert((worker, clock, block), factors));
         } else {
-            self.contributions.insert((worker, clock, block), Contribution::Local(arena.clone()));
+            self.contributions
+                .insert((worker, clock, block), Contribution::Local(arena.clone()));
         }
     }
 
@@ -298,14 +383,25 @@ impl BlockStore {
         norm2
     }
 
-    fn sum_factors(&mut self, block: Block, clock: Clock, weights: &[(Worker, f32)], columns: u64) -> StoredSum {
+    fn sum_factors(
+        &mut self,
+        block: Block,
+        clock: Clock,
+        weights: &[(Worker, f32)],
+        columns: u64,
+    ) -> StoredSum {
         let parts: Vec<(Factors, f32)> = weights
             .iter()
-            .filter_map(|(worker, weight)| Some((self.factors.remove(&(*worker, clock, block))?, *weight)))
+            .filter_map(|(worker, weight)| {
+                Some((self.factors.remove(&(*worker, clock, block))?, *weight))
+            })
             .collect();
         let range = self.layout.block(block);
         let mut whole = vec![0.0; (range.end - range.start) as usize];
-        let numbers = self.layout.tensors_of(block).map(|tensor| self.layout.tensor(tensor));
+        let numbers = self
+            .layout
+            .tensors_of(block)
+            .map(|tensor| self.layout.tensor(tensor));
         let numbers: u64 = numbers.map(|tensor| tensor.end - tensor.start).sum();
         factors::sum(&parts, columns, &mut whole[..numbers as usize]);
         StoredSum::Whole(Arc::new(whole))
@@ -314,7 +410,12 @@ impl BlockStore {
     fn sum_parts(&mut self, block: Block, clock: Clock, weights: &[(Worker, f32)]) -> StoredSum {
         let parts = weights
             .iter()
-            .filter_map(|(worker, weight)| Some((self.contributions.remove(&(*worker, clock, block))?, *weight)))
+            .filter_map(|(worker, weight)| {
+                Some((
+                    self.contributions.remove(&(*worker, clock, block))?,
+                    *weight,
+                ))
+            })
             .collect();
         StoredSum::Parts(parts)
     }
@@ -322,7 +423,11 @@ impl BlockStore {
     /// How many of a block's numbers are parameters; behind them are sums.
     fn trained(&self, block: Block) -> usize {
         let first_sum = self.layout.tensors() - self.settings.sums as usize;
-        let end = if self.settings.sums == 0 { self.layout.len() } else { self.layout.tensor(first_sum).start };
+        let end = if self.settings.sums == 0 {
+            self.layout.len()
+        } else {
+            self.layout.tensor(first_sum).start
+        };
         let range = self.layout.block(block);
         (end.clamp(range.start, range.end) - range.start) as usize
     }
@@ -354,19 +459,32 @@ impl BlockStore {
             }
             let sum = match step.gradient {
                 Gradient::Sum => self.sums.remove(&block),
-                Gradient::Of { worker, clock } => {
-                    self.contributions.remove(&(worker, clock, block)).map(|part| StoredSum::Parts(vec![(part, 1.0)]))
-                }
+                Gradient::Of { worker, clock } => self
+                    .contributions
+                    .remove(&(worker, clock, block))
+                    .map(|part| StoredSum::Parts(vec![(part, 1.0)])),
             };
             ready.extend(sum.and_then(|sum| Some((step, sum, self.shards.remove(&block)?))));
         }
         let numbers = ready.iter().map(|(_, _, shard)| shard.values.len()).sum();
-        for_each(&mut ready, numbers, |(step, sum, shard)| self.apply_one(step, sum, shard));
-        self.shards.extend(ready.into_iter().map(|(step, _, shard)| (step.block, shard)));
+        for_each(&mut ready, numbers, |(step, sum, shard)| {
+            self.apply_one(step, sum, shard)
+        });
+        self.shards.extend(
+            ready
+                .into_iter()
+                .map(|(step, _, shard)| (step.block, shard)),
+        );
     }
 
     fn apply_one(&self, step: &BlockStep, sum: &StoredSum, shard: &mut StoredShard) {
-        let BlockStep { block, gradient, step, scale, workers } = *step;
+        let BlockStep {
+            block,
+            gradient,
+            step,
+            scale,
+            workers,
+        } = *step;
         let trained = self.trained(block);
         // Copied if some of it is still on its way to a reader.
         let values = Arc::make_mut(&mut shard.values);
@@ -379,19 +497,34 @@ impl BlockStore {
         };
         if self.settings.steps.is_none_or(|steps| clocks <= steps) {
             let state = Arc::make_mut(&mut shard.state);
-            optimizer::step(&self.settings.training, parameters, state, &weighted, scale, (step, round));
+            optimizer::step(
+                &self.settings.training,
+                parameters,
+                state,
+                &weighted,
+                scale,
+                (step, round),
+            );
         }
         optimizer::add(&weighted, trained, sums);
     }
 
     /// All blocks begin with a worker's values.
     pub fn seed(&mut self, worker: Worker) {
-        let Some(arena) = self.arenas.get(&worker) else { return };
+        let Some(arena) = self.arenas.get(&worker) else {
+            return;
+        };
         let states = self.settings.training.optimizer.states();
         for block in 0..self.layout.blocks() {
             let values = arena.values(self.layout.block(block)).to_vec();
             let state = Arc::new(vec![vec![0.0; values.len()]; states]);
-            self.shards.insert(block, StoredShard { values: Arc::new(values), state });
+            self.shards.insert(
+                block,
+                StoredShard {
+                    values: Arc::new(values),
+                    state,
+                },
+            );
         }
     }
 
@@ -400,7 +533,13 @@ impl BlockStore {
         for block in 0..self.layout.blocks() {
             let mut arrays = file.read(block)?.into_iter();
             let values = Arc::new(arrays.next().unwrap_or_default());
-            self.shards.insert(block, StoredShard { values, state: Arc::new(arrays.collect()) });
+            self.shards.insert(
+                block,
+                StoredShard {
+                    values,
+                    state: Arc::new(arrays.collect()),
+                },
+            );
         }
         Ok(())
     }
@@ -442,18 +581,27 @@ impl BlockStore {
 
     /// The squared norm of all of a worker's gradients.
     pub fn norm2(&self, worker: Worker) -> f64 {
-        let Some(arena) = self.arenas.get(&worker) else { return 0.0 };
+        let Some(arena) = self.arenas.get(&worker) else {
+            return 0.0;
+        };
         let of = |tensor: usize| {
             let gradient = arena.gradients(self.layout.tensor(tensor));
             optimizer::norm2(&[(gradient, 1.0)], gradient.len())
         };
-        (0..self.layout.tensors() - self.settings.sums as usize).map(of).sum()
+        (0..self.layout.tensors() - self.settings.sums as usize)
+            .map(of)
+            .sum()
     }
 
     /// Copies blocks to where their workers read them, side by side.
     pub fn deliver(&self, wanted: &[(Worker, Block)]) {
-        let found = |(worker, block)| Some((block, self.arenas.get(worker)?, self.shards.get(block)?));
-        let mut copies: Vec<_> = wanted.iter().map(|(worker, block)| (worker, block)).filter_map(found).collect();
+        let found =
+            |(worker, block)| Some((block, self.arenas.get(worker)?, self.shards.get(block)?));
+        let mut copies: Vec<_> = wanted
+            .iter()
+            .map(|(worker, block)| (worker, block))
+            .filter_map(found)
+            .collect();
         let numbers = copies.iter().map(|(_, _, shard)| shard.values.len()).sum();
         for_each(&mut copies, numbers, |(block, arena, shard)| {
             arena.write_values(self.layout.block(**block).start, &shard.values);
@@ -476,7 +624,10 @@ impl StoredSum {
             Contribution::Remote(numbers) => numbers.all(),
         };
         match self {
-            Self::Parts(parts) => parts.iter().map(|(part, weight)| (of(part), *weight)).collect(),
+            Self::Parts(parts) => parts
+                .iter()
+                .map(|(part, weight)| (of(part), *weight))
+                .collect(),
             Self::Whole(numbers) => vec![(numbers.as_slice(), 1.0)],
         }
     }

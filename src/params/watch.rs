@@ -36,7 +36,15 @@ struct Watched {
 impl Watch {
     pub fn joined(&mut self, worker: Worker, pid: Option<Pid>) {
         let (pace, works, late) = Default::default();
-        self.workers.insert(worker, Watched { pid, pace, works, late });
+        self.workers.insert(
+            worker,
+            Watched {
+                pid,
+                pace,
+                works,
+                late,
+            },
+        );
     }
 
     pub fn left(&mut self, worker: Worker) {
@@ -45,7 +53,9 @@ impl Watch {
 
     /// What a worker is at: a clock, or nothing that others wait for.
     pub fn is_at(&mut self, worker: Worker, clock: Option<Clock>) {
-        let Some(watched) = self.workers.get_mut(&worker) else { return };
+        let Some(watched) = self.workers.get_mut(&worker) else {
+            return;
+        };
         match (watched.works, clock) {
             (Some((known, _)), Some(clock)) if known == clock => {}
             (known, clock) => {
@@ -62,22 +72,36 @@ impl Watch {
     pub fn look(&mut self) -> (Vec<LateWorker>, Vec<(Worker, String)>) {
         let (mut late, mut given_up) = (Vec::new(), Vec::new());
         for (worker, watched) in &mut self.workers {
-            let (Some((clock, since)), Some(after)) = (watched.works, watched.pace.late_after()) else { continue };
+            let (Some((clock, since)), Some(after)) = (watched.works, watched.pace.late_after())
+            else {
+                continue;
+            };
             let taken = since.elapsed();
             if taken < after {
                 continue;
             }
             let usual = watched.pace.usual();
             let millis = |time: Duration| time.as_millis() as u64;
-            late.push(LateWorker { worker: *worker, clock, taken_ms: millis(taken), usual_ms: millis(usual) });
-            let Some(session) = watched.pid.and_then(session) else { continue };
+            late.push(LateWorker {
+                worker: *worker,
+                clock,
+                taken_ms: millis(taken),
+                usual_ms: millis(usual),
+            });
+            let Some(session) = watched.pid.and_then(session) else {
+                continue;
+            };
             let ticks = ticks_of(session);
             let (first, before) = *watched.late.get_or_insert((Instant::now(), ticks));
             let spared = 1 + first.elapsed().as_secs() / NEXT_TO_NOTHING.as_secs();
             if ticks.saturating_sub(before) > spared {
                 // Slow, not dead: it is looked at from here on.
                 watched.late = Some((Instant::now(), ticks));
-            } else if watched.pace.given_up_after().is_some_and(|limit| first.elapsed() >= limit) {
+            } else if watched
+                .pace
+                .given_up_after()
+                .is_some_and(|limit| first.elapsed() >= limit)
+            {
                 let (taken, usual) = (taken.as_secs_f64(), usual.as_secs_f64());
                 given_up.push((
                     *worker,
@@ -93,7 +117,9 @@ impl Watch {
 
     /// Ends a worker's processes; its task fails, and is tried again. Its log says why.
     pub fn end(&mut self, worker: Worker, why: &str) {
-        let Some(pid) = self.workers.get(&worker).and_then(|watched| watched.pid) else { return };
+        let Some(pid) = self.workers.get(&worker).and_then(|watched| watched.pid) else {
+            return;
+        };
         tracing::warn!("{why}");
         let stderr = format!("/proc/{}/fd/2", pid.as_raw_nonzero());
         if let Ok(mut log) = File::options().append(true).open(stderr) {
@@ -112,7 +138,9 @@ impl Watch {
 
 /// Whose process is at the other end.
 pub fn peer(stream: &UnixStream) -> Option<Pid> {
-    rustix::net::sockopt::socket_peercred(stream).ok().map(|peer| peer.pid)
+    rustix::net::sockopt::socket_peercred(stream)
+        .ok()
+        .map(|peer| peer.pid)
 }
 
 /// The session that a process is in; none where its leader is outside this PID namespace, as a container's may be.
@@ -138,15 +166,24 @@ mod tests {
     #[test]
     fn a_sessions_processes_are_found() {
         // Not a group's leader, it leads a session without a fork.
-        let mut child =
-            Command::new("setsid").args(["cat", "/dev/zero"]).stdout(std::process::Stdio::null()).spawn().unwrap();
+        let mut child = Command::new("setsid")
+            .args(["cat", "/dev/zero"])
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
         let led = Pid::from_child(&child);
         let end = Instant::now() + Duration::from_secs(20);
         while session(led) != Some(led) || ticks_of(led) == 0 {
-            assert!(Instant::now() < end, "no session of its own, or no processor time");
+            assert!(
+                Instant::now() < end,
+                "no session of its own, or no processor time"
+            );
             std::thread::yield_now();
         }
-        assert_eq!(members(led).map(|process| process.pid).collect::<Vec<_>>(), [led.as_raw_nonzero().get()]);
+        assert_eq!(
+            members(led).map(|process| process.pid).collect::<Vec<_>>(),
+            [led.as_raw_nonzero().get()]
+        );
         child.kill().unwrap();
         child.wait().unwrap();
     }

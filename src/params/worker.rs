@@ -35,7 +35,10 @@ pub struct WorkerLink {
 
 impl WorkerLink {
     pub fn new(stream: UnixStream) -> Self {
-        Self { stream, pulled: (0, Vec::new()) }
+        Self {
+            stream,
+            pulled: (0, Vec::new()),
+        }
     }
 
     /// The worker's process.
@@ -52,7 +55,9 @@ impl WorkerLink {
             Notice::PassedBarrier => (Kind::Passed, 0, Vec::new()),
             Notice::AllFinished => (Kind::Finished, 0, Vec::new()),
             Notice::Share(share) => (Kind::Share, 0, share_bytes(share)),
-            Notice::Kept { clock, problem } => (Kind::Kept, clock, problem.unwrap_or_default().into_bytes()),
+            Notice::Kept { clock, problem } => {
+                (Kind::Kept, clock, problem.unwrap_or_default().into_bytes())
+            }
             Notice::Status(text) => (Kind::Status, 0, text.into_bytes()),
             Notice::Misused(why) => (Kind::Error, 0, why.into_bytes()),
         };
@@ -84,7 +89,10 @@ impl WorkerLink {
     pub fn flush(&mut self) {
         let (number, tensors) = &mut self.pulled;
         if !tensors.is_empty() {
-            let (number, tensors): (u64, Vec<u8>) = (*number, tensors.drain(..).flat_map(u32::to_le_bytes).collect());
+            let (number, tensors): (u64, Vec<u8>) = (
+                *number,
+                tensors.drain(..).flat_map(u32::to_le_bytes).collect(),
+            );
             self.send(Kind::Pulled, number, &tensors);
         }
     }
@@ -107,7 +115,11 @@ impl Drop for WorkerLink {
 
 fn share_bytes(share: Share) -> Vec<u8> {
     let Share { number, index, of } = share;
-    number.to_le_bytes().into_iter().chain([index, of].into_iter().flat_map(u32::to_le_bytes)).collect()
+    number
+        .to_le_bytes()
+        .into_iter()
+        .chain([index, of].into_iter().flat_map(u32::to_le_bytes))
+        .collect()
 }
 
 /// Serves one connection on a thread of its own, to its end.
@@ -131,14 +143,21 @@ fn attend(shared: &Arc<ParamsShared>, stream: &UnixStream) -> io::Result<()> {
     match header.kind {
         Kind::Register => {}
         Kind::Alone => return alone::serve(shared, stream, &payload),
-        other => return Err(invalid(format!("a frame {other:?} where REGISTER should be"))),
+        other => {
+            return Err(invalid(format!(
+                "a frame {other:?} where REGISTER should be"
+            )));
+        }
     }
-    let register: Register = serde_json::from_slice(&payload).map_err(|error| invalid(error.to_string()))?;
+    let register: Register =
+        serde_json::from_slice(&payload).map_err(|error| invalid(error.to_string()))?;
     drop(payload);
     let worker = register.worker;
     if worker >= register.settings.workers {
         let workers = register.settings.workers;
-        return Err(invalid(format!("worker {worker} is none of {workers} workers, which count from 0")));
+        return Err(invalid(format!(
+            "worker {worker} is none of {workers} workers, which count from 0"
+        )));
     }
     let layout = layout(&register)?;
     let needed = register.settings.bytes_of_worker(layout.len());
@@ -161,26 +180,42 @@ fn attend(shared: &Arc<ParamsShared>, stream: &UnixStream) -> io::Result<()> {
     stream.set_read_timeout(None)?;
     let (header, _) = receive(stream, 0)?;
     if header.kind != Kind::Ready {
-        return Err(invalid(format!("a frame {:?} where READY should be", header.kind)));
+        return Err(invalid(format!(
+            "a frame {:?} where READY should be",
+            header.kind
+        )));
     }
     let life = shared.next_life();
     let link = WorkerLink::new(stream.try_clone()?);
     let gone = || io::Error::from(io::ErrorKind::UnexpectedEof);
-    events.blocking_send(ServiceEvent::Joined { worker, life, link, arena }).map_err(|_| gone())?;
+    events
+        .blocking_send(ServiceEvent::Joined {
+            worker,
+            life,
+            link,
+            arena,
+        })
+        .map_err(|_| gone())?;
     let ended = talk(stream, worker, life, &events, layout.tensors());
     let finished = ended.is_ok();
     // Before the job's thread closes the stream.
     if let Err(error) = ended {
         refuse(stream, &error);
     }
-    let _ = events.blocking_send(ServiceEvent::Left { worker, life, finished });
+    let _ = events.blocking_send(ServiceEvent::Left {
+        worker,
+        life,
+        finished,
+    });
     Ok(())
 }
 
 /// A checkpoint of another job becomes this one's first, so that whichever node begins finds it as any other. Of a job that the cluster
 /// does not know the worker's own node reads it.
 fn adopt(shared: &ParamsShared, register: &Register, step: u64, path: &Path) -> io::Result<()> {
-    let (Ok(job), Some((_, runtime))) = (register.job.parse(), shared.way.get()) else { return Ok(()) };
+    let (Ok(job), Some((_, runtime))) = (register.job.parse(), shared.way.get()) else {
+        return Ok(());
+    };
     shared.checkpoints.adopt(job, step, path)?;
     runtime.block_on(shared.checkpoints.tell(job, step));
     Ok(())
@@ -188,18 +223,28 @@ fn adopt(shared: &ParamsShared, register: &Register, step: u64, path: &Path) -> 
 
 /// Where everything lies of what is registered, if that can be.
 pub fn layout(register: &Register) -> io::Result<Arc<ArenaLayout>> {
-    let Register { tensors, settings, .. } = register;
-    settings.check().map_err(|error| invalid(error.to_string()))?;
+    let Register {
+        tensors, settings, ..
+    } = register;
+    settings
+        .check()
+        .map_err(|error| invalid(error.to_string()))?;
     if settings.sums as usize >= tensors.len() {
         let (sums, tensors) = (settings.sums, tensors.len());
-        return Err(invalid(format!("{sums} of {tensors} tensors are sums: none is left to train")));
+        return Err(invalid(format!(
+            "{sums} of {tensors} tensors are sums: none is left to train"
+        )));
     }
     let trained = tensors.len() as u32 - settings.sums;
     if let Some(tensor) = settings.factored.iter().find(|tensor| **tensor >= trained) {
-        return Err(invalid(format!("tensor {tensor} is a sum: it has no factors")));
+        return Err(invalid(format!(
+            "tensor {tensor} is a sum: it has no factors"
+        )));
     }
     let layout = ArenaLayout::with_factored(tensors, settings.block_bytes, &settings.factored);
-    Ok(Arc::new(layout.map_err(|error| invalid(error.to_string()))?))
+    Ok(Arc::new(
+        layout.map_err(|error| invalid(error.to_string()))?,
+    ))
 }
 
 /// Passes on what a worker says, until it has finished.
@@ -213,26 +258,50 @@ fn talk(
     loop {
         let (Header { kind, id, .. }, payload) = receive(stream, tensors * 4)?;
         let event = match kind {
-            Kind::Push => ServiceEvent::Push { worker, life, clock: id, tensors: list(&payload) },
+            Kind::Push => ServiceEvent::Push {
+                worker,
+                life,
+                clock: id,
+                tensors: list(&payload),
+            },
             Kind::Clock => {
                 let samples = list(&payload).first().copied().unwrap_or(1);
-                ServiceEvent::Clock { worker, life, clock: id, samples }
+                ServiceEvent::Clock {
+                    worker,
+                    life,
+                    clock: id,
+                    samples,
+                }
             }
-            Kind::Pull => ServiceEvent::Pull { worker, life, number: id, tensors: list(&payload) },
+            Kind::Pull => ServiceEvent::Pull {
+                worker,
+                life,
+                number: id,
+                tensors: list(&payload),
+            },
             Kind::Barrier => ServiceEvent::Barrier { worker, life },
-            Kind::Share => ServiceEvent::Shared { worker, life, number: id },
+            Kind::Share => ServiceEvent::Shared {
+                worker,
+                life,
+                number: id,
+            },
             Kind::Wait => ServiceEvent::Waits,
             Kind::Keep => ServiceEvent::Keep { worker, life },
             Kind::Finish => ServiceEvent::Finished { worker, life },
             Kind::Close => return Ok(()),
             other => return Err(invalid(format!("a frame {other:?}"))),
         };
-        events.blocking_send(event).map_err(|_| io::Error::other("the node leaves"))?;
+        events
+            .blocking_send(event)
+            .map_err(|_| io::Error::other("the node leaves"))?;
     }
 }
 
 fn list(payload: &[u8]) -> Vec<u32> {
-    payload.chunks_exact(4).map(|four| u32::from_le_bytes(four.try_into().expect("four bytes"))).collect()
+    payload
+        .chunks_exact(4)
+        .map(|four| u32::from_le_bytes(four.try_into().expect("four bytes")))
+        .collect()
 }
 
 /// The next message, of at most `limit` bytes.
@@ -244,7 +313,10 @@ pub(super) fn receive(mut stream: &UnixStream, limit: usize) -> io::Result<(Head
         let header = Header::decode(&header).map_err(|error| invalid(error.to_string()))?;
         let start = payload.len();
         if start + header.length as usize > limit {
-            return Err(invalid(format!("a message {:?} of more than {limit} bytes", header.kind)));
+            return Err(invalid(format!(
+                "a message {:?} of more than {limit} bytes",
+                header.kind
+            )));
         }
         payload.resize(start + header.length as usize, 0);
         stream.read_exact(&mut payload[start..])?;
@@ -256,8 +328,14 @@ pub(super) fn receive(mut stream: &UnixStream, limit: usize) -> io::Result<(Head
 
 /// Passes the shared memory on.
 fn answer(stream: &UnixStream, layout: &ArenaLayout, arena: &Arena) -> io::Result<()> {
-    let tensors = (0..layout.tensors()).map(|tensor| layout.tensor(tensor).start).collect();
-    let registered = Registered { bytes: arena.bytes(), tensors, gradients: layout.len() };
+    let tensors = (0..layout.tensors())
+        .map(|tensor| layout.tensor(tensor).start)
+        .collect();
+    let registered = Registered {
+        bytes: arena.bytes(),
+        tensors,
+        gradients: layout.len(),
+    };
     let json = serde_json::to_vec(&registered).expect("plain data always encodes");
     let mut bytes = Vec::new();
     frames::encode(Kind::Registered, 0, &json, &mut bytes);
@@ -265,7 +343,12 @@ fn answer(stream: &UnixStream, layout: &ArenaLayout, arena: &Arena) -> io::Resul
     let mut control = SendAncillaryBuffer::new(&mut space);
     let descriptors = [arena.file().as_fd()];
     control.push(SendAncillaryMessage::ScmRights(&descriptors));
-    let sent = sendmsg(stream, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    let sent = sendmsg(
+        stream,
+        &[IoSlice::new(&bytes)],
+        &mut control,
+        SendFlags::NOSIGNAL,
+    )?;
     let mut stream = stream;
     stream.write_all(&bytes[sent..])
 }

@@ -57,18 +57,27 @@ impl CheckpointWriter {
                 }
             };
             let clock = kept.clock;
-            let problem = match write(&keeping, kept, &orders, &|| tell(ServiceEvent::Written(kept))) {
-                Ok(true) => keeping.runtime.block_on(publish(&keeping, clock, is_last)).err(),
+            let problem = match write(&keeping, kept, &orders, &|| {
+                tell(ServiceEvent::Written(kept))
+            }) {
+                Ok(true) => keeping
+                    .runtime
+                    .block_on(publish(&keeping, clock, is_last))
+                    .err(),
                 // Given up.
                 Ok(false) => return,
-                Err(error) => Some(format!("the checkpoint of step {clock} could not be written: {error}")),
+                Err(error) => Some(format!(
+                    "the checkpoint of step {clock} could not be written: {error}"
+                )),
             };
             if let Some(problem) = &problem {
                 tracing::warn!("job {}: {problem}", keeping.job);
             }
             tell(ServiceEvent::CheckpointEnded { kept, problem });
         };
-        std::thread::Builder::new().name("params-checkpoint".into()).spawn(write)?;
+        std::thread::Builder::new()
+            .name("params-checkpoint".into())
+            .spawn(write)?;
         Ok(Self { kept, blocks })
     }
 
@@ -83,9 +92,22 @@ impl CheckpointWriter {
 }
 
 /// Tells of a checkpoint. Others are copied while training goes on.
-async fn publish(Keeping { job, keep, checkpoints, .. }: &Keeping, step: Clock, is_last: bool) -> Result<(), String> {
+async fn publish(
+    Keeping {
+        job,
+        keep,
+        checkpoints,
+        ..
+    }: &Keeping,
+    step: Clock,
+    is_last: bool,
+) -> Result<(), String> {
     let second = checkpoints.publish(*job, step, *keep).await;
-    if is_last { checkpoints.wait_for_copy(*job, step, *keep, second).await } else { Ok(()) }
+    if is_last {
+        checkpoints.wait_for_copy(*job, step, *keep, second).await
+    } else {
+        Ok(())
+    }
 }
 
 /// Returns whether it is whole and has its name.
@@ -97,7 +119,9 @@ fn write(
 ) -> io::Result<bool> {
     let mut begun: Option<(ArrayPlaces, PartialFile)> = None;
     loop {
-        let Ok(order) = orders.recv() else { return Ok(false) };
+        let Ok(order) = orders.recv() else {
+            return Ok(false);
+        };
         let (file, part) = match &mut begun {
             Some(begun) => begun,
             None => {
@@ -112,7 +136,9 @@ fn write(
             }
             WriterOrder::End => {
                 file.sync()?;
-                keeping.checkpoints.keep(keeping.job, kept.clock, &part.0, keeping.keep)?;
+                keeping
+                    .checkpoints
+                    .keep(keeping.job, kept.clock, &part.0, keeping.keep)?;
                 return Ok(true);
             }
         }

@@ -73,7 +73,13 @@ pub(super) struct Hub {
 }
 
 impl Hub {
-    pub fn new(name: String, config: PoolConfig, client: Arc<PoolOutbox>, init: Arc<Spool>, directory: &Path) -> Self {
+    pub fn new(
+        name: String,
+        config: PoolConfig,
+        client: Arc<PoolOutbox>,
+        init: Arc<Spool>,
+        directory: &Path,
+    ) -> Self {
         Self {
             name,
             pool: Pool::new(config, Time::default()),
@@ -153,26 +159,46 @@ impl Hub {
         Ok(())
     }
 
-    async fn client_frame(&mut self, frame: Frame, batch_bytes: usize, now: Time) -> Result<(), End> {
+    async fn client_frame(
+        &mut self,
+        frame: Frame,
+        batch_bytes: usize,
+        now: Time,
+    ) -> Result<(), End> {
         let header = frame.header;
-        let stored =
-            |error| End::Failed(format!("an update cannot be kept: {error}\nhint: make room on the node's disk"));
+        let stored = |error| {
+            End::Failed(format!(
+                "an update cannot be kept: {error}\nhint: make room on the node's disk"
+            ))
+        };
         match header.kind {
             Kind::Run if header.flags & PULL != 0 => {
-                let size = frame.payload().first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+                let size = frame
+                    .payload()
+                    .first_chunk()
+                    .map(|bytes| u64::from_le_bytes(*bytes));
                 let size = size.ok_or_else(|| nonsense("a RUN with PULL and no size"))?;
                 self.pool.submit(header.id, None, size as usize);
             }
-            Kind::Run if header.has_more() || self.pulls.chunk(header.id).is_some() => self.pulled(&frame)?,
+            Kind::Run if header.has_more() || self.pulls.chunk(header.id).is_some() => {
+                self.pulled(&frame)?
+            }
             Kind::Run => {
                 let arguments = own(frame.payload(), batch_bytes);
                 let bytes = arguments.len();
                 self.pool.submit(header.id, Some(arguments), bytes);
             }
             Kind::Update => {
-                self.updates.update(frame.whole, !header.has_more()).await.map_err(stored)?;
+                self.updates
+                    .update(frame.whole, !header.has_more())
+                    .await
+                    .map_err(stored)?;
                 if !header.has_more() && !self.pool.update(header.id) {
-                    return Err(nonsense(&format!("update {} after {}", header.id, self.pool.updates())));
+                    return Err(nonsense(&format!(
+                        "update {} after {}",
+                        header.id,
+                        self.pool.updates()
+                    )));
                 }
             }
             Kind::Snapshot => {
@@ -183,7 +209,10 @@ impl Hub {
                         self.pool.updates()
                     )));
                 }
-                self.updates.snapshot(header, frame.whole).await.map_err(stored)?;
+                self.updates
+                    .snapshot(header, frame.whole)
+                    .await
+                    .map_err(stored)?;
             }
             Kind::Cancel => match self.pulls.cancel(header.id) {
                 Some(worker) => self.pool.withdraw(worker, header.id, now),
@@ -196,9 +225,16 @@ impl Hub {
     }
 
     fn next_deadline(&self) -> Instant {
-        let expiry = self.pool.next_deadline().map(|time| self.start + time.since(Time::default()));
+        let expiry = self
+            .pool
+            .next_deadline()
+            .map(|time| self.start + time.since(Time::default()));
         let is_read = matches!(&*self.gate.borrow(), ClientGate::Open);
-        let sign = if is_read { Instant::now() + Duration::from_secs(3600) } else { self.told_at + SIGN_OF_LIFE };
+        let sign = if is_read {
+            Instant::now() + Duration::from_secs(3600)
+        } else {
+            self.told_at + SIGN_OF_LIFE
+        };
         expiry.unwrap_or(sign).min(sign)
     }
 
@@ -206,7 +242,9 @@ impl Hub {
         let gate = match self.pulls.behind() {
             Some(worker) => ClientGate::Behind(worker),
             // The chunks that were asked for stand behind whatever the client wrote before.
-            None if self.pool.open_bytes() > ARGUMENTS_BYTES && self.pulls.is_empty() => ClientGate::Shut,
+            None if self.pool.open_bytes() > ARGUMENTS_BYTES && self.pulls.is_empty() => {
+                ClientGate::Shut
+            }
             None => ClientGate::Open,
         };
         let was_open = matches!(&*self.gate.borrow(), ClientGate::Open);
@@ -223,7 +261,11 @@ impl Hub {
     /// Tells the client who is at its disposal, if that is news or `anyway`.
     pub fn tell_status(&mut self, anyway: bool) {
         let (workers, nodes, starting) = self.pool.count();
-        let status = PoolStatus { workers, nodes, starting };
+        let status = PoolStatus {
+            workers,
+            nodes,
+            starting,
+        };
         if anyway || status != self.told {
             let json = serde_json::to_vec(&status).expect("plain data always encodes");
             self.tell_client(Kind::Status, 0, &json);
@@ -234,9 +276,15 @@ impl Hub {
 
 /// A few bytes of a large batch would keep the whole of it.
 fn own(payload: Bytes, batch_bytes: usize) -> Bytes {
-    if payload.len() * 2 >= batch_bytes { payload } else { Bytes::copy_from_slice(&payload) }
+    if payload.len() * 2 >= batch_bytes {
+        payload
+    } else {
+        Bytes::copy_from_slice(&payload)
+    }
 }
 
 fn nonsense(what: &str) -> End {
-    End::Failed(format!("the client sent {what}\nhint: client and node are of different versions, perhaps"))
+    End::Failed(format!(
+        "the client sent {what}\nhint: client and node are of different versions, perhaps"
+    ))
 }

@@ -112,7 +112,16 @@ impl Pools {
     /// `directory` takes files that have no name, on the disk of the data directory.
     pub fn new(me: NodeId, generation: u64, node: NodeHandle, directory: PathBuf) -> Self {
         let (open, keys) = Default::default();
-        Self { shared: Arc::new(PoolShared { me, generation, node, directory, open, keys }) }
+        Self {
+            shared: Arc::new(PoolShared {
+                me,
+                generation,
+                node,
+                directory,
+                open,
+                keys,
+            }),
+        }
     }
 }
 
@@ -123,13 +132,21 @@ impl PoolShared {
 }
 
 impl PoolHost for Pools {
-    fn attach(&self, from: NodeId, pool: PoolToken, worker: Box<dyn PeerStream>) -> BoxFuture<'static, io::Result<()>> {
+    fn attach(
+        &self,
+        from: NodeId,
+        pool: PoolToken,
+        worker: Box<dyn PeerStream>,
+    ) -> BoxFuture<'static, io::Result<()>> {
         let entry = self.shared.entries().get(&pool).cloned();
         let key = self.shared.keys.fetch_add(1, Ordering::Relaxed);
         async move {
             match entry {
                 Some(entry) => splice(entry, key, from, worker).await,
-                None => Err(io::Error::new(io::ErrorKind::NotFound, "the pool is closed")),
+                None => Err(io::Error::new(
+                    io::ErrorKind::NotFound,
+                    "the pool is closed",
+                )),
             }
         }
         .boxed()
@@ -163,10 +180,19 @@ impl PoolService for Pools {
 }
 
 /// A worker's stream, until one side ends it.
-async fn splice(entry: PoolEntry, key: WorkerKey, node: NodeId, worker: Box<dyn PeerStream>) -> io::Result<()> {
+async fn splice(
+    entry: PoolEntry,
+    key: WorkerKey,
+    node: NodeId,
+    worker: Box<dyn PeerStream>,
+) -> io::Result<()> {
     let (source, sink) = tokio::io::split(worker);
     let outbox = Arc::new(PoolOutbox::default());
-    let joined = HubInput::Joined { key, node, outbox: outbox.clone() };
+    let joined = HubInput::Joined {
+        key,
+        node,
+        outbox: outbox.clone(),
+    };
     if entry.inputs.send(joined).await.is_err() {
         return Ok(());
     }
@@ -174,7 +200,12 @@ async fn splice(entry: PoolEntry, key: WorkerKey, node: NodeId, worker: Box<dyn 
     let reading = async {
         let mut reader = reader::PoolReader::new(source);
         while let Some(batch) = reader.batch().await? {
-            if entry.inputs.send(HubInput::Worker(key, batch)).await.is_err() {
+            if entry
+                .inputs
+                .send(HubInput::Worker(key, batch))
+                .await
+                .is_err()
+            {
                 break;
             }
             // Results that the client does not read yet stay with the workers.

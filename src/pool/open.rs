@@ -11,7 +11,8 @@ use bytes::Bytes;
 use nodectl_logic::pool::PoolConfig;
 use nodectl_ports::{Duplex, NodeHandle, wall_ms};
 use nodectl_types::{
-    Answer, Author, JobId, JobSpec, Outcome, PoolToken, Query, QueryError, query::Location, spec::POOL_HOST_GONE,
+    Answer, Author, JobId, JobSpec, Outcome, PoolToken, Query, QueryError, query::Location,
+    spec::POOL_HOST_GONE,
 };
 use nodectl_wire::{
     api::{OpenPool, PoolOpened},
@@ -83,26 +84,48 @@ async fn converse(
     outbox: &Arc<PoolOutbox>,
     leaving: &mut Option<oneshot::Sender<()>>,
 ) -> Result<(), String> {
-    let Some(opening) = open(source, &pools.directory).await? else { return Ok(()) };
-    let Opening { open, init, reader, rest } = opening;
+    let Some(opening) = open(source, &pools.directory).await? else {
+        return Ok(());
+    };
+    let Opening {
+        open,
+        init,
+        reader,
+        rest,
+    } = opening;
     if let Some(old) = open.replaced().map_err(|error| error.to_string())? {
         tokio::spawn(cancel_own(pools.node.clone(), author.clone(), old));
     }
-    let config = PoolConfig { retries: open.retries, timeout: open.timeout_ms.map(Duration::from_millis) };
+    let config = PoolConfig {
+        retries: open.retries,
+        timeout: open.timeout_ms.map(Duration::from_millis),
+    };
     let token: PoolToken = rand::random();
     let name = open.name.clone();
     // Coordinators compare the two: a pool from before its host's start has no host any more.
     let now_ms = wall_ms().max(pools.generation);
-    let spec =
-        open.into_spec(pools.me, author, token, now_ms).map_err(|error| format!("the pool is not valid: {error}"))?;
+    let spec = open
+        .into_spec(pools.me, author, token, now_ms)
+        .map_err(|error| format!("the pool is not valid: {error}"))?;
     let (inputs, mut inbox) = mpsc::channel(QUEUE);
-    let entry = PoolEntry { inputs, client: outbox.clone(), joined: Arc::new(AtomicBool::new(false)) };
+    let entry = PoolEntry {
+        inputs,
+        client: outbox.clone(),
+        joined: Arc::new(AtomicBool::new(false)),
+    };
     let hub = Hub::new(name, config, outbox.clone(), init, &pools.directory);
     // Before the job is there: its first worker may be quick.
     let listed = Listed::new(pools, token, entry.clone());
     let job = submit(&pools.node, spec).await?;
-    let opened = PoolOpened { job: job.to_string(), node: pools.me.to_string() };
-    hub.tell_client(Kind::Opened, 0, &serde_json::to_vec(&opened).expect("plain data always encodes"));
+    let opened = PoolOpened {
+        job: job.to_string(),
+        node: pools.me.to_string(),
+    };
+    hub.tell_client(
+        Kind::Opened,
+        0,
+        &serde_json::to_vec(&opened).expect("plain data always encodes"),
+    );
     outbox.flush();
     let (hub, end) = {
         let reading = read_client(reader, rest, entry.inputs.clone(), hub.gate());
@@ -123,36 +146,60 @@ async fn converse(
         End::Failed(why) => Err(why),
         End::Leaving(done) => {
             *leaving = Some(done);
-            Err("the node that served the pool leaves\nhint: open the pool again at another node".into())
+            Err(
+                "the node that served the pool leaves\nhint: open the pool again at another node"
+                    .into(),
+            )
         }
     }
 }
 
 /// Reads `OPEN` and `INIT`. None if the client went away.
-async fn open<R: AsyncRead + Unpin>(source: R, directory: &Path) -> Result<Option<Opening<R>>, String> {
+async fn open<R: AsyncRead + Unpin>(
+    source: R,
+    directory: &Path,
+) -> Result<Option<Opening<R>>, String> {
     let mut reader = PoolReader::new(source);
     let lost = |error: io::Error| format!("the client's stream broke off: {error}");
     let first = tokio::time::timeout(OPEN_TIMEOUT, reader.batch()).await;
-    let first = first.map_err(|_| format!("no OPEN within {} s", OPEN_TIMEOUT.as_secs()))?.map_err(lost)?;
+    let first = first
+        .map_err(|_| format!("no OPEN within {} s", OPEN_TIMEOUT.as_secs()))?
+        .map_err(lost)?;
     let Some(batch) = first else { return Ok(None) };
     let mut rest = frames(batch);
     let frame = rest.next().expect("a batch has a frame");
     if frame.header.kind != Kind::Open || frame.header.has_more() {
-        return Err(format!("the client's first frame is {:?} and not one whole OPEN", frame.header.kind));
+        return Err(format!(
+            "the client's first frame is {:?} and not one whole OPEN",
+            frame.header.kind
+        ));
     }
-    let open = serde_json::from_slice(&frame.payload()).map_err(|error| format!("the pool is not valid: {error}"))?;
+    let open = serde_json::from_slice(&frame.payload())
+        .map_err(|error| format!("the pool is not valid: {error}"))?;
     let init = Spool::new(directory);
     let mut rest: Vec<Frame> = rest.collect();
     loop {
         let mut coming = std::mem::take(&mut rest).into_iter();
         while let Some(frame) = coming.next() {
             if frame.header.kind != Kind::Init {
-                return Err(format!("a frame {:?} where INIT should follow", frame.header.kind));
+                return Err(format!(
+                    "a frame {:?} where INIT should follow",
+                    frame.header.kind
+                ));
             }
-            let stored = |error| format!("the pool's INIT cannot be kept: {error}\nhint: make room on the node's disk");
+            let stored = |error| {
+                format!(
+                    "the pool's INIT cannot be kept: {error}\nhint: make room on the node's disk"
+                )
+            };
             init.append(&frame.whole).await.map_err(stored)?;
             if !frame.header.has_more() {
-                return Ok(Some(Opening { open, init, reader, rest: coming.collect() }));
+                return Ok(Some(Opening {
+                    open,
+                    init,
+                    reader,
+                    rest: coming.collect(),
+                }));
             }
         }
         match reader.batch().await.map_err(lost)? {
@@ -163,7 +210,13 @@ async fn open<R: AsyncRead + Unpin>(source: R, directory: &Path) -> Result<Optio
 }
 
 async fn submit(node: &NodeHandle, spec: JobSpec) -> Result<JobId, String> {
-    match node.ask(Query::Submit { job: None, spec: Arc::new(spec) }).await {
+    match node
+        .ask(Query::Submit {
+            job: None,
+            spec: Arc::new(spec),
+        })
+        .await
+    {
         Ok(Answer::Submitted { job }) => Ok(job),
         Ok(_) => Err("the node did not answer with a job; this is a defect of nodectl".into()),
         Err(error) => Err(error.to_string()),
@@ -214,7 +267,9 @@ async fn watch_job(node: &NodeHandle, job: JobId, entry: &PoolEntry) {
             Ok(Answer::Job(detail)) if detail.head.phase.is_ended() => match detail.head.reason {
                 Some(reason) if reason == POOL_HOST_GONE => HubInput::GivenUp,
                 Some(reason) => HubInput::Over(format!("its job {job} has ended: {reason}")),
-                None => HubInput::Over(format!("its job {job} has ended: `nodectl explain {job}` says why")),
+                None => HubInput::Over(format!(
+                    "its job {job} has ended: `nodectl explain {job}` says why"
+                )),
             },
             Ok(Answer::Job(detail)) if !joined && detail.progress.failures >= FAILED_STARTS => {
                 HubInput::Over(failed_start(node, job).await)
@@ -231,12 +286,19 @@ async fn watch_job(node: &NodeHandle, job: JobId, entry: &PoolEntry) {
 /// Why the first of a job's processes ended before it was a worker.
 async fn failed_start(node: &NodeHandle, job: JobId) -> String {
     let mut why = format!("{FAILED_STARTS} workers could not start");
-    if let Ok(Answer::Where(Location::Ended(record))) = node.ask(Query::Locate { job, task: 0 }).await
+    if let Ok(Answer::Where(Location::Ended(record))) =
+        node.ask(Query::Locate { job, task: 0 }).await
         && let Outcome::Failed(failure) = &record.outcome
     {
-        why += &format!(": {failure}\n{}", String::from_utf8_lossy(&record.stderr.tail));
+        why += &format!(
+            ": {failure}\n{}",
+            String::from_utf8_lossy(&record.stderr.tail)
+        );
     }
-    format!("{}\nhint: `nodectl logs {job}` shows what they wrote", why.trim_end())
+    format!(
+        "{}\nhint: `nodectl logs {job}` shows what they wrote",
+        why.trim_end()
+    )
 }
 
 /// The workers end, and the job with them.
@@ -251,8 +313,10 @@ async fn finish(node: &NodeHandle, mut hub: Hub, job: JobId, inbox: &mut mpsc::R
         }
     };
     let cancelling = tokio::spawn(cancel(node.clone(), job));
-    let _ =
-        tokio::join!(tokio::time::timeout(CANCEL_TIMEOUT, cancelling), tokio::time::timeout(CLOSE_TIMEOUT, drained));
+    let _ = tokio::join!(
+        tokio::time::timeout(CANCEL_TIMEOUT, cancelling),
+        tokio::time::timeout(CLOSE_TIMEOUT, drained)
+    );
 }
 
 /// Cancels a pool's job, also when nobody coordinates it at the moment: its workers would look for their pool for ever.
@@ -260,7 +324,9 @@ async fn cancel(node: NodeHandle, job: JobId) {
     for _ in 0..CANCEL_TRIES {
         match node.ask(Query::Cancel { job }).await {
             Ok(_) | Err(QueryError::NoJob(_) | QueryError::Leaving) => return,
-            Err(error) => tracing::info!("job {job} of a pool that has ended is not cancelled yet: {error}"),
+            Err(error) => {
+                tracing::info!("job {job} of a pool that has ended is not cancelled yet: {error}")
+            }
         }
         tokio::time::sleep(LATER_LOOK).await;
     }
@@ -268,8 +334,13 @@ async fn cancel(node: NodeHandle, job: JobId) {
 
 /// The same of one that a client names, if it is of the client's user: whoever runs the node does not do it for others.
 async fn cancel_own(node: NodeHandle, author: Author, job: JobId) {
-    let Ok(Answer::Jobs(heads)) = node.ask(Query::Jobs).await else { return };
-    if heads.iter().any(|head| head.job == job && head.author.user == author.user) {
+    let Ok(Answer::Jobs(heads)) = node.ask(Query::Jobs).await else {
+        return;
+    };
+    if heads
+        .iter()
+        .any(|head| head.job == job && head.author.user == author.user)
+    {
         cancel(node, job).await;
     }
 }
@@ -283,7 +354,10 @@ struct Listed {
 impl Listed {
     fn new(pools: &Arc<PoolShared>, token: PoolToken, entry: PoolEntry) -> Self {
         pools.entries().insert(token, entry);
-        Self { pools: pools.clone(), token }
+        Self {
+            pools: pools.clone(),
+            token,
+        }
     }
 }
 

@@ -66,13 +66,19 @@ impl PoolOutbox {
     /// Adds whole frames as they are.
     pub fn frames(&self, frames: Bytes) {
         let mut waiting = self.lock();
-        if frames.len() < SHARED_BYTES { waiting.append(&frames) } else { waiting.share(frames) }
+        if frames.len() < SHARED_BYTES {
+            waiting.append(&frames)
+        } else {
+            waiting.share(frames)
+        }
     }
 
     /// Adds spooled frames.
     pub fn spooled(&self, spool: &Arc<Spool>, range: Range<u64>) {
         if !range.is_empty() {
-            self.lock().pieces.push_back(OutboxPiece::Spooled(spool.clone(), range));
+            self.lock()
+                .pieces
+                .push_back(OutboxPiece::Spooled(spool.clone(), range));
         }
     }
 

@@ -24,7 +24,14 @@ impl Pulls {
             pull.next = Some(worker);
             return false;
         }
-        self.pulls.insert(task, Pull { worker: Some(worker), begun: false, next: None });
+        self.pulls.insert(
+            task,
+            Pull {
+                worker: Some(worker),
+                begun: false,
+                next: None,
+            },
+        );
         true
     }
 
@@ -66,6 +73,9 @@ impl Pulls {
     /// A worker that does not take its arguments as fast as they come.
     pub fn behind(&self) -> Option<Arc<PoolOutbox>> {
         let workers = self.pulls.values().filter_map(|pull| pull.worker.as_ref());
-        workers.map(|(_, outbox)| outbox).find(|outbox| outbox.is_full()).cloned()
+        workers
+            .map(|(_, outbox)| outbox)
+            .find(|outbox| outbox.is_full())
+            .cloned()
     }
 }

@@ -17,7 +17,10 @@ pub struct PoolReader<R> {
 
 impl<R: AsyncRead + Unpin> PoolReader<R> {
     pub fn new(source: R) -> Self {
-        Self { source, buffer: BytesMut::new() }
+        Self {
+            source,
+            buffer: BytesMut::new(),
+        }
     }
 
     /// The whole frames that have come, one at least. None at the end of the stream; an error if that is inside a frame, or at bytes
@@ -33,7 +36,11 @@ impl<R: AsyncRead + Unpin> PoolReader<R> {
             }
             if self.source.read_buf(&mut self.buffer).await? == 0 {
                 let cut = !self.buffer.is_empty();
-                return if cut { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(None) };
+                return if cut {
+                    Err(io::ErrorKind::UnexpectedEof.into())
+                } else {
+                    Ok(None)
+                };
             }
         }
     }
@@ -43,8 +50,11 @@ impl<R: AsyncRead + Unpin> PoolReader<R> {
 fn measure(buffer: &[u8]) -> io::Result<(usize, usize)> {
     let mut whole = 0;
     loop {
-        let Some(header) = buffer[whole..].first_chunk::<HEADER_BYTES>() else { return Ok((whole, ROOM_BYTES)) };
-        let header = Header::decode(header).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        let Some(header) = buffer[whole..].first_chunk::<HEADER_BYTES>() else {
+            return Ok((whole, ROOM_BYTES));
+        };
+        let header = Header::decode(header)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         let end = whole + HEADER_BYTES + header.length as usize;
         if end > buffer.len() {
             return Ok((whole, (end - buffer.len()).max(ROOM_BYTES)));
@@ -84,8 +94,13 @@ mod tests {
 
     #[tokio::test]
     async fn frames_come_whole_however_they_were_cut() {
-        for (piece, largest) in [(1, 1000), (7, 40_000), (4096, 300_000), (1 << 20, 2 * MAX_CHUNK_BYTES), (16 << 20, 5)]
-        {
+        for (piece, largest) in [
+            (1, 1000),
+            (7, 40_000),
+            (4096, 300_000),
+            (1 << 20, 2 * MAX_CHUNK_BYTES),
+            (16 << 20, 5),
+        ] {
             let mut bytes = Vec::new();
             for (id, length) in [0, 1, largest, 17, largest + 3].iter().enumerate() {
                 encode(Kind::Run, id as u64, &vec![id as u8; *length], &mut bytes);
@@ -93,7 +108,9 @@ mod tests {
             let (mut writer, source) = tokio::io::duplex(piece);
             let sent = bytes.clone();
             let writing = async move {
-                tokio::io::AsyncWriteExt::write_all(&mut writer, &sent).await.unwrap();
+                tokio::io::AsyncWriteExt::write_all(&mut writer, &sent)
+                    .await
+                    .unwrap();
                 drop(writer);
             };
             let reading = async {
@@ -114,7 +131,10 @@ mod tests {
         assert!(PoolReader::new(&[9u8; 40][..]).batch().await.is_err());
         let mut bytes = Vec::new();
         encode(Kind::Run, 1, b"abc", &mut bytes);
-        let error = PoolReader::new(&bytes[..bytes.len() - 1]).batch().await.unwrap_err();
+        let error = PoolReader::new(&bytes[..bytes.len() - 1])
+            .batch()
+            .await
+            .unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 }

@@ -30,7 +30,10 @@ struct SpoolContent {
 
 impl Spool {
     pub fn new(directory: &Path) -> Arc<Self> {
-        Arc::new(Self { directory: directory.to_path_buf(), content: Mutex::default() })
+        Arc::new(Self {
+            directory: directory.to_path_buf(),
+            content: Mutex::default(),
+        })
     }
 
     /// Bytes so far.
@@ -59,7 +62,11 @@ impl Spool {
     }
 
     /// Writes a part of it, which has been appended.
-    pub async fn copy_to(&self, mut range: Range<u64>, sink: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+    pub async fn copy_to(
+        &self,
+        mut range: Range<u64>,
+        sink: &mut (impl AsyncWrite + Unpin),
+    ) -> io::Result<()> {
         while !range.is_empty() {
             let length = COPY_BYTES.min(range.end - range.start) as usize;
             let bytes = self.read(range.start, length).await?;
@@ -76,9 +83,17 @@ impl Spool {
             let in_memory = content.memory.len() as u64;
             if start < in_memory {
                 let start = start as usize;
-                return Ok(content.memory[start..content.memory.len().min(start + length)].to_vec());
+                return Ok(
+                    content.memory[start..content.memory.len().min(start + length)].to_vec(),
+                );
             }
-            (content.file.clone().expect("what is not in memory is in the file"), start - in_memory)
+            (
+                content
+                    .file
+                    .clone()
+                    .expect("what is not in memory is in the file"),
+                start - in_memory,
+            )
         };
         run(move || {
             let mut bytes = vec![0; length];
@@ -93,14 +108,22 @@ impl Spool {
     }
 }
 
-async fn run<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+async fn run<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(io::Error::other)?
 }
 
 /// A file that is gone when it is closed.
 fn unnamed(directory: &Path) -> io::Result<File> {
     let path = directory.join(format!("pool-{:016x}", rand::random::<u64>()));
-    let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(&path)?;
     std::fs::remove_file(&path)?;
     Ok(file)
 }
@@ -123,8 +146,15 @@ mod tests {
         for range in [0..all.len() as u64, 5..700_020, 700_010..1_500_000, 9..9] {
             let mut copy = Vec::new();
             spool.copy_to(range.clone(), &mut copy).await.unwrap();
-            assert!(copy == all[range.start as usize..range.end as usize], "{range:?}");
+            assert!(
+                copy == all[range.start as usize..range.end as usize],
+                "{range:?}"
+            );
         }
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "the file has a name");
+        assert_eq!(
+            std::fs::read_dir(directory.path()).unwrap().count(),
+            0,
+            "the file has a name"
+        );
     }
 }

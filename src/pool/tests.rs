@@ -27,7 +27,11 @@ struct Peer {
 impl Peer {
     fn new(stream: UnixStream) -> Self {
         let (source, writer) = split(stream);
-        Self { reader: PoolReader::new(source), writer, read: VecDeque::new() }
+        Self {
+            reader: PoolReader::new(source),
+            writer,
+            read: VecDeque::new(),
+        }
     }
 
     async fn send(&mut self, kind: Kind, id: u64, payload: &[u8]) {
@@ -41,14 +45,23 @@ impl Peer {
     }
 
     async fn frame(&mut self, flags: u8, kind: Kind, id: u64, payload: &[u8]) {
-        let header = Header { flags, ..Header::new(kind, id, payload.len()) };
-        self.writer.write_all(&[&header.encode(), payload].concat()).await.unwrap();
+        let header = Header {
+            flags,
+            ..Header::new(kind, id, payload.len())
+        };
+        self.writer
+            .write_all(&[&header.encode(), payload].concat())
+            .await
+            .unwrap();
     }
 
     /// The next frame; None at the end.
     async fn next(&mut self) -> Option<Frame> {
         if self.read.is_empty() {
-            let batch = timeout(SOON, self.reader.batch()).await.expect("a frame comes in time").unwrap_or(None)?;
+            let batch = timeout(SOON, self.reader.batch())
+                .await
+                .expect("a frame comes in time")
+                .unwrap_or(None)?;
             self.read.extend(frames(batch));
         }
         self.read.pop_front()
@@ -57,7 +70,10 @@ impl Peer {
     /// The next frame of this kind, others skipped.
     async fn until(&mut self, kind: Kind) -> Frame {
         loop {
-            let frame = self.next().await.unwrap_or_else(|| panic!("the stream ended before {kind:?}"));
+            let frame = self
+                .next()
+                .await
+                .unwrap_or_else(|| panic!("the stream ended before {kind:?}"));
             if frame.header.kind == kind {
                 return frame;
             }
@@ -105,12 +121,16 @@ impl Paper {
         let (taken, gone) = (jobs.clone(), cancelled.clone());
         tokio::spawn(async move {
             while let Some(event) = inbox.recv().await {
-                let Event::User(request) = event else { continue };
+                let Event::User(request) = event else {
+                    continue;
+                };
                 let answer = match request.query {
                     Query::Submit { spec, .. } => {
                         let mut taken = taken.lock().unwrap();
                         taken.push(spec);
-                        Ok(Answer::Submitted { job: JobId(taken.len() as u64) })
+                        Ok(Answer::Submitted {
+                            job: JobId(taken.len() as u64),
+                        })
                     }
                     Query::Cancel { job } => {
                         gone.lock().unwrap().push(job);
@@ -122,8 +142,18 @@ impl Paper {
             }
         });
         let directory = tempfile::tempdir().unwrap();
-        let pools = Pools::new(ME, 1, NodeHandle::new(events), directory.path().to_path_buf());
-        Self { pools, jobs, cancelled, directory }
+        let pools = Pools::new(
+            ME,
+            1,
+            NodeHandle::new(events),
+            directory.path().to_path_buf(),
+        );
+        Self {
+            pools,
+            jobs,
+            cancelled,
+            directory,
+        }
     }
 
     /// A pool that is open, its token, and the task that serves it.
@@ -131,7 +161,13 @@ impl Paper {
         let (client, served) = UnixStream::pair().unwrap();
         let serving = tokio::spawn(self.pools.serve(Author::default(), Box::new(served)));
         let mut client = Peer::new(client);
-        client.send(Kind::Open, 0, format!("{{\"name\": \"p\"{options}}}").as_bytes()).await;
+        client
+            .send(
+                Kind::Open,
+                0,
+                format!("{{\"name\": \"p\"{options}}}").as_bytes(),
+            )
+            .await;
         client.send(Kind::Init, 0, b"{}\ninit").await;
         client.until(Kind::Opened).await;
         let token = self.work().pool().unwrap().1;
@@ -165,7 +201,10 @@ async fn echo(mut worker: Peer) -> (Vec<u64>, usize) {
         for frame in worker.read.drain(..).chain(frames(batch)) {
             match frame.header.kind {
                 Kind::Run => {
-                    let header = Header { kind: Kind::Done, ..frame.header };
+                    let header = Header {
+                        kind: Kind::Done,
+                        ..frame.header
+                    };
                     out.extend_from_slice(&header.encode());
                     out.extend_from_slice(&frame.payload());
                     tasks += usize::from(!frame.header.has_more());
@@ -188,9 +227,17 @@ async fn every_task_is_answered_once_and_the_rate_is_told() {
     const TASKS: u64 = 20_000;
     let paper = Paper::new();
     let (mut client, token, serving) = paper.open("").await;
-    let workers = [paper.worker(ME, token).await, paper.worker(OTHER, token).await].map(|w| tokio::spawn(echo(w)));
-    client.status(r#"{"workers":2,"nodes":2,"starting":0}"#).await;
-    let Peer { reader, mut writer, .. } = client;
+    let workers = [
+        paper.worker(ME, token).await,
+        paper.worker(OTHER, token).await,
+    ]
+    .map(|w| tokio::spawn(echo(w)));
+    client
+        .status(r#"{"workers":2,"nodes":2,"starting":0}"#)
+        .await;
+    let Peer {
+        reader, mut writer, ..
+    } = client;
     let start = std::time::Instant::now();
     let sending = tokio::spawn(async move {
         let mut bytes = Vec::new();
@@ -207,14 +254,24 @@ async fn every_task_is_answered_once_and_the_rate_is_told() {
     let mut reader = reader;
     let mut left = TASKS;
     while left > 0 {
-        let batch = timeout(SOON, reader.batch()).await.unwrap().unwrap().unwrap();
+        let batch = timeout(SOON, reader.batch())
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
         for frame in frames(batch).filter(|frame| frame.header.kind == Kind::Done) {
             assert_eq!(frame.payload(), frame.header.id.to_le_bytes()[..]);
-            assert!(!std::mem::replace(&mut seen[frame.header.id as usize], true), "answered twice");
+            assert!(
+                !std::mem::replace(&mut seen[frame.header.id as usize], true),
+                "answered twice"
+            );
             left -= 1;
         }
     }
-    eprintln!("{:.0} no-op tasks a second", TASKS as f64 / start.elapsed().as_secs_f64());
+    eprintln!(
+        "{:.0} no-op tasks a second",
+        TASKS as f64 / start.elapsed().as_secs_f64()
+    );
     let mut writer = sending.await.unwrap();
     let mut close = Vec::new();
     encode(Kind::Close, 0, b"", &mut close);
@@ -226,7 +283,14 @@ async fn every_task_is_answered_once_and_the_rate_is_told() {
     }
     assert_eq!(done as u64, TASKS);
     assert_eq!(*paper.cancelled.lock().unwrap(), [JobId(1)]);
-    assert!(paper.pools.attach(ME, token, Box::new(UnixStream::pair().unwrap().0)).await.is_err(), "it is closed");
+    assert!(
+        paper
+            .pools
+            .attach(ME, token, Box::new(UnixStream::pair().unwrap().0))
+            .await
+            .is_err(),
+        "it is closed"
+    );
 }
 
 #[tokio::test]
@@ -234,15 +298,21 @@ async fn large_arguments_are_pulled_and_pulled_again_when_their_worker_dies() {
     let paper = Paper::new();
     let (mut client, token, _serving) = paper.open("").await;
     let size = 5 * MAX_CHUNK_BYTES + 7;
-    client.frame(PULL, Kind::Run, 3, &(size as u64).to_le_bytes()).await;
+    client
+        .frame(PULL, Kind::Run, 3, &(size as u64).to_le_bytes())
+        .await;
     let mut first = paper.worker(ME, token).await;
     assert_eq!(client.until(Kind::Send).await.header.id, 3);
     client.frame(MORE, Kind::Run, 3, &vec![1; 1000]).await;
     assert!(first.until(Kind::Run).await.header.has_more());
     drop(first);
-    client.status(r#"{"workers":0,"nodes":0,"starting":0}"#).await;
+    client
+        .status(r#"{"workers":0,"nodes":0,"starting":0}"#)
+        .await;
     let second = tokio::spawn(echo(paper.worker(ME, token).await));
-    client.status(r#"{"workers":1,"nodes":1,"starting":0}"#).await;
+    client
+        .status(r#"{"workers":1,"nodes":1,"starting":0}"#)
+        .await;
     // What the first was to get goes nowhere; then it is asked for anew.
     client.frame(0, Kind::Run, 3, &vec![1; 1000]).await;
     assert_eq!(client.until(Kind::Send).await.header.id, 3);
@@ -258,7 +328,9 @@ async fn large_arguments_are_pulled_and_pulled_again_when_their_worker_dies() {
 async fn a_cancelled_pull_frees_its_worker() {
     let paper = Paper::new();
     let (mut client, token, _serving) = paper.open("").await;
-    client.frame(PULL, Kind::Run, 1, &(9u64 << 20).to_le_bytes()).await;
+    client
+        .frame(PULL, Kind::Run, 1, &(9u64 << 20).to_le_bytes())
+        .await;
     client.send(Kind::Run, 2, b"next").await;
     let _worker = tokio::spawn(echo(paper.worker(ME, token).await));
     client.until(Kind::Send).await;
@@ -279,7 +351,10 @@ async fn a_result_that_broke_off_begins_again_and_a_poisonous_task_is_lost() {
     second.until(Kind::Run).await;
     second.frame(MORE, Kind::Done, 1, b"whole ").await;
     second.frame(0, Kind::Done, 1, b"result").await;
-    assert_eq!(client.message(Kind::Done).await, (1, b"whole result".to_vec()));
+    assert_eq!(
+        client.message(Kind::Done).await,
+        (1, b"whole result".to_vec())
+    );
     client.send(Kind::Run, 2, b"poison").await;
     second.until(Kind::Run).await;
     drop(second);
@@ -295,9 +370,13 @@ async fn updates_reach_workers_once_in_order_and_late_ones_from_the_snapshot_on(
     let paper = Paper::new();
     let (mut client, token, _serving) = paper.open("").await;
     let early = tokio::spawn(echo(paper.worker(ME, token).await));
-    client.status(r#"{"workers":1,"nodes":1,"starting":0}"#).await;
+    client
+        .status(r#"{"workers":1,"nodes":1,"starting":0}"#)
+        .await;
     // Larger than what is kept in memory.
-    client.send(Kind::Update, 1, &vec![1; 3 * MAX_CHUNK_BYTES]).await;
+    client
+        .send(Kind::Update, 1, &vec![1; 3 * MAX_CHUNK_BYTES])
+        .await;
     client.send(Kind::Update, 2, b"two").await;
     client.send(Kind::Snapshot, 2, b"both").await;
     client.send(Kind::Update, 3, b"three").await;
@@ -307,12 +386,21 @@ async fn updates_reach_workers_once_in_order_and_late_ones_from_the_snapshot_on(
     assert_eq!(late.message(Kind::Update).await, (2, b"both".to_vec()));
     assert_eq!(late.message(Kind::Update).await, (3, b"three".to_vec()));
     late.send(Kind::UpdateFailed, 3, b"{}\nexception").await;
-    assert_eq!(client.message(Kind::UpdateFailed).await, (3, b"{}\nexception".to_vec()));
+    assert_eq!(
+        client.message(Kind::UpdateFailed).await,
+        (3, b"{}\nexception".to_vec())
+    );
     client.send(Kind::Close, 0, b"").await;
     // A long update is several frames.
-    assert_eq!(timeout(SOON, early).await.unwrap().unwrap().0, [1, 1, 1, 2, 3]);
+    assert_eq!(
+        timeout(SOON, early).await.unwrap().unwrap().0,
+        [1, 1, 1, 2, 3]
+    );
     assert!(late.until(Kind::Exit).await.payload().is_empty() && late.next().await.is_none());
-    assert_eq!(std::fs::read_dir(paper.directory.path()).unwrap().count(), 0);
+    assert_eq!(
+        std::fs::read_dir(paper.directory.path()).unwrap().count(),
+        0
+    );
 }
 
 #[tokio::test]
@@ -343,7 +431,10 @@ async fn what_is_no_pool_is_refused_with_the_reason() {
     let paper = Paper::new();
     let cases: [(&[u8], &str); 3] = [
         (b"{}", "missing field `name`"),
-        (br#"{"name": "p", "max_workers": 0}"#, "`max_workers`: `0` is not between 1 and 1024"),
+        (
+            br#"{"name": "p", "max_workers": 0}"#,
+            "`max_workers`: `0` is not between 1 and 1024",
+        ),
         (br#"{"name": "p", "inputs": "x"}"#, "`inputs`"),
     ];
     for (open, expected) in cases {
@@ -355,7 +446,10 @@ async fn what_is_no_pool_is_refused_with_the_reason() {
         let _ = client.try_send(Kind::Init, 0, b"{}").await;
         let frame = client.next().await.unwrap();
         let text = String::from_utf8(frame.payload().to_vec()).unwrap();
-        assert!(frame.header.kind == Kind::Error && text.contains(expected), "{text}");
+        assert!(
+            frame.header.kind == Kind::Error && text.contains(expected),
+            "{text}"
+        );
     }
 }
 
@@ -366,7 +460,9 @@ async fn a_client_that_sends_more_than_workers_take_is_not_read_and_its_death_no
     let (client, token, serving) = paper.open("").await;
     let sent = Arc::new(AtomicU64::new(0));
     let counter = sent.clone();
-    let Peer { reader, mut writer, .. } = client;
+    let Peer {
+        reader, mut writer, ..
+    } = client;
     let sending = tokio::spawn(async move {
         for id in 0.. {
             let mut bytes = Vec::new();
@@ -379,25 +475,43 @@ async fn a_client_that_sends_more_than_workers_take_is_not_read_and_its_death_no
     });
     // A sign of life says that the client is not read.
     let mut client_reader = reader;
-    let stalled = |since: u64| since == sent.load(Ordering::Relaxed) && since > ARGUMENTS_BYTES as u64;
+    let stalled =
+        |since: u64| since == sent.load(Ordering::Relaxed) && since > ARGUMENTS_BYTES as u64;
     loop {
         let before = sent.load(Ordering::Relaxed);
-        timeout(SOON, client_reader.batch()).await.unwrap().unwrap().unwrap();
+        timeout(SOON, client_reader.batch())
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
         if stalled(before) {
             break;
         }
     }
     let before = sent.load(Ordering::Relaxed);
-    assert!(before < ARGUMENTS_BYTES as u64 + ((QUEUE as u64 + 8) << 20), "{} MiB were taken", before >> 20);
+    assert!(
+        before < ARGUMENTS_BYTES as u64 + ((QUEUE as u64 + 8) << 20),
+        "{} MiB were taken",
+        before >> 20
+    );
     let worker = tokio::spawn(echo(paper.worker(ME, token).await));
     let mut done = 0;
     while done < 100 {
-        let batch = timeout(SOON, client_reader.batch()).await.unwrap().unwrap().unwrap();
-        done += frames(batch).filter(|frame| frame.header.kind == Kind::Done && !frame.header.has_more()).count();
+        let batch = timeout(SOON, client_reader.batch())
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
+        done += frames(batch)
+            .filter(|frame| frame.header.kind == Kind::Done && !frame.header.has_more())
+            .count();
     }
     sending.abort();
     drop((sending.await, client_reader));
-    timeout(SOON, serving).await.expect("the pool ends with its client").unwrap();
+    timeout(SOON, serving)
+        .await
+        .expect("the pool ends with its client")
+        .unwrap();
     timeout(SOON, worker).await.unwrap().unwrap();
     assert_eq!(*paper.cancelled.lock().unwrap(), [JobId(1)]);
 }
@@ -407,11 +521,15 @@ async fn room_for_others_is_made_by_telling_a_worker_to_end() {
     let paper = Paper::new();
     let (mut client, token, _serving) = paper.open("").await;
     let mut here = paper.worker(ME, token).await;
-    client.status(r#"{"workers":1,"nodes":1,"starting":0}"#).await;
+    client
+        .status(r#"{"workers":1,"nodes":1,"starting":0}"#)
+        .await;
     paper.pools.release(token, OTHER, true);
     paper.pools.release(token, ME, true);
     here.until(Kind::Exit).await;
-    client.status(r#"{"workers":0,"nodes":0,"starting":0}"#).await;
+    client
+        .status(r#"{"workers":0,"nodes":0,"starting":0}"#)
+        .await;
 }
 
 #[tokio::test]
@@ -420,5 +538,10 @@ async fn a_node_that_leaves_tells_its_clients() {
     let (mut client, _token, _serving) = paper.open("").await;
     timeout(SOON, paper.pools.close()).await.unwrap();
     let frame = client.next().await.unwrap();
-    assert!(frame.header.kind == Kind::Error && frame.payload().starts_with(b"the node that served the pool leaves"));
+    assert!(
+        frame.header.kind == Kind::Error
+            && frame
+                .payload()
+                .starts_with(b"the node that served the pool leaves")
+    );
 }

@@ -34,8 +34,17 @@ pub struct Updates {
 
 impl Updates {
     pub fn new(directory: &Path) -> Self {
-        let first = Segment { spool: Spool::new(directory), start: 0, end: 0 };
-        Self { directory: directory.to_path_buf(), segments: [first].into(), dropped: 0, snapshot: None }
+        let first = Segment {
+            spool: Spool::new(directory),
+            start: 0,
+            end: 0,
+        };
+        Self {
+            directory: directory.to_path_buf(),
+            segments: [first].into(),
+            dropped: 0,
+            snapshot: None,
+        }
     }
 
     /// Takes a frame of an update. They come one after the other.
@@ -51,12 +60,25 @@ impl Updates {
     /// Takes a frame of a snapshot: for those who join after it, the update that stands for all before.
     pub async fn snapshot(&mut self, header: Header, frame: Bytes) -> io::Result<()> {
         let directory = &self.directory;
-        let spool = self.snapshot.get_or_insert_with(|| Spool::new(directory)).clone();
-        let header_bytes = Header { kind: Kind::Update, ..header }.encode();
-        spool.append(&[&header_bytes, &frame[HEADER_BYTES..]].concat()).await?;
+        let spool = self
+            .snapshot
+            .get_or_insert_with(|| Spool::new(directory))
+            .clone();
+        let header_bytes = Header {
+            kind: Kind::Update,
+            ..header
+        }
+        .encode();
+        spool
+            .append(&[&header_bytes, &frame[HEADER_BYTES..]].concat())
+            .await?;
         if !header.has_more() {
             let start = spool.bytes();
-            self.segments.push_back(Segment { spool, start, end: start });
+            self.segments.push_back(Segment {
+                spool,
+                start,
+                end: start,
+            });
             self.snapshot = None;
         }
         Ok(())
@@ -80,7 +102,10 @@ impl Updates {
     /// Drops what lies behind the last worker.
     pub fn trim<'a>(&mut self, cursors: impl Iterator<Item = &'a UpdateCursor>) {
         let newest = self.dropped + self.segments.len() as u64 - 1;
-        let needed = cursors.filter_map(|cursor| Some(cursor.0?.0)).min().unwrap_or(newest);
+        let needed = cursors
+            .filter_map(|cursor| Some(cursor.0?.0))
+            .min()
+            .unwrap_or(newest);
         while self.dropped < needed {
             self.segments.pop_front();
             self.dropped += 1;
@@ -135,8 +160,16 @@ mod tests {
         updates.update(frame(Kind::Update, 3), true).await.unwrap();
         updates.trim([&early, &slow, &late].into_iter());
         assert_eq!(fed(&updates, &mut early).await, [3]);
-        assert_eq!(fed(&updates, &mut slow).await, [2, 3], "the snapshot says nothing new to it");
-        assert_eq!(fed(&updates, &mut late).await, [2, 3], "the snapshot, and what came after");
+        assert_eq!(
+            fed(&updates, &mut slow).await,
+            [2, 3],
+            "the snapshot says nothing new to it"
+        );
+        assert_eq!(
+            fed(&updates, &mut late).await,
+            [2, 3],
+            "the snapshot, and what came after"
+        );
         assert_eq!(fed(&updates, &mut late).await, [0u64; 0]);
         updates.trim([&early, &slow, &late].into_iter());
         assert_eq!(updates.segments.len(), 1);

@@ -23,10 +23,24 @@ pub(super) struct HubWorker {
 }
 
 impl Hub {
-    pub(super) fn joined(&mut self, key: WorkerKey, node: NodeId, outbox: Arc<PoolOutbox>, now: Time) {
+    pub(super) fn joined(
+        &mut self,
+        key: WorkerKey,
+        node: NodeId,
+        outbox: Arc<PoolOutbox>,
+        now: Time,
+    ) {
         outbox.spooled(&self.init, 0..self.init.bytes());
         outbox.flush();
-        self.workers.insert(key, HubWorker { outbox, cursor: UpdateCursor::default(), partial: None, error: None });
+        self.workers.insert(
+            key,
+            HubWorker {
+                outbox,
+                cursor: UpdateCursor::default(),
+                partial: None,
+                error: None,
+            },
+        );
         self.pool.join(key, node, now);
         self.changed = true;
     }
@@ -44,18 +58,29 @@ impl Hub {
         }
     }
 
-    fn worker_frame(&mut self, key: WorkerKey, frame: Frame, now: Time) -> Result<(), &'static str> {
+    fn worker_frame(
+        &mut self,
+        key: WorkerKey,
+        frame: Frame,
+        now: Time,
+    ) -> Result<(), &'static str> {
         match frame.header.kind {
             Kind::Ready => {
                 self.changed = true;
                 // From here on it gets each update by itself; what was before may come as a snapshot.
                 let worker = self.workers.get_mut(&key).expect("just found");
                 self.updates.feed(&mut worker.cursor, &worker.outbox);
-                if self.pool.ready(key) { Ok(()) } else { Err("READY twice") }
+                if self.pool.ready(key) {
+                    Ok(())
+                } else {
+                    Err("READY twice")
+                }
             }
             Kind::InitFailed => {
                 let worker = self.workers.get_mut(&key).expect("just found");
-                worker.error.get_or_insert_with(|| explain(&frame.payload()));
+                worker
+                    .error
+                    .get_or_insert_with(|| explain(&frame.payload()));
                 Ok(())
             }
             Kind::Done | Kind::Failed => self.answer(key, frame, now),
@@ -70,7 +95,11 @@ impl Hub {
     fn answer(&mut self, key: WorkerKey, frame: Frame, now: Time) -> Result<(), &'static str> {
         let id = frame.header.id;
         let has_more = frame.header.has_more();
-        let answer = if has_more { self.pool.is_answering(key, id) } else { self.pool.answered(key, id, now) };
+        let answer = if has_more {
+            self.pool.is_answering(key, id)
+        } else {
+            self.pool.answered(key, id, now)
+        };
         let worker = self.workers.get_mut(&key).expect("the caller found it");
         match answer {
             AnswerOutcome::Unasked => return Err("an answer to what it was not asked"),
@@ -81,7 +110,10 @@ impl Hub {
             AnswerOutcome::Forward => {
                 worker.partial = has_more.then_some(id);
                 if self.void.remove(&id) {
-                    let header = Header { flags: frame.header.flags | AGAIN, ..frame.header };
+                    let header = Header {
+                        flags: frame.header.flags | AGAIN,
+                        ..frame.header
+                    };
                     self.client.frame(header, &frame.payload());
                 } else {
                     self.client.frames(frame.whole);
@@ -95,22 +127,31 @@ impl Hub {
     fn update_failed(&mut self, frame: &Frame) {
         let mut payload = frame.payload();
         if frame.header.has_more() {
-            let line = payload.iter().position(|byte| *byte == b'\n').map_or(payload.len(), |end| end + 1);
+            let line = payload
+                .iter()
+                .position(|byte| *byte == b'\n')
+                .map_or(payload.len(), |end| end + 1);
             payload.truncate(line);
         }
         // The rest of a long one begins with no JSON.
         if payload.first() == Some(&b'{') {
-            self.client.frame(Header::new(Kind::UpdateFailed, frame.header.id, payload.len()), &payload);
+            self.client.frame(
+                Header::new(Kind::UpdateFailed, frame.header.id, payload.len()),
+                &payload,
+            );
         }
     }
 
     pub(super) fn worker_gone(&mut self, key: WorkerKey, now: Time) {
-        let Some(worker) = self.workers.remove(&key) else { return };
+        let Some(worker) = self.workers.remove(&key) else {
+            return;
+        };
         worker.outbox.kill();
         self.void.extend(worker.partial);
         self.pulls.worker_gone(key);
         self.pool.died(key, worker.error.as_deref(), now);
-        self.updates.trim(self.workers.values().map(|worker| &worker.cursor));
+        self.updates
+            .trim(self.workers.values().map(|worker| &worker.cursor));
         self.changed = true;
     }
 
@@ -138,9 +179,15 @@ impl Hub {
     /// The worker to which something is to be written, if one is.
     fn carry_out(&mut self, effect: PoolEffect<Bytes>) -> Result<Option<WorkerKey>, End> {
         Ok(match effect {
-            PoolEffect::Run { worker: key, task, arguments } => {
+            PoolEffect::Run {
+                worker: key,
+                task,
+                arguments,
+            } => {
                 if let Some(worker) = self.workers.get(&key) {
-                    worker.outbox.frame(Header::new(Kind::Run, task, arguments.len()), &arguments);
+                    worker
+                        .outbox
+                        .frame(Header::new(Kind::Run, task, arguments.len()), &arguments);
                 }
                 Some(key)
             }
@@ -160,7 +207,9 @@ impl Hub {
             }
             PoolEffect::Exit { worker: key } => {
                 if let Some(worker) = self.workers.get(&key) {
-                    worker.outbox.frame(Header::new(Kind::Exit, 0, 0), &Bytes::new());
+                    worker
+                        .outbox
+                        .frame(Header::new(Kind::Exit, 0, 0), &Bytes::new());
                 }
                 self.changed = true;
                 Some(key)
@@ -185,12 +234,20 @@ impl Hub {
         let Header { id, flags, .. } = frame.header;
         match self.pulls.chunk(id) {
             Some(Some((_, outbox))) => {
-                outbox.frame(Header { flags: flags & !PULL, ..frame.header }, &frame.payload());
+                outbox.frame(
+                    Header {
+                        flags: flags & !PULL,
+                        ..frame.header
+                    },
+                    &frame.payload(),
+                );
                 outbox.flush();
             }
             Some(None) => {}
             None => {
-                return Err(End::Failed(format!("the arguments of task {id} came in pieces, and were not asked for")));
+                return Err(End::Failed(format!(
+                    "the arguments of task {id} came in pieces, and were not asked for"
+                )));
             }
         }
         if !frame.header.has_more() && self.pulls.end(id) {
@@ -202,21 +259,39 @@ impl Hub {
     /// Every worker is to end.
     pub(super) fn dismiss(&mut self) {
         for worker in self.workers.values() {
-            worker.outbox.frame(Header::new(Kind::Exit, 0, 0), &Bytes::new());
+            worker
+                .outbox
+                .frame(Header::new(Kind::Exit, 0, 0), &Bytes::new());
             worker.outbox.finish();
         }
     }
 
     pub(super) fn tell_client(&self, kind: Kind, id: u64, payload: &[u8]) {
-        debug_assert!(payload.len() + HEADER_BYTES < 1 << 20, "the pool's own messages are short");
-        self.client.frame(Header::new(kind, id, payload.len()), &Bytes::copy_from_slice(payload));
+        debug_assert!(
+            payload.len() + HEADER_BYTES < 1 << 20,
+            "the pool's own messages are short"
+        );
+        self.client.frame(
+            Header::new(kind, id, payload.len()),
+            &Bytes::copy_from_slice(payload),
+        );
     }
 }
 
 /// An error's traceback, or what there is of it.
 fn explain(payload: &[u8]) -> String {
-    let line = payload.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let line = payload
+        .split(|byte| *byte == b'\n')
+        .next()
+        .unwrap_or_default();
     let json: serde_json::Value = serde_json::from_slice(line).unwrap_or_default();
-    let text = |field: &str| json[field].as_str().filter(|text| !text.is_empty()).map(str::to_string);
-    text("traceback").or(text("message")).unwrap_or_else(|| String::from_utf8_lossy(line).into_owned())
+    let text = |field: &str| {
+        json[field]
+            .as_str()
+            .filter(|text| !text.is_empty())
+            .map(str::to_string)
+    };
+    text("traceback")
+        .or(text("message"))
+        .unwrap_or_else(|| String::from_utf8_lossy(line).into_owned())
 }

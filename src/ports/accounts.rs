@@ -16,8 +16,21 @@ pub fn user_name(uid: u32) -> Option<String> {
     unsafe {
         let mut entry: libc::passwd = std::mem::zeroed();
         let mut found = std::ptr::null_mut();
-        libc::getpwuid_r(uid, &mut entry, buffer.as_mut_ptr(), buffer.len(), &mut found);
-        if found.is_null() { None } else { CStr::from_ptr(entry.pw_name).to_str().ok().map(str::to_string) }
+        libc::getpwuid_r(
+            uid,
+            &mut entry,
+            buffer.as_mut_ptr(),
+            buffer.len(),
+            &mut found,
+        );
+        if found.is_null() {
+            None
+        } else {
+            CStr::from_ptr(entry.pw_name)
+                .to_str()
+                .ok()
+                .map(str::to_string)
+        }
     }
 }
 
@@ -29,14 +42,22 @@ pub fn group_id(name: &str) -> Option<u32> {
     unsafe {
         let mut entry: libc::group = std::mem::zeroed();
         let mut found = std::ptr::null_mut();
-        libc::getgrnam_r(name.as_ptr(), &mut entry, buffer.as_mut_ptr(), buffer.len(), &mut found);
+        libc::getgrnam_r(
+            name.as_ptr(),
+            &mut entry,
+            buffer.as_mut_ptr(),
+            buffer.len(),
+            &mut found,
+        );
         (!found.is_null()).then_some(entry.gr_gid)
     }
 }
 
 /// Whether a user, whose own group is `gid`, is in a group.
 pub fn is_member(user: &str, gid: u32, group: u32) -> bool {
-    let Ok(user) = CString::new(user) else { return false };
+    let Ok(user) = CString::new(user) else {
+        return false;
+    };
     let mut groups = vec![0; MOST_GROUPS];
     let mut count = MOST_GROUPS as libc::c_int;
     // SAFETY: the name ends in a zero; at most `count` numbers are written, and as many are there.
@@ -53,7 +74,9 @@ mod tests {
     fn root_is_known_everywhere() {
         assert_eq!(user_name(0).as_deref(), Some("root"));
         assert_eq!(user_name(u32::MAX - 7), None);
-        let Some(group) = group_id("root") else { return };
+        let Some(group) = group_id("root") else {
+            return;
+        };
         assert!(is_member("root", 0, group));
         assert!(!is_member("no such user", 12_345, group));
         assert_eq!(group_id("no such group\0"), None);

@@ -25,8 +25,9 @@ pub use streams::{Close, Duplex, Halves, PeerStream, Streams};
 
 use futures::future::BoxFuture;
 use nodectl_types::{
-    Answer, Attempt, Author, BlobHash, JobId, JobSpec, KeptSecret, Message, MetricPoint, NodeId, NodeInfo, OwnerWord,
-    Params, PoolToken, Query, QueryError, Retention, Roster, Surroundings, TaskIndex, TaskRecord, WorkSpec,
+    Answer, Attempt, Author, BlobHash, JobId, JobSpec, KeptSecret, Message, MetricPoint, NodeId,
+    NodeInfo, OwnerWord, Params, PoolToken, Query, QueryError, Retention, Roster, Surroundings,
+    TaskIndex, TaskRecord, WorkSpec,
     query::{Stream, TrainingHere},
     roster::SecretText,
 };
@@ -67,7 +68,10 @@ pub enum Event {
 }
 
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "most events are messages, and each moves through one queue once")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most events are messages, and each moves through one queue once"
+)]
 pub enum NetEvent {
     /// An authenticated connection to a peer of our protocol version exists. Messages to it arrive in order while it lasts.
     PeerUp {
@@ -98,11 +102,20 @@ pub enum NetEvent {
 #[derive(Debug)]
 pub enum StoreEvent {
     /// What `Journals::append` was given under this ticket is on disk, or is not.
-    Persisted { ticket: u64, result: Result<(), String> },
+    Persisted {
+        ticket: u64,
+        result: Result<(), String>,
+    },
     /// What `fetch_blobs` was given under this ticket is in the store, or is not.
-    Fetched { ticket: u64, result: Result<(), String> },
+    Fetched {
+        ticket: u64,
+        result: Result<(), String>,
+    },
     /// A specification that travelled as a blob is here, or is not.
-    SpecLoaded { job: JobId, spec: Result<Arc<JobSpec>, String> },
+    SpecLoaded {
+        job: JobId,
+        spec: Result<Arc<JobSpec>, String>,
+    },
     /// A blob was found damaged, and is not here any more.
     BlobLost(BlobHash),
 }
@@ -122,10 +135,7 @@ pub enum WorkerEvent {
         points: Vec<MetricPoint>,
     },
     /// The attempt ended by itself (well or not); its outputs are in the blob store.
-    Ended {
-        job: JobId,
-        record: Box<TaskRecord>,
-    },
+    Ended { job: JobId, record: Box<TaskRecord> },
     /// The attempt ended because `Runner::stop` was called; no process of it is left.
     Stopped {
         job: JobId,
@@ -156,7 +166,10 @@ impl NodeHandle {
     pub async fn ask(&self, query: Query) -> Result<Answer, QueryError> {
         let (reply, answer) = oneshot::channel();
         let request = Event::User(UserRequest { query, reply });
-        self.events.send(request).await.map_err(|_| QueryError::Leaving)?;
+        self.events
+            .send(request)
+            .await
+            .map_err(|_| QueryError::Leaving)?;
         answer.await.unwrap_or(Err(QueryError::Leaving))
     }
 
@@ -186,7 +199,9 @@ impl NodeHandle {
 
 /// The wall clock in milliseconds since 1970: for people to read, never to order events by. A clock before 1970 reads 0.
 pub fn wall_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64)
 }
 
 /// This machine.
@@ -341,14 +356,17 @@ pub trait Blobs: Send + Sync {
     }
     /// A blob of at most so many bytes. The error is a part of a sentence about the blob.
     fn read(&self, hash: BlobHash, most: u64) -> Result<Vec<u8>, String> {
-        let file = self.open(hash).map_err(|error| format!("it cannot be read: {error}"))?;
+        let file = self
+            .open(hash)
+            .map_err(|error| format!("it cannot be read: {error}"))?;
         let mut file = file.ok_or("it is not here")?;
         let bytes = file.metadata().map_err(|error| error.to_string())?.len();
         if bytes > most {
             return Err(format!("it has {bytes} bytes, more than {most}"));
         }
         let mut content = Vec::with_capacity(bytes as usize);
-        file.read_to_end(&mut content).map_err(|error| format!("it cannot be read: {error}"))?;
+        file.read_to_end(&mut content)
+            .map_err(|error| format!("it cannot be read: {error}"))?;
         Ok(content)
     }
     /// Begins a new blob. Nothing is visible until `finish`.
@@ -377,14 +395,20 @@ pub trait BlobWriter: Send {
 pub trait BlobFetcher: Send + Sync {
     /// Makes sure that the blob is in this node's store, trying the given holders in turn, then every connected peer.
     /// The error says what each of them answered.
-    fn fetch(&self, hash: BlobHash, holders: Vec<NodeId>) -> BoxFuture<'static, Result<(), String>>;
+    fn fetch(&self, hash: BlobHash, holders: Vec<NodeId>)
+    -> BoxFuture<'static, Result<(), String>>;
 }
 
 /// Serves the pools of this node's users.
 pub trait PoolHost: Send + Sync {
     /// A worker's process on node `from` is at the pool's disposal. The frames that follow are those of `wire::frames`, `HELLO`
     /// left out. Returns when the pool is done with it; at once if there is no such pool.
-    fn attach(&self, from: NodeId, pool: PoolToken, worker: Box<dyn PeerStream>) -> BoxFuture<'static, io::Result<()>>;
+    fn attach(
+        &self,
+        from: NodeId,
+        pool: PoolToken,
+        worker: Box<dyn PeerStream>,
+    ) -> BoxFuture<'static, io::Result<()>>;
 }
 
 /// Opens pools and ends them.

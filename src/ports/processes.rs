@@ -29,8 +29,13 @@ impl Stat {
     }
 
     pub fn parse(pid: i32, text: &str) -> io::Result<Self> {
-        let (_, fields) = text.rsplit_once(')').ok_or_else(|| io::Error::other("no name in /proc/PID/stat"))?;
-        Ok(Self { pid, fields: fields.into() })
+        let (_, fields) = text
+            .rsplit_once(')')
+            .ok_or_else(|| io::Error::other("no name in /proc/PID/stat"))?;
+        Ok(Self {
+            pid,
+            fields: fields.into(),
+        })
     }
 
     /// As they are numbered in the manual, from 3 on.
@@ -95,10 +100,19 @@ mod tests {
     fn a_name_with_brackets_and_blanks_does_not_shift_the_fields() {
         let fields: Vec<String> = (4..=52).map(|number| number.to_string()).collect();
         let stat = Stat::parse(42, &format!("42 (a) b (c) S {}", fields.join(" "))).unwrap();
-        assert_eq!((stat.parent(), stat.session(), stat.is_zombie()), (Some(4), Some(6), false));
-        assert_eq!((stat.ticks(), stat.childrens_ticks()), (Some(14 + 15), Some(16 + 17)));
+        assert_eq!(
+            (stat.parent(), stat.session(), stat.is_zombie()),
+            (Some(4), Some(6), false)
+        );
+        assert_eq!(
+            (stat.ticks(), stat.childrens_ticks()),
+            (Some(14 + 15), Some(16 + 17))
+        );
         assert_eq!((stat.start_ticks(), stat.rss_pages()), (Some(22), Some(24)));
-        assert_eq!((stat.arguments(), stat.environment()), (Some(48..49), Some(50..51)));
+        assert_eq!(
+            (stat.arguments(), stat.environment()),
+            (Some(48..49), Some(50..51))
+        );
         assert!(Stat::parse(1, "nonsense").is_err());
         assert_eq!(Stat::parse(1, "1 (a) Z 1").unwrap().arguments(), None);
     }

@@ -35,7 +35,9 @@ pub fn open(words: fmt::Arguments<'_>) {
 /// Words of a worker on its stdout, which is its task's log.
 pub fn out(text: &str) {
     let mut stdout = io::stdout().lock();
-    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    let _ = stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush());
 }
 
 /// A value of a megabyte in an error is of no use to anybody.
@@ -44,14 +46,20 @@ fn bounded(words: &str) -> String {
         .split_inclusive('\n')
         .map(|line| match line.char_indices().nth(MAX_LINE_CHARS) {
             None => line.to_string(),
-            Some((end, _)) => format!("{}…{}", &line[..end], if line.ends_with('\n') { "\n" } else { "" }),
+            Some((end, _)) => format!(
+                "{}…{}",
+                &line[..end],
+                if line.ends_with('\n') { "\n" } else { "" }
+            ),
         })
         .collect()
 }
 
 fn write(text: &str) {
     let mut stderr = io::stderr().lock();
-    let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
+    let _ = stderr
+        .write_all(text.as_bytes())
+        .and_then(|()| stderr.flush());
 }
 
 #[cfg(test)]

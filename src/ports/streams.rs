@@ -27,7 +27,10 @@ pub trait PeerStream: Duplex + 'static {
     fn blocking(self: Box<Self>) -> io::Result<Halves> {
         let (source, sink) = tokio::io::split(self);
         let (runtime, closed) = (Handle::current(), CancellationToken::new());
-        let waiting = ThreadWait { runtime, closed: closed.clone() };
+        let waiting = ThreadWait {
+            runtime,
+            closed: closed.clone(),
+        };
         Ok(Halves {
             source: Box::new(BlockingSource(source, waiting.clone())),
             sink: Box::new(Sink(sink, waiting)),
@@ -49,7 +52,11 @@ pub type Close = Box<dyn Fn() + Send + Sync>;
 /// Streams to other nodes, sealed, for what does not fit messages: the workers of pools, parameters.
 pub trait Streams: Send + Sync {
     /// Opens a stream to a member for the pool of that token; `PoolHost::attach` gets the other end there.
-    fn open(&self, to: NodeId, pool: PoolToken) -> BoxFuture<'static, io::Result<Box<dyn PeerStream>>>;
+    fn open(
+        &self,
+        to: NodeId,
+        pool: PoolToken,
+    ) -> BoxFuture<'static, io::Result<Box<dyn PeerStream>>>;
 }
 
 /// Within one process, and between processes of one machine: as if they were of two.
@@ -101,7 +108,10 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn threads_read_and_write_what_the_runtime_carries_until_it_is_closed() {
         let (one, two) = tokio::io::duplex(100);
-        let (mut one, two) = (Box::new(one).blocking().unwrap(), Box::new(two).blocking().unwrap());
+        let (mut one, two) = (
+            Box::new(one).blocking().unwrap(),
+            Box::new(two).blocking().unwrap(),
+        );
         let mut source = two.source;
         let reading = std::thread::spawn(move || {
             let mut bytes = vec![0; 1000];
@@ -117,8 +127,13 @@ mod tests {
         .unwrap();
         written.1.unwrap();
         (two.close)();
-        let (bytes, end) = tokio::task::spawn_blocking(|| reading.join().unwrap()).await.unwrap();
-        assert_eq!((bytes, end), (written.0, Err(io::ErrorKind::ConnectionAborted)));
+        let (bytes, end) = tokio::task::spawn_blocking(|| reading.join().unwrap())
+            .await
+            .unwrap();
+        assert_eq!(
+            (bytes, end),
+            (written.0, Err(io::ErrorKind::ConnectionAborted))
+        );
         drop(sink);
     }
 }

@@ -26,7 +26,11 @@ pub fn sync_dir(path: &Path) -> io::Result<()> {
 }
 
 fn write_new(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(path)?;
     // `mode` above is cut by the umask, which may be stricter than what the caller needs.
     file.set_permissions(fs::Permissions::from_mode(mode))?;
     file.write_all(bytes)?;
@@ -34,7 +38,9 @@ fn write_new(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
 }
 
 fn parent_of(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    path.parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
 }
 
 /// Unique among the threads and processes that may replace the same file at once.
@@ -58,7 +64,10 @@ mod tests {
         write(&path, b"old", 0o644).unwrap();
         write(&path, b"new", 0o600).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
@@ -68,7 +77,10 @@ mod tests {
         let path = dir.path().join("directory");
         fs::create_dir(&path).unwrap();
         fs::write(path.join("inside"), "x").unwrap();
-        assert!(write(&path, b"new", 0o600).is_err(), "a file must not replace a directory");
+        assert!(
+            write(&path, b"new", 0o600).is_err(),
+            "a file must not replace a directory"
+        );
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 }

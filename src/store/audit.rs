@@ -28,11 +28,19 @@ pub struct AuditLog {
 
 impl AuditLog {
     pub fn new(directory: &Path) -> Self {
-        Self { directory: directory.to_path_buf(), file_bytes: FILE_BYTES, lock: Mutex::default() }
+        Self {
+            directory: directory.to_path_buf(),
+            file_bytes: FILE_BYTES,
+            lock: Mutex::default(),
+        }
     }
 
     fn path(&self, age: u32) -> PathBuf {
-        let name = if age == 0 { "audit.jsonl".into() } else { format!("audit.{age}.jsonl") };
+        let name = if age == 0 {
+            "audit.jsonl".into()
+        } else {
+            format!("audit.{age}.jsonl")
+        };
         self.directory.join(name)
     }
 
@@ -55,7 +63,12 @@ impl AuditLog {
     }
 
     fn open(&self) -> io::Result<File> {
-        OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW).open(self.path(0))
+        OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(self.path(0))
     }
 }
 
@@ -63,7 +76,11 @@ impl Audit for AuditLog {
     fn note(&self, line: AuditLine) {
         let _one = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = self.append(&line) {
-            tracing::warn!(user = line.user, what = line.what.word(), "could not be written to the audit log: {error}");
+            tracing::warn!(
+                user = line.user,
+                what = line.what.word(),
+                "could not be written to the audit log: {error}"
+            );
         }
     }
 
@@ -80,7 +97,9 @@ impl Audit for AuditLog {
                 // What is torn, or of another version, is passed over.
                 let line = line?;
                 let parsed = Some(line).filter(|line| line.len() <= LINE_BYTES);
-                let Some(line) = parsed.and_then(|line| serde_json::from_slice(&line).ok()) else { continue };
+                let Some(line) = parsed.and_then(|line| serde_json::from_slice(&line).ok()) else {
+                    continue;
+                };
                 newest.push_back(line);
                 if newest.len() > most {
                     newest.pop_front();
@@ -98,20 +117,38 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     fn line(number: u64) -> AuditLine {
-        let (user, node, about) = ("alice".into(), "box-1".into(), Some(format!("job {number}")));
-        AuditLine { at_ms: number, user, uid: Some(1000), node, what: AuditName::Submit, about, refused: None }
+        let (user, node, about) = (
+            "alice".into(),
+            "box-1".into(),
+            Some(format!("job {number}")),
+        );
+        AuditLine {
+            at_ms: number,
+            user,
+            uid: Some(1000),
+            node,
+            what: AuditName::Submit,
+            about,
+            refused: None,
+        }
     }
 
     #[test]
     fn the_newest_lines_are_kept_in_bounded_files_for_one_user_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let log = AuditLog { file_bytes: 1_000, ..AuditLog::new(dir.path()) };
+        let log = AuditLog {
+            file_bytes: 1_000,
+            ..AuditLog::new(dir.path())
+        };
         assert_eq!(log.newest(10).unwrap(), []);
         (0..200).for_each(|number| log.note(line(number)));
         assert_eq!(log.newest(3).unwrap(), [line(197), line(198), line(199)]);
         let kept = log.newest(1_000).unwrap();
         assert!((20..60).contains(&kept.len()), "{}", kept.len());
-        assert!(kept.windows(2).all(|pair| pair[0].at_ms + 1 == pair[1].at_ms));
+        assert!(
+            kept.windows(2)
+                .all(|pair| pair[0].at_ms + 1 == pair[1].at_ms)
+        );
         let files: Vec<_> = fs::read_dir(dir.path()).unwrap().flatten().collect();
         assert_eq!(files.len(), 5);
         for file in files {
@@ -125,7 +162,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = AuditLog::new(dir.path());
         log.note(line(1));
-        OpenOptions::new().append(true).open(log.path(0)).unwrap().write_all(b"{\"at_ms\":\n").unwrap();
+        OpenOptions::new()
+            .append(true)
+            .open(log.path(0))
+            .unwrap()
+            .write_all(b"{\"at_ms\":\n")
+            .unwrap();
         log.note(line(2));
         assert_eq!(log.newest(9).unwrap(), [line(1), line(2)]);
     }

@@ -38,7 +38,11 @@ impl BlobStore {
             _ => {}
         }
         make_dir(&temporary)?;
-        Ok(Self { shelf: Arc::new(Shelf::new(blobs)), temporary, counter: AtomicU64::new(0) })
+        Ok(Self {
+            shelf: Arc::new(Shelf::new(blobs)),
+            temporary,
+            counter: AtomicU64::new(0),
+        })
     }
 
     /// Has a node told of every blob that turns out to be damaged.
@@ -47,9 +51,20 @@ impl BlobStore {
     }
 
     fn temporary(&self) -> io::Result<Temporary> {
-        let path = self.temporary.join(self.counter.fetch_add(1, Ordering::Relaxed).to_string());
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o400).open(&path)?;
-        Ok(Temporary { file, path, kept: false })
+        let path = self
+            .temporary
+            .join(self.counter.fetch_add(1, Ordering::Relaxed).to_string());
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o400)
+            .open(&path)?;
+        Ok(Temporary {
+            file,
+            path,
+            kept: false,
+        })
     }
 
     /// Gives a whole temporary file its name.
@@ -86,7 +101,11 @@ impl Blobs for BlobStore {
 
     fn writer(&self) -> io::Result<Box<dyn BlobWriter>> {
         let temporary = self.temporary()?;
-        Ok(Box::new(StoreWriter { temporary, hasher: blake3::Hasher::new(), shelf: self.shelf.clone() }))
+        Ok(Box::new(StoreWriter {
+            temporary,
+            hasher: blake3::Hasher::new(),
+            shelf: self.shelf.clone(),
+        }))
     }
 
     fn put_file(&self, path: &Path) -> io::Result<(BlobHash, u64)> {
@@ -137,12 +156,14 @@ impl BlobWriter for StoreWriter {
     fn finish(mut self: Box<Self>, expected: Option<BlobHash>) -> io::Result<BlobHash> {
         let hash = BlobHash(*self.hasher.finalize().as_bytes());
         if let Some(expected) = expected.filter(|expected| *expected != hash) {
-            let text =
-                format!("the bytes of blob {expected} hash to {hash}: they were changed on their way or on disk");
+            let text = format!(
+                "the bytes of blob {expected} hash to {hash}: they were changed on their way or on disk"
+            );
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         self.temporary.file.sync_data()?;
-        self.shelf.put(&self.temporary.path, &self.temporary.file, hash)?;
+        self.shelf
+            .put(&self.temporary.path, &self.temporary.file, hash)?;
         self.temporary.kept = true;
         Ok(hash)
     }
@@ -167,11 +188,17 @@ impl Drop for Temporary {
 
 /// Opens without waiting for the other end of a FIFO, and refuses what is no regular file.
 fn open_regular(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)?;
     if file.metadata()?.is_file() {
         return Ok(file);
     }
-    Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is not a regular file", path.display())))
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!("{} is not a regular file", path.display()),
+    ))
 }
 
 #[cfg(test)]
@@ -209,7 +236,10 @@ mod tests {
     fn blobs_are_read_only_files() {
         let (_dir, store) = store();
         let path = store.shelf.place(store.put_bytes(b"x").unwrap());
-        assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o400);
+        assert_eq!(
+            fs::metadata(path).unwrap().permissions().mode() & 0o777,
+            0o400
+        );
     }
 
     /// Changes a blob's bytes behind the store's back, as a disk does.
@@ -226,17 +256,30 @@ mod tests {
     #[test]
     fn a_damaged_blob_is_not_here_and_comes_back_when_it_is_put_again() {
         let (dir, store) = store();
-        let damages: [Damage; 4] =
-            [|bytes| bytes[7] ^= 1, |bytes| bytes.truncate(5), Vec::clear, |bytes| bytes.extend([0; 100])];
+        let damages: [Damage; 4] = [
+            |bytes| bytes[7] ^= 1,
+            |bytes| bytes.truncate(5),
+            Vec::clear,
+            |bytes| bytes.extend([0; 100]),
+        ];
         let text = b"what a task wrote";
         for change in damages {
             let hash = store.put_bytes(text).unwrap();
             assert!(store.has(hash), "known to be whole");
             damage(&store, hash, change);
             assert!(!store.has(hash));
-            assert!(store.open(hash).unwrap().is_none() && store.open_to_send(hash).unwrap().is_none());
+            assert!(
+                store.open(hash).unwrap().is_none() && store.open_to_send(hash).unwrap().is_none()
+            );
             assert!(store.read(hash, 100).unwrap_err().contains("not here"));
-            assert!(store.shelf.place(hash).with_file_name(format!("{hash}.damaged")).exists(), "it is kept aside");
+            assert!(
+                store
+                    .shelf
+                    .place(hash)
+                    .with_file_name(format!("{hash}.damaged"))
+                    .exists(),
+                "it is kept aside"
+            );
             let file = dir.path().join("file");
             fs::write(&file, text).unwrap();
             assert_eq!(store.put_file(&file).unwrap(), (hash, text.len() as u64));
@@ -247,8 +290,16 @@ mod tests {
         damage(&store, hash, |bytes| bytes[0] ^= 1);
         let store = BlobStore::open(dir.path()).unwrap();
         assert!(store.open(hash).unwrap().is_none());
-        assert!(store.sweep(&|_| false).unwrap() > 0, "what is kept aside goes when nobody needs the blob");
-        assert!(fs::read_dir(store.shelf.place(hash).parent().unwrap()).unwrap().next().is_none());
+        assert!(
+            store.sweep(&|_| false).unwrap() > 0,
+            "what is kept aside goes when nobody needs the blob"
+        );
+        assert!(
+            fs::read_dir(store.shelf.place(hash).parent().unwrap())
+                .unwrap()
+                .next()
+                .is_none()
+        );
     }
 
     #[test]
@@ -257,7 +308,10 @@ mod tests {
         let hash = store.put_bytes(&vec![5; 65 << 20]).unwrap();
         damage(&store, hash, |bytes| bytes[9] ^= 1);
         let store = BlobStore::open(dir.path()).unwrap();
-        assert!(store.open_to_send(hash).unwrap().is_some(), "whoever is sent it will see");
+        assert!(
+            store.open_to_send(hash).unwrap().is_some(),
+            "whoever is sent it will see"
+        );
         // Waits for the check that has begun, or does it.
         assert!(store.open(hash).unwrap().is_none());
         assert!(store.open_to_send(hash).unwrap().is_none());
@@ -267,7 +321,10 @@ mod tests {
     fn a_blob_that_is_removed_is_not_here() {
         let (_dir, store) = store();
         let hash = store.put_bytes(b"five!").unwrap();
-        assert_eq!((store.remove(hash).unwrap(), store.remove(hash).unwrap()), (5, 0));
+        assert_eq!(
+            (store.remove(hash).unwrap(), store.remove(hash).unwrap()),
+            (5, 0)
+        );
         assert!(!store.has(hash));
     }
 
@@ -275,9 +332,19 @@ mod tests {
     fn a_fifo_is_refused_without_waiting_for_its_writer() {
         let (dir, store) = store();
         let fifo = dir.path().join("fifo");
-        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &fifo,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR,
+            0,
+        )
+        .unwrap();
         let error = store.put_file(&fifo).unwrap_err();
-        assert!(error.to_string().contains("fifo is not a regular file"), "{error}");
+        assert!(
+            error.to_string().contains("fifo is not a regular file"),
+            "{error}"
+        );
         assert_eq!(fs::read_dir(dir.path().join("tmp")).unwrap().count(), 0);
     }
 }

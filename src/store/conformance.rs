@@ -2,7 +2,8 @@
 
 use nodectl_ports::{Blobs, Event, Journals, NodeHandle, StoreEvent};
 use nodectl_types::{
-    Attempt, BlobHash, JobId, JobSpec, NodeId, Outcome, TaskIndex, TaskRecord, WorkSpec, record::Captured,
+    Attempt, BlobHash, JobId, JobSpec, NodeId, Outcome, TaskIndex, TaskRecord, WorkSpec,
+    record::Captured,
 };
 use nodectl_wire::journal::Record;
 use std::{fs, sync::Arc};
@@ -14,15 +15,26 @@ pub fn blobs(store: &dyn Blobs) {
     assert!(store.has(hash));
     assert_eq!(store.read(hash, 10).unwrap(), b"some bytes");
     assert!(store.read(hash, 9).unwrap_err().contains("10 bytes"));
-    assert_eq!(store.put_bytes(b"some bytes").unwrap(), hash, "twice is no error");
+    assert_eq!(
+        store.put_bytes(b"some bytes").unwrap(),
+        hash,
+        "twice is no error"
+    );
 
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     let large = vec![7; 600 << 10];
     fs::write(&file, &large).unwrap();
-    assert_eq!(store.put_file(&file).unwrap(), (BlobHash::of(&large), large.len() as u64));
+    assert_eq!(
+        store.put_file(&file).unwrap(),
+        (BlobHash::of(&large), large.len() as u64)
+    );
     fs::write(&file, b"changed").unwrap();
-    assert_eq!(store.read(BlobHash::of(&large), 1 << 20).unwrap(), large, "a blob never changes");
+    assert_eq!(
+        store.read(BlobHash::of(&large), 1 << 20).unwrap(),
+        large,
+        "a blob never changes"
+    );
 
     let parts = BlobHash::of(b"one two");
     let mut writer = store.writer().unwrap();
@@ -40,7 +52,10 @@ pub fn blobs(store: &dyn Blobs) {
 
     assert!(store.open(BlobHash([0; 32])).unwrap().is_none());
     assert!(store.put_file(&dir.path().join("missing")).is_err());
-    assert!(store.put_file(dir.path()).is_err(), "a directory is no blob");
+    assert!(
+        store.put_file(dir.path()).is_err(),
+        "a directory is no blob"
+    );
 }
 
 pub fn journals(store: &dyn Journals, events: &mut mpsc::Receiver<Event>) {
@@ -48,9 +63,18 @@ pub fn journals(store: &dyn Journals, events: &mut mpsc::Receiver<Event>) {
     store.append(job, vec![spec(), task(0, 1), task(7, 3)], 1);
     store.append(job, vec![task(7, 2), task(7, 4)], 2);
     let numbers = |tasks: &[TaskIndex]| -> Vec<(TaskIndex, u32)> {
-        store.read(job, tasks).unwrap().iter().map(|record| (record.task, record.attempt.number)).collect()
+        store
+            .read(job, tasks)
+            .unwrap()
+            .iter()
+            .map(|record| (record.task, record.attempt.number))
+            .collect()
     };
-    assert_eq!(numbers(&[7, 3, 0]), [(7, 2), (0, 1)], "what counts of what was appended is read, written or not");
+    assert_eq!(
+        numbers(&[7, 3, 0]),
+        [(7, 2), (0, 1)],
+        "what counts of what was appended is read, written or not"
+    );
     assert_eq!(persisted(events), (1, Ok(())));
     assert_eq!(persisted(events), (2, Ok(())));
     let mut after = numbers(&[7, 3, 0]);
@@ -77,7 +101,9 @@ pub fn persisted(events: &mut mpsc::Receiver<Event>) -> (u64, Result<(), String>
 
 pub fn replayed(store: &dyn Journals) -> Vec<(JobId, Record)> {
     let mut all = Vec::new();
-    store.replay(&mut |job, record| all.push((job, record))).unwrap();
+    store
+        .replay(&mut |job, record| all.push((job, record)))
+        .unwrap();
     all
 }
 
@@ -88,7 +114,12 @@ pub fn handle() -> (NodeHandle, mpsc::Receiver<Event>) {
 
 pub fn spec() -> Record {
     let spec = JobSpec::plain(WorkSpec::plain("job", &["true"]), NodeId([1; 32]));
-    Record::Spec(Arc::new(JobSpec { repeat: 10, min_nodes: 1, submitted_ms: 1, ..spec }))
+    Record::Spec(Arc::new(JobSpec {
+        repeat: 10,
+        min_nodes: 1,
+        submitted_ms: 1,
+        ..spec
+    }))
 }
 
 pub fn task(task: TaskIndex, number: u32) -> Record {
@@ -98,7 +129,11 @@ pub fn task(task: TaskIndex, number: u32) -> Record {
         duration_us: 2,
         cpu_us: 3,
         max_rss_bytes: 4,
-        stdout: Captured { tail: vec![b'x'; 40], total_bytes: 40, blob: None },
+        stdout: Captured {
+            tail: vec![b'x'; 40],
+            total_bytes: 40,
+            blob: None,
+        },
         value: Some("{}".into()),
         ..TaskRecord::plain(task, attempt, NodeId([1; 32]), Outcome::Done)
     }))

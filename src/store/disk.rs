@@ -47,7 +47,9 @@ impl Disk for RealDisk {
     fn open(&self, path: &Path, mode: Mode) -> io::Result<Arc<dyn DiskFile>> {
         let mut options = OpenOptions::new();
         options.read(true).write(mode != Mode::Read).mode(0o600);
-        options.create(mode == Mode::New).truncate(mode == Mode::New);
+        options
+            .create(mode == Mode::New)
+            .truncate(mode == Mode::New);
         Ok(Arc::new(options.open(path)?))
     }
 

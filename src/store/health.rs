@@ -46,7 +46,13 @@ impl Health {
     /// For the disk that has `temporary`, a directory of the node's own.
     pub fn new(temporary: &Path, node: NodeHandle) -> Arc<Self> {
         let probe = temporary.join("probe");
-        Arc::new_cyclic(|me| Self { me: me.clone(), probe, node, state: Mutex::default(), writing: Mutex::default() })
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            probe,
+            node,
+            state: Mutex::default(),
+            writing: Mutex::default(),
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, HealthState> {
@@ -59,11 +65,19 @@ impl Health {
         if state.trouble.is_some() {
             return;
         }
-        let goes_on = state.over_since.is_some_and(|over| over.elapsed() < SAME_TROUBLE);
-        state.pause = if goes_on { (state.pause * 2).min(LAST_PAUSE) } else { FIRST_PAUSE };
+        let goes_on = state
+            .over_since
+            .is_some_and(|over| over.elapsed() < SAME_TROUBLE);
+        state.pause = if goes_on {
+            (state.pause * 2).min(LAST_PAUSE)
+        } else {
+            FIRST_PAUSE
+        };
         state.trouble = Some(trouble);
         let me = self.me.clone();
-        let watching = std::thread::Builder::new().name("disk".into()).spawn(move || watch(&me));
+        let watching = std::thread::Builder::new()
+            .name("disk".into())
+            .spawn(move || watch(&me));
         if watching.is_err() {
             // Without a thread nobody would see that it is over. The next trouble tries again.
             state.trouble = None;
@@ -71,7 +85,9 @@ impl Health {
         }
         drop(state);
         if let Some(problem) = self.problem() {
-            tracing::error!("this node runs no tasks for now: {problem}. hint: make room, or look at the disk");
+            tracing::error!(
+                "this node runs no tasks for now: {problem}. hint: make room, or look at the disk"
+            );
         }
         self.node.blocking_tell(Event::InfoChanged);
     }
@@ -124,7 +140,11 @@ impl Health {
         }
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
         let enough = free >= bytes.saturating_add(PROBE_BYTES as u64);
-        if enough { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ENOSPC)) }
+        if enough {
+            Ok(())
+        } else {
+            Err(io::Error::from_raw_os_error(libc::ENOSPC))
+        }
     }
 }
 
@@ -143,7 +163,13 @@ impl DiskHealth for Health {
             (state.trouble.is_some(), state.written)
         };
         let is_good = written.is_some_and(|written| written.elapsed() < STILL_GOOD);
-        let look = || if is_good { self.room_for(bytes) } else { self.write(bytes) };
+        let look = || {
+            if is_good {
+                self.room_for(bytes)
+            } else {
+                self.write(bytes)
+            }
+        };
         if !is_known
             && let Err(error) = look()
             && is_of_the_disk(&error)
@@ -154,7 +180,10 @@ impl DiskHealth for Health {
     }
 
     fn trouble_within(&self, time: Duration) -> Option<String> {
-        let was_recent = self.state().over_since.is_some_and(|over| over.elapsed() <= time);
+        let was_recent = self
+            .state()
+            .over_since
+            .is_some_and(|over| over.elapsed() <= time);
         if was_recent {
             return Some("its disk could not be written for a while".into());
         }
@@ -169,23 +198,41 @@ impl DiskHealth for Health {
     fn problem(&self) -> Option<String> {
         let state = self.state();
         let trouble = state.trouble.as_ref()?;
-        let disk = self.probe.parent().and_then(Path::parent).unwrap_or(&self.probe).display();
-        Some(format!("its disk (data directory {disk}) cannot be written: {trouble}"))
+        let disk = self
+            .probe
+            .parent()
+            .and_then(Path::parent)
+            .unwrap_or(&self.probe)
+            .display();
+        Some(format!(
+            "its disk (data directory {disk}) cannot be written: {trouble}"
+        ))
     }
 }
 
 /// What a disk answers that is full, read-only or broken, and a machine that has no files left to open.
 fn is_of_the_disk(error: &io::Error) -> bool {
     let full = [libc::ENOSPC, libc::EDQUOT, libc::EROFS];
-    let broken = [libc::EIO, libc::ESTALE, libc::ENOMEM, libc::ENFILE, libc::EMFILE];
-    error.raw_os_error().is_some_and(|number| full.contains(&number) || broken.contains(&number))
+    let broken = [
+        libc::EIO,
+        libc::ESTALE,
+        libc::ENOMEM,
+        libc::ENFILE,
+        libc::EMFILE,
+    ];
+    error
+        .raw_os_error()
+        .is_some_and(|number| full.contains(&number) || broken.contains(&number))
 }
 
 /// Looks again and again until the trouble is over, or nobody cares any more.
 fn watch(health: &Weak<Health>) {
     let mut pause = health.upgrade().map(|health| health.state().pause);
     while let Some(next) = pause {
-        #[expect(clippy::disallowed_methods, reason = "nothing tells when a disk can be written again")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "nothing tells when a disk can be written again"
+        )]
         std::thread::sleep(next);
         pause = health.upgrade().and_then(|health| health.look_again());
     }
@@ -216,7 +263,10 @@ mod tests {
         told();
         assert!(health.problem().unwrap().contains("No space left"));
         assert!(health.suspect(&full(), 5), "told once");
-        assert!(health.look_again().is_some_and(|pause| pause > FIRST_PAUSE), "ever more rarely");
+        assert!(
+            health.look_again().is_some_and(|pause| pause > FIRST_PAUSE),
+            "ever more rarely"
+        );
         assert!(health.look(0).unwrap().contains("No space left"));
         health.state().wanted = 0;
         told();
@@ -226,7 +276,10 @@ mod tests {
             "a task of that hour may have lost something"
         );
         assert_eq!(health.trouble_within(Duration::ZERO), None);
-        assert!(fs::read_dir(dir.path()).unwrap().next().is_none(), "nothing is left behind");
+        assert!(
+            fs::read_dir(dir.path()).unwrap().next().is_none(),
+            "nothing is left behind"
+        );
     }
 
     #[test]
@@ -238,7 +291,10 @@ mod tests {
         }
         assert!(!health.suspect(&io::Error::other("of our own"), 1));
         assert_eq!(health.look(0), None);
-        assert!(health.look(u64::MAX).unwrap().contains("No space left"), "no disk has so much room");
+        assert!(
+            health.look(u64::MAX).unwrap().contains("No space left"),
+            "no disk has so much room"
+        );
         health.state().wanted = 0;
     }
 }

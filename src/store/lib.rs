@@ -52,16 +52,30 @@ pub enum StoreError {
     )]
     TooLong { dir: PathBuf, bytes: usize },
     #[error("the data directory {dir} {why}: it could be used against this node\nhint: {hint}")]
-    Unsafe { dir: PathBuf, why: String, hint: String },
-    #[error("could not {doing} {path}: {source}\nhint: the data directory must be writable by this user and not full")]
-    Io { doing: &'static str, path: PathBuf, source: io::Error },
+    Unsafe {
+        dir: PathBuf,
+        why: String,
+        hint: String,
+    },
+    #[error(
+        "could not {doing} {path}: {source}\nhint: the data directory must be writable by this user and not full"
+    )]
+    Io {
+        doing: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
 }
 
 impl StoreError {
     /// For `map_err`: what was being done, and to what.
     fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_path_buf();
-        move |source| Self::Io { doing, path, source }
+        move |source| Self::Io {
+            doing,
+            path,
+            source,
+        }
     }
 }
 
@@ -81,10 +95,15 @@ pub struct Store {
 
 /// Opens a data directory, making it (0700) if need be. Fails with the holder's pid if another node has it.
 pub fn open(data_dir: &Path) -> Result<Store, StoreError> {
-    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(data_dir);
+    let made = fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(data_dir);
     made.map_err(StoreError::io("make", data_dir))?;
     // An absolute path: tasks and the supervisor run in directories of their own.
-    let dir = data_dir.canonicalize().map_err(StoreError::io("find", data_dir))?;
+    let dir = data_dir
+        .canonicalize()
+        .map_err(StoreError::io("find", data_dir))?;
     let bytes = dir.as_os_str().len();
     if bytes > MAX_PATH_BYTES {
         return Err(StoreError::TooLong { dir, bytes });
@@ -101,16 +120,27 @@ fn check_owner(dir: &Path) -> Result<(), StoreError> {
     let metadata = fs::metadata(dir).map_err(StoreError::io("look at", dir))?;
     let shown = dir.display();
     let (why, hint) = match () {
-        () if metadata.uid() != rustix::process::geteuid().as_raw() => {
-            ("belongs to another user".to_string(), "name one of your own with --data-dir".to_string())
-        }
+        () if metadata.uid() != rustix::process::geteuid().as_raw() => (
+            "belongs to another user".to_string(),
+            "name one of your own with --data-dir".to_string(),
+        ),
         () if metadata.mode() & 0o022 != 0 => {
             let hint = format!("chmod go-w {shown}, or name one of your own with --data-dir");
-            (format!("may be written by others (mode {:04o})", metadata.mode() & 0o7777), hint)
+            (
+                format!(
+                    "may be written by others (mode {:04o})",
+                    metadata.mode() & 0o7777
+                ),
+                hint,
+            )
         }
         () => return Ok(()),
     };
-    Err(StoreError::Unsafe { dir: dir.to_path_buf(), why, hint })
+    Err(StoreError::Unsafe {
+        dir: dir.to_path_buf(),
+        why,
+        hint,
+    })
 }
 
 impl Store {
@@ -131,14 +161,26 @@ impl Store {
     /// Starts the thread that writes journals; what it has to tell goes to `node`.
     pub fn journals(&self, node: NodeHandle) -> io::Result<Arc<JournalStore>> {
         let disk = Arc::new(disk::RealDisk);
-        Ok(Arc::new(JournalStore::start(self.dir.join("jobs"), disk, node, Some(self.lock.clone()))?))
+        Ok(Arc::new(JournalStore::start(
+            self.dir.join("jobs"),
+            disk,
+            node,
+            Some(self.lock.clone()),
+        )?))
     }
 }
 
 /// Makes a private directory of ours; an existing one is made private.
 fn make_dir(path: &Path) -> Result<(), StoreError> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(StoreError::io("make", path))?;
-    let mode = fs::metadata(path).map_err(StoreError::io("look at", path))?.permissions().mode();
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(StoreError::io("make", path))?;
+    let mode = fs::metadata(path)
+        .map_err(StoreError::io("look at", path))?
+        .permissions()
+        .mode();
     if mode & 0o077 != 0 {
         let private = fs::Permissions::from_mode(0o700);
         fs::set_permissions(path, private).map_err(StoreError::io("make private", path))?;
@@ -175,7 +217,11 @@ mod tests {
         let _stores = [open(&new).unwrap(), open(&old).unwrap()];
         assert_eq!((mode(&new), mode(&old)), (0o700, 0o755));
         for part in ["jobs", "blobs", "tmp"] {
-            assert_eq!((mode(&new.join(part)), mode(&old.join(part))), (0o700, 0o700), "{part}");
+            assert_eq!(
+                (mode(&new.join(part)), mode(&old.join(part))),
+                (0o700, 0o700),
+                "{part}"
+            );
         }
     }
 
@@ -203,10 +249,19 @@ mod tests {
     #[test]
     fn a_path_that_is_too_long_for_sockets_is_told_before_anything_else() {
         let dir = tempfile::tempdir().unwrap();
-        let long = |bytes: usize| dir.path().join("x".repeat(bytes - dir.path().as_os_str().len() - 1));
+        let long = |bytes: usize| {
+            dir.path()
+                .join("x".repeat(bytes - dir.path().as_os_str().len() - 1))
+        };
         open(&long(MAX_PATH_BYTES)).unwrap();
-        let error = open(&long(MAX_PATH_BYTES + 1)).err().expect("a byte more").to_string();
-        assert!(error.contains("95 bytes") && error.contains("room for 94") && error.contains("hint:"), "{error}");
+        let error = open(&long(MAX_PATH_BYTES + 1))
+            .err()
+            .expect("a byte more")
+            .to_string();
+        assert!(
+            error.contains("95 bytes") && error.contains("room for 94") && error.contains("hint:"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -214,7 +269,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("data");
         fs::write(&data, "").unwrap();
-        let error = open(&data).err().expect("a file is no directory").to_string();
+        let error = open(&data)
+            .err()
+            .expect("a file is no directory")
+            .to_string();
         assert!(error.contains("data") && error.contains("hint:"), "{error}");
     }
 }

@@ -19,26 +19,38 @@ impl Lock {
     pub fn take(dir: &Path) -> Result<Self, StoreError> {
         let path = dir.join("lock");
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600);
         // A link would have another file cut to our pid.
         options.custom_flags(OFlags::NOFOLLOW.bits() as i32);
         let mut file = options.open(&path).map_err(StoreError::io("open", &path))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
-                return Err(StoreError::InUse { dir: dir.to_path_buf(), pid: holder(&mut file) });
+                return Err(StoreError::InUse {
+                    dir: dir.to_path_buf(),
+                    pid: holder(&mut file),
+                });
             }
             Err(errno) => return Err(StoreError::io("lock", &path)(errno.into())),
         }
         // The pid is for people only; the lock does not depend on it, so a full disk does not matter here.
-        let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
+        let _ = file
+            .set_len(0)
+            .and_then(|()| write!(file, "{}", std::process::id()));
         Ok(Self { _file: file })
     }
 }
 
 fn holder(file: &mut File) -> String {
     let mut text = String::new();
-    let read = file.rewind().and_then(|()| file.take(32).read_to_string(&mut text));
+    let read = file
+        .rewind()
+        .and_then(|()| file.take(32).read_to_string(&mut text));
     match read {
         Ok(length) if length > 0 => text.trim().to_string(),
         _ => "(unknown)".to_string(),

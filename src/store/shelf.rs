@@ -60,7 +60,14 @@ impl Mark {
 impl Shelf {
     pub fn new(blobs: PathBuf) -> Self {
         let (verified, naming, beside, node) = Default::default();
-        Self { blobs, verified, lanes: Default::default(), naming, beside, node }
+        Self {
+            blobs,
+            verified,
+            lanes: Default::default(),
+            naming,
+            beside,
+            node,
+        }
     }
 
     /// Has a node told of every blob that turns out to be damaged.
@@ -75,19 +82,31 @@ impl Shelf {
 
     /// The blob's file, at its beginning. `None` if it is not here, or was damaged.
     pub fn open(&self, hash: BlobHash) -> io::Result<Option<File>> {
-        let Some(file) = self.open_unverified(hash)? else { return Ok(None) };
+        let Some(file) = self.open_unverified(hash)? else {
+            return Ok(None);
+        };
         if self.is_verified(hash, &file)? {
             return Ok(Some(file));
         }
         let _lane = lock(&self.lanes[usize::from(hash.0[0]) % LANES]);
         // Whoever had the lane before may have hashed it, or put it aside.
-        let Some(mut file) = self.open_unverified(hash)? else { return Ok(None) };
-        Ok(if self.is_verified(hash, &file)? || self.check(hash, &mut file)? { Some(file) } else { None })
+        let Some(mut file) = self.open_unverified(hash)? else {
+            return Ok(None);
+        };
+        Ok(
+            if self.is_verified(hash, &file)? || self.check(hash, &mut file)? {
+                Some(file)
+            } else {
+                None
+            },
+        )
     }
 
     /// The same for whoever sends it to somebody that hashes what comes: a long file is hashed beside its sending.
     pub fn open_to_send(self: &Arc<Self>, hash: BlobHash) -> io::Result<Option<File>> {
-        let Some(file) = self.open_unverified(hash)? else { return Ok(None) };
+        let Some(file) = self.open_unverified(hash)? else {
+            return Ok(None);
+        };
         if file.metadata()?.len() <= SENT_AFTER_CHECK_BYTES {
             return self.open(hash);
         }
@@ -100,7 +119,9 @@ impl Shelf {
     /// Gives a whole, synced file the blob's name, durably.
     pub fn put(&self, from: &Path, file: &File, hash: BlobHash) -> io::Result<()> {
         let place = self.place(hash);
-        let directory = place.parent().expect("a blob's path has its two digits before it");
+        let directory = place
+            .parent()
+            .expect("a blob's path has its two digits before it");
         match DirBuilder::new().mode(0o700).create(directory) {
             Ok(()) => atomic::sync_dir(&self.blobs)?,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -139,7 +160,9 @@ impl Shelf {
             for entry in fs::read_dir(directory.path())? {
                 let entry = entry?;
                 let name = entry.file_name();
-                let name = name.to_str().map(|name| name.strip_suffix(DAMAGED).unwrap_or(name));
+                let name = name
+                    .to_str()
+                    .map(|name| name.strip_suffix(DAMAGED).unwrap_or(name));
                 // Files that are no blobs are left alone.
                 let hash = name.and_then(|name| name.parse().ok());
                 if hash.is_some_and(|hash| !live(hash)) {
@@ -211,12 +234,14 @@ impl Shelf {
             return;
         }
         let shelf = self.clone();
-        let checked = std::thread::Builder::new().name("verify".into()).spawn(move || {
-            if let Err(error) = shelf.open(hash) {
-                tracing::warn!("blob {hash} could not be checked: {error}");
-            }
-            lock(&shelf.beside).remove(&hash);
-        });
+        let checked = std::thread::Builder::new()
+            .name("verify".into())
+            .spawn(move || {
+                if let Err(error) = shelf.open(hash) {
+                    tracing::warn!("blob {hash} could not be checked: {error}");
+                }
+                lock(&shelf.beside).remove(&hash);
+            });
         if checked.is_err() {
             // Whoever is sent the next one tries again.
             beside.remove(&hash);
@@ -258,8 +283,14 @@ mod tests {
         let first = Shelf::new(dir.path().to_path_buf());
         let temporary = dir.path().join("temporary");
         fs::write(&temporary, bytes).unwrap();
-        first.put(&temporary, &File::open(&temporary).unwrap(), hash).unwrap();
-        let is_known = |shelf: &Shelf| shelf.is_verified(hash, &File::open(shelf.place(hash)).unwrap()).unwrap();
+        first
+            .put(&temporary, &File::open(&temporary).unwrap(), hash)
+            .unwrap();
+        let is_known = |shelf: &Shelf| {
+            shelf
+                .is_verified(hash, &File::open(shelf.place(hash)).unwrap())
+                .unwrap()
+        };
         assert!(is_known(&first), "it was hashed when it was written");
         let second = Shelf::new(dir.path().to_path_buf());
         assert!(!is_known(&second));

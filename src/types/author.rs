@@ -18,7 +18,11 @@ pub struct Author {
 
 impl Default for Author {
     fn default() -> Self {
-        Self { user: UNKNOWN.into(), uid: None, node: String::new() }
+        Self {
+            user: UNKNOWN.into(),
+            uid: None,
+            node: String::new(),
+        }
     }
 }
 

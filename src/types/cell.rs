@@ -51,11 +51,18 @@ impl Cell {
     pub fn of(record: &TaskRecord) -> Self {
         let attempt = record.attempt;
         if record.is_done() {
-            Self::Done(Key { accepted: record.accepted, attempt, stamp: record.stamp() })
+            Self::Done(Key {
+                accepted: record.accepted,
+                attempt,
+                stamp: record.stamp(),
+            })
         } else if record.is_cancelled() {
             Self::Cancelled
         } else {
-            Self::Failed { count: record.failures.max(1), attempt }
+            Self::Failed {
+                count: record.failures.max(1),
+                attempt,
+            }
         }
     }
 

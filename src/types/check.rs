@@ -27,22 +27,41 @@ pub struct BadSpec {
 type Checked = Result<(), BadSpec>;
 
 fn bad(field: &'static str, problem: impl Into<String>) -> BadSpec {
-    BadSpec { field, problem: problem.into() }
+    BadSpec {
+        field,
+        problem: problem.into(),
+    }
 }
 
 fn check(holds: bool, field: &'static str, problem: impl FnOnce() -> String) -> Checked {
-    if holds { Ok(()) } else { Err(bad(field, problem())) }
+    if holds {
+        Ok(())
+    } else {
+        Err(bad(field, problem()))
+    }
 }
 
 impl JobSpec {
     /// Whether it may be submitted.
     pub fn check(&self) -> Checked {
         check(self.min_nodes <= limits::MAX_MIN_NODES, "min_nodes", || {
-            format!("it would wait for {} nodes; at most {} are possible", self.min_nodes, limits::MAX_MIN_NODES)
+            format!(
+                "it would wait for {} nodes; at most {} are possible",
+                self.min_nodes,
+                limits::MAX_MIN_NODES
+            )
         })?;
-        let of_job =
-            |name: &str, count: u64| format!("{name} has {count} tasks; 1 to {} are possible", limits::MAX_TASKS);
-        check((1..=limits::MAX_TASKS).contains(&self.task_count()), "params", || of_job("the job", self.task_count()))?;
+        let of_job = |name: &str, count: u64| {
+            format!(
+                "{name} has {count} tasks; 1 to {} are possible",
+                limits::MAX_TASKS
+            )
+        };
+        check(
+            (1..=limits::MAX_TASKS).contains(&self.task_count()),
+            "params",
+            || of_job("the job", self.task_count()),
+        )?;
         self.work.check(&self.params)
     }
 }
@@ -59,45 +78,86 @@ impl WorkSpec {
             "a timeout of 0 fails every task; for none, leave it out".into()
         })?;
         for name in self.resources.named_milli.keys() {
-            check(template::is_name(name) && name.len() <= limits::MAX_NAME_BYTES, "resources", || {
-                format!("`{}` cannot name a resource: letters, digits, `_`, `-` and `.` can", shown(name))
-            })?;
+            check(
+                template::is_name(name) && name.len() <= limits::MAX_NAME_BYTES,
+                "resources",
+                || {
+                    format!(
+                        "`{}` cannot name a resource: letters, digits, `_`, `-` and `.` can",
+                        shown(name)
+                    )
+                },
+            )?;
         }
         let mut names = BTreeSet::new();
         for (name, _) in &self.after {
-            check(safe_path(name) && !name.contains('/') && !name.contains(is_unsafe), "after", || {
-                format!("`{}` cannot name a directory of results", shown(name))
+            check(
+                safe_path(name) && !name.contains('/') && !name.contains(is_unsafe),
+                "after",
+                || format!("`{}` cannot name a directory of results", shown(name)),
+            )?;
+            check(names.insert(name), "after", || {
+                format!("`{}` is named twice", shown(name))
             })?;
-            check(names.insert(name), "after", || format!("`{}` is named twice", shown(name)))?;
         }
-        check(self.secrets.len() <= limits::MAX_JOB_SECRETS, "secrets", || {
-            format!("{} names; at most {} are possible", self.secrets.len(), limits::MAX_JOB_SECRETS)
-        })?;
+        check(
+            self.secrets.len() <= limits::MAX_JOB_SECRETS,
+            "secrets",
+            || {
+                format!(
+                    "{} names; at most {} are possible",
+                    self.secrets.len(),
+                    limits::MAX_JOB_SECRETS
+                )
+            },
+        )?;
         self.check_image()?;
         let mut names = BTreeSet::new();
         for name in &self.secrets {
-            check(is_secret_name(name), "secrets", || format!("`{}` cannot name a secret", shown(name)))?;
-            check(names.insert(name), "secrets", || format!("`{name}` is named twice"))?;
+            check(is_secret_name(name), "secrets", || {
+                format!("`{}` cannot name a secret", shown(name))
+            })?;
+            check(names.insert(name), "secrets", || {
+                format!("`{name}` is named twice")
+            })?;
         }
-        check(self.sweep.as_ref().is_none_or(|sweep| !sweep.metric.is_empty()), "sweep", || {
-            "it names no metric".into()
-        })?;
+        check(
+            self.sweep
+                .as_ref()
+                .is_none_or(|sweep| !sweep.metric.is_empty()),
+            "sweep",
+            || "it names no metric".into(),
+        )?;
         self.check_placeholders(params)
     }
 
     fn check_program(&self) -> Checked {
-        check(self.has_program(), "command", || "a job has a command or a worker, and not both".into())?;
-        let Some(worker) = &self.worker else {
-            check(!self.command[0].is_empty(), "command", || "it names no program".into())?;
-            let has_nul = self.command.iter().any(|word| word.contains('\0'));
-            return check(!has_nul, "command", || "a program cannot be given text with a NUL character".into());
-        };
-        let WorkerSpec::Python(PythonWorker { python, role }) = worker else { return Ok(()) };
-        check(!python.is_empty() && !python.contains(is_unsafe), "worker", || {
-            format!("`{}` names no Python interpreter", shown(python))
+        check(self.has_program(), "command", || {
+            "a job has a command or a worker, and not both".into()
         })?;
-        let WorkerRole::Calls { class, .. } = role else { return Ok(()) };
-        let is_class = class.rsplit_once(':').is_some_and(|(path, class)| safe_path(path) && !class.is_empty());
+        let Some(worker) = &self.worker else {
+            check(!self.command[0].is_empty(), "command", || {
+                "it names no program".into()
+            })?;
+            let has_nul = self.command.iter().any(|word| word.contains('\0'));
+            return check(!has_nul, "command", || {
+                "a program cannot be given text with a NUL character".into()
+            });
+        };
+        let WorkerSpec::Python(PythonWorker { python, role }) = worker else {
+            return Ok(());
+        };
+        check(
+            !python.is_empty() && !python.contains(is_unsafe),
+            "worker",
+            || format!("`{}` names no Python interpreter", shown(python)),
+        )?;
+        let WorkerRole::Calls { class, .. } = role else {
+            return Ok(());
+        };
+        let is_class = class
+            .rsplit_once(':')
+            .is_some_and(|(path, class)| safe_path(path) && !class.is_empty());
         check(is_class && !class.contains(is_unsafe), "worker", || {
             format!("`{}` is not `path/of/module.py:Class`", shown(class))
         })
@@ -106,41 +166,74 @@ impl WorkSpec {
     fn check_env(&self) -> Checked {
         let mut names = BTreeSet::new();
         for (name, value) in &self.env {
-            check(!name.is_empty() && !name.contains(['=', '\0']), "env", || {
-                format!("`{}` cannot name an environment variable", shown(name))
+            check(
+                !name.is_empty() && !name.contains(['=', '\0']),
+                "env",
+                || format!("`{}` cannot name an environment variable", shown(name)),
+            )?;
+            check(names.insert(name), "env", || {
+                format!("`{}` is set twice", shown(name))
             })?;
-            check(names.insert(name), "env", || format!("`{}` is set twice", shown(name)))?;
             check(!value.contains('\0'), "env", || {
-                format!("`{}` has a NUL character, which no program can be given", shown(name))
+                format!(
+                    "`{}` has a NUL character, which no program can be given",
+                    shown(name)
+                )
             })?;
         }
         Ok(())
     }
 
     fn check_image(&self) -> Checked {
-        let Some(image) = &self.isolation.image else { return Ok(()) };
-        check(is_image(image), "image", || format!("`{}` cannot name a container's image", shown(image)))?;
-        check(self.worker.is_none(), "image", || "only commands run in containers".into())?;
-        check(self.secrets.is_empty(), "image", || "secrets are not handed into containers".into())
+        let Some(image) = &self.isolation.image else {
+            return Ok(());
+        };
+        check(is_image(image), "image", || {
+            format!("`{}` cannot name a container's image", shown(image))
+        })?;
+        check(self.worker.is_none(), "image", || {
+            "only commands run in containers".into()
+        })?;
+        check(self.secrets.is_empty(), "image", || {
+            "secrets are not handed into containers".into()
+        })
     }
 
     fn check_outputs(&self) -> Checked {
-        check(self.outputs.len() <= limits::MAX_OUTPUT_PATTERNS, "outputs", || {
-            format!("{} patterns; at most {} are possible", self.outputs.len(), limits::MAX_OUTPUT_PATTERNS)
-        })?;
-        self.outputs.iter().try_for_each(|pattern| check_output(pattern))
+        check(
+            self.outputs.len() <= limits::MAX_OUTPUT_PATTERNS,
+            "outputs",
+            || {
+                format!(
+                    "{} patterns; at most {} are possible",
+                    self.outputs.len(),
+                    limits::MAX_OUTPUT_PATTERNS
+                )
+            },
+        )?;
+        self.outputs
+            .iter()
+            .try_for_each(|pattern| check_output(pattern))
     }
 
     /// Placeholders that something is known of, and what tasks become with their parameters in their places.
     fn check_placeholders(&self, params: &ParamSpace) -> Checked {
-        let names: BTreeSet<&str> = params.names().into_iter().chain(template::BUILTINS).collect();
+        let names: BTreeSet<&str> = params
+            .names()
+            .into_iter()
+            .chain(template::BUILTINS)
+            .collect();
         let mut wanted: BTreeMap<String, u64> = BTreeMap::new();
         let mut bytes = 0u64;
         let fields = [("command", &self.command), ("outputs", &self.outputs)];
-        let texts = fields.iter().flat_map(|(field, texts)| texts.iter().map(|text| (*field, text)));
+        let texts = fields
+            .iter()
+            .flat_map(|(field, texts)| texts.iter().map(|text| (*field, text)));
         for (field, text) in texts.chain(self.env.iter().map(|(_, value)| ("env", value))) {
             bytes += text.len() as u64;
-            for found in template::placeholders(text).map_err(|error| not_expanded(field, text, &error))? {
+            for found in
+                template::placeholders(text).map_err(|error| not_expanded(field, text, &error))?
+            {
                 check(names.contains(found.name.as_str()), field, || {
                     format!("nothing is known under the name `{}`", shown(&found.name))
                 })?;
@@ -148,15 +241,23 @@ impl WorkSpec {
             }
         }
         let most = bytes.saturating_add(params.widest(&wanted));
-        check(most <= limits::MAX_TASK_TEXT_BYTES as u64, "command", || {
-            let limit = limits::MAX_TASK_TEXT_BYTES;
-            format!(
-                "with its parameters in their places, a task's command, variables and outputs have {most} bytes; \
+        check(
+            most <= limits::MAX_TASK_TEXT_BYTES as u64,
+            "command",
+            || {
+                let limit = limits::MAX_TASK_TEXT_BYTES;
+                format!(
+                    "with its parameters in their places, a task's command, variables and outputs have {most} bytes; \
                      at most {limit} are possible, and a program reads more from files"
+                )
+            },
+        )?;
+        let has_nul = |name: &&String| {
+            params.any(
+                name,
+                |value| matches!(value, Value::Text(text) if text.contains('\0')),
             )
-        })?;
-        let has_nul =
-            |name: &&String| params.any(name, |value| matches!(value, Value::Text(text) if text.contains('\0')));
+        };
         match wanted.keys().find(has_nul) {
             None => Ok(()),
             Some(name) => {
@@ -175,7 +276,11 @@ fn not_expanded(field: &'static str, text: &str, error: &TemplateError) -> BadSp
 fn check_name(name: &str) -> Checked {
     check(!name.is_empty(), "name", || "the job has no name".into())?;
     check(name.len() <= limits::MAX_NAME_BYTES, "name", || {
-        format!("it has {} bytes; at most {} are possible", name.len(), limits::MAX_NAME_BYTES)
+        format!(
+            "it has {} bytes; at most {} are possible",
+            name.len(),
+            limits::MAX_NAME_BYTES
+        )
     })?;
     let is_sound = text::is_name(name) && !name.contains('/') && !name.starts_with(['-', '.']);
     check(is_sound, "name", || {
@@ -187,26 +292,46 @@ fn check_name(name: &str) -> Checked {
 fn check_params(params: &ParamSpace) -> Checked {
     let mut known = BTreeSet::new();
     for name in params.names() {
-        check(template::is_name(name) && name.len() <= limits::MAX_NAME_BYTES, "params", || {
-            format!("`{}` cannot name a parameter: letters, digits, `_`, `-` and `.` can", shown(name))
+        check(
+            template::is_name(name) && name.len() <= limits::MAX_NAME_BYTES,
+            "params",
+            || {
+                format!(
+                    "`{}` cannot name a parameter: letters, digits, `_`, `-` and `.` can",
+                    shown(name)
+                )
+            },
+        )?;
+        check(!template::BUILTINS.contains(&name), "params", || {
+            format!("every task already has a `{name}`")
         })?;
-        check(!template::BUILTINS.contains(&name), "params", || format!("every task already has a `{name}`"))?;
-        check(known.insert(name), "params", || format!("two parameters have the name `{name}`"))?;
+        check(known.insert(name), "params", || {
+            format!("two parameters have the name `{name}`")
+        })?;
     }
     Ok(())
 }
 
 /// A pattern as a job has it: below the task's directory, with placeholders.
 pub fn check_output(pattern: &str) -> Checked {
-    let told = |problem: String| bad("outputs", format!("the output `{}` {problem}", shown(pattern)));
-    let is_below = !pattern.is_empty() && !pattern.starts_with('/') && pattern.split('/').all(|part| part != "..");
+    let told = |problem: String| {
+        bad(
+            "outputs",
+            format!("the output `{}` {problem}", shown(pattern)),
+        )
+    };
+    let is_below = !pattern.is_empty()
+        && !pattern.starts_with('/')
+        && pattern.split('/').all(|part| part != "..");
     if !is_below || pattern.contains('\0') {
         let hint = "hint: tasks write what is to be kept below their working directory";
-        return Err(told(format!("lies outside of the task's directory\n{hint}")));
+        return Err(told(format!(
+            "lies outside of the task's directory\n{hint}"
+        )));
     }
     // What stands for a parameter is checked again with its values in place.
-    let usual =
-        template::expand(pattern, &|_| Some("x".into())).map_err(|error| not_expanded("outputs", pattern, &error))?;
+    let usual = template::expand(pattern, &|_| Some("x".into()))
+        .map_err(|error| not_expanded("outputs", pattern, &error))?;
     glob::check(&usual).map_err(|error| told(format!("is no pattern: {error}")))
 }
 
@@ -215,25 +340,45 @@ impl ParamSpace {
     fn widest(&self, wanted: &BTreeMap<String, u64>) -> u64 {
         let times = |name: &str| wanted.get(name).copied().unwrap_or(0);
         // Numbers of 32 bits and a job's id.
-        let builtins: u64 = template::BUILTINS.iter().map(|name| times(name).saturating_mul(16)).sum();
+        let builtins: u64 = template::BUILTINS
+            .iter()
+            .map(|name| times(name).saturating_mul(16))
+            .sum();
         let of_params = match self {
             Self::Single => 0,
             Self::Grid(axes) => {
                 let widest = |(name, values): &(String, Vec<Value>)| match times(name) {
                     0 => 0,
-                    times => values.iter().map(width).max().unwrap_or(0).saturating_mul(times),
+                    times => values
+                        .iter()
+                        .map(width)
+                        .max()
+                        .unwrap_or(0)
+                        .saturating_mul(times),
                 };
                 axes.iter().map(widest).fold(0, u64::saturating_add)
             }
             Self::Rows { columns, cells } => {
-                let times: Vec<(usize, u64)> =
-                    columns.iter().map(|name| times(name)).enumerate().filter(|(_, times)| *times > 0).collect();
+                let times: Vec<(usize, u64)> = columns
+                    .iter()
+                    .map(|name| times(name))
+                    .enumerate()
+                    .filter(|(_, times)| *times > 0)
+                    .collect();
                 let row = |row: &[Value]| {
                     times.iter().fold(0u64, |sum, (at, times)| {
                         sum.saturating_add(row.get(*at).map_or(0, width).saturating_mul(*times))
                     })
                 };
-                if times.is_empty() { 0 } else { cells.chunks(columns.len().max(1)).map(row).max().unwrap_or(0) }
+                if times.is_empty() {
+                    0
+                } else {
+                    cells
+                        .chunks(columns.len().max(1))
+                        .map(row)
+                        .max()
+                        .unwrap_or(0)
+                }
             }
         };
         builtins.saturating_add(of_params)
@@ -243,7 +388,9 @@ impl ParamSpace {
     fn any(&self, name: &str, is_one: impl Fn(&Value) -> bool) -> bool {
         match self {
             Self::Single => false,
-            Self::Grid(axes) => axes.iter().any(|(axis, values)| axis == name && values.iter().any(&is_one)),
+            Self::Grid(axes) => axes
+                .iter()
+                .any(|(axis, values)| axis == name && values.iter().any(&is_one)),
             Self::Rows { columns, cells } => columns
                 .iter()
                 .position(|column| column == name)
@@ -266,7 +413,9 @@ fn width(value: &Value) -> u64 {
         Value::Text(text) | Value::Spelled(text) => text.len() as u64,
         // There may be millions of them.
         Value::Int(number) => {
-            u64::from(*number < 0) + 1 + u64::from(number.unsigned_abs().checked_ilog10().unwrap_or(0))
+            u64::from(*number < 0)
+                + 1
+                + u64::from(number.unsigned_abs().checked_ilog10().unwrap_or(0))
         }
         value => {
             let mut count = Count(0);
@@ -290,7 +439,10 @@ mod tests {
     }
 
     fn over(params: ParamSpace, command: &[&str]) -> JobSpec {
-        JobSpec { params, ..with(|work| work.command = command.iter().map(|word| (*word).into()).collect()) }
+        JobSpec {
+            params,
+            ..with(|work| work.command = command.iter().map(|word| (*word).into()).collect())
+        }
     }
 
     fn axis(name: &str, text: &str) -> (String, Vec<Value>) {
@@ -304,7 +456,8 @@ mod tests {
             let problem = outcome.expect_err(&format!("{field}: {:?}", spec.work));
             assert_eq!(problem.field, field, "{problem}");
             assert!(
-                !problem.to_string().replace('\n', "").contains(is_unsafe) && problem.to_string().len() < 600,
+                !problem.to_string().replace('\n', "").contains(is_unsafe)
+                    && problem.to_string().len() < 600,
                 "{problem}"
             );
         }
@@ -315,10 +468,20 @@ mod tests {
         assert_eq!(with(|_| {}).check(), Ok(()));
         let everything = with(|work| {
             work.name = "a b (1) é".into();
-            work.outputs = vec!["out/*.{{h5,png}}".into(), "{job}-{task}.txt".into(), "./a/".into()];
-            work.env = vec![("A".into(), "{attempt}".into()), ("B".into(), String::new())];
+            work.outputs = vec![
+                "out/*.{{h5,png}}".into(),
+                "{job}-{task}.txt".into(),
+                "./a/".into(),
+            ];
+            work.env = vec![
+                ("A".into(), "{attempt}".into()),
+                ("B".into(), String::new()),
+            ];
             work.after = vec![("first".into(), JobId(1))];
-            work.resources = Resources { named_milli: [("licenses".into(), 1)].into(), ..Resources::default() };
+            work.resources = Resources {
+                named_milli: [("licenses".into(), 1)].into(),
+                ..Resources::default()
+            };
         });
         assert_eq!(everything.check(), Ok(()));
         assert_eq!(
@@ -331,44 +494,129 @@ mod tests {
     #[test]
     fn names_name_something() {
         let long = "x".repeat(limits::MAX_NAME_BYTES + 1);
-        let names = ["", "-x", "../../x", "a/b", "..", "a\u{1b}[2J", "a\nb", "a\u{202e}b", &long];
-        refused("name", names.map(|name| with(|work| work.name = name.into())));
-        let resource = |name: &str| Resources { named_milli: [(name.into(), 1)].into(), ..Resources::default() };
-        refused("resources", ["", "a b", "a\n"].map(|name| with(|work| work.resources = resource(name))));
+        let names = [
+            "",
+            "-x",
+            "../../x",
+            "a/b",
+            "..",
+            "a\u{1b}[2J",
+            "a\nb",
+            "a\u{202e}b",
+            &long,
+        ];
+        refused(
+            "name",
+            names.map(|name| with(|work| work.name = name.into())),
+        );
+        let resource = |name: &str| Resources {
+            named_milli: [(name.into(), 1)].into(),
+            ..Resources::default()
+        };
+        refused(
+            "resources",
+            ["", "a b", "a\n"].map(|name| with(|work| work.resources = resource(name))),
+        );
         refused(
             "after",
-            ["", "..", "a/b", "\u{1b}"].map(|name| with(|work| work.after = vec![(name.into(), JobId(1))])),
+            ["", "..", "a/b", "\u{1b}"]
+                .map(|name| with(|work| work.after = vec![(name.into(), JobId(1))])),
         );
-        refused("after", [with(|work| work.after = vec![("a".into(), JobId(1)), ("a".into(), JobId(2))])]);
+        refused(
+            "after",
+            [with(|work| {
+                work.after = vec![("a".into(), JobId(1)), ("a".into(), JobId(2))]
+            })],
+        );
     }
 
     #[test]
     fn patterns_stay_in_their_place_and_within_their_bounds() {
         let deep = format!("{}a{}", "{{".repeat(30_000), "}}".repeat(30_000));
         let many = vec!["a".to_string(); limits::MAX_OUTPUT_PATTERNS + 1];
-        let patterns = ["", "/etc/passwd", "../../etc/passwd", "a/../b", "[", "{{a", "{a", "a\0", &deep];
-        refused("outputs", patterns.map(|pattern| with(|work| work.outputs = vec![pattern.into()])));
+        let patterns = [
+            "",
+            "/etc/passwd",
+            "../../etc/passwd",
+            "a/../b",
+            "[",
+            "{{a",
+            "{a",
+            "a\0",
+            &deep,
+        ];
+        refused(
+            "outputs",
+            patterns.map(|pattern| with(|work| work.outputs = vec![pattern.into()])),
+        );
         refused("outputs", [with(|work| work.outputs = many)]);
     }
 
     #[test]
     fn programs_can_be_given_what_they_are_given() {
-        let command = |words: &[&str]| with(|work| work.command = words.iter().map(|word| (*word).into()).collect());
-        refused("command", [command(&[]), command(&[""]), command(&["a\0"]), command(&["a", "{k}"]), command(&["{"])]);
-        let env = |name: &str, value: &str| with(|work| work.env = vec![(name.into(), value.into())]);
-        refused("env", [env("", "a"), env("A=B", "a"), env("A\0", "a"), env("A", "\0"), env("A", "{k}")]);
+        let command = |words: &[&str]| {
+            with(|work| work.command = words.iter().map(|word| (*word).into()).collect())
+        };
+        refused(
+            "command",
+            [
+                command(&[]),
+                command(&[""]),
+                command(&["a\0"]),
+                command(&["a", "{k}"]),
+                command(&["{"]),
+            ],
+        );
+        let env =
+            |name: &str, value: &str| with(|work| work.env = vec![(name.into(), value.into())]);
+        refused(
+            "env",
+            [
+                env("", "a"),
+                env("A=B", "a"),
+                env("A\0", "a"),
+                env("A", "\0"),
+                env("A", "{k}"),
+            ],
+        );
         refused("timeout_ms", [with(|work| work.timeout_ms = Some(0))]);
-        refused("min_nodes", [JobSpec { min_nodes: u32::MAX, ..with(|_| {}) }]);
-        refused("params", [over(ParamSpace::Grid(vec![axis("k", "a\0b")]), &["echo", "{k}"])]);
+        refused(
+            "min_nodes",
+            [JobSpec {
+                min_nodes: u32::MAX,
+                ..with(|_| {})
+            }],
+        );
+        refused(
+            "params",
+            [over(
+                ParamSpace::Grid(vec![axis("k", "a\0b")]),
+                &["echo", "{k}"],
+            )],
+        );
         let python = |python: &str, class: &str| {
             with(|work| {
                 work.command.clear();
-                let role = WorkerRole::Calls { class: class.into(), init: "{}".into() };
-                work.worker = Some(WorkerSpec::Python(PythonWorker { python: python.into(), role }));
+                let role = WorkerRole::Calls {
+                    class: class.into(),
+                    init: "{}".into(),
+                };
+                work.worker = Some(WorkerSpec::Python(PythonWorker {
+                    python: python.into(),
+                    role,
+                }));
             })
         };
         assert_eq!(python("python3", "a/b.py:C").check(), Ok(()));
-        refused("worker", [python("\0", "a.py:A"), python("", "a.py:A"), python("p", "../a.py:A"), python("p", "a")]);
+        refused(
+            "worker",
+            [
+                python("\0", "a.py:A"),
+                python("", "a.py:A"),
+                python("p", "../a.py:A"),
+                python("p", "a"),
+            ],
+        );
     }
 
     #[test]
@@ -377,24 +625,48 @@ mod tests {
             columns: names.iter().map(|name| (*name).into()).collect(),
             cells: vec![Value::Int(1); names.len()],
         };
-        let spaces =
-            [columns(&["a", "a"]), columns(&["task"]), columns(&[""]), columns(&["a b"]), columns(&["\u{1b}"])];
+        let spaces = [
+            columns(&["a", "a"]),
+            columns(&["task"]),
+            columns(&[""]),
+            columns(&["a b"]),
+            columns(&["\u{1b}"]),
+        ];
         refused("params", spaces.map(|space| over(space, &["true"])));
-        refused("params", [over(ParamSpace::Grid(vec![("a".into(), Vec::new())]), &["true"])]);
+        refused(
+            "params",
+            [over(
+                ParamSpace::Grid(vec![("a".into(), Vec::new())]),
+                &["true"],
+            )],
+        );
     }
 
     #[test]
     fn what_a_task_becomes_is_bounded_by_its_widest_parameter_set() {
         let kilobytes = "k".repeat(10_000);
-        let words: Vec<&str> = std::iter::once("true").chain(std::iter::repeat_n("{k}", 1_000)).collect();
+        let words: Vec<&str> = std::iter::once("true")
+            .chain(std::iter::repeat_n("{k}", 1_000))
+            .collect();
         let grid = |text: &str| ParamSpace::Grid(vec![axis("k", text), axis("other", &kilobytes)]);
         refused("command", [over(grid(&kilobytes), &words)]);
         assert_eq!(over(grid("k"), &words).check(), Ok(()));
-        let cells = vec![Value::Text("k".into()), Value::Int(1), Value::Text(kilobytes.as_str().into()), Value::Int(2)];
-        let rows = ParamSpace::Rows { columns: vec!["k".into(), "n".into()], cells };
+        let cells = vec![
+            Value::Text("k".into()),
+            Value::Int(1),
+            Value::Text(kilobytes.as_str().into()),
+            Value::Int(2),
+        ];
+        let rows = ParamSpace::Rows {
+            columns: vec!["k".into(), "n".into()],
+            cells,
+        };
         refused("command", [over(rows.clone(), &words)]);
         assert_eq!(over(rows, &words[..500]).check(), Ok(()));
-        let wide = JobSpec { work: Arc::new(WorkSpec::plain("a", &["true", &"x".repeat(9 << 20)])), ..with(|_| {}) };
+        let wide = JobSpec {
+            work: Arc::new(WorkSpec::plain("a", &["true", &"x".repeat(9 << 20)])),
+            ..with(|_| {})
+        };
         refused("command", [wide]);
     }
 

@@ -40,7 +40,10 @@ pub struct Ratios {
 }
 
 impl Ratios {
-    pub const NONE: Self = Self { gradients: 1.0, factors: 1.0 };
+    pub const NONE: Self = Self {
+        gradients: 1.0,
+        factors: 1.0,
+    };
 }
 
 /// Bytes that a node which is both worker and server sends and receives in a clock, on average.
@@ -67,7 +70,8 @@ impl Costs {
         let one_way = weights * (workers + servers - 2.0);
         let factors = layer.samples as f64 * (workers - 1.0) * (inputs + outputs);
         Self {
-            parameter_server: NUMBER_BYTES * (one_way * (ratios.gradients + 1.0) + 2.0 * copies * weights),
+            parameter_server: NUMBER_BYTES
+                * (one_way * (ratios.gradients + 1.0) + 2.0 * copies * weights),
             sufficient_factors: NUMBER_BYTES * 2.0 * factors * ratios.factors,
         }
     }
@@ -102,54 +106,110 @@ mod tests {
     use proptest::prelude::*;
 
     fn alone(nodes: u64) -> Participants {
-        Participants { workers: nodes, servers: nodes, replicas: 1 }
+        Participants {
+            workers: nodes,
+            servers: nodes,
+            replicas: 1,
+        }
     }
 
     #[test]
     fn the_example_of_the_paper_comes_out() {
         // Section 3.2: VGG19's 4096 × 4096 layer, batches of 32, P1 = P2 = 8: 58.7 M numbers for a node that is worker and server,
         // 3.7 M by sufficient factors.
-        let layer = DenseLayer { inputs: 4096, outputs: 4096, samples: 32 };
+        let layer = DenseLayer {
+            inputs: 4096,
+            outputs: 4096,
+            samples: 32,
+        };
         let costs = Costs::of(layer, alone(8), Ratios::NONE);
-        assert_eq!(costs.parameter_server / 4.0, 2.0 * 4096.0 * 4096.0 * 14.0 / 8.0);
+        assert_eq!(
+            costs.parameter_server / 4.0,
+            2.0 * 4096.0 * 4096.0 * 14.0 / 8.0
+        );
         assert_eq!(costs.sufficient_factors / 4.0, 2.0 * 32.0 * 7.0 * 8192.0);
         assert_eq!(costs.cheaper(), Exchange::SufficientFactors);
     }
 
     #[test]
     fn small_layers_and_large_batches_go_through_servers() {
-        let layer = DenseLayer { inputs: 64, outputs: 10, samples: 64 };
-        assert_eq!(Costs::of(layer, alone(4), Ratios::NONE).cheaper(), Exchange::ParameterServer);
-        let layer = DenseLayer { inputs: 4096, outputs: 4096, samples: 4096 };
-        assert_eq!(Costs::of(layer, alone(4), Ratios::NONE).cheaper(), Exchange::ParameterServer);
+        let layer = DenseLayer {
+            inputs: 64,
+            outputs: 10,
+            samples: 64,
+        };
+        assert_eq!(
+            Costs::of(layer, alone(4), Ratios::NONE).cheaper(),
+            Exchange::ParameterServer
+        );
+        let layer = DenseLayer {
+            inputs: 4096,
+            outputs: 4096,
+            samples: 4096,
+        };
+        assert_eq!(
+            Costs::of(layer, alone(4), Ratios::NONE).cheaper(),
+            Exchange::ParameterServer
+        );
     }
 
     #[test]
     fn many_nodes_favour_servers_since_factors_grow_with_each() {
-        let layer = DenseLayer { inputs: 4096, outputs: 4096, samples: 32 };
-        let choices: Vec<Exchange> =
-            [2, 8, 32, 512].into_iter().map(|nodes| Costs::of(layer, alone(nodes), Ratios::NONE).cheaper()).collect();
+        let layer = DenseLayer {
+            inputs: 4096,
+            outputs: 4096,
+            samples: 32,
+        };
+        let choices: Vec<Exchange> = [2, 8, 32, 512]
+            .into_iter()
+            .map(|nodes| Costs::of(layer, alone(nodes), Ratios::NONE).cheaper())
+            .collect();
         assert_eq!(choices[0], Exchange::SufficientFactors);
         assert_eq!(choices[3], Exchange::ParameterServer);
     }
 
     #[test]
     fn a_lone_node_sends_nothing() {
-        let layer = DenseLayer { inputs: 100, outputs: 100, samples: 8 };
-        let costs = Costs::of(layer, Participants { workers: 1, servers: 1, replicas: 2 }, Ratios::NONE);
-        assert_eq!((costs.parameter_server, costs.sufficient_factors), (0.0, 0.0));
+        let layer = DenseLayer {
+            inputs: 100,
+            outputs: 100,
+            samples: 8,
+        };
+        let costs = Costs::of(
+            layer,
+            Participants {
+                workers: 1,
+                servers: 1,
+                replicas: 2,
+            },
+            Ratios::NONE,
+        );
+        assert_eq!(
+            (costs.parameter_server, costs.sufficient_factors),
+            (0.0, 0.0)
+        );
     }
 
     #[test]
     fn compression_of_either_side_can_turn_the_choice() {
         // 2·256·1·1024 = 2·512·512·2/2: a tie, which goes to factors.
-        let layer = DenseLayer { inputs: 512, outputs: 512, samples: 256 };
+        let layer = DenseLayer {
+            inputs: 512,
+            outputs: 512,
+            samples: 256,
+        };
         let among = alone(2);
         let tie = Costs::of(layer, among, Ratios::NONE);
         assert_eq!(tie.parameter_server, tie.sufficient_factors);
         assert_eq!(tie.cheaper(), Exchange::SufficientFactors);
-        let pushed = Ratios { gradients: Compression::Int8.ratio(), factors: 1.0 };
-        assert_eq!(Costs::of(layer, among, pushed).cheaper(), Exchange::ParameterServer);
+        let pushed = Ratios {
+            gradients: Compression::Int8.ratio(),
+            factors: 1.0,
+        };
+        assert_eq!(
+            Costs::of(layer, among, pushed).cheaper(),
+            Exchange::ParameterServer
+        );
     }
 
     proptest! {

@@ -58,13 +58,18 @@ pub fn check(pattern: &str) -> Result<(), BadGlob> {
             return Err(BadGlob::TooMany);
         }
     }
-    if depth > 0 { Err(BadGlob::UnclosedBrace) } else { Ok(()) }
+    if depth > 0 {
+        Err(BadGlob::UnclosedBrace)
+    } else {
+        Ok(())
+    }
 }
 
 /// Whether a name is one of a pattern's: `*` stands for any characters, `?` for one, everything else for itself. Nothing is compiled,
 /// and no pattern takes longer than its length times the name's.
 pub fn matches(pattern: &str, name: &str) -> bool {
-    let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
+    let (pattern, name): (Vec<char>, Vec<char>) =
+        (pattern.chars().collect(), name.chars().collect());
     let (mut at, mut from) = (0, 0);
     // Behind the last `*`, and how far the name has come that it stands for.
     let mut star = None;
@@ -118,17 +123,40 @@ mod tests {
         assert_eq!(check(&nested(MAX_NESTING)), Ok(()));
         assert_eq!(check(&nested(MAX_NESTING + 1)), Err(BadGlob::TooDeep));
         assert_eq!(check(&nested(40_000)), Err(BadGlob::TooLong(80_001)));
-        assert_eq!(check(&format!("{{{}}}", ",".repeat(MAX_ALTERNATIVES - 1))), Ok(()));
-        assert_eq!(check(&format!("{{{}}}", ",".repeat(MAX_ALTERNATIVES))), Err(BadGlob::TooMany));
-        assert_eq!(check(&"a".repeat(MAX_BYTES + 1)), Err(BadGlob::TooLong(MAX_BYTES + 1)));
+        assert_eq!(
+            check(&format!("{{{}}}", ",".repeat(MAX_ALTERNATIVES - 1))),
+            Ok(())
+        );
+        assert_eq!(
+            check(&format!("{{{}}}", ",".repeat(MAX_ALTERNATIVES))),
+            Err(BadGlob::TooMany)
+        );
+        assert_eq!(
+            check(&"a".repeat(MAX_BYTES + 1)),
+            Err(BadGlob::TooLong(MAX_BYTES + 1))
+        );
     }
 
     #[test]
     fn a_name_is_matched_as_a_whole() {
-        for (pattern, name) in [("*", ""), ("a*", "abc"), ("*c", "abc"), ("a?c", "abc"), ("*b*b*", "abab"), ("", "")] {
+        for (pattern, name) in [
+            ("*", ""),
+            ("a*", "abc"),
+            ("*c", "abc"),
+            ("a?c", "abc"),
+            ("*b*b*", "abab"),
+            ("", ""),
+        ] {
             assert!(matches(pattern, name), "{pattern} {name}");
         }
-        for (pattern, name) in [("", "a"), ("a", "ab"), ("a*b", "abc"), ("?", ""), ("*ab", "aba"), ("A", "a")] {
+        for (pattern, name) in [
+            ("", "a"),
+            ("a", "ab"),
+            ("a*b", "abc"),
+            ("?", ""),
+            ("*ab", "aba"),
+            ("A", "a"),
+        ] {
             assert!(!matches(pattern, name), "{pattern} {name}");
         }
         assert!(!matches(&"*a".repeat(200), &"a".repeat(100)));
@@ -146,7 +174,18 @@ mod tests {
         ] {
             assert_eq!(check(pattern), Err(problem), "{pattern}");
         }
-        for pattern in ["", "*.{h5,png}", "a/**/b?", "[]a]", "[!-]", "[a-]", "[^]-a]", "[a-c-b]", "\\{", "a,b"] {
+        for pattern in [
+            "",
+            "*.{h5,png}",
+            "a/**/b?",
+            "[]a]",
+            "[!-]",
+            "[a-]",
+            "[^]-a]",
+            "[a-c-b]",
+            "\\{",
+            "a,b",
+        ] {
             assert_eq!(check(pattern), Ok(()), "{pattern}");
         }
     }

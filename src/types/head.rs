@@ -74,6 +74,9 @@ impl JobHead {
     /// Everyone who holds the job's state, its coordinator first.
     pub fn holders(&self) -> Vec<NodeId> {
         let coordinator = (self.epoch > 0).then_some(self.holder);
-        coordinator.into_iter().chain(self.replicas.iter().copied()).collect()
+        coordinator
+            .into_iter()
+            .chain(self.replicas.iter().copied())
+            .collect()
     }
 }

@@ -59,7 +59,9 @@ impl JobId {
     /// The job of a submission's key: whichever node is asked with that key, however often, it is the same job.
     pub fn of_key(key: &str) -> Self {
         let hash = blake3::derive_key("nodectl 2026 the key of a submission", key.as_bytes());
-        Self(u64::from_le_bytes(hash[..8].try_into().expect("a hash has 32 bytes")))
+        Self(u64::from_le_bytes(
+            hash[..8].try_into().expect("a hash has 32 bytes"),
+        ))
     }
 
     /// The first 6 hex digits: what tables show.
@@ -128,7 +130,10 @@ impl fmt::Display for Attempt {
 impl FromStr for NodeId {
     type Err = BadId;
     fn from_str(text: &str) -> Result<Self, BadId> {
-        let bad = || BadId { text: text.to_string(), expected: "a node id (64 hex digits)" };
+        let bad = || BadId {
+            text: text.to_string(),
+            expected: "a node id (64 hex digits)",
+        };
         unhex32(text).map(Self).ok_or_else(bad)
     }
 }
@@ -136,7 +141,10 @@ impl FromStr for NodeId {
 impl FromStr for BlobHash {
     type Err = BadId;
     fn from_str(text: &str) -> Result<Self, BadId> {
-        let bad = || BadId { text: text.to_string(), expected: "a blob hash (64 hex digits)" };
+        let bad = || BadId {
+            text: text.to_string(),
+            expected: "a blob hash (64 hex digits)",
+        };
         unhex32(text).map(Self).ok_or_else(bad)
     }
 }
@@ -144,7 +152,10 @@ impl FromStr for BlobHash {
 impl FromStr for JobId {
     type Err = BadId;
     fn from_str(text: &str) -> Result<Self, BadId> {
-        let bad = || BadId { text: text.to_string(), expected: "a job id (16 hex digits)" };
+        let bad = || BadId {
+            text: text.to_string(),
+            expected: "a job id (16 hex digits)",
+        };
         if text.len() != 16 {
             return Err(bad());
         }

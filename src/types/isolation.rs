@@ -51,7 +51,15 @@ mod tests {
         ] {
             assert!(is_image(image), "{image}");
         }
-        for image in ["", "-v", "--privileged", "a b", "a\n.sif", "$(id)", "/images/tools.tar"] {
+        for image in [
+            "",
+            "-v",
+            "--privileged",
+            "a b",
+            "a\n.sif",
+            "$(id)",
+            "/images/tools.tar",
+        ] {
             assert!(!is_image(image), "{image}");
         }
     }

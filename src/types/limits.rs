@@ -111,18 +111,37 @@ pub const WATCH_WAIT: Duration = Duration::from_secs(8);
 pub const STORE_RETRY: Duration = Duration::from_secs(2);
 
 const _: () = assert!(OLDEST_PROTOCOL_VERSION <= PROTOCOL_VERSION);
-const _: () = assert!(RECORD_BATCH_BYTES * 4 < MAX_MESSAGE_BYTES, "a batch must fit into a message");
-const _: () = assert!(INLINE_SPEC_BYTES * 4 < MAX_MESSAGE_BYTES, "an inline specification must fit into a message");
+const _: () = assert!(
+    RECORD_BATCH_BYTES * 4 < MAX_MESSAGE_BYTES,
+    "a batch must fit into a message"
+);
+const _: () = assert!(
+    INLINE_SPEC_BYTES * 4 < MAX_MESSAGE_BYTES,
+    "an inline specification must fit into a message"
+);
 const _: () = assert!(
     (MAX_TASKS as usize).div_ceil(DIGEST_CHUNK as usize) * 10 < MAX_MESSAGE_BYTES,
     "the digests of a job are one message, each of at most 10 bytes"
 );
 const _: () = assert!(
-    HEADS_BATCH * (MAX_REASON_BYTES + MAX_NAME_BYTES + MAX_AFTER * 10 + 2 * MAX_LABEL_BYTES + 1024) < MAX_MESSAGE_BYTES,
+    HEADS_BATCH * (MAX_REASON_BYTES + MAX_NAME_BYTES + MAX_AFTER * 10 + 2 * MAX_LABEL_BYTES + 1024)
+        < MAX_MESSAGE_BYTES,
     "a batch of heads is a message"
 );
-const _: () = assert!(REPLICA_WINDOW_BYTES * 2 < PEER_QUEUE_BYTES, "a slow replica does not cost its connection");
-const _: () = assert!((SWIM_NEWS + 1) * (MEMBER_ADDRS * 32 + 128) < MAX_MESSAGE_BYTES, "news fit into a message");
-const _: () = assert!(PROBE_RTT.as_millis() * 2 < PROBE_PERIOD.as_millis(), "indirect probes need the second half");
-const _: () = assert!(MAX_SECRETS * (MAX_SEALED_SECRET_BYTES + 128) < MAX_MESSAGE_BYTES, "all secrets are a message");
+const _: () = assert!(
+    REPLICA_WINDOW_BYTES * 2 < PEER_QUEUE_BYTES,
+    "a slow replica does not cost its connection"
+);
+const _: () = assert!(
+    (SWIM_NEWS + 1) * (MEMBER_ADDRS * 32 + 128) < MAX_MESSAGE_BYTES,
+    "news fit into a message"
+);
+const _: () = assert!(
+    PROBE_RTT.as_millis() * 2 < PROBE_PERIOD.as_millis(),
+    "indirect probes need the second half"
+);
+const _: () = assert!(
+    MAX_SECRETS * (MAX_SEALED_SECRET_BYTES + 128) < MAX_MESSAGE_BYTES,
+    "all secrets are a message"
+);
 const _: () = assert!(WATCH_WAIT.as_millis() < QUERY_TIMEOUT.as_millis());

@@ -29,7 +29,11 @@ pub enum Body {
     /// The sender of a `PingFor` is heard, but its target is silent.
     Nack { number: u64 },
     /// The sender introduces itself. It knows so many live members.
-    Join { addrs: Vec<SocketAddr>, members: u32, answer: bool },
+    Join {
+        addrs: Vec<SocketAddr>,
+        members: u32,
+        answer: bool,
+    },
     /// Asks for all live members, as news.
     Feed,
 }
@@ -58,7 +62,9 @@ pub enum News {
 impl News {
     pub fn node(&self) -> NodeId {
         match self {
-            Self::Alive { node, .. } | Self::Suspect { node, .. } | Self::Down { node, .. } => *node,
+            Self::Alive { node, .. } | Self::Suspect { node, .. } | Self::Down { node, .. } => {
+                *node
+            }
         }
     }
 }

@@ -4,8 +4,8 @@
 //! `limits::PROTOCOL_VERSION`. A golden test in `wire` holds the bytes of every variant.
 
 use super::{
-    Answer, Attempt, Cell, JobHead, JobId, JobSpec, KeptSecret, MetricPoint, NodeInfo, Params, PoolToken, Query,
-    QueryError, Roster, TaskIndex, TaskRecord, WorkSpec, membership::Packet,
+    Answer, Attempt, Cell, JobHead, JobId, JobSpec, KeptSecret, MetricPoint, NodeInfo, Params,
+    PoolToken, Query, QueryError, Roster, TaskIndex, TaskRecord, WorkSpec, membership::Packet,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;

@@ -15,7 +15,10 @@ pub struct Terms {
 
 impl Default for Terms {
     fn default() -> Self {
-        Self { takes_work: true, policy: Policy::default() }
+        Self {
+            takes_work: true,
+            policy: Policy::default(),
+        }
     }
 }
 
@@ -74,8 +77,12 @@ impl fmt::Display for Closed {
             Self::Paused(_) => f.write_str("was paused by its owner"),
             Self::Looking => f.write_str("looks whether somebody uses it (node.policy)"),
             Self::Hours => f.write_str("takes no work at this hour (node.policy.hours)"),
-            Self::Keyboard => f.write_str("is in use: somebody is at its keyboard (node.policy.only_when_idle)"),
-            Self::Busy => f.write_str("is in use: its own programs keep it busy (node.policy.only_when_idle)"),
+            Self::Keyboard => {
+                f.write_str("is in use: somebody is at its keyboard (node.policy.only_when_idle)")
+            }
+            Self::Busy => {
+                f.write_str("is in use: its own programs keep it busy (node.policy.only_when_idle)")
+            }
         }
     }
 }

@@ -113,7 +113,10 @@ pub enum Decay {
 }
 
 impl Schedule {
-    pub const CONSTANT: Self = Self { warmup_steps: 0, decay: Decay::Constant };
+    pub const CONSTANT: Self = Self {
+        warmup_steps: 0,
+        decay: Decay::Constant,
+    };
 
     /// The factor for a step, which count from 1.
     pub fn factor(&self, step: u64) -> f32 {
@@ -135,7 +138,9 @@ impl Schedule {
                 let down = (1.0 + (std::f64::consts::PI * share(steps)).cos()) / 2.0;
                 (f64::from(floor) + (1.0 - f64::from(floor)) * down) as f32
             }
-            Decay::Linear { steps, floor } => (1.0 - (1.0 - f64::from(floor)) * share(steps)) as f32,
+            Decay::Linear { steps, floor } => {
+                (1.0 - (1.0 - f64::from(floor)) * share(steps)) as f32
+            }
         }
     }
 }
@@ -146,14 +151,41 @@ mod tests {
 
     #[test]
     fn schedules_rise_and_fall() {
-        let of = |warmup_steps, decay, step| Schedule { warmup_steps, decay }.factor(step);
-        assert_eq!([1, 2, 1000].map(|step| Schedule::CONSTANT.factor(step)), [1.0; 3]);
-        assert_eq!([1, 2, 4, 5].map(|step| of(4, Decay::Constant, step)), [0.25, 0.5, 1.0, 1.0]);
-        let halved = Decay::Step { steps: 2, factor: 0.5 };
-        assert_eq!([1, 2, 3, 4, 5].map(|step| of(0, halved, step)), [1.0, 1.0, 0.5, 0.5, 0.25]);
-        let linear = Decay::Linear { steps: 5, floor: 0.2 };
-        assert_eq!([1, 3, 5, 9].map(|step| of(0, linear, step)), [1.0, 0.6, 0.2, 0.2]);
-        let cosine = Decay::Cosine { steps: 12, floor: 0.0 };
+        let of = |warmup_steps, decay, step| {
+            Schedule {
+                warmup_steps,
+                decay,
+            }
+            .factor(step)
+        };
+        assert_eq!(
+            [1, 2, 1000].map(|step| Schedule::CONSTANT.factor(step)),
+            [1.0; 3]
+        );
+        assert_eq!(
+            [1, 2, 4, 5].map(|step| of(4, Decay::Constant, step)),
+            [0.25, 0.5, 1.0, 1.0]
+        );
+        let halved = Decay::Step {
+            steps: 2,
+            factor: 0.5,
+        };
+        assert_eq!(
+            [1, 2, 3, 4, 5].map(|step| of(0, halved, step)),
+            [1.0, 1.0, 0.5, 0.5, 0.25]
+        );
+        let linear = Decay::Linear {
+            steps: 5,
+            floor: 0.2,
+        };
+        assert_eq!(
+            [1, 3, 5, 9].map(|step| of(0, linear, step)),
+            [1.0, 0.6, 0.2, 0.2]
+        );
+        let cosine = Decay::Cosine {
+            steps: 12,
+            floor: 0.0,
+        };
         assert_eq!(of(1, cosine, 2), 1.0);
         assert!((of(1, cosine, 7) - 0.5).abs() < 1e-6 && of(1, cosine, 12).abs() < 1e-6);
     }

@@ -67,15 +67,24 @@ impl Policy {
         if !self.looks() {
             return None;
         }
-        let Some(seen) = seen else { return Some(Closed::Looking) };
+        let Some(seen) = seen else {
+            return Some(Closed::Looking);
+        };
         if !self.hours.is_empty() && !self.hours.iter().any(|span| span.contains(seen.minute)) {
             return Some(Closed::Hours);
         }
         let idle = self.idle?;
-        if seen.untouched.is_some_and(|untouched| untouched < idle.after) {
+        if seen
+            .untouched
+            .is_some_and(|untouched| untouched < idle.after)
+        {
             return Some(Closed::Keyboard);
         }
-        let most = if is_open { idle.load_milli.saturating_mul(2) } else { idle.load_milli };
+        let most = if is_open {
+            idle.load_milli.saturating_mul(2)
+        } else {
+            idle.load_milli
+        };
         (seen.others_milli > most).then_some(Closed::Busy)
     }
 }
@@ -145,17 +154,26 @@ impl Admits {
         };
         let author = &work.author;
         if lacks(&self.users, &author.user) {
-            return Some(format!("takes no jobs of user {} (node.policy.users)", author.user));
+            return Some(format!(
+                "takes no jobs of user {} (node.policy.users)",
+                author.user
+            ));
         }
         if lacks(&self.nodes, &author.node) {
-            return Some(format!("takes no jobs that were submitted at {} (node.policy.nodes)", author.node));
+            return Some(format!(
+                "takes no jobs that were submitted at {} (node.policy.nodes)",
+                author.node
+            ));
         }
         let kind = WorkKind::of(work);
         if !self.kinds.is_empty() && !self.kinds.contains(&kind) {
             return Some(format!("takes no jobs of kind {kind} (node.policy.kinds)"));
         }
         // What a worker runs is no command, and `kinds` has its say about it.
-        let program = work.command.first().filter(|program| lacks(&self.commands, program))?;
+        let program = work
+            .command
+            .first()
+            .filter(|program| lacks(&self.commands, program))?;
         Some(format!("does not run {program} (node.policy.commands)"))
     }
 }
@@ -171,7 +189,9 @@ pub struct Span {
 
 /// Why a text is no part of the week.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no part of the week: {why}; e.g. `20:00-08:00`, `Mon-Fri 18:30-07:00` or `Sat,Sun`")]
+#[error(
+    "`{text}` is no part of the week: {why}; e.g. `20:00-08:00`, `Mon-Fri 18:30-07:00` or `Sat,Sun`"
+)]
 pub struct BadSpan {
     text: String,
     why: &'static str,
@@ -194,7 +214,10 @@ impl FromStr for Span {
     type Err = BadSpan;
 
     fn from_str(text: &str) -> Result<Self, BadSpan> {
-        let bad = |why| BadSpan { text: text.chars().take(60).collect(), why };
+        let bad = |why| BadSpan {
+            text: text.chars().take(60).collect(),
+            why,
+        };
         let parts: Vec<&str> = text.split_whitespace().collect();
         let (days, hours) = match parts.as_slice() {
             [one] if one.contains(':') => (None, Some(*one)),
@@ -202,20 +225,38 @@ impl FromStr for Span {
             [days, hours] => (Some(*days), Some(*hours)),
             _ => return Err(bad("it has days, then hours, or one of them")),
         };
-        let days = days.map_or(Some(0x7f), days_of).ok_or_else(|| bad("days are Mon, Tue, … or ranges of them"))?;
-        let hours = hours.map_or(Some((0, DAY)), hours_of).ok_or_else(|| bad("hours are HH:MM-HH:MM"))?;
+        let days = days
+            .map_or(Some(0x7f), days_of)
+            .ok_or_else(|| bad("days are Mon, Tue, … or ranges of them"))?;
+        let hours = hours
+            .map_or(Some((0, DAY)), hours_of)
+            .ok_or_else(|| bad("hours are HH:MM-HH:MM"))?;
         if hours.0 == hours.1 {
-            return Err(bad("it ends when it begins; without hours it is the whole day"));
+            return Err(bad(
+                "it ends when it begins; without hours it is the whole day",
+            ));
         }
-        Ok(Self { days, from: hours.0, to: hours.1 })
+        Ok(Self {
+            days,
+            from: hours.0,
+            to: hours.1,
+        })
     }
 }
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = (0..7).filter(|day| self.days & (1 << day) != 0).map(|day| DAYS[day]);
+        let names = (0..7)
+            .filter(|day| self.days & (1 << day) != 0)
+            .map(|day| DAYS[day]);
         let time = |minute: u16| format!("{:02}:{:02}", minute / 60, minute % 60);
-        write!(f, "{} {}-{}", names.collect::<Vec<_>>().join(","), time(self.from), time(self.to))
+        write!(
+            f,
+            "{} {}-{}",
+            names.collect::<Vec<_>>().join(","),
+            time(self.from),
+            time(self.to)
+        )
     }
 }
 
@@ -235,9 +276,15 @@ fn hours_of(text: &str) -> Option<(u16, u16)> {
     let time = |text: &str| {
         let (hours, minutes) = text.split_once(':')?;
         let number = |digits: &str| {
-            digits.parse::<u16>().ok().filter(|_| digits.len() <= 2 && digits.bytes().all(|b| b.is_ascii_digit()))
+            digits
+                .parse::<u16>()
+                .ok()
+                .filter(|_| digits.len() <= 2 && digits.bytes().all(|b| b.is_ascii_digit()))
         };
-        let (hours, minutes) = (number(hours)?, number(minutes).filter(|_| minutes.len() == 2)?);
+        let (hours, minutes) = (
+            number(hours)?,
+            number(minutes).filter(|_| minutes.len() == 2)?,
+        );
         Some(hours * 60 + minutes).filter(|minute| minutes < 60 && *minute <= DAY)
     };
     let (from, to) = text.split_once('-')?;

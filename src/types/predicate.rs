@@ -127,7 +127,9 @@ impl Expr {
             Self::All(exprs) => exprs.iter().all(|expr| expr.eval(node)),
             Self::Not(expr) => !expr.eval(node),
             Self::Test { field, op, value } => field.test(node, *op, value),
-            Self::In { field, values } => values.iter().any(|value| field.test(node, ComparisonOp::Equal, value)),
+            Self::In { field, values } => values
+                .iter()
+                .any(|value| field.test(node, ComparisonOp::Equal, value)),
         }
     }
 }
@@ -144,7 +146,10 @@ impl Expr {
 
 impl PredicateField {
     fn is_of_gpus(&self) -> bool {
-        matches!(self, Self::Gpus | Self::GpuMemory | Self::GpuName | Self::GpuVendor | Self::GpuDriver)
+        matches!(
+            self,
+            Self::Gpus | Self::GpuMemory | Self::GpuName | Self::GpuVendor | Self::GpuDriver
+        )
     }
 
     fn test(&self, node: &NodeInfo, op: ComparisonOp, value: &Literal) -> bool {
@@ -159,28 +164,46 @@ impl PredicateField {
             Self::GpuName => any_gpu(&|gpu| value.test_text(&gpu.name, op)),
             Self::GpuVendor => any_gpu(&|gpu| value.test_text(&gpu.vendor, op)),
             Self::GpuDriver => any_gpu(&|gpu| value.test_text(&gpu.driver, op)),
-            Self::Label(label) => node.labels.get(label).is_some_and(|text| value.test_label(text, op)),
+            Self::Label(label) => node
+                .labels
+                .get(label)
+                .is_some_and(|text| value.test_label(text, op)),
         }
     }
 }
 
 /// The GPUs that the node offers. CPU drivers are among them only where the node counts them as GPUs.
 fn counted_gpus(node: &NodeInfo) -> impl Iterator<Item = &Gpu> {
-    let hardware = node.gpus.iter().filter(|gpu| gpu.kind != GpuKind::Software).count();
+    let hardware = node
+        .gpus
+        .iter()
+        .filter(|gpu| gpu.kind != GpuKind::Software)
+        .count();
     let software_counts = node.resources.gpu_milli as usize > hardware * 1000;
-    node.gpus.iter().filter(move |gpu| software_counts || gpu.kind != GpuKind::Software)
+    node.gpus
+        .iter()
+        .filter(move |gpu| software_counts || gpu.kind != GpuKind::Software)
 }
 
 impl Literal {
     fn new(text: String) -> Self {
-        let number = super::units::parse_bytes(&text).ok().map(|bytes| bytes as f64);
+        let number = super::units::parse_bytes(&text)
+            .ok()
+            .map(|bytes| bytes as f64);
         // `parse_bytes` rounds down to whole bytes; a plain number keeps its fraction.
-        let number = text.trim().parse().ok().filter(|number: &f64| number.is_finite()).or(number);
+        let number = text
+            .trim()
+            .parse()
+            .ok()
+            .filter(|number: &f64| number.is_finite())
+            .or(number);
         Self { text, number }
     }
 
     fn test_number(&self, actual: f64, op: ComparisonOp) -> bool {
-        self.number.and_then(|number| actual.partial_cmp(&number)).is_some_and(|order| op.accepts(order))
+        self.number
+            .and_then(|number| actual.partial_cmp(&number))
+            .is_some_and(|order| op.accepts(order))
     }
 
     fn test_text(&self, actual: &str, op: ComparisonOp) -> bool {
@@ -194,7 +217,9 @@ impl Literal {
     /// Labels are text that often holds a number or a size: compared as such when both sides are.
     fn test_label(&self, actual: &str, op: ComparisonOp) -> bool {
         match (op, self.number, Literal::new(actual.to_string()).number) {
-            (ComparisonOp::Contains, ..) | (_, None, _) | (_, _, None) => self.test_text(actual, op),
+            (ComparisonOp::Contains, ..) | (_, None, _) | (_, _, None) => {
+                self.test_text(actual, op)
+            }
             (_, Some(_), Some(actual)) => self.test_number(actual, op),
         }
     }
@@ -222,7 +247,10 @@ fn natural_order(left: &str, right: &str) -> Ordering {
         let (right_run, right_rest) = split_run(right);
         let digits = |run: &str| run.starts_with(|c: char| c.is_ascii_digit());
         let order = if digits(left_run) && digits(right_run) {
-            let (left, right) = (left_run.trim_start_matches('0'), right_run.trim_start_matches('0'));
+            let (left, right) = (
+                left_run.trim_start_matches('0'),
+                right_run.trim_start_matches('0'),
+            );
             left.len().cmp(&right.len()).then(left.cmp(right))
         } else {
             left_run.cmp(right_run)
@@ -237,7 +265,10 @@ fn natural_order(left: &str, right: &str) -> Ordering {
 /// The longest start of digits only or of no digits.
 fn split_run(text: &str) -> (&str, &str) {
     let digits = text.starts_with(|c: char| c.is_ascii_digit());
-    text.split_at(text.find(|c: char| c.is_ascii_digit() != digits).unwrap_or(text.len()))
+    text.split_at(
+        text.find(|c: char| c.is_ascii_digit() != digits)
+            .unwrap_or(text.len()),
+    )
 }
 
 impl fmt::Display for Predicate {
@@ -250,8 +281,12 @@ impl fmt::Display for Expr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Any(exprs) => write_joined(f, exprs, " or ", |expr| matches!(expr, Self::Any(_))),
-            Self::All(exprs) => write_joined(f, exprs, " and ", |expr| matches!(expr, Self::Any(_) | Self::All(_))),
-            Self::Not(expr) if matches!(**expr, Self::Any(_) | Self::All(_)) => write!(f, "not ({expr})"),
+            Self::All(exprs) => write_joined(f, exprs, " and ", |expr| {
+                matches!(expr, Self::Any(_) | Self::All(_))
+            }),
+            Self::Not(expr) if matches!(**expr, Self::Any(_) | Self::All(_)) => {
+                write!(f, "not ({expr})")
+            }
             Self::Not(expr) => write!(f, "not {expr}"),
             Self::Test { field, op, value } => write!(f, "{field} {op} {value}"),
             Self::In { field, values } => {
@@ -265,7 +300,12 @@ impl fmt::Display for Expr {
     }
 }
 
-fn write_joined(f: &mut fmt::Formatter<'_>, exprs: &[Expr], glue: &str, parens: fn(&Expr) -> bool) -> fmt::Result {
+fn write_joined(
+    f: &mut fmt::Formatter<'_>,
+    exprs: &[Expr],
+    glue: &str,
+    parens: fn(&Expr) -> bool,
+) -> fmt::Result {
     for (index, expr) in exprs.iter().enumerate() {
         f.write_str(if index == 0 { "" } else { glue })?;
         if parens(expr) {
@@ -282,14 +322,20 @@ impl fmt::Display for PredicateField {
         if let Self::Label(label) = self {
             return write!(f, "labels.{label}");
         }
-        let (name, _) = FIELDS.iter().find(|(_, field)| field == self).expect("FIELDS has every field but labels");
+        let (name, _) = FIELDS
+            .iter()
+            .find(|(_, field)| field == self)
+            .expect("FIELDS has every field but labels");
         f.write_str(name)
     }
 }
 
 impl fmt::Display for ComparisonOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (sign, _) = OPS.iter().find(|(_, op)| op == self).expect("OPS has every operator");
+        let (sign, _) = OPS
+            .iter()
+            .find(|(_, op)| op == self)
+            .expect("OPS has every operator");
         f.write_str(sign)
     }
 }
@@ -299,6 +345,10 @@ impl fmt::Display for Literal {
         if lex::is_bare(&self.text) {
             return f.write_str(&self.text);
         }
-        write!(f, "'{}'", self.text.replace('\\', "\\\\").replace('\'', "\\'"))
+        write!(
+            f,
+            "'{}'",
+            self.text.replace('\\', "\\\\").replace('\'', "\\'")
+        )
     }
 }

@@ -1,7 +1,8 @@
 //! What users ask of a node, and what they get. Nodes pass questions on to whoever can answer them.
 
 use super::{
-    Attempt, Decision, JobHead, JobId, JobSpec, NodeId, NodeInfo, NodeLoad, Pause, Phase, Roster, TaskIndex, TaskRecord,
+    Attempt, Decision, JobHead, JobId, JobSpec, NodeId, NodeInfo, NodeLoad, Pause, Phase, Roster,
+    TaskIndex, TaskRecord,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -37,7 +38,10 @@ pub enum TaskFilter {
 pub enum Query {
     /// Answered by any node: `Answer::Submitted`. The job has this id, and is the one that has it already, if there is one; the
     /// node draws one if none is given.
-    Submit { job: Option<JobId>, spec: Arc<JobSpec> },
+    Submit {
+        job: Option<JobId>,
+        spec: Arc<JobSpec>,
+    },
     /// Any node: `Nodes`.
     Nodes,
     /// Any node: `Jobs`.
@@ -47,13 +51,30 @@ pub enum Query {
     /// The coordinator: `Job`.
     Job { job: JobId },
     /// The coordinator: `Tasks`.
-    Tasks { job: JobId, filter: TaskFilter, offset: u32, limit: u32 },
+    Tasks {
+        job: JobId,
+        filter: TaskFilter,
+        offset: u32,
+        limit: u32,
+    },
     /// The coordinator, as soon as there is news or after `wait_ms`: `Watch`.
-    Watch { job: JobId, cursor: Cursor, wait_ms: u32, limit: u32 },
+    Watch {
+        job: JobId,
+        cursor: Cursor,
+        wait_ms: u32,
+        limit: u32,
+    },
     /// The coordinator: `Where`.
     Locate { job: JobId, task: TaskIndex },
     /// The named node: `Log`, bytes of the stream of a running attempt from `offset`.
-    Log { node: NodeId, job: JobId, task: TaskIndex, attempt: Attempt, stream: Stream, offset: u64 },
+    Log {
+        node: NodeId,
+        job: JobId,
+        task: TaskIndex,
+        attempt: Attempt,
+        stream: Stream,
+        offset: u64,
+    },
     /// The coordinator: `Explanation`.
     Explain { job: JobId, task: Option<TaskIndex> },
     /// The coordinator: `Ok`.
@@ -67,12 +88,22 @@ pub enum Query {
     /// The named node: `Training`, what it has of a training job.
     Training { node: NodeId, job: JobId },
     /// The named node: `Ok`; it brings a copy of that node's checkpoint, and keeps so many of the newest.
-    CopyCheckpoint { node: NodeId, job: JobId, step: u64, from: NodeId, keep: u32 },
+    CopyCheckpoint {
+        node: NodeId,
+        job: JobId,
+        step: u64,
+        from: NodeId,
+        keep: u32,
+    },
     /// The node itself: no new work, running tasks end. `Ok`. What is said at the node itself is its owner's word, which others cannot
     /// take back.
     Drain { node: NodeId, on: bool },
     /// The named node: `Ok` if the `lost` one is out of its reach; if the asker is `sure`, it is taken for dead for good then.
-    Forget { node: NodeId, lost: NodeId, sure: bool },
+    Forget {
+        node: NodeId,
+        lost: NodeId,
+        sure: bool,
+    },
     /// Any node: `Ok`. The job, which has ended, is forgotten by all.
     Remove { job: JobId },
     /// The node itself: `Ok`. A job that it has put aside goes on.
@@ -82,7 +113,10 @@ pub enum Query {
     /// The node itself, and nobody else's: `Ok`. It is its owner's alone for a while, or no longer.
     Pause(Option<Pause>),
     /// Any node: `Ok`. A named secret, sealed; None drops it.
-    PutSecret { name: String, sealed: Option<Vec<u8>> },
+    PutSecret {
+        name: String,
+        sealed: Option<Vec<u8>>,
+    },
     /// Any node: `Secrets`.
     Secrets,
     /// The node that is asked, by a user of its own: `Roster`, as it is after the decision if there is one.
@@ -283,7 +317,11 @@ pub enum QueryError {
     #[error("no job {0}")]
     NoJob(JobId),
     #[error("job {job} has no task {task}; it has {tasks}, counted from 0")]
-    NoTask { job: JobId, task: TaskIndex, tasks: u32 },
+    NoTask {
+        job: JobId,
+        task: TaskIndex,
+        tasks: u32,
+    },
     #[error("no node {0}")]
     NoNode(NodeId),
     #[error("{node} is no dead node: {by} reaches it")]
@@ -310,7 +348,9 @@ pub enum QueryError {
     NotEnded(JobId),
     #[error("job {job} is needed: job {by} comes after it and has not ended")]
     Needed { job: JobId, by: JobId },
-    #[error("job {0} is what an earlier `run` left unfinished when it was killed; nothing of it runs now")]
+    #[error(
+        "job {0} is what an earlier `run` left unfinished when it was killed; nothing of it runs now"
+    )]
     PutAside(JobId),
     #[error("{0}")]
     Denied(String),

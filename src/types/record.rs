@@ -157,7 +157,9 @@ impl TaskRecord {
         let files: usize = self.outputs.iter().map(|file| file.path.len() + 48).sum();
         let value = self.value.as_ref().map_or(0, String::len);
         let error = match &self.outcome {
-            Outcome::Failed(Failure::Raised(error) | Failure::Init(error) | Failure::Device(error)) => error.bytes(),
+            Outcome::Failed(
+                Failure::Raised(error) | Failure::Init(error) | Failure::Device(error),
+            ) => error.bytes(),
             _ => 0,
         };
         128 + error + self.stdout.tail.len() + self.stderr.tail.len() + value + files
@@ -165,10 +167,18 @@ impl TaskRecord {
 
     /// 32 bits that differ between ends of a task that are not the same, whoever accepted them: the last tie-breaker of the lattice.
     pub fn stamp(&self) -> u32 {
-        let as_reported = Self { accepted: 0, failures: 0, ..self.clone() };
+        let as_reported = Self {
+            accepted: 0,
+            failures: 0,
+            ..self.clone()
+        };
         let bytes = postcard::to_stdvec(&as_reported).expect("plain data always encodes");
         let hash = blake3::hash(&bytes);
-        u32::from_le_bytes(hash.as_bytes()[..4].try_into().expect("a hash has 32 bytes"))
+        u32::from_le_bytes(
+            hash.as_bytes()[..4]
+                .try_into()
+                .expect("a hash has 32 bytes"),
+        )
     }
 }
 
@@ -197,7 +207,11 @@ impl Failure {
 impl ErrorReport {
     /// What no exception tells: the process could not be started, or ended.
     pub fn without_exception(message: impl Into<String>) -> Self {
-        Self { message: message.into(), ..Self::default() }.bounded()
+        Self {
+            message: message.into(),
+            ..Self::default()
+        }
+        .bounded()
     }
 
     fn bytes(&self) -> usize {
@@ -210,8 +224,10 @@ impl ErrorReport {
         truncate(&mut self.message, MAX_ERROR_BYTES / 4);
         let keep = MAX_ERROR_BYTES / 2;
         if self.traceback.len() > keep {
-            let start = (self.traceback.len() - keep..).find(|at| self.traceback.is_char_boundary(*at));
-            self.traceback.replace_range(..start.unwrap_or_default(), "…");
+            let start =
+                (self.traceback.len() - keep..).find(|at| self.traceback.is_char_boundary(*at));
+            self.traceback
+                .replace_range(..start.unwrap_or_default(), "…");
         }
         self
     }
@@ -219,7 +235,10 @@ impl ErrorReport {
 
 fn truncate(text: &mut String, bytes: usize) {
     if text.len() > bytes {
-        let end = (0..=bytes).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        let end = (0..=bytes)
+            .rev()
+            .find(|at| text.is_char_boundary(*at))
+            .unwrap_or(0);
         text.truncate(end);
         text.push('…');
     }
@@ -241,17 +260,29 @@ impl fmt::Display for Failure {
         match self {
             Self::Exit(status) => write!(f, "exit status {status}"),
             Self::Signal(signal) => write!(f, "killed by signal {signal}"),
-            Self::Timeout { limit_ms } => write!(f, "ran longer than its timeout of {} s", *limit_ms as f64 / 1e3),
+            Self::Timeout { limit_ms } => write!(
+                f,
+                "ran longer than its timeout of {} s",
+                *limit_ms as f64 / 1e3
+            ),
             Self::Spawn(why) => write!(f, "could not start: {why}"),
             Self::Inputs(why) => write!(f, "could not be prepared: {why}"),
             Self::Storage(why) => write!(f, "its node has trouble with its disk: {why}"),
             Self::OutputMissing(pattern) => write!(f, "wrote no file matching `{pattern}`"),
             Self::OutputTooLarge { name, limit_bytes } => {
-                write!(f, "`{name}` grew past the limit of {}", super::units::format_bytes(*limit_bytes))
+                write!(
+                    f,
+                    "`{name}` grew past the limit of {}",
+                    super::units::format_bytes(*limit_bytes)
+                )
             }
             Self::OutputUnreadable(why) => write!(f, "output could not be kept: {why}"),
             Self::OutOfMemory { limit_bytes } => {
-                write!(f, "used more than its {} of memory", super::units::format_bytes(*limit_bytes))
+                write!(
+                    f,
+                    "used more than its {} of memory",
+                    super::units::format_bytes(*limit_bytes)
+                )
             }
             Self::Raised(error) | Self::Device(error) => write!(f, "{error}"),
             Self::Init(error) => write!(f, "the worker could not start: {error}"),

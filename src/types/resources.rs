@@ -17,7 +17,10 @@ pub struct Resources {
 impl Resources {
     /// One core and nothing else: what a task needs unless it says otherwise.
     pub fn one_core() -> Self {
-        Self { cpu_milli: 1000, ..Self::default() }
+        Self {
+            cpu_milli: 1000,
+            ..Self::default()
+        }
     }
 
     /// The first resource of which `self` has less than `need`, by name.
@@ -31,7 +34,10 @@ impl Resources {
         if self.gpu_milli < need.gpu_milli {
             return Some("gpus".into());
         }
-        let named = need.named_milli.iter().find(|(name, amount)| self.named(name) < **amount);
+        let named = need
+            .named_milli
+            .iter()
+            .find(|(name, amount)| self.named(name) < **amount);
         named.map(|(name, _)| name.clone())
     }
 
@@ -62,7 +68,10 @@ impl Resources {
 
     /// At most what `limit` has of each.
     pub fn at_most(&self, limit: &Resources) -> Resources {
-        let named = self.named_milli.iter().map(|(name, amount)| (name.clone(), (*amount).min(limit.named(name))));
+        let named = self
+            .named_milli
+            .iter()
+            .map(|(name, amount)| (name.clone(), (*amount).min(limit.named(name))));
         Resources {
             cpu_milli: self.cpu_milli.min(limit.cpu_milli),
             memory_bytes: self.memory_bytes.min(limit.memory_bytes),
@@ -88,7 +97,11 @@ impl Resources {
 
     /// A fraction of a GPU never spans two: each whole card holds floor(1000 / need) of them.
     fn gpu_slots(&self, need_milli: u32) -> u32 {
-        if need_milli >= 1000 { self.gpu_milli / need_milli } else { self.gpu_milli / 1000 * (1000 / need_milli) }
+        if need_milli >= 1000 {
+            self.gpu_milli / need_milli
+        } else {
+            self.gpu_milli / 1000 * (1000 / need_milli)
+        }
     }
 
     fn named(&self, name: &str) -> u32 {

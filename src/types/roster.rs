@@ -112,7 +112,9 @@ impl Roster {
     }
 
     pub fn standing(&self, node: NodeId) -> Standing {
-        self.words.get(&node).map_or(Standing::Unknown, |word| word.standing)
+        self.words
+            .get(&node)
+            .map_or(Standing::Unknown, |word| word.standing)
     }
 
     pub fn is_banned(&self, node: NodeId) -> bool {
@@ -132,12 +134,17 @@ impl Roster {
 
     /// The secret is being changed.
     pub fn is_under_way(&self) -> bool {
-        self.rotation.as_ref().is_some_and(|rotation| !rotation.finished && self.missing().next().is_some())
+        self.rotation
+            .as_ref()
+            .is_some_and(|rotation| !rotation.finished && self.missing().next().is_some())
     }
 
     /// Nodes that are listed and have not changed.
     pub fn missing(&self) -> impl Iterator<Item = NodeId> + '_ {
-        let listed = self.rotation.iter().flat_map(|rotation| rotation.listed.difference(&rotation.changed));
+        let listed = self
+            .rotation
+            .iter()
+            .flat_map(|rotation| rotation.listed.difference(&rotation.changed));
         listed.filter(|node| !self.is_banned(**node)).copied()
     }
 }
@@ -173,23 +180,46 @@ mod tests {
     }
 
     fn roster() -> impl Strategy<Value = Roster> {
-        let standing = prop_oneof![Just(Standing::Unknown), Just(Standing::Admitted), Just(Standing::Banned)];
-        let word = (0u32..3, standing, "[ab]", 0u64..2).prop_map(|(version, standing, name, at_ms)| Word {
-            version,
-            standing,
-            name,
-            at_ms,
-        });
+        let standing = prop_oneof![
+            Just(Standing::Unknown),
+            Just(Standing::Admitted),
+            Just(Standing::Banned)
+        ];
+        let word =
+            (0u32..3, standing, "[ab]", 0u64..2).prop_map(|(version, standing, name, at_ms)| {
+                Word {
+                    version,
+                    standing,
+                    name,
+                    at_ms,
+                }
+            });
         let nodes = || proptest::collection::btree_set(node(), 0..4);
         let rotation = (0u32..3, "[ab]", nodes(), nodes(), any::<bool>(), 0u64..2).prop_map(
             |(number, secret, listed, changed, finished, at_ms)| {
                 let secret = SecretText(secret);
-                Rotation { number, secret, listed, changed, finished, at_ms }
+                Rotation {
+                    number,
+                    secret,
+                    listed,
+                    changed,
+                    finished,
+                    at_ms,
+                }
             },
         );
-        let admission = (0u32..3, any::<bool>()).prop_map(|(version, approve)| Admission { version, approve });
-        (admission, proptest::collection::btree_map(node(), word, 0..4), proptest::option::of(rotation))
-            .prop_map(|(admission, words, rotation)| Roster { admission, words, rotation })
+        let admission =
+            (0u32..3, any::<bool>()).prop_map(|(version, approve)| Admission { version, approve });
+        (
+            admission,
+            proptest::collection::btree_map(node(), word, 0..4),
+            proptest::option::of(rotation),
+        )
+            .prop_map(|(admission, words, rotation)| Roster {
+                admission,
+                words,
+                rotation,
+            })
     }
 
     fn joined(a: &Roster, b: &Roster) -> Roster {
@@ -223,10 +253,26 @@ mod tests {
             ..Roster::default()
         };
         assert!(roster.takes_old_secret_of(nodes[0]) && !roster.takes_old_secret_of(nodes[3]));
-        roster.put(nodes[2], Word { version: 1, standing: Standing::Banned, name: "c".into(), at_ms: 0 });
+        roster.put(
+            nodes[2],
+            Word {
+                version: 1,
+                standing: Standing::Banned,
+                name: "c".into(),
+                at_ms: 0,
+            },
+        );
         assert!(!roster.takes_old_secret_of(nodes[2]));
-        roster.rotation.as_mut().unwrap().changed.extend(&nodes[..2]);
-        assert!(!roster.is_under_way() && !roster.takes_old_secret_of(nodes[0]), "nobody waits for who is banned");
+        roster
+            .rotation
+            .as_mut()
+            .unwrap()
+            .changed
+            .extend(&nodes[..2]);
+        assert!(
+            !roster.is_under_way() && !roster.takes_old_secret_of(nodes[0]),
+            "nobody waits for who is banned"
+        );
         assert!(!format!("{roster:?}").contains("new"));
     }
 }

@@ -113,17 +113,37 @@ mod tests {
 
     #[test]
     fn names_come_back() {
-        assert!(Scalar::ALL.into_iter().all(|scalar| Scalar::from_name(scalar.name()) == Some(scalar)));
+        assert!(
+            Scalar::ALL
+                .into_iter()
+                .all(|scalar| Scalar::from_name(scalar.name()) == Some(scalar))
+        );
         assert_eq!(Scalar::from_name("float"), None);
     }
 
     #[test]
     fn widening_loses_nothing() {
         use Scalar::*;
-        for (from, to) in [(U8, F16), (U8, I16), (I16, F32), (F16, F32), (Bool, U32), (U32, F64), (I8, I32)] {
+        for (from, to) in [
+            (U8, F16),
+            (U8, I16),
+            (I16, F32),
+            (F16, F32),
+            (Bool, U32),
+            (U32, F64),
+            (I8, I32),
+        ] {
             assert!(from.widens_to(to) && !to.widens_to(from), "{from} {to}");
         }
-        for (from, to) in [(U32, F32), (I32, U32), (U32, I32), (F32, I64), (I64, F64), (U16, F16), (U8, Bool)] {
+        for (from, to) in [
+            (U32, F32),
+            (I32, U32),
+            (U32, I32),
+            (F32, I64),
+            (I64, F64),
+            (U16, F16),
+            (U8, Bool),
+        ] {
             assert!(!from.widens_to(to), "{from} {to}");
         }
     }

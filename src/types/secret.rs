@@ -48,7 +48,17 @@ mod tests {
             assert!(is_secret_name(name), "{name}");
         }
         // Two underscores would make a setting of the variable.
-        for name in ["", "1a", "_a", "a-b", "a b", "a__b", "ä", "a=b", &"a".repeat(65)] {
+        for name in [
+            "",
+            "1a",
+            "_a",
+            "a-b",
+            "a b",
+            "a__b",
+            "ä",
+            "a=b",
+            &"a".repeat(65),
+        ] {
             assert!(!is_secret_name(name), "{name}");
         }
     }

@@ -42,7 +42,9 @@ pub struct TensorSpec {
 impl TensorSpec {
     /// Numbers in it; None if there are more than a u64 counts.
     pub fn len(&self) -> Option<u64> {
-        self.shape.iter().try_fold(1u64, |product, size| product.checked_mul(*size))
+        self.shape
+            .iter()
+            .try_fold(1u64, |product, size| product.checked_mul(*size))
     }
 
     pub fn is_empty(&self) -> bool {
@@ -171,7 +173,9 @@ impl ServerSettings {
         let arrays = 2 + self.training.optimizer.states() as u64;
         let workers = u64::from(self.workers.max(1));
         let copies = u64::from(self.replicas).min(workers);
-        let of_servers = numbers.saturating_mul(4 * arrays * copies).div_ceil(workers);
+        let of_servers = numbers
+            .saturating_mul(4 * arrays * copies)
+            .div_ceil(workers);
         numbers.saturating_mul(8).saturating_add(of_servers)
     }
 
@@ -179,13 +183,29 @@ impl ServerSettings {
     pub fn check(&self) -> Result<(), BadSetting> {
         let positive = |value: f32| value.is_finite() && value > 0.0;
         let fraction = |value: f32| (0.0..1.0).contains(&value);
-        let Training { optimizer, rate, schedule, weight_decay, clip_norm } = &self.training;
-        require((1..=MAX_WORKERS).contains(&self.workers), "workers", self.workers, "from 1 to 4096")?;
+        let Training {
+            optimizer,
+            rate,
+            schedule,
+            weight_decay,
+            clip_norm,
+        } = &self.training;
+        require(
+            (1..=MAX_WORKERS).contains(&self.workers),
+            "workers",
+            self.workers,
+            "from 1 to 4096",
+        )?;
         require(positive(*rate), "rate", rate, "above 0")?;
         match optimizer {
             Optimizer::Sgd => {}
             Optimizer::Momentum { momentum } | Optimizer::Nesterov { momentum } => {
-                require(fraction(*momentum), "momentum", momentum, "at least 0 and below 1")?;
+                require(
+                    fraction(*momentum),
+                    "momentum",
+                    momentum,
+                    "at least 0 and below 1",
+                )?;
             }
             Optimizer::Adam { betas, epsilon } | Optimizer::AdamW { betas, epsilon } => {
                 for beta in betas {
@@ -193,7 +213,9 @@ impl ServerSettings {
                 }
                 require(positive(*epsilon), "epsilon", epsilon, "above 0")?;
             }
-            Optimizer::Adagrad { epsilon } => require(positive(*epsilon), "epsilon", epsilon, "above 0")?,
+            Optimizer::Adagrad { epsilon } => {
+                require(positive(*epsilon), "epsilon", epsilon, "above 0")?
+            }
         }
         match schedule.decay {
             Decay::Constant => {}
@@ -202,32 +224,73 @@ impl ServerSettings {
                 require(positive(factor), "schedule.factor", factor, "above 0")?;
             }
             Decay::Cosine { floor, .. } | Decay::Linear { floor, .. } => {
-                require((0.0..=1.0).contains(&floor), "schedule.floor", floor, "from 0 to 1")?;
+                require(
+                    (0.0..=1.0).contains(&floor),
+                    "schedule.floor",
+                    floor,
+                    "from 0 to 1",
+                )?;
             }
         }
-        require(weight_decay.is_finite() && *weight_decay >= 0.0, "weight_decay", weight_decay, "at least 0")?;
+        require(
+            weight_decay.is_finite() && *weight_decay >= 0.0,
+            "weight_decay",
+            weight_decay,
+            "at least 0",
+        )?;
         if let Some(norm) = clip_norm {
             require(positive(*norm), "clip_norm", norm, "above 0")?;
         }
         let block = self.block_bytes;
-        require(Self::is_block(block), "block_bytes", block, "a multiple of 64, from 64 to 1 GiB")?;
-        require((1..=16).contains(&self.replicas), "replicas", self.replicas, "from 1 to 16")?;
-        for (key, streams) in [("num_push_threads", self.num_push_threads), ("num_pull_threads", self.num_pull_threads)]
-        {
-            require((1..=MAX_STREAMS).contains(&streams), key, streams, "from 1 to 64")?;
+        require(
+            Self::is_block(block),
+            "block_bytes",
+            block,
+            "a multiple of 64, from 64 to 1 GiB",
+        )?;
+        require(
+            (1..=16).contains(&self.replicas),
+            "replicas",
+            self.replicas,
+            "from 1 to 16",
+        )?;
+        for (key, streams) in [
+            ("num_push_threads", self.num_push_threads),
+            ("num_pull_threads", self.num_pull_threads),
+        ] {
+            require(
+                (1..=MAX_STREAMS).contains(&streams),
+                key,
+                streams,
+                "from 1 to 64",
+            )?;
         }
         if let Some(servers) = self.servers {
-            require((1..=MAX_WORKERS).contains(&servers), "servers", servers, "from 1 to 4096")?;
+            require(
+                (1..=MAX_WORKERS).contains(&servers),
+                "servers",
+                servers,
+                "from 1 to 4096",
+            )?;
         }
         if let Compression::TopK { fraction } = self.compression {
-            require(fraction > 0.0 && fraction <= 1.0, "compression.fraction", fraction, "above 0, at most 1")?;
+            require(
+                fraction > 0.0 && fraction <= 1.0,
+                "compression.fraction",
+                fraction,
+                "above 0, at most 1",
+            )?;
         }
         let factors = self.factored.is_empty() || self.consistency == Consistency::Bsp;
         require(factors, "factored", self.factored.len(), "empty but in bsp")?;
         if let Consistency::Local { steps } = self.consistency {
             require(steps > 0, "consistency.steps", steps, "at least 1")?;
         }
-        if let Some(Checkpoints { every: Every::Steps(often) | Every::Millis(often), keep }) = self.checkpoints {
+        if let Some(Checkpoints {
+            every: Every::Steps(often) | Every::Millis(often),
+            keep,
+        }) = self.checkpoints
+        {
             require(often > 0, "checkpoints.every", often, "at least 1")?;
             require(keep > 0, "checkpoints.keep", keep, "at least 1")?;
         }
@@ -235,8 +298,21 @@ impl ServerSettings {
     }
 }
 
-fn require(holds: bool, key: &'static str, value: impl fmt::Display, wanted: &'static str) -> Result<(), BadSetting> {
-    if holds { Ok(()) } else { Err(BadSetting { key, value: value.to_string(), wanted }) }
+fn require(
+    holds: bool,
+    key: &'static str,
+    value: impl fmt::Display,
+    wanted: &'static str,
+) -> Result<(), BadSetting> {
+    if holds {
+        Ok(())
+    } else {
+        Err(BadSetting {
+            key,
+            value: value.to_string(),
+            wanted,
+        })
+    }
 }
 
 #[cfg(test)]
@@ -252,7 +328,13 @@ mod tests {
         settings.check().unwrap();
         assert_eq!((settings.block_bytes, settings.replicas), (BLOCK_BYTES, 2));
         settings.training.rate = -1.0;
-        assert_eq!(settings.check().unwrap_err().to_string(), "`rate` is -1; it must be above 0");
-        assert!(serde_json::from_str::<ServerSettings>(r#"{"worker": 2}"#).is_err(), "a misspelt key is told");
+        assert_eq!(
+            settings.check().unwrap_err().to_string(),
+            "`rate` is -1; it must be above 0"
+        );
+        assert!(
+            serde_json::from_str::<ServerSettings>(r#"{"worker": 2}"#).is_err(),
+            "a misspelt key is told"
+        );
     }
 }

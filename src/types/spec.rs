@@ -29,7 +29,10 @@ pub enum ParamSpace {
     /// The cartesian product; the last axis varies fastest.
     Grid(Vec<(String, Vec<Value>)>),
     /// Explicit rows. `cells` holds them one after the other, each `columns.len()` long (never zero).
-    Rows { columns: Vec<String>, cells: Vec<Value> },
+    Rows {
+        columns: Vec<String>,
+        cells: Vec<Value>,
+    },
 }
 
 /// What one task does: everything a node needs to run it, parameters excepted.
@@ -196,9 +199,9 @@ impl ParamSpace {
     pub fn len(&self) -> u64 {
         match self {
             Self::Single => 1,
-            Self::Grid(axes) => {
-                axes.iter().fold(1u64, |product, (_, values)| product.saturating_mul(values.len() as u64))
-            }
+            Self::Grid(axes) => axes.iter().fold(1u64, |product, (_, values)| {
+                product.saturating_mul(values.len() as u64)
+            }),
             Self::Rows { columns, cells } => (cells.len() / columns.len().max(1)) as u64,
         }
     }
@@ -252,7 +255,10 @@ impl WorkSpec {
         if !self.has_default_needs() {
             self.resources.clone()
         } else if node.gpu_milli >= 1000 {
-            Resources { gpu_milli: 1000, ..Resources::default() }
+            Resources {
+                gpu_milli: 1000,
+                ..Resources::default()
+            }
         } else {
             Resources::one_core()
         }
@@ -272,7 +278,10 @@ impl WorkSpec {
 impl WorkerSpec {
     fn pool(&self) -> Option<(NodeId, PoolToken)> {
         match self {
-            Self::Python(PythonWorker { role: WorkerRole::Pool { host, token }, .. }) => Some((*host, *token)),
+            Self::Python(PythonWorker {
+                role: WorkerRole::Pool { host, token },
+                ..
+            }) => Some((*host, *token)),
             Self::Python(_) | Self::Builtin(_) => None,
         }
     }
@@ -302,8 +311,19 @@ impl JobSpec {
 
     /// The same without the values of its parameters, which may be more than a message holds. It has no tasks.
     pub fn outline(&self) -> Self {
-        let columns = self.params.names().into_iter().map(str::to_string).collect();
-        Self { params: ParamSpace::Rows { columns, cells: Vec::new() }, ..self.clone() }
+        let columns = self
+            .params
+            .names()
+            .into_iter()
+            .map(str::to_string)
+            .collect();
+        Self {
+            params: ParamSpace::Rows {
+                columns,
+                cells: Vec::new(),
+            },
+            ..self.clone()
+        }
     }
 
     /// The parameters of a task.
@@ -326,7 +346,9 @@ impl Value {
     /// What is computed with: never `Spelled`.
     pub fn plain(&self) -> Cow<'_, Self> {
         match self {
-            Self::Spelled(text) => Cow::Owned(plain(text).unwrap_or_else(|| Self::Text(text.clone()))),
+            Self::Spelled(text) => {
+                Cow::Owned(plain(text).unwrap_or_else(|| Self::Text(text.clone())))
+            }
             value => Cow::Borrowed(value),
         }
     }
@@ -341,13 +363,18 @@ fn plain(text: &str) -> Option<Value> {
     // Who writes `007` or `+5` means these characters.
     let bare = text.strip_prefix('-').unwrap_or(text);
     let is_digit = |c: char| c.is_ascii_digit();
-    if !bare.starts_with(|c| is_digit(c) || c == '.') || (bare.starts_with('0') && bare[1..].starts_with(is_digit)) {
+    if !bare.starts_with(|c| is_digit(c) || c == '.')
+        || (bare.starts_with('0') && bare[1..].starts_with(is_digit))
+    {
         return None;
     }
     if let Ok(number) = text.parse() {
         return Some(Value::Int(number));
     }
-    let number: f64 = text.parse().ok().filter(|number: &f64| text.contains(['.', 'e', 'E']) && number.is_finite())?;
+    let number: f64 = text
+        .parse()
+        .ok()
+        .filter(|number: &f64| text.contains(['.', 'e', 'E']) && number.is_finite())?;
     (number.abs() < 9_007_199_254_740_992.0 || digits(text) == digits(&format!("{number:e}")))
         .then_some(Value::Float(number))
 }
@@ -356,9 +383,14 @@ fn plain(text: &str) -> Option<Value> {
 fn digits(text: &str) -> Option<(String, i64)> {
     let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let all: String = [whole, fraction].concat().chars().filter(char::is_ascii_digit).collect();
+    let all: String = [whole, fraction]
+        .concat()
+        .chars()
+        .filter(char::is_ascii_digit)
+        .collect();
     let significant = all.trim_end_matches('0');
-    let power = exponent.parse::<i64>().ok()? - fraction.len() as i64 + (all.len() - significant.len()) as i64;
+    let power = exponent.parse::<i64>().ok()? - fraction.len() as i64
+        + (all.len() - significant.len()) as i64;
     Some((significant.trim_start_matches('0').to_string(), power))
 }
 
@@ -388,28 +420,69 @@ mod tests {
             ("3.0", spelled("3.0"), Value::Float(3.0)),
             ("1e5", spelled("1e5"), Value::Float(1e5)),
             ("True", spelled("True"), Value::Bool(true)),
-            ("1.000000000000000056e-01", spelled("1.000000000000000056e-01"), Value::Float(0.1)),
+            (
+                "1.000000000000000056e-01",
+                spelled("1.000000000000000056e-01"),
+                Value::Float(0.1),
+            ),
             ("1e30", spelled("1e30"), Value::Float(1e30)),
             ("-0", spelled("-0"), Value::Int(0)),
         ] {
             let value = Value::spelled(text);
-            assert_eq!((value.to_string().as_str(), &value, value.plain().as_ref()), (text, &kept, &meant), "{text}");
+            assert_eq!(
+                (value.to_string().as_str(), &value, value.plain().as_ref()),
+                (text, &kept, &meant),
+                "{text}"
+            );
         }
-        let lost = ["12345678901234567890.5", "18446744073709551615", "1000000000000000000000000000001", "1e400"];
-        for text in lost.into_iter().chain(["inf", "nan", "infinity", "", "e", ".", "x1.5", "007", "+5", "-01.5"]) {
+        let lost = [
+            "12345678901234567890.5",
+            "18446744073709551615",
+            "1000000000000000000000000000001",
+            "1e400",
+        ];
+        for text in lost.into_iter().chain([
+            "inf", "nan", "infinity", "", "e", ".", "x1.5", "007", "+5", "-01.5",
+        ]) {
             assert_eq!(Value::spelled(text), Value::Text(text.into()));
         }
     }
 
     #[test]
     fn a_worker_that_asks_for_nothing_gets_a_gpu_where_there_is_one_else_a_core() {
-        let role = WorkerRole::Calls { class: "a.py:A".into(), init: "{}".into() };
-        let worker = Some(WorkerSpec::Python(PythonWorker { python: "python3".into(), role }));
-        let mut work = WorkSpec { worker, resources: Resources::default(), ..WorkSpec::plain("a", &[]) };
-        let cores = Resources { cpu_milli: 64_000, ..Resources::default() };
-        let cards = Resources { gpu_milli: 4_000, ..cores.clone() };
-        assert_eq!((cores.slots(&work.needs(&cores)), cards.slots(&work.needs(&cards))), (64, 4));
+        let role = WorkerRole::Calls {
+            class: "a.py:A".into(),
+            init: "{}".into(),
+        };
+        let worker = Some(WorkerSpec::Python(PythonWorker {
+            python: "python3".into(),
+            role,
+        }));
+        let mut work = WorkSpec {
+            worker,
+            resources: Resources::default(),
+            ..WorkSpec::plain("a", &[])
+        };
+        let cores = Resources {
+            cpu_milli: 64_000,
+            ..Resources::default()
+        };
+        let cards = Resources {
+            gpu_milli: 4_000,
+            ..cores.clone()
+        };
+        assert_eq!(
+            (
+                cores.slots(&work.needs(&cores)),
+                cards.slots(&work.needs(&cards))
+            ),
+            (64, 4)
+        );
         work.resources = Resources::one_core();
-        assert_eq!(work.needs(&cards), Resources::one_core(), "what is asked for is not replaced");
+        assert_eq!(
+            work.needs(&cards),
+            Resources::one_core(),
+            "what is asked for is not replaced"
+        );
     }
 }

@@ -9,13 +9,16 @@ pub fn nearest<'c>(text: &str, candidates: impl IntoIterator<Item = &'c str>) ->
         return None;
     }
     let text = text.to_lowercase();
-    let scored = candidates.into_iter().filter(|candidate| candidate.len() <= MAX_BYTES).map(|candidate| {
-        let other = candidate.to_lowercase();
-        // An affix (`param` for `params`, `mem` for `memory`) is as good as a typing error.
-        let affix = text.len() >= 3 && (other.starts_with(&text) || text.starts_with(&other));
-        let score = strsim::damerau_levenshtein(&text, &other);
-        (if affix { score.min(1) } else { score }, candidate)
-    });
+    let scored = candidates
+        .into_iter()
+        .filter(|candidate| candidate.len() <= MAX_BYTES)
+        .map(|candidate| {
+            let other = candidate.to_lowercase();
+            // An affix (`param` for `params`, `mem` for `memory`) is as good as a typing error.
+            let affix = text.len() >= 3 && (other.starts_with(&text) || text.starts_with(&other));
+            let score = strsim::damerau_levenshtein(&text, &other);
+            (if affix { score.min(1) } else { score }, candidate)
+        });
     let (score, candidate) = scored.min_by_key(|(score, _)| *score)?;
     (score <= 1 + text.chars().count() / 4).then_some(candidate)
 }

@@ -29,7 +29,9 @@ pub enum TemplateError {
     BadName { text: String, offset: usize },
     #[error("nothing is known under the name `{name}` (placeholder at byte {offset})")]
     Unknown { name: String, offset: usize },
-    #[error("with its parameters in their places it is too long (from the placeholder at byte {offset} on)")]
+    #[error(
+        "with its parameters in their places it is too long (from the placeholder at byte {offset} on)"
+    )]
     TooLong { offset: usize },
 }
 
@@ -47,7 +49,10 @@ impl TemplateError {
 }
 
 /// Replaces every placeholder by what `lookup` says. One pass: braces in replacements are left alone.
-pub fn expand(template: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Result<String, TemplateError> {
+pub fn expand(
+    template: &str,
+    lookup: &dyn Fn(&str) -> Option<String>,
+) -> Result<String, TemplateError> {
     expand_within(template, lookup, &mut usize::MAX.clone())
 }
 
@@ -64,11 +69,16 @@ pub fn expand_within(
             Piece::Text(text) => Cow::Borrowed(text),
             Piece::Name { name, offset } => {
                 last = offset;
-                let value = lookup(name).ok_or_else(|| TemplateError::Unknown { name: name.to_string(), offset })?;
+                let value = lookup(name).ok_or_else(|| TemplateError::Unknown {
+                    name: name.to_string(),
+                    offset,
+                })?;
                 Cow::Owned(value)
             }
         };
-        *room = room.checked_sub(value.len()).ok_or(TemplateError::TooLong { offset: last })?;
+        *room = room
+            .checked_sub(value.len())
+            .ok_or(TemplateError::TooLong { offset: last })?;
         out.push_str(&value);
     }
     Ok(out)
@@ -79,7 +89,10 @@ pub fn placeholders(template: &str) -> Result<Vec<Placeholder>, TemplateError> {
     let mut found = Vec::new();
     for piece in TemplatePieces::new(template) {
         if let Piece::Name { name, offset } = piece? {
-            found.push(Placeholder { name: name.to_string(), offset });
+            found.push(Placeholder {
+                name: name.to_string(),
+                offset,
+            });
         }
     }
     Ok(found)
@@ -87,7 +100,10 @@ pub fn placeholders(template: &str) -> Result<Vec<Placeholder>, TemplateError> {
 
 /// Whether a placeholder may have this name.
 pub fn is_name(text: &str) -> bool {
-    !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.'))
+    !text.is_empty()
+        && text
+            .chars()
+            .all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.'))
 }
 
 enum Piece<'t> {
@@ -118,7 +134,10 @@ impl<'t> TemplatePieces<'t> {
         let end = rest.find('}').ok_or(TemplateError::Unclosed { offset })?;
         let name = &rest[1..end];
         if !is_name(name) {
-            return Err(TemplateError::BadName { text: name.to_string(), offset });
+            return Err(TemplateError::BadName {
+                text: name.to_string(),
+                offset,
+            });
         }
         self.at = offset + end + 1;
         Ok(Piece::Name { name, offset })
@@ -130,7 +149,10 @@ impl<'t> Iterator for TemplatePieces<'t> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let offset = self.at;
-        let rest = self.template.get(offset..).filter(|rest| !rest.is_empty())?;
+        let rest = self
+            .template
+            .get(offset..)
+            .filter(|rest| !rest.is_empty())?;
         let text = &rest[..rest.find(['{', '}']).unwrap_or(rest.len())];
         if !text.is_empty() {
             self.at = offset + text.len();
@@ -166,30 +188,71 @@ mod tests {
 
     #[test]
     fn errors_carry_their_place() {
-        assert_eq!(expand_abc("é{a"), Err(TemplateError::Unclosed { offset: 2 }));
-        assert_eq!(expand_abc("a}b"), Err(TemplateError::Unopened { offset: 1 }));
-        assert_eq!(expand_abc("{}"), Err(TemplateError::BadName { text: String::new(), offset: 0 }));
-        assert_eq!(expand_abc("{print $1}"), Err(TemplateError::BadName { text: "print $1".into(), offset: 0 }));
-        assert_eq!(expand_abc("{a}{z}"), Err(TemplateError::Unknown { name: "z".into(), offset: 3 }));
-        let message = TemplateError::BadName { text: "print $1".into(), offset: 4 }.to_string();
-        assert!(message.starts_with("`{print $1}` at byte 4 is not a placeholder"), "{message}");
-        assert!(message.ends_with("hint: literal braces are written `{{` and `}}`"), "{message}");
+        assert_eq!(
+            expand_abc("é{a"),
+            Err(TemplateError::Unclosed { offset: 2 })
+        );
+        assert_eq!(
+            expand_abc("a}b"),
+            Err(TemplateError::Unopened { offset: 1 })
+        );
+        assert_eq!(
+            expand_abc("{}"),
+            Err(TemplateError::BadName {
+                text: String::new(),
+                offset: 0
+            })
+        );
+        assert_eq!(
+            expand_abc("{print $1}"),
+            Err(TemplateError::BadName {
+                text: "print $1".into(),
+                offset: 0
+            })
+        );
+        assert_eq!(
+            expand_abc("{a}{z}"),
+            Err(TemplateError::Unknown {
+                name: "z".into(),
+                offset: 3
+            })
+        );
+        let message = TemplateError::BadName {
+            text: "print $1".into(),
+            offset: 4,
+        }
+        .to_string();
+        assert!(
+            message.starts_with("`{print $1}` at byte 4 is not a placeholder"),
+            "{message}"
+        );
+        assert!(
+            message.ends_with("hint: literal braces are written `{{` and `}}`"),
+            "{message}"
+        );
     }
 
     #[test]
     fn what_is_expanded_is_bounded() {
         let value = "v".repeat(10_000);
         let mut room = 25_000;
-        let mut within = |template: &str| expand_within(template, &|_| Some(value.clone()), &mut room);
+        let mut within =
+            |template: &str| expand_within(template, &|_| Some(value.clone()), &mut room);
         assert_eq!(within("{k}").unwrap().len(), 10_000);
         assert_eq!(within("x{k}{k}"), Err(TemplateError::TooLong { offset: 4 }));
-        assert_eq!(within(&"{k}".repeat(100_000)), Err(TemplateError::TooLong { offset: 0 }));
+        assert_eq!(
+            within(&"{k}".repeat(100_000)),
+            Err(TemplateError::TooLong { offset: 0 })
+        );
     }
 
     #[test]
     fn placeholders_lists_in_order() {
         let found = placeholders("x{a}{{b}}{c}").unwrap();
-        let expected = [("a", 1), ("c", 9)].map(|(name, offset)| Placeholder { name: name.into(), offset });
+        let expected = [("a", 1), ("c", 9)].map(|(name, offset)| Placeholder {
+            name: name.into(),
+            offset,
+        });
         assert_eq!(found, expected);
     }
 

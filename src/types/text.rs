@@ -20,7 +20,9 @@ pub fn is_unsafe(c: char) -> bool {
 
 /// A message, and the hint that it ends with, if it has one.
 pub fn split_hint(message: &str) -> (&str, Option<&str>) {
-    message.split_once("\nhint: ").map_or((message, None), |(message, hint)| (message, Some(hint)))
+    message
+        .split_once("\nhint: ")
+        .map_or((message, None), |(message, hint)| (message, Some(hint)))
 }
 
 /// May be a name: some text, without anything that acts on a terminal.
@@ -30,13 +32,21 @@ pub fn is_name(text: &str) -> bool {
 
 /// One line that only shows: what would act on the terminal becomes a space.
 pub fn one_line(text: &str) -> Cow<'_, str> {
-    if text.contains(is_unsafe) { Cow::Owned(text.replace(is_unsafe, " ")) } else { Cow::Borrowed(text) }
+    if text.contains(is_unsafe) {
+        Cow::Owned(text.replace(is_unsafe, " "))
+    } else {
+        Cow::Borrowed(text)
+    }
 }
 
 /// The same for text of several lines: line breaks and tabs stay.
 pub fn lines(text: &str) -> Cow<'_, str> {
     let is_bad = |c: char| is_unsafe(c) && c != '\n' && c != '\t';
-    if text.contains(is_bad) { Cow::Owned(text.replace(is_bad, " ")) } else { Cow::Borrowed(text) }
+    if text.contains(is_bad) {
+        Cow::Owned(text.replace(is_bad, " "))
+    } else {
+        Cow::Borrowed(text)
+    }
 }
 
 /// The beginning of a text that may be long, on one line: at most `chars` characters.
@@ -44,7 +54,10 @@ pub fn shortened(text: &str, chars: usize) -> Cow<'_, str> {
     match text.char_indices().nth(chars) {
         None => one_line(text),
         Some(_) => {
-            let kept = text.char_indices().nth(chars.saturating_sub(1)).map_or(0, |(index, _)| index);
+            let kept = text
+                .char_indices()
+                .nth(chars.saturating_sub(1))
+                .map_or(0, |(index, _)| index);
             Cow::Owned(format!("{}…", one_line(&text[..kept])))
         }
     }
@@ -57,7 +70,11 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     }
     let mut out = String::with_capacity(text.len() + 16);
     for c in text.chars() {
-        if is_unsafe(c) { out.extend(c.escape_default()) } else { out.push(c) }
+        if is_unsafe(c) {
+            out.extend(c.escape_default())
+        } else {
+            out.push(c)
+        }
     }
     Cow::Owned(out)
 }
@@ -87,7 +104,9 @@ pub fn message(text: &str) -> String {
 
 /// A document of XML, an SVG image for one, of which no character is one that XML lacks. Those that act on a terminal go, too.
 pub fn xml(document: &str) -> String {
-    let lacks = |c: char| (is_unsafe(c) && !matches!(c, '\n' | '\t' | '\r')) || matches!(c, '\u{fffe}' | '\u{ffff}');
+    let lacks = |c: char| {
+        (is_unsafe(c) && !matches!(c, '\n' | '\t' | '\r')) || matches!(c, '\u{fffe}' | '\u{ffff}')
+    };
     document.replace(lacks, "\u{fffd}")
 }
 
@@ -95,11 +114,23 @@ pub fn xml(document: &str) -> String {
 pub fn ends(text: &str, most: usize) -> Cow<'_, str> {
     let half = most / 2;
     // A look at so many characters, however many there are.
-    let Some(head) = text.char_indices().nth(most).and_then(|_| text.char_indices().nth(half)) else {
+    let Some(head) = text
+        .char_indices()
+        .nth(most)
+        .and_then(|_| text.char_indices().nth(half))
+    else {
         return escaped(text);
     };
-    let tail = text.char_indices().rev().nth(half - 1).map_or(text.len(), |(at, _)| at);
-    Cow::Owned(format!("{}…{}", escaped(&text[..head.0]), escaped(&text[tail..])))
+    let tail = text
+        .char_indices()
+        .rev()
+        .nth(half - 1)
+        .map_or(text.len(), |(at, _)| at);
+    Cow::Owned(format!(
+        "{}…{}",
+        escaped(&text[..head.0]),
+        escaped(&text[tail..])
+    ))
 }
 
 #[cfg(test)]
@@ -110,7 +141,10 @@ mod tests {
     #[test]
     fn what_acts_on_a_terminal_becomes_a_space() {
         assert_eq!(one_line("plain ü 日本"), "plain ü 日本");
-        assert_eq!(one_line("a\u{1b}[2Jb\nc\u{9b}d\u{202e}e\u{2028}f"), "a [2Jb c d e f");
+        assert_eq!(
+            one_line("a\u{1b}[2Jb\nc\u{9b}d\u{202e}e\u{2028}f"),
+            "a [2Jb c d e f"
+        );
         assert_eq!(lines("a\u{1b}[2J\n\tb\r"), "a [2J\n\tb ");
         assert!(is_name("a b") && !is_name("") && !is_name("a\u{7}") && !is_name("\u{2066}a"));
     }
@@ -125,7 +159,10 @@ mod tests {
     #[test]
     fn what_acts_on_a_terminal_is_written_out_where_it_is_quoted() {
         assert_eq!(escaped("plain é 火"), "plain é 火");
-        assert_eq!(escaped("\u{1b}[2J\r\n\u{9b}1m"), "\\u{1b}[2J\\r\\n\\u{9b}1m");
+        assert_eq!(
+            escaped("\u{1b}[2J\r\n\u{9b}1m"),
+            "\\u{1b}[2J\\r\\n\\u{9b}1m"
+        );
         assert_eq!(escaped("a\u{202e}b\u{2066}"), "a\\u{202e}b\\u{2066}");
     }
 
@@ -134,21 +171,34 @@ mod tests {
         assert_eq!(shown(&"a".repeat(MAX_CHARS)), "a".repeat(MAX_CHARS));
         let long = format!("first{}last", "é".repeat(100_000));
         let short = shown(&long);
-        assert!(short.starts_with("first") && short.ends_with("last") && short.contains('…'), "{short}");
+        assert!(
+            short.starts_with("first") && short.ends_with("last") && short.contains('…'),
+            "{short}"
+        );
         assert_eq!(short.chars().count(), MAX_CHARS + 1);
     }
 
     #[test]
     fn messages_keep_their_lines_but_not_those_of_others() {
-        let told = message(&format!("no key `a\nb\u{1b}[2J{}`\nhint: \tremove it", "c".repeat(9_999)));
-        assert!(told.starts_with("no key `a\\nb\\u{1b}[2Jcc") && told.ends_with("c`\nhint: \\tremove it"), "{told}");
+        let told = message(&format!(
+            "no key `a\nb\u{1b}[2J{}`\nhint: \tremove it",
+            "c".repeat(9_999)
+        ));
+        assert!(
+            told.starts_with("no key `a\\nb\\u{1b}[2Jcc")
+                && told.ends_with("c`\nhint: \\tremove it"),
+            "{told}"
+        );
         assert!(told.chars().count() < 250, "{told}");
         assert!(message(&"`a` after ".repeat(9_999)).chars().count() < MAX_MESSAGE_CHARS + 3);
     }
 
     #[test]
     fn documents_of_xml_have_characters_of_xml() {
-        assert_eq!(xml("<a>\n\u{1b}[2J\u{0}b\u{fffe}\u{202e}</a>"), "<a>\n\u{fffd}[2J\u{fffd}b\u{fffd}\u{fffd}</a>");
+        assert_eq!(
+            xml("<a>\n\u{1b}[2J\u{0}b\u{fffe}\u{202e}</a>"),
+            "<a>\n\u{fffd}[2J\u{fffd}b\u{fffd}\u{fffd}</a>"
+        );
     }
 
     proptest! {

@@ -24,19 +24,32 @@ const BYTE_UNITS: [(&str, u64); 9] = [
 
 /// Reads `8 GiB`, `512MB`, `1024`. Units are case-insensitive; `KB` is `kB`; none means bytes.
 pub fn parse_bytes(text: &str) -> Result<u64, BadQuantity> {
-    let bad = || BadQuantity { text: text.to_string(), expected: "a size such as `8 GiB`, `500 MB` or `1024`" };
+    let bad = || BadQuantity {
+        text: text.to_string(),
+        expected: "a size such as `8 GiB`, `500 MB` or `1024`",
+    };
     let trimmed = text.trim();
-    let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+    let digits = trimmed
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(digits);
     let number: f64 = number.parse().map_err(|_| bad())?;
     let unit = unit.trim();
     let factor = if unit.is_empty() {
         1
     } else {
-        BYTE_UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).ok_or_else(bad)?.1
+        BYTE_UNITS
+            .iter()
+            .find(|(name, _)| name.eq_ignore_ascii_case(unit))
+            .ok_or_else(bad)?
+            .1
     };
     let bytes = number * factor as f64;
-    if bytes.is_finite() && (0.0..9e18).contains(&bytes) { Ok(bytes as u64) } else { Err(bad()) }
+    if bytes.is_finite() && (0.0..9e18).contains(&bytes) {
+        Ok(bytes as u64)
+    } else {
+        Err(bad())
+    }
 }
 
 /// `7.8 GiB`, `512 B`.
@@ -44,7 +57,11 @@ pub fn format_bytes(bytes: u64) -> String {
     for (name, factor) in &BYTE_UNITS[..4] {
         if bytes >= *factor {
             let value = bytes as f64 / *factor as f64;
-            return if value >= 100.0 { format!("{value:.0} {name}") } else { format!("{value:.1} {name}") };
+            return if value >= 100.0 {
+                format!("{value:.0} {name}")
+            } else {
+                format!("{value:.1} {name}")
+            };
         }
     }
     format!("{bytes} B")
@@ -52,7 +69,10 @@ pub fn format_bytes(bytes: u64) -> String {
 
 /// Reads `90s`, `2h 30m`, `500ms`.
 pub fn parse_duration(text: &str) -> Result<Duration, BadQuantity> {
-    let bad = || BadQuantity { text: text.to_string(), expected: "a duration such as `90s`, `2h 30m` or `500ms`" };
+    let bad = || BadQuantity {
+        text: text.to_string(),
+        expected: "a duration such as `90s`, `2h 30m` or `500ms`",
+    };
     humantime::parse_duration(text.trim()).map_err(|_| bad())
 }
 

@@ -1,7 +1,8 @@
 //! Control messages between nodes: postcard, length first, validated before use.
 
 use nodectl_types::{
-    Admits, Answer, Author, JobHead, JobSpec, KeptSecret, Message, NodeInfo, Query, Roster, WorkSpec, limits,
+    Admits, Answer, Author, JobHead, JobSpec, KeptSecret, Message, NodeInfo, Query, Roster,
+    WorkSpec, limits,
     membership::{Body, News, Packet},
     roster::Word,
     secret::is_secret_name,
@@ -23,7 +24,11 @@ pub enum BadMessage {
 /// Postcard; fails if the message is larger than a peer would accept.
 pub fn encode(message: &Message) -> Result<Vec<u8>, BadMessage> {
     let bytes = postcard::to_stdvec(message).expect("plain data always encodes");
-    if bytes.len() > limits::MAX_MESSAGE_BYTES { Err(BadMessage::TooLarge(bytes.len())) } else { Ok(bytes) }
+    if bytes.len() > limits::MAX_MESSAGE_BYTES {
+        Err(BadMessage::TooLarge(bytes.len()))
+    } else {
+        Ok(bytes)
+    }
 }
 
 /// Inverse of `encode`. Postcard never allocates more than the input has bytes left, so memory is bounded by
@@ -32,7 +37,8 @@ pub fn decode(bytes: &[u8]) -> Result<Message, BadMessage> {
     if bytes.len() > limits::MAX_MESSAGE_BYTES {
         return Err(BadMessage::TooLarge(bytes.len()));
     }
-    let (message, rest) = postcard::take_from_bytes(bytes).map_err(|error| BadMessage::Malformed(error.to_string()))?;
+    let (message, rest) = postcard::take_from_bytes(bytes)
+        .map_err(|error| BadMessage::Malformed(error.to_string()))?;
     if !rest.is_empty() {
         return Err(BadMessage::Invalid("bytes left over"));
     }
@@ -41,7 +47,11 @@ pub fn decode(bytes: &[u8]) -> Result<Message, BadMessage> {
 }
 
 fn check(holds: bool, problem: &'static str) -> Result<(), BadMessage> {
-    if holds { Ok(()) } else { Err(BadMessage::Invalid(problem)) }
+    if holds {
+        Ok(())
+    } else {
+        Err(BadMessage::Invalid(problem))
+    }
 }
 
 /// Checks what the types alone do not say. A new message is decided upon here: what has neither list nor text passes.
@@ -108,8 +118,14 @@ fn validate(message: &Message) -> Result<(), BadMessage> {
 fn validate_query(query: &Query) -> Result<(), BadMessage> {
     match query {
         Query::Submit { spec, .. } => validate_spec(spec),
-        Query::CancelTasks { tasks, .. } => check(tasks.len() <= limits::MAX_CANCELLED, "too many tasks to cancel"),
-        Query::PutSecret { name, sealed } => check(is_secret_of(name, sealed.as_deref()), "an impossible secret"),
+        Query::CancelTasks { tasks, .. } => check(
+            tasks.len() <= limits::MAX_CANCELLED,
+            "too many tasks to cancel",
+        ),
+        Query::PutSecret { name, sealed } => check(
+            is_secret_of(name, sealed.as_deref()),
+            "an impossible secret",
+        ),
         Query::Nodes
         | Query::Jobs
         | Query::Load { .. }
@@ -137,7 +153,10 @@ fn validate_query(query: &Query) -> Result<(), BadMessage> {
 
 fn validate_answer(answer: &Answer) -> Result<(), BadMessage> {
     match answer {
-        Answer::Explanation(lines) => check(lines.len() <= limits::MAX_EXPLANATION, "too long an explanation"),
+        Answer::Explanation(lines) => check(
+            lines.len() <= limits::MAX_EXPLANATION,
+            "too long an explanation",
+        ),
         Answer::Nodes(lines) => lines.iter().try_for_each(|line| validate_info(&line.info)),
         Answer::Jobs(heads) => heads.iter().try_for_each(validate_head),
         Answer::Roster(roster) => validate_roster(roster),
@@ -161,8 +180,14 @@ fn validate_packet(Packet { body, news, .. }: &Packet) -> Result<(), BadMessage>
     let is_wide = |addrs: &Vec<_>| addrs.len() > limits::MEMBER_ADDRS;
     let is_wide_news = |news: &News| matches!(news, News::Alive { addrs, .. } if is_wide(addrs));
     check(news.len() <= limits::SWIM_NEWS, "too much news of members")?;
-    check(!news.iter().any(is_wide_news), "a member with too many addresses")?;
-    check(!matches!(body, Body::Join { addrs, .. } if is_wide(addrs)), "a sender with too many addresses")
+    check(
+        !news.iter().any(is_wide_news),
+        "a member with too many addresses",
+    )?;
+    check(
+        !matches!(body, Body::Join { addrs, .. } if is_wide(addrs)),
+        "a sender with too many addresses",
+    )
 }
 
 fn validate_info(info: &NodeInfo) -> Result<(), BadMessage> {
@@ -172,15 +197,24 @@ fn validate_info(info: &NodeInfo) -> Result<(), BadMessage> {
 }
 
 fn validate_head(head: &JobHead) -> Result<(), BadMessage> {
-    let is_short = head.reason.as_ref().is_none_or(|why| why.len() <= limits::MAX_REASON_BYTES);
+    let is_short = head
+        .reason
+        .as_ref()
+        .is_none_or(|why| why.len() <= limits::MAX_REASON_BYTES);
     check(is_short, "an oversized reason for a job's end")?;
-    let is_narrow = head.saved.as_ref().is_none_or(|saved| saved.nodes.len() <= limits::CHECKPOINT_NODES);
+    let is_narrow = head
+        .saved
+        .as_ref()
+        .is_none_or(|saved| saved.nodes.len() <= limits::CHECKPOINT_NODES);
     check(is_narrow, "a checkpoint on too many nodes")?;
     check(is_small(head), "an oversized job head")
 }
 
 fn validate_roster(roster: &Roster) -> Result<(), BadMessage> {
-    check(is_sane(roster), "an oversized roster, or a name with control characters")
+    check(
+        is_sane(roster),
+        "an oversized roster, or a name with control characters",
+    )
 }
 
 /// Whether nodes keep such a one.
@@ -189,25 +223,37 @@ pub(super) fn is_secret(secret: &KeptSecret) -> bool {
 }
 
 fn is_secret_of(name: &str, sealed: Option<&[u8]>) -> bool {
-    is_secret_name(name) && sealed.is_none_or(|sealed| sealed.len() <= limits::MAX_SEALED_SECRET_BYTES)
+    is_secret_name(name)
+        && sealed.is_none_or(|sealed| sealed.len() <= limits::MAX_SEALED_SECRET_BYTES)
 }
 
 fn is_bounded(info: &NodeInfo) -> bool {
     let is_short = |text: &str| text.len() <= limits::MAX_LABEL_BYTES;
     let counts = info.addrs.len() <= 64 && info.gpus.len() <= 256 && info.labels.len() <= 256;
-    let labels = info.labels.iter().all(|(key, value)| is_short(key) && is_short(value));
-    let problem = info.problem.as_ref().is_none_or(|why| why.len() <= limits::MAX_REASON_BYTES);
+    let labels = info
+        .labels
+        .iter()
+        .all(|(key, value)| is_short(key) && is_short(value));
+    let problem = info
+        .problem
+        .as_ref()
+        .is_none_or(|why| why.len() <= limits::MAX_REASON_BYTES);
     counts
         && labels
         && problem
         && admits(&info.admits)
-        && [&info.name, &info.model, &info.software].into_iter().all(|text| is_short(text))
+        && [&info.name, &info.model, &info.software]
+            .into_iter()
+            .all(|text| is_short(text))
 }
 
 fn admits(admits: &Admits) -> bool {
     let lists = [&admits.users, &admits.nodes, &admits.commands];
     let is_short = |list: &&Vec<String>| {
-        list.len() <= limits::MAX_ADMITS && list.iter().all(|pattern| pattern.len() <= limits::MAX_LABEL_BYTES)
+        list.len() <= limits::MAX_ADMITS
+            && list
+                .iter()
+                .all(|pattern| pattern.len() <= limits::MAX_LABEL_BYTES)
     };
     lists.iter().all(is_short) && admits.kinds.len() <= limits::MAX_ADMITS
 }
@@ -217,14 +263,17 @@ fn is_sane(roster: &Roster) -> bool {
     let rotation = roster.rotation.as_ref().is_none_or(|rotation| {
         let secret = &rotation.secret.0;
         let is_listed = |nodes: &BTreeSet<_>| nodes.len() <= limits::MAX_WORDS;
-        let is_secret = !secret.trim().is_empty() && secret.len() <= limits::MAX_CLUSTER_SECRET_BYTES;
+        let is_secret =
+            !secret.trim().is_empty() && secret.len() <= limits::MAX_CLUSTER_SECRET_BYTES;
         is_secret && is_listed(&rotation.listed) && is_listed(&rotation.changed)
     });
     roster.words.len() <= limits::MAX_WORDS && roster.words.values().all(is_sane) && rotation
 }
 
 fn is_small(head: &JobHead) -> bool {
-    head.name.len() <= limits::MAX_NAME_BYTES && head.after.len() <= limits::MAX_AFTER && is_somebody(&head.author)
+    head.name.len() <= limits::MAX_NAME_BYTES
+        && head.after.len() <= limits::MAX_AFTER
+        && is_somebody(&head.author)
 }
 
 /// Printed by everybody, and compared by eye.
@@ -240,16 +289,31 @@ fn is_somebody(author: &Author) -> bool {
 pub fn validate_spec(spec: &JobSpec) -> Result<(), BadMessage> {
     use nodectl_types::ParamSpace;
     validate_work(&spec.work)?;
-    check((1..=limits::MAX_TASKS).contains(&spec.task_count()), "a job without tasks, or with too many")?;
+    check(
+        (1..=limits::MAX_TASKS).contains(&spec.task_count()),
+        "a job without tasks, or with too many",
+    )?;
     if let ParamSpace::Rows { columns, cells } = &spec.params {
-        check(!columns.is_empty() && cells.len() % columns.len() == 0, "parameter rows of unequal length")?;
+        check(
+            !columns.is_empty() && cells.len() % columns.len() == 0,
+            "parameter rows of unequal length",
+        )?;
     }
     Ok(())
 }
 
 fn validate_work(work: &WorkSpec) -> Result<(), BadMessage> {
     check(work.has_program(), "a job without a command")?;
-    check(work.name.len() <= limits::MAX_NAME_BYTES, "a job with a name of more than 256 bytes")?;
-    check(is_somebody(&work.author), "a job of a user with an impossible name")?;
-    check(work.after.len() <= limits::MAX_AFTER, "a job that comes after more than 256 others")
+    check(
+        work.name.len() <= limits::MAX_NAME_BYTES,
+        "a job with a name of more than 256 bytes",
+    )?;
+    check(
+        is_somebody(&work.author),
+        "a job of a user with an impossible name",
+    )?;
+    check(
+        work.after.len() <= limits::MAX_AFTER,
+        "a job that comes after more than 256 others",
+    )
 }

@@ -3,8 +3,9 @@
 
 use super::journal::Record;
 use nodectl_types::{
-    Attempt, Author, BlobHash, Captured, Isolation, JobHead, JobId, JobSpec, NodeId, Outcome, OutputFile, ParamSpace,
-    Phase, Resources, Saved, Sweep, TaskIndex, TaskRecord, WorkSpec, WorkerSpec,
+    Attempt, Author, BlobHash, Captured, Isolation, JobHead, JobId, JobSpec, NodeId, Outcome,
+    OutputFile, ParamSpace, Phase, Resources, Saved, Sweep, TaskIndex, TaskRecord, WorkSpec,
+    WorkerSpec,
 };
 use serde::Deserialize;
 use std::sync::Arc;

@@ -209,7 +209,12 @@ impl Kind {
 
 impl Header {
     pub fn new(kind: Kind, id: u64, length: usize) -> Self {
-        Self { kind, flags: 0, length: u32::try_from(length).expect("a chunk"), id }
+        Self {
+            kind,
+            flags: 0,
+            length: u32::try_from(length).expect("a chunk"),
+            id,
+        }
     }
 
     pub fn has_more(&self) -> bool {
@@ -232,7 +237,12 @@ impl Header {
         if length as usize > MAX_CHUNK_BYTES {
             return Err(FrameError::Length(length));
         }
-        Ok(Self { kind, flags: bytes[1], length, id })
+        Ok(Self {
+            kind,
+            flags: bytes[1],
+            length,
+            id,
+        })
     }
 }
 
@@ -242,7 +252,13 @@ pub fn encode(kind: Kind, id: u64, payload: &[u8], out: &mut Vec<u8>) {
     loop {
         let (chunk, after) = rest.split_at(rest.len().min(MAX_CHUNK_BYTES));
         let flags = if after.is_empty() { 0 } else { MORE };
-        out.extend_from_slice(&Header { flags, ..Header::new(kind, id, chunk.len()) }.encode());
+        out.extend_from_slice(
+            &Header {
+                flags,
+                ..Header::new(kind, id, chunk.len())
+            }
+            .encode(),
+        );
         out.extend_from_slice(chunk);
         if after.is_empty() {
             return;
@@ -252,7 +268,12 @@ pub fn encode(kind: Kind, id: u64, payload: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Writes a message, in as many frames as it needs, at once.
-pub fn write(mut sink: impl std::io::Write, kind: Kind, id: u64, payload: &[u8]) -> std::io::Result<()> {
+pub fn write(
+    mut sink: impl std::io::Write,
+    kind: Kind,
+    id: u64,
+    payload: &[u8],
+) -> std::io::Result<()> {
     let mut bytes = Vec::with_capacity(HEADER_BYTES + payload.len());
     encode(kind, id, payload, &mut bytes);
     sink.write_all(&bytes)
@@ -285,9 +306,16 @@ mod tests {
         let mut out = Vec::new();
         encode(Kind::Run, 7, &vec![1; MAX_CHUNK_BYTES + 1], &mut out);
         let first = Header::decode(out[..HEADER_BYTES].try_into().unwrap()).unwrap();
-        assert_eq!((first.length as usize, first.has_more()), (MAX_CHUNK_BYTES, true));
+        assert_eq!(
+            (first.length as usize, first.has_more()),
+            (MAX_CHUNK_BYTES, true)
+        );
         let second = HEADER_BYTES + MAX_CHUNK_BYTES;
-        let second = Header::decode(out[second..second + HEADER_BYTES].try_into().unwrap()).unwrap();
-        assert_eq!((second.kind, second.id, second.length, second.has_more()), (Kind::Run, 7, 1, false));
+        let second =
+            Header::decode(out[second..second + HEADER_BYTES].try_into().unwrap()).unwrap();
+        assert_eq!(
+            (second.kind, second.id, second.length, second.has_more()),
+            (Kind::Run, 7, 1, false)
+        );
     }
 }

@@ -18,7 +18,10 @@ pub const READABLE: RangeInclusive<u32> = JOURNAL_VERSION - 1..=JOURNAL_VERSION;
 
 /// One entry of a job's journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[expect(clippy::large_enum_variant, reason = "heads are few, and gone when written")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "heads are few, and gone when written"
+)]
 pub enum Record {
     /// The first record of every journal.
     Spec(Arc<JobSpec>),
@@ -37,11 +40,19 @@ impl Record {
     /// Inverse of `encode`. Fails on bytes left over.
     pub fn decode(bytes: &[u8]) -> Result<Self, postcard::Error> {
         let (record, rest) = postcard::take_from_bytes(bytes)?;
-        if rest.is_empty() { Ok(record) } else { Err(postcard::Error::DeserializeBadEncoding) }
+        if rest.is_empty() {
+            Ok(record)
+        } else {
+            Err(postcard::Error::DeserializeBadEncoding)
+        }
     }
 
     /// The same of a journal of one of the `READABLE` versions.
     pub fn decode_version(version: u32, bytes: &[u8]) -> Result<Self, postcard::Error> {
-        if version == JOURNAL_VERSION { Self::decode(bytes) } else { former::decode(bytes) }
+        if version == JOURNAL_VERSION {
+            Self::decode(bytes)
+        } else {
+            former::decode(bytes)
+        }
     }
 }

@@ -28,7 +28,8 @@ pub async fn stage(stager: &Stager, job: JobId, dir: &Path) -> Result<(), String
     loop {
         let (next, progress, records) = ask(stager, job, cursor).await?;
         for record in records.iter().filter(|record| seen.insert(record.task)) {
-            writeln!(lines, "{}", line(record)).map_err(|error| format!("could not write results.jsonl: {error}"))?;
+            writeln!(lines, "{}", line(record))
+                .map_err(|error| format!("could not write results.jsonl: {error}"))?;
             stage_outputs(stager, record, dir).await?;
         }
         if records.is_empty() && next == cursor {
@@ -37,19 +38,37 @@ pub async fn stage(stager: &Stager, job: JobId, dir: &Path) -> Result<(), String
             }
             waits += 1;
             if waits > PATIENCE_WAITS {
-                return Err(format!("it has not ended: {} of {} tasks are done", progress.done, progress.tasks));
+                return Err(format!(
+                    "it has not ended: {} of {} tasks are done",
+                    progress.done, progress.tasks
+                ));
             }
         }
         cursor = next;
     }
-    lines.flush().map_err(|error| format!("could not write results.jsonl: {error}"))
+    lines
+        .flush()
+        .map_err(|error| format!("could not write results.jsonl: {error}"))
 }
 
-async fn ask(stager: &Stager, job: JobId, cursor: Cursor) -> Result<(Cursor, Progress, Vec<Arc<TaskRecord>>), String> {
+async fn ask(
+    stager: &Stager,
+    job: JobId,
+    cursor: Cursor,
+) -> Result<(Cursor, Progress, Vec<Arc<TaskRecord>>), String> {
     let wait_ms = u32::try_from(limits::WATCH_WAIT.as_millis()).unwrap_or(u32::MAX);
-    let query = Query::Watch { job, cursor, wait_ms, limit: limits::RECORD_BATCH as u32 };
+    let query = Query::Watch {
+        job,
+        cursor,
+        wait_ms,
+        limit: limits::RECORD_BATCH as u32,
+    };
     match stager.node.ask(query).await {
-        Ok(Answer::Watch { cursor, progress, records }) => Ok((cursor, progress, records)),
+        Ok(Answer::Watch {
+            cursor,
+            progress,
+            records,
+        }) => Ok((cursor, progress, records)),
         Ok(other) => Err(format!("an answer to another question: {other:?}")),
         Err(error) => Err(error.to_string()),
     }
@@ -57,10 +76,18 @@ async fn ask(stager: &Stager, job: JobId, cursor: Cursor) -> Result<(Cursor, Pro
 
 /// One line of `results.jsonl`.
 fn line(record: &TaskRecord) -> Value {
-    let value: Value = record.value.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null);
-    let outputs: Vec<Value> =
-        record.outputs.iter().map(|output| json!({ "path": output.path, "bytes": output.bytes })).collect();
-    let mut line = json!({ "task": record.task, "status": "done", "value": value, "outputs": outputs });
+    let value: Value = record
+        .value
+        .as_deref()
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or(Value::Null);
+    let outputs: Vec<Value> = record
+        .outputs
+        .iter()
+        .map(|output| json!({ "path": output.path, "bytes": output.bytes }))
+        .collect();
+    let mut line =
+        json!({ "task": record.task, "status": "done", "value": value, "outputs": outputs });
     let ended = |status: &'static str, why: String| (status, why);
     let other = match &record.outcome {
         Outcome::Done => None,
@@ -85,13 +112,28 @@ async fn stage_outputs(stager: &Stager, record: &TaskRecord, dir: &Path) -> Resu
         if !safe_path(&output.path) {
             return Err(told("its path would leave the directory".into()));
         }
-        stager.fetch(output.hash, &[record.node]).await.map_err(told)?;
-        let (path, bytes, hash, executable) = (output.path.clone(), output.bytes, output.hash, output.executable);
-        files.push(FileEntry { path, bytes, hash, executable });
+        stager
+            .fetch(output.hash, &[record.node])
+            .await
+            .map_err(told)?;
+        let (path, bytes, hash, executable) = (
+            output.path.clone(),
+            output.bytes,
+            output.hash,
+            output.executable,
+        );
+        files.push(FileEntry {
+            path,
+            bytes,
+            hash,
+            executable,
+        });
     }
     let (blobs, place) = (stager.blobs.clone(), place(dir, record.task));
     let build = move || build_tree(&*blobs, &files, &place);
-    tokio::task::spawn_blocking(build).await.map_err(|error| error.to_string())?
+    tokio::task::spawn_blocking(build)
+        .await
+        .map_err(|error| error.to_string())?
 }
 
 fn place(dir: &Path, task: TaskIndex) -> std::path::PathBuf {

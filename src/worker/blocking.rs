@@ -24,7 +24,10 @@ mod tests {
 
     #[test]
     fn work_that_a_node_did_not_begin_before_it_ended_is_no_panic() {
-        let runtime = Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
+        let runtime = Builder::new_current_thread()
+            .max_blocking_threads(1)
+            .build()
+            .unwrap();
         let (go_on, wait) = mpsc::sync_channel::<()>(0);
         runtime.spawn_blocking(move || wait.recv());
         let entered = runtime.enter();
@@ -39,6 +42,9 @@ mod tests {
     #[test]
     #[should_panic = "on purpose"]
     fn a_panic_goes_on_where_it_is_waited_for() {
-        Builder::new_current_thread().build().unwrap().block_on(blocking(|| panic!("on purpose")))
+        Builder::new_current_thread()
+            .build()
+            .unwrap()
+            .block_on(blocking(|| panic!("on purpose")))
     }
 }

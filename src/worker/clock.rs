@@ -22,7 +22,10 @@ struct Stood {
 
 impl Default for TaskClock {
     fn default() -> Self {
-        Self { begun: Instant::now(), stood: Mutex::default() }
+        Self {
+            begun: Instant::now(),
+            stood: Mutex::default(),
+        }
     }
 }
 
@@ -31,7 +34,12 @@ impl TaskClock {
         let mut stood = self.stood();
         match (on, stood.since) {
             (true, None) => stood.since = Some(Instant::now()),
-            (false, Some(since)) => *stood = Stood { since: None, before: stood.before + since.elapsed() },
+            (false, Some(since)) => {
+                *stood = Stood {
+                    since: None,
+                    before: stood.before + since.elapsed(),
+                }
+            }
             _ => {}
         }
     }
@@ -48,12 +56,20 @@ impl TaskClock {
     /// The same for a moment that has just been.
     pub fn at(&self, moment: Instant) -> Duration {
         let Stood { since, before } = *self.stood();
-        let standing = since.map_or(Duration::ZERO, |since| moment.saturating_duration_since(since));
-        moment.saturating_duration_since(self.begun).saturating_sub(before + standing)
+        let standing = since.map_or(Duration::ZERO, |since| {
+            moment.saturating_duration_since(since)
+        });
+        moment
+            .saturating_duration_since(self.begun)
+            .saturating_sub(before + standing)
     }
 
     /// Waits so long at most, by this clock; None if it took longer.
-    pub async fn timeout<T>(&self, patience: Duration, future: impl Future<Output = T>) -> Option<T> {
+    pub async fn timeout<T>(
+        &self,
+        patience: Duration,
+        future: impl Future<Output = T>,
+    ) -> Option<T> {
         let begun = self.now();
         tokio::pin!(future);
         loop {

@@ -8,7 +8,9 @@ use super::{
     streams,
 };
 use nodectl_ports::{Blobs, DiskHealth, StartTask};
-use nodectl_types::{Failure, NodeId, Outcome, TaskRecord, limits, manifest::RESULT_FILE, record::Captured, servers};
+use nodectl_types::{
+    Failure, NodeId, Outcome, TaskRecord, limits, manifest::RESULT_FILE, record::Captured, servers,
+};
 use std::{
     fs::{self, File},
     io,
@@ -55,7 +57,12 @@ pub fn collect(ended: &EndedAttempt<'_>, dir: &Path, blobs: &dyn Blobs) -> TaskR
     };
     let mut stream = |name: &'static str, shown: &str| {
         capture(&dir.join(name), work.log_limit_bytes, blobs).unwrap_or_else(|error| {
-            note(unkept(ended.disk, &error, work.log_limit_bytes, format!("{shown}: {error}")));
+            note(unkept(
+                ended.disk,
+                &error,
+                work.log_limit_bytes,
+                format!("{shown}: {error}"),
+            ));
             Captured::default()
         })
     };
@@ -72,14 +79,20 @@ pub fn collect(ended: &EndedAttempt<'_>, dir: &Path, blobs: &dyn Blobs) -> TaskR
     if failure.is_none() {
         // What a script that shares its parameters came to: one of its workers leaves it, also in the place of an upload.
         let trains = work.env.iter().any(|(name, _)| name == servers::VARIABLE);
-        let model = fs::symlink_metadata(dir.join(servers::MODEL)).is_ok_and(|metadata| trains && metadata.is_file());
+        let model = fs::symlink_metadata(dir.join(servers::MODEL))
+            .is_ok_and(|metadata| trains && metadata.is_file());
         let skip = |name: &str| {
             let is_upload = ended.staged.links.iter().any(|(link, _)| link == name);
-            name == STDOUT_FILE || name == STDERR_FILE || (is_upload && !(model && name == servers::MODEL))
+            name == STDOUT_FILE
+                || name == STDERR_FILE
+                || (is_upload && !(model && name == servers::MODEL))
         };
         let mut patterns = ended.outputs.to_vec();
         patterns.extend(model.then(|| servers::MODEL.to_string()));
-        let store = outputs::OutputStore { blobs, disk: ended.disk };
+        let store = outputs::OutputStore {
+            blobs,
+            disk: ended.disk,
+        };
         match outputs::take(dir, &patterns, &skip, work.output_limit_bytes, store) {
             Ok(taken) => files = taken,
             Err(problem) => failure = Some(problem),
@@ -87,7 +100,10 @@ pub fn collect(ended: &EndedAttempt<'_>, dir: &Path, blobs: &dyn Blobs) -> TaskR
     }
     let failure = match failure {
         Some(failure) => Some(excused(ended, dir, failure)),
-        None => ended.disk.trouble_within(Duration::from_micros(ended.usage.duration_us)).map(Failure::Storage),
+        None => ended
+            .disk
+            .trouble_within(Duration::from_micros(ended.usage.duration_us))
+            .map(Failure::Storage),
     };
     let mut record = blank(ended, failure.map_or(Outcome::Done, Outcome::Failed));
     (record.stdout, record.stderr, record.value, record.outputs) = (stdout, stderr, value, files);
@@ -96,12 +112,19 @@ pub fn collect(ended: &EndedAttempt<'_>, dir: &Path, blobs: &dyn Blobs) -> TaskR
 
 /// The record of an attempt that never ran.
 pub fn never_ran(task: &StartTask, node: NodeId, started_ms: u64, failure: Failure) -> TaskRecord {
-    TaskRecord { started_ms, ..TaskRecord::plain(task.task, task.attempt, node, Outcome::Failed(failure)) }
+    TaskRecord {
+        started_ms,
+        ..TaskRecord::plain(task.task, task.attempt, node, Outcome::Failed(failure))
+    }
 }
 
 /// Something that a task came to could not be read or kept: that is the task's doing, or the disk's.
 pub fn unkept(disk: &dyn DiskHealth, error: &io::Error, bytes: u64, why: String) -> Failure {
-    if disk.suspect(error, bytes) { Failure::Storage(why) } else { Failure::OutputUnreadable(why) }
+    if disk.suspect(error, bytes) {
+        Failure::Storage(why)
+    } else {
+        Failure::OutputUnreadable(why)
+    }
 }
 
 /// What a task's own failure came of, if that was the disk: a program that finds it full fails in its own way. Unless it is the
@@ -140,13 +163,22 @@ fn failure_of(ended: &EndedAttempt<'_>, dir: &Path) -> Option<Failure> {
     let limit_bytes = own.map_or(wanted, |own| own.min(wanted));
     // What the user set is what is told: a file of results may grow as long as a stream, so that one limit holds for all.
     let too_large = |name: String| match name.as_str() {
-        STDOUT_FILE => Failure::OutputTooLarge { name: "stdout".into(), limit_bytes },
-        STDERR_FILE => Failure::OutputTooLarge { name: "stderr".into(), limit_bytes },
+        STDOUT_FILE => Failure::OutputTooLarge {
+            name: "stdout".into(),
+            limit_bytes,
+        },
+        STDERR_FILE => Failure::OutputTooLarge {
+            name: "stderr".into(),
+            limit_bytes,
+        },
         _ if limit_bytes < wanted => {
             let name = format!("{name} (under the `ulimit -f` of the node)");
             Failure::OutputTooLarge { name, limit_bytes }
         }
-        _ => Failure::OutputTooLarge { name, limit_bytes: work.output_limit_bytes },
+        _ => Failure::OutputTooLarge {
+            name,
+            limit_bytes: work.output_limit_bytes,
+        },
     };
     let grown = || outputs::grown_to(dir, limit_bytes).map(too_large);
     let end = match &ended.verdict {
@@ -164,8 +196,12 @@ fn failure_of(ended: &EndedAttempt<'_>, dir: &Path) -> Option<Failure> {
             Some(grown().unwrap_or_else(|| too_large(last())))
         }
         ProcessEnd::Signalled(signal) => Some(Failure::Signal(*signal)),
-        ProcessEnd::TimedOut => Some(Failure::Timeout { limit_ms: work.timeout_ms.unwrap_or(0) }),
-        ProcessEnd::OutOfMemory => Some(Failure::OutOfMemory { limit_bytes: work.resources.memory_bytes }),
+        ProcessEnd::TimedOut => Some(Failure::Timeout {
+            limit_ms: work.timeout_ms.unwrap_or(0),
+        }),
+        ProcessEnd::OutOfMemory => Some(Failure::OutOfMemory {
+            limit_bytes: work.resources.memory_bytes,
+        }),
         ProcessEnd::NotStarted(why) => Some(Failure::Spawn(why.clone())),
         ProcessEnd::Stopped => Some(Failure::Signal(libc::SIGTERM)),
     }
@@ -178,29 +214,47 @@ pub fn file_limit(output_limit_bytes: u64, log_limit_bytes: u64) -> u64 {
 
 /// A stream as it is kept: whole, or its two ends with a line between them that says what is missing.
 fn capture(path: &Path, limit_bytes: u64, blobs: &dyn Blobs) -> io::Result<Captured> {
-    let Some((file, length)) = streams::open(path)? else { return Ok(Captured::default()) };
+    let Some((file, length)) = streams::open(path)? else {
+        return Ok(Captured::default());
+    };
     if length <= limits::INLINE_LOG_BYTES as u64 && length <= limit_bytes {
-        return Ok(Captured { tail: read(&file, 0, length)?, total_bytes: length, blob: None });
+        return Ok(Captured {
+            tail: read(&file, 0, length)?,
+            total_bytes: length,
+            blob: None,
+        });
     }
     let tail_bytes = length.min(limits::INLINE_LOG_BYTES as u64).min(limit_bytes);
     let tail = read(&file, length - tail_bytes, tail_bytes)?;
     if length <= limit_bytes {
         let (hash, total_bytes) = blobs.put_file(path)?;
-        return Ok(Captured { tail, total_bytes, blob: Some(hash) });
+        return Ok(Captured {
+            tail,
+            total_bytes,
+            blob: Some(hash),
+        });
     }
     let half = limit_bytes / 2;
     let missing = length - 2 * half;
-    let cut = format!("\n[nodectl: {missing} bytes left out here, past the log limit of {limit_bytes} bytes]\n");
+    let cut = format!(
+        "\n[nodectl: {missing} bytes left out here, past the log limit of {limit_bytes} bytes]\n"
+    );
     let mut writer = blobs.writer()?;
     copy(&file, 0, half, &mut *writer)?;
     writer.write(cut.as_bytes())?;
     copy(&file, length - half, half, &mut *writer)?;
-    Ok(Captured { tail, total_bytes: 2 * half + cut.len() as u64, blob: Some(writer.finish(None)?) })
+    Ok(Captured {
+        tail,
+        total_bytes: 2 * half + cut.len() as u64,
+        blob: Some(writer.finish(None)?),
+    })
 }
 
 /// What `run` returned, if it is worth keeping.
 fn returned(verdict: &Verdict) -> Result<Option<String>, String> {
-    let Verdict::Returned { json, total_bytes } = verdict else { return Ok(None) };
+    let Verdict::Returned { json, total_bytes } = verdict else {
+        return Ok(None);
+    };
     if *total_bytes > limits::MAX_RESULT_BYTES as u64 {
         let max = limits::MAX_RESULT_BYTES;
         let hint = "hint: write it to a file, and name that in `outputs`";
@@ -209,20 +263,39 @@ fn returned(verdict: &Verdict) -> Result<Option<String>, String> {
         ));
     }
     let text = std::str::from_utf8(json).map_err(|error| format!("what run returned: {error}"))?;
-    if text == "null" { Ok(None) } else { check_json(text, "what run returned").map(Some) }
+    if text == "null" {
+        Ok(None)
+    } else {
+        check_json(text, "what run returned").map(Some)
+    }
 }
 
 /// What the task gave as its result: the last line of stdout if that is marked, else `result.json`, unless that was uploaded.
-fn result(ended: &EndedAttempt<'_>, dir: &Path, has_stdout: bool) -> Result<Option<String>, String> {
-    if has_stdout && let Some(text) = marked_line(dir).map_err(|error| format!("stdout: {error}"))? {
+fn result(
+    ended: &EndedAttempt<'_>,
+    dir: &Path,
+    has_stdout: bool,
+) -> Result<Option<String>, String> {
+    if has_stdout
+        && let Some(text) = marked_line(dir).map_err(|error| format!("stdout: {error}"))?
+    {
         return check_json(&text, "the last line of stdout").map(Some);
     }
-    let is_link = || fs::symlink_metadata(dir.join(RESULT_FILE)).is_ok_and(|metadata| metadata.is_symlink());
-    if ended.staged.links.iter().any(|(name, _)| name == RESULT_FILE) && is_link() {
+    let is_link =
+        || fs::symlink_metadata(dir.join(RESULT_FILE)).is_ok_and(|metadata| metadata.is_symlink());
+    if ended
+        .staged
+        .links
+        .iter()
+        .any(|(name, _)| name == RESULT_FILE)
+        && is_link()
+    {
         return Ok(None);
     }
     let told = |error: io::Error| format!("{RESULT_FILE}: {error}");
-    let Some((file, length)) = streams::open(&dir.join(RESULT_FILE)).map_err(told)? else { return Ok(None) };
+    let Some((file, length)) = streams::open(&dir.join(RESULT_FILE)).map_err(told)? else {
+        return Ok(None);
+    };
     if length > limits::MAX_RESULT_BYTES as u64 {
         let max = limits::MAX_RESULT_BYTES;
         return Err(format!(
@@ -235,18 +308,25 @@ fn result(ended: &EndedAttempt<'_>, dir: &Path, has_stdout: bool) -> Result<Opti
 }
 
 fn marked_line(dir: &Path) -> io::Result<Option<String>> {
-    let Some((file, length)) = streams::open(&dir.join(STDOUT_FILE))? else { return Ok(None) };
+    let Some((file, length)) = streams::open(&dir.join(STDOUT_FILE))? else {
+        return Ok(None);
+    };
     let window = length.min(limits::MAX_RESULT_BYTES as u64 + 64);
     let bytes = read(&file, length - window, window)?;
     let text = String::from_utf8_lossy(&bytes);
     let last = text.trim_end().rsplit('\n').next().unwrap_or_default();
-    Ok(last.strip_prefix(RESULT_MARK).map(|json| json.trim().to_string()))
+    Ok(last
+        .strip_prefix(RESULT_MARK)
+        .map(|json| json.trim().to_string()))
 }
 
 fn check_json(text: &str, place: &str) -> Result<String, String> {
     match serde_json::from_str::<serde::de::IgnoredAny>(text) {
         Ok(_) if text.len() <= limits::MAX_RESULT_BYTES => Ok(text.to_string()),
-        Ok(_) => Err(format!("the result in {place} has more than {} bytes", limits::MAX_RESULT_BYTES)),
+        Ok(_) => Err(format!(
+            "the result in {place} has more than {} bytes",
+            limits::MAX_RESULT_BYTES
+        )),
         Err(error) => Err(format!("the result in {place} is not JSON: {error}")),
     }
 }
@@ -258,7 +338,12 @@ fn read(file: &File, offset: u64, count: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn copy(file: &File, from: u64, count: u64, writer: &mut dyn nodectl_ports::BlobWriter) -> io::Result<()> {
+fn copy(
+    file: &File,
+    from: u64,
+    count: u64,
+    writer: &mut dyn nodectl_ports::BlobWriter,
+) -> io::Result<()> {
     let mut offset = from;
     while offset < from + count {
         let part = read(file, offset, (from + count - offset).min(256 << 10))?;

@@ -15,8 +15,15 @@ pub enum GpuVendor {
 impl GpuVendor {
     /// `has` says whether there is a file.
     pub fn of_machine(has: impl Fn(&Path) -> bool) -> Vec<Self> {
-        let drivers = [("/proc/driver/nvidia/version", Self::Nvidia), ("/dev/kfd", Self::Amd)];
-        drivers.into_iter().filter(|(driver, _)| has(Path::new(driver))).map(|(_, gpus)| gpus).collect()
+        let drivers = [
+            ("/proc/driver/nvidia/version", Self::Nvidia),
+            ("/dev/kfd", Self::Amd),
+        ];
+        drivers
+            .into_iter()
+            .filter(|(driver, _)| has(Path::new(driver)))
+            .map(|(_, gpus)| gpus)
+            .collect()
     }
 }
 
@@ -40,15 +47,30 @@ pub struct Container<'a> {
 impl Container<'_> {
     /// The command line that runs `command` in it.
     pub fn wrap(&self, command: Vec<String>) -> Vec<String> {
-        let mut words = if isolation::is_apptainers(self.image) { self.apptainer() } else { self.podman() };
+        let mut words = if isolation::is_apptainers(self.image) {
+            self.apptainer()
+        } else {
+            self.podman()
+        };
         words.extend(command);
         words
     }
 
     fn apptainer(&self) -> Vec<String> {
         let dir = shown(self.dir);
-        let mut words = Words::of(&["apptainer", "exec", "--contain", "--no-home", "--pwd", &dir, "--bind", &dir]);
-        self.read.iter().for_each(|path| words.add(&["--bind", &format!("{0}:{0}:ro", shown(path))]));
+        let mut words = Words::of(&[
+            "apptainer",
+            "exec",
+            "--contain",
+            "--no-home",
+            "--pwd",
+            &dir,
+            "--bind",
+            &dir,
+        ]);
+        self.read
+            .iter()
+            .for_each(|path| words.add(&["--bind", &format!("{0}:{0}:ro", shown(path))]));
         for gpus in &self.gpus {
             words.add(match gpus {
                 GpuVendor::Nvidia => &["--nv"],
@@ -63,14 +85,24 @@ impl Container<'_> {
     /// podman would raise limits, which not every machine lets it.
     fn podman(&self) -> Vec<String> {
         let dir = shown(self.dir);
-        let mut words = Words::of(&["podman", "run", "--rm", "--network=host", "--log-driver=none"]);
+        let mut words = Words::of(&[
+            "podman",
+            "run",
+            "--rm",
+            "--network=host",
+            "--log-driver=none",
+        ]);
         words.add(&["--security-opt=label=disable", "--ulimit=host"]);
         words.add(&["--workdir", &dir, "--volume", &format!("{dir}:{dir}")]);
         if !self.is_root {
             words.add(&["--userns=keep-id"]);
         }
-        self.read.iter().for_each(|path| words.add(&["--volume", &format!("{0}:{0}:ro", shown(path))]));
-        self.variables.iter().for_each(|name| words.add(&["--env", name]));
+        self.read
+            .iter()
+            .for_each(|path| words.add(&["--volume", &format!("{0}:{0}:ro", shown(path))]));
+        self.variables
+            .iter()
+            .for_each(|name| words.add(&["--env", name]));
         if self.memory_bytes > 0 {
             words.add(&[&format!("--memory={}b", self.memory_bytes)]);
         }
@@ -87,7 +119,9 @@ impl Container<'_> {
     /// The file of an archive is relative to the task's directory, too.
     fn podmans_image(&self) -> String {
         match self.image.split_once(':') {
-            Some((kind, file)) if kind.ends_with("-archive") => format!("{kind}:{}", shown(&self.dir.join(file))),
+            Some((kind, file)) if kind.ends_with("-archive") => {
+                format!("{kind}:{}", shown(&self.dir.join(file)))
+            }
             _ => self.image.into(),
         }
     }
@@ -116,7 +150,15 @@ mod tests {
     fn container(image: &str) -> Container<'_> {
         let (read, variables, gpus) = Default::default();
         let dir = Path::new("/d/t");
-        Container { image, dir, read, variables, memory_bytes: 0, gpus, is_root: true }
+        Container {
+            image,
+            dir,
+            read,
+            variables,
+            memory_bytes: 0,
+            gpus,
+            is_root: true,
+        }
     }
 
     #[test]
@@ -147,13 +189,19 @@ mod tests {
         let last = |image| container(image).wrap(Vec::new()).pop().unwrap();
         assert_eq!(last("/images/b.sif"), "/images/b.sif");
         assert_eq!(last("oci-archive:tools.tar"), "oci-archive:/d/t/tools.tar");
-        assert_eq!(last("docker-archive:/images/tools.tar"), "docker-archive:/images/tools.tar");
+        assert_eq!(
+            last("docker-archive:/images/tools.tar"),
+            "docker-archive:/images/tools.tar"
+        );
         assert_eq!(last("localhost/tools"), "localhost/tools");
     }
 
     #[test]
     fn a_vendors_driver_shows_its_gpus() {
-        assert_eq!(GpuVendor::of_machine(|path| path.ends_with("version")), [GpuVendor::Nvidia]);
+        assert_eq!(
+            GpuVendor::of_machine(|path| path.ends_with("version")),
+            [GpuVendor::Nvidia]
+        );
         assert_eq!(GpuVendor::of_machine(|_| false), []);
     }
 }

@@ -13,8 +13,18 @@ pub fn raise() {
     if BEFORE.set(limit.current).is_err() || limit.current == limit.maximum {
         return;
     }
-    match setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
-        Ok(()) => tracing::debug!("up to {} open files instead of {}", told(limit.maximum), told(limit.current)),
+    match setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        },
+    ) {
+        Ok(()) => tracing::debug!(
+            "up to {} open files instead of {}",
+            told(limit.maximum),
+            told(limit.current)
+        ),
         Err(error) => tracing::warn!(
             "this node may have no more than {} open files: {error}\nhint: raise the limit (ulimit -n) before starting it",
             told(limit.current)
@@ -24,17 +34,30 @@ pub fn raise() {
 
 /// How the limit for tasks is told to the supervisor: in its arguments.
 pub fn for_tasks() -> String {
-    told(BEFORE.get().copied().unwrap_or_else(|| getrlimit(Resource::Nofile).current))
+    told(
+        BEFORE
+            .get()
+            .copied()
+            .unwrap_or_else(|| getrlimit(Resource::Nofile).current),
+    )
 }
 
 /// Puts the limit back in this process and what it starts.
 pub fn put_back(told: &str) -> Result<(), String> {
     let current = match told {
         "unlimited" => None,
-        number => Some(number.parse().map_err(|_| format!("`{number}` is no number of open files"))?),
+        number => Some(
+            number
+                .parse()
+                .map_err(|_| format!("`{number}` is no number of open files"))?,
+        ),
     };
-    let limit = Rlimit { current, ..getrlimit(Resource::Nofile) };
-    setrlimit(Resource::Nofile, limit).map_err(|error| format!("no limit of {told} open files: {error}"))
+    let limit = Rlimit {
+        current,
+        ..getrlimit(Resource::Nofile)
+    };
+    setrlimit(Resource::Nofile, limit)
+        .map_err(|error| format!("no limit of {told} open files: {error}"))
 }
 
 fn told(limit: Option<u64>) -> String {

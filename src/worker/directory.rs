@@ -5,7 +5,9 @@ use super::{
     protocol::{STDERR_FILE, STDOUT_FILE},
     staging::Staged,
 };
-use nodectl_types::{Attempt, JobId, Params, TaskIndex, Value, manifest::PARAMS_FILE, spec::SPELLED};
+use nodectl_types::{
+    Attempt, JobId, Params, TaskIndex, Value, manifest::PARAMS_FILE, spec::SPELLED,
+};
 use std::{
     fs::{self, OpenOptions},
     io::{self, Write},
@@ -29,7 +31,10 @@ pub struct Layout {
 
 impl Layout {
     pub fn new(data_dir: &Path) -> Self {
-        Self { jobs: data_dir.join("jobs"), trash: data_dir.join("trash") }
+        Self {
+            jobs: data_dir.join("jobs"),
+            trash: data_dir.join("trash"),
+        }
     }
 
     pub fn job(&self, job: JobId) -> PathBuf {
@@ -64,20 +69,25 @@ pub fn make(dir: &Path, staged: &Staged, params: &Params) -> io::Result<()> {
 
 /// Whether a directory holds what `make` put there and nothing else but empty streams: then it is as good as a new one.
 pub fn is_as_made(dir: &Path, staged: &Staged) -> bool {
-    let Ok(entries) = fs::read_dir(dir) else { return false };
+    let Ok(entries) = fs::read_dir(dir) else {
+        return false;
+    };
     let mut links = 0;
     for entry in entries {
         let Ok(entry) = entry else { return false };
         let name = entry.file_name();
         let is_known = match entry.file_type() {
             Ok(kind) if kind.is_file() && name == PARAMS_FILE => true,
-            Ok(kind) if kind.is_file() && (name == STDOUT_FILE || name == STDERR_FILE) => {
-                entry.metadata().is_ok_and(|metadata| metadata.len() == 0 && metadata.nlink() == 1)
-            }
+            Ok(kind) if kind.is_file() && (name == STDOUT_FILE || name == STDERR_FILE) => entry
+                .metadata()
+                .is_ok_and(|metadata| metadata.len() == 0 && metadata.nlink() == 1),
             Ok(kind) if kind.is_symlink() => {
                 links += 1;
                 let target = fs::read_link(entry.path()).ok();
-                staged.links.iter().any(|(link, staged)| name == link.as_str() && target.as_ref() == Some(staged))
+                staged
+                    .links
+                    .iter()
+                    .any(|(link, staged)| name == link.as_str() && target.as_ref() == Some(staged))
             }
             _ => false,
         };
@@ -109,7 +119,11 @@ pub fn pass_on(from: &Path, to: &Path, params: &Params) -> io::Result<()> {
 
 /// Parameters as an object, numbers as numbers.
 pub fn params_json(params: &Params) -> serde_json::Value {
-    params.iter().map(|(name, value)| (name.clone(), json(&value.plain()))).collect::<serde_json::Map<_, _>>().into()
+    params
+        .iter()
+        .map(|(name, value)| (name.clone(), json(&value.plain())))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
 }
 
 /// The same for workers that are part of this program, which name files by their parameters as the node does: a value whose
@@ -119,7 +133,11 @@ pub fn spelled_json(params: &Params) -> serde_json::Value {
         Value::Spelled(text) => serde_json::json!({ SPELLED: text }),
         value => json(value),
     };
-    params.iter().map(|(name, found)| (name.clone(), value(found))).collect::<serde_json::Map<_, _>>().into()
+    params
+        .iter()
+        .map(|(name, found)| (name.clone(), value(found)))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
 }
 
 fn make_private(dir: &Path) -> io::Result<()> {
@@ -127,7 +145,10 @@ fn make_private(dir: &Path) -> io::Result<()> {
     match make() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let parent = dir.parent().ok_or(error)?;
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(parent)?;
             make()
         }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -162,24 +183,42 @@ impl Remover {
     pub fn start(layout: Layout) -> Result<Self, WorkerError> {
         let failed = |doing: &'static str, path: &Path| {
             let path = path.to_path_buf();
-            move |source| WorkerError::Io { doing, path, source }
+            move |source| WorkerError::Io {
+                doing,
+                path,
+                source,
+            }
         };
         for dir in [&layout.jobs, &layout.trash] {
-            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+            let made = fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(dir);
             made.map_err(failed("make", dir))?;
         }
         let (queue, removals) = mpsc::sync_channel::<PathBuf>(REMOVALS);
         let work = move || removals.into_iter().for_each(|path| remove_told(&path));
-        let thread = std::thread::Builder::new().name("remover".into()).spawn(work);
+        let thread = std::thread::Builder::new()
+            .name("remover".into())
+            .spawn(work);
         let thread = thread.map_err(failed("start a thread to clear", &layout.trash))?;
-        let remover = Self { layout, counter: AtomicU64::new(0), queue: Some(queue), thread: Some(thread) };
+        let remover = Self {
+            layout,
+            counter: AtomicU64::new(0),
+            queue: Some(queue),
+            thread: Some(thread),
+        };
         let trash = remover.layout.trash.clone();
         remover.clear_trash().map_err(failed("clear", &trash))?;
         let jobs = remover.layout.jobs.clone();
         for entry in fs::read_dir(&jobs).map_err(failed("read", &jobs))? {
             let entry = entry.map_err(failed("read", &jobs))?;
             // Other names are not ours.
-            if entry.file_name().to_str().is_some_and(|name| name.parse::<JobId>().is_ok()) {
+            if entry
+                .file_name()
+                .to_str()
+                .is_some_and(|name| name.parse::<JobId>().is_ok())
+            {
                 remover.remove_parts(&entry.path());
             }
         }
@@ -202,7 +241,10 @@ impl Remover {
     /// set aside; any other is as it was but for those files.
     pub fn remove_attempt(&self, dir: PathBuf, staged: &Staged) {
         let links = staged.links.iter().map(|(name, _)| name.as_str());
-        for name in [STDOUT_FILE, STDERR_FILE, PARAMS_FILE].into_iter().chain(links) {
+        for name in [STDOUT_FILE, STDERR_FILE, PARAMS_FILE]
+            .into_iter()
+            .chain(links)
+        {
             // One that is missing, or that the task made something else of, is no problem here.
             let _ = fs::remove_file(dir.join(name));
         }
@@ -214,13 +256,21 @@ impl Remover {
     /// Renaming is at once and cannot be seen half done.
     fn set_aside(&self, path: &Path) -> io::Result<PathBuf> {
         let number = self.counter.fetch_add(1, Ordering::Relaxed);
-        let aside = self.layout.trash.join(format!("{}-{number}", std::process::id()));
+        let aside = self
+            .layout
+            .trash
+            .join(format!("{}-{number}", std::process::id()));
         fs::rename(path, &aside).map(|()| aside)
     }
 
     fn enqueue(&self, path: PathBuf) {
-        let queue = self.queue.as_ref().expect("it is taken when this is dropped only");
-        if let Err(mpsc::TrySendError::Full(path) | mpsc::TrySendError::Disconnected(path)) = queue.try_send(path) {
+        let queue = self
+            .queue
+            .as_ref()
+            .expect("it is taken when this is dropped only");
+        if let Err(mpsc::TrySendError::Full(path) | mpsc::TrySendError::Disconnected(path)) =
+            queue.try_send(path)
+        {
             remove_told(&path);
         }
     }
@@ -289,7 +339,9 @@ mod tests {
     fn a_directory_is_passed_on_only_as_it_was_made() {
         let lab = tempfile::tempdir().unwrap();
         let place = |name: &str| lab.path().join(name);
-        let staged = Staged { links: vec![("data".into(), "/nowhere/data".into())] };
+        let staged = Staged {
+            links: vec![("data".into(), "/nowhere/data".into())],
+        };
         let params = |text: &str| vec![("a".to_string(), Value::Text(text.into()))];
         make(&place("1"), &staged, &params("a long parameter")).unwrap();
         for name in [STDOUT_FILE, STDERR_FILE] {
@@ -298,14 +350,26 @@ mod tests {
         assert!(is_as_made(&place("1"), &staged));
         pass_on(&place("1"), &place("2"), &params("b")).unwrap();
         assert!(!place("1").exists());
-        assert_eq!(fs::read_to_string(place("2").join(PARAMS_FILE)).unwrap(), r#"{"a":"b"}"#);
-        assert_eq!(fs::read_link(place("2").join("data")).unwrap(), Path::new("/nowhere/data"));
+        assert_eq!(
+            fs::read_to_string(place("2").join(PARAMS_FILE)).unwrap(),
+            r#"{"a":"b"}"#
+        );
+        assert_eq!(
+            fs::read_link(place("2").join("data")).unwrap(),
+            Path::new("/nowhere/data")
+        );
         type Change = (&'static str, fn(&Path));
         let changes: [Change; 5] = [
             ("a file", |dir| fs::write(dir.join("made"), "").unwrap()),
-            ("a directory", |dir| fs::create_dir(dir.join("made")).unwrap()),
-            ("output", |dir| fs::write(dir.join(STDOUT_FILE), "hello").unwrap()),
-            ("a link less", |dir| fs::remove_file(dir.join("data")).unwrap()),
+            ("a directory", |dir| {
+                fs::create_dir(dir.join("made")).unwrap()
+            }),
+            ("output", |dir| {
+                fs::write(dir.join(STDOUT_FILE), "hello").unwrap()
+            }),
+            ("a link less", |dir| {
+                fs::remove_file(dir.join("data")).unwrap()
+            }),
             ("another link", |dir| {
                 fs::remove_file(dir.join("data")).unwrap();
                 symlink("/elsewhere", dir.join("data")).unwrap();

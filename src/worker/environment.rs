@@ -38,10 +38,29 @@ const INHERITED: [&str; 19] = [
     "NVIDIA_TF32_OVERRIDE",
 ];
 /// The same where they name no user: what stands before the `@` is a password.
-const PROXIES: [&str; 6] = ["http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
+const PROXIES: [&str; 6] = [
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+];
 /// Families of such variables: locale, Python, numerical libraries, GPU stacks.
-const INHERITED_PREFIXES: [&str; 12] =
-    ["LC_", "PYTHON", "CONDA_", "OMP_", "MKL_", "OPENBLAS_", "CUDA_", "ROCM_", "HIP_", "VK_", "MESA_", "OCL_"];
+const INHERITED_PREFIXES: [&str; 12] = [
+    "LC_",
+    "PYTHON",
+    "CONDA_",
+    "OMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "CUDA_",
+    "ROCM_",
+    "HIP_",
+    "VK_",
+    "MESA_",
+    "OCL_",
+];
 
 /// The part of this process's environment that tasks inherit, and where they find what is in the data directory. Absolute, without
 /// links.
@@ -49,14 +68,23 @@ pub fn base(data_dir: &Path) -> Result<BTreeMap<OsString, OsString>, WorkerError
     let mut base = inherited(std::env::vars_os());
     // A service's home is its data directory, which is no place for tasks.
     if let Some(home) = base.get_mut(OsStr::new("HOME"))
-        && Path::new(home).canonicalize().is_ok_and(|home| home.starts_with(data_dir))
+        && Path::new(home)
+            .canonicalize()
+            .is_ok_and(|home| home.starts_with(data_dir))
     {
         let own = data_dir.join(isolation::HOME);
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&own);
-        made.map_err(|source| WorkerError::Io { doing: "make tasks' home", path: own.clone(), source })?;
+        made.map_err(|source| WorkerError::Io {
+            doing: "make tasks' home",
+            path: own.clone(),
+            source,
+        })?;
         *home = own.into();
     }
-    base.insert(servers::SOCKET_VARIABLE.into(), data_dir.join(servers::SOCKET).into());
+    base.insert(
+        servers::SOCKET_VARIABLE.into(),
+        data_dir.join(servers::SOCKET).into(),
+    );
     Ok(base)
 }
 
@@ -64,7 +92,9 @@ fn inherited(all: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<OsStri
     let passes = |name: &OsStr, value: &OsStr| {
         let name = name.to_string_lossy();
         INHERITED.contains(&&*name)
-            || INHERITED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+            || INHERITED_PREFIXES
+                .iter()
+                .any(|prefix| name.starts_with(prefix))
             || (PROXIES.contains(&&*name) && !value.as_bytes().contains(&b'@'))
     };
     all.filter(|(name, value)| passes(name, value)).collect()
@@ -115,42 +145,79 @@ pub fn of_task(
     for (name, value) in gpu_variables(&task.gpus, Path::new("/sys/bus/pci/devices")) {
         set(name, value.into());
     }
-    env.into_iter().map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat()).collect()
+    env.into_iter()
+        .map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat())
+        .collect()
 }
 
 /// The names in a task's environment of which its machine's own differs.
 pub fn own_names(base: &BTreeMap<OsString, OsString>, env: &[Vec<u8>]) -> Vec<String> {
     let split = |variable: &[u8]| {
-        let end = variable.iter().position(|byte| *byte == b'=').unwrap_or(variable.len());
-        (OsStr::from_bytes(&variable[..end]).to_owned(), variable.get(end + 1..).unwrap_or_default().to_vec())
+        let end = variable
+            .iter()
+            .position(|byte| *byte == b'=')
+            .unwrap_or(variable.len());
+        (
+            OsStr::from_bytes(&variable[..end]).to_owned(),
+            variable.get(end + 1..).unwrap_or_default().to_vec(),
+        )
     };
-    let is_own = |(name, value): &(OsString, Vec<u8>)| base.get(name).is_none_or(|of_base| of_base.as_bytes() != value);
+    let is_own = |(name, value): &(OsString, Vec<u8>)| {
+        base.get(name)
+            .is_none_or(|of_base| of_base.as_bytes() != value)
+    };
     let own = env.iter().map(|variable| split(variable)).filter(is_own);
-    own.map(|(name, _)| name.to_string_lossy().into_owned()).collect()
+    own.map(|(name, _)| name.to_string_lossy().into_owned())
+        .collect()
 }
 
 /// Shows a task its GPUs and hides the others. An empty list hides all of them.
 fn gpu_variables(gpus: &[[u8; 16]], pci_devices: &Path) -> Vec<(&'static str, String)> {
     let list = |names: Vec<String>| names.join(",");
-    let cuda = list(gpus.iter().map(|uuid| format!("GPU-{}", hyphenated(uuid))).collect());
-    let mut variables =
-        vec![("CUDA_VISIBLE_DEVICES", cuda), ("NODECTL_GPU_UUID", list(gpus.iter().map(hyphenated).collect()))];
+    let cuda = list(
+        gpus.iter()
+            .map(|uuid| format!("GPU-{}", hyphenated(uuid)))
+            .collect(),
+    );
+    let mut variables = vec![
+        ("CUDA_VISIBLE_DEVICES", cuda),
+        (
+            "NODECTL_GPU_UUID",
+            list(gpus.iter().map(hyphenated).collect()),
+        ),
+    ];
     // ROCm has ids of its own. One that it does not know would hide every card, so none is given where none is found.
-    let rocm: Option<Vec<String>> = gpus.iter().map(|uuid| rocm_name(uuid, pci_devices)).collect();
+    let rocm: Option<Vec<String>> = gpus
+        .iter()
+        .map(|uuid| rocm_name(uuid, pci_devices))
+        .collect();
     variables.extend(rocm.map(|names| ("ROCR_VISIBLE_DEVICES", list(names))));
     variables
 }
 
 fn hyphenated(uuid: &[u8; 16]) -> String {
     let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+    format!(
+        "{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    )
 }
 
 /// Mesa's driver for AMD makes a device's UUID of its PCI address (`ac_compute_device_uuid`: domain, bus, device, function, a
 /// native `u32` each); the kernel has the id that ROCm goes by at that address.
 fn rocm_name(uuid: &[u8; 16], pci_devices: &Path) -> Option<String> {
     let part = |at: usize| u32::from_ne_bytes(uuid[at..at + 4].try_into().expect("four bytes"));
-    let address = format!("{:04x}:{:02x}:{:02x}.{:x}", part(0), part(4), part(8), part(12));
+    let address = format!(
+        "{:04x}:{:02x}:{:02x}.{:x}",
+        part(0),
+        part(4),
+        part(8),
+        part(12)
+    );
     let id = std::fs::read_to_string(pci_devices.join(address).join("unique_id")).ok()?;
     Some(format!("GPU-{}", id.trim()))
 }
@@ -161,9 +228,21 @@ mod tests {
 
     #[test]
     fn secrets_and_strangers_do_not_pass() {
-        let all = ["PATH", "LC_ALL", "NODECTL_SECRET", "AWS_SECRET_ACCESS_KEY", "PYTHONPATH"];
-        let passed = inherited(all.iter().map(|name| (OsString::from(name), OsString::from("x"))));
-        assert_eq!(passed.keys().collect::<Vec<_>>(), ["LC_ALL", "PATH", "PYTHONPATH"]);
+        let all = [
+            "PATH",
+            "LC_ALL",
+            "NODECTL_SECRET",
+            "AWS_SECRET_ACCESS_KEY",
+            "PYTHONPATH",
+        ];
+        let passed = inherited(
+            all.iter()
+                .map(|name| (OsString::from(name), OsString::from("x"))),
+        );
+        assert_eq!(
+            passed.keys().collect::<Vec<_>>(),
+            ["LC_ALL", "PATH", "PYTHONPATH"]
+        );
         let all = [
             ("NVIDIA_API_KEY", "k"),
             ("NVIDIA_VISIBLE_DEVICES", "all"),
@@ -171,7 +250,10 @@ mod tests {
             ("https_proxy", "http://proxy:3128"),
         ];
         let passed = inherited(all.iter().map(|(name, value)| (name.into(), value.into())));
-        assert_eq!(passed.keys().collect::<Vec<_>>(), ["NVIDIA_VISIBLE_DEVICES", "https_proxy"]);
+        assert_eq!(
+            passed.keys().collect::<Vec<_>>(),
+            ["NVIDIA_VISIBLE_DEVICES", "https_proxy"]
+        );
     }
 
     #[test]
@@ -181,7 +263,11 @@ mod tests {
         let variables = gpu_variables(&[uuid], nowhere);
         assert_eq!(variables[0].1, "GPU-ab010203-0405-0607-0809-0a0b0c0d0e0f");
         assert_eq!(variables[1].1, "ab010203-0405-0607-0809-0a0b0c0d0e0f");
-        assert_eq!(variables.len(), 2, "an id unknown to ROCm would hide every card");
+        assert_eq!(
+            variables.len(),
+            2,
+            "an id unknown to ROCm would hide every card"
+        );
         let none = gpu_variables(&[], nowhere);
         assert!(none.len() == 3 && none.iter().all(|(_, value)| value.is_empty()));
     }
@@ -195,6 +281,9 @@ mod tests {
         let mut uuid = [0; 16];
         uuid[4..8].copy_from_slice(&3u32.to_ne_bytes());
         let variables = gpu_variables(&[uuid], devices.path());
-        assert_eq!(variables[2], ("ROCR_VISIBLE_DEVICES", "GPU-d7a1c0ffee123456".into()));
+        assert_eq!(
+            variables[2],
+            ("ROCR_VISIBLE_DEVICES", "GPU-d7a1c0ffee123456".into())
+        );
     }
 }

@@ -15,7 +15,10 @@ pub struct Expander<'t> {
 
 impl<'t> Expander<'t> {
     pub fn new(task: &'t StartTask) -> Self {
-        Self { task, room: limits::MAX_TASK_TEXT_BYTES }
+        Self {
+            task,
+            room: limits::MAX_TASK_TEXT_BYTES,
+        }
     }
 
     /// Replaces `{name}` by parameters and by what every task has.
@@ -25,7 +28,11 @@ impl<'t> Expander<'t> {
             "task" => Some(task.task.to_string()),
             "attempt" => Some(task.attempt.number.to_string()),
             "job" => Some(task.job.to_string()),
-            _ => task.params.iter().find(|(param, _)| param == name).map(|(_, value)| value.to_string()),
+            _ => task
+                .params
+                .iter()
+                .find(|(param, _)| param == name)
+                .map(|(_, value)| value.to_string()),
         };
         template::expand_within(text, &lookup, &mut self.room).map_err(|error| {
             let limit = limits::MAX_TASK_TEXT_BYTES;
@@ -48,6 +55,8 @@ impl<'t> Expander<'t> {
         &mut self,
         env: impl IntoIterator<Item = &'e (String, String)>,
     ) -> Result<Vec<(String, String)>, Failure> {
-        env.into_iter().map(|(name, value)| Ok((name.clone(), self.text(value)?))).collect()
+        env.into_iter()
+            .map(|(name, value)| Ok((name.clone(), self.text(value)?)))
+            .collect()
     }
 }

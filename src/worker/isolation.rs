@@ -54,11 +54,25 @@ impl Confiner {
     /// `data_dir` is absolute and without links. `home` is the tasks'.
     pub fn new(data_dir: &Path, policy: &IsolationPolicy, home: Option<&OsStr>) -> Self {
         let private = private(data_dir, policy);
-        let hides = !policy.setuid && policy.hides_node.unwrap_or_else(|| why_not(data_dir, policy).is_none());
+        let hides = !policy.setuid
+            && policy
+                .hides_node
+                .unwrap_or_else(|| why_not(data_dir, policy).is_none());
         let program = std::env::current_exe().ok();
-        let home = home.map(PathBuf::from).filter(|home| home.starts_with(data_dir));
+        let home = home
+            .map(PathBuf::from)
+            .filter(|home| home.starts_with(data_dir));
         let (data_dir, jobs) = (data_dir.to_path_buf(), Layout::new(data_dir));
-        Self { setuid: policy.setuid, hides, private, data_dir, jobs, home, program, asked: AtomicBool::new(false) }
+        Self {
+            setuid: policy.setuid,
+            hides,
+            private,
+            data_dir,
+            jobs,
+            home,
+            program,
+            asked: AtomicBool::new(false),
+        }
     }
 
     /// Whether it may have been hidden from some task.
@@ -68,13 +82,28 @@ impl Confiner {
 
     /// For a process that runs in `dir`: an attempt's, or a worker's, which has those of its calls too.
     pub fn confine(&self, task: &StartTask, dir: &Path) -> io::Result<Confinement> {
-        let Isolation { setuid, hides_node, core_dumps, offline, read_only, ref image } = task.work.isolation;
+        let Isolation {
+            setuid,
+            hides_node,
+            core_dumps,
+            offline,
+            read_only,
+            ref image,
+        } = task.work.isolation;
         let setuid = setuid.unwrap_or(self.setuid && hides_node != Some(true));
         let bytes = |path: &PathBuf| path.as_os_str().as_bytes().to_vec();
-        let mut confinement = Confinement { setuid, core_dumps, offline, ..Confinement::default() };
+        let mut confinement = Confinement {
+            setuid,
+            core_dumps,
+            offline,
+            ..Confinement::default()
+        };
         if image.is_some() {
             // Containers are made with rights that a domain takes away, and hide more than it does.
-            return Ok(Confinement { setuid: true, ..confinement });
+            return Ok(Confinement {
+                setuid: true,
+                ..confinement
+            });
         }
         confinement.read_only = read_only;
         let hides = !setuid && hides_node.unwrap_or(self.hides && !writes_elsewhere(&task.work));
@@ -96,10 +125,18 @@ impl Confiner {
         }
         for dir in &own {
             // What is not there when the domain is made is not in it.
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(dir)?;
         }
-        let read =
-            [job.join("input"), job.join("after"), self.data_dir.join(SHIMS)].into_iter().chain(self.program.clone());
+        let read = [
+            job.join("input"),
+            job.join("after"),
+            self.data_dir.join(SHIMS),
+        ]
+        .into_iter()
+        .chain(self.program.clone());
         confinement.own = own.iter().map(bytes).collect();
         confinement.read = read.map(|path| bytes(&path)).collect();
         Ok(confinement)
@@ -135,7 +172,11 @@ fn part(work: &WorkSpec) -> Option<Builtin> {
 fn private(data_dir: &Path, policy: &IsolationPolicy) -> Vec<PathBuf> {
     // What comes through a pipe has no place.
     let is_kept = |path: &PathBuf| (path.is_file() || path.is_dir()) && !path.starts_with(data_dir);
-    let secrets = policy.secrets.iter().filter_map(|path| path.canonicalize().ok()).filter(is_kept);
+    let secrets = policy
+        .secrets
+        .iter()
+        .filter_map(|path| path.canonicalize().ok())
+        .filter(is_kept);
     secrets.chain([data_dir.to_path_buf()]).collect()
 }
 
@@ -153,17 +194,23 @@ pub fn why_not(data_dir: &Path, policy: &IsolationPolicy) -> Option<String> {
     if policy.hides_node == Some(true) {
         return None;
     }
-    private(data_dir, policy).iter().find_map(|path| path.ancestors().skip(1).find_map(needed_whole))
+    private(data_dir, policy)
+        .iter()
+        .find_map(|path| path.ancestors().skip(1).find_map(needed_whole))
 }
 
 /// Beside what is hidden, tasks reach what is there when they start, and can make nothing new. Where that would be felt, nothing is hidden.
 fn needed_whole(directory: &Path) -> Option<String> {
     let shown = directory.display();
     if fs::metadata(directory).is_ok_and(|metadata| metadata.mode() & 0o002 != 0) {
-        return Some(format!("tasks could make no files in {shown} any more, where everybody may"));
+        return Some(format!(
+            "tasks could make no files in {shown} any more, where everybody may"
+        ));
     }
     if rustix::fs::statfs(directory).is_ok_and(|found| found.f_type == AUTOFS_MAGIC) {
-        return Some(format!("what is in {shown} is mounted when it is asked for"));
+        return Some(format!(
+            "what is in {shown} is mounted when it is asked for"
+        ));
     }
     match fs::read_dir(directory).map(|entries| entries.take(MOST_BESIDE + 1).count()) {
         Ok(count) if count > MOST_BESIDE => Some(format!(
@@ -181,28 +228,57 @@ mod tests {
     use std::{os::unix::fs::PermissionsExt, sync::Arc};
 
     fn task(isolation: Isolation) -> StartTask {
-        let work = Arc::new(WorkSpec { isolation, ..WorkSpec::plain("a", &["true"]) });
-        let attempt = Attempt { epoch: 1, number: 1 };
-        StartTask { job: JobId(1), task: 0, attempt, work, params: vec![], gpus: vec![], holders: vec![] }
+        let work = Arc::new(WorkSpec {
+            isolation,
+            ..WorkSpec::plain("a", &["true"])
+        });
+        let attempt = Attempt {
+            epoch: 1,
+            number: 1,
+        };
+        StartTask {
+            job: JobId(1),
+            task: 0,
+            attempt,
+            work,
+            params: vec![],
+            gpus: vec![],
+            holders: vec![],
+        }
     }
 
     #[test]
     fn jobs_say_more_than_the_node_and_rights_more_than_hiding() {
         let dir = tempfile::tempdir().unwrap();
         let of = |setuid, hides_node, isolation: Isolation| {
-            let policy = IsolationPolicy { setuid, hides_node, secrets: Vec::new() };
-            let made =
-                Confiner::new(dir.path(), &policy, None).confine(&task(isolation), &dir.path().join("t")).unwrap();
+            let policy = IsolationPolicy {
+                setuid,
+                hides_node,
+                secrets: Vec::new(),
+            };
+            let made = Confiner::new(dir.path(), &policy, None)
+                .confine(&task(isolation), &dir.path().join("t"))
+                .unwrap();
             (made.setuid, !made.hidden.is_empty())
         };
-        let says = |setuid, hides_node| Isolation { setuid, hides_node, ..Isolation::default() };
+        let says = |setuid, hides_node| Isolation {
+            setuid,
+            hides_node,
+            ..Isolation::default()
+        };
         assert_eq!(of(false, Some(true), says(None, None)), (false, true));
         assert_eq!(of(false, Some(true), says(Some(true), None)), (true, false));
-        assert_eq!(of(false, Some(true), says(None, Some(false))), (false, false));
+        assert_eq!(
+            of(false, Some(true), says(None, Some(false))),
+            (false, false)
+        );
         assert_eq!(of(false, Some(false), says(None, None)), (false, false));
         assert_eq!(of(true, Some(true), says(None, None)), (true, false));
         assert_eq!(of(true, None, says(None, Some(true))), (false, true));
-        assert_eq!(of(false, Some(false), says(None, Some(true))), (false, true));
+        assert_eq!(
+            of(false, Some(false), says(None, Some(true))),
+            (false, true)
+        );
     }
 
     #[test]
@@ -218,8 +294,25 @@ mod tests {
             fs::write(shared.join(number.to_string()), "").unwrap();
         }
         assert!(needed_whole(&shared).unwrap().contains("more than 1000"));
-        let policy = |hides_node| IsolationPolicy { hides_node, ..IsolationPolicy::default() };
-        assert!(why_not(&shared, &policy(Some(false))).unwrap().contains("hides_node"));
-        assert!(why_not(&shared, &IsolationPolicy { setuid: true, ..policy(Some(true)) }).unwrap().contains("setuid"));
+        let policy = |hides_node| IsolationPolicy {
+            hides_node,
+            ..IsolationPolicy::default()
+        };
+        assert!(
+            why_not(&shared, &policy(Some(false)))
+                .unwrap()
+                .contains("hides_node")
+        );
+        assert!(
+            why_not(
+                &shared,
+                &IsolationPolicy {
+                    setuid: true,
+                    ..policy(Some(true))
+                }
+            )
+            .unwrap()
+            .contains("setuid")
+        );
     }
 }

@@ -55,8 +55,17 @@ pub use runner::{RunnerConfig, TaskFiles, Workers};
 /// Why the runner could not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    #[error("could not {doing} {path}: {source}\nhint: the data directory must be writable by this user and not full")]
-    Io { doing: &'static str, path: std::path::PathBuf, source: std::io::Error },
+    #[error(
+        "could not {doing} {path}: {source}\nhint: the data directory must be writable by this user and not full"
+    )]
+    Io {
+        doing: &'static str,
+        path: std::path::PathBuf,
+        source: std::io::Error,
+    },
     #[error("could not start the supervisor of tasks ({program}): {source}")]
-    Supervisor { program: String, source: std::io::Error },
+    Supervisor {
+        program: String,
+        source: std::io::Error,
+    },
 }

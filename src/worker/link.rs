@@ -79,16 +79,33 @@ impl SupervisorLink {
         if killed > 0 {
             tracing::warn!(killed, "killed processes that an earlier node left");
         }
-        let shared = Arc::new(LinkShared { program, jobs_dir, state: Mutex::default(), changed: Condvar::new() });
+        let shared = Arc::new(LinkShared {
+            program,
+            jobs_dir,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
         let (child, socket) = shared.spawn().map_err(|source| WorkerError::Supervisor {
-            program: shared.program.first().map(|program| program.to_string_lossy().into()).unwrap_or_default(),
+            program: shared
+                .program
+                .first()
+                .map(|program| program.to_string_lossy().into())
+                .unwrap_or_default(),
             source,
         })?;
         let theirs = shared.clone();
         let read = move || theirs.read_until_closed(child, socket);
-        let reader = std::thread::Builder::new().name("supervisor".into()).spawn(read);
-        let reader = reader.map_err(|source| WorkerError::Supervisor { program: "a thread for it".into(), source })?;
-        Ok(Self { shared, reader: Mutex::new(Some(reader)) })
+        let reader = std::thread::Builder::new()
+            .name("supervisor".into())
+            .spawn(read);
+        let reader = reader.map_err(|source| WorkerError::Supervisor {
+            program: "a thread for it".into(),
+            source,
+        })?;
+        Ok(Self {
+            shared,
+            reader: Mutex::new(Some(reader)),
+        })
     }
 
     /// Orders a start. Blocks for a moment while the supervisor is being started anew.
@@ -100,7 +117,11 @@ impl SupervisorLink {
         let id = state.next_id;
         launch.id = id;
         let is_open = launch.confinement.hidden.is_empty();
-        let launched = Launched { id, started: started_receiver, ended: ended_receiver };
+        let launched = Launched {
+            id,
+            started: started_receiver,
+            ended: ended_receiver,
+        };
         let Some(socket) = &mut state.socket else {
             let why = "there is no supervisor: see this node's log".to_string();
             // The receiver is in `launched`, which the caller has not dropped.
@@ -109,7 +130,13 @@ impl SupervisorLink {
         };
         // A failed write means that the supervisor died; the reader finds that out and answers the waiter.
         let _ = socket.write_all(&encode(&Order::Start(Box::new(launch))));
-        state.waiters.insert(id, Waiter { started: Some(started), ended });
+        state.waiters.insert(
+            id,
+            Waiter {
+                started: Some(started),
+                ended,
+            },
+        );
         if is_open {
             state.open.insert(id, None);
         }
@@ -127,8 +154,12 @@ impl SupervisorLink {
             Err(_) => return pid != 0,
         };
         let is_open = |state: &LinkState| state.open.values().any(|open| *open == Some(main));
-        let unclear = |state: &mut LinkState| !is_open(state) && state.open.values().any(Option::is_none);
-        let waited = self.shared.changed.wait_timeout_while(state, NEWS_PATIENCE, unclear);
+        let unclear =
+            |state: &mut LinkState| !is_open(state) && state.open.values().any(Option::is_none);
+        let waited = self
+            .shared
+            .changed
+            .wait_timeout_while(state, NEWS_PATIENCE, unclear);
         !is_open(&waited.unwrap_or_else(PoisonError::into_inner).0)
     }
 
@@ -157,7 +188,11 @@ impl SupervisorLink {
             }
             self.shared.changed.notify_all();
         }
-        let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let reader = self
+            .reader
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         if let Some(reader) = reader {
             // A panic of the reader has been printed already.
             let _ = reader.join();
@@ -179,13 +214,18 @@ impl LinkShared {
     /// The state, after waiting a while for a supervisor.
     fn ready(&self) -> MutexGuard<'_, LinkState> {
         let waits = |state: &mut LinkState| state.socket.is_none() && !state.closing;
-        let waited = self.changed.wait_timeout_while(self.lock(), RESTART_PATIENCE, waits);
+        let waited = self
+            .changed
+            .wait_timeout_while(self.lock(), RESTART_PATIENCE, waits);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     fn spawn(&self) -> io::Result<(Child, UnixStream)> {
         let (ours, theirs) = UnixStream::pair()?;
-        let (program, args) = self.program.split_first().ok_or_else(|| io::Error::other("no program is configured"))?;
+        let (program, args) = self
+            .program
+            .split_first()
+            .ok_or_else(|| io::Error::other("no program is configured"))?;
         // A process group of its own: Ctrl-C at the terminal is the node's business. No environment: the secret may be
         // in ours. Standard output must not mix into what the command prints.
         let child = Command::new(program)
@@ -250,7 +290,11 @@ impl LinkShared {
                     *open = Some(pid);
                     self.changed.notify_all();
                 }
-                if let Some(started) = state.waiters.get_mut(&id).and_then(|waiter| waiter.started.take()) {
+                if let Some(started) = state
+                    .waiters
+                    .get_mut(&id)
+                    .and_then(|waiter| waiter.started.take())
+                {
                     let _ = started.send(());
                 }
             }
@@ -279,7 +323,11 @@ impl LinkShared {
             tracing::error!(?status, %error, "the supervisor of tasks died; its tasks are killed and another one is started");
         }
         supervisor::kill_marked(&self.jobs_dir, KILL_PATIENCE);
-        let end = if closing { ProcessEnd::Stopped } else { ProcessEnd::Signalled(libc::SIGKILL) };
+        let end = if closing {
+            ProcessEnd::Stopped
+        } else {
+            ProcessEnd::Signalled(libc::SIGKILL)
+        };
         let mut state = self.lock();
         state.open.clear();
         for (_, waiter) in state.waiters.drain() {
@@ -295,9 +343,13 @@ impl LinkShared {
             }
             match self.spawn() {
                 Ok(started) => return Some(started),
-                Err(error) => tracing::error!(%error, "could not start the supervisor of tasks; trying again"),
+                Err(error) => {
+                    tracing::error!(%error, "could not start the supervisor of tasks; trying again")
+                }
             }
-            let pause = self.changed.wait_timeout_while(self.lock(), RESTART_PAUSE, |state| !state.closing);
+            let pause = self
+                .changed
+                .wait_timeout_while(self.lock(), RESTART_PAUSE, |state| !state.closing);
             drop(pause);
         }
     }

@@ -31,7 +31,11 @@ pub struct Meter {
 
 impl Meter {
     pub fn new(metric: &str) -> Self {
-        Self { metric: metric.to_string(), offset: 0, rest: Vec::new() }
+        Self {
+            metric: metric.to_string(),
+            offset: 0,
+            rest: Vec::new(),
+        }
     }
 
     /// The values that the task in `dir` has reported since the last call. A task that made something else of its stdout
@@ -42,7 +46,10 @@ impl Meter {
 
     fn read_lines(&mut self, path: &Path) -> io::Result<Vec<MetricPoint>> {
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(flags)
+            .open(path)?;
         let length = file.metadata()?.len();
         if length > self.offset + READ_BYTES {
             // Too much to look at all of it: the latest says most.
@@ -66,15 +73,23 @@ impl Meter {
         };
         let tail = self.rest.split_off(end + 1);
         let lines = std::mem::replace(&mut self.rest, tail);
-        lines.split(|byte| *byte == b'\n').filter_map(|line| self.point(line)).collect()
+        lines
+            .split(|byte| *byte == b'\n')
+            .filter_map(|line| self.point(line))
+            .collect()
     }
 
     fn point(&self, line: &[u8]) -> Option<MetricPoint> {
         let text = std::str::from_utf8(line.strip_prefix(MARK)?).ok()?;
-        let value: Value =
-            serde_json::from_str(text).or_else(|_| serde_json::from_str(&without_infinities(text))).ok()?;
+        let value: Value = serde_json::from_str(text)
+            .or_else(|_| serde_json::from_str(&without_infinities(text)))
+            .ok()?;
         let step = value.get("step")?;
-        let step = step.as_u64().or_else(|| step.as_f64().filter(|step| *step >= 0.0).map(|step| step as u64))?;
+        let step = step.as_u64().or_else(|| {
+            step.as_f64()
+                .filter(|step| *step >= 0.0)
+                .map(|step| step as u64)
+        })?;
         let value = match value.get(&self.metric)? {
             Value::Null => f64::NAN,
             number => number.as_f64()?,
@@ -85,14 +100,19 @@ impl Meter {
 
 /// Python writes numbers that JSON lacks; a task that has diverged should not go on for that.
 fn without_infinities(text: &str) -> String {
-    text.replace("-Infinity", "null").replace("Infinity", "null").replace("NaN", "null")
+    text.replace("-Infinity", "null")
+        .replace("Infinity", "null")
+        .replace("NaN", "null")
 }
 
 /// Evenly, the last one always among them.
 fn thinned(points: Vec<MetricPoint>) -> Vec<MetricPoint> {
     let every = points.len().div_ceil(METRIC_POINTS).max(1);
     let count = points.len();
-    let kept = points.into_iter().enumerate().filter(|(index, _)| (count - 1 - index).is_multiple_of(every));
+    let kept = points
+        .into_iter()
+        .enumerate()
+        .filter(|(index, _)| (count - 1 - index).is_multiple_of(every));
     kept.map(|(_, point)| point).collect()
 }
 
@@ -108,8 +128,11 @@ mod tests {
         let mut meter = Meter::new("loss");
         assert!(meter.read(dir.path()).is_empty(), "not begun to write");
         let point = |step, value| MetricPoint { step, value };
-        std::fs::write(&path, "hello\nnodectl-metric: {\"step\": 1, \"loss\": 0.5}\nnodectl-metric: {\"step\"")
-            .unwrap();
+        std::fs::write(
+            &path,
+            "hello\nnodectl-metric: {\"step\": 1, \"loss\": 0.5}\nnodectl-metric: {\"step\"",
+        )
+        .unwrap();
         assert_eq!(meter.read(dir.path()), [point(1, 0.5)]);
         let more = ": 2, \"loss\": 1}\nnodectl-metric: {\"loss\": 3}\nnodectl-metric: {\"step\": 4, \"loss\": \"x\"}\n";
         let text = std::fs::read_to_string(&path).unwrap() + more;
@@ -124,19 +147,27 @@ mod tests {
         for text in ["NaN", "-Infinity", "null"] {
             let line = format!("nodectl-metric: {{\"step\": 9.0, \"loss\": {text}}}\n");
             let points = meter.take(line.as_bytes());
-            assert!(points.len() == 1 && points[0].step == 9 && points[0].value.is_nan(), "{text}: {points:?}");
+            assert!(
+                points.len() == 1 && points[0].step == 9 && points[0].value.is_nan(),
+                "{text}: {points:?}"
+            );
         }
     }
 
     #[test]
     fn a_flood_is_thinned_out_and_ends_with_the_last() {
         let dir = tempfile::tempdir().unwrap();
-        let text: String =
-            (0..50_000).map(|step| format!("nodectl-metric: {{\"step\":{step},\"loss\":1}}\n")).collect();
+        let text: String = (0..50_000)
+            .map(|step| format!("nodectl-metric: {{\"step\":{step},\"loss\":1}}\n"))
+            .collect();
         std::fs::write(dir.path().join(STDOUT_FILE), &text).unwrap();
         let mut meter = Meter::new("loss");
         let points = meter.read(dir.path());
-        assert!((METRIC_POINTS / 2..=METRIC_POINTS).contains(&points.len()), "{}", points.len());
+        assert!(
+            (METRIC_POINTS / 2..=METRIC_POINTS).contains(&points.len()),
+            "{}",
+            points.len()
+        );
         assert_eq!(points.last().map(|point| point.step), Some(49_999));
         assert_eq!(meter.offset, text.len() as u64);
     }

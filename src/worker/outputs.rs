@@ -59,16 +59,31 @@ pub fn take(
         return Ok(Vec::new());
     }
     let (set, origins) = compile(patterns)?;
-    let root = dir.canonicalize().map_err(|error| store.unreadable(dir, &error, 0))?;
+    let root = dir
+        .canonicalize()
+        .map_err(|error| store.unreadable(dir, &error, 0))?;
     let matched = vec![false; patterns.len()];
-    let mut search =
-        Search { root, patterns: set, origins, matched, skip, limit_bytes, total_bytes: 0, found: Vec::new(), store };
+    let mut search = Search {
+        root,
+        patterns: set,
+        origins,
+        matched,
+        skip,
+        limit_bytes,
+        total_bytes: 0,
+        found: Vec::new(),
+        store,
+    };
     let root = search.root.clone();
     search.walk(&root, "", 0)?;
     if let Some(missing) = search.matched.iter().position(|matched| !matched) {
         return Err(Failure::OutputMissing(patterns[missing].clone()));
     }
-    search.found.into_iter().map(|found| store.keep(found)).collect()
+    search
+        .found
+        .into_iter()
+        .map(|found| store.keep(found))
+        .collect()
 }
 
 fn compile(patterns: &[String]) -> Result<(GlobSet, Vec<usize>), Failure> {
@@ -77,11 +92,20 @@ fn compile(patterns: &[String]) -> Result<(GlobSet, Vec<usize>), Failure> {
     for (index, pattern) in patterns.iter().enumerate() {
         let pattern = pattern.trim_start_matches("./").trim_end_matches('/');
         // Its parameters are in their places only now, and compiling what they may be could end this process.
-        let unfit =
-            |error| Failure::OutputUnreadable(format!("the output `{}` is no pattern: {error}", shown(pattern)));
+        let unfit = |error| {
+            Failure::OutputUnreadable(format!(
+                "the output `{}` is no pattern: {error}",
+                shown(pattern)
+            ))
+        };
         glob::check(pattern).map_err(unfit)?;
         let mut add = |glob: &str| -> Result<(), Failure> {
-            set.add(GlobBuilder::new(glob).literal_separator(true).build().map_err(bad)?);
+            set.add(
+                GlobBuilder::new(glob)
+                    .literal_separator(true)
+                    .build()
+                    .map_err(bad)?,
+            );
             origins.push(index);
             Ok(())
         };
@@ -96,19 +120,28 @@ fn compile(patterns: &[String]) -> Result<(GlobSet, Vec<usize>), Failure> {
 impl Search<'_> {
     fn walk(&mut self, dir: &Path, prefix: &str, depth: usize) -> Result<(), Failure> {
         if depth > MAX_DEPTH {
-            return Err(Failure::OutputUnreadable(format!("`{prefix}` is nested more than {MAX_DEPTH} deep")));
+            return Err(Failure::OutputUnreadable(format!(
+                "`{prefix}` is nested more than {MAX_DEPTH} deep"
+            )));
         }
         let entries = fs::read_dir(dir).map_err(|error| self.store.unreadable(dir, &error, 0))?;
-        let mut entries: Vec<_> =
-            entries.collect::<Result<_, _>>().map_err(|error| self.store.unreadable(dir, &error, 0))?;
+        let mut entries: Vec<_> = entries
+            .collect::<Result<_, _>>()
+            .map_err(|error| self.store.unreadable(dir, &error, 0))?;
         entries.sort_by_key(|entry| entry.file_name());
         for entry in entries {
             let name = entry.file_name().to_string_lossy().into_owned();
             if prefix.is_empty() && (self.skip)(&name) {
                 continue;
             }
-            let path = if prefix.is_empty() { name } else { format!("{prefix}/{name}") };
-            let kind = entry.file_type().map_err(|error| self.store.unreadable(&entry.path(), &error, 0))?;
+            let path = if prefix.is_empty() {
+                name
+            } else {
+                format!("{prefix}/{name}")
+            };
+            let kind = entry
+                .file_type()
+                .map_err(|error| self.store.unreadable(&entry.path(), &error, 0))?;
             if kind.is_dir() {
                 self.walk(&entry.path(), &path, depth + 1)?;
             } else {
@@ -124,37 +157,62 @@ impl Search<'_> {
             return Ok(());
         }
         if full.file_name().is_none_or(|name| name.to_str().is_none()) {
-            return Err(Failure::OutputUnreadable(format!("the name of `{path}` is not UTF-8")));
+            return Err(Failure::OutputUnreadable(format!(
+                "the name of `{path}` is not UTF-8"
+            )));
         }
-        let full = if kind.is_symlink() { self.follow(&path, &full)? } else { full };
-        let metadata = fs::symlink_metadata(&full).map_err(|error| self.store.unreadable(&full, &error, 0))?;
+        let full = if kind.is_symlink() {
+            self.follow(&path, &full)?
+        } else {
+            full
+        };
+        let metadata =
+            fs::symlink_metadata(&full).map_err(|error| self.store.unreadable(&full, &error, 0))?;
         if !metadata.is_file() {
             let what = describe(metadata.file_type());
-            return Err(Failure::OutputUnreadable(format!("`{path}` is {what}, not a file")));
+            return Err(Failure::OutputUnreadable(format!(
+                "`{path}` is {what}, not a file"
+            )));
         }
         for index in matches {
             self.matched[self.origins[index]] = true;
         }
         self.total_bytes = self.total_bytes.saturating_add(metadata.len());
         if self.total_bytes > self.limit_bytes {
-            return Err(Failure::OutputTooLarge { name: path, limit_bytes: self.limit_bytes });
+            return Err(Failure::OutputTooLarge {
+                name: path,
+                limit_bytes: self.limit_bytes,
+            });
         }
         if self.found.len() == limits::MAX_OUTPUT_FILES {
-            let why = format!("more than {} files match `outputs`", limits::MAX_OUTPUT_FILES);
+            let why = format!(
+                "more than {} files match `outputs`",
+                limits::MAX_OUTPUT_FILES
+            );
             return Err(Failure::OutputUnreadable(why));
         }
         let executable = metadata.permissions().mode() & 0o111 != 0;
-        self.found.push(FoundFile { path, full, bytes: metadata.len(), executable });
+        self.found.push(FoundFile {
+            path,
+            full,
+            bytes: metadata.len(),
+            executable,
+        });
         Ok(())
     }
 
     /// Where a link leads, if that is inside the task's directory.
     fn follow(&self, path: &str, link: &Path) -> Result<PathBuf, Failure> {
-        let target = link.canonicalize().map_err(|error| self.store.unreadable(link, &error, 0))?;
+        let target = link
+            .canonicalize()
+            .map_err(|error| self.store.unreadable(link, &error, 0))?;
         if target.starts_with(&self.root) {
             return Ok(target);
         }
-        let why = format!("`{path}` is a link to {}, outside the task's directory", target.display());
+        let why = format!(
+            "`{path}` is a link to {}, outside the task's directory",
+            target.display()
+        );
         Err(Failure::OutputUnreadable(why))
     }
 }
@@ -162,13 +220,27 @@ impl Search<'_> {
 impl OutputStore<'_> {
     fn keep(self, found: FoundFile) -> Result<OutputFile, Failure> {
         let kept = self.blobs.put_file(&found.full);
-        let (hash, bytes) = kept.map_err(|error| self.unreadable(&found.full, &error, found.bytes))?;
-        debug_assert_eq!(bytes, found.bytes, "no process is left that could change it");
-        Ok(OutputFile { path: found.path, bytes, hash, executable: found.executable })
+        let (hash, bytes) =
+            kept.map_err(|error| self.unreadable(&found.full, &error, found.bytes))?;
+        debug_assert_eq!(
+            bytes, found.bytes,
+            "no process is left that could change it"
+        );
+        Ok(OutputFile {
+            path: found.path,
+            bytes,
+            hash,
+            executable: found.executable,
+        })
     }
 
     fn unreadable(self, path: &Path, error: &std::io::Error, bytes: u64) -> Failure {
-        unkept(self.disk, error, bytes, format!("{}: {error}", path.display()))
+        unkept(
+            self.disk,
+            error,
+            bytes,
+            format!("{}: {error}", path.display()),
+        )
     }
 }
 
@@ -224,7 +296,9 @@ fn walk_files(dir: &Path, each: &mut dyn FnMut(&Path, &fs::Metadata) -> bool) {
     let mut waiting = vec![(dir.to_path_buf(), 0)];
     while let Some((next, depth)) = waiting.pop() {
         for entry in fs::read_dir(&next).into_iter().flatten().flatten() {
-            let Ok(metadata) = fs::symlink_metadata(entry.path()) else { continue };
+            let Ok(metadata) = fs::symlink_metadata(entry.path()) else {
+                continue;
+            };
             if metadata.is_dir() && depth < MAX_DEPTH {
                 waiting.push((entry.path(), depth + 1));
             } else if metadata.is_file() && !each(&entry.path(), &metadata) {
@@ -235,5 +309,8 @@ fn walk_files(dir: &Path, each: &mut dyn FnMut(&Path, &fs::Metadata) -> bool) {
 }
 
 fn relative(dir: &Path, path: &Path) -> String {
-    path.strip_prefix(dir).unwrap_or(path).to_string_lossy().into_owned()
+    path.strip_prefix(dir)
+        .unwrap_or(path)
+        .to_string_lossy()
+        .into_owned()
 }

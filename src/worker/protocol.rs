@@ -71,7 +71,11 @@ pub enum Report {
     /// Nothing follows but `Ended`. The process, in the supervisor's words.
     Started { id: LaunchId, pid: i32 },
     /// No process of the attempt is left.
-    Ended { id: LaunchId, end: ProcessEnd, usage: Usage },
+    Ended {
+        id: LaunchId,
+        end: ProcessEnd,
+        usage: Usage,
+    },
 }
 
 /// How an attempt's processes ended.
@@ -124,13 +128,21 @@ impl Inbox {
 
     /// The next whole message, if there is one.
     pub fn take<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
-        let Some(prefix) = self.bytes.first_chunk::<4>() else { return Ok(None) };
+        let Some(prefix) = self.bytes.first_chunk::<4>() else {
+            return Ok(None);
+        };
         let length = u32::from_le_bytes(*prefix) as usize;
         if length > MAX_FRAME_BYTES {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a message of {length} bytes")));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("a message of {length} bytes"),
+            ));
         }
-        let Some(body) = self.bytes.get(4..4 + length) else { return Ok(None) };
-        let message = postcard::from_bytes(body).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        let Some(body) = self.bytes.get(4..4 + length) else {
+            return Ok(None);
+        };
+        let message = postcard::from_bytes(body)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         self.bytes.drain(..4 + length);
         Ok(Some(message))
     }

@@ -19,11 +19,12 @@ use super::{
     streams,
 };
 use nodectl_ports::{
-    BlobFetcher, Blobs, DiskHealth, Event, NodeHandle, Runner, StartTask, Vault, WorkerEvent, wall_ms,
+    BlobFetcher, Blobs, DiskHealth, Event, NodeHandle, Runner, StartTask, Vault, WorkerEvent,
+    wall_ms,
 };
 use nodectl_types::{
-    Attempt, Failure, JobId, MetricPoint, NodeId, TaskIndex, TaskRecord, WorkSpec, isolation::is_apptainers,
-    query::Stream,
+    Attempt, Failure, JobId, MetricPoint, NodeId, TaskIndex, TaskRecord, WorkSpec,
+    isolation::is_apptainers, query::Stream,
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -57,8 +58,18 @@ pub struct RunnerConfig {
 impl RunnerConfig {
     /// This very program is the supervisor, also when its file was replaced or removed since.
     pub fn new(data_dir: PathBuf, node: NodeId, nice: u8, isolation: IsolationPolicy) -> Self {
-        let supervisor = vec!["/proc/self/exe".into(), "supervise".into(), super::descriptors::for_tasks().into()];
-        Self { data_dir, node, nice, isolation, supervisor }
+        let supervisor = vec![
+            "/proc/self/exe".into(),
+            "supervise".into(),
+            super::descriptors::for_tasks().into(),
+        ];
+        Self {
+            data_dir,
+            node,
+            nice,
+            isolation,
+            supervisor,
+        }
     }
 }
 
@@ -126,7 +137,12 @@ impl Workers {
         node: NodeHandle,
         pools: Option<PoolLinks>,
     ) -> Result<Arc<Self>, WorkerError> {
-        let TaskFiles { blobs, fetcher, disk, vault } = keep;
+        let TaskFiles {
+            blobs,
+            fetcher,
+            disk,
+            vault,
+        } = keep;
         let layout = Layout::new(&config.data_dir);
         let own = config.supervisor.first().cloned().unwrap_or_default();
         let link = SupervisorLink::start(config.supervisor, layout.jobs.clone())?;
@@ -153,12 +169,19 @@ impl Workers {
             persistent,
             running: Mutex::default(),
         };
-        Ok(Arc::new(Self { inner: Arc::new(inner) }))
+        Ok(Arc::new(Self {
+            inner: Arc::new(inner),
+        }))
     }
 
     /// Whether a process is one of a task that this node is hidden from.
     pub fn keeps_out(&self, pid: i32) -> bool {
-        self.inner.confiner.is_any_hidden() && self.inner.link().as_ref().is_some_and(|link| link.keeps_out(pid))
+        self.inner.confiner.is_any_hidden()
+            && self
+                .inner
+                .link()
+                .as_ref()
+                .is_some_and(|link| link.keeps_out(pid))
     }
 
     /// Kills every task and ends the supervisor. Blocks until nothing is left of them; nothing can be started afterwards.
@@ -184,7 +207,11 @@ impl Runner for Workers {
         self.inner.idle().make_room_for(task.job, Instant::now());
         let inner = self.inner.clone();
         if task.work.worker.is_some() && task.work.pool().is_none() {
-            return inner.call(AttemptCall { task: Arc::new(task), stop, started_ms: wall_ms() });
+            return inner.call(AttemptCall {
+                task: Arc::new(task),
+                stop,
+                started_ms: wall_ms(),
+            });
         }
         self.inner.runtime.spawn(async move {
             let ended = match task.work.worker {
@@ -289,7 +316,13 @@ impl Inner {
         };
         if (&mut prepared.launched.started).await.is_ok() {
             let (job, index, attempt) = (task.job, task.task, task.attempt);
-            self.node.tell(Event::Worker(WorkerEvent::Started { job, task: index, attempt })).await;
+            self.node
+                .tell(Event::Worker(WorkerEvent::Started {
+                    job,
+                    task: index,
+                    attempt,
+                }))
+                .await;
         }
         let (end, usage) = tokio::select! {
             ended = &mut prepared.launched.ended => ended,
@@ -300,25 +333,47 @@ impl Inner {
             never = self.watch_metric(&task, &prepared.dir, &mut prepared.meter) => match never {},
         }
         .unwrap_or((ProcessEnd::Stopped, Default::default()));
-        let PreparedAttempt { dir, outputs, meter, link, .. } = prepared;
+        let PreparedAttempt {
+            dir,
+            outputs,
+            meter,
+            link,
+            ..
+        } = prepared;
         drop(link);
         let inner = self.clone();
         let verdict = Verdict::Process(end);
-        let remains = Remains { dir, outputs, meter, started_ms, verdict, usage };
+        let remains = Remains {
+            dir,
+            outputs,
+            meter,
+            started_ms,
+            verdict,
+            usage,
+        };
         let finish = move || inner.finish(&task, &staged, remains);
         blocking(finish).await;
         None
     }
 
     /// Tells what a sweep's task reports while it runs.
-    async fn watch_metric(self: &Arc<Self>, task: &StartTask, dir: &Path, meter: &mut Option<Meter>) -> Infallible {
-        let Some(meter) = meter else { return std::future::pending().await };
+    async fn watch_metric(
+        self: &Arc<Self>,
+        task: &StartTask,
+        dir: &Path,
+        meter: &mut Option<Meter>,
+    ) -> Infallible {
+        let Some(meter) = meter else {
+            return std::future::pending().await;
+        };
         loop {
             tokio::time::sleep(metrics::PERIOD).await;
             // A read of the page cache, a few times a second.
             let points = meter.read(dir);
             if !points.is_empty() {
-                self.node.tell(Event::Worker(metric_event(task, points))).await;
+                self.node
+                    .tell(Event::Worker(metric_event(task, points)))
+                    .await;
             }
         }
     }
@@ -326,18 +381,37 @@ impl Inner {
     /// Collects what an attempt left, clears it away and tells the node. Blocks: this thread tells it, since waking
     /// another to do so takes as long as all the rest.
     pub fn finish(&self, task: &StartTask, staged: &Staged, remains: Remains) {
-        let Remains { dir, outputs, meter, started_ms, verdict, usage } = remains;
+        let Remains {
+            dir,
+            outputs,
+            meter,
+            started_ms,
+            verdict,
+            usage,
+        } = remains;
         let was_stopped = verdict == Verdict::Process(ProcessEnd::Stopped);
         // The last words count: a task may be over before it is looked at.
-        let last = meter.map(|mut meter| meter.read(&dir)).filter(|points| !points.is_empty() && !was_stopped);
+        let last = meter
+            .map(|mut meter| meter.read(&dir))
+            .filter(|points| !points.is_empty() && !was_stopped);
         if let Some(points) = last {
-            self.node.blocking_tell(Event::Worker(metric_event(task, points)));
+            self.node
+                .blocking_tell(Event::Worker(metric_event(task, points)));
         }
         let event = if was_stopped {
             stopped(task)
         } else {
             let (node, disk) = (self.node_id, &*self.disk);
-            let ended = EndedAttempt { task, node, disk, staged, outputs: &outputs, started_ms, verdict, usage };
+            let ended = EndedAttempt {
+                task,
+                node,
+                disk,
+                staged,
+                outputs: &outputs,
+                started_ms,
+                verdict,
+                usage,
+            };
             ended_event(task.job, collect::collect(&ended, &dir, &*self.blobs))
         };
         self.remover.remove_attempt(dir, staged);
@@ -346,7 +420,10 @@ impl Inner {
     }
 
     pub fn never_ran(&self, task: &StartTask, started_ms: u64, failure: Failure) -> WorkerEvent {
-        ended_event(task.job, collect::never_ran(task, self.node_id, started_ms, failure))
+        ended_event(
+            task.job,
+            collect::never_ran(task, self.node_id, started_ms, failure),
+        )
     }
 
     /// Why a task has not what its job shares: this node's disk may be to blame.
@@ -360,7 +437,11 @@ impl Inner {
     /// Why a task has no directory.
     pub fn no_directory(&self, dir: &Path, error: &io::Error) -> Failure {
         let why = format!("could not make the directory {}: {error}", dir.display());
-        if self.disk.suspect(error, 0) { Failure::Storage(why) } else { Failure::Inputs(why) }
+        if self.disk.suspect(error, 0) {
+            Failure::Storage(why)
+        } else {
+            Failure::Inputs(why)
+        }
     }
 
     /// What a job's tasks are to find in memory.
@@ -381,7 +462,8 @@ impl Inner {
         let outputs = expander.all(&work.outputs)?;
         let own = expander.env(&work.env)?;
         let env = environment::of_task(&self.base_env, &own, task, &dir);
-        let mut file_limit_bytes = collect::file_limit(work.output_limit_bytes, work.log_limit_bytes);
+        let mut file_limit_bytes =
+            collect::file_limit(work.output_limit_bytes, work.log_limit_bytes);
         if let Some(image) = &work.isolation.image {
             command = self.container(image, task, &dir, &env).wrap(command);
             if !is_apptainers(image) {
@@ -389,7 +471,8 @@ impl Inner {
                 file_limit_bytes = u64::MAX;
             }
         }
-        directory::make(&dir, staged, &task.params).map_err(|error| self.no_directory(&dir, &error))?;
+        directory::make(&dir, staged, &task.params)
+            .map_err(|error| self.no_directory(&dir, &error))?;
         let launch = Launch {
             id: 0,
             dir: dir.as_os_str().as_bytes().to_vec(),
@@ -402,14 +485,32 @@ impl Inner {
             memory_bytes: work.resources.memory_bytes,
             nice: self.nice,
             secrets: self.secrets(work)?,
-            confinement: self.confiner.confine(task, &dir).map_err(|error| self.no_directory(&dir, &error))?,
+            confinement: self
+                .confiner
+                .confine(task, &dir)
+                .map_err(|error| self.no_directory(&dir, &error))?,
         };
-        let link = self.link().clone().ok_or_else(|| Failure::Spawn("this node is leaving".into()))?;
+        let link = self
+            .link()
+            .clone()
+            .ok_or_else(|| Failure::Spawn("this node is leaving".into()))?;
         let meter = work.sweep.as_ref().map(|sweep| Meter::new(&sweep.metric));
-        Ok(PreparedAttempt { dir, outputs, meter, launched: link.launch(launch), link })
+        Ok(PreparedAttempt {
+            dir,
+            outputs,
+            meter,
+            launched: link.launch(launch),
+            link,
+        })
     }
 
-    fn container<'a>(&self, image: &'a str, task: &StartTask, dir: &'a Path, env: &[Vec<u8>]) -> Container<'a> {
+    fn container<'a>(
+        &self,
+        image: &'a str,
+        task: &StartTask,
+        dir: &'a Path,
+        env: &[Vec<u8>],
+    ) -> Container<'a> {
         let staged = ["input", "after"].map(|part| self.layout.job(task.job).join(part));
         Container {
             image,
@@ -417,20 +518,36 @@ impl Inner {
             read: staged.into_iter().filter(|path| path.exists()).collect(),
             variables: environment::own_names(&self.base_env, env),
             memory_bytes: task.work.resources.memory_bytes,
-            gpus: if task.gpus.is_empty() { Vec::new() } else { GpuVendor::of_machine(Path::exists) },
+            gpus: if task.gpus.is_empty() {
+                Vec::new()
+            } else {
+                GpuVendor::of_machine(Path::exists)
+            },
             is_root: rustix::process::geteuid().is_root(),
         }
     }
 }
 
 pub(super) fn stopped(task: &StartTask) -> WorkerEvent {
-    WorkerEvent::Stopped { job: task.job, task: task.task, attempt: task.attempt }
+    WorkerEvent::Stopped {
+        job: task.job,
+        task: task.task,
+        attempt: task.attempt,
+    }
 }
 
 pub(super) fn metric_event(task: &StartTask, points: Vec<MetricPoint>) -> WorkerEvent {
-    WorkerEvent::Metric { job: task.job, task: task.task, attempt: task.attempt, points }
+    WorkerEvent::Metric {
+        job: task.job,
+        task: task.task,
+        attempt: task.attempt,
+        points,
+    }
 }
 
 pub(super) fn ended_event(job: JobId, record: TaskRecord) -> WorkerEvent {
-    WorkerEvent::Ended { job, record: Box::new(record) }
+    WorkerEvent::Ended {
+        job,
+        record: Box::new(record),
+    }
 }

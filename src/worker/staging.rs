@@ -38,9 +38,22 @@ pub struct Stager {
 }
 
 impl Stager {
-    pub fn new(layout: Layout, blobs: Arc<dyn Blobs>, fetcher: Arc<dyn BlobFetcher>, node: NodeHandle) -> Self {
+    pub fn new(
+        layout: Layout,
+        blobs: Arc<dyn Blobs>,
+        fetcher: Arc<dyn BlobFetcher>,
+        node: NodeHandle,
+    ) -> Self {
         let (jobs, counter) = (Mutex::default(), AtomicU64::new(0));
-        Self { layout, blobs, fetcher, node, jobs, counter, nothing: Arc::default() }
+        Self {
+            layout,
+            blobs,
+            fetcher,
+            node,
+            jobs,
+            counter,
+            nothing: Arc::default(),
+        }
     }
 
     /// Has everything in place that the task's job shares. The error is a sentence for the user.
@@ -64,14 +77,23 @@ impl Stager {
         }
         for (name, job) in &task.work.after {
             if !safe_path(name) || name.contains('/') {
-                return Err(format!("`{name}` cannot name the results of job {job} in a task's directory"));
+                return Err(format!(
+                    "`{name}` cannot name the results of job {job} in a task's directory"
+                ));
             }
-            let staging = self.staging_dir(task.job).map_err(|error| format!("no staging directory: {error}"))?;
-            let target = self.layout.job(task.job).join("after").join(job.to_string());
+            let staging = self
+                .staging_dir(task.job)
+                .map_err(|error| format!("no staging directory: {error}"))?;
+            let target = self
+                .layout
+                .job(task.job)
+                .join("after")
+                .join(job.to_string());
             after::stage(self, *job, &staging)
                 .await
                 .map_err(|why| format!("results of job {job} (`{name}`): {why}"))?;
-            publish(&staging, &target).map_err(|error| format!("could not place {}: {error}", target.display()))?;
+            publish(&staging, &target)
+                .map_err(|error| format!("could not place {}: {error}", target.display()))?;
             links.push((name.clone(), target));
         }
         Ok(Arc::new(Staged { links }))
@@ -83,7 +105,9 @@ impl Stager {
         manifest: BlobHash,
         holders: &[NodeId],
     ) -> Result<Vec<(String, PathBuf)>, String> {
-        self.fetch(manifest, holders).await.map_err(|why| format!("the list of uploaded files: {why}"))?;
+        self.fetch(manifest, holders)
+            .await
+            .map_err(|why| format!("the list of uploaded files: {why}"))?;
         let blobs = self.blobs.clone();
         let reading = tokio::task::spawn_blocking(move || {
             specs::manifest(&*blobs, manifest)
@@ -91,29 +115,54 @@ impl Stager {
         });
         let manifest = reading.await.map_err(|error| error.to_string())??;
         let fetch = |(path, hash)| async move {
-            self.fetch(hash, holders).await.map_err(|why| format!("uploaded file `{path}`: {why}"))
+            self.fetch(hash, holders)
+                .await
+                .map_err(|why| format!("uploaded file `{path}`: {why}"))
         };
         // Owned, since closures over borrowed entries would tie the future to one lifetime.
-        let wanted: Vec<(String, BlobHash)> = manifest.files.iter().map(|f| (f.path.clone(), f.hash)).collect();
-        stream::iter(wanted).map(fetch).buffer_unordered(FETCHES).try_collect::<Vec<()>>().await?;
-        let staging = self.staging_dir(job).map_err(|error| format!("no staging directory: {error}"))?;
+        let wanted: Vec<(String, BlobHash)> = manifest
+            .files
+            .iter()
+            .map(|f| (f.path.clone(), f.hash))
+            .collect();
+        stream::iter(wanted)
+            .map(fetch)
+            .buffer_unordered(FETCHES)
+            .try_collect::<Vec<()>>()
+            .await?;
+        let staging = self
+            .staging_dir(job)
+            .map_err(|error| format!("no staging directory: {error}"))?;
         let target = self.layout.job(job).join("input");
-        let names: BTreeSet<String> =
-            manifest.files.iter().filter_map(|file| file.path.split('/').next()).map(str::to_string).collect();
+        let names: BTreeSet<String> = manifest
+            .files
+            .iter()
+            .filter_map(|file| file.path.split('/').next())
+            .map(str::to_string)
+            .collect();
         let (blobs, place) = (self.blobs.clone(), target.clone());
         let build = move || {
             build_tree(&*blobs, &manifest.files, &staging).and_then(|()| {
-                publish(&staging, &place).map_err(|error| format!("could not place {}: {error}", place.display()))
+                publish(&staging, &place)
+                    .map_err(|error| format!("could not place {}: {error}", place.display()))
             })
         };
-        tokio::task::spawn_blocking(build).await.map_err(|error| error.to_string())??;
-        Ok(names.into_iter().map(|name| (name.clone(), target.join(name))).collect())
+        tokio::task::spawn_blocking(build)
+            .await
+            .map_err(|error| error.to_string())??;
+        Ok(names
+            .into_iter()
+            .map(|name| (name.clone(), target.join(name)))
+            .collect())
     }
 
     /// Makes sure that a blob is here.
     pub async fn fetch(&self, hash: BlobHash, holders: &[NodeId]) -> Result<(), String> {
         let blobs = self.blobs.clone();
-        if tokio::task::spawn_blocking(move || blobs.has(hash)).await.unwrap_or(false) {
+        if tokio::task::spawn_blocking(move || blobs.has(hash))
+            .await
+            .unwrap_or(false)
+        {
             return Ok(());
         }
         self.fetcher.fetch(hash, holders.to_vec()).await
@@ -122,8 +171,15 @@ impl Stager {
     /// A new directory: a staging that was given up may still be writing to an older one.
     fn staging_dir(&self, job: JobId) -> io::Result<PathBuf> {
         let number = self.counter.fetch_add(1, Ordering::Relaxed);
-        let dir = self.layout.job(job).join("staging").join(number.to_string());
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+        let dir = self
+            .layout
+            .job(job)
+            .join("staging")
+            .join(number.to_string());
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&dir)?;
         Ok(dir)
     }
 
@@ -136,14 +192,21 @@ impl Stager {
 pub fn build_tree(blobs: &dyn Blobs, files: &[FileEntry], dir: &Path) -> Result<(), String> {
     for file in files {
         let told = |error: io::Error| format!("could not write `{}`: {error}", file.path);
-        let blob =
-            blobs.open(file.hash).map_err(|error| format!("`{}`: its blob cannot be read: {error}", file.path))?;
-        let mut blob = blob.ok_or_else(|| format!("`{}`: its blob was removed, or is damaged", file.path))?;
+        let blob = blobs
+            .open(file.hash)
+            .map_err(|error| format!("`{}`: its blob cannot be read: {error}", file.path))?;
+        let mut blob =
+            blob.ok_or_else(|| format!("`{}`: its blob was removed, or is damaged", file.path))?;
         let path = dir.join(&file.path);
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(told)?;
         }
-        copy(&mut blob, &path, if file.executable { 0o555 } else { 0o444 }).map_err(told)?;
+        copy(
+            &mut blob,
+            &path,
+            if file.executable { 0o555 } else { 0o444 },
+        )
+        .map_err(told)?;
     }
     Ok(())
 }

@@ -11,7 +11,10 @@ pub struct Stop {
 
 impl Default for Stop {
     fn default() -> Self {
-        Self { asked: watch::Sender::new(false), process: Mutex::default() }
+        Self {
+            asked: watch::Sender::new(false),
+            process: Mutex::default(),
+        }
     }
 }
 

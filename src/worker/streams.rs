@@ -18,9 +18,14 @@ pub fn open(path: &Path) -> io::Result<Option<(File, u64)>> {
 }
 
 fn open_with(options: &mut OpenOptions, path: &Path) -> io::Result<Option<(File, u64)>> {
-    let file = match options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path) {
+    let file = match options
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path)
+    {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => return Err(io::Error::other("it is a link now")),
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
+            return Err(io::Error::other("it is a link now"));
+        }
         opened => opened?,
     };
     let metadata = file.metadata()?;
@@ -35,7 +40,10 @@ fn open_with(options: &mut OpenOptions, path: &Path) -> io::Result<Option<(File,
 /// kept.
 pub fn trim(dir: &Path, limit_bytes: u64) {
     for name in [STDOUT_FILE, STDERR_FILE] {
-        let Ok(Some((file, length))) = open_with(OpenOptions::new().write(true), &dir.join(name)) else { continue };
+        let Ok(Some((file, length))) = open_with(OpenOptions::new().write(true), &dir.join(name))
+        else {
+            continue;
+        };
         if length <= limit_bytes + 2 * BLOCK_BYTES {
             continue;
         }

@@ -72,7 +72,9 @@ fn serve_on<P: BuiltinPart>(stream: &mut FrameStream) -> io::Result<ExitCode> {
     }
     let (kind, _, payload) = stream.receive()?;
     if kind != Kind::Init {
-        return Err(invalid(format!("the node's first frame is {kind:?}, not INIT")));
+        return Err(invalid(format!(
+            "the node's first frame is {kind:?}, not INIT"
+        )));
     }
     let Init { init } = serde_json::from_slice(&payload)?;
     let mut part = match P::open(init) {
@@ -82,12 +84,19 @@ fn serve_on<P: BuiltinPart>(stream: &mut FrameStream) -> io::Result<ExitCode> {
             return Ok(ExitCode::FAILURE);
         }
     };
-    stream.send(Kind::Ready, 0, json!({ "pid": std::process::id() }).to_string().as_bytes())?;
+    stream.send(
+        Kind::Ready,
+        0,
+        json!({ "pid": std::process::id() }).to_string().as_bytes(),
+    )?;
     loop {
         let (kind, id, payload) = stream.receive()?;
         match kind {
             Kind::Run => {
-                let call = Call { task: id, ..serde_json::from_slice(&payload)? };
+                let call = Call {
+                    task: id,
+                    ..serde_json::from_slice(&payload)?
+                };
                 match part.run(&call) {
                     Ok(value) => stream.send(Kind::Done, id, value.to_string().as_bytes())?,
                     Err(error) => {
@@ -120,7 +129,10 @@ impl FrameStream {
             let hint = "this command is started by nodes, not by hand";
             env::var(name).map_err(|error| invalid(format!("{name}: {error}\nhint: {hint}")))
         };
-        let (socket, token) = (variable("NODECTL_WORKER_SOCKET")?, variable("NODECTL_WORKER_TOKEN")?);
+        let (socket, token) = (
+            variable("NODECTL_WORKER_SOCKET")?,
+            variable("NODECTL_WORKER_TOKEN")?,
+        );
         let mut stream = Self(UnixStream::connect(socket)?);
         stream.send(Kind::Hello, 0, token.as_bytes())?;
         Ok(stream)
@@ -164,7 +176,11 @@ mod tests {
 
     impl BuiltinPart for Echo {
         fn open(init: Json) -> Result<Self, CallError> {
-            if init["fails"] == true { Err(CallError::Task("no such file".into())) } else { Ok(Self(init)) }
+            if init["fails"] == true {
+                Err(CallError::Task("no such file".into()))
+            } else {
+                Ok(Self(init))
+            }
         }
 
         fn run(&mut self, call: &Call) -> Result<Json, CallError> {
@@ -179,18 +195,29 @@ mod tests {
     /// A node's end of a worker's stream, and the worker's thread.
     fn start() -> (FrameStream, std::thread::JoinHandle<io::Result<ExitCode>>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        (FrameStream(ours), std::thread::spawn(move || serve_on::<Echo>(&mut FrameStream(theirs))))
+        (
+            FrameStream(ours),
+            std::thread::spawn(move || serve_on::<Echo>(&mut FrameStream(theirs))),
+        )
     }
 
     fn run(node: &mut FrameStream, id: u64, x: &Json) -> (Kind, u64, Json) {
         let message = json!({ "dir": "/nowhere", "env": {}, "kwargs": { "x": x } });
-        node.send(Kind::Run, id, message.to_string().as_bytes()).unwrap();
+        node.send(Kind::Run, id, message.to_string().as_bytes())
+            .unwrap();
         let (kind, id, payload) = node.receive().unwrap();
         (kind, id, serde_json::from_slice(&payload).unwrap())
     }
 
     fn init(node: &mut FrameStream, init: &Json) -> (Kind, Json) {
-        node.send(Kind::Init, 0, json!({ "mode": "calls", "init": init }).to_string().as_bytes()).unwrap();
+        node.send(
+            Kind::Init,
+            0,
+            json!({ "mode": "calls", "init": init })
+                .to_string()
+                .as_bytes(),
+        )
+        .unwrap();
         let (kind, _, payload) = node.receive().unwrap();
         (kind, serde_json::from_slice(&payload).unwrap())
     }
@@ -202,14 +229,25 @@ mod tests {
         // Longer than a frame.
         let long = Json::from("x".repeat(frames::MAX_CHUNK_BYTES + 5));
         for (id, x) in [(1, json!(2)), (2, long)] {
-            assert_eq!(run(&mut node, id, &x), (Kind::Done, id, json!({ "init": { "a": 1 }, "x": x, "task": id })));
+            assert_eq!(
+                run(&mut node, id, &x),
+                (
+                    Kind::Done,
+                    id,
+                    json!({ "init": { "a": 1 }, "x": x, "task": id })
+                )
+            );
         }
         let (kind, id, error) = run(&mut node, 3, &json!("bad"));
         assert_eq!(
             (kind, id, &error["message"], &error["of_device"]),
             (Kind::Failed, 3, &json!("x is bad"), &json!(false))
         );
-        assert_eq!(run(&mut node, 4, &json!(5)).0, Kind::Done, "a task's fault does not end its worker");
+        assert_eq!(
+            run(&mut node, 4, &json!(5)).0,
+            Kind::Done,
+            "a task's fault does not end its worker"
+        );
         node.send(Kind::Exit, 0, &[]).unwrap();
         assert_eq!(worker.join().unwrap().unwrap(), ExitCode::SUCCESS);
     }
@@ -227,7 +265,10 @@ mod tests {
     fn a_part_that_cannot_begin_says_why() {
         let (mut node, worker) = start();
         let (kind, error) = init(&mut node, &json!({ "fails": true }));
-        assert_eq!((kind, &error["message"]), (Kind::InitFailed, &json!("no such file")));
+        assert_eq!(
+            (kind, &error["message"]),
+            (Kind::InitFailed, &json!("no such file"))
+        );
         assert_eq!(worker.join().unwrap().unwrap(), ExitCode::FAILURE);
     }
 }

@@ -2,7 +2,8 @@
 //! each upload, and gets the manifest and then the specification.
 
 use nodectl_types::{
-    BlobHash, FileEntry, JobId, JobSpec, Manifest, NodeId, ParamSpace, WorkSpec, predicate::Predicate,
+    BlobHash, FileEntry, JobId, JobSpec, Manifest, NodeId, ParamSpace, WorkSpec,
+    predicate::Predicate,
 };
 use std::{path::PathBuf, sync::Arc};
 
@@ -99,14 +100,27 @@ impl PlannedJob {
         let mut files = Vec::with_capacity(self.uploads.len());
         for upload in &self.uploads {
             let (hash, bytes) = store(&upload.source).await?;
-            files.push(FileEntry { path: upload.path.clone(), bytes, hash, executable: upload.executable });
+            files.push(FileEntry {
+                path: upload.path.clone(),
+                bytes,
+                hash,
+                executable: upload.executable,
+            });
         }
-        Ok(if files.is_empty() { None } else { Some(Manifest { files }) })
+        Ok(if files.is_empty() {
+            None
+        } else {
+            Some(Manifest { files })
+        })
     }
 
     /// The specification to submit.
     pub fn spec(&self, submission: Submission) -> JobSpec {
-        let work = WorkSpec { inputs: submission.inputs, after: submission.after, ..self.work.clone() };
+        let work = WorkSpec {
+            inputs: submission.inputs,
+            after: submission.after,
+            ..self.work.clone()
+        };
         JobSpec {
             work: Arc::new(work),
             params: self.params.clone(),

@@ -54,13 +54,31 @@ impl Cluster {
     }
 
     pub fn empty(discovery: Discovery) -> Self {
-        let dir = tempfile::Builder::new().prefix("nodectl-").tempdir().expect("a temporary directory");
-        fs::write(dir.path().join("secret"), format!("granite lantern, orbit walnut, fjord {}", unique()))
-            .expect("writable");
+        let dir = tempfile::Builder::new()
+            .prefix("nodectl-")
+            .tempdir()
+            .expect("a temporary directory");
+        fs::write(
+            dir.path().join("secret"),
+            format!("granite lantern, orbit walnut, fjord {}", unique()),
+        )
+        .expect("writable");
         // Let go at once: nodes share the port among themselves.
-        let free = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port");
-        let beacon_port = if discovery == Discovery::Beacon { free.port() } else { 0 };
-        Self { dir, nodes: Vec::new(), discovery, beacon_port, lab: None }
+        let free = UdpSocket::bind("127.0.0.1:0")
+            .and_then(|socket| socket.local_addr())
+            .expect("a free port");
+        let beacon_port = if discovery == Discovery::Beacon {
+            free.port()
+        } else {
+            0
+        };
+        Self {
+            dir,
+            nodes: Vec::new(),
+            discovery,
+            beacon_port,
+            lab: None,
+        }
     }
 
     fn grow(&mut self, count: usize) {
@@ -100,9 +118,17 @@ impl Cluster {
 
     fn prepare_with_secret(&mut self, secret_file: &Path, settings: &[(&str, &str)]) -> usize {
         let number = self.nodes.len();
-        let settings = settings.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+        let settings = settings
+            .iter()
+            .map(|(key, value)| (key.to_string(), value.to_string()))
+            .collect();
         let data_dir = self.dir.path().join(format!("n{number}"));
-        self.nodes.push(Node { child: None, data_dir, secret_file: secret_file.to_path_buf(), settings });
+        self.nodes.push(Node {
+            child: None,
+            data_dir,
+            secret_file: secret_file.to_path_buf(),
+            settings,
+        });
         number
     }
 
@@ -110,10 +136,20 @@ impl Cluster {
     pub fn spawn(&mut self, number: usize) {
         assert!(self.nodes[number].child.is_none(), "n{number} runs");
         let mut command = self.in_network(number);
-        let log = fs::File::options().create(true).append(true).open(self.log_path(number)).expect("writable");
-        command.arg("join").arg("--secret-file").arg(&self.nodes[number].secret_file);
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.log_path(number))
+            .expect("writable");
+        command
+            .arg("join")
+            .arg("--secret-file")
+            .arg(&self.nodes[number].secret_file);
         command.args(["--name", &format!("n{number}")]);
-        command.stdin(Stdio::null()).stdout(log.try_clone().expect("a descriptor")).stderr(log);
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a descriptor"))
+            .stderr(log);
         // SAFETY: one system call, no allocation, no lock. Nodes must not outlive a test that was killed.
         unsafe {
             command.pre_exec(|| {
@@ -176,28 +212,43 @@ impl Cluster {
 
     /// Waits until every running node sees as many alive members.
     pub fn wait_members(&self, count: usize) {
-        let running: Vec<usize> = (0..self.nodes.len()).filter(|number| self.is_running(*number)).collect();
+        let running: Vec<usize> = (0..self.nodes.len())
+            .filter(|number| self.is_running(*number))
+            .collect();
         for number in running {
-            wait_until(SOON, &format!("n{number} sees {count} members"), || self.members(number).len() == count);
+            wait_until(SOON, &format!("n{number} sees {count} members"), || {
+                self.members(number).len() == count
+            });
         }
     }
 
     /// The names of the members that a node sees alive, in order.
     pub fn members(&self, number: usize) -> Vec<String> {
-        let alive = self.nodes_json(number).into_iter().filter(|node| node["alive"] == true);
+        let alive = self
+            .nodes_json(number)
+            .into_iter()
+            .filter(|node| node["alive"] == true);
         let mut names: Vec<String> = alive.map(|node| text(&node["name"])).collect();
         names.sort();
         names
     }
 
     fn nodes_json(&self, number: usize) -> Vec<Value> {
-        self.json(number, &["nodes", "--json"]).as_array().expect("a list of nodes").clone()
+        self.json(number, &["nodes", "--json"])
+            .as_array()
+            .expect("a list of nodes")
+            .clone()
     }
 
     /// The node that coordinates a job, asked of another one.
     pub fn coordinator(&self, asked: usize, job: &str) -> Option<usize> {
-        let id = self.json(asked, &["job", job, "--json"])["coordinator"].as_str()?.to_string();
-        let node = self.nodes_json(asked).into_iter().find(|node| node["id"] == id.as_str())?;
+        let id = self.json(asked, &["job", job, "--json"])["coordinator"]
+            .as_str()?
+            .to_string();
+        let node = self
+            .nodes_json(asked)
+            .into_iter()
+            .find(|node| node["id"] == id.as_str())?;
         text(&node["name"]).strip_prefix('n')?.parse().ok()
     }
 
@@ -209,7 +260,9 @@ impl Cluster {
     }
 
     fn in_network(&self, number: usize) -> Command {
-        let Some(lab) = &self.lab else { return self.command(number) };
+        let Some(lab) = &self.lab else {
+            return self.command(number);
+        };
         let mut command = lab.command(number, env!("CARGO_BIN_EXE_nodectl"));
         self.configure(&mut command, number);
         command
@@ -219,10 +272,21 @@ impl Cluster {
     fn configure(&self, command: &mut Command, number: usize) {
         let home = self.dir.path();
         let path = std::env::var_os("PATH").unwrap_or_default();
-        command.env_clear().env("PATH", path).env("HOME", home).env("XDG_CONFIG_HOME", home).current_dir(home);
-        command.env("NO_COLOR", "1").env("RUST_BACKTRACE", "1").env("NODECTL_NODE__ALLOW_ROOT", "true");
+        command
+            .env_clear()
+            .env("PATH", path)
+            .env("HOME", home)
+            .env("XDG_CONFIG_HOME", home)
+            .current_dir(home);
+        command
+            .env("NO_COLOR", "1")
+            .env("RUST_BACKTRACE", "1")
+            .env("NODECTL_NODE__ALLOW_ROOT", "true");
         command.env("NODECTL_NETWORK__BEACON_PORT", self.beacon_port.to_string());
-        command.env("NODECTL_NETWORK__MDNS", (self.discovery == Discovery::Mdns).to_string());
+        command.env(
+            "NODECTL_NETWORK__MDNS",
+            (self.discovery == Discovery::Mdns).to_string(),
+        );
         if self.lab.is_none() {
             command.env("NODECTL_NETWORK__INTERFACES", "[\"lo\"]");
         }
@@ -239,13 +303,19 @@ impl Cluster {
     /// Its stdout; panics unless it exits with 0.
     pub fn ok(&self, number: usize, arguments: &[&str]) -> String {
         let output = self.run(number, arguments);
-        assert!(output.status.success(), "n{number}: nodectl {arguments:?}: {}\n{}", output.status, both(&output));
+        assert!(
+            output.status.success(),
+            "n{number}: nodectl {arguments:?}: {}\n{}",
+            output.status,
+            both(&output)
+        );
         String::from_utf8(output.stdout).expect("UTF-8")
     }
 
     pub fn json(&self, number: usize, arguments: &[&str]) -> Value {
         let text = self.ok(number, arguments);
-        serde_json::from_str(&text).unwrap_or_else(|error| panic!("nodectl {arguments:?}: {error}\n{text}"))
+        serde_json::from_str(&text)
+            .unwrap_or_else(|error| panic!("nodectl {arguments:?}: {error}\n{text}"))
     }
 }
 
@@ -259,7 +329,10 @@ impl Drop for Cluster {
             for number in 0..self.nodes.len() {
                 let log = self.log(number);
                 let lines: Vec<&str> = log.lines().collect();
-                eprintln!("--- log of n{number}\n{}", lines[lines.len().saturating_sub(40)..].join("\n"));
+                eprintln!(
+                    "--- log of n{number}\n{}",
+                    lines[lines.len().saturating_sub(40)..].join("\n")
+                );
             }
         }
     }
@@ -267,9 +340,16 @@ impl Drop for Cluster {
 
 /// Both streams of a command.
 pub fn both(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
 }
 
 pub fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_else(|| panic!("{value} is no text")).to_string()
+    value
+        .as_str()
+        .unwrap_or_else(|| panic!("{value} is no text"))
+        .to_string()
 }

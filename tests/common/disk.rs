@@ -12,9 +12,18 @@ pub struct SmallDisk {
 
 impl SmallDisk {
     pub fn new(size: &str) -> Option<Self> {
-        let dir = tempfile::Builder::new().prefix("nodectl-").tempdir().expect("a temporary directory");
+        let dir = tempfile::Builder::new()
+            .prefix("nodectl-")
+            .tempdir()
+            .expect("a temporary directory");
         let disk = Self { dir };
-        let mounted = disk.mount(&["-t", "tmpfs", "-o", &format!("size={size},mode=0700"), "tmpfs"]);
+        let mounted = disk.mount(&[
+            "-t",
+            "tmpfs",
+            "-o",
+            &format!("size={size},mode=0700"),
+            "tmpfs",
+        ]);
         if let Err(why) = &mounted {
             eprintln!("SKIPPED: a small disk cannot be mounted here: {why}");
         }
@@ -22,13 +31,21 @@ impl SmallDisk {
     }
 
     fn mount(&self, arguments: &[&str]) -> Result<(), String> {
-        let output = Command::new("mount").args(arguments).arg(self.path()).output();
+        let output = Command::new("mount")
+            .args(arguments)
+            .arg(self.path())
+            .output();
         let output = output.map_err(|error| error.to_string())?;
-        if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        }
     }
 
     pub fn remount(&self, option: &str) {
-        self.mount(&["-o", &format!("remount,{option}")]).expect("it was mounted by us");
+        self.mount(&["-o", &format!("remount,{option}")])
+            .expect("it was mounted by us");
     }
 
     pub fn path(&self) -> &Path {
@@ -39,6 +56,9 @@ impl SmallDisk {
 impl Drop for SmallDisk {
     fn drop(&mut self) {
         // Lazily: a node that is still dying may have files open.
-        let _ = Command::new("umount").arg("-l").arg(self.dir.path()).output();
+        let _ = Command::new("umount")
+            .arg("-l")
+            .arg(self.dir.path())
+            .output();
     }
 }

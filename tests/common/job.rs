@@ -25,7 +25,10 @@ impl CountedJob {
         let notes = cluster.dir.path().join(format!("{name}.notes"));
         let numbers: Vec<String> = (0..tasks).map(|number| number.to_string()).collect();
         // One short `echo` with O_APPEND: notes of tasks that run at once do not mix.
-        let script = format!("echo {{i}} >> {}; {script}; echo $(( {{i}} * {{i}} ))", notes.display());
+        let script = format!(
+            "echo {{i}} >> {}; {script}; echo $(( {{i}} * {{i}} ))",
+            notes.display()
+        );
         let file = write_job(
             cluster.dir.path(),
             name,
@@ -56,7 +59,10 @@ pub fn write_job(dir: &Path, name: &str, text: &str) -> PathBuf {
 impl Cluster {
     /// Submits and returns at once with the job's id.
     pub fn submit(&self, number: usize, file: &Path) -> String {
-        let output = self.ok(number, &["run", "--detach", "--quiet", file.to_str().expect("UTF-8")]);
+        let output = self.ok(
+            number,
+            &["run", "--detach", "--quiet", file.to_str().expect("UTF-8")],
+        );
         output.split_whitespace().last().expect("an id").to_string()
     }
 
@@ -70,7 +76,8 @@ impl Cluster {
     /// Waits until a job has ended and returns how.
     pub fn wait_end(&self, number: usize, job: &str) -> String {
         wait_for(LATER, &format!("job {job} ends"), || {
-            self.phase(number, job).filter(|phase| ["done", "failed", "cancelled"].contains(&phase.as_str()))
+            self.phase(number, job)
+                .filter(|phase| ["done", "failed", "cancelled"].contains(&phase.as_str()))
         })
     }
 
@@ -82,13 +89,18 @@ impl Cluster {
     }
 
     pub fn wait_done(&self, number: usize, job: &str, tasks: u64, limit: Duration) {
-        wait_until(limit, &format!("{tasks} tasks of {job} are done"), || self.done(number, job) >= tasks);
+        wait_until(limit, &format!("{tasks} tasks of {job} are done"), || {
+            self.done(number, job) >= tasks
+        });
     }
 
     /// Fetches what there is of a job's results, by task.
     pub fn results(&self, number: usize, job: &str) -> BTreeMap<u64, Value> {
         let into = self.dir.path().join(format!("results-{}", super::unique()));
-        self.ok(number, &["results", job, "--into", into.to_str().expect("UTF-8")]);
+        self.ok(
+            number,
+            &["results", job, "--into", into.to_str().expect("UTF-8")],
+        );
         read_results(&into)
     }
 }
@@ -100,15 +112,24 @@ pub fn read_results(dir: &Path) -> BTreeMap<u64, Value> {
     for line in text.lines() {
         let mut result: Value = serde_json::from_str(line).expect("JSON");
         let task = result["task"].as_u64().expect("a task's number");
-        result["stdout"] = fs::read_to_string(dir.join(task.to_string()).join("stdout")).unwrap_or_default().into();
-        assert!(results.insert(task, result).is_none(), "task {task} came twice in {}", dir.display());
+        result["stdout"] = fs::read_to_string(dir.join(task.to_string()).join("stdout"))
+            .unwrap_or_default()
+            .into();
+        assert!(
+            results.insert(task, result).is_none(),
+            "task {task} came twice in {}",
+            dir.display()
+        );
     }
     results
 }
 
 /// Every one of `tasks` tasks is there once, done, with the answer that it computed itself.
 pub fn assert_all_squares(results: &BTreeMap<u64, Value>, tasks: u64) {
-    assert_eq!(results.keys().copied().collect::<Vec<_>>(), (0..tasks).collect::<Vec<_>>());
+    assert_eq!(
+        results.keys().copied().collect::<Vec<_>>(),
+        (0..tasks).collect::<Vec<_>>()
+    );
     for (task, result) in results {
         assert_eq!(result["status"], "done", "{result}");
         assert_eq!(stdout(result).trim(), (task * task).to_string(), "{result}");
@@ -121,7 +142,12 @@ pub fn stdout(result: &Value) -> String {
 }
 
 /// Runs a job to its end and returns its exit code and what it printed.
-pub fn run_to_end(cluster: &Cluster, number: usize, file: &Path, into: &Path) -> (Option<i32>, String) {
+pub fn run_to_end(
+    cluster: &Cluster,
+    number: usize,
+    file: &Path,
+    into: &Path,
+) -> (Option<i32>, String) {
     let paths = [file, into].map(|path| path.to_str().expect("UTF-8"));
     let output = cluster.run(number, &["run", paths[0], "--into", paths[1]]);
     (output.status.code(), both(&output))

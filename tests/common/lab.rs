@@ -26,16 +26,27 @@ impl Testbed {
             eprintln!("SKIPPED: {kind} is tested as root: hosts are namespaces");
             return None;
         }
-        let dir = tempfile::Builder::new().prefix("lab-").tempdir().expect("a temporary directory");
+        let dir = tempfile::Builder::new()
+            .prefix("lab-")
+            .tempdir()
+            .expect("a temporary directory");
         let mut up = script(&format!("{kind}-up.sh"));
         let output = output_within(NEVER, up.arg(dir.path()).envs(settings.iter().copied()));
         if output.status.code() == Some(CANNOT) {
             eprintln!("SKIPPED: {}", super::cluster::both(&output).trim());
             return None;
         }
-        assert!(output.status.success(), "{kind}-up.sh: {}", super::cluster::both(&output));
+        assert!(
+            output.status.success(),
+            "{kind}-up.sh: {}",
+            super::cluster::both(&output)
+        );
         let variables = variables(&dir.path().join("env.sh"));
-        Some(Self { kind, dir, variables })
+        Some(Self {
+            kind,
+            dir,
+            variables,
+        })
     }
 
     pub fn path(&self) -> &Path {
@@ -54,8 +65,14 @@ impl Drop for Testbed {
     fn drop(&mut self) {
         // Not a panic, as this may run in one.
         let mut down = Command::new("timeout");
-        down.args(["--kill-after=5", "60", "bash"]).arg(path_of(&format!("{}-down.sh", self.kind)));
-        let _ = down.arg(self.dir.path()).arg("--purge").stdin(Stdio::null()).stdout(Stdio::null()).status();
+        down.args(["--kill-after=5", "60", "bash"])
+            .arg(path_of(&format!("{}-down.sh", self.kind)));
+        let _ = down
+            .arg(self.dir.path())
+            .arg("--purge")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .status();
     }
 }
 
@@ -66,14 +83,21 @@ fn script(name: &str) -> Command {
 }
 
 fn path_of(script: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lab").join(script)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/lab")
+        .join(script)
 }
 
 /// The exports of a testbed's environment, with `$PATH` filled in.
 fn variables(file: &Path) -> Vec<(String, String)> {
     let text = std::fs::read_to_string(file).expect("the script wrote it");
     let path = std::env::var("PATH").unwrap_or_default();
-    let words = text.lines().filter_map(|line| line.strip_prefix("export ")).flat_map(str::split_whitespace);
+    let words = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("export "))
+        .flat_map(str::split_whitespace);
     let pairs = words.filter_map(|word| word.split_once('='));
-    pairs.map(|(key, value)| (key.to_string(), value.replace("$PATH", &path))).collect()
+    pairs
+        .map(|(key, value)| (key.to_string(), value.replace("$PATH", &path)))
+        .collect()
 }

@@ -65,7 +65,9 @@ fn pause() {
 /// may hold its streams open as long as it likes.
 pub fn output_within(limit: Duration, command: &mut Command) -> Output {
     let files = [(); 2].map(|()| tempfile::NamedTempFile::new().expect("a temporary file"));
-    let [stdout, stderr] = files.each_ref().map(|file| file.reopen().expect("just made"));
+    let [stdout, stderr] = files
+        .each_ref()
+        .map(|file| file.reopen().expect("just made"));
     let mut child = command
         .stdin(Stdio::null())
         .stdout(stdout)
@@ -77,12 +79,18 @@ pub fn output_within(limit: Duration, command: &mut Command) -> Output {
     loop {
         if let Some(status) = child.try_wait().expect("our child") {
             let [stdout, stderr] = read();
-            return Output { status, stdout, stderr };
+            return Output {
+                status,
+                stdout,
+                stderr,
+            };
         }
         if Instant::now() > end {
             let _ = child.kill();
             let _ = child.wait();
-            let said = read().map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+            let said = read()
+                .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+                .concat();
             panic!("not ended within {limit:?}: {command:?}\n{said}");
         }
         pause();
@@ -105,7 +113,9 @@ pub fn processes_with(argument: &str) -> Vec<u32> {
     let pids = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let has = |pid: &u32| {
         let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        arguments.split(|byte| *byte == 0).any(|word| word == argument.as_bytes())
+        arguments
+            .split(|byte| *byte == 0)
+            .any(|word| word == argument.as_bytes())
     };
     pids.filter(has).collect()
 }
@@ -114,7 +124,11 @@ pub fn processes_with(argument: &str) -> Vec<u32> {
 pub fn unique() -> String {
     use std::sync::atomic::{AtomicU32, Ordering};
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    format!("{}{:03}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+    format!(
+        "{}{:03}",
+        std::process::id(),
+        COUNT.fetch_add(1, Ordering::Relaxed)
+    )
 }
 
 /// Whether tests that mount or make network namespaces can run.

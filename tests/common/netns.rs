@@ -35,7 +35,11 @@ impl Lab {
             eprintln!("SKIPPED: network namespaces need `ip` (apt install iproute2): {why}");
             return None;
         }
-        let lab = Self { prefix: format!("nc{}", super::unique()), count, private: private.to_vec() };
+        let lab = Self {
+            prefix: format!("nc{}", super::unique()),
+            count,
+            private: private.to_vec(),
+        };
         if let Err(why) = lab.build() {
             eprintln!("SKIPPED: no network namespaces here: {why}");
             return None;
@@ -52,24 +56,32 @@ impl Lab {
 
     /// A UDP socket inside a host's network, for use from anywhere.
     pub fn socket(&self, host: usize) -> UdpSocket {
-        let namespace = fs::File::open(format!("/run/netns/{}", self.host(host))).expect("attach() made it");
+        let namespace =
+            fs::File::open(format!("/run/netns/{}", self.host(host))).expect("attach() made it");
         // A thread's network namespace is its own, and so are the sockets that it makes.
         let made = thread::spawn(move || {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
             UdpSocket::bind((Ipv4Addr::new(10, 77, 0, host as u8 + 1), 0))
         });
-        let socket = made.join().expect("it does not panic").expect("root may enter it");
-        socket.set_read_timeout(Some(Duration::from_millis(300))).expect("not zero");
+        let socket = made
+            .join()
+            .expect("it does not panic")
+            .expect("root may enter it");
+        socket
+            .set_read_timeout(Some(Duration::from_millis(300)))
+            .expect("not zero");
         socket
     }
 
     /// Pulls a host's cable out, silently for the others: their connections stay open and nothing arrives.
     pub fn cut(&self, host: usize) {
-        self.hub(&["link", "set", &format!("p{host}"), "down"]).expect("the link is there");
+        self.hub(&["link", "set", &format!("p{host}"), "down"])
+            .expect("the link is there");
     }
 
     pub fn mend(&self, host: usize) {
-        self.hub(&["link", "set", &format!("p{host}"), "up"]).expect("the link is there");
+        self.hub(&["link", "set", &format!("p{host}"), "up"])
+            .expect("the link is there");
     }
 
     /// Hosts of different groups lose every packet to each other. False, said with its reason, without `nft`.
@@ -125,13 +137,23 @@ impl Lab {
 
     fn nft_in(&self, namespace: &str, rules: &str) -> Result<(), String> {
         let mut nft = command_in(namespace, "nft");
-        nft.args(["-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        nft.args(["-f", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
         let mut child = nft.spawn().map_err(|error| error.to_string())?;
         let mut stdin = child.stdin.take().expect("it is piped");
-        std::io::Write::write_all(&mut stdin, rules.as_bytes()).map_err(|error| error.to_string())?;
+        std::io::Write::write_all(&mut stdin, rules.as_bytes())
+            .map_err(|error| error.to_string())?;
         drop(stdin);
-        let output = child.wait_with_output().map_err(|error| error.to_string())?;
-        if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+        let output = child
+            .wait_with_output()
+            .map_err(|error| error.to_string())?;
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        }
     }
 
     fn build(&self) -> Result<(), String> {
@@ -167,19 +189,30 @@ impl Lab {
         let (name, router) = (self.host(host), self.router(host));
         self.attach_to_bridge(host, &router)?;
         ip(&["netns", "add", &name])?;
-        ip(&["-n", &router, "link", "add", "eth1", "type", "veth", "peer", "name", "eth0", "netns", &name])?;
+        ip(&[
+            "-n", &router, "link", "add", "eth1", "type", "veth", "peer", "name", "eth0", "netns",
+            &name,
+        ])?;
         for (namespace, step) in [
-            (&router, &["addr", "add", "192.168.1.1/24", "dev", "eth1"][..]),
+            (
+                &router,
+                &["addr", "add", "192.168.1.1/24", "dev", "eth1"][..],
+            ),
             (&router, &["link", "set", "eth1", "up"]),
             (&name, &["link", "set", "lo", "up"]),
-            (&name, &["addr", "add", "192.168.1.2/24", "brd", "+", "dev", "eth0"]),
+            (
+                &name,
+                &["addr", "add", "192.168.1.2/24", "brd", "+", "dev", "eth0"],
+            ),
             (&name, &["link", "set", "eth0", "up"]),
             (&name, &["route", "add", "default", "via", "192.168.1.1"]),
         ] {
             ip(&[&["-n", namespace][..], step].concat())?;
         }
         let mut forwarding = command_in(&router, "sh");
-        let told = forwarding.args(["-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"]).status();
+        let told = forwarding
+            .args(["-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"])
+            .status();
         if !told.is_ok_and(|status| status.success()) {
             return Err("a router that does not forward".into());
         }
@@ -192,9 +225,14 @@ impl Lab {
     fn attach_to_bridge(&self, host: usize, name: &str) -> Result<(), String> {
         let port = format!("p{host}");
         ip(&["netns", "add", name])?;
-        self.hub(&["link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", name])?;
+        self.hub(&[
+            "link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", name,
+        ])?;
         self.hub(&["link", "set", &port, "master", "br0", "up"])?;
-        let (ipv4, ipv6) = (format!("10.77.0.{}/24", host + 1), format!("fd77::{:x}/64", host + 1));
+        let (ipv4, ipv6) = (
+            format!("10.77.0.{}/24", host + 1),
+            format!("fd77::{:x}/64", host + 1),
+        );
         for step in [
             &["link", "set", "lo", "up", "multicast", "on"][..],
             &["link", "set", "eth0", "up", "multicast", "on"],
@@ -246,10 +284,23 @@ fn command_in(namespace: &str, program: &str) -> Command {
 }
 
 fn ip(arguments: &[&str]) -> Result<(), String> {
-    let output = Command::new(ip_program()).args(arguments).stdin(Stdio::null()).output();
+    let output = Command::new(ip_program())
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output();
     let output = output.map_err(|error| error.to_string())?;
-    let complaint = || format!("ip {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim());
-    if output.status.success() { Ok(()) } else { Err(complaint()) }
+    let complaint = || {
+        format!(
+            "ip {}: {}",
+            arguments.join(" "),
+            String::from_utf8_lossy(&output.stderr).trim()
+        )
+    };
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(complaint())
+    }
 }
 
 fn ip_program() -> &'static str {

@@ -29,10 +29,14 @@ pub fn python_path_of(python: &str) -> Option<OsString> {
 
 /// The same where scripts of the package find this module, too.
 pub fn python_path_with(module: &str) -> Option<OsString> {
-    let paths =
-        [joined(&[package(), installed(NEEDED)]), joined(&[package(), installed(FOR_TESTS), installed(NEEDED)])];
+    let paths = [
+        joined(&[package(), installed(NEEDED)]),
+        joined(&[package(), installed(FOR_TESTS), installed(NEEDED)]),
+    ];
     let code = format!("import nodectl.params, {module}");
-    let found = paths.into_iter().find(|path| runs("python3".as_ref(), &code, Some(path)));
+    let found = paths
+        .into_iter()
+        .find(|path| runs("python3".as_ref(), &code, Some(path)));
     if found.is_none() {
         println!("SKIPPED: no python3 with {module}");
     }
@@ -47,7 +51,10 @@ pub fn python_with(module: &str) -> Option<Command> {
     if !runs(&python, &code, None) {
         let path = installed(FOR_TESTS);
         if !runs(&python, &code, Some(path.as_os_str())) {
-            println!("SKIPPED: no {} with {module} (NODECTL_TEST_PYTHON names one that has it)", python.display());
+            println!(
+                "SKIPPED: no {} with {module} (NODECTL_TEST_PYTHON names one that has it)",
+                python.display()
+            );
             return None;
         }
         command.env("PYTHONPATH", path);
@@ -60,7 +67,9 @@ fn package() -> PathBuf {
 }
 
 fn installed(directory: &str) -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join("..").join(directory)
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join("..")
+        .join(directory)
 }
 
 fn joined(paths: &[PathBuf]) -> OsString {
@@ -69,6 +78,8 @@ fn joined(paths: &[PathBuf]) -> OsString {
 
 fn runs(python: &OsStr, code: &str, path: Option<&OsStr>) -> bool {
     let mut command = Command::new(python);
-    command.args(["-c", code]).envs(path.map(|path| ("PYTHONPATH", path)));
+    command
+        .args(["-c", code])
+        .envs(path.map(|path| ("PYTHONPATH", path)));
     command.output().is_ok_and(|found| found.status.success())
 }

@@ -35,7 +35,9 @@ impl Terminal {
         // SAFETY: system calls alone, no allocation, no lock. It dies with the test, as everything here.
         unsafe {
             command.pre_exec(|| {
-                rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+                rustix::process::set_parent_process_death_signal(Some(
+                    rustix::process::Signal::KILL,
+                ))?;
                 rustix::process::setsid()?;
                 match libc::ioctl(0, libc::TIOCSCTTY, 0) {
                     0 => Ok(()),
@@ -51,10 +53,18 @@ impl Terminal {
         let reader = std::thread::spawn(move || {
             let mut buffer = [0; 4096];
             while let Ok(count @ 1..) = output.read(&mut buffer) {
-                shown.lock().expect("no holder panics").push_str(&String::from_utf8_lossy(&buffer[..count]));
+                shown
+                    .lock()
+                    .expect("no holder panics")
+                    .push_str(&String::from_utf8_lossy(&buffer[..count]));
             }
         });
-        Self { child, keyboard, screen, reader }
+        Self {
+            child,
+            keyboard,
+            screen,
+            reader,
+        }
     }
 
     /// Everything that was shown since the start.
@@ -66,20 +76,30 @@ impl Terminal {
         let shown = || self.screen().contains(text);
         let end = std::time::Instant::now() + SOON;
         while !shown() {
-            assert!(std::time::Instant::now() < end, "`{text}` is not on the screen:\n{}", self.screen());
+            assert!(
+                std::time::Instant::now() < end,
+                "`{text}` is not on the screen:\n{}",
+                self.screen()
+            );
             super::pause();
         }
     }
 
     /// `\n` is Enter, `\x03` Ctrl-C.
     pub fn press(&mut self, keys: &str) {
-        self.keyboard.write_all(keys.as_bytes()).expect("the terminal takes it");
+        self.keyboard
+            .write_all(keys.as_bytes())
+            .expect("the terminal takes it");
     }
 
     pub fn wait_exit(&mut self) -> ExitStatus {
-        let status = wait_for(SOON, "the command ends", || self.child.try_wait().expect("our child"));
+        let status = wait_for(SOON, "the command ends", || {
+            self.child.try_wait().expect("our child")
+        });
         // Its last words may still be on their way.
-        wait_until(SOON, "everything on the terminal ends", || self.reader.is_finished());
+        wait_until(SOON, "everything on the terminal ends", || {
+            self.reader.is_finished()
+        });
         status
     }
 }
@@ -97,10 +117,28 @@ impl Drop for Terminal {
 /// Both ends: ours, and the one that programs see as a terminal.
 fn open_pty() -> (OwnedFd, OwnedFd) {
     let (mut ours, mut theirs) = (-1, -1);
-    let size = libc::winsize { ws_row: 30, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
+    let size = libc::winsize {
+        ws_row: 30,
+        ws_col: 120,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
     // SAFETY: both pointers are to integers of ours, name and settings may be null.
-    let made = unsafe { libc::openpty(&mut ours, &mut theirs, std::ptr::null_mut(), std::ptr::null(), &size) };
-    assert_eq!(made, 0, "a pseudo-terminal: {}", std::io::Error::last_os_error());
+    let made = unsafe {
+        libc::openpty(
+            &mut ours,
+            &mut theirs,
+            std::ptr::null_mut(),
+            std::ptr::null(),
+            &size,
+        )
+    };
+    assert_eq!(
+        made,
+        0,
+        "a pseudo-terminal: {}",
+        std::io::Error::last_os_error()
+    );
     for descriptor in [ours, theirs] {
         // SAFETY: a descriptor that openpty() just made.
         unsafe { libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC) };

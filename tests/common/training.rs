@@ -14,7 +14,10 @@ use std::{
 /// 600 points of three classes, of which one is rare.
 fn write_points(dir: &Path) {
     let class = |x: i32, y: i32| if x + y > 40 { 2 } else { i32::from(x > y) };
-    let lines: String = (0..600).map(|i| (i % 25, i / 25)).map(|(x, y)| format!("{x},{y},{}\n", class(x, y))).collect();
+    let lines: String = (0..600)
+        .map(|i| (i % 25, i / 25))
+        .map(|(x, y)| format!("{x},{y},{}\n", class(x, y)))
+        .collect();
     fs::write(dir.join("points.csv"), lines).expect("writable");
 }
 
@@ -30,8 +33,7 @@ pub fn job(cluster: &Cluster, name: &str, more: &str, layers: &str, optimizer: &
 }
 
 pub const LAYERS: &str = "{ dense = 24 }, \"tanh\", { dense = 3 }";
-pub const MOMENTUM: &str =
-    "kind = \"momentum\"\nrate = 0.1\nclip_norm = 0.5\ndecay = \"cosine\"\nwarmup = 5\nweight_decay = 1e-4";
+pub const MOMENTUM: &str = "kind = \"momentum\"\nrate = 0.1\nclip_norm = 0.5\ndecay = \"cosine\"\nwarmup = 5\nweight_decay = 1e-4";
 
 /// A cluster whose nodes have so many cores each.
 pub fn cluster(nodes: usize, cores: u32) -> Cluster {
@@ -65,7 +67,9 @@ pub fn run_undisturbed(cluster: &Cluster, file: &Path, into: &str, workers: u64)
 /// Whether each clock was divided among so many workers, and none was begun anew.
 fn is_undisturbed(into: &Path, workers: u64) -> bool {
     let clocks = samples_of_workers(into);
-    let each = clocks.values().all(|parts| parts.iter().all(|(_, of)| *of == workers) && parts.len() as u64 == workers);
+    let each = clocks
+        .values()
+        .all(|parts| parts.iter().all(|(_, of)| *of == workers) && parts.len() as u64 == workers);
     each && !clocks.is_empty()
 }
 
@@ -76,8 +80,16 @@ pub fn left(into: &Path) -> PathBuf {
         .map(|entry| entry.expect("readable").path())
         .filter(|path| path.join("model.safetensors").is_file())
         .collect();
-    let [one] = with.as_slice() else { panic!("one model, not {with:?}") };
-    for file in ["metrics.csv", "loss.svg", "accuracy.svg", "confusion.csv", "events.out.tfevents.nodectl"] {
+    let [one] = with.as_slice() else {
+        panic!("one model, not {with:?}")
+    };
+    for file in [
+        "metrics.csv",
+        "loss.svg",
+        "accuracy.svg",
+        "confusion.csv",
+        "events.out.tfevents.nodectl",
+    ] {
         assert!(one.join(file).is_file(), "{file}");
     }
     one.clone()
@@ -86,7 +98,12 @@ pub fn left(into: &Path) -> PathBuf {
 /// `metrics.csv` without times.
 pub fn metrics(into: &Path) -> Vec<Vec<f64>> {
     let text = fs::read_to_string(left(into).join("metrics.csv")).expect("it is there");
-    let row = |line: &str| line.split(',').take(7).map(|cell| cell.parse().expect("a number")).collect();
+    let row = |line: &str| {
+        line.split(',')
+            .take(7)
+            .map(|cell| cell.parse().expect("a number"))
+            .collect()
+    };
     text.lines().skip(1).map(row).collect()
 }
 
@@ -95,7 +112,11 @@ pub fn assert_near(one: &[Vec<f64>], other: &[Vec<f64>]) {
     const TOLERANCES: [f64; 7] = [0.0, 0.0, 1e-9, 4e-3, 4e-3, 4e-3, 0.02];
     assert_eq!(one.len(), other.len());
     for (a, b) in one.iter().zip(other) {
-        let is_near = a.iter().zip(b).zip(TOLERANCES).all(|((a, b), tolerance)| (a - b).abs() <= tolerance);
+        let is_near = a
+            .iter()
+            .zip(b)
+            .zip(TOLERANCES)
+            .all(|((a, b), tolerance)| (a - b).abs() <= tolerance);
         assert!(is_near, "{one:?}\n{other:?}");
     }
 }
@@ -107,21 +128,34 @@ pub fn model(into: &Path) -> Vec<u8> {
 /// Samples of each clock, over all workers, as those have it that have a directory.
 pub fn samples(into: &Path) -> BTreeMap<u64, u64> {
     let sum = |parts: Vec<(u64, u64)>| parts.into_iter().map(|(samples, _)| samples).sum();
-    samples_of_workers(into).into_iter().map(|(clock, parts)| (clock, sum(parts))).collect()
+    samples_of_workers(into)
+        .into_iter()
+        .map(|(clock, parts)| (clock, sum(parts)))
+        .collect()
 }
 
 /// The most workers among whom one clock was divided; 0 of a worker that trained alone.
 pub fn most_at_once(into: &Path) -> u64 {
-    samples_of_workers(into).into_values().flatten().map(|(_, of)| of).max().unwrap_or(0)
+    samples_of_workers(into)
+        .into_values()
+        .flatten()
+        .map(|(_, of)| of)
+        .max()
+        .unwrap_or(0)
 }
 
 /// For each clock what workers did in it: samples, and among how many it was divided.
 fn samples_of_workers(into: &Path) -> BTreeMap<u64, Vec<(u64, u64)>> {
     let mut all: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
     for entry in fs::read_dir(into).expect("a directory") {
-        let text = fs::read_to_string(entry.expect("readable").path().join("worker.csv")).unwrap_or_default();
+        let text = fs::read_to_string(entry.expect("readable").path().join("worker.csv"))
+            .unwrap_or_default();
         for line in text.lines().skip(1) {
-            let cells: Vec<u64> = line.split(',').take(5).map(|cell| cell.parse().expect("a number")).collect();
+            let cells: Vec<u64> = line
+                .split(',')
+                .take(5)
+                .map(|cell| cell.parse().expect("a number"))
+                .collect();
             all.entry(cells[0]).or_default().push((cells[2], cells[4]));
         }
     }
@@ -130,7 +164,9 @@ fn samples_of_workers(into: &Path) -> BTreeMap<u64, Vec<(u64, u64)>> {
 
 pub fn accuracy(into: &Path) -> f64 {
     let results = read_results(into);
-    let found = results.values().find_map(|result| result["value"]["validation_accuracy"].as_f64());
+    let found = results
+        .values()
+        .find_map(|result| result["value"]["validation_accuracy"].as_f64());
     found.unwrap_or_else(|| panic!("{results:?}"))
 }
 
@@ -143,9 +179,15 @@ pub fn workers_of(home: &Path) -> Vec<u32> {
 pub fn checkpoints(cluster: &Cluster, node: usize, job: &str) -> Vec<(u64, Vec<String>)> {
     let shown = cluster.json(node, &["job", job, "--json"]);
     let mut all: BTreeMap<u64, Vec<String>> = Default::default();
-    for file in shown["training"]["checkpoints"].as_array().into_iter().flatten() {
+    for file in shown["training"]["checkpoints"]
+        .as_array()
+        .into_iter()
+        .flatten()
+    {
         let name = file["node_name"].as_str().expect("a name").to_string();
-        all.entry(file["step"].as_u64().expect("a number")).or_default().push(name);
+        all.entry(file["step"].as_u64().expect("a number"))
+            .or_default()
+            .push(name);
     }
     all.into_iter().collect()
 }

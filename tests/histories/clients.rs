@@ -99,11 +99,21 @@ impl Crowd {
             if self.is_over() {
                 return;
             }
-            let sorts = [Sort::Plain, Sort::Plain, Sort::Long, Sort::Cancel, Sort::CancelTasks, Sort::Gate];
+            let sorts = [
+                Sort::Plain,
+                Sort::Plain,
+                Sort::Long,
+                Sort::Cancel,
+                Sort::CancelTasks,
+                Sort::Gate,
+            ];
             let sort = *rng.pick(&sorts);
             let name = format!("{client}-{number}");
             if let Some(job) = self.submit(client, &name, sort, rng) {
-                self.jobs.lock().expect("nobody panics with it").push(job.clone());
+                self.jobs
+                    .lock()
+                    .expect("nobody panics with it")
+                    .push(job.clone());
                 self.attend(client, &job, sort, rng);
             } else {
                 pause(Duration::from_millis(500));
@@ -120,7 +130,11 @@ impl Crowd {
         };
         let bytes = rng.between(1_000, 60_000);
         let path = |name: &str| self.dir.join(name).display().to_string();
-        let gate = if sort == Sort::Gate { path(&format!("gate-{name}")) } else { String::new() };
+        let gate = if sort == Sort::Gate {
+            path(&format!("gate-{name}"))
+        } else {
+            String::new()
+        };
         let seconds = format!("{}.{:03}", ms / 1000, ms % 1000);
         let mut request = json!({
             "name": name,
@@ -141,15 +155,29 @@ impl Crowd {
             about["key"] = key.clone().into();
             request["key"] = key.into();
         }
-        let job = |id| Job { name: name.into(), id, tasks, bytes, gated: sort == Sort::Gate };
+        let job = |id| Job {
+            name: name.into(),
+            id,
+            tasks,
+            bytes,
+            gated: sort == Sort::Gate,
+        };
         let end = Instant::now() + PATIENCE;
         loop {
             let (node, api) = self.any_node(rng);
             let ask = || api.post("/v1/jobs", Some(&request), Duration::from_secs(30));
-            let answer =
-                self.noted(client, &node, "submit", about.clone(), ask, |answer| json!({ "id": answer["job"] }));
+            let answer = self.noted(
+                client,
+                &node,
+                "submit",
+                about.clone(),
+                ask,
+                |answer| json!({ "id": answer["job"] }),
+            );
             match answer {
-                Ok(answer) => return Some(job(answer["job"].as_str().unwrap_or_default().to_string())),
+                Ok(answer) => {
+                    return Some(job(answer["job"].as_str().unwrap_or_default().to_string()));
+                }
                 Err(failure) if failure.refused => return None,
                 // Without a key a second try could be a second job: it is looked for by its name.
                 Err(_) if !keyed => return self.found(client, job(String::new()), rng),
@@ -165,10 +193,20 @@ impl Crowd {
         while Instant::now() < end && !self.is_over() {
             let (node, api) = self.any_node(rng);
             if let Ok(list) = api.get("/v1/jobs", CALL_LIMIT) {
-                let line = list.as_array().into_iter().flatten().find(|line| line["name"] == job.name.as_str());
+                let line = list
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .find(|line| line["name"] == job.name.as_str());
                 if let Some(id) = line.and_then(|line| line["id"].as_str()) {
-                    self.history.note("found", json!({ "client": client, "node": node, "job": job.name, "id": id }));
-                    return Some(Job { id: id.into(), ..job });
+                    self.history.note(
+                        "found",
+                        json!({ "client": client, "node": node, "job": job.name, "id": id }),
+                    );
+                    return Some(Job {
+                        id: id.into(),
+                        ..job
+                    });
                 }
             }
             pause(Duration::from_millis(500));
@@ -180,7 +218,11 @@ impl Crowd {
     fn attend(&self, client: &str, job: &Job, sort: Sort, rng: &mut Rng) {
         let begun = Instant::now();
         let acts_after = Duration::from_millis(rng.between(300, 8_000));
-        let (mut acted, mut cursor, mut target) = (false, json!({ "claim": 0, "position": 0 }), self.any_node(rng));
+        let (mut acted, mut cursor, mut target) = (
+            false,
+            json!({ "claim": 0, "position": 0 }),
+            self.any_node(rng),
+        );
         while !self.is_over() {
             if !acted && begun.elapsed() > acts_after {
                 acted = match sort {
@@ -213,14 +255,27 @@ impl Crowd {
     }
 
     /// A page of results as they come.
-    fn page(&self, client: &str, job: &Job, cursor: &Value, (node, api): &(String, Api)) -> Result<Value, Failure> {
+    fn page(
+        &self,
+        client: &str,
+        job: &Job,
+        cursor: &Value,
+        (node, api): &(String, Api),
+    ) -> Result<Value, Failure> {
         let path = format!(
             "/v1/jobs/{}/results?claim={}&position={}&wait_ms=1000",
             job.id, cursor["claim"], cursor["position"]
         );
         let fields = json!({ "job": job.name });
         let said = |page: &Value| json!({ "progress": progress(page), "results": rows(page) });
-        self.noted(client, node, "watch", fields, || api.get(&path, CALL_LIMIT), said)
+        self.noted(
+            client,
+            node,
+            "watch",
+            fields,
+            || api.get(&path, CALL_LIMIT),
+            said,
+        )
     }
 
     /// True when there is nothing left to try.
@@ -229,8 +284,15 @@ impl Crowd {
         let body = tasks.as_ref().map(|tasks| json!({ "tasks": tasks }));
         let fields = json!({ "job": job.name, "tasks": tasks });
         let path = format!("/v1/jobs/{}/cancel", job.id);
-        self.noted(client, &node, "cancel", fields, || api.post(&path, body.as_ref(), CALL_LIMIT), |_| json!({}))
-            .is_ok()
+        self.noted(
+            client,
+            &node,
+            "cancel",
+            fields,
+            || api.post(&path, body.as_ref(), CALL_LIMIT),
+            |_| json!({}),
+        )
+        .is_ok()
     }
 
     /// Lets a job's tasks succeed, and asks for those that have failed to be tried again. True when all have succeeded.
@@ -243,7 +305,14 @@ impl Crowd {
         let path = format!("/v1/jobs/{}/retry", job.id);
         let fields = json!({ "job": job.name });
         let ask = || api.post(&path, None, CALL_LIMIT);
-        let _ = self.noted(client, &node, "retry", fields, ask, |answer| json!({ "tasks": answer["tasks"] }));
+        let _ = self.noted(
+            client,
+            &node,
+            "retry",
+            fields,
+            ask,
+            |answer| json!({ "tasks": answer["tasks"] }),
+        );
         false
     }
 
@@ -262,7 +331,9 @@ impl Crowd {
                 continue;
             }
             let (job, target) = (rng.pick(&jobs), self.any_node(rng));
-            let Ok(whole) = self.read(client, job, &target) else { continue };
+            let Ok(whole) = self.read(client, job, &target) else {
+                continue;
+            };
             let rows: Vec<&Value> = whole.iter().filter(|row| row["status"] == "done").collect();
             if !rows.is_empty() && job.bytes > 0 {
                 let (row, target) = (*rng.pick(&rows), self.any_node(rng));
@@ -272,7 +343,12 @@ impl Crowd {
     }
 
     /// All results that a node knows of a job now, page by page, as one call.
-    pub fn read(&self, client: &str, job: &Job, (node, api): &(String, Api)) -> Result<Vec<Value>, Failure> {
+    pub fn read(
+        &self,
+        client: &str,
+        job: &Job,
+        (node, api): &(String, Api),
+    ) -> Result<Vec<Value>, Failure> {
         let mut last = json!({});
         let mut claims = BTreeSet::new();
         let mut ask = || {
@@ -280,9 +356,15 @@ impl Crowd {
             let end = Instant::now() + CALL_LIMIT;
             loop {
                 let (claim, position) = (&cursor["claim"], &cursor["position"]);
-                let path = format!("/v1/jobs/{}/results?claim={claim}&position={position}&wait_ms=0", job.id);
-                let page =
-                    api.get(&path, end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)))?;
+                let path = format!(
+                    "/v1/jobs/{}/results?claim={claim}&position={position}&wait_ms=0",
+                    job.id
+                );
+                let page = api.get(
+                    &path,
+                    end.saturating_duration_since(Instant::now())
+                        .max(Duration::from_millis(1)),
+                )?;
                 let found = rows(&page);
                 claims.insert(page["cursor"]["claim"].as_u64());
                 cursor = page["cursor"].clone();
@@ -293,7 +375,9 @@ impl Crowd {
                 all.extend(found);
             }
         };
-        let number = self.history.call(client, node, "read", json!({ "job": job.name }));
+        let number = self
+            .history
+            .call(client, node, "read", json!({ "job": job.name }));
         let result: Result<Vec<Value>, Failure> = ask();
         let note = match &result {
             Ok(all) => Ok(json!({ "progress": last, "claims": claims.len(), "results": all })),
@@ -304,17 +388,41 @@ impl Crowd {
     }
 
     /// A result's file and its stream, and what they are.
-    pub fn fetch(&self, client: &str, job: &Job, row: &Value, target: &(String, Api)) -> Result<(), Failure> {
+    pub fn fetch(
+        &self,
+        client: &str,
+        job: &Job,
+        row: &Value,
+        target: &(String, Api),
+    ) -> Result<(), Failure> {
         let (node, api) = target;
         let said = |bytes: &Vec<u8>| json!({ "bytes": bytes.len(), "sum": format!("{:016x}", sum(bytes)) });
         let out = &row["files"]["out"];
         let hash = out["hash"].as_str().unwrap_or_default();
         let fields = json!({ "job": job.name, "task": row["task"], "file": "out", "hash": hash });
         let path = format!("/v1/blobs/{hash}");
-        self.noted(client, node, "fetch", fields, || api.bytes(&path, CALL_LIMIT), said)?;
+        self.noted(
+            client,
+            node,
+            "fetch",
+            fields,
+            || api.bytes(&path, CALL_LIMIT),
+            said,
+        )?;
         let fields = json!({ "job": job.name, "task": row["task"], "file": "stdout" });
-        let path = format!("/v1/jobs/{}/tasks/{}/log?stream=stdout", job.id, row["task"]);
-        self.noted(client, node, "fetch", fields, || api.bytes(&path, CALL_LIMIT), said).map(|_| ())
+        let path = format!(
+            "/v1/jobs/{}/tasks/{}/log?stream=stdout",
+            job.id, row["task"]
+        );
+        self.noted(
+            client,
+            node,
+            "fetch",
+            fields,
+            || api.bytes(&path, CALL_LIMIT),
+            said,
+        )
+        .map(|_| ())
     }
 
     /// Drains a node for a while, again and again.
@@ -332,7 +440,10 @@ impl Crowd {
     pub fn drain(&self, client: &str, node: &str, api: &Api, on: bool) -> bool {
         let body = json!({ "on": on });
         let ask = || api.post("/v1/drain", Some(&body), CALL_LIMIT);
-        self.noted(client, node, "drain", json!({ "on": on }), ask, |_| json!({})).is_ok()
+        self.noted(client, node, "drain", json!({ "on": on }), ask, |_| {
+            json!({})
+        })
+        .is_ok()
     }
 
     fn rest(&self, time: Duration) {
@@ -344,7 +455,10 @@ impl Crowd {
 }
 
 fn ended(page: &Value) -> bool {
-    matches!(page["progress"]["phase"].as_str(), Some("done" | "failed" | "cancelled"))
+    matches!(
+        page["progress"]["phase"].as_str(),
+        Some("done" | "failed" | "cancelled")
+    )
 }
 
 fn progress(page: &Value) -> Value {
@@ -371,12 +485,19 @@ fn rows(page: &Value) -> Vec<Value> {
         }
         row
     };
-    page["results"].as_array().into_iter().flatten().map(row).collect()
+    page["results"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(row)
+        .collect()
 }
 
 /// FNV-1a, 64 bits.
 pub fn sum(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
+        (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 /// Faults and clients keep to a schedule: here time itself is what is waited for.

@@ -30,7 +30,11 @@ struct Shared {
 impl History {
     pub fn new(path: &Path) -> io::Result<Self> {
         let file = Mutex::new(io::BufWriter::new(fs::File::create(path)?));
-        Ok(Self(Arc::new(Shared { file, begun: SystemTime::now(), calls: AtomicU64::new(0) })))
+        Ok(Self(Arc::new(Shared {
+            file,
+            begun: SystemTime::now(),
+            calls: AtomicU64::new(0),
+        })))
     }
 
     /// Milliseconds since the beginning.
@@ -84,7 +88,10 @@ impl History {
     }
 
     fn file(&self) -> MutexGuard<'_, io::BufWriter<fs::File>> {
-        self.0.file.lock().expect("no thread panics while it writes")
+        self.0
+            .file
+            .lock()
+            .expect("no thread panics while it writes")
     }
 }
 
@@ -101,16 +108,26 @@ fn line(at: u64, what: &str, fields: Value) -> Value {
 /// The lines of a history, in the order of their times.
 pub fn read(text: &str) -> Result<Vec<Value>, String> {
     let parse = |(number, line): (usize, &str)| -> Result<Value, String> {
-        let value: Value = serde_json::from_str(line).map_err(|error| format!("line {}: {error}", number + 1))?;
+        let value: Value =
+            serde_json::from_str(line).map_err(|error| format!("line {}: {error}", number + 1))?;
         let sound = value["at"].is_u64() && value["what"].is_string();
-        if sound { Ok(value) } else { Err(format!("line {}: no `at` or no `what`: {line}", number + 1)) }
+        if sound {
+            Ok(value)
+        } else {
+            Err(format!("line {}: no `at` or no `what`: {line}", number + 1))
+        }
     };
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let lines = text
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| !line.trim().is_empty());
     let mut lines = lines.map(parse).collect::<Result<Vec<_>, _>>()?;
     lines.sort_by_key(|line| line["at"].as_u64());
     match lines.first() {
         Some(first) if first["what"] == "begin" && first["format"] == FORMAT => Ok(lines),
-        Some(first) => Err(format!("it does not begin with `begin` of format {FORMAT}: {first}")),
+        Some(first) => Err(format!(
+            "it does not begin with `begin` of format {FORMAT}: {first}"
+        )),
         None => Err("it is empty".into()),
     }
 }

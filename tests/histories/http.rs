@@ -27,14 +27,21 @@ pub struct Failure {
 
 impl Api {
     pub fn at(data_dir: &Path) -> Self {
-        Self { socket: data_dir.join("api.sock") }
+        Self {
+            socket: data_dir.join("api.sock"),
+        }
     }
 
     pub fn get(&self, path: &str, limit: Duration) -> Result<Value, Failure> {
         json(&self.call("GET", path, None, limit)?)
     }
 
-    pub fn post(&self, path: &str, body: Option<&Value>, limit: Duration) -> Result<Value, Failure> {
+    pub fn post(
+        &self,
+        path: &str,
+        body: Option<&Value>,
+        limit: Duration,
+    ) -> Result<Value, Failure> {
         json(&self.call("POST", path, body, limit)?)
     }
 
@@ -42,34 +49,60 @@ impl Api {
         self.call("GET", path, None, limit)
     }
 
-    fn call(&self, method: &str, path: &str, body: Option<&Value>, limit: Duration) -> Result<Vec<u8>, Failure> {
+    fn call(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+        limit: Duration,
+    ) -> Result<Vec<u8>, Failure> {
         let body = body.map(Value::to_string).unwrap_or_default();
-        let kind = if body.is_empty() { "" } else { "Content-Type: application/json\r\n" };
+        let kind = if body.is_empty() {
+            ""
+        } else {
+            "Content-Type: application/json\r\n"
+        };
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: nodectl\r\nConnection: close\r\n{kind}Content-Length: {}\r\n\r\n{body}",
             body.len()
         );
-        let bytes =
-            exchange(&self.socket, request.as_bytes(), limit).map_err(|text| Failure { text, refused: false })?;
-        let (status, body) = split_answer(&bytes).map_err(|text| Failure { text, refused: false })?;
+        let bytes = exchange(&self.socket, request.as_bytes(), limit).map_err(|text| Failure {
+            text,
+            refused: false,
+        })?;
+        let (status, body) = split_answer(&bytes).map_err(|text| Failure {
+            text,
+            refused: false,
+        })?;
         if (200..300).contains(&status) {
             return Ok(body);
         }
         let text = format!("{status}: {}", String::from_utf8_lossy(&body).trim());
         // Of a failure of its own a node cannot say what was done before.
-        Err(Failure { text, refused: (400..500).contains(&status) })
+        Err(Failure {
+            text,
+            refused: (400..500).contains(&status),
+        })
     }
 }
 
 fn json(bytes: &[u8]) -> Result<Value, Failure> {
-    serde_json::from_slice(bytes).map_err(|error| Failure { text: format!("no JSON: {error}"), refused: false })
+    serde_json::from_slice(bytes).map_err(|error| Failure {
+        text: format!("no JSON: {error}"),
+        refused: false,
+    })
 }
 
 fn exchange(socket: &Path, request: &[u8], limit: Duration) -> Result<Vec<u8>, String> {
     let end = Instant::now() + limit;
-    let mut stream = UnixStream::connect(socket).map_err(|error| format!("no node answers: {error}"))?;
-    stream.set_write_timeout(Some(limit)).map_err(|error| error.to_string())?;
-    stream.write_all(request).map_err(|error| format!("sending: {error}"))?;
+    let mut stream =
+        UnixStream::connect(socket).map_err(|error| format!("no node answers: {error}"))?;
+    stream
+        .set_write_timeout(Some(limit))
+        .map_err(|error| error.to_string())?;
+    stream
+        .write_all(request)
+        .map_err(|error| format!("sending: {error}"))?;
     let mut answer = Vec::new();
     let mut buffer = vec![0; 64 << 10];
     loop {
@@ -77,7 +110,9 @@ fn exchange(socket: &Path, request: &[u8], limit: Duration) -> Result<Vec<u8>, S
         if left.is_zero() || answer.len() > MAX_ANSWER_BYTES {
             return Err(format!("no whole answer within {limit:?}"));
         }
-        stream.set_read_timeout(Some(left)).map_err(|error| error.to_string())?;
+        stream
+            .set_read_timeout(Some(left))
+            .map_err(|error| error.to_string())?;
         match stream.read(&mut buffer) {
             Ok(0) => return Ok(answer),
             Ok(length) => answer.extend_from_slice(&buffer[..length]),
@@ -89,11 +124,21 @@ fn exchange(socket: &Path, request: &[u8], limit: Duration) -> Result<Vec<u8>, S
 /// Status and body of an answer that is complete.
 fn split_answer(bytes: &[u8]) -> Result<(u16, Vec<u8>), String> {
     let broken = || "an answer that ends in its middle".to_string();
-    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").ok_or_else(broken)?;
+    let end = bytes
+        .windows(4)
+        .position(|four| four == b"\r\n\r\n")
+        .ok_or_else(broken)?;
     let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
-    let status = head.split_whitespace().nth(1).and_then(|status| status.parse().ok()).ok_or_else(broken)?;
+    let status = head
+        .split_whitespace()
+        .nth(1)
+        .and_then(|status| status.parse().ok())
+        .ok_or_else(broken)?;
     let body = &bytes[end + 4..];
-    let header = |name: &str| head.lines().find_map(|line| line.strip_prefix(name).map(str::trim).map(str::to_string));
+    let header = |name: &str| {
+        head.lines()
+            .find_map(|line| line.strip_prefix(name).map(str::trim).map(str::to_string))
+    };
     if header("transfer-encoding:").is_some_and(|coding| coding.contains("chunked")) {
         return Ok((status, unchunk(body).ok_or_else(broken)?));
     }
@@ -124,7 +169,8 @@ fn answers_are_taken_apart_and_torn_ones_are_none() {
     let whole = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
     assert_eq!(split_answer(whole), Ok((200, b"ok".to_vec())));
     assert!(split_answer(&whole[..whole.len() - 1]).is_err());
-    let chunked = b"HTTP/1.1 404 No\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n1;x\r\n!\r\n0\r\n\r\n";
+    let chunked =
+        b"HTTP/1.1 404 No\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n1;x\r\n!\r\n0\r\n\r\n";
     assert_eq!(split_answer(chunked), Ok((404, b"ok!".to_vec())));
     assert!(split_answer(&chunked[..chunked.len() - 8]).is_err());
 }

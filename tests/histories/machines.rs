@@ -49,8 +49,17 @@ impl Machine {
         if let Some(size) = site.disk_size {
             mount(&disk, size)?;
         }
-        fs::write(site.dir.join(format!("{name}.clock")), "+0\n").map_err(|error| error.to_string())?;
-        Ok(Self { name, host, disk, mounted: site.disk_size.is_some(), child: None, starting: None, lost: false })
+        fs::write(site.dir.join(format!("{name}.clock")), "+0\n")
+            .map_err(|error| error.to_string())?;
+        Ok(Self {
+            name,
+            host,
+            disk,
+            mounted: site.disk_size.is_some(),
+            child: None,
+            starting: None,
+            lost: false,
+        })
     }
 
     pub fn data_dir(&self) -> PathBuf {
@@ -72,22 +81,49 @@ impl Machine {
 
     /// Starts its process and waits for nothing.
     pub fn start(&mut self, site: &Site) {
-        assert!(self.child.is_none() && !self.lost, "{} runs or is lost", self.name);
-        let log = fs::File::options().create(true).append(true).open(site.dir.join(format!("{}.log", self.name)));
+        assert!(
+            self.child.is_none() && !self.lost,
+            "{} runs or is lost",
+            self.name
+        );
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(site.dir.join(format!("{}.log", self.name)));
         let log = log.expect("the test's own directory");
         let mut command = site.lab.command(self.host, &site.settings.nodectl);
         let path = std::env::var_os("PATH").unwrap_or_default();
-        command.env_clear().env("PATH", path).env("HOME", site.dir).env("XDG_CONFIG_HOME", site.dir);
-        command.env("NO_COLOR", "1").env("RUST_BACKTRACE", "1").current_dir(site.dir);
-        command.env("NODECTL_NETWORK__MDNS", "false").env("NODECTL_NODE__CORES", "4");
+        command
+            .env_clear()
+            .env("PATH", path)
+            .env("HOME", site.dir)
+            .env("XDG_CONFIG_HOME", site.dir);
+        command
+            .env("NO_COLOR", "1")
+            .env("RUST_BACKTRACE", "1")
+            .current_dir(site.dir);
+        command
+            .env("NODECTL_NETWORK__MDNS", "false")
+            .env("NODECTL_NODE__CORES", "4");
         command.env("NODECTL_NODE__ALLOW_ROOT", "true");
         if let Some(library) = site.clocks {
-            command.env("LD_PRELOAD", library).env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-            command.env("FAKETIME_TIMESTAMP_FILE", self.clock_file(site)).env("FAKETIME_CACHE_DURATION", "1");
+            command
+                .env("LD_PRELOAD", library)
+                .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+            command
+                .env("FAKETIME_TIMESTAMP_FILE", self.clock_file(site))
+                .env("FAKETIME_CACHE_DURATION", "1");
         }
         command.arg("--data-dir").arg(self.data_dir());
-        command.arg("join").arg("--secret-file").arg(site.dir.join("secret")).args(["--name", &self.name]);
-        command.stdin(Stdio::null()).stdout(log.try_clone().expect("a descriptor")).stderr(log);
+        command
+            .arg("join")
+            .arg("--secret-file")
+            .arg(site.dir.join("secret"))
+            .args(["--name", &self.name]);
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a descriptor"))
+            .stderr(log);
         // SAFETY: one system call, no allocation, no lock. Nodes must not outlive a test that was killed.
         unsafe {
             command.pre_exec(|| {
@@ -101,21 +137,35 @@ impl Machine {
 
     /// Looks whether it answers by now, and whether it has ended without being asked to. True when it has just come up.
     pub fn look(&mut self, site: &Site) -> bool {
-        let Some(child) = &mut self.child else { return false };
+        let Some(child) = &mut self.child else {
+            return false;
+        };
         if let Ok(Some(status)) = child.try_wait() {
-            let stage = if self.starting.is_some() { "starting" } else { "running" };
-            site.history.note("exited", json!({ "node": self.name, "status": status.to_string(), "while": stage }));
+            let stage = if self.starting.is_some() {
+                "starting"
+            } else {
+                "running"
+            };
+            site.history.note(
+                "exited",
+                json!({ "node": self.name, "status": status.to_string(), "while": stage }),
+            );
             (self.child, self.starting) = (None, None);
             return false;
         }
-        let Some(since) = self.starting else { return false };
+        let Some(since) = self.starting else {
+            return false;
+        };
         if UnixStream::connect(self.api().socket).is_ok() {
             self.starting = None;
             site.history.note("up", json!({ "node": self.name }));
             return true;
         }
         if since.elapsed() > STARTS_WITHIN {
-            site.history.note("exited", json!({ "node": self.name, "status": "does not answer", "while": "starting" }));
+            site.history.note(
+                "exited",
+                json!({ "node": self.name, "status": "does not answer", "while": "starting" }),
+            );
             self.kill();
         }
         false
@@ -131,7 +181,11 @@ impl Machine {
 
     /// Stops the node's process, not its tasks, or lets it go on.
     pub fn signal(&self, signal: Signal) {
-        if let Some(pid) = self.child.as_ref().and_then(|child| Pid::from_raw(child.id() as i32)) {
+        if let Some(pid) = self
+            .child
+            .as_ref()
+            .and_then(|child| Pid::from_raw(child.id() as i32))
+        {
             let _ = kill_process(pid, signal);
         }
     }
@@ -146,9 +200,18 @@ impl Machine {
 
     /// Until not a byte more fits.
     pub fn fill(&self) {
-        let Ok(mut ballast) = fs::File::options().create(true).append(true).open(self.ballast()) else { return };
+        let Ok(mut ballast) = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.ballast())
+        else {
+            return;
+        };
         for size in [1 << 20, 4096, 1] {
-            while ballast.write(&vec![0; size]).is_ok_and(|written| written > 0) {}
+            while ballast
+                .write(&vec![0; size])
+                .is_ok_and(|written| written > 0)
+            {}
         }
     }
 
@@ -170,9 +233,15 @@ impl Machine {
             }
         });
         if blobs_may {
-            files_below(&data.join("blobs"), &mut |path| blobs.push(path.to_path_buf()));
+            files_below(&data.join("blobs"), &mut |path| {
+                blobs.push(path.to_path_buf())
+            });
         }
-        let among = if blobs.is_empty() || (!journals.is_empty() && rng.chance(60)) { journals } else { blobs };
+        let among = if blobs.is_empty() || (!journals.is_empty() && rng.chance(60)) {
+            journals
+        } else {
+            blobs
+        };
         let path = (!among.is_empty()).then(|| rng.pick(&among))?;
         let mut file = fs::File::options().read(true).write(true).open(path).ok()?;
         let length = file.metadata().ok()?.len();
@@ -221,20 +290,38 @@ impl Drop for Machine {
 
 /// Mounts a file system of that size in memory.
 pub fn mount(at: &Path, size: &str) -> Result<(), String> {
-    let output =
-        Command::new("mount").args(["-t", "tmpfs", "-o", &format!("size={size},mode=0700"), "tmpfs"]).arg(at).output();
+    let output = Command::new("mount")
+        .args([
+            "-t",
+            "tmpfs",
+            "-o",
+            &format!("size={size},mode=0700"),
+            "tmpfs",
+        ])
+        .arg(at)
+        .output();
     let output = output.map_err(|error| error.to_string())?;
-    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
 }
 
 fn files_below(dir: &Path, found: &mut dyn FnMut(&Path)) {
-    let Ok(entries) = fs::read_dir(dir) else { return };
+    let Ok(entries) = fs::read_dir(dir) else {
+        return;
+    };
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     paths.sort();
     for path in paths {
         if path.is_symlink() {
             continue;
         }
-        if path.is_dir() { files_below(&path, found) } else { found(&path) }
+        if path.is_dir() {
+            files_below(&path, found)
+        } else {
+            found(&path)
+        }
     }
 }

@@ -54,24 +54,42 @@ pub struct Settings {
 fn histories_keep_every_promise() {
     let minutes = number("HISTORIES_MINUTES");
     let first = number("HISTORIES_SEED").unwrap_or(SHORT_SEED);
-    let seconds = number("HISTORIES_SECONDS").unwrap_or(if minutes.is_some() { SECONDS } else { SHORT_SECONDS });
+    let seconds = number("HISTORIES_SECONDS").unwrap_or(if minutes.is_some() {
+        SECONDS
+    } else {
+        SHORT_SECONDS
+    });
     let settings = settings();
     let end = Instant::now() + Duration::from_secs(minutes.unwrap_or(0) * 60);
-    let (mut broken, mut totals, mut schedules) = (BTreeMap::<&str, Vec<u64>>::new(), BTreeMap::<&str, u64>::new(), 0);
+    let (mut broken, mut totals, mut schedules) = (
+        BTreeMap::<&str, Vec<u64>>::new(),
+        BTreeMap::<&str, u64>::new(),
+        0,
+    );
     for seed in first.. {
         let plan = Plan::new(seed, seconds, settings.only.as_deref());
         eprintln!("seed {seed}: {}", schedule::describe(&plan));
         let begun = Instant::now();
-        let Some((verdict, kept)) = schedule::run(&settings, seed, seconds) else { return };
+        let Some((verdict, kept)) = schedule::run(&settings, seed, seconds) else {
+            return;
+        };
         eprintln!("{verdict}");
         schedules += 1;
-        verdict.counts.iter().for_each(|(what, count)| *totals.entry(what).or_default() += count);
+        verdict
+            .counts
+            .iter()
+            .for_each(|(what, count)| *totals.entry(what).or_default() += count);
         for violation in &verdict.violations {
             broken.entry(violation.promise).or_default().push(seed);
         }
         if !verdict.violations.is_empty() {
-            eprintln!("seed {seed}: its history and logs are in {}", kept.display());
-            let faults = env::var("HISTORIES_FAULTS").map(|names| format!(" --faults {names}")).unwrap_or_default();
+            eprintln!(
+                "seed {seed}: its history and logs are in {}",
+                kept.display()
+            );
+            let faults = env::var("HISTORIES_FAULTS")
+                .map(|names| format!(" --faults {names}"))
+                .unwrap_or_default();
             eprintln!("again: tests/histories/run --seed {seed} --seconds {seconds}{faults}");
         }
         // Not one that would end long after.
@@ -79,27 +97,47 @@ fn histories_keep_every_promise() {
             break;
         }
     }
-    let counts: Vec<String> = totals.iter().map(|(what, count)| format!("{what} {count}")).collect();
+    let counts: Vec<String> = totals
+        .iter()
+        .map(|(what, count)| format!("{what} {count}"))
+        .collect();
     eprintln!("histories: schedules {schedules}, {}", counts.join(", "));
-    assert!(broken.is_empty(), "promises that were broken, with the seeds that show it: {broken:?}");
+    assert!(
+        broken.is_empty(),
+        "promises that were broken, with the seeds that show it: {broken:?}"
+    );
 }
 
 /// `HISTORIES_CHECK=FILE`: whoever has a history, ours or another's, can have it checked.
 #[test]
 fn a_history_that_is_named_keeps_every_promise() {
-    let Some(path) = env::var_os("HISTORIES_CHECK") else { return };
-    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", Path::new(&path).display()));
-    let lines = history::read(&text).unwrap_or_else(|error| panic!("{}: {error}", Path::new(&path).display()));
+    let Some(path) = env::var_os("HISTORIES_CHECK") else {
+        return;
+    };
+    let text = fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}", Path::new(&path).display()));
+    let lines = history::read(&text)
+        .unwrap_or_else(|error| panic!("{}: {error}", Path::new(&path).display()));
     let verdict = check::check(&lines);
     eprintln!("{verdict}");
-    assert!(verdict.violations.is_empty(), "{} promises were broken", verdict.violations.len());
+    assert!(
+        verdict.violations.is_empty(),
+        "{} promises were broken",
+        verdict.violations.len()
+    );
 }
 
 fn settings() -> Settings {
     let only = env::var("HISTORIES_FAULTS").ok().map(|names| {
-        let kind =
-            |name: &str| Kind::named(name).unwrap_or_else(|| panic!("HISTORIES_FAULTS: no fault is called `{name}`"));
-        names.split(',').filter(|name| !name.is_empty()).map(kind).collect()
+        let kind = |name: &str| {
+            Kind::named(name)
+                .unwrap_or_else(|| panic!("HISTORIES_FAULTS: no fault is called `{name}`"))
+        };
+        names
+            .split(',')
+            .filter(|name| !name.is_empty())
+            .map(kind)
+            .collect()
     });
     let keep = env::var_os("HISTORIES_KEEP").map(PathBuf::from);
     Settings {
@@ -112,5 +150,9 @@ fn settings() -> Settings {
 
 fn number(variable: &str) -> Option<u64> {
     let value = env::var(variable).ok()?;
-    Some(value.parse().unwrap_or_else(|_| panic!("{variable}: `{value}` is no number")))
+    Some(
+        value
+            .parse()
+            .unwrap_or_else(|_| panic!("{variable}: `{value}` is no number")),
+    )
 }

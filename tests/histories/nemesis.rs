@@ -58,7 +58,9 @@ impl<'a> Nemesis<'a> {
         lacking: BTreeSet<Kind>,
     ) -> Result<Self, String> {
         let walls = Walls::new(site.lab, hosts)?;
-        let machines = (0..nodes).map(|host| Machine::new(&site, host)).collect::<Result<Vec<_>, _>>()?;
+        let machines = (0..nodes)
+            .map(|host| Machine::new(&site, host))
+            .collect::<Result<Vec<_>, _>>()?;
         let spare = (nodes..hosts).rev().collect();
         let mut nemesis = Self {
             site,
@@ -77,7 +79,11 @@ impl<'a> Nemesis<'a> {
             machine.start(&nemesis.site);
         }
         nemesis.tell_clients();
-        if nemesis.wait_whole() { Ok(nemesis) } else { Err("the nodes do not see each other".into()) }
+        if nemesis.wait_whole() {
+            Ok(nemesis)
+        } else {
+            Err("the nodes do not see each other".into())
+        }
     }
 
     pub fn carry_out(&mut self, steps: &[Step]) {
@@ -105,7 +111,11 @@ impl<'a> Nemesis<'a> {
 
     fn begin(&mut self, step: &Step) {
         let mut rng = Rng::new(step.seed);
-        let busy: BTreeSet<usize> = self.active.iter().flat_map(|active| active.victims.clone()).collect();
+        let busy: BTreeSet<usize> = self
+            .active
+            .iter()
+            .flat_map(|active| active.victims.clone())
+            .collect();
         let is_free = |index: &usize| {
             let may = !step.kind.costs_a_disk() || self.kept != Some(*index);
             may && !busy.contains(index) && self.machines[*index].is_up()
@@ -114,38 +124,69 @@ impl<'a> Nemesis<'a> {
         if free.len() < 2 {
             return;
         }
-        let aimed = if step.aim == Aim::Coordinator { self.a_coordinator(&free, &mut rng) } else { None };
+        let aimed = if step.aim == Aim::Coordinator {
+            self.a_coordinator(&free, &mut rng)
+        } else {
+            None
+        };
         let victim = aimed.unwrap_or_else(|| *rng.pick(&free));
-        let others: Vec<usize> = free.iter().copied().filter(|index| *index != victim).collect();
+        let others: Vec<usize> = free
+            .iter()
+            .copied()
+            .filter(|index| *index != victim)
+            .collect();
         let other = *rng.pick(&others);
         let victims = match step.kind {
-            Kind::KillAll => (0..self.machines.len()).filter(|index| self.machines[*index].is_running()).collect(),
+            Kind::KillAll => (0..self.machines.len())
+                .filter(|index| self.machines[*index].is_running())
+                .collect(),
             Kind::Oneway => vec![victim, other],
             Kind::Part => self.a_part(victim, &mut rng),
             _ => vec![victim],
         };
         let number = self.begun;
         self.begun += 1;
-        let names: Vec<&str> = victims.iter().map(|index| self.machines[*index].name.as_str()).collect();
+        let names: Vec<&str> = victims
+            .iter()
+            .map(|index| self.machines[*index].name.as_str())
+            .collect();
         // Before it begins, so that nothing that it does is older than it.
-        self.site.history.note("fault", json!({ "fault": number, "kind": step.kind.to_string(), "nodes": names }));
+        self.site.history.note(
+            "fault",
+            json!({ "fault": number, "kind": step.kind.to_string(), "nodes": names }),
+        );
         let detail = self.harm(step, number, &victims, &mut rng);
         if let Some(detail) = detail {
-            self.site.history.note("detail", json!({ "fault": number, "text": detail }));
+            self.site
+                .history
+                .note("detail", json!({ "fault": number, "text": detail }));
         }
         let ends = Instant::now() + Duration::from_millis(step.lasts_ms);
-        self.active.push(Active { number, kind: step.kind, victims, ends });
+        self.active.push(Active {
+            number,
+            kind: step.kind,
+            victims,
+            ends,
+        });
     }
 
     /// Does it; says what else is to be known of it.
-    fn harm(&mut self, step: &Step, number: u64, victims: &[usize], rng: &mut Rng) -> Option<String> {
+    fn harm(
+        &mut self,
+        step: &Step,
+        number: u64,
+        victims: &[usize],
+        rng: &mut Rng,
+    ) -> Option<String> {
         let host = self.machines[victims[0]].host;
         match step.kind {
             Kind::Kill | Kind::KillAll | Kind::Damage => {
-                victims.iter().for_each(|index| self.machines[*index].kill());
+                victims
+                    .iter()
+                    .for_each(|index| self.machines[*index].kill());
                 if step.kind == Kind::Damage {
-                    let damages =
-                        (0..rng.between(1, 3)).filter_map(|_| self.machines[victims[0]].damage(self.blobs_may, rng));
+                    let damages = (0..rng.between(1, 3))
+                        .filter_map(|_| self.machines[victims[0]].damage(self.blobs_may, rng));
                     return Some(damages.collect::<Vec<_>>().join("; "));
                 }
                 None
@@ -165,29 +206,72 @@ impl<'a> Nemesis<'a> {
             }
             Kind::Lost => {
                 // A machine without power says nothing any more; one whose process is gone still refuses connections.
-                let silent = if self.silence && rng.chance(50) { self.raise(number, Wall::Cut { host }) } else { None };
+                let silent = if self.silence && rng.chance(50) {
+                    self.raise(number, Wall::Cut { host })
+                } else {
+                    None
+                };
                 self.machines[victims[0]].lose();
                 self.tell_clients();
-                let successor = if rng.chance(50) { self.add_machine() } else { None };
-                Some([silent, successor].into_iter().flatten().collect::<Vec<_>>().join("; "))
+                let successor = if rng.chance(50) {
+                    self.add_machine()
+                } else {
+                    None
+                };
+                Some(
+                    [silent, successor]
+                        .into_iter()
+                        .flatten()
+                        .collect::<Vec<_>>()
+                        .join("; "),
+                )
             }
             Kind::Cut => self.raise(number, Wall::Cut { host }),
             Kind::Part => {
-                let left = victims.iter().map(|index| self.machines[*index].host).collect();
+                let left = victims
+                    .iter()
+                    .map(|index| self.machines[*index].host)
+                    .collect();
                 self.raise(number, Wall::Part { left })
             }
-            Kind::Oneway => self.raise(number, Wall::Oneway { from: host, to: self.machines[victims[1]].host }),
+            Kind::Oneway => self.raise(
+                number,
+                Wall::Oneway {
+                    from: host,
+                    to: self.machines[victims[1]].host,
+                },
+            ),
             Kind::Reset => self.raise(number, Wall::Reset { host }),
-            Kind::Loss => self.raise(number, Wall::Loss { host, percent: rng.between(3, 40) }),
-            Kind::Delay => self.raise(number, Wall::Delay { host, ms: rng.between(20, 400) }),
-            Kind::Slow => self.raise(number, Wall::Slow { host, kbit: rng.between(200, 5_000) }),
+            Kind::Loss => self.raise(
+                number,
+                Wall::Loss {
+                    host,
+                    percent: rng.between(3, 40),
+                },
+            ),
+            Kind::Delay => self.raise(
+                number,
+                Wall::Delay {
+                    host,
+                    ms: rng.between(20, 400),
+                },
+            ),
+            Kind::Slow => self.raise(
+                number,
+                Wall::Slow {
+                    host,
+                    kbit: rng.between(200, 5_000),
+                },
+            ),
         }
     }
 
     fn raise(&mut self, number: u64, wall: Wall) -> Option<String> {
         let text = format!("{wall:?}");
         let raised = self.walls.raise(self.site.lab, number, wall);
-        Some(raised.err().map_or(text.clone(), |why| format!("{text}: it did not work: {why}")))
+        Some(raised.err().map_or(text.clone(), |why| {
+            format!("{text}: it did not work: {why}")
+        }))
     }
 
     /// A fresh machine in place of one that is lost.
@@ -201,7 +285,8 @@ impl<'a> Nemesis<'a> {
     }
 
     fn a_part(&self, first: usize, rng: &mut Rng) -> Vec<usize> {
-        let others = (0..self.machines.len()).filter(|index| *index != first && self.machines[*index].is_running());
+        let others = (0..self.machines.len())
+            .filter(|index| *index != first && self.machines[*index].is_running());
         let mut others: Vec<usize> = others.collect();
         let more = rng.next() as usize % others.len().max(1);
         let mut part = vec![first];
@@ -218,9 +303,20 @@ impl<'a> Nemesis<'a> {
         let nodes = api.get("/v1/nodes", ASK_LIMIT).ok()?;
         let jobs = api.get("/v1/jobs", ASK_LIMIT).ok()?;
         let goes_on = |job: &&Value| matches!(job["phase"].as_str(), Some("running" | "waiting"));
-        let job = jobs.as_array()?.iter().rev().find(goes_on).or(jobs.as_array()?.last())?;
-        let node = nodes.as_array()?.iter().find(|node| node["id"] == job["coordinator"])?;
-        among.iter().copied().find(|index| self.machines[*index].name == node["name"].as_str().unwrap_or_default())
+        let job = jobs
+            .as_array()?
+            .iter()
+            .rev()
+            .find(goes_on)
+            .or(jobs.as_array()?.last())?;
+        let node = nodes
+            .as_array()?
+            .iter()
+            .find(|node| node["id"] == job["coordinator"])?;
+        among
+            .iter()
+            .copied()
+            .find(|index| self.machines[*index].name == node["name"].as_str().unwrap_or_default())
     }
 
     fn end(&mut self, at: usize) {
@@ -237,11 +333,15 @@ impl<'a> Nemesis<'a> {
             Kind::Lost => {}
             _ => {
                 if let Err(why) = self.walls.fell(self.site.lab, active.number) {
-                    self.site.history.note("detail", json!({ "fault": active.number, "text": why }));
+                    self.site
+                        .history
+                        .note("detail", json!({ "fault": active.number, "text": why }));
                 }
             }
         }
-        self.site.history.note("end", json!({ "fault": active.number }));
+        self.site
+            .history
+            .note("end", json!({ "fault": active.number }));
     }
 
     fn start(&mut self, index: usize) {
@@ -252,7 +352,11 @@ impl<'a> Nemesis<'a> {
 
     /// Ends what is due, and looks after the nodes.
     fn tick(&mut self) {
-        while let Some(at) = self.active.iter().position(|active| active.ends <= Instant::now()) {
+        while let Some(at) = self
+            .active
+            .iter()
+            .position(|active| active.ends <= Instant::now())
+        {
             self.end(at);
         }
         for machine in &mut self.machines {
@@ -294,14 +398,19 @@ impl<'a> Nemesis<'a> {
                 self.site.history.note("whole", json!({}));
                 return true;
             }
-            let down = self.machines.iter().any(|machine| !machine.lost && !machine.is_running());
+            let down = self
+                .machines
+                .iter()
+                .any(|machine| !machine.lost && !machine.is_running());
             if down && !tried_again {
                 // One that ended by itself is started once more: what it does then belongs to its history.
                 tried_again = true;
                 (0..self.machines.len()).for_each(|index| self.start(index));
             }
             if Instant::now() > end {
-                self.site.history.note("parted", json!({ "missing": missing }));
+                self.site
+                    .history
+                    .note("parted", json!({ "missing": missing }));
                 return false;
             }
             self.wait(Duration::from_millis(200));
@@ -310,8 +419,12 @@ impl<'a> Nemesis<'a> {
 
     /// Who does not see all others, in words.
     fn missing(&self) -> Vec<String> {
-        let there: BTreeSet<String> =
-            self.machines.iter().filter(|machine| !machine.lost).map(|machine| machine.name.clone()).collect();
+        let there: BTreeSet<String> = self
+            .machines
+            .iter()
+            .filter(|machine| !machine.lost)
+            .map(|machine| machine.name.clone())
+            .collect();
         let mut missing = Vec::new();
         for machine in self.machines.iter().filter(|machine| !machine.lost) {
             if !machine.is_up() {
@@ -322,8 +435,14 @@ impl<'a> Nemesis<'a> {
                 missing.push(format!("{} does not answer", machine.name));
                 continue;
             };
-            let alive = nodes.as_array().into_iter().flatten().filter(|node| node["alive"] == true);
-            let seen: BTreeSet<String> = alive.filter_map(|node| node["name"].as_str().map(str::to_string)).collect();
+            let alive = nodes
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter(|node| node["alive"] == true);
+            let seen: BTreeSet<String> = alive
+                .filter_map(|node| node["name"].as_str().map(str::to_string))
+                .collect();
             if seen != there {
                 missing.push(format!("{} sees {seen:?}", machine.name));
             }
@@ -333,10 +452,21 @@ impl<'a> Nemesis<'a> {
 
     /// A machine is lost, with its disk, in a cluster that is whole: whoever coordinates, or anybody.
     pub fn decay(&mut self, rng: &mut Rng) {
-        let aim = if rng.chance(60) { Aim::Coordinator } else { Aim::Any };
+        let aim = if rng.chance(60) {
+            Aim::Coordinator
+        } else {
+            Aim::Any
+        };
         // Nobody comes in its place: this is to go down to two.
         self.spare.clear();
-        self.begin(&Step { kind: Kind::Lost, beside: false, gap_ms: 0, lasts_ms: 0, aim, seed: rng.next() });
+        self.begin(&Step {
+            kind: Kind::Lost,
+            beside: false,
+            gap_ms: 0,
+            lasts_ms: 0,
+            aim,
+            seed: rng.next(),
+        });
         self.wait_ended();
         self.wait_whole();
         self.wait(REPAIR);
@@ -344,13 +474,17 @@ impl<'a> Nemesis<'a> {
 
     /// Indices of machines that run and answer.
     pub fn up(&self) -> Vec<usize> {
-        (0..self.machines.len()).filter(|index| self.machines[*index].is_up()).collect()
+        (0..self.machines.len())
+            .filter(|index| self.machines[*index].is_up())
+            .collect()
     }
 
     /// What clients may call.
     fn tell_clients(&self) {
         let there = self.machines.iter().filter(|machine| !machine.lost);
-        let nodes = there.map(|machine| (machine.name.clone(), machine.api())).collect();
+        let nodes = there
+            .map(|machine| (machine.name.clone(), machine.api()))
+            .collect();
         *self.crowd.nodes.write().expect("nobody panics with it") = nodes;
     }
 }

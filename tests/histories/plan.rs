@@ -86,7 +86,11 @@ pub const KINDS: [Kind; 14] = [
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = format!("{self:?}").to_lowercase();
-        f.write_str(if *self == Self::KillAll { "kill-all" } else { &name })
+        f.write_str(if *self == Self::KillAll {
+            "kill-all"
+        } else {
+            &name
+        })
     }
 }
 
@@ -154,17 +158,34 @@ impl Plan {
             None if drawn.is_empty() => vec![Kind::Kill],
             None => drawn,
         };
-        let guests = Guests { pool: rng.chance(35), training: rng.chance(25), drain: rng.chance(40) };
+        let guests = Guests {
+            pool: rng.chance(35),
+            training: rng.chance(25),
+            drain: rng.chance(40),
+        };
         let decay = if rng.chance(60) { nodes - 2 } else { 0 };
         let clients_seed = rng.next();
-        let steps = if kinds.is_empty() { Vec::new() } else { steps(&mut rng, &kinds, nodes, seconds * 1000) };
-        Self { seed, nodes, kinds, steps, guests, decay, clients_seed }
+        let steps = if kinds.is_empty() {
+            Vec::new()
+        } else {
+            steps(&mut rng, &kinds, nodes, seconds * 1000)
+        };
+        Self {
+            seed,
+            nodes,
+            kinds,
+            steps,
+            guests,
+            decay,
+            clients_seed,
+        }
     }
 }
 
 fn steps(rng: &mut Rng, kinds: &[Kind], nodes: usize, total_ms: u64) -> Vec<Step> {
     // Three nodes at least remain for the faults that come later.
-    let (mut steps, mut spent, mut spare): (Vec<Step>, u64, usize) = (Vec::new(), 0, nodes.saturating_sub(3));
+    let (mut steps, mut spent, mut spare): (Vec<Step>, u64, usize) =
+        (Vec::new(), 0, nodes.saturating_sub(3));
     while spent < total_ms && steps.len() < 10_000 {
         let kind = *rng.pick(kinds);
         let fits = kind != Kind::Lost || spare > 0;
@@ -181,11 +202,28 @@ fn steps(rng: &mut Rng, kinds: &[Kind], nodes: usize, total_ms: u64) -> Vec<Step
             Kind::Lost => 0,
             _ => rng.between(1_500, 12_000),
         };
-        let gap_ms = if beside { rng.between(0, 2_000) } else { rng.between(500, 5_000) };
-        let aim = if rng.chance(50) { Aim::Coordinator } else { Aim::Any };
-        let step = Step { kind, beside, gap_ms, lasts_ms, aim, seed: rng.next() };
+        let gap_ms = if beside {
+            rng.between(0, 2_000)
+        } else {
+            rng.between(500, 5_000)
+        };
+        let aim = if rng.chance(50) {
+            Aim::Coordinator
+        } else {
+            Aim::Any
+        };
+        let step = Step {
+            kind,
+            beside,
+            gap_ms,
+            lasts_ms,
+            aim,
+            seed: rng.next(),
+        };
         // What the cluster needs to be whole again comes on top of a lost disk.
-        spent += gap_ms + if beside { 0 } else { lasts_ms } + if kind.costs_a_disk() { 20_000 } else { 0 };
+        spent += gap_ms
+            + if beside { 0 } else { lasts_ms }
+            + if kind.costs_a_disk() { 20_000 } else { 0 };
         if fits {
             spare -= usize::from(kind == Kind::Lost);
             steps.push(step);
@@ -201,14 +239,32 @@ fn a_seed_is_a_schedule_and_schedules_differ() {
     assert_eq!(Plan::new(7, 60, None), Plan::new(7, 60, None));
     let plans: Vec<Plan> = (0..200).map(|seed| Plan::new(seed, 60, None)).collect();
     for kind in KINDS {
-        assert!(plans.iter().any(|plan| plan.steps.iter().any(|step| step.kind == kind)), "{kind} is never drawn");
+        assert!(
+            plans
+                .iter()
+                .any(|plan| plan.steps.iter().any(|step| step.kind == kind)),
+            "{kind} is never drawn"
+        );
         assert_eq!(Kind::named(&kind.to_string()), Some(kind));
     }
     for plan in &plans {
         assert!((3..=7).contains(&plan.nodes) && !plan.steps.is_empty());
-        let lost = plan.steps.iter().filter(|step| step.kind == Kind::Lost).count();
+        let lost = plan
+            .steps
+            .iter()
+            .filter(|step| step.kind == Kind::Lost)
+            .count();
         assert!(plan.nodes - lost >= 3);
-        assert!(plan.steps.iter().all(|step| !(step.beside && step.kind.costs_a_disk())));
+        assert!(
+            plan.steps
+                .iter()
+                .all(|step| !(step.beside && step.kind.costs_a_disk()))
+        );
     }
-    assert!(Plan::new(7, 60, Some(&[Kind::Stop])).steps.iter().all(|step| step.kind == Kind::Stop));
+    assert!(
+        Plan::new(7, 60, Some(&[Kind::Stop]))
+            .steps
+            .iter()
+            .all(|step| step.kind == Kind::Stop)
+    );
 }

@@ -28,38 +28,60 @@ const ENDS_WITHIN: Duration = Duration::from_secs(150);
 const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 const DISK: &str = "96m";
 const SUBMITTERS: u64 = 2;
-const FAKETIME: [&str; 2] =
-    ["/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1"];
+const FAKETIME: [&str; 2] = [
+    "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
+    "/usr/lib/faketime/libfaketimeMT.so.1",
+];
 
 /// Runs it; gives what is to be said of it, and where its history is if that was kept. None, said with its reason, where it cannot run.
 pub fn run(settings: &Settings, seed: u64, seconds: u64) -> Option<(check::Verdict, PathBuf)> {
     let plan = Plan::new(seed, seconds, settings.only.as_deref());
-    let losses = plan.steps.iter().filter(|step| step.kind == Kind::Lost).count();
+    let losses = plan
+        .steps
+        .iter()
+        .filter(|step| step.kind == Kind::Lost)
+        .count();
     let hosts = plan.nodes + losses;
     let lab = Lab::new(hosts)?;
-    let dir = tempfile::Builder::new().prefix("nodectl-history-").tempdir().expect("a temporary directory");
+    let dir = tempfile::Builder::new()
+        .prefix("nodectl-history-")
+        .tempdir()
+        .expect("a temporary directory");
     let path = dir.path();
     fs::write(
         path.join("secret"),
-        format!("granite lantern, orbit walnut, schedule {seed} {}", crate::common::unique()),
+        format!(
+            "granite lantern, orbit walnut, schedule {seed} {}",
+            crate::common::unique()
+        ),
     )
     .expect("writable");
     fs::write(path.join("task.sh"), include_str!("task.sh")).expect("writable");
     for notes in ["tasks.notes", "pool.notes"] {
         fs::write(path.join(notes), "").expect("writable");
     }
-    let clocks = FAKETIME.iter().map(Path::new).find(|library| library.exists());
+    let clocks = FAKETIME
+        .iter()
+        .map(Path::new)
+        .find(|library| library.exists());
     let mounts = can_mount(path);
     let lacking = lacking(&lab, clocks.is_none(), mounts.clone().err());
-    let missed = lacking.iter().filter(|(kind, _)| plan.steps.iter().any(|step| step.kind == **kind));
-    let missed: Vec<String> = missed.map(|(kind, why)| format!("`{kind}` {why}")).collect();
+    let missed = lacking
+        .iter()
+        .filter(|(kind, _)| plan.steps.iter().any(|step| step.kind == **kind));
+    let missed: Vec<String> = missed
+        .map(|(kind, why)| format!("`{kind}` {why}"))
+        .collect();
     if !missed.is_empty() {
         eprintln!("SKIPPED: some faults of seed {seed}: {}", missed.join("; "));
     }
     let history_file = path.join("history.jsonl");
     let history = History::new(&history_file).expect("writable");
     let names = |kinds: &[Kind]| kinds.iter().map(Kind::to_string).collect::<Vec<_>>();
-    let skipped: BTreeMap<String, &String> = lacking.iter().map(|(kind, why)| (kind.to_string(), why)).collect();
+    let skipped: BTreeMap<String, &String> = lacking
+        .iter()
+        .map(|(kind, why)| (kind.to_string(), why))
+        .collect();
     history.note(
         "begin",
         json!({
@@ -83,7 +105,13 @@ pub fn run(settings: &Settings, seed: u64, seconds: u64) -> Option<(check::Verdi
         clocks: clocks.filter(|_| plan.kinds.contains(&Kind::Clock)),
         disk_size: mounts.is_ok().then_some(DISK),
     };
-    let started = Nemesis::new(site, &crowd, plan.nodes, hosts, lacking.keys().copied().collect());
+    let started = Nemesis::new(
+        site,
+        &crowd,
+        plan.nodes,
+        hosts,
+        lacking.keys().copied().collect(),
+    );
     match started {
         Ok(nemesis) => faults_then_quiet(nemesis, &plan),
         Err(why) => history.note("unusable", json!({ "why": why })),
@@ -108,7 +136,10 @@ fn faults_then_quiet(mut nemesis: Nemesis, plan: &Plan) {
     nemesis.kept = plan.guests.pool.then_some(0);
     nemesis.silence = !plan.guests.training;
     nemesis.blobs_may = plan.decay == 0 && !plan.kinds.contains(&Kind::Lost);
-    let pool = plan.guests.pool.then(|| Pool::open(&nemesis.site, &nemesis.machines[0], 0.1));
+    let pool = plan
+        .guests
+        .pool
+        .then(|| Pool::open(&nemesis.site, &nemesis.machines[0], 0.1));
     let mut pool = pool.and_then(|opened| match opened {
         Ok(pool) => Some(pool),
         Err(why) => {
@@ -116,7 +147,10 @@ fn faults_then_quiet(mut nemesis: Nemesis, plan: &Plan) {
             None
         }
     });
-    let training = plan.guests.training.then(|| guests::submit_training(&nemesis.site, crowd, &nemesis.machines[0]));
+    let training = plan
+        .guests
+        .training
+        .then(|| guests::submit_training(&nemesis.site, crowd, &nemesis.machines[0]));
     let seeds: Vec<u64> = (0..SUBMITTERS + 2).map(|_| rng.next()).collect();
     thread::scope(|scope| {
         for number in 0..SUBMITTERS {
@@ -161,7 +195,10 @@ fn close(nemesis: &mut Nemesis, pool: &mut Pool) {
     let end = Instant::now() + ENDS_WITHIN;
     while !pool.has_ended() {
         if Instant::now() > end {
-            nemesis.site.history.note("pool", json!({ "event": "hangs", "pool": "pool", "worker": "client" }));
+            nemesis.site.history.note(
+                "pool",
+                json!({ "event": "hangs", "pool": "pool", "worker": "client" }),
+            );
             return;
         }
         nemesis.wait(Duration::from_millis(100));
@@ -178,7 +215,10 @@ fn settle(nemesis: &mut Nemesis, rng: &mut Rng, given_up: &mut BTreeSet<String>)
         }
     }
     let jobs = crowd.jobs.lock().expect("nobody panics with it").clone();
-    let mut open: Vec<&Job> = jobs.iter().filter(|job| !given_up.contains(&job.name)).collect();
+    let mut open: Vec<&Job> = jobs
+        .iter()
+        .filter(|job| !given_up.contains(&job.name))
+        .collect();
     while !open.is_empty() && Instant::now() < end {
         open.retain(|job| match crowd.phase_of(job, rng).as_deref() {
             Some("done" | "cancelled") => false,
@@ -192,8 +232,14 @@ fn settle(nemesis: &mut Nemesis, rng: &mut Rng, given_up: &mut BTreeSet<String>)
         given_up.insert(job.name.clone());
         let (node, api) = rng.pick(&crowd.names()).clone();
         let said = api.get(&format!("/v1/jobs/{}/explain", job.id), ANSWERS_WITHIN);
-        let lines = said.map_or_else(|failure| json!([failure.text]), |answer| answer["lines"].clone());
-        nemesis.site.history.note("open", json!({ "job": job.name, "node": node, "explain": lines }));
+        let lines = said.map_or_else(
+            |failure| json!([failure.text]),
+            |answer| answer["lines"].clone(),
+        );
+        nemesis.site.history.note(
+            "open",
+            json!({ "job": job.name, "node": node, "explain": lines }),
+        );
     }
 }
 
@@ -208,12 +254,23 @@ fn read_all(nemesis: &mut Nemesis, rng: &mut Rng) -> bool {
     for job in &jobs {
         let mut rows: Vec<Value> = Vec::new();
         for node in &nodes {
-            let found = again(&mut patience, || crowd.read("final", job, node).map_err(|failure| failure.refused));
+            let found = again(&mut patience, || {
+                crowd
+                    .read("final", job, node)
+                    .map_err(|failure| failure.refused)
+            });
             rows = found.unwrap_or(rows);
         }
-        for row in rows.iter().filter(|row| row["status"] == "done" && job.bytes > 0) {
+        for row in rows
+            .iter()
+            .filter(|row| row["status"] == "done" && job.bytes > 0)
+        {
             let target = rng.pick(&nodes).clone();
-            again(&mut patience, || crowd.fetch("final", job, row, &target).map_err(|failure| failure.refused));
+            again(&mut patience, || {
+                crowd
+                    .fetch("final", job, row, &target)
+                    .map_err(|failure| failure.refused)
+            });
         }
     }
     if patience.is_zero() {
@@ -222,10 +279,14 @@ fn read_all(nemesis: &mut Nemesis, rng: &mut Rng) -> bool {
     for (node, api) in &nodes {
         let call = nemesis.site.history.call("final", node, "list", json!({}));
         let list = api.get("/v1/jobs", ANSWERS_WITHIN);
-        let line = |job: &Value| json!({ "id": job["id"], "job": job["name"], "phase": job["phase"] });
+        let line =
+            |job: &Value| json!({ "id": job["id"], "job": job["name"], "phase": job["phase"] });
         let said =
             list.map(|list| json!({ "jobs": list.as_array().into_iter().flatten().map(line).collect::<Vec<_>>() }));
-        nemesis.site.history.answer(call, &said.map_err(|failure| failure.text));
+        nemesis
+            .site
+            .history
+            .answer(call, &said.map_err(|failure| failure.text));
     }
     nemesis.site.history.note("read", json!({}));
     !patience.is_zero()
@@ -254,21 +315,31 @@ fn again<T>(patience: &mut Duration, mut ask: impl FnMut() -> Result<T, bool>) -
 fn lacking(lab: &Lab, no_clocks: bool, no_disks: Option<String>) -> BTreeMap<Kind, String> {
     let network = walls::lacking(lab);
     let reason = |kind: Kind| match kind {
-        Kind::Cut | Kind::Part | Kind::Oneway | Kind::Reset | Kind::Loss => network.get("nft").cloned(),
+        Kind::Cut | Kind::Part | Kind::Oneway | Kind::Reset | Kind::Loss => {
+            network.get("nft").cloned()
+        }
         Kind::Delay => network.get("netem").cloned(),
         Kind::Slow => network.get("tbf").cloned(),
         Kind::Clock => no_clocks.then(|| "needs libfaketime (apt install libfaketime)".into()),
-        Kind::Full => no_disks.clone().map(|why| format!("a small disk cannot be mounted: {}", why.trim())),
+        Kind::Full => no_disks
+            .clone()
+            .map(|why| format!("a small disk cannot be mounted: {}", why.trim())),
         _ => None,
     };
-    KINDS.into_iter().filter_map(|kind| Some((kind, reason(kind)?))).collect()
+    KINDS
+        .into_iter()
+        .filter_map(|kind| Some((kind, reason(kind)?)))
+        .collect()
 }
 
 fn can_mount(dir: &Path) -> Result<(), String> {
     let at = dir.join("tried");
     fs::create_dir(&at).map_err(|error| error.to_string())?;
     machines::mount(&at, "1m")?;
-    let _ = std::process::Command::new("umount").arg("-l").arg(&at).output();
+    let _ = std::process::Command::new("umount")
+        .arg("-l")
+        .arg(&at)
+        .output();
     Ok(())
 }
 
@@ -278,13 +349,22 @@ fn keep(settings: &Settings, seed: u64, dir: &Path, verdict: &check::Verdict) ->
     if verdict.violations.is_empty() && !settings.keep_all {
         return into;
     }
-    let names = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
-    let wanted = names
-        .filter(|path| path.extension().is_some_and(|end| ["jsonl", "log", "notes"].iter().any(|one| end == *one)));
+    let names = fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    let wanted = names.filter(|path| {
+        path.extension()
+            .is_some_and(|end| ["jsonl", "log", "notes"].iter().any(|one| end == *one))
+    });
     let _ = fs::remove_dir_all(&into);
     if fs::create_dir_all(&into).is_ok() {
         for path in wanted {
-            let _ = fs::copy(&path, into.join(path.file_name().expect("an entry has one")));
+            let _ = fs::copy(
+                &path,
+                into.join(path.file_name().expect("an entry has one")),
+            );
         }
     }
     into
@@ -292,7 +372,17 @@ fn keep(settings: &Settings, seed: u64, dir: &Path, verdict: &check::Verdict) ->
 
 /// The kinds of faults that a seed's schedule has, for people.
 pub fn describe(plan: &Plan) -> String {
-    let kinds: BTreeSet<String> = plan.steps.iter().map(|step| step.kind.to_string()).collect();
+    let kinds: BTreeSet<String> = plan
+        .steps
+        .iter()
+        .map(|step| step.kind.to_string())
+        .collect();
     let kinds: Vec<String> = kinds.into_iter().collect();
-    format!("{} nodes, {} faults ({}), then {} lost", plan.nodes, plan.steps.len(), kinds.join(" "), plan.decay)
+    format!(
+        "{} nodes, {} faults ({}), then {} lost",
+        plan.nodes,
+        plan.steps.len(),
+        kinds.join(" "),
+        plan.decay
+    )
 }

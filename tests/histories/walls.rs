@@ -26,9 +26,17 @@ impl Walls {
     /// Gives the hosts of a lab addresses that rules can name, whatever protocol they speak.
     pub fn new(lab: &Lab, hosts: usize) -> Result<Self, String> {
         for host in 0..hosts {
-            run(lab, host, "ip", &["link", "set", "eth0", "address", &mac(host)])?;
+            run(
+                lab,
+                host,
+                "ip",
+                &["link", "set", "eth0", "address", &mac(host)],
+            )?;
         }
-        Ok(Self { hosts, up: BTreeMap::new() })
+        Ok(Self {
+            hosts,
+            up: BTreeMap::new(),
+        })
     }
 
     pub fn raise(&mut self, lab: &Lab, number: u64, wall: Wall) -> Result<(), String> {
@@ -39,7 +47,11 @@ impl Walls {
             }
             Wall::Slow { host, kbit } => {
                 let rate = format!("{kbit}kbit");
-                qdisc(lab, *host, &["tbf", "rate", &rate, "burst", "16kb", "latency", "400ms"])?;
+                qdisc(
+                    lab,
+                    *host,
+                    &["tbf", "rate", &rate, "burst", "16kb", "latency", "400ms"],
+                )?;
             }
             _ => {}
         }
@@ -66,21 +78,38 @@ impl Walls {
         for wall in self.up.values() {
             match wall {
                 Wall::Cut { host: alone } => {
-                    rules.push(format!("{} drop", if host == *alone { anybody.clone() } else { from(*alone) }));
+                    rules.push(format!(
+                        "{} drop",
+                        if host == *alone {
+                            anybody.clone()
+                        } else {
+                            from(*alone)
+                        }
+                    ));
                 }
                 Wall::Part { left } => {
-                    let other_side = (0..self.hosts).filter(|other| left.contains(other) != left.contains(&host));
+                    let other_side = (0..self.hosts)
+                        .filter(|other| left.contains(other) != left.contains(&host));
                     rules.extend(other_side.map(|other| format!("{} drop", from(other))));
                 }
-                Wall::Oneway { from: silent, to } if host == *to => rules.push(format!("{} drop", from(*silent))),
+                Wall::Oneway { from: silent, to } if host == *to => {
+                    rules.push(format!("{} drop", from(*silent)))
+                }
                 Wall::Reset { host: alone } => {
-                    let whose = if host == *alone { anybody.clone() } else { from(*alone) };
+                    let whose = if host == *alone {
+                        anybody.clone()
+                    } else {
+                        from(*alone)
+                    };
                     // The resets themselves have to pass the wall of the other side.
                     rules.push(format!("{whose} tcp flags & rst == rst accept"));
                     rules.push(format!("{whose} meta l4proto tcp reject with tcp reset"));
                     rules.push(format!("{whose} drop"));
                 }
-                Wall::Loss { host: unlucky, percent } if host == *unlucky => {
+                Wall::Loss {
+                    host: unlucky,
+                    percent,
+                } if host == *unlucky => {
                     rules.push(format!("{anybody} numgen random mod 100 < {percent} drop"));
                 }
                 _ => {}
@@ -102,14 +131,23 @@ fn table(rules: &[String]) -> String {
 pub fn lacking(lab: &Lab) -> BTreeMap<&'static str, String> {
     let mut lacking = BTreeMap::new();
     if let Err(why) = lab.nft_at(0, &table(&["numgen random mod 100 < 1 drop".into()])) {
-        lacking.insert("nft", format!("needs nftables (apt install nftables): {}", why.trim()));
+        lacking.insert(
+            "nft",
+            format!("needs nftables (apt install nftables): {}", why.trim()),
+        );
     }
     for (name, options) in [
         ("netem", &["netem", "delay", "1ms"][..]),
-        ("tbf", &["tbf", "rate", "1mbit", "burst", "16kb", "latency", "400ms"]),
+        (
+            "tbf",
+            &["tbf", "rate", "1mbit", "burst", "16kb", "latency", "400ms"],
+        ),
     ] {
         if let Err(why) = qdisc(lab, 0, options) {
-            lacking.insert(name, format!("needs `tc` and the kernel's {name}: {}", why.trim()));
+            lacking.insert(
+                name,
+                format!("needs `tc` and the kernel's {name}: {}", why.trim()),
+            );
         } else {
             let _ = run(lab, 0, "tc", &["qdisc", "del", "dev", "eth0", "root"]);
         }
@@ -118,15 +156,27 @@ pub fn lacking(lab: &Lab) -> BTreeMap<&'static str, String> {
 }
 
 fn qdisc(lab: &Lab, host: usize, options: &[&str]) -> Result<(), String> {
-    run(lab, host, "tc", &[&["qdisc", "replace", "dev", "eth0", "root"][..], options].concat())
+    run(
+        lab,
+        host,
+        "tc",
+        &[&["qdisc", "replace", "dev", "eth0", "root"][..], options].concat(),
+    )
 }
 
 fn run(lab: &Lab, host: usize, program: &str, arguments: &[&str]) -> Result<(), String> {
     let path = std::env::var("PATH").unwrap_or_default();
     let mut command = lab.command(host, program);
-    let output = command.args(arguments).env("PATH", format!("{path}:/usr/sbin:/sbin")).output();
+    let output = command
+        .args(arguments)
+        .env("PATH", format!("{path}:/usr/sbin:/sbin"))
+        .output();
     let output = output.map_err(|error| error.to_string())?;
-    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
 }
 
 fn mac(host: usize) -> String {

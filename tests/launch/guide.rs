@@ -11,14 +11,22 @@ fn project(path: &str) -> PathBuf {
 fn commands() -> Vec<String> {
     let chapter = fs::read_to_string(project("docs/guide/launching.md")).expect("it is there");
     let blocks = chapter.split("```").skip(1).step_by(2);
-    blocks.flat_map(str::lines).map(str::trim).filter(|line| !line.is_empty()).map(str::to_string).collect()
+    blocks
+        .flat_map(str::lines)
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .map(str::to_string)
+        .collect()
 }
 
 /// Those with these words, of which there is one for each.
 fn with(words: &[&str]) -> Vec<String> {
     let all = commands();
     let one = |word: &&str| {
-        let found: Vec<&String> = all.iter().filter(|command| command.contains(*word)).collect();
+        let found: Vec<&String> = all
+            .iter()
+            .filter(|command| command.contains(*word))
+            .collect();
         assert!(found.len() == 1, "one command with {word}: {found:?}");
         found[0].clone()
     };
@@ -35,18 +43,34 @@ fn shell(cluster: &Cluster, bed: &Testbed, line: &str) -> Command {
     fs::create_dir_all(&programs).expect("writable");
     let nodectl = programs.join("nodectl");
     let data_dir = cluster.data_dir(0).display().to_string();
-    let text = format!("#!/bin/sh\nexec {} --data-dir {data_dir} \"$@\"\n", env!("CARGO_BIN_EXE_nodectl"));
+    let text = format!(
+        "#!/bin/sh\nexec {} --data-dir {data_dir} \"$@\"\n",
+        env!("CARGO_BIN_EXE_nodectl")
+    );
     fs::write(&nodectl, text).expect("writable");
     fs::set_permissions(&nodectl, fs::Permissions::from_mode(0o755)).expect("ours");
     let mut command = Command::new("sh");
     let configured = cluster.command(0);
-    command.env_clear().envs(configured.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    command.env_clear().envs(
+        configured
+            .get_envs()
+            .filter_map(|(key, value)| Some((key, value?))),
+    );
     command.envs(bed.variables.iter().cloned());
-    let path = bed.variables.iter().find(|(key, _)| key == "PATH").map(|(_, value)| value.clone());
+    let path = bed
+        .variables
+        .iter()
+        .find(|(key, _)| key == "PATH")
+        .map(|(_, value)| value.clone());
     let path = path.unwrap_or_else(|| std::env::var("PATH").unwrap_or_default());
     let secret = fs::read_to_string(cluster.dir.path().join("secret")).expect("the cluster's");
-    command.env("PATH", format!("{}:{path}", programs.display())).env("NODECTL_SECRET", secret.trim());
-    command.current_dir(cluster.dir.path()).stdin(Stdio::null()).args(["-c", line]);
+    command
+        .env("PATH", format!("{}:{path}", programs.display()))
+        .env("NODECTL_SECRET", secret.trim());
+    command
+        .current_dir(cluster.dir.path())
+        .stdin(Stdio::null())
+        .args(["-c", line]);
     command
 }
 
@@ -58,7 +82,9 @@ fn succeeds(cluster: &Cluster, bed: &Testbed, line: &str) -> String {
 
 fn down(cluster: &Cluster, bed: &Testbed) {
     succeeds(cluster, bed, "nodectl down");
-    wait_until(SOON, "only the submitter is left", || launched_nodes(cluster) == 0);
+    wait_until(SOON, "only the submitter is left", || {
+        launched_nodes(cluster) == 0
+    });
 }
 
 #[test]
@@ -73,7 +99,11 @@ fn on_hosts() {
     let Some(bed) = hosts() else { return };
     let cluster = submitter();
     let [csv, inventory, poseidon, computing] = with(&ON_HOSTS).try_into().expect("four");
-    write(&cluster, "cluster.csv", &format!("ps,h1,{},\nworker,h2,{},\n", free_port(), free_port()));
+    write(
+        &cluster,
+        "cluster.csv",
+        &format!("ps,h1,{},\nworker,h2,{},\n", free_port(), free_port()),
+    );
     let table = succeeds(&cluster, &bed, &csv);
     for word in ["HOST", "STATE", "GPUS", "JOINED AFTER", "h1", "h2"] {
         assert!(table.contains(word), "{word} in {table}");
@@ -86,13 +116,18 @@ fn on_hosts() {
     // In the testbed's directory, which all hosts see; on a port that is free.
     let nodes = r#"{"worker_nodes": ["h1", "h2"], "server_nodes": ["h3"], "master_node": "h3"}"#;
     fs::write(bed.path().join("cluster.json"), nodes).expect("writable");
-    fs::write(bed.path().join("train.py"), "import sys\nprint(' '.join(sys.argv[1:]))\n").expect("writable");
+    fs::write(
+        bed.path().join("train.py"),
+        "import sys\nprint(' '.join(sys.argv[1:]))\n",
+    )
+    .expect("writable");
     let line = format!("{poseidon} --master-port {}", free_port());
     let done = output_within(NEVER, shell(&cluster, &bed, &line).current_dir(bed.path()));
     assert_eq!(done.status.code(), Some(0), "{poseidon}: {}", both(&done));
     let told = fs::read_to_string(bed.path().join("logs/worker1.log")).expect("a log");
     assert!(told.contains("--client_id=1"), "{told}");
-    std::os::unix::fs::symlink(project("config"), cluster.dir.path().join("config")).expect("writable");
+    std::os::unix::fs::symlink(project("config"), cluster.dir.path().join("config"))
+        .expect("writable");
     write_job(cluster.dir.path(), "job", "command = ['true']\n");
     // In an environment that says of the submitter that it takes no work: the mode's own node does.
     succeeds(&cluster, &bed, &computing);
@@ -100,7 +135,9 @@ fn on_hosts() {
 
 #[test]
 fn on_slurm() {
-    let Some(bed) = Testbed::up("slurm", &[]) else { return };
+    let Some(bed) = Testbed::up("slurm", &[]) else {
+        return;
+    };
     let cluster = submitter();
     let [fixed, elastic] = with(&ON_SLURM).try_into().expect("two");
     succeeds(&cluster, &bed, &fixed);
@@ -130,15 +167,23 @@ fn assert_follows_the_queue(cluster: &Cluster, bed: &Testbed, line: &str) {
     let log = cluster.dir.path().join("elastic.log");
     let file = fs::File::create(&log).expect("writable");
     let mut command = shell(cluster, bed, &format!("exec {line}"));
-    command.stdout(file.try_clone().expect("a descriptor")).stderr(file);
+    command
+        .stdout(file.try_clone().expect("a descriptor"))
+        .stderr(file);
     let mut launcher = Launcher(command.spawn().expect("there is a shell"));
     let told = || fs::read_to_string(&log).unwrap_or_default();
-    wait_until(SOON, "it looks at the queue", || told().contains("0 nodes, 0 coming, 0 tasks wait"));
+    wait_until(SOON, "it looks at the queue", || {
+        told().contains("0 nodes, 0 coming, 0 tasks wait")
+    });
     run_squares(cluster, 6, "sleep 0.2");
     let grew = |line: &str| line.contains(" coming, ") && !line.contains(" 0 coming, ");
     assert!(told().lines().any(grew), "{}", told());
     kill_process(Pid::from_child(&launcher.0), Signal::INT).expect("our child");
-    let status = wait_for(LATER, "the launcher ends", || launcher.0.try_wait().expect("our child"));
+    let status = wait_for(LATER, "the launcher ends", || {
+        launcher.0.try_wait().expect("our child")
+    });
     assert_eq!(status.code(), Some(130), "{}", told());
-    wait_until(SOON, "only the submitter is left", || launched_nodes(cluster) == 0);
+    wait_until(SOON, "only the submitter is left", || {
+        launched_nodes(cluster) == 0
+    });
 }

@@ -15,14 +15,20 @@ fn run_mode(cluster: &Cluster, bed: &Testbed, mode: &str, workers: usize) -> Str
     if TRAINED.contains(&mode) || std::env::var_os("TEST_ALL_MODES").is_some() {
         return train_digits(cluster, Some(bed), mode, workers);
     }
-    let job = write_job(cluster.dir.path(), "one", "command = ['true']\nrepeat = 3\n");
+    let job = write_job(
+        cluster.dir.path(),
+        "one",
+        "command = ['true']\nrepeat = 3\n",
+    );
     run_shipped(cluster, Some(bed), mode, &job).0
 }
 
 #[test]
 fn the_shipped_modes_run_on_slurm() {
     // The largest asks for 4 nodes of 32 cores.
-    let Some(bed) = Testbed::up("slurm", &[("SLURM_CPUS", "32"), ("SLURM_MEM", "4000")]) else { return };
+    let Some(bed) = Testbed::up("slurm", &[("SLURM_CPUS", "32"), ("SLURM_MEM", "4000")]) else {
+        return;
+    };
     let cluster = submitter();
     for (mode, workers, total) in [
         ("slurm/non_distributed", 1, "1 workers, 4 cores, 1 GPUs"),
@@ -52,28 +58,50 @@ fn the_shipped_modes_run_on_condor() {
 
 /// Puts a script before a program of the testbed that notes each call.
 fn count_calls(bed: &mut Testbed, program: &str) -> PathBuf {
-    let path = bed.variables.iter().find(|(key, _)| key == "PATH").map(|(_, value)| value.clone());
+    let path = bed
+        .variables
+        .iter()
+        .find(|(key, _)| key == "PATH")
+        .map(|(_, value)| value.clone());
     let path = path.unwrap_or_else(|| std::env::var("PATH").unwrap_or_default());
-    let (directory, notes) = (bed.path().join("counted"), bed.path().join(format!("{program}.calls")));
+    let (directory, notes) = (
+        bed.path().join("counted"),
+        bed.path().join(format!("{program}.calls")),
+    );
     fs::create_dir_all(&directory).expect("writable");
     let script = directory.join(program);
-    let text =
-        format!("#!/bin/sh\necho called >> {}\nPATH='{path}'; export PATH\nexec {program} \"$@\"\n", notes.display());
+    let text = format!(
+        "#!/bin/sh\necho called >> {}\nPATH='{path}'; export PATH\nexec {program} \"$@\"\n",
+        notes.display()
+    );
     fs::write(&script, text).expect("writable");
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("ours");
     fs::write(&notes, "").expect("writable");
     bed.variables.retain(|(key, _)| key != "PATH");
-    bed.variables.push(("PATH".into(), format!("{}:{path}", directory.display())));
+    bed.variables
+        .push(("PATH".into(), format!("{}:{path}", directory.display())));
     notes
 }
 
 /// A launcher asks again and again; then the scheduler is back, and all is well.
-fn assert_waits_for(launcher: &mut Launcher, cluster: &Cluster, notes: &Path, bring_back: impl FnOnce()) {
-    let calls = || fs::read_to_string(notes).expect("made before").lines().count();
+fn assert_waits_for(
+    launcher: &mut Launcher,
+    cluster: &Cluster,
+    notes: &Path,
+    bring_back: impl FnOnce(),
+) {
+    let calls = || {
+        fs::read_to_string(notes)
+            .expect("made before")
+            .lines()
+            .count()
+    };
     let before = calls();
     wait_until(SOON, "it has asked twice", || calls() >= before + 2);
     bring_back();
-    let status = wait_for(LATER, "the launcher ends", || launcher.0.try_wait().expect("our child"));
+    let status = wait_for(LATER, "the launcher ends", || {
+        launcher.0.try_wait().expect("our child")
+    });
     let told = fs::read_to_string(cluster.dir.path().join("launcher.log")).unwrap_or_default();
     assert_eq!(status.code(), Some(0), "{told}");
 }
@@ -87,7 +115,9 @@ fn end_process(pid: Pid) {
 
 #[test]
 fn a_slurm_that_is_away_is_asked_again() {
-    let Some(mut bed) = Testbed::up("slurm", &[]) else { return };
+    let Some(mut bed) = Testbed::up("slurm", &[]) else {
+        return;
+    };
     let cluster = submitter();
     let notes = count_calls(&mut bed, "squeue");
     let pid_file = bed.path().join("slurmctld.pid");
@@ -101,7 +131,11 @@ fn a_slurm_that_is_away_is_asked_again() {
         assert!(started.status.success(), "{}", both(&started));
     };
     stop();
-    let mut up = start(&cluster, &bed, &["up", "--slurm", "--nodes", "1", "--time", "10m"]);
+    let mut up = start(
+        &cluster,
+        &bed,
+        &["up", "--slurm", "--nodes", "1", "--time", "10m"],
+    );
     assert_waits_for(&mut up, &cluster, &notes, start_again);
     assert_eq!(launched_nodes(&cluster), 1);
     stop();
@@ -117,7 +151,11 @@ fn a_condor_that_is_away_is_asked_again() {
     let notes = count_calls(&mut bed, "condor_q");
     // Its master starts it again, after some seconds.
     end_process(scheduler_of(&bed));
-    let mut up = start(&cluster, &bed, &["up", "--condor", "--nodes", "1", "--time", "10m"]);
+    let mut up = start(
+        &cluster,
+        &bed,
+        &["up", "--condor", "--nodes", "1", "--time", "10m"],
+    );
     assert_waits_for(&mut up, &cluster, &notes, || {});
     assert_eq!(launched_nodes(&cluster), 1);
     end_process(scheduler_of(&bed));
@@ -129,14 +167,21 @@ fn a_condor_that_is_away_is_asked_again() {
 /// HTCondor's schedd, which runs in the testbed's own process namespace.
 fn scheduler_of(bed: &Testbed) -> Pid {
     let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
-    let inside = fs::read_to_string(bed.path().join("ns.pid")).expect("the namespace's first process");
+    let inside =
+        fs::read_to_string(bed.path().join("ns.pid")).expect("the namespace's first process");
     let wanted = namespace(inside.trim()).expect("it runs");
     let processes = fs::read_dir("/proc").expect("it is there").flatten();
-    let pids: BTreeSet<i32> = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let pids: BTreeSet<i32> = processes
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
     let is_scheduler = |pid: &&i32| {
-        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "condor_schedd")
+        fs::read_to_string(format!("/proc/{pid}/comm"))
+            .is_ok_and(|name| name.trim() == "condor_schedd")
             && namespace(&pid.to_string()).as_ref() == Some(&wanted)
     };
-    let found = pids.iter().find(is_scheduler).expect("the testbed's schedd");
+    let found = pids
+        .iter()
+        .find(is_scheduler)
+        .expect("the testbed's schedd");
     Pid::from_raw(*found).expect("a process")
 }

@@ -7,29 +7,55 @@ use std::collections::BTreeMap;
 const DIGITS: &str = "jobs/digits.toml";
 
 fn shipped(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("config").join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("config")
+        .join(path)
 }
 
 /// `nodectl run` of a job over the mode in this file.
 fn run_over(cluster: &Cluster, mode: &Path, job: &Path, into: &Path) -> Command {
     let mut run = cluster.command(0);
-    run.arg("run").arg("--computing").arg(mode).arg(job).arg("--into").arg(into);
+    run.arg("run")
+        .arg("--computing")
+        .arg(mode)
+        .arg(job)
+        .arg("--into")
+        .arg(into);
     let secret = fs::read_to_string(cluster.dir.path().join("secret")).expect("the cluster's");
-    run.env("NODECTL_SECRET", secret.trim()).stdin(Stdio::null());
+    run.env("NODECTL_SECRET", secret.trim())
+        .stdin(Stdio::null());
     run
 }
 
 /// Runs a job over a shipped mode to its end. Returns what was said, and where the results are.
-pub fn run_shipped(cluster: &Cluster, bed: Option<&Testbed>, mode: &str, job: &Path) -> (String, PathBuf) {
+pub fn run_shipped(
+    cluster: &Cluster,
+    bed: Option<&Testbed>,
+    mode: &str,
+    job: &Path,
+) -> (String, PathBuf) {
     let into = cluster.dir.path().join(format!("out-{}", common::unique()));
-    let mut run = run_over(cluster, &shipped(&format!("computing/{mode}.toml")), job, &into);
-    let run = output_within(NEVER, run.envs(bed.iter().flat_map(|bed| bed.variables.clone())));
+    let mut run = run_over(
+        cluster,
+        &shipped(&format!("computing/{mode}.toml")),
+        job,
+        &into,
+    );
+    let run = output_within(
+        NEVER,
+        run.envs(bed.iter().flat_map(|bed| bed.variables.clone())),
+    );
     assert_eq!(run.status.code(), Some(0), "{mode}: {}", both(&run));
     (both(&run), into)
 }
 
 /// Trains the digits over a shipped mode, which has so many workers. Returns what was said.
-pub fn train_digits(cluster: &Cluster, bed: Option<&Testbed>, mode: &str, workers: usize) -> String {
+pub fn train_digits(
+    cluster: &Cluster,
+    bed: Option<&Testbed>,
+    mode: &str,
+    workers: usize,
+) -> String {
     let (said, into) = run_shipped(cluster, bed, mode, &shipped(DIGITS));
     assert_trained(&into, workers);
     said
@@ -58,16 +84,25 @@ fn the_digits_train_in_the_modes_of_this_machine() {
 fn the_digits_train_on_the_hosts_of_a_cluster_file() {
     let Some(bed) = hosts() else { return };
     let cluster = Cluster::empty(Discovery::Peers);
-    let lines = [("ps", "h1", ""), ("ps", "h2", ""), ("worker", "h3", "0"), ("worker", "h4", "0")];
-    let line = |(kind, host, gpu): (&str, &str, &str)| format!("{kind},{host},{},{gpu}\n", free_port());
+    let lines = [
+        ("ps", "h1", ""),
+        ("ps", "h2", ""),
+        ("worker", "h3", "0"),
+        ("worker", "h4", "0"),
+    ];
+    let line =
+        |(kind, host, gpu): (&str, &str, &str)| format!("{kind},{host},{},{gpu}\n", free_port());
     write(&cluster, "cluster.csv", &lines.map(line).concat());
-    let text = fs::read_to_string(shipped("computing/standard/multi_machine.toml")).expect("it is shipped");
+    let text = fs::read_to_string(shipped("computing/standard/multi_machine.toml"))
+        .expect("it is shipped");
     let mode = write(&cluster, "multi_machine.toml", &text);
     let into = cluster.dir.path().join("out");
     let told = cluster.dir.path().join("told");
     let file = fs::File::create(&told).expect("writable");
     let mut run = run_over(&cluster, Path::new(&mode), &shipped(DIGITS), &into);
-    run.envs(bed.variables.iter().cloned()).stdout(file.try_clone().expect("a descriptor")).stderr(file);
+    run.envs(bed.variables.iter().cloned())
+        .stdout(file.try_clone().expect("a descriptor"))
+        .stderr(file);
     let mut run = Launcher(run.spawn().expect("nodectl starts"));
     // Logs go with their nodes.
     let mut logs: BTreeMap<&str, String> = BTreeMap::new();
@@ -85,16 +120,31 @@ fn the_digits_train_on_the_hosts_of_a_cluster_file() {
     assert_trained(&into, 2);
     for (kind, host, _) in lines {
         let log = &logs[host];
-        let kept = log.lines().filter(|line| line.contains("2 workers train on 4 nodes; this one keeps"));
+        let kept = log
+            .lines()
+            .filter(|line| line.contains("2 workers train on 4 nodes; this one keeps"));
         // The large dense layer's gradients are factors: it is everywhere.
-        let placed: Vec<bool> = kept.map(|line| !line.contains("keeps 0 blocks of parameters beside 1 that")).collect();
-        assert!(placed.last() == Some(&(kind == "ps")), "{kind} {host}: {log}");
+        let placed: Vec<bool> = kept
+            .map(|line| !line.contains("keeps 0 blocks of parameters beside 1 that"))
+            .collect();
+        assert!(
+            placed.last() == Some(&(kind == "ps")),
+            "{kind} {host}: {log}"
+        );
     }
 }
 
 /// What the nodes on a host that were launched say.
 pub fn log_of(bed: &Testbed, host: &str) -> String {
-    let nodes = fs::read_dir(bed.path().join(host).join("home/.local/share/nodectl-launched"));
-    let logs = nodes.into_iter().flatten().flatten().map(|entry| fs::read_to_string(entry.path().join("node.log")));
+    let nodes = fs::read_dir(
+        bed.path()
+            .join(host)
+            .join("home/.local/share/nodectl-launched"),
+    );
+    let logs = nodes
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| fs::read_to_string(entry.path().join("node.log")));
     logs.flatten().collect()
 }

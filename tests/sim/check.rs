@@ -82,14 +82,24 @@ impl World {
     /// After a turn: what the node knows to be done stays done, and its memory is bounded.
     pub fn after_turn(&mut self, index: usize) {
         let machine = &self.machines[index];
-        let (Some(state), life) = (&machine.state, machine.life) else { return };
+        let (Some(state), life) = (&machine.state, machine.life) else {
+            return;
+        };
         let mut wrong = None;
-        let tasks = self.user.wants.iter().map(|want| want.plan.tasks as usize).max().unwrap_or_default();
+        let tasks = self
+            .user
+            .wants
+            .iter()
+            .map(|want| want.plan.tasks as usize)
+            .max()
+            .unwrap_or_default();
         if state.core().timers.len() >= MOST_TIMERS + MOST_TIMERS_A_TASK * tasks {
             wrong = Some(("timers pile up", format!("on n{index}")));
         }
         for job in self.user.jobs.keys() {
-            let Some(copy) = state.copy_of(*job) else { continue };
+            let Some(copy) = state.copy_of(*job) else {
+                continue;
+            };
             let known = self.checker.done.entry((index, life, *job)).or_default();
             if copy.lattice.done() < *known {
                 wrong = Some(("done tasks are undone", format!("of {job:?} on n{index}")));
@@ -105,16 +115,25 @@ impl World {
     pub fn check_start(&mut self, node: usize, key: Key) {
         let (job, task, attempt) = key;
         let runs = |other: &Key| other.0 == job && other.1 == task;
-        if self.machines.iter().any(|machine| machine.running.iter().any(runs)) {
+        if self
+            .machines
+            .iter()
+            .any(|machine| machine.running.iter().any(runs))
+        {
             self.branch("a task runs twice at once");
         }
         self.check_finished(node, key);
-        let Some(told) = self.checker.told.get(&job).and_then(|told| told.get(&task)) else { return };
+        let Some(told) = self.checker.told.get(&job).and_then(|told| told.get(&task)) else {
+            return;
+        };
         if attempt.epoch <= told.promise.epoch || told.promise.void {
             return;
         }
         // Rivals of one epoch give out equal names: any of them may have ordered it.
-        let claims = self.claims(job).into_iter().filter(|(_, epoch)| *epoch == attempt.epoch);
+        let claims = self
+            .claims(job)
+            .into_iter()
+            .filter(|(_, epoch)| *epoch == attempt.epoch);
         let claims: Vec<_> = claims.map(|(coordinator, _)| coordinator).collect();
         let has = |holder: &usize| self.machines[*holder].disk.has_done(job, task);
         let untroubled = self.lasting.is_empty() && self.now - self.troubled >= ACQUAINTED;
@@ -125,10 +144,14 @@ impl World {
             false => self.are_close(claim, holder, ACQUAINTED) && self.sees(claim, holder),
         };
         // Who was silent itself begins with orders from before.
-        let heard = claims.iter().all(|claim| self.are_close(*claim, node, ACQUAINTED));
+        let heard = claims
+            .iter()
+            .all(|claim| self.are_close(*claim, node, ACQUAINTED));
         let close = |holder: &usize| heard && claims.iter().all(|claim| knows(*claim, *holder));
         let holders: Vec<_> = self.up().into_iter().filter(has).filter(close).collect();
-        let Some(coordinator) = claims.first() else { return };
+        let Some(coordinator) = claims.first() else {
+            return;
+        };
         if let Some(holder) = holders.first() {
             let at = (told.promise.at - crate::world::START).as_secs_f64();
             let text = format!(
@@ -143,13 +166,20 @@ impl World {
     /// Whoever finished a task keeps its result until somebody has it safe, or the job is over: it is not to be computed again
     /// meanwhile.
     fn check_finished(&mut self, node: usize, (job, task, attempt): Key) {
-        let Some((maker, life, at)) = self.checker.finished.get(&(job, task)).copied() else { return };
+        let Some((maker, life, at)) = self.checker.finished.get(&(job, task)).copied() else {
+            return;
+        };
         if self.checker.repeated.insert((job, task)) {
             self.statistics.repeated += 1;
         }
-        let claims: Vec<_> = self.claims(job).into_iter().map(|(coordinator, _)| coordinator).collect();
-        let close =
-            |claim: &usize| self.are_close(*claim, maker, ACQUAINTED) && self.are_close(*claim, node, ACQUAINTED);
+        let claims: Vec<_> = self
+            .claims(job)
+            .into_iter()
+            .map(|(coordinator, _)| coordinator)
+            .collect();
+        let close = |claim: &usize| {
+            self.are_close(*claim, maker, ACQUAINTED) && self.are_close(*claim, node, ACQUAINTED)
+        };
         let close = claims.iter().all(close) && self.is_uncut(ACQUAINTED) && !claims.is_empty();
         if close && self.machines[maker].life == life && self.now - at >= ORDERED {
             let text = format!(
@@ -166,7 +196,9 @@ impl World {
     pub fn note_end(&mut self, node: usize, key: Key, done: bool) {
         if done {
             let life = self.machines[node].life;
-            self.checker.finished.insert((key.0, key.1), (node, life, self.now));
+            self.checker
+                .finished
+                .insert((key.0, key.1), (node, life, self.now));
         }
     }
 
@@ -174,7 +206,10 @@ impl World {
     pub fn note_kept(&mut self, node: usize, job: JobId, tasks: &[(TaskIndex, Attempt)]) {
         for (task, _) in tasks {
             let finished = &mut self.checker.finished;
-            if finished.get(&(job, *task)).is_some_and(|(maker, ..)| *maker == node) {
+            if finished
+                .get(&(job, *task))
+                .is_some_and(|(maker, ..)| *maker == node)
+            {
                 finished.remove(&(job, *task));
             }
         }
@@ -182,7 +217,9 @@ impl World {
 
     /// A node hears that a job is over, as all of its users do: what comes later than that has missed it.
     pub fn note_over(&mut self, node: usize, job: JobId) {
-        self.checker.finished.retain(|(of, _), (maker, ..)| (*of, *maker) != (job, node));
+        self.checker
+            .finished
+            .retain(|(of, _), (maker, ..)| (*of, *maker) != (job, node));
     }
 
     /// A running attempt is stopped: nobody may want it any more.
@@ -206,11 +243,16 @@ impl World {
         }
         let again = |other: &Key| other.0 == job && other.1 == task && other.2 != attempt;
         let elsewhere = self.machines.iter().enumerate().any(|(other, machine)| {
-            machine.running.iter().any(|key| again(key) || (other != node && key.0 == job && key.1 == task))
+            machine
+                .running
+                .iter()
+                .any(|key| again(key) || (other != node && key.0 == job && key.1 == task))
         });
         if !elsewhere {
-            let text =
-                format!("n{node} stops task {task} of {} ({attempt}), which nobody else runs", self.job_name(job));
+            let text = format!(
+                "n{node} stops task {task} of {} ({attempt}), which nobody else runs",
+                self.job_name(job)
+            );
             self.fail("a wanted attempt is stopped", text);
         }
     }
@@ -224,30 +266,64 @@ impl World {
             Cell::Unknown => false,
         };
         let over = |head: &nodectl::types::JobHead| head.cancelled || head.phase.is_ended();
-        let heads = self.states().any(|(_, state)| state.core().directory.get(job).is_some_and(over));
-        heads || self.machines.iter().any(|machine| on_disk(machine.disk.cell(job, task)))
+        let heads = self
+            .states()
+            .any(|(_, state)| state.core().directory.get(job).is_some_and(over));
+        heads
+            || self
+                .machines
+                .iter()
+                .any(|machine| on_disk(machine.disk.cell(job, task)))
     }
 
     /// A record reaches the user.
     pub fn check_told(&mut self, job: JobId, record: &Arc<TaskRecord>) {
         let task = record.task;
-        let watched = self.user.jobs.get_mut(&job).expect("only watched jobs are asked after");
+        let watched = self
+            .user
+            .jobs
+            .get_mut(&job)
+            .expect("only watched jobs are asked after");
         if record.is_cancelled() {
             watched.told_cancelled.insert(task);
         }
-        let failed = self.checker.failed_attempts.get(&(job, task)).copied().unwrap_or_default();
+        let failed = self
+            .checker
+            .failed_attempts
+            .get(&(job, task))
+            .copied()
+            .unwrap_or_default();
         if record.failures > failed {
-            let text =
-                format!("task {task} of {job:?} is told to have failed {} times, and did {failed}", record.failures);
+            let text = format!(
+                "task {task} of {job:?} is told to have failed {} times, and did {failed}",
+                record.failures
+            );
             self.fail("a failure is counted twice", text);
         }
         if !record.is_done() {
             return;
         }
-        let first = self.user.jobs.get_mut(&job).is_some_and(|watched| watched.done.insert(task));
-        let known = self.checker.told.get(&job).and_then(|told| told.get(&task)).map(|told| told.record.clone());
-        if let Some(known) = known.as_ref().filter(|known| *known != record && !self.may_change(job, known)) {
-            let text = format!("task {task} of {}: {}, now {}", self.job_name(job), known.attempt, record.attempt);
+        let first = self
+            .user
+            .jobs
+            .get_mut(&job)
+            .is_some_and(|watched| watched.done.insert(task));
+        let known = self
+            .checker
+            .told
+            .get(&job)
+            .and_then(|told| told.get(&task))
+            .map(|told| told.record.clone());
+        if let Some(known) = known
+            .as_ref()
+            .filter(|known| *known != record && !self.may_change(job, known))
+        {
+            let text = format!(
+                "task {task} of {}: {}, now {}",
+                self.job_name(job),
+                known.attempt,
+                record.attempt
+            );
             self.fail("a told result changes", text);
         }
         if first && known.is_none() {
@@ -264,12 +340,19 @@ impl World {
     /// A coordinator of the job and somebody who could hold a copy, unless one of those who may have spoken is alone, or some
     /// copy was lost just now. Who is leaving is no company: it waits for its results to count, and takes its disk along.
     pub fn company(&self, job: JobId, speaks: impl Fn(&usize) -> bool) -> Option<(usize, usize)> {
-        let recently_lost = self.checker.lost_at.is_some_and(|at| self.now - at < REPAIR);
+        let recently_lost = self
+            .checker
+            .lost_at
+            .is_some_and(|at| self.now - at < REPAIR);
         let close = |claim: usize, other: &usize| {
             *other != claim && !self.is_leaving(*other) && self.are_close(claim, *other, ACQUAINTED)
         };
         let company = |claim: usize| self.up().into_iter().find(|other| close(claim, other));
-        let claims = self.claims(job).into_iter().map(|(claim, _)| claim).filter(speaks);
+        let claims = self
+            .claims(job)
+            .into_iter()
+            .map(|(claim, _)| claim)
+            .filter(speaks);
         let pairs: Option<Vec<_>> = claims.map(|claim| Some((claim, company(claim)?))).collect();
         pairs?.first().copied().filter(|_| !recently_lost)
     }
@@ -282,30 +365,42 @@ impl World {
 
     /// Live disks that have a task's result.
     pub fn copies(&self, job: JobId, task: TaskIndex) -> usize {
-        self.present().filter(|machine| machine.disk.has_done(job, task)).count()
+        self.present()
+            .filter(|machine| machine.disk.has_done(job, task))
+            .count()
     }
 
     pub fn file_copies(&self, hash: BlobHash) -> usize {
-        self.present().filter(|machine| machine.disk.blobs.contains_key(&hash)).count()
+        self.present()
+            .filter(|machine| machine.disk.blobs.contains_key(&hash))
+            .count()
     }
 
     /// How long it takes on the slowest machine to copy the files of all jobs.
     pub fn copying(&self) -> Duration {
-        let slowest = self.machines.iter().map(|machine| machine.slowness).max().unwrap_or(1);
+        let slowest = self
+            .machines
+            .iter()
+            .map(|machine| machine.slowness)
+            .max()
+            .unwrap_or(1);
         let bytes: u64 = self.checker.sizes.values().sum();
         Duration::from_micros(bytes * 1_000 / self.plan.net.bytes_per_ms) * slowest
     }
 
     pub fn spec_copies(&self, job: JobId) -> usize {
-        self.present().filter(|machine| machine.disk.has_job(job)).count()
+        self.present()
+            .filter(|machine| machine.disk.has_job(job))
+            .count()
     }
 
     pub fn note_submitted(&mut self, job: JobId) {
         let copies = self.spec_copies(job);
         if let Some((coordinator, other)) = self.company(job, |_| true).filter(|_| copies < 2) {
             let name = self.job_name(job);
-            let text =
-                format!("{name} is on {copies} disks; n{coordinator} coordinates it, which n{other} is connected to");
+            let text = format!(
+                "{name} is on {copies} disks; n{coordinator} coordinates it, which n{other} is connected to"
+            );
             self.fail("a submission is confirmed before it is safe", text);
         }
         let promise = self.promised(copies);
@@ -318,7 +413,11 @@ impl World {
     /// Live disks that know a job to be cancelled.
     pub fn cancel_copies(&self, job: JobId) -> usize {
         let on_disk = |machine: &&crate::world::Machine| {
-            machine.disk.journals.get(&job).is_some_and(crate::disk::Journal::is_cancelled)
+            machine
+                .disk
+                .journals
+                .get(&job)
+                .is_some_and(crate::disk::Journal::is_cancelled)
         };
         self.present().filter(on_disk).count()
     }
@@ -326,11 +425,16 @@ impl World {
     pub fn note_cancelled(&mut self, job: JobId) {
         let copies = self.cancel_copies(job);
         let promise = self.promised(copies);
-        let least = if self.company(job, |_| true).is_some() { 2 } else { 1 };
+        let least = if self.company(job, |_| true).is_some() {
+            2
+        } else {
+            1
+        };
         if copies < least && !promise.void {
             let name = self.job_name(job);
-            let text =
-                format!("{copies} disks know that {name} is cancelled when that is confirmed, of {least} at least");
+            let text = format!(
+                "{copies} disks know that {name} is cancelled when that is confirmed, of {least} at least"
+            );
             self.fail("a cancellation is confirmed before it is durable", text);
         }
         self.checker.cancelled.entry(job).or_insert(promise);
@@ -343,27 +447,58 @@ impl World {
         self.checker.lost_at = Some(self.now);
         let mut found: Vec<(&'static str, String)> = Vec::new();
         let mut last = false;
-        let expired: BTreeSet<_> = self.user.jobs.keys().copied().filter(|job| self.is_expired(*job)).collect();
+        let expired: BTreeSet<_> = self
+            .user
+            .jobs
+            .keys()
+            .copied()
+            .filter(|job| self.is_expired(*job))
+            .collect();
         let mut checker = std::mem::take(&mut self.checker);
-        let mut judge = |promise: &mut Promise, left: usize, rule: &'static str, what: &dyn Fn() -> String| {
-            promise.losses += 1;
-            last |= left == 1 && promise.copies > 1;
-            if left > 0 || promise.void {
-                return;
-            }
-            promise.void = true;
-            if (promise.copies >= 2 && promise.losses == 1) || quiet {
-                let copies = promise.copies;
-                found.push((rule, format!("{} was on {copies} disks once; n{node} had the last", what())));
-            }
-        };
-        for (job, promise) in checker.submitted.iter_mut().filter(|(job, _)| !expired.contains(job)) {
-            judge(promise, self.spec_copies(*job), "a confirmed job is gone", &|| self.job_name(*job));
+        let mut judge =
+            |promise: &mut Promise, left: usize, rule: &'static str, what: &dyn Fn() -> String| {
+                promise.losses += 1;
+                last |= left == 1 && promise.copies > 1;
+                if left > 0 || promise.void {
+                    return;
+                }
+                promise.void = true;
+                if (promise.copies >= 2 && promise.losses == 1) || quiet {
+                    let copies = promise.copies;
+                    found.push((
+                        rule,
+                        format!(
+                            "{} was on {copies} disks once; n{node} had the last",
+                            what()
+                        ),
+                    ));
+                }
+            };
+        for (job, promise) in checker
+            .submitted
+            .iter_mut()
+            .filter(|(job, _)| !expired.contains(job))
+        {
+            judge(
+                promise,
+                self.spec_copies(*job),
+                "a confirmed job is gone",
+                &|| self.job_name(*job),
+            );
         }
-        for (job, told) in checker.told.iter_mut().filter(|(job, _)| !expired.contains(job)) {
+        for (job, told) in checker
+            .told
+            .iter_mut()
+            .filter(|(job, _)| !expired.contains(job))
+        {
             for (task, told) in told {
                 let what = || format!("the result of task {task} of {}", self.job_name(*job));
-                judge(&mut told.promise, self.copies(*job, *task), "a told result is gone", &what);
+                judge(
+                    &mut told.promise,
+                    self.copies(*job, *task),
+                    "a told result is gone",
+                    &what,
+                );
                 // A file that no result names any more is nobody's.
                 told.files.void |= told.promise.void;
                 let files = self.told_file_copies(*job, &told.record, quiet);
@@ -373,8 +508,17 @@ impl World {
                 }
             }
         }
-        for (job, promise) in checker.cancelled.iter_mut().filter(|(job, _)| !expired.contains(job)) {
-            judge(promise, self.cancel_copies(*job), "a confirmed cancellation is gone", &|| self.job_name(*job));
+        for (job, promise) in checker
+            .cancelled
+            .iter_mut()
+            .filter(|(job, _)| !expired.contains(job))
+        {
+            judge(
+                promise,
+                self.cancel_copies(*job),
+                "a confirmed cancellation is gone",
+                &|| self.job_name(*job),
+            );
         }
         self.checker = checker;
         if last {
@@ -388,7 +532,11 @@ impl World {
         self.void_without_inputs();
         // Nobody can finish what nobody has.
         for (job, watched) in &mut self.user.jobs {
-            watched.void |= self.checker.submitted.get(job).is_some_and(|promise| promise.void);
+            watched.void |= self
+                .checker
+                .submitted
+                .get(job)
+                .is_some_and(|promise| promise.void);
         }
     }
 
@@ -412,13 +560,20 @@ impl World {
         }
         self.checker = checker;
         for (job, watched) in &mut self.user.jobs {
-            watched.void |= self.checker.submitted.get(job).is_some_and(|promise| promise.void);
+            watched.void |= self
+                .checker
+                .submitted
+                .get(job)
+                .is_some_and(|promise| promise.void);
         }
     }
 
     /// The job ended so long ago that it may be forgotten.
     pub fn is_expired(&self, job: JobId) -> bool {
-        self.checker.ended.get(&job).is_some_and(|at| self.now - *at + Duration::from_secs(2) >= self.plan.keep_jobs)
+        self.checker
+            .ended
+            .get(&job)
+            .is_some_and(|at| self.now - *at + Duration::from_secs(2) >= self.plan.keep_jobs)
     }
 
     pub fn check_forgotten(&mut self, node: usize, job: JobId) {
@@ -429,18 +584,42 @@ impl World {
         let number = self.user.number(job);
         let follows = |want: &crate::user::Want, at: usize| {
             let before = want.plan.after.and_then(|back| at.checked_sub(back));
-            let removed = |job| self.states().any(|(_, state)| state.core().directory.is_removed(job));
-            let open = want.job.is_none_or(|job| !self.has_ended(job) && !removed(job));
-            let void = want.job.and_then(|job| self.user.jobs.get(&job)).is_some_and(|watched| watched.void);
+            let removed = |job| {
+                self.states()
+                    .any(|(_, state)| state.core().directory.is_removed(job))
+            };
+            let open = want
+                .job
+                .is_none_or(|job| !self.has_ended(job) && !removed(job));
+            let void = want
+                .job
+                .and_then(|job| self.user.jobs.get(&job))
+                .is_some_and(|watched| watched.void);
             before.is_some() && before == number && open && !want.cancel && !void
         };
-        let needed = self.user.wants.iter().enumerate().any(|(at, want)| follows(want, at));
+        let needed = self
+            .user
+            .wants
+            .iter()
+            .enumerate()
+            .any(|(at, want)| follows(want, at));
         // A claim that was given up, since its files could not be had, counted for nothing beside one that was confirmed.
-        let others = self.machines.iter().enumerate().filter(|(other, machine)| *other != node && !machine.lost);
-        let is_elsewhere = others.into_iter().any(|(_, machine)| machine.disk.has_spec(job));
-        let known = self.user.jobs.contains_key(&job) && !(is_elsewhere && !self.is_expired(job) && !needed);
+        let others = self
+            .machines
+            .iter()
+            .enumerate()
+            .filter(|(other, machine)| *other != node && !machine.lost);
+        let is_elsewhere = others
+            .into_iter()
+            .any(|(_, machine)| machine.disk.has_spec(job));
+        let known = self.user.jobs.contains_key(&job)
+            && !(is_elsewhere && !self.is_expired(job) && !needed);
         if known && (needed || !self.is_expired(job)) {
-            let why = if needed { "which another waits for" } else { "before its time" };
+            let why = if needed {
+                "which another waits for"
+            } else {
+                "before its time"
+            };
             let text = format!("n{node} forgets {}, {why}", self.job_name(job));
             self.fail("a job is forgotten that is needed", text);
         }
@@ -450,13 +629,21 @@ impl World {
     pub fn note_crash(&mut self, node: usize) {
         let disk = &self.machines[node].disk;
         let lacks = self.checker.told.iter().any(|(job, told)| {
-            disk.has_spec(*job) && !told.is_empty() && told.keys().any(|task| !disk.has_done(*job, *task))
+            disk.has_spec(*job)
+                && !told.is_empty()
+                && told.keys().any(|task| !disk.has_done(*job, *task))
         });
         if lacks {
             self.branch("a replica is lost before it has all");
         }
         let life = self.machines[node].life;
-        if self.checker.fetching.range((node, life, 0)..=(node, life, u64::MAX)).next().is_some() {
+        if self
+            .checker
+            .fetching
+            .range((node, life, 0)..=(node, life, u64::MAX))
+            .next()
+            .is_some()
+        {
             self.checker.interrupted = Some(self.now);
         }
     }
@@ -464,7 +651,11 @@ impl World {
     pub fn note_takeover(&mut self) {
         self.statistics.takeovers += 1;
         self.branch("a takeover");
-        if self.checker.interrupted.is_some_and(|at| self.now - at < Duration::from_secs(10)) {
+        if self
+            .checker
+            .interrupted
+            .is_some_and(|at| self.now - at < Duration::from_secs(10))
+        {
             self.branch("a node takes over while files are on their way");
         }
     }
@@ -472,20 +663,33 @@ impl World {
     /// Twice a second: what takes time to show.
     pub fn watch(&mut self) {
         // A job may have ended before its user knew of it.
-        let heads = self.states().flat_map(|(_, state)| state.core().directory.iter());
-        let ended: BTreeSet<_> = heads.filter(|head| head.phase.is_ended()).map(|head| head.job).collect();
+        let heads = self
+            .states()
+            .flat_map(|(_, state)| state.core().directory.iter());
+        let ended: BTreeSet<_> = heads
+            .filter(|head| head.phase.is_ended())
+            .map(|head| head.job)
+            .collect();
         for job in ended {
             self.checker.ended.entry(job).or_insert(self.now);
         }
         let jobs: Vec<_> = self.user.jobs.keys().copied().collect();
         for job in &jobs {
             let claims = self.claims(*job);
-            let twice = claims.iter().enumerate().any(|(at, (_, epoch))| claims[..at].iter().any(|(_, e)| e == epoch));
+            let twice = claims
+                .iter()
+                .enumerate()
+                .any(|(at, (_, epoch))| claims[..at].iter().any(|(_, e)| e == epoch));
             if twice {
                 self.branch("two claims in one epoch");
             }
-            let is_void = |watched: &crate::user::Watched| watched.phase.is_none_or(|phase: Phase| !phase.is_ended());
-            if self.is_expired(*job) && self.user.jobs.get(job).is_some_and(is_void) && self.spec_copies(*job) == 0 {
+            let is_void = |watched: &crate::user::Watched| {
+                watched.phase.is_none_or(|phase: Phase| !phase.is_ended())
+            };
+            if self.is_expired(*job)
+                && self.user.jobs.get(job).is_some_and(is_void)
+                && self.spec_copies(*job) == 0
+            {
                 // It ended and was forgotten before its user asked.
                 self.user.jobs.get_mut(job).expect("a key of the map").void = true;
             }
@@ -502,8 +706,14 @@ impl World {
     pub fn check_turn(&mut self, node: usize) {
         let machine = &self.machines[node];
         let took = machine.busy_until - machine.turn_began;
-        if took >= LONGEST_TURN && machine.slowness == 1 && self.now - machine.unwell >= took + Duration::from_secs(1) {
-            self.fail("a loop stands still", format!("a turn of n{node} took {took:?}"));
+        if took >= LONGEST_TURN
+            && machine.slowness == 1
+            && self.now - machine.unwell >= took + Duration::from_secs(1)
+        {
+            self.fail(
+                "a loop stands still",
+                format!("a turn of n{node} took {took:?}"),
+            );
         }
     }
 
@@ -512,18 +722,29 @@ impl World {
         let void = |number: usize| {
             let want = &self.user.wants[number];
             let before = want.plan.after.and_then(|back| number.checked_sub(back));
-            let before = before.and_then(|before| self.user.job_of(before)).and_then(|job| self.user.jobs.get(&job));
-            want.job.filter(|_| before.is_some_and(|watched| watched.void))
+            let before = before
+                .and_then(|before| self.user.job_of(before))
+                .and_then(|job| self.user.jobs.get(&job));
+            want.job
+                .filter(|_| before.is_some_and(|watched| watched.void))
         };
         let followers: Vec<_> = (0..self.user.wants.len()).filter_map(void).collect();
         for job in followers {
-            self.user.jobs.get_mut(&job).expect("its user knows it").void = true;
+            self.user
+                .jobs
+                .get_mut(&job)
+                .expect("its user knows it")
+                .void = true;
         }
     }
 
     fn watch_stalled(&mut self) {
         let now = self.now;
-        let over: Vec<_> = self.checker.stalled.extract_if(.., |(.., until)| *until <= now).collect();
+        let over: Vec<_> = self
+            .checker
+            .stalled
+            .extract_if(.., |(.., until)| *until <= now)
+            .collect();
         for (node, job, _) in over {
             if self.coordinator(job).is_some_and(|other| other != node) {
                 self.branch("a stalled coordinator comes back to another's claim");
@@ -534,17 +755,24 @@ impl World {
     /// Nodes that are well and can talk take each other for alive.
     fn watch_members(&mut self) {
         let patience = Duration::from_secs(12);
-        let lossy = self.plan.net.loss > 0.0 || self.checker.lossy_at.is_some_and(|at| self.now - at < patience);
+        let lossy = self.plan.net.loss > 0.0
+            || self
+                .checker
+                .lossy_at
+                .is_some_and(|at| self.now - at < patience);
         if lossy || !self.is_uncut(patience) {
             // Who cannot be reached by some may be thought dead by others.
             return;
         }
         let up = self.up();
         let starved = |node: usize| self.machines[node].slowness > 20;
-        let blind = up.iter().flat_map(|a| up.iter().map(move |b| (*a, *b))).find(|(a, b)| {
-            let odd = self.is_leaving(*a) || self.is_leaving(*b) || starved(*a) || starved(*b);
-            a != b && !odd && self.are_close(*a, *b, patience) && !self.sees(*a, *b)
-        });
+        let blind = up
+            .iter()
+            .flat_map(|a| up.iter().map(move |b| (*a, *b)))
+            .find(|(a, b)| {
+                let odd = self.is_leaving(*a) || self.is_leaving(*b) || starved(*a) || starved(*b);
+                a != b && !odd && self.are_close(*a, *b, patience) && !self.sees(*a, *b)
+            });
         if let Some((a, b)) = blind {
             self.fail("a live node is taken for dead", format!("n{b}, by n{a}"));
         }

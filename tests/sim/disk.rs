@@ -110,7 +110,10 @@ impl Journal {
 
 /// As store/ does (`journal/index.rs`): the one that the lattice takes is found.
 fn note(index: &mut BTreeMap<TaskIndex, Arc<TaskRecord>>, record: &Arc<TaskRecord>) {
-    if index.get(&record.task).is_none_or(|known| counts_over(record, known)) {
+    if index
+        .get(&record.task)
+        .is_none_or(|known| counts_over(record, known))
+    {
         index.insert(record.task, record.clone());
     }
 }
@@ -122,17 +125,24 @@ fn counts_over(record: &TaskRecord, known: &TaskRecord) -> bool {
 
 impl Disk {
     pub fn new() -> Self {
-        Self { slowness: 1, ..Self::default() }
+        Self {
+            slowness: 1,
+            ..Self::default()
+        }
     }
 
     /// Whether the job's specification can be read.
     pub fn has_spec(&self, job: JobId) -> bool {
-        self.journals.get(&job).is_some_and(|journal| journal.spec().is_some())
+        self.journals
+            .get(&job)
+            .is_some_and(|journal| journal.spec().is_some())
     }
 
     /// Whether a job could go on from here: nobody claims one whose heads are all lost.
     pub fn has_job(&self, job: JobId) -> bool {
-        self.journals.get(&job).is_some_and(|journal| journal.spec().is_some() && journal.heads().next().is_some())
+        self.journals
+            .get(&job)
+            .is_some_and(|journal| journal.spec().is_some() && journal.heads().next().is_some())
     }
 
     /// What is on disk of a task, whatever waits.
@@ -141,39 +151,66 @@ impl Disk {
     }
 
     pub fn has_done(&self, job: JobId, task: TaskIndex) -> bool {
-        self.durable(job, task).is_some_and(|record| record.is_done())
+        self.durable(job, task)
+            .is_some_and(|record| record.is_done())
     }
 
     /// What a read of the task's last record answers.
     pub fn read(&self, job: JobId, task: TaskIndex) -> Option<&Arc<TaskRecord>> {
-        let waiting = self.waiting.get(&job).and_then(|waiting| waiting.get(&task)).map(|(_, record)| record);
+        let waiting = self
+            .waiting
+            .get(&job)
+            .and_then(|waiting| waiting.get(&task))
+            .map(|(_, record)| record);
         waiting.or_else(|| self.durable(job, task))
     }
 
     pub fn append(&mut self, job: JobId, records: Vec<Keep>, ticket: u64) {
-        let known: Vec<_> = records.iter().filter_map(|record| record.clone().into_task()).collect();
+        let known: Vec<_> = records
+            .iter()
+            .filter_map(|record| record.clone().into_task())
+            .collect();
         for record in known {
-            if self.read(job, record.task).is_none_or(|known| counts_over(&record, known)) {
-                self.waiting.entry(job).or_default().insert(record.task, (ticket, record));
+            if self
+                .read(job, record.task)
+                .is_none_or(|known| counts_over(&record, known))
+            {
+                self.waiting
+                    .entry(job)
+                    .or_default()
+                    .insert(record.task, (ticket, record));
             }
         }
-        self.pending.push_back(Write { job, records, ticket });
+        self.pending.push_back(Write {
+            job,
+            records,
+            ticket,
+        });
     }
 
     /// The write under way comes to its end for the first that waits. As store/ does: a journal begins with the
     /// specification or not at all.
     pub fn finish(&mut self, write: Write, fails: bool) -> (u64, Result<(), String>) {
-        let Write { job, records, ticket } = write;
+        let Write {
+            job,
+            records,
+            ticket,
+        } = write;
         if let Some(waiting) = self.waiting.get_mut(&job) {
             waiting.retain(|_, (by, _)| *by != ticket);
         }
-        let begins = matches!(records.first(), Some(Keep::Spec(_))) || self.journals.contains_key(&job);
+        let begins =
+            matches!(records.first(), Some(Keep::Spec(_))) || self.journals.contains_key(&job);
         if self.full || fails || !begins {
             return (ticket, Err("no space left on device".into()));
         }
         let journal = self.journals.entry(job).or_default();
         records.into_iter().for_each(|record| journal.add(record));
-        self.partial.remove(&job).into_iter().flatten().for_each(|record| journal.add(record));
+        self.partial
+            .remove(&job)
+            .into_iter()
+            .flatten()
+            .for_each(|record| journal.add(record));
         (ticket, Ok(()))
     }
 
@@ -205,7 +242,11 @@ impl Disk {
                 index += 1;
                 index.is_multiple_of(3)
             };
-            return self.blobs.extract_if(.., is_lost).map(|(hash, _)| hash).collect();
+            return self
+                .blobs
+                .extract_if(.., is_lost)
+                .map(|(hash, _)| hash)
+                .collect();
         }
         self.was_damaged = true;
         for (job, journal) in &mut self.journals {
@@ -219,8 +260,12 @@ impl Disk {
                     journal.frames = rest;
                 }
                 Damage::Journals => journal.frames.clear(),
-                Damage::Middle if frames > 1 => drop(journal.frames.remove(1 + salt as usize % (frames - 1))),
-                Damage::Tail => journal.frames.truncate(frames - frames.min(1 + salt as usize % 3)),
+                Damage::Middle if frames > 1 => {
+                    drop(journal.frames.remove(1 + salt as usize % (frames - 1)))
+                }
+                Damage::Tail => journal
+                    .frames
+                    .truncate(frames - frames.min(1 + salt as usize % 3)),
                 Damage::Middle | Damage::Blobs => {}
             }
             journal.index_anew();
@@ -250,6 +295,7 @@ impl Disk {
 
     /// The cell that reads of a task amount to.
     pub fn cell(&self, job: JobId, task: TaskIndex) -> Cell {
-        self.read(job, task).map_or(Cell::Unknown, |record| Cell::of(record))
+        self.read(job, task)
+            .map_or(Cell::Unknown, |record| Cell::of(record))
     }
 }

@@ -29,7 +29,11 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     let traced = std::env::var("SIM_TRACE").map_or(0, |level| level.parse().unwrap_or(1));
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut options = runs::Options { traced, jobs, ..runs::Options::default() };
+    let mut options = runs::Options {
+        traced,
+        jobs,
+        ..runs::Options::default()
+    };
     let mut scenarios = None;
     let (mut from, mut seeds, mut shrink, mut dropped) = (0, 1_000, None, BTreeSet::new());
     while let Some(argument) = arguments.next() {
@@ -44,11 +48,16 @@ fn main() {
             ("--from", Some(number), _) => from = number,
             ("--jobs", Some(number), _) => options.jobs = number as usize,
             ("--shrink", Some(number), _) => shrink = Some(number),
-            ("--hours", _, Some(text)) if text.parse::<f64>().is_ok() => options.hours = text.parse().ok(),
+            ("--hours", _, Some(text)) if text.parse::<f64>().is_ok() => {
+                options.hours = text.parse().ok()
+            }
             ("--scenarios", _, Some(name)) => scenarios = Some(name),
             ("--rule", _, Some(rule)) => options.rule = Some(rule),
             ("--ignore", _, Some(rule)) => options.ignored.push(rule),
-            ("--drop", _, Some(list)) => dropped.extend(list.split(',').filter_map(|item| item.parse::<usize>().ok())),
+            ("--drop", _, Some(list)) => dropped.extend(
+                list.split(',')
+                    .filter_map(|item| item.parse::<usize>().ok()),
+            ),
             _ => {
                 eprintln!("{USAGE}");
                 std::process::exit(2)
@@ -64,7 +73,10 @@ fn main() {
     if !dropped.is_empty() || options.traced > 0 {
         let report = runs::run(plan::Plan::draw(from).without(&dropped), &options);
         println!("{}", report.statistics);
-        report.findings.iter().for_each(|(rule, text)| println!("FAILED: {rule}: {text}"));
+        report
+            .findings
+            .iter()
+            .for_each(|(rule, text)| println!("FAILED: {rule}: {text}"));
         std::process::exit(i32::from(!report.findings.is_empty()));
     }
     if !runs::many(from, seeds, &options) {

@@ -30,11 +30,18 @@ impl World {
             Victim::Replica(number) => {
                 let job = job(number)?;
                 let coordinator = self.coordinator(job);
-                self.up().into_iter().find(|node| self.machines[*node].disk.has_spec(job) && Some(*node) != coordinator)
+                self.up().into_iter().find(|node| {
+                    self.machines[*node].disk.has_spec(job) && Some(*node) != coordinator
+                })
             }
             Victim::Executor(number) => {
                 let job = job(number)?;
-                let runs = |node: &usize| self.machines[*node].running.iter().any(|(of, ..)| *of == job);
+                let runs = |node: &usize| {
+                    self.machines[*node]
+                        .running
+                        .iter()
+                        .any(|(of, ..)| *of == job)
+                };
                 self.up().into_iter().find(runs)
             }
         };
@@ -45,18 +52,26 @@ impl World {
         self.tell(|| format!("--- {fault:?}"));
         match fault {
             Fault::Crash { victim, away } => {
-                if let Some(node) = self.victim(victim).filter(|node| self.machines[*node].state.is_some()) {
+                if let Some(node) = self
+                    .victim(victim)
+                    .filter(|node| self.machines[*node].state.is_some())
+                {
                     self.crash_for(node, away);
                 }
             }
             Fault::CrashAll { within } => {
                 for node in self.up() {
-                    let away = Duration::from_millis(self.rng.random_range(1..=within.as_millis() as u64));
+                    let away =
+                        Duration::from_millis(self.rng.random_range(1..=within.as_millis() as u64));
                     self.crash_for(node, away);
                 }
                 self.branch("everything is down at once");
             }
-            Fault::CrashAt { moment, delay, away } => self.armed.push((moment, delay, away)),
+            Fault::CrashAt {
+                moment,
+                delay,
+                away,
+            } => self.armed.push((moment, delay, away)),
             Fault::Lose { victim, replaced } => {
                 let others = self.present().count() > 1;
                 if let Some(node) = self.victim(victim).filter(|_| others) {
@@ -73,7 +88,11 @@ impl World {
                     self.stall(node, lasts);
                 }
             }
-            Fault::Cut { sides, one_way, lasts } => self.cut(sides, one_way, lasts),
+            Fault::Cut {
+                sides,
+                one_way,
+                lasts,
+            } => self.cut(sides, one_way, lasts),
             Fault::Wall { a, b, lasts } => self.wall(a, b, lasts),
             Fault::Reset { a, b } => self.break_link(a, b),
             Fault::Jump { victim, seconds } => {
@@ -84,20 +103,37 @@ impl World {
             Fault::FullDisk { victim, lasts } => {
                 self.set_disk(victim, lasts, Lasting::Full, |disk, _| disk.full = true)
             }
-            Fault::SlowDisk { victim, slowness, lasts } => {
-                self.set_disk(victim, lasts, Lasting::Slow, move |disk, _| disk.slowness = slowness);
+            Fault::SlowDisk {
+                victim,
+                slowness,
+                lasts,
+            } => {
+                self.set_disk(victim, lasts, Lasting::Slow, move |disk, _| {
+                    disk.slowness = slowness
+                });
             }
             Fault::HangingDisk { victim, lasts } => {
-                self.set_disk(victim, lasts, Lasting::Hang, move |disk, now| disk.hangs_until = now + lasts);
+                self.set_disk(victim, lasts, Lasting::Hang, move |disk, now| {
+                    disk.hangs_until = now + lasts
+                });
             }
-            Fault::Damage { victim, damage, away } => {
+            Fault::Damage {
+                victim,
+                damage,
+                away,
+            } => {
                 if let Some(node) = self.victim(victim) {
                     self.damage(node, damage, away);
                 }
             }
-            Fault::Slowed { victim, factor, lasts } => {
+            Fault::Slowed {
+                victim,
+                factor,
+                lasts,
+            } => {
                 if let Some(node) = self.victim(victim) {
-                    let number = self.lasts(lasts, node, Lasting::Slowed(self.machines[node].slowness));
+                    let number =
+                        self.lasts(lasts, node, Lasting::Slowed(self.machines[node].slowness));
                     self.tell(|| format!("n{node} is starved (fault {number})"));
                     self.machines[node].slowness = factor;
                     // It may be taken for dead, and go on.
@@ -142,10 +178,16 @@ impl World {
         what: Lasting,
         change: impl FnOnce(&mut crate::disk::Disk, Time),
     ) {
-        let Some(node) = self.victim(victim) else { return };
+        let Some(node) = self.victim(victim) else {
+            return;
+        };
         self.tell(|| format!("n{node}'s disk: {what:?} for {lasts:?}"));
         self.lasts(lasts, node, what);
-        let claims = self.user.jobs.keys().any(|job| self.coordinator(*job) == Some(node));
+        let claims = self
+            .user
+            .jobs
+            .keys()
+            .any(|job| self.coordinator(*job) == Some(node));
         if claims && what == Lasting::Full {
             self.branch("a coordinator's disk is full");
         }
@@ -166,7 +208,9 @@ impl World {
         self.statistics.crashes += 1;
         self.tell(|| format!("n{node} dies"));
         self.note_crash(node);
-        let durable = self.disk_rng.random_range(0..=self.machines[node].disk.writing);
+        let durable = self
+            .disk_rng
+            .random_range(0..=self.machines[node].disk.writing);
         if durable > 0 {
             self.branch("a write is durable and nobody heard");
         }
@@ -213,8 +257,13 @@ impl World {
             // It is not well before it has caught up.
             self.machines[node].unwell = until;
             let jobs: Vec<_> = self.user.jobs.keys().copied().collect();
-            let claimed: Vec<_> = jobs.into_iter().filter(|job| self.coordinator(*job) == Some(node)).collect();
-            self.checker.stalled.extend(claimed.into_iter().map(|job| (node, job, until)));
+            let claimed: Vec<_> = jobs
+                .into_iter()
+                .filter(|job| self.coordinator(*job) == Some(node))
+                .collect();
+            self.checker
+                .stalled
+                .extend(claimed.into_iter().map(|job| (node, job, until)));
             self.checker.split = true;
             self.proceed(node);
         }
@@ -287,7 +336,11 @@ impl World {
             let machine = &mut self.machines[node];
             machine.stalled_until = machine.stalled_until.min(self.now);
             machine.slowness = slowness;
-            (machine.disk.full, machine.disk.slowness, machine.disk.hangs_until) = (false, 1, Time(0));
+            (
+                machine.disk.full,
+                machine.disk.slowness,
+                machine.disk.hangs_until,
+            ) = (false, 1, Time(0));
             machine.retired = false;
         }
         for fault in std::mem::take(&mut self.lasting) {
@@ -308,11 +361,17 @@ impl World {
 
     /// One cut stays. What follows is seen from the larger side.
     fn split_for_ever(&mut self) {
-        let Some(sides) = self.plan.splits else { return };
+        let Some(sides) = self.plan.splits else {
+            return;
+        };
         let side = |node: &usize| sides >> (node % 64) & 1 == 1;
         let nodes = (0..self.machines.len()).filter(|node| !self.machines[*node].lost);
         let (ones, others): (Vec<_>, Vec<_>) = nodes.partition(side);
-        let (here, beyond) = if ones.len() > others.len() { (ones, others) } else { (others, ones) };
+        let (here, beyond) = if ones.len() > others.len() {
+            (ones, others)
+        } else {
+            (others, ones)
+        };
         if here.is_empty() || beyond.is_empty() {
             return;
         }
@@ -320,7 +379,10 @@ impl World {
         self.tell(|| format!("--- the cut between {here:?} and {beyond:?} never heals"));
         self.checker.split = true;
         let fault = self.number();
-        for (a, b) in here.iter().flat_map(|a| beyond.iter().map(move |b| (*a, *b))) {
+        for (a, b) in here
+            .iter()
+            .flat_map(|a| beyond.iter().map(move |b| (*a, *b)))
+        {
             for (from, to) in [(a, b), (b, a)] {
                 self.obstacles.cut(from, to, fault);
             }
@@ -335,7 +397,9 @@ impl World {
     /// Those that took no work may be all that is left.
     fn put_all_to_work(&mut self) {
         for node in 0..self.machines.len() {
-            if !std::mem::replace(&mut self.machines[node].takes_work, true) && self.machines[node].state.is_some() {
+            if !std::mem::replace(&mut self.machines[node].takes_work, true)
+                && self.machines[node].state.is_some()
+            {
                 self.undrain(node);
             }
         }
@@ -343,7 +407,9 @@ impl World {
 
     /// Nothing is wrong, and nothing has been for long enough to mend what was.
     pub fn is_quiet(&self) -> bool {
-        let well = self.present().all(|machine| machine.state.is_some() && !machine.is_stalled(self.now));
+        let well = self
+            .present()
+            .all(|machine| machine.state.is_some() && !machine.is_stalled(self.now));
         well && self.lasting.is_empty()
             && (self.healed || self.obstacles.is_clear())
             && self.now - self.troubled >= crate::check::REPAIR

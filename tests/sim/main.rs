@@ -40,7 +40,15 @@ mod world;
 #[test]
 fn seeds() {
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
-    assert!(runs::many(0, 60, &runs::Options { jobs, shrinks: true, ..runs::Options::default() }));
+    assert!(runs::many(
+        0,
+        60,
+        &runs::Options {
+            jobs,
+            shrinks: true,
+            ..runs::Options::default()
+        }
+    ));
 }
 
 /// Each of them; one that fails does not keep the others from running.

@@ -53,7 +53,10 @@ pub struct Obstacles {
 
 impl Obstacles {
     pub fn reaches(&self, from: usize, to: usize) -> bool {
-        self.cut.range((from, to, 0)..=(from, to, u64::MAX)).next().is_none()
+        self.cut
+            .range((from, to, 0)..=(from, to, u64::MAX))
+            .next()
+            .is_none()
     }
 
     pub fn is_clear(&self) -> bool {
@@ -66,9 +69,16 @@ impl Obstacles {
 
     /// The ways that this fault held up and that are clear now.
     pub fn clear(&mut self, fault: u64) -> Vec<(usize, usize)> {
-        let ways: Vec<_> = self.cut.iter().filter(|(.., by)| *by == fault).map(|(a, b, _)| (*a, *b)).collect();
+        let ways: Vec<_> = self
+            .cut
+            .iter()
+            .filter(|(.., by)| *by == fault)
+            .map(|(a, b, _)| (*a, *b))
+            .collect();
         self.cut.retain(|(.., by)| *by != fault);
-        ways.into_iter().filter(|(a, b)| self.reaches(*a, *b)).collect()
+        ways.into_iter()
+            .filter(|(a, b)| self.reaches(*a, *b))
+            .collect()
     }
 }
 
@@ -93,20 +103,37 @@ impl World {
             return;
         }
         let id = self.number();
-        self.links.insert(key(a, b), Link { id, lanes: Default::default() });
+        self.links.insert(
+            key(a, b),
+            Link {
+                id,
+                lanes: Default::default(),
+            },
+        );
         for (node, peer) in [(a, b), (b, a)] {
             let life = self.machines[node].life;
             let delay = self.delay();
-            self.after(delay, Event::Up { node, life, peer, link: id });
+            self.after(
+                delay,
+                Event::Up {
+                    node,
+                    life,
+                    peer,
+                    link: id,
+                },
+            );
         }
     }
 
     pub fn send(&mut self, from: usize, to: NodeId, message: &Message) {
         let Some(to) = self.index_of(to) else { return };
-        if !self.linked(from, to) || (self.plan.net.loss > 0.0 && self.net_rng.random_bool(self.plan.net.loss)) {
+        if !self.linked(from, to)
+            || (self.plan.net.loss > 0.0 && self.net_rng.random_bool(self.plan.net.loss))
+        {
             return;
         }
-        let doubles = self.plan.net.duplication > 0.0 && self.net_rng.random_bool(self.plan.net.duplication);
+        let doubles =
+            self.plan.net.duplication > 0.0 && self.net_rng.random_bool(self.plan.net.duplication);
         for _ in 0..=usize::from(doubles) {
             let packed = match message {
                 Message::Swim(packet) => Packed::Swim(packet.clone()),
@@ -125,11 +152,15 @@ impl World {
         let delay = self.delay();
         let now = self.now;
         let pace = self.plan.net.bytes_per_ms;
-        let Some(link) = self.links.get_mut(&key(from, to)) else { return };
+        let Some(link) = self.links.get_mut(&key(from, to)) else {
+            return;
+        };
         let (id, lane) = (link.id, &mut link.lanes[usize::from(from > to)]);
         if lane.bytes + size > QUEUE_BYTES || lane.queue.len() >= limits::PEER_QUEUE {
             self.branch("a queue overflows");
-            self.tell(|| format!("n{to} does not keep up with n{from}'s messages: connection dropped"));
+            self.tell(|| {
+                format!("n{to} does not keep up with n{from}'s messages: connection dropped")
+            });
             return self.break_link(from, to);
         }
         // What one connection carries takes its turn.
@@ -149,7 +180,13 @@ impl World {
             || self.machines[to].inbox.len() >= EVENT_QUEUE
             || (self.machines[to].is_stalled(self.now) && self.machines[to].inbox.len() > 256);
         let now = self.now;
-        let Some(link) = self.links.get_mut(&key(from, to)).filter(|link| link.id == id) else { return };
+        let Some(link) = self
+            .links
+            .get_mut(&key(from, to))
+            .filter(|link| link.id == id)
+        else {
+            return;
+        };
         let lane = &mut link.lanes[usize::from(from > to)];
         if held {
             return self.after(LOOK_AGAIN, Event::Arrive { from, to, link: id });
@@ -189,19 +226,36 @@ impl World {
             Packed::Bytes(bytes) => match nodectl::wire::control::decode(&bytes) {
                 Ok(message) => message,
                 Err(error) => {
-                    self.fail("a message is refused", format!("n{to} refuses a message of n{from}: {error}"));
+                    self.fail(
+                        "a message is refused",
+                        format!("n{to} refuses a message of n{from}: {error}"),
+                    );
                     return self.break_link(from, to);
                 }
             },
         };
         let peer = self.machines[from].id;
         self.notice_message(from, to, &message);
-        self.give_sized(to, self.machines[to].life, Input::Message { from: peer, message }, size);
+        self.give_sized(
+            to,
+            self.machines[to].life,
+            Input::Message {
+                from: peer,
+                message,
+            },
+            size,
+        );
     }
 
     pub fn comes_up(&mut self, node: usize, life: u64, peer: usize, id: u64) {
-        let current = self.links.get(&key(node, peer)).is_some_and(|link| link.id == id);
-        if !current || self.machines[node].life != life || self.machines[node].connected.get(&peer) == Some(&id) {
+        let current = self
+            .links
+            .get(&key(node, peer))
+            .is_some_and(|link| link.id == id);
+        if !current
+            || self.machines[node].life != life
+            || self.machines[node].connected.get(&peer) == Some(&id)
+        {
             return;
         }
         if self.machines[node].connected.contains_key(&peer) {
@@ -232,32 +286,57 @@ impl World {
 
     /// Both ends hear of it soon.
     pub fn break_link(&mut self, a: usize, b: usize) {
-        let Some(link) = self.links.remove(&key(a, b)) else { return };
+        let Some(link) = self.links.remove(&key(a, b)) else {
+            return;
+        };
         for (node, peer) in [(a, b), (b, a)] {
             let life = self.machines[node].life;
             let delay = self.delay();
-            self.after(delay, Event::Down { node, life, peer, link: link.id });
+            self.after(
+                delay,
+                Event::Down {
+                    node,
+                    life,
+                    peer,
+                    link: link.id,
+                },
+            );
         }
     }
 
     /// A cut holds a connection up: each end gives up after a while, or never. The connection is over when one has.
     pub fn held_up(&mut self, a: usize, b: usize) {
-        let Some(id) = self.links.get(&key(a, b)).map(|link| link.id) else { return };
+        let Some(id) = self.links.get(&key(a, b)).map(|link| link.id) else {
+            return;
+        };
         for (node, peer) in [(a, b), (b, a)] {
             if self.net_rng.random_bool(0.7) {
                 let patience = Duration::from_millis(self.net_rng.random_range(500..20_000));
-                self.after(patience, Event::GiveUp { node, peer, link: id });
+                self.after(
+                    patience,
+                    Event::GiveUp {
+                        node,
+                        peer,
+                        link: id,
+                    },
+                );
             }
         }
     }
 
     pub fn give_up(&mut self, node: usize, peer: usize, id: u64) {
-        let current = self.links.get(&key(node, peer)).is_some_and(|link| link.id == id);
+        let current = self
+            .links
+            .get(&key(node, peer))
+            .is_some_and(|link| link.id == id);
         if current && !self.connects(node, peer) {
             self.links.remove(&key(node, peer));
         }
         // The other end may have closed it long before.
-        let over = self.links.get(&key(node, peer)).is_none_or(|link| link.id != id);
+        let over = self
+            .links
+            .get(&key(node, peer))
+            .is_none_or(|link| link.id != id);
         if over && self.machines[node].connected.get(&peer) == Some(&id) {
             self.goes_down(node, peer);
         }
@@ -266,11 +345,21 @@ impl World {
     /// What a cut held up moves again; an end whose connection is over by now learns of it.
     pub fn moves_again(&mut self, a: usize, b: usize) {
         for (node, peer) in [(a, b), (b, a)] {
-            let Some(id) = self.machines[node].connected.get(&peer).copied() else { continue };
+            let Some(id) = self.machines[node].connected.get(&peer).copied() else {
+                continue;
+            };
             if self.links.get(&key(a, b)).is_none_or(|link| link.id != id) {
                 let life = self.machines[node].life;
                 let delay = self.delay();
-                self.after(delay, Event::Down { node, life, peer, link: id });
+                self.after(
+                    delay,
+                    Event::Down {
+                        node,
+                        life,
+                        peer,
+                        link: id,
+                    },
+                );
             }
         }
     }
@@ -280,13 +369,30 @@ impl World {
         self.machines[index].connected.clear();
         for peer in (0..self.machines.len()).filter(|peer| *peer != index) {
             self.links.remove(&key(index, peer));
-            let Some(link) = self.machines[peer].connected.get(&index).copied() else { continue };
+            let Some(link) = self.machines[peer].connected.get(&index).copied() else {
+                continue;
+            };
             if self.connects(index, peer) {
                 let (life, delay) = (self.machines[peer].life, self.delay());
-                self.after(delay, Event::Down { node: peer, life, peer: index, link });
+                self.after(
+                    delay,
+                    Event::Down {
+                        node: peer,
+                        life,
+                        peer: index,
+                        link,
+                    },
+                );
             } else if self.net_rng.random_bool(0.7) {
                 let patience = Duration::from_millis(self.net_rng.random_range(500..20_000));
-                self.after(patience, Event::GiveUp { node: peer, peer: index, link });
+                self.after(
+                    patience,
+                    Event::GiveUp {
+                        node: peer,
+                        peer: index,
+                        link,
+                    },
+                );
             }
         }
     }
@@ -303,7 +409,10 @@ impl World {
     }
 
     pub fn delay(&mut self) -> Duration {
-        Duration::from_micros(self.net_rng.random_range(200..self.plan.net.longest_delay_us))
+        Duration::from_micros(
+            self.net_rng
+                .random_range(200..self.plan.net.longest_delay_us),
+        )
     }
 }
 

@@ -212,7 +212,13 @@ fn ms(rng: &mut StdRng, range: std::ops::Range<u64>) -> Duration {
 impl Plan {
     /// Nothing happens by itself: for scenarios.
     pub fn quiet(nodes: usize) -> Self {
-        let machine = MachinePlan { cores: 2, slowness: 1, takes_work: true, lifetime: None, wall_ahead_ms: 0 };
+        let machine = MachinePlan {
+            cores: 2,
+            slowness: 1,
+            takes_work: true,
+            lifetime: None,
+            wall_ahead_ms: 0,
+        };
         let net = NetPlan {
             longest_delay_us: 3_000,
             bytes_per_ms: 200_000,
@@ -246,15 +252,29 @@ impl Plan {
         let idle_launcher = nodes > 1 && rng.random_bool(0.15);
         let machines = (0..nodes).map(|node| MachinePlan {
             cores: 1 + node as u32 % 3,
-            slowness: if slow_ones && rng.random_bool(0.3) { rng.random_range(2..12) } else { 1 },
+            slowness: if slow_ones && rng.random_bool(0.3) {
+                rng.random_range(2..12)
+            } else {
+                1
+            },
             takes_work: node > 0 || !idle_launcher,
             lifetime: lifetimes.then(|| ms(rng, 4_000..34_000)),
             wall_ahead_ms: rng.random_range(0..1_000),
         });
         let machines = machines.collect();
-        let mut rate = |most: f64, chance: f64| if rng.random_bool(chance) { rng.random_range(0.0..most) } else { 0.0 };
-        let (loss, duplication, fetch_failures, disk_errors) =
-            (rate(0.1, 0.07), rate(0.1, 0.07), rate(0.3, 0.2), rate(0.05, 0.2));
+        let mut rate = |most: f64, chance: f64| {
+            if rng.random_bool(chance) {
+                rng.random_range(0.0..most)
+            } else {
+                0.0
+            }
+        };
+        let (loss, duplication, fetch_failures, disk_errors) = (
+            rate(0.1, 0.07),
+            rate(0.1, 0.07),
+            rate(0.3, 0.2),
+            rate(0.05, 0.2),
+        );
         let net = NetPlan {
             longest_delay_us: if rng.random_bool(0.25) { 60_000 } else { 3_000 },
             bytes_per_ms: if rng.random_bool(0.2) { 10_000 } else { 60_000 },
@@ -262,7 +282,11 @@ impl Plan {
             duplication,
             fetch_failures,
         };
-        let storm = Duration::from_secs(if rng.random_bool(0.1) { 70 } else { rng.random_range(12..28) });
+        let storm = Duration::from_secs(if rng.random_bool(0.1) {
+            70
+        } else {
+            rng.random_range(12..28)
+        });
         let mut plan = Self {
             seed,
             machines,
@@ -283,13 +307,22 @@ impl Plan {
     fn draw_work(&mut self, rng: &mut StdRng, storm: Duration) {
         let nodes = self.machines.len();
         let often = |rng: &mut StdRng, chance: f64| rng.random_bool(chance);
-        let (files, texts, chains, sweeps, large) =
-            (often(rng, 0.5), often(rng, 0.2), often(rng, 0.3), often(rng, 0.15), often(rng, 0.1));
+        let (files, texts, chains, sweeps, large) = (
+            often(rng, 0.5),
+            often(rng, 0.2),
+            often(rng, 0.3),
+            often(rng, 0.15),
+            often(rng, 0.1),
+        );
         let huge = nodes < 7 && often(rng, 0.002);
         let longest_ms = [50, 3_000, 12_000][rng.random_range(0..3)];
         let jobs = rng.random_range(1..=3);
         // Many small results, or fewer large ones.
-        let (many, text_of_many) = if rng.random_bool(0.5) { (100_000, 100) } else { (40_000, 2_000) };
+        let (many, text_of_many) = if rng.random_bool(0.5) {
+            (100_000, 100)
+        } else {
+            (40_000, 2_000)
+        };
         let all = rng.random_range(1..60);
         for job in 0..jobs {
             let tasks = if huge && job == 0 { many } else { all };
@@ -301,40 +334,75 @@ impl Plan {
                 speculate: often(rng, 0.5),
                 at_once: often(rng, 0.2).then(|| rng.random_range(1..8)),
                 priority: rng.random_range(0..3),
-                min_nodes: if often(rng, 0.1) { rng.random_range(1..=nodes as u32) } else { 0 },
+                min_nodes: if often(rng, 0.1) {
+                    rng.random_range(1..=nodes as u32)
+                } else {
+                    0
+                },
                 text: if huge { text_of_many } else { text },
-                files: if files && !huge { rng.random_range(10..100) } else { 0 },
+                files: if files && !huge {
+                    rng.random_range(10..100)
+                } else {
+                    0
+                },
                 file_bytes: 1 << rng.random_range(8..26),
                 inputs: often(rng, 0.3),
                 large: large && often(rng, 0.6),
                 after: (chains && job > 0).then(|| rng.random_range(1..=job)),
                 sweep: sweeps,
                 hopeless: (!huge && often(rng, 0.15)).then(|| rng.random_range(0..tasks)),
-                failing: if !huge && often(rng, 0.3) { rng.random_range(0..200) } else { 0 },
+                failing: if !huge && often(rng, 0.3) {
+                    rng.random_range(0..200)
+                } else {
+                    0
+                },
             };
             // Machines that are gone for good must not keep a job waiting.
-            let plan = JobPlan { min_nodes: plan.min_nodes.min(1), ..plan };
-            let at = if often(rng, 0.6) { ms(rng, 50..4_000) } else { ms(rng, 50..storm.as_millis() as u64) };
+            let plan = JobPlan {
+                min_nodes: plan.min_nodes.min(1),
+                ..plan
+            };
+            let at = if often(rng, 0.6) {
+                ms(rng, 50..4_000)
+            } else {
+                ms(rng, 50..storm.as_millis() as u64)
+            };
             self.items.push((at, Item::Act(Act::Submit(plan))));
         }
         let sometime = |rng: &mut StdRng| ms(rng, 1_000..storm.as_millis() as u64);
         if often(rng, 0.15) {
             let at = sometime(rng);
-            self.items.push((at, Item::Act(Act::Cancel { job: rng.random_range(0..jobs) })));
+            self.items.push((
+                at,
+                Item::Act(Act::Cancel {
+                    job: rng.random_range(0..jobs),
+                }),
+            ));
         }
         if often(rng, 0.2) {
             for _ in 0..rng.random_range(1..4) {
-                let tasks = (0..rng.random_range(1..4)).map(|_| rng.random_range(0..all)).collect();
-                let act = Act::CancelTasks { job: rng.random_range(0..jobs), tasks };
+                let tasks = (0..rng.random_range(1..4))
+                    .map(|_| rng.random_range(0..all))
+                    .collect();
+                let act = Act::CancelTasks {
+                    job: rng.random_range(0..jobs),
+                    tasks,
+                };
                 self.items.push((sometime(rng), Item::Act(act)));
             }
         }
         if nodes > 1 && often(rng, 0.15) {
-            let act = Act::Drain { node: rng.random_range(0..nodes), lasts: ms(rng, 500..15_000) };
+            let act = Act::Drain {
+                node: rng.random_range(0..nodes),
+                lasts: ms(rng, 500..15_000),
+            };
             self.items.push((sometime(rng), Item::Act(act)));
         }
         if nodes > 1 && often(rng, 0.15) {
-            let act = Act::Leave { node: rng.random_range(0..nodes), away: Some(ms(rng, 10..8_000)) };
+            let act = Act::Leave {
+                node: rng.random_range(0..nodes),
+                away: Some(ms(rng, 10..8_000)),
+            };
             self.items.push((sometime(rng), Item::Act(act)));
         }
     }
@@ -348,28 +416,69 @@ impl Plan {
             3 if evil => Victim::Executor(rng.random_range(0..3)),
             _ => Victim::Node(rng.random_range(0..nodes)),
         };
-        let mut kinds: Vec<u32> = (0..12).filter(|kind| rng.random_bool(if *kind == 0 { 0.5 } else { 0.2 })).collect();
+        let mut kinds: Vec<u32> = (0..12)
+            .filter(|kind| rng.random_bool(if *kind == 0 { 0.5 } else { 0.2 }))
+            .collect();
         // Where jobs are forgotten soon, every jump would be one beyond that.
         kinds.retain(|kind| *kind != JUMP || self.keep_jobs > Duration::from_secs(60));
         let mut at = ms(rng, 50..3_000);
         while at < storm && !kinds.is_empty() {
             let (a, b) = (rng.random_range(0..nodes), rng.random_range(0..nodes));
             let lasts = ms(rng, 300..12_000);
-            let away = if rng.random_bool(0.5) { ms(rng, 10..1_500) } else { ms(rng, 10..8_000) };
+            let away = if rng.random_bool(0.5) {
+                ms(rng, 10..1_500)
+            } else {
+                ms(rng, 10..8_000)
+            };
             let fault = match kinds[rng.random_range(0..kinds.len())] {
                 0 if rng.random_bool(0.1) => Fault::CrashAll { within: away },
-                0 => Fault::Crash { victim: victim(rng), away },
-                1 => Fault::CrashAt { moment: moment(rng), delay: delay(rng), away },
-                2 => Fault::Stall { victim: victim(rng), lasts: ms(rng, 100..10_000) },
-                3 => Fault::Cut { sides: rng.random(), one_way: false, lasts: ms(rng, 300..25_000) },
-                4 => Fault::Cut { sides: rng.random(), one_way: true, lasts },
+                0 => Fault::Crash {
+                    victim: victim(rng),
+                    away,
+                },
+                1 => Fault::CrashAt {
+                    moment: moment(rng),
+                    delay: delay(rng),
+                    away,
+                },
+                2 => Fault::Stall {
+                    victim: victim(rng),
+                    lasts: ms(rng, 100..10_000),
+                },
+                3 => Fault::Cut {
+                    sides: rng.random(),
+                    one_way: false,
+                    lasts: ms(rng, 300..25_000),
+                },
+                4 => Fault::Cut {
+                    sides: rng.random(),
+                    one_way: true,
+                    lasts,
+                },
                 5 => Fault::Wall { a, b, lasts },
                 6 => Fault::Reset { a, b },
-                JUMP => Fault::Jump { victim: victim(rng), seconds: rng.random_range(-30..30) },
-                8 => Fault::FullDisk { victim: victim(rng), lasts: ms(rng, 300..25_000) },
-                9 => Fault::SlowDisk { victim: victim(rng), slowness: rng.random_range(5..200), lasts },
-                10 => Fault::HangingDisk { victim: victim(rng), lasts },
-                _ => Fault::Slowed { victim: victim(rng), factor: rng.random_range(10..400), lasts },
+                JUMP => Fault::Jump {
+                    victim: victim(rng),
+                    seconds: rng.random_range(-30..30),
+                },
+                8 => Fault::FullDisk {
+                    victim: victim(rng),
+                    lasts: ms(rng, 300..25_000),
+                },
+                9 => Fault::SlowDisk {
+                    victim: victim(rng),
+                    slowness: rng.random_range(5..200),
+                    lasts,
+                },
+                10 => Fault::HangingDisk {
+                    victim: victim(rng),
+                    lasts,
+                },
+                _ => Fault::Slowed {
+                    victim: victim(rng),
+                    factor: rng.random_range(10..400),
+                    lasts,
+                },
             };
             self.items.push((at, Item::Fault(fault)));
             at += ms(rng, 50..3_000);
@@ -378,21 +487,35 @@ impl Plan {
             // Copies are lost one at a time.
             let victim = victim(rng);
             let replaced = rng.random_bool(0.4).then(|| ms(rng, 500..5_000));
-            let damages = [Damage::First, Damage::Middle, Damage::Tail, Damage::Journals, Damage::Blobs];
+            let damages = [
+                Damage::First,
+                Damage::Middle,
+                Damage::Tail,
+                Damage::Journals,
+                Damage::Blobs,
+            ];
             let damage = damages[rng.random_range(0..damages.len())];
             let fault = if rng.random_bool(0.6) {
                 Fault::Lose { victim, replaced }
             } else if rng.random_bool(0.15) {
                 // A wall clock jumps beyond all retention.
-                Fault::Jump { victim, seconds: rng.random_range(-50_000..50_000) }
+                Fault::Jump {
+                    victim,
+                    seconds: rng.random_range(-50_000..50_000),
+                }
             } else {
-                Fault::Damage { victim, damage, away: ms(rng, 10..4_000) }
+                Fault::Damage {
+                    victim,
+                    damage,
+                    away: ms(rng, 10..4_000),
+                }
             };
             let gone = matches!(fault, Fault::Lose { .. });
             let at = ms(rng, 1_000..storm.as_millis() as u64);
             self.items.push((at, Item::Fault(fault)));
             if gone && rng.random_bool(0.3) {
-                self.items.push((at + ms(rng, 500..10_000), Item::Act(Act::Forget)));
+                self.items
+                    .push((at + ms(rng, 500..10_000), Item::Act(Act::Forget)));
             }
         }
     }
@@ -400,14 +523,17 @@ impl Plan {
     /// The same without some of the items.
     pub fn without(mut self, dropped: &BTreeSet<usize>) -> Self {
         let mut index = 0..;
-        self.items.retain(|_| !dropped.contains(&index.next().unwrap_or_default()));
+        self.items
+            .retain(|_| !dropped.contains(&index.next().unwrap_or_default()));
         self
     }
 
     /// The faults and acts in words, by number.
     pub fn story(&self) -> String {
         let numbered = self.items.iter().enumerate();
-        let lines = numbered.map(|(index, (at, item))| format!("  {index:>3}  {:>7.3} s  {item}\n", at.as_secs_f64()));
+        let lines = numbered.map(|(index, (at, item))| {
+            format!("  {index:>3}  {:>7.3} s  {item}\n", at.as_secs_f64())
+        });
         lines.collect()
     }
 }
@@ -417,12 +543,18 @@ const JUMP: u32 = 7;
 
 fn moment(rng: &mut StdRng) -> Moment {
     use Moment::{Cancelled, Claimed, Fetching, Recruited, Resync, Submitted, Told};
-    let all = [Claimed, Cancelled, Submitted, Told, Recruited, Fetching, Resync];
+    let all = [
+        Claimed, Cancelled, Submitted, Told, Recruited, Fetching, Resync,
+    ];
     all[rng.random_range(0..all.len())]
 }
 
 fn delay(rng: &mut StdRng) -> Duration {
-    Duration::from_micros(if rng.random_bool(0.5) { rng.random_range(0..5_000) } else { rng.random_range(0..100_000) })
+    Duration::from_micros(if rng.random_bool(0.5) {
+        rng.random_range(0..5_000)
+    } else {
+        rng.random_range(0..100_000)
+    })
 }
 
 impl fmt::Display for Item {

@@ -12,7 +12,13 @@ impl World {
         let mut findings = Vec::new();
         let up = self.up();
         let enough = up.len().min(JOB_REPLICAS);
-        let jobs: Vec<_> = self.user.jobs.iter().filter(|(_, job)| !job.void).map(|(job, _)| *job).collect();
+        let jobs: Vec<_> = self
+            .user
+            .jobs
+            .iter()
+            .filter(|(_, job)| !job.void)
+            .map(|(job, _)| *job)
+            .collect();
         for job in jobs.into_iter().filter(|job| !self.is_expired(*job)) {
             self.check_claims(job, &mut findings);
             self.check_copies(job, enough, &mut findings);
@@ -32,18 +38,33 @@ impl World {
         let claims = self.claims(job);
         let name = self.job_name(job);
         if claims.is_empty() {
-            let heads = self.states().filter(|(_, state)| state.core().directory.get(job).is_some()).count();
-            let text = format!("{name}, of which {heads} nodes know and which {} disks hold", self.spec_copies(job));
+            let heads = self
+                .states()
+                .filter(|(_, state)| state.core().directory.get(job).is_some())
+                .count();
+            let text = format!(
+                "{name}, of which {heads} nodes know and which {} disks hold",
+                self.spec_copies(job)
+            );
             findings.push(("nobody coordinates a job", text));
         } else if claims.len() > 1 {
             findings.push(("two nodes coordinate a job", format!("{name}: {claims:?}")));
         }
         let known: std::collections::BTreeSet<_> = self
             .states()
-            .filter_map(|(_, state)| state.core().directory.get(job).map(|head| (head.epoch, head.phase, head.done)))
+            .filter_map(|(_, state)| {
+                state
+                    .core()
+                    .directory
+                    .get(job)
+                    .map(|head| (head.epoch, head.phase, head.done))
+            })
             .collect();
         if known.len() > 1 {
-            findings.push(("nodes know different heads", format!("{name}: (epoch, phase, done) {known:?}")));
+            findings.push((
+                "nodes know different heads",
+                format!("{name}: (epoch, phase, done) {known:?}"),
+            ));
         }
     }
 
@@ -52,7 +73,10 @@ impl World {
         let name = self.job_name(job);
         let specs = self.spec_copies(job);
         if specs < enough {
-            findings.push(("too few copies of a job", format!("{name} is on {specs} disks")));
+            findings.push((
+                "too few copies of a job",
+                format!("{name} is on {specs} disks"),
+            ));
         }
         for (task, told) in self.checker.told.get(&job).into_iter().flatten() {
             if told.promise.void {
@@ -60,16 +84,28 @@ impl World {
             }
             let copies = self.copies(job, *task);
             if copies < enough {
-                findings
-                    .push(("too few copies of a told result", format!("task {task} of {name} is on {copies} disks")));
+                findings.push((
+                    "too few copies of a told result",
+                    format!("task {task} of {name} is on {copies} disks"),
+                ));
             }
-            let least = self.told_file_copies(job, &told.record, true).unwrap_or(usize::MAX);
+            let least = self
+                .told_file_copies(job, &told.record, true)
+                .unwrap_or(usize::MAX);
             if least < enough && !told.files.void {
-                findings
-                    .push(("too few copies of a told result's file", format!("task {task} of {name}: {least} disks")));
+                findings.push((
+                    "too few copies of a told result's file",
+                    format!("task {task} of {name}: {least} disks"),
+                ));
             }
-            if let Some((node, other)) = self.better(job, *task).filter(|_| !self.may_change(job, &told.record)) {
-                let text = format!("task {task} of {name} was told as {}, n{node} has {other}", told.record.attempt);
+            if let Some((node, other)) = self
+                .better(job, *task)
+                .filter(|_| !self.may_change(job, &told.record))
+            {
+                let text = format!(
+                    "task {task} of {name} was told as {}, n{node} has {other}",
+                    told.record.attempt
+                );
                 findings.push(("a told result changes", text));
             }
         }
@@ -78,26 +114,43 @@ impl World {
     /// A disk with a result that will take the place of the one that was told.
     fn better(&self, job: JobId, task: TaskIndex) -> Option<(usize, nodectl::types::Attempt)> {
         let told = &self.checker.told.get(&job)?.get(&task)?.record;
-        self.machines.iter().enumerate().find_map(|(node, machine)| {
-            let record = machine.disk.durable(job, task).filter(|record| record.is_done())?;
-            (!is_same(record, told) && record.cell() > told.cell()).then_some((node, record.attempt))
-        })
+        self.machines
+            .iter()
+            .enumerate()
+            .find_map(|(node, machine)| {
+                let record = machine
+                    .disk
+                    .durable(job, task)
+                    .filter(|record| record.is_done())?;
+                (!is_same(record, told) && record.cell() > told.cell())
+                    .then_some((node, record.attempt))
+            })
     }
 
     /// All holders named in the head hold the same, which is what they say.
     fn check_replicas(&self, job: JobId, findings: &mut Vec<Finding>) {
-        let Some(coordinator) = self.coordinator(job) else { return };
+        let Some(coordinator) = self.coordinator(job) else {
+            return;
+        };
         let name = self.job_name(job);
         let state = |node: usize| self.machines[node].state.as_ref();
-        let Some(head) = state(coordinator).and_then(|state| state.core().directory.get(job)) else { return };
-        let Some(ours) = state(coordinator).and_then(|state| state.copy_of(job)) else { return };
+        let Some(head) = state(coordinator).and_then(|state| state.core().directory.get(job))
+        else {
+            return;
+        };
+        let Some(ours) = state(coordinator).and_then(|state| state.copy_of(job)) else {
+            return;
+        };
         for replica in &head.replicas {
-            let Some(node) = self.index_of(*replica) else { continue };
+            let Some(node) = self.index_of(*replica) else {
+                continue;
+            };
             let Some(theirs) = state(node).and_then(|state| state.copy_of(job)) else {
                 findings.push(("a replica has no copy", format!("n{node} of {name}")));
                 continue;
             };
-            let differs = (0..ours.lattice.tasks()).find(|task| ours.lattice.cell(*task) != theirs.lattice.cell(*task));
+            let differs = (0..ours.lattice.tasks())
+                .find(|task| ours.lattice.cell(*task) != theirs.lattice.cell(*task));
             if let Some(task) = differs {
                 let text = format!(
                     "task {task} of {name}: n{coordinator}, its coordinator, has {:?}, n{node} {:?}",
@@ -113,7 +166,9 @@ impl World {
     fn check_journals(&self, findings: &mut Vec<Finding>) {
         for (node, state) in self.states() {
             for job in self.user.jobs.keys() {
-                let Some(copy) = state.copy_of(*job) else { continue };
+                let Some(copy) = state.copy_of(*job) else {
+                    continue;
+                };
                 let disk = &self.machines[node].disk;
                 let differs = (0..copy.lattice.tasks()).find(|task| {
                     let known = copy.lattice.cell(*task);
@@ -122,8 +177,9 @@ impl World {
                 if let Some(task) = differs {
                     let (known, answers) = (copy.lattice.cell(task), disk.cell(*job, task));
                     let name = self.job_name(*job);
-                    let text =
-                        format!("n{node} knows of task {task} of {name} {known:?}, its journal answers {answers:?}");
+                    let text = format!(
+                        "n{node} knows of task {task} of {name} {known:?}, its journal answers {answers:?}"
+                    );
                     findings.push(("a journal answers what its node does not know", text));
                 }
             }
@@ -133,33 +189,66 @@ impl World {
     fn check_cancelled(&self, job: JobId, findings: &mut Vec<Finding>) {
         let watched = &self.user.jobs[&job];
         let name = self.job_name(job);
-        let coordinator = self.coordinator(job).and_then(|node| self.machines[node].state.as_ref());
+        let coordinator = self
+            .coordinator(job)
+            .and_then(|node| self.machines[node].state.as_ref());
         let Some(state) = coordinator else { return };
-        let Some(head) = state.core().directory.get(job) else { return };
-        let void = self.checker.cancelled.get(&job).is_some_and(|promise| promise.void);
+        let Some(head) = state.core().directory.get(job) else {
+            return;
+        };
+        let void = self
+            .checker
+            .cancelled
+            .get(&job)
+            .is_some_and(|promise| promise.void);
         if watched.cancelled_at.is_some() && !head.cancelled && !void {
-            let text = format!("{name} is {:?}, {} of {} done", head.phase, head.done, head.tasks);
+            let text = format!(
+                "{name} is {:?}, {} of {} done",
+                head.phase, head.done, head.tasks
+            );
             findings.push(("a cancelled job is not cancelled", text));
         }
-        let Some(copy) = state.copy_of(job).filter(|_| head.phase != Phase::Cancelled) else { return };
-        let revived: Vec<_> = watched.cancelled.iter().filter(|task| !copy.lattice.has_ended(**task, 1)).collect();
+        let Some(copy) = state
+            .copy_of(job)
+            .filter(|_| head.phase != Phase::Cancelled)
+        else {
+            return;
+        };
+        let revived: Vec<_> = watched
+            .cancelled
+            .iter()
+            .filter(|task| !copy.lattice.has_ended(**task, 1))
+            .collect();
         if !revived.is_empty() {
-            findings.push(("cancelled tasks are open again", format!("{revived:?} of {name}")));
+            findings.push((
+                "cancelled tasks are open again",
+                format!("{revived:?} of {name}"),
+            ));
         }
     }
 
     /// Jobs that nobody knows to have submitted stem from submissions whose answer was lost.
     fn check_unasked(&mut self, findings: &mut Vec<Finding>) {
         for (number, want) in self.user.wants.iter().enumerate() {
-            let seen = self.user.seen().filter(|(job, of)| *of == number && !self.user.jobs.contains_key(job));
+            let seen = self
+                .user
+                .seen()
+                .filter(|(job, of)| *of == number && !self.user.jobs.contains_key(job));
             let live = seen.filter(|(job, _)| {
-                let heads = self.states().filter_map(|(_, state)| state.core().directory.get(*job));
-                heads.max_by_key(|head| head.epoch).is_some_and(|head| head.phase != Phase::Cancelled && head.epoch > 0)
+                let heads = self
+                    .states()
+                    .filter_map(|(_, state)| state.core().directory.get(*job));
+                heads
+                    .max_by_key(|head| head.epoch)
+                    .is_some_and(|head| head.phase != Phase::Cancelled && head.epoch > 0)
             });
             let unheard = live.count() as u32;
             self.statistics.unheard += u64::from(unheard.min(want.lost));
             if unheard > want.lost {
-                let text = format!("{unheard} of job{number} besides its user's, and {} answers were lost", want.lost);
+                let text = format!(
+                    "{unheard} of job{number} besides its user's, and {} answers were lost",
+                    want.lost
+                );
                 findings.push(("a job runs that nobody asked for", text));
             }
         }
@@ -168,10 +257,18 @@ impl World {
     /// When all jobs have ended nothing runs.
     fn check_idle(&self, findings: &mut Vec<Finding>) {
         let over = |job: JobId| self.has_ended(job);
-        let mut here = self.machines.iter().enumerate().filter(|(_, machine)| !machine.beyond);
+        let mut here = self
+            .machines
+            .iter()
+            .enumerate()
+            .filter(|(_, machine)| !machine.beyond);
         let busy = here.find_map(|(node, machine)| {
             let key = machine.running.iter().find(|key| over(key.0))?;
-            Some(format!("n{node}: task {} of {}", key.1, self.job_name(key.0)))
+            Some(format!(
+                "n{node}: task {} of {}",
+                key.1,
+                self.job_name(key.0)
+            ))
         });
         if let Some(text) = busy {
             findings.push(("a task of an ended job runs", text));
@@ -184,7 +281,9 @@ impl World {
         for (job, told) in &mut checker.told {
             for (task, told) in told {
                 (told.promise.copies, told.promise.losses) = (self.copies(*job, *task), 0);
-                let files = self.told_file_copies(*job, &told.record, true).unwrap_or(usize::MAX);
+                let files = self
+                    .told_file_copies(*job, &told.record, true)
+                    .unwrap_or(usize::MAX);
                 (told.files.copies, told.files.losses) = (files, 0);
             }
         }

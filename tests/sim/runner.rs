@@ -4,7 +4,9 @@
 use crate::world::{Event, Fetch, Key, World};
 use nodectl::{
     logic::Input,
-    types::{BlobHash, Failure, MetricPoint, Outcome, TaskRecord, record::Captured, record::OutputFile},
+    types::{
+        BlobHash, Failure, MetricPoint, Outcome, TaskRecord, record::Captured, record::OutputFile,
+    },
 };
 use std::time::Duration;
 
@@ -16,7 +18,10 @@ impl World {
     fn chance(&self, key: &Key, salt: u64) -> u64 {
         let (job, task, attempt) = key;
         let plan = self.user.number(*job).unwrap_or_default() as u64;
-        let mut x = self.plan.seed ^ (plan << 40) ^ (u64::from(*task) << 8) ^ salt.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.plan.seed
+            ^ (plan << 40)
+            ^ (u64::from(*task) << 8)
+            ^ salt.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         x ^= u64::from(attempt.epoch) << 52 ^ u64::from(attempt.number) << 33;
         for _ in 0..2 {
             x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -31,7 +36,10 @@ impl World {
         self.tell(|| format!("n{node} starts {name} task {} ({})", key.1, key.2));
         self.check_start(node, key);
         if !self.machines[node].running.insert(key) {
-            return self.fail("an attempt starts twice", format!("n{node}, {name}, task {} ({})", key.1, key.2));
+            return self.fail(
+                "an attempt starts twice",
+                format!("n{node}, {name}, task {} ({})", key.1, key.2),
+            );
         }
         let (job, task, attempt) = key;
         self.give(node, life, Input::TaskStarted { job, task, attempt });
@@ -39,9 +47,21 @@ impl World {
         let (longest, sweeps) = (plan.longest_ms.max(2), plan.sweep);
         let duration = Duration::from_micros(1_000 + self.chance(&key, 1) % (longest * 1_000));
         let full = self.machines[node].disk.full;
-        let duration = if full { Duration::from_millis(5) } else { duration * self.machines[node].slowness.min(3) };
+        let duration = if full {
+            Duration::from_millis(5)
+        } else {
+            duration * self.machines[node].slowness.min(3)
+        };
         if sweeps {
-            self.after(REPORT, Event::TaskReports { node, life, key, step: 1 });
+            self.after(
+                REPORT,
+                Event::TaskReports {
+                    node,
+                    life,
+                    key,
+                    step: 1,
+                },
+            );
         }
         self.after(duration, Event::TaskEnds { node, life, key });
     }
@@ -51,9 +71,30 @@ impl World {
             return;
         }
         let (job, task, attempt) = key;
-        let value = if task.is_multiple_of(3) { 100.0 } else { f64::from(task) / (step as f64) };
-        self.give(node, life, Input::TaskMetrics { job, task, attempt, points: vec![MetricPoint { step, value }] });
-        self.after(REPORT, Event::TaskReports { node, life, key, step: step + 1 });
+        let value = if task.is_multiple_of(3) {
+            100.0
+        } else {
+            f64::from(task) / (step as f64)
+        };
+        self.give(
+            node,
+            life,
+            Input::TaskMetrics {
+                job,
+                task,
+                attempt,
+                points: vec![MetricPoint { step, value }],
+            },
+        );
+        self.after(
+            REPORT,
+            Event::TaskReports {
+                node,
+                life,
+                key,
+                step: step + 1,
+            },
+        );
     }
 
     pub fn task_ends(&mut self, node: usize, life: u64, key: Key) {
@@ -64,8 +105,8 @@ impl World {
         let plan = self.user.plan(job).clone();
         let hopeless = plan.hopeless == Some(task);
         let fails = hopeless || self.chance(&key, 2) % 1_000 < u64::from(plan.failing);
-        let of_the_node =
-            self.machines[node].disk.full || (fails && !hopeless && self.chance(&key, 3).is_multiple_of(3));
+        let of_the_node = self.machines[node].disk.full
+            || (fails && !hopeless && self.chance(&key, 3).is_multiple_of(3));
         let outcome = if of_the_node {
             Outcome::Failed(Failure::Inputs("disk full".into()))
         } else if fails {
@@ -80,13 +121,31 @@ impl World {
         };
         if record.is_done() {
             let text = vec![b'x'; plan.text as usize];
-            record.stdout = Captured { total_bytes: text.len() as u64, tail: text, blob: None };
+            record.stdout = Captured {
+                total_bytes: text.len() as u64,
+                tail: text,
+                blob: None,
+            };
             if self.chance(&key, 4) % 100 < u64::from(plan.files) {
-                let salt =
-                    [self.plan.seed, job.0, u64::from(task), u64::from(attempt.epoch), u64::from(attempt.number)];
-                let bytes: Vec<u8> = salt.iter().flat_map(|part| part.to_le_bytes()).chain([node as u8]).collect();
+                let salt = [
+                    self.plan.seed,
+                    job.0,
+                    u64::from(task),
+                    u64::from(attempt.epoch),
+                    u64::from(attempt.number),
+                ];
+                let bytes: Vec<u8> = salt
+                    .iter()
+                    .flat_map(|part| part.to_le_bytes())
+                    .chain([node as u8])
+                    .collect();
                 let hash = BlobHash::of(&bytes);
-                record.outputs.push(OutputFile { path: "out".into(), bytes: plan.file_bytes, hash, executable: false });
+                record.outputs.push(OutputFile {
+                    path: "out".into(),
+                    bytes: plan.file_bytes,
+                    hash,
+                    executable: false,
+                });
                 self.checker.sizes.insert(hash, plan.file_bytes);
                 self.machines[node].disk.blobs.insert(hash, plan.file_bytes);
             }
@@ -94,10 +153,20 @@ impl World {
             *self.checker.failed_attempts.entry((job, task)).or_default() += 1;
             self.branch("a task is tried again");
         }
-        let (name, how) = (self.job_name(job), if record.is_done() { "done" } else { "failed" });
+        let (name, how) = (
+            self.job_name(job),
+            if record.is_done() { "done" } else { "failed" },
+        );
         self.tell(|| format!("n{node} ends {name} task {task} ({attempt}): {how}"));
         self.note_end(node, key, record.is_done());
-        self.give(node, life, Input::TaskEnded { job, record: Box::new(record) });
+        self.give(
+            node,
+            life,
+            Input::TaskEnded {
+                job,
+                record: Box::new(record),
+            },
+        );
     }
 
     /// A task was ordered to stop; it takes a moment.
@@ -115,7 +184,9 @@ impl World {
     }
 
     pub fn statistics_of_fetch(&mut self, node: usize, fetch: &Fetch) {
-        self.checker.fetching.insert((node, self.machines[node].life, fetch.ticket));
+        self.checker
+            .fetching
+            .insert((node, self.machines[node].life, fetch.ticket));
         // Files whose maker is gone come from whoever else has them.
         let made_elsewhere = |hash: &BlobHash| {
             let makers = self.checker.makers.get(hash);

@@ -51,16 +51,30 @@ pub struct Report {
 pub fn run(plan: Plan, options: &Options) -> Report {
     let run = AssertUnwindSafe(|| {
         let mut world = World::new(plan, options.traced);
-        let Options { keep_going, ignored, .. } = options;
-        world.verdict = Verdict { keep_going: *keep_going, ignored: ignored.clone(), ..Verdict::default() };
+        let Options {
+            keep_going,
+            ignored,
+            ..
+        } = options;
+        world.verdict = Verdict {
+            keep_going: *keep_going,
+            ignored: ignored.clone(),
+            ..Verdict::default()
+        };
         live(&mut world);
-        Report { statistics: std::mem::take(&mut world.statistics), findings: world.verdict.findings }
+        Report {
+            statistics: std::mem::take(&mut world.statistics),
+            findings: world.verdict.findings,
+        }
     });
     std::panic::catch_unwind(run).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_string()));
         let findings = BTreeMap::from([("the core panics", text.unwrap_or_default())]);
-        Report { statistics: Statistics::default(), findings }
+        Report {
+            statistics: Statistics::default(),
+            findings,
+        }
     })
 }
 
@@ -68,10 +82,16 @@ fn live(world: &mut World) {
     world.run_until(START + world.plan.heals_at);
     world.heal();
     // Whoever knew the end of its time before that still goes, and comes back for good.
-    if world.plan.machines.iter().any(|machine| machine.lifetime.is_some()) {
+    if world
+        .plan
+        .machines
+        .iter()
+        .any(|machine| machine.lifetime.is_some())
+    {
         world.run_for(LIFETIMES);
     }
-    let longest = |want: &crate::user::Want| Duration::from_millis(want.plan.longest_ms) * want.plan.tasks;
+    let longest =
+        |want: &crate::user::Want| Duration::from_millis(want.plan.longest_ms) * want.plan.tasks;
     let work: Duration = world.user.wants.iter().map(longest).sum();
     let deadline = world.now + CALM + work * SLOWEST;
     while !world.user.is_content() && world.now < deadline && !world.verdict.is_final() {
@@ -94,7 +114,9 @@ fn live(world: &mut World) {
         }
         // Whoever knows most goes first, every other time.
         let job = world.user.jobs.keys().next().copied();
-        let evil = job.and_then(|job| world.coordinator(job)).filter(|_| world.number().is_multiple_of(2));
+        let evil = job
+            .and_then(|job| world.coordinator(job))
+            .filter(|_| world.number().is_multiple_of(2));
         let victim = evil.unwrap_or(up[world.number() as usize % up.len()]);
         world.lose(victim);
         world.run_for(quiet);
@@ -105,12 +127,15 @@ fn live(world: &mut World) {
 /// Runs seeds on several threads, until one fails or all passed. True if all is well.
 pub fn many(from: u64, count: u64, options: &Options) -> bool {
     let began = Instant::now();
-    let deadline = options.hours.map(|hours| began + Duration::from_secs_f64(hours * 3_600.0));
+    let deadline = options
+        .hours
+        .map(|hours| began + Duration::from_secs_f64(hours * 3_600.0));
     let next = AtomicU64::new(from);
     let done = AtomicU64::new(0);
     let over = AtomicBool::new(false);
     let total = Mutex::new(Statistics::default());
-    let findings: Mutex<BTreeMap<&'static str, BTreeMap<u64, String>>> = Mutex::new(BTreeMap::new());
+    let findings: Mutex<BTreeMap<&'static str, BTreeMap<u64, String>>> =
+        Mutex::new(BTreeMap::new());
     let lock_error = PoisonError::into_inner;
     let work = || {
         while !over.load(Ordering::Relaxed) {
@@ -121,7 +146,10 @@ pub fn many(from: u64, count: u64, options: &Options) -> bool {
             }
             let report = run(Plan::draw(seed), options);
             done.fetch_add(1, Ordering::Relaxed);
-            total.lock().unwrap_or_else(lock_error).add(&report.statistics);
+            total
+                .lock()
+                .unwrap_or_else(lock_error)
+                .add(&report.statistics);
             for (rule, text) in report.findings {
                 over.fetch_or(!options.keep_going, Ordering::Relaxed);
                 let mut findings = findings.lock().unwrap_or_else(|error| error.into_inner());
@@ -134,22 +162,48 @@ pub fn many(from: u64, count: u64, options: &Options) -> bool {
             scope.spawn(work);
         }
     });
-    let (done, total) = (done.into_inner(), total.into_inner().unwrap_or_else(PoisonError::into_inner));
+    let (done, total) = (
+        done.into_inner(),
+        total.into_inner().unwrap_or_else(PoisonError::into_inner),
+    );
     let seconds = began.elapsed().as_secs_f64();
     println!("{total}");
-    println!("{done} seeds in {seconds:.1} s, {:.1} a second", done as f64 / seconds);
-    let findings = findings.into_inner().unwrap_or_else(PoisonError::into_inner);
+    println!(
+        "{done} seeds in {seconds:.1} s, {:.1} a second",
+        done as f64 / seconds
+    );
+    let findings = findings
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
     for (rule, stories) in &findings {
-        let Some((seed, text)) = stories.first_key_value() else { continue };
-        println!("FAILED {} times: {rule}; first with seed {seed}: {text}", stories.len());
-        let others: Vec<_> = stories.keys().skip(1).take(NAMED).map(u64::to_string).collect();
+        let Some((seed, text)) = stories.first_key_value() else {
+            continue;
+        };
+        println!(
+            "FAILED {} times: {rule}; first with seed {seed}: {text}",
+            stories.len()
+        );
+        let others: Vec<_> = stories
+            .keys()
+            .skip(1)
+            .take(NAMED)
+            .map(u64::to_string)
+            .collect();
         if !others.is_empty() {
             println!("  also with seeds {}", others.join(", "));
         }
-        println!("  replay: SIM_TRACE=1 cargo run --release --example sim -- --from {seed} --seeds 1");
+        println!(
+            "  replay: SIM_TRACE=1 cargo run --release --example sim -- --from {seed} --seeds 1"
+        );
         println!("  shrink: cargo run --release --example sim -- --shrink {seed}");
     }
-    if let Some(seed) = findings.values().flat_map(BTreeMap::keys).min().copied().filter(|_| options.shrinks) {
+    if let Some(seed) = findings
+        .values()
+        .flat_map(BTreeMap::keys)
+        .min()
+        .copied()
+        .filter(|_| options.shrinks)
+    {
         shrink(seed, &BTreeSet::new(), options);
     }
     let missed = total.missed();
@@ -163,9 +217,17 @@ pub fn many(from: u64, count: u64, options: &Options) -> bool {
 pub fn shrink(seed: u64, dropped: &BTreeSet<usize>, options: &Options) {
     let plan = Plan::draw(seed);
     // Other rules must not end a run before this one does.
-    let options = &Options { keep_going: options.keep_going || options.rule.is_some(), ..options.clone() };
+    let options = &Options {
+        keep_going: options.keep_going || options.rule.is_some(),
+        ..options.clone()
+    };
     let fails = |dropped: &BTreeSet<usize>| run(plan.clone().without(dropped), options).findings;
-    let wanted = |rule: &str| options.rule.as_ref().is_none_or(|wanted| rule.contains(wanted));
+    let wanted = |rule: &str| {
+        options
+            .rule
+            .as_ref()
+            .is_none_or(|wanted| rule.contains(wanted))
+    };
     let Some((rule, _)) = fails(dropped).into_iter().find(|(rule, _)| wanted(rule)) else {
         println!("seed {seed} passes");
         return;
@@ -173,7 +235,9 @@ pub fn shrink(seed: u64, dropped: &BTreeSet<usize>, options: &Options) {
     let mut dropped = dropped.clone();
     let mut size = plan.items.len().div_ceil(2);
     while size > 0 {
-        let left: Vec<_> = (0..plan.items.len()).filter(|index| !dropped.contains(index)).collect();
+        let left: Vec<_> = (0..plan.items.len())
+            .filter(|index| !dropped.contains(index))
+            .collect();
         let mut smaller = false;
         for chunk in left.chunks(size) {
             let mut more = dropped.clone();
@@ -190,23 +254,37 @@ pub fn shrink(seed: u64, dropped: &BTreeSet<usize>, options: &Options) {
     let text = fails(&dropped).remove(rule).unwrap_or_default();
     let plan = plan.clone().without(&dropped);
     println!("seed {seed}: {rule}: {text}");
-    println!("{} nodes, decays: {}, with no more than", plan.machines.len(), plan.decays);
+    println!(
+        "{} nodes, decays: {}, with no more than",
+        plan.machines.len(),
+        plan.decays
+    );
     print!("{}", plan.story());
     let list: Vec<_> = dropped.iter().map(usize::to_string).collect();
     println!(
         "replay: SIM_TRACE=1 cargo run --release --example sim -- --from {seed} --seeds 1 --drop {}",
-        if list.is_empty() { "none".into() } else { list.join(",") }
+        if list.is_empty() {
+            "none".into()
+        } else {
+            list.join(",")
+        }
     );
 }
 
 /// Runs the scenarios whose names contain a text. True if all pass.
 pub fn scenarios(name: &str) -> bool {
     let mut passed = true;
-    for (scenario, run) in crate::scenarios::all().into_iter().filter(|(scenario, _)| scenario.contains(name)) {
+    for (scenario, run) in crate::scenarios::all()
+        .into_iter()
+        .filter(|(scenario, _)| scenario.contains(name))
+    {
         let began = Instant::now();
         let result = std::panic::catch_unwind(run);
         let word = if result.is_ok() { "passed" } else { "FAILED" };
-        println!("{word} {scenario} in {:.1} s", began.elapsed().as_secs_f64());
+        println!(
+            "{word} {scenario} in {:.1} s",
+            began.elapsed().as_secs_f64()
+        );
         passed &= result.is_ok();
     }
     passed

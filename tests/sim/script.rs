@@ -22,7 +22,11 @@ fn seconds(seconds: f64) -> Duration {
 
 /// Tasks that take up to `ms`.
 pub fn tasks(tasks: u32, ms: u64) -> JobPlan {
-    JobPlan { tasks, longest_ms: ms, ..JobPlan::default() }
+    JobPlan {
+        tasks,
+        longest_ms: ms,
+        ..JobPlan::default()
+    }
 }
 
 impl Script {
@@ -32,12 +36,17 @@ impl Script {
     }
 
     pub fn seeded(nodes: usize, seed: u64) -> Self {
-        Self::planned(Plan { seed, ..Plan::quiet(nodes) })
+        Self::planned(Plan {
+            seed,
+            ..Plan::quiet(nodes)
+        })
     }
 
     pub fn planned(plan: Plan) -> Self {
         let traced = std::env::var("SIM_TRACE").map_or(0, |level| level.parse().unwrap_or(1));
-        let mut script = Self { world: World::new(plan, traced) };
+        let mut script = Self {
+            world: World::new(plan, traced),
+        };
         script.run(2.0);
         script
     }
@@ -49,7 +58,10 @@ impl Script {
 
     fn look(&self) {
         let findings = &self.world.verdict.findings;
-        let words: Vec<_> = findings.iter().map(|(rule, text)| format!("{rule}: {text}")).collect();
+        let words: Vec<_> = findings
+            .iter()
+            .map(|(rule, text)| format!("{rule}: {text}"))
+            .collect();
         assert!(words.is_empty(), "{}", words.join("\n"));
     }
 
@@ -57,7 +69,11 @@ impl Script {
     pub fn until(&mut self, within: f64, what: &str, holds: impl Fn(&World) -> bool) {
         let deadline = self.world.now + seconds(within);
         while !holds(&self.world) {
-            assert!(self.world.now < deadline, "not within {within} s: {what}\n{}", self.world.user.story());
+            assert!(
+                self.world.now < deadline,
+                "not within {within} s: {what}\n{}",
+                self.world.user.story()
+            );
             self.run(0.005);
         }
     }
@@ -65,7 +81,9 @@ impl Script {
     /// Submits a job; its user knows it.
     pub fn job(&mut self, plan: JobPlan) -> JobId {
         let number = self.world.want(plan);
-        self.until(60.0, "a submission is confirmed", |world| world.user.job_of(number).is_some());
+        self.until(60.0, "a submission is confirmed", |world| {
+            world.user.job_of(number).is_some()
+        });
         self.world.user.job_of(number).expect("just waited for")
     }
 
@@ -75,28 +93,39 @@ impl Script {
     }
 
     pub fn coordinator(&self, job: JobId) -> usize {
-        self.world.coordinator(job).expect("somebody coordinates it")
+        self.world
+            .coordinator(job)
+            .expect("somebody coordinates it")
     }
 
     /// Those that hold the job and do not coordinate it.
     pub fn replicas(&self, job: JobId) -> Vec<usize> {
         let coordinator = self.coordinator(job);
         let up = self.world.up().into_iter();
-        up.filter(|node| *node != coordinator && self.world.machines[*node].disk.has_spec(job)).collect()
+        up.filter(|node| *node != coordinator && self.world.machines[*node].disk.has_spec(job))
+            .collect()
     }
 
     /// Those that hold nothing of it.
     pub fn others(&self, job: JobId) -> Vec<usize> {
-        self.world.up().into_iter().filter(|node| !self.world.machines[*node].disk.has_spec(job)).collect()
+        self.world
+            .up()
+            .into_iter()
+            .filter(|node| !self.world.machines[*node].disk.has_spec(job))
+            .collect()
     }
 
     pub fn until_told(&mut self, job: JobId, results: usize) {
-        self.until(300.0, "results are told", |world| world.user.jobs[&job].done.len() >= results);
+        self.until(300.0, "results are told", |world| {
+            world.user.jobs[&job].done.len() >= results
+        });
     }
 
     /// Until its user knows that it is done.
     pub fn until_done(&mut self, job: JobId) {
-        self.until(300.0, "the job is done", |world| world.user.jobs[&job].phase == Some(Phase::Done));
+        self.until(300.0, "the job is done", |world| {
+            world.user.jobs[&job].phase == Some(Phase::Done)
+        });
     }
 
     pub fn kill(&mut self, node: usize) {
@@ -124,50 +153,89 @@ impl Script {
 
     /// The node is told to go, and starts again within eight seconds.
     pub fn leave(&mut self, node: usize) {
-        self.world.act(Act::Leave { node, away: Some(seconds(8.0)) });
+        self.world.act(Act::Leave {
+            node,
+            away: Some(seconds(8.0)),
+        });
     }
 
     /// Its wall clock is set.
     pub fn jump(&mut self, node: usize, by: i64) {
-        self.world.strike(Fault::Jump { victim: Victim::Node(node), seconds: by });
+        self.world.strike(Fault::Jump {
+            victim: Victim::Node(node),
+            seconds: by,
+        });
     }
 
     pub fn full(&mut self, node: usize, time: f64) {
-        self.world.strike(Fault::FullDisk { victim: Victim::Node(node), lasts: seconds(time) });
+        self.world.strike(Fault::FullDisk {
+            victim: Victim::Node(node),
+            lasts: seconds(time),
+        });
     }
 
     pub fn slow_disk(&mut self, node: usize, slowness: u32, time: f64) {
-        self.world.strike(Fault::SlowDisk { victim: Victim::Node(node), slowness, lasts: seconds(time) });
+        self.world.strike(Fault::SlowDisk {
+            victim: Victim::Node(node),
+            slowness,
+            lasts: seconds(time),
+        });
     }
 
     /// The node gets so small a part of its processor.
     pub fn starve(&mut self, node: usize, factor: u32, time: f64) {
-        self.world.strike(Fault::Slowed { victim: Victim::Node(node), factor, lasts: seconds(time) });
+        self.world.strike(Fault::Slowed {
+            victim: Victim::Node(node),
+            factor,
+            lasts: seconds(time),
+        });
     }
 
     pub fn hang(&mut self, node: usize, time: f64) {
-        self.world.strike(Fault::HangingDisk { victim: Victim::Node(node), lasts: seconds(time) });
+        self.world.strike(Fault::HangingDisk {
+            victim: Victim::Node(node),
+            lasts: seconds(time),
+        });
     }
 
     pub fn wall(&mut self, a: usize, b: usize, time: f64) {
-        self.world.strike(Fault::Wall { a, b, lasts: seconds(time) });
+        self.world.strike(Fault::Wall {
+            a,
+            b,
+            lasts: seconds(time),
+        });
     }
 
     /// The given nodes on one side, the others on the other.
     pub fn cut(&mut self, side: &[usize], time: f64) {
         let sides = side.iter().map(|node| 1u64 << node).sum();
-        self.world.strike(Fault::Cut { sides, one_way: false, lasts: seconds(time) });
+        self.world.strike(Fault::Cut {
+            sides,
+            one_way: false,
+            lasts: seconds(time),
+        });
     }
 
     /// While its process is down.
     pub fn damage(&mut self, node: usize, damage: Damage) {
-        assert!(self.world.machines[node].state.is_none(), "a disk is damaged while nobody uses it");
-        self.world.strike(Fault::Damage { victim: Victim::Node(node), damage, away: Duration::from_secs(3_600) });
+        assert!(
+            self.world.machines[node].state.is_none(),
+            "a disk is damaged while nobody uses it"
+        );
+        self.world.strike(Fault::Damage {
+            victim: Victim::Node(node),
+            damage,
+            away: Duration::from_secs(3_600),
+        });
     }
 
     /// Whoever it happens at dies so long after the next such moment.
     pub fn kill_at(&mut self, moment: Moment, delay: f64, away: f64) {
-        self.world.strike(Fault::CrashAt { moment, delay: seconds(delay), away: seconds(away) });
+        self.world.strike(Fault::CrashAt {
+            moment,
+            delay: seconds(delay),
+            away: seconds(away),
+        });
     }
 
     /// All jobs end, copies are brought up to date, and everything is as it should be.

@@ -9,8 +9,8 @@ use crate::{
 use nodectl::{
     logic::{Asker, Config, Effect, Input, Keep, State},
     types::{
-        Answer, BlobHash, Cell, JobId, JobSpec, Message, NodeId, NodeInfo, OwnerWord, Query, QueryError, Resources,
-        TaskIndex, TaskRecord, Terms, Time, limits, query::Location,
+        Answer, BlobHash, Cell, JobId, JobSpec, Message, NodeId, NodeInfo, OwnerWord, Query,
+        QueryError, Resources, TaskIndex, TaskRecord, Terms, Time, limits, query::Location,
     },
 };
 use rand::RngExt;
@@ -29,19 +29,37 @@ const STARVED_PART: Duration = Duration::from_millis(20);
 fn cost_of_input(input: &Input, bytes: usize) -> u64 {
     let base = 4 + bytes as u64 / 500;
     match input {
-        Input::Message { message: Message::Digests { digests, .. }, .. } => base + digests.len() as u64 / 100,
+        Input::Message {
+            message: Message::Digests { digests, .. },
+            ..
+        } => base + digests.len() as u64 / 100,
         // Both sides are looked at task by task.
-        Input::Message { message: Message::Pull { .. }, .. } => base + 10,
-        Input::Message { message: Message::Heads(heads), .. } => base + heads.len() as u64,
+        Input::Message {
+            message: Message::Pull { .. },
+            ..
+        } => base + 10,
+        Input::Message {
+            message: Message::Heads(heads),
+            ..
+        } => base + heads.len() as u64,
         _ => base,
     }
 }
 
 fn cost_of_effect(effect: &Effect) -> u64 {
     match effect {
-        Effect::Send { message: Message::Digests { digests, .. }, .. } => 5 + digests.len() as u64 / 50,
-        Effect::Send { message: Message::Pull { .. }, .. } => 15,
-        Effect::Send { message: Message::Replicate { records, .. }, .. } => 5 + records.len() as u64 / 2,
+        Effect::Send {
+            message: Message::Digests { digests, .. },
+            ..
+        } => 5 + digests.len() as u64 / 50,
+        Effect::Send {
+            message: Message::Pull { .. },
+            ..
+        } => 15,
+        Effect::Send {
+            message: Message::Replicate { records, .. },
+            ..
+        } => 5 + records.len() as u64 / 2,
         Effect::Send { .. } => 4,
         // The journal is read in the loop.
         Effect::AnswerWatch { tasks, .. } => 5 + tasks.len() as u64 * 7,
@@ -63,7 +81,10 @@ impl World {
             software: "sim".into(),
             model: String::new(),
             addrs: Vec::new(),
-            resources: Resources { cpu_milli: 1000 * machine.cores, ..Resources::default() },
+            resources: Resources {
+                cpu_milli: 1000 * machine.cores,
+                ..Resources::default()
+            },
             gpus: Vec::new(),
             labels: BTreeMap::new(),
             draining: false,
@@ -88,20 +109,38 @@ impl World {
             }
         }
         for (job, records) in &machine.disk.partial {
-            records.iter().for_each(|record| state.restore(*job, record.clone()));
+            records
+                .iter()
+                .for_each(|record| state.restore(*job, record.clone()));
         }
         state.restore_retention(machine.disk.retention.clone());
-        state.restore_owner(OwnerWord { drained: !machine.takes_work, ..OwnerWord::default() });
-        let specs: Vec<_> = machine.disk.journals.values().filter_map(|journal| journal.spec().cloned()).collect();
+        state.restore_owner(OwnerWord {
+            drained: !machine.takes_work,
+            ..OwnerWord::default()
+        });
+        let specs: Vec<_> = machine
+            .disk
+            .journals
+            .values()
+            .filter_map(|journal| journal.spec().cloned())
+            .collect();
         specs.iter().for_each(|spec| self.share_spec(index, spec));
         let swept = self.machines[index].disk.sweep();
         let disk = &self.machines[index].disk;
-        let named = disk.journals.values().flat_map(|journal| &journal.frames).filter_map(|frame| match frame {
-            Keep::Task(record) => Some(record),
-            Keep::Spec(_) | Keep::Head(_) => None,
-        });
+        let named = disk
+            .journals
+            .values()
+            .flat_map(|journal| &journal.frames)
+            .filter_map(|frame| match frame {
+                Keep::Task(record) => Some(record),
+                Keep::Spec(_) | Keep::Head(_) => None,
+            });
         let named: Vec<_> = named.flat_map(|record| record.blobs()).collect();
-        state.blobs_lost(named.into_iter().filter(|hash| !disk.blobs.contains_key(hash)));
+        state.blobs_lost(
+            named
+                .into_iter()
+                .filter(|hash| !disk.blobs.contains_key(hash)),
+        );
         let life = self.machines[index].life;
         self.tell(|| format!("n{index} starts (life {life}); {swept} files swept"));
         let effects = state.start();
@@ -148,7 +187,9 @@ impl World {
             let next = self.next_step(node);
             if next > self.now {
                 let machine = &mut self.machines[node];
-                if next < Time(u64::MAX) && machine.turn_at.is_none_or(|at| next < at || at < self.now) {
+                if next < Time(u64::MAX)
+                    && machine.turn_at.is_none_or(|at| next < at || at < self.now)
+                {
                     machine.turn_at = Some(next);
                     self.at(next, Event::Turn { node, life });
                 }
@@ -170,7 +211,9 @@ impl World {
         }
         let deadline = machine.state.as_ref().and_then(State::next_deadline);
         let ahead = machine.mono_ahead.as_micros() as u64;
-        deadline.map_or(Time(u64::MAX), |at| Time(at.0.saturating_sub(ahead)).max(free))
+        deadline.map_or(Time(u64::MAX), |at| {
+            Time(at.0.saturating_sub(ahead)).max(free)
+        })
     }
 
     /// One turn of logic.
@@ -179,19 +222,37 @@ impl World {
         let machine = &mut self.machines[node];
         machine.turn_began = self.now;
         // Membership's packets go before all others.
-        let is_urgent = |(input, _): &(Input, usize)| matches!(input, Input::Message { message: Message::Swim(_), .. });
+        let is_urgent = |(input, _): &(Input, usize)| {
+            matches!(
+                input,
+                Input::Message {
+                    message: Message::Swim(_),
+                    ..
+                }
+            )
+        };
         let (urgent, usual): (Vec<_>, Vec<_>) = machine.inbox.drain(..).partition(is_urgent);
         let mut usual = usual.into_iter();
-        let inputs: Vec<_> = urgent.into_iter().chain(usual.by_ref().take(TURN)).collect();
+        let inputs: Vec<_> = urgent
+            .into_iter()
+            .chain(usual.by_ref().take(TURN))
+            .collect();
         machine.inbox.extend(usual);
-        let cost = 12 + inputs.iter().map(|(input, bytes)| cost_of_input(input, *bytes)).sum::<u64>();
+        let cost = 12
+            + inputs
+                .iter()
+                .map(|(input, bytes)| cost_of_input(input, *bytes))
+                .sum::<u64>();
         let cost = cost * u64::from(machine.slowness);
         machine.busy_until = self.now + Duration::from_micros(cost);
         for (input, _) in &inputs {
             self.trace(|| format!("n{node} <- {input:?}").chars().take(220).collect());
         }
         let inputs = inputs.into_iter().map(|(input, _)| input);
-        let state = self.machines[node].state.as_mut().expect("only living nodes proceed");
+        let state = self.machines[node]
+            .state
+            .as_mut()
+            .expect("only living nodes proceed");
         let effects = state.handle(now, inputs);
         self.machines[node].todo.extend(effects);
         self.after_turn(node);
@@ -205,7 +266,9 @@ impl World {
             {
                 break;
             }
-            let Some(effect) = self.machines[node].todo.pop_front() else { break };
+            let Some(effect) = self.machines[node].todo.pop_front() else {
+                break;
+            };
             spent += cost_of_effect(&effect) * u64::from(self.machines[node].slowness);
             self.machines[node].in_turn = true;
             self.effect(node, life, effect);
@@ -223,7 +286,12 @@ impl World {
     fn effect(&mut self, node: usize, life: u64, effect: Effect) {
         match effect {
             Effect::Send { to, message } => {
-                self.trace(|| format!("n{node} -> {to:?} {message:?}").chars().take(220).collect());
+                self.trace(|| {
+                    format!("n{node} -> {to:?} {message:?}")
+                        .chars()
+                        .take(220)
+                        .collect()
+                });
                 self.notice_sent(node, to, &message);
                 self.send(node, to, &message);
             }
@@ -234,42 +302,112 @@ impl World {
                 }
             }
             Effect::Answer { id, answer } => self.user_hears(node, id, answer),
-            Effect::AnswerWatch { to, job, cursor, progress, tasks } => {
+            Effect::AnswerWatch {
+                to,
+                job,
+                cursor,
+                progress,
+                tasks,
+            } => {
                 let records = self.read(node, job, &tasks);
                 if records.len() != tasks.len() {
-                    self.fail("a result is told that is not on disk", format!("n{node}, {}", self.job_name(job)));
+                    self.fail(
+                        "a result is told that is not on disk",
+                        format!("n{node}, {}", self.job_name(job)),
+                    );
                 }
                 self.check_read(node, job, &records);
-                self.answer(node, to, Ok(Answer::Watch { cursor, progress, records }));
+                self.answer(
+                    node,
+                    to,
+                    Ok(Answer::Watch {
+                        cursor,
+                        progress,
+                        records,
+                    }),
+                );
             }
             Effect::AnswerRecord { to, job, task } => {
                 let record = self.read(node, job, &[task]).pop();
-                self.answer(node, to, Ok(Answer::Where(record.map_or(Location::Nowhere, Location::Ended))));
+                self.answer(
+                    node,
+                    to,
+                    Ok(Answer::Where(
+                        record.map_or(Location::Nowhere, Location::Ended),
+                    )),
+                );
             }
             Effect::AnswerLoad { to, load } => self.answer(node, to, Ok(Answer::Load(load))),
-            Effect::SendRecords { to, job, epoch, chunk, mut tasks } => {
+            Effect::SendRecords {
+                to,
+                job,
+                epoch,
+                chunk,
+                mut tasks,
+            } => {
                 self.moment(Moment::Resync, node);
                 let more = tasks.len() > limits::RECORD_BATCH;
                 tasks.truncate(limits::RECORD_BATCH);
                 let mut batches = nodectl::logic::executor::batches(self.read(node, job, &tasks));
                 let more = more || batches.len() > 1;
-                let records = if batches.is_empty() { Vec::new() } else { batches.swap_remove(0) };
-                self.send(node, to, &Message::Pulled { job, epoch, chunk, records, more, error: None });
+                let records = if batches.is_empty() {
+                    Vec::new()
+                } else {
+                    batches.swap_remove(0)
+                };
+                self.send(
+                    node,
+                    to,
+                    &Message::Pulled {
+                        job,
+                        epoch,
+                        chunk,
+                        records,
+                        more,
+                        error: None,
+                    },
+                );
             }
-            Effect::Persist { job, records, ticket } => {
+            Effect::Persist {
+                job,
+                records,
+                ticket,
+            } => {
                 self.trace(|| format!("n{node} writes {}", listed(&records)));
                 self.persist(node, job, records, ticket)
             }
-            Effect::FetchBlobs { ticket, hashes, holders } => {
+            Effect::FetchBlobs {
+                ticket,
+                hashes,
+                holders,
+            } => {
                 self.moment(Moment::Fetching, node);
-                let holders = holders.into_iter().filter_map(|holder| self.index_of(holder)).collect();
+                let holders = holders
+                    .into_iter()
+                    .filter_map(|holder| self.index_of(holder))
+                    .collect();
                 self.fetch(
                     node,
-                    Fetch { ticket, job: None, hashes, holders, is_spec: false, tries: 0, left: Duration::ZERO },
+                    Fetch {
+                        ticket,
+                        job: None,
+                        hashes,
+                        holders,
+                        is_spec: false,
+                        tries: 0,
+                        left: Duration::ZERO,
+                    },
                 );
             }
-            Effect::FetchTree { ticket, manifest, holders } => {
-                let holders = holders.into_iter().filter_map(|holder| self.index_of(holder)).collect();
+            Effect::FetchTree {
+                ticket,
+                manifest,
+                holders,
+            } => {
+                let holders = holders
+                    .into_iter()
+                    .filter_map(|holder| self.index_of(holder))
+                    .collect();
                 let fetch = Fetch {
                     ticket,
                     job: None,
@@ -285,7 +423,10 @@ impl World {
             Effect::KeepOwner(_) | Effect::Suspend(_) => {}
             Effect::KeepRetention(retention) => self.machines[node].disk.retention = retention,
             Effect::LoadSpec { job, hash, holders } => {
-                let holders = holders.into_iter().filter_map(|holder| self.index_of(holder)).collect();
+                let holders = holders
+                    .into_iter()
+                    .filter_map(|holder| self.index_of(holder))
+                    .collect();
                 let fetch = Fetch {
                     ticket: 0,
                     job: Some(job),
@@ -297,8 +438,12 @@ impl World {
                 };
                 self.fetch(node, fetch);
             }
-            Effect::StartTask { job, task, attempt, .. } => self.start_task(node, life, (job, task, attempt)),
-            Effect::StopTask { job, task, attempt } => self.stop_task(node, life, (job, task, attempt)),
+            Effect::StartTask {
+                job, task, attempt, ..
+            } => self.start_task(node, life, (job, task, attempt)),
+            Effect::StopTask { job, task, attempt } => {
+                self.stop_task(node, life, (job, task, attempt))
+            }
             Effect::Notice(text) => {
                 if text.starts_with("taking over") {
                     self.note_takeover();
@@ -326,7 +471,14 @@ impl World {
     /// Puts a question to a node; the number comes back with the answer.
     pub fn put(&mut self, node: usize, id: u64, query: Query) {
         let life = self.machines[node].life;
-        self.after(Duration::from_micros(50), Event::Tell { node, life, input: Box::new(Input::Ask { id, query }) });
+        self.after(
+            Duration::from_micros(50),
+            Event::Tell {
+                node,
+                life,
+                input: Box::new(Input::Ask { id, query }),
+            },
+        );
     }
 
     /// Answers a question, across the network if need be.
@@ -339,18 +491,32 @@ impl World {
 
     /// What is told comes from the journal; what the core knows must be the same.
     fn check_read(&mut self, node: usize, job: JobId, records: &[Arc<TaskRecord>]) {
-        let Some(copy) = self.machines[node].state.as_ref().and_then(|state| state.copy_of(job)) else { return };
-        let differs = records.iter().find(|record| copy.lattice.cell(record.task) != Cell::of(record));
+        let Some(copy) = self.machines[node]
+            .state
+            .as_ref()
+            .and_then(|state| state.copy_of(job))
+        else {
+            return;
+        };
+        let differs = records
+            .iter()
+            .find(|record| copy.lattice.cell(record.task) != Cell::of(record));
         if let Some(record) = differs {
             let (known, told) = (copy.lattice.cell(record.task), Cell::of(record));
             let job = self.job_name(job);
-            let text = format!("n{node} knows of {job}'s task {} {known:?}, its journal answers {told:?}", record.task);
+            let text = format!(
+                "n{node} knows of {job}'s task {} {known:?}, its journal answers {told:?}",
+                record.task
+            );
             self.fail("a journal answers what its node does not know", text);
         }
     }
 
     fn read(&self, node: usize, job: JobId, tasks: &[TaskIndex]) -> Vec<Arc<TaskRecord>> {
-        tasks.iter().filter_map(|task| self.machines[node].disk.read(job, *task).cloned()).collect()
+        tasks
+            .iter()
+            .filter_map(|task| self.machines[node].disk.read(job, *task).cloned())
+            .collect()
     }
 
     fn persist(&mut self, node: usize, job: JobId, records: Vec<Keep>, ticket: u64) {
@@ -373,7 +539,10 @@ impl World {
         if bytes.len() > limits::INLINE_SPEC_BYTES {
             let hash = BlobHash::of(&bytes);
             self.specs.insert(hash, spec.clone());
-            self.machines[node].disk.blobs.insert(hash, bytes.len() as u64);
+            self.machines[node]
+                .disk
+                .blobs
+                .insert(hash, bytes.len() as u64);
         }
     }
 
@@ -401,7 +570,9 @@ impl World {
         let count = std::mem::take(&mut self.machines[node].disk.writing);
         let mut results = Vec::new();
         for _ in 0..count {
-            let fails = self.plan.disk_errors > 0.0 && !self.healed && self.disk_rng.random_bool(self.plan.disk_errors);
+            let fails = self.plan.disk_errors > 0.0
+                && !self.healed
+                && self.disk_rng.random_bool(self.plan.disk_errors);
             let disk = &mut self.machines[node].disk;
             if let Some(write) = disk.pending.pop_front() {
                 results.push(disk.finish(write, fails));
@@ -414,7 +585,11 @@ impl World {
     }
 
     fn fetch(&mut self, node: usize, mut fetch: Fetch) {
-        let bytes: u64 = fetch.hashes.iter().filter_map(|hash| self.checker.sizes.get(hash)).sum();
+        let bytes: u64 = fetch
+            .hashes
+            .iter()
+            .filter_map(|hash| self.checker.sizes.get(hash))
+            .sum();
         fetch.left = Duration::from_micros(bytes * 1_000 / self.plan.net.bytes_per_ms);
         self.statistics_of_fetch(node, &fetch);
         self.go_on_fetching(node, fetch);
@@ -423,7 +598,11 @@ impl World {
     /// A node that is starved fetches slowly, until it is no longer.
     fn go_on_fetching(&mut self, node: usize, mut fetch: Fetch) {
         let Machine { life, slowness, .. } = self.machines[node];
-        let part = if slowness > 1 { fetch.left.min(STARVED_PART) } else { fetch.left };
+        let part = if slowness > 1 {
+            fetch.left.min(STARVED_PART)
+        } else {
+            fetch.left
+        };
         fetch.left -= part;
         let delay = self.delay() * 3 + part * slowness;
         self.after(delay, Event::Fetched { node, life, fetch });
@@ -437,14 +616,28 @@ impl World {
         if !fetch.left.is_zero() {
             return self.go_on_fetching(node, fetch);
         }
-        let has = |machine: &Machine| fetch.hashes.iter().all(|hash| machine.disk.blobs.contains_key(hash));
+        let has = |machine: &Machine| {
+            fetch
+                .hashes
+                .iter()
+                .all(|hash| machine.disk.blobs.contains_key(hash))
+        };
         let here = has(&self.machines[node]);
-        let usable = |holder: &usize| self.machines[*holder].state.is_some() && self.connects(*holder, node);
-        let from = fetch.holders.iter().copied().filter(usable).find(|holder| has(&self.machines[*holder]));
+        let usable =
+            |holder: &usize| self.machines[*holder].state.is_some() && self.connects(*holder, node);
+        let from = fetch
+            .holders
+            .iter()
+            .copied()
+            .filter(usable)
+            .find(|holder| has(&self.machines[*holder]));
         let silent = from.is_some_and(|holder| self.machines[holder].is_stalled(self.now));
         if silent && !here && fetch.tries < FETCH_TRIES {
             fetch.tries += 1;
-            return self.after(Duration::from_millis(500), Event::Fetched { node, life, fetch });
+            return self.after(
+                Duration::from_millis(500),
+                Event::Fetched { node, life, fetch },
+            );
         }
         let fails = !self.healed && self.plan.net.fetch_failures > 0.0;
         let fails = fails && self.net_rng.random_bool(self.plan.net.fetch_failures);
@@ -454,7 +647,12 @@ impl World {
             _ if self.machines[node].disk.full => Err("no space left on device".into()),
             Some(holder) if !silent => {
                 for hash in &fetch.hashes {
-                    let bytes = self.machines[holder].disk.blobs.get(hash).copied().unwrap_or_default();
+                    let bytes = self.machines[holder]
+                        .disk
+                        .blobs
+                        .get(hash)
+                        .copied()
+                        .unwrap_or_default();
                     self.machines[node].disk.blobs.insert(*hash, bytes);
                 }
                 Ok(())
@@ -462,15 +660,27 @@ impl World {
             _ => Err("nobody who has it can be reached".into()),
         };
         self.checker.fetching.remove(&(node, life, fetch.ticket));
-        self.trace(|| format!("n{node} fetched {:?} from {:?}: {result:?}", fetch.hashes, fetch.holders));
+        self.trace(|| {
+            format!(
+                "n{node} fetched {:?} from {:?}: {result:?}",
+                fetch.hashes, fetch.holders
+            )
+        });
         let input = match fetch.job {
             Some(job) if fetch.is_spec => {
-                let spec = fetch.hashes.first().and_then(|hash| self.specs.get(hash)).cloned();
+                let spec = fetch
+                    .hashes
+                    .first()
+                    .and_then(|hash| self.specs.get(hash))
+                    .cloned();
                 self.branch("a large specification is fetched");
                 let spec = result.and_then(|()| spec.ok_or_else(|| "it is damaged".into()));
                 Input::SpecLoaded { job, spec }
             }
-            _ => Input::Fetched { ticket: fetch.ticket, result },
+            _ => Input::Fetched {
+                ticket: fetch.ticket,
+                result,
+            },
         };
         self.give(node, life, input);
     }
@@ -479,9 +689,12 @@ impl World {
     pub fn notice_message(&mut self, from: usize, to: usize, message: &Message) {
         match message {
             Message::Replicate { job, records, .. } | Message::Pulled { job, records, .. } => {
-                let Some(state) = &self.machines[to].state else { return };
-                let lacks =
-                    |copy: &nodectl::logic::copies::LocalCopy| records.iter().any(|record| copy.lattice.lacks(record));
+                let Some(state) = &self.machines[to].state else {
+                    return;
+                };
+                let lacks = |copy: &nodectl::logic::copies::LocalCopy| {
+                    records.iter().any(|record| copy.lattice.lacks(record))
+                };
                 if state.claim_of(*job).is_some() && state.copy_of(*job).is_some_and(lacks) {
                     self.branch("results are learned from another holder");
                     let name = self.job_name(*job);
@@ -494,15 +707,25 @@ impl World {
                     self.branch("a replica joins a job that runs");
                 }
             }
-            Message::Report { job, epoch, finished, .. }
-                if finished.iter().any(|record| record.attempt.epoch < *epoch)
-                    && self.machines[to].state.as_ref().is_some_and(|state| state.claim_of(*job) == Some(*epoch)) =>
+            Message::Report {
+                job,
+                epoch,
+                finished,
+                ..
+            } if finished.iter().any(|record| record.attempt.epoch < *epoch)
+                && self.machines[to]
+                    .state
+                    .as_ref()
+                    .is_some_and(|state| state.claim_of(*job) == Some(*epoch)) =>
             {
                 self.branch("an attempt of an earlier epoch ends after a takeover");
             }
             Message::ReportKept { job, tasks } => self.note_kept(to, *job, tasks),
             Message::Heads(heads) => {
-                heads.iter().filter(|head| head.phase.is_ended()).for_each(|head| self.note_over(to, head.job));
+                heads
+                    .iter()
+                    .filter(|head| head.phase.is_ended())
+                    .for_each(|head| self.note_over(to, head.job));
             }
             _ => {}
         }
@@ -512,7 +735,10 @@ impl World {
         match message {
             Message::Heads(heads) => {
                 let me = self.machines[node].id;
-                if heads.iter().any(|head| head.holder == me && head.version <= 1 && head.epoch > 0) {
+                if heads
+                    .iter()
+                    .any(|head| head.holder == me && head.version <= 1 && head.epoch > 0)
+                {
                     self.moment(Moment::Claimed, node);
                 }
             }
@@ -537,7 +763,11 @@ fn listed(records: &[Keep]) -> String {
 }
 
 fn attempts(tasks: &[(TaskIndex, nodectl::types::Attempt)]) -> String {
-    let words: Vec<_> = tasks.iter().take(6).map(|(task, attempt)| format!("task {task} ({attempt})")).collect();
+    let words: Vec<_> = tasks
+        .iter()
+        .take(6)
+        .map(|(task, attempt)| format!("task {task} ({attempt})"))
+        .collect();
     words.join(", ") + if tasks.len() > 6 { ", …" } else { "" }
 }
 

@@ -14,21 +14,41 @@ impl World {
         let files: Vec<_> = record.blobs().collect();
         let epoch = self.highest_epoch(job);
         let copies = self.copies(job, task);
-        let file_copies = files.iter().map(|hash| self.file_copies(*hash)).min().unwrap_or(usize::MAX);
+        let file_copies = files
+            .iter()
+            .map(|hash| self.file_copies(*hash))
+            .min()
+            .unwrap_or(usize::MAX);
         if let Some(maker) = self.index_of(record.node) {
-            self.checker.makers.extend(files.iter().map(|hash| (*hash, maker)));
+            self.checker
+                .makers
+                .extend(files.iter().map(|hash| (*hash, maker)));
         }
         if copies < 2 || file_copies < 2 {
             self.check_alone(job, task, copies, file_copies);
         }
         self.tell(|| {
             let (name, attempt) = (self.job_name(job), record.attempt);
-            let its_files = if files.is_empty() { "no files".to_string() } else { format!("{file_copies} its files") };
-            format!("task {task} of {name} is told ({attempt}); {copies} disks have it, {its_files}")
+            let its_files = if files.is_empty() {
+                "no files".to_string()
+            } else {
+                format!("{file_copies} its files")
+            };
+            format!(
+                "task {task} of {name} is told ({attempt}); {copies} disks have it, {its_files}"
+            )
         });
-        let promise = |copies| Promise { epoch, ..self.promised(copies) };
+        let promise = |copies| Promise {
+            epoch,
+            ..self.promised(copies)
+        };
         let may_change = copies == 0 || self.has_rivals(job, record.accepted..=u32::MAX);
-        let mut told = Told { promise: promise(copies), files: promise(file_copies), may_change, record };
+        let mut told = Told {
+            promise: promise(copies),
+            files: promise(file_copies),
+            may_change,
+            record,
+        };
         // A lone node's disk lost it before anybody was told.
         told.files.void |= file_copies == 0 && self.checker.lost_at.is_some();
         self.checker.told.entry(job).or_default().insert(task, told);
@@ -37,23 +57,39 @@ impl World {
     /// An answer may be the last that is heard from beyond a cut.
     pub fn promised(&self, copies: usize) -> Promise {
         let cut_off = self.machines.iter().any(|machine| machine.beyond);
-        Promise { at: self.now, epoch: 0, copies, losses: 0, void: cut_off && copies == 0 }
+        Promise {
+            at: self.now,
+            epoch: 0,
+            copies,
+            losses: 0,
+            void: cut_off && copies == 0,
+        }
     }
 
     /// A result was told that only one disk has: right only for a node that is alone. Of files one disk is enough while some
     /// file is nowhere any more: a replica that cannot get it takes the results without, and looks for the others.
     fn check_alone(&mut self, job: JobId, task: TaskIndex, copies: usize, files: usize) {
-        if copies >= 2 && self.checker.lost_files.iter().any(|hash| self.file_copies(*hash) == 0) {
+        if copies >= 2
+            && self
+                .checker
+                .lost_files
+                .iter()
+                .any(|hash| self.file_copies(*hash) == 0)
+        {
             return;
         }
         let tells = |claim: &usize| self.machines[*claim].disk.has_done(job, task);
         match self.company(job, tells) {
             Some((teller, other)) => {
-                let what =
-                    if copies < 2 { format!("{copies} disks have it") } else { format!("{files} have its files") };
+                let what = if copies < 2 {
+                    format!("{copies} disks have it")
+                } else {
+                    format!("{files} have its files")
+                };
                 let name = self.job_name(job);
-                let text =
-                    format!("task {task} of {name} is told by n{teller}, which n{other} is connected to; {what}");
+                let text = format!(
+                    "task {task} of {name} is told by n{teller}, which n{other} is connected to; {what}"
+                );
                 self.fail("a result is told before it is safe", text);
             }
             None => self.branch("a result is told by a lone node"),
@@ -63,7 +99,11 @@ impl World {
     /// One of two results may give way to the other: of two sides that both went on, of one that nobody could tell of while the task was
     /// done again, and of two claims of one epoch.
     pub fn may_change(&self, job: JobId, known: &TaskRecord) -> bool {
-        let told = self.checker.told.get(&job).and_then(|told| told.get(&known.task));
+        let told = self
+            .checker
+            .told
+            .get(&job)
+            .and_then(|told| told.get(&known.task));
         self.checker.split
             || told.is_some_and(|told| told.may_change)
             || self.has_rivals(job, known.accepted..=known.accepted)
@@ -72,8 +112,13 @@ impl World {
     /// Two nodes claimed the job in these epochs, as far as was written: it was submitted again when nobody was there who had heard of
     /// it, or a coordinator that had been away alone claims it anew.
     pub fn has_rivals(&self, job: JobId, epochs: RangeInclusive<u32>) -> bool {
-        let journals = self.machines.iter().filter_map(|machine| machine.disk.journals.get(&job));
-        let heads = journals.flat_map(Journal::heads).filter(|head| epochs.contains(&head.epoch));
+        let journals = self
+            .machines
+            .iter()
+            .filter_map(|machine| machine.disk.journals.get(&job));
+        let heads = journals
+            .flat_map(Journal::heads)
+            .filter(|head| epochs.contains(&head.epoch));
         let holders: BTreeSet<_> = heads.map(|head| head.holder).collect();
         holders.len() > 1
     }
@@ -83,7 +128,9 @@ impl World {
         let mut checker = std::mem::take(&mut self.checker);
         for (job, told) in &mut checker.told {
             for (task, told) in told.iter_mut().filter(|(_, told)| !told.may_change) {
-                let has = |machine: &Machine| machine.state.is_some() && machine.disk.has_done(*job, *task);
+                let has = |machine: &Machine| {
+                    machine.state.is_some() && machine.disk.has_done(*job, *task)
+                };
                 told.may_change = !self.machines.iter().any(has);
             }
         }
@@ -96,8 +143,12 @@ impl World {
     /// not be settled which that is, and those of either will do.
     pub fn told_file_copies(&self, job: JobId, told: &TaskRecord, quiet: bool) -> Option<usize> {
         let copies = |record: &TaskRecord| record.blobs().map(|hash| self.file_copies(hash)).min();
-        let known = self.present().filter_map(|machine| machine.disk.durable(job, told.task));
-        let counts = known.filter(|record| record.is_done()).max_by_key(|record| Cell::of(record));
+        let known = self
+            .present()
+            .filter_map(|machine| machine.disk.durable(job, told.task));
+        let counts = known
+            .filter(|record| record.is_done())
+            .max_by_key(|record| Cell::of(record));
         match counts.filter(|counts| !is_same(counts, told)) {
             None => copies(told),
             Some(counts) if quiet => copies(counts),
@@ -108,15 +159,27 @@ impl World {
     /// What tasks were given is on no disk any more: nobody can go on with the job, or keep another copy of it.
     pub fn void_without_inputs(&mut self) {
         let is_void = |job: &JobId| {
-            let specs = self.machines.iter().filter_map(|machine| machine.disk.journals.get(job)?.spec());
+            let specs = self
+                .machines
+                .iter()
+                .filter_map(|machine| machine.disk.journals.get(job)?.spec());
             let inputs = specs.filter_map(|spec| spec.work.inputs).next();
             inputs.is_some_and(|manifest| self.file_copies(manifest) == 0)
         };
-        let lost: Vec<_> = self.checker.submitted.keys().copied().filter(is_void).collect();
+        let lost: Vec<_> = self
+            .checker
+            .submitted
+            .keys()
+            .copied()
+            .filter(is_void)
+            .collect();
         for job in lost {
             let told = self.checker.told.get_mut(&job).into_iter().flatten();
             told.for_each(|(_, told)| (told.promise.void, told.files.void) = (true, true));
-            self.checker.submitted.entry(job).and_modify(|promise| promise.void = true);
+            self.checker
+                .submitted
+                .entry(job)
+                .and_modify(|promise| promise.void = true);
         }
     }
 }

@@ -8,8 +8,8 @@ use crate::{
 use nodectl::{
     logic::Input,
     types::{
-        Answer, BlobHash, JobId, JobSpec, NodeId, ParamSpace, Phase, Query, QueryError, Sweep, TaskIndex, TaskRecord,
-        Time, Value, WorkSpec,
+        Answer, BlobHash, JobId, JobSpec, NodeId, ParamSpace, Phase, Query, QueryError, Sweep,
+        TaskIndex, TaskRecord, Time, Value, WorkSpec,
         query::Cursor,
         sweep::{Goal, StopRule},
     },
@@ -108,7 +108,8 @@ impl User {
         let told = |job: &Watched| match job.phase {
             _ if job.void => true,
             Some(Phase::Done) => {
-                (job.done.len() + job.told_cancelled.difference(&job.done).count()) as u32 >= job.tasks
+                (job.done.len() + job.told_cancelled.difference(&job.done).count()) as u32
+                    >= job.tasks
             }
             Some(phase) => phase.is_ended(),
             None => false,
@@ -124,16 +125,31 @@ impl User {
 
     pub fn story(&self) -> String {
         let line = |(job, watched): (&JobId, &Watched)| {
-            let Watched { number, tasks, done, phase, .. } = watched;
-            format!("\n  job{number} ({job:?}): {} of {tasks} told, {phase:?}", done.len())
+            let Watched {
+                number,
+                tasks,
+                done,
+                phase,
+                ..
+            } = watched;
+            format!(
+                "\n  job{number} ({job:?}): {} of {tasks} told, {phase:?}",
+                done.len()
+            )
         };
         let open = self.wants.iter().filter(|want| want.job.is_none()).count();
-        format!("{open} not submitted{}", self.jobs.iter().map(line).collect::<String>())
+        format!(
+            "{open} not submitted{}",
+            self.jobs.iter().map(line).collect::<String>()
+        )
     }
 }
 
 fn undrain(node: NodeId) -> Input {
-    Input::Ask { id: u64::MAX, query: Query::Drain { node, on: false } }
+    Input::Ask {
+        id: u64::MAX,
+        query: Query::Drain { node, on: false },
+    }
 }
 
 impl World {
@@ -154,7 +170,14 @@ impl World {
                 let id = self.machines[node].id;
                 self.ask(node, About::Other, Query::Drain { node: id, on: true });
                 let life = self.machines[node].life;
-                self.after(lasts, Event::Tell { node, life, input: Box::new(undrain(id)) });
+                self.after(
+                    lasts,
+                    Event::Tell {
+                        node,
+                        life,
+                        input: Box::new(undrain(id)),
+                    },
+                );
             }
             Act::Leave { node, away } => {
                 self.machines[node].retired = away.is_none();
@@ -162,10 +185,19 @@ impl World {
                 self.give(node, life, Input::Leave);
             }
             Act::Forget => {
-                let gone: Vec<_> = self.machines.iter().filter(|machine| machine.lost).map(|gone| gone.id).collect();
+                let gone: Vec<_> = self
+                    .machines
+                    .iter()
+                    .filter(|machine| machine.lost)
+                    .map(|gone| gone.id)
+                    .collect();
                 for lost in gone {
                     for node in self.awake() {
-                        let query = Query::Forget { node: self.machines[node].id, lost, sure: true };
+                        let query = Query::Forget {
+                            node: self.machines[node].id,
+                            lost,
+                            sure: true,
+                        };
                         self.ask(node, About::Other, query);
                     }
                 }
@@ -180,14 +212,24 @@ impl World {
     }
 
     pub fn want(&mut self, plan: JobPlan) -> usize {
-        let want = Want { plan, job: None, asked: None, lost: 0, cancel: false, cancel_asked: None };
+        let want = Want {
+            plan,
+            job: None,
+            asked: None,
+            lost: 0,
+            cancel: false,
+            cancel_asked: None,
+        };
         self.user.wants.push(want);
         self.submit_and_cancel();
         self.user.wants.len() - 1
     }
 
     fn awake(&self) -> Vec<usize> {
-        self.up().into_iter().filter(|node| !self.machines[*node].is_stalled(self.now)).collect()
+        self.up()
+            .into_iter()
+            .filter(|node| !self.machines[*node].is_stalled(self.now))
+            .collect()
     }
 
     /// Somebody who can be asked just now.
@@ -199,7 +241,15 @@ impl World {
     fn ask(&mut self, node: usize, about: About, query: Query) -> u64 {
         self.asked += 1;
         let (id, life, asked) = (self.asked, self.machines[node].life, self.now);
-        self.user.questions.insert(id, Question { about, node, life, asked });
+        self.user.questions.insert(
+            id,
+            Question {
+                about,
+                node,
+                life,
+                asked,
+            },
+        );
         self.put(node, id, query);
         id
     }
@@ -210,7 +260,13 @@ impl World {
         self.after(pause, Event::User);
         self.forget_lost_questions();
         self.submit_and_cancel();
-        let jobs: Vec<_> = self.user.jobs.iter().filter(|(_, job)| !job.void).map(|(job, _)| *job).collect();
+        let jobs: Vec<_> = self
+            .user
+            .jobs
+            .iter()
+            .filter(|(_, job)| !job.void)
+            .map(|(job, _)| *job)
+            .collect();
         for job in jobs {
             let Some(node) = self.someone() else { return };
             if self.watches(job) {
@@ -218,8 +274,21 @@ impl World {
             }
             self.maybe_retry(node, job);
             let cursor = self.user.jobs[&job].cursor;
-            let limit = if self.user.jobs[&job].tasks > 1_000 { 4_096 } else { 16 };
-            self.ask(node, About::Watch(job), Query::Watch { job, cursor, wait_ms: 200, limit });
+            let limit = if self.user.jobs[&job].tasks > 1_000 {
+                4_096
+            } else {
+                16
+            };
+            self.ask(
+                node,
+                About::Watch(job),
+                Query::Watch {
+                    job,
+                    cursor,
+                    wait_ms: 200,
+                    limit,
+                },
+            );
         }
     }
 
@@ -227,14 +296,23 @@ impl World {
     fn watches(&mut self, job: JobId) -> bool {
         let open = |question: &Question| matches!(question.about, About::Watch(of) if of == job);
         let content = self.user.is_content();
-        self.user.questions.values().filter(|question| open(question)).count() > 2
+        self.user
+            .questions
+            .values()
+            .filter(|question| open(question))
+            .count()
+            > 2
             || (content && self.rng.random_bool(0.9))
     }
 
     fn forget_lost_questions(&mut self) {
         let machines = &self.machines;
         let is_lost = |question: &Question| machines[question.node].life != question.life;
-        let lost: Vec<_> = self.user.questions.extract_if(.., |_, question| is_lost(question)).collect();
+        let lost: Vec<_> = self
+            .user
+            .questions
+            .extract_if(.., |_, question| is_lost(question))
+            .collect();
         for (id, question) in lost {
             match question.about {
                 About::Submit(number) => {
@@ -265,7 +343,9 @@ impl World {
             if submits && let Some(node) = self.someone() {
                 self.submit(node, number);
             }
-            if let (true, Some(job), Some(node)) = (cancels, self.user.wants[number].job, self.someone()) {
+            if let (true, Some(job), Some(node)) =
+                (cancels, self.user.wants[number].job, self.someone())
+            {
                 let ended = self.has_ended(job);
                 let id = self.ask(node, About::Cancel(job, ended), Query::Cancel { job });
                 self.user.wants[number].cancel_asked = Some(id);
@@ -275,7 +355,13 @@ impl World {
 
     /// Any node knows the job to have ended.
     pub fn has_ended(&self, job: JobId) -> bool {
-        self.states().any(|(_, state)| state.core().directory.get(job).is_some_and(|head| head.phase.is_ended()))
+        self.states().any(|(_, state)| {
+            state
+                .core()
+                .directory
+                .get(job)
+                .is_some_and(|head| head.phase.is_ended())
+        })
     }
 
     fn submit(&mut self, node: usize, number: usize) {
@@ -291,7 +377,10 @@ impl World {
         let id = self.ask(
             node,
             About::Submit(number),
-            Query::Submit { job: Some(self.key_of(number)), spec: Arc::new(spec) },
+            Query::Submit {
+                job: Some(self.key_of(number)),
+                spec: Arc::new(spec),
+            },
         );
         self.tell(|| format!("job{number} is submitted to n{node}"));
         self.user.wants[number].asked = Some(id);
@@ -304,17 +393,41 @@ impl World {
 
     fn spec(&mut self, number: usize, submitter: NodeId) -> JobSpec {
         let plan = &self.user.wants[number].plan;
-        let job_before =
-            plan.after.and_then(|back| number.checked_sub(back)).and_then(|number| self.user.job_of(number));
-        let after = job_before.into_iter().map(|job| ("before".to_string(), job)).collect();
-        let stop = StopRule::Median { min_steps: 1, min_trials: 1 };
-        let sweep = plan.sweep.then(|| Sweep { metric: "loss".into(), goal: Goal::Min, stop: Some(stop) });
+        let job_before = plan
+            .after
+            .and_then(|back| number.checked_sub(back))
+            .and_then(|number| self.user.job_of(number));
+        let after = job_before
+            .into_iter()
+            .map(|job| ("before".to_string(), job))
+            .collect();
+        let stop = StopRule::Median {
+            min_steps: 1,
+            min_trials: 1,
+        };
+        let sweep = plan.sweep.then(|| Sweep {
+            metric: "loss".into(),
+            goal: Goal::Min,
+            stop: Some(stop),
+        });
         let inputs = plan.inputs.then(|| BlobHash::of(&number.to_le_bytes()));
         let name = format!("job{number}");
-        let work = WorkSpec { priority: plan.priority, inputs, after, sweep, ..WorkSpec::plain(&name, &["true"]) };
-        let mut axes = vec![("x".into(), (0..i64::from(plan.tasks)).map(Value::Int).collect())];
+        let work = WorkSpec {
+            priority: plan.priority,
+            inputs,
+            after,
+            sweep,
+            ..WorkSpec::plain(&name, &["true"])
+        };
+        let mut axes = vec![(
+            "x".into(),
+            (0..i64::from(plan.tasks)).map(Value::Int).collect(),
+        )];
         if plan.large {
-            axes.insert(0, ("note".into(), vec![Value::Text("y".repeat(80_000).into())]));
+            axes.insert(
+                0,
+                ("note".into(), vec![Value::Text("y".repeat(80_000).into())]),
+            );
         }
         JobSpec {
             params: ParamSpace::Grid(axes),
@@ -329,7 +442,12 @@ impl World {
 
     /// A job is seen for the first time: its specification is written somewhere.
     pub fn job_seen(&mut self, job: JobId, spec: &JobSpec) {
-        if let Some(number) = spec.work.name.strip_prefix("job").and_then(|number| number.parse().ok()) {
+        if let Some(number) = spec
+            .work
+            .name
+            .strip_prefix("job")
+            .and_then(|number| number.parse().ok())
+        {
             self.user.numbers.entry(job).or_insert(number);
         }
     }
@@ -337,31 +455,53 @@ impl World {
     /// A job that failed is tried once more.
     fn maybe_retry(&mut self, node: usize, job: JobId) {
         let watched = self.user.jobs.get_mut(&job).expect("a key of the map");
-        if watched.phase == Some(Phase::Failed) && !std::mem::replace(&mut watched.was_retried, true) {
+        if watched.phase == Some(Phase::Failed)
+            && !std::mem::replace(&mut watched.was_retried, true)
+        {
             self.ask(node, About::Other, Query::Retry { job });
         }
     }
 
     fn cancel_tasks(&mut self, number: usize, tasks: Vec<TaskIndex>) {
-        let (Some(job), Some(node)) = (self.user.job_of(number), self.someone()) else { return };
-        let Some(watched) = self.user.jobs.get_mut(&job) else { return };
-        let tasks: Vec<_> = tasks.into_iter().filter(|task| *task < watched.tasks).collect();
+        let (Some(job), Some(node)) = (self.user.job_of(number), self.someone()) else {
+            return;
+        };
+        let Some(watched) = self.user.jobs.get_mut(&job) else {
+            return;
+        };
+        let tasks: Vec<_> = tasks
+            .into_iter()
+            .filter(|task| *task < watched.tasks)
+            .collect();
         watched.cancelling.extend(tasks.iter().copied());
-        self.ask(node, About::CancelTasks(job, tasks.clone()), Query::CancelTasks { job, tasks });
+        self.ask(
+            node,
+            About::CancelTasks(job, tasks.clone()),
+            Query::CancelTasks { job, tasks },
+        );
     }
 
     pub fn user_hears(&mut self, node: usize, id: u64, answer: Result<Answer, QueryError>) {
-        let Some(question) = self.user.questions.remove(&id) else { return };
+        let Some(question) = self.user.questions.remove(&id) else {
+            return;
+        };
         match question.about {
             About::Submit(number) => {
                 self.user.wants[number].asked = None;
                 match answer {
                     Ok(Answer::Submitted { job }) => self.hear_submitted(node, number, job),
-                    other => self.tell(|| format!("the submission of job{number} is refused: {other:?}")),
+                    other => {
+                        self.tell(|| format!("the submission of job{number} is refused: {other:?}"))
+                    }
                 }
             }
             About::Watch(job) => {
-                if let Ok(Answer::Watch { cursor, progress, records }) = answer {
+                if let Ok(Answer::Watch {
+                    cursor,
+                    progress,
+                    records,
+                }) = answer
+                {
                     self.hear_news(node, job, cursor, progress.phase, &records);
                 }
             }
@@ -371,7 +511,12 @@ impl World {
                 }
             }
             About::Cancel(job, had_ended) => {
-                for want in self.user.wants.iter_mut().filter(|want| want.job == Some(job)) {
+                for want in self
+                    .user
+                    .wants
+                    .iter_mut()
+                    .filter(|want| want.job == Some(job))
+                {
                     want.cancel_asked = None;
                 }
                 if answer.is_ok() {
@@ -389,7 +534,14 @@ impl World {
         self.statistics.tasks += u64::from(tasks);
         self.user.wants[number].job = Some(job);
         self.user.numbers.insert(job, number);
-        self.user.jobs.insert(job, Watched { number, tasks, ..Watched::default() });
+        self.user.jobs.insert(
+            job,
+            Watched {
+                number,
+                tasks,
+                ..Watched::default()
+            },
+        );
         if self.user.wants[number].plan.after.is_some() {
             self.branch("a job waits for another");
         }
@@ -402,7 +554,11 @@ impl World {
         self.tell(|| format!("the cancellation of {name} is confirmed by n{node}"));
         let coordinator = self.coordinator(job).unwrap_or(node);
         let now = self.now;
-        let watched = self.user.jobs.get_mut(&job).expect("only known jobs are cancelled");
+        let watched = self
+            .user
+            .jobs
+            .get_mut(&job)
+            .expect("only known jobs are cancelled");
         if !had_ended {
             watched.cancelled_at.get_or_insert(now);
             self.note_cancelled(job);
@@ -410,8 +566,19 @@ impl World {
         self.moment(Moment::Cancelled, coordinator);
     }
 
-    fn hear_news(&mut self, node: usize, job: JobId, cursor: Cursor, phase: Phase, records: &[Arc<TaskRecord>]) {
-        let watched = self.user.jobs.get_mut(&job).expect("only watched jobs are asked after");
+    fn hear_news(
+        &mut self,
+        node: usize,
+        job: JobId,
+        cursor: Cursor,
+        phase: Phase,
+        records: &[Arc<TaskRecord>],
+    ) {
+        let watched = self
+            .user
+            .jobs
+            .get_mut(&job)
+            .expect("only watched jobs are asked after");
         watched.cursor = cursor;
         if watched.phase != Some(phase) {
             watched.phase = Some(phase);
@@ -441,9 +608,16 @@ impl World {
                 }
                 About::Other => "an order".into(),
             };
-            let lives = machine.life == question.life && machine.state.is_some() && !machine.is_stalled(self.now);
+            let lives = machine.life == question.life
+                && machine.state.is_some()
+                && !machine.is_stalled(self.now);
             (late && lives).then(|| {
-                format!("{} through n{} has had no answer for {:?}", name(), question.node, self.now - question.asked)
+                format!(
+                    "{} through n{} has had no answer for {:?}",
+                    name(),
+                    question.node,
+                    self.now - question.asked
+                )
             })
         })
     }

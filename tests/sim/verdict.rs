@@ -14,7 +14,11 @@ pub struct Verdict {
 
 impl Verdict {
     pub fn add(&mut self, rule: &'static str, text: String) {
-        if !self.ignored.iter().any(|ignored| rule.contains(ignored.as_str())) {
+        if !self
+            .ignored
+            .iter()
+            .any(|ignored| rule.contains(ignored.as_str()))
+        {
             self.findings.entry(rule).or_insert(text);
         }
     }
@@ -88,13 +92,27 @@ impl Statistics {
 
     /// Branches that were never reached.
     pub fn missed(&self) -> Vec<&'static str> {
-        SOMETIMES.iter().copied().filter(|name| !self.branches.contains_key(name)).collect()
+        SOMETIMES
+            .iter()
+            .copied()
+            .filter(|name| !self.branches.contains_key(name))
+            .collect()
     }
 }
 
 impl fmt::Display for Statistics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { events, messages, crashes, takeovers, tasks, executions, repeated, unheard, branches: _ } = self;
+        let Self {
+            events,
+            messages,
+            crashes,
+            takeovers,
+            tasks,
+            executions,
+            repeated,
+            unheard,
+            branches: _,
+        } = self;
         write!(
             f,
             "{events} events, {messages} messages, {crashes} crashes, {takeovers} takeovers, {tasks} tasks, \

@@ -199,7 +199,9 @@ pub const START: Time = Time(1_000_000);
 
 impl World {
     pub fn new(plan: Plan, traced: u32) -> Self {
-        let stream = |salt: u64| StdRng::seed_from_u64(plan.seed.wrapping_mul(0x9e37_79b9).wrapping_add(salt));
+        let stream = |salt: u64| {
+            StdRng::seed_from_u64(plan.seed.wrapping_mul(0x9e37_79b9).wrapping_add(salt))
+        };
         let mut world = Self {
             net_rng: stream(1),
             disk_rng: stream(2),
@@ -292,7 +294,9 @@ impl World {
     }
 
     pub fn step(&mut self) {
-        let Some(Reverse(Due { at, event, .. })) = self.queue.pop() else { unreachable!("users never stop asking") };
+        let Some(Reverse(Due { at, event, .. })) = self.queue.pop() else {
+            unreachable!("users never stop asking")
+        };
         self.now = at;
         self.statistics.events += 1;
         self.happen(event);
@@ -301,8 +305,18 @@ impl World {
     fn happen(&mut self, event: Event) {
         match event {
             Event::Arrive { from, to, link } => self.arrive(from, to, link),
-            Event::Up { node, life, peer, link } => self.comes_up(node, life, peer, link),
-            Event::Down { node, life, peer, link } => {
+            Event::Up {
+                node,
+                life,
+                peer,
+                link,
+            } => self.comes_up(node, life, peer, link),
+            Event::Down {
+                node,
+                life,
+                peer,
+                link,
+            } => {
                 let machine = &self.machines[node];
                 if machine.life == life && machine.connected.get(&peer) == Some(&link) {
                     self.goes_down(node, peer);
@@ -319,7 +333,12 @@ impl World {
             Event::Fetched { node, life, fetch } => self.fetched(node, life, fetch),
             Event::Tell { node, life, input } => self.give(node, life, *input),
             Event::TaskEnds { node, life, key } => self.task_ends(node, life, key),
-            Event::TaskReports { node, life, key, step } => self.task_reports(node, life, key, step),
+            Event::TaskReports {
+                node,
+                life,
+                key,
+                step,
+            } => self.task_reports(node, life, key, step),
             Event::TaskStops { node, life, key } => self.task_stops(node, life, key),
             Event::Start { node } => {
                 if self.machines[node].state.is_none() && !self.machines[node].lost {
@@ -349,7 +368,8 @@ impl World {
     pub fn clock(&self, index: usize) -> Now {
         let machine = &self.machines[index];
         let mono = self.now + machine.mono_ahead;
-        let wall_ms = (1_700_000_000_000 + (self.now.0 / 1000) as i64 + machine.wall_skew_ms) as u64;
+        let wall_ms =
+            (1_700_000_000_000 + (self.now.0 / 1000) as i64 + machine.wall_skew_ms) as u64;
         Now { mono, wall_ms }
     }
 
@@ -360,7 +380,11 @@ impl World {
     pub fn at(&mut self, at: Time, event: Event) {
         self.count += 1;
         let number = self.count;
-        self.queue.push(Reverse(Due { at: at.max(self.now), number, event }));
+        self.queue.push(Reverse(Due {
+            at: at.max(self.now),
+            number,
+            event,
+        }));
     }
 
     pub fn number(&mut self) -> u64 {
@@ -384,21 +408,34 @@ impl World {
     /// Nothing has been wrong with this machine for so long.
     pub fn is_well(&self, node: usize, for_long: Duration) -> bool {
         let machine = &self.machines[node];
-        machine.state.is_some() && !machine.is_stalled(self.now) && self.now - machine.unwell >= for_long
+        machine.state.is_some()
+            && !machine.is_stalled(self.now)
+            && self.now - machine.unwell >= for_long
     }
 
     /// Nothing is cut anywhere, and nothing has been for so long.
     pub fn is_uncut(&self, for_long: Duration) -> bool {
-        self.obstacles.is_clear() && self.cleared.values().all(|since| self.now - *since >= for_long)
+        self.obstacles.is_clear()
+            && self
+                .cleared
+                .values()
+                .all(|since| self.now - *since >= for_long)
     }
 
     /// Both are well and can talk, and it has been so for so long.
     pub fn are_close(&self, a: usize, b: usize, for_long: Duration) -> bool {
         let clear = |from: usize, to: usize| {
             self.obstacles.reaches(from, to)
-                && self.cleared.get(&(from, to)).is_none_or(|since| self.now - *since >= for_long)
+                && self
+                    .cleared
+                    .get(&(from, to))
+                    .is_none_or(|since| self.now - *since >= for_long)
         };
-        a == b || (self.is_well(a, for_long) && self.is_well(b, for_long) && clear(a, b) && clear(b, a))
+        a == b
+            || (self.is_well(a, for_long)
+                && self.is_well(b, for_long)
+                && clear(a, b)
+                && clear(b, a))
     }
 
     /// A line of the story: what matters.
@@ -428,7 +465,9 @@ impl World {
 
     /// Machines whose disks count.
     pub fn present(&self) -> impl Iterator<Item = &Machine> {
-        self.machines.iter().filter(|machine| !machine.lost && !machine.beyond)
+        self.machines
+            .iter()
+            .filter(|machine| !machine.lost && !machine.beyond)
     }
 
     pub fn up(&self) -> Vec<usize> {
@@ -436,28 +475,43 @@ impl World {
     }
 
     pub fn states(&self) -> impl Iterator<Item = (usize, &State)> {
-        let here = self.machines.iter().enumerate().filter(|(_, machine)| !machine.beyond);
+        let here = self
+            .machines
+            .iter()
+            .enumerate()
+            .filter(|(_, machine)| !machine.beyond);
         here.filter_map(|(index, machine)| Some((index, machine.state.as_ref()?)))
     }
 
     /// Who claims a job, and in which epoch.
     pub fn claims(&self, job: JobId) -> Vec<(usize, u32)> {
-        self.states().filter_map(|(index, state)| Some((index, state.claim_of(job)?))).collect()
+        self.states()
+            .filter_map(|(index, state)| Some((index, state.claim_of(job)?)))
+            .collect()
     }
 
     /// The one with the best claim.
     pub fn coordinator(&self, job: JobId) -> Option<usize> {
-        self.claims(job).into_iter().max_by_key(|(_, epoch)| *epoch).map(|(index, _)| index)
+        self.claims(job)
+            .into_iter()
+            .max_by_key(|(_, epoch)| *epoch)
+            .map(|(index, _)| index)
     }
 
     /// The highest epoch in which any node knows a job to be claimed.
     pub fn highest_epoch(&self, job: JobId) -> u32 {
-        self.states().filter_map(|(_, state)| Some(state.core().directory.get(job)?.epoch)).max().unwrap_or(0)
+        self.states()
+            .filter_map(|(_, state)| Some(state.core().directory.get(job)?.epoch))
+            .max()
+            .unwrap_or(0)
     }
 
     /// A job as the story calls it.
     pub fn job_name(&self, job: JobId) -> String {
-        self.user.number(job).map_or_else(|| format!("job {}", job.short()), |number| format!("job{number}"))
+        self.user.number(job).map_or_else(
+            || format!("job {}", job.short()),
+            |number| format!("job{number}"),
+        )
     }
 }
 

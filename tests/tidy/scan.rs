@@ -21,12 +21,28 @@ pub struct CodePath {
 
 impl Source {
     pub fn new(path: String, text: String) -> Self {
-        let inside = path.strip_prefix("src/").unwrap_or(&path).trim_end_matches(".rs").to_string();
+        let inside = path
+            .strip_prefix("src/")
+            .unwrap_or(&path)
+            .trim_end_matches(".rs")
+            .to_string();
         let parts: Vec<&str> = inside.split('/').filter(|part| *part != "mod").collect();
-        let module = if matches!(parts[..], ["lib"] | ["main"]) { "" } else { parts[0] };
-        let is_test = parts.iter().any(|part| *part == "tests" || part.ends_with("_tests"));
+        let module = if matches!(parts[..], ["lib"] | ["main"]) {
+            ""
+        } else {
+            parts[0]
+        };
+        let is_test = parts
+            .iter()
+            .any(|part| *part == "tests" || part.ends_with("_tests"));
         let code = blank(&text);
-        Self { module: module.to_string(), is_test, code, path, text }
+        Self {
+            module: module.to_string(),
+            is_test,
+            code,
+            path,
+            text,
+        }
     }
 
     /// The code up to the test module written in it, which by convention ends a file.
@@ -34,9 +50,16 @@ impl Source {
         let mark = "#[cfg(test)]";
         let begins_module = |at: &usize| {
             let next = self.code[at + mark.len()..].trim_start();
-            next.starts_with("mod ") && next.find(['{', ';']).is_some_and(|end| next[end..].starts_with('{'))
+            next.starts_with("mod ")
+                && next
+                    .find(['{', ';'])
+                    .is_some_and(|end| next[end..].starts_with('{'))
         };
-        let found = self.code.match_indices(mark).map(|(at, _)| at).find(|at| begins_module(at));
+        let found = self
+            .code
+            .match_indices(mark)
+            .map(|(at, _)| at)
+            .find(|at| begins_module(at));
         &self.code[..found.unwrap_or(self.code.len())]
     }
 }
@@ -82,12 +105,21 @@ fn type_named(line: &str) -> Option<&str> {
 /// Names followed by `!`, with their lines.
 pub fn macros_called(code: &str) -> Vec<(String, usize)> {
     let tokens = tokens(code);
-    let calls = tokens.windows(2).filter(|pair| pair[1].0 == "!" && is_name(pair[0].0));
-    calls.map(|pair| (pair[0].0.to_string(), pair[0].1)).collect()
+    let calls = tokens
+        .windows(2)
+        .filter(|pair| pair[1].0 == "!" && is_name(pair[0].0));
+    calls
+        .map(|pair| (pair[0].0.to_string(), pair[0].1))
+        .collect()
 }
 
 /// Reads the path that begins at `at`, one result for each leaf of its groups; returns the position after it.
-fn path_at(tokens: &[(&str, usize)], at: usize, prefix: &mut Vec<String>, out: &mut Vec<Vec<String>>) -> usize {
+fn path_at(
+    tokens: &[(&str, usize)],
+    at: usize,
+    prefix: &mut Vec<String>,
+    out: &mut Vec<Vec<String>>,
+) -> usize {
     prefix.push(tokens[at].0.to_string());
     let token = |index: usize| tokens.get(index).map_or("", |token| token.0);
     let next = if token(at + 1) != "::" {
@@ -106,7 +138,12 @@ fn path_at(tokens: &[(&str, usize)], at: usize, prefix: &mut Vec<String>, out: &
 }
 
 /// Reads `a, b::c, d::{e}}` up to its closing brace.
-fn group_at(tokens: &[(&str, usize)], mut at: usize, prefix: &mut Vec<String>, out: &mut Vec<Vec<String>>) -> usize {
+fn group_at(
+    tokens: &[(&str, usize)],
+    mut at: usize,
+    prefix: &mut Vec<String>,
+    out: &mut Vec<Vec<String>>,
+) -> usize {
     while at < tokens.len() {
         match tokens[at].0 {
             "}" => return at + 1,
@@ -150,7 +187,9 @@ fn blank(text: &str) -> String {
         if length == 0 {
             out.push(first);
             // An `r` that ends a name begins no raw string.
-            let word = rest.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(rest.len());
+            let word = rest
+                .find(|c: char| !(c.is_alphanumeric() || c == '_'))
+                .unwrap_or(rest.len());
             let taken = word.max(first.len_utf8());
             out.push_str(&rest[first.len_utf8()..taken]);
             rest = &rest[taken..];
@@ -165,7 +204,11 @@ fn blank(text: &str) -> String {
 
 /// How long the comment, string or character at the start of `rest` is; 0 if it is code.
 fn opaque_length(rest: &str) -> usize {
-    let until = |from: usize, end: &str| rest[from..].find(end).map_or(rest.len(), |at| from + at + end.len());
+    let until = |from: usize, end: &str| {
+        rest[from..]
+            .find(end)
+            .map_or(rest.len(), |at| from + at + end.len())
+    };
     if rest.starts_with("//") {
         return rest.find('\n').unwrap_or(rest.len());
     }
@@ -182,7 +225,9 @@ fn opaque_length(rest: &str) -> usize {
     }
     match unprefixed.chars().next() {
         Some('"') => quoted_length(rest, rest.len() - unprefixed.len() + 1, '"'),
-        Some('\'') if is_character(&unprefixed[1..]) => quoted_length(rest, rest.len() - unprefixed.len() + 1, '\''),
+        Some('\'') if is_character(&unprefixed[1..]) => {
+            quoted_length(rest, rest.len() - unprefixed.len() + 1, '\'')
+        }
         _ => 0,
     }
 }

@@ -24,8 +24,14 @@ fn a_task_that_does_nothing_costs_little_more_than_its_process() {
     }
     let ours = begun.elapsed() / TASKS;
     let hidden = || {
-        let isolation = nodectl::types::Isolation { hides_node: Some(true), ..Default::default() };
-        nodectl::types::WorkSpec { isolation, ..work(&["/bin/true"]) }
+        let isolation = nodectl::types::Isolation {
+            hides_node: Some(true),
+            ..Default::default()
+        };
+        nodectl::types::WorkSpec {
+            isolation,
+            ..work(&["/bin/true"])
+        }
     };
     if nodectl::worker::supervisor::hides().is_ok() {
         let begun = Instant::now();
@@ -33,16 +39,27 @@ fn a_task_that_does_nothing_costs_little_more_than_its_process() {
             lab.start(task, hidden());
             lab.ended();
         }
-        println!("one from which the node is hidden, one after the other: {:?}", begun.elapsed() / (TASKS / 4));
+        println!(
+            "one from which the node is hidden, one after the other: {:?}",
+            begun.elapsed() / (TASKS / 4)
+        );
     }
     let begun = Instant::now();
     for task in 0..TASKS / 4 {
         lab.start(task, work(&["/bin/true"]));
         lab.ended();
     }
-    println!("one, one after the other: {:?}", begun.elapsed() / (TASKS / 4));
+    println!(
+        "one, one after the other: {:?}",
+        begun.elapsed() / (TASKS / 4)
+    );
     let begun = Instant::now();
-    let spawn = || Command::new("/bin/true").stdin(Stdio::null()).spawn().unwrap();
+    let spawn = || {
+        Command::new("/bin/true")
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
     let mut two = [spawn(), spawn()];
     for task in 2..TASKS + 2 {
         let slot = task as usize % 2;
@@ -53,5 +70,8 @@ fn a_task_that_does_nothing_costs_little_more_than_its_process() {
     }
     let bare = begun.elapsed() / TASKS;
     println!("a task: {ours:?}, a bare process: {bare:?}, 2 in parallel");
-    assert!(ours < bare * 20 + std::time::Duration::from_millis(5), "{ours:?} against {bare:?}");
+    assert!(
+        ours < bare * 20 + std::time::Duration::from_millis(5),
+        "{ours:?} against {bare:?}"
+    );
 }

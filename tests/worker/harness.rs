@@ -3,10 +3,13 @@
 use futures::future::BoxFuture;
 use nodectl::{
     ports::{
-        BlobFetcher, Blobs, DiskHealth, Event, NodeHandle, Runner, StartTask, StoreEvent, UserRequest, Vault,
-        WorkerEvent,
+        BlobFetcher, Blobs, DiskHealth, Event, NodeHandle, Runner, StartTask, StoreEvent,
+        UserRequest, Vault, WorkerEvent,
     },
-    types::{Attempt, BlobHash, Failure, JobId, KeptSecret, NodeId, Outcome, Params, TaskRecord, WorkSpec},
+    types::{
+        Attempt, BlobHash, Failure, JobId, KeptSecret, NodeId, Outcome, Params, TaskRecord,
+        WorkSpec,
+    },
     worker::{PoolLinks, RunnerConfig, TaskFiles, Workers, isolation::IsolationPolicy},
 };
 use std::{
@@ -44,13 +47,26 @@ pub struct Fetcher {
 }
 
 impl BlobFetcher for Fetcher {
-    fn fetch(&self, hash: BlobHash, _holders: Vec<NodeId>) -> BoxFuture<'static, Result<(), String>> {
+    fn fetch(
+        &self,
+        hash: BlobHash,
+        _holders: Vec<NodeId>,
+    ) -> BoxFuture<'static, Result<(), String>> {
         self.asked.fetch_add(1, Ordering::SeqCst);
-        let bytes = self.later.lock().unwrap().iter().find(|(known, _)| *known == hash).map(|(_, bytes)| bytes.clone());
+        let bytes = self
+            .later
+            .lock()
+            .unwrap()
+            .iter()
+            .find(|(known, _)| *known == hash)
+            .map(|(_, bytes)| bytes.clone());
         let store = self.store.lock().unwrap().clone().unwrap();
         Box::pin(async move {
             match bytes {
-                Some(bytes) => store.put_bytes(&bytes).map(drop).map_err(|error| error.to_string()),
+                Some(bytes) => store
+                    .put_bytes(&bytes)
+                    .map(drop)
+                    .map_err(|error| error.to_string()),
                 None => Err(format!("nobody has blob {hash}")),
             }
         })
@@ -66,7 +82,11 @@ impl Vault for OneSecret {
     }
 
     fn open(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, String> {
-        if name == "TOKEN" { Ok(Zeroizing::new(b"precious\0 bytes".to_vec())) } else { Err("it is not known".into()) }
+        if name == "TOKEN" {
+            Ok(Zeroizing::new(b"precious\0 bytes".to_vec()))
+        } else {
+            Err("it is not known".into())
+        }
     }
 
     fn renew(&self, secrets: Vec<KeptSecret>) -> Vec<KeptSecret> {
@@ -84,12 +104,22 @@ pub fn config(dir: &Path) -> RunnerConfig {
     let supervisor = vec![program().into(), "supervise".into()];
     RunnerConfig {
         supervisor,
-        ..RunnerConfig::new(dir.to_path_buf(), NodeId([7; 32]), NICE, IsolationPolicy::default())
+        ..RunnerConfig::new(
+            dir.to_path_buf(),
+            NodeId([7; 32]),
+            NICE,
+            IsolationPolicy::default(),
+        )
     }
 }
 
 pub fn keep(store: &nodectl::store::Store, fetcher: Arc<Fetcher>, node: NodeHandle) -> TaskFiles {
-    TaskFiles { blobs: store.blobs(), fetcher, disk: store.health(node), vault: Arc::new(OneSecret) }
+    TaskFiles {
+        blobs: store.blobs(),
+        fetcher,
+        disk: store.health(node),
+        vault: Arc::new(OneSecret),
+    }
 }
 
 impl Lab {
@@ -114,7 +144,11 @@ impl Lab {
     fn made(pools: Option<PoolLinks>, before: Vec<OsString>, data: Option<&Path>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = nodectl::store::open(data.unwrap_or(dir.path())).unwrap();
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
         let (sender, events) = mpsc::channel(1024);
         let fetcher = Arc::new(Fetcher::default());
         *fetcher.store.lock().unwrap() = Some(store.blobs());
@@ -127,7 +161,15 @@ impl Lab {
             let disk = keep.disk.clone();
             (Workers::start(config, keep, node, pools).unwrap(), disk)
         };
-        Self { workers: Some(workers), store, disk, fetcher, events, runtime, dir }
+        Self {
+            workers: Some(workers),
+            store,
+            disk,
+            fetcher,
+            events,
+            runtime,
+            dir,
+        }
     }
 
     pub fn workers(&self) -> &Workers {
@@ -140,7 +182,15 @@ impl Lab {
 
     pub fn start_with(&self, task: u32, work: WorkSpec, params: Params) {
         let (work, attempt) = (Arc::new(work), attempt());
-        self.workers().start(StartTask { job: JOB, task, attempt, work, params, gpus: vec![], holders: vec![] });
+        self.workers().start(StartTask {
+            job: JOB,
+            task,
+            attempt,
+            work,
+            params,
+            gpus: vec![],
+            holders: vec![],
+        });
     }
 
     /// Runs a task to its end.
@@ -155,7 +205,10 @@ impl Lab {
 
     pub fn event(&mut self) -> Event {
         let next = async { tokio::time::timeout(PATIENCE, self.events.recv()).await };
-        self.runtime.block_on(next).expect("an event in time").expect("the runner lives")
+        self.runtime
+            .block_on(next)
+            .expect("an event in time")
+            .expect("the runner lives")
     }
 
     /// The next end. Passes over starts, and over what becomes of the disk and of files on it.
@@ -183,16 +236,24 @@ impl Lab {
     }
 
     pub fn task_dir(&self, task: u32) -> PathBuf {
-        self.store.dir().join(format!("jobs/{JOB}/tasks/{task}-1.1"))
+        self.store
+            .dir()
+            .join(format!("jobs/{JOB}/tasks/{task}-1.1"))
     }
 
     pub fn blob(&self, hash: BlobHash) -> Vec<u8> {
-        self.store.blobs().read(hash, u64::MAX).expect("the blob is there")
+        self.store
+            .blobs()
+            .read(hash, u64::MAX)
+            .expect("the blob is there")
     }
 }
 
 pub fn attempt() -> Attempt {
-    Attempt { epoch: 1, number: 1 }
+    Attempt {
+        epoch: 1,
+        number: 1,
+    }
 }
 
 pub fn sh(script: &str) -> WorkSpec {
@@ -201,8 +262,15 @@ pub fn sh(script: &str) -> WorkSpec {
 
 pub fn work(command: &[&str]) -> WorkSpec {
     // Scripts are full of braces, which templates double.
-    let command = command.iter().map(|arg| arg.replace('{', "{{").replace('}', "}}")).collect();
-    WorkSpec { command, grace_ms: 200, ..WorkSpec::plain("test", &[]) }
+    let command = command
+        .iter()
+        .map(|arg| arg.replace('{', "{{").replace('}', "}}"))
+        .collect();
+    WorkSpec {
+        command,
+        grace_ms: 200,
+        ..WorkSpec::plain("test", &[])
+    }
 }
 
 pub fn failure(record: &TaskRecord) -> &Failure {
@@ -216,7 +284,10 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < deadline, "not in time: {what}");
-        #[expect(clippy::disallowed_methods, reason = "the kernel has no event for what is polled here")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the kernel has no event for what is polled here"
+        )]
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -224,14 +295,18 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
 /// Whether a process runs (a zombie does not).
 pub fn runs(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+    stat.rsplit(')')
+        .next()
+        .is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
 }
 
 /// The number in a file that a task writes, once it is there.
 pub fn number_in(path: &Path) -> i32 {
     let mut number = None;
     until("a number in a file", || {
-        number = std::fs::read_to_string(path).ok().and_then(|text| text.strip_suffix('\n')?.trim().parse().ok());
+        number = std::fs::read_to_string(path)
+            .ok()
+            .and_then(|text| text.strip_suffix('\n')?.trim().parse().ok());
         number.is_some()
     });
     number.unwrap()

@@ -4,8 +4,8 @@ use crate::harness::*;
 use nodectl::{
     ports::{Blobs, Runner, StartTask},
     types::{
-        Answer, BlobHash, Failure, FileEntry, JobId, Manifest, Outcome, OutputFile, Phase, Query, QueryError, Value,
-        WorkSpec,
+        Answer, BlobHash, Failure, FileEntry, JobId, Manifest, Outcome, OutputFile, Phase, Query,
+        QueryError, Value, WorkSpec,
         query::{Cursor, Progress},
     },
 };
@@ -21,19 +21,35 @@ fn manifest(files: &[(&str, &[u8], bool)]) -> Vec<u8> {
         hash: BlobHash::of(bytes),
         executable: *executable,
     });
-    postcard::to_stdvec(&Manifest { files: files.collect() }).unwrap()
+    postcard::to_stdvec(&Manifest {
+        files: files.collect(),
+    })
+    .unwrap()
 }
 
 fn with_inputs(script: &str, manifest: &[u8]) -> WorkSpec {
-    WorkSpec { inputs: Some(BlobHash::of(manifest)), ..sh(script) }
+    WorkSpec {
+        inputs: Some(BlobHash::of(manifest)),
+        ..sh(script)
+    }
 }
 
 #[test]
 fn uploads_are_staged_once_and_linked_into_every_task() {
     let mut lab = Lab::new();
-    let manifest = manifest(&[("src/lib/a.txt", b"deep", false), ("run.sh", b"#!/bin/sh\ncat src/lib/a.txt", true)]);
-    let blobs = [manifest.clone(), b"deep".to_vec(), b"#!/bin/sh\ncat src/lib/a.txt".to_vec()];
-    *lab.fetcher.later.lock().unwrap() = blobs.into_iter().map(|bytes| (BlobHash::of(&bytes), bytes)).collect();
+    let manifest = manifest(&[
+        ("src/lib/a.txt", b"deep", false),
+        ("run.sh", b"#!/bin/sh\ncat src/lib/a.txt", true),
+    ]);
+    let blobs = [
+        manifest.clone(),
+        b"deep".to_vec(),
+        b"#!/bin/sh\ncat src/lib/a.txt".to_vec(),
+    ];
+    *lab.fetcher.later.lock().unwrap() = blobs
+        .into_iter()
+        .map(|bytes| (BlobHash::of(&bytes), bytes))
+        .collect();
     for task in 0..8 {
         let mut spec = with_inputs("./run.sh", &manifest);
         spec.outputs = if task == 0 { vec!["**".into()] } else { vec![] };
@@ -42,7 +58,11 @@ fn uploads_are_staged_once_and_linked_into_every_task() {
     for _ in 0..8 {
         let record = lab.ended();
         if record.task == 0 {
-            assert_eq!(*failure(&record), Failure::OutputMissing("**".into()), "uploads are no outputs");
+            assert_eq!(
+                *failure(&record),
+                Failure::OutputMissing("**".into()),
+                "uploads are no outputs"
+            );
         } else {
             assert_eq!(record.outcome, Outcome::Done);
         }
@@ -50,7 +70,9 @@ fn uploads_are_staged_once_and_linked_into_every_task() {
     }
     assert_eq!(lab.fetcher.asked.load(Ordering::SeqCst), 3);
     lab.workers().forget(JOB);
-    until("the job's directory goes", || !lab.store.dir().join(format!("jobs/{JOB}")).exists());
+    until("the job's directory goes", || {
+        !lab.store.dir().join(format!("jobs/{JOB}")).exists()
+    });
 }
 
 #[test]
@@ -60,11 +82,17 @@ fn inputs_that_cannot_be_had_fail_the_task_and_the_next_one_tries_again() {
     lab.store.blobs().put_bytes(&manifest).unwrap();
     let record = lab.run(with_inputs("cat a", &manifest));
     match failure(&record) {
-        Failure::Inputs(why) => assert!(why.contains("`a`") && why.contains("nobody has blob"), "{why}"),
+        Failure::Inputs(why) => assert!(
+            why.contains("`a`") && why.contains("nobody has blob"),
+            "{why}"
+        ),
         other => panic!("expected Inputs, got {other:?}"),
     }
     lab.store.blobs().put_bytes(b"content").unwrap();
-    assert_eq!(lab.run(with_inputs("cat a", &manifest)).stdout.tail, b"content");
+    assert_eq!(
+        lab.run(with_inputs("cat a", &manifest)).stdout.tail,
+        b"content"
+    );
 }
 
 #[test]
@@ -77,26 +105,46 @@ fn a_damaged_upload_is_fetched_again() {
     let file = lab.dir.path().join("blobs").join(&name[..2]).join(&name);
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
     std::fs::write(&file, b"c0ntent").unwrap();
-    lab.fetcher.later.lock().unwrap().push((hash, b"content".to_vec()));
-    assert_eq!(lab.run(with_inputs("cat a", &manifest)).stdout.tail, b"content");
+    lab.fetcher
+        .later
+        .lock()
+        .unwrap()
+        .push((hash, b"content".to_vec()));
+    assert_eq!(
+        lab.run(with_inputs("cat a", &manifest)).stdout.tail,
+        b"content"
+    );
     assert_eq!(lab.fetcher.asked.load(Ordering::SeqCst), 1);
 }
 
 #[test]
 fn uploads_with_the_names_of_our_own_files_do_no_harm() {
     let mut lab = Lab::new();
-    let manifest = manifest(&[("result.json", b"{\"old\": 1}", false), ("params.json", b"{\"old\": 2}", false)]);
+    let manifest = manifest(&[
+        ("result.json", b"{\"old\": 1}", false),
+        ("params.json", b"{\"old\": 2}", false),
+    ]);
     for bytes in [&manifest[..], b"{\"old\": 1}", b"{\"old\": 2}"] {
         lab.store.blobs().put_bytes(bytes).unwrap();
     }
     let record = lab.run(with_inputs("cat params.json", &manifest));
-    assert_eq!((record.outcome, record.value), (Outcome::Done, None), "a result of an earlier run is no result");
+    assert_eq!(
+        (record.outcome, record.value),
+        (Outcome::Done, None),
+        "a result of an earlier run is no result"
+    );
     assert_eq!(record.stdout.tail, b"{\"old\": 2}");
-    let mut own = with_inputs("cat params.json; rm result.json; echo 3 > result.json", &manifest);
+    let mut own = with_inputs(
+        "cat params.json; rm result.json; echo 3 > result.json",
+        &manifest,
+    );
     own.grace_ms = 200;
     lab.start_with(1, own, vec![("k".into(), Value::Int(7))]);
     let record = lab.ended();
-    assert_eq!((record.outcome, record.value.as_deref()), (Outcome::Done, Some("3")));
+    assert_eq!(
+        (record.outcome, record.value.as_deref()),
+        (Outcome::Done, Some("3"))
+    );
     assert_eq!(record.stdout.tail, b"{\"k\":7}");
 }
 
@@ -108,11 +156,19 @@ fn uploads_that_would_leave_the_directory_are_refused() {
         lab.store.blobs().put_bytes(&manifest).unwrap();
         lab.store.blobs().put_bytes(b"x").unwrap();
         let record = lab.run(with_inputs("true", &manifest));
-        assert!(matches!(failure(&record), Failure::Inputs(why) if why.contains(path)), "{record:?}");
+        assert!(
+            matches!(failure(&record), Failure::Inputs(why) if why.contains(path)),
+            "{record:?}"
+        );
     }
     let garbage = lab.store.blobs().put_bytes(&[0xff; 40]).unwrap();
-    let record = lab.run(WorkSpec { inputs: Some(garbage), ..sh("true") });
-    assert!(matches!(failure(&record), Failure::Inputs(why) if why.contains("list of uploaded files")));
+    let record = lab.run(WorkSpec {
+        inputs: Some(garbage),
+        ..sh("true")
+    });
+    assert!(
+        matches!(failure(&record), Failure::Inputs(why) if why.contains("list of uploaded files"))
+    );
 }
 
 #[test]
@@ -123,36 +179,75 @@ fn results_of_an_earlier_job_are_there_as_files() {
     let record = Arc::new(lab.run(first));
     let earlier = JobId(77);
     let script = "cat sweep/results.jsonl sweep/0/out.txt";
-    lab.start(0, WorkSpec { after: vec![("sweep".into(), earlier)], ..sh(script) });
+    lab.start(
+        0,
+        WorkSpec {
+            after: vec![("sweep".into(), earlier)],
+            ..sh(script)
+        },
+    );
     for (position, records) in [(1, vec![record]), (1, vec![])] {
         let request = lab.question();
         assert!(matches!(request.query, Query::Watch { job, .. } if job == earlier));
         let cursor = Cursor { claim: 1, position };
-        request.reply.send(Ok(Answer::Watch { cursor, progress: done(), records })).unwrap();
+        request
+            .reply
+            .send(Ok(Answer::Watch {
+                cursor,
+                progress: done(),
+                records,
+            }))
+            .unwrap();
     }
     let text = String::from_utf8(lab.ended().stdout.tail).unwrap();
     let (line, data) = text.split_once('\n').unwrap();
     let line: serde_json::Value = serde_json::from_str(line).unwrap();
     assert_eq!(line["value"]["n"], 5);
-    assert_eq!((line["status"].as_str(), line["outputs"][0]["path"].as_str()), (Some("done"), Some("out.txt")));
+    assert_eq!(
+        (line["status"].as_str(), line["outputs"][0]["path"].as_str()),
+        (Some("done"), Some("out.txt"))
+    );
     assert_eq!(data, "data\n");
 }
 
 #[test]
 fn an_earlier_job_that_nobody_knows_or_that_lies_is_told() {
     let mut lab = Lab::new();
-    let spec = || WorkSpec { after: vec![("sweep".into(), JobId(77))], ..sh("true") };
+    let spec = || WorkSpec {
+        after: vec![("sweep".into(), JobId(77))],
+        ..sh("true")
+    };
     lab.start(0, spec());
-    lab.question().reply.send(Err(QueryError::NoJob(JobId(77)))).unwrap();
+    lab.question()
+        .reply
+        .send(Err(QueryError::NoJob(JobId(77))))
+        .unwrap();
     let record = lab.ended();
-    assert!(matches!(failure(&record), Failure::Inputs(why) if why.contains("no job") && why.contains("`sweep`")));
+    assert!(
+        matches!(failure(&record), Failure::Inputs(why) if why.contains("no job") && why.contains("`sweep`"))
+    );
     let mut evil = lab.sh("true");
     let hash = lab.store.blobs().put_bytes(b"x").unwrap();
-    evil.outputs = vec![OutputFile { path: "../../evil".into(), bytes: 1, hash, executable: false }];
+    evil.outputs = vec![OutputFile {
+        path: "../../evil".into(),
+        bytes: 1,
+        hash,
+        executable: false,
+    }];
     lab.start(1, spec());
     let records = vec![Arc::new(evil)];
-    let cursor = Cursor { claim: 1, position: 1 };
-    lab.question().reply.send(Ok(Answer::Watch { cursor, progress: done(), records })).unwrap();
+    let cursor = Cursor {
+        claim: 1,
+        position: 1,
+    };
+    lab.question()
+        .reply
+        .send(Ok(Answer::Watch {
+            cursor,
+            progress: done(),
+            records,
+        }))
+        .unwrap();
     assert!(matches!(failure(&lab.ended()), Failure::Inputs(why) if why.contains("../../evil")));
 }
 
@@ -176,10 +271,21 @@ fn done() -> Progress {
 fn the_environment_is_the_jobs_and_ours_and_holds_no_secret() {
     let mut lab = Lab::new();
     let mut spec = sh("env");
-    spec.env = vec![("OWN".into(), "x={x}".into()), ("NODECTL_TASK_ID".into(), "forged".into())];
+    spec.env = vec![
+        ("OWN".into(), "x={x}".into()),
+        ("NODECTL_TASK_ID".into(), "forged".into()),
+    ];
     let params = vec![("x".into(), Value::Int(3))];
     let (job, work, gpus) = (JOB, Arc::new(spec), vec![[0x11; 16]]);
-    lab.workers().start(StartTask { job, task: 4, attempt: attempt(), work, params, gpus, holders: vec![] });
+    lab.workers().start(StartTask {
+        job,
+        task: 4,
+        attempt: attempt(),
+        work,
+        params,
+        gpus,
+        holders: vec![],
+    });
     let env = String::from_utf8(lab.ended().stdout.tail).unwrap();
     for line in [
         "OWN=x=3",
@@ -189,9 +295,15 @@ fn the_environment_is_the_jobs_and_ours_and_holds_no_secret() {
         "CUDA_VISIBLE_DEVICES=GPU-11111111-1111-1111-1111-111111111111",
         "NODECTL_GPU_UUID=11111111-1111-1111-1111-111111111111",
     ] {
-        assert!(env.lines().any(|have| have == line), "{line} is missing in\n{env}");
+        assert!(
+            env.lines().any(|have| have == line),
+            "{line} is missing in\n{env}"
+        );
     }
-    assert!(env.contains("NODECTL_TASK_DIR=/") && env.contains("\nPATH=") && !env.contains("CARGO"), "{env}");
+    assert!(
+        env.contains("NODECTL_TASK_DIR=/") && env.contains("\nPATH=") && !env.contains("CARGO"),
+        "{env}"
+    );
 }
 
 #[test]
@@ -211,7 +323,10 @@ fn what_an_earlier_life_left_is_removed() {
     assert!(!left.exists());
     assert!(dir.path().join(format!("jobs/{JOB}/journal")).exists());
     drop(workers);
-    assert_eq!(std::fs::read_dir(dir.path().join("trash")).unwrap().count(), 0);
+    assert_eq!(
+        std::fs::read_dir(dir.path().join("trash")).unwrap().count(),
+        0
+    );
 }
 
 #[test]
@@ -225,8 +340,15 @@ fn an_upload_with_the_name_of_a_result_is_an_upload() {
         (&record.outcome, &record.value, &record.stdout.tail[..]),
         (&Outcome::Done, &None, &b"{\"old\": 1}"[..])
     );
-    let record = lab.run(with_inputs("rm result.json; echo 7 > result.json", &manifest));
-    assert_eq!(record.value.as_deref(), Some("7"), "one that the task made in its place counts");
+    let record = lab.run(with_inputs(
+        "rm result.json; echo 7 > result.json",
+        &manifest,
+    ));
+    assert_eq!(
+        record.value.as_deref(),
+        Some("7"),
+        "one that the task made in its place counts"
+    );
 }
 
 /// Whatever the values of parameters, this process goes on: they are checked where they are in their places.
@@ -235,20 +357,41 @@ fn what_parameters_become_is_bounded() {
     let mut lab = Lab::new();
     let one = |text: String| vec![("k".to_string(), Value::Text(text.into()))];
     let deep = format!("{}a{}", "{".repeat(40_000), "}".repeat(40_000));
-    lab.start_with(0, WorkSpec { outputs: vec!["{k}".into()], ..sh("true") }, one(deep));
+    lab.start_with(
+        0,
+        WorkSpec {
+            outputs: vec!["{k}".into()],
+            ..sh("true")
+        },
+        one(deep),
+    );
     let record = lab.ended();
     assert!(
         matches!(failure(&record), Failure::OutputUnreadable(why) if why.contains("no pattern") && why.len() < 500)
     );
-    let many = std::iter::once("true".to_string()).chain(std::iter::repeat_n("{k}".to_string(), 100_000));
-    lab.start_with(0, WorkSpec { command: many.collect(), ..sh("true") }, one("v".repeat(10_000)));
+    let many =
+        std::iter::once("true".to_string()).chain(std::iter::repeat_n("{k}".to_string(), 100_000));
+    lab.start_with(
+        0,
+        WorkSpec {
+            command: many.collect(),
+            ..sh("true")
+        },
+        one("v".repeat(10_000)),
+    );
     let record = lab.ended();
-    assert!(matches!(failure(&record), Failure::Spawn(why) if why.contains("more than 8388608 bytes")), "{record:?}");
+    assert!(
+        matches!(failure(&record), Failure::Spawn(why) if why.contains("more than 8388608 bytes")),
+        "{record:?}"
+    );
     // Values keep their spelling in placeholders, and are numbers in JSON.
     let spelled = vec![("k".to_string(), Value::Spelled("1.10".into()))];
     lab.start_with(
         0,
-        WorkSpec { command: vec!["sh".into(), "-c".into(), "echo {k}; cat params.json".into()], ..sh("") },
+        WorkSpec {
+            command: vec!["sh".into(), "-c".into(), "echo {k}; cat params.json".into()],
+            ..sh("")
+        },
         spelled,
     );
     assert_eq!(lab.ended().stdout.tail, b"1.10\n{\"k\":1.1}");

@@ -13,10 +13,10 @@ use std::{
 };
 
 /// A grandchild that leaves its session and its parent, and writes its pid to `stray`.
-const STRAY: &str = "setsid sh -c 'setsid sh -c \"echo \\$\\$ > stray; exec sleep 1000\" & exit 0' & ";
+const STRAY: &str =
+    "setsid sh -c 'setsid sh -c \"echo \\$\\$ > stray; exec sleep 1000\" & exit 0' & ";
 /// The same, hiding what it was started with.
-const HIDDEN: &str =
-    "env -i setsid sh -c 'PATH=/usr/bin:/bin; setsid sh -c \"echo \\$\\$ > stray; exec sleep 1000\" & exit 0' & ";
+const HIDDEN: &str = "env -i setsid sh -c 'PATH=/usr/bin:/bin; setsid sh -c \"echo \\$\\$ > stray; exec sleep 1000\" & exit 0' & ";
 
 #[test]
 fn a_timeout_asks_first_and_then_kills() {
@@ -40,11 +40,23 @@ fn a_timeout_asks_first_and_then_kills() {
 fn a_stopped_attempt_leaves_nothing_behind() {
     let mut lab = Lab::new();
     lab.start(0, sh(&format!("{STRAY} echo $$ > main; sleep 1000")));
-    let pids = [number_in(&lab.task_dir(0).join("stray")), number_in(&lab.task_dir(0).join("main"))];
+    let pids = [
+        number_in(&lab.task_dir(0).join("stray")),
+        number_in(&lab.task_dir(0).join("main")),
+    ];
     lab.workers().stop(JOB, 0, attempt());
-    assert!(matches!(lab.worker_event(), WorkerEvent::Started { task: 0, .. }));
-    assert!(matches!(lab.worker_event(), WorkerEvent::Stopped { task: 0, .. }));
-    assert!(!pids.into_iter().any(runs), "no process of it is left when it is told");
+    assert!(matches!(
+        lab.worker_event(),
+        WorkerEvent::Started { task: 0, .. }
+    ));
+    assert!(matches!(
+        lab.worker_event(),
+        WorkerEvent::Stopped { task: 0, .. }
+    ));
+    assert!(
+        !pids.into_iter().any(runs),
+        "no process of it is left when it is told"
+    );
 }
 
 #[test]
@@ -52,9 +64,17 @@ fn strays_end_with_their_task_and_others_stay() {
     let mut lab = Lab::new();
     lab.start(1, sh(&format!("{STRAY} sleep 1000")));
     let other = number_in(&lab.task_dir(1).join("stray"));
-    lab.start(0, sh(&format!("{STRAY} while [ ! -s stray ]; do sleep 0.01; done; cat stray")));
+    lab.start(
+        0,
+        sh(&format!(
+            "{STRAY} while [ ! -s stray ]; do sleep 0.01; done; cat stray"
+        )),
+    );
     let record = lab.ended();
-    let stray: i32 = String::from_utf8_lossy(&record.stdout.tail).trim().parse().unwrap();
+    let stray: i32 = String::from_utf8_lossy(&record.stdout.tail)
+        .trim()
+        .parse()
+        .unwrap();
     assert_eq!(record.outcome, Outcome::Done);
     assert!(!runs(stray), "it was killed before the end was told");
     assert!(runs(other), "another task's is left alone");
@@ -67,15 +87,29 @@ fn many_tasks_at_once_take_their_own_strays_only() {
     let mut lab = Lab::new();
     for task in 0..24 {
         let end = if task % 2 == 0 { "" } else { "sleep 1000" };
-        lab.start(task, sh(&format!("{STRAY} while [ ! -s stray ]; do sleep 0.01; done; cat stray; {end}")));
+        lab.start(
+            task,
+            sh(&format!(
+                "{STRAY} while [ ! -s stray ]; do sleep 0.01; done; cat stray; {end}"
+            )),
+        );
     }
     for _ in 0..12 {
         let record = lab.ended();
-        assert_eq!((record.outcome.clone(), record.task % 2), (Outcome::Done, 0));
-        let stray: i32 = String::from_utf8_lossy(&record.stdout.tail).trim().parse().unwrap();
+        assert_eq!(
+            (record.outcome.clone(), record.task % 2),
+            (Outcome::Done, 0)
+        );
+        let stray: i32 = String::from_utf8_lossy(&record.stdout.tail)
+            .trim()
+            .parse()
+            .unwrap();
         assert!(!runs(stray), "task {}", record.task);
     }
-    let others: Vec<i32> = (1..24).step_by(2).map(|task| number_in(&lab.task_dir(task).join("stray"))).collect();
+    let others: Vec<i32> = (1..24)
+        .step_by(2)
+        .map(|task| number_in(&lab.task_dir(task).join("stray")))
+        .collect();
     assert!(others.iter().all(|pid| runs(*pid)));
     lab.workers().close();
     assert!(!others.into_iter().any(runs));
@@ -84,16 +118,29 @@ fn many_tasks_at_once_take_their_own_strays_only() {
 #[test]
 fn a_stray_that_hides_whose_it_is_goes_too() {
     let mut lab = Lab::new();
-    let record = lab.sh(&format!("{HIDDEN} while [ ! -s stray ]; do sleep 0.01; done; cat stray"));
-    let stray: i32 = String::from_utf8_lossy(&record.stdout.tail).trim().parse().unwrap();
+    let record = lab.sh(&format!(
+        "{HIDDEN} while [ ! -s stray ]; do sleep 0.01; done; cat stray"
+    ));
+    let stray: i32 = String::from_utf8_lossy(&record.stdout.tail)
+        .trim()
+        .parse()
+        .unwrap();
     assert!(!runs(stray));
 }
 
 #[test]
 fn closing_the_runner_kills_everything() {
     let mut lab = Lab::new();
-    lab.start(0, sh(&format!("{STRAY} echo $$ > main; trap '' TERM; while :; do sleep 0.01; done")));
-    let pids = [number_in(&lab.task_dir(0).join("stray")), number_in(&lab.task_dir(0).join("main"))];
+    lab.start(
+        0,
+        sh(&format!(
+            "{STRAY} echo $$ > main; trap '' TERM; while :; do sleep 0.01; done"
+        )),
+    );
+    let pids = [
+        number_in(&lab.task_dir(0).join("stray")),
+        number_in(&lab.task_dir(0).join("main")),
+    ];
     lab.workers().close();
     assert!(!pids.into_iter().any(runs));
     // That it started may not have been told when everything ended.
@@ -121,8 +168,15 @@ fn a_dead_supervisor_is_replaced_and_its_attempts_are_told() {
     kill_process(Pid::from_raw(supervisor).unwrap(), Signal::KILL).unwrap();
     let record = lab.ended();
     assert_eq!(*failure(&record), Failure::Signal(9));
-    assert!(!runs(stray) && !runs(main), "nothing of the attempt is left");
-    assert_eq!(lab.sh("exit 0").outcome, Outcome::Done, "another supervisor is at work");
+    assert!(
+        !runs(stray) && !runs(main),
+        "nothing of the attempt is left"
+    );
+    assert_eq!(
+        lab.sh("exit 0").outcome,
+        Outcome::Done,
+        "another supervisor is at work"
+    );
 }
 
 /// Not a test of its own: the node that the next test kills.
@@ -132,7 +186,12 @@ fn node_to_be_killed() {
         return;
     }
     let lab = Lab::new();
-    lab.start(0, sh(&format!("{STRAY} echo $$ > main; trap '' TERM; while :; do sleep 0.01; done")));
+    lab.start(
+        0,
+        sh(&format!(
+            "{STRAY} echo $$ > main; trap '' TERM; while :; do sleep 0.01; done"
+        )),
+    );
     println!("directory {}", lab.task_dir(0).display());
     loop {
         std::thread::park();
@@ -148,8 +207,10 @@ fn a_killed_node_leaves_no_process_behind() {
         .spawn()
         .unwrap();
     let lines = BufReader::new(node.stdout.take().unwrap()).lines();
-    let dir =
-        lines.map_while(Result::ok).find_map(|line| line.split_once("directory ").map(|(_, dir)| dir.to_string()));
+    let dir = lines.map_while(Result::ok).find_map(|line| {
+        line.split_once("directory ")
+            .map(|(_, dir)| dir.to_string())
+    });
     let dir = dir.expect("the node says where its task runs");
     let pids = ["stray", "main"].map(|name| number_in(&Path::new(&dir).join(name)));
     node.kill().unwrap();

@@ -33,11 +33,19 @@ impl Host {
     async fn serve(&self, mut worker: Box<dyn PeerStream>) -> io::Result<()> {
         let mut bytes = Vec::new();
         // The shim knows no such class, and says so.
-        encode(Kind::Init, 0, b"{\"mode\": \"calls\", \"class\": \"none.py:None\", \"init\": {}}", &mut bytes);
+        encode(
+            Kind::Init,
+            0,
+            b"{\"mode\": \"calls\", \"class\": \"none.py:None\", \"init\": {}}",
+            &mut bytes,
+        );
         worker.write_all(&bytes).await?;
         let mut header = [0; HEADER_BYTES];
         worker.read_exact(&mut header).await?;
-        self.heard.lock().unwrap().push(Header::decode(&header).unwrap().kind);
+        self.heard
+            .lock()
+            .unwrap()
+            .push(Header::decode(&header).unwrap().kind);
         let release = self.release.lock().unwrap().take();
         if let Some(release) = release
             && release.await == Ok(false)
@@ -45,7 +53,9 @@ impl Host {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
         // Its own end comes first, or its status would be that of a worker whose pool is gone.
-        tokio::io::copy(&mut worker, &mut tokio::io::sink()).await.map(drop)
+        tokio::io::copy(&mut worker, &mut tokio::io::sink())
+            .await
+            .map(drop)
     }
 }
 
@@ -54,17 +64,30 @@ impl Host {
 struct Fake(Arc<Host>);
 
 impl PoolHost for Fake {
-    fn attach(&self, from: NodeId, pool: PoolToken, worker: Box<dyn PeerStream>) -> BoxFuture<'static, io::Result<()>> {
+    fn attach(
+        &self,
+        from: NodeId,
+        pool: PoolToken,
+        worker: Box<dyn PeerStream>,
+    ) -> BoxFuture<'static, io::Result<()>> {
         let host = self.0.clone();
         Box::pin(async move {
             host.from.lock().unwrap().push(from);
-            if pool == TOKEN { host.serve(worker).await } else { Ok(()) }
+            if pool == TOKEN {
+                host.serve(worker).await
+            } else {
+                Ok(())
+            }
         })
     }
 }
 
 impl Streams for Fake {
-    fn open(&self, to: NodeId, pool: PoolToken) -> BoxFuture<'static, io::Result<Box<dyn PeerStream>>> {
+    fn open(
+        &self,
+        to: NodeId,
+        pool: PoolToken,
+    ) -> BoxFuture<'static, io::Result<Box<dyn PeerStream>>> {
         let host = self.0.clone();
         Box::pin(async move {
             assert_eq!((to, pool), (ELSEWHERE, TOKEN));
@@ -77,13 +100,26 @@ impl Streams for Fake {
 
 fn lab() -> (Lab, Fake) {
     let fake = Fake::default();
-    (Lab::with_pools(Some(PoolLinks { host: Arc::new(fake.clone()), streams: Arc::new(fake.clone()) })), fake)
+    (
+        Lab::with_pools(Some(PoolLinks {
+            host: Arc::new(fake.clone()),
+            streams: Arc::new(fake.clone()),
+        })),
+        fake,
+    )
 }
 
 fn spec(host: NodeId, token: PoolToken, python: &str) -> WorkSpec {
     let role = WorkerRole::Pool { host, token };
-    let worker = Some(WorkerSpec::Python(PythonWorker { python: python.into(), role }));
-    WorkSpec { command: vec![], worker, ..sh("") }
+    let worker = Some(WorkerSpec::Python(PythonWorker {
+        python: python.into(),
+        role,
+    }));
+    WorkSpec {
+        command: vec![],
+        worker,
+        ..sh("")
+    }
 }
 
 #[test]
@@ -92,7 +128,11 @@ fn a_worker_speaks_with_the_pool_of_its_node_and_of_another() {
         let (mut lab, fake) = lab();
         let record = lab.run(spec(host, TOKEN, "python3"));
         assert_eq!(*fake.0.heard.lock().unwrap(), [Kind::InitFailed]);
-        assert_eq!(*failure(&record), Failure::Exit(1), "how the process ended is what is told");
+        assert_eq!(
+            *failure(&record),
+            Failure::Exit(1),
+            "how the process ended is what is told"
+        );
     }
 }
 
@@ -100,13 +140,22 @@ fn a_worker_speaks_with_the_pool_of_its_node_and_of_another() {
 fn a_pool_that_is_gone_or_never_was_is_the_nodes_trouble() {
     let (mut lab, fake) = lab();
     let record = lab.run(spec(HERE, [6; 16], "python3"));
-    assert!(matches!(failure(&record), Failure::Inputs(why) if why.contains("no such pool")), "{record:?}");
+    assert!(
+        matches!(failure(&record), Failure::Inputs(why) if why.contains("no such pool")),
+        "{record:?}"
+    );
     assert_eq!(*fake.0.from.lock().unwrap(), [HERE]);
     let mut alone = Lab::new();
     let record = alone.run(spec(HERE, TOKEN, "python3"));
-    assert!(matches!(failure(&record), Failure::Inputs(why) if why.contains("no way to pools")), "{record:?}");
+    assert!(
+        matches!(failure(&record), Failure::Inputs(why) if why.contains("no way to pools")),
+        "{record:?}"
+    );
     let record = lab.run(spec(HERE, TOKEN, "no-such-python"));
-    assert!(matches!(failure(&record), Failure::Init(error) if error.message.contains("no-such-python")), "{record:?}");
+    assert!(
+        matches!(failure(&record), Failure::Init(error) if error.message.contains("no-such-python")),
+        "{record:?}"
+    );
 }
 
 #[test]
@@ -116,7 +165,10 @@ fn a_stopped_worker_leaves_nothing_behind() {
     let (hold, release) = oneshot::channel();
     *fake.0.release.lock().unwrap() = Some(release);
     lab.start(0, spec(HERE, TOKEN, "python3"));
-    assert!(matches!(lab.worker_event(), WorkerEvent::Started { task: 0, .. }));
+    assert!(matches!(
+        lab.worker_event(),
+        WorkerEvent::Started { task: 0, .. }
+    ));
     lab.workers().stop(JOB, 0, attempt());
     let ended = lab.worker_event();
     drop(hold);

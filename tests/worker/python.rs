@@ -4,8 +4,8 @@ use crate::harness::*;
 use nodectl::{
     ports::{Blobs, Runner, WorkerEvent},
     types::{
-        BlobHash, Failure, FileEntry, Manifest, Outcome, PythonWorker, TaskRecord, Value, WorkSpec, WorkerRole,
-        WorkerSpec, query::Stream,
+        BlobHash, Failure, FileEntry, Manifest, Outcome, PythonWorker, TaskRecord, Value, WorkSpec,
+        WorkerRole, WorkerSpec, query::Stream,
     },
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -87,10 +87,24 @@ impl PythonLab {
     }
 
     fn spec(&self, more: &str) -> WorkSpec {
-        let init = format!("{{\"kwargs\": {{\"notes\": {:?}{more}}}}}", self.notes.to_str().unwrap());
-        let role = WorkerRole::Calls { class: "lib/mine.py:Worker".into(), init };
-        let worker = Some(WorkerSpec::Python(PythonWorker { python: "python3".into(), role }));
-        WorkSpec { command: vec![], worker, inputs: Some(self.inputs), ..sh("") }
+        let init = format!(
+            "{{\"kwargs\": {{\"notes\": {:?}{more}}}}}",
+            self.notes.to_str().unwrap()
+        );
+        let role = WorkerRole::Calls {
+            class: "lib/mine.py:Worker".into(),
+            init,
+        };
+        let worker = Some(WorkerSpec::Python(PythonWorker {
+            python: "python3".into(),
+            role,
+        }));
+        WorkSpec {
+            command: vec![],
+            worker,
+            inputs: Some(self.inputs),
+            ..sh("")
+        }
     }
 
     fn start(&self, task: u32, what: &str, value: i64) {
@@ -98,7 +112,10 @@ impl PythonLab {
     }
 
     fn start_spec(&self, task: u32, spec: WorkSpec, what: &str, value: i64) {
-        let params = vec![("do".into(), Value::Text(what.into())), ("value".into(), Value::Int(value))];
+        let params = vec![
+            ("do".into(), Value::Text(what.into())),
+            ("value".into(), Value::Int(value)),
+        ];
         self.lab.start_with(task, spec, params);
     }
 
@@ -109,18 +126,34 @@ impl PythonLab {
 
     /// How many instances were made.
     fn instances(&self) -> usize {
-        std::fs::read_to_string(&self.notes).unwrap_or_default().lines().count()
+        std::fs::read_to_string(&self.notes)
+            .unwrap_or_default()
+            .lines()
+            .count()
     }
 }
 
 pub fn upload(lab: &Lab, path: &str, bytes: &[u8]) -> BlobHash {
     let hash = lab.store.blobs().put_bytes(bytes).unwrap();
-    let files = vec![FileEntry { path: path.into(), bytes: bytes.len() as u64, hash, executable: false }];
-    lab.store.blobs().put_bytes(&postcard::to_stdvec(&Manifest { files }).unwrap()).unwrap()
+    let files = vec![FileEntry {
+        path: path.into(),
+        bytes: bytes.len() as u64,
+        hash,
+        executable: false,
+    }];
+    lab.store
+        .blobs()
+        .put_bytes(&postcard::to_stdvec(&Manifest { files }).unwrap())
+        .unwrap()
 }
 
 fn done(record: &TaskRecord) -> &str {
-    assert_eq!(record.outcome, Outcome::Done, "{}", String::from_utf8_lossy(&record.stderr.tail));
+    assert_eq!(
+        record.outcome,
+        Outcome::Done,
+        "{}",
+        String::from_utf8_lossy(&record.stderr.tail)
+    );
     record.value.as_deref().unwrap_or("nothing")
 }
 
@@ -137,12 +170,20 @@ fn an_instance_serves_many_tasks_one_after_the_other() {
 fn tasks_at_once_have_workers_of_their_own_and_a_forgotten_job_has_none() {
     let mut lab = PythonLab::new();
     (0..3).for_each(|task| lab.start(task, "pid", 0));
-    let pids: std::collections::BTreeSet<i32> = (0..3).map(|_| done(&lab.lab.ended()).parse().unwrap()).collect();
-    assert_eq!(pids.len(), lab.instances(), "a task that came late may have found a worker");
+    let pids: std::collections::BTreeSet<i32> = (0..3)
+        .map(|_| done(&lab.lab.ended()).parse().unwrap())
+        .collect();
+    assert_eq!(
+        pids.len(),
+        lab.instances(),
+        "a task that came late may have found a worker"
+    );
     assert!(pids.iter().all(|pid| runs(*pid)));
     lab.lab.workers().forget(JOB);
     until("the workers end", || !pids.iter().any(|pid| runs(*pid)));
-    until("their directories go", || !lab.lab.store.dir().join(format!("jobs/{JOB}")).exists());
+    until("their directories go", || {
+        !lab.lab.store.dir().join(format!("jobs/{JOB}")).exists()
+    });
 }
 
 #[test]
@@ -152,51 +193,88 @@ fn values_are_results_and_without_one_the_marked_line_counts() {
     assert_eq!(done(&lab.call(1, "result", 0)), "{\"a\": 1}");
     assert_eq!(done(&lab.call(2, "hush", 0)), "nothing");
     let large = lab.call(3, "large", 70_000);
-    assert!(failure(&large).to_string().contains("70002 bytes as JSON"), "{large:?}");
-    assert_eq!(done(&lab.call(4, "calls", 0)), "5", "the worker is still the same");
+    assert!(
+        failure(&large).to_string().contains("70002 bytes as JSON"),
+        "{large:?}"
+    );
+    assert_eq!(
+        done(&lab.call(4, "calls", 0)),
+        "5",
+        "the worker is still the same"
+    );
 }
 
 #[test]
 fn each_task_has_its_own_directory_environment_streams_and_outputs() {
     let mut lab = PythonLab::new();
     let first = lab.call(0, "value", 0);
-    assert_eq!(first.stdout.tail, b"init speaks\nrun speaks\n", "what `__init__` prints is its first task's");
+    assert_eq!(
+        first.stdout.tail, b"init speaks\nrun speaks\n",
+        "what `__init__` prints is its first task's"
+    );
     let record = lab.call(1, "where", 0);
-    let dir = lab.lab.task_dir(1).canonicalize().unwrap_or(lab.lab.task_dir(1));
+    let dir = lab
+        .lab
+        .task_dir(1)
+        .canonicalize()
+        .unwrap_or(lab.lab.task_dir(1));
     let dir = dir.to_str().unwrap();
     let seen: (String, String, String, Vec<String>) = serde_json::from_str(done(&record)).unwrap();
-    assert_eq!((seen.0.as_str(), seen.1.as_str(), seen.2.as_str()), (dir, "1", dir));
-    assert_eq!(seen.3, [".nodectl.stderr", ".nodectl.stdout", "lib", "params.json"]);
+    assert_eq!(
+        (seen.0.as_str(), seen.1.as_str(), seen.2.as_str()),
+        (dir, "1", dir)
+    );
+    assert_eq!(
+        seen.3,
+        [".nodectl.stderr", ".nodectl.stdout", "lib", "params.json"]
+    );
     assert_eq!(record.stdout.tail, b"run speaks\n");
     let mut spec = lab.spec("");
     spec.outputs = vec!["*.bin".into()];
     lab.start_spec(2, spec, "write", 10);
     let record = lab.lab.ended();
     assert_eq!(
-        record.outputs.iter().map(|file| (file.path.as_str(), file.bytes)).collect::<Vec<_>>(),
+        record
+            .outputs
+            .iter()
+            .map(|file| (file.path.as_str(), file.bytes))
+            .collect::<Vec<_>>(),
         [("made.bin", 10)]
     );
-    until("directories go", || (0..3).all(|task| !lab.lab.task_dir(task).exists()));
+    until("directories go", || {
+        (0..3).all(|task| !lab.lab.task_dir(task).exists())
+    });
 }
 
 #[test]
 fn a_directory_that_a_task_left_as_it_was_serves_the_next_one_which_cannot_tell() {
     let mut lab = PythonLab::new();
     let mut spec = lab.spec("");
-    if let Some(WorkerSpec::Python(PythonWorker { role: WorkerRole::Calls { class, .. }, .. })) = &mut spec.worker {
+    if let Some(WorkerSpec::Python(PythonWorker {
+        role: WorkerRole::Calls { class, .. },
+        ..
+    })) = &mut spec.worker
+    {
         *class = "lib/mine.py:Quiet".into();
     }
     for task in 0..20 {
         lab.start_spec(task, spec.clone(), "look", i64::from(task));
         let record = lab.lab.ended();
-        let (place, names, params): (String, Vec<String>, String) = serde_json::from_str(done(&record)).unwrap();
+        let (place, names, params): (String, Vec<String>, String) =
+            serde_json::from_str(done(&record)).unwrap();
         assert!(place.ends_with(&format!("/tasks/{task}-1.1")), "{place}");
         let made = if task % 5 == 4 { " made" } else { "" };
-        assert_eq!(names.join(" "), format!(".nodectl.stderr .nodectl.stdout lib{made} params.json"), "task {task}");
+        assert_eq!(
+            names.join(" "),
+            format!(".nodectl.stderr .nodectl.stdout lib{made} params.json"),
+            "task {task}"
+        );
         assert_eq!(params, format!("{{\"do\":\"look\",\"value\":{task}}}"));
     }
     lab.lab.workers().forget(JOB);
-    until("all goes", || !lab.lab.store.dir().join(format!("jobs/{JOB}")).exists());
+    until("all goes", || {
+        !lab.lab.store.dir().join(format!("jobs/{JOB}")).exists()
+    });
 }
 
 #[test]
@@ -205,7 +283,10 @@ fn an_exception_is_told_with_its_traceback_and_the_worker_goes_on() {
     let record = lab.call(0, "raise", 0);
     match failure(&record) {
         Failure::Raised(error) => {
-            assert_eq!((error.kind.as_str(), error.message.as_str()), ("ValueError", "bad value"));
+            assert_eq!(
+                (error.kind.as_str(), error.message.as_str()),
+                ("ValueError", "bad value")
+            );
             assert!(
                 error.traceback.contains("lib/mine.py") && error.traceback.contains("in run"),
                 "{}",
@@ -223,18 +304,31 @@ fn a_process_that_dies_fails_its_task_only_and_is_replaced() {
     let mut lab = PythonLab::new();
     assert_eq!(*failure(&lab.call(0, "abort", 0)), Failure::Signal(6));
     assert_eq!(done(&lab.call(1, "calls", 0)), "1");
-    assert_eq!(*failure(&lab.call(2, "exit", 0)), Failure::Exit(0), "an end without an answer is no success");
+    assert_eq!(
+        *failure(&lab.call(2, "exit", 0)),
+        Failure::Exit(0),
+        "an end without an answer is no success"
+    );
     let pid: i32 = done(&lab.call(3, "pid", 0)).parse().unwrap();
     kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
     // A zombie's other threads may still hold the stream.
-    until("it is gone", || !std::path::Path::new(&format!("/proc/{pid}")).exists());
-    assert_eq!(done(&lab.call(4, "calls", 0)), "1", "the death of an idle worker is nobody's failure");
+    until("it is gone", || {
+        !std::path::Path::new(&format!("/proc/{pid}")).exists()
+    });
+    assert_eq!(
+        done(&lab.call(4, "calls", 0)),
+        "1",
+        "the death of an idle worker is nobody's failure"
+    );
 }
 
 #[test]
 fn a_timeout_counts_from_the_call_and_ends_the_worker() {
     let mut lab = PythonLab::new();
-    let spec = WorkSpec { timeout_ms: Some(300), ..lab.spec("") };
+    let spec = WorkSpec {
+        timeout_ms: Some(300),
+        ..lab.spec("")
+    };
     lab.start_spec(0, spec.clone(), "hang", 0);
     let begun = lab.lab.task_dir(0).join("begun");
     let pid = number_in(&begun);
@@ -259,7 +353,10 @@ fn a_stopped_call_ends_its_worker_with_all_that_it_started() {
             other => break other,
         }
     };
-    assert!(matches!(stopped, WorkerEvent::Stopped { task: 1, .. }), "{stopped:?}");
+    assert!(
+        matches!(stopped, WorkerEvent::Stopped { task: 1, .. }),
+        "{stopped:?}"
+    );
     assert!(!runs(pid) && !runs(stray));
     assert_eq!(done(&lab.call(2, "calls", 0)), "1");
 }
@@ -271,51 +368,82 @@ fn a_worker_that_cannot_start_says_why() {
         lab.start_spec(0, spec, "value", 0);
         let record = lab.lab.ended();
         match failure(&record) {
-            Failure::Init(error) => (error.clone(), String::from_utf8_lossy(&record.stdout.tail).into_owned()),
+            Failure::Init(error) => (
+                error.clone(),
+                String::from_utf8_lossy(&record.stdout.tail).into_owned(),
+            ),
             other => panic!("expected Init, got {other:?}"),
         }
     };
     let spec = lab.spec(", \"fails\": \"raise\"");
     let (error, stdout) = fails(&mut lab, spec);
     assert_eq!(error.to_string(), "RuntimeError: no such data set");
-    assert!(error.traceback.contains("in __init__") && stdout.contains("init speaks"), "{error:?} {stdout}");
+    assert!(
+        error.traceback.contains("in __init__") && stdout.contains("init speaks"),
+        "{error:?} {stdout}"
+    );
     let spec = lab.spec(", \"fails\": \"abort\"");
     let (error, _) = fails(&mut lab, spec);
     assert!(
-        error.message.contains("killed by signal 6") && error.traceback.contains("Fatal Python error"),
+        error.message.contains("killed by signal 6")
+            && error.traceback.contains("Fatal Python error"),
         "{error:?}"
     );
     let with = |lab: &PythonLab, python: &str, class: &str| {
         let mut spec = lab.spec("");
-        let role = WorkerRole::Calls { class: class.into(), init: "{}".into() };
-        spec.worker = Some(WorkerSpec::Python(PythonWorker { python: python.into(), role }));
+        let role = WorkerRole::Calls {
+            class: class.into(),
+            init: "{}".into(),
+        };
+        spec.worker = Some(WorkerSpec::Python(PythonWorker {
+            python: python.into(),
+            role,
+        }));
         spec
     };
     let spec = with(&lab, "no-such-python", "lib/mine.py:Worker");
     let (error, _) = fails(&mut lab, spec);
-    assert!(error.message.contains("no program `no-such-python` in PATH"), "{error:?}");
+    assert!(
+        error
+            .message
+            .contains("no program `no-such-python` in PATH"),
+        "{error:?}"
+    );
     let spec = with(&lab, "/bin/false", "lib/mine.py:Worker");
     let (error, _) = fails(&mut lab, spec);
-    assert!(error.message.contains("/bin/false") && error.message.contains("exit status 1"), "{error:?}");
+    assert!(
+        error.message.contains("/bin/false") && error.message.contains("exit status 1"),
+        "{error:?}"
+    );
     let spec = with(&lab, "python3", "lib/mine.py:Wrker");
     let (error, _) = fails(&mut lab, spec);
-    assert!(error.message.contains("Wrker") && error.message.contains("Worker"), "{error:?}");
+    assert!(
+        error.message.contains("Wrker") && error.message.contains("Worker"),
+        "{error:?}"
+    );
     assert_eq!(done(&lab.call(1, "calls", 0)), "1");
 }
 
 #[test]
 fn a_running_calls_log_can_be_read_and_stays_bounded() {
     let mut lab = PythonLab::new();
-    let spec = WorkSpec { log_limit_bytes: 20_000, output_limit_bytes: 8 << 20, ..lab.spec("") };
+    let spec = WorkSpec {
+        log_limit_bytes: 20_000,
+        output_limit_bytes: 8 << 20,
+        ..lab.spec("")
+    };
     lab.start_spec(0, spec, "talk", 500_000);
     let read = |lab: &Lab| lab.workers().read_log(JOB, 0, attempt(), Stream::Stdout, 0);
     until("the first lines", || {
-        read(&lab.lab).is_ok_and(|(bytes, _)| bytes.starts_with(b"init speaks\nrun speaks\nfirst\n"))
+        read(&lab.lab)
+            .is_ok_and(|(bytes, _)| bytes.starts_with(b"init speaks\nrun speaks\nfirst\n"))
     });
     use std::os::unix::fs::MetadataExt;
     let log = lab.lab.task_dir(0).join(".nodectl.stdout");
     until("its middle's blocks are given back", || {
-        log.metadata().map_or(true, |data| data.len() > 3_000_000 && data.blocks() * 512 < 100_000)
+        log.metadata().map_or(true, |data| {
+            data.len() > 3_000_000 && data.blocks() * 512 < 100_000
+        })
     });
     let record = lab.lab.ended();
     let text = String::from_utf8(lab.lab.blob(record.stdout.blob.unwrap())).unwrap();
@@ -332,12 +460,23 @@ fn too_much_memory_ends_the_worker() {
     done(&lab.lab.ended());
     let hog = "class Hog:\n    def run(self):\n        self.data = b'x' * (200 << 20)\n        import time; time.sleep(1000)\n";
     spec.inputs = Some(upload(&lab.lab, "hog.py", hog.as_bytes()));
-    let role = WorkerRole::Calls { class: "hog.py:Hog".into(), init: "{}".into() };
-    spec.worker = Some(WorkerSpec::Python(PythonWorker { python: "python3".into(), role }));
+    let role = WorkerRole::Calls {
+        class: "hog.py:Hog".into(),
+        init: "{}".into(),
+    };
+    spec.worker = Some(WorkerSpec::Python(PythonWorker {
+        python: "python3".into(),
+        role,
+    }));
     let mut fresh = Lab::new();
     upload(&fresh, "hog.py", hog.as_bytes());
     fresh.start(0, spec);
-    assert_eq!(*failure(&fresh.ended()), Failure::OutOfMemory { limit_bytes: 64 << 20 });
+    assert_eq!(
+        *failure(&fresh.ended()),
+        Failure::OutOfMemory {
+            limit_bytes: 64 << 20
+        }
+    );
 }
 
 /// Prints; judges only what holds on any machine.
@@ -367,16 +506,33 @@ fn a_worker_from_which_the_node_is_hidden_does_its_calls() {
         return eprintln!("SKIPPED: {why}");
     }
     let mut lab = PythonLab::new();
-    let isolation = nodectl::types::Isolation { hides_node: Some(true), ..Default::default() };
-    let role = WorkerRole::Calls { class: "lib/mine.py:Worker".into(), init: "{}".into() };
-    let worker = Some(WorkerSpec::Python(PythonWorker { python: "python3".into(), role }));
-    let spec = WorkSpec { worker, isolation, ..lab.spec("") };
+    let isolation = nodectl::types::Isolation {
+        hides_node: Some(true),
+        ..Default::default()
+    };
+    let role = WorkerRole::Calls {
+        class: "lib/mine.py:Worker".into(),
+        init: "{}".into(),
+    };
+    let worker = Some(WorkerSpec::Python(PythonWorker {
+        python: "python3".into(),
+        role,
+    }));
+    let spec = WorkSpec {
+        worker,
+        isolation,
+        ..lab.spec("")
+    };
     for (task, what) in ["calls", "write", "where", "calls"].into_iter().enumerate() {
         lab.start_spec(task as u32, spec.clone(), what, 10);
         let record = lab.lab.ended();
         assert_eq!(record.outcome, Outcome::Done, "{what}: {record:?}");
         if task == 3 {
-            assert_eq!(record.value.as_deref(), Some("4"), "one worker did them all");
+            assert_eq!(
+                record.value.as_deref(),
+                Some("4"),
+                "one worker did them all"
+            );
         }
     }
 }

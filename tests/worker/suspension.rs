@@ -17,10 +17,22 @@ fn state(pid: i32) -> Option<char> {
 fn waiting(lab: &mut Lab) -> [i32; 2] {
     let script = "setsid sh -c 'echo $$ > child; while ! [ -e go ]; do :; done' & \
                   echo $$ > main; while ! [ -e go ]; do :; done; wait";
-    lab.start(0, WorkSpec { timeout_ms: Some(4_000), ..sh(script) });
+    lab.start(
+        0,
+        WorkSpec {
+            timeout_ms: Some(4_000),
+            ..sh(script)
+        },
+    );
     let dir = lab.task_dir(0);
     ["main", "child"].map(|name| {
-        let read = || std::fs::read_to_string(dir.join(name)).ok()?.trim().parse().ok();
+        let read = || {
+            std::fs::read_to_string(dir.join(name))
+                .ok()?
+                .trim()
+                .parse()
+                .ok()
+        };
         until("the task has begun", || read().is_some());
         read().unwrap()
     })
@@ -32,21 +44,29 @@ fn a_task_stands_still_and_its_time_with_it() {
     let pids = waiting(&mut lab);
     let begun = Instant::now();
     lab.workers().suspend(true);
-    until("all of it stands still", || pids.iter().all(|pid| state(*pid) == Some('T')));
+    until("all of it stands still", || {
+        pids.iter().all(|pid| state(*pid) == Some('T'))
+    });
     // Longer than it may run: nothing is told but its start.
     let deadline = begun + Duration::from_millis(5_000);
     while let Some(left) = deadline.checked_duration_since(Instant::now()) {
         let next = async { tokio::time::timeout(left, lab.events.recv()).await };
         match lab.runtime.block_on(next) {
             Err(_) => break,
-            Ok(event) => assert!(matches!(event, Some(Event::Worker(WorkerEvent::Started { .. }))), "{event:?}"),
+            Ok(event) => assert!(
+                matches!(event, Some(Event::Worker(WorkerEvent::Started { .. }))),
+                "{event:?}"
+            ),
         }
     }
     std::fs::write(lab.task_dir(0).join("go"), "").unwrap();
     lab.workers().suspend(false);
     let record = lab.ended();
     assert_eq!(record.outcome, Outcome::Done);
-    assert!(Duration::from_micros(record.duration_us) + Duration::from_secs(1) < begun.elapsed(), "{record:?}");
+    assert!(
+        Duration::from_micros(record.duration_us) + Duration::from_secs(1) < begun.elapsed(),
+        "{record:?}"
+    );
 }
 
 #[test]

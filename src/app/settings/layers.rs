@@ -48,19 +48,27 @@ impl Environment {
             variables,
             files: Vec::new(),
             local_file: Some("nodectl.toml".into()),
-            host_name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            host_name: rustix::system::uname()
+                .nodename()
+                .to_string_lossy()
+                .into_owned(),
             is_root: rustix::process::geteuid().is_root(),
         };
         let user = environment.directory("XDG_CONFIG_HOME", ".config");
         environment.files.push(SYSTEM_FILE.into());
-        environment.files.extend(user.map(|directory| directory.join("nodectl/nodectl.toml")));
+        environment
+            .files
+            .extend(user.map(|directory| directory.join("nodectl/nodectl.toml")));
         environment
     }
 
     /// systemd's state directory, the user's data directory, or /var/lib/nodectl for a root without a home. Empty if
     /// there is none of them.
     pub(super) fn default_data_dir(&self) -> PathBuf {
-        let given = self.variables.get("STATE_DIRECTORY").and_then(|list| list.split(':').next());
+        let given = self
+            .variables
+            .get("STATE_DIRECTORY")
+            .and_then(|list| list.split(':').next());
         if let Some(directory) = given.filter(|directory| !directory.is_empty()) {
             return PathBuf::from(directory);
         }
@@ -73,7 +81,12 @@ impl Environment {
 
     /// A directory of the XDG base directory specification: relative values are ignored, as it demands.
     fn directory(&self, variable: &str, below_home: &str) -> Option<PathBuf> {
-        let absolute = |name: &str| self.variables.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let absolute = |name: &str| {
+            self.variables
+                .get(name)
+                .map(PathBuf::from)
+                .filter(|path| path.is_absolute())
+        };
         absolute(variable).or_else(|| absolute("HOME").map(|home| home.join(below_home)))
     }
 }
@@ -112,8 +125,15 @@ pub(super) struct Layers {
 
 impl Layers {
     pub(super) fn read(environment: &Environment, flags: &Flags) -> Result<Self, SettingsError> {
-        let built_in = dict(Serialized::defaults(Settings::built_in(environment)).data().unwrap_or_default());
-        let mut figment = Figment::from(SettingsLayer { name: BUILT_IN, values: built_in.clone() });
+        let built_in = dict(
+            Serialized::defaults(Settings::built_in(environment))
+                .data()
+                .unwrap_or_default(),
+        );
+        let mut figment = Figment::from(SettingsLayer {
+            name: BUILT_IN,
+            values: built_in.clone(),
+        });
         for path in &environment.files {
             if let Some(values) = file(path)? {
                 check::keys(&values, &built_in, &|_| path.display().to_string())?;
@@ -129,26 +149,51 @@ impl Layers {
         check::keys(&variables, &built_in, &variable_name)?;
         check::keys(&flags.0, &built_in, &|_| FLAG.to_string())?;
         let figment = figment
-            .merge(SettingsLayer { name: VARIABLES, values: variables })
-            .merge(SettingsLayer { name: FLAG, values: flags.0.clone() });
-        Ok(Self { figment, secret_is_set: environment.variables.contains_key(SECRET_VARIABLE) })
+            .merge(SettingsLayer {
+                name: VARIABLES,
+                values: variables,
+            })
+            .merge(SettingsLayer {
+                name: FLAG,
+                values: flags.0.clone(),
+            });
+        Ok(Self {
+            figment,
+            secret_is_set: environment.variables.contains_key(SECRET_VARIABLE),
+        })
     }
 
     pub(super) fn extract(&self) -> Result<Settings, SettingsError> {
-        self.figment.extract().map_err(|error| self.bad_value(&error.path.join("."), in_words(&error.kind)))
+        self.figment
+            .extract()
+            .map_err(|error| self.bad_value(&error.path.join("."), in_words(&error.kind)))
     }
 
     pub(super) fn bad_value(&self, key: &str, problem: String) -> SettingsError {
-        SettingsError::BadValue { key: key.to_string(), place: self.source(key), problem }
+        SettingsError::BadValue {
+            key: key.to_string(),
+            place: self.source(key),
+            problem,
+        }
     }
 
     /// Every effective value and its layer, by key; a secret in the environment is named, never shown.
     pub(super) fn origins(&self, settings: &Settings) -> Vec<Origin> {
         let flat = flatten(settings).into_iter();
-        let mut origins: Vec<_> = flat.map(|(key, value)| Origin { source: self.source(&key), key, value }).collect();
+        let mut origins: Vec<_> = flat
+            .map(|(key, value)| Origin {
+                source: self.source(&key),
+                key,
+                value,
+            })
+            .collect();
         if self.secret_is_set {
             let source = SECRET_VARIABLE.to_string();
-            origins.push(Origin { key: "secret".into(), value: "(not shown)".into(), source });
+            origins.push(Origin {
+                key: "secret".into(),
+                value: "(not shown)".into(),
+                source,
+            });
         }
         origins
     }
@@ -164,7 +209,9 @@ impl Layers {
 
 /// What is wrong with a value's type, without the names that types have in Rust.
 fn in_words(kind: &Kind) -> String {
-    let Kind::InvalidType(actual, expected) = kind else { return kind.to_string() };
+    let Kind::InvalidType(actual, expected) = kind else {
+        return kind.to_string();
+    };
     let wanted = match expected.as_str() {
         "f64" | "f32" | "u8" | "u16" | "u32" | "u64" | "usize" | "i64" => "a number",
         "a boolean" | "bool" => "true or false",
@@ -193,7 +240,9 @@ impl Provider for FileLayer<'_> {
 
 /// The file of the current directory, if it can be trusted and is not read already.
 fn local_file(environment: &Environment) -> Result<Option<(&Path, Dict)>, SettingsError> {
-    let Some(path) = environment.local_file.as_deref() else { return Ok(None) };
+    let Some(path) = environment.local_file.as_deref() else {
+        return Ok(None);
+    };
     if local::is_one_of(path, &environment.files) {
         return Ok(None);
     }
@@ -227,8 +276,18 @@ fn file(path: &Path) -> Result<Option<Dict>, SettingsError> {
             };
             toml::from_str(&text).map(Some).map_err(syntax)
         }
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
-        Err(source) => Err(SettingsError::Unreadable { path: path.to_path_buf(), source }),
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            Ok(None)
+        }
+        Err(source) => Err(SettingsError::Unreadable {
+            path: path.to_path_buf(),
+            source,
+        }),
     }
 }
 
@@ -240,7 +299,9 @@ fn dict(data: Map<Profile, Dict>) -> Dict {
 fn variables(environment: &Environment, built_in: &Dict) -> Dict {
     let mut values = Dict::new();
     for (name, text) in &environment.variables {
-        let Some(name) = name.strip_prefix(PREFIX) else { continue };
+        let Some(name) = name.strip_prefix(PREFIX) else {
+            continue;
+        };
         let key = name.to_lowercase().replace("__", ".");
         if key.contains('.') && key.split('.').all(|part| !part.is_empty()) {
             insert(&mut values, &key, typed(&key, text, built_in));
@@ -257,17 +318,31 @@ fn typed(key: &str, text: &str, built_in: &Dict) -> Value {
     match default {
         Some(Value::String(..)) => Value::from(text),
         _ if key.starts_with("node.labels.") => Value::from(text),
-        Some(Value::Array(..)) => literal(text).filter(|value| value.as_array().is_some()).unwrap_or_else(|| {
-            let items = text.trim().trim_start_matches('[').trim_end_matches(']').split(',').map(str::trim);
-            Value::from(items.filter(|item| !item.is_empty()).map(str::to_string).collect::<Vec<String>>())
-        }),
+        Some(Value::Array(..)) => literal(text)
+            .filter(|value| value.as_array().is_some())
+            .unwrap_or_else(|| {
+                let items = text
+                    .trim()
+                    .trim_start_matches('[')
+                    .trim_end_matches(']')
+                    .split(',')
+                    .map(str::trim);
+                Value::from(
+                    items
+                        .filter(|item| !item.is_empty())
+                        .map(str::to_string)
+                        .collect::<Vec<String>>(),
+                )
+            }),
         _ => literal(text).unwrap_or_else(|| Value::from(text)),
     }
 }
 
 /// A value as TOML has it.
 fn literal(text: &str) -> Option<Value> {
-    toml::from_str::<Dict>(&format!("value = {}", text.trim())).ok()?.remove("value")
+    toml::from_str::<Dict>(&format!("value = {}", text.trim()))
+        .ok()?
+        .remove("value")
 }
 
 fn variable_name(key: &str) -> String {
@@ -280,7 +355,9 @@ fn insert(values: &mut Dict, key: &str, value: Value) {
             values.insert(key.to_string(), value);
         }
         Some((first, rest)) => {
-            let table = values.entry(first.to_string()).or_insert_with(|| Value::from(Dict::new()));
+            let table = values
+                .entry(first.to_string())
+                .or_insert_with(|| Value::from(Dict::new()));
             if !matches!(table, Value::Dict(..)) {
                 *table = Value::from(Dict::new());
             }
@@ -305,7 +382,9 @@ fn flatten_into(flat: &mut Vec<(String, String)>, path: &str, value: &Value) {
     match value {
         // A table that users fill is shown although it is empty.
         Value::Dict(_, table) if !(table.is_empty() && check::is_open_table(path)) => {
-            table.iter().for_each(|(key, value)| flatten_into(flat, &format!("{path}.{key}"), value));
+            table
+                .iter()
+                .for_each(|(key, value)| flatten_into(flat, &format!("{path}.{key}"), value));
         }
         _ => flat.push((path.to_string(), shown(value))),
     }
@@ -319,18 +398,29 @@ fn shown(value: &Value) -> String {
         Value::Bool(_, truth) => truth.to_string(),
         Value::Char(_, c) => format!("{:?}", c.to_string()),
         Value::Num(_, number) => {
-            let whole = number.to_i128().or_else(|| number.to_u128_lossy().and_then(|n| i128::try_from(n).ok()));
+            let whole = number
+                .to_i128()
+                .or_else(|| number.to_u128_lossy().and_then(|n| i128::try_from(n).ok()));
             match (number.to_f64(), whole) {
                 (Some(fraction), _) => fraction.to_string(),
                 (None, Some(whole)) => whole.to_string(),
                 (None, None) => String::new(),
             }
         }
-        Value::Array(_, items) => format!("[{}]", items.iter().map(shown).collect::<Vec<_>>().join(", ")),
+        Value::Array(_, items) => format!(
+            "[{}]",
+            items.iter().map(shown).collect::<Vec<_>>().join(", ")
+        ),
         Value::Dict(_, table) => {
-            let entries = table.iter().map(|(key, value)| format!("{key} = {}", shown(value)));
+            let entries = table
+                .iter()
+                .map(|(key, value)| format!("{key} = {}", shown(value)));
             let entries = entries.collect::<Vec<_>>().join(", ");
-            if entries.is_empty() { "{}".to_string() } else { format!("{{ {entries} }}") }
+            if entries.is_empty() {
+                "{}".to_string()
+            } else {
+                format!("{{ {entries} }}")
+            }
         }
     }
 }

@@ -21,7 +21,10 @@ const RESERVED: &[(&str, &[&str])] = &[
 /// Why the file is not to be trusted, if it is not.
 pub(super) fn distrust(path: &Path) -> io::Result<Option<String>> {
     // The file itself, not what a link of somebody's leads to.
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     let (file, directory) = (fs::symlink_metadata(path)?, fs::metadata(directory)?);
     let owners = [0, rustix::process::geteuid().as_raw()];
     // Where the sticky bit is set, as in /tmp, others cannot put their file in the place of ours.
@@ -30,7 +33,9 @@ pub(super) fn distrust(path: &Path) -> io::Result<Option<String>> {
         () if !owners.contains(&file.uid()) => "it belongs to another user".to_string(),
         () if !file.is_file() => "it is no file".to_string(),
         () if file.mode() & 0o022 != 0 => "others may write it".to_string(),
-        () if !owners.contains(&directory.uid()) => "its directory belongs to another user".to_string(),
+        () if !owners.contains(&directory.uid()) => {
+            "its directory belongs to another user".to_string()
+        }
         () if is_shared => "others may write to its directory".to_string(),
         () => return Ok(None),
     };
@@ -40,7 +45,9 @@ pub(super) fn distrust(path: &Path) -> io::Result<Option<String>> {
 /// Refuses what the file may not say.
 pub(super) fn check(path: &Path, values: &Dict) -> Result<(), SettingsError> {
     for (section, keys) in RESERVED {
-        let Some(Value::Dict(_, table)) = values.get(*section) else { continue };
+        let Some(Value::Dict(_, table)) = values.get(*section) else {
+            continue;
+        };
         if let Some(key) = keys.iter().find(|key| table.contains_key(**key)) {
             return Err(SettingsError::BadValue {
                 key: format!("{section}.{key}"),
@@ -56,8 +63,12 @@ pub(super) fn check(path: &Path, values: &Dict) -> Result<(), SettingsError> {
 
 /// Whether it is one of the user's own files, seen from its own directory.
 pub(super) fn is_one_of(path: &Path, files: &[PathBuf]) -> bool {
-    let Ok(this) = path.canonicalize() else { return false };
-    files.iter().any(|file| file.canonicalize().is_ok_and(|file| file == this))
+    let Ok(this) = path.canonicalize() else {
+        return false;
+    };
+    files
+        .iter()
+        .any(|file| file.canonicalize().is_ok_and(|file| file == this))
 }
 
 #[cfg(test)]
@@ -70,7 +81,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("nodectl.toml");
         fs::write(&path, "").unwrap();
-        let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        let mode = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap()
+        };
         mode(&path, 0o644);
         assert_eq!(distrust(&path).unwrap(), None);
         mode(&path, 0o664);

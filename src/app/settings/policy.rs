@@ -59,26 +59,58 @@ impl Default for PolicySettings {
 impl NodeSettings {
     /// What the owner says by settings. They were checked.
     pub fn terms(&self) -> Terms {
-        let PolicySettings { users, nodes, kinds, commands, .. } = self.policy.clone();
-        let idle =
-            Idle { after: self.policy.idle_after.0, load_milli: (self.policy.idle_load * 1000.0).round() as u32 };
+        let PolicySettings {
+            users,
+            nodes,
+            kinds,
+            commands,
+            ..
+        } = self.policy.clone();
+        let idle = Idle {
+            after: self.policy.idle_after.0,
+            load_milli: (self.policy.idle_load * 1000.0).round() as u32,
+        };
         let policy = Policy {
-            admits: Admits { users, nodes, kinds, commands },
-            hours: self.policy.hours.iter().filter_map(|span| span.parse().ok()).collect(),
+            admits: Admits {
+                users,
+                nodes,
+                kinds,
+                commands,
+            },
+            hours: self
+                .policy
+                .hours
+                .iter()
+                .filter_map(|span| span.parse().ok())
+                .collect(),
             idle: self.policy.only_when_idle.then_some(idle),
             when_closed: self.policy.when_closed,
             grace: self.policy.grace.0,
         };
-        Terms { takes_work: self.takes_work, policy }
+        Terms {
+            takes_work: self.takes_work,
+            policy,
+        }
     }
 }
 
 /// The first key whose value makes no sense, and what is wrong with it.
 pub(super) fn check(policy: &PolicySettings) -> Result<(), (String, String)> {
     let fail = |key: &str, problem: String| Err((format!("node.policy.{key}"), problem));
-    for (key, patterns) in [("users", &policy.users), ("nodes", &policy.nodes), ("commands", &policy.commands)] {
-        if patterns.len() > MAX_ADMITS || patterns.iter().any(|pattern| pattern.len() > MAX_LABEL_BYTES) {
-            return fail(key, format!("at most {MAX_ADMITS} patterns of {MAX_LABEL_BYTES} bytes each"));
+    for (key, patterns) in [
+        ("users", &policy.users),
+        ("nodes", &policy.nodes),
+        ("commands", &policy.commands),
+    ] {
+        if patterns.len() > MAX_ADMITS
+            || patterns
+                .iter()
+                .any(|pattern| pattern.len() > MAX_LABEL_BYTES)
+        {
+            return fail(
+                key,
+                format!("at most {MAX_ADMITS} patterns of {MAX_LABEL_BYTES} bytes each"),
+            );
         }
     }
     if policy.kinds.len() > MAX_ADMITS {
@@ -89,7 +121,10 @@ pub(super) fn check(policy: &PolicySettings) -> Result<(), (String, String)> {
             return fail("hours", error.to_string());
         }
     }
-    for (key, cores) in [("idle_load", policy.idle_load), ("keep_cores", policy.keep_cores)] {
+    for (key, cores) in [
+        ("idle_load", policy.idle_load),
+        ("keep_cores", policy.keep_cores),
+    ] {
         if !(0.0..=super::check::MAX_AMOUNT).contains(&cores) {
             return fail(key, format!("{cores} is no number of cores"));
         }

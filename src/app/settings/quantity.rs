@@ -26,7 +26,9 @@ impl Period {
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
-        let exact = units.iter().find(|(_, shift)| self.0 > 0 && self.0.trailing_zeros() >= *shift);
+        let exact = units
+            .iter()
+            .find(|(_, shift)| self.0 > 0 && self.0.trailing_zeros() >= *shift);
         match exact {
             Some((unit, shift)) => write!(f, "{} {unit}", self.0 >> shift),
             None => write!(f, "{} B", self.0),

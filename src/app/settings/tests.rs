@@ -7,7 +7,13 @@ const DOCUMENTED: &str = include_str!("../../../config/nodectl.toml");
 
 fn environment() -> Environment {
     let variables = BTreeMap::from([("HOME".to_string(), "/users/ada".to_string())]);
-    Environment { variables, files: Vec::new(), local_file: None, host_name: "box".into(), is_root: false }
+    Environment {
+        variables,
+        files: Vec::new(),
+        local_file: None,
+        host_name: "box".into(),
+        is_root: false,
+    }
 }
 
 /// Files of settings in a directory, the weakest first, and variables.
@@ -18,19 +24,28 @@ fn with(dir: &Path, files: &[&str], variables: &[(&str, &str)]) -> Environment {
         std::fs::write(&path, text).unwrap();
         environment.files.push(path);
     }
-    environment.variables.extend(variables.iter().map(|(name, value)| (name.to_string(), value.to_string())));
+    environment.variables.extend(
+        variables
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_string())),
+    );
     environment
 }
 
 fn error(files: &[&str], variables: &[(&str, &str)]) -> String {
     let dir = tempfile::tempdir().unwrap();
     let environment = with(dir.path(), files, variables);
-    let error = Settings::load_from(&environment, &Flags::default()).expect_err("bad settings").to_string();
+    let error = Settings::load_from(&environment, &Flags::default())
+        .expect_err("bad settings")
+        .to_string();
     error.replace(&format!("{}/", dir.path().display()), "")
 }
 
 fn source<'o>(origins: &'o [Origin], key: &str) -> (&'o str, &'o str) {
-    let origin = origins.iter().find(|origin| origin.key == key).unwrap_or_else(|| panic!("{key} in {origins:?}"));
+    let origin = origins
+        .iter()
+        .find(|origin| origin.key == key)
+        .unwrap_or_else(|| panic!("{key} in {origins:?}"));
     (&origin.value, origin.source.rsplit('/').next().unwrap())
 }
 
@@ -39,8 +54,14 @@ fn without_layers_the_built_in_values_hold() {
     let (settings, origins) = Settings::load_from(&environment(), &Flags::default()).unwrap();
     assert_eq!(settings, Settings::built_in(&environment()));
     assert_eq!(settings.node.name, "box");
-    assert_eq!(settings.node.data_dir, Path::new("/users/ada/.local/share/nodectl"));
-    assert_eq!(source(&origins, "network.beacon_port"), ("7337", "built-in"));
+    assert_eq!(
+        settings.node.data_dir,
+        Path::new("/users/ada/.local/share/nodectl")
+    );
+    assert_eq!(
+        source(&origins, "network.beacon_port"),
+        ("7337", "built-in")
+    );
     assert_eq!(source(&origins, "node.memory"), ("", "built-in"));
     assert_eq!(source(&origins, "cluster.peers"), ("[]", "built-in"));
 }
@@ -52,16 +73,39 @@ fn each_layer_is_over_the_one_before_and_is_named() {
         "[node]\nname = 'a'\ncores = 4\nlabels = { rack = 'b', gpu = 'no' }\n[network]\nport = 1\nmdns = false",
         "[node]\nname = 'b'\nlabels.gpu = 'yes'\n[network]\nport = 2",
     ];
-    let variables = [("NODECTL_NETWORK__PORT", "3"), ("NODECTL_NODE__MEMORY", "8 GiB"), ("NODECTL_NODE__NAME", "007")];
-    let flags = Flags::default().set("network.port", Some(4u16)).set("node.cores", None::<u16>);
-    let (settings, origins) = Settings::load_from(&with(dir.path(), &files, &variables), &flags).unwrap();
-    assert_eq!((settings.node.name.as_str(), settings.node.cores, settings.network.port), ("007", Some(4.0), 4));
-    assert_eq!((settings.node.memory, settings.network.mdns), (Some(Size(8 << 30)), false));
-    assert_eq!(source(&origins, "node.name"), ("\"007\"", "NODECTL_NODE__NAME"));
+    let variables = [
+        ("NODECTL_NETWORK__PORT", "3"),
+        ("NODECTL_NODE__MEMORY", "8 GiB"),
+        ("NODECTL_NODE__NAME", "007"),
+    ];
+    let flags = Flags::default()
+        .set("network.port", Some(4u16))
+        .set("node.cores", None::<u16>);
+    let (settings, origins) =
+        Settings::load_from(&with(dir.path(), &files, &variables), &flags).unwrap();
+    assert_eq!(
+        (
+            settings.node.name.as_str(),
+            settings.node.cores,
+            settings.network.port
+        ),
+        ("007", Some(4.0), 4)
+    );
+    assert_eq!(
+        (settings.node.memory, settings.network.mdns),
+        (Some(Size(8 << 30)), false)
+    );
+    assert_eq!(
+        source(&origins, "node.name"),
+        ("\"007\"", "NODECTL_NODE__NAME")
+    );
     assert_eq!(source(&origins, "node.cores"), ("4", "0.toml"));
     assert_eq!(source(&origins, "network.port"), ("4", "flag"));
     assert_eq!(source(&origins, "network.mdns"), ("false", "0.toml"));
-    assert_eq!(source(&origins, "node.memory"), ("\"8 GiB\"", "NODECTL_NODE__MEMORY"));
+    assert_eq!(
+        source(&origins, "node.memory"),
+        ("\"8 GiB\"", "NODECTL_NODE__MEMORY")
+    );
     assert_eq!(source(&origins, "node.labels.rack"), ("\"b\"", "0.toml"));
     assert_eq!(source(&origins, "node.labels.gpu"), ("\"yes\"", "1.toml"));
 }
@@ -77,7 +121,8 @@ fn lists_and_labels_come_from_variables_too() {
         ("NODECTL_JOBS__KEEP", "12h"),
         ("NODECTL_TASK_DIR", "/tmp/x"),
     ];
-    let (settings, _) = Settings::load_from(&with(dir.path(), &[], &variables), &Flags::default()).unwrap();
+    let (settings, _) =
+        Settings::load_from(&with(dir.path(), &[], &variables), &Flags::default()).unwrap();
     assert_eq!(settings.cluster.peers, ["a:1", "[::1]:2"]);
     assert_eq!(settings.network.interfaces, ["lo"]);
     assert_eq!(settings.node.labels["rack"], "7");
@@ -90,33 +135,63 @@ fn the_secret_is_named_and_never_shown() {
     let dir = tempfile::tempdir().unwrap();
     let environment = with(dir.path(), &[], &[(SECRET_VARIABLE, "hunter2")]);
     let (settings, origins) = Settings::load_from(&environment, &Flags::default()).unwrap();
-    assert_eq!(source(&origins, "secret"), ("(not shown)", "NODECTL_SECRET"));
+    assert_eq!(
+        source(&origins, "secret"),
+        ("(not shown)", "NODECTL_SECRET")
+    );
     assert!(!format!("{settings:?}{origins:?}").contains("hunter2"));
 }
 
 #[test]
 fn data_directories_follow_systemd_then_xdg() {
     let data_dir = |variables: &[(&str, &str)], is_root| {
-        let variables = variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-        Environment { variables, is_root, ..Environment::default() }.default_data_dir()
+        let variables = variables
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_string()))
+            .collect();
+        Environment {
+            variables,
+            is_root,
+            ..Environment::default()
+        }
+        .default_data_dir()
     };
     assert_eq!(
-        data_dir(&[("STATE_DIRECTORY", "/var/lib/nodectl:/x"), ("HOME", "/h")], true),
+        data_dir(
+            &[("STATE_DIRECTORY", "/var/lib/nodectl:/x"), ("HOME", "/h")],
+            true
+        ),
         Path::new("/var/lib/nodectl")
     );
-    assert_eq!(data_dir(&[("XDG_DATA_HOME", "/data"), ("HOME", "/h")], true), Path::new("/data/nodectl"));
-    assert_eq!(data_dir(&[("XDG_DATA_HOME", "data"), ("HOME", "/h")], false), Path::new("/h/.local/share/nodectl"));
+    assert_eq!(
+        data_dir(&[("XDG_DATA_HOME", "/data"), ("HOME", "/h")], true),
+        Path::new("/data/nodectl")
+    );
+    assert_eq!(
+        data_dir(&[("XDG_DATA_HOME", "data"), ("HOME", "/h")], false),
+        Path::new("/h/.local/share/nodectl")
+    );
     assert_eq!(data_dir(&[], true), Path::new("/var/lib/nodectl"));
-    let homeless = Environment { host_name: "box".into(), ..Environment::default() };
-    let error = Settings::load_from(&homeless, &Flags::default()).unwrap_err().to_string();
-    assert!(error.starts_with("the setting `node.data_dir` (built-in): there is no home directory"), "{error}");
+    let homeless = Environment {
+        host_name: "box".into(),
+        ..Environment::default()
+    };
+    let error = Settings::load_from(&homeless, &Flags::default())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("the setting `node.data_dir` (built-in): there is no home directory"),
+        "{error}"
+    );
 }
 
 #[test]
 fn errors_name_the_place_and_the_nearest_key() {
     let syntax = error(&["[node\nname = 1"], &[]);
     assert!(
-        syntax.starts_with("the settings in 0.toml are not valid TOML: TOML parse error at line 1, column 6"),
+        syntax.starts_with(
+            "the settings in 0.toml are not valid TOML: TOML parse error at line 1, column 6"
+        ),
         "{syntax}"
     );
     for (files, variables, expected) in [
@@ -125,13 +200,21 @@ fn errors_name_the_place_and_the_nearest_key() {
             &[][..],
             "there is no setting `node.nmae` (0.toml)\nhint: did you mean `node.name`?",
         ),
-        (&["[nod]\ncores = 1"], &[], "there is no setting `nod.cores` (0.toml)\nhint: did you mean `node.cores`?"),
+        (
+            &["[nod]\ncores = 1"],
+            &[],
+            "there is no setting `nod.cores` (0.toml)\nhint: did you mean `node.cores`?",
+        ),
         (
             &["[node]\npeers = []"],
             &[],
             "there is no setting `node.peers` (0.toml)\nhint: did you mean `cluster.peers`?",
         ),
-        (&["mdns = true"], &[], "there is no setting `mdns` (0.toml)\nhint: did you mean `network.mdns`?"),
+        (
+            &["mdns = true"],
+            &[],
+            "there is no setting `mdns` (0.toml)\nhint: did you mean `network.mdns`?",
+        ),
         (
             &[],
             &[("NODECTL_NETWORK__BECON_PORT", "1")],
@@ -157,14 +240,24 @@ fn errors_name_the_place_and_the_nearest_key() {
             &[],
             "the setting `jobs.keep` (0.toml): `long` is not a duration such as `90s`, `2h 30m` or `500ms`",
         ),
-        (&["[node]\nmemory = true"], &[], "the setting `node.memory` (0.toml): a size such as \"8 GiB\""),
+        (
+            &["[node]\nmemory = true"],
+            &[],
+            "the setting `node.memory` (0.toml): a size such as \"8 GiB\"",
+        ),
     ] {
         assert_eq!(error(files, variables), expected);
     }
     let level = error(&["[log]\nlevel = 'loud'"], &[]);
-    assert!(level.contains("`log.level` (0.toml)") && level.contains("loud") && level.contains("trace"), "{level}");
+    assert!(
+        level.contains("`log.level` (0.toml)") && level.contains("loud") && level.contains("trace"),
+        "{level}"
+    );
     let port = error(&["[network]\nport = 70000"], &[]);
-    assert!(port.contains("`network.port` (0.toml)") && port.contains("70000"), "{port}");
+    assert!(
+        port.contains("`network.port` (0.toml)") && port.contains("70000"),
+        "{port}"
+    );
 }
 
 #[test]
@@ -179,18 +272,31 @@ fn unreadable_files_are_told() {
 #[test]
 fn what_a_node_offers_is_cut_down() {
     let mut node = Settings::built_in(&environment()).node;
-    let detected = Resources { cpu_milli: 8000, memory_bytes: 64 << 30, gpu_milli: 1000, ..Resources::default() };
+    let detected = Resources {
+        cpu_milli: 8000,
+        memory_bytes: 64 << 30,
+        gpu_milli: 1000,
+        ..Resources::default()
+    };
     assert_eq!(node.offered(detected.clone()), detected);
     (node.cores, node.memory) = (Some(2.5), Some(Size(1 << 30)));
     node.resources.insert("licenses".into(), 2.0);
     let offered = node.offered(detected);
-    assert_eq!((offered.cpu_milli, offered.memory_bytes, offered.gpu_milli), (2500, 1 << 30, 1000));
+    assert_eq!(
+        (offered.cpu_milli, offered.memory_bytes, offered.gpu_milli),
+        (2500, 1 << 30, 1000)
+    );
     assert_eq!(offered.named_milli["licenses"], 2000);
 }
 
 #[test]
 fn sizes_are_shown_exactly() {
-    for (bytes, text) in [(0, "0 B"), (1500, "1500 B"), (8 << 30, "8 GiB"), (3 << 10, "3 KiB")] {
+    for (bytes, text) in [
+        (0, "0 B"),
+        (1500, "1500 B"),
+        (8 << 30, "8 GiB"),
+        (3 << 10, "3 KiB"),
+    ] {
         assert_eq!(Size(bytes).to_string(), text);
         assert_eq!(nodectl_types::units::parse_bytes(text), Ok(bytes));
     }
@@ -200,17 +306,28 @@ fn sizes_are_shown_exactly() {
 fn uncommented() -> String {
     let is_key = |line: &str| {
         line.strip_prefix("# ").is_some_and(|rest| {
-            rest.split_once(" = ").is_some_and(|(key, _)| key.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
+            rest.split_once(" = ")
+                .is_some_and(|(key, _)| key.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
         })
     };
-    let uncomment = |line: &str| if is_key(line) { line[2..].to_string() } else { line.to_string() };
-    DOCUMENTED.lines().map(|line| uncomment(line) + "\n").collect()
+    let uncomment = |line: &str| {
+        if is_key(line) {
+            line[2..].to_string()
+        } else {
+            line.to_string()
+        }
+    };
+    DOCUMENTED
+        .lines()
+        .map(|line| uncomment(line) + "\n")
+        .collect()
 }
 
 #[test]
 fn the_documented_file_changes_nothing_as_it_is() {
     let dir = tempfile::tempdir().unwrap();
-    let (settings, _) = Settings::load_from(&with(dir.path(), &[DOCUMENTED], &[]), &Flags::default()).unwrap();
+    let (settings, _) =
+        Settings::load_from(&with(dir.path(), &[DOCUMENTED], &[]), &Flags::default()).unwrap();
     assert_eq!(settings, Settings::built_in(&environment()));
 }
 
@@ -218,21 +335,43 @@ fn the_documented_file_changes_nothing_as_it_is() {
 fn every_setting_is_documented_with_its_built_in_value() {
     let dir = tempfile::tempdir().unwrap();
     let text = uncommented();
-    let (documented, origins) = Settings::load_from(&with(dir.path(), &[&text], &[]), &Flags::default()).unwrap();
+    let (documented, origins) =
+        Settings::load_from(&with(dir.path(), &[&text], &[]), &Flags::default()).unwrap();
     for origin in &origins {
-        assert!(origin.source.ends_with("0.toml"), "{} is not documented", origin.key);
+        assert!(
+            origin.source.ends_with("0.toml"),
+            "{} is not documented",
+            origin.key
+        );
     }
     let built_in = serde_json::to_value(Settings::built_in(&environment())).unwrap();
     let documented = serde_json::to_value(documented).unwrap();
     let policy = built_in["node"]["policy"].clone();
-    let sections = built_in.as_object().unwrap().iter().map(|(section, keys)| (section.as_str(), keys));
+    let sections = built_in
+        .as_object()
+        .unwrap()
+        .iter()
+        .map(|(section, keys)| (section.as_str(), keys));
     for (section, keys) in sections.chain([("node.policy", &policy)]) {
-        for (key, value) in keys.as_object().unwrap().iter().filter(|(key, _)| *key != "policy") {
-            let below = DOCUMENTED.split_once(&format!("\n[{section}]\n")).expect("a section each").1;
-            let line = below.lines().find(|line| line.starts_with(&format!("# {key} = "))).expect("checked above");
+        for (key, value) in keys
+            .as_object()
+            .unwrap()
+            .iter()
+            .filter(|(key, _)| *key != "policy")
+        {
+            let below = DOCUMENTED
+                .split_once(&format!("\n[{section}]\n"))
+                .expect("a section each")
+                .1;
+            let line = below
+                .lines()
+                .find(|line| line.starts_with(&format!("# {key} = ")))
+                .expect("checked above");
             let is_example = line.ends_with("# example");
             assert!(
-                is_example || documented.pointer(&format!("/{}/{key}", section.replace('.', "/"))) == Some(value),
+                is_example
+                    || documented.pointer(&format!("/{}/{key}", section.replace('.', "/")))
+                        == Some(value),
                 "{section}.{key} is not {value}"
             );
         }
@@ -247,11 +386,19 @@ fn the_file_of_the_current_directory_may_say_less() {
     let load = |text: &str, mode: u32| {
         std::fs::write(&path, text).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-        let environment = Environment { local_file: Some(path.clone()), ..with(dir.path(), &[], &[]) };
-        Settings::load_from(&environment, &Flags::default()).map(|(settings, _)| settings.node.cores)
+        let environment = Environment {
+            local_file: Some(path.clone()),
+            ..with(dir.path(), &[], &[])
+        };
+        Settings::load_from(&environment, &Flags::default())
+            .map(|(settings, _)| settings.node.cores)
     };
     assert_eq!(load("[node]\ncores = 3\n", 0o644).unwrap(), Some(3.0));
-    assert_eq!(load("[node]\ncores = 3\n", 0o666).unwrap(), None, "others may have written it");
+    assert_eq!(
+        load("[node]\ncores = 3\n", 0o666).unwrap(),
+        None,
+        "others may have written it"
+    );
     for text in [
         "[cluster]\nsecret_file = 's'\n",
         "[cluster]\npeers = ['evil:1']\n",

@@ -40,7 +40,9 @@ impl Output for Json {
     }
 
     fn submitted(&self, job: &str, _: &str) -> String {
-        line(&Submitted { job: job.to_string() })
+        line(&Submitted {
+            job: job.to_string(),
+        })
     }
 
     fn summary(&self, summaries: &[RunSummary]) -> String {
@@ -53,5 +55,6 @@ fn line(data: &impl Serialize) -> String {
 }
 
 pub fn document<T: Serialize + ?Sized>(data: &T) -> String {
-    serde_json::to_string_pretty(data).expect("api types have string keys only and always encode") + "\n"
+    serde_json::to_string_pretty(data).expect("api types have string keys only and always encode")
+        + "\n"
 }

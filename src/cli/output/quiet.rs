@@ -31,11 +31,17 @@ impl Output for Quiet {
     }
 
     fn tasks(&self, tasks: &[TaskRow], _: bool) -> String {
-        tasks.iter().map(|task| format!("{}\n", task.task)).collect()
+        tasks
+            .iter()
+            .map(|task| format!("{}\n", task.task))
+            .collect()
     }
 
     fn results(&self, results: &[TaskResult], _: bool) -> String {
-        results.iter().map(|result| format!("{}\n", result.task)).collect()
+        results
+            .iter()
+            .map(|result| format!("{}\n", result.task))
+            .collect()
     }
 
     fn submitted(&self, job: &str, _: &str) -> String {

@@ -8,8 +8,8 @@ use nodectl_types::{
     units::{format_bytes, format_duration},
 };
 use nodectl_wire::api::{
-    AuditLine, ClosedName, Device, ExchangeView, ExchangeWay, GpuKindName, GpuRatesView, GpuView, Job, JobLine, Node,
-    NodeShare, ProgressView, SecretView, TaskResult, TaskRow, WorkView,
+    AuditLine, ClosedName, Device, ExchangeView, ExchangeWay, GpuKindName, GpuRatesView, GpuView,
+    Job, JobLine, Node, NodeShare, ProgressView, SecretView, TaskResult, TaskRow, WorkView,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,9 +28,23 @@ pub struct Table;
 impl Output for Table {
     fn status(&self, status: &ClusterStatus) -> String {
         let alive = status.nodes.iter().filter(|node| node.alive).count();
-        let gpus: usize = status.nodes.iter().filter(|node| node.alive).map(|node| real_gpus(node).count()).sum();
-        let cpus: f64 = status.nodes.iter().filter(|node| node.alive).map(|node| node.resources.cpus).sum();
-        let open = status.jobs.iter().filter(|job| !job.phase.is_ended()).count();
+        let gpus: usize = status
+            .nodes
+            .iter()
+            .filter(|node| node.alive)
+            .map(|node| real_gpus(node).count())
+            .sum();
+        let cpus: f64 = status
+            .nodes
+            .iter()
+            .filter(|node| node.alive)
+            .map(|node| node.resources.cpus)
+            .sum();
+        let open = status
+            .jobs
+            .iter()
+            .filter(|job| !job.phase.is_ended())
+            .count();
         let mut text = format!(
             "cluster {}: {alive} of {} nodes alive, {cpus} cores, {gpus} GPUs; {open} of {} jobs open\n\n",
             status.node.cluster,
@@ -38,7 +52,12 @@ impl Output for Table {
             status.jobs.len()
         );
         text += &self.nodes(&status.nodes);
-        let open: Vec<_> = status.jobs.iter().filter(|job| !job.phase.is_ended()).cloned().collect();
+        let open: Vec<_> = status
+            .jobs
+            .iter()
+            .filter(|job| !job.phase.is_ended())
+            .cloned()
+            .collect();
         if !open.is_empty() {
             text += "\n";
             text += &self.jobs(&open, wall_ms());
@@ -48,14 +67,23 @@ impl Output for Table {
 
     fn nodes(&self, nodes: &[Node]) -> String {
         let table = columns(
-            &["NODE", "ID", "STATE", "MODEL", "CORES", "MEMORY", "GPUS", "DRIVER", "LOAD", "RUNS", "QUEUED", "ADDRESS"],
+            &[
+                "NODE", "ID", "STATE", "MODEL", "CORES", "MEMORY", "GPUS", "DRIVER", "LOAD",
+                "RUNS", "QUEUED", "ADDRESS",
+            ],
             nodes.iter().map(|node| {
-                let load = |text: fn(&nodectl_wire::api::Load) -> String| node.load.as_ref().map_or("?".into(), text);
+                let load = |text: fn(&nodectl_wire::api::Load) -> String| {
+                    node.load.as_ref().map_or("?".into(), text)
+                };
                 vec![
                     format!("{}{}", node.name, if node.this_node { " *" } else { "" }),
                     short_id(&node.id),
                     node_state(node).into(),
-                    if node.model.is_empty() { "?".into() } else { cut(&node.model) },
+                    if node.model.is_empty() {
+                        "?".into()
+                    } else {
+                        cut(&node.model)
+                    },
                     node.resources.cpus.to_string(),
                     format_bytes(node.resources.memory_bytes),
                     gpus(node),
@@ -75,9 +103,14 @@ impl Output for Table {
             return "no jobs\n".into();
         }
         columns(
-            &["JOB", "NAME", "USER", "STATE", "TASKS", "DONE", "FAILED", "AGE", "TOOK"],
+            &[
+                "JOB", "NAME", "USER", "STATE", "TASKS", "DONE", "FAILED", "AGE", "TOOK",
+            ],
             jobs.iter().map(|job| {
-                let took = job.ended_ms.map(|ended| since(job.submitted_ms, ended)).unwrap_or_default();
+                let took = job
+                    .ended_ms
+                    .map(|ended| since(job.submitted_ms, ended))
+                    .unwrap_or_default();
                 let counts = match job.workers {
                     Some(0) => ["pool".into(), "-".into(), "-".into()],
                     Some(workers) => [format!("pool of {workers}"), "-".into(), "-".into()],
@@ -88,7 +121,11 @@ impl Output for Table {
                     job.id.clone(),
                     cut(&job.name),
                     cut(&job.user),
-                    if job.aside { "put aside".into() } else { job.phase.word().into() },
+                    if job.aside {
+                        "put aside".into()
+                    } else {
+                        job.phase.word().into()
+                    },
                     tasks,
                     done,
                     failed,
@@ -113,12 +150,13 @@ impl Output for Table {
         }
         let table = columns(
             &[
-                "NODE", "GPU", "VENDOR", "KIND", "USED", "MEMORY", "FREE", "COPY", "GEMM F32", "GEMM F16", "DRIVER",
-                "UUID", "FEATURES",
+                "NODE", "GPU", "VENDOR", "KIND", "USED", "MEMORY", "FREE", "COPY", "GEMM F32",
+                "GEMM F16", "DRIVER", "UUID", "FEATURES",
             ],
             devices.iter().map(|device| {
                 let gpu = &device.gpu;
-                let rate = |text: fn(&GpuRatesView) -> String| gpu.rates.as_ref().map_or("?".into(), text);
+                let rate =
+                    |text: fn(&GpuRatesView) -> String| gpu.rates.as_ref().map_or("?".into(), text);
                 vec![
                     device.node_name.clone(),
                     cut(&gpu.name),
@@ -132,7 +170,11 @@ impl Output for Table {
                     rate(|rates| format!("{:.3} TFLOP/s", rates.gemm_f16_flops as f64 / 1e12)),
                     cut(&gpu.driver),
                     gpu.uuid.clone(),
-                    if gpu.features.is_empty() { "-".into() } else { gpu.features.join(",") },
+                    if gpu.features.is_empty() {
+                        "-".into()
+                    } else {
+                        gpu.features.join(",")
+                    },
                 ]
             }),
         );
@@ -141,18 +183,31 @@ impl Output for Table {
 
     fn job(&self, job: &Job, now_ms: u64) -> String {
         let line = &job.line;
-        let ended = line.ended_ms.map(|ended| format!(", took {}", since(line.submitted_ms, ended)));
+        let ended = line
+            .ended_ms
+            .map(|ended| format!(", took {}", since(line.submitted_ms, ended)));
         let mut rows = vec![
             ("job", format!("{} {}", line.id, line.name)),
-            ("state", format!("{}{}", state(job), ended.unwrap_or_default())),
+            (
+                "state",
+                format!("{}{}", state(job), ended.unwrap_or_default()),
+            ),
             ("user", user(line)),
             ("age", since(line.submitted_ms, now_ms)),
             match &job.work.worker {
                 Some(worker) => ("worker", worker.clone()),
-                None => ("command", text::ends(&job.work.command.join(" "), ROW_CHARS - 1).into_owned()),
+                None => (
+                    "command",
+                    text::ends(&job.work.command.join(" "), ROW_CHARS - 1).into_owned(),
+                ),
             },
             ("needs", needs(&job.work)),
-            ("coordinator", line.coordinator.clone().unwrap_or_else(|| "none yet".into())),
+            (
+                "coordinator",
+                line.coordinator
+                    .clone()
+                    .unwrap_or_else(|| "none yet".into()),
+            ),
         ];
         if !job.work.params.is_empty() {
             rows.push(("parameters", job.work.params.join(", ")));
@@ -166,7 +221,13 @@ impl Output for Table {
         let training = job.training.iter();
         for file in training.clone().flat_map(|training| &training.checkpoints) {
             let size = format_bytes(file.bytes);
-            rows.push(("checkpoint", format!("step {}, {size}, {}:{}", file.step, file.node_name, file.path)));
+            rows.push((
+                "checkpoint",
+                format!(
+                    "step {}, {size}, {}:{}",
+                    file.step, file.node_name, file.path
+                ),
+            ));
         }
         for node in training.clone().flat_map(|training| &training.waiting) {
             rows.push(("on hold", format!("{}: {}", node.node_name, node.why)));
@@ -174,10 +235,20 @@ impl Output for Table {
         for late in training.flat_map(|training| &training.late) {
             let [taken, usual] = [late.taken_ms, late.usual_ms].map(|ms| since(0, ms));
             let (worker, node, clock) = (late.worker, &late.node_name, late.clock);
-            rows.push(("slow", format!("worker {worker} on {node}: {taken} at clock {clock}, as a rule {usual}")));
+            rows.push((
+                "slow",
+                format!("worker {worker} on {node}: {taken} at clock {clock}, as a rule {usual}"),
+            ));
         }
-        rows.extend(job.work.exchange.iter().map(|layer| ("gradients", exchange(layer))));
-        let row = |(key, value): &(&str, String)| format!("{key:<12} {}\n", text::shortened(value, ROW_CHARS));
+        rows.extend(
+            job.work
+                .exchange
+                .iter()
+                .map(|layer| ("gradients", exchange(layer))),
+        );
+        let row = |(key, value): &(&str, String)| {
+            format!("{key:<12} {}\n", text::shortened(value, ROW_CHARS))
+        };
         let mut text: String = rows.iter().map(row).collect();
         if let Some(reason) = &line.reason {
             text += "given up\n";
@@ -194,7 +265,11 @@ impl Output for Table {
         if tasks.is_empty() {
             return "no such tasks\n".into();
         }
-        let header: &[&str] = if first { &["TASK", "STATE", "FAILURES", "NODE", "RUNNING FOR"] } else { &[] };
+        let header: &[&str] = if first {
+            &["TASK", "STATE", "FAILURES", "NODE", "RUNNING FOR"]
+        } else {
+            &[]
+        };
         columns(
             header,
             tasks.iter().map(|task| {
@@ -203,7 +278,9 @@ impl Output for Table {
                     task.state.word().into(),
                     task.failures.to_string(),
                     task.node.as_deref().map_or(String::new(), short_id),
-                    task.running_ms.map(|running| since(0, running)).unwrap_or_default(),
+                    task.running_ms
+                        .map(|running| since(0, running))
+                        .unwrap_or_default(),
                 ]
             }),
         )
@@ -211,19 +288,34 @@ impl Output for Table {
 
     fn results(&self, results: &[TaskResult], first: bool) -> String {
         if results.is_empty() {
-            return if first { "no results yet\n".into() } else { String::new() };
+            return if first {
+                "no results yet\n".into()
+            } else {
+                String::new()
+            };
         }
-        let header: &[&str] = if first { &["TASK", "STATUS", "SECONDS", "NODE", "PARAMETERS", "RESULT"] } else { &[] };
+        let header: &[&str] = if first {
+            &["TASK", "STATUS", "SECONDS", "NODE", "PARAMETERS", "RESULT"]
+        } else {
+            &[]
+        };
         columns(
             header,
             results.iter().map(|result| {
-                let params: Vec<_> = result.params.iter().map(|(name, value)| format!("{name}={value}")).collect();
+                let params: Vec<_> = result
+                    .params
+                    .iter()
+                    .map(|(name, value)| format!("{name}={value}"))
+                    .collect();
                 let outcome = match (&result.failure, &result.value) {
                     (Some(failure), _) => failure.message.clone(),
                     (None, Some(value)) => value.to_string(),
                     (None, None) => String::new(),
                 };
-                let node = result.node_name.clone().unwrap_or_else(|| short_id(&result.node));
+                let node = result
+                    .node_name
+                    .clone()
+                    .unwrap_or_else(|| short_id(&result.node));
                 vec![
                     result.task.to_string(),
                     result.status.word().into(),
@@ -266,27 +358,46 @@ pub fn columns(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Stri
         let last = column.index + 1 == count;
         column.set_padding((0, if last { 0 } else { 2 }));
     }
-    grid.lines().map(|line| line.trim_end().to_string() + "\n").collect()
+    grid.lines()
+        .map(|line| line.trim_end().to_string() + "\n")
+        .collect()
 }
 
 fn state(job: &Job) -> String {
     match job.line.workers {
-        Some(_) => format!("{}: a pool, {} workers run", job.progress.phase.word(), job.progress.running),
+        Some(_) => format!(
+            "{}: a pool, {} workers run",
+            job.progress.phase.word(),
+            job.progress.running
+        ),
         None => progress_line(&job.progress),
     }
 }
 
 /// `12/50 done, 3 running, 1 failed, 4.1/s, ETA 9.0 s`.
 pub fn progress_line(progress: &ProgressView) -> String {
-    let mut text = format!("{}: {}/{} done", progress.phase.word(), progress.done, progress.tasks);
-    for (count, what) in [(progress.running, "running"), (progress.failed, "failed"), (progress.stopped, "stopped")] {
+    let mut text = format!(
+        "{}: {}/{} done",
+        progress.phase.word(),
+        progress.done,
+        progress.tasks
+    );
+    for (count, what) in [
+        (progress.running, "running"),
+        (progress.failed, "failed"),
+        (progress.stopped, "stopped"),
+    ] {
         if count > 0 {
             text += &format!(", {count} {what}");
         }
     }
     if !progress.phase.is_ended() && progress.rate > 0.0 {
-        let left = progress.tasks.saturating_sub(progress.done).saturating_sub(progress.failed + progress.stopped);
-        let eta = Duration::try_from_secs_f64(f64::from(left) / progress.rate).unwrap_or(Duration::MAX);
+        let left = progress
+            .tasks
+            .saturating_sub(progress.done)
+            .saturating_sub(progress.failed + progress.stopped);
+        let eta =
+            Duration::try_from_secs_f64(f64::from(left) / progress.rate).unwrap_or(Duration::MAX);
         text += &format!(", {:.1}/s, ETA {}", progress.rate, format_duration(eta));
     }
     text
@@ -294,21 +405,40 @@ pub fn progress_line(progress: &ProgressView) -> String {
 
 fn shares(nodes: &[NodeShare]) -> String {
     let row = |share: &NodeShare| {
-        vec![share.name.clone(), share.running.to_string(), share.queued.to_string(), share.done.to_string()]
+        vec![
+            share.name.clone(),
+            share.running.to_string(),
+            share.queued.to_string(),
+            share.done.to_string(),
+        ]
     };
-    columns(&["NODE", "RUNNING", "QUEUED", "DONE"], nodes.iter().map(row))
+    columns(
+        &["NODE", "RUNNING", "QUEUED", "DONE"],
+        nodes.iter().map(row),
+    )
 }
 
 /// `2.50 G items/s on 2 GPUs, busy 93 % of the time`, or `123.0 frames/s`.
 pub fn compute_line(rate: &ComputeRate) -> String {
     let prefixes = [(1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")];
     let items = rate.items_per_second;
-    let (size, prefix) = prefixes.into_iter().find(|(size, _)| items >= *size).unwrap_or((1.0, ""));
+    let (size, prefix) = prefixes
+        .into_iter()
+        .find(|(size, _)| items >= *size)
+        .unwrap_or((1.0, ""));
     if rate.gpus == 0 {
         return format!("{items:.1} frames/s");
     }
-    let gpus = if rate.gpus == 1 { "a GPU".into() } else { format!("{} GPUs", rate.gpus) };
-    format!("{:.2}{prefix} items/s on {gpus}, busy {:.0} % of the time", items / size, rate.gpu_busy * 100.0)
+    let gpus = if rate.gpus == 1 {
+        "a GPU".into()
+    } else {
+        format!("{} GPUs", rate.gpus)
+    };
+    format!(
+        "{:.2}{prefix} items/s on {gpus}, busy {:.0} % of the time",
+        items / size,
+        rate.gpu_busy * 100.0
+    )
 }
 
 /// Failures by reason, the most frequent first.
@@ -316,28 +446,46 @@ pub fn failures_text(job: &str, failures: &[FailureGroup]) -> String {
     let text = |(index, group): (usize, &FailureGroup)| {
         let plural = if group.tasks == 1 { "task" } else { "tasks" };
         let logs = format!("nodectl logs --stderr {job} {}", group.example);
-        let line = format!("  {} {plural}: {} ({logs})\n", group.tasks, text::one_line(&group.reason));
+        let line = format!(
+            "  {} {plural}: {} ({logs})\n",
+            group.tasks,
+            text::one_line(&group.reason)
+        );
         let traceback = group.traceback.as_deref().filter(|_| index < TRACEBACKS);
-        line + &traceback.map(|traceback| indented(traceback, "      ")).unwrap_or_default()
+        line + &traceback
+            .map(|traceback| indented(traceback, "      "))
+            .unwrap_or_default()
     };
     failures.iter().enumerate().map(text).collect()
 }
 
 /// Lines of a text that a task wrote, set off by `margin`.
 pub fn indented(text: &str, margin: &str) -> String {
-    text.trim_end().lines().map(|line| format!("{margin}{}\n", text::one_line(line))).collect()
+    text.trim_end()
+        .lines()
+        .map(|line| format!("{margin}{}\n", text::one_line(line)))
+        .collect()
 }
 
 fn real_gpus(node: &Node) -> impl Iterator<Item = &GpuView> {
-    node.gpus.iter().filter(|gpu| gpu.kind != GpuKindName::Software)
+    node.gpus
+        .iter()
+        .filter(|gpu| gpu.kind != GpuKindName::Software)
 }
 
 /// `2 GeForce GTX 1080, 1 Radeon VII`, or `0`.
 fn gpus(node: &Node) -> String {
     let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
     real_gpus(node).for_each(|gpu| *counts.entry(&gpu.name).or_default() += 1);
-    let named: Vec<_> = counts.iter().map(|(name, count)| format!("{count} {name}")).collect();
-    if named.is_empty() { "0".into() } else { cut(&named.join(", ")) }
+    let named: Vec<_> = counts
+        .iter()
+        .map(|(name, count)| format!("{count} {name}"))
+        .collect();
+    if named.is_empty() {
+        "0".into()
+    } else {
+        cut(&named.join(", "))
+    }
 }
 
 fn drivers(node: &Node) -> String {
@@ -347,8 +495,16 @@ fn drivers(node: &Node) -> String {
 
 /// Running tasks, and of which jobs: `3 (sweep 2, table 1)`.
 fn runs(load: &nodectl_wire::api::Load) -> String {
-    let jobs: Vec<_> = load.jobs.iter().map(|job| format!("{} {}", job.name, job.running)).collect();
-    if jobs.is_empty() { load.running.to_string() } else { cut(&format!("{} ({})", load.running, jobs.join(", "))) }
+    let jobs: Vec<_> = load
+        .jobs
+        .iter()
+        .map(|job| format!("{} {}", job.name, job.running))
+        .collect();
+    if jobs.is_empty() {
+        load.running.to_string()
+    } else {
+        cut(&format!("{} ({})", load.running, jobs.join(", ")))
+    }
 }
 
 fn node_state(node: &Node) -> &'static str {
@@ -392,7 +548,8 @@ pub fn audit(lines: &[AuditLine]) -> String {
                 cut(&line.node),
                 line.what.word().into(),
                 cut(line.about.as_deref().unwrap_or_default()),
-                text::shortened(line.refused.as_deref().unwrap_or_default(), ROW_CHARS).into_owned(),
+                text::shortened(line.refused.as_deref().unwrap_or_default(), ROW_CHARS)
+                    .into_owned(),
             ]
         }),
     )
@@ -402,9 +559,17 @@ pub fn audit(lines: &[AuditLine]) -> String {
 fn closed_notes(nodes: &[Node], now_ms: u64) -> String {
     let note = |node: &Node| {
         let closed = node.closed.as_ref().filter(|_| node.alive)?;
-        let left = closed.until_ms.map(|until| Duration::from_millis(until.saturating_sub(now_ms)));
-        let left = left.map(|left| format!(", for another {}", format_duration(left))).unwrap_or_default();
-        Some(format!("{} {}{left}\n", text::one_line(&node.name), text::one_line(&closed.why)))
+        let left = closed
+            .until_ms
+            .map(|until| Duration::from_millis(until.saturating_sub(now_ms)));
+        let left = left
+            .map(|left| format!(", for another {}", format_duration(left)))
+            .unwrap_or_default();
+        Some(format!(
+            "{} {}{left}\n",
+            text::one_line(&node.name),
+            text::one_line(&closed.why)
+        ))
     };
     nodes.iter().filter_map(note).collect()
 }
@@ -419,31 +584,54 @@ fn gpu_kind(kind: GpuKindName) -> &'static str {
 }
 
 fn exchange(layer: &ExchangeView) -> String {
-    let ExchangeView { layer, shape: [outputs, inputs], exchange, servers_bytes, factors_bytes } = layer;
+    let ExchangeView {
+        layer,
+        shape: [outputs, inputs],
+        exchange,
+        servers_bytes,
+        factors_bytes,
+    } = layer;
     let [servers, factors] = [servers_bytes, factors_bytes].map(|bytes| format_bytes(*bytes));
     let costs = match exchange {
-        ExchangeWay::Servers => format!("by servers, {servers} a step and node; as factors {factors}"),
-        ExchangeWay::Factors => format!("as factors, {factors} a step and node; by servers {servers}"),
+        ExchangeWay::Servers => {
+            format!("by servers, {servers} a step and node; as factors {factors}")
+        }
+        ExchangeWay::Factors => {
+            format!("as factors, {factors} a step and node; by servers {servers}")
+        }
     };
     format!("{layer}, {outputs} x {inputs}: {costs}")
 }
 
 fn needs(work: &WorkView) -> String {
     let resources = &work.resources;
-    let nothing =
-        resources.cpus == 0.0 && resources.gpus == 0.0 && resources.memory_bytes == 0 && resources.named.is_empty();
+    let nothing = resources.cpus == 0.0
+        && resources.gpus == 0.0
+        && resources.memory_bytes == 0
+        && resources.named.is_empty();
     if nothing && work.command.is_empty() {
         return "a GPU where there is one, else a core".into();
     }
     let named: BTreeMap<_, _> = resources.named.iter().collect();
-    let mut parts = vec![if resources.cpus == 1.0 { "1 core".into() } else { format!("{} cores", resources.cpus) }];
+    let mut parts = vec![if resources.cpus == 1.0 {
+        "1 core".into()
+    } else {
+        format!("{} cores", resources.cpus)
+    }];
     if resources.memory_bytes > 0 {
-        parts.push(format!("{} of memory", format_bytes(resources.memory_bytes)));
+        parts.push(format!(
+            "{} of memory",
+            format_bytes(resources.memory_bytes)
+        ));
     }
     if resources.gpus > 0.0 {
         parts.push(format!("{} GPUs", resources.gpus));
     }
-    parts.extend(named.iter().map(|(name, amount)| format!("{amount} {name}")));
+    parts.extend(
+        named
+            .iter()
+            .map(|(name, amount)| format!("{amount} {name}")),
+    );
     parts.join(", ")
 }
 
@@ -458,17 +646,32 @@ fn cut(text: &str) -> String {
 /// Why some GPUs are not used, and how to know what is not known.
 fn device_notes(devices: &[Device]) -> String {
     let mut notes: Vec<String> = Vec::new();
-    for gpu in devices.iter().map(|device| &device.gpu).filter(|gpu| !gpu.used) {
-        let note = format!("not used: {}: {}\n", text::one_line(&gpu.name), text::one_line(&gpu.why));
+    for gpu in devices
+        .iter()
+        .map(|device| &device.gpu)
+        .filter(|gpu| !gpu.used)
+    {
+        let note = format!(
+            "not used: {}: {}\n",
+            text::one_line(&gpu.name),
+            text::one_line(&gpu.why)
+        );
         if !notes.contains(&note) {
             notes.push(note);
         }
     }
-    let unmeasured = devices.iter().filter(|device| device.gpu.used && device.gpu.rates.is_none());
-    let mut nodes: Vec<String> = unmeasured.map(|device| text::one_line(&device.node_name).into_owned()).collect();
+    let unmeasured = devices
+        .iter()
+        .filter(|device| device.gpu.used && device.gpu.rates.is_none());
+    let mut nodes: Vec<String> = unmeasured
+        .map(|device| text::one_line(&device.node_name).into_owned())
+        .collect();
     nodes.dedup();
     if !nodes.is_empty() {
-        notes.push(format!("not measured: `nodectl devices --measure` on {} does it\n", nodes.join(", ")));
+        notes.push(format!(
+            "not measured: `nodectl devices --measure` on {} does it\n",
+            nodes.join(", ")
+        ));
     }
     notes.concat()
 }

@@ -10,14 +10,26 @@ use std::sync::Arc;
 
 fn nodes() -> Vec<Node> {
     let jobs = vec![(JobId(1), "knn".into(), 2), (JobId(2), "fit".into(), 1)];
-    let load = NodeLoad { load_milli: 1500, running: 3, queued: 2, jobs, ..NodeLoad::default() };
-    vec![Node::new(member(1, "alpha", true), Some(load)), Node::new(member(2, "beta", false), None)]
+    let load = NodeLoad {
+        load_milli: 1500,
+        running: 3,
+        queued: 2,
+        jobs,
+        ..NodeLoad::default()
+    };
+    vec![
+        Node::new(member(1, "alpha", true), Some(load)),
+        Node::new(member(2, "beta", false), None),
+    ]
 }
 
 fn jobs() -> Vec<JobLine> {
     let mut ended = head(0xcd, "control\u{7}character", 40_000);
     (ended.phase, ended.ended_ms, ended.done) = (Phase::Done, 100_000, 4);
-    vec![JobLine::from(&head(0xab, "sweep", 30_000)), JobLine::from(&ended)]
+    vec![
+        JobLine::from(&head(0xab, "sweep", 30_000)),
+        JobLine::from(&ended),
+    ]
 }
 
 #[test]
@@ -39,11 +51,16 @@ fn tables_line_up() {
 fn gpus_are_listed_with_what_is_known_of_them_and_why_they_are_not_used() {
     let mut devices: Vec<_> = nodes()
         .into_iter()
-        .map(|node| Device { node: node.id, node_name: node.name, gpu: node.gpus[0].clone() })
+        .map(|node| Device {
+            node: node.id,
+            node_name: node.name,
+            gpu: node.gpus[0].clone(),
+        })
         .collect();
     devices[1].gpu.rates = None;
     let mut software = devices[1].clone();
-    (software.gpu.used, software.gpu.why, software.gpu.name) = (false, "a CPU driver".into(), "llvmpipe".into());
+    (software.gpu.used, software.gpu.why, software.gpu.name) =
+        (false, "a CPU driver".into(), "llvmpipe".into());
     (software.gpu.memory_free, software.gpu.features) = (None, Vec::new());
     devices.extend([software.clone(), software]);
     insta::assert_snapshot!(table::Table.devices(&devices), @r"
@@ -105,7 +122,10 @@ fn tasks_are_listed() {
         node: node.map(str::to_string),
         running_ms,
     };
-    let rows = [row(0, StateName::Running, Some("0101010101"), Some(90_000)), row(1, StateName::Pending, None, None)];
+    let rows = [
+        row(0, StateName::Running, Some("0101010101"), Some(90_000)),
+        row(1, StateName::Pending, None, None),
+    ];
     insta::assert_snapshot!(table::Table.tasks(&rows, true), @r"
     TASK  STATE    FAILURES  NODE      RUNNING FOR
     0     running  0         01010101  1m 30s
@@ -121,7 +141,10 @@ fn json_is_what_the_api_says_and_quiet_is_ids() {
     assert_eq!(back, nodes());
     let back: Vec<JobLine> = serde_json::from_str(&json::Json.jobs(&jobs(), 0)).unwrap();
     assert_eq!(back, jobs());
-    assert_eq!(quiet::Quiet.jobs(&jobs(), 0), "00000000000000ab\n00000000000000cd\n");
+    assert_eq!(
+        quiet::Quiet.jobs(&jobs(), 0),
+        "00000000000000ab\n00000000000000cd\n"
+    );
     assert!(quiet::Quiet.nodes(&nodes()).starts_with("0101010101"));
 }
 

@@ -18,13 +18,23 @@ const PALETTE: [RGBColor; 7] = [
     RGBColor(240, 228, 66),
 ];
 /// Viridis (van der Walt and Smith, matplotlib, CC0) at five places: dark for small, bright for large.
-const SCALE: [RGBColor; 5] =
-    [RGBColor(68, 1, 84), RGBColor(59, 82, 139), RGBColor(33, 145, 140), RGBColor(94, 201, 98), RGBColor(253, 231, 37)];
+const SCALE: [RGBColor; 5] = [
+    RGBColor(68, 1, 84),
+    RGBColor(59, 82, 139),
+    RGBColor(33, 145, 140),
+    RGBColor(94, 201, 98),
+    RGBColor(253, 231, 37),
+];
 
 type DrawFailure = Box<dyn std::error::Error>;
 
 /// The picture as text.
-pub fn svg(title: &str, spec: &PlotSpec, points: &[PlotPoint], best: Option<usize>) -> Result<String, DrawFailure> {
+pub fn svg(
+    title: &str,
+    spec: &PlotSpec,
+    points: &[PlotPoint],
+    best: Option<usize>,
+) -> Result<String, DrawFailure> {
     let mut drawn = String::new();
     {
         let root = SVGBackend::with_string(&mut drawn, (WIDTH, HEIGHT)).into_drawing_area();
@@ -42,9 +52,18 @@ fn draw<'a>(
     points: &[PlotPoint],
     best: Option<usize>,
 ) -> Result<(), DrawFailure> {
-    let ys: Vec<Coordinate> = points.iter().map(|point| Coordinate::Number(point.y)).collect();
-    let (x_axis, y_axis) = (PlotAxis::of(points.iter().map(|point| &point.x)), PlotAxis::of(ys.iter()));
-    let colours = spec.colour.as_ref().map(|_| PlotAxis::of(points.iter().filter_map(|point| point.colour.as_ref())));
+    let ys: Vec<Coordinate> = points
+        .iter()
+        .map(|point| Coordinate::Number(point.y))
+        .collect();
+    let (x_axis, y_axis) = (
+        PlotAxis::of(points.iter().map(|point| &point.x)),
+        PlotAxis::of(ys.iter()),
+    );
+    let colours = spec
+        .colour
+        .as_ref()
+        .map(|_| PlotAxis::of(points.iter().filter_map(|point| point.colour.as_ref())));
     let mut chart = ChartBuilder::on(root)
         .caption(title, (FONT, 22))
         .margin(16)
@@ -65,17 +84,30 @@ fn draw<'a>(
         .light_line_style(WHITE)
         .bold_line_style(RGBColor(225, 225, 225))
         .draw()?;
-    let place = |point: &PlotPoint| (x_axis.position(&point.x), y_axis.position(&Coordinate::Number(point.y)));
+    let place = |point: &PlotPoint| {
+        (
+            x_axis.position(&point.x),
+            y_axis.position(&Coordinate::Number(point.y)),
+        )
+    };
     chart.draw_series(points.iter().map(|point| {
         let colour = colour_of(point.colour.as_ref(), colours.as_ref());
         // Hollow: given up, or failed.
-        let style = if point.done { colour.mix(0.8).filled() } else { colour.stroke_width(1) };
+        let style = if point.done {
+            colour.mix(0.8).filled()
+        } else {
+            colour.stroke_width(1)
+        };
         Circle::new(place(point), 4, style)
     }))?;
     if let Some(point) = best.map(|best| &points[best]) {
         chart.draw_series([Circle::new(place(point), 9, BLACK.stroke_width(2))])?;
         let below = format!("best: {}", caption(point, spec));
-        root.draw(&Text::new(below, (88, 46), (FONT, 14).into_font().color(&BLACK)))?;
+        root.draw(&Text::new(
+            below,
+            (88, 46),
+            (FONT, 14).into_font().color(&BLACK),
+        ))?;
     }
     match (&spec.colour, colours) {
         (Some(name), Some(colours)) => legend(root, name, &colours),
@@ -84,12 +116,18 @@ fn draw<'a>(
 }
 
 fn named(name: &str, axis: &PlotAxis) -> String {
-    if axis.is_log() { format!("{name} (log scale)") } else { name.to_string() }
+    if axis.is_log() {
+        format!("{name} (log scale)")
+    } else {
+        name.to_string()
+    }
 }
 
 fn colour_of(cell: Option<&Coordinate>, axis: Option<&PlotAxis>) -> RGBColor {
     match (cell, axis) {
-        (Some(cell), Some(axis @ PlotAxis::Words(_))) => PALETTE[axis.position(cell) as usize % PALETTE.len()],
+        (Some(cell), Some(axis @ PlotAxis::Words(_))) => {
+            PALETTE[axis.position(cell) as usize % PALETTE.len()]
+        }
         (Some(cell), Some(axis)) => {
             let range = axis.range();
             on_scale((axis.position(cell) - range.start) / (range.end - range.start))
@@ -103,7 +141,9 @@ fn on_scale(share: f64) -> RGBColor {
     let place = share.clamp(0.0, 1.0) * (SCALE.len() - 1) as f64;
     let index = (place as usize).min(SCALE.len() - 2);
     let (RGBColor(r0, g0, b0), RGBColor(r1, g1, b1)) = (SCALE[index], SCALE[index + 1]);
-    let mix = |a: u8, b: u8| (f64::from(a) + (f64::from(b) - f64::from(a)) * (place - index as f64)).round() as u8;
+    let mix = |a: u8, b: u8| {
+        (f64::from(a) + (f64::from(b) - f64::from(a)) * (place - index as f64)).round() as u8
+    };
     RGBColor(mix(r0, r1), mix(g0, g1), mix(b0, b1))
 }
 
@@ -117,7 +157,12 @@ fn legend<'a>(
     let entries: Vec<(String, RGBColor)> = match colours {
         PlotAxis::Words(words) => {
             let colour = |index: usize| PALETTE[index % PALETTE.len()];
-            words.iter().enumerate().take(MOST).map(|(index, word)| (word.clone(), colour(index))).collect()
+            words
+                .iter()
+                .enumerate()
+                .take(MOST)
+                .map(|(index, word)| (word.clone(), colour(index)))
+                .collect()
         }
         PlotAxis::Linear { min, max } => steps(|share| min + share * (max - min)),
         PlotAxis::Log { min, max } => steps(|share| min * (max / min).powf(share)),

@@ -42,12 +42,21 @@ impl std::str::FromStr for PlotSpec {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let parts: Vec<String> = text.split(':').map(|part| part.trim().to_string()).collect();
+        let parts: Vec<String> = text
+            .split(':')
+            .map(|part| part.trim().to_string())
+            .collect();
         match parts.as_slice() {
-            [x, y] if !x.is_empty() && !y.is_empty() => Ok(Self { x: x.clone(), y: y.clone(), colour: None }),
-            [x, y, colour] if [x, y, colour].iter().all(|part| !part.is_empty()) => {
-                Ok(Self { x: x.clone(), y: y.clone(), colour: Some(colour.clone()) })
-            }
+            [x, y] if !x.is_empty() && !y.is_empty() => Ok(Self {
+                x: x.clone(),
+                y: y.clone(),
+                colour: None,
+            }),
+            [x, y, colour] if [x, y, colour].iter().all(|part| !part.is_empty()) => Ok(Self {
+                x: x.clone(),
+                y: y.clone(),
+                colour: Some(colour.clone()),
+            }),
             _ => Err("what is plotted is X:Y or X:Y:COLOUR, e.g. lr:accuracy".into()),
         }
     }
@@ -68,11 +77,16 @@ struct PlotPoint {
 
 /// Writes the picture of the results so far, and prints the file's name.
 pub async fn plot(client: &Client, args: &ResultsArgs) -> Result<Exit, CliError> {
-    let Some(spec) = &args.plot else { return Ok(Exit::Done) };
+    let Some(spec) = &args.plot else {
+        return Ok(Exit::Done);
+    };
     let job = client.job(&args.name.job).await?;
     let path = match &args.plot_to {
         Some(path) => path.clone(),
-        None => PathBuf::from(format!("{}.svg", run::default_directory(&job.line.name, &job.line.id).display())),
+        None => PathBuf::from(format!(
+            "{}.svg",
+            run::default_directory(&job.line.name, &job.line.id).display()
+        )),
     };
     check_ending(&path)?;
     let results = run::all_results(client, &args.name.job, args.all).await?;
@@ -80,7 +94,8 @@ pub async fn plot(client: &Client, args: &ResultsArgs) -> Result<Exit, CliError>
     let less = less_is_better(&spec.y, job.work.sweep.as_ref());
     let best = best(&points, less);
     let title = format!("{} ({} tasks)", job.line.name, points.len());
-    let svg = draw::svg(&title, spec, &points, best).map_err(|why| CliError::Usage(format!("plotting: {why}")))?;
+    let svg = draw::svg(&title, spec, &points, best)
+        .map_err(|why| CliError::Usage(format!("plotting: {why}")))?;
     std::fs::write(&path, svg).map_err(|source| CliError::file("writing", &path, source))?;
     if let Some(best) = best {
         tell!("best: {}", escaped(&caption(&points[best], spec)));
@@ -102,14 +117,34 @@ fn check_ending(path: &Path) -> Result<(), CliError> {
 fn points(results: &[TaskResult], spec: &PlotSpec) -> Result<Vec<PlotPoint>, String> {
     let mut points = Vec::new();
     for result in results {
-        let Some(y) = column(result, &spec.y).as_ref().and_then(Json::as_f64).filter(|y| y.is_finite()) else {
+        let Some(y) = column(result, &spec.y)
+            .as_ref()
+            .and_then(Json::as_f64)
+            .filter(|y| y.is_finite())
+        else {
             continue;
         };
-        let Some(x) = column(result, &spec.x).as_ref().and_then(Coordinate::of) else { continue };
-        let colour = spec.colour.as_ref().and_then(|name| Coordinate::of(&column(result, name)?));
-        let params: Vec<_> = result.params.iter().map(|(name, value)| format!("{name}={}", word(value))).collect();
+        let Some(x) = column(result, &spec.x).as_ref().and_then(Coordinate::of) else {
+            continue;
+        };
+        let colour = spec
+            .colour
+            .as_ref()
+            .and_then(|name| Coordinate::of(&column(result, name)?));
+        let params: Vec<_> = result
+            .params
+            .iter()
+            .map(|(name, value)| format!("{name}={}", word(value)))
+            .collect();
         let done = result.status == StatusName::Done;
-        points.push(PlotPoint { task: result.task, x, y, colour, done, params: params.join(" ") });
+        points.push(PlotPoint {
+            task: result.task,
+            x,
+            y,
+            colour,
+            done,
+            params: params.join(" "),
+        });
     }
     if points.is_empty() {
         return Err(nothing_to_plot(results, spec));
@@ -129,11 +164,17 @@ fn nothing_to_plot(results: &[TaskResult], spec: &PlotSpec) -> String {
         Some(unknown) => {
             let hint = match nearest(unknown, names.iter().map(String::as_str)) {
                 Some(name) => format!("did you mean `{name}`?"),
-                None => format!("there are {}", names.into_iter().collect::<Vec<_>>().join(", ")),
+                None => format!(
+                    "there are {}",
+                    names.into_iter().collect::<Vec<_>>().join(", ")
+                ),
             };
             format!("no result has a `{unknown}`\nhint: {hint}")
         }
-        None => format!("no result has a number for `{}` together with a `{}`", spec.y, spec.x),
+        None => format!(
+            "no result has a number for `{}` together with a `{}`",
+            spec.y, spec.x
+        ),
     }
 }
 
@@ -153,7 +194,13 @@ fn column(result: &TaskResult, name: &str) -> Option<Json> {
     part.cloned().or_else(|| match name {
         "task" => Some(result.task.into()),
         "seconds" => Some(result.seconds.into()),
-        "node" => Some(result.node_name.clone().unwrap_or_else(|| result.node.clone()).into()),
+        "node" => Some(
+            result
+                .node_name
+                .clone()
+                .unwrap_or_else(|| result.node.clone())
+                .into(),
+        ),
         "status" => Some(result.status.word().into()),
         _ => None,
     })
@@ -171,14 +218,18 @@ fn names(result: &TaskResult) -> Vec<String> {
 }
 
 fn word(value: &Json) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_string)
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_string)
 }
 
 fn less_is_better(name: &str, sweep: Option<&SweepView>) -> bool {
     let metric = name.rsplit('.').next().unwrap_or(name);
     match sweep.filter(|sweep| sweep.metric == metric) {
         Some(sweep) => sweep.goal == "min",
-        None => LESS_IS_BETTER.iter().any(|word| metric.to_ascii_lowercase().contains(word)),
+        None => LESS_IS_BETTER
+            .iter()
+            .any(|word| metric.to_ascii_lowercase().contains(word)),
     }
 }
 
@@ -187,13 +238,21 @@ fn best(points: &[PlotPoint], less: bool) -> Option<usize> {
     let sign = if less { 1.0 } else { -1.0 };
     let done = points.iter().enumerate().filter(|(_, point)| point.done);
     let order = |(_, a): &(usize, &PlotPoint), (_, b): &(usize, &PlotPoint)| {
-        (sign * a.y).total_cmp(&(sign * b.y)).then(a.task.cmp(&b.task))
+        (sign * a.y)
+            .total_cmp(&(sign * b.y))
+            .then(a.task.cmp(&b.task))
     };
     done.min_by(order).map(|(index, _)| index)
 }
 
 fn caption(point: &PlotPoint, spec: &PlotSpec) -> String {
-    format!("{} = {} (task {}: {})", spec.y, axis::number(point.y), point.task, point.params)
+    format!(
+        "{} = {} (task {}: {})",
+        spec.y,
+        axis::number(point.y),
+        point.task,
+        point.params
+    )
 }
 
 #[cfg(test)]
@@ -249,9 +308,15 @@ mod tests {
     #[test]
     fn the_best_is_done_and_as_the_goal_has_it() {
         let points = points(&sweep(), &spec("lr:accuracy")).unwrap();
-        assert_eq!((points.len(), best(&points, false), best(&points, true)), (6, Some(2), Some(0)));
+        assert_eq!(
+            (points.len(), best(&points, false), best(&points, true)),
+            (6, Some(2), Some(0))
+        );
         assert!(less_is_better("test.loss", None) && !less_is_better("accuracy", None));
-        let sweep = SweepView { metric: "accuracy".into(), goal: "min".into() };
+        let sweep = SweepView {
+            metric: "accuracy".into(),
+            goal: "min".into(),
+        };
         assert!(less_is_better("accuracy", Some(&sweep)));
     }
 
@@ -260,27 +325,62 @@ mod tests {
         let spec = spec("lr:accuracy:act");
         let points = points(&sweep(), &spec).unwrap();
         let svg = draw::svg("digits", &spec, &points, best(&points, false)).unwrap();
-        for part in ["<svg", "lr (log scale)", "accuracy", "relu", "tanh", "0.0001", "best: accuracy = 0.9 (task 2"] {
+        for part in [
+            "<svg",
+            "lr (log scale)",
+            "accuracy",
+            "relu",
+            "tanh",
+            "0.0001",
+            "best: accuracy = 0.9 (task 2",
+        ] {
             assert!(svg.contains(part), "no `{part}` in {svg}");
         }
         let by_word = self::spec("act:test.loss:lr");
         let points = self::points(&sweep(), &by_word).unwrap();
         let svg = draw::svg("<digits> & more", &by_word, &points, None).unwrap();
-        assert!(svg.contains("relu") && svg.contains("&lt;digits&gt; &amp; more"), "{svg}");
+        assert!(
+            svg.contains("relu") && svg.contains("&lt;digits&gt; &amp; more"),
+            "{svg}"
+        );
     }
 
     #[test]
     fn one_point_alone_makes_a_picture() {
-        let one = points(&[result(0, json!({"k": 3}), json!(5), StatusName::Done)], &spec("k:value")).unwrap();
-        assert!(draw::svg("one", &spec("k:value"), &one, Some(0)).unwrap().contains("best: value = 5"));
+        let one = points(
+            &[result(0, json!({"k": 3}), json!(5), StatusName::Done)],
+            &spec("k:value"),
+        )
+        .unwrap();
+        assert!(
+            draw::svg("one", &spec("k:value"), &one, Some(0))
+                .unwrap()
+                .contains("best: value = 5")
+        );
     }
 
     #[test]
     fn what_cannot_be_plotted_is_told_with_what_can() {
         let told = points(&sweep(), &spec("lr:acuracy")).unwrap_err();
-        assert!(told.contains("no result has a `acuracy`") && told.contains("did you mean `accuracy`?"), "{told}");
-        assert!(points(&[], &spec("lr:accuracy")).unwrap_err().contains("no results yet"));
-        assert!(points(&sweep(), &spec("lr:act")).unwrap_err().contains("a number for `act`"));
-        assert!(check_ending(Path::new("a.png")).unwrap_err().to_string().contains("svg"));
+        assert!(
+            told.contains("no result has a `acuracy`") && told.contains("did you mean `accuracy`?"),
+            "{told}"
+        );
+        assert!(
+            points(&[], &spec("lr:accuracy"))
+                .unwrap_err()
+                .contains("no results yet")
+        );
+        assert!(
+            points(&sweep(), &spec("lr:act"))
+                .unwrap_err()
+                .contains("a number for `act`")
+        );
+        assert!(
+            check_ending(Path::new("a.png"))
+                .unwrap_err()
+                .to_string()
+                .contains("svg")
+        );
     }
 }

@@ -2,8 +2,8 @@
 //! job of their own, with the same work, that names the one before. Seen together they are one sweep: tasks are numbered on.
 
 use super::{
-    RunPlan, collector::Collector, collector::check_directory, default_directory, follow::Followed, follow_submitted,
-    submit, summary,
+    RunPlan, collector::Collector, collector::check_directory, default_directory, follow::Followed,
+    follow_submitted, submit, summary,
 };
 use crate::{
     args::{ResultsArgs, RunArgs},
@@ -28,40 +28,99 @@ pub async fn extend(extended: &str, args: &RunArgs, settings: &Settings) -> Resu
     let base = client.job(extended).await?.line;
     let spec = client.spec(&base.id).await?;
     let params = more_params(args.job_file(), &spec).map_err(CliError::Usage)?;
-    let extends =
-        base.id.parse().map_err(|error| CliError::Usage(format!("the node gave no usable job id: {error}")))?;
+    let extends = base
+        .id
+        .parse()
+        .map_err(|error| CliError::Usage(format!("the node gave no usable job id: {error}")))?;
     // The node puts itself and its clock in their place.
     let (submitter, submitted_ms) = (NodeId([0; 32]), wall_ms());
-    let spec = JobSpec { params, extends: Some(extends), submitter, submitted_ms, ..spec };
-    args.follow.into.as_deref().map_or(Ok(()), check_directory)?;
-    let id = submit::submit_spec(&client, &spec, (&submit::CommandKey::of(args), 0), None).await?.to_string();
-    let directory = args.follow.into.clone().unwrap_or_else(|| default_directory(&base.name, &id));
+    let spec = JobSpec {
+        params,
+        extends: Some(extends),
+        submitter,
+        submitted_ms,
+        ..spec
+    };
+    args.follow
+        .into
+        .as_deref()
+        .map_or(Ok(()), check_directory)?;
+    let id = submit::submit_spec(&client, &spec, (&submit::CommandKey::of(args), 0), None)
+        .await?
+        .to_string();
+    let directory = args
+        .follow
+        .into
+        .clone()
+        .unwrap_or_else(|| default_directory(&base.name, &id));
     let tasks = u32::try_from(spec.task_count()).unwrap_or(u32::MAX);
-    let submitted = vec![Followed { id, name: base.name, tasks, directory, is_step: false, delivery: None }];
+    let submitted = vec![Followed {
+        id,
+        name: base.name,
+        tasks,
+        directory,
+        is_step: false,
+        delivery: None,
+    }];
     let plan = RunPlan::new(&args.follow, client.node().await?.solo);
-    follow_submitted(&client, args, submitted, &plan, super::Interrupts::listen()?).await
+    follow_submitted(
+        &client,
+        args,
+        submitted,
+        &plan,
+        super::Interrupts::listen()?,
+    )
+    .await
 }
 
 /// The rows of a file, with the columns in the order of the job's parameters.
 fn more_params(path: &Path, spec: &JobSpec) -> Result<ParamSpace, String> {
     let shown = path.display();
-    let names: Vec<String> = spec.params.names().into_iter().map(str::to_string).collect();
+    let names: Vec<String> = spec
+        .params
+        .names()
+        .into_iter()
+        .map(str::to_string)
+        .collect();
     let (columns, cells) = load_rows(path)?;
     if let Some(missing) = names.iter().find(|name| !columns.contains(name)) {
-        return Err(format!("{shown} has no column `{missing}`\nhint: the job's parameters are {}", names.join(", ")));
+        return Err(format!(
+            "{shown} has no column `{missing}`\nhint: the job's parameters are {}",
+            names.join(", ")
+        ));
     }
     if let Some(strange) = columns.iter().find(|column| !names.contains(column)) {
-        let hint = if names.is_empty() { "it has none".into() } else { format!("they are {}", names.join(", ")) };
-        return Err(format!("{shown}: the job has no parameter `{strange}`\nhint: {hint}"));
+        let hint = if names.is_empty() {
+            "it has none".into()
+        } else {
+            format!("they are {}", names.join(", "))
+        };
+        return Err(format!(
+            "{shown}: the job has no parameter `{strange}`\nhint: {hint}"
+        ));
     }
-    let places: Vec<usize> = names.iter().filter_map(|name| columns.iter().position(|column| column == name)).collect();
-    let cells =
-        cells.chunks(columns.len()).flat_map(|row| places.iter().map(|place| row[*place].clone()).collect::<Vec<_>>());
-    Ok(ParamSpace::Rows { cells: cells.collect(), columns: names })
+    let places: Vec<usize> = names
+        .iter()
+        .filter_map(|name| columns.iter().position(|column| column == name))
+        .collect();
+    let cells = cells.chunks(columns.len()).flat_map(|row| {
+        places
+            .iter()
+            .map(|place| row[*place].clone())
+            .collect::<Vec<_>>()
+    });
+    Ok(ParamSpace::Rows {
+        cells: cells.collect(),
+        columns: names,
+    })
 }
 
 /// Every result so far of a job, with `all` also of those that it extends; of a task that was told twice the last.
-pub async fn all_results(client: &Client, job: &str, all: bool) -> Result<Vec<TaskResult>, CliError> {
+pub async fn all_results(
+    client: &Client,
+    job: &str,
+    all: bool,
+) -> Result<Vec<TaskResult>, CliError> {
     let mut results: BTreeMap<u32, TaskResult> = BTreeMap::new();
     let mut first = 0;
     for job in jobs(client, job, all).await? {
@@ -80,7 +139,9 @@ pub async fn collect(client: &Client, args: ResultsArgs) -> Result<Exit, CliErro
     let jobs = jobs(client, &args.name.job, true).await?;
     let count = |of: fn(&Job) -> u32| jobs.iter().map(of).fold(0, u32::saturating_add);
     let last = &jobs[jobs.len() - 1].line;
-    let directory = args.into.unwrap_or_else(|| default_directory(&last.name, &last.id));
+    let directory = args
+        .into
+        .unwrap_or_else(|| default_directory(&last.name, &last.id));
     let tasks = count(|job| job.line.tasks);
     let followed = Followed {
         id: last.id.clone(),
@@ -117,18 +178,32 @@ pub async fn collect(client: &Client, args: ResultsArgs) -> Result<Exit, CliErro
         missing_files,
         compute: collected.compute,
     }]);
-    Ok(if missing_files > 0 { Exit::Failed } else { Exit::Done })
+    Ok(if missing_files > 0 {
+        Exit::Failed
+    } else {
+        Exit::Done
+    })
 }
 
 /// The job, with `all` after those that it extends, the first one first.
 async fn jobs(client: &Client, job: &str, all: bool) -> Result<Vec<Job>, CliError> {
     let mut jobs = vec![client.job(job).await?];
-    while let Some(earlier) = jobs.last().and_then(|job| job.work.extends.clone()).filter(|_| all) {
+    while let Some(earlier) = jobs
+        .last()
+        .and_then(|job| job.work.extends.clone())
+        .filter(|_| all)
+    {
         match client.job(&earlier).await {
             Ok(job) if jobs.len() < MOST_JOBS => jobs.push(job),
-            Ok(_) => return Err(CliError::Usage(format!("more than {MOST_JOBS} jobs extend one another"))),
+            Ok(_) => {
+                return Err(CliError::Usage(format!(
+                    "more than {MOST_JOBS} jobs extend one another"
+                )));
+            }
             Err(ClientError::Refused { status: 404, .. }) => {
-                tell!("warning: job {earlier}, which was extended, is forgotten; its results are left out");
+                tell!(
+                    "warning: job {earlier}, which was extended, is forgotten; its results are left out"
+                );
                 break;
             }
             Err(error) => return Err(error.into()),
@@ -147,6 +222,8 @@ async fn next_page(
 ) -> Result<Option<Vec<TaskResult>>, CliError> {
     let mut page = client.results(&job.line.id, *cursor, 0).await?;
     *cursor = page.cursor;
-    page.results.iter_mut().for_each(|result| result.task = result.task.saturating_add(first));
+    page.results
+        .iter_mut()
+        .for_each(|result| result.task = result.task.saturating_add(first));
     Ok(Some(page.results).filter(|results| !results.is_empty()))
 }

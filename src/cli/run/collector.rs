@@ -68,7 +68,11 @@ impl Collector {
             job: job.id.clone(),
             first: 0,
             directory: job.directory.clone(),
-            lines: if job.is_step { None } else { Some(Lines::create(&job.directory)?) },
+            lines: if job.is_step {
+                None
+            } else {
+                Some(Lines::create(&job.directory)?)
+            },
             done: vec![0; (job.tasks as usize).div_ceil(64)],
             failed: BTreeMap::new(),
             tracebacks: BTreeMap::new(),
@@ -108,11 +112,23 @@ impl Collector {
         let this = &*self;
         let fetches = stream::iter(news.values()).map(|result| {
             let streams = !this.many || result.status == StatusName::Failed;
-            fetch::task(&this.client, (&this.job, this.first), &this.directory, result, streams)
+            fetch::task(
+                &this.client,
+                (&this.job, this.first),
+                &this.directory,
+                result,
+                streams,
+            )
         });
-        let missing: Vec<u32> = fetches.buffer_unordered(FETCHES_AT_ONCE).try_collect().await?;
+        let missing: Vec<u32> = fetches
+            .buffer_unordered(FETCHES_AT_ONCE)
+            .try_collect()
+            .await?;
         self.missing_files += missing.iter().sum::<u32>();
-        for result in news.values().filter(|result| result.status == StatusName::Done) {
+        for result in news
+            .values()
+            .filter(|result| result.status == StatusName::Done)
+        {
             self.missing_files += self.deliver(result)?;
         }
         Ok(())
@@ -120,23 +136,38 @@ impl Collector {
 
     /// Puts a task's files where the user wants them. Returns how many could not be.
     fn deliver(&self, result: &TaskResult) -> Result<u32, CliError> {
-        let Some(delivery) = &self.delivery else { return Ok(0) };
+        let Some(delivery) = &self.delivery else {
+            return Ok(0);
+        };
         let failed = |source| CliError::file("making", &delivery.directory, source);
         fs::create_dir_all(&delivery.directory).map_err(failed)?;
         let from = self.directory.join(result.task.to_string());
         // A task says which of its files are for the user's directory; those of one that had nothing to do are not.
-        let files = result.value.as_ref().and_then(|value| value.get("files")).and_then(Json::as_array);
-        let is_meant = |path: &str| files.is_some_and(|files| files.iter().any(|file| file.as_str() == Some(path)));
+        let files = result
+            .value
+            .as_ref()
+            .and_then(|value| value.get("files"))
+            .and_then(Json::as_array);
+        let is_meant = |path: &str| {
+            files.is_some_and(|files| files.iter().any(|file| file.as_str() == Some(path)))
+        };
         let mut missing = 0;
         // From the network: it must not lead out of the directories.
         let is_safe = |path: &str| safe_path(path) && is_meant(path);
         for output in result.outputs.iter().filter(|output| is_safe(&output.path)) {
-            let (source, target) = (from.join(&output.path), delivery.directory.join(&output.path));
+            let (source, target) = (
+                from.join(&output.path),
+                delivery.directory.join(&output.path),
+            );
             if !source.exists() {
                 continue;
             }
             if let Err(error) = place(&source, &target, delivery.replaces) {
-                tell!("warning: task {}: {}: {error}", result.task, target.display());
+                tell!(
+                    "warning: task {}: {}: {error}",
+                    result.task,
+                    target.display()
+                );
                 missing += 1;
             }
         }
@@ -144,13 +175,17 @@ impl Collector {
     }
 
     fn is_done(&self, task: u32) -> bool {
-        self.done.get(task as usize / 64).is_some_and(|word| word >> (task % 64) & 1 == 1)
+        self.done
+            .get(task as usize / 64)
+            .is_some_and(|word| word >> (task % 64) & 1 == 1)
     }
 
     fn note(&mut self, result: &TaskResult) {
         match &result.failure {
             // Cancelled tasks may yet turn out to have been done; they are nobody's fault.
-            Some(_) if result.status != StatusName::Failed => drop(self.failed.remove(&result.task)),
+            Some(_) if result.status != StatusName::Failed => {
+                drop(self.failed.remove(&result.task))
+            }
             None => {
                 self.failed.remove(&result.task);
                 if let Some(word) = self.done.get_mut(result.task as usize / 64) {
@@ -161,7 +196,8 @@ impl Collector {
                 if let Some(traceback) = &failure.traceback
                     && self.tracebacks.len() < MAX_REASONS
                 {
-                    self.tracebacks.insert(failure.message.clone(), traceback.clone());
+                    self.tracebacks
+                        .insert(failure.message.clone(), traceback.clone());
                 }
                 self.failed.insert(result.task, failure.message.clone());
             }
@@ -176,15 +212,25 @@ impl Collector {
     /// Brings the files into their final form.
     pub fn finish(self) -> Result<Collected, CliError> {
         self.lines.map_or(Ok(()), Lines::finish)?;
-        let (failures, compute) = (group(&self.failed, &self.tracebacks), self.throughput.rate());
-        Ok(Collected { failures, missing_files: self.missing_files, compute })
+        let (failures, compute) = (
+            group(&self.failed, &self.tracebacks),
+            self.throughput.rate(),
+        );
+        Ok(Collected {
+            failures,
+            missing_files: self.missing_files,
+            compute,
+        })
     }
 }
 
 /// Gives a file another name, whole from the beginning; as a copy where the file system is another.
 fn place(source: &Path, target: &Path, replaces: bool) -> io::Result<()> {
     if !replaces && target.exists() {
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it exists and is left as it is"));
+        return Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "it exists and is left as it is",
+        ));
     }
     let mut temporary = target.as_os_str().to_owned();
     temporary.push(".part");
@@ -208,12 +254,17 @@ pub fn check_directory(directory: &Path) -> Result<(), CliError> {
     };
     if holds_something && !directory.join("results.jsonl").exists() {
         let problem = format!("{} holds files that are no results", directory.display());
-        return Err(CliError::Usage(format!("{problem}\nhint: name a new or an empty directory with --into")));
+        return Err(CliError::Usage(format!(
+            "{problem}\nhint: name a new or an empty directory with --into"
+        )));
     }
     Ok(())
 }
 
-fn group(failed: &BTreeMap<u32, String>, tracebacks: &BTreeMap<String, String>) -> Vec<FailureGroup> {
+fn group(
+    failed: &BTreeMap<u32, String>,
+    tracebacks: &BTreeMap<String, String>,
+) -> Vec<FailureGroup> {
     let mut groups: BTreeMap<&str, FailureGroup> = BTreeMap::new();
     for (task, reason) in failed {
         let full = groups.len() >= MAX_REASONS;
@@ -221,10 +272,20 @@ fn group(failed: &BTreeMap<u32, String>, tracebacks: &BTreeMap<String, String>) 
             Entry::Occupied(mut group) => group.get_mut().tasks += 1,
             Entry::Vacant(group) if !full => {
                 let (reason, traceback) = (reason.clone(), tracebacks.get(reason).cloned());
-                group.insert(FailureGroup { reason, tasks: 1, example: *task, traceback });
+                group.insert(FailureGroup {
+                    reason,
+                    tasks: 1,
+                    example: *task,
+                    traceback,
+                });
             }
             Entry::Vacant(_) => {
-                let other = FailureGroup { reason: "other reasons".into(), tasks: 0, example: *task, traceback: None };
+                let other = FailureGroup {
+                    reason: "other reasons".into(),
+                    tasks: 0,
+                    example: *task,
+                    traceback: None,
+                };
                 groups.entry("other reasons").or_insert(other).tasks += 1;
             }
         }

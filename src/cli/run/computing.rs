@@ -4,7 +4,10 @@ use super::submit_and_follow;
 use crate::{
     args::RunArgs,
     exit::{CliError, Exit},
-    up::{LaunchContext, LaunchTable, RequestKind, Scheduler, interruptible, start_hosts, start_jobs, take_back},
+    up::{
+        LaunchContext, LaunchTable, RequestKind, Scheduler, interruptible, start_hosts, start_jobs,
+        take_back,
+    },
 };
 use nodectl_app as app;
 use nodectl_app::settings::Settings;
@@ -32,7 +35,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// The computing mode that is asked for: the flag's, else that of the first job that names one.
 pub fn chosen(args: &RunArgs, jobs: &[PlannedJob]) -> Option<PathBuf> {
-    args.computing.clone().or_else(|| jobs.iter().find_map(|job| job.computing.clone()))
+    args.computing
+        .clone()
+        .or_else(|| jobs.iter().find_map(|job| job.computing.clone()))
 }
 
 pub async fn run(
@@ -44,7 +49,9 @@ pub async fn run(
 ) -> Result<Exit, CliError> {
     let mut computing = computing::load(file)?;
     if args.detach || args.follow.detach_on_interrupt {
-        return Err(CliError::Usage("a computing mode's machines go with this command: it cannot detach".into()));
+        return Err(CliError::Usage(
+            "a computing mode's machines go with this command: it cannot detach".into(),
+        ));
     }
     match computing.machines.clone() {
         Machines::Here => here(args, jobs, &computing, settings).await,
@@ -68,9 +75,12 @@ pub async fn run(
                     (_, hosts) => {
                         let mut hosts = hosts.unwrap_or_default();
                         workers = hosts.iter().map(|host| u64::from(host.workers)).sum();
-                        computing.parameter_servers = hosts.iter().map(|host| host.parameter_servers).sum();
+                        computing.parameter_servers =
+                            hosts.iter().map(|host| host.parameter_servers).sum();
                         for host in hosts.iter_mut().filter(|host| host.workers > 0) {
-                            host.cores = Some(f64::from(host.workers.saturating_mul(computing.cores_per_worker)));
+                            host.cores = Some(f64::from(
+                                host.workers.saturating_mul(computing.cores_per_worker),
+                            ));
                         }
                         start_hosts(&context, hosts, CONNECT, None, &table).await
                     }
@@ -112,12 +122,23 @@ async fn on_nodes(
 ) -> Result<Exit, CliError> {
     let rows = table.rows();
     if table.failed() == rows.len() {
-        let why = rows.into_iter().next().map(|row| format!("{}: {}", row.host, row.note)).unwrap_or_default();
+        let why = rows
+            .into_iter()
+            .next()
+            .map(|row| format!("{}: {}", row.host, row.note))
+            .unwrap_or_default();
         return Err(CliError::Node(anyhow::anyhow!("no node joined; {why}")));
     }
-    let ours = format!("labels.{LAUNCH_LABEL} == '{}' and not labels.workers == '0'", context.launch);
-    let gpus =
-        count_gpus(&context.client, |node| node.labels.get(LAUNCH_LABEL) == Some(&context.launch), workers).await?;
+    let ours = format!(
+        "labels.{LAUNCH_LABEL} == '{}' and not labels.workers == '0'",
+        context.launch
+    );
+    let gpus = count_gpus(
+        &context.client,
+        |node| node.labels.get(LAUNCH_LABEL) == Some(&context.launch),
+        workers,
+    )
+    .await?;
     adapt(jobs, computing, workers, gpus, Some(&ours));
     submit_and_follow(&context.client, args, std::mem::take(jobs), false).await
 }
@@ -150,7 +171,11 @@ async fn here(
 }
 
 /// How many GPUs the nodes have that count; looks for a while where some are expected.
-async fn count_gpus(client: &Client, is_ours: impl Fn(&Node) -> bool, expected: u64) -> Result<u64, CliError> {
+async fn count_gpus(
+    client: &Client,
+    is_ours: impl Fn(&Node) -> bool,
+    expected: u64,
+) -> Result<u64, CliError> {
     let deadline = tokio::time::Instant::now() + GPUS_KNOWN;
     loop {
         let nodes = client.nodes().await?;
@@ -168,7 +193,13 @@ async fn count_gpus(client: &Client, is_ours: impl Fn(&Node) -> bool, expected: 
 
 /// Jobs that leave it open get the mode's threads and share of a GPU; those that train get its workers and servers, and all are
 /// told how many there are.
-fn adapt(jobs: &mut [PlannedJob], computing: &Computing, workers: u64, gpus: u64, place: Option<&str>) {
+fn adapt(
+    jobs: &mut [PlannedJob],
+    computing: &Computing,
+    workers: u64,
+    gpus: u64,
+    place: Option<&str>,
+) {
     if let Some(warning) = computing.gpu_warning(workers, gpus) {
         tell!("warning: {warning}");
     }
@@ -179,22 +210,33 @@ fn adapt(jobs: &mut [PlannedJob], computing: &Computing, workers: u64, gpus: u64
         let resources = &mut job.work.resources;
         let is_open = *resources == Resources::default() || *resources == Resources::one_core();
         if is_open {
-            let wants_gpu = job.work.worker.is_some() && *resources == Resources::default() && gpus > 0;
+            let wants_gpu =
+                job.work.worker.is_some() && *resources == Resources::default() && gpus > 0;
             resources.cpu_milli = cores.saturating_mul(1000);
-            resources.gpu_milli = if wants_gpu { (1000 / computing.workers_per_gpu).max(1) } else { 0 };
+            resources.gpu_milli = if wants_gpu {
+                (1000 / computing.workers_per_gpu).max(1)
+            } else {
+                0
+            };
         }
         for (name, value) in [
             ("OMP_NUM_THREADS", cores.to_string()),
             ("COMPUTING_WORKERS", workers.to_string()),
-            ("COMPUTING_PARAMETER_SERVERS", computing.parameter_servers.to_string()),
+            (
+                "COMPUTING_PARAMETER_SERVERS",
+                computing.parameter_servers.to_string(),
+            ),
         ] {
             if !job.work.env.iter().any(|(known, _)| known == name) {
                 job.work.env.push((name.to_string(), value));
             }
         }
         if let Some(place) = place {
-            job.place =
-                if job.place.trim().is_empty() { place.to_string() } else { format!("({}) and {place}", job.place) };
+            job.place = if job.place.trim().is_empty() {
+                place.to_string()
+            } else {
+                format!("({}) and {place}", job.place)
+            };
         }
     }
 }
@@ -211,12 +253,31 @@ mod tests {
         let computing = computing::parse(mode, "c", Path::new("")).unwrap();
         let text = "[[job]]\nname = 'a'\ncommand = ['true']\n[[job]]\nname = 'b'\ncommand = ['true']\nwhere = 'cores > 1'\n[job.resources]\ncpus = 2";
         let mut jobs = job_file::parse(text, Path::new("j.toml")).unwrap();
-        adapt(&mut jobs, &computing, 4, 1, Some("labels.launch == 'ab' and not labels.workers == '0'"));
-        assert_eq!((jobs[0].work.resources.cpu_milli, jobs[1].work.resources.cpu_milli), (3_000, 2_000));
+        adapt(
+            &mut jobs,
+            &computing,
+            4,
+            1,
+            Some("labels.launch == 'ab' and not labels.workers == '0'"),
+        );
+        assert_eq!(
+            (
+                jobs[0].work.resources.cpu_milli,
+                jobs[1].work.resources.cpu_milli
+            ),
+            (3_000, 2_000)
+        );
         let threads = ("OMP_NUM_THREADS".to_string(), "3".to_string());
         let servers = ("COMPUTING_PARAMETER_SERVERS".to_string(), "2".to_string());
-        assert!(jobs.iter().all(|job| job.work.env.contains(&threads) && job.work.env.contains(&servers)));
-        assert!(jobs[1].place.starts_with("(cores > 1) and labels.launch"), "{}", jobs[1].place);
+        assert!(
+            jobs.iter()
+                .all(|job| job.work.env.contains(&threads) && job.work.env.contains(&servers))
+        );
+        assert!(
+            jobs[1].place.starts_with("(cores > 1) and labels.launch"),
+            "{}",
+            jobs[1].place
+        );
         assert!(jobs.iter().all(|job| Predicate::parse(&job.place).is_ok()));
     }
 }

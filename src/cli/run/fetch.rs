@@ -52,7 +52,11 @@ pub async fn task(
 }
 
 /// A blob that memory has room for.
-pub async fn blob_bytes(client: &Client, hash: &str, from: Option<&str>) -> Result<Vec<u8>, CliError> {
+pub async fn blob_bytes(
+    client: &Client,
+    hash: &str,
+    from: Option<&str>,
+) -> Result<Vec<u8>, CliError> {
     let mut stream = client.blob(hash, from).await?;
     let mut bytes = Vec::new();
     while let Some(piece) = stream.try_next().await? {
@@ -74,7 +78,9 @@ struct Gathering<'a> {
 impl Gathering<'_> {
     async fn begin(&self) -> Result<(), CliError> {
         remove(&self.temporary).await?;
-        fs::create_dir(&self.temporary).await.map_err(|source| CliError::file("making", &self.temporary, source))
+        fs::create_dir(&self.temporary)
+            .await
+            .map_err(|source| CliError::file("making", &self.temporary, source))
     }
 
     async fn end(&self) -> Result<(), CliError> {
@@ -89,28 +95,49 @@ impl Gathering<'_> {
         }
         // The task's own file of that name comes first.
         let taken = |output: &OutputView| output.path.split('/').next() == Some(name);
-        let file = if self.result.outputs.iter().any(taken) { format!("{name}.log") } else { name.to_string() };
+        let file = if self.result.outputs.iter().any(taken) {
+            format!("{name}.log")
+        } else {
+            name.to_string()
+        };
         let path = self.temporary.join(file);
         if stream.complete {
             let written = fs::write(&path, &stream.tail).await;
-            return written.map(|()| 0).map_err(|source| CliError::file("writing", &path, source));
+            return written
+                .map(|()| 0)
+                .map_err(|source| CliError::file("writing", &path, source));
         }
-        let request = LogRequest { stderr: name == "stderr", ..LogRequest::default() };
-        let log = self.client.log(self.job, self.result.task - self.first, request).await;
+        let request = LogRequest {
+            stderr: name == "stderr",
+            ..LogRequest::default()
+        };
+        let log = self
+            .client
+            .log(self.job, self.result.task - self.first, request)
+            .await;
         self.store(log, &path, false).await
     }
 
     async fn output(&self, output: &OutputView) -> Result<u32, CliError> {
         // From the network: it must not lead out of the directory.
         if !safe_path(&output.path) {
-            tell!("warning: task {}: an output with the unsafe path {:?} is left out", self.result.task, output.path);
+            tell!(
+                "warning: task {}: an output with the unsafe path {:?} is left out",
+                self.result.task,
+                output.path
+            );
             return Ok(1);
         }
         let path = self.temporary.join(&output.path);
         if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).await.map_err(|source| CliError::file("making", parent, source))?;
+            fs::create_dir_all(parent)
+                .await
+                .map_err(|source| CliError::file("making", parent, source))?;
         }
-        let blob = self.client.blob(&output.hash, Some(&self.result.node)).await;
+        let blob = self
+            .client
+            .blob(&output.hash, Some(&self.result.node))
+            .await;
         self.store(blob, &path, output.executable).await
     }
 
@@ -141,21 +168,28 @@ impl Gathering<'_> {
         }
         file.flush().await.map_err(failed)?;
         if executable {
-            fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).await.map_err(failed)?;
+            fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
+                .await
+                .map_err(failed)?;
         }
         Ok(0)
     }
 
     fn missing(&self, path: &Path, error: &ClientError) -> u32 {
         let name = path.strip_prefix(&self.temporary).unwrap_or(path).display();
-        tell!("warning: task {}: {name} could not be fetched: {error}", self.result.task);
+        tell!(
+            "warning: task {}: {name} could not be fetched: {error}",
+            self.result.task
+        );
         1
     }
 }
 
 async fn remove(directory: &Path) -> Result<(), CliError> {
     match fs::remove_dir_all(directory).await {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(CliError::file("removing", directory, error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(CliError::file("removing", directory, error))
+        }
         _ => Ok(()),
     }
 }

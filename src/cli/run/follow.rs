@@ -33,7 +33,14 @@ impl Followed {
     /// A job that was submitted before; its files come into `directory`, or one of its own name.
     pub fn of(job: JobLine, directory: Option<PathBuf>) -> Self {
         let directory = directory.unwrap_or_else(|| default_directory(&job.name, &job.id));
-        Self { id: job.id, name: job.name, tasks: job.tasks, directory, is_step: false, delivery: None }
+        Self {
+            id: job.id,
+            name: job.name,
+            tasks: job.tasks,
+            directory,
+            is_step: false,
+            delivery: None,
+        }
     }
 }
 
@@ -74,7 +81,11 @@ pub async fn follow(
     shown.finish();
     let collected = collector.finish()?;
     // The results are here: a reason that cannot be had now is not worth failing for.
-    let line = if last.phase == PhaseName::Cancelled { client.job(&job.id).await.ok() } else { None };
+    let line = if last.phase == PhaseName::Cancelled {
+        client.job(&job.id).await.ok()
+    } else {
+        None
+    };
     Ok(RunSummary {
         job: job.id.clone(),
         name: job.name.clone(),
@@ -93,13 +104,26 @@ pub async fn follow(
 }
 
 /// The next page, however long nobody can answer; an end of the local node ends the waiting.
-async fn next_page(client: &Client, job: &Followed, cursor: CursorView, wait: bool) -> Result<Results, CliError> {
-    let wait_ms = if wait { limits::WATCH_WAIT.as_millis() as u32 } else { 0 };
+async fn next_page(
+    client: &Client,
+    job: &Followed,
+    cursor: CursorView,
+    wait: bool,
+) -> Result<Results, CliError> {
+    let wait_ms = if wait {
+        limits::WATCH_WAIT.as_millis() as u32
+    } else {
+        0
+    };
     let mut told = false;
     loop {
         match client.results(&job.id, cursor, wait_ms).await {
             Ok(page) => return Ok(page),
-            Err(error @ ClientError::Refused { status: 503 | 504, .. }) if wait => {
+            Err(
+                error @ ClientError::Refused {
+                    status: 503 | 504, ..
+                },
+            ) if wait => {
                 if !told {
                     tell!("job {}: {error}; asking again", job.id);
                     told = true;

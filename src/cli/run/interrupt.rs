@@ -45,7 +45,10 @@ impl InterruptPolicy {
 }
 
 pub enum EndedBy {
-    Followed { ends: Vec<RunSummary>, interrupted: bool },
+    Followed {
+        ends: Vec<RunSummary>,
+        interrupted: bool,
+    },
     Detached,
 }
 
@@ -65,10 +68,21 @@ pub struct Interrupts {
 
 impl Interrupts {
     pub fn listen() -> Result<Self, CliError> {
-        let listen =
-            |kind| signal(kind).map_err(|source| CliError::File { doing: "listening for signals".into(), source });
-        let (interrupt, terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
-        Ok(Self { interrupt, terminate, pending: None })
+        let listen = |kind| {
+            signal(kind).map_err(|source| CliError::File {
+                doing: "listening for signals".into(),
+                source,
+            })
+        };
+        let (interrupt, terminate) = (
+            listen(SignalKind::interrupt())?,
+            listen(SignalKind::terminate())?,
+        );
+        Ok(Self {
+            interrupt,
+            terminate,
+            pending: None,
+        })
     }
 
     /// Submits to the end, whoever interrupts; none if someone does so twice.
@@ -156,16 +170,22 @@ async fn decide(
 ) -> InterruptChoice {
     match policy {
         // A batch system, or `timeout`, that ends the command may have been told to leave its job alone.
-        _ if kind == SignalKind::terminate() && policy != InterruptPolicy::Detach => InterruptChoice::Cancel,
+        _ if kind == SignalKind::terminate() && policy != InterruptPolicy::Detach => {
+            InterruptChoice::Cancel
+        }
         InterruptPolicy::Cancel => InterruptChoice::Cancel,
         InterruptPolicy::Detach => InterruptChoice::Detach,
         InterruptPolicy::CancelSolo => {
-            tell!("the only node is inside a command and ends with it, so there is nothing to detach from: cancelling");
+            tell!(
+                "the only node is inside a command and ends with it, so there is nothing to detach from: cancelling"
+            );
             InterruptChoice::Cancel
         }
         InterruptPolicy::Ask => {
             progress.suspend(|| {
-                say::open(format_args!("\ndetach (d), cancel (c) or go on (Enter)? Ctrl-C again cancels: "));
+                say::open(format_args!(
+                    "\ndetach (d), cancel (c) or go on (Enter)? Ctrl-C again cancels: "
+                ));
             });
             tokio::select! {
                 line = read_line() => choice(line.as_deref()),
@@ -220,9 +240,18 @@ mod tests {
 
     #[test]
     fn flags_and_a_node_of_its_own_decide_what_ctrl_c_means() {
-        assert_eq!(InterruptPolicy::choose(true, false, false), InterruptPolicy::Cancel);
-        assert_eq!(InterruptPolicy::choose(false, true, false), InterruptPolicy::Detach);
-        assert_eq!(InterruptPolicy::choose(false, true, true), InterruptPolicy::CancelSolo);
+        assert_eq!(
+            InterruptPolicy::choose(true, false, false),
+            InterruptPolicy::Cancel
+        );
+        assert_eq!(
+            InterruptPolicy::choose(false, true, false),
+            InterruptPolicy::Detach
+        );
+        assert_eq!(
+            InterruptPolicy::choose(false, true, true),
+            InterruptPolicy::CancelSolo
+        );
     }
 
     #[test]

@@ -13,7 +13,9 @@ use std::{
 };
 
 /// Columns before parameters and values.
-const FIXED: [&str; 7] = ["task", "status", "exit", "failure", "attempt", "node", "seconds"];
+const FIXED: [&str; 7] = [
+    "task", "status", "exit", "failure", "attempt", "node", "seconds",
+];
 /// Value columns; more stay in the JSON lines only.
 const MAX_VALUE_COLUMNS: usize = 500;
 
@@ -90,11 +92,17 @@ impl Lines {
 
     fn rewrite_csv(&mut self) -> Result<(), CliError> {
         self.jsonl.write(Write::flush)?;
-        let header: Vec<String> = FIXED.iter().map(|name| (*name).to_string()).chain(self.columns.clone()).collect();
+        let header: Vec<String> = FIXED
+            .iter()
+            .map(|name| (*name).to_string())
+            .chain(self.columns.clone())
+            .collect();
         let (columns, source) = (&self.columns, &self.jsonl.path);
         self.csv.replace(|file| {
             write_csv(file, &header)?;
-            each_line(source, |_, text| write_csv(file, &row(&serde_json::from_str(text)?, columns)))
+            each_line(source, |_, text| {
+                write_csv(file, &row(&serde_json::from_str(text)?, columns))
+            })
         })
     }
 
@@ -103,23 +111,39 @@ impl Lines {
         let keep: BTreeSet<u64> = self.last.values().copied().collect();
         let source = self.jsonl.path.clone();
         self.jsonl.replace(|file| {
-            each_line(&source, |number, text| if keep.contains(&number) { writeln!(file, "{text}") } else { Ok(()) })
+            each_line(&source, |number, text| {
+                if keep.contains(&number) {
+                    writeln!(file, "{text}")
+                } else {
+                    Ok(())
+                }
+            })
         })
     }
 }
 
 impl Appended {
     fn create(path: PathBuf) -> Result<Self, CliError> {
-        let file = File::create(&path).map_err(|source| CliError::file("writing", &path, source))?;
-        Ok(Self { path, file: BufWriter::new(file) })
+        let file =
+            File::create(&path).map_err(|source| CliError::file("writing", &path, source))?;
+        Ok(Self {
+            path,
+            file: BufWriter::new(file),
+        })
     }
 
-    fn write(&mut self, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), CliError> {
+    fn write(
+        &mut self,
+        write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+    ) -> Result<(), CliError> {
         write(&mut self.file).map_err(|source| CliError::file("writing", &self.path, source))
     }
 
     /// Puts a new file in its place, whole or not at all, and goes on appending to that.
-    fn replace(&mut self, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), CliError> {
+    fn replace(
+        &mut self,
+        fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+    ) -> Result<(), CliError> {
         let temporary = self.path.with_extension("new");
         let replaced = || -> io::Result<BufWriter<File>> {
             let mut file = BufWriter::new(File::create(&temporary)?);
@@ -152,15 +176,39 @@ fn line(result: &TaskResult) -> Map<String, Json> {
         Some(failure) => failure.code.map_or(Json::Null, Json::from),
     };
     put("exit", exit);
-    put("failure", result.failure.as_ref().map_or(Json::Null, |failure| failure.message.clone().into()));
-    if let Some(traceback) = result.failure.as_ref().and_then(|failure| failure.traceback.as_ref()) {
+    put(
+        "failure",
+        result
+            .failure
+            .as_ref()
+            .map_or(Json::Null, |failure| failure.message.clone().into()),
+    );
+    if let Some(traceback) = result
+        .failure
+        .as_ref()
+        .and_then(|failure| failure.traceback.as_ref())
+    {
         put("traceback", traceback.clone().into());
     }
     put("attempt", result.attempt.clone().into());
-    put("node", result.node_name.clone().unwrap_or_else(|| result.node.clone()).into());
+    put(
+        "node",
+        result
+            .node_name
+            .clone()
+            .unwrap_or_else(|| result.node.clone())
+            .into(),
+    );
     put("seconds", result.seconds.into());
     put("value", result.value.clone().unwrap_or(Json::Null));
-    put("outputs", result.outputs.iter().map(|file| Json::from(file.path.clone())).collect());
+    put(
+        "outputs",
+        result
+            .outputs
+            .iter()
+            .map(|file| Json::from(file.path.clone()))
+            .collect(),
+    );
     line
 }
 
@@ -169,10 +217,20 @@ fn cells(line: &Map<String, Json>) -> impl Iterator<Item = (String, String)> {
     let mut cells = Vec::new();
     if let Some(Json::Object(params)) = line.get("params") {
         // A parameter may be called as a fixed column is.
-        let name = |name: &String| if FIXED.contains(&name.as_str()) { format!("params.{name}") } else { name.clone() };
+        let name = |name: &String| {
+            if FIXED.contains(&name.as_str()) {
+                format!("params.{name}")
+            } else {
+                name.clone()
+            }
+        };
         cells.extend(params.iter().map(|(key, value)| (name(key), cell(value))));
     }
-    flatten("value", line.get("value").unwrap_or(&Json::Null), &mut cells);
+    flatten(
+        "value",
+        line.get("value").unwrap_or(&Json::Null),
+        &mut cells,
+    );
     cells.into_iter()
 }
 
@@ -198,14 +256,27 @@ fn cell(value: &Json) -> String {
 
 /// Spreadsheets take text that begins so for a formula and carry it out; an apostrophe in front says that it is text.
 fn text_cell(text: &str) -> String {
-    let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err();
-    if is_formula { format!("'{text}") } else { text.to_string() }
+    let is_formula =
+        text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err();
+    if is_formula {
+        format!("'{text}")
+    } else {
+        text.to_string()
+    }
 }
 
 fn row(line: &Map<String, Json>, columns: &[String]) -> Vec<String> {
     let cells: BTreeMap<String, String> = cells(line).collect();
-    let fixed = FIXED.iter().map(|name| cell(line.get(*name).unwrap_or(&Json::Null)));
-    fixed.chain(columns.iter().map(|name| cells.get(name).cloned().unwrap_or_default())).collect()
+    let fixed = FIXED
+        .iter()
+        .map(|name| cell(line.get(*name).unwrap_or(&Json::Null)));
+    fixed
+        .chain(
+            columns
+                .iter()
+                .map(|name| cells.get(name).cloned().unwrap_or_default()),
+        )
+        .collect()
 }
 
 fn write_csv(file: &mut impl Write, row: &[String]) -> io::Result<()> {

@@ -11,14 +11,19 @@ const LINE_BYTES: usize = 4096;
 /// Shows lines as they come. Never ends: whoever follows the job knows when it is over.
 pub async fn show(client: &Client, job: &Followed, progress: &JobProgress) {
     if trains(client, job).await {
-        let request = LogRequest { follow: true, ..LogRequest::default() };
+        let request = LogRequest {
+            follow: true,
+            ..LogRequest::default()
+        };
         if let Ok(mut log) = client.log(&job.id, 0, request).await {
             let mut line = Vec::new();
             // A log that breaks off is no reason to stop: the job is what counts.
             while let Ok(Some(bytes)) = log.try_next().await {
                 for byte in bytes {
                     match byte {
-                        b'\n' => progress.note(&String::from_utf8_lossy(&std::mem::take(&mut line))),
+                        b'\n' => {
+                            progress.note(&String::from_utf8_lossy(&std::mem::take(&mut line)))
+                        }
                         byte if line.len() < LINE_BYTES => line.push(byte),
                         _ => {}
                     }
@@ -31,5 +36,9 @@ pub async fn show(client: &Client, job: &Followed, progress: &JobProgress) {
 
 async fn trains(client: &Client, job: &Followed) -> bool {
     let job = client.job(&job.id).await;
-    job.is_ok_and(|job| job.work.worker.is_some_and(|worker| worker.ends_with(Builtin::Train.subcommand())))
+    job.is_ok_and(|job| {
+        job.work
+            .worker
+            .is_some_and(|worker| worker.ends_with(Builtin::Train.subcommand()))
+    })
 }

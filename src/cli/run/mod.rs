@@ -60,7 +60,11 @@ struct RunPlan {
 }
 
 /// Runs the jobs of a file: on the cluster, or on a node inside this process if none runs here.
-pub async fn run(args: RunArgs, settings: &Settings, secret: Option<Zeroizing<String>>) -> Result<Exit, CliError> {
+pub async fn run(
+    args: RunArgs,
+    settings: &Settings,
+    secret: Option<Zeroizing<String>>,
+) -> Result<Exit, CliError> {
     if let Some(extended) = &args.extend {
         return chain::extend(extended, &args, settings).await;
     }
@@ -97,13 +101,21 @@ async fn submit_and_follow(
         resume::go_on(client, resumed, &mut jobs).await?;
     }
     let key = submit::CommandKey::of(&args);
-    let deadline = args.follow.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    let deadline = args
+        .follow
+        .timeout
+        .and_then(|timeout| Instant::now().checked_add(timeout));
     let submitting = submit::submit(client, jobs, args.follow.into.as_deref(), &key, deadline);
-    let Some(submitted) = interrupts.submitting(submitting).await else { return Ok(Exit::Interrupted) };
+    let Some(submitted) = interrupts.submitting(submitting).await else {
+        return Ok(Exit::Interrupted);
+    };
     let submitted = submitted?;
     // Submitting took its part of the time.
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-    let plan = RunPlan { timeout: left, ..RunPlan::new(&args.follow, solo) };
+    let plan = RunPlan {
+        timeout: left,
+        ..RunPlan::new(&args.follow, solo)
+    };
     follow_submitted(client, &args, submitted, &plan, interrupts).await
 }
 
@@ -122,7 +134,10 @@ async fn follow_submitted(
         }
     }
     if args.detach {
-        tell!("submitted; `nodectl attach {}` follows", submitted.last().map_or("last", |job| job.id.as_str()));
+        tell!(
+            "submitted; `nodectl attach {}` follows",
+            submitted.last().map_or("last", |job| job.id.as_str())
+        );
         return Ok(Exit::Done);
     }
     follow_all(client, submitted, plan, interrupts).await
@@ -143,7 +158,13 @@ async fn attach_to(client: &Client, args: AttachArgs) -> Result<Exit, CliError> 
     }
     let job = client.job(&args.name.job).await?;
     let followed = Followed::of(job.line, args.follow.into.clone());
-    follow_all(client, vec![followed], &RunPlan::new(&args.follow, solo), Interrupts::listen()?).await
+    follow_all(
+        client,
+        vec![followed],
+        &RunPlan::new(&args.follow, solo),
+        Interrupts::listen()?,
+    )
+    .await
 }
 
 /// `results --into`: what there is now, without waiting for more.
@@ -156,13 +177,22 @@ pub async fn collect(client: &Client, args: ResultsArgs) -> Result<Exit, CliErro
     let progress = progress::ProgressDisplay::lines();
     let end = follow::follow(client, &followed, &progress, false).await?;
     summary::tell(std::slice::from_ref(&end));
-    Ok(if end.missing_files > 0 { Exit::Failed } else { Exit::Done })
+    Ok(if end.missing_files > 0 {
+        Exit::Failed
+    } else {
+        Exit::Done
+    })
 }
 
 impl RunPlan {
     fn new(args: &FollowArgs, solo: bool) -> Self {
-        let policy = InterruptPolicy::choose(args.cancel_on_interrupt, args.detach_on_interrupt, solo);
-        Self { policy, timeout: args.timeout, list: args.list }
+        let policy =
+            InterruptPolicy::choose(args.cancel_on_interrupt, args.detach_on_interrupt, solo);
+        Self {
+            policy,
+            timeout: args.timeout,
+            list: args.list,
+        }
     }
 }
 
@@ -174,14 +204,20 @@ async fn follow_all(
 ) -> Result<Exit, CliError> {
     let progress = progress::ProgressDisplay::choose(plan.list.quiet);
     let following = follow::follow_all(client, &jobs, &progress);
-    let followed = interrupt::guard(client, &jobs, plan, &progress, &mut interrupts, following).await;
+    let followed =
+        interrupt::guard(client, &jobs, plan, &progress, &mut interrupts, following).await;
     let (ends, interrupted) = match followed {
         Ok(interrupt::EndedBy::Followed { ends, interrupted }) => (ends, interrupted),
         Ok(interrupt::EndedBy::Detached) => return Ok(Exit::Interrupted),
         Err(error) => {
             // The command could not go on, a full disk, say; that says nothing of the jobs.
             for job in &jobs {
-                tell!("job {} ({}) was submitted; `nodectl attach {} --into DIR` follows it", job.id, job.name, job.id);
+                tell!(
+                    "job {} ({}) was submitted; `nodectl attach {} --into DIR` follows it",
+                    job.id,
+                    job.name,
+                    job.id
+                );
             }
             return Err(error);
         }
@@ -193,13 +229,23 @@ async fn follow_all(
         summary::print_single_tasks(client, &ends).await?;
     }
     print(&output::choose(plan.list).summary(&ends))?;
-    Ok(if interrupted { Exit::Interrupted } else { summary::exit(&ends) })
+    Ok(if interrupted {
+        Exit::Interrupted
+    } else {
+        summary::exit(&ends)
+    })
 }
 
 /// Where results go unless someone says otherwise.
 pub(super) fn default_directory(name: &str, id: &str) -> PathBuf {
     // A name may hold anything; a directory's may not.
-    let safe = |c: char| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+    let safe = |c: char| {
+        if c.is_alphanumeric() || "-_.".contains(c) {
+            c
+        } else {
+            '_'
+        }
+    };
     let name: String = name.chars().take(64).map(safe).collect();
     PathBuf::from(format!("{}-{id}", name.trim_start_matches('.')))
 }

@@ -49,13 +49,21 @@ impl ProgressDisplay {
     pub fn job(&self, name: &str, tasks: u32) -> JobProgress {
         let name = text::shortened(name, 24).into_owned();
         let kind = match self {
-            Self::Bars(all) => {
-                LineKind::Bars { all: all.clone(), bar: all.add(job_bar(&name, tasks)), nodes: Mutex::default() }
-            }
-            Self::Lines => LineKind::Lines { told: Mutex::default() },
+            Self::Bars(all) => LineKind::Bars {
+                all: all.clone(),
+                bar: all.add(job_bar(&name, tasks)),
+                nodes: Mutex::default(),
+            },
+            Self::Lines => LineKind::Lines {
+                told: Mutex::default(),
+            },
             Self::Silent => LineKind::Silent,
         };
-        JobProgress { name, note: Mutex::default(), kind }
+        JobProgress {
+            name,
+            note: Mutex::default(),
+            kind,
+        }
     }
 }
 
@@ -94,7 +102,11 @@ impl JobProgress {
                 bar.set_length(u64::from(progress.tasks));
                 bar.set_position(u64::from(progress.done));
                 let note = self.note.lock().unwrap_or_else(PoisonError::into_inner);
-                let words = if note.is_empty() { message(progress, compute) } else { note.clone() };
+                let words = if note.is_empty() {
+                    message(progress, compute)
+                } else {
+                    note.clone()
+                };
                 bar.set_message(text::one_line(&words).into_owned());
                 drop(note);
                 let mut nodes = nodes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -105,7 +117,10 @@ impl JobProgress {
                 }
                 for (index, node) in nodes.iter().enumerate() {
                     node.set_message(
-                        lines.get(index).map(|line| text::one_line(line).into_owned()).unwrap_or_default(),
+                        lines
+                            .get(index)
+                            .map(|line| text::one_line(line).into_owned())
+                            .unwrap_or_default(),
                     );
                 }
             }
@@ -119,10 +134,15 @@ impl JobProgress {
             LineKind::Silent => {}
             LineKind::Lines { told } => {
                 let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-                let is_due = told.as_ref().is_none_or(|(when, _)| when.elapsed() >= LINE_PERIOD);
+                let is_due = told
+                    .as_ref()
+                    .is_none_or(|(when, _)| when.elapsed() >= LINE_PERIOD);
                 if is_due {
                     tell!("{}: {line}", self.name);
-                    *told = Some((Instant::now(), told.take().map_or_else(String::new, |(_, line)| line)));
+                    *told = Some((
+                        Instant::now(),
+                        told.take().map_or_else(String::new, |(_, line)| line),
+                    ));
                 }
             }
             LineKind::Bars { bar, .. } => bar.set_message(line.clone()),
@@ -141,34 +161,52 @@ impl JobProgress {
 }
 
 fn job_bar(name: &str, tasks: u32) -> ProgressBar {
-    let style = ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len} {msg}").expect("a constant template");
-    ProgressBar::new(u64::from(tasks)).with_style(style.progress_chars("=> ")).with_prefix(name.to_string())
+    let style = ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len} {msg}")
+        .expect("a constant template");
+    ProgressBar::new(u64::from(tasks))
+        .with_style(style.progress_chars("=> "))
+        .with_prefix(name.to_string())
 }
 
 fn node_bar() -> ProgressBar {
-    ProgressBar::new_spinner().with_style(ProgressStyle::with_template("  {msg}").expect("a constant template"))
+    ProgressBar::new_spinner()
+        .with_style(ProgressStyle::with_template("  {msg}").expect("a constant template"))
 }
 
 /// The progress line without its beginning, which the bar shows.
 fn message(progress: &ProgressView, compute: Option<&ComputeRate>) -> String {
     let line = progress_line(progress);
-    let rest = line.split_once(" done").map_or("", |(_, rest)| rest).trim_start_matches(", ");
+    let rest = line
+        .split_once(" done")
+        .map_or("", |(_, rest)| rest)
+        .trim_start_matches(", ");
     match &progress.waiting_for {
         Some(why) => format!("waits for {why}"),
         None => {
-            let parts = [Some(rest.to_string()), compute.map(compute_line)].into_iter().flatten();
-            parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
+            let parts = [Some(rest.to_string()), compute.map(compute_line)]
+                .into_iter()
+                .flatten();
+            parts
+                .filter(|part| !part.is_empty())
+                .collect::<Vec<_>>()
+                .join(", ")
         }
     }
 }
 
 fn node_lines(progress: &ProgressView) -> Vec<String> {
     let line = |share: &nodectl_wire::api::NodeShare| {
-        format!("{:<16} {} running, {} queued, {} done", share.name, share.running, share.queued, share.done)
+        format!(
+            "{:<16} {} running, {} queued, {} done",
+            share.name, share.running, share.queued, share.done
+        )
     };
     let mut lines: Vec<_> = progress.nodes.iter().take(SHOWN_NODES).map(line).collect();
     if progress.nodes.len() > SHOWN_NODES {
-        lines.push(format!("and {} nodes more", progress.nodes.len() - SHOWN_NODES));
+        lines.push(format!(
+            "and {} nodes more",
+            progress.nodes.len() - SHOWN_NODES
+        ));
     }
     lines
 }
@@ -208,15 +246,23 @@ mod tests {
     fn plain_lines_come_on_change_and_not_too_often() {
         let view = |phase, done| ProgressView::from(&progress(phase, done, 0));
         let (mut told, start) = (None, Instant::now());
-        let mut tell = |view: &ProgressView, after: Duration| next_line(&mut told, view, None, start + after);
+        let mut tell =
+            |view: &ProgressView, after: Duration| next_line(&mut told, view, None, start + after);
         assert_eq!(
             tell(&view(Phase::Running, 0), Duration::ZERO).as_deref(),
             Some("running: 0/4 done, 2.5/s, ETA 1.6 s")
         );
         assert_eq!(tell(&view(Phase::Running, 1), Duration::from_secs(1)), None);
         assert!(tell(&view(Phase::Running, 1), LINE_PERIOD).is_some());
-        assert_eq!(tell(&view(Phase::Running, 1), LINE_PERIOD * 3), None, "nothing is new");
-        assert_eq!(tell(&view(Phase::Done, 4), LINE_PERIOD * 3).as_deref(), Some("done: 4/4 done"));
+        assert_eq!(
+            tell(&view(Phase::Running, 1), LINE_PERIOD * 3),
+            None,
+            "nothing is new"
+        );
+        assert_eq!(
+            tell(&view(Phase::Done, 4), LINE_PERIOD * 3).as_deref(),
+            Some("done: 4/4 done")
+        );
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //! of any.
 
 use super::{
-    RunPlan, collector::check_directory, default_directory, fetch::blob_bytes, follow::Followed, follow_submitted,
-    interrupt::Interrupts, submit,
+    RunPlan, collector::check_directory, default_directory, fetch::blob_bytes, follow::Followed,
+    follow_submitted, interrupt::Interrupts, submit,
 };
 use crate::{
     args::RunArgs,
@@ -29,37 +29,78 @@ pub async fn resume(resumed: &str, args: &RunArgs, settings: &Settings) -> Resul
 }
 
 /// Has the training of a job file go on from the newest checkpoint of another job.
-pub async fn go_on(client: &Client, resumed: &str, jobs: &mut [PlannedJob]) -> Result<(), CliError> {
+pub async fn go_on(
+    client: &Client,
+    resumed: &str,
+    jobs: &mut [PlannedJob],
+) -> Result<(), CliError> {
     let [job] = jobs else {
-        return Err(CliError::Usage("the file has several jobs: `--resume` is for one training".into()));
+        return Err(CliError::Usage(
+            "the file has several jobs: `--resume` is for one training".into(),
+        ));
     };
     let stored = client.store_checkpoint(resumed).await?;
     train::resume_planned(job, (hash_of(&stored)?, stored.bytes)).map_err(CliError::Usage)
 }
 
-async fn submit_and_follow(client: &Client, resumed: &str, args: &RunArgs) -> Result<Exit, CliError> {
+async fn submit_and_follow(
+    client: &Client,
+    resumed: &str,
+    args: &RunArgs,
+) -> Result<Exit, CliError> {
     let line = client.job(resumed).await?.line;
     if !line.phase.is_ended() {
-        let hint = format!("hint: it goes on by itself; `nodectl attach {}` follows it", line.id);
-        return Err(CliError::Usage(format!("job {} has not ended\n{hint}", line.id)));
+        let hint = format!(
+            "hint: it goes on by itself; `nodectl attach {}` follows it",
+            line.id
+        );
+        return Err(CliError::Usage(format!(
+            "job {} has not ended\n{hint}",
+            line.id
+        )));
     }
     let spec = client.spec(&line.id).await?;
     let stored = client.store_checkpoint(&line.id).await?;
     let work = resumed_work(client, &spec.work, &stored).await?;
     // The node puts itself and its clock in their place.
     let (submitter, submitted_ms) = (NodeId([0; 32]), wall_ms());
-    let spec = JobSpec { work: Arc::new(work), submitter, submitted_ms, ..spec };
-    args.follow.into.as_deref().map_or(Ok(()), check_directory)?;
-    let id = submit::submit_spec(client, &spec, (&submit::CommandKey::of(args), 0), None).await?.to_string();
-    let directory = args.follow.into.clone().unwrap_or_else(|| default_directory(&line.name, &id));
+    let spec = JobSpec {
+        work: Arc::new(work),
+        submitter,
+        submitted_ms,
+        ..spec
+    };
+    args.follow
+        .into
+        .as_deref()
+        .map_or(Ok(()), check_directory)?;
+    let id = submit::submit_spec(client, &spec, (&submit::CommandKey::of(args), 0), None)
+        .await?
+        .to_string();
+    let directory = args
+        .follow
+        .into
+        .clone()
+        .unwrap_or_else(|| default_directory(&line.name, &id));
     let tasks = u32::try_from(spec.task_count()).unwrap_or(u32::MAX);
-    let submitted = vec![Followed { id, name: line.name, tasks, directory, is_step: false, delivery: None }];
+    let submitted = vec![Followed {
+        id,
+        name: line.name,
+        tasks,
+        directory,
+        is_step: false,
+        delivery: None,
+    }];
     let plan = RunPlan::new(&args.follow, client.node().await?.solo);
     follow_submitted(client, args, submitted, &plan, Interrupts::listen()?).await
 }
 
 /// The same work with the checkpoint among its files.
-async fn resumed_work(client: &Client, work: &WorkSpec, stored: &Stored) -> Result<WorkSpec, CliError> {
+async fn resumed_work(
+    client: &Client,
+    work: &WorkSpec,
+    stored: &Stored,
+) -> Result<WorkSpec, CliError> {
     let usage = |error: String| CliError::Usage(error);
     let mut manifest = match work.inputs {
         Some(hash) => postcard::from_bytes(&blob_bytes(client, &hash.to_string(), None).await?)
@@ -68,11 +109,23 @@ async fn resumed_work(client: &Client, work: &WorkSpec, stored: &Stored) -> Resu
     };
     let hash = hash_of(stored)?;
     manifest.files.retain(|file| file.path != RESUMED);
-    manifest.files.push(FileEntry { path: RESUMED.into(), bytes: stored.bytes, hash, executable: false });
-    manifest.files.sort_by(|one, other| one.path.cmp(&other.path));
+    manifest.files.push(FileEntry {
+        path: RESUMED.into(),
+        bytes: stored.bytes,
+        hash,
+        executable: false,
+    });
+    manifest
+        .files
+        .sort_by(|one, other| one.path.cmp(&other.path));
     let mut work = work.clone();
-    if let Some(plan) = manifest.files.iter_mut().find(|file| file.path == PLAN_FILE) {
-        let bytes = train::resumed_plan(&blob_bytes(client, &plan.hash.to_string(), None).await?).map_err(usage)?;
+    if let Some(plan) = manifest
+        .files
+        .iter_mut()
+        .find(|file| file.path == PLAN_FILE)
+    {
+        let bytes = train::resumed_plan(&blob_bytes(client, &plan.hash.to_string(), None).await?)
+            .map_err(usage)?;
         (plan.hash, plan.bytes) = (BlobHash::of(&bytes), bytes.len() as u64);
         client.put_bytes(bytes.into()).await?;
     } else {
@@ -85,5 +138,8 @@ async fn resumed_work(client: &Client, work: &WorkSpec, stored: &Stored) -> Resu
 }
 
 fn hash_of(stored: &Stored) -> Result<BlobHash, CliError> {
-    stored.hash.parse().map_err(|_| CliError::Usage(format!("the node gave no usable hash: {}", stored.hash)))
+    stored
+        .hash
+        .parse()
+        .map_err(|_| CliError::Usage(format!("the node gave no usable hash: {}", stored.hash)))
 }

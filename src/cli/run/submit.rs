@@ -53,18 +53,22 @@ pub async fn submit(
         (None, chosen) => chosen.clone(),
     };
     // Before anything runs, rather than when its first result has nowhere to go.
-    jobs.iter().filter_map(chosen).try_for_each(|directory| check_directory(&directory))?;
+    jobs.iter()
+        .filter_map(chosen)
+        .try_for_each(|directory| check_directory(&directory))?;
     for delivery in jobs.iter().filter_map(|job| job.delivery.as_ref()) {
         let failed = |source| CliError::file("making", &delivery.directory, source);
         fs::create_dir_all(&delivery.directory).map_err(failed)?;
     }
-    jobs.iter().filter_map(|job| job.note.as_ref()).for_each(|note| tell!("{}", text::message(note)));
+    jobs.iter()
+        .filter_map(|job| job.note.as_ref())
+        .for_each(|note| tell!("{}", text::message(note)));
     let uploading = upload_all(client, &jobs);
     let stored = match deadline {
         None => uploading.await?,
-        Some(deadline) => {
-            timeout_at(deadline, uploading).await.map_err(|_| too_late("its files were still on their way"))??
-        }
+        Some(deadline) => timeout_at(deadline, uploading)
+            .await
+            .map_err(|_| too_late("its files were still on their way"))??,
     };
     let (count, done) = (jobs.len(), AtomicU64::new(0));
     let mut submitted = Vec::with_capacity(count);
@@ -79,17 +83,37 @@ pub async fn submit(
                 )));
             }
             let id = submit_one(client, (&job, index), &stored, &ids, (key, deadline)).await?;
-            let default = || if job.is_step { PathBuf::new() } else { default_directory(&job.name, &id.to_string()) };
+            let default = || {
+                if job.is_step {
+                    PathBuf::new()
+                } else {
+                    default_directory(&job.name, &id.to_string())
+                }
+            };
             let directory = chosen(&job).unwrap_or_else(default);
             ids.insert(job.name.clone(), id);
             let tasks = u32::try_from(job.task_count()).unwrap_or(u32::MAX);
             let (id, delivery) = (id.to_string(), job.delivery);
-            submitted.push(Followed { id, name: job.name, tasks, directory, is_step: job.is_step, delivery });
+            submitted.push(Followed {
+                id,
+                name: job.name,
+                tasks,
+                directory,
+                is_step: job.is_step,
+                delivery,
+            });
             done.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     };
-    match telling(each, || format!("{} of {count} jobs are submitted", done.load(Ordering::Relaxed))).await {
+    match telling(each, || {
+        format!(
+            "{} of {count} jobs are submitted",
+            done.load(Ordering::Relaxed)
+        )
+    })
+    .await
+    {
         Ok(()) => Ok(submitted),
         // It may have been accepted, and then the whole file can be submitted again.
         Err(error @ CliError::Unconfirmed { .. }) => Err(error),
@@ -101,19 +125,33 @@ pub async fn submit(
 }
 
 fn too_late(what: &str) -> CliError {
-    let source = io::Error::new(io::ErrorKind::TimedOut, format!("--timeout has passed: {what}"));
-    CliError::File { doing: "submitting".into(), source }
+    let source = io::Error::new(
+        io::ErrorKind::TimedOut,
+        format!("--timeout has passed: {what}"),
+    );
+    CliError::File {
+        doing: "submitting".into(),
+        source,
+    }
 }
 
 /// With the files that other nodes, where there are some, cannot read where they lie.
-async fn with_cluster_uploads(client: &Client, mut jobs: Vec<PlannedJob>) -> Result<Vec<PlannedJob>, CliError> {
+async fn with_cluster_uploads(
+    client: &Client,
+    mut jobs: Vec<PlannedJob>,
+) -> Result<Vec<PlannedJob>, CliError> {
     if jobs.iter().any(|job| !job.cluster_uploads.is_empty()) && client.nodes().await?.len() > 1 {
-        let sources: BTreeSet<&UploadSource> =
-            jobs.iter().flat_map(|job| job.cluster_uploads.iter().map(|upload| &upload.source)).collect();
+        let sources: BTreeSet<&UploadSource> = jobs
+            .iter()
+            .flat_map(|job| job.cluster_uploads.iter().map(|upload| &upload.source))
+            .collect();
         let total = sources.into_iter().map(length).fold(0, u64::saturating_add);
         if total > MAX_UNASKED_BYTES {
             let hint = "input = \"shared\" if every node sees the files where they lie, input = \"upload\" if they are to travel";
-            let problem = format!("{} of input would be copied to other nodes", format_bytes(total));
+            let problem = format!(
+                "{} of input would be copied to other nodes",
+                format_bytes(total)
+            );
             return Err(CliError::Usage(format!("{problem}\nhint: {hint}")));
         }
         for job in &mut jobs {
@@ -128,7 +166,10 @@ async fn with_cluster_uploads(client: &Client, mut jobs: Vec<PlannedJob>) -> Res
 async fn cancel(client: &Client, submitted: &[Followed]) {
     for job in submitted {
         if let Err(error) = client.cancel(&job.id).await {
-            tell!("warning: job {} was submitted and could not be cancelled: {error}", job.id);
+            tell!(
+                "warning: job {} was submitted and could not be cancelled: {error}",
+                job.id
+            );
         }
     }
 }
@@ -140,7 +181,8 @@ async fn submit_one(
     ids: &BTreeMap<String, JobId>,
     (key, deadline): (&CommandKey, Option<Instant>),
 ) -> Result<JobId, CliError> {
-    let known = async |source: &UploadSource| stored.get(source).copied().ok_or_else(|| changed(source));
+    let known =
+        async |source: &UploadSource| stored.get(source).copied().ok_or_else(|| changed(source));
     let inputs = match job.manifest(known).await? {
         None => None,
         Some(manifest) => {
@@ -150,9 +192,18 @@ async fn submit_one(
             Some(hash)
         }
     };
-    let after = job.after.iter().filter_map(|name| Some((name.clone(), *ids.get(name)?))).collect();
+    let after = job
+        .after
+        .iter()
+        .filter_map(|name| Some((name.clone(), *ids.get(name)?)))
+        .collect();
     // The node puts itself and its clock in their place.
-    let submission = Submission { inputs, after, submitter: NodeId([0; 32]), submitted_ms: wall_ms() };
+    let submission = Submission {
+        inputs,
+        after,
+        submitter: NodeId([0; 32]),
+        submitted_ms: wall_ms(),
+    };
     submit_spec(client, &job.spec(submission), (key, index), deadline).await
 }
 
@@ -186,9 +237,9 @@ pub async fn submit_spec(
     loop {
         let error = match client.submit(spec, &own).await {
             Ok(Submitted { job }) => {
-                return job
-                    .parse()
-                    .map_err(|error| CliError::Usage(format!("the node gave no usable job id: {error}")));
+                return job.parse().map_err(|error| {
+                    CliError::Usage(format!("the node gave no usable job id: {error}"))
+                });
             }
             Err(error) => error,
         };
@@ -207,19 +258,28 @@ pub async fn submit_spec(
         if !std::mem::replace(&mut told, true) {
             // Without its hint, which is what happens now.
             let why = error.to_string();
-            tell!("job {name}: {}; asking again, with the same key", why.lines().next().unwrap_or_default());
+            tell!(
+                "job {name}: {}; asking again, with the same key",
+                why.lines().next().unwrap_or_default()
+            );
         }
         tokio::time::sleep(ASK_AGAIN).await;
     }
 }
 
 fn unconfirmed(error: ClientError, job: JobId, key: &CommandKey) -> CliError {
-    CliError::Unconfirmed { error: Box::new(error), job, key: key.0.clone() }
+    CliError::Unconfirmed {
+        error: Box::new(error),
+        job,
+        key: key.0.clone(),
+    }
 }
 
 async fn upload_all(client: &Client, jobs: &[PlannedJob]) -> Result<StoredUploads, CliError> {
-    let sources: BTreeSet<UploadSource> =
-        jobs.iter().flat_map(|job| job.uploads.iter().map(|upload| upload.source.clone())).collect();
+    let sources: BTreeSet<UploadSource> = jobs
+        .iter()
+        .flat_map(|job| job.uploads.iter().map(|upload| upload.source.clone()))
+        .collect();
     let total = sources.iter().map(length).fold(0, u64::saturating_add);
     let read = Arc::new(AtomicU64::new(0));
     let uploads = stream::iter(sources).map(|source| upload(client, source, read.clone()));
@@ -251,7 +311,9 @@ async fn upload(
 ) -> Result<(UploadSource, (BlobHash, u64)), CliError> {
     let stored = match &source {
         UploadSource::Bytes(bytes) => {
-            client.put_bytes(bytes::Bytes::copy_from_slice(bytes)).await?;
+            client
+                .put_bytes(bytes::Bytes::copy_from_slice(bytes))
+                .await?;
             read.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             (BlobHash::of(bytes), bytes.len() as u64)
         }
@@ -286,10 +348,15 @@ async fn hash_file(path: PathBuf, read: Arc<AtomicU64>) -> Result<(BlobHash, u64
     let own = path.clone();
     let hashing = tokio::task::spawn_blocking(move || {
         let mut hasher = blake3::Hasher::new();
-        hasher.update_reader(Counted { file: File::open(own)?, read })?;
+        hasher.update_reader(Counted {
+            file: File::open(own)?,
+            read,
+        })?;
         Ok((BlobHash(*hasher.finalize().as_bytes()), hasher.count()))
     });
-    let hashed: io::Result<_> = hashing.await.unwrap_or_else(|_| Err(io::Error::other("interrupted")));
+    let hashed: io::Result<_> = hashing
+        .await
+        .unwrap_or_else(|_| Err(io::Error::other("interrupted")));
     hashed.map_err(failed)
 }
 

@@ -14,11 +14,20 @@ use std::time::Duration;
 
 /// A remark for people, on stderr.
 pub fn tell(ends: &[RunSummary]) {
-    say::open(format_args!("{}", ends.iter().map(text).collect::<String>()));
+    say::open(format_args!(
+        "{}",
+        ends.iter().map(text).collect::<String>()
+    ));
 }
 
 fn text(end: &RunSummary) -> String {
-    let counted = |count: u32, what: &str| if count > 0 { format!(", {count} {what}") } else { String::new() };
+    let counted = |count: u32, what: &str| {
+        if count > 0 {
+            format!(", {count} {what}")
+        } else {
+            String::new()
+        }
+    };
     let failed = counted(end.failed, "failed") + &counted(end.stopped, "stopped");
     let results = match end.directory.as_os_str() {
         // A step's results are for the jobs after it.
@@ -34,23 +43,45 @@ fn text(end: &RunSummary) -> String {
         end.tasks,
         format_duration(Duration::try_from_secs_f64(end.wall_seconds).unwrap_or_default())
     );
-    text += &end.compute.as_ref().map(|rate| format!("  {}\n", compute_line(rate))).unwrap_or_default();
-    text += &end.reason.as_deref().map(|reason| indented(reason, "  ")).unwrap_or_default();
+    text += &end
+        .compute
+        .as_ref()
+        .map(|rate| format!("  {}\n", compute_line(rate)))
+        .unwrap_or_default();
+    text += &end
+        .reason
+        .as_deref()
+        .map(|reason| indented(reason, "  "))
+        .unwrap_or_default();
     text += &failures_text(&end.job, &end.failures);
     // What raised an exception does so again.
-    if end.phase == PhaseName::Failed && end.failures.iter().any(|group| group.traceback.is_none()) {
-        text += &format!("hint: `nodectl retry {} --failed` gives them new attempts\n", end.job);
+    if end.phase == PhaseName::Failed && end.failures.iter().any(|group| group.traceback.is_none())
+    {
+        text += &format!(
+            "hint: `nodectl retry {} --failed` gives them new attempts\n",
+            end.job
+        );
     }
     if end.missing_files > 0 {
-        let fetch = format!("nodectl results {} --into {}", end.job, end.directory.display());
-        text += &format!("{} files could not be fetched; `{fetch}` tries again\n", end.missing_files);
+        let fetch = format!(
+            "nodectl results {} --into {}",
+            end.job,
+            end.directory.display()
+        );
+        text += &format!(
+            "{} files could not be fetched; `{fetch}` tries again\n",
+            end.missing_files
+        );
     }
     text
 }
 
 /// The stdout of jobs that are one task: what they print is their result.
 pub async fn print_single_tasks(client: &Client, ends: &[RunSummary]) -> Result<(), CliError> {
-    for end in ends.iter().filter(|end| end.tasks == 1 && end.phase == PhaseName::Done) {
+    for end in ends
+        .iter()
+        .filter(|end| end.tasks == 1 && end.phase == PhaseName::Done)
+    {
         let mut log = client.log(&end.job, 0, LogRequest::default()).await?;
         let mut shown = ShownLog::new(false);
         while let Some(bytes) = log.try_next().await? {
@@ -62,7 +93,9 @@ pub async fn print_single_tasks(client: &Client, ends: &[RunSummary]) -> Result<
 
 /// The exit code of a run.
 pub fn exit(ends: &[RunSummary]) -> Exit {
-    let well = ends.iter().all(|end| end.phase == PhaseName::Done && end.missing_files == 0);
+    let well = ends
+        .iter()
+        .all(|end| end.phase == PhaseName::Done && end.missing_files == 0);
     if well { Exit::Done } else { Exit::Failed }
 }
 
@@ -85,16 +118,27 @@ mod tests {
             wall_seconds: 2.5,
             directory: "out".into(),
             failures: vec![
-                FailureGroup { reason: "exit status 3".into(), tasks: 2, example: 4, traceback: None },
+                FailureGroup {
+                    reason: "exit status 3".into(),
+                    tasks: 2,
+                    example: 4,
+                    traceback: None,
+                },
                 FailureGroup {
                     reason: "ValueError: bad".into(),
                     tasks: 1,
                     example: 6,
-                    traceback: Some("Traceback:\n  File \"a.py\", line 3, in run\nValueError: bad\n".into()),
+                    traceback: Some(
+                        "Traceback:\n  File \"a.py\", line 3, in run\nValueError: bad\n".into(),
+                    ),
                 },
             ],
             missing_files: 1,
-            compute: Some(ComputeRate { items_per_second: 2.5e9, gpus: 2, gpu_busy: 0.934 }),
+            compute: Some(ComputeRate {
+                items_per_second: 2.5e9,
+                gpus: 2,
+                gpu_busy: 0.934,
+            }),
         };
         insta::assert_snapshot!(text(&end), @r#"
         sweep (00000000000000ab) failed: 7 of 10 tasks done, 3 failed in 2.5 s; results in out

@@ -31,12 +31,15 @@ fn followed(directory: &Path) -> Followed {
 }
 
 fn read(path: impl AsRef<Path>) -> String {
-    fs::read_to_string(path.as_ref()).unwrap_or_else(|error| panic!("{}: {error}", path.as_ref().display()))
+    fs::read_to_string(path.as_ref())
+        .unwrap_or_else(|error| panic!("{}: {error}", path.as_ref().display()))
 }
 
 fn files(directory: &Path) -> Vec<String> {
-    let mut names: Vec<_> =
-        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<_> = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -48,9 +51,16 @@ fn pages(
 ) -> impl FnMut(&Query) -> Result<Answer, QueryError> + Send + 'static {
     move |query| match query {
         Query::Watch { cursor, .. } => {
-            let records = pages.get(cursor.position as usize).cloned().unwrap_or_default();
+            let records = pages
+                .get(cursor.position as usize)
+                .cloned()
+                .unwrap_or_default();
             let position = (cursor.position + 1).min(pages.len() as u32);
-            Ok(Answer::Watch { cursor: Cursor { claim: 1, position }, progress: end.clone(), records })
+            Ok(Answer::Watch {
+                cursor: Cursor { claim: 1, position },
+                progress: end.clone(),
+                records,
+            })
         }
         Query::Job { job } => Ok(Answer::Job(Box::new(JobDetail {
             head: testing::head(job.0, "w", 1),
@@ -69,8 +79,12 @@ async fn what_is_delivered_stays_in_its_directory() {
     let result = |task: u32, path: &str| {
         let mut record = (*record(task, Outcome::Done, b"")).clone();
         record.value = Some(format!(r#"{{"files": ["a.txt", "{path}"]}}"#));
-        let file =
-            |path: &str| OutputFile { path: path.into(), bytes: 7, hash: BlobHash::of(b"content"), executable: false };
+        let file = |path: &str| OutputFile {
+            path: path.into(),
+            bytes: 7,
+            hash: BlobHash::of(b"content"),
+            executable: false,
+        };
         record.outputs = vec![file(path), file("a.txt")];
         Arc::new(record)
     };
@@ -80,12 +94,27 @@ async fn what_is_delivered_stays_in_its_directory() {
     let directory = node.directory.path().join("delivered/here");
     // Where it would land that leads out.
     fs::create_dir_all(node.directory.path().join("delivered/0")).unwrap();
-    let delivery = Some(Delivery { directory: directory.clone(), replaces: true });
-    let job = Followed { delivery, ..followed(node.directory.path()) };
-    follow::follow(&node.client, &job, &ProgressDisplay::Silent, true).await.unwrap();
-    assert_eq!(files(&job.directory.join("1")), ["a.txt"], "it has files of its own");
+    let delivery = Some(Delivery {
+        directory: directory.clone(),
+        replaces: true,
+    });
+    let job = Followed {
+        delivery,
+        ..followed(node.directory.path())
+    };
+    follow::follow(&node.client, &job, &ProgressDisplay::Silent, true)
+        .await
+        .unwrap();
+    assert_eq!(
+        files(&job.directory.join("1")),
+        ["a.txt"],
+        "it has files of its own"
+    );
     assert_eq!(files(&directory), ["a.txt", "b.txt"]);
-    assert_eq!(files(&node.directory.path().join("delivered/0")), Vec::<String>::new());
+    assert_eq!(
+        files(&node.directory.path().join("delivered/0")),
+        Vec::<String>::new()
+    );
 }
 
 #[tokio::test]
@@ -98,22 +127,53 @@ async fn results_logs_and_outputs_land_in_the_directory() {
         hash: BlobHash::of(bytes),
         executable: path == "run.sh",
     };
-    one.outputs = vec![file("deep/er/a.txt", b"content"), file("run.sh", b"#!/bin/sh\n"), file("gone", b"gone")];
+    one.outputs = vec![
+        file("deep/er/a.txt", b"content"),
+        file("run.sh", b"#!/bin/sh\n"),
+        file("gone", b"gone"),
+    ];
     one.outputs.push(file("../escape", b"content"));
     let failed = record(1, Outcome::Failed(Failure::Exit(3)), b"");
-    let node = FakeNode::start(pages(vec![vec![Arc::new(one)], vec![failed]], progress(Phase::Failed, 1, 1))).await;
+    let node = FakeNode::start(pages(
+        vec![vec![Arc::new(one)], vec![failed]],
+        progress(Phase::Failed, 1, 1),
+    ))
+    .await;
     node.blobs.put_bytes(b"content").unwrap();
-    node.remote.lock().unwrap().insert(BlobHash::of(b"#!/bin/sh\n"), b"#!/bin/sh\n".to_vec());
+    node.remote
+        .lock()
+        .unwrap()
+        .insert(BlobHash::of(b"#!/bin/sh\n"), b"#!/bin/sh\n".to_vec());
 
     let job = followed(node.directory.path());
-    let end = follow::follow(&node.client, &job, &ProgressDisplay::Silent, true).await.unwrap();
-    assert_eq!((end.phase, end.done, end.failed, end.missing_files), (PhaseName::Failed, 1, 1, 2));
-    assert_eq!((end.failures[0].reason.as_str(), end.failures[0].example), ("exit status 3", 1));
+    let end = follow::follow(&node.client, &job, &ProgressDisplay::Silent, true)
+        .await
+        .unwrap();
+    assert_eq!(
+        (end.phase, end.done, end.failed, end.missing_files),
+        (PhaseName::Failed, 1, 1, 2)
+    );
+    assert_eq!(
+        (end.failures[0].reason.as_str(), end.failures[0].example),
+        ("exit status 3", 1)
+    );
     let out = &job.directory;
-    assert_eq!(files(out), ["0", "results.csv", "results.jsonl"], "task 1 wrote nothing");
+    assert_eq!(
+        files(out),
+        ["0", "results.csv", "results.jsonl"],
+        "task 1 wrote nothing"
+    );
     assert_eq!(files(&out.join("0")), ["deep", "run.sh", "stdout"]);
-    assert_eq!((read(out.join("0/stdout")), read(out.join("0/deep/er/a.txt"))), ("ten\n".into(), "content".into()));
-    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(out.join("0/run.sh")).unwrap().permissions());
+    assert_eq!(
+        (
+            read(out.join("0/stdout")),
+            read(out.join("0/deep/er/a.txt"))
+        ),
+        ("ten\n".into(), "content".into())
+    );
+    let mode = std::os::unix::fs::PermissionsExt::mode(
+        &fs::metadata(out.join("0/run.sh")).unwrap().permissions(),
+    );
     assert_eq!(mode & 0o111, 0o111);
     insta::assert_snapshot!(read(out.join("results.csv")), @r#"
     task,status,exit,failure,attempt,node,seconds,x,value.accuracy,value.by.class
@@ -122,7 +182,14 @@ async fn results_logs_and_outputs_land_in_the_directory() {
     "#);
     let line: serde_json::Value =
         serde_json::from_str(read(out.join("results.jsonl")).lines().next().unwrap()).unwrap();
-    assert_eq!((&line["task"], &line["params"]["x"], &line["value"]["accuracy"]), (&0.into(), &10.into(), &0.5.into()));
+    assert_eq!(
+        (
+            &line["task"],
+            &line["params"]["x"],
+            &line["value"]["accuracy"]
+        ),
+        (&0.into(), &10.into(), &0.5.into())
+    );
 }
 
 #[tokio::test]
@@ -130,15 +197,26 @@ async fn a_task_that_comes_again_counts_once_and_a_retried_one_as_its_last() {
     let failed = || record(1, Outcome::Failed(Failure::Exit(3)), b"");
     let done = |task| record(task, Outcome::Done, b"");
     // The epoch changed after the first page, and everything was told again; task 1 was mended.
-    let told = vec![vec![done(0), failed()], vec![done(0), failed()], vec![done(1)]];
+    let told = vec![
+        vec![done(0), failed()],
+        vec![done(0), failed()],
+        vec![done(1)],
+    ];
     let node = FakeNode::start(pages(told, progress(Phase::Done, 2, 0))).await;
     let job = followed(node.directory.path());
-    let end = follow::follow(&node.client, &job, &ProgressDisplay::Silent, true).await.unwrap();
+    let end = follow::follow(&node.client, &job, &ProgressDisplay::Silent, true)
+        .await
+        .unwrap();
     assert!(end.failures.is_empty());
     let statuses: Vec<_> = read(job.directory.join("results.jsonl"))
         .lines()
         .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
-        .map(|line| (line["task"].as_u64().unwrap(), line["status"].as_str().unwrap().to_string()))
+        .map(|line| {
+            (
+                line["task"].as_u64().unwrap(),
+                line["status"].as_str().unwrap().to_string(),
+            )
+        })
         .collect();
     assert_eq!(statuses, [(0, "done".to_string()), (1, "done".to_string())]);
     assert_eq!(read(job.directory.join("results.csv")).lines().count(), 3);
@@ -146,18 +224,26 @@ async fn a_task_that_comes_again_counts_once_and_a_retried_one_as_its_last() {
 
 #[tokio::test]
 async fn a_job_without_a_coordinator_is_asked_about_again() {
-    let mut rest = pages(vec![vec![record(0, Outcome::Done, b"")]], progress(Phase::Done, 1, 0));
+    let mut rest = pages(
+        vec![vec![record(0, Outcome::Done, b"")]],
+        progress(Phase::Done, 1, 0),
+    );
     let mut refusals = 2;
     let node = FakeNode::start(move |query| match query {
         Query::Watch { job, .. } if refusals > 0 => {
             refusals -= 1;
-            Err(QueryError::NoCoordinator { job: *job, holders: "beta".into() })
+            Err(QueryError::NoCoordinator {
+                job: *job,
+                holders: "beta".into(),
+            })
         }
         query => rest(query),
     })
     .await;
     let job = followed(node.directory.path());
-    let end = follow::follow(&node.client, &job, &ProgressDisplay::Silent, true).await.unwrap();
+    let end = follow::follow(&node.client, &job, &ProgressDisplay::Silent, true)
+        .await
+        .unwrap();
     assert_eq!(end.phase, PhaseName::Done);
 }
 
@@ -166,7 +252,9 @@ async fn a_node_that_goes_away_ends_the_following_as_unreachable() {
     let directory = tempfile::tempdir().unwrap();
     let client = Client::new(socket_path(directory.path()));
     let job = followed(directory.path());
-    let error = follow::follow(&client, &job, &ProgressDisplay::Silent, true).await.unwrap_err();
+    let error = follow::follow(&client, &job, &ProgressDisplay::Silent, true)
+        .await
+        .unwrap_err();
     assert_eq!(error.exit(), Exit::Unreachable);
 }
 
@@ -175,18 +263,36 @@ async fn the_end_of_the_time_cancels() {
     let mut cancelled = false;
     let node = FakeNode::start(move |query| {
         cancelled |= matches!(query, Query::Cancel { .. });
-        let phase = if cancelled { Phase::Cancelled } else { Phase::Running };
+        let phase = if cancelled {
+            Phase::Cancelled
+        } else {
+            Phase::Running
+        };
         pages(Vec::new(), progress(phase, 0, 0))(query)
     })
     .await;
     let jobs = [followed(node.directory.path())];
     let timeout = Some(Duration::from_millis(20));
-    let plan = RunPlan { policy: InterruptPolicy::Cancel, timeout, list: ListArgs::default() };
+    let plan = RunPlan {
+        policy: InterruptPolicy::Cancel,
+        timeout,
+        list: ListArgs::default(),
+    };
     let following = follow::follow_all(&node.client, &jobs, &ProgressDisplay::Silent);
     let mut interrupts = Interrupts::listen().unwrap();
-    let guarded = interrupt::guard(&node.client, &jobs, &plan, &ProgressDisplay::Silent, &mut interrupts, following);
+    let guarded = interrupt::guard(
+        &node.client,
+        &jobs,
+        &plan,
+        &ProgressDisplay::Silent,
+        &mut interrupts,
+        following,
+    );
     match guarded.await.unwrap() {
-        interrupt::EndedBy::Followed { ends, interrupted: false } => assert_eq!(ends[0].phase, PhaseName::Cancelled),
+        interrupt::EndedBy::Followed {
+            ends,
+            interrupted: false,
+        } => assert_eq!(ends[0].phase, PhaseName::Cancelled),
         _ => panic!("not followed to the end"),
     }
 }
@@ -195,7 +301,12 @@ async fn the_end_of_the_time_cancels() {
 fn a_column_that_shows_up_late_is_in_every_row() {
     let directory = tempfile::tempdir().unwrap();
     let mut lines = Lines::create(directory.path()).unwrap();
-    for (task, value) in [(0, Some(r#"{"a": 1}"#)), (1, Some(r#"{"b": "x,y"}"#)), (2, None), (3, Some("4"))] {
+    for (task, value) in [
+        (0, Some(r#"{"a": 1}"#)),
+        (1, Some(r#"{"b": "x,y"}"#)),
+        (2, None),
+        (3, Some("4")),
+    ] {
         let mut record = (*record(task, Outcome::Done, b"")).clone();
         record.value = value.map(str::to_string);
         lines.append(&TaskResult::new(&record, None, None)).unwrap();
@@ -209,20 +320,35 @@ fn a_column_that_shows_up_late_is_in_every_row() {
     2,done,0,,1.1,N,1.5,,,
     3,done,0,,1.1,N,1.5,,,4
     "#);
-    assert_eq!(files(directory.path()), ["results.csv", "results.jsonl"], "no temporary file is left");
+    assert_eq!(
+        files(directory.path()),
+        ["results.csv", "results.jsonl"],
+        "no temporary file is left"
+    );
 }
 
 #[tokio::test]
 async fn many_tasks_leave_only_the_streams_of_failed_ones() {
     let node = FakeNode::start(|_| Err(QueryError::Leaving)).await;
-    let job = Followed { tasks: 20_000, ..followed(node.directory.path()) };
+    let job = Followed {
+        tasks: 20_000,
+        ..followed(node.directory.path())
+    };
     let mut collector = Collector::create(node.client.clone(), &job).unwrap();
-    let results =
-        [record(0, Outcome::Done, b"out"), record(19_999, Outcome::Failed(Failure::Signal(9)), b"last words")];
-    let results: Vec<_> = results.iter().map(|record| TaskResult::new(record, None, None)).collect();
+    let results = [
+        record(0, Outcome::Done, b"out"),
+        record(19_999, Outcome::Failed(Failure::Signal(9)), b"last words"),
+    ];
+    let results: Vec<_> = results
+        .iter()
+        .map(|record| TaskResult::new(record, None, None))
+        .collect();
     collector.take(&results).await.unwrap();
     collector.finish().unwrap();
-    assert_eq!(files(&job.directory), ["19999", "results.csv", "results.jsonl"]);
+    assert_eq!(
+        files(&job.directory),
+        ["19999", "results.csv", "results.jsonl"]
+    );
 }
 
 #[test]
@@ -231,10 +357,18 @@ fn a_directory_with_other_files_is_left_alone() {
     let job = followed(directory.path());
     let client = Client::new(socket_path(directory.path()));
     fs::create_dir_all(job.directory.join("0")).unwrap();
-    let error = Collector::create(client.clone(), &job).err().expect("refused");
-    assert!(error.exit() == Exit::Usage && error.to_string().contains("--into"), "{error}");
+    let error = Collector::create(client.clone(), &job)
+        .err()
+        .expect("refused");
+    assert!(
+        error.exit() == Exit::Usage && error.to_string().contains("--into"),
+        "{error}"
+    );
     fs::write(job.directory.join("results.jsonl"), "").unwrap();
-    assert!(Collector::create(client, &job).is_ok(), "results of an earlier run are replaced");
+    assert!(
+        Collector::create(client, &job).is_ok(),
+        "results of an earlier run are replaced"
+    );
 }
 
 const TWO_JOBS: &str = r#"
@@ -264,38 +398,79 @@ async fn files_are_uploaded_once_and_jobs_submitted_in_order() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("data.txt"), "data").unwrap();
     fs::write(directory.path().join("job.toml"), TWO_JOBS).unwrap();
-    let jobs = || job_file::load(&directory.path().join("job.toml")).unwrap_or_else(|error| panic!("{error}"));
-    let submitted =
-        submit::submit(&node.client, jobs(), Some(Path::new("out")), &submit::CommandKey::draw(), None).await.unwrap();
-    let told: Vec<_> = submitted.iter().map(|job| (job.name.as_str(), job.directory.to_str().unwrap())).collect();
+    let jobs = || {
+        job_file::load(&directory.path().join("job.toml")).unwrap_or_else(|error| panic!("{error}"))
+    };
+    let submitted = submit::submit(
+        &node.client,
+        jobs(),
+        Some(Path::new("out")),
+        &submit::CommandKey::draw(),
+        None,
+    )
+    .await
+    .unwrap();
+    let told: Vec<_> = submitted
+        .iter()
+        .map(|job| (job.name.as_str(), job.directory.to_str().unwrap()))
+        .collect();
     assert_eq!(told, [("first", "out/first"), ("second", "out/second")]);
     assert!(node.blobs.has(BlobHash::of(b"data")));
-    let specs: Vec<_> = node.asked.lock().unwrap().iter().filter_map(spec_of).collect();
+    let specs: Vec<_> = node
+        .asked
+        .lock()
+        .unwrap()
+        .iter()
+        .filter_map(spec_of)
+        .collect();
     assert_eq!(specs[1].work.after, [("first".to_string(), JobId(1))]);
-    let manifest = node.blobs.read(specs[0].work.inputs.unwrap(), 1 << 20).expect("the manifest is stored");
+    let manifest = node
+        .blobs
+        .read(specs[0].work.inputs.unwrap(), 1 << 20)
+        .expect("the manifest is stored");
     let manifest: Manifest = postcard::from_bytes(&manifest).unwrap();
-    assert_eq!((manifest.files[0].path.as_str(), manifest.files[0].hash), ("data.txt", BlobHash::of(b"data")));
+    assert_eq!(
+        (manifest.files[0].path.as_str(), manifest.files[0].hash),
+        ("data.txt", BlobHash::of(b"data"))
+    );
 }
 
 fn spec_of(query: &Query) -> Option<Arc<JobSpec>> {
-    if let Query::Submit { spec, .. } = query { Some(spec.clone()) } else { None }
+    if let Query::Submit { spec, .. } = query {
+        Some(spec.clone())
+    } else {
+        None
+    }
 }
 
 #[tokio::test]
 async fn a_file_of_jobs_is_submitted_whole_or_not_at_all() {
     let mut first = true;
     let node = FakeNode::start(move |query| match query {
-        Query::Submit { .. } if std::mem::take(&mut first) => Ok(Answer::Submitted { job: JobId(1) }),
+        Query::Submit { .. } if std::mem::take(&mut first) => {
+            Ok(Answer::Submitted { job: JobId(1) })
+        }
         Query::Submit { .. } => Err(QueryError::Unsatisfiable("it needs 9 GPUs".into())),
         _ => Ok(Answer::Ok),
     })
     .await;
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("data.txt"), "data").unwrap();
-    let jobs = job_file::parse(TWO_JOBS, &directory.path().join("job.toml")).unwrap_or_else(|error| panic!("{error}"));
-    let error = submit::submit(&node.client, jobs, None, &submit::CommandKey::draw(), None).await.unwrap_err();
-    assert!(error.to_string().contains("9 GPUs") && error.exit() == Exit::Usage, "{error}");
-    assert!(node.asked.lock().unwrap().contains(&Query::Cancel { job: JobId(1) }));
+    let jobs = job_file::parse(TWO_JOBS, &directory.path().join("job.toml"))
+        .unwrap_or_else(|error| panic!("{error}"));
+    let error = submit::submit(&node.client, jobs, None, &submit::CommandKey::draw(), None)
+        .await
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("9 GPUs") && error.exit() == Exit::Usage,
+        "{error}"
+    );
+    assert!(
+        node.asked
+            .lock()
+            .unwrap()
+            .contains(&Query::Cancel { job: JobId(1) })
+    );
 }
 
 #[test]

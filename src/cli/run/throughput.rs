@@ -19,9 +19,25 @@ pub struct Throughput {
 impl Throughput {
     /// Takes a result that was not taken before. Those of other jobs say nothing.
     pub fn take(&mut self, result: &TaskResult) {
-        let number = |name: &str| result.value.as_ref().and_then(|value| value.get(name)).and_then(Json::as_f64);
-        let gpu = result.value.as_ref().and_then(|value| value.get("gpu")).and_then(Json::as_str);
-        match (result.status, number("items"), number("gpu_seconds"), gpu, number("integrated")) {
+        let number = |name: &str| {
+            result
+                .value
+                .as_ref()
+                .and_then(|value| value.get(name))
+                .and_then(Json::as_f64)
+        };
+        let gpu = result
+            .value
+            .as_ref()
+            .and_then(|value| value.get("gpu"))
+            .and_then(Json::as_str);
+        match (
+            result.status,
+            number("items"),
+            number("gpu_seconds"),
+            gpu,
+            number("integrated"),
+        ) {
             (StatusName::Done, Some(items), Some(gpu_seconds), Some(gpu), _) => {
                 self.items += items;
                 self.gpu_seconds += gpu_seconds;
@@ -69,18 +85,36 @@ mod tests {
         assert_eq!(throughput.rate(), None);
         throughput.take(&result(0, "a", 1000, json!({ "accuracy": 0.9 })));
         assert_eq!(throughput.rate(), None, "not a kernel's");
-        for (task, node, start) in [(1, "a", 1000), (2, "b", 1000), (3, "a", 2000), (4, "b", 2000)] {
-            throughput.take(&result(task, node, start, json!({ "items": 100, "gpu_seconds": 0.75, "gpu": "x" })));
+        for (task, node, start) in [
+            (1, "a", 1000),
+            (2, "b", 1000),
+            (3, "a", 2000),
+            (4, "b", 2000),
+        ] {
+            throughput.take(&result(
+                task,
+                node,
+                start,
+                json!({ "items": 100, "gpu_seconds": 0.75, "gpu": "x" }),
+            ));
         }
         let rate = throughput.rate().unwrap();
-        assert_eq!((rate.items_per_second, rate.gpus, rate.gpu_busy), (200.0, 2, 0.75));
+        assert_eq!(
+            (rate.items_per_second, rate.gpus, rate.gpu_busy),
+            (200.0, 2, 0.75)
+        );
     }
 
     #[test]
     fn frames_are_counted_over_the_time_of_all_tasks() {
         let mut throughput = Throughput::default();
         for (task, start) in [(0, 1000), (1, 1500)] {
-            throughput.take(&result(task, "a", start, json!({ "dataset": "x", "integrated": 30 })));
+            throughput.take(&result(
+                task,
+                "a",
+                start,
+                json!({ "dataset": "x", "integrated": 30 }),
+            ));
         }
         let rate = throughput.rate().unwrap();
         assert_eq!((rate.items_per_second, rate.gpus), (40.0, 0));

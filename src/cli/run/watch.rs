@@ -1,7 +1,9 @@
 //! `run --follow DIR`: integrates files as they appear below a directory, until it is told to stop. A file is taken once it
 //! has rested for a moment and can be read; one that changes afterwards is integrated again.
 
-use super::{Followed, Interrupts, RunPlan, follow, interrupt, progress::ProgressDisplay, submit, summary};
+use super::{
+    Followed, Interrupts, RunPlan, follow, interrupt, progress::ProgressDisplay, submit, summary,
+};
 use crate::{
     args::RunArgs,
     exit::{CliError, Exit, print},
@@ -49,10 +51,19 @@ struct FileWatch {
 /// Runs the job of a file on what appears below `dir`.
 pub async fn watch(args: RunArgs, dir: &Path, settings: &Settings) -> Result<Exit, CliError> {
     if !dir.is_dir() {
-        return Err(CliError::Usage(format!("{} is no directory", dir.display())));
+        return Err(CliError::Usage(format!(
+            "{} is no directory",
+            dir.display()
+        )));
     }
     // Mistakes in the job file show at once.
-    let jobs = job_file::load_following(args.job_file(), &Following { files: Vec::new(), is_again: false })?;
+    let jobs = job_file::load_following(
+        args.job_file(),
+        &Following {
+            files: Vec::new(),
+            is_again: false,
+        },
+    )?;
     let watch = FileWatch::new(dir, results(&jobs, args.follow.into.as_deref()))?;
     let (client, stay) = solo::connect(settings, true).await?;
     let ended = integrate_all(&client, &args, watch, stay.is_solo()).await;
@@ -60,7 +71,12 @@ pub async fn watch(args: RunArgs, dir: &Path, settings: &Settings) -> Result<Exi
     ended
 }
 
-async fn integrate_all(client: &Client, args: &RunArgs, mut watch: FileWatch, solo: bool) -> Result<Exit, CliError> {
+async fn integrate_all(
+    client: &Client,
+    args: &RunArgs,
+    mut watch: FileWatch,
+    solo: bool,
+) -> Result<Exit, CliError> {
     let mut interrupts = Interrupts::listen()?;
     let plan = RunPlan::new(&args.follow, solo);
     let mut exit = Exit::Done;
@@ -77,7 +93,9 @@ async fn integrate_all(client: &Client, args: &RunArgs, mut watch: FileWatch, so
         let into = runs(&jobs, args.follow.into.as_deref()).join(wall_ms().to_string());
         let key = submit::CommandKey::draw();
         let submitting = submit::submit(client, jobs, Some(&into), &key, None);
-        let Some(submitted) = interrupts.submitting(submitting).await else { return Ok(Exit::Interrupted) };
+        let Some(submitted) = interrupts.submitting(submitting).await else {
+            return Ok(Exit::Interrupted);
+        };
         let (ended, is_over) = follow_batch(client, &submitted?, &plan, &mut interrupts).await?;
         // One bad file is told of, and does not end the watch.
         if ended != Exit::Done {
@@ -122,25 +140,47 @@ async fn follow_batch(
 /// Where the directories of tasks go: beside the results.
 fn runs(jobs: &[PlannedJob], into: Option<&Path>) -> PathBuf {
     let delivery = jobs.iter().find_map(|job| job.delivery.as_ref());
-    let beside = delivery.map_or(PathBuf::from("runs"), |delivery| delivery.directory.join("runs"));
+    let beside = delivery.map_or(PathBuf::from("runs"), |delivery| {
+        delivery.directory.join("runs")
+    });
     into.map_or(beside, Path::to_path_buf)
 }
 
 /// Every directory that results are written to.
 fn results(jobs: &[PlannedJob], into: Option<&Path>) -> Vec<PathBuf> {
-    let deliveries = jobs.iter().filter_map(|job| job.delivery.as_ref()).map(|delivery| delivery.directory.clone());
+    let deliveries = jobs
+        .iter()
+        .filter_map(|job| job.delivery.as_ref())
+        .map(|delivery| delivery.directory.clone());
     deliveries.chain([runs(jobs, into)]).collect()
 }
 
 impl FileWatch {
     fn new(dir: &Path, results: Vec<PathBuf>) -> Result<Self, CliError> {
-        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-        let (dir, results) = (absolute(dir), results.iter().map(|path| absolute(path)).collect::<Vec<_>>());
+        let absolute =
+            |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+        let (dir, results) = (
+            absolute(dir),
+            results
+                .iter()
+                .map(|path| absolute(path))
+                .collect::<Vec<_>>(),
+        );
         if results.contains(&dir) {
-            let told = format!("results would be written into {}, which is watched", dir.display());
-            return Err(CliError::Usage(format!("{told}\nhint: a directory below or beside it may be `output`")));
+            let told = format!(
+                "results would be written into {}, which is watched",
+                dir.display()
+            );
+            return Err(CliError::Usage(format!(
+                "{told}\nhint: a directory below or beside it may be `output`"
+            )));
         }
-        Ok(Self { dir, results, resting: BTreeMap::new(), taken: BTreeMap::new() })
+        Ok(Self {
+            dir,
+            results,
+            resting: BTreeMap::new(),
+            taken: BTreeMap::new(),
+        })
     }
 
     /// The files that are to be integrated now, and whether they were before.
@@ -163,7 +203,11 @@ impl FileWatch {
             }
         }
         let [new, again] = ready;
-        let (batch, is_again) = if new.is_empty() { (again, true) } else { (new, false) };
+        let (batch, is_again) = if new.is_empty() {
+            (again, true)
+        } else {
+            (new, false)
+        };
         let batch = batch.into_iter().take(MOST_AT_ONCE);
         let take = |(path, state): (PathBuf, FileState)| {
             self.resting.remove(&path);
@@ -186,12 +230,19 @@ mod tests {
         fs::create_dir(dir.path().join("scan")).unwrap();
         let (path, bad) = (dir.path().join("scan/a.h5"), dir.path().join("bad.h5"));
         fs::copy(fixture.join("chunked.h5"), &path).unwrap();
-        fs::copy(fixture.join("eiger_data_000001.h5"), dir.path().join("eiger_data_000001.h5")).unwrap();
+        fs::copy(
+            fixture.join("eiger_data_000001.h5"),
+            dir.path().join("eiger_data_000001.h5"),
+        )
+        .unwrap();
         fs::write(&bad, "not yet").unwrap();
         let results = dir.path().join("patterns");
         fs::create_dir(&results).unwrap();
         fs::copy(fixture.join("chunked.h5"), results.join("of_a.h5")).unwrap();
-        let (mut watch, start) = (FileWatch::new(dir.path(), vec![results]).unwrap(), Instant::now());
+        let (mut watch, start) = (
+            FileWatch::new(dir.path(), vec![results]).unwrap(),
+            Instant::now(),
+        );
         let mut ready = |seconds: u64| watch.ready(start + Duration::from_secs(seconds));
         assert_eq!(ready(0), (Vec::new(), true), "it may still be written");
         assert_eq!(ready(3), (vec![path.clone()], false));
@@ -199,13 +250,19 @@ mod tests {
         fs::copy(fixture.join("tiles.h5"), &path).unwrap();
         assert_eq!(ready(7), (Vec::new(), true));
         assert_eq!(ready(10), (vec![path], true));
-        assert_eq!(ready(70), (vec![bad], false), "why it cannot be read is worth knowing");
+        assert_eq!(
+            ready(70),
+            (vec![bad], false),
+            "why it cannot be read is worth knowing"
+        );
     }
 
     #[test]
     fn results_have_a_directory_of_their_own() {
         let dir = tempfile::tempdir().unwrap();
-        let refused = |results: &Path| FileWatch::new(&dir.path().join("raw"), vec![results.to_path_buf()]).is_err();
+        let refused = |results: &Path| {
+            FileWatch::new(&dir.path().join("raw"), vec![results.to_path_buf()]).is_err()
+        };
         assert!(refused(&dir.path().join("raw")));
         assert!(!refused(&dir.path().join("raw/patterns")) && !refused(dir.path()));
     }

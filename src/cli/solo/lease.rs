@@ -63,7 +63,10 @@ mod tests {
     #[tokio::test]
     async fn guests_share_and_the_host_waits_for_all() {
         let dir = tempfile::tempdir().unwrap();
-        let (one, other) = (Lease::shared(dir.path()).unwrap(), Lease::shared(dir.path()).unwrap());
+        let (one, other) = (
+            Lease::shared(dir.path()).unwrap(),
+            Lease::shared(dir.path()).unwrap(),
+        );
         assert!(one.is_some() && other.is_some() && Lease::alone(dir.path()).unwrap().is_none());
         drop(one);
         assert!(Lease::alone(dir.path()).unwrap().is_none());

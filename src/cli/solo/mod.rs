@@ -59,9 +59,20 @@ impl Stay {
 
     /// The command is done: its node ends when its guests are done too.
     pub async fn end(self) {
-        let Self { own: Some(node), lease, data_dir } = self else { return };
+        let Self {
+            own: Some(node),
+            lease,
+            data_dir,
+        } = self
+        else {
+            return;
+        };
         if lease.is_none() {
-            let told = || tell!("another command works on the node inside this one: waiting for it (Ctrl-C ends both)");
+            let told = || {
+                tell!(
+                    "another command works on the node inside this one: waiting for it (Ctrl-C ends both)"
+                )
+            };
             // Kept until the node has ended, so that no guest comes meanwhile. One that cannot be had is no reason to stay.
             let _alone = tokio::select! {
                 lease = Lease::when_alone(&data_dir, told) => lease.ok(),
@@ -99,18 +110,33 @@ pub async fn connect(settings: &Settings, may_start: bool) -> Result<(Client, St
                 if let Some(lease) = Lease::shared(&data_dir)?
                     && client.node().await.is_ok()
                 {
-                    return Ok((client, Stay { lease: Some(lease), ..Stay::default() }));
+                    return Ok((
+                        client,
+                        Stay {
+                            lease: Some(lease),
+                            ..Stay::default()
+                        },
+                    ));
                 }
             }
-            Err(ClientError::Unreachable { .. }) if may_start => match app::start_solo(settings).await {
-                Ok(node) => {
-                    let client = Client::new(node.socket.clone());
-                    return Ok((client, Stay { own: Some(node), lease: None, data_dir }));
+            Err(ClientError::Unreachable { .. }) if may_start => {
+                match app::start_solo(settings).await {
+                    Ok(node) => {
+                        let client = Client::new(node.socket.clone());
+                        return Ok((
+                            client,
+                            Stay {
+                                own: Some(node),
+                                lease: None,
+                                data_dir,
+                            },
+                        ));
+                    }
+                    // Another command is about to start its node, or to end it.
+                    Err(error) if app::is_in_use(&error) && begin.elapsed() < OTHERS_PATIENCE => {}
+                    Err(error) => return Err(CliError::Node(error)),
                 }
-                // Another command is about to start its node, or to end it.
-                Err(error) if app::is_in_use(&error) && begin.elapsed() < OTHERS_PATIENCE => {}
-                Err(error) => return Err(CliError::Node(error)),
-            },
+            }
             // The node ends: it was another command's, which is done.
             Err(ClientError::Lost { .. }) if begin.elapsed() < OTHERS_PATIENCE => {}
             Err(error) => return Err(error.into()),
@@ -151,14 +177,25 @@ pub async fn look_at_left(settings: &Settings) -> Result<(Client, Stay), CliErro
     let is_left = || app::has_left_jobs(&data_dir);
     let begin = Instant::now();
     let is_patient = || begin.elapsed() < OTHERS_PATIENCE;
-    let is_gone =
-        async || matches!(client.node().await, Err(ClientError::Unreachable { .. } | ClientError::Lost { .. }));
+    let is_gone = async || {
+        matches!(
+            client.node().await,
+            Err(ClientError::Unreachable { .. } | ClientError::Lost { .. })
+        )
+    };
     while is_patient() && is_gone().await && is_left() {
         if let Some(lease) = Lease::alone(&data_dir)? {
             match app::start_solo(settings).await {
                 Ok(node) => {
                     let client = Client::new(node.socket.clone());
-                    return Ok((client, Stay { own: Some(node), lease: Some(lease), data_dir }));
+                    return Ok((
+                        client,
+                        Stay {
+                            own: Some(node),
+                            lease: Some(lease),
+                            data_dir,
+                        },
+                    ));
                 }
                 Err(error) if app::is_in_use(&error) && is_patient() => {}
                 Err(error) => return Err(CliError::Node(error)),
@@ -172,10 +209,16 @@ pub async fn look_at_left(settings: &Settings) -> Result<(Client, Stay), CliErro
 
 /// Says which jobs an earlier command left unfinished.
 pub async fn tell_of_left(client: &Client) {
-    let Ok(jobs) = client.jobs().await else { return };
+    let Ok(jobs) = client.jobs().await else {
+        return;
+    };
     let left: Vec<&JobLine> = jobs.iter().filter(|job| job.aside).collect();
     let Some(first) = left.first() else { return };
-    let named: Vec<_> = left.iter().take(MOST_NAMED).map(|job| format!("{} ({})", job.id, job.name)).collect();
+    let named: Vec<_> = left
+        .iter()
+        .take(MOST_NAMED)
+        .map(|job| format!("{} ({})", job.id, job.name))
+        .collect();
     let more = if left.len() > MOST_NAMED { ", …" } else { "" };
     let id = &first.id;
     tell!(
@@ -186,8 +229,10 @@ pub async fn tell_of_left(client: &Client) {
 }
 
 async fn interrupted() {
-    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
+    let (Ok(mut interrupt), Ok(mut terminate)) = (
+        signal(SignalKind::interrupt()),
+        signal(SignalKind::terminate()),
+    ) else {
         return std::future::pending().await;
     };
     tokio::select! {
@@ -224,7 +269,10 @@ mod tests {
             listener.accept().await.unwrap();
             std::fs::remove_file(socket).unwrap();
         });
-        let (_, mut stay) = connect(&settings, true).await.map_err(|error| error.to_string()).unwrap();
+        let (_, mut stay) = connect(&settings, true)
+            .await
+            .map_err(|error| error.to_string())
+            .unwrap();
         ending.await.unwrap();
         assert!(stay.own().is_some());
         stay.end().await;

@@ -62,7 +62,10 @@ impl LaunchContext {
             )));
         }
         let launches = Launches::below(&settings.node.data_dir);
-        let before = launches.list()?.into_iter().find(|launch| Some(&launch.id) == resume.as_ref());
+        let before = launches
+            .list()?
+            .into_iter()
+            .find(|launch| Some(&launch.id) == resume.as_ref());
         own_node |= before.is_some_and(|launch| launch.own_node);
         let launch = resume.map_or_else(launch_id, Ok)?;
         let facts = ClusterFacts {
@@ -72,7 +75,15 @@ impl LaunchContext {
             binary,
             weak_secret: settings.cluster.weak_secret,
         };
-        Ok(Self { client, secret, facts, launches, launch, source, own_node })
+        Ok(Self {
+            client,
+            secret,
+            facts,
+            launches,
+            launch,
+            source,
+            own_node,
+        })
     }
 
     /// A new launch's id.
@@ -95,31 +106,67 @@ impl LaunchContext {
 
 /// This program's file, as others can be handed it.
 pub fn own_binary() -> Result<PathBuf, CliError> {
-    std::env::current_exe().map_err(|source| CliError::File { doing: "looking for this program's file".into(), source })
+    std::env::current_exe().map_err(|source| CliError::File {
+        doing: "looking for this program's file".into(),
+        source,
+    })
 }
 
-async fn start_node(settings: &Settings, binary: &std::path::Path, secret: &str) -> Result<(), CliError> {
+async fn start_node(
+    settings: &Settings,
+    binary: &std::path::Path,
+    secret: &str,
+) -> Result<(), CliError> {
     let data_dir = settings.node.data_dir.display().to_string();
-    let mut args = vec!["--data-dir", &data_dir, "join", "--allow-root", "--detach", "--secret-file", "/dev/stdin"];
+    let mut args = vec![
+        "--data-dir",
+        &data_dir,
+        "join",
+        "--allow-root",
+        "--detach",
+        "--secret-file",
+        "/dev/stdin",
+    ];
     args.extend(settings.cluster.weak_secret.then_some("--weak-secret"));
     let call = Invocation::new(&binary.display().to_string(), args, START).input(secret);
     let doing = "starting this machine's node".to_string();
-    let ended = call.run().await.map_err(|source| LaunchError::Call { doing: doing.clone(), source })?;
-    if ended.is_ok() { Ok(()) } else { Err(LaunchError::Refused { doing, said: ended.words() }.into()) }
+    let ended = call.run().await.map_err(|source| LaunchError::Call {
+        doing: doing.clone(),
+        source,
+    })?;
+    if ended.is_ok() {
+        Ok(())
+    } else {
+        Err(LaunchError::Refused {
+            doing,
+            said: ended.words(),
+        }
+        .into())
+    }
 }
 
 /// Where others can reach this node. Loopback addresses are of use where there is nothing else: all nodes are here.
 fn peers(addrs: &[String]) -> Vec<String> {
     let is_loopback = |addr: &&String| addr.starts_with("127.") || addr.starts_with("[::1]");
-    let reachable: Vec<String> = addrs.iter().filter(|addr| !is_loopback(addr)).cloned().collect();
-    if reachable.is_empty() { addrs.to_vec() } else { reachable }
+    let reachable: Vec<String> = addrs
+        .iter()
+        .filter(|addr| !is_loopback(addr))
+        .cloned()
+        .collect();
+    if reachable.is_empty() {
+        addrs.to_vec()
+    } else {
+        reachable
+    }
 }
 
 /// Eight hex digits.
 fn launch_id() -> Result<String, CliError> {
     let mut bytes = [0; 4];
     let drawn = SysRng.try_fill_bytes(&mut bytes);
-    drawn.map_err(|error| CliError::Node(anyhow::anyhow!("asking the kernel for randomness: {error}")))?;
+    drawn.map_err(|error| {
+        CliError::Node(anyhow::anyhow!("asking the kernel for randomness: {error}"))
+    })?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
@@ -129,8 +176,16 @@ mod tests {
 
     #[test]
     fn others_are_told_addresses_that_they_can_use() {
-        let addrs = |texts: &[&str]| texts.iter().map(|text| text.to_string()).collect::<Vec<_>>();
-        assert_eq!(peers(&addrs(&["127.0.0.1:1", "192.0.2.1:1", "[::1]:1"])), ["192.0.2.1:1"]);
+        let addrs = |texts: &[&str]| {
+            texts
+                .iter()
+                .map(|text| text.to_string())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            peers(&addrs(&["127.0.0.1:1", "192.0.2.1:1", "[::1]:1"])),
+            ["192.0.2.1:1"]
+        );
         assert_eq!(peers(&addrs(&["127.0.0.1:1"])), ["127.0.0.1:1"]);
     }
 }

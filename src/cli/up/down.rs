@@ -30,23 +30,32 @@ pub async fn down(args: DownArgs, settings: &Settings) -> Result<Exit, CliError>
     let launches = Launches::below(&settings.node.data_dir);
     let client = Client::new(socket_path(&settings.node.data_dir));
     let known = launches.list()?;
-    let chosen: Vec<StartedLaunch> =
-        known.iter().filter(|launch| is_meant(launch, args.what.as_deref())).cloned().collect();
+    let chosen: Vec<StartedLaunch> = known
+        .iter()
+        .filter(|launch| is_meant(launch, args.what.as_deref()))
+        .cloned()
+        .collect();
     if chosen.is_empty() && !args.all {
         return match &args.what {
             None => {
-                tell!("nothing was started from here; `nodectl down --all` looks in the schedulers' queues");
+                tell!(
+                    "nothing was started from here; `nodectl down --all` looks in the schedulers' queues"
+                );
                 Ok(Exit::Done)
             }
             Some(what) => {
-                let ids: Vec<String> =
-                    known.iter().map(|launch| format!("{} ({})", launch.id, launch.source)).collect();
+                let ids: Vec<String> = known
+                    .iter()
+                    .map(|launch| format!("{} ({})", launch.id, launch.source))
+                    .collect();
                 let hint = if ids.is_empty() {
                     "nothing is up".to_string()
                 } else {
                     format!("these are up: {}", ids.join(", "))
                 };
-                Err(CliError::Usage(format!("nothing that is up is called `{what}`\nhint: {hint}")))
+                Err(CliError::Usage(format!(
+                    "nothing that is up is called `{what}`\nhint: {hint}"
+                )))
             }
         };
     }
@@ -57,15 +66,26 @@ pub async fn down(args: DownArgs, settings: &Settings) -> Result<Exit, CliError>
     if args.all {
         problems += sweep(&launches.job_name()?).await;
     }
-    Ok(if problems > 0 { Exit::Failed } else { Exit::Done })
+    Ok(if problems > 0 {
+        Exit::Failed
+    } else {
+        Exit::Done
+    })
 }
 
 /// Undoes the launch of this process.
 pub async fn take_back(context: &LaunchContext, connect: Duration) -> Result<(), CliError> {
     process::settled().await;
-    let own = context.launches.list()?.into_iter().find(|launch| launch.id == context.launch);
+    let own = context
+        .launches
+        .list()?
+        .into_iter()
+        .find(|launch| launch.id == context.launch);
     if let Some(launch) = own {
-        let launch = StartedLaunch { launcher: None, ..launch };
+        let launch = StartedLaunch {
+            launcher: None,
+            ..launch
+        };
         stop(&context.launches, &context.client, launch, connect).await?;
     }
     Ok(())
@@ -73,7 +93,8 @@ pub async fn take_back(context: &LaunchContext, connect: Duration) -> Result<(),
 
 fn is_meant(launch: &StartedLaunch, what: Option<&str>) -> bool {
     let Some(what) = what else { return true };
-    let is_file = std::path::absolute(Path::new(what)).is_ok_and(|path| path.display().to_string() == launch.source);
+    let is_file = std::path::absolute(Path::new(what))
+        .is_ok_and(|path| path.display().to_string() == launch.source);
     launch.id == what || launch.source == what || is_file
 }
 
@@ -107,7 +128,11 @@ async fn stop(
         }
     };
     if let Some((what, problems)) = left {
-        launches.keep(&StartedLaunch { what, launcher: None, ..launch })?;
+        launches.keep(&StartedLaunch {
+            what,
+            launcher: None,
+            ..launch
+        })?;
         return Ok(problems);
     }
     launches.forget(&launch.id)?;
@@ -134,13 +159,20 @@ async fn end_launcher(launcher: StartedProcess) {
     }
 }
 
-async fn stop_hosts(launch: &str, program: &str, hosts: &[HostNode], connect: Duration) -> Option<(What, usize)> {
+async fn stop_hosts(
+    launch: &str,
+    program: &str,
+    hosts: &[HostNode],
+    connect: Duration,
+) -> Option<(What, usize)> {
     let stopping = stream::iter(hosts).map(async |node| {
         let stopped = ssh::stop(&node.target, launch, &node.member, program, connect).await;
         (node.clone(), stopped)
     });
     let ends: Vec<_> = stopping.buffer_unordered(AT_ONCE).collect().await;
-    let failed = ends.into_iter().filter_map(|(node, stopped)| Some((node, stopped.err()?)));
+    let failed = ends
+        .into_iter()
+        .filter_map(|(node, stopped)| Some((node, stopped.err()?)));
     let left: Vec<HostNode> = failed
         .map(|(node, error)| {
             tell!("error: {error}");
@@ -148,7 +180,15 @@ async fn stop_hosts(launch: &str, program: &str, hosts: &[HostNode], connect: Du
         })
         .collect();
     let problems = left.len();
-    (problems > 0).then(|| (What::Hosts { program: program.into(), hosts: left }, problems))
+    (problems > 0).then(|| {
+        (
+            What::Hosts {
+                program: program.into(),
+                hosts: left,
+            },
+            problems,
+        )
+    })
 }
 
 /// Whatever has that name in a queue. A scheduler that is not here has nothing.

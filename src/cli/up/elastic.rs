@@ -30,7 +30,11 @@ const FIRST_SUBMISSION: Duration = Duration::from_secs(4);
 /// Between what the launch stays, if it is elastic.
 pub fn bounds(request: &RequestArgs) -> Option<Bounds> {
     let max = request.max?;
-    Some(Bounds { min: request.min.unwrap_or(0).min(max), max, idle: request.idle })
+    Some(Bounds {
+        min: request.min.unwrap_or(0).min(max),
+        max,
+        idle: request.idle,
+    })
 }
 
 /// Runs until someone interrupts; then takes everything back.
@@ -41,8 +45,16 @@ pub async fn run(
     args: &UpArgs,
 ) -> Result<Exit, CliError> {
     scheduler.keep(context, Some(StartedProcess::own()))?;
-    let per_node = args.request.tasks_per_node.unwrap_or_else(|| scheduler.tasks_per_node()).max(1);
-    tell!("{} to {} nodes, {per_node} tasks on each; Ctrl-C takes them back", bounds.min, bounds.max);
+    let per_node = args
+        .request
+        .tasks_per_node
+        .unwrap_or_else(|| scheduler.tasks_per_node())
+        .max(1);
+    tell!(
+        "{} to {} nodes, {per_node} tasks on each; Ctrl-C takes them back",
+        bounds.min,
+        bounds.max
+    );
     let looping = look(context, scheduler, bounds, per_node);
     match super::interruptible(looping).await? {
         // The first submission was refused: so would be the next.
@@ -58,7 +70,12 @@ pub async fn run(
     }
 }
 
-async fn look(context: &LaunchContext, scheduler: &Scheduler, bounds: Bounds, per_node: u32) -> CliError {
+async fn look(
+    context: &LaunchContext,
+    scheduler: &Scheduler,
+    bounds: Bounds,
+    per_node: u32,
+) -> CliError {
     let mut idle_since: BTreeMap<String, Instant> = BTreeMap::new();
     let mut waited_before = 0;
     let mut said = String::new();
@@ -71,7 +88,12 @@ async fn look(context: &LaunchContext, scheduler: &Scheduler, bounds: Bounds, pe
                 seen.waiting = seen.waiting.min(waiting);
                 seen.per_node = per_node;
                 let change = change(bounds, &seen);
-                let now = format!("{} nodes, {} coming, {} tasks wait", seen.nodes.len(), seen.coming, seen.waiting);
+                let now = format!(
+                    "{} nodes, {} coming, {} tasks wait",
+                    seen.nodes.len(),
+                    seen.coming,
+                    seen.waiting
+                );
                 if now != said {
                     tell!("{now}");
                     said = now;
@@ -100,11 +122,21 @@ async fn look(context: &LaunchContext, scheduler: &Scheduler, bounds: Bounds, pe
 }
 
 /// Drained first: no task comes between the decision and the end.
-async fn release(context: &LaunchContext, scheduler: &Scheduler, members: &[String], jobs: &[LaunchJob]) {
-    for member in members.iter().filter(|member| jobs.iter().any(|job| job.id == **member)) {
+async fn release(
+    context: &LaunchContext,
+    scheduler: &Scheduler,
+    members: &[String],
+    jobs: &[LaunchJob],
+) {
+    for member in members
+        .iter()
+        .filter(|member| jobs.iter().any(|job| job.id == **member))
+    {
         tell!("giving {member} back: nothing to do");
         let node = context.client.nodes().await.ok().and_then(|nodes| {
-            nodes.into_iter().find(|node| node.labels.get(MEMBER_LABEL) == Some(member) && is_ours(node, context))
+            nodes.into_iter().find(|node| {
+                node.labels.get(MEMBER_LABEL) == Some(member) && is_ours(node, context)
+            })
         });
         if let Some(node) = node {
             let _ = context.client.drain(Some(&node.id), true).await;
@@ -126,13 +158,24 @@ async fn seen(
 ) -> Result<(ObservedLoad, Vec<LaunchJob>), CliError> {
     let (nodes, lines) = (context.client.nodes().await?, context.client.jobs().await?);
     let jobs = scheduler.jobs().await?;
-    let running: u64 =
-        nodes.iter().filter(|node| node.alive).filter_map(|node| Some(u64::from(node.load.as_ref()?.running))).sum();
-    let mut seen = ObservedLoad { waiting: open_tasks(&lines).saturating_sub(running), ..ObservedLoad::default() };
+    let running: u64 = nodes
+        .iter()
+        .filter(|node| node.alive)
+        .filter_map(|node| Some(u64::from(node.load.as_ref()?.running)))
+        .sum();
+    let mut seen = ObservedLoad {
+        waiting: open_tasks(&lines).saturating_sub(running),
+        ..ObservedLoad::default()
+    };
     let now = Instant::now();
     for node in nodes.iter().filter(|node| is_ours(node, context)) {
-        let Some(member) = node.labels.get(MEMBER_LABEL) else { continue };
-        let is_idle = node.load.as_ref().is_some_and(|load| load.running + load.queued == 0);
+        let Some(member) = node.labels.get(MEMBER_LABEL) else {
+            continue;
+        };
+        let is_idle = node
+            .load
+            .as_ref()
+            .is_some_and(|load| load.running + load.queued == 0);
         if !is_idle {
             idle_since.insert(member.clone(), now);
         }
@@ -141,19 +184,33 @@ async fn seen(
     }
     idle_since.retain(|member, _| seen.nodes.iter().any(|(known, _)| known == member));
     let is_node = |job: &LaunchJob| seen.nodes.iter().any(|(member, _)| *member == job.id);
-    seen.coming = jobs.iter().filter(|job| job.state != JobIs::Ending && !is_node(job)).count() as u32;
+    seen.coming = jobs
+        .iter()
+        .filter(|job| job.state != JobIs::Ending && !is_node(job))
+        .count() as u32;
     Ok((seen, jobs))
 }
 
 /// Tasks of jobs that have not ended, and that have not ended themselves. Workers of pools are not counted: they take what there is.
 fn open_tasks(lines: &[JobLine]) -> u64 {
-    let open = lines.iter().filter(|line| !line.phase.is_ended() && line.workers.is_none());
-    open.map(|line| u64::from(line.tasks.saturating_sub(line.done + line.failed + line.stopped))).sum()
+    let open = lines
+        .iter()
+        .filter(|line| !line.phase.is_ended() && line.workers.is_none());
+    open.map(|line| {
+        u64::from(
+            line.tasks
+                .saturating_sub(line.done + line.failed + line.stopped),
+        )
+    })
+    .sum()
 }
 
 /// The same command in the background, which goes on as it would here.
 pub async fn in_background(context: &LaunchContext, kind: RequestKind) -> Result<Exit, CliError> {
-    let log = context.launches.directory(&context.launch)?.join("launcher.log");
+    let log = context
+        .launches
+        .directory(&context.launch)?
+        .join("launcher.log");
     let (file, begin) = join::open_log(&log)?;
     Scheduler::new(context, kind).await?.keep(context, None)?;
     let mut args = join::background_args(std::env::args_os());
@@ -161,11 +218,15 @@ pub async fn in_background(context: &LaunchContext, kind: RequestKind) -> Result
     let mut child = join::in_background(args, file, &context.secret)?;
     let deadline = Instant::now() + FIRST_SUBMISSION;
     while Instant::now() < deadline {
-        let status = child.try_wait().map_err(|source| CliError::file("waiting for", &log, source))?;
+        let status = child
+            .try_wait()
+            .map_err(|source| CliError::file("waiting for", &log, source))?;
         if let Some(status) = status {
             let words = join::tail(&log, begin);
             take_back(context, CONNECT).await?;
-            return Err(CliError::Node(anyhow::anyhow!("the launcher ended at once ({status})\n{words}")));
+            return Err(CliError::Node(anyhow::anyhow!(
+                "the launcher ended at once ({status})\n{words}"
+            )));
         }
         tokio::time::sleep(LOOK_AGAIN / 10).await;
     }

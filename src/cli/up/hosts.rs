@@ -30,19 +30,38 @@ pub async fn start_hosts(
     table: &LaunchTable,
 ) -> Result<(), CliError> {
     let program = RemoteProgram::open(&context.facts.binary).await?;
-    let nodes = hosts.iter().map(|host| HostNode { target: SshTarget::of(host), member: host.name.clone() }).collect();
-    context.keep(What::Hosts { program: program.hash.clone(), hosts: nodes }, None)?;
+    let nodes = hosts
+        .iter()
+        .map(|host| HostNode {
+            target: SshTarget::of(host),
+            member: host.name.clone(),
+        })
+        .collect();
+    context.keep(
+        What::Hosts {
+            program: program.hash.clone(),
+            hosts: nodes,
+        },
+        None,
+    )?;
     for host in &hosts {
         table.add(Row::new(&host.name, &host.name, HostState::Connecting));
     }
-    let starting =
-        stream::iter(&hosts).for_each_concurrent(AT_ONCE, |host| start(context, host, &program, connect, table));
+    let starting = stream::iter(&hosts).for_each_concurrent(AT_ONCE, |host| {
+        start(context, host, &program, connect, table)
+    });
     let deadline = Instant::now() + timeout.unwrap_or(JOIN);
     tokio::join!(starting, watch(context, table, deadline));
     Ok(())
 }
 
-async fn start(context: &LaunchContext, host: &Host, program: &RemoteProgram, connect: Duration, table: &LaunchTable) {
+async fn start(
+    context: &LaunchContext,
+    host: &Host,
+    program: &RemoteProgram,
+    connect: Duration,
+    table: &LaunchTable,
+) {
     let node = facts(host);
     let tell = |step| {
         let state = match step {
@@ -53,7 +72,17 @@ async fn start(context: &LaunchContext, host: &Host, program: &RemoteProgram, co
         };
         table.set(&host.name, state, "");
     };
-    if let Err(error) = ssh::start(host, &node, &context.facts, program, &context.secret, connect, tell).await {
+    if let Err(error) = ssh::start(
+        host,
+        &node,
+        &context.facts,
+        program,
+        &context.secret,
+        connect,
+        tell,
+    )
+    .await
+    {
         table.set(&host.name, HostState::Failed, &error.to_string());
     }
 }
@@ -63,7 +92,10 @@ fn facts(host: &Host) -> LaunchFacts {
     let mut labels = host.labels.clone();
     if host.workers + host.parameter_servers > 0 {
         labels.insert("workers".into(), host.workers.to_string());
-        labels.insert("parameter_servers".into(), host.parameter_servers.to_string());
+        labels.insert(
+            "parameter_servers".into(),
+            host.parameter_servers.to_string(),
+        );
     }
     LaunchFacts {
         name: None,
@@ -85,7 +117,11 @@ async fn watch(context: &LaunchContext, table: &LaunchTable, deadline: Instant) 
             return;
         }
         if Instant::now() > deadline {
-            let late: Vec<Row> = table.rows().into_iter().filter(|row| !row.is_settled()).collect();
+            let late: Vec<Row> = table
+                .rows()
+                .into_iter()
+                .filter(|row| !row.is_settled())
+                .collect();
             for row in late {
                 let why = match row.state {
                     HostState::Started => {

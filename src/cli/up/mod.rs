@@ -39,7 +39,11 @@ use zeroize::Zeroizing;
 /// A partition of that name is no partition: integrator's word for this machine.
 const LOCAL: &str = "local";
 
-pub async fn up(mut args: UpArgs, settings: Settings, variable: Option<Zeroizing<String>>) -> Result<Exit, CliError> {
+pub async fn up(
+    mut args: UpArgs,
+    settings: Settings,
+    variable: Option<Zeroizing<String>>,
+) -> Result<Exit, CliError> {
     let secret = args.secret.take().map(Zeroizing::new);
     // Mistakes in the file first: nothing is started for them.
     let hosts = args.file.as_deref().map(cluster_file::load).transpose()?;
@@ -48,7 +52,8 @@ pub async fn up(mut args: UpArgs, settings: Settings, variable: Option<Zeroizing
         (None, true) => "slurm".to_string(),
         (None, false) => "condor".to_string(),
     };
-    let context = LaunchContext::prepare(&settings, secret, variable, source, args.resume.clone()).await?;
+    let context =
+        LaunchContext::prepare(&settings, secret, variable, source, args.resume.clone()).await?;
     if let Some(hosts) = hosts {
         let table = LaunchTable::new(!args.list.quiet);
         let starting = start_hosts(&context, hosts, args.connect_timeout, args.timeout, &table);
@@ -72,7 +77,13 @@ pub async fn up(mut args: UpArgs, settings: Settings, variable: Option<Zeroizing
     }
     let table = LaunchTable::new(!args.list.quiet);
     tell!("{}", total(&args.request));
-    let starting = start_jobs(&context, &scheduler, args.request.nodes, args.timeout, &table);
+    let starting = start_jobs(
+        &context,
+        &scheduler,
+        args.request.nodes,
+        args.timeout,
+        &table,
+    );
     let Some(started) = interruptible(starting).await? else {
         return undo(&context, &args, &table, Exit::Interrupted).await;
     };
@@ -97,7 +108,9 @@ fn kind(args: &UpArgs) -> Result<RequestKind, CliError> {
     let request = args.request.clone();
     if args.slurm {
         if request.requirements.is_some() || request.create_environment.is_some() {
-            return Err(CliError::Usage("--requirements and --create-environment are HTCondor's: use --condor".into()));
+            return Err(CliError::Usage(
+                "--requirements and --create-environment are HTCondor's: use --condor".into(),
+            ));
         }
         return Ok(RequestKind::Slurm(slurm::SlurmRequest {
             partition: request.partition,
@@ -112,10 +125,14 @@ fn kind(args: &UpArgs) -> Result<RequestKind, CliError> {
         }));
     }
     if request.partition.is_some() || request.account.is_some() || request.together {
-        return Err(CliError::Usage("--partition, --account and --together are SLURM's: use --slurm".into()));
+        return Err(CliError::Usage(
+            "--partition, --account and --together are SLURM's: use --slurm".into(),
+        ));
     }
     if request.transfer {
-        return Err(CliError::Usage("--transfer is SLURM's: HTCondor always sends nodes what they need".into()));
+        return Err(CliError::Usage(
+            "--transfer is SLURM's: HTCondor always sends nodes what they need".into(),
+        ));
     }
     let absolute = |path: &std::path::PathBuf| {
         std::path::absolute(path).map_err(|source| CliError::file("resolving", path, source))
@@ -126,7 +143,11 @@ fn kind(args: &UpArgs) -> Result<RequestKind, CliError> {
         gpus: request.gpus_per_node,
         memory: request.memory,
         requirements: request.requirements,
-        create_environment: request.create_environment.as_ref().map(absolute).transpose()?,
+        create_environment: request
+            .create_environment
+            .as_ref()
+            .map(absolute)
+            .transpose()?,
         more: request.options,
     }))
 }
@@ -142,13 +163,20 @@ fn total(request: &RequestArgs) -> String {
         parts.push(format!("{} GPUs", nodes * u64::from(gpus)));
     }
     if let Some(time) = request.time {
-        parts.push(format!("for {}", nodectl_types::units::format_duration(time)));
+        parts.push(format!(
+            "for {}",
+            nodectl_types::units::format_duration(time)
+        ));
     }
     parts.join(", ")
 }
 
 /// Says how it went. Who failed does not stop the others, unless that was asked for.
-async fn finish(context: &LaunchContext, args: &UpArgs, table: &LaunchTable) -> Result<Exit, CliError> {
+async fn finish(
+    context: &LaunchContext,
+    args: &UpArgs,
+    table: &LaunchTable,
+) -> Result<Exit, CliError> {
     table.end();
     let failed = table.failed();
     if args.strict && failed > 0 {
@@ -156,14 +184,22 @@ async fn finish(context: &LaunchContext, args: &UpArgs, table: &LaunchTable) -> 
     }
     show(args, table)?;
     if failed > 0 {
-        tell!("{failed} of {} did not join; the others are up. `nodectl down` stops them", table.rows().len());
+        tell!(
+            "{failed} of {} did not join; the others are up. `nodectl down` stops them",
+            table.rows().len()
+        );
         return Ok(Exit::Failed);
     }
     tell!("all are up; `nodectl down {}` stops them", context.launch);
     Ok(Exit::Done)
 }
 
-async fn undo(context: &LaunchContext, args: &UpArgs, table: &LaunchTable, exit: Exit) -> Result<Exit, CliError> {
+async fn undo(
+    context: &LaunchContext,
+    args: &UpArgs,
+    table: &LaunchTable,
+    exit: Exit,
+) -> Result<Exit, CliError> {
     table.end();
     show(args, table)?;
     tell!("taking everything back");
@@ -175,7 +211,12 @@ fn show(args: &UpArgs, table: &LaunchTable) -> Result<(), CliError> {
     let rows = table.rows();
     match (args.list.json, args.list.quiet) {
         (true, _) => print(&output::document(&rows)),
-        (_, true) => print(&rows.iter().map(|row| format!("{}\n", row.host)).collect::<String>()),
+        (_, true) => print(
+            &rows
+                .iter()
+                .map(|row| format!("{}\n", row.host))
+                .collect::<String>(),
+        ),
         _ => print(&table::table(&rows)),
     }
 }
@@ -183,7 +224,10 @@ fn show(args: &UpArgs, table: &LaunchTable) -> Result<(), CliError> {
 /// What comes of it; None if someone interrupts before.
 pub(super) async fn interruptible<T>(work: impl Future<Output = T>) -> Result<Option<T>, CliError> {
     use tokio::signal::unix::{SignalKind, signal};
-    let failed = |source| CliError::File { doing: "listening for signals".into(), source };
+    let failed = |source| CliError::File {
+        doing: "listening for signals".into(),
+        source,
+    };
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     tokio::select! {
@@ -194,6 +238,7 @@ pub(super) async fn interruptible<T>(work: impl Future<Output = T>) -> Result<Op
 }
 
 fn absolute(path: &Path) -> Result<String, CliError> {
-    let path = std::path::absolute(path).map_err(|source| CliError::file("resolving", path, source))?;
+    let path =
+        std::path::absolute(path).map_err(|source| CliError::file("resolving", path, source))?;
     Ok(path.display().to_string())
 }

@@ -45,7 +45,11 @@ pub async fn start_jobs(
         if deadline.is_some_and(|deadline| Instant::now() > deadline) {
             let late: Vec<Row> = rows.into_iter().filter(|row| !row.is_settled()).collect();
             for row in late {
-                table.set(&row.member, HostState::Failed, &format!("not within the time given; {}", row.note));
+                table.set(
+                    &row.member,
+                    HostState::Failed,
+                    &format!("not within the time given; {}", row.note),
+                );
             }
             return Ok(());
         }
@@ -54,34 +58,65 @@ pub async fn start_jobs(
 }
 
 /// Brings the table up to what the scheduler says.
-fn note(scheduler: &Scheduler, table: &LaunchTable, jobs: &[LaunchJob], seen: &mut BTreeSet<String>, count: u32) {
+fn note(
+    scheduler: &Scheduler,
+    table: &LaunchTable,
+    jobs: &[LaunchJob],
+    seen: &mut BTreeSet<String>,
+    count: u32,
+) {
     for job in jobs {
         add(scheduler, table, &job.id, seen, count);
         for member in members(scheduler, &job.id, count) {
             match &job.state {
                 JobIs::Waiting(why) => table.set(&member, HostState::Waiting, why),
-                JobIs::Running(place) => table.set(&member, HostState::Started, &format!("on {place}")),
+                JobIs::Running(place) => {
+                    table.set(&member, HostState::Started, &format!("on {place}"))
+                }
                 JobIs::Ending => {}
             }
         }
     }
     let gone = |row: &Row| {
-        let id =
-            if scheduler.is_together() { row.member.rsplit_once('.').map_or("", |(id, _)| id) } else { &row.member };
-        !jobs.iter().any(|job| job.id == id && job.state != JobIs::Ending)
+        let id = if scheduler.is_together() {
+            row.member.rsplit_once('.').map_or("", |(id, _)| id)
+        } else {
+            &row.member
+        };
+        !jobs
+            .iter()
+            .any(|job| job.id == id && job.state != JobIs::Ending)
     };
-    for row in table.rows().into_iter().filter(|row| !row.is_settled() && gone(row)) {
+    for row in table
+        .rows()
+        .into_iter()
+        .filter(|row| !row.is_settled() && gone(row))
+    {
         let words = scheduler.last_words(&row.member);
-        let words = if words.is_empty() { scheduler.silence() } else { format!("its job has ended: {words}") };
+        let words = if words.is_empty() {
+            scheduler.silence()
+        } else {
+            format!("its job has ended: {words}")
+        };
         table.set(&row.member, HostState::Failed, &words);
     }
 }
 
 /// Rows for a job that has none.
-fn add(scheduler: &Scheduler, table: &LaunchTable, id: &str, seen: &mut BTreeSet<String>, count: u32) {
+fn add(
+    scheduler: &Scheduler,
+    table: &LaunchTable,
+    id: &str,
+    seen: &mut BTreeSet<String>,
+    count: u32,
+) {
     if seen.insert(id.to_string()) {
         for member in members(scheduler, id, count) {
-            table.add(Row::new(&member, format!("job {member}"), HostState::Waiting));
+            table.add(Row::new(
+                &member,
+                format!("job {member}"),
+                HostState::Waiting,
+            ));
         }
     }
 }

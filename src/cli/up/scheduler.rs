@@ -66,20 +66,47 @@ impl Scheduler {
         let name = context.launches.job_name()?;
         let launch = context.launch.clone();
         let directory = context.launches.directory(&launch)?;
-        let directory =
-            std::path::absolute(&directory).map_err(|source| CliError::file("resolving", &directory, source))?;
+        let directory = std::path::absolute(&directory)
+            .map_err(|source| CliError::file("resolving", &directory, source))?;
         let secret_file = context.launches.keep_secret(&launch, &context.secret)?;
         let (facts, node) = (context.facts.clone(), LaunchFacts::default());
         Ok(match kind {
             RequestKind::Slurm(request) => {
                 let together = request.together;
-                let sent = if request.transfer { Some(RemoteProgram::open(&facts.binary).await?.hash) } else { None };
-                let script = Script { launch, directory, secret_file, facts, node, together, sent };
-                Self::Slurm { slurm: Slurm::new(name), request, script, sent: Mutex::default() }
+                let sent = if request.transfer {
+                    Some(RemoteProgram::open(&facts.binary).await?.hash)
+                } else {
+                    None
+                };
+                let script = Script {
+                    launch,
+                    directory,
+                    secret_file,
+                    facts,
+                    node,
+                    together,
+                    sent,
+                };
+                Self::Slurm {
+                    slurm: Slurm::new(name),
+                    request,
+                    script,
+                    sent: Mutex::default(),
+                }
             }
             RequestKind::Condor(request) => {
-                let submission = CondorSubmission { launch, directory, secret_file, facts, node };
-                Self::Condor { condor: Condor::new(name), request, submission }
+                let submission = CondorSubmission {
+                    launch,
+                    directory,
+                    secret_file,
+                    facts,
+                    node,
+                };
+                Self::Condor {
+                    condor: Condor::new(name),
+                    request,
+                    submission,
+                }
             }
         })
     }
@@ -87,21 +114,38 @@ impl Scheduler {
     /// How it is written down.
     pub fn what(&self) -> What {
         match self {
-            Self::Slurm { slurm, .. } => What::Slurm { job_name: slurm.job_name().into() },
-            Self::Condor { condor, .. } => What::Condor { batch_name: condor.batch_name().into() },
+            Self::Slurm { slurm, .. } => What::Slurm {
+                job_name: slurm.job_name().into(),
+            },
+            Self::Condor { condor, .. } => What::Condor {
+                batch_name: condor.batch_name().into(),
+            },
         }
     }
 
     /// Writes the launch down, with this process if it goes on with it.
-    pub fn keep(&self, context: &LaunchContext, launcher: Option<StartedProcess>) -> Result<(), LaunchError> {
+    pub fn keep(
+        &self,
+        context: &LaunchContext,
+        launcher: Option<StartedProcess>,
+    ) -> Result<(), LaunchError> {
         context.keep(self.what(), launcher)
     }
 
     /// Returns the ids of the jobs that this makes, as far as the scheduler says them.
     pub async fn submit(&self, count: u32) -> Result<Vec<String>, LaunchError> {
         match self {
-            Self::Slurm { slurm, request, script, .. } => slurm.submit(request, script, count).await,
-            Self::Condor { condor, request, submission } => condor.submit(request, submission, count).await,
+            Self::Slurm {
+                slurm,
+                request,
+                script,
+                ..
+            } => slurm.submit(request, script, count).await,
+            Self::Condor {
+                condor,
+                request,
+                submission,
+            } => condor.submit(request, submission, count).await,
         }
     }
 
@@ -109,17 +153,38 @@ impl Scheduler {
     /// are sent them here, when they are seen to run.
     pub async fn jobs(&self) -> Result<Vec<LaunchJob>, LaunchError> {
         match self {
-            Self::Slurm { slurm, script, sent, .. } => {
+            Self::Slurm {
+                slurm,
+                script,
+                sent,
+                ..
+            } => {
                 let jobs = slurm.jobs(Some(&script.launch)).await?;
                 if script.sent.is_some() {
                     let failed = slurm.deliver(&jobs, script, &mut *sent.lock().await).await;
-                    failed.into_iter().for_each(|error| tell!("warning: {error}"));
+                    failed
+                        .into_iter()
+                        .for_each(|error| tell!("warning: {error}"));
                 }
-                Ok(jobs.into_iter().map(|job| LaunchJob { state: slurm_state(&job), id: job.id }).collect())
+                Ok(jobs
+                    .into_iter()
+                    .map(|job| LaunchJob {
+                        state: slurm_state(&job),
+                        id: job.id,
+                    })
+                    .collect())
             }
-            Self::Condor { condor, submission, .. } => {
+            Self::Condor {
+                condor, submission, ..
+            } => {
                 let jobs = condor.jobs(Some(&submission.launch)).await?;
-                Ok(jobs.into_iter().map(|job| LaunchJob { state: condor_state(&job), id: job.id }).collect())
+                Ok(jobs
+                    .into_iter()
+                    .map(|job| LaunchJob {
+                        state: condor_state(&job),
+                        id: job.id,
+                    })
+                    .collect())
             }
         }
     }
@@ -132,7 +197,9 @@ impl Scheduler {
                 jobs.retain(|job| ids.contains(&job.id));
                 slurm.cancel(&jobs).await
             }
-            Self::Condor { condor, submission, .. } => {
+            Self::Condor {
+                condor, submission, ..
+            } => {
                 let mut jobs = condor.jobs(Some(&submission.launch)).await?;
                 jobs.retain(|job| ids.contains(&job.id));
                 condor.cancel(&jobs).await
@@ -176,8 +243,13 @@ impl Scheduler {
             Self::Slurm { script, .. } => (&script.directory, id.to_string()),
             Self::Condor { submission, .. } => (&submission.directory, id.replace('.', "_")),
         };
-        let paths: [PathBuf; 2] = ["err", "log"].map(|ending| directory.join(format!("{name}.{ending}")));
-        paths.iter().map(|path| tail(path)).find(|text| !text.is_empty()).unwrap_or_default()
+        let paths: [PathBuf; 2] =
+            ["err", "log"].map(|ending| directory.join(format!("{name}.{ending}")));
+        paths
+            .iter()
+            .map(|path| tail(path))
+            .find(|text| !text.is_empty())
+            .unwrap_or_default()
     }
 }
 

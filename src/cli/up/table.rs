@@ -53,7 +53,14 @@ pub struct LaunchTable {
 
 impl Row {
     pub fn new(member: impl Into<String>, host: impl Into<String>, state: HostState) -> Self {
-        Self { member: member.into(), host: host.into(), state, note: String::new(), gpus: None, join_seconds: None }
+        Self {
+            member: member.into(),
+            host: host.into(),
+            state,
+            note: String::new(),
+            gpus: None,
+            join_seconds: None,
+        }
     }
 
     pub fn is_settled(&self) -> bool {
@@ -78,7 +85,12 @@ impl HostState {
 impl LaunchTable {
     /// `told`: shown while it changes.
     pub fn new(told: bool) -> Self {
-        Self { rows: Mutex::default(), begun: Instant::now(), told, drawn: Mutex::default() }
+        Self {
+            rows: Mutex::default(),
+            begun: Instant::now(),
+            told,
+            drawn: Mutex::default(),
+        }
     }
 
     pub fn rows(&self) -> Vec<Row> {
@@ -86,7 +98,10 @@ impl LaunchTable {
     }
 
     pub fn failed(&self) -> usize {
-        self.lock().iter().filter(|row| row.state == HostState::Failed).count()
+        self.lock()
+            .iter()
+            .filter(|row| row.state == HostState::Failed)
+            .count()
     }
 
     pub fn is_settled(&self) -> bool {
@@ -102,7 +117,12 @@ impl LaunchTable {
     pub fn set(&self, member: &str, state: HostState, note: &str) {
         let changed = {
             let mut rows = self.lock();
-            let Some(row) = rows.iter_mut().find(|row| row.member == member && !row.is_settled()) else { return };
+            let Some(row) = rows
+                .iter_mut()
+                .find(|row| row.member == member && !row.is_settled())
+            else {
+                return;
+            };
             if row.state == state && row.note == note {
                 return;
             }
@@ -114,13 +134,17 @@ impl LaunchTable {
 
     /// Notes which members of the launch the cluster has.
     pub fn see(&self, nodes: &[Node], launch: &str) {
-        for node in
-            nodes.iter().filter(|node| node.alive && node.labels.get(LAUNCH_LABEL).is_some_and(|id| id == launch))
-        {
-            let Some(member) = node.labels.get(MEMBER_LABEL) else { continue };
+        for node in nodes.iter().filter(|node| {
+            node.alive && node.labels.get(LAUNCH_LABEL).is_some_and(|id| id == launch)
+        }) {
+            let Some(member) = node.labels.get(MEMBER_LABEL) else {
+                continue;
+            };
             let joined = {
                 let mut rows = self.lock();
-                let Some(row) = rows.iter_mut().find(|row| row.member == *member) else { continue };
+                let Some(row) = rows.iter_mut().find(|row| row.member == *member) else {
+                    continue;
+                };
                 let gpus = node.gpus.iter().filter(|gpu| gpu.used).count();
                 if row.state == HostState::Joined && row.gpus == Some(gpus) {
                     continue;
@@ -128,7 +152,8 @@ impl LaunchTable {
                 row.state = HostState::Joined;
                 row.note = format!("as {}", node.name);
                 row.gpus = Some(gpus);
-                row.join_seconds.get_or_insert(self.begun.elapsed().as_secs_f64());
+                row.join_seconds
+                    .get_or_insert(self.begun.elapsed().as_secs_f64());
                 row.clone()
             };
             self.show(&joined);
@@ -149,11 +174,23 @@ impl LaunchTable {
             return;
         }
         if !io::stderr().is_terminal() {
-            let time = changed
-                .join_seconds
-                .map(|seconds| format!(" after {}", format_duration(Duration::from_secs_f64(seconds))));
-            let note = if changed.note.is_empty() { String::new() } else { format!(": {}", one_line(&changed.note)) };
-            tell!("{}: {}{}{note}", changed.host, changed.state.word(), time.unwrap_or_default());
+            let time = changed.join_seconds.map(|seconds| {
+                format!(
+                    " after {}",
+                    format_duration(Duration::from_secs_f64(seconds))
+                )
+            });
+            let note = if changed.note.is_empty() {
+                String::new()
+            } else {
+                format!(": {}", one_line(&changed.note))
+            };
+            tell!(
+                "{}: {}{}{note}",
+                changed.host,
+                changed.state.word(),
+                time.unwrap_or_default()
+            );
             return;
         }
         self.wipe();
@@ -181,7 +218,9 @@ pub fn table(rows: &[Row]) -> String {
                 row.host.clone(),
                 row.state.word().into(),
                 row.gpus.map(|count| count.to_string()).unwrap_or_default(),
-                row.join_seconds.map(|seconds| format_duration(Duration::from_secs_f64(seconds))).unwrap_or_default(),
+                row.join_seconds
+                    .map(|seconds| format_duration(Duration::from_secs_f64(seconds)))
+                    .unwrap_or_default(),
                 one_line(&row.note),
             ]
         }),
@@ -189,7 +228,12 @@ pub fn table(rows: &[Row]) -> String {
 }
 
 fn one_line(text: &str) -> String {
-    let joined = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
+    let joined = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect::<Vec<_>>()
+        .join("; ");
     text::one_line(&joined).into_owned()
 }
 

@@ -64,7 +64,10 @@ impl Calls {
     /// Adds a call, which is dropped when the device has ended.
     pub(super) fn push(&self, call: DeviceCall, failure: &DeviceFailure) {
         let end = Instant::now() + ROOM_LIMIT;
-        let mut state = self.state.lock().expect("no code panics while it holds this lock");
+        let mut state = self
+            .state
+            .lock()
+            .expect("no code panics while it holds this lock");
         while state.waiting.len() >= MAX_WAITING && !state.closed {
             if Instant::now() >= end {
                 failure.set(DeviceError::timed_out(ROOM_LIMIT, "it takes no more work"));
@@ -72,7 +75,11 @@ impl Calls {
             if failure.get().is_some() {
                 return;
             }
-            state = self.room.wait_timeout(state, LOOK_UP).expect("no code panics while it holds this lock").0;
+            state = self
+                .room
+                .wait_timeout(state, LOOK_UP)
+                .expect("no code panics while it holds this lock")
+                .0;
         }
         if !state.closed {
             state.waiting.push_back(call);
@@ -82,12 +89,18 @@ impl Calls {
 
     /// Everything that waits, at least one; `None` after `close` when all was taken.
     pub(super) fn take(&self) -> Option<VecDeque<DeviceCall>> {
-        let mut state = self.state.lock().expect("no code panics while it holds this lock");
+        let mut state = self
+            .state
+            .lock()
+            .expect("no code panics while it holds this lock");
         while state.waiting.is_empty() {
             if state.closed {
                 return None;
             }
-            state = self.work.wait(state).expect("no code panics while it holds this lock");
+            state = self
+                .work
+                .wait(state)
+                .expect("no code panics while it holds this lock");
         }
         self.room.notify_all();
         Some(std::mem::take(&mut state.waiting))
@@ -96,13 +109,22 @@ impl Calls {
     /// Nobody will take calls any more: those that wait are dropped, which their callers notice.
     pub(super) fn abandon(&self) {
         self.close();
-        let dropped = std::mem::take(&mut self.state.lock().expect("no code panics while it holds this lock").waiting);
+        let dropped = std::mem::take(
+            &mut self
+                .state
+                .lock()
+                .expect("no code panics while it holds this lock")
+                .waiting,
+        );
         drop(dropped);
     }
 
     /// No more calls; those that wait are still taken.
     pub(super) fn close(&self) {
-        self.state.lock().expect("no code panics while it holds this lock").closed = true;
+        self.state
+            .lock()
+            .expect("no code panics while it holds this lock")
+            .closed = true;
         self.room.notify_all();
         self.work.notify_all();
     }
@@ -122,7 +144,14 @@ pub struct PendingCall<T> {
 impl<T> PendingCall<T> {
     pub(super) fn new(what: String, failure: &Arc<DeviceFailure>) -> (Self, Reply<T>) {
         let (reply, result) = sync_channel(1);
-        (Self { result, failure: failure.clone(), what }, reply)
+        (
+            Self {
+                result,
+                failure: failure.clone(),
+                what,
+            },
+            reply,
+        )
     }
 
     /// A call that failed before it reached the device.
@@ -145,7 +174,9 @@ impl<T> PendingCall<T> {
                 self.failure.set(error.clone());
                 Err(error)
             }
-            Err(RecvTimeoutError::Disconnected) => Err(self.failure.get().unwrap_or_else(DeviceFailure::ended)),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(self.failure.get().unwrap_or_else(DeviceFailure::ended))
+            }
         }
     }
 }

@@ -11,9 +11,13 @@ pub enum DeviceError {
     NoLoader(String),
     #[error("{NO_DRIVER}")]
     NoDriver,
-    #[error("no {wanted}; there are: {there}\nhint: `nodectl devices` lists the GPUs of every node")]
+    #[error(
+        "no {wanted}; there are: {there}\nhint: `nodectl devices` lists the GPUs of every node"
+    )]
     NoSuchDevice { wanted: String, there: String },
-    #[error("the GPU was lost: {0}\nhint: see `dmesg`; the driver reset it, or it fell off the bus")]
+    #[error(
+        "the GPU was lost: {0}\nhint: see `dmesg`; the driver reset it, or it fell off the bus"
+    )]
     Lost(String),
     #[error(
         "no memory for {wanted} bytes on the GPU{}\nhint: use smaller tiles, or fewer workers a GPU",
@@ -33,12 +37,17 @@ pub(crate) const NO_DRIVER: &str = "no Vulkan driver\nhint: install the GPU's (N
                                             Vulkan part, AMD and Intel: `mesa-vulkan-drivers`)";
 
 pub(crate) fn no_loader(why: &str) -> String {
-    format!("no Vulkan loader: {why}\nhint: install it (Debian: `apt install libvulkan1`) and the GPU's driver")
+    format!(
+        "no Vulkan loader: {why}\nhint: install it (Debian: `apt install libvulkan1`) and the GPU's driver"
+    )
 }
 
 impl DeviceError {
     pub(super) fn timed_out(limit: Duration, what: &str) -> Self {
-        Self::TimedOut { limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX), what: what.into() }
+        Self::TimedOut {
+            limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+            what: what.into(),
+        }
     }
 
     pub(super) fn invalid(text: impl fmt::Display) -> Self {
@@ -56,9 +65,14 @@ pub(super) fn refused<E: Into<Validated<VulkanError>>>(doing: &str) -> impl Fn(E
     move |error| match error.into() {
         Validated::Error(VulkanError::DeviceLost) => DeviceError::Lost(doing.into()),
         Validated::Error(VulkanError::OutOfDeviceMemory | VulkanError::OutOfHostMemory) => {
-            DeviceError::OutOfMemory { wanted: 0, free: None }
+            DeviceError::OutOfMemory {
+                wanted: 0,
+                free: None,
+            }
         }
-        Validated::Error(VulkanError::IncompatibleDriver | VulkanError::InitializationFailed) => DeviceError::NoDriver,
+        Validated::Error(VulkanError::IncompatibleDriver | VulkanError::InitializationFailed) => {
+            DeviceError::NoDriver
+        }
         Validated::Error(other) => DeviceError::Invalid(format!("{doing}: {other}")),
         Validated::ValidationError(why) => DeviceError::Invalid(format!("{doing}: {why}")),
     }

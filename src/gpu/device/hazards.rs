@@ -35,7 +35,9 @@ impl Hazards {
     }
 
     fn conflicts(&self, access: &BufferAccess) -> bool {
-        let Some(earlier) = self.since.get(&access.buffer) else { return false };
+        let Some(earlier) = self.since.get(&access.buffer) else {
+            return false;
+        };
         earlier.iter().any(|(range, wrote)| {
             let overlap = range.start < access.range.end && access.range.start < range.end;
             overlap && (*wrote || access.writes)
@@ -49,15 +51,25 @@ mod tests {
     use proptest::prelude::*;
 
     fn access(buffer: u64, range: Range<u64>, writes: bool) -> BufferAccess {
-        BufferAccess { buffer, range, writes }
+        BufferAccess {
+            buffer,
+            range,
+            writes,
+        }
     }
 
     #[test]
     fn only_what_depends_waits() {
         let mut hazards = Hazards::default();
         assert!(!hazards.add(&[access(0, 0..8, false), access(1, 0..8, true)]));
-        assert!(!hazards.add(&[access(0, 0..8, false), access(1, 8..16, true)]), "other bytes");
-        assert!(hazards.add(&[access(1, 4..12, false), access(2, 0..4, true)]), "read after write");
+        assert!(
+            !hazards.add(&[access(0, 0..8, false), access(1, 8..16, true)]),
+            "other bytes"
+        );
+        assert!(
+            hazards.add(&[access(1, 4..12, false), access(2, 0..4, true)]),
+            "read after write"
+        );
         assert!(!hazards.add(&[access(1, 0..16, false)]), "read after read");
         assert!(hazards.add(&[access(1, 15..16, true)]), "write after read");
         assert!(hazards.add(&[access(1, 15..16, true)]), "write after write");

@@ -94,7 +94,11 @@ impl DeviceFeatures {
             (self.int64_atomics, "int64_atomics"),
             (!self.cooperative_matrix.is_empty(), "cooperative_matrix"),
         ];
-        named.into_iter().filter(|(there, _)| *there).map(|(_, name)| name.into()).collect()
+        named
+            .into_iter()
+            .filter(|(there, _)| *there)
+            .map(|(_, name)| name.into())
+            .collect()
     }
 }
 
@@ -102,7 +106,12 @@ impl DeviceInfo {
     pub(super) fn read(physical: &PhysicalDevice, enabled: &Enabled) -> Option<Self> {
         let gpu = probe::describe(physical)?;
         let features = features(physical, enabled);
-        Some(Self { gpu, limits: limits(physical), features, memory_free: memory_free(physical) })
+        Some(Self {
+            gpu,
+            limits: limits(physical),
+            features,
+            memory_free: memory_free(physical),
+        })
     }
 
     /// Whether its subgroups, of 32 invocations always, multiply 16 × 16 matrices of f16 with sums of f32.
@@ -122,7 +131,10 @@ impl DeviceInfo {
 
 /// What would be switched on here.
 pub(crate) fn offered(physical: &PhysicalDevice) -> DeviceFeatures {
-    features(physical, &super::open::wanted().intersection(physical.supported_features()))
+    features(
+        physical,
+        &super::open::wanted().intersection(physical.supported_features()),
+    )
 }
 
 fn limits(physical: &PhysicalDevice) -> DeviceLimits {
@@ -134,13 +146,22 @@ fn limits(physical: &PhysicalDevice) -> DeviceLimits {
         workgroup_count: properties.max_compute_work_group_count,
         storage_range: u64::from(properties.max_storage_buffer_range),
         uniform_range: u64::from(properties.max_uniform_buffer_range),
-        storage_alignment: properties.min_storage_buffer_offset_alignment.as_devicesize(),
-        uniform_alignment: properties.min_uniform_buffer_offset_alignment.as_devicesize(),
+        storage_alignment: properties
+            .min_storage_buffer_offset_alignment
+            .as_devicesize(),
+        uniform_alignment: properties
+            .min_uniform_buffer_offset_alignment
+            .as_devicesize(),
         shared_bytes: properties.max_compute_shared_memory_size,
         push_bytes: properties.max_push_constants_size,
         subgroup: properties.subgroup_size.unwrap_or(1),
-        subgroup_sizes: [properties.min_subgroup_size.unwrap_or(1), properties.max_subgroup_size.unwrap_or(u32::MAX)],
-        buffer_bytes: allocation.min(properties.max_buffer_size.unwrap_or(u64::MAX)).min(probe::own_memory(physical)),
+        subgroup_sizes: [
+            properties.min_subgroup_size.unwrap_or(1),
+            properties.max_subgroup_size.unwrap_or(u32::MAX),
+        ],
+        buffer_bytes: allocation
+            .min(properties.max_buffer_size.unwrap_or(u64::MAX))
+            .min(probe::own_memory(physical)),
     }
 }
 
@@ -149,8 +170,12 @@ fn features(physical: &PhysicalDevice, enabled: &Enabled) -> DeviceFeatures {
     use vulkano::shader::ShaderStages;
     let properties = physical.properties();
     let needed = Subgroup::BASIC | Subgroup::ARITHMETIC | Subgroup::BALLOT | Subgroup::SHUFFLE;
-    let operations = properties.subgroup_supported_operations.is_some_and(|there| there.contains(needed));
-    let stages = properties.subgroup_supported_stages.is_some_and(|there| there.contains(ShaderStages::COMPUTE));
+    let operations = properties
+        .subgroup_supported_operations
+        .is_some_and(|there| there.contains(needed));
+    let stages = properties
+        .subgroup_supported_stages
+        .is_some_and(|there| there.contains(ShaderStages::COMPUTE));
     DeviceFeatures {
         f16: enabled.shader_float16 && enabled.storage_buffer16_bit_access,
         f64: enabled.shader_float64,
@@ -162,7 +187,11 @@ fn features(physical: &PhysicalDevice, enabled: &Enabled) -> DeviceFeatures {
         int64_atomics: enabled.shader_buffer_int64_atomics,
         memory_model: enabled.vulkan_memory_model && enabled.vulkan_memory_model_device_scope,
         robust_access: enabled.robust_buffer_access,
-        cooperative_matrix: if enabled.cooperative_matrix { cooperative_shapes(physical) } else { Vec::new() },
+        cooperative_matrix: if enabled.cooperative_matrix {
+            cooperative_shapes(physical)
+        } else {
+            Vec::new()
+        },
     }
 }
 
@@ -172,13 +201,18 @@ pub(crate) fn memory_free(physical: &PhysicalDevice) -> Option<u64> {
         return None;
     }
     let heaps = &physical.memory_properties().memory_heaps;
-    let largest = heaps.iter().enumerate().filter(|(_, heap)| heap.flags.intersects(MemoryHeapFlags::DEVICE_LOCAL));
+    let largest = heaps
+        .iter()
+        .enumerate()
+        .filter(|(_, heap)| heap.flags.intersects(MemoryHeapFlags::DEVICE_LOCAL));
     let (index, _) = largest.max_by_key(|(_, heap)| heap.size)?;
     let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
     let mut properties = vk::PhysicalDeviceMemoryProperties2::default().push_next(&mut budget);
     let functions = physical.instance().fns();
     // SAFETY: the handle is alive, and the extension that the chained structure belongs to is there.
-    unsafe { (functions.v1_1.get_physical_device_memory_properties2)(physical.handle(), &mut properties) };
+    unsafe {
+        (functions.v1_1.get_physical_device_memory_properties2)(physical.handle(), &mut properties)
+    };
     Some(budget.heap_budget[index].saturating_sub(budget.heap_usage[index]))
 }
 
@@ -195,7 +229,9 @@ fn cooperative_shapes(physical: &PhysicalDevice) -> Vec<CooperativeShape> {
         return Vec::new();
     }
     shapes.truncate(count as usize);
-    let of_subgroups = shapes.into_iter().filter(|shape| shape.scope == vk::ScopeKHR::SUBGROUP);
+    let of_subgroups = shapes
+        .into_iter()
+        .filter(|shape| shape.scope == vk::ScopeKHR::SUBGROUP);
     of_subgroups
         .map(|shape| CooperativeShape {
             m: shape.m_size,

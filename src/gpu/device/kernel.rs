@@ -17,8 +17,8 @@ use vulkano::{
     descriptor_set::layout::DescriptorType,
     device::{Device, DeviceOwned},
     pipeline::{
-        ComputePipeline, PipelineLayout, PipelineShaderStageCreateInfo, compute::ComputePipelineCreateInfo,
-        layout::PipelineDescriptorSetLayoutCreateInfo,
+        ComputePipeline, PipelineLayout, PipelineShaderStageCreateInfo,
+        compute::ComputePipelineCreateInfo, layout::PipelineDescriptorSetLayoutCreateInfo,
     },
     shader::{
         EntryPoint, ShaderModule, ShaderModuleCreateInfo, SpecializationConstant,
@@ -91,7 +91,11 @@ impl Kernel {
 
 impl fmt::Debug for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Kernel {{ name: {:?}, workgroup: {:?} }}", self.0.name, self.0.workgroup)
+        write!(
+            f,
+            "Kernel {{ name: {:?}, workgroup: {:?} }}",
+            self.0.name, self.0.workgroup
+        )
     }
 }
 
@@ -115,7 +119,8 @@ impl Kernels {
         }
         // The module's parser was not made for hostile input.
         let compiled = catch_unwind(AssertUnwindSafe(|| compile(device, info, source)));
-        let compiled = compiled.unwrap_or_else(|_| Err(DeviceError::invalid("its SPIR-V is malformed")));
+        let compiled =
+            compiled.unwrap_or_else(|_| Err(DeviceError::invalid("its SPIR-V is malformed")));
         let kernel = compiled.map_err(|error| named(source.name, error))?;
         let mut known = self.known();
         if known.len() >= MAX_KEPT {
@@ -128,7 +133,9 @@ impl Kernels {
     }
 
     fn known(&self) -> std::sync::MutexGuard<'_, HashMap<blake3::Hash, Kernel>> {
-        self.by_content.lock().expect("no code panics while it holds this lock")
+        self.by_content
+            .lock()
+            .expect("no code panics while it holds this lock")
     }
 }
 
@@ -152,14 +159,20 @@ fn content(source: &KernelSource<'_>) -> blake3::Hash {
     hasher.finalize()
 }
 
-fn compile(device: &Arc<Device>, info: &DeviceInfo, source: &KernelSource<'_>) -> Result<Kernel, DeviceError> {
-    let spirv = Spirv::new(source.spirv).map_err(|error| match std::error::Error::source(&error) {
-        Some(why) => DeviceError::Invalid(format!("its SPIR-V cannot be read: {error} {why}")),
-        None => DeviceError::Invalid(format!("its SPIR-V cannot be read: {error}")),
-    })?;
+fn compile(
+    device: &Arc<Device>,
+    info: &DeviceInfo,
+    source: &KernelSource<'_>,
+) -> Result<Kernel, DeviceError> {
+    let spirv =
+        Spirv::new(source.spirv).map_err(|error| match std::error::Error::source(&error) {
+            Some(why) => DeviceError::Invalid(format!("its SPIR-V cannot be read: {error} {why}")),
+            None => DeviceError::Invalid(format!("its SPIR-V cannot be read: {error}")),
+        })?;
     // SAFETY: the SPIR-V comes from naga, was validated by it, or was committed with this program; what is bound and
     // dispatched is checked against its declarations.
-    let module = unsafe { ShaderModule::new(device.clone(), ShaderModuleCreateInfo::new(source.spirv)) };
+    let module =
+        unsafe { ShaderModule::new(device.clone(), ShaderModuleCreateInfo::new(source.spirv)) };
     let module = module.map_err(refused::<Validated<VulkanError>>("the driver refuses it"))?;
     let entry = entry_point(&module, source)?;
     let workgroup = workgroup(&spirv, source.entry);
@@ -170,15 +183,28 @@ fn compile(device: &Arc<Device>, info: &DeviceInfo, source: &KernelSource<'_>) -
     let layouts = layouts
         .into_pipeline_layout_create_info(device.clone())
         .map_err(|error| refused("its bindings")(error.error))?;
-    let layout =
-        PipelineLayout::new(device.clone(), layouts).map_err(refused::<Validated<VulkanError>>("its bindings"))?;
+    let layout = PipelineLayout::new(device.clone(), layouts)
+        .map_err(refused::<Validated<VulkanError>>("its bindings"))?;
     let create = ComputePipelineCreateInfo::stage_layout(stage, layout.clone());
-    let pipeline = ComputePipeline::new(device.clone(), None, create)
-        .map_err(refused::<Validated<VulkanError>>("the driver cannot compile it"))?;
-    Ok(Kernel(Arc::new(CompiledKernel { name: source.name.into(), pipeline, layout, buffers, push_bytes, workgroup })))
+    let pipeline = ComputePipeline::new(device.clone(), None, create).map_err(refused::<
+        Validated<VulkanError>,
+    >(
+        "the driver cannot compile it",
+    ))?;
+    Ok(Kernel(Arc::new(CompiledKernel {
+        name: source.name.into(),
+        pipeline,
+        layout,
+        buffers,
+        push_bytes,
+        workgroup,
+    })))
 }
 
-fn entry_point(module: &Arc<ShaderModule>, source: &KernelSource<'_>) -> Result<EntryPoint, DeviceError> {
+fn entry_point(
+    module: &Arc<ShaderModule>,
+    source: &KernelSource<'_>,
+) -> Result<EntryPoint, DeviceError> {
     let declared = module.specialization_constants();
     for (id, value) in source.constants {
         let value = specialization(*value);
@@ -186,7 +212,9 @@ fn entry_point(module: &Arc<ShaderModule>, source: &KernelSource<'_>) -> Result<
             None => {
                 let mut known: Vec<_> = declared.keys().collect();
                 known.sort();
-                return Err(DeviceError::Invalid(format!("it has no specialization constant {id}; it has {known:?}")));
+                return Err(DeviceError::Invalid(format!(
+                    "it has no specialization constant {id}; it has {known:?}"
+                )));
             }
             Some(default) if !default.eq_type(&value) => {
                 return Err(DeviceError::Invalid(format!(
@@ -196,11 +224,17 @@ fn entry_point(module: &Arc<ShaderModule>, source: &KernelSource<'_>) -> Result<
             Some(_) => {}
         }
     }
-    let values = source.constants.iter().map(|(id, value)| (*id, specialization(*value))).collect();
+    let values = source
+        .constants
+        .iter()
+        .map(|(id, value)| (*id, specialization(*value)))
+        .collect();
     let module = module.specialize(values).map_err(DeviceError::invalid)?;
     module
         .entry_point_with_execution(source.entry, ExecutionModel::GLCompute)
-        .ok_or_else(|| DeviceError::Invalid(format!("it has no compute entry point `{}`", source.entry)))
+        .ok_or_else(|| {
+            DeviceError::Invalid(format!("it has no compute entry point `{}`", source.entry))
+        })
 }
 
 fn specialization(constant: Constant) -> SpecializationConstant {
@@ -221,16 +255,24 @@ fn specialization(constant: Constant) -> SpecializationConstant {
 }
 
 /// What the entry point uses.
-fn interface(spirv: &Spirv, entry: &EntryPoint, info: &DeviceInfo) -> Result<(Buffers, u32), DeviceError> {
+fn interface(
+    spirv: &Spirv,
+    entry: &EntryPoint,
+    info: &DeviceInfo,
+) -> Result<(Buffers, u32), DeviceError> {
     let declared = reflect::buffers(spirv);
     let mut buffers = Buffers::new();
     for ((set, binding), needs) in &entry.info().descriptor_binding_requirements {
-        let is_buffer = needs
-            .descriptor_types
-            .iter()
-            .any(|kind| matches!(kind, DescriptorType::StorageBuffer | DescriptorType::UniformBuffer));
+        let is_buffer = needs.descriptor_types.iter().any(|kind| {
+            matches!(
+                kind,
+                DescriptorType::StorageBuffer | DescriptorType::UniformBuffer
+            )
+        });
         match declared.get(&(*set, *binding)) {
-            Some(buffer) if is_buffer && needs.descriptor_count == Some(1) => buffers.insert((*set, *binding), *buffer),
+            Some(buffer) if is_buffer && needs.descriptor_count == Some(1) => {
+                buffers.insert((*set, *binding), *buffer)
+            }
             _ => {
                 return Err(DeviceError::Invalid(format!(
                     "binding {binding} of set {set} is no buffer\nhint: images, samplers and arrays of buffers are not \
@@ -239,7 +281,10 @@ fn interface(spirv: &Spirv, entry: &EntryPoint, info: &DeviceInfo) -> Result<(Bu
             }
         };
     }
-    let push = entry.info().push_constant_requirements.map_or(0, |range| range.offset + range.size);
+    let push = entry
+        .info()
+        .push_constant_requirements
+        .map_or(0, |range| range.offset + range.size);
     if push > info.limits.push_bytes {
         return Err(DeviceError::Invalid(format!(
             "it has {push} bytes of push constants, and the GPU takes {}",
@@ -251,24 +296,36 @@ fn interface(spirv: &Spirv, entry: &EntryPoint, info: &DeviceInfo) -> Result<(Bu
 
 fn workgroup(spirv: &Spirv, entry: &str) -> [u32; 3] {
     let named = spirv.entry_points().iter().find_map(|found| match found {
-        Instruction::EntryPoint { entry_point, name, .. } if name == entry => Some(*entry_point),
+        Instruction::EntryPoint {
+            entry_point, name, ..
+        } if name == entry => Some(*entry_point),
         _ => None,
     });
-    let modes = spirv.execution_modes().iter().find_map(|found| match found {
-        Instruction::ExecutionMode { entry_point, mode: ExecutionMode::LocalSize { x_size, y_size, z_size } }
-            if Some(*entry_point) == named =>
-        {
-            Some([*x_size, *y_size, *z_size])
-        }
-        _ => None,
-    });
+    let modes = spirv
+        .execution_modes()
+        .iter()
+        .find_map(|found| match found {
+            Instruction::ExecutionMode {
+                entry_point,
+                mode:
+                    ExecutionMode::LocalSize {
+                        x_size,
+                        y_size,
+                        z_size,
+                    },
+            } if Some(*entry_point) == named => Some([*x_size, *y_size, *z_size]),
+            _ => None,
+        });
     modes.unwrap_or([0; 3])
 }
 
 fn check_workgroup(workgroup: [u32; 3], info: &DeviceInfo) -> Result<(), DeviceError> {
     let limits = &info.limits;
     let invocations: u64 = workgroup.iter().map(|size| u64::from(*size)).product();
-    let too_long = workgroup.iter().zip(&limits.workgroup_size).any(|(size, limit)| size > limit);
+    let too_long = workgroup
+        .iter()
+        .zip(&limits.workgroup_size)
+        .any(|(size, limit)| size > limit);
     if too_long || invocations > u64::from(limits.workgroup_invocations) {
         return Err(DeviceError::Invalid(format!(
             "its workgroup of {workgroup:?} is more than the GPU takes: {:?} and {} invocations in all",

@@ -31,15 +31,28 @@ pub(super) struct LaneSubmission<'a> {
 
 impl Lane {
     pub(super) fn new(queue: &Arc<Queue>) -> Result<Self, DeviceError> {
-        let create = SemaphoreCreateInfo { semaphore_type: SemaphoreType::Timeline, ..Default::default() };
-        let timeline = Semaphore::new(queue.device().clone(), create)
-            .map_err(refused::<Validated<VulkanError>>("making a timeline"))?;
-        Ok(Self { queue: queue.clone(), timeline: Arc::new(timeline), submitted: 0 })
+        let create = SemaphoreCreateInfo {
+            semaphore_type: SemaphoreType::Timeline,
+            ..Default::default()
+        };
+        let timeline = Semaphore::new(queue.device().clone(), create).map_err(refused::<
+            Validated<VulkanError>,
+        >(
+            "making a timeline",
+        ))?;
+        Ok(Self {
+            queue: queue.clone(),
+            timeline: Arc::new(timeline),
+            submitted: 0,
+        })
     }
 
     /// The point that the submission with this number reaches.
     pub(super) fn point(&self, number: u64) -> Point {
-        Point { timeline: self.timeline.clone(), number }
+        Point {
+            timeline: self.timeline.clone(),
+            number,
+        }
     }
 
     /// How many submissions were made.
@@ -49,16 +62,32 @@ impl Lane {
 
     /// Submits in order; the first gets the number after `submitted()`.
     pub(super) fn submit(&mut self, submissions: &[LaneSubmission<'_>]) -> Result<(), DeviceError> {
-        let parts: Vec<SubmitParts> =
-            submissions.iter().zip(self.submitted + 1..).map(|(one, number)| self.parts(one, number)).collect();
+        let parts: Vec<SubmitParts> = submissions
+            .iter()
+            .zip(self.submitted + 1..)
+            .map(|(one, number)| self.parts(one, number))
+            .collect();
         let mut timelines: Vec<_> = parts.iter().map(SubmitParts::timeline).collect();
-        let infos: Vec<_> = parts.iter().zip(&mut timelines).map(|(parts, timeline)| parts.info(timeline)).collect();
+        let infos: Vec<_> = parts
+            .iter()
+            .zip(&mut timelines)
+            .map(|(parts, timeline)| parts.info(timeline))
+            .collect();
         self.queue.with(|_guard| {
             let submit = self.queue.device().fns().v1_0.queue_submit;
             // SAFETY: the queue is locked by the guard; all handles belong to live objects of its device, which whoever
             // submits keeps until the point is reached; `infos` points into `parts` and `timelines`, which outlive the call.
-            let result = unsafe { submit(self.queue.handle(), infos.len() as u32, infos.as_ptr(), vk::Fence::null()) };
-            result.result().map_err(|error| refused::<VulkanError>("submitting work")(error.into()))
+            let result = unsafe {
+                submit(
+                    self.queue.handle(),
+                    infos.len() as u32,
+                    infos.as_ptr(),
+                    vk::Fence::null(),
+                )
+            };
+            result
+                .result()
+                .map_err(|error| refused::<VulkanError>("submitting work")(error.into()))
         })?;
         self.submitted += submissions.len() as u64;
         Ok(())
@@ -67,7 +96,11 @@ impl Lane {
     fn parts(&self, submission: &LaneSubmission<'_>, number: u64) -> SubmitParts {
         SubmitParts {
             commands: [submission.commands.handle()],
-            wait: submission.after.iter().map(|point| point.timeline.handle()).collect(),
+            wait: submission
+                .after
+                .iter()
+                .map(|point| point.timeline.handle())
+                .collect(),
             wait_numbers: submission.after.iter().map(|point| point.number).collect(),
             wait_stages: vec![vk::PipelineStageFlags::ALL_COMMANDS; submission.after.len()],
             signal: [self.timeline.handle()],
@@ -93,7 +126,10 @@ impl SubmitParts {
             .signal_semaphore_values(&self.signal_number)
     }
 
-    fn info<'a>(&'a self, timeline: &'a mut vk::TimelineSemaphoreSubmitInfo<'a>) -> vk::SubmitInfo<'a> {
+    fn info<'a>(
+        &'a self,
+        timeline: &'a mut vk::TimelineSemaphoreSubmitInfo<'a>,
+    ) -> vk::SubmitInfo<'a> {
         vk::SubmitInfo::default()
             .command_buffers(&self.commands)
             .wait_semaphores(&self.wait)
@@ -106,7 +142,10 @@ impl SubmitParts {
 impl Point {
     /// Whether it was reached within `limit`.
     pub(super) fn wait(&self, limit: Duration) -> Result<bool, DeviceError> {
-        let info = SemaphoreWaitInfo { value: self.number, ..Default::default() };
+        let info = SemaphoreWaitInfo {
+            value: self.number,
+            ..Default::default()
+        };
         match self.timeline.wait(info, Some(limit)) {
             Ok(()) => Ok(true),
             Err(Validated::Error(VulkanError::Timeout)) => Ok(false),

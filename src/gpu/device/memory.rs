@@ -12,13 +12,15 @@ use std::{
 };
 use vulkano::{
     DeviceSize, Validated, VulkanError,
-    buffer::{AllocateBufferError, Buffer as VulkanBuffer, BufferCreateInfo, BufferUsage, Subbuffer},
+    buffer::{
+        AllocateBufferError, Buffer as VulkanBuffer, BufferCreateInfo, BufferUsage, Subbuffer,
+    },
     device::{Device, DeviceOwned},
     memory::{
         DeviceAlignment,
         allocator::{
-            AllocationCreateInfo, DeviceLayout, MemoryAllocatePreference, MemoryAllocatorError, MemoryTypeFilter,
-            StandardMemoryAllocator,
+            AllocationCreateInfo, DeviceLayout, MemoryAllocatePreference, MemoryAllocatorError,
+            MemoryTypeFilter, StandardMemoryAllocator,
         },
     },
     sync::Sharing,
@@ -62,7 +64,13 @@ impl DeviceBuffer {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let memory = pool.take(bytes)?;
-        Ok(Self(Arc::new(MemoryRegion { memory, number, bytes, pool: pool.clone(), last_use: Default::default() })))
+        Ok(Self(Arc::new(MemoryRegion {
+            memory,
+            number,
+            bytes,
+            pool: pool.clone(),
+            last_use: Default::default(),
+        })))
     }
 
     /// The device that it is memory of.
@@ -79,7 +87,11 @@ impl Drop for MemoryRegion {
 
 impl fmt::Debug for DeviceBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Buffer {{ number: {}, bytes: {} }}", self.0.number, self.0.bytes)
+        write!(
+            f,
+            "Buffer {{ number: {}, bytes: {} }}",
+            self.0.number, self.0.bytes
+        )
     }
 }
 
@@ -120,7 +132,14 @@ impl MemoryPool {
         keep_bytes: u64,
     ) -> Arc<Self> {
         let (allocator, families, free) = (allocator.clone(), families.to_vec(), Mutex::default());
-        Arc::new(Self { allocator, families, kind, largest, keep_bytes, free })
+        Arc::new(Self {
+            allocator,
+            families,
+            kind,
+            largest,
+            keep_bytes,
+            free,
+        })
     }
 
     /// At least `bytes`, with whatever was in it.
@@ -129,7 +148,10 @@ impl MemoryPool {
         if let Some(memory) = self.reuse(size) {
             return Ok(memory);
         }
-        let out_of_memory = || DeviceError::OutOfMemory { wanted: bytes, free: info::memory_free(self.physical()) };
+        let out_of_memory = || DeviceError::OutOfMemory {
+            wanted: bytes,
+            free: info::memory_free(self.physical()),
+        };
         if size > self.largest {
             return Err(out_of_memory());
         }
@@ -139,12 +161,21 @@ impl MemoryPool {
         } else {
             first
         };
-        second.map_err(|error| if error.is_final() { error } else { out_of_memory() })
+        second.map_err(|error| {
+            if error.is_final() {
+                error
+            } else {
+                out_of_memory()
+            }
+        })
     }
 
     fn give(&self, memory: Subbuffer<[u8]>) {
         let size = memory.size();
-        let mut free = self.free.lock().expect("no code panics while it holds this lock");
+        let mut free = self
+            .free
+            .lock()
+            .expect("no code panics while it holds this lock");
         if free.bytes + size <= self.keep_bytes {
             free.bytes += size;
             free.by_size.entry(size).or_default().push(memory);
@@ -152,7 +183,10 @@ impl MemoryPool {
     }
 
     fn reuse(&self, size: u64) -> Option<Subbuffer<[u8]>> {
-        let mut free = self.free.lock().expect("no code panics while it holds this lock");
+        let mut free = self
+            .free
+            .lock()
+            .expect("no code panics while it holds this lock");
         let memory = free.by_size.get_mut(&size)?.pop()?;
         free.bytes -= size;
         Some(memory)
@@ -160,37 +194,60 @@ impl MemoryPool {
 
     /// Drops what lies unused. Whether there was something.
     fn forget(&self) -> bool {
-        let dropped = std::mem::take(&mut *self.free.lock().expect("no code panics while it holds this lock"));
+        let dropped = std::mem::take(
+            &mut *self
+                .free
+                .lock()
+                .expect("no code panics while it holds this lock"),
+        );
         dropped.bytes > 0
     }
 
     fn allocate(&self, size: u64) -> Result<Subbuffer<[u8]>, DeviceError> {
         let transfer = BufferUsage::TRANSFER_SRC | BufferUsage::TRANSFER_DST;
         let (usage, memory_type_filter) = match self.kind {
-            MemoryKind::Device => {
-                (transfer | BufferUsage::STORAGE_BUFFER | BufferUsage::UNIFORM_BUFFER, MemoryTypeFilter::PREFER_DEVICE)
-            }
-            MemoryKind::ToDevice => {
-                (transfer, MemoryTypeFilter::PREFER_HOST.union(MemoryTypeFilter::HOST_SEQUENTIAL_WRITE))
-            }
-            MemoryKind::FromDevice => {
-                (transfer, MemoryTypeFilter::PREFER_HOST.union(MemoryTypeFilter::HOST_RANDOM_ACCESS))
-            }
+            MemoryKind::Device => (
+                transfer | BufferUsage::STORAGE_BUFFER | BufferUsage::UNIFORM_BUFFER,
+                MemoryTypeFilter::PREFER_DEVICE,
+            ),
+            MemoryKind::ToDevice => (
+                transfer,
+                MemoryTypeFilter::PREFER_HOST.union(MemoryTypeFilter::HOST_SEQUENTIAL_WRITE),
+            ),
+            MemoryKind::FromDevice => (
+                transfer,
+                MemoryTypeFilter::PREFER_HOST.union(MemoryTypeFilter::HOST_RANDOM_ACCESS),
+            ),
         };
         let sharing = match self.families.as_slice() {
             [] | [_] => Sharing::Exclusive,
             several => Sharing::Concurrent(several.iter().copied().collect()),
         };
         let own = size >= OWN_ALLOCATION_BYTES;
-        let allocate_preference =
-            if own { MemoryAllocatePreference::AlwaysAllocate } else { MemoryAllocatePreference::Unknown };
+        let allocate_preference = if own {
+            MemoryAllocatePreference::AlwaysAllocate
+        } else {
+            MemoryAllocatePreference::Unknown
+        };
         let alignment = DeviceAlignment::new(SMALLEST_BYTES).expect("a power of two");
-        let layout = DeviceLayout::from_size_alignment(size as DeviceSize, alignment.as_devicesize())
-            .ok_or(DeviceError::OutOfMemory { wanted: size, free: None })?;
+        let layout =
+            DeviceLayout::from_size_alignment(size as DeviceSize, alignment.as_devicesize())
+                .ok_or(DeviceError::OutOfMemory {
+                    wanted: size,
+                    free: None,
+                })?;
         let buffer = VulkanBuffer::new(
             self.allocator.clone(),
-            BufferCreateInfo { usage, sharing, ..Default::default() },
-            AllocationCreateInfo { memory_type_filter, allocate_preference, ..Default::default() },
+            BufferCreateInfo {
+                usage,
+                sharing,
+                ..Default::default()
+            },
+            AllocationCreateInfo {
+                memory_type_filter,
+                allocate_preference,
+                ..Default::default()
+            },
             layout,
         );
         buffer.map(Subbuffer::new).map_err(not_allocated)
@@ -205,12 +262,12 @@ fn not_allocated(error: Validated<AllocateBufferError>) -> DeviceError {
     let refused = refused::<Validated<VulkanError>>("allocating memory");
     match error {
         Validated::ValidationError(why) => refused(Validated::ValidationError(why)),
-        Validated::Error(AllocateBufferError::CreateBuffer(error) | AllocateBufferError::BindMemory(error)) => {
-            refused(error.into())
-        }
-        Validated::Error(AllocateBufferError::AllocateMemory(MemoryAllocatorError::AllocateDeviceMemory(error))) => {
-            refused(error)
-        }
+        Validated::Error(
+            AllocateBufferError::CreateBuffer(error) | AllocateBufferError::BindMemory(error),
+        ) => refused(error.into()),
+        Validated::Error(AllocateBufferError::AllocateMemory(
+            MemoryAllocatorError::AllocateDeviceMemory(error),
+        )) => refused(error),
         Validated::Error(AllocateBufferError::AllocateMemory(other)) => DeviceError::invalid(other),
     }
 }
@@ -218,8 +275,13 @@ fn not_allocated(error: Validated<AllocateBufferError>) -> DeviceError {
 /// Four sizes an octave: at most a fifth is wasted, and pieces are found again.
 fn size_class(bytes: u64) -> u64 {
     let bytes = bytes.max(SMALLEST_BYTES);
-    let step = (bytes.div_ceil(2)).checked_next_power_of_two().unwrap_or(1 << 63) / 4;
-    bytes.checked_next_multiple_of(step.max(4)).unwrap_or(u64::MAX)
+    let step = (bytes.div_ceil(2))
+        .checked_next_power_of_two()
+        .unwrap_or(1 << 63)
+        / 4;
+    bytes
+        .checked_next_multiple_of(step.max(4))
+        .unwrap_or(u64::MAX)
 }
 
 /// Host memory on its way to or from the device: a pool, and a bound on what is used at once.
@@ -238,24 +300,44 @@ pub(super) struct StagingPiece {
 
 impl Staging {
     pub(super) fn new(pool: Arc<MemoryPool>, limit: u64) -> Arc<Self> {
-        Arc::new(Self { pool, limit, used: Mutex::new(0), freed: Condvar::new() })
+        Arc::new(Self {
+            pool,
+            limit,
+            used: Mutex::new(0),
+            freed: Condvar::new(),
+        })
     }
 
     /// Whether `take` would have to wait.
     pub(super) fn is_full(&self, bytes: u64) -> bool {
-        self.lacks(*self.used.lock().expect("no code panics while it holds this lock"), size_class(bytes))
+        self.lacks(
+            *self
+                .used
+                .lock()
+                .expect("no code panics while it holds this lock"),
+            size_class(bytes),
+        )
     }
 
     /// Waits until what is used at once leaves room for `bytes`.
     pub(super) fn take(self: &Arc<Self>, bytes: u64) -> Result<StagingPiece, DeviceError> {
         let size = size_class(bytes);
-        let mut used = self.used.lock().expect("no code panics while it holds this lock");
+        let mut used = self
+            .used
+            .lock()
+            .expect("no code panics while it holds this lock");
         while self.lacks(*used, size) {
-            used = self.freed.wait(used).expect("no code panics while it holds this lock");
+            used = self
+                .freed
+                .wait(used)
+                .expect("no code panics while it holds this lock");
         }
         let memory = self.pool.take(bytes)?;
         *used += memory.size();
-        Ok(StagingPiece { memory, staging: self.clone() })
+        Ok(StagingPiece {
+            memory,
+            staging: self.clone(),
+        })
     }
 
     /// One piece larger than the limit is let through alone.
@@ -266,7 +348,11 @@ impl Staging {
 
 impl Drop for StagingPiece {
     fn drop(&mut self) {
-        let mut used = self.staging.used.lock().expect("no code panics while it holds this lock");
+        let mut used = self
+            .staging
+            .used
+            .lock()
+            .expect("no code panics while it holds this lock");
         *used -= self.memory.size();
         self.staging.pool.give(self.memory.clone());
         self.staging.freed.notify_all();

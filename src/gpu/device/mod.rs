@@ -52,7 +52,8 @@ use std::{
 };
 use vulkano::{
     command_buffer::allocator::StandardCommandBufferAllocator,
-    descriptor_set::allocator::StandardDescriptorSetAllocator, memory::allocator::StandardMemoryAllocator,
+    descriptor_set::allocator::StandardDescriptorSetAllocator,
+    memory::allocator::StandardMemoryAllocator,
 };
 
 /// Staging memory that is in use at once, in each direction.
@@ -113,19 +114,35 @@ impl Device {
     fn start(opened: Opened) -> Result<Self, DeviceError> {
         let device = &opened.device;
         let allocator = Arc::new(StandardMemoryAllocator::new_default(device.clone()));
-        let mut families: Vec<u32> = opened.queues.iter().map(|queue| queue.queue_family_index()).collect();
+        let mut families: Vec<u32> = opened
+            .queues
+            .iter()
+            .map(|queue| queue.queue_family_index())
+            .collect();
         families.sort_unstable();
         families.dedup();
-        let (largest, own) = (opened.info.limits.buffer_bytes, opened.info.gpu.memory_bytes);
+        let (largest, own) = (
+            opened.info.limits.buffer_bytes,
+            opened.info.gpu.memory_bytes,
+        );
         let pool = |kind, keep| MemoryPool::new(&allocator, &families, kind, largest, keep);
         let staging = |kind| Staging::new(pool(kind, STAGING_BYTES), STAGING_BYTES);
-        let commands = Arc::new(StandardCommandBufferAllocator::new(device.clone(), Default::default()));
-        let failure = Arc::new(DeviceFailure { error: OnceLock::new(), messages: opened.messages.clone() });
+        let commands = Arc::new(StandardCommandBufferAllocator::new(
+            device.clone(),
+            Default::default(),
+        ));
+        let failure = Arc::new(DeviceFailure {
+            error: OnceLock::new(),
+            messages: opened.messages.clone(),
+        });
         let calls = Arc::new(Calls::default());
         let setup = thread::Setup {
             calls: calls.clone(),
             failure: failure.clone(),
-            commands: Arc::new(StandardCommandBufferAllocator::new(device.clone(), Default::default())),
+            commands: Arc::new(StandardCommandBufferAllocator::new(
+                device.clone(),
+                Default::default(),
+            )),
             to_device: staging(MemoryKind::ToDevice),
             from_device: staging(MemoryKind::FromDevice),
         };
@@ -133,7 +150,10 @@ impl Device {
         Ok(Self(Arc::new(DeviceHandle {
             memory: pool(MemoryKind::Device, own / 4),
             kernels: Kernels::default(),
-            sets: Arc::new(StandardDescriptorSetAllocator::new(device.clone(), Default::default())),
+            sets: Arc::new(StandardDescriptorSetAllocator::new(
+                device.clone(),
+                Default::default(),
+            )),
             commands,
             calls,
             failure,
@@ -167,14 +187,22 @@ impl Device {
             }
             other => other?,
         };
-        self.0.calls.push(DeviceCall::Zero { buffer: buffer.clone() }, &self.0.failure);
+        self.0.calls.push(
+            DeviceCall::Zero {
+                buffer: buffer.clone(),
+            },
+            &self.0.failure,
+        );
         Ok(buffer)
     }
 
     /// Waits until all earlier calls have ended.
     fn settle(&self) -> Result<(), DeviceError> {
-        let (pending, reply) = PendingCall::new("the work before an allocation".into(), &self.0.failure);
-        self.0.calls.push(DeviceCall::Settle { reply }, &self.0.failure);
+        let (pending, reply) =
+            PendingCall::new("the work before an allocation".into(), &self.0.failure);
+        self.0
+            .calls
+            .push(DeviceCall::Settle { reply }, &self.0.failure);
         pending.wait(SETTLE_LIMIT)
     }
 
@@ -184,7 +212,10 @@ impl Device {
     /// `Invalid`: malformed SPIR-V, a missing entry point, constants that do not match, a workgroup that is too large,
     /// something else than buffers among the bindings, or what the driver's compiler says.
     pub fn kernel(&self, source: &KernelSource<'_>) -> Result<Kernel, DeviceError> {
-        let kernel = self.0.kernels.get(&self.0.opened.device, self.info(), source)?;
+        let kernel = self
+            .0
+            .kernels
+            .get(&self.0.opened.device, self.info(), source)?;
         self.0.failure.verdict()?;
         Ok(kernel)
     }
@@ -197,7 +228,13 @@ impl Device {
         let opened = &self.0.opened;
         let family = opened.queues[0].queue_family_index();
         let (commands, sets) = (&self.0.commands, &self.0.sets);
-        let recorder = DeviceRecorder { device: &opened.device, info: &opened.info, commands, sets, family };
+        let recorder = DeviceRecorder {
+            device: &opened.device,
+            info: &opened.info,
+            commands,
+            sets,
+            family,
+        };
         let recording = recorder.record(steps)?;
         self.0.failure.verdict()?;
         Ok(recording)
@@ -209,18 +246,35 @@ impl Device {
             Ok(range) => range,
             Err(why) => return self.invalid(format!("uploading: {why}")),
         };
-        let (pending, reply) = PendingCall::new(format!("uploading {} bytes", bytes.len()), &self.0.failure);
+        let (pending, reply) =
+            PendingCall::new(format!("uploading {} bytes", bytes.len()), &self.0.failure);
         if range.is_empty() {
             let _ = reply.try_send(self.0.failure.verdict());
             return pending;
         }
-        self.call(to.device(), DeviceCall::Upload { to: to.clone(), offset, bytes, reply }, pending)
+        self.call(
+            to.device(),
+            DeviceCall::Upload {
+                to: to.clone(),
+                offset,
+                bytes,
+                reply,
+            },
+            pending,
+        )
     }
 
     /// Runs a recording, once more.
     pub fn run(&self, recording: &DeviceRecording) -> PendingCall<()> {
         let (pending, reply) = PendingCall::new("running a recording".into(), &self.0.failure);
-        self.call(recording.device(), DeviceCall::Run { recording: recording.clone(), reply }, pending)
+        self.call(
+            recording.device(),
+            DeviceCall::Run {
+                recording: recording.clone(),
+                reply,
+            },
+            pending,
+        )
     }
 
     /// Reads bytes of a buffer.
@@ -234,7 +288,15 @@ impl Device {
             let _ = reply.try_send(self.0.failure.verdict().map(|()| Vec::new()));
             return pending;
         }
-        self.call(from.device(), DeviceCall::Download { from: from.clone(), range, reply }, pending)
+        self.call(
+            from.device(),
+            DeviceCall::Download {
+                from: from.clone(),
+                range,
+                reply,
+            },
+            pending,
+        )
     }
 
     fn call<T>(
@@ -294,8 +356,20 @@ impl DeviceFailure {
         if let Some(error) = self.get() {
             return Err(error);
         }
-        let said = std::mem::take(&mut *self.messages.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
-        if said.is_empty() { Ok(()) } else { Err(DeviceError::Invalid(format!("validation: {}", said.join("\n")))) }
+        let said = std::mem::take(
+            &mut *self
+                .messages
+                .lock()
+                .unwrap_or_else(|poisoned| poisoned.into_inner()),
+        );
+        if said.is_empty() {
+            Ok(())
+        } else {
+            Err(DeviceError::Invalid(format!(
+                "validation: {}",
+                said.join("\n")
+            )))
+        }
     }
 
     fn ended() -> DeviceError {

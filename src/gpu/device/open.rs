@@ -9,14 +9,14 @@ use std::{
 use vulkano::{
     LoadingError, Validated, Version, VulkanError, VulkanLibrary,
     device::{
-        Device, DeviceCreateInfo, DeviceExtensions, DeviceFeatures as Enabled, Queue, QueueCreateInfo,
-        QueueFamilyProperties, QueueFlags, physical::PhysicalDevice,
+        Device, DeviceCreateInfo, DeviceExtensions, DeviceFeatures as Enabled, Queue,
+        QueueCreateInfo, QueueFamilyProperties, QueueFlags, physical::PhysicalDevice,
     },
     instance::{
         Instance, InstanceCreateInfo,
         debug::{
-            DebugUtilsMessageSeverity, DebugUtilsMessageType, DebugUtilsMessenger, DebugUtilsMessengerCallback,
-            DebugUtilsMessengerCreateInfo, ValidationFeatureEnable,
+            DebugUtilsMessageSeverity, DebugUtilsMessageType, DebugUtilsMessenger,
+            DebugUtilsMessengerCallback, DebugUtilsMessengerCreateInfo, ValidationFeatureEnable,
         },
     },
 };
@@ -64,9 +64,17 @@ pub(super) fn open(wanted: Wanted, options: &DeviceOptions) -> Result<Opened, De
         },
     )
     .map_err(refused("opening the GPU"))?;
-    let info = DeviceInfo::read(&physical, &enabled).expect("pick() takes devices that can be described");
+    let info =
+        DeviceInfo::read(&physical, &enabled).expect("pick() takes devices that can be described");
     let transfers_apart = families.transfer.is_some();
-    Ok(Opened { device, queues: families.lanes(queues.collect()), transfers_apart, info, messages, listener })
+    Ok(Opened {
+        device,
+        queues: families.lanes(queues.collect()),
+        transfers_apart,
+        info,
+        messages,
+        listener,
+    })
 }
 
 fn instance(
@@ -78,7 +86,9 @@ fn instance(
         LoadingError::VulkanError(error) => refused::<VulkanError>("loading Vulkan")(error),
     })?;
     let mut create = InstanceCreateInfo::default();
-    let mut layers = library.layer_properties().map_err(refused("listing the layers"))?;
+    let mut layers = library
+        .layer_properties()
+        .map_err(refused("listing the layers"))?;
     let validated = options.validation && layers.any(|layer| layer.name() == VALIDATION_LAYER);
     if validated {
         create.enabled_layers.push(VALIDATION_LAYER.into());
@@ -87,19 +97,24 @@ fn instance(
         if offered.is_ok_and(|offered| offered.ext_validation_features) {
             // Finds missing barriers, which software devices forgive.
             create.enabled_extensions.ext_validation_features = true;
-            create.enabled_validation_features.push(ValidationFeatureEnable::SynchronizationValidation);
+            create
+                .enabled_validation_features
+                .push(ValidationFeatureEnable::SynchronizationValidation);
         }
     }
     let starting = refused::<Validated<VulkanError>>("starting Vulkan");
     let instance = Instance::new(library, create).map_err(&starting)?;
-    let messenger = validated.then(|| DebugUtilsMessenger::new(instance.clone(), listener(messages.clone())));
+    let messenger =
+        validated.then(|| DebugUtilsMessenger::new(instance.clone(), listener(messages.clone())));
     let messenger = messenger.transpose().map_err(starting)?;
     Ok((instance, messenger))
 }
 
 fn listener(messages: Arc<Messages>) -> DebugUtilsMessengerCreateInfo {
     let hear = move |_, _, data: vulkano::instance::debug::DebugUtilsMessengerCallbackData<'_>| {
-        let mut heard = messages.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut heard = messages
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
         if heard.len() < MAX_MESSAGES {
             heard.push(data.message.to_string());
         }
@@ -114,9 +129,17 @@ fn listener(messages: Arc<Messages>) -> DebugUtilsMessengerCreateInfo {
 }
 
 /// The device, among those that can do what `Device` needs.
-fn pick(instance: &Arc<Instance>, wanted: Wanted, options: &DeviceOptions) -> Result<Arc<PhysicalDevice>, DeviceError> {
-    let all = instance.enumerate_physical_devices().map_err(refused("listing the GPUs"))?;
-    let known: Vec<_> = all.filter_map(|device| Some((crate::probe::describe(&device)?, device))).collect();
+fn pick(
+    instance: &Arc<Instance>,
+    wanted: Wanted,
+    options: &DeviceOptions,
+) -> Result<Arc<PhysicalDevice>, DeviceError> {
+    let all = instance
+        .enumerate_physical_devices()
+        .map_err(refused("listing the GPUs"))?;
+    let known: Vec<_> = all
+        .filter_map(|device| Some((crate::probe::describe(&device)?, device)))
+        .collect();
     let fits = |gpu: &Gpu| match wanted {
         Wanted::Uuid(uuid) => gpu.uuid == uuid,
         Wanted::Best => true,
@@ -150,22 +173,43 @@ fn is_able(device: &PhysicalDevice) -> bool {
     device.api_version() >= Version::V1_2 && device.supported_features().timeline_semaphore
 }
 
-fn no_such_device(wanted: Wanted, options: &DeviceOptions, known: &[(Gpu, Arc<PhysicalDevice>)]) -> DeviceError {
+fn no_such_device(
+    wanted: Wanted,
+    options: &DeviceOptions,
+    known: &[(Gpu, Arc<PhysicalDevice>)],
+) -> DeviceError {
     let mut there = String::new();
     for (gpu, _) in known {
-        let unasked = if gpu.kind == GpuKind::Software && !options.software { ", software, not asked for" } else { "" };
+        let unasked = if gpu.kind == GpuKind::Software && !options.software {
+            ", software, not asked for"
+        } else {
+            ""
+        };
         let separator = if there.is_empty() { "" } else { "; " };
-        let _ = write!(there, "{separator}{} ({}{unasked})", gpu.name, hex(&gpu.uuid));
+        let _ = write!(
+            there,
+            "{separator}{} ({}{unasked})",
+            gpu.name,
+            hex(&gpu.uuid)
+        );
     }
     let wanted = match wanted {
         Wanted::Uuid(uuid) => format!("GPU {}", hex(&uuid)),
         Wanted::Best => "GPU that can be used".into(),
     };
-    DeviceError::NoSuchDevice { wanted, there: if there.is_empty() { "none".into() } else { there } }
+    DeviceError::NoSuchDevice {
+        wanted,
+        there: if there.is_empty() {
+            "none".into()
+        } else {
+            there
+        },
+    }
 }
 
 fn hex(uuid: &[u8; 16]) -> String {
-    uuid.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+    uuid.iter()
+        .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 /// What is switched on where it exists: what users' and our own shaders may ask for.
@@ -224,29 +268,54 @@ struct Families {
 impl Families {
     fn of(physical: &PhysicalDevice) -> Result<Self, DeviceError> {
         let families = physical.queue_family_properties();
-        let index = |wanted: &dyn Fn(&QueueFamilyProperties) -> bool| families.iter().position(wanted);
-        let Some(compute) = index(&|family| family.queue_flags.intersects(QueueFlags::COMPUTE)) else {
-            return Err(DeviceError::Invalid("the GPU has no queue for compute shaders".into()));
+        let index =
+            |wanted: &dyn Fn(&QueueFamilyProperties) -> bool| families.iter().position(wanted);
+        let Some(compute) = index(&|family| family.queue_flags.intersects(QueueFlags::COMPUTE))
+        else {
+            return Err(DeviceError::Invalid(
+                "the GPU has no queue for compute shaders".into(),
+            ));
         };
         let transfer = index(&|family| copies_only(family)).map(|found| {
             let queues = families[found].queue_count.min(LANES as u32 - 1);
             (found as u32, queues as usize)
         });
-        Ok(Self { compute: compute as u32, transfer })
+        Ok(Self {
+            compute: compute as u32,
+            transfer,
+        })
     }
 
     fn queues(&self) -> Vec<QueueCreateInfo> {
-        let create = |queue_family_index, queues| QueueCreateInfo { queue_family_index, queues, ..Default::default() };
+        let create = |queue_family_index, queues| QueueCreateInfo {
+            queue_family_index,
+            queues,
+            ..Default::default()
+        };
         let mut queues = vec![create(self.compute, vec![1.0])];
-        queues.extend(self.transfer.map(|(family, count)| create(family, vec![0.5; count])));
+        queues.extend(
+            self.transfer
+                .map(|(family, count)| create(family, vec![0.5; count])),
+        );
         queues
     }
 
     /// Compute, to the device, from the device.
     fn lanes(&self, queues: Vec<Arc<Queue>>) -> [Arc<Queue>; LANES] {
-        let of_family = |family: u32| queues.iter().filter(move |queue| queue.queue_family_index() == family);
-        let compute = of_family(self.compute).next().expect("it was asked for").clone();
-        let transfer: Vec<_> = self.transfer.iter().flat_map(|(family, _)| of_family(*family)).collect();
+        let of_family = |family: u32| {
+            queues
+                .iter()
+                .filter(move |queue| queue.queue_family_index() == family)
+        };
+        let compute = of_family(self.compute)
+            .next()
+            .expect("it was asked for")
+            .clone();
+        let transfer: Vec<_> = self
+            .transfer
+            .iter()
+            .flat_map(|(family, _)| of_family(*family))
+            .collect();
         let to = transfer.first().map_or(&compute, |queue| *queue).clone();
         let from = transfer.last().map_or(&compute, |queue| *queue).clone();
         [compute, to, from]

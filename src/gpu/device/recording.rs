@@ -13,11 +13,12 @@ use vulkano::{
     Validated, ValidationError, VulkanError, VulkanObject,
     buffer::Subbuffer,
     command_buffer::{
-        BufferCopy, CommandBuffer, CommandBufferBeginInfo, CommandBufferLevel, CommandBufferUsage, CopyBufferInfo,
-        RecordingCommandBuffer, allocator::StandardCommandBufferAllocator,
+        BufferCopy, CommandBuffer, CommandBufferBeginInfo, CommandBufferLevel, CommandBufferUsage,
+        CopyBufferInfo, RecordingCommandBuffer, allocator::StandardCommandBufferAllocator,
     },
     descriptor_set::{
-        DescriptorBufferInfo, DescriptorSet, WriteDescriptorSet, allocator::StandardDescriptorSetAllocator,
+        DescriptorBufferInfo, DescriptorSet, WriteDescriptorSet,
+        allocator::StandardDescriptorSetAllocator,
     },
     device::{Device, DeviceOwned},
     pipeline::PipelineBindPoint,
@@ -28,11 +29,26 @@ use vulkano::{
 #[derive(Clone, Debug)]
 pub enum RecordingStep {
     /// Runs a kernel over `groups` workgroups. `push` holds its push constants, all of them.
-    Dispatch { kernel: Kernel, bindings: Vec<BufferBinding>, push: Vec<u8>, groups: [u32; 3] },
+    Dispatch {
+        kernel: Kernel,
+        bindings: Vec<BufferBinding>,
+        push: Vec<u8>,
+        groups: [u32; 3],
+    },
     /// Offsets and size in bytes. Source and target may be one buffer if the ranges do not overlap.
-    Copy { from: DeviceBuffer, from_offset: u64, to: DeviceBuffer, to_offset: u64, bytes: u64 },
+    Copy {
+        from: DeviceBuffer,
+        from_offset: u64,
+        to: DeviceBuffer,
+        to_offset: u64,
+        bytes: u64,
+    },
     /// Writes `value` over and over. The range, in bytes, starts and ends at multiples of 4.
-    Fill { buffer: DeviceBuffer, range: Range<u64>, value: u32 },
+    Fill {
+        buffer: DeviceBuffer,
+        range: Range<u64>,
+        value: u32,
+    },
 }
 
 /// Bytes of a buffer as a kernel's `@group(set) @binding(binding)`.
@@ -47,7 +63,12 @@ pub struct BufferBinding {
 impl BufferBinding {
     /// The whole buffer as a binding of set 0.
     pub fn whole(binding: u32, buffer: &DeviceBuffer) -> Self {
-        Self { set: 0, binding, buffer: buffer.clone(), range: 0..buffer.bytes() }
+        Self {
+            set: 0,
+            binding,
+            buffer: buffer.clone(),
+            range: 0..buffer.bytes(),
+        }
     }
 }
 
@@ -66,7 +87,11 @@ pub(super) struct Recorded {
 
 impl fmt::Debug for Recorded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Recorded {{ kernels: {:?}, buffers: {:?} }}", self.kernels, self.buffers)
+        write!(
+            f,
+            "Recorded {{ kernels: {:?}, buffers: {:?} }}",
+            self.kernels, self.buffers
+        )
     }
 }
 
@@ -88,9 +113,14 @@ pub(super) struct DeviceRecorder<'a> {
 impl DeviceRecorder<'_> {
     pub(super) fn record(&self, steps: Vec<RecordingStep>) -> Result<DeviceRecording, DeviceError> {
         for (index, step) in steps.iter().enumerate() {
-            self.check(step).map_err(|why| DeviceError::Invalid(format!("step {index}: {why}")))?;
+            self.check(step)
+                .map_err(|why| DeviceError::Invalid(format!("step {index}: {why}")))?;
         }
-        let mut commands = begin(self.commands, self.family, CommandBufferUsage::SimultaneousUse)?;
+        let mut commands = begin(
+            self.commands,
+            self.family,
+            CommandBufferUsage::SimultaneousUse,
+        )?;
         let mut hazards = Hazards::default();
         let mut buffers = BTreeMap::new();
         let (mut kernels, mut sets) = (Vec::new(), Vec::new());
@@ -99,21 +129,58 @@ impl DeviceRecorder<'_> {
             if hazards.add(&accesses) {
                 barrier(&mut commands)?;
             }
-            buffers.extend(buffers_of(&step).into_iter().map(|buffer| (buffer.0.number, buffer.clone())));
+            buffers.extend(
+                buffers_of(&step)
+                    .into_iter()
+                    .map(|buffer| (buffer.0.number, buffer.clone())),
+            );
             match step {
-                RecordingStep::Dispatch { kernel, bindings, push, groups } => {
-                    sets.extend(self.dispatch(&mut commands, &kernel.0, bindings, &push, groups)?);
+                RecordingStep::Dispatch {
+                    kernel,
+                    bindings,
+                    push,
+                    groups,
+                } => {
+                    sets.extend(self.dispatch(
+                        &mut commands,
+                        &kernel.0,
+                        bindings,
+                        &push,
+                        groups,
+                    )?);
                     kernels.push(kernel);
                 }
-                RecordingStep::Copy { from, from_offset, to, to_offset, bytes } => {
-                    copy(&mut commands, &from.0.memory, from_offset, &to.0.memory, to_offset, bytes)?;
+                RecordingStep::Copy {
+                    from,
+                    from_offset,
+                    to,
+                    to_offset,
+                    bytes,
+                } => {
+                    copy(
+                        &mut commands,
+                        &from.0.memory,
+                        from_offset,
+                        &to.0.memory,
+                        to_offset,
+                        bytes,
+                    )?;
                 }
-                RecordingStep::Fill { buffer, range, value } => fill(&mut commands, &buffer.0.memory, range, value)?,
+                RecordingStep::Fill {
+                    buffer,
+                    range,
+                    value,
+                } => fill(&mut commands, &buffer.0.memory, range, value)?,
             }
         }
         let commands = end(commands)?;
         let buffers = buffers.into_values().collect();
-        Ok(DeviceRecording(Arc::new(Recorded { commands, buffers, kernels, _sets: sets })))
+        Ok(DeviceRecording(Arc::new(Recorded {
+            commands,
+            buffers,
+            kernels,
+            _sets: sets,
+        })))
     }
 
     fn dispatch(
@@ -131,18 +198,29 @@ impl DeviceRecorder<'_> {
         unsafe { commands.bind_pipeline_compute(&kernel.pipeline) }.map_err(not_recorded)?;
         let mut writes: BTreeMap<u32, Vec<WriteDescriptorSet>> = BTreeMap::new();
         for binding in bindings {
-            let info = DescriptorBufferInfo { buffer: binding.buffer.0.memory.clone(), range: binding.range };
-            writes.entry(binding.set).or_default().push(WriteDescriptorSet::buffer_with_range(binding.binding, info));
+            let info = DescriptorBufferInfo {
+                buffer: binding.buffer.0.memory.clone(),
+                range: binding.range,
+            };
+            writes
+                .entry(binding.set)
+                .or_default()
+                .push(WriteDescriptorSet::buffer_with_range(binding.binding, info));
         }
         let mut sets = Vec::new();
         for (set, writes) in writes {
             let layout = kernel.layout.set_layouts()[set as usize].clone();
-            let made =
-                DescriptorSet::new(self.sets.clone(), layout, writes, [])
-                    .map_err(refused::<Validated<VulkanError>>("binding buffers"))?;
+            let made = DescriptorSet::new(self.sets.clone(), layout, writes, [])
+                .map_err(refused::<Validated<VulkanError>>("binding buffers"))?;
             // SAFETY: the recording keeps the set, and the set its buffers.
             unsafe {
-                commands.bind_descriptor_sets(PipelineBindPoint::Compute, &kernel.layout, set, &[made.as_raw()], &[])
+                commands.bind_descriptor_sets(
+                    PipelineBindPoint::Compute,
+                    &kernel.layout,
+                    set,
+                    &[made.as_raw()],
+                    &[],
+                )
             }
             .map_err(not_recorded)?;
             sets.push(made);
@@ -154,26 +232,42 @@ impl DeviceRecorder<'_> {
     }
 
     fn check(&self, step: &RecordingStep) -> Result<(), String> {
-        if buffers_of(step).iter().any(|buffer| buffer.device() != self.device) {
+        if buffers_of(step)
+            .iter()
+            .any(|buffer| buffer.device() != self.device)
+        {
             return Err("a buffer of another device".into());
         }
         match step {
-            RecordingStep::Dispatch { kernel, bindings, push, groups } => {
-                self.check_dispatch(kernel, bindings, push, *groups)
-            }
-            RecordingStep::Copy { from, from_offset, to, to_offset, bytes } => {
+            RecordingStep::Dispatch {
+                kernel,
+                bindings,
+                push,
+                groups,
+            } => self.check_dispatch(kernel, bindings, push, *groups),
+            RecordingStep::Copy {
+                from,
+                from_offset,
+                to,
+                to_offset,
+                bytes,
+            } => {
                 let source = inside(from, *from_offset, *bytes)?;
                 let target = inside(to, *to_offset, *bytes)?;
                 let overlap = source.start < target.end && target.start < source.end;
                 if from.is_same(to) && overlap {
-                    return Err(format!("bytes {source:?} and {target:?} of the same buffer overlap"));
+                    return Err(format!(
+                        "bytes {source:?} and {target:?} of the same buffer overlap"
+                    ));
                 }
                 Ok(())
             }
             RecordingStep::Fill { buffer, range, .. } => {
                 check_range(buffer, range)?;
                 if !range.start.is_multiple_of(4) || !range.end.is_multiple_of(4) {
-                    return Err(format!("bytes {range:?} do not start and end at multiples of 4"));
+                    return Err(format!(
+                        "bytes {range:?} do not start and end at multiples of 4"
+                    ));
                 }
                 Ok(())
             }
@@ -192,8 +286,14 @@ impl DeviceRecorder<'_> {
             return Err(format!("kernel `{name}` of another device"));
         }
         let limit = self.info.limits.workgroup_count;
-        if groups.iter().zip(&limit).any(|(count, limit)| count > limit) {
-            return Err(format!("kernel `{name}`: {groups:?} workgroups, and the GPU takes {limit:?}"));
+        if groups
+            .iter()
+            .zip(&limit)
+            .any(|(count, limit)| count > limit)
+        {
+            return Err(format!(
+                "kernel `{name}`: {groups:?} workgroups, and the GPU takes {limit:?}"
+            ));
         }
         if push.len() != kernel.0.push_bytes as usize {
             let needed = kernel.0.push_bytes;
@@ -205,26 +305,44 @@ impl DeviceRecorder<'_> {
         let mut bound = BTreeMap::new();
         for binding in bindings {
             let place = (binding.set, binding.binding);
-            let what = format!("kernel `{name}`, binding {} of set {}", binding.binding, binding.set);
-            self.check_binding(&kernel.0, binding).map_err(|why| format!("{what}: {why}"))?;
+            let what = format!(
+                "kernel `{name}`, binding {} of set {}",
+                binding.binding, binding.set
+            );
+            self.check_binding(&kernel.0, binding)
+                .map_err(|why| format!("{what}: {why}"))?;
             if bound.insert(place, ()).is_some() {
                 return Err(format!("{what}: bound twice"));
             }
         }
-        match kernel.0.buffers.keys().find(|place| !bound.contains_key(place)) {
-            Some((set, binding)) => Err(format!("kernel `{name}`: nothing is bound to binding {binding} of set {set}")),
+        match kernel
+            .0
+            .buffers
+            .keys()
+            .find(|place| !bound.contains_key(place))
+        {
+            Some((set, binding)) => Err(format!(
+                "kernel `{name}`: nothing is bound to binding {binding} of set {set}"
+            )),
             None => Ok(()),
         }
     }
 
-    fn check_binding(&self, kernel: &CompiledKernel, binding: &BufferBinding) -> Result<(), String> {
+    fn check_binding(
+        &self,
+        kernel: &CompiledKernel,
+        binding: &BufferBinding,
+    ) -> Result<(), String> {
         let Some(needed) = kernel.buffers.get(&(binding.set, binding.binding)) else {
             return Err("the kernel has no such buffer".into());
         };
         check_range(&binding.buffer, &binding.range)?;
         let bytes = binding.range.end - binding.range.start;
         if bytes == 0 || bytes < needed.min_bytes {
-            return Err(format!("{bytes} bytes, and the shader declares at least {}", needed.min_bytes.max(1)));
+            return Err(format!(
+                "{bytes} bytes, and the shader declares at least {}",
+                needed.min_bytes.max(1)
+            ));
         }
         let limits = &self.info.limits;
         let (largest, alignment) = match needed.uniform {
@@ -232,10 +350,15 @@ impl DeviceRecorder<'_> {
             false => (limits.storage_range, limits.storage_alignment),
         };
         if bytes > largest {
-            return Err(format!("{bytes} bytes, and the GPU binds at most {largest}"));
+            return Err(format!(
+                "{bytes} bytes, and the GPU binds at most {largest}"
+            ));
         }
         if !binding.range.start.is_multiple_of(alignment) {
-            return Err(format!("starts at byte {}, which is no multiple of {alignment}", binding.range.start));
+            return Err(format!(
+                "starts at byte {}, which is no multiple of {alignment}",
+                binding.range.start
+            ));
         }
         Ok(())
     }
@@ -257,21 +380,38 @@ pub(super) fn check_range(buffer: &DeviceBuffer, range: &Range<u64>) -> Result<(
 
 fn buffers_of(step: &RecordingStep) -> Vec<&DeviceBuffer> {
     match step {
-        RecordingStep::Dispatch { bindings, .. } => bindings.iter().map(|binding| &binding.buffer).collect(),
+        RecordingStep::Dispatch { bindings, .. } => {
+            bindings.iter().map(|binding| &binding.buffer).collect()
+        }
         RecordingStep::Copy { from, to, .. } => vec![from, to],
         RecordingStep::Fill { buffer, .. } => vec![buffer],
     }
 }
 
 fn accesses(step: &RecordingStep) -> Vec<BufferAccess> {
-    let access =
-        |buffer: &DeviceBuffer, range: Range<u64>, writes| BufferAccess { buffer: buffer.0.number, range, writes };
+    let access = |buffer: &DeviceBuffer, range: Range<u64>, writes| BufferAccess {
+        buffer: buffer.0.number,
+        range,
+        writes,
+    };
     match step {
-        RecordingStep::Dispatch { kernel, bindings, .. } => {
-            let writes = |binding: &BufferBinding| kernel.0.buffers[&(binding.set, binding.binding)].writes;
-            bindings.iter().map(|binding| access(&binding.buffer, binding.range.clone(), writes(binding))).collect()
+        RecordingStep::Dispatch {
+            kernel, bindings, ..
+        } => {
+            let writes =
+                |binding: &BufferBinding| kernel.0.buffers[&(binding.set, binding.binding)].writes;
+            bindings
+                .iter()
+                .map(|binding| access(&binding.buffer, binding.range.clone(), writes(binding)))
+                .collect()
         }
-        RecordingStep::Copy { from, from_offset, to, to_offset, bytes } => vec![
+        RecordingStep::Copy {
+            from,
+            from_offset,
+            to,
+            to_offset,
+            bytes,
+        } => vec![
             access(from, *from_offset..from_offset + bytes, false),
             access(to, *to_offset..to_offset + bytes, true),
         ],
@@ -285,9 +425,14 @@ pub(super) fn begin(
     family: u32,
     usage: CommandBufferUsage,
 ) -> Result<RecordingCommandBuffer, DeviceError> {
-    let info = CommandBufferBeginInfo { usage, ..Default::default() };
-    let commands = RecordingCommandBuffer::new(allocator.clone(), family, CommandBufferLevel::Primary, info);
-    let mut commands = commands.map_err(refused::<Validated<VulkanError>>("beginning to record"))?;
+    let info = CommandBufferBeginInfo {
+        usage,
+        ..Default::default()
+    };
+    let commands =
+        RecordingCommandBuffer::new(allocator.clone(), family, CommandBufferLevel::Primary, info);
+    let mut commands =
+        commands.map_err(refused::<Validated<VulkanError>>("beginning to record"))?;
     barrier(&mut commands)?;
     Ok(commands)
 }
@@ -308,7 +453,10 @@ fn barrier(commands: &mut RecordingCommandBuffer) -> Result<(), DeviceError> {
         dst_access: access,
         ..Default::default()
     };
-    let dependency = DependencyInfo { memory_barriers: [barrier].into_iter().collect(), ..Default::default() };
+    let dependency = DependencyInfo {
+        memory_barriers: [barrier].into_iter().collect(),
+        ..Default::default()
+    };
     // SAFETY: a global barrier outside of render passes names no resources.
     unsafe { commands.pipeline_barrier(&dependency) }.map_err(not_recorded)?;
     Ok(())
@@ -323,7 +471,10 @@ pub(super) fn barrier_to_host(commands: &mut RecordingCommandBuffer) -> Result<(
         dst_access: AccessFlags::HOST_READ,
         ..Default::default()
     };
-    let dependency = DependencyInfo { memory_barriers: [barrier].into_iter().collect(), ..Default::default() };
+    let dependency = DependencyInfo {
+        memory_barriers: [barrier].into_iter().collect(),
+        ..Default::default()
+    };
     // SAFETY: a global barrier outside of render passes names no resources.
     unsafe { commands.pipeline_barrier(&dependency) }.map_err(not_recorded)?;
     Ok(())
@@ -341,7 +492,12 @@ pub(super) fn copy(
     if bytes == 0 {
         return Ok(());
     }
-    let region = BufferCopy { src_offset: from_offset, dst_offset: to_offset, size: bytes, ..Default::default() };
+    let region = BufferCopy {
+        src_offset: from_offset,
+        dst_offset: to_offset,
+        size: bytes,
+        ..Default::default()
+    };
     let mut info = CopyBufferInfo::buffers(from.clone(), to.clone());
     info.regions = [region].into_iter().collect();
     // SAFETY: the caller keeps both until the command buffer has run for the last time.

@@ -20,7 +20,11 @@ pub(super) struct BufferUse {
 /// Every buffer that the module declares.
 pub(super) fn buffers(spirv: &Spirv) -> Buffers {
     let mut buffers = Buffers::new();
-    for (place, found) in spirv.global_variables().iter().filter_map(|variable| buffer(spirv, variable)) {
+    for (place, found) in spirv
+        .global_variables()
+        .iter()
+        .filter_map(|variable| buffer(spirv, variable))
+    {
         let known = buffers.entry(place).or_insert(found);
         // Several variables may be declared for one place.
         known.writes |= found.writes;
@@ -30,11 +34,24 @@ pub(super) fn buffers(spirv: &Spirv) -> Buffers {
 }
 
 fn buffer(spirv: &Spirv, variable: &Instruction) -> Option<((u32, u32), BufferUse)> {
-    let Instruction::Variable { result_id, result_type_id, storage_class, .. } = variable else { return None };
-    if !matches!(storage_class, StorageClass::StorageBuffer | StorageClass::Uniform) {
+    let Instruction::Variable {
+        result_id,
+        result_type_id,
+        storage_class,
+        ..
+    } = variable
+    else {
+        return None;
+    };
+    if !matches!(
+        storage_class,
+        StorageClass::StorageBuffer | StorageClass::Uniform
+    ) {
         return None;
     }
-    let Instruction::TypePointer { ty, .. } = spirv.id(*result_type_id).instruction() else { return None };
+    let Instruction::TypePointer { ty, .. } = spirv.id(*result_type_id).instruction() else {
+        return None;
+    };
     let set = decoration(spirv, *result_id, |decoration| match decoration {
         Decoration::DescriptorSet { descriptor_set } => Some(*descriptor_set),
         _ => None,
@@ -43,44 +60,75 @@ fn buffer(spirv: &Spirv, variable: &Instruction) -> Option<((u32, u32), BufferUs
         Decoration::Binding { binding_point } => Some(*binding_point),
         _ => None,
     })?;
-    let has =
-        |id, wanted: fn(&Decoration) -> bool| decoration(spirv, id, |found| wanted(found).then_some(())).is_some();
+    let has = |id, wanted: fn(&Decoration) -> bool| {
+        decoration(spirv, id, |found| wanted(found).then_some(())).is_some()
+    };
     // SPIR-V before 1.3 marks storage buffers in this way.
-    let old_storage = has(*ty, |decoration| matches!(decoration, Decoration::BufferBlock));
+    let old_storage = has(*ty, |decoration| {
+        matches!(decoration, Decoration::BufferBlock)
+    });
     let uniform = *storage_class == StorageClass::Uniform && !old_storage;
-    let read_only =
-        has(*result_id, |decoration| matches!(decoration, Decoration::NonWritable)) || members_read_only(spirv, *ty);
-    Some(((set, binding), BufferUse { uniform, writes: !uniform && !read_only, min_bytes: size(spirv, *ty) }))
+    let read_only = has(*result_id, |decoration| {
+        matches!(decoration, Decoration::NonWritable)
+    }) || members_read_only(spirv, *ty);
+    Some((
+        (set, binding),
+        BufferUse {
+            uniform,
+            writes: !uniform && !read_only,
+            min_bytes: size(spirv, *ty),
+        },
+    ))
 }
 
 fn members_read_only(spirv: &Spirv, ty: Id) -> bool {
     let members = spirv.id(ty).members();
     let read_only = |decorations: &[Instruction]| {
-        decorations
-            .iter()
-            .any(|found| matches!(found, Instruction::MemberDecorate { decoration: Decoration::NonWritable, .. }))
+        decorations.iter().any(|found| {
+            matches!(
+                found,
+                Instruction::MemberDecorate {
+                    decoration: Decoration::NonWritable,
+                    ..
+                }
+            )
+        })
     };
     !members.is_empty() && members.iter().all(|member| read_only(member.decorations()))
 }
 
 fn decoration<T>(spirv: &Spirv, id: Id, wanted: impl Fn(&Decoration) -> Option<T>) -> Option<T> {
-    spirv.id(id).decorations().iter().find_map(|found| match found {
-        Instruction::Decorate { decoration, .. } => wanted(decoration),
-        _ => None,
-    })
+    spirv
+        .id(id)
+        .decorations()
+        .iter()
+        .find_map(|found| match found {
+            Instruction::Decorate { decoration, .. } => wanted(decoration),
+            _ => None,
+        })
 }
 
 /// Bytes of a value in a buffer; of a runtime-sized array one element. What has no size in memory counts as none.
 fn size(spirv: &Spirv, ty: Id) -> u64 {
     match spirv.id(ty).instruction() {
-        Instruction::TypeInt { width, .. } | Instruction::TypeFloat { width, .. } => u64::from(*width).div_ceil(8),
-        Instruction::TypeVector { component_type, component_count, .. } => {
-            size(spirv, *component_type).saturating_mul(u64::from(*component_count))
+        Instruction::TypeInt { width, .. } | Instruction::TypeFloat { width, .. } => {
+            u64::from(*width).div_ceil(8)
         }
-        Instruction::TypeMatrix { column_type, column_count, .. } => {
-            size(spirv, *column_type).saturating_mul(u64::from(*column_count))
-        }
-        Instruction::TypeArray { element_type, length, .. } => {
+        Instruction::TypeVector {
+            component_type,
+            component_count,
+            ..
+        } => size(spirv, *component_type).saturating_mul(u64::from(*component_count)),
+        Instruction::TypeMatrix {
+            column_type,
+            column_count,
+            ..
+        } => size(spirv, *column_type).saturating_mul(u64::from(*column_count)),
+        Instruction::TypeArray {
+            element_type,
+            length,
+            ..
+        } => {
             let length = constant(spirv, *length).unwrap_or(1);
             stride(spirv, ty, *element_type)
                 .saturating_mul(length.saturating_sub(1))
@@ -89,7 +137,9 @@ fn size(spirv: &Spirv, ty: Id) -> u64 {
         Instruction::TypeRuntimeArray { element_type, .. } => size(spirv, *element_type),
         Instruction::TypeStruct { member_types, .. } => {
             let members = member_types.iter().zip(spirv.id(ty).members());
-            let ends = members.map(|(member, info)| offset(info.decorations()).saturating_add(size(spirv, *member)));
+            let ends = members.map(|(member, info)| {
+                offset(info.decorations()).saturating_add(size(spirv, *member))
+            });
             ends.max().unwrap_or(0)
         }
         _ => 0,
@@ -106,9 +156,10 @@ fn stride(spirv: &Spirv, array: Id, element: Id) -> u64 {
 
 fn offset(decorations: &[Instruction]) -> u64 {
     let declared = decorations.iter().find_map(|found| match found {
-        Instruction::MemberDecorate { decoration: Decoration::Offset { byte_offset }, .. } => {
-            Some(u64::from(*byte_offset))
-        }
+        Instruction::MemberDecorate {
+            decoration: Decoration::Offset { byte_offset },
+            ..
+        } => Some(u64::from(*byte_offset)),
         _ => None,
     });
     declared.unwrap_or(0)
@@ -116,10 +167,11 @@ fn offset(decorations: &[Instruction]) -> u64 {
 
 fn constant(spirv: &Spirv, id: Id) -> Option<u64> {
     match spirv.id(id).instruction() {
-        Instruction::Constant { value, .. } => value
-            .iter()
-            .rev()
-            .try_fold(0u64, |number, word| number.checked_mul(1 << 32).map(|high| high | u64::from(*word))),
+        Instruction::Constant { value, .. } => value.iter().rev().try_fold(0u64, |number, word| {
+            number
+                .checked_mul(1 << 32)
+                .map(|high| high | u64::from(*word))
+        }),
         _ => None,
     }
 }

@@ -20,7 +20,8 @@ use std::{
     time::Duration,
 };
 use vulkano::command_buffer::{
-    CommandBuffer, CommandBufferUsage, RecordingCommandBuffer, allocator::StandardCommandBufferAllocator,
+    CommandBuffer, CommandBufferUsage, RecordingCommandBuffer,
+    allocator::StandardCommandBufferAllocator,
 };
 
 /// Larger transfers are cut, so that copying by the CPU and by the GPU overlap.
@@ -47,7 +48,11 @@ pub(super) struct Setup {
 
 /// Starts both. The receiver hears nothing, and is disconnected when both have ended.
 pub(super) fn start(setup: Setup, opened: &Opened) -> Result<Receiver<()>, DeviceError> {
-    let lanes = opened.queues.iter().map(Lane::new).collect::<Result<Vec<_>, _>>()?;
+    let lanes = opened
+        .queues
+        .iter()
+        .map(Lane::new)
+        .collect::<Result<Vec<_>, _>>()?;
     let (flights, landings) = sync_channel(MAX_IN_FLIGHT);
     let (alive, ended) = sync_channel(0);
     let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
@@ -135,7 +140,9 @@ struct Submitter {
 impl Drop for Submitter {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.setup.failure.set(DeviceError::Lost("its thread panicked".into()));
+            self.setup
+                .failure
+                .set(DeviceError::Lost("its thread panicked".into()));
         }
         self.setup.calls.abandon();
     }
@@ -165,13 +172,28 @@ impl Submitter {
             }
             DeviceCall::Run { recording, reply } => {
                 let buffers = recording.0.buffers.clone();
-                self.plan(COMPUTE, Commands::Replayed(recording), buffers, AfterSubmission::Answer(reply));
+                self.plan(
+                    COMPUTE,
+                    Commands::Replayed(recording),
+                    buffers,
+                    AfterSubmission::Answer(reply),
+                );
             }
             DeviceCall::Settle { reply } => match self.begin(COMPUTE).and_then(recording::end) {
-                Ok(nothing) => self.plan(COMPUTE, Commands::Once(nothing), Vec::new(), AfterSubmission::Answer(reply)),
+                Ok(nothing) => self.plan(
+                    COMPUTE,
+                    Commands::Once(nothing),
+                    Vec::new(),
+                    AfterSubmission::Answer(reply),
+                ),
                 Err(error) => drop(reply.try_send(Err(error))),
             },
-            DeviceCall::Upload { to, offset, bytes, reply } => {
+            DeviceCall::Upload {
+                to,
+                offset,
+                bytes,
+                reply,
+            } => {
                 let refused = reply.clone();
                 if let Err(error) = self.upload(&to, offset, &bytes, reply) {
                     let _ = refused.try_send(Err(error));
@@ -190,11 +212,22 @@ impl Submitter {
         let mut commands = self.begin(COMPUTE)?;
         let memory = &buffer.0.memory;
         recording::fill(&mut commands, memory, 0..memory.size(), 0)?;
-        self.plan(COMPUTE, Commands::Once(recording::end(commands)?), vec![buffer], AfterSubmission::Nothing);
+        self.plan(
+            COMPUTE,
+            Commands::Once(recording::end(commands)?),
+            vec![buffer],
+            AfterSubmission::Nothing,
+        );
         Ok(())
     }
 
-    fn upload(&mut self, to: &DeviceBuffer, offset: u64, bytes: &[u8], reply: Reply<()>) -> Result<(), DeviceError> {
+    fn upload(
+        &mut self,
+        to: &DeviceBuffer,
+        offset: u64,
+        bytes: &[u8],
+        reply: Reply<()>,
+    ) -> Result<(), DeviceError> {
         let lane = self.lane_for(TO_DEVICE, bytes.len() as u64);
         let mut chunks = bytes.chunks(CHUNK_BYTES as usize).peekable();
         let mut at = offset;
@@ -206,8 +239,17 @@ impl Submitter {
             let mut commands = self.begin(lane)?;
             recording::copy(&mut commands, &stage.memory, 0, &to.0.memory, at, length)?;
             let commands = Commands::Once(recording::end(commands)?);
-            let reply = if chunks.peek().is_none() { Some(reply.clone()) } else { None };
-            self.plan(lane, commands, vec![to.clone()], AfterSubmission::Uploaded { stage, reply });
+            let reply = if chunks.peek().is_none() {
+                Some(reply.clone())
+            } else {
+                None
+            };
+            self.plan(
+                lane,
+                commands,
+                vec![to.clone()],
+                AfterSubmission::Uploaded { stage, reply },
+            );
             at += length;
             // The GPU copies this one while the CPU copies the next.
             if chunks.peek().is_some() {
@@ -217,7 +259,12 @@ impl Submitter {
         Ok(())
     }
 
-    fn download(&mut self, from: &DeviceBuffer, range: Range<u64>, reply: Reply<Vec<u8>>) -> Result<(), DeviceError> {
+    fn download(
+        &mut self,
+        from: &DeviceBuffer,
+        range: Range<u64>,
+        reply: Reply<Vec<u8>>,
+    ) -> Result<(), DeviceError> {
         let total = range.end - range.start;
         let lane = self.lane_for(FROM_DEVICE, total);
         let mut at = 0;
@@ -226,11 +273,27 @@ impl Submitter {
             let staging = self.setup.from_device.clone();
             let stage = self.stage(&staging, length)?;
             let mut commands = self.begin(lane)?;
-            recording::copy(&mut commands, &from.0.memory, range.start + at, &stage.memory, 0, length)?;
+            recording::copy(
+                &mut commands,
+                &from.0.memory,
+                range.start + at,
+                &stage.memory,
+                0,
+                length,
+            )?;
             recording::barrier_to_host(&mut commands)?;
             let commands = Commands::Once(recording::end(commands)?);
-            let reply = if at + length == total { Some(reply.clone()) } else { None };
-            let then = AfterSubmission::Downloaded { stage, range: at..at + length, total, reply };
+            let reply = if at + length == total {
+                Some(reply.clone())
+            } else {
+                None
+            };
+            let then = AfterSubmission::Downloaded {
+                stage,
+                range: at..at + length,
+                total,
+                reply,
+            };
             self.plan(lane, commands, vec![from.clone()], then);
             at += length;
         }
@@ -238,7 +301,11 @@ impl Submitter {
     }
 
     fn lane_for(&self, lane: usize, bytes: u64) -> usize {
-        if self.transfers_apart && bytes >= LANE_CHANGE_BYTES { lane } else { COMPUTE }
+        if self.transfers_apart && bytes >= LANE_CHANGE_BYTES {
+            lane
+        } else {
+            COMPUTE
+        }
     }
 
     /// Staging memory, after what was planned is on its way: it is what frees some.
@@ -251,16 +318,30 @@ impl Submitter {
 
     fn begin(&self, lane: usize) -> Result<RecordingCommandBuffer, DeviceError> {
         let family = self.lanes[lane].queue.queue_family_index();
-        recording::begin(&self.setup.commands, family, CommandBufferUsage::OneTimeSubmit)
+        recording::begin(
+            &self.setup.commands,
+            family,
+            CommandBufferUsage::OneTimeSubmit,
+        )
     }
 
     /// Adds a submission to the batch, after all that other lanes do with its buffers.
-    fn plan(&mut self, lane: usize, commands: Commands, buffers: Vec<DeviceBuffer>, then: AfterSubmission) {
+    fn plan(
+        &mut self,
+        lane: usize,
+        commands: Commands,
+        buffers: Vec<DeviceBuffer>,
+        then: AfterSubmission,
+    ) {
         self.planned[lane] += 1;
         let number = self.planned[lane];
         let mut after = Vec::new();
         for other in (0..LANES).filter(|other| *other != lane) {
-            let last = buffers.iter().map(|buffer| buffer.0.last_use[other].load(Ordering::Relaxed)).max().unwrap_or(0);
+            let last = buffers
+                .iter()
+                .map(|buffer| buffer.0.last_use[other].load(Ordering::Relaxed))
+                .max()
+                .unwrap_or(0);
             if last > self.waited[lane][other] {
                 // Each command buffer waits for those before it on its lane, so later ones need not wait again.
                 self.waited[lane][other] = last;
@@ -271,8 +352,19 @@ impl Submitter {
             buffer.0.last_use[lane].store(number, Ordering::Relaxed);
         }
         // A recording keeps its buffers itself.
-        let buffers = if matches!(commands, Commands::Replayed(_)) { Vec::new() } else { buffers };
-        self.batch.push(InFlight { lane, number, commands, after, _buffers: buffers, then });
+        let buffers = if matches!(commands, Commands::Replayed(_)) {
+            Vec::new()
+        } else {
+            buffers
+        };
+        self.batch.push(InFlight {
+            lane,
+            number,
+            commands,
+            after,
+            _buffers: buffers,
+            then,
+        });
         if self.batch.len() >= MAX_IN_FLIGHT / 8 {
             self.flush();
         }
@@ -284,7 +376,10 @@ impl Submitter {
         for same_lane in batch.chunk_by(|a, b| a.lane == b.lane) {
             let submissions: Vec<_> = same_lane
                 .iter()
-                .map(|flight| LaneSubmission { commands: flight.commands.get(), after: flight.after.clone() })
+                .map(|flight| LaneSubmission {
+                    commands: flight.commands.get(),
+                    after: flight.after.clone(),
+                })
                 .collect();
             let lane = &mut self.lanes[same_lane[0].lane];
             debug_assert_eq!(lane.submitted() + 1, same_lane[0].number);
@@ -314,7 +409,10 @@ impl Commands {
 
 fn write(stage: &StagingPiece, bytes: &[u8]) -> Result<(), DeviceError> {
     let memory = stage.memory.clone().slice(0..bytes.len() as u64);
-    memory.write().map_err(DeviceError::invalid)?.copy_from_slice(bytes);
+    memory
+        .write()
+        .map_err(DeviceError::invalid)?
+        .copy_from_slice(bytes);
     Ok(())
 }
 
@@ -334,13 +432,20 @@ fn land(landings: &Receiver<Landing>, failure: &DeviceFailure) {
                 drop(stage);
                 let _ = reply.map(|reply| reply.try_send(verdict));
             }
-            AfterSubmission::Downloaded { stage, range, total, reply } => {
+            AfterSubmission::Downloaded {
+                stage,
+                range,
+                total,
+                reply,
+            } => {
                 if range.start == 0 {
                     read = Vec::with_capacity(total as usize);
                 }
-                let verdict = verdict.and_then(|()| append(&mut read, &stage, range.end - range.start));
+                let verdict =
+                    verdict.and_then(|()| append(&mut read, &stage, range.end - range.start));
                 drop(stage);
-                let _ = reply.map(|reply| reply.try_send(verdict.map(|()| std::mem::take(&mut read))));
+                let _ =
+                    reply.map(|reply| reply.try_send(verdict.map(|()| std::mem::take(&mut read))));
             }
         }
     }

@@ -22,7 +22,13 @@ struct Used {
 
 impl OpAccess {
     /// An input of at least `len` elements.
-    pub fn read(mut self, name: &'static str, view: &BufferView, kind: ElementKind, len: u64) -> Result<Self, String> {
+    pub fn read(
+        mut self,
+        name: &'static str,
+        view: &BufferView,
+        kind: ElementKind,
+        len: u64,
+    ) -> Result<Self, String> {
         self.reads.push(checked(name, view, &[kind], len)?);
         Ok(self)
     }
@@ -52,7 +58,13 @@ impl OpAccess {
     }
 
     /// An output, or what is read and written.
-    pub fn write(mut self, name: &'static str, view: &BufferView, kind: ElementKind, len: u64) -> Result<Self, String> {
+    pub fn write(
+        mut self,
+        name: &'static str,
+        view: &BufferView,
+        kind: ElementKind,
+        len: u64,
+    ) -> Result<Self, String> {
         self.writes.push(checked(name, view, &[kind], len)?);
         Ok(self)
     }
@@ -73,8 +85,14 @@ impl OpAccess {
     pub fn check(&self) -> Result<(), String> {
         for (index, write) in self.writes.iter().enumerate() {
             let others = self.reads.iter().chain(&self.writes[index + 1..]);
-            let in_place = self.in_place.iter().filter(|read| !read.view.is_same(&write.view));
-            if let Some(other) = others.chain(in_place).find(|other| other.view.overlaps(&write.view)) {
+            let in_place = self
+                .in_place
+                .iter()
+                .filter(|read| !read.view.is_same(&write.view));
+            if let Some(other) = others
+                .chain(in_place)
+                .find(|other| other.view.overlaps(&write.view))
+            {
                 return Err(format!(
                     "`{}` is written but overlaps `{}`; hint: give it memory of its own",
                     write.name, other.name
@@ -85,20 +103,39 @@ impl OpAccess {
     }
 
     pub fn views(&self) -> impl Iterator<Item = &BufferView> {
-        self.reads.iter().chain(&self.in_place).chain(&self.writes).map(|used| &used.view)
+        self.reads
+            .iter()
+            .chain(&self.in_place)
+            .chain(&self.writes)
+            .map(|used| &used.view)
     }
 }
 
-fn checked(name: &'static str, view: &BufferView, kinds: &[ElementKind], len: u64) -> Result<Used, String> {
+fn checked(
+    name: &'static str,
+    view: &BufferView,
+    kinds: &[ElementKind],
+    len: u64,
+) -> Result<Used, String> {
     if !kinds.contains(&view.kind) {
         let wanted: Vec<String> = kinds.iter().map(ElementKind::to_string).collect();
-        return Err(format!("`{name}` is {}, not {}", view.kind, wanted.join(" or ")));
+        return Err(format!(
+            "`{name}` is {}, not {}",
+            view.kind,
+            wanted.join(" or ")
+        ));
     }
     if view.len < len {
-        return Err(format!("`{name}` has {} elements where {len} are needed", view.len));
+        return Err(format!(
+            "`{name}` has {} elements where {len} are needed",
+            view.len
+        ));
     }
     if view.len > MAX_ELEMENTS {
-        return Err(format!("`{name}` has {} elements, more than {MAX_ELEMENTS}; hint: cut the work", view.len));
+        return Err(format!(
+            "`{name}` has {} elements, more than {MAX_ELEMENTS}; hint: cut the work",
+            view.len
+        ));
     }
     if !view.is_inside() {
         let (kind, bytes) = (view.kind, view.buffer.bytes());
@@ -107,12 +144,17 @@ fn checked(name: &'static str, view: &BufferView, kinds: &[ElementKind], len: u6
             view.len, view.offset
         ));
     }
-    Ok(Used { name, view: view.clone() })
+    Ok(Used {
+        name,
+        view: view.clone(),
+    })
 }
 
 /// The product of sizes that a caller gave, as a length; an error rather than an overflow.
 pub fn elements(sizes: &[u32]) -> Result<u64, String> {
-    let product = sizes.iter().try_fold(1u64, |product, size| product.checked_mul(u64::from(*size)));
+    let product = sizes
+        .iter()
+        .try_fold(1u64, |product, size| product.checked_mul(u64::from(*size)));
     product
         .filter(|product| *product <= MAX_ELEMENTS)
         .ok_or_else(|| format!("{sizes:?} is too large; hint: cut the work"))

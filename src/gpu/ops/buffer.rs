@@ -11,7 +11,10 @@ pub struct Buffer {
 
 impl Buffer {
     pub(super) fn new(memory: impl Any + Send + Sync, bytes: u64) -> Self {
-        Self { memory: Arc::new(memory), bytes }
+        Self {
+            memory: Arc::new(memory),
+            bytes,
+        }
     }
 
     /// What the engine made it of; `None` if that was another kind of engine.
@@ -41,7 +44,12 @@ impl Buffer {
 
     /// `len` elements from element `offset` on. Whether they are inside is checked when an op is recorded.
     pub fn view(&self, kind: ElementKind, offset: u64, len: u64) -> BufferView {
-        BufferView { buffer: self.clone(), kind, offset, len }
+        BufferView {
+            buffer: self.clone(),
+            kind,
+            offset,
+            len,
+        }
     }
 
     fn is(&self, other: &Buffer) -> bool {
@@ -95,13 +103,22 @@ pub struct BufferView {
 impl BufferView {
     /// `len` elements of this view, from its element `offset` on.
     pub fn part(&self, offset: u64, len: u64) -> BufferView {
-        BufferView { offset: self.offset + offset, len, ..self.clone() }
+        BufferView {
+            offset: self.offset + offset,
+            len,
+            ..self.clone()
+        }
     }
 
     /// Both as one view, where `next` begins in the same buffer where this one ends.
     pub fn joined(&self, next: &BufferView) -> Option<BufferView> {
-        let follows = self.buffer.is(&next.buffer) && self.kind == next.kind && self.offset + self.len == next.offset;
-        follows.then(|| BufferView { len: self.len + next.len, ..self.clone() })
+        let follows = self.buffer.is(&next.buffer)
+            && self.kind == next.kind
+            && self.offset + self.len == next.offset;
+        follows.then(|| BufferView {
+            len: self.len + next.len,
+            ..self.clone()
+        })
     }
 
     /// Bytes within the buffer. Only for views that `Access` has checked.
@@ -110,7 +127,10 @@ impl BufferView {
     }
 
     pub(super) fn is_inside(&self) -> bool {
-        let end = self.offset.checked_add(self.len).and_then(|end| end.checked_mul(self.kind.bytes()));
+        let end = self
+            .offset
+            .checked_add(self.len)
+            .and_then(|end| end.checked_mul(self.kind.bytes()));
         end.is_some_and(|end| end <= self.buffer.bytes)
     }
 

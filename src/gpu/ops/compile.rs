@@ -15,9 +15,13 @@ pub fn shader_source(folder: &Path, name: &str) -> Result<String, String> {
     let (mut files, mut text, mut next) = (vec![name.to_owned()], String::new(), 0);
     while let Some(file) = files.get(next).cloned() {
         next += 1;
-        let part = fs::read_to_string(folder.join(&file)).map_err(|error| format!("{file}: {error}"))?;
+        let part =
+            fs::read_to_string(folder.join(&file)).map_err(|error| format!("{file}: {error}"))?;
         for line in part.lines() {
-            match line.strip_prefix("#include \"").and_then(|rest| rest.strip_suffix('"')) {
+            match line
+                .strip_prefix("#include \"")
+                .and_then(|rest| rest.strip_suffix('"'))
+            {
                 Some(included) if files.iter().any(|file| file == included) => {}
                 Some(included) => files.push(included.to_owned()),
                 None => text.push_str(line),
@@ -30,7 +34,8 @@ pub fn shader_source(folder: &Path, name: &str) -> Result<String, String> {
 
 /// The module's SPIR-V 1.3, all entry points, or naga's message with line and column. The same source gives the same words.
 pub fn compile(name: &str, source: &str) -> Result<Vec<u32>, String> {
-    let module = wgsl::parse_str(source).map_err(|error| error.emit_to_string_with_path(source, name))?;
+    let module =
+        wgsl::parse_str(source).map_err(|error| error.emit_to_string_with_path(source, name))?;
     let capabilities = Capabilities::IMMEDIATES
         | Capabilities::SHADER_FLOAT16_IN_FLOAT32
         | Capabilities::SHADER_FLOAT16

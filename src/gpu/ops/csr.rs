@@ -39,13 +39,24 @@ impl Csr {
             return Err("row starts do not begin with 0".into());
         }
         if let Some(row) = starts.windows(2).position(|pair| pair[0] > pair[1]) {
-            return Err(format!("row {row} ends at {} before its start {}", starts[row + 1], starts[row]));
+            return Err(format!(
+                "row {row} ends at {} before its start {}",
+                starts[row + 1],
+                starts[row]
+            ));
         }
         if starts[starts.len() - 1] as usize != columns.len() {
-            return Err(format!("rows end at {}, there are {} columns", starts[starts.len() - 1], columns.len()));
+            return Err(format!(
+                "rows end at {}, there are {} columns",
+                starts[starts.len() - 1],
+                columns.len()
+            ));
         }
         match columns.iter().position(|column| *column >= width) {
-            Some(place) => Err(format!("element {place} is in column {} of {width}", columns[place])),
+            Some(place) => Err(format!(
+                "element {place} is in column {} of {width}",
+                columns[place]
+            )),
             None => Ok(()),
         }
     }
@@ -65,14 +76,38 @@ impl Operation for Csr {
         }
         let starts = u64::from(self.rows) + 1;
         let access = OpAccess::default().read("starts", &self.starts, ElementKind::U32, starts)?;
-        let access = access.read("columns", &self.columns, ElementKind::U32, self.nonzeros.into())?;
-        let access = access.read("values", &self.values, ElementKind::F32, self.nonzeros.into())?;
-        let access = access.read("x", &self.x, ElementKind::F32, elements(&[self.vectors, self.width])?)?;
-        access.write("y", &self.y, ElementKind::F32, elements(&[self.vectors, self.rows])?)
+        let access = access.read(
+            "columns",
+            &self.columns,
+            ElementKind::U32,
+            self.nonzeros.into(),
+        )?;
+        let access = access.read(
+            "values",
+            &self.values,
+            ElementKind::F32,
+            self.nonzeros.into(),
+        )?;
+        let access = access.read(
+            "x",
+            &self.x,
+            ElementKind::F32,
+            elements(&[self.vectors, self.width])?,
+        )?;
+        access.write(
+            "y",
+            &self.y,
+            ElementKind::F32,
+            elements(&[self.vectors, self.rows])?,
+        )
     }
 
     fn cpu(&self, memory: &CpuMemory) {
-        let (rows, width, nonzeros) = (self.rows as usize, self.width as usize, self.nonzeros as usize);
+        let (rows, width, nonzeros) = (
+            self.rows as usize,
+            self.width as usize,
+            self.nonzeros as usize,
+        );
         if rows == 0 || self.vectors == 0 {
             return;
         }
@@ -84,10 +119,17 @@ impl Operation for Csr {
         let cuts = even_cuts(starts, rayon::current_num_threads() * 4);
         for (batch, y) in y.chunks_mut(rows * AT_ONCE).enumerate() {
             let vectors = y.len() / rows;
-            let x: Vec<&[f32]> = x[batch * AT_ONCE * width..][..vectors * width].chunks(width.max(1)).collect();
-            let x = if width == 0 { vec![&[][..]; vectors] } else { x };
+            let x: Vec<&[f32]> = x[batch * AT_ONCE * width..][..vectors * width]
+                .chunks(width.max(1))
+                .collect();
+            let x = if width == 0 {
+                vec![&[][..]; vectors]
+            } else {
+                x
+            };
             // Of each vector's result, the rows between two cuts.
-            let mut parts: Vec<(usize, Vec<&mut [f32]>)> = cuts.iter().map(|first| (*first, Vec::new())).collect();
+            let mut parts: Vec<(usize, Vec<&mut [f32]>)> =
+                cuts.iter().map(|first| (*first, Vec::new())).collect();
             for mut rest in y.chunks_mut(rows) {
                 for (index, part) in parts.iter_mut().enumerate() {
                     let end = cuts.get(index + 1).copied().unwrap_or(rows);
@@ -100,14 +142,20 @@ impl Operation for Csr {
                 for row in 0..y[0].len() {
                     let range = |at: u32| (at as usize).min(nonzeros);
                     let (start, end) = (range(starts[first + row]), range(starts[first + row + 1]));
-                    let (columns, values) = (&columns[start..end.max(start)], &values[start..end.max(start)]);
+                    let (columns, values) = (
+                        &columns[start..end.max(start)],
+                        &values[start..end.max(start)],
+                    );
                     match &x[..] {
                         [x] => y[0][row] = dot(columns, values, x),
                         [a, b, c, d] => {
                             let sums = dots(columns, values, [a, b, c, d]);
                             y.iter_mut().zip(sums).for_each(|(y, sum)| y[row] = sum);
                         }
-                        some => y.iter_mut().zip(some).for_each(|(y, x)| y[row] = dot(columns, values, x)),
+                        some => y
+                            .iter_mut()
+                            .zip(some)
+                            .for_each(|(y, x)| y[row] = dot(columns, values, x)),
                     }
                 }
             });
@@ -118,7 +166,9 @@ impl Operation for Csr {
         if self.rows == 0 || self.vectors == 0 {
             return Ok(());
         }
-        let lanes = (self.nonzeros / self.rows / 2).next_power_of_two().clamp(1, 256);
+        let lanes = (self.nonzeros / self.rows / 2)
+            .next_power_of_two()
+            .clamp(1, 256);
         let groups = grid(self.rows.into(), u64::from(256 / lanes));
         for first in (0..self.vectors).step_by(AT_ONCE) {
             let vectors = (self.vectors - first).min(AT_ONCE as u32);
@@ -134,8 +184,10 @@ impl Operation for Csr {
 fn even_cuts(starts: &[u32], parts: usize) -> Vec<usize> {
     let rows = starts.len() - 1;
     let total = u64::from(starts[rows]);
-    let cut =
-        |part: usize| starts[..rows].partition_point(|start| u64::from(*start) * (parts as u64) < part as u64 * total);
+    let cut = |part: usize| {
+        starts[..rows]
+            .partition_point(|start| u64::from(*start) * (parts as u64) < part as u64 * total)
+    };
     let mut cuts: Vec<usize> = (1..parts).map(cut).collect();
     cuts.push(0);
     // A broken matrix may have cuts in any order.
@@ -156,7 +208,11 @@ fn dot(columns: &[u32], values: &[f32], x: &[f32]) -> f32 {
             sums[lane] += values[lane] * at(columns[lane]);
         }
     }
-    let rest: f32 = rest.iter().zip(rest_values).map(|(column, value)| value * at(*column)).sum();
+    let rest: f32 = rest
+        .iter()
+        .zip(rest_values)
+        .map(|(column, value)| value * at(*column))
+        .sum();
     (sums[0] + sums[1]) + (sums[2] + sums[3]) + rest
 }
 

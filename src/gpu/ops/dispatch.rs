@@ -59,7 +59,13 @@ impl<'a> Lowering<'a> {
         shared_bytes: u64,
         cooperative: Option<CompiledShader>,
     ) -> Self {
-        Self { allocate, generated, steps: Vec::new(), shared_bytes, cooperative }
+        Self {
+            allocate,
+            generated,
+            steps: Vec::new(),
+            shared_bytes,
+            cooperative,
+        }
     }
 
     /// The shader of WGSL that an op wrote itself.
@@ -73,14 +79,28 @@ impl<'a> Lowering<'a> {
         Ok(buffer.view(kind, 0, len))
     }
 
-    pub fn dispatch(&mut self, shader: CompiledShader, bindings: &[&BufferView], parameters: &[u32], groups: [u32; 3]) {
+    pub fn dispatch(
+        &mut self,
+        shader: CompiledShader,
+        bindings: &[&BufferView],
+        parameters: &[u32],
+        groups: [u32; 3],
+    ) {
         let bindings = bindings.iter().map(|view| (*view).clone()).collect();
-        self.steps.push(ProgramStep::Dispatch { shader, bindings, parameters: parameters.to_vec(), groups });
+        self.steps.push(ProgramStep::Dispatch {
+            shader,
+            bindings,
+            parameters: parameters.to_vec(),
+            groups,
+        });
     }
 
     pub fn fill(&mut self, view: &BufferView, value: u32) {
         if view.len > 0 {
-            self.steps.push(ProgramStep::Fill { view: view.clone(), value });
+            self.steps.push(ProgramStep::Fill {
+                view: view.clone(),
+                value,
+            });
         }
     }
 }
@@ -99,9 +119,12 @@ impl Generated {
         if let Some(shader) = known.get(source) {
             return shader.clone();
         }
-        let spirv =
-            compile(name, source).unwrap_or_else(|error| panic!("an op wrote a broken shader: {error}\n{source}"));
-        let shader = CompiledShader { name, spirv: spirv.into() };
+        let spirv = compile(name, source)
+            .unwrap_or_else(|error| panic!("an op wrote a broken shader: {error}\n{source}"));
+        let shader = CompiledShader {
+            name,
+            spirv: spirv.into(),
+        };
         if known.len() == Self::MOST {
             known.clear();
         }
@@ -117,5 +140,10 @@ pub fn grid(items: u64, per_group: u64) -> [u32; 3] {
 
 /// An empty view in place of a binding that is not used.
 pub fn unused(like: &BufferView, kind: ElementKind) -> BufferView {
-    BufferView { kind, offset: 0, len: 0, ..like.clone() }
+    BufferView {
+        kind,
+        offset: 0,
+        len: 0,
+        ..like.clone()
+    }
 }

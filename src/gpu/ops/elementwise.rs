@@ -32,17 +32,28 @@ impl Operation for Elementwise {
 
     fn access(&self) -> Result<OpAccess, String> {
         if self.inputs.len() > MAX_INPUTS {
-            return Err(format!("{} inputs, more than {MAX_INPUTS}; hint: make it two ops", self.inputs.len()));
+            return Err(format!(
+                "{} inputs, more than {MAX_INPUTS}; hint: make it two ops",
+                self.inputs.len()
+            ));
         }
-        let constants = Line::new(&self.expression, self.inputs.len())?.constants.len();
+        let constants = Line::new(&self.expression, self.inputs.len())?
+            .constants
+            .len();
         if constants > MAX_CONSTANTS {
-            return Err(format!("{constants} constants, more than {MAX_CONSTANTS}; hint: make it two ops"));
+            return Err(format!(
+                "{constants} constants, more than {MAX_CONSTANTS}; hint: make it two ops"
+            ));
         }
         let len = self.output.len;
-        let mut access = OpAccess::default().write("output", &self.output, ElementKind::F32, len)?;
+        let mut access =
+            OpAccess::default().write("output", &self.output, ElementKind::F32, len)?;
         for input in &self.inputs {
             if len > 0 && (input.len == 0 || !len.is_multiple_of(input.len)) {
-                return Err(format!("an input of {} elements cannot be repeated to {len}", input.len));
+                return Err(format!(
+                    "an input of {} elements cannot be repeated to {len}",
+                    input.len
+                ));
             }
             access = access.read_in_place("input", input, ElementKind::F32, input.len)?;
         }
@@ -55,9 +66,15 @@ impl Operation for Elementwise {
         const BLOCK: usize = 256;
         let line = Line::new(&self.expression, self.inputs.len()).expect("access() has checked it");
         let in_place = |input: &BufferView| input.is_same(&self.output);
-        let inputs = self.inputs.iter().map(|input| (!in_place(input)).then(|| memory.read::<f32>(input)));
+        let inputs = self
+            .inputs
+            .iter()
+            .map(|input| (!in_place(input)).then(|| memory.read::<f32>(input)));
         let inputs: Vec<Option<&[f32]>> = inputs.collect();
-        let chunks = memory.write::<f32>(&self.output).par_chunks_mut(CHUNK).enumerate();
+        let chunks = memory
+            .write::<f32>(&self.output)
+            .par_chunks_mut(CHUNK)
+            .enumerate();
         chunks.for_each_init(
             || vec![vec![0.0; BLOCK]; line.steps.len()],
             |registers, (chunk, output)| {
@@ -67,7 +84,9 @@ impl Operation for Elementwise {
                         None => to.copy_from_slice(output),
                         Some(values) => load(values, first, to),
                     });
-                    output.copy_from_slice(&registers.last().expect("an expression has a step")[..output.len()]);
+                    output.copy_from_slice(
+                        &registers.last().expect("an expression has a step")[..output.len()],
+                    );
                 }
             },
         );
@@ -84,8 +103,11 @@ impl Operation for Elementwise {
         let bindings: Vec<&BufferView> = self.inputs.iter().chain([&self.output]).collect();
         let lengths = self.inputs.iter().map(|input| input.len as u32);
         let constants = line.constants.iter().map(|constant| constant.to_bits());
-        let parameters: Vec<u32> =
-            [len as u32, f32::NAN.to_bits()].into_iter().chain(lengths).chain(constants).collect();
+        let parameters: Vec<u32> = [len as u32, f32::NAN.to_bits()]
+            .into_iter()
+            .chain(lengths)
+            .chain(constants)
+            .collect();
         lowering.dispatch(shader, &bindings, &parameters, grid(len, GROUP));
         Ok(())
     }
@@ -105,7 +127,9 @@ fn load(values: &[f32], first: usize, to: &mut [f32]) {
 fn wgsl(line: &Line, repeated: &[bool]) -> String {
     let inputs = repeated.len();
     let fields = |count: usize, name: &str, kind: &str| -> String {
-        (0..count).map(|i| format!("    {name}{i}: {kind},\n")).collect()
+        (0..count)
+            .map(|i| format!("    {name}{i}: {kind},\n"))
+            .collect()
     };
     let binding = |i: usize, name: &str| {
         // In place, the same memory is bound twice: every binding says that it may be written.
@@ -123,16 +147,23 @@ fn wgsl(line: &Line, repeated: &[bool]) -> String {
     text += "    for (var i = id.x; i < p.n; i += groups.x * 256u) {\n";
     for (index, step) in line.steps.iter().enumerate() {
         let value = match *step {
-            ExpressionStep::Input(input) if repeated[input] => format!("i{input}[p.at{input} + i % p.len{input}]"),
+            ExpressionStep::Input(input) if repeated[input] => {
+                format!("i{input}[p.at{input} + i % p.len{input}]")
+            }
             ExpressionStep::Input(input) => format!("i{input}[p.at{input} + i]"),
             ExpressionStep::Constant(constant) => format!("p.c{constant}"),
             ExpressionStep::Unary(function, x) => unary(function, x),
             ExpressionStep::Binary(function, x, y) => binary(function, x, y),
-            ExpressionStep::Select(condition, x, y) => format!("select(v{x}, v{y}, v{condition} == 0.0)"),
+            ExpressionStep::Select(condition, x, y) => {
+                format!("select(v{x}, v{y}, v{condition} == 0.0)")
+            }
         };
         text += &format!("        let v{index} = {value};\n");
     }
-    text + &format!("        out[p.out_at + i] = v{};\n    }}\n}}\n", line.steps.len() - 1)
+    text + &format!(
+        "        out[p.out_at + i] = v{};\n    }}\n}}\n",
+        line.steps.len() - 1
+    )
 }
 
 fn unary(function: Unary, x: usize) -> String {

@@ -41,7 +41,9 @@ impl Program {
 pub struct Pending<T>(Box<dyn FnOnce(Duration) -> Result<T, EngineError> + Send>);
 
 impl<T: Send + 'static> Pending<T> {
-    pub(super) fn new(wait: impl FnOnce(Duration) -> Result<T, EngineError> + Send + 'static) -> Self {
+    pub(super) fn new(
+        wait: impl FnOnce(Duration) -> Result<T, EngineError> + Send + 'static,
+    ) -> Self {
         Self(Box::new(wait))
     }
 
@@ -58,7 +60,11 @@ impl<T: Send + 'static> Pending<T> {
 pub enum EngineError {
     /// An op does not fit its views. Nothing was recorded.
     #[error("op {index} ({op}): {what}")]
-    Op { index: usize, op: &'static str, what: String },
+    Op {
+        index: usize,
+        op: &'static str,
+        what: String,
+    },
     #[error("a buffer or program of another engine; hint: make it with the engine that uses it")]
     Foreign,
     #[error("bytes {range:?} are not inside a buffer of {bytes} bytes")]
@@ -76,5 +82,8 @@ pub(super) fn check_inside(buffer: &Buffer, range: &Range<u64>) -> Result<(), En
     if range.start <= range.end && range.end <= buffer.bytes() {
         return Ok(());
     }
-    Err(EngineError::Outside { range: range.clone(), bytes: buffer.bytes() })
+    Err(EngineError::Outside {
+        range: range.clone(),
+        bytes: buffer.bytes(),
+    })
 }

@@ -118,30 +118,41 @@ impl Line {
     fn add(&mut self, expression: &Expression, inputs: usize) -> Result<usize, String> {
         let step = match expression {
             Expression::Input(index) if usize::from(*index) >= inputs => {
-                return Err(format!("the expression uses input {index}, there are {inputs}"));
+                return Err(format!(
+                    "the expression uses input {index}, there are {inputs}"
+                ));
             }
             Expression::Input(index) => ExpressionStep::Input(usize::from(*index)),
             Expression::Constant(value) => ExpressionStep::Constant(self.constant(*value)),
-            Expression::Unary(function, x) => ExpressionStep::Unary(*function, self.add(x, inputs)?),
+            Expression::Unary(function, x) => {
+                ExpressionStep::Unary(*function, self.add(x, inputs)?)
+            }
             Expression::Binary(function, x, y) => {
                 ExpressionStep::Binary(*function, self.add(x, inputs)?, self.add(y, inputs)?)
             }
-            Expression::Select(condition, x, y) => {
-                ExpressionStep::Select(self.add(condition, inputs)?, self.add(x, inputs)?, self.add(y, inputs)?)
-            }
+            Expression::Select(condition, x, y) => ExpressionStep::Select(
+                self.add(condition, inputs)?,
+                self.add(x, inputs)?,
+                self.add(y, inputs)?,
+            ),
         };
         if let Some(known) = self.steps.iter().position(|known| *known == step) {
             return Ok(known);
         }
         if self.steps.len() == MAX_STEPS {
-            return Err(format!("the expression has more than {MAX_STEPS} parts; hint: make it two ops"));
+            return Err(format!(
+                "the expression has more than {MAX_STEPS} parts; hint: make it two ops"
+            ));
         }
         self.steps.push(step);
         Ok(self.steps.len() - 1)
     }
 
     fn constant(&mut self, value: f32) -> usize {
-        let known = self.constants.iter().position(|known| known.to_bits() == value.to_bits());
+        let known = self
+            .constants
+            .iter()
+            .position(|known| known.to_bits() == value.to_bits());
         known.unwrap_or_else(|| {
             self.constants.push(value);
             self.constants.len() - 1
@@ -150,18 +161,32 @@ impl Line {
 
     /// Evaluates one block. `load` puts an input's elements of the block into a register; registers are one a step, each at
     /// least as long as the block. The result is in the last.
-    pub fn evaluate(&self, registers: &mut [Vec<f32>], len: usize, load: impl Fn(usize, &mut [f32])) {
+    pub fn evaluate(
+        &self,
+        registers: &mut [Vec<f32>],
+        len: usize,
+        load: impl Fn(usize, &mut [f32]),
+    ) {
         for (index, step) in self.steps.iter().enumerate() {
             let (before, rest) = registers.split_at_mut(index);
-            let (before, to) = (|register: usize| &before[register][..len], &mut rest[0][..len]);
+            let (before, to) = (
+                |register: usize| &before[register][..len],
+                &mut rest[0][..len],
+            );
             match *step {
                 ExpressionStep::Input(input) => load(input, to),
                 ExpressionStep::Constant(constant) => to.fill(self.constants[constant]),
                 ExpressionStep::Unary(function, x) => unary(function, before(x), to),
-                ExpressionStep::Binary(function, x, y) => binary(function, before(x), before(y), to),
+                ExpressionStep::Binary(function, x, y) => {
+                    binary(function, before(x), before(y), to)
+                }
                 ExpressionStep::Select(condition, x, y) => {
-                    let choices = before(condition).iter().zip(before(x).iter().zip(before(y)));
-                    to.iter_mut().zip(choices).for_each(|(to, (c, (x, y)))| *to = if *c != 0.0 { *x } else { *y });
+                    let choices = before(condition)
+                        .iter()
+                        .zip(before(x).iter().zip(before(y)));
+                    to.iter_mut()
+                        .zip(choices)
+                        .for_each(|(to, (c, (x, y)))| *to = if *c != 0.0 { *x } else { *y });
                 }
             }
         }
@@ -175,7 +200,9 @@ fn each(x: &[f32], to: &mut [f32], function: impl Fn(f32) -> f32) {
 
 #[inline(always)]
 fn pairs(x: &[f32], y: &[f32], to: &mut [f32], function: impl Fn(f32, f32) -> f32) {
-    to.iter_mut().zip(x.iter().zip(y)).for_each(|(to, (x, y))| *to = function(*x, *y));
+    to.iter_mut()
+        .zip(x.iter().zip(y))
+        .for_each(|(to, (x, y))| *to = function(*x, *y));
 }
 
 simd! {

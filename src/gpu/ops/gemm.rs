@@ -49,18 +49,26 @@ pub struct Matrix {
 impl Matrix {
     /// Rows side by side, matrices side by side. Sizes beyond 32 bits do not pass `record`.
     pub fn dense(view: BufferView, rows: u32, columns: u32) -> Self {
-        Self { view, row_stride: columns, batch_stride: rows.saturating_mul(columns) }
+        Self {
+            view,
+            row_stride: columns,
+            batch_stride: rows.saturating_mul(columns),
+        }
     }
 
     /// Elements that `batch` matrices reach over.
     fn reach(&self, name: &str, rows: u32, columns: u32, batch: u32) -> Result<u64, String> {
         if self.row_stride < columns {
-            return Err(format!("`{name}` has {columns} columns but a row stride of {}", self.row_stride));
+            return Err(format!(
+                "`{name}` has {columns} columns but a row stride of {}",
+                self.row_stride
+            ));
         }
         if rows == 0 || columns == 0 || batch == 0 {
             return Ok(0);
         }
-        let last = elements(&[batch - 1, self.batch_stride])? + elements(&[rows - 1, self.row_stride])?;
+        let last =
+            elements(&[batch - 1, self.batch_stride])? + elements(&[rows - 1, self.row_stride])?;
         Ok(last + u64::from(columns))
     }
 }
@@ -99,12 +107,14 @@ impl Operation for Gemm {
         let b = self.b.reach("b", b_rows, b_columns, batch)?;
         let c = self.c.reach("c", m, n, batch)?;
         elements(&[m, n, batch])?;
-        if batch > 1 && u64::from(self.c.batch_stride) < u64::from(m) * u64::from(self.c.row_stride) {
+        if batch > 1 && u64::from(self.c.batch_stride) < u64::from(m) * u64::from(self.c.row_stride)
+        {
             return Err("the matrices of `c` overlap each other".into());
         }
         let inputs = [ElementKind::F32, ElementKind::F16];
-        let access =
-            OpAccess::default().read_any("a", &self.a.view, &inputs, a)?.read_any("b", &self.b.view, &inputs, b)?;
+        let access = OpAccess::default()
+            .read_any("a", &self.a.view, &inputs, a)?
+            .read_any("b", &self.b.view, &inputs, b)?;
         let access = access.write("c", &self.c.view, ElementKind::F32, c)?;
         match &self.bias {
             Some(bias) => access.read("bias", bias, ElementKind::F32, u64::from(n)),
@@ -118,19 +128,33 @@ impl Operation for Gemm {
             return;
         }
         let (a, b) = (numbers(memory, &self.a.view), numbers(memory, &self.b.view));
-        let bias = self.bias.as_ref().map(|bias| &memory.read::<f32>(bias)[..n]);
+        let bias = self
+            .bias
+            .as_ref()
+            .map(|bias| &memory.read::<f32>(bias)[..n]);
         let c = memory.write::<f32>(&self.c.view);
         // Rows are cut so that each thread has some; a sum's order does not depend on it.
-        let rows = m.div_ceil(rayon::current_num_threads().div_ceil(self.batch as usize)).next_multiple_of(8);
+        let rows = m
+            .div_ceil(rayon::current_num_threads().div_ceil(self.batch as usize))
+            .next_multiple_of(8);
         let stride = self.c.row_stride as usize;
-        let matrices = c.chunks_mut((self.c.batch_stride as usize).max(1)).take(self.batch as usize).enumerate();
+        let matrices = c
+            .chunks_mut((self.c.batch_stride as usize).max(1))
+            .take(self.batch as usize)
+            .enumerate();
         let mut parts = Vec::new();
         for (index, matrix) in matrices {
             let end = matrix.len().min(m * stride);
             let panels = matrix[..end].chunks_mut(rows * stride).enumerate();
-            parts.extend(panels.map(|(panel, c)| Panel { batch: index, row: panel * rows, c }));
+            parts.extend(panels.map(|(panel, c)| Panel {
+                batch: index,
+                row: panel * rows,
+                c,
+            }));
         }
-        parts.into_par_iter().for_each(|part| self.panel(&a, &b, bias, part));
+        parts
+            .into_par_iter()
+            .for_each(|part| self.panel(&a, &b, bias, part));
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>) -> Result<(), EngineError> {
@@ -140,7 +164,10 @@ impl Operation for Gemm {
         // The large tiles need 16.5 and 26.5 KiB, more than Vulkan promises.
         let large = self.m > 64 && self.n > 64 && lowering.shared_bytes >= 32 << 10;
         let half = |matrix: &Matrix| matrix.view.kind == ElementKind::F16;
-        let cooperative = lowering.cooperative.clone().filter(|_| large && half(&self.a) && half(&self.b));
+        let cooperative = lowering
+            .cooperative
+            .clone()
+            .filter(|_| large && half(&self.a) && half(&self.b));
         let (shader, tile) = match cooperative {
             Some(shader) => (shader, 128),
             None if large => (shaders::gemm_large(), 128),
@@ -148,8 +175,17 @@ impl Operation for Gemm {
         };
         let none = unused(&self.c.view, ElementKind::F32);
         let bias = self.bias.as_ref().unwrap_or(&none);
-        let flags = [self.transpose_a, self.transpose_b, half(&self.a), half(&self.b), self.bias.is_some()];
-        let flags = flags.iter().enumerate().fold(0, |flags, (bit, set)| flags | u32::from(*set) << bit);
+        let flags = [
+            self.transpose_a,
+            self.transpose_b,
+            half(&self.a),
+            half(&self.b),
+            self.bias.is_some(),
+        ];
+        let flags = flags
+            .iter()
+            .enumerate()
+            .fold(0, |flags, (bit, set)| flags | u32::from(*set) << bit);
         for first in (0..self.batch).step_by(65_535) {
             let parameters = [
                 self.m,
@@ -167,8 +203,17 @@ impl Operation for Gemm {
                 self.activation as u32,
                 first,
             ];
-            let groups = [self.n.div_ceil(tile), self.m.div_ceil(tile).min(65_535), (self.batch - first).min(65_535)];
-            lowering.dispatch(shader.clone(), &[&self.a.view, &self.b.view, bias, &self.c.view], &parameters, groups);
+            let groups = [
+                self.n.div_ceil(tile),
+                self.m.div_ceil(tile).min(65_535),
+                (self.batch - first).min(65_535),
+            ];
+            lowering.dispatch(
+                shader.clone(),
+                &[&self.a.view, &self.b.view, bias, &self.c.view],
+                &parameters,
+                groups,
+            );
         }
         Ok(())
     }
@@ -185,26 +230,40 @@ struct Panel<'a> {
 impl Gemm {
     fn panel(&self, a: &[f32], b: &[f32], bias: Option<&[f32]>, panel: Panel<'_>) {
         let (n, k, stride) = (self.n as usize, self.k as usize, self.c.row_stride as usize);
-        let rows = panel.c.len().div_ceil(stride).min(self.m as usize - panel.row);
+        let rows = panel
+            .c
+            .len()
+            .div_ceil(stride)
+            .min(self.m as usize - panel.row);
         let strides = |matrix: &Matrix, transposed: bool| match transposed {
             false => [matrix.row_stride as usize, 1],
             true => [1, matrix.row_stride as usize],
         };
-        let (a_strides, b_strides) = (strides(&self.a, self.transpose_a), strides(&self.b, self.transpose_b));
+        let (a_strides, b_strides) = (
+            strides(&self.a, self.transpose_a),
+            strides(&self.b, self.transpose_b),
+        );
         product(Product {
             m: rows,
             n,
             k,
             alpha: self.alpha,
-            a: a.get(panel.batch * self.a.batch_stride as usize + panel.row * a_strides[0]..).unwrap_or_default(),
+            a: a.get(panel.batch * self.a.batch_stride as usize + panel.row * a_strides[0]..)
+                .unwrap_or_default(),
             a_strides,
-            b: b.get(panel.batch * self.b.batch_stride as usize..).unwrap_or_default(),
+            b: b.get(panel.batch * self.b.batch_stride as usize..)
+                .unwrap_or_default(),
             b_strides,
             beta: self.beta,
             c: &mut *panel.c,
             c_stride: stride,
         });
-        for row in panel.c.chunks_mut(stride).take(rows).map(|row| &mut row[..n]) {
+        for row in panel
+            .c
+            .chunks_mut(stride)
+            .take(rows)
+            .map(|row| &mut row[..n])
+        {
             if let Some(bias) = bias {
                 row.iter_mut().zip(bias).for_each(|(c, bias)| *c += bias);
             }
@@ -216,7 +275,12 @@ impl Gemm {
 /// The view's elements as f32.
 fn numbers<'a>(memory: &'a CpuMemory, view: &BufferView) -> Cow<'a, [f32]> {
     match view.kind {
-        ElementKind::F16 => memory.read::<f16>(view).par_iter().map(|half| half.to_f32()).collect::<Vec<_>>().into(),
+        ElementKind::F16 => memory
+            .read::<f16>(view)
+            .par_iter()
+            .map(|half| half.to_f32())
+            .collect::<Vec<_>>()
+            .into(),
         ElementKind::F32 | ElementKind::U32 => memory.read::<f32>(view).into(),
     }
 }

@@ -40,11 +40,16 @@ impl Operation for Histogram {
     }
 
     fn access(&self) -> Result<OpAccess, String> {
-        let finite = self.low < self.high && (self.high - self.low).is_finite() && self.scale().is_finite();
+        let finite =
+            self.low < self.high && (self.high - self.low).is_finite() && self.scale().is_finite();
         if self.bins == 0 || self.bins > MAX_BINS || !finite {
-            return Err(format!("{} bins from {} to {}", self.bins, self.low, self.high));
+            return Err(format!(
+                "{} bins from {} to {}",
+                self.bins, self.low, self.high
+            ));
         }
-        let access = OpAccess::default().read("values", &self.values, ElementKind::F32, self.values.len)?;
+        let access =
+            OpAccess::default().read("values", &self.values, ElementKind::F32, self.values.len)?;
         access.write("counts", &self.counts, ElementKind::U32, self.bins.into())
     }
 
@@ -58,7 +63,10 @@ impl Operation for Histogram {
         let count = |values: &[f32]| self.count(values);
         let parts: Vec<Vec<u32>> = values.par_chunks(share).map(count).collect();
         for part in parts.iter().flat_map(|part| part.chunks(bins + 1)) {
-            counts.iter_mut().zip(part).for_each(|(sum, count)| *sum = sum.wrapping_add(*count));
+            counts
+                .iter_mut()
+                .zip(part)
+                .for_each(|(sum, count)| *sum = sum.wrapping_add(*count));
         }
     }
 
@@ -66,11 +74,20 @@ impl Operation for Histogram {
         lowering.fill(&self.counts.part(0, self.bins.into()), 0);
         let len = self.values.len;
         if len > 0 {
-            let bits = [self.low.to_bits(), self.high.to_bits(), self.scale().to_bits()];
+            let bits = [
+                self.low.to_bits(),
+                self.high.to_bits(),
+                self.scale().to_bits(),
+            ];
             let parameters = [len as u32, self.bins, bits[0], bits[1], bits[2]];
             // Each workgroup adds its bins to the result: that must be little beside its share of values.
             let per_group = GROUP * (u64::from(self.bins) / 64).clamp(8, 64);
-            lowering.dispatch(shaders::histogram(), &[&self.values, &self.counts], &parameters, grid(len, per_group));
+            lowering.dispatch(
+                shaders::histogram(),
+                &[&self.values, &self.counts],
+                &parameters,
+                grid(len, per_group),
+            );
         }
         Ok(())
     }
@@ -106,7 +123,8 @@ impl Histogram {
                     *table.add(usize::from(*even)) += 1;
                     *table.add(size + usize::from(*odd)) += 1;
                 }
-                rest.iter().for_each(|place| *table.add(usize::from(*place)) += 1);
+                rest.iter()
+                    .for_each(|place| *table.add(usize::from(*place)) += 1);
             }
         }
         counts
@@ -117,7 +135,11 @@ impl Histogram {
     fn bin(&self, value: f32) -> i32 {
         let bins = self.bins as i32;
         let inside = value >= self.low && value <= self.high;
-        let bin = if inside { (value - self.low) * self.scale() } else { 0.0 };
+        let bin = if inside {
+            (value - self.low) * self.scale()
+        } else {
+            0.0
+        };
         // SAFETY: what is inside is from 0 to about `bins`, which `access` keeps below 2³⁰; the rest is 0.
         let bin = unsafe { bin.to_int_unchecked::<i32>() }.min(bins - 1);
         if inside { bin } else { bins }

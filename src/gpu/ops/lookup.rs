@@ -47,10 +47,24 @@ impl Operation for Lookup {
     }
 
     fn access(&self) -> Result<OpAccess, String> {
-        let access =
-            OpAccess::default().read("table", &self.table, ElementKind::F32, elements(&[self.rows, self.columns])?)?;
-        let access = access.read("indices", &self.indices, ElementKind::U32, self.count.into())?;
-        access.write("output", &self.output, ElementKind::F32, elements(&[self.count, self.columns])?)
+        let access = OpAccess::default().read(
+            "table",
+            &self.table,
+            ElementKind::F32,
+            elements(&[self.rows, self.columns])?,
+        )?;
+        let access = access.read(
+            "indices",
+            &self.indices,
+            ElementKind::U32,
+            self.count.into(),
+        )?;
+        access.write(
+            "output",
+            &self.output,
+            ElementKind::F32,
+            elements(&[self.count, self.columns])?,
+        )
     }
 
     fn cpu(&self, memory: &CpuMemory) {
@@ -61,13 +75,16 @@ impl Operation for Lookup {
         let table = &memory.read::<f32>(&self.table)[..self.rows as usize * columns];
         let indices = &memory.read::<u32>(&self.indices)[..self.count as usize];
         let output = memory.write::<f32>(&self.output).par_chunks_mut(columns);
-        output.zip(indices).with_min_len(PART.div_ceil(columns)).for_each(|(output, index)| {
-            let first = *index as usize * columns;
-            match table.get(first..first + columns) {
-                Some(row) => output.copy_from_slice(row),
-                None => output.fill(f32::NAN),
-            }
-        });
+        output
+            .zip(indices)
+            .with_min_len(PART.div_ceil(columns))
+            .for_each(|(output, index)| {
+                let first = *index as usize * columns;
+                match table.get(first..first + columns) {
+                    Some(row) => output.copy_from_slice(row),
+                    None => output.fill(f32::NAN),
+                }
+            });
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>) -> Result<(), EngineError> {
@@ -94,8 +111,18 @@ impl Operation for LookupBackward {
             ElementKind::F32,
             elements(&[self.count, self.columns])?,
         )?;
-        let access = access.read("indices", &self.indices, ElementKind::U32, self.count.into())?;
-        access.write("table_gradient", &self.table_gradient, ElementKind::F32, elements(&[self.rows, self.columns])?)
+        let access = access.read(
+            "indices",
+            &self.indices,
+            ElementKind::U32,
+            self.count.into(),
+        )?;
+        access.write(
+            "table_gradient",
+            &self.table_gradient,
+            ElementKind::F32,
+            elements(&[self.rows, self.columns])?,
+        )
     }
 
     fn cpu(&self, memory: &CpuMemory) {
@@ -107,7 +134,9 @@ impl Operation for LookupBackward {
         for (row, index) in gradient.chunks_exact(columns.max(1)).zip(indices) {
             let first = *index as usize * columns;
             if let Some(sums) = table.get_mut(first..first + columns) {
-                sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+                sums.iter_mut()
+                    .zip(row)
+                    .for_each(|(sum, value)| *sum += value);
             }
         }
     }

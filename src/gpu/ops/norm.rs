@@ -18,7 +18,11 @@ pub enum Groups {
     /// Each row of rows × columns; scale and shift for each column. Ba, Kiros and Hinton, arXiv 1607.06450.
     Layer { rows: u32, columns: u32 },
     /// Each channel of samples × channels × pixels; scale and shift for each channel. Ioffe and Szegedy, arXiv 1502.03167.
-    Batch { samples: u32, channels: u32, pixels: u32 },
+    Batch {
+        samples: u32,
+        channels: u32,
+        pixels: u32,
+    },
 }
 
 /// y = (x - mean) · inverse · scale + shift, where inverse = 1 / √(variance + ε), with the variance over n.
@@ -57,7 +61,11 @@ impl Groups {
     fn layout(self) -> [u32; 3] {
         match self {
             Self::Layer { rows, columns } => [rows, 1, columns],
-            Self::Batch { samples, channels, pixels } => [channels, samples, pixels],
+            Self::Batch {
+                samples,
+                channels,
+                pixels,
+            } => [channels, samples, pixels],
         }
     }
 
@@ -68,13 +76,18 @@ impl Groups {
     /// Numbers in all, and scales.
     fn lengths(self) -> Result<(u64, u64), String> {
         let [groups, _, inner] = self.layout();
-        Ok((elements(&self.layout())?, if self.per_element() { inner } else { groups }.into()))
+        Ok((
+            elements(&self.layout())?,
+            if self.per_element() { inner } else { groups }.into(),
+        ))
     }
 
     /// The places of a group's elements, in stretches.
     fn stretches(self, group: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
         let [groups, outer, inner] = self.layout().map(|size| size as usize);
-        (0..outer).map(move |o| (o * groups + group) * inner).map(move |first| first..first + inner)
+        (0..outer)
+            .map(move |o| (o * groups + group) * inner)
+            .map(move |first| first..first + inner)
     }
 }
 
@@ -87,12 +100,9 @@ impl Operation for Norm {
         let (len, scales) = self.groups.lengths()?;
         let groups = self.groups.layout()[0].into();
         let access = OpAccess::default().read("x", &self.x, ElementKind::F32, len)?;
-        let access = access.read("scale", &self.scale, ElementKind::F32, scales)?.read(
-            "shift",
-            &self.shift,
-            ElementKind::F32,
-            scales,
-        )?;
+        let access = access
+            .read("scale", &self.scale, ElementKind::F32, scales)?
+            .read("shift", &self.shift, ElementKind::F32, scales)?;
         let access = access.write("y", &self.y, ElementKind::F32, len)?;
         let (means, inverses) = (&self.means, &self.inverses);
         if self.given {
@@ -103,7 +113,9 @@ impl Operation for Norm {
                 groups,
             );
         }
-        access.write("means", means, ElementKind::F32, groups)?.write("inverses", inverses, ElementKind::F32, groups)
+        access
+            .write("means", means, ElementKind::F32, groups)?
+            .write("inverses", inverses, ElementKind::F32, groups)
     }
 
     fn cpu(&self, memory: &CpuMemory) {
@@ -111,42 +123,74 @@ impl Operation for Norm {
         if groups * outer * inner == 0 {
             return;
         }
-        let (x, scale, shift) =
-            (memory.read::<f32>(&self.x), memory.read::<f32>(&self.scale), memory.read::<f32>(&self.shift));
+        let (x, scale, shift) = (
+            memory.read::<f32>(&self.x),
+            memory.read::<f32>(&self.scale),
+            memory.read::<f32>(&self.shift),
+        );
         if !self.given {
-            let (means, inverses) = (memory.write::<f32>(&self.means), memory.write::<f32>(&self.inverses));
-            means[..groups].par_iter_mut().zip(&mut inverses[..groups]).enumerate().for_each(
-                |(group, (mean, inverse))| {
+            let (means, inverses) = (
+                memory.write::<f32>(&self.means),
+                memory.write::<f32>(&self.inverses),
+            );
+            means[..groups]
+                .par_iter_mut()
+                .zip(&mut inverses[..groups])
+                .enumerate()
+                .for_each(|(group, (mean, inverse))| {
                     let sum = |of: &dyn Fn(f64) -> f64| -> f64 {
                         let stretches = self.groups.stretches(group);
-                        stretches.flat_map(|stretch| &x[stretch]).map(|x| of(f64::from(*x))).sum()
+                        stretches
+                            .flat_map(|stretch| &x[stretch])
+                            .map(|x| of(f64::from(*x)))
+                            .sum()
                     };
                     let n = (outer * inner) as f64;
                     let middle = sum(&|x| x) / n;
                     let variance = sum(&|x| (x - middle) * (x - middle)) / n;
-                    (*mean, *inverse) = (middle as f32, (1.0 / (variance + f64::from(self.epsilon)).sqrt()) as f32);
-                },
-            );
+                    (*mean, *inverse) = (
+                        middle as f32,
+                        (1.0 / (variance + f64::from(self.epsilon)).sqrt()) as f32,
+                    );
+                });
         }
-        let (means, inverses) = (memory.read::<f32>(&self.means), memory.read::<f32>(&self.inverses));
+        let (means, inverses) = (
+            memory.read::<f32>(&self.means),
+            memory.read::<f32>(&self.inverses),
+        );
         let y = &mut memory.write::<f32>(&self.y)[..groups * outer * inner];
-        y.par_chunks_mut(inner).zip(x.par_chunks(inner)).enumerate().for_each(|(stretch, (y, x))| {
-            let group = stretch % groups;
-            let (mean, inverse) = (means[group], inverses[group]);
-            for (j, (y, x)) in y.iter_mut().zip(x).enumerate() {
-                let own = if self.groups.per_element() { j } else { group };
-                *y = (x - mean) * inverse * scale[own] + shift[own];
-            }
-        });
+        y.par_chunks_mut(inner)
+            .zip(x.par_chunks(inner))
+            .enumerate()
+            .for_each(|(stretch, (y, x))| {
+                let group = stretch % groups;
+                let (mean, inverse) = (means[group], inverses[group]);
+                for (j, (y, x)) in y.iter_mut().zip(x).enumerate() {
+                    let own = if self.groups.per_element() { j } else { group };
+                    *y = (x - mean) * inverse * scale[own] + shift[own];
+                }
+            });
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>) -> Result<(), EngineError> {
         let [groups, outer, inner] = self.groups.layout();
         if groups > 0 && outer > 0 && inner > 0 {
             let flags = u32::from(self.groups.per_element()) | u32::from(self.given) << 1;
-            let bindings = [&self.x, &self.scale, &self.shift, &self.y, &self.means, &self.inverses];
+            let bindings = [
+                &self.x,
+                &self.scale,
+                &self.shift,
+                &self.y,
+                &self.means,
+                &self.inverses,
+            ];
             let parameters = [groups, outer, inner, flags, self.epsilon.to_bits()];
-            lowering.dispatch(shaders::norm(), &bindings, &parameters, grid(groups.into(), 1));
+            lowering.dispatch(
+                shaders::norm(),
+                &bindings,
+                &parameters,
+                grid(groups.into(), 1),
+            );
         }
         Ok(())
     }
@@ -160,31 +204,26 @@ impl Operation for NormBackward {
     fn access(&self) -> Result<OpAccess, String> {
         let (len, scales) = self.groups.lengths()?;
         let groups = self.groups.layout()[0].into();
-        let access = OpAccess::default().read("x", &self.x, ElementKind::F32, len)?.read(
-            "dy",
-            &self.dy,
-            ElementKind::F32,
-            len,
-        )?;
+        let access = OpAccess::default()
+            .read("x", &self.x, ElementKind::F32, len)?
+            .read("dy", &self.dy, ElementKind::F32, len)?;
         let access = access.read("scale", &self.scale, ElementKind::F32, scales)?;
         let access = access.read("means", &self.means, ElementKind::F32, groups)?;
-        let access = access.read("inverses", &self.inverses, ElementKind::F32, groups)?.write(
-            "dx",
-            &self.dx,
-            ElementKind::F32,
-            len,
-        )?;
-        access.write("dscale", &self.dscale, ElementKind::F32, scales)?.write(
-            "dshift",
-            &self.dshift,
-            ElementKind::F32,
-            scales,
-        )
+        let access = access
+            .read("inverses", &self.inverses, ElementKind::F32, groups)?
+            .write("dx", &self.dx, ElementKind::F32, len)?;
+        access
+            .write("dscale", &self.dscale, ElementKind::F32, scales)?
+            .write("dshift", &self.dshift, ElementKind::F32, scales)
     }
 
     fn cpu(&self, memory: &CpuMemory) {
         let [groups, outer, inner] = self.groups.layout().map(|size| size as usize);
-        let scales = if self.groups.per_element() { inner } else { groups };
+        let scales = if self.groups.per_element() {
+            inner
+        } else {
+            groups
+        };
         let dscale = &mut memory.write::<f32>(&self.dscale)[..scales];
         let dshift = &mut memory.write::<f32>(&self.dshift)[..scales];
         dscale.fill(0.0);
@@ -192,9 +231,15 @@ impl Operation for NormBackward {
         if groups * outer * inner == 0 {
             return;
         }
-        let (x, dy, scale) =
-            (memory.read::<f32>(&self.x), memory.read::<f32>(&self.dy), memory.read::<f32>(&self.scale));
-        let (means, inverses) = (memory.read::<f32>(&self.means), memory.read::<f32>(&self.inverses));
+        let (x, dy, scale) = (
+            memory.read::<f32>(&self.x),
+            memory.read::<f32>(&self.dy),
+            memory.read::<f32>(&self.scale),
+        );
+        let (means, inverses) = (
+            memory.read::<f32>(&self.means),
+            memory.read::<f32>(&self.inverses),
+        );
         let z = |group: usize, at: usize| (x[at] - means[group]) * inverses[group];
         let per_element = self.groups.per_element();
         // Of h, h z, dy, dy z, over each group.
@@ -204,7 +249,9 @@ impl Operation for NormBackward {
                 for (j, at) in stretch.enumerate() {
                     let (d, z) = (f64::from(dy[at]), f64::from(z(group, at)));
                     let h = d * f64::from(scale[if per_element { j } else { group }]);
-                    sums.iter_mut().zip([h, h * z, d, d * z]).for_each(|(sum, value)| *sum += value);
+                    sums.iter_mut()
+                        .zip([h, h * z, d, d * z])
+                        .for_each(|(sum, value)| *sum += value);
                 }
             }
             sums
@@ -212,23 +259,30 @@ impl Operation for NormBackward {
         let sums: Vec<[f64; 4]> = sums.collect();
         let n = (outer * inner) as f64;
         let dx = &mut memory.write::<f32>(&self.dx)[..groups * outer * inner];
-        dx.par_chunks_mut(inner).enumerate().for_each(|(stretch, dx)| {
-            let group = stretch % groups;
-            let (h_mean, hz_mean) = ((sums[group][0] / n) as f32, (sums[group][1] / n) as f32);
-            for (j, dx) in dx.iter_mut().enumerate() {
-                let at = stretch * inner + j;
-                let h = dy[at] * scale[if per_element { j } else { group }];
-                *dx = inverses[group] * (h - h_mean - z(group, at) * hz_mean);
-            }
-        });
+        dx.par_chunks_mut(inner)
+            .enumerate()
+            .for_each(|(stretch, dx)| {
+                let group = stretch % groups;
+                let (h_mean, hz_mean) = ((sums[group][0] / n) as f32, (sums[group][1] / n) as f32);
+                for (j, dx) in dx.iter_mut().enumerate() {
+                    let at = stretch * inner + j;
+                    let h = dy[at] * scale[if per_element { j } else { group }];
+                    *dx = inverses[group] * (h - h_mean - z(group, at) * hz_mean);
+                }
+            });
         if !per_element {
             let pairs = dscale.iter_mut().zip(dshift).zip(&sums);
-            pairs.for_each(|((dscale, dshift), sums)| (*dscale, *dshift) = (sums[3] as f32, sums[2] as f32));
+            pairs.for_each(|((dscale, dshift), sums)| {
+                (*dscale, *dshift) = (sums[3] as f32, sums[2] as f32)
+            });
             return;
         }
         // Columns by blocks, row after row: the same order with any number of threads.
         const COLUMNS: usize = 256;
-        let blocks = dscale.par_chunks_mut(COLUMNS).zip(dshift.par_chunks_mut(COLUMNS)).enumerate();
+        let blocks = dscale
+            .par_chunks_mut(COLUMNS)
+            .zip(dshift.par_chunks_mut(COLUMNS))
+            .enumerate();
         blocks.for_each(|(block, (dscale, dshift))| {
             for group in 0..groups {
                 for (j, (dscale, dshift)) in dscale.iter_mut().zip(dshift.iter_mut()).enumerate() {
@@ -250,13 +304,43 @@ impl Operation for NormBackward {
             return Ok(());
         }
         let none = unused(&self.dx, ElementKind::F32);
-        let (dscale, dshift) = if per_element { (&none, &none) } else { (&self.dscale, &self.dshift) };
-        let bindings = [&self.x, &self.scale, &self.dy, &self.means, &self.inverses, &self.dx, dscale, dshift];
+        let (dscale, dshift) = if per_element {
+            (&none, &none)
+        } else {
+            (&self.dscale, &self.dshift)
+        };
+        let bindings = [
+            &self.x,
+            &self.scale,
+            &self.dy,
+            &self.means,
+            &self.inverses,
+            &self.dx,
+            dscale,
+            dshift,
+        ];
         let parameters = [groups, outer, inner, u32::from(per_element)];
-        lowering.dispatch(shaders::norm_backward(), &bindings, &parameters, grid(groups.into(), 1));
+        lowering.dispatch(
+            shaders::norm_backward(),
+            &bindings,
+            &parameters,
+            grid(groups.into(), 1),
+        );
         if per_element {
-            let bindings = [&self.x, &self.dy, &self.means, &self.inverses, &self.dscale, &self.dshift];
-            lowering.dispatch(shaders::norm_columns(), &bindings, &[groups, inner], grid(inner.into(), 32));
+            let bindings = [
+                &self.x,
+                &self.dy,
+                &self.means,
+                &self.inverses,
+                &self.dscale,
+                &self.dshift,
+            ];
+            lowering.dispatch(
+                shaders::norm_columns(),
+                &bindings,
+                &[groups, inner],
+                grid(inner.into(), 32),
+            );
         }
         Ok(())
     }

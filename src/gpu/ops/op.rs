@@ -69,8 +69,14 @@ pub trait Operation {
 pub fn checked(ops: &[Op]) -> Result<Vec<OpAccess>, EngineError> {
     let check = |(index, op): (usize, &Op)| {
         let operation = op.operation();
-        let access = operation.access().and_then(|access| access.check().map(|()| access));
-        access.map_err(|what| EngineError::Op { index, op: operation.name(), what })
+        let access = operation
+            .access()
+            .and_then(|access| access.check().map(|()| access));
+        access.map_err(|what| EngineError::Op {
+            index,
+            op: operation.name(),
+            what,
+        })
     };
     ops.iter().enumerate().map(check).collect()
 }

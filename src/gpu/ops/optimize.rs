@@ -62,10 +62,13 @@ impl Operation for Optimize {
             ));
         }
         let len = self.parameters.len;
-        let access = OpAccess::default().read("gradients", &self.gradients, ElementKind::F32, len)?;
+        let access =
+            OpAccess::default().read("gradients", &self.gradients, ElementKind::F32, len)?;
         let access = access.read("schedule", &self.schedule, ElementKind::F32, 4)?;
         let access = access.write("parameters", &self.parameters, ElementKind::F32, len)?;
-        self.state.iter().try_fold(access, |access, state| access.write("state", state, ElementKind::F32, len))
+        self.state.iter().try_fold(access, |access, state| {
+            access.write("state", state, ElementKind::F32, len)
+        })
     }
 
     fn cpu(&self, memory: &CpuMemory) {
@@ -75,10 +78,16 @@ impl Operation for Optimize {
         let parameters = memory.write::<f32>(&self.parameters);
         let len = parameters.len();
         let gradients = memory.read::<f32>(&self.gradients).par_chunks(CHUNK);
-        let mut states = self.state.iter().map(|state| memory.write::<f32>(state)[..len].par_chunks_mut(CHUNK));
+        let mut states = self
+            .state
+            .iter()
+            .map(|state| memory.write::<f32>(state)[..len].par_chunks_mut(CHUNK));
         let both = parameters.par_chunks_mut(CHUNK).zip(gradients);
         match (states.next(), states.next()) {
-            (Some(a), Some(b)) => both.zip(a).zip(b).for_each(|(((x, g), a), b)| of_two(&step, x, g, a, b)),
+            (Some(a), Some(b)) => both
+                .zip(a)
+                .zip(b)
+                .for_each(|(((x, g), a), b)| of_two(&step, x, g, a, b)),
             (Some(a), None) => both.zip(a).for_each(|((x, g), a)| of_one(&step, x, g, a)),
             (None, _) => both.for_each(|(x, g)| of_none(&step, x, g)),
         }
@@ -90,10 +99,21 @@ impl Operation for Optimize {
             let (rule, first, second, epsilon) = constants(self.rule);
             let none = unused(&self.parameters, ElementKind::F32);
             let state = |index: usize| self.state.get(index).unwrap_or(&none);
-            let bindings = [&self.parameters, &self.gradients, state(0), state(1), &self.schedule];
+            let bindings = [
+                &self.parameters,
+                &self.gradients,
+                state(0),
+                state(1),
+                &self.schedule,
+            ];
             let constants = [first, second, epsilon, self.weight_decay].map(f32::to_bits);
             let parameters: Vec<u32> = [len as u32, rule].into_iter().chain(constants).collect();
-            lowering.dispatch(shaders::optimize(), &bindings, &parameters, grid(len, GROUP));
+            lowering.dispatch(
+                shaders::optimize(),
+                &bindings,
+                &parameters,
+                grid(len, GROUP),
+            );
         }
         Ok(())
     }

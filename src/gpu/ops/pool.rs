@@ -66,34 +66,78 @@ impl Pool2dShape {
     /// Elements of x and y.
     fn lengths(&self) -> Result<(u64, u64), String> {
         let [rows, columns] = self.places()?;
-        let Window { size, padding, dilation, .. } = self.window;
-        if dilation != [1; 2] || (0..2).any(|axis| padding[axis] >= size[axis]) || self.image.contains(&0) {
-            return Err(format!("pooling needs pixels, no dilation, and less padding than its window: {self:?}"));
+        let Window {
+            size,
+            padding,
+            dilation,
+            ..
+        } = self.window;
+        if dilation != [1; 2]
+            || (0..2).any(|axis| padding[axis] >= size[axis])
+            || self.image.contains(&0)
+        {
+            return Err(format!(
+                "pooling needs pixels, no dilation, and less padding than its window: {self:?}"
+            ));
         }
         let [height, width] = self.image;
-        Ok((elements(&[self.planes, height, width])?, elements(&[self.planes, rows, columns])?))
+        Ok((
+            elements(&[self.planes, height, width])?,
+            elements(&[self.planes, rows, columns])?,
+        ))
     }
 
     /// Parameters of both shaders.
     fn parameters(&self, pooling: Pooling, maxima: bool) -> [u32; 12] {
         let [rows, columns] = self.places().expect("access() has checked it");
-        let Window { size, stride, padding, .. } = self.window;
+        let Window {
+            size,
+            stride,
+            padding,
+            ..
+        } = self.window;
         let flags = u32::from(pooling == Pooling::Max) | u32::from(maxima) << 1;
         let ([height, width], [top, left]) = (self.image, padding);
-        [self.planes, height, width, rows, columns, size[0], size[1], stride[0], stride[1], top, left, flags]
+        [
+            self.planes,
+            height,
+            width,
+            rows,
+            columns,
+            size[0],
+            size[1],
+            stride[0],
+            stride[1],
+            top,
+            left,
+            flags,
+        ]
     }
 
     /// The pixels of the window at this place, along one axis.
     fn pixels(&self, axis: usize, place: usize) -> std::ops::Range<usize> {
-        let Window { size, stride, padding, .. } = self.window;
+        let Window {
+            size,
+            stride,
+            padding,
+            ..
+        } = self.window;
         let (first, padding) = (place * stride[axis] as usize, padding[axis] as usize);
-        first.saturating_sub(padding)..(first + size[axis] as usize - padding).min(self.image[axis] as usize)
+        first.saturating_sub(padding)
+            ..(first + size[axis] as usize - padding).min(self.image[axis] as usize)
     }
 
     /// Numbers of a plane, of its output, and rows and columns of the output.
     fn sizes(&self) -> (usize, usize, [usize; 2]) {
-        let places = self.places().expect("access() has checked it").map(|size| size as usize);
-        (self.image[0] as usize * self.image[1] as usize, places[0] * places[1], places)
+        let places = self
+            .places()
+            .expect("access() has checked it")
+            .map(|size| size as usize);
+        (
+            self.image[0] as usize * self.image[1] as usize,
+            places[0] * places[1],
+            places,
+        )
     }
 }
 
@@ -104,8 +148,9 @@ impl Operation for Pool2d {
 
     fn access(&self) -> Result<OpAccess, String> {
         let (x, y) = self.shape.lengths()?;
-        let access =
-            OpAccess::default().read("x", &self.x, ElementKind::F32, x)?.write("y", &self.y, ElementKind::F32, y)?;
+        let access = OpAccess::default()
+            .read("x", &self.x, ElementKind::F32, x)?
+            .write("y", &self.y, ElementKind::F32, y)?;
         match &self.maxima {
             Some(_) if self.pooling == Pooling::Average => Err("averages have no `maxima`".into()),
             Some(maxima) => access.write("maxima", maxima, ElementKind::U32, y),
@@ -122,23 +167,37 @@ impl Operation for Pool2d {
         let window = |place: usize| {
             let plane = place / places * pixels;
             let (row, column) = (place % places / columns, place % columns);
-            (&x[plane..plane + pixels], self.shape.pixels(0, row), self.shape.pixels(1, column))
+            (
+                &x[plane..plane + pixels],
+                self.shape.pixels(0, row),
+                self.shape.pixels(1, column),
+            )
         };
         match (self.pooling, &self.maxima) {
             (Pooling::Average, _) => y.par_iter_mut().enumerate().for_each(|(place, y)| {
                 let (plane, rows, columns) = window(place);
-                let sum: f32 = rows.clone().flat_map(|row| &plane[row * width..][columns.clone()]).sum();
+                let sum: f32 = rows
+                    .clone()
+                    .flat_map(|row| &plane[row * width..][columns.clone()])
+                    .sum();
                 *y = sum / (rows.len() * columns.len()) as f32;
             }),
             (Pooling::Max, maxima) => {
                 let mut unwanted = vec![0; if maxima.is_none() { planes * places } else { 0 }];
-                let maxima =
-                    maxima.as_ref().map_or(&mut unwanted[..], |at| &mut memory.write::<u32>(at)[..planes * places]);
-                let to = y.par_chunks_mut(places.max(1)).zip(maxima.par_chunks_mut(places.max(1)));
-                to.zip(x.par_chunks(pixels)).for_each_init(Vec::new, |best, ((y, at), plane)| {
-                    let each = y.chunks_mut(columns).zip(at.chunks_mut(columns)).enumerate();
-                    each.for_each(|(row, (y, at))| self.maxima_of_row(plane, row, best, y, at));
+                let maxima = maxima.as_ref().map_or(&mut unwanted[..], |at| {
+                    &mut memory.write::<u32>(at)[..planes * places]
                 });
+                let to = y
+                    .par_chunks_mut(places.max(1))
+                    .zip(maxima.par_chunks_mut(places.max(1)));
+                to.zip(x.par_chunks(pixels))
+                    .for_each_init(Vec::new, |best, ((y, at), plane)| {
+                        let each = y
+                            .chunks_mut(columns)
+                            .zip(at.chunks_mut(columns))
+                            .enumerate();
+                        each.for_each(|(row, (y, at))| self.maxima_of_row(plane, row, best, y, at));
+                    });
             }
         }
     }
@@ -149,7 +208,12 @@ impl Operation for Pool2d {
             let none = unused(&self.y, ElementKind::U32);
             let maxima = self.maxima.as_ref().unwrap_or(&none);
             let parameters = self.shape.parameters(self.pooling, self.maxima.is_some());
-            lowering.dispatch(shaders::pool(), &[&self.x, &self.y, maxima], &parameters, grid(y, GROUP));
+            lowering.dispatch(
+                shaders::pool(),
+                &[&self.x, &self.y, maxima],
+                &parameters,
+                grid(y, GROUP),
+            );
         }
         Ok(())
     }
@@ -157,21 +221,37 @@ impl Operation for Pool2d {
 
 impl Pool2d {
     /// A row of maxima: first down the columns of the image, side by side, then along them. Of `best` the memory is used.
-    fn maxima_of_row(&self, plane: &[f32], row: usize, best: &mut Vec<(f32, u32)>, y: &mut [f32], at: &mut [u32]) {
+    fn maxima_of_row(
+        &self,
+        plane: &[f32],
+        row: usize,
+        best: &mut Vec<(f32, u32)>,
+        y: &mut [f32],
+        at: &mut [u32],
+    ) {
         let width = self.shape.image[1] as usize;
         let rows = self.shape.pixels(0, row);
         let first = rows.start * width;
         best.clear();
-        best.extend(plane[first..first + width].iter().zip(first as u32..).map(|(value, at)| (*value, at)));
+        best.extend(
+            plane[first..first + width]
+                .iter()
+                .zip(first as u32..)
+                .map(|(value, at)| (*value, at)),
+        );
         for row in rows.skip(1) {
             let first = row * width;
             let values = plane[first..first + width].iter().zip(first as u32..);
-            best.iter_mut().zip(values).for_each(|(best, (value, at))| *best = larger(*best, (*value, at)));
+            best.iter_mut()
+                .zip(values)
+                .for_each(|(best, (value, at))| *best = larger(*best, (*value, at)));
         }
         for (column, (y, at)) in y.iter_mut().zip(at).enumerate() {
             let columns = self.shape.pixels(1, column);
             let best = &best[columns];
-            (*y, *at) = best[1..].iter().fold(best[0], |best, other| larger(best, *other));
+            (*y, *at) = best[1..]
+                .iter()
+                .fold(best[0], |best, other| larger(best, *other));
         }
     }
 }
@@ -181,7 +261,11 @@ impl Pool2d {
 fn larger(one: (f32, u32), other: (f32, u32)) -> (f32, u32) {
     let is_larger = other.0 > one.0 || (other.0.is_nan() && !one.0.is_nan());
     let is_equal = other.0 == one.0 || (other.0.is_nan() && one.0.is_nan());
-    if is_larger || (is_equal && other.1 < one.1) { other } else { one }
+    if is_larger || (is_equal && other.1 < one.1) {
+        other
+    } else {
+        one
+    }
 }
 
 impl Operation for Pool2dBackward {
@@ -191,12 +275,9 @@ impl Operation for Pool2dBackward {
 
     fn access(&self) -> Result<OpAccess, String> {
         let (x, y) = self.shape.lengths()?;
-        let access = OpAccess::default().read("dy", &self.dy, ElementKind::F32, y)?.write(
-            "dx",
-            &self.dx,
-            ElementKind::F32,
-            x,
-        )?;
+        let access = OpAccess::default()
+            .read("dy", &self.dy, ElementKind::F32, y)?
+            .write("dx", &self.dx, ElementKind::F32, x)?;
         match (self.pooling, &self.maxima) {
             (Pooling::Max, Some(maxima)) => access.read("maxima", maxima, ElementKind::U32, y),
             (Pooling::Average, None) => Ok(access),
@@ -210,22 +291,39 @@ impl Operation for Pool2dBackward {
         let planes = self.shape.planes as usize;
         let dy = &memory.read::<f32>(&self.dy)[..planes * places];
         let dx = &mut memory.write::<f32>(&self.dx)[..planes * pixels];
-        let maxima = self.maxima.as_ref().map(|maxima| &memory.read::<u32>(maxima)[..planes * places]);
+        let maxima = self
+            .maxima
+            .as_ref()
+            .map(|maxima| &memory.read::<u32>(maxima)[..planes * places]);
         let width = self.shape.image[1] as usize;
-        dx.par_chunks_mut(pixels).zip(dy.par_chunks(places)).enumerate().for_each(|(plane, (dx, dy))| {
-            dx.fill(0.0);
-            if let Some(maxima) = maxima {
-                // A place that no forward op wrote is nobody's.
-                let pairs = dy.iter().zip(&maxima[plane * places..]);
-                pairs.for_each(|(dy, at)| dx.get_mut(*at as usize).into_iter().for_each(|dx| *dx += dy));
-                return;
-            }
-            for (place, dy) in dy.iter().enumerate() {
-                let (rows, columns) = (self.shape.pixels(0, place / columns), self.shape.pixels(1, place % columns));
-                let share = dy / (rows.len() * columns.len()) as f32;
-                rows.for_each(|row| dx[row * width..][columns.clone()].iter_mut().for_each(|dx| *dx += share));
-            }
-        });
+        dx.par_chunks_mut(pixels)
+            .zip(dy.par_chunks(places))
+            .enumerate()
+            .for_each(|(plane, (dx, dy))| {
+                dx.fill(0.0);
+                if let Some(maxima) = maxima {
+                    // A place that no forward op wrote is nobody's.
+                    let pairs = dy.iter().zip(&maxima[plane * places..]);
+                    pairs.for_each(|(dy, at)| {
+                        dx.get_mut(*at as usize)
+                            .into_iter()
+                            .for_each(|dx| *dx += dy)
+                    });
+                    return;
+                }
+                for (place, dy) in dy.iter().enumerate() {
+                    let (rows, columns) = (
+                        self.shape.pixels(0, place / columns),
+                        self.shape.pixels(1, place % columns),
+                    );
+                    let share = dy / (rows.len() * columns.len()) as f32;
+                    rows.for_each(|row| {
+                        dx[row * width..][columns.clone()]
+                            .iter_mut()
+                            .for_each(|dx| *dx += share)
+                    });
+                }
+            });
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>) -> Result<(), EngineError> {
@@ -234,7 +332,12 @@ impl Operation for Pool2dBackward {
             let none = unused(&self.dx, ElementKind::U32);
             let maxima = self.maxima.as_ref().unwrap_or(&none);
             let parameters = self.shape.parameters(self.pooling, self.maxima.is_some());
-            lowering.dispatch(shaders::pool_backward(), &[&self.dy, maxima, &self.dx], &parameters, grid(x, GROUP));
+            lowering.dispatch(
+                shaders::pool_backward(),
+                &[&self.dy, maxima, &self.dx],
+                &parameters,
+                grid(x, GROUP),
+            );
         }
         Ok(())
     }

@@ -39,7 +39,11 @@ impl Operation for Random {
     }
 
     fn access(&self) -> Result<OpAccess, String> {
-        let kind = if self.distribution == RandomDistribution::Bits { ElementKind::U32 } else { ElementKind::F32 };
+        let kind = if self.distribution == RandomDistribution::Bits {
+            ElementKind::U32
+        } else {
+            ElementKind::F32
+        };
         let access = OpAccess::default().read("state", &self.state, ElementKind::U32, 4)?;
         access.write("output", &self.output, kind, self.output.len)
     }
@@ -48,7 +52,10 @@ impl Operation for Random {
         const CHUNK: usize = 1 << 14;
         let state = memory.read::<u32>(&self.state);
         let start = u64::from(state[2]) | u64::from(state[3]) << 32;
-        let chunks = memory.write::<u32>(&self.output).par_chunks_mut(CHUNK).enumerate();
+        let chunks = memory
+            .write::<u32>(&self.output)
+            .par_chunks_mut(CHUNK)
+            .enumerate();
         chunks.for_each(|(chunk, output)| {
             let first = start.wrapping_add((chunk * CHUNK / 4) as u64);
             for (block, output) in output.chunks_mut(4).enumerate() {
@@ -67,7 +74,12 @@ impl Operation for Random {
         };
         if len > 0 {
             let parameters = [len as u32, kind, f32::to_bits(a), f32::to_bits(b)];
-            lowering.dispatch(shaders::random(), &[&self.state, &self.output], &parameters, grid(len, GROUP * 4));
+            lowering.dispatch(
+                shaders::random(),
+                &[&self.state, &self.output],
+                &parameters,
+                grid(len, GROUP * 4),
+            );
         }
         Ok(())
     }
@@ -94,8 +106,16 @@ fn philox(counter: u64, key: [u32; 2]) -> [u32; 4] {
     for _ in 0..10 {
         let m0 = 0xD251_1F53 * u64::from(c[0]);
         let m1 = 0xCD9E_8D57 * u64::from(c[2]);
-        c = [(m1 >> 32) as u32 ^ c[1] ^ k[0], m1 as u32, (m0 >> 32) as u32 ^ c[3] ^ k[1], m0 as u32];
-        k = [k[0].wrapping_add(0x9E37_79B9), k[1].wrapping_add(0xBB67_AE85)];
+        c = [
+            (m1 >> 32) as u32 ^ c[1] ^ k[0],
+            m1 as u32,
+            (m0 >> 32) as u32 ^ c[3] ^ k[1],
+            m0 as u32,
+        ];
+        k = [
+            k[0].wrapping_add(0x9E37_79B9),
+            k[1].wrapping_add(0xBB67_AE85),
+        ];
     }
     c
 }
@@ -115,6 +135,9 @@ mod tests {
     /// Vectors of the Random123 library, `kat_vectors`, for counters that fit here.
     #[test]
     fn philox_gives_the_published_words() {
-        assert_eq!(philox(0, [0, 0]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
+        assert_eq!(
+            philox(0, [0, 0]),
+            [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]
+        );
     }
 }

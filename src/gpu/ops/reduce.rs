@@ -83,14 +83,15 @@ impl Operation for Reduce {
         if self.kind == Reduction::ArgMax && self.axis == 0 && output > 0 {
             return Err("the place of the maximum of nothing".into());
         }
-        let kind = if self.kind == Reduction::ArgMax { ElementKind::U32 } else { ElementKind::F32 };
+        let kind = if self.kind == Reduction::ArgMax {
+            ElementKind::U32
+        } else {
+            ElementKind::F32
+        };
         let input = elements(&[self.outer, self.axis, self.inner])?;
-        OpAccess::default().read("input", &self.input, ElementKind::F32, input)?.write(
-            "output",
-            &self.output,
-            kind,
-            output,
-        )
+        OpAccess::default()
+            .read("input", &self.input, ElementKind::F32, input)?
+            .write("output", &self.output, kind, output)
     }
 
     fn cpu(&self, memory: &CpuMemory) {
@@ -102,28 +103,40 @@ impl Operation for Reduce {
         let input = memory.read::<f32>(&self.input);
         if self.kind == Reduction::ArgMax {
             let output = &mut memory.write::<u32>(&self.output)[..outputs];
-            output.par_iter_mut().enumerate().for_each(|(slot, output)| {
-                let first = slot / inner * axis * inner + slot % inner;
-                *output = first_maximum((0..axis).map(|j| input[first + j * inner]));
-            });
+            output
+                .par_iter_mut()
+                .enumerate()
+                .for_each(|(slot, output)| {
+                    let first = slot / inner * axis * inner + slot % inner;
+                    *output = first_maximum((0..axis).map(|j| input[first + j * inner]));
+                });
             return;
         }
         let output = &mut memory.write::<f32>(&self.output)[..outputs];
         if inner == 1 {
-            let reduce = |(row, output): (usize, &mut f32)| *output = self.row(&input[row * axis..][..axis]);
+            let reduce =
+                |(row, output): (usize, &mut f32)| *output = self.row(&input[row * axis..][..axis]);
             output.par_iter_mut().enumerate().for_each(reduce);
         } else {
             // Columns side by side, so that memory is read in order.
             const COLUMNS: usize = 4096;
-            let blocks = output.chunks_mut(inner).enumerate().flat_map(|(outer, row)| {
-                row.chunks_mut(COLUMNS).enumerate().map(move |(block, to)| (outer * axis * inner + block * COLUMNS, to))
-            });
+            let blocks = output
+                .chunks_mut(inner)
+                .enumerate()
+                .flat_map(|(outer, row)| {
+                    row.chunks_mut(COLUMNS)
+                        .enumerate()
+                        .map(move |(block, to)| (outer * axis * inner + block * COLUMNS, to))
+                });
             let blocks: Vec<(usize, &mut [f32])> = blocks.collect();
             blocks.into_par_iter().for_each(|(first, output)| {
                 output.fill(self.kind.start());
                 for j in 0..axis {
                     let row = &input[first + j * inner..][..output.len()];
-                    output.iter_mut().zip(row).for_each(|(a, b)| *a = self.kind.combine(*a, *b));
+                    output
+                        .iter_mut()
+                        .zip(row)
+                        .for_each(|(a, b)| *a = self.kind.combine(*a, *b));
                 }
             });
         }
@@ -142,18 +155,36 @@ impl Operation for Reduce {
         }
         let lanes = if self.inner >= 64 { 4 } else { 256 };
         let busy = outputs.div_ceil(256 / lanes) >= 1024;
-        let wanted = if busy { 1 } else { self.axis.div_ceil(ELEMENTS * lanes).clamp(1, MAX_PARTS) };
-        let parts = if u64::from(outputs) * u64::from(wanted) < 1 << 31 { wanted } else { 1 };
+        let wanted = if busy {
+            1
+        } else {
+            self.axis.div_ceil(ELEMENTS * lanes).clamp(1, MAX_PARTS)
+        };
+        let parts = if u64::from(outputs) * u64::from(wanted) < 1 << 31 {
+            wanted
+        } else {
+            1
+        };
         let none = |kind| unused(&self.output, kind);
         let (values, places) = match self.kind {
             Reduction::ArgMax => (none(ElementKind::F32), self.output.clone()),
             _ => (self.output.clone(), none(ElementKind::U32)),
         };
-        let mut round =
-            Round { lanes, from: self.input.clone(), from_places: None, axis: self.axis, parts, values, places };
+        let mut round = Round {
+            lanes,
+            from: self.input.clone(),
+            from_places: None,
+            axis: self.axis,
+            parts,
+            values,
+            places,
+        };
         if parts > 1 {
             let len = u64::from(outputs) * u64::from(parts);
-            let (values, places) = (lowering.scratch(ElementKind::F32, len)?, lowering.scratch(ElementKind::U32, len)?);
+            let (values, places) = (
+                lowering.scratch(ElementKind::F32, len)?,
+                lowering.scratch(ElementKind::U32, len)?,
+            );
             let next = Round {
                 from: values.clone(),
                 from_places: Some(places.clone()),
@@ -161,7 +192,14 @@ impl Operation for Reduce {
                 parts: 1,
                 ..round.clone()
             };
-            self.round(lowering, &Round { values, places, ..round });
+            self.round(
+                lowering,
+                &Round {
+                    values,
+                    places,
+                    ..round
+                },
+            );
             round = next;
         }
         self.round(lowering, &round);
@@ -186,10 +224,15 @@ impl Reduce {
     fn round(&self, lowering: &mut Lowering<'_>, round: &Round) {
         let none = unused(&self.output, ElementKind::U32);
         let flag = |bit: u32, set: bool| u32::from(set) << bit;
-        let flags =
-            flag(0, round.from_places.is_some()) | flag(1, round.values.len > 0) | flag(2, round.places.len > 0);
+        let flags = flag(0, round.from_places.is_some())
+            | flag(1, round.values.len > 0)
+            | flag(2, round.places.len > 0);
         let last = round.parts == 1;
-        let divisor = if last && self.kind == Reduction::Mean { self.axis as f32 } else { 1.0 };
+        let divisor = if last && self.kind == Reduction::Mean {
+            self.axis as f32
+        } else {
+            1.0
+        };
         let parameters = [
             self.outer,
             round.axis,
@@ -203,8 +246,18 @@ impl Reduce {
             self.kind.start().to_bits(),
         ];
         let slots = u64::from(self.outer) * u64::from(self.inner) * u64::from(round.parts);
-        let bindings = [&round.from, round.from_places.as_ref().unwrap_or(&none), &round.values, &round.places];
-        lowering.dispatch(shaders::reduce(), &bindings, &parameters, grid(slots, u64::from(256 / round.lanes)));
+        let bindings = [
+            &round.from,
+            round.from_places.as_ref().unwrap_or(&none),
+            &round.values,
+            &round.places,
+        ];
+        lowering.dispatch(
+            shaders::reduce(),
+            &bindings,
+            &parameters,
+            grid(slots, u64::from(256 / round.lanes)),
+        );
     }
 
     fn row(&self, row: &[f32]) -> f32 {
@@ -224,9 +277,16 @@ impl Reduce {
         let (whole, rest) = values.as_chunks::<LANES>();
         match self.kind {
             Reduction::Sum | Reduction::Mean => {
-                whole.iter().for_each(|chunk| lanes.iter_mut().zip(chunk).for_each(|(a, b)| *a += b));
+                whole
+                    .iter()
+                    .for_each(|chunk| lanes.iter_mut().zip(chunk).for_each(|(a, b)| *a += b));
             }
-            _ => whole.iter().for_each(|chunk| lanes.iter_mut().zip(chunk).for_each(|(a, b)| *a = combine(*a, *b))),
+            _ => whole.iter().for_each(|chunk| {
+                lanes
+                    .iter_mut()
+                    .zip(chunk)
+                    .for_each(|(a, b)| *a = combine(*a, *b))
+            }),
         }
         let rest = rest.iter().copied().fold(self.kind.start(), combine);
         combine(lanes.into_iter().fold(self.kind.start(), combine), rest)

@@ -31,7 +31,10 @@ impl Operation for Scan {
 
     fn access(&self) -> Result<OpAccess, String> {
         if self.input.len != self.output.len {
-            return Err(format!("input and output have {} and {} elements", self.input.len, self.output.len));
+            return Err(format!(
+                "input and output have {} and {} elements",
+                self.input.len, self.output.len
+            ));
         }
         let access = OpAccess::default().read_any(
             "input",
@@ -56,10 +59,16 @@ impl Operation for Scan {
         let len = self.input.len;
         let kind = u32::from(self.input.kind == ElementKind::U32) << 1;
         let none = unused(&self.output, self.input.kind);
-        let pass = |before: &BufferView, output: &BufferView, flags: u32, lowering: &mut Lowering<'_>| {
-            let bindings = [&self.input, before, output];
-            lowering.dispatch(shaders::scan(), &bindings, &[len as u32, flags | kind], grid(len, BLOCK));
-        };
+        let pass =
+            |before: &BufferView, output: &BufferView, flags: u32, lowering: &mut Lowering<'_>| {
+                let bindings = [&self.input, before, output];
+                lowering.dispatch(
+                    shaders::scan(),
+                    &bindings,
+                    &[len as u32, flags | kind],
+                    grid(len, BLOCK),
+                );
+            };
         let last = 1 | u32::from(self.exclusive) << 2;
         if len <= BLOCK {
             pass(&none, &self.output, last, lowering);
@@ -68,7 +77,12 @@ impl Operation for Scan {
         let sums = lowering.scratch(self.input.kind, len.div_ceil(BLOCK))?;
         let before = lowering.scratch(self.input.kind, sums.len)?;
         pass(&none, &sums, 0, lowering);
-        Scan { input: sums, output: before.clone(), exclusive: true }.lower(lowering)?;
+        Scan {
+            input: sums,
+            output: before.clone(),
+            exclusive: true,
+        }
+        .lower(lowering)?;
         pass(&before, &self.output, last | 8, lowering);
         Ok(())
     }
@@ -78,7 +92,10 @@ impl Scan {
     /// Sums of blocks, then each block on top of those before it: bits do not depend on the number of threads.
     fn scan<T: Pod + Default + Send + Sync>(&self, memory: &CpuMemory, add: fn(T, T) -> T) {
         const CHUNK: usize = 1 << 14;
-        let (input, output) = (memory.read::<T>(&self.input), memory.write::<T>(&self.output));
+        let (input, output) = (
+            memory.read::<T>(&self.input),
+            memory.write::<T>(&self.output),
+        );
         let sum = |chunk: &[T]| chunk.iter().copied().fold(T::default(), add);
         let mut before: Vec<T> = input.par_chunks(CHUNK).map(sum).collect();
         let mut total = T::default();
@@ -87,7 +104,10 @@ impl Scan {
             *chunk = total;
             total = next;
         }
-        let chunks = output.par_chunks_mut(CHUNK).zip(input.par_chunks(CHUNK)).zip(before);
+        let chunks = output
+            .par_chunks_mut(CHUNK)
+            .zip(input.par_chunks(CHUNK))
+            .zip(before);
         chunks.for_each(|((output, input), mut sum)| {
             for (to, value) in output.iter_mut().zip(input) {
                 let next = add(sum, *value);

@@ -33,5 +33,8 @@ shaders! {
 }
 
 fn words(bytes: &[u8]) -> std::sync::Arc<[u32]> {
-    bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()
+    bytes
+        .chunks_exact(4)
+        .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+        .collect()
 }

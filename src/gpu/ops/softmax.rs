@@ -59,7 +59,10 @@ fn rows_at_once(columns: u32) -> usize {
 
 /// The row's maximum, NaN or infinite where softmax has no answer.
 fn maximum(row: &[f32]) -> f32 {
-    row.iter().fold(f32::NEG_INFINITY, |a, b| if *b > a || b.is_nan() { *b } else { a })
+    row.iter().fold(
+        f32::NEG_INFINITY,
+        |a, b| if *b > a || b.is_nan() { *b } else { a },
+    )
 }
 
 /// exp(x - max) in place of x, and the sum.
@@ -76,12 +79,9 @@ impl Operation for Softmax {
     fn access(&self) -> Result<OpAccess, String> {
         let len = elements(&[self.rows, self.columns])?;
         exact(&self.x, &self.y, len)?;
-        OpAccess::default().read_in_place("x", &self.x, ElementKind::F32, len)?.write(
-            "y",
-            &self.y,
-            ElementKind::F32,
-            len,
-        )
+        OpAccess::default()
+            .read_in_place("x", &self.x, ElementKind::F32, len)?
+            .write("y", &self.y, ElementKind::F32, len)
     }
 
     fn cpu(&self, memory: &CpuMemory) {
@@ -93,22 +93,38 @@ impl Operation for Softmax {
         if !self.x.is_same(&self.y) {
             y.copy_from_slice(memory.read::<f32>(&self.x));
         }
-        y.par_chunks_mut(columns).with_min_len(rows_at_once(self.columns)).for_each(|row| {
-            let max = maximum(row);
-            if !max.is_finite() {
-                return row.fill(f32::NAN);
-            }
-            let sum = exponentials(row, max);
-            row.iter_mut().for_each(|y| *y /= sum);
-        });
+        y.par_chunks_mut(columns)
+            .with_min_len(rows_at_once(self.columns))
+            .for_each(|row| {
+                let max = maximum(row);
+                if !max.is_finite() {
+                    return row.fill(f32::NAN);
+                }
+                let sum = exponentials(row, max);
+                row.iter_mut().for_each(|y| *y /= sum);
+            });
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>) -> Result<(), EngineError> {
         if self.y.len > 0 {
-            let none = (unused(&self.y, ElementKind::U32), unused(&self.y, ElementKind::F32));
-            let parameters = [self.rows, self.columns, 2, 1f32.to_bits(), f32::NAN.to_bits()];
+            let none = (
+                unused(&self.y, ElementKind::U32),
+                unused(&self.y, ElementKind::F32),
+            );
+            let parameters = [
+                self.rows,
+                self.columns,
+                2,
+                1f32.to_bits(),
+                f32::NAN.to_bits(),
+            ];
             let bindings = [&self.x, &none.0, &self.y, &none.1];
-            lowering.dispatch(shaders::softmax(), &bindings, &parameters, grid(self.rows.into(), 1));
+            lowering.dispatch(
+                shaders::softmax(),
+                &bindings,
+                &parameters,
+                grid(self.rows.into(), 1),
+            );
         }
         Ok(())
     }
@@ -123,7 +139,9 @@ impl Operation for SoftmaxBackward {
         let len = elements(&[self.rows, self.columns])?;
         exact(&self.dy, &self.dx, len)?;
         let access = OpAccess::default().read("y", &self.y, ElementKind::F32, len)?;
-        access.read_in_place("dy", &self.dy, ElementKind::F32, len)?.write("dx", &self.dx, ElementKind::F32, len)
+        access
+            .read_in_place("dy", &self.dy, ElementKind::F32, len)?
+            .write("dx", &self.dx, ElementKind::F32, len)
     }
 
     fn cpu(&self, memory: &CpuMemory) {
@@ -136,17 +154,31 @@ impl Operation for SoftmaxBackward {
             dx.copy_from_slice(memory.read::<f32>(&self.dy));
         }
         let y = memory.read::<f32>(&self.y)[..dx.len()].par_chunks(columns);
-        dx.par_chunks_mut(columns).zip(y).with_min_len(rows_at_once(self.columns)).for_each(|(dx, y)| {
-            let sum = dx.iter().zip(y).map(|(dy, y)| f64::from(*dy) * f64::from(*y)).sum::<f64>() as f32;
-            dx.iter_mut().zip(y).for_each(|(dx, y)| *dx = y * (*dx - sum));
-        });
+        dx.par_chunks_mut(columns)
+            .zip(y)
+            .with_min_len(rows_at_once(self.columns))
+            .for_each(|(dx, y)| {
+                let sum = dx
+                    .iter()
+                    .zip(y)
+                    .map(|(dy, y)| f64::from(*dy) * f64::from(*y))
+                    .sum::<f64>() as f32;
+                dx.iter_mut()
+                    .zip(y)
+                    .for_each(|(dx, y)| *dx = y * (*dx - sum));
+            });
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>) -> Result<(), EngineError> {
         if self.dx.len > 0 {
             let bindings = [&self.y, &self.dy, &self.dx];
             let groups = grid(self.rows.into(), 1);
-            lowering.dispatch(shaders::softmax_backward(), &bindings, &[self.rows, self.columns], groups);
+            lowering.dispatch(
+                shaders::softmax_backward(),
+                &bindings,
+                &[self.rows, self.columns],
+                groups,
+            );
         }
         Ok(())
     }
@@ -162,7 +194,8 @@ impl Operation for SoftmaxCrossEntropy {
             return Err("there are no classes".into());
         }
         let len = elements(&[self.rows, self.columns])?;
-        let access = OpAccess::default().read("labels", &self.labels, ElementKind::U32, self.rows.into())?;
+        let access =
+            OpAccess::default().read("labels", &self.labels, ElementKind::U32, self.rows.into())?;
         let mut access = access.read_in_place("logits", &self.logits, ElementKind::F32, len)?;
         if let Some(loss) = &self.loss {
             access = access.write("loss", loss, ElementKind::F32, self.rows.into())?;
@@ -184,10 +217,16 @@ impl Operation for SoftmaxCrossEntropy {
             return;
         }
         let labels = &memory.read::<u32>(&self.labels)[..rows];
-        let losses = self.loss.as_ref().map(|loss| &mut memory.write::<f32>(loss)[..rows]);
+        let losses = self
+            .loss
+            .as_ref()
+            .map(|loss| &mut memory.write::<f32>(loss)[..rows]);
         let mut no_losses = vec![0.0; if losses.is_none() { rows } else { 0 }];
         let losses = losses.unwrap_or(&mut no_losses);
-        let same = self.gradient.as_ref().is_some_and(|gradient| gradient.is_same(&self.logits));
+        let same = self
+            .gradient
+            .as_ref()
+            .is_some_and(|gradient| gradient.is_same(&self.logits));
         let mut no_gradient = Vec::new();
         let gradient = match &self.gradient {
             Some(gradient) => memory.write::<f32>(gradient),
@@ -199,10 +238,18 @@ impl Operation for SoftmaxCrossEntropy {
         if !same {
             gradient.copy_from_slice(&memory.read::<f32>(&self.logits)[..rows * columns]);
         }
-        let each = gradient.par_chunks_mut(columns).zip(losses).zip(labels).with_min_len(rows_at_once(self.columns));
+        let each = gradient
+            .par_chunks_mut(columns)
+            .zip(losses)
+            .zip(labels)
+            .with_min_len(rows_at_once(self.columns));
         each.for_each(|((row, loss), label)| {
             let max = maximum(row);
-            let Some(logit) = row.get(*label as usize).copied().filter(|_| max.is_finite()) else {
+            let Some(logit) = row
+                .get(*label as usize)
+                .copied()
+                .filter(|_| max.is_finite())
+            else {
                 *loss = f32::NAN;
                 return row.fill(f32::NAN);
             };
@@ -220,11 +267,26 @@ impl Operation for SoftmaxCrossEntropy {
             return Ok(());
         }
         let none = unused(&self.logits, ElementKind::F32);
-        let flags = 1 | u32::from(self.gradient.is_some()) << 1 | u32::from(self.loss.is_some()) << 2;
-        let parameters = [self.rows, self.columns, flags, self.scale.to_bits(), f32::NAN.to_bits()];
-        let (gradient, loss) = (self.gradient.as_ref().unwrap_or(&none), self.loss.as_ref().unwrap_or(&none));
+        let flags =
+            1 | u32::from(self.gradient.is_some()) << 1 | u32::from(self.loss.is_some()) << 2;
+        let parameters = [
+            self.rows,
+            self.columns,
+            flags,
+            self.scale.to_bits(),
+            f32::NAN.to_bits(),
+        ];
+        let (gradient, loss) = (
+            self.gradient.as_ref().unwrap_or(&none),
+            self.loss.as_ref().unwrap_or(&none),
+        );
         let bindings = [&self.logits, &self.labels, gradient, loss];
-        lowering.dispatch(shaders::softmax(), &bindings, &parameters, grid(self.rows.into(), 1));
+        lowering.dispatch(
+            shaders::softmax(),
+            &bindings,
+            &parameters,
+            grid(self.rows.into(), 1),
+        );
         Ok(())
     }
 }
@@ -234,5 +296,8 @@ fn exact(input: &BufferView, output: &BufferView, len: u64) -> Result<(), String
     if input.len == len && output.len == len {
         return Ok(());
     }
-    Err(format!("input and output have {} and {} elements, not {len}", input.len, output.len))
+    Err(format!(
+        "input and output have {} and {} elements, not {len}",
+        input.len, output.len
+    ))
 }

@@ -34,7 +34,12 @@ impl Operation for Sort {
 
     fn access(&self) -> Result<OpAccess, String> {
         let len = self.keys.len;
-        let access = OpAccess::default().write_any("keys", &self.keys, &[ElementKind::F32, ElementKind::U32], len)?;
+        let access = OpAccess::default().write_any(
+            "keys",
+            &self.keys,
+            &[ElementKind::F32, ElementKind::U32],
+            len,
+        )?;
         match &self.payload {
             Some(payload) => access.write("payload", payload, ElementKind::U32, len),
             None => Ok(access),
@@ -48,9 +53,13 @@ impl Operation for Sort {
             return;
         };
         let payload = &mut memory.write::<u32>(payload)[..keys.len()];
-        let mut pairs: Vec<(u32, u32)> = keys.iter().copied().zip(payload.iter().copied()).collect();
+        let mut pairs: Vec<(u32, u32)> =
+            keys.iter().copied().zip(payload.iter().copied()).collect();
         pairs.par_sort_by_key(|(key, _)| self.order(*key));
-        keys.iter_mut().zip(payload).zip(pairs).for_each(|((key, payload), pair)| (*key, *payload) = pair);
+        keys.iter_mut()
+            .zip(payload)
+            .zip(pairs)
+            .for_each(|((key, payload), pair)| (*key, *payload) = pair);
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>) -> Result<(), EngineError> {
@@ -62,20 +71,40 @@ impl Operation for Sort {
         let none = unused(&self.keys, ElementKind::U32);
         let payload = self.payload.as_ref().unwrap_or(&none).clone();
         let spare_keys = lowering.scratch(ElementKind::U32, len)?;
-        let spare_payload = if self.payload.is_some() { lowering.scratch(ElementKind::U32, len)? } else { none };
+        let spare_payload = if self.payload.is_some() {
+            lowering.scratch(ElementKind::U32, len)?
+        } else {
+            none
+        };
         let counts = lowering.scratch(ElementKind::U32, blocks << DIGIT_BITS)?;
         let firsts = lowering.scratch(ElementKind::U32, blocks << DIGIT_BITS)?;
         let (mut from, mut to) = ((self.keys.clone(), payload), (spare_keys, spare_payload));
         let flag = |bit: u32, set: bool| u32::from(set) << bit;
-        let kind =
-            flag(0, self.keys.kind == ElementKind::F32) | flag(1, self.descending) | flag(2, self.payload.is_some());
+        let kind = flag(0, self.keys.kind == ElementKind::F32)
+            | flag(1, self.descending)
+            | flag(2, self.payload.is_some());
         // An even number of passes: the result is where the keys were.
         for shift in (0..u32::BITS).step_by(DIGIT_BITS as usize) {
             let parameters = [len as u32, shift, blocks as u32, kind];
-            lowering.dispatch(shaders::sort_count(), &[&from.0, &counts], &parameters, grid(blocks, 1));
-            Scan { input: counts.clone(), output: firsts.clone(), exclusive: true }.lower(lowering)?;
+            lowering.dispatch(
+                shaders::sort_count(),
+                &[&from.0, &counts],
+                &parameters,
+                grid(blocks, 1),
+            );
+            Scan {
+                input: counts.clone(),
+                output: firsts.clone(),
+                exclusive: true,
+            }
+            .lower(lowering)?;
             let bindings = [&from.0, &from.1, &firsts, &to.0, &to.1];
-            lowering.dispatch(shaders::sort_scatter(), &bindings, &parameters, grid(blocks, 1));
+            lowering.dispatch(
+                shaders::sort_scatter(),
+                &bindings,
+                &parameters,
+                grid(blocks, 1),
+            );
             (from, to) = (to, from);
         }
         Ok(())

@@ -32,13 +32,24 @@ struct VulkanMemory {
 
 impl Vulkan {
     pub fn new(device: Device) -> Result<Self, EngineError> {
-        let cooperative = device.info().multiplies_halves().then(shaders::gemm_cooperative);
+        let cooperative = device
+            .info()
+            .multiplies_halves()
+            .then(shaders::gemm_cooperative);
         Self::with(device, cooperative)
     }
 
-    pub(super) fn with(device: Device, cooperative: Option<CompiledShader>) -> Result<Self, EngineError> {
+    pub(super) fn with(
+        device: Device,
+        cooperative: Option<CompiledShader>,
+    ) -> Result<Self, EngineError> {
         let nothing = device.buffer(256)?;
-        Ok(Self(Arc::new(VulkanState { device, generated: Generated::default(), nothing, cooperative })))
+        Ok(Self(Arc::new(VulkanState {
+            device,
+            generated: Generated::default(),
+            nothing,
+            cooperative,
+        })))
     }
 
     pub fn device(&self) -> &Device {
@@ -54,7 +65,11 @@ impl Vulkan {
     }
 
     /// The same, if the range is inside.
-    fn part<'a>(&self, buffer: &'a Buffer, range: &Range<u64>) -> Result<&'a device::DeviceBuffer, EngineError> {
+    fn part<'a>(
+        &self,
+        buffer: &'a Buffer,
+        range: &Range<u64>,
+    ) -> Result<&'a device::DeviceBuffer, EngineError> {
         let found = self.find(buffer).ok_or(EngineError::Foreign)?;
         check_inside(buffer, range)?;
         Ok(found)
@@ -64,26 +79,57 @@ impl Vulkan {
         match step {
             ProgramStep::Fill { view, value } => {
                 let buffer = self.find(&view.buffer).ok_or(EngineError::Foreign)?.clone();
-                Ok(device::RecordingStep::Fill { buffer, range: view.range(), value })
+                Ok(device::RecordingStep::Fill {
+                    buffer,
+                    range: view.range(),
+                    value,
+                })
             }
-            ProgramStep::Dispatch { shader, bindings, parameters, groups } => {
-                let source = KernelSource { spirv: &shader.spirv, entry: "main", constants: &[], name: shader.name };
+            ProgramStep::Dispatch {
+                shader,
+                bindings,
+                parameters,
+                groups,
+            } => {
+                let source = KernelSource {
+                    spirv: &shader.spirv,
+                    entry: "main",
+                    constants: &[],
+                    name: shader.name,
+                };
                 let kernel = self.0.device.kernel(&source)?;
                 let mut firsts = Vec::new();
                 let mut bound = Vec::new();
                 for (binding, view) in bindings.iter().enumerate() {
                     let (buffer, range, first) = self.bind(view)?;
                     firsts.push(first);
-                    bound.push(device::BufferBinding { set: 0, binding: binding as u32, buffer, range });
+                    bound.push(device::BufferBinding {
+                        set: 0,
+                        binding: binding as u32,
+                        buffer,
+                        range,
+                    });
                 }
-                let push = firsts.into_iter().chain(parameters).flat_map(u32::to_le_bytes).collect();
-                Ok(device::RecordingStep::Dispatch { kernel, bindings: bound, push, groups })
+                let push = firsts
+                    .into_iter()
+                    .chain(parameters)
+                    .flat_map(u32::to_le_bytes)
+                    .collect();
+                Ok(device::RecordingStep::Dispatch {
+                    kernel,
+                    bindings: bound,
+                    push,
+                    groups,
+                })
             }
         }
     }
 
     /// The bytes to bind for a view, from an aligned one on, and the element of them that is the view's first.
-    fn bind(&self, view: &BufferView) -> Result<(device::DeviceBuffer, Range<u64>, u32), EngineError> {
+    fn bind(
+        &self,
+        view: &BufferView,
+    ) -> Result<(device::DeviceBuffer, Range<u64>, u32), EngineError> {
         if view.len == 0 {
             return Ok((self.0.nothing.clone(), 0..self.0.nothing.bytes(), 0));
         }
@@ -94,11 +140,17 @@ impl Vulkan {
         let bytes = start..range.end.next_multiple_of(4);
         if bytes.end - bytes.start > limits.storage_range {
             let (size, most) = (bytes.end - bytes.start, limits.storage_range);
-            let what = format!("a view of {size} bytes, and the GPU takes {most} at once; hint: cut the work");
+            let what = format!(
+                "a view of {size} bytes, and the GPU takes {most} at once; hint: cut the work"
+            );
             return Err(DeviceError::Invalid(what).into());
         }
         let buffer = self.find(&view.buffer).ok_or(EngineError::Foreign)?.clone();
-        Ok((buffer, bytes, ((range.start - start) / view.kind.bytes()) as u32))
+        Ok((
+            buffer,
+            bytes,
+            ((range.start - start) / view.kind.bytes()) as u32,
+        ))
     }
 }
 
@@ -113,7 +165,13 @@ impl Engine for Vulkan {
             DeviceError::OutOfMemory { .. } => EngineError::OutOfMemory { bytes },
             other => other.into(),
         })?;
-        Ok(Buffer::new(VulkanMemory { device, engine: self.0.clone() }, bytes))
+        Ok(Buffer::new(
+            VulkanMemory {
+                device,
+                engine: self.0.clone(),
+            },
+            bytes,
+        ))
     }
 
     fn record(&self, ops: &[Op]) -> Result<Program, EngineError> {
@@ -124,11 +182,20 @@ impl Engine for Vulkan {
         }
         let mut allocate = |bytes| self.buffer(bytes);
         let shared_bytes = self.0.device.info().limits.shared_bytes.into();
-        let mut lowering = Lowering::new(&mut allocate, &self.0.generated, shared_bytes, self.0.cooperative.clone());
+        let mut lowering = Lowering::new(
+            &mut allocate,
+            &self.0.generated,
+            shared_bytes,
+            self.0.cooperative.clone(),
+        );
         for op in ops {
             op.operation().lower(&mut lowering)?;
         }
-        let steps = lowering.steps.into_iter().map(|step| self.step(step)).collect::<Result<Vec<_>, _>>()?;
+        let steps = lowering
+            .steps
+            .into_iter()
+            .map(|step| self.step(step))
+            .collect::<Result<Vec<_>, _>>()?;
         Ok(Program::new((self.0.device.record(steps)?, self.0.clone())))
     }
 
@@ -142,7 +209,9 @@ impl Engine for Vulkan {
 
     fn run(&self, program: &Program) -> Pending<()> {
         match program.prepared::<(DeviceRecording, Arc<VulkanState>)>() {
-            Ok((recording, engine)) if Arc::ptr_eq(engine, &self.0) => later(self.0.device.run(recording)),
+            Ok((recording, engine)) if Arc::ptr_eq(engine, &self.0) => {
+                later(self.0.device.run(recording))
+            }
             Ok(_) => Pending::ready(Err(EngineError::Foreign)),
             Err(error) => Pending::ready(Err(error)),
         }

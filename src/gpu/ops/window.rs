@@ -17,7 +17,12 @@ const MAX_SIDE: u64 = 1 << 30;
 impl Window {
     /// Moves by one; no padding, no gaps.
     pub fn new(size: [u32; 2]) -> Self {
-        Self { size, stride: [1; 2], padding: [0; 2], dilation: [1; 2] }
+        Self {
+            size,
+            stride: [1; 2],
+            padding: [0; 2],
+            dilation: [1; 2],
+        }
     }
 
     /// How often it fits, in each direction: at least once, or an error.
@@ -26,15 +31,26 @@ impl Window {
         for (axis, places) in places.iter_mut().enumerate() {
             let of = |sizes: [u32; 2]| u64::from(sizes[axis]);
             if of(self.size) == 0 || of(self.stride) == 0 || of(self.dilation) == 0 {
-                return Err(format!("size, stride and dilation of {self:?} must be at least 1"));
+                return Err(format!(
+                    "size, stride and dilation of {self:?} must be at least 1"
+                ));
             }
             let padded = of(image) + 2 * of(self.padding);
             let reach = (of(self.size) - 1).saturating_mul(of(self.dilation)) + 1;
-            if padded.max(reach).max(of(self.stride)).max(of(self.dilation)) > MAX_SIDE {
-                return Err(format!("{self:?} over an image of {image:?} is too large; hint: cut the work"));
+            if padded
+                .max(reach)
+                .max(of(self.stride))
+                .max(of(self.dilation))
+                > MAX_SIDE
+            {
+                return Err(format!(
+                    "{self:?} over an image of {image:?} is too large; hint: cut the work"
+                ));
             }
             if reach > padded {
-                return Err(format!("a window that reaches over {reach} of {padded} padded pixels in {image:?}"));
+                return Err(format!(
+                    "a window that reaches over {reach} of {padded} padded pixels in {image:?}"
+                ));
             }
             *places = ((padded - reach) / of(self.stride) + 1) as u32;
         }
@@ -48,20 +64,39 @@ impl Window {
 
     /// Whether it is one pixel that visits each pixel.
     pub(super) fn is_pointwise(&self) -> bool {
-        *self == Self { dilation: self.dilation, ..Self::new([1; 2]) }
+        *self
+            == Self {
+                dilation: self.dilation,
+                ..Self::new([1; 2])
+            }
     }
 
     /// Along an axis of `image` pixels: of `places` windows, those whose element `tap` is a pixel of the image, and the pixel
     /// of the first of them. Neighbours are `stride` pixels apart.
-    pub(super) fn inside(&self, axis: usize, tap: u32, image: u32, places: u32) -> (std::ops::Range<usize>, usize) {
-        let (stride, shift) = (u64::from(self.stride[axis]), u64::from(tap) * u64::from(self.dilation[axis]));
+    pub(super) fn inside(
+        &self,
+        axis: usize,
+        tap: u32,
+        image: u32,
+        places: u32,
+    ) -> (std::ops::Range<usize>, usize) {
+        let (stride, shift) = (
+            u64::from(self.stride[axis]),
+            u64::from(tap) * u64::from(self.dilation[axis]),
+        );
         let padding = u64::from(self.padding[axis]);
         let first = padding.saturating_sub(shift).div_ceil(stride);
-        let end = (u64::from(image) + padding).saturating_sub(shift).div_ceil(stride).min(places.into());
+        let end = (u64::from(image) + padding)
+            .saturating_sub(shift)
+            .div_ceil(stride)
+            .min(places.into());
         if first >= end {
             return (0..0, 0);
         }
-        (first as usize..end as usize, (first * stride + shift - padding) as usize)
+        (
+            first as usize..end as usize,
+            (first * stride + shift - padding) as usize,
+        )
     }
 }
 

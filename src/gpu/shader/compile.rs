@@ -28,15 +28,29 @@ pub struct Compiled {
 impl Shader {
     /// SPIR-V 1.3 for the entry point, with values for constants by name (see `Constant::name`). Fails on an entry point or a
     /// constant that is not there, a value that does not fit, and a constant that has neither a value nor a default.
-    pub fn compile(&self, entry: &str, constants: &[(String, f64)]) -> Result<Compiled, ShaderError> {
+    pub fn compile(
+        &self,
+        entry: &str,
+        constants: &[(String, f64)],
+    ) -> Result<Compiled, ShaderError> {
         parse::with_stack(|| self.compile_here(entry, constants))
     }
 
-    fn compile_here(&self, entry: &str, constants: &[(String, f64)]) -> Result<Compiled, ShaderError> {
+    fn compile_here(
+        &self,
+        entry: &str,
+        constants: &[(String, f64)],
+    ) -> Result<Compiled, ShaderError> {
         let values: PipelineConstants = constants.iter().cloned().collect();
-        let processed = process_overrides(&self.module, &self.info, Some((ShaderStage::Compute, entry)), &values);
+        let processed = process_overrides(
+            &self.module,
+            &self.info,
+            Some((ShaderStage::Compute, entry)),
+            &values,
+        );
         let (module, info) = processed.map_err(unfit)?;
-        let missing = || ShaderError::new(format!("the shader has no compute entry point `{entry}`"));
+        let missing =
+            || ShaderError::new(format!("the shader has no compute entry point `{entry}`"));
         let interface = reflect::entry(&module, &info, entry).ok_or_else(missing)?;
         if self.language == Language::SpirV {
             let known = self.constants();
@@ -45,17 +59,30 @@ impl Shader {
                 Some((name.parse().ok()?, scalar, *value))
             };
             let constants = constants.iter().filter_map(numbered).collect();
-            return Ok(Compiled { words: self.words.clone(), constants, entry: interface });
+            return Ok(Compiled {
+                words: self.words.clone(),
+                constants,
+                entry: interface,
+            });
         }
-        let pipeline = PipelineOptions { shader_stage: ShaderStage::Compute, entry_point: entry.to_string() };
+        let pipeline = PipelineOptions {
+            shader_stage: ShaderStage::Compute,
+            entry_point: entry.to_string(),
+        };
         let write = |buffer| spv::write_vec(&module, &info, &options(buffer), Some(&pipeline));
         let words = match write(BoundsCheckPolicy::ReadZeroSkipWrite) {
             // naga 30 skips everything out of bounds but atomics.
             Err(spv::Error::FeatureNotImplemented(_)) => write(BoundsCheckPolicy::Restrict),
             written => written,
         };
-        let words = words.map_err(|error| ShaderError::new(format!("the shader cannot become SPIR-V: {error}")))?;
-        Ok(Compiled { words, constants: Vec::new(), entry: interface })
+        let words = words.map_err(|error| {
+            ShaderError::new(format!("the shader cannot become SPIR-V: {error}"))
+        })?;
+        Ok(Compiled {
+            words,
+            constants: Vec::new(),
+            entry: interface,
+        })
     }
 }
 
@@ -83,10 +110,12 @@ fn options(buffer: BoundsCheckPolicy) -> spv::Options<'static> {
 
 fn unfit(error: PipelineConstantError) -> ShaderError {
     match error {
-        PipelineConstantError::MissingValue(name) => {
-            ShaderError::new(format!("the shader's constant `{name}` has neither a value nor a default"))
+        PipelineConstantError::MissingValue(name) => ShaderError::new(format!(
+            "the shader's constant `{name}` has neither a value nor a default"
+        )),
+        PipelineConstantError::NotFound(name) => {
+            ShaderError::new(format!("the shader has no constant `{name}`"))
         }
-        PipelineConstantError::NotFound(name) => ShaderError::new(format!("the shader has no constant `{name}`")),
         PipelineConstantError::ValidationError(error) => parse::invalid(&error),
         other => ShaderError::new(format!("a constant of the shader: {other}")),
     }

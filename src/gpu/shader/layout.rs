@@ -59,11 +59,26 @@ pub(super) fn fields(module: &Module, ty: Handle<Type>) -> Result<Vec<Field>, St
     };
     let mut found = Vec::new();
     for (index, member) in members.iter().enumerate() {
-        let name = member.name.clone().unwrap_or_else(|| format!("member_{index}"));
+        let name = member
+            .name
+            .clone()
+            .unwrap_or_else(|| format!("member_{index}"));
         for inner in fields(module, member.ty)? {
-            let name = if inner.name.is_empty() { name.clone() } else { format!("{name}.{}", inner.name) };
-            let places = inner.places.iter().map(|place| place + member.offset).collect();
-            found.push(Field { name, scalar: inner.scalar, places });
+            let name = if inner.name.is_empty() {
+                name.clone()
+            } else {
+                format!("{name}.{}", inner.name)
+            };
+            let places = inner
+                .places
+                .iter()
+                .map(|place| place + member.offset)
+                .collect();
+            found.push(Field {
+                name,
+                scalar: inner.scalar,
+                places,
+            });
         }
     }
     Ok(found)
@@ -72,15 +87,30 @@ pub(super) fn fields(module: &Module, ty: Handle<Type>) -> Result<Vec<Field>, St
 fn field(module: &Module, ty: Handle<Type>, name: String) -> Result<Field, String> {
     let mut places = Vec::new();
     let scalar = numbers(module, ty, 0, &mut places)?;
-    Ok(Field { name, scalar, places })
+    Ok(Field {
+        name,
+        scalar,
+        places,
+    })
 }
 
 /// The type of the numbers in a type, and where each of them lies, from `base` on.
-fn numbers(module: &Module, ty: Handle<Type>, base: u32, places: &mut Vec<u32>) -> Result<Scalar, String> {
-    let known = |found: naga::Scalar| scalar(found).ok_or_else(|| format!("{found:?} is no type of numbers in memory"));
+fn numbers(
+    module: &Module,
+    ty: Handle<Type>,
+    base: u32,
+    places: &mut Vec<u32>,
+) -> Result<Scalar, String> {
+    let known = |found: naga::Scalar| {
+        scalar(found).ok_or_else(|| format!("{found:?} is no type of numbers in memory"))
+    };
     let mut put = |place: u32| {
         places.push(place);
-        if places.len() as u32 > MAX_FIELD_NUMBERS { Err("it has too many numbers".to_string()) } else { Ok(()) }
+        if places.len() as u32 > MAX_FIELD_NUMBERS {
+            Err("it has too many numbers".to_string())
+        } else {
+            Ok(())
+        }
     };
     match module.types[ty].inner {
         TypeInner::Scalar(found) | TypeInner::Atomic(found) => {
@@ -91,15 +121,24 @@ fn numbers(module: &Module, ty: Handle<Type>, base: u32, places: &mut Vec<u32>) 
             (0..size as u32).try_for_each(|index| put(base + index * u32::from(scalar.width)))?;
             known(scalar)
         }
-        TypeInner::Matrix { columns, rows, scalar } => {
+        TypeInner::Matrix {
+            columns,
+            rows,
+            scalar,
+        } => {
             let width = u32::from(scalar.width);
             // WGSL: columns of three are aligned as of four.
             let stride = width * if rows as u32 == 3 { 4 } else { rows as u32 };
-            let place = |index: u32| base + index / rows as u32 * stride + index % rows as u32 * width;
+            let place =
+                |index: u32| base + index / rows as u32 * stride + index % rows as u32 * width;
             (0..columns as u32 * rows as u32).try_for_each(|index| put(place(index)))?;
             known(scalar)
         }
-        TypeInner::Array { base: inner, size: ArraySize::Constant(count), stride } => {
+        TypeInner::Array {
+            base: inner,
+            size: ArraySize::Constant(count),
+            stride,
+        } => {
             let mut found = None;
             for index in 0..count.get() {
                 found = Some(numbers(module, inner, base + index * stride, places)?);
@@ -111,7 +150,10 @@ fn numbers(module: &Module, ty: Handle<Type>, base: u32, places: &mut Vec<u32>) 
             for member in members {
                 let scalar = numbers(module, member.ty, base + member.offset, places)?;
                 if found.is_some_and(|first| first != scalar) {
-                    return Err(format!("it mixes {} and {scalar}", found.expect("just compared")));
+                    return Err(format!(
+                        "it mixes {} and {scalar}",
+                        found.expect("just compared")
+                    ));
                 }
                 found = Some(scalar);
             }
@@ -129,25 +171,44 @@ pub(super) fn stored(module: &Module, ty: Handle<Type>) -> Result<StoredType, St
             let count = match size {
                 ArraySize::Constant(count) => Some(count.get()),
                 ArraySize::Dynamic => None,
-                ArraySize::Pending(_) => return Err("its length is an override, which buffers cannot have".into()),
+                ArraySize::Pending(_) => {
+                    return Err("its length is an override, which buffers cannot have".into());
+                }
             };
-            Ok(StoredType { element: element(module, base, stride)?, count })
+            Ok(StoredType {
+                element: element(module, base, stride)?,
+                count,
+            })
         }
         TypeInner::Struct { ref members, span } => match members.as_slice() {
-            [only] if matches!(module.types[only.ty].inner, TypeInner::Array { .. }) => stored(module, only.ty),
+            [only] if matches!(module.types[only.ty].inner, TypeInner::Array { .. }) => {
+                stored(module, only.ty)
+            }
             members => {
                 let runtime = |ty: Handle<Type>| {
-                    matches!(module.types[ty].inner, TypeInner::Array { size: ArraySize::Dynamic, .. })
+                    matches!(
+                        module.types[ty].inner,
+                        TypeInner::Array {
+                            size: ArraySize::Dynamic,
+                            ..
+                        }
+                    )
                 };
                 if members.iter().any(|member| runtime(member.ty)) {
                     return Err("it is a struct that ends in a runtime-sized array".into());
                 }
-                Ok(StoredType { element: element(module, ty, span)?, count: Some(1) })
+                Ok(StoredType {
+                    element: element(module, ty, span)?,
+                    count: Some(1),
+                })
             }
         },
         ref inner => {
             let bytes = inner.size(module.to_ctx());
-            Ok(StoredType { element: element(module, ty, bytes)?, count: Some(1) })
+            Ok(StoredType {
+                element: element(module, ty, bytes)?,
+                count: Some(1),
+            })
         }
     }
 }
@@ -157,8 +218,19 @@ fn element(module: &Module, ty: Handle<Type>, stride: u32) -> Result<Element, St
     let mut places = Vec::new();
     let scalar = numbers(module, ty, 0, &mut places)?;
     let width = scalar.bytes() as u32;
-    let is_dense = places.iter().zip(0..).all(|(place, index)| *place == index * width);
+    let is_dense = places
+        .iter()
+        .zip(0..)
+        .all(|(place, index)| *place == index * width);
     let is_struct = matches!(module.types[ty].inner, TypeInner::Struct { .. });
-    let components = if is_dense && !is_struct { places.len() as u32 } else { stride / width };
-    Ok(Element { scalar, components, stride })
+    let components = if is_dense && !is_struct {
+        places.len() as u32
+    } else {
+        stride / width
+    };
+    Ok(Element {
+        scalar,
+        components,
+        stride,
+    })
 }

@@ -22,7 +22,9 @@ pub(super) fn check(text: &str) -> Result<(), ShaderError> {
             '/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
             '/' if rest.starts_with("/*") => comment(rest),
             c if c.is_alphabetic() || c == '_' => {
-                let word = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+                let word = rest
+                    .find(|c: char| !c.is_alphanumeric() && c != '_')
+                    .unwrap_or(rest.len());
                 match &rest[..word] {
                     "else" => elses += 1,
                     "const" | "override" | "fn" | "alias" | "struct" => declarations += 1,
@@ -51,7 +53,8 @@ pub(super) fn check(text: &str) -> Result<(), ShaderError> {
                         let own = operators.last_mut().map_or(0, std::mem::take);
                         total -= own;
                     }
-                    '-' | '!' | '~' | '&' | '*' | '+' | '/' | '%' | '|' | '^' | '<' | '>' | '=' | '.' => {
+                    '-' | '!' | '~' | '&' | '*' | '+' | '/' | '%' | '|' | '^' | '<' | '>' | '='
+                    | '.' => {
                         count(&mut operators, &mut total);
                     }
                     _ => {}
@@ -128,12 +131,20 @@ mod tests {
             shader(&format!("1.0{}", ".x".repeat(500_000))),
             shader(&format!("a{}", "[0]".repeat(500_000))),
             shader(&"min(1.0, - - - - - - - - - -".repeat(100_000)),
-            format!("fn f() {{ if true {{}} {} }}", "else if true {} ".repeat(100_000)),
-            (0..200_000).map(|n| format!("const a{n}=a{};", n + 1)).collect(),
+            format!(
+                "fn f() {{ if true {{}} {} }}",
+                "else if true {} ".repeat(100_000)
+            ),
+            (0..200_000)
+                .map(|n| format!("const a{n}=a{};", n + 1))
+                .collect(),
         ];
         for text in deep {
             let error = parse(&text).unwrap_err();
-            assert!(error.message.contains("more than") && error.span.is_some(), "{error}");
+            assert!(
+                error.message.contains("more than") && error.span.is_some(),
+                "{error}"
+            );
         }
     }
 
@@ -142,18 +153,29 @@ mod tests {
         for text in [
             shader(&format!("1.0{}", " + 1.0".repeat(1_900))),
             shader(&format!("{}1.0", "- ".repeat(3_900))),
-            format!("fn f() {{ if true {{}} {} }}\n{}", "else if true {} ".repeat(990), shader("1.0")),
+            format!(
+                "fn f() {{ if true {{}} {} }}\n{}",
+                "else if true {} ".repeat(990),
+                shader("1.0")
+            ),
             (0..19_000)
                 .map(|n| format!("const a{n}=a{};", n + 1))
                 .chain(["const a19000=1;".into(), shader("1.0")])
                 .collect(),
         ] {
             let shader = parse(&text).unwrap_or_else(|error| panic!("{}: {error}", &text[..40]));
-            shader.compile("main", &[]).unwrap_or_else(|error| panic!("{}: {error}", &text[..40]));
+            shader
+                .compile("main", &[])
+                .unwrap_or_else(|error| panic!("{}: {error}", &text[..40]));
         }
         // Numbers behind each other, and comments, are not deep.
         let table = format!("array<f32, 10000>({}1.0)[0]", "-1.0, ".repeat(9_999));
-        let comments = format!("/* {} /* */ {} */ // {}\n", "-".repeat(9_999), "+".repeat(9_999), "-".repeat(9_999));
+        let comments = format!(
+            "/* {} /* */ {} */ // {}\n",
+            "-".repeat(9_999),
+            "+".repeat(9_999),
+            "-".repeat(9_999)
+        );
         parse(&(comments + &shader(&table))).unwrap();
     }
 
@@ -161,7 +183,16 @@ mod tests {
     fn a_workgroup_that_is_too_large_is_shown() {
         let text = shader("1.0").replace("(1)", "(1000000)");
         let error = parse(&text).unwrap_err();
-        assert_eq!(&text[error.span.clone().unwrap()], "@workgroup_size(1000000)");
-        assert!(error.hint.as_deref().is_some_and(|hint| hint.contains("16384")), "{error}");
+        assert_eq!(
+            &text[error.span.clone().unwrap()],
+            "@workgroup_size(1000000)"
+        );
+        assert!(
+            error
+                .hint
+                .as_deref()
+                .is_some_and(|hint| hint.contains("16384")),
+            "{error}"
+        );
     }
 }

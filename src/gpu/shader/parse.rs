@@ -42,15 +42,18 @@ pub struct ShaderError {
 impl Language {
     /// By the ending of a file's name. What GLSL becomes is SPIR-V, see `glsl`.
     pub fn of_file(name: &str) -> Result<Self, ShaderError> {
-        let ending = name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase()).unwrap_or_default();
+        let ending = name
+            .rsplit_once('.')
+            .map(|(_, ending)| ending.to_ascii_lowercase())
+            .unwrap_or_default();
         match ending.as_str() {
             "wgsl" => Ok(Self::Wgsl),
             "spv" => Ok(Self::SpirV),
             _ if glsl::is_glsl(name) => Ok(Self::SpirV),
-            "hlsl" => Err(ShaderError::new("HLSL is not compiled here").hint("compile it first: dxc -spirv -T cs_6_0")),
-            _ => {
-                Err(ShaderError::new(format!("`{name}` is no shader")).hint("shaders are .wgsl, .spv and .comp files"))
-            }
+            "hlsl" => Err(ShaderError::new("HLSL is not compiled here")
+                .hint("compile it first: dxc -spirv -T cs_6_0")),
+            _ => Err(ShaderError::new(format!("`{name}` is no shader"))
+                .hint("shaders are .wgsl, .spv and .comp files")),
         }
     }
 }
@@ -59,24 +62,40 @@ impl Shader {
     /// Parses and validates. `source` is WGSL text, or the words of SPIR-V in either byte order.
     pub fn parse(language: Language, source: &[u8]) -> Result<Self, ShaderError> {
         if source.len() > MAX_SHADER_BYTES {
-            let message = format!("a shader of {} bytes; at most {MAX_SHADER_BYTES} are read", source.len());
+            let message = format!(
+                "a shader of {} bytes; at most {MAX_SHADER_BYTES} are read",
+                source.len()
+            );
             return Err(ShaderError::new(message));
         }
         let (module, info, words) = with_stack(|| match language {
             Language::Wgsl => wgsl(source),
             Language::SpirV => spirv(source),
         })?;
-        Ok(Self { module, info, language, words })
+        Ok(Self {
+            module,
+            info,
+            language,
+            words,
+        })
     }
 }
 
 /// In a thread of its own for its stack, and because a parser that panics takes only itself down.
-pub(super) fn with_stack<T: Send>(work: impl FnOnce() -> Result<T, ShaderError> + Send) -> Result<T, ShaderError> {
+pub(super) fn with_stack<T: Send>(
+    work: impl FnOnce() -> Result<T, ShaderError> + Send,
+) -> Result<T, ShaderError> {
     thread::scope(|scope| {
-        let builder = thread::Builder::new().name("shader".into()).stack_size(STACK_BYTES);
+        let builder = thread::Builder::new()
+            .name("shader".into())
+            .stack_size(STACK_BYTES);
         match builder.spawn_scoped(scope, work) {
-            Ok(thread) => thread.join().unwrap_or_else(|_| Err(ShaderError::new("the shader's parser gave up on it"))),
-            Err(error) => Err(ShaderError::new(format!("no thread for the shader's parser: {error}"))),
+            Ok(thread) => thread
+                .join()
+                .unwrap_or_else(|_| Err(ShaderError::new("the shader's parser gave up on it"))),
+            Err(error) => Err(ShaderError::new(format!(
+                "no thread for the shader's parser: {error}"
+            ))),
         }
     })
 }
@@ -91,11 +110,18 @@ fn wgsl(source: &[u8]) -> Result<Parsed, ShaderError> {
     nesting::check(text)?;
     let module = naga::front::wgsl::parse_str(text).map_err(|error| {
         let span = error.labels().find_map(|(span, _)| span.to_range());
-        let label = error.labels().map(|(_, label)| label).find(|label| !label.is_empty() && *label != error.message());
+        let label = error
+            .labels()
+            .map(|(_, label)| label)
+            .find(|label| !label.is_empty() && *label != error.message());
         let about = label.map(|label| format!(" ({label})")).unwrap_or_default();
         let notes: Vec<&str> = error.notes().collect();
         let shader = ShaderError::new(format!("{}{about}", error.message())).at(span);
-        if notes.is_empty() { shader } else { shader.hint(notes.join("; ")) }
+        if notes.is_empty() {
+            shader
+        } else {
+            shader.hint(notes.join("; "))
+        }
     })?;
     let info = validate(&module, offered()).map_err(|error| placed(invalid(&error), text))?;
     Ok((module, info, Vec::new()))
@@ -103,7 +129,10 @@ fn wgsl(source: &[u8]) -> Result<Parsed, ShaderError> {
 
 fn spirv(source: &[u8]) -> Result<Parsed, ShaderError> {
     const MAGIC: u32 = 0x0723_0203;
-    let not = || ShaderError::new("the file is no SPIR-V").hint("a .spv file begins with the magic number 0x07230203");
+    let not = || {
+        ShaderError::new("the file is no SPIR-V")
+            .hint("a .spv file begins with the magic number 0x07230203")
+    };
     let (chunks, rest) = source.as_chunks::<4>();
     let order: fn([u8; 4]) -> u32 = match chunks.first() {
         Some(first) if rest.is_empty() && u32::from_le_bytes(*first) == MAGIC => u32::from_le_bytes,
@@ -111,12 +140,18 @@ fn spirv(source: &[u8]) -> Result<Parsed, ShaderError> {
         _ => return Err(not()),
     };
     let words: Vec<u32> = chunks.iter().map(|word| order(*word)).collect();
-    let options = naga::front::spv::Options { adjust_coordinate_space: false, ..Default::default() };
+    let options = naga::front::spv::Options {
+        adjust_coordinate_space: false,
+        ..Default::default()
+    };
     let module = naga::front::spv::Frontend::new(words.iter().copied(), &options).parse().map_err(|error| {
         ShaderError::new(format!("the SPIR-V cannot be checked: {error}"))
             .hint("what WGSL can say is understood, of Vulkan 1.2; `spirv-val` shows whether the file itself is valid")
     })?;
-    let info = validate(&module, offered()).map_err(|error| ShaderError { span: None, ..invalid(&error) })?;
+    let info = validate(&module, offered()).map_err(|error| ShaderError {
+        span: None,
+        ..invalid(&error)
+    })?;
     Ok((module, info, words))
 }
 
@@ -124,7 +159,12 @@ fn spirv(source: &[u8]) -> Result<Parsed, ShaderError> {
 fn placed(error: ShaderError, text: &str) -> ShaderError {
     const WORD: &str = "@workgroup_size";
     let mut places = text.match_indices(WORD).map(|(at, _)| at);
-    match (&error.span, error.message.contains("Workgroup size"), places.next(), places.next()) {
+    match (
+        &error.span,
+        error.message.contains("Workgroup size"),
+        places.next(),
+        places.next(),
+    ) {
         (None, true, Some(at), None) => {
             let length = text[at..].find(')').map_or(WORD.len(), |end| end + 1);
             error
@@ -152,8 +192,13 @@ pub(super) fn offered() -> Capabilities {
         | Capabilities::MEMORY_DECORATION_VOLATILE
 }
 
-pub(super) fn validate(module: &Module, allowed: Capabilities) -> Result<ModuleInfo, Box<WithSpan<ValidationError>>> {
-    Validator::new(ValidationFlags::all(), allowed).validate(module).map_err(Box::new)
+pub(super) fn validate(
+    module: &Module,
+    allowed: Capabilities,
+) -> Result<ModuleInfo, Box<WithSpan<ValidationError>>> {
+    Validator::new(ValidationFlags::all(), allowed)
+        .validate(module)
+        .map_err(Box::new)
 }
 
 /// The innermost reason, at the innermost place.
@@ -162,13 +207,20 @@ pub(super) fn invalid(error: &WithSpan<ValidationError>) -> ShaderError {
     while let Some(next) = reason.source() {
         reason = next;
     }
-    let span = error.spans().filter_map(|(span, _)| span.to_range()).min_by_key(|span| span.len());
+    let span = error
+        .spans()
+        .filter_map(|(span, _)| span.to_range())
+        .min_by_key(|span| span.len());
     ShaderError::new(format!("the shader is not valid: {reason}")).at(span)
 }
 
 impl ShaderError {
     pub(super) fn new(message: impl Into<String>) -> Self {
-        Self { span: None, message: message.into(), hint: None }
+        Self {
+            span: None,
+            message: message.into(),
+            hint: None,
+        }
     }
 
     pub(super) fn at(self, span: Option<Range<usize>>) -> Self {
@@ -176,6 +228,9 @@ impl ShaderError {
     }
 
     pub(super) fn hint(self, hint: impl Into<String>) -> Self {
-        Self { hint: Some(hint.into()), ..self }
+        Self {
+            hint: Some(hint.into()),
+            ..self
+        }
     }
 }

@@ -81,9 +81,16 @@ impl Feature {
         (Self::F64, Capabilities::FLOAT64),
         (Self::I16, Capabilities::SHADER_INT16),
         (Self::I64, Capabilities::SHADER_INT64),
-        (Self::I64Atomics, Capabilities::SHADER_INT64_ATOMIC_ALL_OPS.union(Capabilities::SHADER_INT64_ATOMIC_MIN_MAX)),
+        (
+            Self::I64Atomics,
+            Capabilities::SHADER_INT64_ATOMIC_ALL_OPS
+                .union(Capabilities::SHADER_INT64_ATOMIC_MIN_MAX),
+        ),
         (Self::F32Atomics, Capabilities::SHADER_FLOAT32_ATOMIC),
-        (Self::Subgroups, Capabilities::SUBGROUP.union(Capabilities::SUBGROUP_BARRIER)),
+        (
+            Self::Subgroups,
+            Capabilities::SUBGROUP.union(Capabilities::SUBGROUP_BARRIER),
+        ),
         (Self::CooperativeMatrix, Capabilities::COOPERATIVE_MATRIX),
     ];
 }
@@ -106,7 +113,11 @@ impl fmt::Display for Feature {
 impl Shader {
     /// The names of the compute entry points.
     pub fn entry_points(&self) -> Vec<&str> {
-        let compute = self.module.entry_points.iter().filter(|entry| entry.stage == ShaderStage::Compute);
+        let compute = self
+            .module
+            .entry_points
+            .iter()
+            .filter(|entry| entry.stage == ShaderStage::Compute);
         compute.map(|entry| entry.name.as_str()).collect()
     }
 
@@ -118,16 +129,26 @@ impl Shader {
                 naga::TypeInner::Scalar(scalar) => layout::scalar(scalar)?,
                 _ => return None,
             };
-            let name = constant.id.map(|id| id.to_string()).or_else(|| constant.name.clone())?;
+            let name = constant
+                .id
+                .map(|id| id.to_string())
+                .or_else(|| constant.name.clone())?;
             let alias = constant.id.and(constant.name.clone());
-            Some(SpecializationConstant { name, alias, scalar, has_default: constant.init.is_some() })
+            Some(SpecializationConstant {
+                name,
+                alias,
+                scalar,
+                has_default: constant.init.is_some(),
+            })
         });
         constant.collect()
     }
 
     /// What the entry point `name` binds and needs; None if there is no such compute entry point.
     pub fn entry(&self, name: &str) -> Option<EntryPoint> {
-        parse::with_stack(|| Ok(entry(&self.module, &self.info, name))).ok().flatten()
+        parse::with_stack(|| Ok(entry(&self.module, &self.info, name)))
+            .ok()
+            .flatten()
     }
 
     /// Where a name stands in WGSL, for errors about things that have no place of their own.
@@ -136,19 +157,36 @@ impl Shader {
     }
 }
 
-pub(super) fn entry(module: &Module, info: &naga::valid::ModuleInfo, name: &str) -> Option<EntryPoint> {
-    let is_it = |entry: &naga::EntryPoint| entry.stage == ShaderStage::Compute && entry.name == name;
+pub(super) fn entry(
+    module: &Module,
+    info: &naga::valid::ModuleInfo,
+    name: &str,
+) -> Option<EntryPoint> {
+    let is_it =
+        |entry: &naga::EntryPoint| entry.stage == ShaderStage::Compute && entry.name == name;
     let index = module.entry_points.iter().position(is_it)?;
     let uses = info.get_entry_point(index);
-    let used = || module.global_variables.iter().filter(|(handle, _)| uses[*handle] != GlobalUse::empty());
-    let mut bindings: Vec<Binding> =
-        used().filter_map(|(handle, variable)| binding(module, handle, variable, uses[handle])).collect();
+    let used = || {
+        module
+            .global_variables
+            .iter()
+            .filter(|(handle, _)| uses[*handle] != GlobalUse::empty())
+    };
+    let mut bindings: Vec<Binding> = used()
+        .filter_map(|(handle, variable)| binding(module, handle, variable, uses[handle]))
+        .collect();
     bindings.sort_by_key(|binding| (binding.set, binding.binding));
     let shared = used().filter(|(_, variable)| variable.space == AddressSpace::WorkGroup);
-    let shared_bytes = shared.map(|(_, variable)| module.types[variable.ty].inner.size(module.to_ctx())).sum();
-    let is_needed =
-        |capability: &Capabilities| parse::validate(module, parse::offered().difference(*capability)).is_err();
-    let features = Feature::ALL.iter().filter(|(_, capability)| is_needed(capability)).map(|(feature, _)| *feature);
+    let shared_bytes = shared
+        .map(|(_, variable)| module.types[variable.ty].inner.size(module.to_ctx()))
+        .sum();
+    let is_needed = |capability: &Capabilities| {
+        parse::validate(module, parse::offered().difference(*capability)).is_err()
+    };
+    let features = Feature::ALL
+        .iter()
+        .filter(|(_, capability)| is_needed(capability))
+        .map(|(feature, _)| *feature);
     Some(EntryPoint {
         name: name.to_string(),
         workgroup: workgroup(module, index),
@@ -167,13 +205,16 @@ fn binding(
     let place = variable.binding?;
     let kind = match variable.space {
         AddressSpace::Uniform => match layout::fields(module, variable.ty) {
-            Ok(fields) => BindingKind::Uniform { bytes: module.types[variable.ty].inner.size(module.to_ctx()), fields },
+            Ok(fields) => BindingKind::Uniform {
+                bytes: module.types[variable.ty].inner.size(module.to_ctx()),
+                fields,
+            },
             Err(why) => BindingKind::Other(why),
         },
         // Drivers are told of what is read and written alone.
-        AddressSpace::Storage { .. } if used == GlobalUse::QUERY => {
-            BindingKind::Other("the shader asks for its length alone; a uniform can hold that".into())
-        }
+        AddressSpace::Storage { .. } if used == GlobalUse::QUERY => BindingKind::Other(
+            "the shader asks for its length alone; a uniform can hold that".into(),
+        ),
         AddressSpace::Storage { access } => match layout::stored(module, variable.ty) {
             Ok(stored) => BindingKind::Storage {
                 element: stored.element,
@@ -186,16 +227,28 @@ fn binding(
     };
     // GLSL may leave the variable of a block without a name; then the block's counts.
     let names = [&variable.name, &module.types[variable.ty].name];
-    let name = names.into_iter().flatten().find(|name| !name.is_empty()).cloned();
+    let name = names
+        .into_iter()
+        .flatten()
+        .find(|name| !name.is_empty())
+        .cloned();
     let name = name.unwrap_or_else(|| format!("binding_{}_{}", place.group, place.binding));
     let span = module.global_variables.get_span(handle).to_range();
-    Some(Binding { set: place.group, binding: place.binding, name, span, kind })
+    Some(Binding {
+        set: place.group,
+        binding: place.binding,
+        name,
+        span,
+        kind,
+    })
 }
 
 /// Where an override decides, its default; 1 where it has none that is written out.
 fn workgroup(module: &Module, index: usize) -> [u32; 3] {
     let entry = &module.entry_points[index];
-    let Some(overrides) = entry.workgroup_size_overrides else { return entry.workgroup_size };
+    let Some(overrides) = entry.workgroup_size_overrides else {
+        return entry.workgroup_size;
+    };
     let literal = |handle: Handle<naga::Expression>| match module.global_expressions[handle] {
         naga::Expression::Literal(Literal::U32(number)) => Some(number),
         naga::Expression::Literal(Literal::I32(number)) => u32::try_from(number).ok(),
@@ -205,5 +258,9 @@ fn workgroup(module: &Module, index: usize) -> [u32; 3] {
         naga::Expression::Override(constant) => module.overrides[constant].init.and_then(literal),
         _ => literal(handle),
     };
-    std::array::from_fn(|axis| overrides[axis].map_or(entry.workgroup_size[axis], |handle| value(handle).unwrap_or(1)))
+    std::array::from_fn(|axis| {
+        overrides[axis].map_or(entry.workgroup_size[axis], |handle| {
+            value(handle).unwrap_or(1)
+        })
+    })
 }

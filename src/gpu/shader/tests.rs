@@ -37,13 +37,42 @@ fn an_entry_point_is_described() {
     assert!(shader.entry("nothing").is_none());
     assert_eq!((entry.workgroup, entry.shared_bytes), ([8, 4, 1], 256));
     assert_eq!(entry.features, []);
-    let names: Vec<_> = entry.bindings.iter().map(|b| (b.set, b.binding, b.name.as_str())).collect();
-    assert_eq!(names, [(0, 0, "tile"), (0, 1, "params"), (0, 2, "now"), (1, 0, "next"), (1, 1, "total")]);
-    let BindingKind::Uniform { bytes, fields } = &entry.bindings[0].kind else { panic!("no uniform") };
-    let offsets: Vec<_> = fields.iter().map(|field| (field.name.as_str(), field.places[0])).collect();
-    assert_eq!((*bytes, offsets), (48, vec![("origin", 0), ("size", 16), ("space", 32), ("step", 44)]));
-    let BindingKind::Uniform { bytes, fields } = &entry.bindings[1].kind else { panic!("no uniform") };
-    let places: Vec<_> = fields.iter().map(|field| (field.name.as_str(), field.places.clone())).collect();
+    let names: Vec<_> = entry
+        .bindings
+        .iter()
+        .map(|b| (b.set, b.binding, b.name.as_str()))
+        .collect();
+    assert_eq!(
+        names,
+        [
+            (0, 0, "tile"),
+            (0, 1, "params"),
+            (0, 2, "now"),
+            (1, 0, "next"),
+            (1, 1, "total")
+        ]
+    );
+    let BindingKind::Uniform { bytes, fields } = &entry.bindings[0].kind else {
+        panic!("no uniform")
+    };
+    let offsets: Vec<_> = fields
+        .iter()
+        .map(|field| (field.name.as_str(), field.places[0]))
+        .collect();
+    assert_eq!(
+        (*bytes, offsets),
+        (
+            48,
+            vec![("origin", 0), ("size", 16), ("space", 32), ("step", 44)]
+        )
+    );
+    let BindingKind::Uniform { bytes, fields } = &entry.bindings[1].kind else {
+        panic!("no uniform")
+    };
+    let places: Vec<_> = fields
+        .iter()
+        .map(|field| (field.name.as_str(), field.places.clone()))
+        .collect();
     let expected = [
         ("alpha", vec![0]),
         ("offset", vec![16, 20, 24]),
@@ -51,11 +80,28 @@ fn an_entry_point_is_described() {
         ("list", vec![48, 52, 56, 60, 64, 68, 72, 76]),
     ];
     assert_eq!((*bytes, places), (80, expected.to_vec()));
-    let element = |scalar, components, stride| Element { scalar, components, stride };
-    let storage = |element, count, is_written| BindingKind::Storage { element, count, is_written };
-    assert_eq!(entry.bindings[2].kind, storage(element(Scalar::F32, 3, 16), None, false));
-    assert_eq!(entry.bindings[3].kind, storage(element(Scalar::F32, 4, 16), None, true));
-    assert_eq!(entry.bindings[4].kind, storage(element(Scalar::U32, 1, 4), Some(1), true));
+    let element = |scalar, components, stride| Element {
+        scalar,
+        components,
+        stride,
+    };
+    let storage = |element, count, is_written| BindingKind::Storage {
+        element,
+        count,
+        is_written,
+    };
+    assert_eq!(
+        entry.bindings[2].kind,
+        storage(element(Scalar::F32, 3, 16), None, false)
+    );
+    assert_eq!(
+        entry.bindings[3].kind,
+        storage(element(Scalar::F32, 4, 16), None, true)
+    );
+    assert_eq!(
+        entry.bindings[4].kind,
+        storage(element(Scalar::U32, 1, 4), Some(1), true)
+    );
     let span = entry.bindings[2].span.clone().unwrap();
     assert!(HEAT[span].contains("now"), "the place of the declaration");
 }
@@ -63,15 +109,45 @@ fn an_entry_point_is_described() {
 #[test]
 fn constants_are_compiled_in() {
     let shader = heat();
-    let names: Vec<_> = shader.constants().into_iter().map(|c| (c.name, c.scalar, c.has_default)).collect();
-    assert_eq!(names, [("SIDE".into(), Scalar::U32, true), ("SHIFT".into(), Scalar::F32, false)]);
-    let values =
-        |values: &[(&str, f64)]| values.iter().map(|(name, value)| (name.to_string(), *value)).collect::<Vec<_>>();
-    let compiled = shader.compile("main", &values(&[("SIDE", 16.0), ("SHIFT", 0.5)])).unwrap();
-    assert_eq!((compiled.entry.workgroup, compiled.words[0]), ([16, 4, 1], 0x0723_0203));
-    let error = |given: &[(&str, f64)]| shader.compile("main", &values(given)).unwrap_err().to_string();
-    assert_eq!(error(&[]), "the shader's constant `SHIFT` has neither a value nor a default");
-    assert_eq!(error(&[("SHIFT", 1.0), ("SIED", 1.0)]), "the shader has no constant `SIED`");
+    let names: Vec<_> = shader
+        .constants()
+        .into_iter()
+        .map(|c| (c.name, c.scalar, c.has_default))
+        .collect();
+    assert_eq!(
+        names,
+        [
+            ("SIDE".into(), Scalar::U32, true),
+            ("SHIFT".into(), Scalar::F32, false)
+        ]
+    );
+    let values = |values: &[(&str, f64)]| {
+        values
+            .iter()
+            .map(|(name, value)| (name.to_string(), *value))
+            .collect::<Vec<_>>()
+    };
+    let compiled = shader
+        .compile("main", &values(&[("SIDE", 16.0), ("SHIFT", 0.5)]))
+        .unwrap();
+    assert_eq!(
+        (compiled.entry.workgroup, compiled.words[0]),
+        ([16, 4, 1], 0x0723_0203)
+    );
+    let error = |given: &[(&str, f64)]| {
+        shader
+            .compile("main", &values(given))
+            .unwrap_err()
+            .to_string()
+    };
+    assert_eq!(
+        error(&[]),
+        "the shader's constant `SHIFT` has neither a value nor a default"
+    );
+    assert_eq!(
+        error(&[("SHIFT", 1.0), ("SIED", 1.0)]),
+        "the shader has no constant `SIED`"
+    );
     assert!(
         error(&[("SHIFT", 1.0), ("SIDE", 0.0)]).contains("workgroup_size"),
         "{}",
@@ -83,18 +159,36 @@ fn constants_are_compiled_in() {
 fn errors_point_into_the_text() {
     for (text, place, said) in [
         ("fn main() { let x = 1 + ; }", ";", "expected"),
-        ("@compute @workgroup_size(1) fn main() { let x: u32 = 1.5; }", "x", "type"),
-        ("@compute @workgroup_size(1) fn main() { undeclared(); }", "undeclared", "no definition"),
+        (
+            "@compute @workgroup_size(1) fn main() { let x: u32 = 1.5; }",
+            "x",
+            "type",
+        ),
+        (
+            "@compute @workgroup_size(1) fn main() { undeclared(); }",
+            "undeclared",
+            "no definition",
+        ),
         (
             "@group(0) @binding(0) var<storage, read> a: array<f32>;\n@compute @workgroup_size(1) fn main() { a[0] = 1.0; }",
             "a[0]",
             "",
         ),
-        ("@compute @workgroup_size(1) fn main() { var b: bool = 1; }", "b", "type"),
+        (
+            "@compute @workgroup_size(1) fn main() { var b: bool = 1; }",
+            "b",
+            "type",
+        ),
     ] {
         let error = Shader::parse(Language::Wgsl, text.as_bytes()).unwrap_err();
-        let span = error.span.clone().unwrap_or_else(|| panic!("no place: {error}"));
-        assert!(text[span.clone()].contains(place) || place.contains(&text[span]), "{error:?}");
+        let span = error
+            .span
+            .clone()
+            .unwrap_or_else(|| panic!("no place: {error}"));
+        assert!(
+            text[span.clone()].contains(place) || place.contains(&text[span]),
+            "{error:?}"
+        );
         assert!(error.message.contains(said), "{error}");
     }
     let error = Shader::parse(Language::Wgsl, b"fn \xff").unwrap_err();
@@ -104,15 +198,21 @@ fn errors_point_into_the_text() {
 #[test]
 fn features_are_what_validation_asks_for() {
     let features = |text: &str| {
-        let shader = Shader::parse(Language::Wgsl, text.as_bytes()).unwrap_or_else(|error| panic!("{error}"));
+        let shader = Shader::parse(Language::Wgsl, text.as_bytes())
+            .unwrap_or_else(|error| panic!("{error}"));
         shader.entry("main").unwrap().features
     };
     let main = "@compute @workgroup_size(1) fn main() { a[0] += a[1]; }";
-    let array = |ty: &str| format!("@group(0) @binding(0) var<storage, read_write> a: array<{ty}>;\n{main}");
+    let array = |ty: &str| {
+        format!("@group(0) @binding(0) var<storage, read_write> a: array<{ty}>;\n{main}")
+    };
     assert_eq!(features(&array("f32")), []);
     assert_eq!(features(&array("f64")), [Feature::F64]);
     assert_eq!(features(&array("i64")), [Feature::I64]);
-    assert_eq!(features(&format!("enable f16;\n{}", array("f16"))), [Feature::F16]);
+    assert_eq!(
+        features(&format!("enable f16;\n{}", array("f16"))),
+        [Feature::F16]
+    );
     let subgroups = "@compute @workgroup_size(1) fn main() { let a = subgroupAdd(1u); }";
     assert_eq!(features(subgroups), [Feature::Subgroups]);
 }
@@ -122,20 +222,50 @@ fn spir_v_is_understood_and_handed_on() {
     let text = "
 @group(0) @binding(1) var<storage, read_write> out: array<u32>;
 @compute @workgroup_size(32) fn go(@builtin(global_invocation_id) id: vec3<u32>) { out[id.x] = id.x; }";
-    let words = Shader::parse(Language::Wgsl, text.as_bytes()).unwrap().compile("go", &[]).unwrap().words;
+    let words = Shader::parse(Language::Wgsl, text.as_bytes())
+        .unwrap()
+        .compile("go", &[])
+        .unwrap()
+        .words;
     for bytes in [
-        words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>(),
+        words
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect::<Vec<_>>(),
         words.iter().flat_map(|word| word.to_be_bytes()).collect(),
     ] {
-        let shader = Shader::parse(Language::SpirV, &bytes).unwrap_or_else(|error| panic!("{error}"));
+        let shader =
+            Shader::parse(Language::SpirV, &bytes).unwrap_or_else(|error| panic!("{error}"));
         let compiled = shader.compile("go", &[]).unwrap();
         assert_eq!(compiled.words, words);
-        assert_eq!((compiled.entry.workgroup, compiled.entry.bindings[0].name.as_str()), ([32, 1, 1], "out"));
-        let element = Element { scalar: Scalar::U32, components: 1, stride: 4 };
-        assert_eq!(compiled.entry.bindings[0].kind, BindingKind::Storage { element, count: None, is_written: true });
+        assert_eq!(
+            (
+                compiled.entry.workgroup,
+                compiled.entry.bindings[0].name.as_str()
+            ),
+            ([32, 1, 1], "out")
+        );
+        let element = Element {
+            scalar: Scalar::U32,
+            components: 1,
+            stride: 4,
+        };
+        assert_eq!(
+            compiled.entry.bindings[0].kind,
+            BindingKind::Storage {
+                element,
+                count: None,
+                is_written: true
+            }
+        );
     }
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    assert_eq!(Shader::parse(Language::SpirV, &bytes[..7]).unwrap_err().message, "the file is no SPIR-V");
+    assert_eq!(
+        Shader::parse(Language::SpirV, &bytes[..7])
+            .unwrap_err()
+            .message,
+        "the file is no SPIR-V"
+    );
     assert!(Shader::parse(Language::SpirV, &bytes[..(bytes.len() / 2) & !3]).is_err());
     assert!(Shader::parse(Language::SpirV, b"").is_err());
 }
@@ -153,13 +283,20 @@ fn atomics_are_compiled_too() {
 fn other_languages_are_named() {
     assert_eq!(Language::of_file("a/b.WGSL"), Ok(Language::Wgsl));
     assert_eq!(Language::of_file("b.spv"), Ok(Language::SpirV));
-    assert_eq!(Language::of_file("dir/blur.comp"), Ok(Language::SpirV), "what it becomes");
+    assert_eq!(
+        Language::of_file("dir/blur.comp"),
+        Ok(Language::SpirV),
+        "what it becomes"
+    );
     assert!(Language::of_file("blur").is_err() && Language::of_file("blur.hlsl").is_err());
 }
 
 #[test]
 fn deep_nesting_is_an_error() {
-    let text =
-        format!("@compute @workgroup_size(1) fn main() {{ let x = {}1{}; }}", "(".repeat(100_000), ")".repeat(100_000));
+    let text = format!(
+        "@compute @workgroup_size(1) fn main() {{ let x = {}1{}; }}",
+        "(".repeat(100_000),
+        ")".repeat(100_000)
+    );
     assert!(Shader::parse(Language::Wgsl, text.as_bytes()).is_err());
 }

@@ -10,9 +10,9 @@ use futures::TryStreamExt;
 use hyper::{Method, header::HeaderValue};
 use nodectl_types::{BlobHash, JobId, JobSpec};
 use nodectl_wire::api::{
-    AuditLine, CancelRequest, CursorView, Device, Doctor, DrainRequest, Explanation, ForgetRequest, Forgotten,
-    Invitation, Job, JobLine, Membership, MembershipRequest, Node, NodeSelf, Okay, PauseRequest, Results, Retried,
-    SecretView, StateName, Stored, Submitted, TaskList,
+    AuditLine, CancelRequest, CursorView, Device, Doctor, DrainRequest, Explanation, ForgetRequest,
+    Forgotten, Invitation, Job, JobLine, Membership, MembershipRequest, Node, NodeSelf, Okay,
+    PauseRequest, Results, Retried, SecretView, StateName, Stored, Submitted, TaskList,
 };
 use std::path::Path;
 use tokio_util::io::ReaderStream;
@@ -72,24 +72,48 @@ impl Client {
         offset: u32,
         limit: u32,
     ) -> Result<TaskList, ClientError> {
-        let state = state.map(|state| format!("&state={}", state.word())).unwrap_or_default();
-        self.get("listing the tasks", &job_path(job, &format!("/tasks?offset={offset}&limit={limit}{state}"))).await
+        let state = state
+            .map(|state| format!("&state={}", state.word()))
+            .unwrap_or_default();
+        self.get(
+            "listing the tasks",
+            &job_path(job, &format!("/tasks?offset={offset}&limit={limit}{state}")),
+        )
+        .await
     }
 
     /// The page after `cursor`, as soon as it is not empty, the job makes progress, or `wait_ms` have passed.
-    pub async fn results(&self, job: &str, cursor: CursorView, wait_ms: u32) -> Result<Results, ClientError> {
+    pub async fn results(
+        &self,
+        job: &str,
+        cursor: CursorView,
+        wait_ms: u32,
+    ) -> Result<Results, ClientError> {
         let CursorView { claim, position } = cursor;
-        let path = job_path(job, &format!("/results?claim={claim}&position={position}&wait_ms={wait_ms}"));
+        let path = job_path(
+            job,
+            &format!("/results?claim={claim}&position={position}&wait_ms={wait_ms}"),
+        );
         self.get("reading results", &path).await
     }
 
     /// Server-sent events until the job ends.
     pub async fn events(&self, job: &str) -> Result<ByteStream, ClientError> {
-        self.stream("following the job", &job_path(job, "/events")).await
+        self.stream("following the job", &job_path(job, "/events"))
+            .await
     }
 
-    pub async fn log(&self, job: &str, task: u32, request: LogRequest) -> Result<ByteStream, ClientError> {
-        let LogRequest { stderr, offset, follow } = request;
+    pub async fn log(
+        &self,
+        job: &str,
+        task: u32,
+        request: LogRequest,
+    ) -> Result<ByteStream, ClientError> {
+        let LogRequest {
+            stderr,
+            offset,
+            follow,
+        } = request;
         let stream = if stderr { "stderr" } else { "stdout" };
         let rest = format!("/tasks/{task}/log?stream={stream}&offset={offset}&follow={follow}");
         self.stream("reading the log", &job_path(job, &rest)).await
@@ -97,14 +121,24 @@ impl Client {
 
     pub async fn explain(&self, job: &str, task: Option<u32>) -> Result<Explanation, ClientError> {
         let task = task.map(|task| format!("?task={task}")).unwrap_or_default();
-        self.get("asking why", &job_path(job, &format!("/explain{task}"))).await
+        self.get("asking why", &job_path(job, &format!("/explain{task}")))
+            .await
     }
 
     /// Again with the same key, it is the same job: whoever got no answer may ask once more.
-    pub async fn submit(&self, spec: &JobSpec, key: &SubmissionKey) -> Result<Submitted, ClientError> {
+    pub async fn submit(
+        &self,
+        spec: &JobSpec,
+        key: &SubmissionKey,
+    ) -> Result<Submitted, ClientError> {
         let doing = "submitting the job";
         let bytes = postcard::to_stdvec(spec).expect("plain data always encodes");
-        let mut request = build(Method::POST, "/v1/jobs", Some("application/octet-stream"), full(bytes.into()));
+        let mut request = build(
+            Method::POST,
+            "/v1/jobs",
+            Some("application/octet-stream"),
+            full(bytes.into()),
+        );
         let key = HeaderValue::from_str(&key.0).expect("hex digits are visible ASCII");
         request.headers_mut().insert(IDEMPOTENCY_KEY, key);
         decode(doing, self.send(doing, request).await?).await
@@ -113,21 +147,36 @@ impl Client {
     /// Forgets a job that has ended.
     pub async fn remove(&self, job: &str) -> Result<Okay, ClientError> {
         let doing = "removing the job";
-        decode(doing, self.send(doing, build(Method::DELETE, &job_path(job, ""), None, empty())).await?).await
+        decode(
+            doing,
+            self.send(
+                doing,
+                build(Method::DELETE, &job_path(job, ""), None, empty()),
+            )
+            .await?,
+        )
+        .await
     }
 
     /// Goes on with a job that was put aside.
     pub async fn resume(&self, job: &str) -> Result<Okay, ClientError> {
-        self.post("going on with the job", &job_path(job, "/resume"), None).await
+        self.post("going on with the job", &job_path(job, "/resume"), None)
+            .await
     }
 
     pub async fn cancel(&self, job: &str) -> Result<Okay, ClientError> {
-        self.post("cancelling the job", &job_path(job, "/cancel"), None).await
+        self.post("cancelling the job", &job_path(job, "/cancel"), None)
+            .await
     }
 
     /// Returns when it is durable that the tasks have ended.
     pub async fn cancel_tasks(&self, job: &str, tasks: Vec<u32>) -> Result<Okay, ClientError> {
-        self.post_json("cancelling the tasks", &job_path(job, "/cancel"), &CancelRequest { tasks }).await
+        self.post_json(
+            "cancelling the tasks",
+            &job_path(job, "/cancel"),
+            &CancelRequest { tasks },
+        )
+        .await
     }
 
     /// The job's specification: what `submit` takes.
@@ -138,8 +187,10 @@ impl Client {
         while let Some(piece) = stream.try_next().await? {
             bytes.extend_from_slice(&piece);
         }
-        postcard::from_bytes(&bytes)
-            .map_err(|error| ClientError::Protocol { doing: doing.into(), why: error.to_string() })
+        postcard::from_bytes(&bytes).map_err(|error| ClientError::Protocol {
+            doing: doing.into(),
+            why: error.to_string(),
+        })
     }
 
     /// Puts the job's newest checkpoint into the node's store; takes as long as it takes to bring it there.
@@ -150,18 +201,28 @@ impl Client {
     }
 
     pub async fn retry(&self, job: &str) -> Result<Retried, ClientError> {
-        self.post("retrying the job", &job_path(job, "/retry"), None).await
+        self.post("retrying the job", &job_path(job, "/retry"), None)
+            .await
     }
 
     /// `node`: a name, an id or the unique beginning of one; the node that answers if None.
     pub async fn drain(&self, node: Option<&str>, on: bool) -> Result<Okay, ClientError> {
-        let request = DrainRequest { node: node.map(str::to_string), on };
-        self.post_json("draining the node", "/v1/drain", &request).await
+        let request = DrainRequest {
+            node: node.map(str::to_string),
+            on,
+        };
+        self.post_json("draining the node", "/v1/drain", &request)
+            .await
     }
 
     /// The node that answers takes no tasks, and those that run stand still unless they may `finish`.
     pub async fn pause(&self, for_ms: Option<u64>, finish: bool) -> Result<Okay, ClientError> {
-        self.post_json("pausing the node", "/v1/pause", &PauseRequest { for_ms, finish }).await
+        self.post_json(
+            "pausing the node",
+            "/v1/pause",
+            &PauseRequest { for_ms, finish },
+        )
+        .await
     }
 
     /// Ends a pause.
@@ -171,48 +232,90 @@ impl Client {
 
     /// The newest of what users did at the node.
     pub async fn audit(&self, limit: u32) -> Result<Vec<AuditLine>, ClientError> {
-        self.get("reading the audit log", &format!("/v1/audit?limit={limit}")).await
+        self.get("reading the audit log", &format!("/v1/audit?limit={limit}"))
+            .await
     }
 
     /// Has all nodes take one for dead for good; unless `sure`, says only which is meant and that none reaches it.
     pub async fn forget(&self, node: &str, sure: bool) -> Result<Forgotten, ClientError> {
-        self.post_json("forgetting the node", "/v1/forget", &ForgetRequest { node: node.into(), sure }).await
+        self.post_json(
+            "forgetting the node",
+            "/v1/forget",
+            &ForgetRequest {
+                node: node.into(),
+                sure,
+            },
+        )
+        .await
     }
 
     pub async fn membership(&self) -> Result<Membership, ClientError> {
-        self.get("asking who belongs to the cluster", "/v1/membership").await
+        self.get("asking who belongs to the cluster", "/v1/membership")
+            .await
     }
 
     pub async fn decide(&self, request: &MembershipRequest) -> Result<Membership, ClientError> {
-        self.post_json("deciding who belongs to the cluster", "/v1/membership", request).await
+        self.post_json(
+            "deciding who belongs to the cluster",
+            "/v1/membership",
+            request,
+        )
+        .await
     }
 
     pub async fn invite(&self) -> Result<Invitation, ClientError> {
-        self.post("making an invitation", "/v1/invitations", None).await
+        self.post("making an invitation", "/v1/invitations", None)
+            .await
     }
 
     /// Measures the GPUs of the node that answers; returns when it has.
     pub async fn measure_devices(&self) -> Result<Okay, ClientError> {
         let doing = "measuring the GPUs";
-        decode(doing, self.send_slowly(doing, build(Method::POST, "/v1/devices/measure", None, empty())).await?).await
+        decode(
+            doing,
+            self.send_slowly(
+                doing,
+                build(Method::POST, "/v1/devices/measure", None, empty()),
+            )
+            .await?,
+        )
+        .await
     }
 
     /// Returns when the node has left.
     pub async fn leave(&self) -> Result<Okay, ClientError> {
         let doing = "leaving the cluster";
-        decode(doing, self.send_slowly(doing, build(Method::POST, "/v1/leave", None, empty())).await?).await
+        decode(
+            doing,
+            self.send_slowly(doing, build(Method::POST, "/v1/leave", None, empty()))
+                .await?,
+        )
+        .await
     }
 
     /// Keeps the value of a named secret on all nodes.
     pub async fn put_secret(&self, name: &str, value: Bytes) -> Result<Okay, ClientError> {
-        let request = build(Method::PUT, &secret_path(name), Some("application/octet-stream"), full(value));
+        let request = build(
+            Method::PUT,
+            &secret_path(name),
+            Some("application/octet-stream"),
+            full(value),
+        );
         let doing = "keeping the secret";
         decode(doing, self.send(doing, request).await?).await
     }
 
     pub async fn drop_secret(&self, name: &str) -> Result<Okay, ClientError> {
         let doing = "dropping the secret";
-        decode(doing, self.send(doing, build(Method::DELETE, &secret_path(name), None, empty())).await?).await
+        decode(
+            doing,
+            self.send(
+                doing,
+                build(Method::DELETE, &secret_path(name), None, empty()),
+            )
+            .await?,
+        )
+        .await
     }
 
     pub async fn secrets(&self) -> Result<Vec<SecretView>, ClientError> {
@@ -235,24 +338,49 @@ impl Client {
 
     pub async fn put_bytes(&self, bytes: Bytes) -> Result<Stored, ClientError> {
         let doing = "uploading";
-        decode(doing, self.send_slowly(doing, build(Method::PUT, "/v1/blobs", None, full(bytes))).await?).await
+        decode(
+            doing,
+            self.send_slowly(doing, build(Method::PUT, "/v1/blobs", None, full(bytes)))
+                .await?,
+        )
+        .await
     }
 
     /// Uploads a file. With `expected`, the node refuses it if it changed since it was hashed.
-    pub async fn put_file(&self, path: &Path, expected: Option<BlobHash>) -> Result<Stored, ClientError> {
+    pub async fn put_file(
+        &self,
+        path: &Path,
+        expected: Option<BlobHash>,
+    ) -> Result<Stored, ClientError> {
         let doing = format!("uploading {}", path.display());
         let file = tokio::fs::File::open(path).await;
-        let file = file.map_err(|source| ClientError::File { doing: doing.clone(), source })?;
-        let query = expected.map(|hash| format!("?expect={hash}")).unwrap_or_default();
+        let file = file.map_err(|source| ClientError::File {
+            doing: doing.clone(),
+            source,
+        })?;
+        let query = expected
+            .map(|hash| format!("?expect={hash}"))
+            .unwrap_or_default();
         let body = streamed(ReaderStream::with_capacity(file, READ_BYTES));
-        let request = build(Method::PUT, &format!("/v1/blobs{query}"), Some("application/octet-stream"), body);
+        let request = build(
+            Method::PUT,
+            &format!("/v1/blobs{query}"),
+            Some("application/octet-stream"),
+            body,
+        );
         decode(&doing, self.send_slowly(&doing, request).await?).await
     }
 
     /// A blob's bytes; `from` is the id of a node that has it.
     pub async fn blob(&self, hash: &str, from: Option<&str>) -> Result<ByteStream, ClientError> {
-        let from = from.map(|node| format!("?from={}", encode(node))).unwrap_or_default();
-        self.stream("fetching a file", &format!("/v1/blobs/{}{from}", encode(hash))).await
+        let from = from
+            .map(|node| format!("?from={}", encode(node)))
+            .unwrap_or_default();
+        self.stream(
+            "fetching a file",
+            &format!("/v1/blobs/{}{from}", encode(hash)),
+        )
+        .await
     }
 }
 

@@ -12,13 +12,17 @@ pub enum ClientError {
     )]
     Unreachable { socket: PathBuf, source: io::Error },
     /// The connection broke in the middle.
-    #[error("the node went away while {doing}: {why}\nhint: `nodectl join` starts it again; jobs go on")]
+    #[error(
+        "the node went away while {doing}: {why}\nhint: `nodectl join` starts it again; jobs go on"
+    )]
     Lost { doing: String, why: String },
     /// The node refused.
     #[error("{}", show(problem))]
     Refused { status: u16, problem: Problem },
     /// The node's answer is not what this version expects.
-    #[error("{doing}: the node's answer makes no sense: {why}\nhint: is the node of another version? restart it")]
+    #[error(
+        "{doing}: the node's answer makes no sense: {why}\nhint: is the node of another version? restart it"
+    )]
     Protocol { doing: String, why: String },
     /// A file of this side could not be read or written.
     #[error("{doing}: {source}")]

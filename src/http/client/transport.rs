@@ -37,7 +37,9 @@ pub struct Client {
 impl Client {
     /// The node that answers at `socket`, if one does.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
-        Self { socket: socket.into() }
+        Self {
+            socket: socket.into(),
+        }
     }
 
     pub fn socket(&self) -> &Path {
@@ -55,7 +57,11 @@ impl Client {
             Ok(response) => response?,
             Err(_) => return Err(lost(doing, "no answer within 30 s")),
         };
-        if response.status().is_success() { Ok(response) } else { Err(refusal(doing, response).await) }
+        if response.status().is_success() {
+            Ok(response)
+        } else {
+            Err(refusal(doing, response).await)
+        }
     }
 
     /// The same without a deadline, for requests whose body takes as long as it takes.
@@ -65,21 +71,41 @@ impl Client {
         request: Request<RequestBody>,
     ) -> Result<Response<Incoming>, ClientError> {
         let response = self.exchange(doing, request).await?;
-        if response.status().is_success() { Ok(response) } else { Err(refusal(doing, response).await) }
+        if response.status().is_success() {
+            Ok(response)
+        } else {
+            Err(refusal(doing, response).await)
+        }
     }
 
-    async fn exchange(&self, doing: &str, request: Request<RequestBody>) -> Result<Response<Incoming>, ClientError> {
-        let unreachable = |source| ClientError::Unreachable { socket: self.socket.clone(), source };
-        let socket = UnixStream::connect(&self.socket).await.map_err(unreachable)?;
+    async fn exchange(
+        &self,
+        doing: &str,
+        request: Request<RequestBody>,
+    ) -> Result<Response<Incoming>, ClientError> {
+        let unreachable = |source| ClientError::Unreachable {
+            socket: self.socket.clone(),
+            source,
+        };
+        let socket = UnixStream::connect(&self.socket)
+            .await
+            .map_err(unreachable)?;
         let handshake = http1::handshake(TokioIo::new(socket)).await;
         let (mut sender, connection) = handshake.map_err(|error| lost(doing, error))?;
         // Ends by itself when the answer has been read or dropped.
         tokio::spawn(connection);
-        sender.send_request(request).await.map_err(|error| lost(doing, error))
+        sender
+            .send_request(request)
+            .await
+            .map_err(|error| lost(doing, error))
     }
 
     /// GET, answered by JSON.
-    pub(super) async fn get<T: DeserializeOwned>(&self, doing: &str, path: &str) -> Result<T, ClientError> {
+    pub(super) async fn get<T: DeserializeOwned>(
+        &self,
+        doing: &str,
+        path: &str,
+    ) -> Result<T, ClientError> {
         let request = build(Method::GET, path, None, empty());
         decode(doing, self.send(doing, request).await?).await
     }
@@ -95,7 +121,12 @@ impl Client {
             Some((kind, bytes)) => (Some(kind), full(bytes)),
             None => (None, empty()),
         };
-        decode(doing, self.send(doing, build(Method::POST, path, kind, body)).await?).await
+        decode(
+            doing,
+            self.send(doing, build(Method::POST, path, kind, body))
+                .await?,
+        )
+        .await
     }
 
     /// POST of JSON, answered by JSON.
@@ -106,23 +137,40 @@ impl Client {
         request: &impl Serialize,
     ) -> Result<T, ClientError> {
         let body = serde_json::to_vec(request).expect("plain data always encodes");
-        self.post(doing, path, Some(("application/json", body.into()))).await
+        self.post(doing, path, Some(("application/json", body.into())))
+            .await
     }
 
     /// GET, answered by bytes.
     pub(super) async fn stream(&self, doing: &str, path: &str) -> Result<ByteStream, ClientError> {
         // Not within a deadline: a blob may have to come from another node first.
-        let response = self.send_slowly(doing, build(Method::GET, path, None, empty())).await?;
+        let response = self
+            .send_slowly(doing, build(Method::GET, path, None, empty()))
+            .await?;
         let doing = doing.to_string();
-        Ok(response.into_body().into_data_stream().map_err(move |error| lost(&doing, error)).boxed())
+        Ok(response
+            .into_body()
+            .into_data_stream()
+            .map_err(move |error| lost(&doing, error))
+            .boxed())
     }
 }
 
 /// Reads the whole answer as JSON.
-pub(super) async fn decode<T: DeserializeOwned>(doing: &str, response: Response<Incoming>) -> Result<T, ClientError> {
-    let body = response.into_body().collect().await.map_err(|error| lost(doing, error))?.to_bytes();
-    serde_json::from_slice(&body)
-        .map_err(|error| ClientError::Protocol { doing: doing.to_string(), why: error.to_string() })
+pub(super) async fn decode<T: DeserializeOwned>(
+    doing: &str,
+    response: Response<Incoming>,
+) -> Result<T, ClientError> {
+    let body = response
+        .into_body()
+        .collect()
+        .await
+        .map_err(|error| lost(doing, error))?
+        .to_bytes();
+    serde_json::from_slice(&body).map_err(|error| ClientError::Protocol {
+        doing: doing.to_string(),
+        why: error.to_string(),
+    })
 }
 
 async fn refusal(doing: &str, response: Response<Incoming>) -> ClientError {
@@ -131,21 +179,38 @@ async fn refusal(doing: &str, response: Response<Incoming>) -> ClientError {
         Ok(body) => body.to_bytes(),
         Err(error) => return lost(doing, error),
     };
-    let problem = serde_json::from_slice(&body).unwrap_or_else(|_| plain_problem(doing, status, &body));
-    ClientError::Refused { status: status.as_u16(), problem }
+    let problem =
+        serde_json::from_slice(&body).unwrap_or_else(|_| plain_problem(doing, status, &body));
+    ClientError::Refused {
+        status: status.as_u16(),
+        problem,
+    }
 }
 
 fn plain_problem(doing: &str, status: StatusCode, body: &[u8]) -> Problem {
     let text: String = String::from_utf8_lossy(body).chars().take(400).collect();
-    Problem { error: format!("{doing}: {status} {text}").trim_end().to_string(), hint: None }
+    Problem {
+        error: format!("{doing}: {status} {text}").trim_end().to_string(),
+        hint: None,
+    }
 }
 
-pub(super) fn build(method: Method, path: &str, kind: Option<&str>, body: RequestBody) -> Request<RequestBody> {
-    let mut request = Request::builder().method(method).uri(path).header(header::HOST, "nodectl");
+pub(super) fn build(
+    method: Method,
+    path: &str,
+    kind: Option<&str>,
+    body: RequestBody,
+) -> Request<RequestBody> {
+    let mut request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(header::HOST, "nodectl");
     if let Some(kind) = kind {
         request = request.header(header::CONTENT_TYPE, kind);
     }
-    request.body(body).expect("paths are percent-encoded by `calls`")
+    request
+        .body(body)
+        .expect("paths are percent-encoded by `calls`")
 }
 
 pub(super) fn empty() -> RequestBody {
@@ -157,10 +222,15 @@ pub(super) fn full(bytes: Bytes) -> RequestBody {
 }
 
 /// A body that is sent as it is read.
-pub(super) fn streamed(bytes: impl Stream<Item = io::Result<Bytes>> + Send + Sync + 'static) -> RequestBody {
+pub(super) fn streamed(
+    bytes: impl Stream<Item = io::Result<Bytes>> + Send + Sync + 'static,
+) -> RequestBody {
     BodyExt::boxed(StreamBody::new(bytes.map_ok(Frame::data)))
 }
 
 fn lost(doing: &str, why: impl ToString) -> ClientError {
-    ClientError::Lost { doing: doing.to_string(), why: why.to_string() }
+    ClientError::Lost {
+        doing: doing.to_string(),
+        why: why.to_string(),
+    }
 }

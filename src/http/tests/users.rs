@@ -5,12 +5,23 @@ use crate::caller::Caller;
 
 /// A user of a shared node, who owns nothing of it.
 fn bob() -> Caller {
-    Caller { user: "bob".into(), uid: Some(1001), rules: false }
+    Caller {
+        user: "bob".into(),
+        uid: Some(1001),
+        rules: false,
+    }
 }
 
 fn of(user: &str, job: u64) -> JobHead {
-    let author = Author { user: user.into(), uid: Some(1000), node: "alpha".into() };
-    JobHead { author, ..head(job, "x", 1) }
+    let author = Author {
+        user: user.into(),
+        uid: Some(1000),
+        node: "alpha".into(),
+    };
+    JobHead {
+        author,
+        ..head(job, "x", 1)
+    }
 }
 
 async fn shared_node() -> FakeNode {
@@ -30,13 +41,33 @@ async fn others_jobs_and_the_node_are_not_a_users_to_touch() {
     let client = &node.client;
     let (alices, bobs) = (JobId(1).to_string(), JobId(2).to_string());
     let (status, error) = refused(client.cancel(&alices).await);
-    assert_eq!((status, error.as_str()), (403, "job 0000000000000001 is alice@alpha's, and not bob's to cancel"));
+    assert_eq!(
+        (status, error.as_str()),
+        (
+            403,
+            "job 0000000000000001 is alice@alpha's, and not bob's to cancel"
+        )
+    );
     assert_eq!(refused(client.cancel_tasks(&alices, vec![0]).await).0, 403);
     assert_eq!(refused(client.remove(&alices).await).0, 403);
     assert_eq!(refused(client.retry(&alices).await).0, 403);
-    assert_eq!(refused(client.results(&alices, api::CursorView::from(Cursor::default()), 0).await).0, 403);
+    assert_eq!(
+        refused(
+            client
+                .results(&alices, api::CursorView::from(Cursor::default()), 0)
+                .await
+        )
+        .0,
+        403
+    );
     for refused_status in [
-        refused(client.log(&alices, 0, LogRequest::default()).await.map(|_| ())).0,
+        refused(
+            client
+                .log(&alices, 0, LogRequest::default())
+                .await
+                .map(|_| ()),
+        )
+        .0,
         refused(client.events(&alices).await.map(|_| ())).0,
         refused(client.spec(&alices).await.map(|_| ())).0,
         refused(client.store_checkpoint(&alices).await.map(|_| ())).0,
@@ -56,7 +87,9 @@ async fn others_jobs_and_the_node_are_not_a_users_to_touch() {
     assert!(asked.iter().all(|query| *query == Query::Jobs), "{asked:?}");
     // What is his he may, and look he may.
     assert!(
-        client.cancel(&bobs).await.is_ok() && client.remove(&bobs).await.is_ok() && client.retry(&bobs).await.is_ok()
+        client.cancel(&bobs).await.is_ok()
+            && client.remove(&bobs).await.is_ok()
+            && client.retry(&bobs).await.is_ok()
     );
     assert_eq!(client.jobs().await.unwrap()[0].user, "alice");
 }
@@ -64,7 +97,10 @@ async fn others_jobs_and_the_node_are_not_a_users_to_touch() {
 /// Requests of each route that changes something, with bodies that make sense: {job} is another's, {name} a secret's.
 const CHANGES: &[(&str, &[&str])] = &[
     ("POST /v1/devices/measure", &[""]),
-    ("POST /v1/drain", &[r#"{"node": "beta", "on": true}"#, r#"{"on": false}"#]),
+    (
+        "POST /v1/drain",
+        &[r#"{"node": "beta", "on": true}"#, r#"{"on": false}"#],
+    ),
     ("POST /v1/pause", &["{}"]),
     ("POST /v1/resume", &[""]),
     ("POST /v1/forget", &[r#"{"node": "beta", "sure": true}"#]),
@@ -90,24 +126,45 @@ const CHANGES: &[(&str, &[&str])] = &[
 ];
 
 /// What anybody may do who may open the socket. A checkpoint is only copied, and takes its job's user.
-const OPEN: &[&str] = &["POST /v1/jobs", "POST /v1/pools", "PUT /v1/blobs", "POST /v1/jobs/{job}/checkpoint"];
+const OPEN: &[&str] = &[
+    "POST /v1/jobs",
+    "POST /v1/pools",
+    "PUT /v1/blobs",
+    "POST /v1/jobs/{job}/checkpoint",
+];
 
 #[tokio::test]
 async fn whatever_changes_something_is_refused_to_others_and_noted() {
     let mut routes = Vec::new();
     for (path, item) in crate::openapi::description().paths.paths {
-        let methods = [("PUT", item.put), ("POST", item.post), ("DELETE", item.delete)];
+        let methods = [
+            ("PUT", item.put),
+            ("POST", item.post),
+            ("DELETE", item.delete),
+        ];
         routes.extend(
-            methods.into_iter().filter(|(_, made)| made.is_some()).map(|(method, _)| format!("{method} {path}")),
+            methods
+                .into_iter()
+                .filter(|(_, made)| made.is_some())
+                .map(|(method, _)| format!("{method} {path}")),
         );
     }
-    let listed: std::collections::BTreeSet<_> =
-        CHANGES.iter().map(|(route, _)| *route).chain(OPEN.iter().copied()).collect();
-    assert_eq!(listed, routes.iter().map(String::as_str).collect(), "each route says here whose it is");
+    let listed: std::collections::BTreeSet<_> = CHANGES
+        .iter()
+        .map(|(route, _)| *route)
+        .chain(OPEN.iter().copied())
+        .collect();
+    assert_eq!(
+        listed,
+        routes.iter().map(String::as_str).collect(),
+        "each route says here whose it is"
+    );
     let node = shared_node().await;
     let mut asked = 0;
     for (route, bodies) in CHANGES {
-        let route = route.replace("{job}", &JobId(1).to_string()).replace("{name}", "token");
+        let route = route
+            .replace("{job}", &JobId(1).to_string())
+            .replace("{name}", "token");
         for body in *bodies {
             let request = format!(
                 "{route} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
@@ -119,7 +176,10 @@ async fn whatever_changes_something_is_refused_to_others_and_noted() {
         }
     }
     let queries = node.asked.lock().unwrap().clone();
-    assert!(queries.iter().all(|query| *query == Query::Jobs), "{queries:?}");
+    assert!(
+        queries.iter().all(|query| *query == Query::Jobs),
+        "{queries:?}"
+    );
     let notes = node.notes.0.lock().unwrap().clone();
     assert_eq!(notes.len(), asked);
     assert!(notes.iter().all(|line| line.refused.is_some()));
@@ -130,8 +190,15 @@ async fn whatever_changes_something_is_refused_to_others_and_noted() {
 async fn a_job_is_its_callers_whatever_it_says() {
     let node = shared_node().await;
     let mut job = spec("j");
-    Arc::make_mut(&mut job.work).author = Author { user: "alice".into(), uid: Some(0), node: "beta".into() };
-    node.client.submit(&job, &client::SubmissionKey::new("n", 0, "j")).await.unwrap();
+    Arc::make_mut(&mut job.work).author = Author {
+        user: "alice".into(),
+        uid: Some(0),
+        node: "beta".into(),
+    };
+    node.client
+        .submit(&job, &client::SubmissionKey::new("n", 0, "j"))
+        .await
+        .unwrap();
     let asked = node.asked.lock().unwrap().clone();
     let author = |query: &Query| match query {
         Query::Submit { spec, .. } => Some(spec.work.author.to_string()),
@@ -141,9 +208,20 @@ async fn a_job_is_its_callers_whatever_it_says() {
     assert_eq!(authors, ["bob@alpha"]);
     // What comes after another's job would read its results.
     Arc::make_mut(&mut job.work).after = vec![("before".into(), JobId(1))];
-    assert_eq!(refused(node.client.submit(&job, &client::SubmissionKey::new("n", 1, "j")).await).0, 403);
+    assert_eq!(
+        refused(
+            node.client
+                .submit(&job, &client::SubmissionKey::new("n", 1, "j"))
+                .await
+        )
+        .0,
+        403
+    );
     Arc::make_mut(&mut job.work).after = vec![("before".into(), JobId(2))];
-    node.client.submit(&job, &client::SubmissionKey::new("n", 2, "j")).await.unwrap();
+    node.client
+        .submit(&job, &client::SubmissionKey::new("n", 2, "j"))
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -156,14 +234,29 @@ async fn what_users_do_is_noted_and_what_they_are_refused() {
     let notes = node.notes.0.lock().unwrap().clone();
     let told: Vec<_> = notes
         .iter()
-        .map(|line| (line.what.word(), line.about.as_deref().unwrap_or("-"), line.refused.is_some()))
+        .map(|line| {
+            (
+                line.what.word(),
+                line.about.as_deref().unwrap_or("-"),
+                line.refused.is_some(),
+            )
+        })
         .collect();
     let (own, others) = (JobId(2).to_string(), JobId(1).to_string());
     assert_eq!(
         told,
-        [("cancel", own.as_str(), false), ("cancel", &others, true), ("drain", "beta", true), ("leave", "-", true)]
+        [
+            ("cancel", own.as_str(), false),
+            ("cancel", &others, true),
+            ("drain", "beta", true),
+            ("leave", "-", true)
+        ]
     );
-    assert!(notes.iter().all(|line| line.user == "bob" && line.uid == Some(1001) && line.node == "alpha"));
+    assert!(
+        notes
+            .iter()
+            .all(|line| line.user == "bob" && line.uid == Some(1001) && line.node == "alpha")
+    );
 }
 
 #[tokio::test]
@@ -174,5 +267,8 @@ async fn a_shared_socket_is_its_groups() {
     let group = rustix::process::getegid().as_raw();
     let _listener = bind_shared(&path, group).await.unwrap();
     let metadata = path.metadata().unwrap();
-    assert_eq!((metadata.permissions().mode() & 0o777, metadata.gid()), (0o660, group));
+    assert_eq!(
+        (metadata.permissions().mode() & 0o777, metadata.gid()),
+        (0o660, group)
+    );
 }

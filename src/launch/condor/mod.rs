@@ -30,7 +30,9 @@ pub struct Condor {
 
 impl Condor {
     pub fn new(batch_name: impl Into<String>) -> Self {
-        Self { batch_name: batch_name.into() }
+        Self {
+            batch_name: batch_name.into(),
+        }
     }
 
     pub fn batch_name(&self) -> &str {
@@ -44,7 +46,8 @@ impl Condor {
         submission: &CondorSubmission,
         count: u32,
     ) -> Result<Vec<String>, LaunchError> {
-        let ids = |jobs: Vec<CondorJob>| jobs.into_iter().map(|job| job.id).collect::<BTreeSet<_>>();
+        let ids =
+            |jobs: Vec<CondorJob>| jobs.into_iter().map(|job| job.id).collect::<BTreeSet<_>>();
         let before = ids(self.jobs(Some(&submission.launch)).await?);
         submission.write_script(request)?;
         let text = submission.description(request, &self.batch_name, count);
@@ -53,10 +56,17 @@ impl Condor {
         loop {
             tries += 1;
             match call.clone().run().await {
-                Ok(finished) if finished.is_ok() => return Ok(queue::parse_submitted(&finished.stdout, count)),
-                Ok(finished) if !is_away(&finished) || tries == 3 => return Err(refused("condor_submit", &finished)),
+                Ok(finished) if finished.is_ok() => {
+                    return Ok(queue::parse_submitted(&finished.stdout, count));
+                }
+                Ok(finished) if !is_away(&finished) || tries == 3 => {
+                    return Err(refused("condor_submit", &finished));
+                }
                 Err(source) if tries == 3 => {
-                    return Err(LaunchError::Call { doing: "condor_submit".into(), source });
+                    return Err(LaunchError::Call {
+                        doing: "condor_submit".into(),
+                        source,
+                    });
                 }
                 _ => {}
             }
@@ -72,7 +82,10 @@ impl Condor {
     pub async fn jobs(&self, launch: Option<&str>) -> Result<Vec<CondorJob>, LaunchError> {
         let call = Invocation::new("condor_q", queue::condor_q_args(&self.batch_name), LIMIT);
         let finished = call.run_patiently(is_away).await;
-        let finished = finished.map_err(|source| LaunchError::Call { doing: "asking HTCondor".into(), source })?;
+        let finished = finished.map_err(|source| LaunchError::Call {
+            doing: "asking HTCondor".into(),
+            source,
+        })?;
         if !finished.is_ok() {
             return Err(refused("condor_q", &finished));
         }
@@ -87,14 +100,25 @@ impl Condor {
             return Ok(());
         }
         let ids: Vec<&str> = jobs.iter().map(|job| job.id.as_str()).collect();
-        let finished = Invocation::new("condor_rm", ids.iter().copied(), LIMIT).run_patiently(is_away).await;
-        let finished = finished.map_err(|source| LaunchError::Call { doing: "condor_rm".into(), source })?;
+        let finished = Invocation::new("condor_rm", ids.iter().copied(), LIMIT)
+            .run_patiently(is_away)
+            .await;
+        let finished = finished.map_err(|source| LaunchError::Call {
+            doing: "condor_rm".into(),
+            source,
+        })?;
         let deadline = tokio::time::Instant::now() + GONE_LIMIT;
         loop {
-            let left = self.jobs(None).await?.into_iter().any(|job| ids.contains(&job.id.as_str()));
+            let left = self
+                .jobs(None)
+                .await?
+                .into_iter()
+                .any(|job| ids.contains(&job.id.as_str()));
             match left {
                 false => return Ok(()),
-                true if tokio::time::Instant::now() > deadline => return Err(refused("condor_rm", &finished)),
+                true if tokio::time::Instant::now() > deadline => {
+                    return Err(refused("condor_rm", &finished));
+                }
                 true => tokio::time::sleep(LOOK_AGAIN).await,
             }
         }
@@ -104,11 +128,21 @@ impl Condor {
 /// The schedd did not answer; it may be restarting.
 fn is_away(finished: &Finished) -> bool {
     let said = finished.stderr.as_str();
-    ["Failed to connect", "Can't find address", "Failed to fetch ads", "timed out", "SECMAN:2007", "CEDAR:6001"]
-        .iter()
-        .any(|words| said.contains(words))
+    [
+        "Failed to connect",
+        "Can't find address",
+        "Failed to fetch ads",
+        "timed out",
+        "SECMAN:2007",
+        "CEDAR:6001",
+    ]
+    .iter()
+    .any(|words| said.contains(words))
 }
 
 fn refused(doing: &str, finished: &Finished) -> LaunchError {
-    LaunchError::Refused { doing: doing.into(), said: finished.words() }
+    LaunchError::Refused {
+        doing: doing.into(),
+        said: finished.words(),
+    }
 }

@@ -40,15 +40,34 @@ struct Ad {
 pub fn condor_q_args(batch_name: &str) -> Vec<String> {
     let constraint = format!("JobBatchName == \"{batch_name}\"");
     let attributes = "ClusterId,ProcId,JobStatus,RemoteHost,HoldReason,NodectlLaunch";
-    ["-constraint", &constraint, "-json", "-attributes", attributes].map(str::to_string).to_vec()
+    [
+        "-constraint",
+        &constraint,
+        "-json",
+        "-attributes",
+        attributes,
+    ]
+    .map(str::to_string)
+    .to_vec()
 }
 
 /// The jobs that `condor_submit -terse` says it has made: `7.0 - 7.2`.
 pub fn parse_submitted(text: &str, count: u32) -> Vec<String> {
-    let first = text.lines().last().unwrap_or_default().split(" - ").next().unwrap_or_default().trim();
+    let first = text
+        .lines()
+        .last()
+        .unwrap_or_default()
+        .split(" - ")
+        .next()
+        .unwrap_or_default()
+        .trim();
     match first.strip_suffix(".0") {
-        Some(cluster) if !cluster.is_empty() && cluster.bytes().all(|byte| byte.is_ascii_digit()) => {
-            (0..count).map(|process| format!("{cluster}.{process}")).collect()
+        Some(cluster)
+            if !cluster.is_empty() && cluster.bytes().all(|byte| byte.is_ascii_digit()) =>
+        {
+            (0..count)
+                .map(|process| format!("{cluster}.{process}"))
+                .collect()
         }
         _ => Vec::new(),
     }
@@ -61,7 +80,10 @@ pub fn parse_condor_q(text: &str) -> Result<Vec<CondorJob>, LaunchError> {
     }
     let ads: Vec<Ad> = serde_json::from_str(text).map_err(|error| {
         let beginning: String = text.chars().take(200).collect();
-        LaunchError::Unparsable { program: "condor_q", text: format!("{beginning} ({error})") }
+        LaunchError::Unparsable {
+            program: "condor_q",
+            text: format!("{beginning} ({error})"),
+        }
     })?;
     Ok(ads.into_iter().map(Ad::into_job).collect())
 }
@@ -76,9 +98,17 @@ impl Ad {
             _ => JobState::Ending,
         };
         // `slot1_1@machine`.
-        let host = self.remote_host.map(|host| host.rsplit('@').next().unwrap_or_default().to_string());
+        let host = self
+            .remote_host
+            .map(|host| host.rsplit('@').next().unwrap_or_default().to_string());
         let id = format!("{}.{}", self.cluster_id, self.proc_id);
-        CondorJob { id, state, host, hold_reason: self.hold_reason, launch: self.nodectl_launch }
+        CondorJob {
+            id,
+            state,
+            host,
+            hold_reason: self.hold_reason,
+            launch: self.nodectl_launch,
+        }
     }
 }
 
@@ -101,11 +131,25 @@ mod tests {
     #[test]
     fn a_captured_queue_is_read() {
         let jobs = parse_condor_q(CAPTURED).unwrap();
-        let seen: Vec<_> = jobs.iter().map(|job| (job.id.as_str(), job.state, job.host.as_deref())).collect();
+        let seen: Vec<_> = jobs
+            .iter()
+            .map(|job| (job.id.as_str(), job.state, job.host.as_deref()))
+            .collect();
         let running = JobState::Running;
-        assert_eq!(seen, [("1.0", running, Some("n2.testbed")), ("1.1", running, Some("n1.testbed"))]);
+        assert_eq!(
+            seen,
+            [
+                ("1.0", running, Some("n2.testbed")),
+                ("1.1", running, Some("n1.testbed"))
+            ]
+        );
         assert_eq!(jobs[0].launch.as_deref(), Some("c0ffee00"));
         assert_eq!(parse_condor_q("\n").unwrap(), []);
-        assert!(parse_condor_q("-- Failed").unwrap_err().to_string().contains("condor_q"));
+        assert!(
+            parse_condor_q("-- Failed")
+                .unwrap_err()
+                .to_string()
+                .contains("condor_q")
+        );
     }
 }

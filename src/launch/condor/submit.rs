@@ -43,7 +43,10 @@ impl CondorSubmission {
         let directory = self.directory.display();
         let mut files = vec![self.facts.binary.clone(), self.secret_file.clone()];
         files.extend(request.create_environment.clone());
-        let files: Vec<String> = files.iter().map(|path| path.display().to_string()).collect();
+        let files: Vec<String> = files
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
         let mut lines = vec![
             "universe = vanilla".to_string(),
             format!("executable = {directory}/{SCRIPT}"),
@@ -63,13 +66,28 @@ impl CondorSubmission {
             format!("batch_name = {batch_name}"),
             format!("+NodectlLaunch = \"{}\"", self.launch),
         ];
-        let mut option =
-            |name: &str, value: Option<String>| lines.extend(value.map(|value| format!("{name} = {value}")));
+        let mut option = |name: &str, value: Option<String>| {
+            lines.extend(value.map(|value| format!("{name} = {value}")))
+        };
         option("request_cpus", request.cpus.map(|cpus| cpus.to_string()));
-        option("request_gpus", request.gpus.filter(|gpus| *gpus > 0).map(|gpus| gpus.to_string()));
+        option(
+            "request_gpus",
+            request
+                .gpus
+                .filter(|gpus| *gpus > 0)
+                .map(|gpus| gpus.to_string()),
+        );
         // In MiB, as HTCondor counts.
-        option("request_memory", request.memory.map(|bytes| bytes.div_ceil(1 << 20).to_string()));
-        option("allowed_job_duration", request.time.map(|time| time.as_secs().to_string()));
+        option(
+            "request_memory",
+            request
+                .memory
+                .map(|bytes| bytes.div_ceil(1 << 20).to_string()),
+        );
+        option(
+            "allowed_job_duration",
+            request.time.map(|time| time.as_secs().to_string()),
+        );
         option("requirements", request.requirements.clone());
         lines.extend(request.more.iter().cloned());
         lines.push(format!("queue {count}\n"));
@@ -79,7 +97,8 @@ impl CondorSubmission {
     /// Writes the script where the description names it.
     pub fn write_script(&self, request: &CondorRequest) -> Result<(), LaunchError> {
         let path = self.directory.join(SCRIPT);
-        fs::write(&path, self.script(request)).map_err(|source| LaunchError::Unwritable { path, source })
+        fs::write(&path, self.script(request))
+            .map_err(|source| LaunchError::Unwritable { path, source })
     }
 
     /// What runs on the machine that HTCondor found. The node leaves when its standard input ends: that also reaches it through
@@ -90,12 +109,24 @@ impl CondorSubmission {
         let cluster = quote(&self.facts.cluster);
         let binary = quote(&format!("./{}", file_name(&self.facts.binary)));
         let secret = quote(&file_name(&self.secret_file));
-        let environment = request.create_environment.as_ref().map(|path| quote(&format!("./{}", file_name(path))));
+        let environment = request
+            .create_environment
+            .as_ref()
+            .map(|path| quote(&format!("./{}", file_name(path))));
         let environment = environment.unwrap_or_default();
         let executable = format!("chmod 755 {binary} {environment}");
-        let cores = request.cpus.map(|cpus| format!(" --cores {cpus}")).unwrap_or_default();
-        let memory = request.memory.map(|bytes| format!(" --memory '{bytes} B'")).unwrap_or_default();
-        let walltime = request.time.map(|time| format!(" --walltime {}s", time.as_secs())).unwrap_or_default();
+        let cores = request
+            .cpus
+            .map(|cpus| format!(" --cores {cpus}"))
+            .unwrap_or_default();
+        let memory = request
+            .memory
+            .map(|bytes| format!(" --memory '{bytes} B'"))
+            .unwrap_or_default();
+        let walltime = request
+            .time
+            .map(|time| format!(" --walltime {}s", time.as_secs()))
+            .unwrap_or_default();
         format!(
             r#"#!/bin/sh
 umask 077
@@ -119,7 +150,9 @@ exit $status
 }
 
 fn file_name(path: &std::path::Path) -> String {
-    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+    path.file_name()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -168,8 +201,14 @@ mod tests {
             assert!(text.lines().any(|other| other == line), "{line} in {text}");
         }
         let script = submission().script(&request);
-        assert!(script.contains("./create_environment.sh ./nodectl --data-dir"), "{script}");
-        let checked = std::process::Command::new("sh").args(["-n", "-c", &script]).status().expect("there is a shell");
+        assert!(
+            script.contains("./create_environment.sh ./nodectl --data-dir"),
+            "{script}"
+        );
+        let checked = std::process::Command::new("sh")
+            .args(["-n", "-c", &script])
+            .status()
+            .expect("there is a shell");
         assert!(checked.success(), "{script}");
     }
 }

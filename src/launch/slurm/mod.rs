@@ -36,7 +36,9 @@ pub struct Slurm {
 
 impl Slurm {
     pub fn new(job_name: impl Into<String>) -> Self {
-        Self { job_name: job_name.into() }
+        Self {
+            job_name: job_name.into(),
+        }
     }
 
     pub fn job_name(&self) -> &str {
@@ -51,10 +53,15 @@ impl Slurm {
         script: &Script,
         count: u32,
     ) -> Result<Vec<String>, LaunchError> {
-        let ids = |jobs: Vec<Allocation>| jobs.into_iter().map(|job| job.id).collect::<BTreeSet<_>>();
+        let ids =
+            |jobs: Vec<Allocation>| jobs.into_iter().map(|job| job.id).collect::<BTreeSet<_>>();
         let before = ids(self.jobs(Some(&script.launch)).await?);
-        let call =
-            Invocation::new("sbatch", request.sbatch_args(&self.job_name, script, count), LIMIT).input(script.text());
+        let call = Invocation::new(
+            "sbatch",
+            request.sbatch_args(&self.job_name, script, count),
+            LIMIT,
+        )
+        .input(script.text());
         let doing = || "sbatch".to_string();
         let mut tries = 0;
         loop {
@@ -62,11 +69,18 @@ impl Slurm {
             let ended = call.clone().run().await;
             match ended {
                 Ok(finished) if finished.is_ok() => {
-                    return Ok(queue::parse_sbatch(&finished.stdout, request.together, count));
+                    return Ok(queue::parse_sbatch(
+                        &finished.stdout,
+                        request.together,
+                        count,
+                    ));
                 }
                 Ok(finished) if !is_away(&finished) => return Err(refused("sbatch", &finished)),
                 ended if tries == 3 => {
-                    let finished = ended.map_err(|source| LaunchError::Call { doing: doing(), source })?;
+                    let finished = ended.map_err(|source| LaunchError::Call {
+                        doing: doing(),
+                        source,
+                    })?;
                     return Err(refused("sbatch", &finished));
                 }
                 _ => {}
@@ -83,7 +97,10 @@ impl Slurm {
     pub async fn jobs(&self, launch: Option<&str>) -> Result<Vec<Allocation>, LaunchError> {
         let call = Invocation::new("squeue", queue::squeue_args(&self.job_name), LIMIT);
         let finished = call.run_patiently(is_away).await;
-        let finished = finished.map_err(|source| LaunchError::Call { doing: "asking SLURM".into(), source })?;
+        let finished = finished.map_err(|source| LaunchError::Call {
+            doing: "asking SLURM".into(),
+            source,
+        })?;
         if !finished.is_ok() {
             return Err(refused("squeue", &finished));
         }
@@ -94,11 +111,23 @@ impl Slurm {
 
     /// Sends to those of the jobs that run and are not in `sent` what their nodes need; `sent` are then all that run. Returns what
     /// went wrong: such a job waits a while, says that it got nothing, and ends.
-    pub async fn deliver(&self, jobs: &[Allocation], script: &Script, sent: &mut BTreeSet<String>) -> Vec<LaunchError> {
-        let running = jobs.iter().filter(|job| job.state == AllocationState::Running).map(|job| job.id.clone());
+    pub async fn deliver(
+        &self,
+        jobs: &[Allocation],
+        script: &Script,
+        sent: &mut BTreeSet<String>,
+    ) -> Vec<LaunchError> {
+        let running = jobs
+            .iter()
+            .filter(|job| job.state == AllocationState::Running)
+            .map(|job| job.id.clone());
         let running: BTreeSet<String> = running.collect();
         let sending = stream::iter(running.difference(sent)).map(|id| transfer::send(id, script));
-        let failed = sending.buffer_unordered(SENT_AT_ONCE).filter_map(async |sent| sent.err()).collect().await;
+        let failed = sending
+            .buffer_unordered(SENT_AT_ONCE)
+            .filter_map(async |sent| sent.err())
+            .collect()
+            .await;
         *sent = running;
         failed
     }
@@ -109,13 +138,24 @@ impl Slurm {
         if ids.is_empty() {
             return Ok(());
         }
-        let running: Vec<&str> =
-            jobs.iter().filter(|job| job.state == AllocationState::Running).map(|job| job.id.as_str()).collect();
-        let waiting: Vec<&str> = ids.iter().copied().filter(|id| !running.contains(id)).collect();
+        let running: Vec<&str> = jobs
+            .iter()
+            .filter(|job| job.state == AllocationState::Running)
+            .map(|job| job.id.as_str())
+            .collect();
+        let waiting: Vec<&str> = ids
+            .iter()
+            .copied()
+            .filter(|id| !running.contains(id))
+            .collect();
         if !running.is_empty() {
             // To the script alone: it hands it on to the node.
-            let polite = ["--batch", "--signal=TERM"].into_iter().chain(running.iter().copied());
-            let _ = Invocation::new("scancel", polite, LIMIT).run_patiently(is_away).await;
+            let polite = ["--batch", "--signal=TERM"]
+                .into_iter()
+                .chain(running.iter().copied());
+            let _ = Invocation::new("scancel", polite, LIMIT)
+                .run_patiently(is_away)
+                .await;
         }
         if !waiting.is_empty() {
             self.scancel(&waiting).await?;
@@ -123,28 +163,53 @@ impl Slurm {
         if self.gone_within(&ids, LEAVE_LIMIT).await? {
             return Ok(());
         }
-        self.scancel(&ids.iter().copied().collect::<Vec<_>>()).await?;
+        self.scancel(&ids.iter().copied().collect::<Vec<_>>())
+            .await?;
         match self.gone_within(&ids, 3 * LEAVE_LIMIT).await? {
             true => Ok(()),
             false => {
-                let said = format!("the jobs {} are still there", ids.into_iter().collect::<Vec<_>>().join(", "));
-                Err(LaunchError::Refused { doing: "scancel".into(), said })
+                let said = format!(
+                    "the jobs {} are still there",
+                    ids.into_iter().collect::<Vec<_>>().join(", ")
+                );
+                Err(LaunchError::Refused {
+                    doing: "scancel".into(),
+                    said,
+                })
             }
         }
     }
 
     async fn scancel(&self, ids: &[&str]) -> Result<(), LaunchError> {
-        let finished = Invocation::new("scancel", ids.iter().copied(), LIMIT).run_patiently(is_away).await;
-        let finished = finished.map_err(|source| LaunchError::Call { doing: "scancel".into(), source })?;
+        let finished = Invocation::new("scancel", ids.iter().copied(), LIMIT)
+            .run_patiently(is_away)
+            .await;
+        let finished = finished.map_err(|source| LaunchError::Call {
+            doing: "scancel".into(),
+            source,
+        })?;
         // A job that has just ended by itself is what we want.
-        let is_gone = finished.stderr.contains("Invalid job id") || finished.stderr.contains("already completing");
-        if finished.is_ok() || is_gone { Ok(()) } else { Err(refused("scancel", &finished)) }
+        let is_gone = finished.stderr.contains("Invalid job id")
+            || finished.stderr.contains("already completing");
+        if finished.is_ok() || is_gone {
+            Ok(())
+        } else {
+            Err(refused("scancel", &finished))
+        }
     }
 
-    async fn gone_within(&self, ids: &BTreeSet<&str>, limit: Duration) -> Result<bool, LaunchError> {
+    async fn gone_within(
+        &self,
+        ids: &BTreeSet<&str>,
+        limit: Duration,
+    ) -> Result<bool, LaunchError> {
         let deadline = tokio::time::Instant::now() + limit;
         loop {
-            let left = self.jobs(None).await?.into_iter().any(|job| ids.contains(job.id.as_str()));
+            let left = self
+                .jobs(None)
+                .await?
+                .into_iter()
+                .any(|job| ids.contains(job.id.as_str()));
             if !left || tokio::time::Instant::now() > deadline {
                 return Ok(!left);
             }
@@ -168,5 +233,8 @@ fn is_away(finished: &Finished) -> bool {
 }
 
 fn refused(doing: &str, finished: &Finished) -> LaunchError {
-    LaunchError::Refused { doing: doing.into(), said: finished.words() }
+    LaunchError::Refused {
+        doing: doing.into(),
+        said: finished.words(),
+    }
 }

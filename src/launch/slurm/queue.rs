@@ -39,37 +39,61 @@ pub fn comment(launch: &str) -> String {
 
 /// This user's jobs of that name, array elements one by one.
 pub fn squeue_args(job_name: &str) -> Vec<String> {
-    vec!["--me".into(), "-h".into(), "-r".into(), format!("--name={job_name}"), "-o".into(), FORMAT.into()]
+    vec![
+        "--me".into(),
+        "-h".into(),
+        "-r".into(),
+        format!("--name={job_name}"),
+        "-o".into(),
+        FORMAT.into(),
+    ]
 }
 
 /// The jobs that `sbatch --parsable` says it has made (`12`, or `12;cluster`), as `squeue` names them.
 pub fn parse_sbatch(text: &str, together: bool, count: u32) -> Vec<String> {
-    let id = text.lines().last().and_then(|line| line.split(';').next()).unwrap_or_default().trim();
+    let id = text
+        .lines()
+        .last()
+        .and_then(|line| line.split(';').next())
+        .unwrap_or_default()
+        .trim();
     match !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit()) {
         false => Vec::new(),
         true if together => vec![id.to_string()],
-        true => (0..count).map(|element| format!("{id}_{element}")).collect(),
+        true => (0..count)
+            .map(|element| format!("{id}_{element}"))
+            .collect(),
     }
 }
 
 /// Asks for the number of a job, or of an array's element.
 pub fn number_args(id: &str) -> Vec<String> {
-    vec!["-h".into(), format!("--jobs={id}"), "-o".into(), "%A".into()]
+    vec![
+        "-h".into(),
+        format!("--jobs={id}"),
+        "-o".into(),
+        "%A".into(),
+    ]
 }
 
 pub fn parse_squeue(text: &str) -> Result<Vec<Allocation>, LaunchError> {
-    text.lines().filter(|line| !line.trim().is_empty()).map(parse_line).collect()
+    text.lines()
+        .filter(|line| !line.trim().is_empty())
+        .map(parse_line)
+        .collect()
 }
 
 fn parse_line(line: &str) -> Result<Allocation, LaunchError> {
     let fields: Vec<&str> = line.trim().splitn(6, '|').collect();
     let [id, state, nodes, left, reason, comment] = fields[..] else {
-        return Err(LaunchError::Unparsable { program: "squeue", text: line.to_string() });
+        return Err(LaunchError::Unparsable {
+            program: "squeue",
+            text: line.to_string(),
+        });
     };
     let state = match state {
-        "PENDING" | "CONFIGURING" | "REQUEUED" | "REQUEUE_HOLD" | "RESV_DEL_HOLD" | "SPECIAL_EXIT" => {
-            AllocationState::Pending
-        }
+        "PENDING" | "CONFIGURING" | "REQUEUED" | "REQUEUE_HOLD" | "RESV_DEL_HOLD"
+        | "SPECIAL_EXIT" => AllocationState::Pending,
         "RUNNING" | "SUSPENDED" | "STOPPED" | "RESIZING" | "SIGNALING" => AllocationState::Running,
         _ => AllocationState::Ending,
     };
@@ -89,21 +113,33 @@ pub fn parse_time(text: &str) -> Option<Duration> {
         Some((days, clock)) => (days.parse::<u64>().ok()?, clock),
         None => (0, text),
     };
-    let parts: Vec<u64> = clock.split(':').map(|part| part.parse().ok()).collect::<Option<_>>()?;
+    let parts: Vec<u64> = clock
+        .split(':')
+        .map(|part| part.parse().ok())
+        .collect::<Option<_>>()?;
     let seconds = match parts[..] {
         [minutes, seconds] => minutes.checked_mul(60)?.checked_add(seconds)?,
-        [hours, minutes, seconds] => {
-            hours.checked_mul(3600)?.checked_add(minutes.checked_mul(60)?)?.checked_add(seconds)?
-        }
+        [hours, minutes, seconds] => hours
+            .checked_mul(3600)?
+            .checked_add(minutes.checked_mul(60)?)?
+            .checked_add(seconds)?,
         _ => return None,
     };
-    days.checked_mul(86_400)?.checked_add(seconds).map(Duration::from_secs)
+    days.checked_mul(86_400)?
+        .checked_add(seconds)
+        .map(Duration::from_secs)
 }
 
 /// The same, for `sbatch --time`.
 pub fn format_time(time: Duration) -> String {
     let seconds = time.as_secs();
-    format!("{}-{:02}:{:02}:{:02}", seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60, seconds % 60)
+    format!(
+        "{}-{:02}:{:02}:{:02}",
+        seconds / 86_400,
+        seconds / 3600 % 24,
+        seconds / 60 % 60,
+        seconds % 60
+    )
 }
 
 #[cfg(test)]
@@ -117,8 +153,17 @@ mod tests {
     #[test]
     fn a_captured_queue_is_read() {
         let jobs = parse_squeue(CAPTURED).unwrap();
-        let seen: Vec<_> =
-            jobs.iter().map(|job| (job.id.as_str(), job.state, job.nodes.as_str(), job.reason.as_str())).collect();
+        let seen: Vec<_> = jobs
+            .iter()
+            .map(|job| {
+                (
+                    job.id.as_str(),
+                    job.state,
+                    job.nodes.as_str(),
+                    job.reason.as_str(),
+                )
+            })
+            .collect();
         assert_eq!(
             seen,
             [
@@ -133,7 +178,12 @@ mod tests {
         assert_eq!(jobs[2].left, Some(Duration::from_secs(59 * 60 + 57)));
         assert_eq!(jobs[4].left, None, "without a limit");
         assert_eq!(parse_squeue("").unwrap(), []);
-        assert!(parse_squeue("squeue: something new").unwrap_err().to_string().contains("something new"));
+        assert!(
+            parse_squeue("squeue: something new")
+                .unwrap_err()
+                .to_string()
+                .contains("something new")
+        );
     }
 
     #[test]
@@ -147,10 +197,27 @@ mod tests {
 
     #[test]
     fn slurms_times_in_all_their_forms() {
-        for (text, seconds) in [("4:58", 298), ("1:00:00", 3600), ("1-02:03:04", 93_784), ("0:00", 0)] {
-            assert_eq!(parse_time(text), Some(Duration::from_secs(seconds)), "{text}");
+        for (text, seconds) in [
+            ("4:58", 298),
+            ("1:00:00", 3600),
+            ("1-02:03:04", 93_784),
+            ("0:00", 0),
+        ] {
+            assert_eq!(
+                parse_time(text),
+                Some(Duration::from_secs(seconds)),
+                "{text}"
+            );
         }
-        for text in ["UNLIMITED", "INVALID", "", "5", "a:b", "1-", "99999999999999999999:00"] {
+        for text in [
+            "UNLIMITED",
+            "INVALID",
+            "",
+            "5",
+            "a:b",
+            "1-",
+            "99999999999999999999:00",
+        ] {
             assert_eq!(parse_time(text), None, "{text}");
         }
     }

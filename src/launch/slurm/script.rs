@@ -50,18 +50,28 @@ const TRIES: u32 = 600;
 pub const SEALED: &str = ".sealed";
 
 /// Lines of shell that set `socket` to the MUNGE that SLURM uses, if that is not the usual one.
-const MUNGE_SOCKET: &str =
-    "socket=$(scontrol show config 2>/dev/null | sed -n 's/^AuthInfo.*socket=\\([^ ,]*\\).*/\\1/p' | head -n 1)";
+const MUNGE_SOCKET: &str = "socket=$(scontrol show config 2>/dev/null | sed -n 's/^AuthInfo.*socket=\\([^ ,]*\\).*/\\1/p' | head -n 1)";
 
 impl SlurmRequest {
     pub fn sbatch_args(&self, job_name: &str, script: &Script, count: u32) -> Vec<String> {
         let mut args: Vec<String> = vec!["--parsable".into(), format!("--job-name={job_name}")];
-        args.push(format!("--comment={}", super::queue::comment(&script.launch)));
+        args.push(format!(
+            "--comment={}",
+            super::queue::comment(&script.launch)
+        ));
         let log = if self.together {
-            args.extend([format!("--nodes={count}"), format!("--ntasks={count}"), "--ntasks-per-node=1".into()]);
+            args.extend([
+                format!("--nodes={count}"),
+                format!("--ntasks={count}"),
+                "--ntasks-per-node=1".into(),
+            ]);
             "%j.log"
         } else {
-            args.extend([format!("--array=0-{}", count - 1), "--nodes=1".into(), "--ntasks=1".into()]);
+            args.extend([
+                format!("--array=0-{}", count - 1),
+                "--nodes=1".into(),
+                "--ntasks=1".into(),
+            ]);
             "%A_%a.log"
         };
         args.push(match self.transfer {
@@ -69,15 +79,25 @@ impl SlurmRequest {
             false => format!("--output={}/{log}", script.directory.display()),
         });
         args.extend(self.transfer.then(|| "--chdir=/tmp".to_string()));
-        let mut option =
-            |name: &str, value: Option<String>| args.extend(value.map(|value| format!("--{name}={value}")));
+        let mut option = |name: &str, value: Option<String>| {
+            args.extend(value.map(|value| format!("--{name}={value}")))
+        };
         option("partition", self.partition.clone());
         option("account", self.account.clone());
         option("time", self.time.map(super::queue::format_time));
         option("cpus-per-task", self.cpus.map(|cpus| cpus.to_string()));
-        option("gpus-per-node", self.gpus.filter(|gpus| *gpus > 0).map(|gpus| gpus.to_string()));
+        option(
+            "gpus-per-node",
+            self.gpus
+                .filter(|gpus| *gpus > 0)
+                .map(|gpus| gpus.to_string()),
+        );
         // SLURM's M is MiB.
-        option("mem", self.memory.map(|bytes| format!("{}M", bytes.div_ceil(1 << 20))));
+        option(
+            "mem",
+            self.memory
+                .map(|bytes| format!("{}M", bytes.div_ceil(1 << 20))),
+        );
         args.extend(self.more.iter().cloned());
         args
     }
@@ -89,9 +109,16 @@ impl Script {
         let args = self.node.join_args(&self.facts);
         let args = join(args.iter().map(String::as_str));
         let cluster = quote(&self.facts.cluster);
-        let alive = if self.together { "--while-stdin <&3" } else { "</dev/null" };
+        let alive = if self.together {
+            "--while-stdin <&3"
+        } else {
+            "</dev/null"
+        };
         // Nobody comes for the log of a node that went well.
-        let log = self.sent.as_ref().map(|_| format!("[ $status != 0 ] || rm -f {}.log", self.sent_here()));
+        let log = self
+            .sent
+            .as_ref()
+            .map(|_| format!("[ $status != 0 ] || rm -f {}.log", self.sent_here()));
         let forget = log.unwrap_or_default();
         let (look, take) = match &self.sent {
             None => (self.look_for_files(), String::new()),
@@ -148,7 +175,8 @@ exit $status
 
     /// Shell that sets `program` and `secret` to files that this machine and the job's share.
     fn look_for_files(&self) -> String {
-        let [program, secret] = [&self.facts.binary, &self.secret_file].map(|path| quote(&path.display().to_string()));
+        let [program, secret] =
+            [&self.facts.binary, &self.secret_file].map(|path| quote(&path.display().to_string()));
         format!(
             r#"program={program} secret={secret}
 for f in "$program" "$secret"; do
@@ -215,37 +243,66 @@ mod tests {
             more: vec!["--constraint=a100".into()],
             ..SlurmRequest::default()
         };
-        let args = request.sbatch_args("nodectl-ab12", &script(false), 4).join(" ");
+        let args = request
+            .sbatch_args("nodectl-ab12", &script(false), 4)
+            .join(" ");
         assert_eq!(
             args,
             "--parsable --job-name=nodectl-ab12 --comment=nodectl:c0ffee00 --array=0-3 --nodes=1 --ntasks=1 \
              --output=/d/launched/c0ffee00/%A_%a.log --partition=gpu --time=0-01:00:00 --cpus-per-task=8 \
              --gpus-per-node=1 --mem=3072M --constraint=a100"
         );
-        let transfer = SlurmRequest { transfer: true, ..SlurmRequest::default() };
+        let transfer = SlurmRequest {
+            transfer: true,
+            ..SlurmRequest::default()
+        };
         let args = transfer.sbatch_args("n", &script(false), 4).join(" ");
-        assert!(args.ends_with("--output=/tmp/nodectl-c0ffee00-%j.log --chdir=/tmp"), "{args}");
-        let together = SlurmRequest { together: true, ..SlurmRequest::default() };
+        assert!(
+            args.ends_with("--output=/tmp/nodectl-c0ffee00-%j.log --chdir=/tmp"),
+            "{args}"
+        );
+        let together = SlurmRequest {
+            together: true,
+            ..SlurmRequest::default()
+        };
         let args = together.sbatch_args("n", &script(true), 4).join(" ");
-        assert!(args.contains("--nodes=4 --ntasks=4 --ntasks-per-node=1"), "{args}");
+        assert!(
+            args.contains("--nodes=4 --ntasks=4 --ntasks-per-node=1"),
+            "{args}"
+        );
     }
 
     #[test]
     fn a_node_that_does_not_see_the_program_says_so() {
-        let run = std::process::Command::new("sh").args(["-c", &script(false).text()]).output();
+        let run = std::process::Command::new("sh")
+            .args(["-c", &script(false).text()])
+            .output();
         let run = run.expect("there is a shell");
         let said = String::from_utf8(run.stderr).unwrap();
-        assert!(run.status.code() == Some(1) && said.starts_with("/opt/nodectl is not on "), "{said}");
+        assert!(
+            run.status.code() == Some(1) && said.starts_with("/opt/nodectl is not on "),
+            "{said}"
+        );
     }
 
     #[test]
     fn scripts_are_shell_and_have_no_secret() {
         for (together, sent) in [(false, false), (true, false), (false, true), (true, true)] {
-            let text = Script { sent: sent.then(|| "ab".repeat(32)), ..script(together) }.text();
+            let text = Script {
+                sent: sent.then(|| "ab".repeat(32)),
+                ..script(together)
+            }
+            .text();
             assert!(text.contains("--peer 192.0.2.1:7000"), "{text}");
-            assert_eq!(text.contains("/d/launched/c0ffee00/secret"), !sent, "{text}");
-            let checked =
-                std::process::Command::new("sh").args(["-n", "-c", &text]).status().expect("there is a shell");
+            assert_eq!(
+                text.contains("/d/launched/c0ffee00/secret"),
+                !sent,
+                "{text}"
+            );
+            let checked = std::process::Command::new("sh")
+                .args(["-n", "-c", &text])
+                .status()
+                .expect("there is a shell");
             assert!(checked.success(), "{text}");
         }
     }

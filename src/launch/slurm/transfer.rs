@@ -29,23 +29,44 @@ pub async fn send(id: &str, script: &Script) -> Result<(), LaunchError> {
 
 /// The job's own number: elements of arrays have one, too.
 async fn number(id: &str) -> Result<String, LaunchError> {
-    let said = ask("squeue", Invocation::new("squeue", queue::number_args(id), LIMIT)).await?;
+    let said = ask(
+        "squeue",
+        Invocation::new("squeue", queue::number_args(id), LIMIT),
+    )
+    .await?;
     let number = said.stdout.trim();
     match !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) {
         true => Ok(number.to_string()),
-        false => Err(LaunchError::Unparsable { program: "squeue", text: said.stdout }),
+        false => Err(LaunchError::Unparsable {
+            program: "squeue",
+            text: said.stdout,
+        }),
     }
 }
 
 async fn sbcast(job: &str, from: &Path, to: &str) -> Result<(), LaunchError> {
-    let args = ["--force".to_string(), format!("--jobid={job}"), from.display().to_string(), to.to_string()];
-    ask("sbcast", Invocation::new("sbcast", args, COPY_LIMIT)).await.map(drop)
+    let args = [
+        "--force".to_string(),
+        format!("--jobid={job}"),
+        from.display().to_string(),
+        to.to_string(),
+    ];
+    ask("sbcast", Invocation::new("sbcast", args, COPY_LIMIT))
+        .await
+        .map(drop)
 }
 
 /// The secret as MUNGE's credential: encrypted, for this user alone.
 async fn seal(secret_file: &Path) -> Result<String, LaunchError> {
-    let config = ask("scontrol", Invocation::new("scontrol", ["show", "config"], LIMIT)).await?;
-    let mut args = vec![format!("--restrict-uid={}", rustix::process::geteuid().as_raw()), "--ttl=-1".into()];
+    let config = ask(
+        "scontrol",
+        Invocation::new("scontrol", ["show", "config"], LIMIT),
+    )
+    .await?;
+    let mut args = vec![
+        format!("--restrict-uid={}", rustix::process::geteuid().as_raw()),
+        "--ttl=-1".into(),
+    ];
     args.extend(munge_socket(&config.stdout).map(|socket| format!("--socket={socket}")));
     let call = Invocation::new("munge", args, LIMIT).input_file(secret_file.to_path_buf());
     Ok(ask("munge", call).await?.stdout)
@@ -53,8 +74,15 @@ async fn seal(secret_file: &Path) -> Result<String, LaunchError> {
 
 async fn ask(program: &str, call: Invocation) -> Result<Finished, LaunchError> {
     let finished = call.run_patiently(is_away).await;
-    let finished = finished.map_err(|source| LaunchError::Call { doing: program.into(), source })?;
-    if finished.is_ok() { Ok(finished) } else { Err(refused(program, &finished)) }
+    let finished = finished.map_err(|source| LaunchError::Call {
+        doing: program.into(),
+        source,
+    })?;
+    if finished.is_ok() {
+        Ok(finished)
+    } else {
+        Err(refused(program, &finished))
+    }
 }
 
 /// The socket of the MUNGE that SLURM uses, where `scontrol show config` says that it is not the usual one.
@@ -72,7 +100,12 @@ mod tests {
         // As slurm-wlm 22.05.8 of Debian 12 printed them.
         let config = "AuthAltTypes            = (null)\nAuthInfo                = socket=/run/m/socket,ttl=300\nAuthType = auth/munge\n";
         assert_eq!(munge_socket(config), Some("/run/m/socket"));
-        assert_eq!(munge_socket("AuthInfo                = (null)\nAuthType                = auth/munge\n"), None);
+        assert_eq!(
+            munge_socket(
+                "AuthInfo                = (null)\nAuthType                = auth/munge\n"
+            ),
+            None
+        );
         assert_eq!(munge_socket(""), None);
     }
 }

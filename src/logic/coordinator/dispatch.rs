@@ -41,7 +41,10 @@ struct Candidate {
 impl Candidate {
     /// Orders nodes by how busy they are for their size; those that other jobs fill come last.
     fn business(&self) -> (bool, u64) {
-        (self.full, u64::from(self.outstanding) * 1_000_000 / u64::from(self.slots.max(1)))
+        (
+            self.full,
+            u64::from(self.outstanding) * 1_000_000 / u64::from(self.slots.max(1)),
+        )
     }
 
     /// How many tasks it should have waiting, at `advance` a slot.
@@ -81,7 +84,11 @@ impl Coordinator {
 
     /// The nodes that may run the job now, least busy first.
     fn candidates(&self, core: &Core) -> Vec<Candidate> {
-        let reachable = core.members.alive().into_iter().filter(|node| core.members.is_reachable(*node));
+        let reachable = core
+            .members
+            .alive()
+            .into_iter()
+            .filter(|node| core.members.is_reachable(*node));
         let eligible = reachable.filter_map(|node| Some((node, core.members.info(node)?)));
         let eligible = eligible.filter(|(_, info)| self.objection(core, info).is_none());
         let mut candidates: Vec<_> = eligible
@@ -90,22 +97,42 @@ impl Coordinator {
                 let outstanding = work.map_or(0, |work| work.queued + work.running);
                 let full = work.is_some_and(|work| work.is_full(core.mono()));
                 let slots = info.resources.slots(&self.spec.work.needs(&info.resources));
-                Candidate { node, slots, outstanding, full, orders: Vec::new() }
+                Candidate {
+                    node,
+                    slots,
+                    outstanding,
+                    full,
+                    orders: Vec::new(),
+                }
             })
             .collect();
-        candidates.sort_by_key(|candidate| (candidate.outstanding / candidate.slots.max(1), candidate.node));
+        candidates.sort_by_key(|candidate| {
+            (
+                candidate.outstanding / candidate.slots.max(1),
+                candidate.node,
+            )
+        });
         candidates
     }
 
     /// Why a node may not run the job, if it may not.
     pub(super) fn objection(&self, core: &Core, info: &NodeInfo) -> Option<String> {
-        if self.nodes.get(&info.id).is_some_and(|work| work.is_spared(core.mono())) {
+        if self
+            .nodes
+            .get(&info.id)
+            .is_some_and(|work| work.is_spared(core.mono()))
+        {
             return Some("it could not prepare a task just now (see its log)".into());
         }
         if let Some(problem) = &info.problem {
             return Some(problem.clone());
         }
-        let refusal = || self.nodes.get(&info.id)?.refusal(info, core.mono()).map(str::to_string);
+        let refusal = || {
+            self.nodes
+                .get(&info.id)?
+                .refusal(info, core.mono())
+                .map(str::to_string)
+        };
         self.unsuitability(info).or_else(refusal)
     }
 
@@ -131,25 +158,41 @@ impl Coordinator {
         if self.spec.work.pool().is_some() {
             return 0.0;
         }
-        let others = core.directory.iter().any(|head| head.job != self.job && head.phase == Phase::Running);
+        let others = core
+            .directory
+            .iter()
+            .any(|head| head.job != self.job && head.phase == Phase::Running);
         let hidden = |mean: Duration| PREFETCH.as_secs_f64() / mean.as_secs_f64().max(1e-5);
-        self.progress.mean_duration().map_or(0.0, hidden).max(if others { 1.0 } else { 0.0 })
+        self.progress
+            .mean_duration()
+            .map_or(0.0, hidden)
+            .max(if others { 1.0 } else { 0.0 })
     }
 
     /// Deals tasks one by one, always to the node that is least busy for its size, up to each node's target. A node on
     /// which a task just failed gets it again only if no other has room.
     fn fill(&mut self, core: &Core, lattice: &Lattice, candidates: &mut [Candidate], advance: f64) {
-        let sated: BTreeSet<_> =
-            candidates.iter().filter(|candidate| candidate.is_sated(advance)).map(|candidate| candidate.node).collect();
+        let sated: BTreeSet<_> = candidates
+            .iter()
+            .filter(|candidate| candidate.is_sated(advance))
+            .map(|candidate| candidate.node)
+            .collect();
         for picky in [candidates.len() > 1, false] {
             let mut passed_over = sated.clone();
             while self.may_order_more() {
                 let has_room = |candidate: &&mut Candidate| {
-                    candidate.outstanding < candidate.slots.saturating_add(candidate.in_advance(advance))
+                    candidate.outstanding
+                        < candidate
+                            .slots
+                            .saturating_add(candidate.in_advance(advance))
                         && candidate.orders.len() < MAX_PREFETCH as usize
                         && !passed_over.contains(&candidate.node)
                 };
-                let Some(candidate) = candidates.iter_mut().filter(has_room).min_by_key(|c| c.business()) else {
+                let Some(candidate) = candidates
+                    .iter_mut()
+                    .filter(has_room)
+                    .min_by_key(|c| c.business())
+                else {
                     break;
                 };
                 match self.next_task(core, lattice, picky.then_some(candidate.node)) {
@@ -165,19 +208,29 @@ impl Coordinator {
     /// Whether the job may have another task on some node: what waits there will run soon.
     fn may_order_more(&self) -> bool {
         let ordered = || self.active.values().map(Vec::len).sum::<usize>();
-        self.spec.at_once.is_none_or(|most| ordered() < most.max(1) as usize)
+        self.spec
+            .at_once
+            .is_none_or(|most| ordered() < most.max(1) as usize)
     }
 
     /// The next task to order, but for those that failed last on `avoid`.
-    fn next_task(&mut self, core: &Core, lattice: &Lattice, avoid: Option<NodeId>) -> Option<TaskIndex> {
+    fn next_task(
+        &mut self,
+        core: &Core,
+        lattice: &Lattice,
+        avoid: Option<NodeId>,
+    ) -> Option<TaskIndex> {
         let limit = self.failure_limit(core);
         while let Some(first) = self.again.first().copied() {
             if !self.is_open(lattice, first, limit) {
                 self.again.remove(&first);
                 continue;
             }
-            let elsewhere = |task: &TaskIndex| avoid.is_none() || self.failed_on.get(task) != avoid.as_ref();
-            let Some(task) = self.again.iter().take(64).copied().find(elsewhere) else { break };
+            let elsewhere =
+                |task: &TaskIndex| avoid.is_none() || self.failed_on.get(task) != avoid.as_ref();
+            let Some(task) = self.again.iter().take(64).copied().find(elsewhere) else {
+                break;
+            };
             self.again.remove(&task);
             if self.is_open(lattice, task, limit) {
                 return Some(task);
@@ -195,7 +248,9 @@ impl Coordinator {
 
     /// Neither ended nor ordered.
     fn is_open(&self, lattice: &Lattice, task: TaskIndex, limit: u32) -> bool {
-        !lattice.has_ended(task, limit) && !self.active.contains_key(&task) && !self.results.is_settling(task)
+        !lattice.has_ended(task, limit)
+            && !self.active.contains_key(&task)
+            && !self.results.is_settling(task)
     }
 
     fn nothing_to_order(&self, lattice: &Lattice) -> bool {
@@ -204,17 +259,26 @@ impl Coordinator {
 
     fn order(&mut self, task: TaskIndex, candidate: &mut Candidate) {
         let number = self.last_number(task) + 1;
-        let attempt = Attempt { epoch: self.epoch, number };
+        let attempt = Attempt {
+            epoch: self.epoch,
+            number,
+        };
         self.add_active(candidate.node, task, attempt);
         candidate.outstanding += 1;
-        candidate.orders.push(Assignment { task, attempt, params: self.spec.task_params(task) });
+        candidate.orders.push(Assignment {
+            task,
+            attempt,
+            params: self.spec.task_params(task),
+        });
     }
 
     /// The number of this epoch's latest order of a task, 0 if there was none.
     fn last_number(&self, task: TaskIndex) -> u32 {
         let ended = self.orders.get(&task).copied().unwrap_or(0);
         let active = self.active.get(&task).into_iter().flatten();
-        let active = active.filter(|active| active.attempt.epoch == self.epoch).map(|active| active.attempt.number);
+        let active = active
+            .filter(|active| active.attempt.epoch == self.epoch)
+            .map(|active| active.attempt.number);
         active.max().unwrap_or(0).max(ended)
     }
 
@@ -227,10 +291,19 @@ impl Coordinator {
             // It had nothing of ours: there is nothing to compare yet.
             work.synced = core.mono();
         }
-        let mut spec = (!std::mem::replace(&mut work.has_work_spec, true)).then(|| self.spec.work.clone());
+        let mut spec =
+            (!std::mem::replace(&mut work.has_work_spec, true)).then(|| self.spec.work.clone());
         for tasks in batches(candidate.orders) {
             let (job, epoch) = (self.job, self.epoch);
-            core.send(candidate.node, Message::Assign { job, epoch, work: spec.take(), tasks });
+            core.send(
+                candidate.node,
+                Message::Assign {
+                    job,
+                    epoch,
+                    work: spec.take(),
+                    tasks,
+                },
+            );
         }
     }
 
@@ -245,7 +318,9 @@ impl Coordinator {
     /// Asks the node with the longest queue to give back what idle nodes could start.
     fn take_back(&mut self, core: &mut Core, candidates: &[Candidate]) {
         let open = candidates.iter().filter(|candidate| !candidate.full);
-        let idle: u32 = open.map(|candidate| candidate.slots.saturating_sub(candidate.outstanding)).sum();
+        let idle: u32 = open
+            .map(|candidate| candidate.slots.saturating_sub(candidate.outstanding))
+            .sum();
         if idle == 0 {
             return;
         }
@@ -259,13 +334,18 @@ impl Coordinator {
         let mut wanted = idle;
         for (queued, node) in queues {
             // What a node with free slots was sent is about to start there.
-            let starts_soon = candidates.iter().any(|c| c.node == node && c.outstanding <= c.slots && !c.full);
+            let starts_soon = candidates
+                .iter()
+                .any(|c| c.node == node && c.outstanding <= c.slots && !c.full);
             if wanted == 0 || starts_soon {
                 continue;
             }
             let count = queued.min(wanted);
             wanted -= count;
-            self.nodes.get_mut(&node).expect("a key of the map").recalled = Some(core.mono());
+            self.nodes
+                .get_mut(&node)
+                .expect("a key of the map")
+                .recalled = Some(core.mono());
             let (job, epoch) = (self.job, self.epoch);
             core.send(node, Message::Recall { job, epoch, count });
         }
@@ -273,7 +353,9 @@ impl Coordinator {
 
     /// Runs the slowest task a second time on an idle node.
     fn speculate(&mut self, core: &Core, candidates: &mut [Candidate]) {
-        let Some(median) = self.progress.median_duration() else { return };
+        let Some(median) = self.progress.median_duration() else {
+            return;
+        };
         if !self.spec.speculate || self.nodes.values().any(|work| work.queued > 0) {
             return;
         }
@@ -290,8 +372,12 @@ impl Coordinator {
             .collect();
         slow.sort_unstable_by(|a, b| b.cmp(a));
         for (_, task, node) in slow {
-            let idle = candidates.iter_mut().find(|c| c.node != node && c.outstanding < c.slots);
-            let Some(candidate) = idle.filter(|_| self.may_order_more()) else { return };
+            let idle = candidates
+                .iter_mut()
+                .find(|c| c.node != node && c.outstanding < c.slots);
+            let Some(candidate) = idle.filter(|_| self.may_order_more()) else {
+                return;
+            };
             self.order(task, candidate);
         }
     }
@@ -310,7 +396,11 @@ impl Coordinator {
     pub fn node_refuses(&mut self, core: &Core, node: NodeId, why: Option<String>) {
         let described = core.members.info(node).map_or(0, |info| info.version);
         if let Some(work) = self.nodes.get_mut(&node) {
-            work.refuses = why.map(|why| NodeRefusal { why, heard: core.mono(), described });
+            work.refuses = why.map(|why| NodeRefusal {
+                why,
+                heard: core.mono(),
+                described,
+            });
         }
     }
 
@@ -324,10 +414,17 @@ impl Coordinator {
     pub(super) fn node_lost(&mut self, node: NodeId) {
         self.nodes.remove(&node);
         let on_node = |attempts: &Vec<Active>| attempts.iter().any(|active| active.node == node);
-        let lost: Vec<_> =
-            self.active.iter().filter(|(_, attempts)| on_node(attempts)).map(|(task, _)| *task).collect();
+        let lost: Vec<_> = self
+            .active
+            .iter()
+            .filter(|(_, attempts)| on_node(attempts))
+            .map(|(task, _)| *task)
+            .collect();
         for task in lost {
-            let there = self.active[&task].iter().filter(|active| active.node == node).map(|active| active.attempt);
+            let there = self.active[&task]
+                .iter()
+                .filter(|active| active.node == node)
+                .map(|active| active.attempt);
             for attempt in there.collect::<Vec<_>>() {
                 self.drop_active(node, task, attempt);
             }
@@ -337,8 +434,13 @@ impl Coordinator {
 
     /// Stops every attempt of a task that is still going on.
     pub(super) fn stop_task(&mut self, core: &mut Core, task: TaskIndex) {
-        let Some(attempts) = self.active.get(&task) else { return };
-        let keys: Vec<_> = attempts.iter().map(|active| (active.node, active.attempt)).collect();
+        let Some(attempts) = self.active.get(&task) else {
+            return;
+        };
+        let keys: Vec<_> = attempts
+            .iter()
+            .map(|active| (active.node, active.attempt))
+            .collect();
         for (node, attempt) in keys {
             self.drop_active(node, task, attempt);
             self.stop_on(core, node, vec![(task, attempt)]);
@@ -349,7 +451,10 @@ impl Coordinator {
         let mut by_node: BTreeMap<NodeId, Vec<Try>> = BTreeMap::new();
         for (task, attempts) in std::mem::take(&mut self.active) {
             for active in attempts {
-                by_node.entry(active.node).or_default().push((task, active.attempt));
+                by_node
+                    .entry(active.node)
+                    .or_default()
+                    .push((task, active.attempt));
             }
         }
         for (node, tasks) in by_node {
@@ -366,8 +471,15 @@ impl Coordinator {
 
     /// What has not begun gives way to what has, or is done.
     pub(super) fn drop_waiting(&mut self, core: &mut Core, task: TaskIndex) {
-        let waiting = self.active.get(&task).into_iter().flatten().filter(|active| active.started.is_none());
-        let waiting: Vec<_> = waiting.map(|active| (active.node, active.attempt)).collect();
+        let waiting = self
+            .active
+            .get(&task)
+            .into_iter()
+            .flatten()
+            .filter(|active| active.started.is_none());
+        let waiting: Vec<_> = waiting
+            .map(|active| (active.node, active.attempt))
+            .collect();
         for (node, attempt) in waiting {
             self.drop_active(node, task, attempt);
             self.drop_waiting_on(core, node, vec![(task, attempt)]);
@@ -382,26 +494,57 @@ impl Coordinator {
     fn send_stop(&self, core: &mut Core, node: NodeId, waiting: bool, tasks: Vec<Try>) {
         if !tasks.is_empty() {
             let (job, epoch) = (self.job, self.epoch);
-            core.send(node, Message::Stop { job, epoch, waiting, tasks });
+            core.send(
+                node,
+                Message::Stop {
+                    job,
+                    epoch,
+                    waiting,
+                    tasks,
+                },
+            );
         }
     }
 
     /// Two coordinators of one epoch may give out the same name: the node belongs to it.
-    pub(super) fn find_active(&self, node: NodeId, task: TaskIndex, attempt: Attempt) -> Option<&Active> {
-        self.active.get(&task)?.iter().find(|active| (active.node, active.attempt) == (node, attempt))
+    pub(super) fn find_active(
+        &self,
+        node: NodeId,
+        task: TaskIndex,
+        attempt: Attempt,
+    ) -> Option<&Active> {
+        self.active
+            .get(&task)?
+            .iter()
+            .find(|active| (active.node, active.attempt) == (node, attempt))
     }
 
     pub(super) fn add_active(&mut self, node: NodeId, task: TaskIndex, attempt: Attempt) {
         self.sequence += 1;
-        let active = Active { attempt, node, sequence: self.sequence, started: None };
+        let active = Active {
+            attempt,
+            node,
+            sequence: self.sequence,
+            started: None,
+        };
         self.active.entry(task).or_default().push(active);
         self.nodes.entry(node).or_default().queued += 1;
     }
 
-    pub(super) fn mark_started(&mut self, core: &Core, node: NodeId, task: TaskIndex, attempt: Attempt) {
-        let Some(attempts) = self.active.get_mut(&task) else { return };
+    pub(super) fn mark_started(
+        &mut self,
+        core: &Core,
+        node: NodeId,
+        task: TaskIndex,
+        attempt: Attempt,
+    ) {
+        let Some(attempts) = self.active.get_mut(&task) else {
+            return;
+        };
         let is_it = |active: &&mut Active| (active.node, active.attempt) == (node, attempt);
-        let Some(active) = attempts.iter_mut().find(is_it) else { return };
+        let Some(active) = attempts.iter_mut().find(is_it) else {
+            return;
+        };
         if active.started.is_none() {
             active.started = Some(core.mono());
             if let Some(work) = self.nodes.get_mut(&active.node) {
@@ -413,9 +556,13 @@ impl Coordinator {
 
     /// Forgets an attempt that is over, however it ended.
     pub(super) fn drop_active(&mut self, node: NodeId, task: TaskIndex, attempt: Attempt) {
-        let Some(attempts) = self.active.get_mut(&task) else { return };
+        let Some(attempts) = self.active.get_mut(&task) else {
+            return;
+        };
         let is_it = |active: &Active| (active.node, active.attempt) == (node, attempt);
-        let Some(position) = attempts.iter().position(is_it) else { return };
+        let Some(position) = attempts.iter().position(is_it) else {
+            return;
+        };
         let active = attempts.swap_remove(position);
         if attempts.is_empty() {
             self.active.remove(&task);
@@ -426,7 +573,11 @@ impl Coordinator {
             *last = attempt.number.max(*last);
         }
         if let Some(work) = self.nodes.get_mut(&active.node) {
-            let count = if active.started.is_some() { &mut work.running } else { &mut work.queued };
+            let count = if active.started.is_some() {
+                &mut work.running
+            } else {
+                &mut work.queued
+            };
             *count = count.saturating_sub(1);
         }
     }
@@ -446,7 +597,9 @@ impl Coordinator {
 
     /// Why nothing of the job can start at present, in words.
     pub(super) fn stands_still(&self, core: &Core) -> Option<String> {
-        self.waits_for(core).or_else(|| self.held_back(core)).or_else(|| self.lacks_nodes(core))
+        self.waits_for(core)
+            .or_else(|| self.held_back(core))
+            .or_else(|| self.lacks_nodes(core))
     }
 
     /// No node that is here could run it.
@@ -454,7 +607,8 @@ impl Coordinator {
         let members = core.members.alive();
         let mut known = members.iter().filter_map(|node| core.members.info(*node));
         let is_idle = self.active.is_empty() && self.results.is_empty();
-        (is_idle && known.all(|info| self.objection(core, info).is_some())).then(|| "a node that can run it".into())
+        (is_idle && known.all(|info| self.objection(core, info).is_some()))
+            .then(|| "a node that can run it".into())
     }
 
     /// Whether the recovery after a takeover, or trouble with the disk, holds orders back.
@@ -466,8 +620,15 @@ impl Coordinator {
             return Some("its specification to be on its coordinator's disk".into());
         }
         let recovery = self.recovery.as_ref()?;
-        let names: Vec<_> = recovery.unheard.union(&recovery.uncompared).map(|node| core.members.name(*node)).collect();
-        Some(format!("what {} knows of it, after a change of coordinator", names.join(", ")))
+        let names: Vec<_> = recovery
+            .unheard
+            .union(&recovery.uncompared)
+            .map(|node| core.members.name(*node))
+            .collect();
+        Some(format!(
+            "what {} knows of it, after a change of coordinator",
+            names.join(", ")
+        ))
     }
 }
 
@@ -480,7 +641,12 @@ fn batches(orders: Vec<Assignment>) -> Vec<Vec<Assignment>> {
             nodectl_types::Value::Text(text) | nodectl_types::Value::Spelled(text) => text.len(),
             _ => 8,
         };
-        let size: usize = 16 + order.params.iter().map(|(name, value)| name.len() + text(value) + 8).sum::<usize>();
+        let size: usize = 16
+            + order
+                .params
+                .iter()
+                .map(|(name, value)| name.len() + text(value) + 8)
+                .sum::<usize>();
         if bytes + size > RECORD_BATCH_BYTES && bytes > 0 {
             batches.push(Vec::new());
             bytes = 0;

@@ -24,8 +24,8 @@ mod stopping;
 
 use super::{core::Core, election::LOOK_AROUND, io::Keep, lattice::Lattice, timers::Timer};
 use nodectl_types::{
-    Attempt, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo, Phase, Saved, TaskIndex, Time, limits,
-    predicate::Predicate, spec::POOL_HOST_GONE,
+    Attempt, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo, Phase, Saved, TaskIndex, Time,
+    limits, predicate::Predicate, spec::POOL_HOST_GONE,
 };
 use rand::RngExt;
 use std::{
@@ -106,7 +106,8 @@ impl NodeWork {
 
     /// Other work fills the node, as far as we know. What we know ages.
     fn is_full(&self, now: Time) -> bool {
-        self.free.is_some_and(|(free, heard)| free == 0 && now - heard < FREE_IS_NEWS)
+        self.free
+            .is_some_and(|(free, heard)| free == 0 && now - heard < FREE_IS_NEWS)
     }
 }
 
@@ -174,12 +175,19 @@ pub struct Coordinator {
 
 impl Coordinator {
     /// Takes the job: the head, which names this node and its epoch, is merged, stored and told to all.
-    pub fn claim(core: &mut Core, spec: Arc<JobSpec>, lattice: &Lattice, head: JobHead, recover: bool) -> Self {
+    pub fn claim(
+        core: &mut Core,
+        spec: Arc<JobSpec>,
+        lattice: &Lattice,
+        head: JobHead,
+        recover: bool,
+    ) -> Self {
         let now = core.mono();
         let mut coordinator = Self {
             job: head.job,
             epoch: head.epoch,
-            is_inline: postcard::to_stdvec(&*spec).is_ok_and(|bytes| bytes.len() <= limits::INLINE_SPEC_BYTES),
+            is_inline: postcard::to_stdvec(&*spec)
+                .is_ok_and(|bytes| bytes.len() <= limits::INLINE_SPEC_BYTES),
             place: Predicate::parse(&spec.place).ok(),
             recovery: None,
             former: BTreeSet::new(),
@@ -196,7 +204,11 @@ impl Coordinator {
             sequence: 0,
             results: results::ResultPipeline::default(),
             replicas: BTreeMap::new(),
-            progress: progress::Tracker::new(core.rng.random_range(1..=u32::MAX), lattice, limit_of(&spec, head.round)),
+            progress: progress::Tracker::new(
+                core.rng.random_range(1..=u32::MAX),
+                lattice,
+                limit_of(&spec, head.round),
+            ),
             head_told: now,
             tick_set: false,
             kept: recover,
@@ -218,9 +230,19 @@ impl Coordinator {
             // In one write: a journal begins with the specification, and a head without one is worth nothing. Others hear
             // of the job when it is on this disk (`spec_written`).
             core.directory.merge(head.clone());
-            coordinator.persist(core, vec![Keep::Spec(coordinator.spec.clone()), Keep::Head(head.clone())]);
+            coordinator.persist(
+                core,
+                vec![
+                    Keep::Spec(coordinator.spec.clone()),
+                    Keep::Head(head.clone()),
+                ],
+            );
             let (job, submitter) = (head.job, vec![head.submitter]);
-            coordinator.inputs = coordinator.spec.work.inputs.map(|manifest| core.fetch_tree(job, manifest, submitter));
+            coordinator.inputs = coordinator
+                .spec
+                .work
+                .inputs
+                .map(|manifest| core.fetch_tree(job, manifest, submitter));
         }
         coordinator.wake(core);
         coordinator
@@ -259,7 +281,12 @@ impl Coordinator {
     }
 
     /// The job's files are here, or cannot be had from the node that submitted it: then it cannot be coordinated here.
-    pub fn inputs_fetched(&mut self, core: &mut Core, ticket: u64, result: &Result<(), String>) -> Inputs {
+    pub fn inputs_fetched(
+        &mut self,
+        core: &mut Core,
+        ticket: u64,
+        result: &Result<(), String>,
+    ) -> Inputs {
         if self.inputs != Some(ticket) {
             return Inputs::Others;
         }
@@ -271,7 +298,11 @@ impl Coordinator {
             }
             self.inputs_tries += 1;
             let job = self.job;
-            self.inputs = self.spec.work.inputs.map(|manifest| core.fetch_tree(job, manifest, vec![submitter]));
+            self.inputs = self
+                .spec
+                .work
+                .inputs
+                .map(|manifest| core.fetch_tree(job, manifest, vec![submitter]));
         }
         Inputs::Expected
     }
@@ -283,7 +314,9 @@ impl Coordinator {
 
     /// The job's head, which exists as long as its coordinator does.
     fn head<'a>(&self, core: &'a Core) -> &'a JobHead {
-        core.directory.get(self.job).expect("a coordinated job has a head")
+        core.directory
+            .get(self.job)
+            .expect("a coordinated job has a head")
     }
 
     /// How many failures end a task for good.
@@ -293,7 +326,8 @@ impl Coordinator {
 
     /// Whether all tasks have ended.
     fn is_complete(&self, core: &Core, lattice: &Lattice) -> bool {
-        lattice.done() + lattice.cancelled() + lattice.failed_for_good(self.failure_limit(core)) == lattice.tasks()
+        lattice.done() + lattice.cancelled() + lattice.failed_for_good(self.failure_limit(core))
+            == lattice.tasks()
     }
 
     /// What counts here may be told, and built on.
@@ -351,7 +385,12 @@ impl Coordinator {
 
     /// Something about the members changed.
     pub fn members_changed(&mut self, core: &mut Core, lattice: &mut Lattice) {
-        let gone: Vec<_> = self.nodes.keys().copied().filter(|node| !core.members.is_alive(*node)).collect();
+        let gone: Vec<_> = self
+            .nodes
+            .keys()
+            .copied()
+            .filter(|node| !core.members.is_alive(*node))
+            .collect();
         for node in gone {
             self.node_lost(node);
         }
@@ -370,7 +409,11 @@ impl Coordinator {
             self.ask_node(core, node);
         }
         self.resync_replica(core, node);
-        if self.recovery.as_ref().is_some_and(|recovery| recovery.still_named.contains(&node)) {
+        if self
+            .recovery
+            .as_ref()
+            .is_some_and(|recovery| recovery.still_named.contains(&node))
+        {
             self.compare_with(core, [node].into());
         }
     }
@@ -404,12 +447,21 @@ impl Coordinator {
     pub fn saved(&mut self, core: &mut Core, lattice: &Lattice, step: u64, node: NodeId) {
         let mut head = self.head(core).clone();
         match &mut head.saved {
-            Some(saved) if saved.step > step || (saved.step == step && saved.nodes.contains(&node)) => return,
+            Some(saved)
+                if saved.step > step || (saved.step == step && saved.nodes.contains(&node)) =>
+            {
+                return;
+            }
             Some(saved) if saved.step == step => {
                 saved.nodes.push(node);
                 saved.nodes.truncate(limits::CHECKPOINT_NODES);
             }
-            saved => *saved = Some(Saved { step, nodes: vec![node] }),
+            saved => {
+                *saved = Some(Saved {
+                    step,
+                    nodes: vec![node],
+                })
+            }
         }
         self.publish(core, lattice, head);
     }
@@ -417,7 +469,11 @@ impl Coordinator {
     /// Tasks that failed for good get as many attempts again. Returns how many there are.
     pub fn retry(&mut self, core: &mut Core, lattice: &Lattice) -> u32 {
         let limit = self.failure_limit(core);
-        let failed: Vec<_> = lattice.failed().filter(|(_, count)| *count >= limit).map(|(task, _)| task).collect();
+        let failed: Vec<_> = lattice
+            .failed()
+            .filter(|(_, count)| *count >= limit)
+            .map(|(task, _)| task)
+            .collect();
         if failed.is_empty() || self.head(core).cancelled {
             return 0;
         }
@@ -435,7 +491,11 @@ impl Coordinator {
             return;
         }
         let limit = self.failure_limit(core);
-        let open: Vec<_> = lattice.failed().filter(|(_, count)| *count < limit).map(|(task, _)| task).collect();
+        let open: Vec<_> = lattice
+            .failed()
+            .filter(|(_, count)| *count < limit)
+            .map(|(task, _)| task)
+            .collect();
         open.into_iter().for_each(|task| self.reopen(task));
         if self.head(core).phase == Phase::Failed {
             self.go_on(core, lattice);
@@ -494,7 +554,10 @@ impl Coordinator {
             return self.cancel_because(core, lattice, POOL_HOST_GONE.into());
         }
         let phase = if self.is_confirmed(core) && self.is_complete(core, lattice) {
-            match (lattice.failed_for_good(self.failure_limit(core)), lattice.done()) {
+            match (
+                lattice.failed_for_good(self.failure_limit(core)),
+                lattice.done(),
+            ) {
                 (0, 0) => Phase::Cancelled,
                 (0, _) => Phase::Done,
                 _ => Phase::Failed,
@@ -518,7 +581,8 @@ impl Coordinator {
     /// A head that says that all is done, beside a task of which nobody knows anything any more: disks lost it. It is done again.
     fn reopen_incomplete(&mut self, core: &mut Core, lattice: &Lattice) {
         let head = self.head(core);
-        let is_whole = head.cancelled || head.phase == Phase::Cancelled || self.is_complete(core, lattice);
+        let is_whole =
+            head.cancelled || head.phase == Phase::Cancelled || self.is_complete(core, lattice);
         if is_whole || self.is_recovering() || !self.is_confirmed(core) {
             return;
         }
@@ -545,27 +609,51 @@ impl Coordinator {
     /// A job that this one comes after and that will not be done.
     fn failed_prerequisite(&self, core: &Core) -> Option<String> {
         let failed = |job: &JobId| {
-            core.directory.get(*job).is_some_and(|head| matches!(head.phase, Phase::Failed | Phase::Cancelled))
+            core.directory
+                .get(*job)
+                .is_some_and(|head| matches!(head.phase, Phase::Failed | Phase::Cancelled))
         };
-        self.spec.work.after.iter().find(|(_, job)| failed(job)).map(|(name, _)| name.clone())
+        self.spec
+            .work
+            .after
+            .iter()
+            .find(|(_, job)| failed(job))
+            .map(|(name, _)| name.clone())
     }
 
     /// The job is a pool, and the node that served its client has gone, or has come back without it.
     fn host_is_gone(&self, core: &Core) -> bool {
-        let Some((host, _)) = self.spec.work.pool() else { return false };
+        let Some((host, _)) = self.spec.work.pool() else {
+            return false;
+        };
         // A node that has just started may not know everybody yet.
         let looked_around = core.mono() - core.started >= LOOK_AROUND;
-        let came_back = core.members.generation(host).is_some_and(|generation| generation > self.spec.submitted_ms);
+        let came_back = core
+            .members
+            .generation(host)
+            .is_some_and(|generation| generation > self.spec.submitted_ms);
         came_back || (looked_around && !core.members.may_be_alive(host))
     }
 }
 
 fn limit_of(spec: &JobSpec, round: u32) -> u32 {
-    spec.retries.saturating_add(1).saturating_mul(round.saturating_add(1))
+    spec.retries
+        .saturating_add(1)
+        .saturating_mul(round.saturating_add(1))
 }
 
 /// Counts alone are not worth a write.
 pub fn is_worth_storing(before: &JobHead, after: &JobHead) -> bool {
-    let facts = |head: &JobHead| (head.epoch, head.holder, head.cancelled, head.round, head.phase);
-    facts(before) != facts(after) || before.replicas != after.replicas || before.saved != after.saved
+    let facts = |head: &JobHead| {
+        (
+            head.epoch,
+            head.holder,
+            head.cancelled,
+            head.round,
+            head.phase,
+        )
+    };
+    facts(before) != facts(after)
+        || before.replicas != after.replicas
+        || before.saved != after.saved
 }

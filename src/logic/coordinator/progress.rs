@@ -64,7 +64,10 @@ impl Tracker {
             return;
         }
         let duration = Duration::from_micros(record.duration_us);
-        self.mean = Some(self.mean.map_or(duration, |mean| mean.mul_f64(0.9) + duration.mul_f64(0.1)));
+        self.mean = Some(
+            self.mean
+                .map_or(duration, |mean| mean.mul_f64(0.9) + duration.mul_f64(0.1)),
+        );
         if self.samples.len() == SAMPLES {
             self.samples.pop_front();
         }
@@ -74,7 +77,11 @@ impl Tracker {
             Some((last, count)) if *last == second => *count += 1,
             _ => self.ends.push_back((second, 1)),
         }
-        while self.ends.front().is_some_and(|(oldest, _)| oldest + RATE_SECONDS < second) {
+        while self
+            .ends
+            .front()
+            .is_some_and(|(oldest, _)| oldest + RATE_SECONDS < second)
+        {
             self.ends.pop_front();
         }
     }
@@ -99,10 +106,18 @@ impl Tracker {
 
     fn rate_milli(&self, now: Time) -> u64 {
         let second = now.0 / 1_000_000;
-        let recent = self.ends.iter().filter(|(at, _)| *at + RATE_SECONDS >= second && *at < second);
-        let (count, seconds) = recent.fold((0u64, 0u64), |(sum, n), (_, count)| (sum + u64::from(*count), n + 1));
+        let recent = self
+            .ends
+            .iter()
+            .filter(|(at, _)| *at + RATE_SECONDS >= second && *at < second);
+        let (count, seconds) = recent.fold((0u64, 0u64), |(sum, n), (_, count)| {
+            (sum + u64::from(*count), n + 1)
+        });
         if seconds == 0 {
-            let now = self.ends.back().filter(|(at, _)| *at + RATE_SECONDS >= second);
+            let now = self
+                .ends
+                .back()
+                .filter(|(at, _)| *at + RATE_SECONDS >= second);
             return now.map_or(0, |(_, count)| u64::from(*count) * 1000);
         }
         count * 1000 / seconds
@@ -137,14 +152,25 @@ impl Coordinator {
         let has_news = |watcher: &Watcher| over || next(watcher).is_some_and(|task| is_told(&task));
         let may_tell = self.may_tell(core);
         let is_due = |watcher: &Watcher| watcher.until <= now || (may_tell && has_news(watcher));
-        let (due, waiting) = std::mem::take(&mut self.progress.watchers).into_iter().partition(is_due);
+        let (due, waiting) = std::mem::take(&mut self.progress.watchers)
+            .into_iter()
+            .partition(is_due);
         self.progress.watchers = waiting;
         let due: Vec<Watcher> = due;
-        for Watcher { asker, mut cursor, limit, .. } in due {
+        for Watcher {
+            asker,
+            mut cursor,
+            limit,
+            ..
+        } in due
+        {
             let start = cursor.position.min(logged);
             let end = logged.min(start.saturating_add(limit.min(RECORD_BATCH as u32)));
             let page = self.progress.log[start as usize..end as usize].iter();
-            let tasks: Vec<_> = page.take_while(|task| may_tell && is_told(task)).copied().collect();
+            let tasks: Vec<_> = page
+                .take_while(|task| may_tell && is_told(task))
+                .copied()
+                .collect();
             if may_tell {
                 cursor.position = start + tasks.len() as u32;
             }
@@ -152,7 +178,13 @@ impl Coordinator {
             if !may_tell && progress.phase.is_ended() {
                 progress.phase = Phase::Running;
             }
-            core.effects.push(Effect::AnswerWatch { to: asker, job: self.job, cursor, progress, tasks });
+            core.effects.push(Effect::AnswerWatch {
+                to: asker,
+                job: self.job,
+                cursor,
+                progress,
+                tasks,
+            });
         }
     }
 
@@ -172,25 +204,41 @@ impl Coordinator {
         for Watcher { asker, cursor, .. } in std::mem::take(&mut self.progress.watchers) {
             let progress = self.progress(core, lattice);
             let tasks = Vec::new();
-            core.effects.push(Effect::AnswerWatch { to: asker, job: self.job, cursor, progress, tasks });
+            core.effects.push(Effect::AnswerWatch {
+                to: asker,
+                job: self.job,
+                cursor,
+                progress,
+                tasks,
+            });
         }
     }
 
     /// Whether members know older counts than these.
     pub(super) fn has_unsaid_counts(&self, core: &Core, lattice: &Lattice) -> bool {
         let head = self.head(core);
-        (head.done, head.stopped, head.workers) != (lattice.done(), lattice.cancelled(), self.workers())
+        (head.done, head.stopped, head.workers)
+            != (lattice.done(), lattice.cancelled(), self.workers())
     }
 
     /// If the job is a pool: how many of its workers run.
     pub(super) fn workers(&self) -> Option<u32> {
-        self.spec.work.pool().map(|_| self.nodes.values().map(|work| work.running).sum())
+        self.spec
+            .work
+            .pool()
+            .map(|_| self.nodes.values().map(|work| work.running).sum())
     }
 
     pub fn progress(&self, core: &Core, lattice: &Lattice) -> Progress {
         let head = self.head(core);
         let node_line = |(node, work): (&NodeId, &super::NodeWork)| {
-            (*node, core.members.name(*node), work.running, work.queued, work.done)
+            (
+                *node,
+                core.members.name(*node),
+                work.running,
+                work.queued,
+                work.done,
+            )
         };
         let idle = |work: &super::NodeWork| work.running + work.queued + work.done == 0;
         Progress {
@@ -202,9 +250,22 @@ impl Coordinator {
             running: self.nodes.values().map(|work| work.running).sum(),
             queued: self.nodes.values().map(|work| work.queued).sum(),
             failures: self.progress.failures,
-            rate_milli: if self.storage.is_some() { 0 } else { self.progress.rate_milli(core.mono()) },
-            waiting_for: if head.phase.is_ended() { None } else { self.stands_still(core) },
-            nodes: self.nodes.iter().filter(|(_, work)| !idle(work)).map(node_line).collect(),
+            rate_milli: if self.storage.is_some() {
+                0
+            } else {
+                self.progress.rate_milli(core.mono())
+            },
+            waiting_for: if head.phase.is_ended() {
+                None
+            } else {
+                self.stands_still(core)
+            },
+            nodes: self
+                .nodes
+                .iter()
+                .filter(|(_, work)| !idle(work))
+                .map(node_line)
+                .collect(),
         }
     }
 
@@ -216,11 +277,26 @@ impl Coordinator {
         head.stopped = lattice.cancelled();
         head.workers = self.workers();
         let is_whole = self.is_inline || matches!(asker, Asker::Local(_));
-        let spec = if is_whole { self.spec.clone() } else { Arc::new(self.spec.outline()) };
-        JobDetail { head, progress: self.progress(core, lattice), spec }
+        let spec = if is_whole {
+            self.spec.clone()
+        } else {
+            Arc::new(self.spec.outline())
+        };
+        JobDetail {
+            head,
+            progress: self.progress(core, lattice),
+            spec,
+        }
     }
 
-    pub fn list(&self, core: &Core, lattice: &Lattice, filter: TaskFilter, offset: u32, limit: u32) -> Answer {
+    pub fn list(
+        &self,
+        core: &Core,
+        lattice: &Lattice,
+        filter: TaskFilter,
+        offset: u32,
+        limit: u32,
+    ) -> Answer {
         let head = self.head(core);
         let (failure_limit, cancelled) = (self.failure_limit(core), head.phase == Phase::Cancelled);
         let matches = |task: &TaskIndex| {
@@ -238,7 +314,10 @@ impl Coordinator {
         if filter == TaskFilter::All {
             let total = lattice.tasks();
             let shown = offset.min(total)..offset.saturating_add(page).min(total);
-            return Answer::Tasks { lines: shown.map(|task| self.line(core, lattice, task)).collect(), total };
+            return Answer::Tasks {
+                lines: shown.map(|task| self.line(core, lattice, task)).collect(),
+                total,
+            };
         }
         let (mut lines, mut total) = (Vec::new(), 0);
         for task in (0..lattice.tasks()).filter(matches) {
@@ -250,7 +329,13 @@ impl Coordinator {
         Answer::Tasks { lines, total }
     }
 
-    fn state(&self, lattice: &Lattice, task: TaskIndex, failure_limit: u32, cancelled: bool) -> TaskState {
+    fn state(
+        &self,
+        lattice: &Lattice,
+        task: TaskIndex,
+        failure_limit: u32,
+        cancelled: bool,
+    ) -> TaskState {
         let active = self.active.get(&task).and_then(|attempts| attempts.first());
         match (lattice.cell(task), active) {
             (Cell::Done(_), _) => TaskState::Done,
@@ -267,35 +352,58 @@ impl Coordinator {
         let active = self.active.get(&task).and_then(|attempts| attempts.first());
         let cancelled = self.head(core).phase == Phase::Cancelled;
         let state = self.state(lattice, task, self.failure_limit(core), cancelled);
-        let running = active.and_then(|active| active.started).map(|started| core.mono() - started);
+        let running = active
+            .and_then(|active| active.started)
+            .map(|started| core.mono() - started);
         TaskLine {
             task,
             state,
             failures: lattice.failures(task),
-            node: active.map(|active| active.node).or_else(|| self.failed_on.get(&task).copied()),
+            node: active
+                .map(|active| active.node)
+                .or_else(|| self.failed_on.get(&task).copied()),
             running_ms: running.map(|elapsed| elapsed.as_millis() as u64),
         }
     }
 
     /// Where a task's output is; `None` where the journal has the answer.
     pub fn locate(&self, lattice: &Lattice, task: TaskIndex) -> Option<Location> {
-        let running = self.active.get(&task).into_iter().flatten().find(|active| active.started.is_some());
+        let running = self
+            .active
+            .get(&task)
+            .into_iter()
+            .flatten()
+            .find(|active| active.started.is_some());
         if let Some(active) = running {
-            return Some(Location::Running { node: active.node, attempt: active.attempt });
+            return Some(Location::Running {
+                node: active.node,
+                attempt: active.attempt,
+            });
         }
         if !matches!(lattice.cell(task), Cell::Unknown) {
             return None;
         }
         // An attempt that has ended is nowhere else while its record is being made durable.
         let settling = self.results.settling_at(task);
-        Some(settling.map_or(Location::Nowhere, |(node, attempt)| Location::Running { node, attempt }))
+        Some(
+            settling.map_or(Location::Nowhere, |(node, attempt)| Location::Running {
+                node,
+                attempt,
+            }),
+        )
     }
 
     /// Why the job, or one task of it, is not running.
     pub fn explain(&self, core: &Core, lattice: &Lattice, task: Option<TaskIndex>) -> Vec<String> {
         let mut lines = vec![self.explain_job(core, lattice)];
         // A traceback, say.
-        lines.extend(self.head(core).reason.iter().flat_map(|reason| reason.lines().skip(1)).map(str::to_string));
+        lines.extend(
+            self.head(core)
+                .reason
+                .iter()
+                .flat_map(|reason| reason.lines().skip(1))
+                .map(str::to_string),
+        );
         if let Some(task) = task {
             lines.push(self.explain_task(core, lattice, task));
         }
@@ -322,41 +430,71 @@ impl Coordinator {
         let progress = self.progress(core, lattice);
         let running = match head.workers {
             Some(_) => format!("running: a pool with {} workers", progress.running),
-            None => format!("running: {} tasks run, {} wait on nodes", progress.running, progress.queued),
+            None => format!(
+                "running: {} tasks run, {} wait on nodes",
+                progress.running, progress.queued
+            ),
         };
-        let why = match (head.phase, self.failed_prerequisite(core), progress.waiting_for) {
+        let why = match (
+            head.phase,
+            self.failed_prerequisite(core),
+            progress.waiting_for,
+        ) {
             (Phase::Cancelled, ..) if head.reason.is_some() => {
                 format!(
                     "cancelled: {}",
-                    head.reason.iter().flat_map(|reason| reason.lines()).next().unwrap_or_default()
+                    head.reason
+                        .iter()
+                        .flat_map(|reason| reason.lines())
+                        .next()
+                        .unwrap_or_default()
                 )
             }
-            (Phase::Cancelled, Some(name), _) => format!("cancelled, because job {name} did not succeed"),
+            (Phase::Cancelled, Some(name), _) => {
+                format!("cancelled, because job {name} did not succeed")
+            }
             (Phase::Cancelled, None, _) => "cancelled".into(),
             (Phase::Done, ..) => "done".into(),
             (Phase::Failed, ..) => format!("over, with {} failed tasks", progress.failed),
             (_, _, Some(what)) => format!("waiting for {what}"),
             _ => running,
         };
-        format!("job {} ({}) is {why}; {who} coordinates it (epoch {})", head.job.short(), head.name, head.epoch)
+        format!(
+            "job {} ({}) is {why}; {who} coordinates it (epoch {})",
+            head.job.short(),
+            head.name,
+            head.epoch
+        )
     }
 
     fn explain_task(&self, core: &Core, lattice: &Lattice, task: TaskIndex) -> String {
         let line = self.line(core, lattice, task);
-        let node = line.node.map_or_else(|| "no node".into(), |node| core.members.name(node));
+        let node = line
+            .node
+            .map_or_else(|| "no node".into(), |node| core.members.name(node));
         let limit = self.failure_limit(core);
         match line.state {
             TaskState::Done => format!("task {task} is done"),
             TaskState::Failed if self.spec.work.worker.is_some() => {
-                format!("task {task} failed: its code raised an exception, or {limit} attempts came to nothing")
+                format!(
+                    "task {task} failed: its code raised an exception, or {limit} attempts came to nothing"
+                )
             }
-            TaskState::Failed => format!("task {task} failed {} times, the limit being {limit}", line.failures),
-            TaskState::Cancelled if lattice.cell(task) == Cell::Cancelled => format!("task {task} was cancelled"),
+            TaskState::Failed => format!(
+                "task {task} failed {} times, the limit being {limit}",
+                line.failures
+            ),
+            TaskState::Cancelled if lattice.cell(task) == Cell::Cancelled => {
+                format!("task {task} was cancelled")
+            }
             TaskState::Cancelled => format!("task {task} was cancelled with its job"),
             TaskState::Running => format!("task {task} runs on {node}"),
             TaskState::Queued => format!("task {task} waits on {node} for a free slot"),
             TaskState::Pending if line.failures > 0 => {
-                format!("task {task} failed {} times (last on {node}) and waits to be tried again", line.failures)
+                format!(
+                    "task {task} failed {} times (last on {node}) and waits to be tried again",
+                    line.failures
+                )
             }
             TaskState::Pending => format!("task {task} waits for a free slot on any suitable node"),
         }
@@ -365,7 +503,9 @@ impl Coordinator {
     fn explain_nodes(&self, core: &Core) -> Vec<String> {
         let describe = |node: NodeId| {
             let name = core.members.name(node);
-            let Some(info) = core.members.info(node) else { return format!("{name}: it has not described itself yet") };
+            let Some(info) = core.members.info(node) else {
+                return format!("{name}: it has not described itself yet");
+            };
             if !core.members.is_reachable(node) {
                 return format!("{name}: not reachable now");
             }
@@ -373,7 +513,10 @@ impl Coordinator {
                 return format!("{name}: cannot take it: {objection}");
             }
             let slots = info.resources.slots(&self.spec.work.needs(&info.resources));
-            let (running, queued) = self.nodes.get(&node).map_or((0, 0), |work| (work.running, work.queued));
+            let (running, queued) = self
+                .nodes
+                .get(&node)
+                .map_or((0, 0), |work| (work.running, work.queued));
             format!("{name}: {slots} slots for it; runs {running}, {queued} wait there")
         };
         core.members.alive().into_iter().map(describe).collect()

@@ -26,14 +26,29 @@ pub struct Recovery {
 impl Coordinator {
     /// Members tell what they run, and those that held the job what they know of it.
     pub(super) fn begin_recovery(&mut self, core: &mut Core) {
-        let unheard = core.members.alive().into_iter().filter(|node| core.members.is_reachable(*node)).collect();
-        let former = core.directory.get(self.job).map(JobHead::holders).unwrap_or_default();
+        let unheard = core
+            .members
+            .alive()
+            .into_iter()
+            .filter(|node| core.members.is_reachable(*node))
+            .collect();
+        let former = core
+            .directory
+            .get(self.job)
+            .map(JobHead::holders)
+            .unwrap_or_default();
         let former: BTreeSet<_> = former.into_iter().filter(|node| *node != core.me).collect();
-        let (present, absent) = former.iter().partition(|node| core.members.is_reachable(**node));
+        let (present, absent) = former
+            .iter()
+            .partition(|node| core.members.is_reachable(**node));
         (self.former, self.absent) = (former.clone(), absent);
         // A job that was submitted again is not safe with whoever may have lost it.
         let still_named = if self.kept { former } else { BTreeSet::new() };
-        self.recovery = Some(Recovery { unheard, still_named, ..Recovery::default() });
+        self.recovery = Some(Recovery {
+            unheard,
+            still_named,
+            ..Recovery::default()
+        });
         self.compare_with(core, present);
         self.ask_everyone(core);
     }
@@ -41,21 +56,32 @@ impl Coordinator {
     /// Who is reachable is not who was. A former holder that is away is not waited for; when it is back, nothing is ordered before it has
     /// been heard, as at the takeover: it may have results that were told.
     pub(super) fn review_recovery(&mut self, core: &mut Core) {
-        let back: BTreeSet<_> = self.absent.extract_if(.., |node| core.members.is_reachable(*node)).collect();
+        let back: BTreeSet<_> = self
+            .absent
+            .extract_if(.., |node| core.members.is_reachable(*node))
+            .collect();
         if !back.is_empty() {
             self.compare_with(core, back);
         }
         if let Some(recovery) = &mut self.recovery {
             // What it runs is taken on when it is met.
-            recovery.unheard.retain(|node| core.members.is_reachable(*node));
-            self.absent.extend(recovery.uncompared.extract_if(.., |node| !core.members.is_reachable(*node)));
+            recovery
+                .unheard
+                .retain(|node| core.members.is_reachable(*node));
+            self.absent.extend(
+                recovery
+                    .uncompared
+                    .extract_if(.., |node| !core.members.is_reachable(*node)),
+            );
         }
     }
 
     /// What a holder was to bring will not come. Others have not sent it, since it was on its way: all holders are heard once more.
     pub(super) fn compare_anew(&mut self, core: &mut Core) {
         let holders = self.former.iter().chain(self.replicas.keys()).copied();
-        let mut holders: BTreeSet<_> = holders.filter(|node| core.members.is_reachable(*node)).collect();
+        let mut holders: BTreeSet<_> = holders
+            .filter(|node| core.members.is_reachable(*node))
+            .collect();
         core.resync.forget_pulls(self.job);
         let recovery = self.recovery.get_or_insert_default();
         recovery.compared.clear();
@@ -68,7 +94,10 @@ impl Coordinator {
         for node in &holders {
             core.resync.show(*node, self.job, true);
         }
-        self.recovery.get_or_insert_default().uncompared.extend(holders);
+        self.recovery
+            .get_or_insert_default()
+            .uncompared
+            .extend(holders);
     }
 
     /// What a node showed of its copy is all here, or it has none.
@@ -83,17 +112,33 @@ impl Coordinator {
 
     /// A node keeps the job's state. The last coordinator may have forgotten it, since it was away for a moment.
     pub fn holds_copy(&mut self, core: &mut Core, from: NodeId) {
-        let is_new = |recovery: &Recovery| !recovery.compared.contains(&from) && !recovery.uncompared.contains(&from);
+        let is_new = |recovery: &Recovery| {
+            !recovery.compared.contains(&from) && !recovery.uncompared.contains(&from)
+        };
         if from != core.me && self.recovery.as_ref().is_some_and(is_new) {
             self.compare_with(core, [from].into());
         }
     }
 
     /// What a node says it holds: orders that it never got, or lost, are open again.
-    pub fn holding(&mut self, core: &mut Core, lattice: &Lattice, from: NodeId, sequence: u64, inventory: &Inventory) {
-        let held: BTreeSet<_> = inventory.queued.iter().chain(&inventory.running).copied().collect();
+    pub fn holding(
+        &mut self,
+        core: &mut Core,
+        lattice: &Lattice,
+        from: NodeId,
+        sequence: u64,
+        inventory: &Inventory,
+    ) {
+        let held: BTreeSet<_> = inventory
+            .queued
+            .iter()
+            .chain(&inventory.running)
+            .copied()
+            .collect();
         let running: BTreeSet<_> = inventory.running.iter().copied().collect();
-        let mine = |task: TaskIndex, active: &Active| active.node == from && !held.contains(&(task, active.attempt));
+        let mine = |task: TaskIndex, active: &Active| {
+            active.node == from && !held.contains(&(task, active.attempt))
+        };
         let lost: Vec<_> = self
             .active
             .iter()
@@ -112,7 +157,12 @@ impl Coordinator {
             if !is_open(key.0) {
                 over.push(key);
             } else if !self.adopt(core, from, key, running.contains(&key)) {
-                if running.contains(&key) { &mut over } else { &mut surplus }.push(key);
+                if running.contains(&key) {
+                    &mut over
+                } else {
+                    &mut surplus
+                }
+                .push(key);
             }
         }
         self.stop_on(core, from, over);
@@ -128,7 +178,13 @@ impl Coordinator {
 
     /// Takes an attempt that a node holds into account; false if it should not run. Whatever runs goes on, whoever ordered it
     /// and when: it has come further than any other would. What only waits there goes on if nobody else has the task.
-    fn adopt(&mut self, core: &mut Core, node: NodeId, (task, attempt): (TaskIndex, Attempt), running: bool) -> bool {
+    fn adopt(
+        &mut self,
+        core: &mut Core,
+        node: NodeId,
+        (task, attempt): (TaskIndex, Attempt),
+        running: bool,
+    ) -> bool {
         if let Some(active) = self.find_active(node, task, attempt) {
             if running && active.started.is_none() {
                 self.mark_started(core, node, task, attempt);
@@ -162,7 +218,8 @@ impl Coordinator {
 
     /// Those that are here have told all they know.
     pub(super) fn end_recovery_if_heard(&mut self, core: &mut Core, lattice: &Lattice) {
-        let is_heard = |recovery: &Recovery| recovery.unheard.is_empty() && recovery.uncompared.is_empty();
+        let is_heard =
+            |recovery: &Recovery| recovery.unheard.is_empty() && recovery.uncompared.is_empty();
         if self.recovery.as_ref().is_some_and(is_heard) {
             self.recovery = None;
             self.tell_holders(core, lattice);
@@ -174,9 +231,15 @@ impl Coordinator {
     pub(super) fn compare_orders(&mut self, core: &mut Core) {
         let now = core.mono();
         let is_due = |work: &NodeWork| {
-            (work.queued + work.running > 0 || work.owes_answer) && now - work.synced >= limits::SYNC_PERIOD
+            (work.queued + work.running > 0 || work.owes_answer)
+                && now - work.synced >= limits::SYNC_PERIOD
         };
-        let nodes: Vec<_> = self.nodes.iter().filter(|(_, work)| is_due(work)).map(|(node, _)| *node).collect();
+        let nodes: Vec<_> = self
+            .nodes
+            .iter()
+            .filter(|(_, work)| is_due(work))
+            .map(|(node, _)| *node)
+            .collect();
         for node in nodes {
             self.ask_node(core, node);
         }
@@ -184,16 +247,24 @@ impl Coordinator {
 
     /// Recovery waits for them, and an answer may have been lost.
     pub(super) fn ask_those_awaited(&mut self, core: &mut Core) {
-        let Some(recovery) = &self.recovery else { return };
+        let Some(recovery) = &self.recovery else {
+            return;
+        };
         for node in &recovery.uncompared {
             if !core.resync.is_comparing(*node, self.job) {
                 core.resync.show(*node, self.job, true);
             }
         }
         let now = core.mono();
-        let is_due = |node: &NodeId| self.nodes.get(node).is_none_or(|work| now - work.synced >= limits::SYNC_PERIOD);
+        let is_due = |node: &NodeId| {
+            self.nodes
+                .get(node)
+                .is_none_or(|work| now - work.synced >= limits::SYNC_PERIOD)
+        };
         let silent: Vec<_> = recovery.unheard.iter().copied().filter(is_due).collect();
-        silent.into_iter().for_each(|node| self.ask_node(core, node));
+        silent
+            .into_iter()
+            .for_each(|node| self.ask_node(core, node));
     }
 
     fn ask_everyone(&mut self, core: &mut Core) {
@@ -207,7 +278,8 @@ impl Coordinator {
         if self.head(core).phase.is_ended() {
             return;
         }
-        let is_new = |node: &NodeId| core.members.is_reachable(*node) && !self.nodes.contains_key(node);
+        let is_new =
+            |node: &NodeId| core.members.is_reachable(*node) && !self.nodes.contains_key(node);
         let new: Vec<_> = core.members.alive().into_iter().filter(is_new).collect();
         new.into_iter().for_each(|node| self.ask_node(core, node));
     }
@@ -216,6 +288,13 @@ impl Coordinator {
         let work = self.nodes.entry(node).or_default();
         (work.synced, work.owes_answer) = (core.mono(), true);
         let (job, epoch, sequence) = (self.job, self.epoch, self.sequence);
-        core.send(node, Message::Sync { job, epoch, sequence });
+        core.send(
+            node,
+            Message::Sync {
+                job,
+                epoch,
+                sequence,
+            },
+        );
     }
 }

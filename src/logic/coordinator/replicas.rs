@@ -50,7 +50,11 @@ pub struct Replica {
 
 impl Replica {
     fn new(now: Time) -> Self {
-        Self { asked: now, heard: now, ..Self::default() }
+        Self {
+            asked: now,
+            heard: now,
+            ..Self::default()
+        }
     }
 
     fn bytes_in_flight(&self) -> usize {
@@ -72,7 +76,12 @@ impl Coordinator {
     /// Asks members to become replicas until there are enough. Those that are replicas stay so while they live: moving
     /// state costs more than a better rank is worth.
     pub(super) fn recruit(&mut self, core: &mut Core) {
-        let lost: Vec<_> = self.replicas.keys().copied().filter(|node| !core.members.is_alive(*node)).collect();
+        let lost: Vec<_> = self
+            .replicas
+            .keys()
+            .copied()
+            .filter(|node| !core.members.is_alive(*node))
+            .collect();
         for node in lost {
             self.replicas.remove(&node);
         }
@@ -81,13 +90,21 @@ impl Coordinator {
             return;
         }
         let now = core.mono();
-        let sound = self.replicas.values().filter(|replica| replica.is_sound(now)).count();
+        let sound = self
+            .replicas
+            .values()
+            .filter(|replica| replica.is_sound(now))
+            .count();
         let most = (JOB_REPLICAS + 1).saturating_sub(self.replicas.len());
         let missing = (JOB_REPLICAS - 1).saturating_sub(sound).min(most);
         if missing == 0 {
             return;
         }
-        let known = core.directory.get(self.job).map(|head| head.replicas.clone()).unwrap_or_default();
+        let known = core
+            .directory
+            .get(self.job)
+            .map(|head| head.replicas.clone())
+            .unwrap_or_default();
         let is_new = |node: &NodeId| *node != core.me && !self.replicas.contains_key(node);
         let usable = core
             .members
@@ -98,7 +115,12 @@ impl Coordinator {
         let mut ranked = rank::ranked(self.job, usable);
         // A node that is drained may be about to go. Who held the state under the last coordinator has most of it already.
         ranked.sort_by_key(|node| {
-            (core.members.info(*node).is_some_and(|info| info.is_drained()), !known.contains(node))
+            (
+                core.members
+                    .info(*node)
+                    .is_some_and(|info| info.is_drained()),
+                !known.contains(node),
+            )
         });
         for node in ranked.into_iter().take(missing) {
             self.replicas.insert(node, Replica::new(now));
@@ -110,8 +132,15 @@ impl Coordinator {
     /// have been heard.
     pub(super) fn holders(&self) -> Vec<NodeId> {
         let safe = self.is_safe_here();
-        let kept = self.replicas.iter().filter(|(_, replica)| replica.is_candidate && safe).map(|(node, _)| *node);
-        let former = self.recovery.iter().flat_map(|recovery| recovery.still_named.iter().copied());
+        let kept = self
+            .replicas
+            .iter()
+            .filter(|(_, replica)| replica.is_candidate && safe)
+            .map(|(node, _)| *node);
+        let former = self
+            .recovery
+            .iter()
+            .flat_map(|recovery| recovery.still_named.iter().copied());
         let holders: BTreeSet<_> = kept.chain(former).collect();
         holders.into_iter().collect()
     }
@@ -133,16 +162,30 @@ impl Coordinator {
     /// A replica has the specification: now what is known of the tasks.
     pub fn offer_kept(&mut self, core: &mut Core, from: NodeId) {
         let now = core.mono();
-        let Some(replica) = self.replicas.get_mut(&from) else { return };
+        let Some(replica) = self.replicas.get_mut(&from) else {
+            return;
+        };
         (replica.kept, replica.problem, replica.heard) = (true, None, now);
         self.resync_replica(core, from);
     }
 
     /// A replica cannot write: it stays one, for it tries again, but another is wanted meanwhile.
-    pub fn replica_declined(&mut self, core: &mut Core, lattice: &Lattice, from: NodeId, error: String) {
-        let Some(replica) = self.replicas.get_mut(&from) else { return };
+    pub fn replica_declined(
+        &mut self,
+        core: &mut Core,
+        lattice: &Lattice,
+        from: NodeId,
+        error: String,
+    ) {
+        let Some(replica) = self.replicas.get_mut(&from) else {
+            return;
+        };
         if replica.problem.is_none() {
-            core.notice(format!("job {}: {} cannot keep its copy: {error}", self.job, core.members.name(from)));
+            core.notice(format!(
+                "job {}: {} cannot keep its copy: {error}",
+                self.job,
+                core.members.name(from)
+            ));
         }
         replica.problem = Some(error);
         if !replica.kept {
@@ -154,23 +197,35 @@ impl Coordinator {
 
     /// Which replicas cannot write, and why.
     pub(super) fn troubled_replicas(&self) -> impl Iterator<Item = (NodeId, &str)> {
-        self.replicas.iter().filter_map(|(node, replica)| Some((*node, replica.problem.as_deref()?)))
+        self.replicas
+            .iter()
+            .filter_map(|(node, replica)| Some((*node, replica.problem.as_deref()?)))
     }
 
     /// Which replicas are being brought up to date, and how many of so many parts they still lack.
-    pub(super) fn replicas_behind(&self, lattice: &Lattice) -> impl Iterator<Item = (NodeId, u32, usize)> {
+    pub(super) fn replicas_behind(
+        &self,
+        lattice: &Lattice,
+    ) -> impl Iterator<Item = (NodeId, u32, usize)> {
         let parts = lattice.digests().len().max(1);
-        let behind = self.replicas.iter().filter(|(_, replica)| !replica.is_current && replica.problem.is_none());
+        let behind = self
+            .replicas
+            .iter()
+            .filter(|(_, replica)| !replica.is_current && replica.problem.is_none());
         behind.map(move |(node, replica)| (*node, replica.left, parts))
     }
 
     /// Whether a node is known to have all that counts.
     pub(super) fn is_current(&self, node: NodeId) -> bool {
-        self.replicas.get(&node).is_some_and(|replica| replica.is_current)
+        self.replicas
+            .get(&node)
+            .is_some_and(|replica| replica.is_current)
     }
 
     pub(super) fn has_current_replica(&self) -> bool {
-        self.replicas.values().any(|replica| replica.is_current && replica.problem.is_none())
+        self.replicas
+            .values()
+            .any(|replica| replica.is_current && replica.problem.is_none())
     }
 
     /// What was on its way to that node is lost.
@@ -183,7 +238,9 @@ impl Coordinator {
     /// Offers the job again, or compares with a replica and sends again what is on its way.
     pub(super) fn resync_replica(&mut self, core: &mut Core, node: NodeId) {
         let now = core.mono();
-        let Some(replica) = self.replicas.get_mut(&node) else { return };
+        let Some(replica) = self.replicas.get_mut(&node) else {
+            return;
+        };
         replica.asked = now;
         if !replica.kept {
             return self.offer(core, node);
@@ -211,7 +268,9 @@ impl Coordinator {
     /// A node has on disk what it was shown, and a replica what it was sent since.
     pub fn caught_up(&mut self, core: &mut Core, lattice: &mut Lattice, from: NodeId) {
         let now = core.mono();
-        let Some(replica) = self.replicas.get_mut(&from) else { return };
+        let Some(replica) = self.replicas.get_mut(&from) else {
+            return;
+        };
         (replica.heard, replica.asked, replica.left) = (now, now, 0);
         if !replica.kept {
             // It was asked for what it knew. What it is offered it has yet to take.
@@ -241,7 +300,10 @@ impl Coordinator {
         let now = core.mono();
         let mut late = Vec::new();
         for (node, replica) in &mut self.replicas {
-            let unconfirmed = replica.in_flight.values().any(|(_, sent)| now - *sent >= CONFIRM_WAIT);
+            let unconfirmed = replica
+                .in_flight
+                .values()
+                .any(|(_, sent)| now - *sent >= CONFIRM_WAIT);
             let pause = match (replica.kept, replica.is_current) {
                 (false, _) => ANSWER_WAIT,
                 (true, false) if core.resync.is_comparing(*node, self.job) => continue,
@@ -286,7 +348,9 @@ impl Coordinator {
     /// Sends a replica the batches that it was not sent, as far as its window allows.
     fn push(&mut self, core: &mut Core, node: NodeId) {
         let (job, epoch, now) = (self.job, self.epoch, core.mono());
-        let Some(replica) = self.replicas.get_mut(&node).filter(|replica| replica.kept) else { return };
+        let Some(replica) = self.replicas.get_mut(&node).filter(|replica| replica.kept) else {
+            return;
+        };
         let mut waiting = replica.bytes_in_flight();
         for (ticket, batch) in self.results.since(replica.sent) {
             if waiting > 0 && waiting + batch.bytes > REPLICA_WINDOW_BYTES {
@@ -296,19 +360,38 @@ impl Coordinator {
             replica.sent = ticket;
             replica.in_flight.insert(ticket, (batch.bytes, now));
             let (head, records) = (batch.head.clone().map(Box::new), batch.records.clone());
-            core.send(node, Message::Replicate { job, epoch, ticket, head, records });
+            core.send(
+                node,
+                Message::Replicate {
+                    job,
+                    epoch,
+                    ticket,
+                    head,
+                    records,
+                },
+            );
         }
     }
 
     /// A batch counts by now: replicas that it never went to have to catch up with it.
     pub(super) fn note_missed(&mut self, ticket: u64) {
-        for replica in self.replicas.values_mut().filter(|replica| replica.sent < ticket) {
+        for replica in self
+            .replicas
+            .values_mut()
+            .filter(|replica| replica.sent < ticket)
+        {
             (replica.missed, replica.is_current) = (true, false);
         }
     }
 
     /// A replica has a batch on its disk.
-    pub fn replicate_kept(&mut self, core: &mut Core, lattice: &mut Lattice, from: NodeId, ticket: u64) {
+    pub fn replicate_kept(
+        &mut self,
+        core: &mut Core,
+        lattice: &mut Lattice,
+        from: NodeId,
+        ticket: u64,
+    ) {
         let now = core.mono();
         if let Some(replica) = self.replicas.get_mut(&from) {
             replica.in_flight.remove(&ticket);

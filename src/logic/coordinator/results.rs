@@ -12,7 +12,8 @@ use crate::{
     timers::Timer,
 };
 use nodectl_types::{
-    Attempt, BlobHash, Cell, JobHead, Message, NodeId, Outcome, TaskIndex, Time, limits, record::TaskRecord,
+    Attempt, BlobHash, Cell, JobHead, Message, NodeId, Outcome, TaskIndex, Time, limits,
+    record::TaskRecord,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -48,12 +49,21 @@ pub(super) struct RecordBatch {
 impl RecordBatch {
     fn new(records: Vec<Arc<TaskRecord>>, since: Time) -> Self {
         let bytes = records.iter().map(|record| record.encoded_bytes()).sum();
-        Self { records, head: None, bytes, since, written: false, kept_by: BTreeSet::new(), pulled: None }
+        Self {
+            records,
+            head: None,
+            bytes,
+            since,
+            written: false,
+            kept_by: BTreeSet::new(),
+            pulled: None,
+        }
     }
 
     fn keep(&self) -> Vec<Keep> {
         let head = self.head.iter().cloned().map(Keep::Head);
-        head.chain(self.records.iter().cloned().map(Keep::Task)).collect()
+        head.chain(self.records.iter().cloned().map(Keep::Task))
+            .collect()
     }
 }
 
@@ -102,7 +112,12 @@ impl ResultPipeline {
 
     /// Records that may be on this node's disk and do not count yet.
     pub(crate) fn unsettled(&self) -> Vec<Keep> {
-        self.batches.values().flat_map(|batch| &batch.records).cloned().map(Keep::Task).collect()
+        self.batches
+            .values()
+            .flat_map(|batch| &batch.records)
+            .cloned()
+            .map(Keep::Task)
+            .collect()
     }
 
     /// Something other than results is still being written.
@@ -116,7 +131,9 @@ impl ResultPipeline {
 
     /// What is known of a task once everything that is on its way has come.
     fn expected(&self, task: TaskIndex) -> Cell {
-        self.settling.get(&task).map_or(Cell::Unknown, |settling| settling.cell)
+        self.settling
+            .get(&task)
+            .map_or(Cell::Unknown, |settling| settling.cell)
     }
 
     /// Where an attempt ran whose record is on its way: what it wrote is there until the record counts.
@@ -149,25 +166,39 @@ impl ResultPipeline {
     /// A node still has the result whose files are asked of it.
     fn note_told(&mut self, from: NodeId, key: Try, now: Time) {
         let is_it = |record: &Arc<TaskRecord>| (record.task, record.attempt) == key;
-        let of_it =
-            self.awaited.values_mut().filter(|awaited| awaited.from == from && awaited.records.iter().any(is_it));
+        let of_it = self
+            .awaited
+            .values_mut()
+            .filter(|awaited| awaited.from == from && awaited.records.iter().any(is_it));
         of_it.for_each(|awaited| awaited.told = now);
     }
 
     /// Since when the journal owes an answer.
     fn unwritten_since(&self) -> Option<Time> {
-        let batches = self.batches.values().filter(|batch| !batch.written).map(|batch| batch.since);
-        batches.chain(self.writes.values().map(|(_, since)| *since)).min()
+        let batches = self
+            .batches
+            .values()
+            .filter(|batch| !batch.written)
+            .map(|batch| batch.since);
+        batches
+            .chain(self.writes.values().map(|(_, since)| *since))
+            .min()
     }
 
     /// As much as may be on its way is.
     fn is_full(&self) -> bool {
-        self.batches.values().map(|batch| batch.bytes).sum::<usize>() >= MOST_UNSETTLED_BYTES
+        self.batches
+            .values()
+            .map(|batch| batch.bytes)
+            .sum::<usize>()
+            >= MOST_UNSETTLED_BYTES
     }
 
     /// Batches behind that ticket.
     pub(super) fn since(&self, ticket: u64) -> impl Iterator<Item = (u64, &RecordBatch)> {
-        self.batches.range(ticket + 1..).map(|(ticket, batch)| (*ticket, batch))
+        self.batches
+            .range(ticket + 1..)
+            .map(|(ticket, batch)| (*ticket, batch))
     }
 
     pub(super) fn kept_by(&mut self, ticket: u64, node: NodeId) {
@@ -218,7 +249,13 @@ impl Coordinator {
         }
     }
 
-    fn accept(&mut self, core: &mut Core, lattice: &Lattice, from: NodeId, mut record: Arc<TaskRecord>) {
+    fn accept(
+        &mut self,
+        core: &mut Core,
+        lattice: &Lattice,
+        from: NodeId,
+        mut record: Arc<TaskRecord>,
+    ) {
         let (task, attempt) = (record.task, record.attempt);
         if !record.is_done() && self.is_old_failure(lattice, from, &record) {
             self.drop_active(from, task, attempt);
@@ -230,7 +267,8 @@ impl Coordinator {
         self.mark_started(core, from, task, attempt);
         self.drop_active(from, task, attempt);
         self.startups.note(&record);
-        if self.is_forgiven(core, from, &record) || self.worker_failed(core, lattice, from, &record) {
+        if self.is_forgiven(core, from, &record) || self.worker_failed(core, lattice, from, &record)
+        {
             self.failed(&record);
             return self.acknowledge(core, from, &record);
         }
@@ -239,7 +277,9 @@ impl Coordinator {
         }
         let failures = match &record.outcome {
             Outcome::Done | Outcome::Cancelled | Outcome::Stopped(_) => 0,
-            Outcome::Failed(failure) if failure.is_final() => self.failure_limit(core).max(lattice.failures(task) + 1),
+            Outcome::Failed(failure) if failure.is_final() => {
+                self.failure_limit(core).max(lattice.failures(task) + 1)
+            }
             Outcome::Failed(_) => lattice.failures(task) + 1,
         };
         let accepted = self.epoch;
@@ -255,7 +295,16 @@ impl Coordinator {
             None => self.results.accepted.push(record),
             Some(fetching) => {
                 let told = core.mono();
-                self.fetch(core, Awaited { from, records: vec![record], chunk: None, told, fetching })
+                self.fetch(
+                    core,
+                    Awaited {
+                        from,
+                        records: vec![record],
+                        chunk: None,
+                        told,
+                        fetching,
+                    },
+                )
             }
         }
     }
@@ -268,19 +317,35 @@ impl Coordinator {
             Cell::Cancelled | Cell::Done(_) => true,
         };
         let is_ours = record.attempt.epoch == self.epoch;
-        counts || (is_ours && self.find_active(from, record.task, record.attempt).is_none())
+        counts
+            || (is_ours
+                && self
+                    .find_active(from, record.task, record.attempt)
+                    .is_none())
     }
 
     /// The node may forget the record.
     fn acknowledge(&self, core: &mut Core, node: NodeId, record: &TaskRecord) {
-        core.send(node, Message::ReportKept { job: self.job, tasks: vec![(record.task, record.attempt)] });
+        core.send(
+            node,
+            Message::ReportKept {
+                job: self.job,
+                tasks: vec![(record.task, record.attempt)],
+            },
+        );
     }
 
     /// A failure that is the node's and not the task's uses up no retry, a few times: the node is spared for a while, and
     /// others try.
     fn is_forgiven(&mut self, core: &mut Core, from: NodeId, record: &TaskRecord) -> bool {
-        let Outcome::Failed(failure) = &record.outcome else { return false };
-        let others = core.members.alive().into_iter().any(|node| node != from && core.members.is_reachable(node));
+        let Outcome::Failed(failure) = &record.outcome else {
+            return false;
+        };
+        let others = core
+            .members
+            .alive()
+            .into_iter()
+            .any(|node| node != from && core.members.is_reachable(node));
         if !failure.is_of_the_node() || !others {
             return false;
         }
@@ -288,7 +353,10 @@ impl Coordinator {
         let name = core.members.name(from);
         let work = self.nodes.entry(from).or_default();
         if !work.is_spared(now) {
-            core.notice(format!("job {}: {name} gets no tasks for a while: {failure}", self.job));
+            core.notice(format!(
+                "job {}: {name} gets no tasks for a while: {failure}",
+                self.job
+            ));
         }
         work.spared_until = Some(now + SPARED);
         let forgiven = self.forgiven.entry(record.task).or_default();
@@ -302,10 +370,23 @@ impl Coordinator {
     }
 
     /// The files of some records are here, or could not be had: they are asked for again, as long as the node lives that has them.
-    pub fn fetched(&mut self, core: &mut Core, lattice: &Lattice, ticket: u64, result: &Result<(), String>) -> bool {
-        let Some(awaited) = self.results.awaited.get_mut(&ticket) else { return false };
+    pub fn fetched(
+        &mut self,
+        core: &mut Core,
+        lattice: &Lattice,
+        ticket: u64,
+        result: &Result<(), String>,
+    ) -> bool {
+        let Some(awaited) = self.results.awaited.get_mut(&ticket) else {
+            return false;
+        };
         let Err(error) = result else {
-            let Awaited { from, records, chunk, .. } = self.results.awaited.remove(&ticket).expect("just found");
+            let Awaited {
+                from,
+                records,
+                chunk,
+                ..
+            } = self.results.awaited.remove(&ticket).expect("just found");
             match chunk {
                 None => self.results.accepted.extend(records),
                 Some(chunk) => self.keep_learned(core, from, chunk, records),
@@ -316,14 +397,24 @@ impl Coordinator {
         let from = awaited.from;
         if tries > REFETCHES && awaited.chunk.is_some() {
             // They count already, with their holder at least. Their files are looked for elsewhere, and later.
-            let Awaited { from, records, chunk, .. } = self.results.awaited.remove(&ticket).expect("just found");
-            self.results.lost.extend(records.iter().flat_map(|record| record.blobs()));
+            let Awaited {
+                from,
+                records,
+                chunk,
+                ..
+            } = self.results.awaited.remove(&ticket).expect("just found");
+            self.results
+                .lost
+                .extend(records.iter().flat_map(|record| record.blobs()));
             self.keep_learned(core, from, chunk.flatten(), records);
             return true;
         }
         if tries == 1 {
             let name = core.members.name(from);
-            core.notice(format!("job {}: files of {name}'s results are not here yet: {error}", self.job));
+            core.notice(format!(
+                "job {}: files of {name}'s results are not here yet: {error}",
+                self.job
+            ));
         }
         // A node that was started again is here, and knows nothing of what it had told.
         let has_it = awaited.chunk.is_some() || core.mono() - awaited.told < FORGOTTEN;
@@ -342,14 +433,24 @@ impl Coordinator {
 
     /// Files that could not be had are asked for again; false if the ticket is not ours.
     pub fn refetch(&mut self, core: &mut Core, ticket: u64) -> bool {
-        let Some(awaited) = self.results.awaited.remove(&ticket) else { return false };
+        let Some(awaited) = self.results.awaited.remove(&ticket) else {
+            return false;
+        };
         self.fetch(core, awaited);
         true
     }
 
     /// The node that has the files is gone: what it did is done again.
     fn give_up_awaited(&mut self, core: &mut Core, lattice: &Lattice, ticket: u64) {
-        let Some(Awaited { from, records, chunk, .. }) = self.results.awaited.remove(&ticket) else { return };
+        let Some(Awaited {
+            from,
+            records,
+            chunk,
+            ..
+        }) = self.results.awaited.remove(&ticket)
+        else {
+            return;
+        };
         for record in records {
             self.results.end(record.task);
             if !lattice.has_ended(record.task, self.failure_limit(core)) {
@@ -383,7 +484,10 @@ impl Coordinator {
 
     /// Writes a head that somebody waits for, here and on the replicas. Returns the ticket.
     pub(super) fn keep_head(&mut self, core: &mut Core, head: JobHead) -> u64 {
-        let batch = RecordBatch { head: Some(head), ..RecordBatch::new(Vec::new(), core.mono()) };
+        let batch = RecordBatch {
+            head: Some(head),
+            ..RecordBatch::new(Vec::new(), core.mono())
+        };
         self.keep(core, batch)
     }
 
@@ -406,21 +510,34 @@ impl Coordinator {
         ticket: u64,
         result: &Result<(), String>,
     ) -> bool {
-        let ours = self.results.batches.contains_key(&ticket) || self.results.writes.contains_key(&ticket);
+        let ours =
+            self.results.batches.contains_key(&ticket) || self.results.writes.contains_key(&ticket);
         if !ours {
             return false;
         }
         if let Err(error) = result {
             if self.storage.is_none() {
-                core.notice(format!("job {} stands still: its journal cannot be written: {error}", self.job));
+                core.notice(format!(
+                    "job {} stands still: its journal cannot be written: {error}",
+                    self.job
+                ));
             }
-            let since = self.storage.take().map_or(core.mono(), |trouble| trouble.since);
-            self.storage = Some(super::StorageTrouble { error: error.clone(), since });
+            let since = self
+                .storage
+                .take()
+                .map_or(core.mono(), |trouble| trouble.since);
+            self.storage = Some(super::StorageTrouble {
+                error: error.clone(),
+                since,
+            });
             core.after(limits::STORE_RETRY, Timer::Rewrite(self.job, ticket));
             return true;
         }
         if self.storage.take().is_some() {
-            core.notice(format!("job {} goes on: its journal can be written again", self.job));
+            core.notice(format!(
+                "job {} goes on: its journal can be written again",
+                self.job
+            ));
         }
         if let Some((written, _)) = self.results.writes.remove(&ticket) {
             if !self.kept && written.iter().any(|record| matches!(record, Keep::Spec(_))) {
@@ -438,7 +555,10 @@ impl Coordinator {
 
     /// A disk that does not answer is as bad as one that refuses.
     pub(super) fn watch_disk(&mut self, core: &mut Core) {
-        let since = self.results.unwritten_since().filter(|since| core.mono() - *since >= HANGING);
+        let since = self
+            .results
+            .unwritten_since()
+            .filter(|since| core.mono() - *since >= HANGING);
         if let (Some(since), None) = (since, &self.storage) {
             let error = "its disk does not answer".to_string();
             core.notice(format!("job {} stands still: {error}", self.job));
@@ -448,7 +568,10 @@ impl Coordinator {
 
     /// Tries a failed write again; false if it was not ours.
     pub fn rewrite(&mut self, core: &mut Core, ticket: u64) -> bool {
-        let records = match (self.results.batches.get(&ticket), self.results.writes.get(&ticket)) {
+        let records = match (
+            self.results.batches.get(&ticket),
+            self.results.writes.get(&ticket),
+        ) {
             (Some(batch), _) => batch.keep(),
             (None, Some((records, _))) => records.clone(),
             (None, None) => return false,
@@ -464,7 +587,13 @@ impl Coordinator {
             self.settle(core, lattice, ticket);
         }
         let gone = |(_, awaited): &(&u64, &Awaited)| !core.members.is_in_reach(awaited.from);
-        let lost: Vec<_> = self.results.awaited.iter().filter(gone).map(|(ticket, _)| *ticket).collect();
+        let lost: Vec<_> = self
+            .results
+            .awaited
+            .iter()
+            .filter(gone)
+            .map(|(ticket, _)| *ticket)
+            .collect();
         for ticket in lost {
             self.give_up_awaited(core, lattice, ticket);
         }
@@ -473,7 +602,9 @@ impl Coordinator {
     /// If a batch is durable, it counts: it is on this node's disk, and on that of a replica that has everything else, too.
     pub(super) fn settle(&mut self, core: &mut Core, lattice: &mut Lattice, ticket: u64) {
         let alone = core.is_alone();
-        let Some(batch) = self.results.batches.get(&ticket) else { return };
+        let Some(batch) = self.results.batches.get(&ticket) else {
+            return;
+        };
         // A head stands for itself.
         let is_complete = |node: &NodeId| batch.records.is_empty() || self.is_current(*node);
         let is_safe = batch.kept_by.iter().any(is_complete);
@@ -485,12 +616,21 @@ impl Coordinator {
         self.note_missed(ticket);
         let mut acknowledged: BTreeMap<NodeId, Vec<Try>> = BTreeMap::new();
         for record in batch.records {
-            acknowledged.entry(record.node).or_default().push((record.task, record.attempt));
+            acknowledged
+                .entry(record.node)
+                .or_default()
+                .push((record.task, record.attempt));
             self.results.end(record.task);
             self.count(core, lattice, &record);
         }
         for (node, tasks) in acknowledged {
-            core.send(node, Message::ReportKept { job: self.job, tasks });
+            core.send(
+                node,
+                Message::ReportKept {
+                    job: self.job,
+                    tasks,
+                },
+            );
         }
         self.answer_cancellers(core, lattice);
     }
@@ -542,9 +682,16 @@ impl Coordinator {
             }
         }
         match Fetching::of(&news, from) {
-            Some(fetching) => {
-                self.fetch(core, Awaited { from, records: news, chunk: Some(chunk), told: core.mono(), fetching })
-            }
+            Some(fetching) => self.fetch(
+                core,
+                Awaited {
+                    from,
+                    records: news,
+                    chunk: Some(chunk),
+                    told: core.mono(),
+                    fetching,
+                },
+            ),
             None => self.keep_learned(core, from, chunk, news),
         }
     }
@@ -562,8 +709,10 @@ impl Coordinator {
             }
             return;
         }
-        let mut batch =
-            RecordBatch { pulled: chunk.map(|chunk| (from, chunk)), ..RecordBatch::new(records, core.mono()) };
+        let mut batch = RecordBatch {
+            pulled: chunk.map(|chunk| (from, chunk)),
+            ..RecordBatch::new(records, core.mono())
+        };
         batch.kept_by.insert(from);
         self.keep(core, batch);
     }
@@ -572,17 +721,28 @@ impl Coordinator {
     pub fn take_write(&mut self, core: &Core, ticket: u64, keep: Vec<Keep>) {
         let records: Vec<_> = keep.into_iter().filter_map(Keep::into_task).collect();
         records.iter().for_each(|record| self.results.begin(record));
-        self.results.batches.insert(ticket, RecordBatch::new(records, core.mono()));
+        self.results
+            .batches
+            .insert(ticket, RecordBatch::new(records, core.mono()));
     }
 
     /// Records that this node wrote as another's replica, before it took over: they count once a replica has them.
-    pub fn has_written(&mut self, core: &mut Core, lattice: &mut Lattice, records: Vec<Arc<TaskRecord>>) {
+    pub fn has_written(
+        &mut self,
+        core: &mut Core,
+        lattice: &mut Lattice,
+        records: Vec<Arc<TaskRecord>>,
+    ) {
         for records in batches(records) {
             records.iter().for_each(|record| self.results.begin(record));
             let ticket = core.ticket();
-            self.results
-                .batches
-                .insert(ticket, RecordBatch { written: true, ..RecordBatch::new(records, core.mono()) });
+            self.results.batches.insert(
+                ticket,
+                RecordBatch {
+                    written: true,
+                    ..RecordBatch::new(records, core.mono())
+                },
+            );
             self.push_all(core);
             self.settle(core, lattice, ticket);
         }

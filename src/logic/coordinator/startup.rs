@@ -24,8 +24,10 @@ pub struct Startups {
 
 impl Startups {
     pub fn note(&mut self, record: &TaskRecord) {
-        let fails_before = |failure: &Failure| matches!(failure, Failure::Init(_)) || failure.is_of_the_node();
-        self.came_up |= !matches!(&record.outcome, Outcome::Failed(failure) if fails_before(failure));
+        let fails_before =
+            |failure: &Failure| matches!(failure, Failure::Init(_)) || failure.is_of_the_node();
+        self.came_up |=
+            !matches!(&record.outcome, Outcome::Failed(failure) if fails_before(failure));
     }
 }
 
@@ -38,7 +40,9 @@ impl Coordinator {
         from: NodeId,
         record: &Arc<TaskRecord>,
     ) -> bool {
-        let Outcome::Failed(Failure::Init(error)) = &record.outcome else { return false };
+        let Outcome::Failed(Failure::Init(error)) = &record.outcome else {
+            return false;
+        };
         let failures = self.startups.failed.entry(from).or_default();
         *failures += 1;
         let doublings = (*failures - 1).min(MOST_DOUBLINGS);
@@ -47,7 +51,10 @@ impl Coordinator {
             return true;
         }
         // Where every node has failed, waiting would help nobody.
-        if self.able_nodes(core).any(|(node, _)| !self.startups.failed.contains_key(&node)) {
+        if self
+            .able_nodes(core)
+            .any(|(node, _)| !self.startups.failed.contains_key(&node))
+        {
             let work = self.nodes.entry(from).or_default();
             work.spared_until = Some(core.mono() + SPARED * 2u32.pow(doublings));
             let name = core.members.name(from);
@@ -66,30 +73,55 @@ impl Coordinator {
         let runs_elsewhere = || {
             // A pool's worker runs once it has connected.
             let is_pool = self.spec.work.pool().is_some();
-            is_pool && self.active.values().flatten().any(|active| active.started.is_some())
+            is_pool
+                && self
+                    .active
+                    .values()
+                    .flatten()
+                    .any(|active| active.started.is_some())
         };
-        if self.startups.came_up || lattice.done() > 0 || lattice.failed().next().is_some() || runs_elsewhere() {
+        if self.startups.came_up
+            || lattice.done() > 0
+            || lattice.failed().next().is_some()
+            || runs_elsewhere()
+        {
             return false;
         }
         let (nodes, slots) = self
             .able_nodes(core)
-            .fold((0u32, 0u32), |(nodes, slots), (_, more)| (nodes + 1, slots.saturating_add(more)));
+            .fold((0u32, 0u32), |(nodes, slots), (_, more)| {
+                (nodes + 1, slots.saturating_add(more))
+            });
         let workers: u32 = self.startups.failed.values().sum();
-        workers >= slots.clamp(1, AGREEMENT) && self.startups.failed.len() as u32 >= nodes.clamp(1, AGREEMENT)
+        workers >= slots.clamp(1, AGREEMENT)
+            && self.startups.failed.len() as u32 >= nodes.clamp(1, AGREEMENT)
     }
 
     /// Nodes that could run the job, spared ones too, and how many of its tasks each.
     fn able_nodes<'a>(&'a self, core: &'a Core) -> impl Iterator<Item = (NodeId, u32)> + 'a {
-        let reachable = core.members.alive().into_iter().filter(|node| core.members.is_reachable(*node));
+        let reachable = core
+            .members
+            .alive()
+            .into_iter()
+            .filter(|node| core.members.is_reachable(*node));
         let known = reachable.filter_map(|node| Some((node, core.members.info(node)?)));
         let able = known.filter(|(_, info)| self.unsuitability(info).is_none());
-        able.map(|(node, info)| (node, info.resources.slots(&self.spec.work.needs(&info.resources))))
+        able.map(|(node, info)| {
+            (
+                node,
+                info.resources.slots(&self.spec.work.needs(&info.resources)),
+            )
+        })
     }
 
     fn give_up(&mut self, core: &mut Core, lattice: &Lattice, error: &ErrorReport) {
         let reason = format!("no worker could start: {error}\n{}", error.traceback);
         core.notice(format!("job {}: {reason}", self.job));
-        self.cancel_because(core, lattice, shortened(reason.trim_end(), MAX_REASON_BYTES));
+        self.cancel_because(
+            core,
+            lattice,
+            shortened(reason.trim_end(), MAX_REASON_BYTES),
+        );
     }
 }
 
@@ -99,8 +131,13 @@ fn shortened(text: &str, bytes: usize) -> String {
         return text.to_string();
     }
     let half = bytes / 2 - 8;
-    let start = (0..=half).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-    let end = (text.len() - half..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
+    let start = (0..=half)
+        .rev()
+        .find(|at| text.is_char_boundary(*at))
+        .unwrap_or(0);
+    let end = (text.len() - half..text.len())
+        .find(|at| text.is_char_boundary(*at))
+        .unwrap_or(text.len());
     format!("{}\n…\n{}", &text[..start], &text[end..])
 }
 

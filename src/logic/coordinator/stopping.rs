@@ -4,7 +4,9 @@
 
 use super::Coordinator;
 use crate::{core::Core, io::Asker, lattice::Lattice, sweep::Trials};
-use nodectl_types::{Answer, Attempt, MetricPoint, NodeId, Outcome, QueryError, Sweep, TaskIndex, TaskRecord};
+use nodectl_types::{
+    Answer, Attempt, MetricPoint, NodeId, Outcome, QueryError, Sweep, TaskIndex, TaskRecord,
+};
 use std::{collections::BTreeSet, sync::Arc};
 
 /// Users who wait for the cancellation of tasks.
@@ -27,20 +29,33 @@ pub struct Stopping {
 impl Stopping {
     /// The job goes on: the next cancellation is one of its own. Returns who waits to hear that it has ended.
     fn forget_cancellation(&mut self) -> Vec<Asker> {
-        let Some(cancelled) = self.cancelled.take() else { return Vec::new() };
-        let waiting = self.waiting.extract_if(.., |(ticket, ..)| *ticket == cancelled);
+        let Some(cancelled) = self.cancelled.take() else {
+            return Vec::new();
+        };
+        let waiting = self
+            .waiting
+            .extract_if(.., |(ticket, ..)| *ticket == cancelled);
         waiting.map(|(_, asker, _)| asker).collect()
     }
 
     pub fn new(sweep: Option<&Sweep>) -> Self {
         let trials = sweep.cloned().map(Trials::new);
-        Self { trials, ..Self::default() }
+        Self {
+            trials,
+            ..Self::default()
+        }
     }
 }
 
 impl Coordinator {
     /// Ends tasks for good, and answers when that is durable. Those that have ended stay as they are.
-    pub fn cancel_tasks(&mut self, core: &mut Core, lattice: &Lattice, asker: Asker, tasks: Vec<TaskIndex>) {
+    pub fn cancel_tasks(
+        &mut self,
+        core: &mut Core,
+        lattice: &Lattice,
+        asker: Asker,
+        tasks: Vec<TaskIndex>,
+    ) {
         if self.stopping.cancellers.len() + self.stopping.waiting.len() >= MOST_CANCELLERS {
             let error = QueryError::Invalid("too many tasks are being cancelled: ask again".into());
             return core.answer(asker, Err(error));
@@ -69,7 +84,12 @@ impl Coordinator {
     /// The job had ended, and has not any more. Whoever asked for its end before did not ask for this one's.
     pub(super) fn reopened(&mut self, core: &mut Core) {
         for asker in self.stopping.forget_cancellation() {
-            core.answer(asker, Err(QueryError::Refused("the job has just been gone on with: cancel it again".into())));
+            core.answer(
+                asker,
+                Err(QueryError::Refused(
+                    "the job has just been gone on with: cancel it again".into(),
+                )),
+            );
         }
     }
 
@@ -77,11 +97,22 @@ impl Coordinator {
     pub fn retry_tasks(&mut self, core: &mut Core, lattice: &Lattice, asker: Asker) {
         let tasks = self.retry(core, lattice);
         let head = self.head(core).clone();
-        let ticket = if tasks > 0 { self.keep_head(core, head) } else { 0 };
+        let ticket = if tasks > 0 {
+            self.keep_head(core, head)
+        } else {
+            0
+        };
         self.answer_when_kept(core, lattice, ticket, asker, Answer::Retried { tasks });
     }
 
-    fn answer_when_kept(&mut self, core: &mut Core, lattice: &Lattice, ticket: u64, asker: Asker, answer: Answer) {
+    fn answer_when_kept(
+        &mut self,
+        core: &mut Core,
+        lattice: &Lattice,
+        ticket: u64,
+        asker: Asker,
+        answer: Answer,
+    ) {
         self.stopping.waiting.push((ticket, asker, answer));
         self.answer_cancellers(core, lattice);
     }
@@ -98,8 +129,12 @@ impl Coordinator {
         if self.find_active(from, task, attempt).is_none() {
             return;
         }
-        let Some(trials) = &mut self.stopping.trials else { return };
-        let why = points.iter().find_map(|point| trials.report(task, attempt, *point));
+        let Some(trials) = &mut self.stopping.trials else {
+            return;
+        };
+        let why = points
+            .iter()
+            .find_map(|point| trials.report(task, attempt, *point));
         if let Some(why) = why {
             self.end_early(core, lattice, task, Outcome::Stopped(why));
         }
@@ -114,17 +149,31 @@ impl Coordinator {
     }
 
     fn end_early(&mut self, core: &mut Core, lattice: &Lattice, task: TaskIndex, outcome: Outcome) {
-        let ended = self.head(core).phase.is_ended() || lattice.has_ended(task, self.failure_limit(core));
+        let ended =
+            self.head(core).phase.is_ended() || lattice.has_ended(task, self.failure_limit(core));
         // What is being written decides; a task that it leaves open is asked for again by `answer_cancellers`.
         if ended || self.results.is_settling(task) || !self.stopping.ending.insert(task) {
             return;
         }
-        let active = self.active.get(&task).and_then(|attempts| attempts.first()).cloned();
-        let running =
-            active.as_ref().and_then(|active| active.started).map_or_else(Default::default, |at| core.mono() - at);
-        let last = self.stopping.trials.as_ref().and_then(|trials| trials.last(task));
+        let active = self
+            .active
+            .get(&task)
+            .and_then(|attempts| attempts.first())
+            .cloned();
+        let running = active
+            .as_ref()
+            .and_then(|active| active.started)
+            .map_or_else(Default::default, |at| core.mono() - at);
+        let last = self
+            .stopping
+            .trials
+            .as_ref()
+            .and_then(|trials| trials.last(task));
         let value = last.map(|(metric, point)| json_object(metric, point));
-        let never = Attempt { epoch: self.epoch, number: 0 };
+        let never = Attempt {
+            epoch: self.epoch,
+            number: 0,
+        };
         let attempt = active.as_ref().map_or(never, |active| active.attempt);
         let node = active.as_ref().map_or(core.me, |active| active.node);
         let record = TaskRecord {
@@ -141,11 +190,18 @@ impl Coordinator {
     /// Ends what is still to be ended, and tells those whose tasks have all ended.
     pub(super) fn answer_cancellers(&mut self, core: &mut Core, lattice: &Lattice) {
         let mut waiting = std::mem::take(&mut self.stopping.waiting);
-        for (_, asker, answer) in waiting.extract_if(.., |(ticket, ..)| !self.is_on_its_way(*ticket)) {
+        for (_, asker, answer) in
+            waiting.extract_if(.., |(ticket, ..)| !self.is_on_its_way(*ticket))
+        {
             core.answer(asker, Ok(answer));
         }
         self.stopping.waiting = waiting;
-        let wanted: Vec<_> = self.stopping.cancellers.iter().flat_map(|(_, tasks)| tasks.iter().copied()).collect();
+        let wanted: Vec<_> = self
+            .stopping
+            .cancellers
+            .iter()
+            .flat_map(|(_, tasks)| tasks.iter().copied())
+            .collect();
         for task in wanted {
             self.end_early(core, lattice, task, Outcome::Cancelled);
         }
@@ -163,8 +219,12 @@ impl Coordinator {
     /// The claim is lost: who asked through another node asks the new coordinator.
     pub fn dismiss_cancellers(&mut self, core: &mut Core) {
         let job = self.job;
-        let waiting = std::mem::take(&mut self.stopping.waiting).into_iter().map(|(_, asker, _)| asker);
-        let cancellers = std::mem::take(&mut self.stopping.cancellers).into_iter().map(|(asker, _)| asker);
+        let waiting = std::mem::take(&mut self.stopping.waiting)
+            .into_iter()
+            .map(|(_, asker, _)| asker);
+        let cancellers = std::mem::take(&mut self.stopping.cancellers)
+            .into_iter()
+            .map(|(asker, _)| asker);
         for asker in waiting.chain(cancellers).collect::<Vec<_>>() {
             let holders = core.members.name(self.head(core).holder);
             core.answer(asker, Err(QueryError::NoCoordinator { job, holders }));
@@ -182,7 +242,11 @@ fn json_object(metric: &str, point: MetricPoint) -> String {
             c => name.push(c),
         }
     }
-    let value = if point.value.is_finite() { point.value.to_string() } else { "null".into() };
+    let value = if point.value.is_finite() {
+        point.value.to_string()
+    } else {
+        "null".into()
+    };
     format!("{{\"step\":{},\"{name}\":{value}}}", point.step)
 }
 
@@ -194,7 +258,13 @@ mod tests {
     fn the_last_metric_is_json() {
         let point = |value| MetricPoint { step: 3, value };
         assert_eq!(json_object("loss", point(0.5)), r#"{"step":3,"loss":0.5}"#);
-        assert_eq!(json_object("a\"b\n", point(f64::NAN)), r#"{"step":3,"a\"b ":null}"#);
-        assert_eq!(json_object("x", point(1e-30)), r#"{"step":3,"x":0.000000000000000000000000000001}"#);
+        assert_eq!(
+            json_object("a\"b\n", point(f64::NAN)),
+            r#"{"step":3,"a\"b ":null}"#
+        );
+        assert_eq!(
+            json_object("x", point(1e-30)),
+            r#"{"step":3,"x":0.000000000000000000000000000001}"#
+        );
     }
 }

@@ -61,7 +61,10 @@ fn beyond_the_limit_known_jobs_stay_and_new_ones_are_not_taken_in() {
     let head = any_head().new_tree(&mut runner).expect("a head").current();
     let mut directory = Directory::default();
     for number in 0..=limits::MAX_JOBS as u64 {
-        directory.merge(JobHead { job: JobId(number), ..head.clone() });
+        directory.merge(JobHead {
+            job: JobId(number),
+            ..head.clone()
+        });
     }
     assert!(directory.is_full());
     assert!(directory.get(JobId(0)).is_some());

@@ -34,7 +34,10 @@ impl Durations {
 
 impl Executor {
     pub fn set_lifetime(&mut self, now: Time, whole: Duration) {
-        self.lifetime = Some(Lifetime { ends: now + whole, whole });
+        self.lifetime = Some(Lifetime {
+            ends: now + whole,
+            whole,
+        });
     }
 
     /// Looked at whenever something could start, so that what waits here never starts too late.
@@ -43,8 +46,14 @@ impl Executor {
             return;
         }
         let now = core.mono();
-        let is_over = |job: &Ordered| !job.queue.is_empty() && job.is_over(self.lifetime.as_ref(), now);
-        let over: Vec<JobId> = self.jobs.iter().filter(|(_, job)| is_over(job)).map(|(id, _)| *id).collect();
+        let is_over =
+            |job: &Ordered| !job.queue.is_empty() && job.is_over(self.lifetime.as_ref(), now);
+        let over: Vec<JobId> = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| is_over(job))
+            .map(|(id, _)| *id)
+            .collect();
         for job in over {
             let ordered = self.jobs.get_mut(&job).expect("a key of the map");
             ordered.give_back_queue();
@@ -56,8 +65,14 @@ impl Executor {
 impl Ordered {
     /// A task of the job that started now would not end in time. Workers of pools end whenever they are told.
     pub(super) fn is_over(&self, lifetime: Option<&Lifetime>, now: Time) -> bool {
-        let Some(lifetime) = lifetime.filter(|_| self.work.pool().is_none()) else { return false };
-        let promised = self.work.timeout_ms.map(Duration::from_millis).filter(|timeout| *timeout <= lifetime.whole);
+        let Some(lifetime) = lifetime.filter(|_| self.work.pool().is_none()) else {
+            return false;
+        };
+        let promised = self
+            .work
+            .timeout_ms
+            .map(Duration::from_millis)
+            .filter(|timeout| *timeout <= lifetime.whole);
         let expected = self.durations.mean().or(promised).unwrap_or_default();
         now + expected >= lifetime.ends
     }

@@ -61,7 +61,10 @@ impl Ordered {
 impl Executor {
     /// Looks again in a while if somebody waits beside a pool.
     pub(super) fn watch_pools(&mut self, core: &mut Core) {
-        let has_pool = self.jobs.values().any(|job| job.is_pool() && !job.running.is_empty());
+        let has_pool = self
+            .jobs
+            .values()
+            .any(|job| job.is_pool() && !job.running.is_empty());
         if has_pool && !self.sharing_set && self.jobs.values().any(Ordered::waits) {
             self.sharing_set = true;
             core.after(PERIOD, Timer::Share);
@@ -72,8 +75,18 @@ impl Executor {
     pub fn share(&mut self, core: &mut Core) {
         self.sharing_set = false;
         let now = core.mono();
-        let mut waiting: Vec<_> = self.jobs.iter().filter(|(_, job)| job.waits() && !job.rests(now)).collect();
-        waiting.sort_by_key(|(id, job)| (std::cmp::Reverse(job.work.priority), job.blocked_since, **id));
+        let mut waiting: Vec<_> = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| job.waits() && !job.rests(now))
+            .collect();
+        waiting.sort_by_key(|(id, job)| {
+            (
+                std::cmp::Reverse(job.work.priority),
+                job.blocked_since,
+                **id,
+            )
+        });
         let waiting: Vec<JobId> = waiting.into_iter().map(|(id, _)| *id).collect();
         for job in waiting {
             if let Some(pool) = self.pool_in_the_way(job) {
@@ -100,14 +113,24 @@ impl Executor {
                 lacking.is_none() || free.lacks(&need) != lacking || free.slots(&need) > 0
             })
         };
-        let others = self.jobs.iter().filter(|(id, pool)| **id != job && pool.is_pool());
-        let ranked = others.filter(|(_, pool)| pool.work.priority <= waiting.work.priority && helps(pool));
-        ranked.max_by_key(|(id, pool)| (pool.effective(), **id)).map(|(id, _)| *id)
+        let others = self
+            .jobs
+            .iter()
+            .filter(|(id, pool)| **id != job && pool.is_pool());
+        let ranked =
+            others.filter(|(_, pool)| pool.work.priority <= waiting.work.priority && helps(pool));
+        ranked
+            .max_by_key(|(id, pool)| (pool.effective(), **id))
+            .map(|(id, _)| *id)
     }
 
     fn must_give_way(&self, job: JobId, pool: JobId, now: Time) -> bool {
         let (waiting, pool) = (&self.jobs[&job], &self.jobs[&pool]);
-        if waiting.blocked_since.is_none_or(|since| now - since < PATIENCE) || pool.effective() == 0 {
+        if waiting
+            .blocked_since
+            .is_none_or(|since| now - since < PATIENCE)
+            || pool.effective() == 0
+        {
             return false;
         }
         let competes = |other: &&Ordered| {
@@ -117,7 +140,10 @@ impl Executor {
         let competitors = self.jobs.values().filter(competes).count().max(1);
         let slots = self.capacity.slots(&pool.work.needs(&self.capacity)) as usize;
         let share = (slots / competitors).max(1);
-        let had_its_turn = pool.running.values().all(|running| now - running.since >= TURN);
+        let had_its_turn = pool
+            .running
+            .values()
+            .all(|running| now - running.since >= TURN);
         (pool.effective() > share && waiting.running.len() < share)
             || (slots < competitors && waiting.running.is_empty() && had_its_turn)
     }

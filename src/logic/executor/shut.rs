@@ -50,22 +50,52 @@ impl Executor {
 
     /// Why no task of the job is taken at present.
     pub(super) fn refusal(&self, ordered: &Ordered, now: Time) -> Option<String> {
-        let over = || ordered.is_over(self.lifetime.as_ref(), now).then(|| OVER.into());
-        self.shut.clone().or_else(|| self.objection(&ordered.work)).or_else(over)
+        let over = || {
+            ordered
+                .is_over(self.lifetime.as_ref(), now)
+                .then(|| OVER.into())
+        };
+        self.shut
+            .clone()
+            .or_else(|| self.objection(&ordered.work))
+            .or_else(over)
     }
 }
 
 /// Of a job that is not known here, and of which nothing is kept.
-pub(super) fn turn_down(core: &mut Core, to: NodeId, (job, epoch): (JobId, u32), tasks: &[Assignment], why: String) {
-    let returned: Vec<Try> = tasks.iter().map(|assignment| (assignment.task, assignment.attempt)).collect();
+pub(super) fn turn_down(
+    core: &mut Core,
+    to: NodeId,
+    (job, epoch): (JobId, u32),
+    tasks: &[Assignment],
+    why: String,
+) {
+    let returned: Vec<Try> = tasks
+        .iter()
+        .map(|assignment| (assignment.task, assignment.attempt))
+        .collect();
     let (started, finished, refuses) = (Vec::new(), Vec::new(), Some(why));
-    core.send(to, Message::Report { job, epoch, started, finished, returned, free: 0, refuses });
+    core.send(
+        to,
+        Message::Report {
+            job,
+            epoch,
+            started,
+            finished,
+            returned,
+            free: 0,
+            refuses,
+        },
+    );
 }
 
 impl Ordered {
     /// What waits goes back to the coordinator.
     pub(super) fn give_back_queue(&mut self) {
-        let waiting = self.queue.drain(..).map(|assignment| (assignment.task, assignment.attempt));
+        let waiting = self
+            .queue
+            .drain(..)
+            .map(|assignment| (assignment.task, assignment.attempt));
         self.news.returned.extend(waiting);
         self.blocked_since = None;
     }

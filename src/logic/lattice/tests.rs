@@ -11,7 +11,13 @@ enum End {
     Cancelled,
 }
 
-fn record(task: u32, end: End, accepted: u32, (epoch, number): (u32, u32), failures: u32) -> TaskRecord {
+fn record(
+    task: u32,
+    end: End,
+    accepted: u32,
+    (epoch, number): (u32, u32),
+    failures: u32,
+) -> TaskRecord {
     let outcome = match end {
         End::Done => Outcome::Done,
         End::Failed => Outcome::Failed(Failure::Exit(1)),
@@ -19,7 +25,11 @@ fn record(task: u32, end: End, accepted: u32, (epoch, number): (u32, u32), failu
     };
     let failures = if end == End::Failed { failures } else { 0 };
     let (attempt, node) = (Attempt { epoch, number }, NodeId([number as u8; 32]));
-    TaskRecord { accepted, failures, ..TaskRecord::plain(task, attempt, node, outcome) }
+    TaskRecord {
+        accepted,
+        failures,
+        ..TaskRecord::plain(task, attempt, node, outcome)
+    }
 }
 
 const TASKS: u32 = 8;
@@ -128,7 +138,10 @@ proptest! {
 
 #[test]
 fn a_result_that_a_later_coordinator_accepted_counts_more() {
-    let (first, second) = (record(0, End::Done, 1, (1, 1), 0), record(0, End::Done, 2, (1, 2), 0));
+    let (first, second) = (
+        record(0, End::Done, 1, (1, 1), 0),
+        record(0, End::Done, 2, (1, 2), 0),
+    );
     assert_eq!(Cell::of(&first).join(Cell::of(&second)), Cell::of(&second));
 }
 

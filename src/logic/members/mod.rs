@@ -72,7 +72,12 @@ pub struct Members {
 impl Members {
     pub fn new(info: NodeInfo, generation: u64, seed: u64) -> Self {
         let swim = Swim::new(info.id, generation, &info.addrs, Tuning::LIFEGUARD, seed);
-        Self { me: info.id, swim, peers: BTreeMap::new(), my_info: info }
+        Self {
+            me: info.id,
+            swim,
+            peers: BTreeMap::new(),
+            my_info: info,
+        }
     }
 
     pub fn my_info(&self) -> &NodeInfo {
@@ -112,7 +117,10 @@ impl Members {
     /// Introduces us again to those that are connected and still do not count as alive: after a short partition both
     /// sides may hold each other for dead over a connection that never broke.
     pub fn announce_to_the_dead(&mut self) -> SwimOutcome {
-        let dead = self.peers.iter().filter(|(_, peer)| peer.connected && !peer.alive && !peer.left);
+        let dead = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| peer.connected && !peer.alive && !peer.left);
         let dead: Vec<_> = dead.map(|(id, _)| *id).collect();
         self.with_swim(|swim, out| dead.into_iter().for_each(|peer| swim.join(peer, true, out)))
     }
@@ -137,11 +145,18 @@ impl Members {
     /// The peer is dead for good, a person says: it is not looked for any more. Should it come back all the same, it joins as a new
     /// one. Returns whether it was known.
     pub fn forget(&mut self, peer: NodeId) -> bool {
-        let Some(known) = self.peers.remove(&peer) else { return false };
+        let Some(known) = self.peers.remove(&peer) else {
+            return false;
+        };
         self.swim.forget(peer);
         if known.connected {
             // Nobody at the other end says so, and the connection may stay for long.
-            let rest = Peer { connected: true, declared_down: true, forgotten: true, ..Peer::default() };
+            let rest = Peer {
+                connected: true,
+                declared_down: true,
+                forgotten: true,
+                ..Peer::default()
+            };
             self.peers.insert(peer, rest);
         }
         true
@@ -163,7 +178,10 @@ impl Members {
         }
         let entry = self.peers.entry(info.id).or_default();
         let is_first = !std::mem::replace(&mut entry.described, true);
-        let is_old = entry.info.as_ref().is_some_and(|known| known.version >= info.version);
+        let is_old = entry
+            .info
+            .as_ref()
+            .is_some_and(|known| known.version >= info.version);
         if (is_old && !is_first) || entry.info.as_ref() == Some(&info) {
             return false;
         }
@@ -172,12 +190,17 @@ impl Members {
     }
 
     pub fn info(&self, node: NodeId) -> Option<&NodeInfo> {
-        if node == self.me { Some(&self.my_info) } else { self.peers.get(&node)?.info.as_ref() }
+        if node == self.me {
+            Some(&self.my_info)
+        } else {
+            self.peers.get(&node)?.info.as_ref()
+        }
     }
 
     /// The name of a node, or the start of its id.
     pub fn name(&self, node: NodeId) -> String {
-        self.info(node).map_or_else(|| node.short(), |info| info.name.clone())
+        self.info(node)
+            .map_or_else(|| node.short(), |info| info.name.clone())
     }
 
     pub fn is_alive(&self, node: NodeId) -> bool {
@@ -209,12 +232,20 @@ impl Members {
 
     /// Alive and reachable by message now.
     pub fn is_reachable(&self, node: NodeId) -> bool {
-        node == self.me || self.peers.get(&node).is_some_and(|peer| peer.alive && peer.connected)
+        node == self.me
+            || self
+                .peers
+                .get(&node)
+                .is_some_and(|peer| peer.alive && peer.connected)
     }
 
     /// Every live member, ourselves included, in order of id.
     pub fn alive(&self) -> Vec<NodeId> {
-        let others = self.peers.iter().filter(|(_, peer)| peer.alive).map(|(id, _)| *id);
+        let others = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| peer.alive)
+            .map(|(id, _)| *id);
         let mut all: Vec<_> = others.chain([self.me]).collect();
         all.sort_unstable();
         all
@@ -228,23 +259,35 @@ impl Members {
 
     /// Somebody is connected who is no live member: no longer, or not yet.
     pub fn has_visitors(&self) -> bool {
-        self.peers.values().any(|peer| peer.connected && !peer.alive && !peer.left)
+        self.peers
+            .values()
+            .any(|peer| peer.connected && !peer.alive && !peer.left)
     }
 
     /// Live members with a connection, without ourselves.
     pub fn connected(&self) -> Vec<NodeId> {
-        self.peers.iter().filter(|(_, peer)| peer.alive && peer.connected).map(|(id, _)| *id).collect()
+        self.peers
+            .iter()
+            .filter(|(_, peer)| peer.alive && peer.connected)
+            .map(|(id, _)| *id)
+            .collect()
     }
 
     /// Peers that have not described themselves since they were connected.
     pub fn undescribed(&self) -> Vec<NodeId> {
-        let silent = self.peers.iter().filter(|(_, peer)| peer.connected && !peer.described);
+        let silent = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| peer.connected && !peer.described);
         silent.map(|(id, _)| *id).collect()
     }
 
     /// Members that should be reachable again one day: not connected, and not gone of their own will.
     pub fn lost(&self) -> Vec<(NodeId, Vec<SocketAddr>)> {
-        let lost = self.peers.iter().filter(|(_, peer)| !peer.connected && !peer.left);
+        let lost = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| !peer.connected && !peer.left);
         lost.map(|(id, peer)| (*id, peer.addrs.clone())).collect()
     }
 
@@ -260,7 +303,8 @@ impl Members {
             match change {
                 MembershipChange::Up(node) => {
                     let peer = self.peers.entry(*node).or_default();
-                    (peer.alive, peer.declared_down, peer.gone, peer.forgotten) = (true, false, false, false);
+                    (peer.alive, peer.declared_down, peer.gone, peer.forgotten) =
+                        (true, false, false, false);
                     peer.mute = false;
                     outcome.moved.push(*node);
                 }

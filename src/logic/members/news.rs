@@ -23,8 +23,15 @@ impl NewsQueue {
     pub fn push(&mut self, news: News) {
         let key = key(&news);
         if key.1.is_none() {
-            let of_it = self.places.range((key.0, None)..).map(|(key, _)| *key).take_while(|(node, _)| *node == key.0);
-            of_it.collect::<Vec<_>>().iter().for_each(|key| self.remove(key));
+            let of_it = self
+                .places
+                .range((key.0, None)..)
+                .map(|(key, _)| *key)
+                .take_while(|(node, _)| *node == key.0);
+            of_it
+                .collect::<Vec<_>>()
+                .iter()
+                .for_each(|key| self.remove(key));
         } else {
             self.remove(&key);
         }

@@ -57,7 +57,10 @@ impl Tuning {
         } else {
             1.0 - ((confirmed.min(wanted) + 1) as f64).ln() / ((wanted + 1) as f64).ln()
         };
-        self.scaled(least.mul_f64(1.0 + missing * f64::from(self.most - 1)), slowness)
+        self.scaled(
+            least.mul_f64(1.0 + missing * f64::from(self.most - 1)),
+            slowness,
+        )
     }
 }
 
@@ -82,7 +85,12 @@ pub enum Lateness {
 
 impl Slowness {
     pub fn new(tuning: &Tuning) -> Self {
-        Self { points: 0, slowest: tuning.slowest, good: 0, recovery: tuning.recovery }
+        Self {
+            points: 0,
+            slowest: tuning.slowest,
+            good: 0,
+            recovery: tuning.recovery,
+        }
     }
 
     pub fn points(self) -> u8 {
@@ -112,6 +120,10 @@ impl Slowness {
             return Lateness::Little;
         }
         self.worse(1 + (late.as_millis() / STANDSTILL.as_millis()) as usize);
-        if late < STANDSTILL { Lateness::Late(late) } else { Lateness::Standstill }
+        if late < STANDSTILL {
+            Lateness::Late(late)
+        } else {
+            Lateness::Standstill
+        }
     }
 }

@@ -58,7 +58,8 @@ impl Probing {
             // Members that start together do not ask together.
             self.at = Some(now + period.mul_f64(rng.random_range(0.0..1.0)));
         }
-        self.round.insert(rng.random_range(0..=self.round.len()), node);
+        self.round
+            .insert(rng.random_range(0..=self.round.len()), node);
     }
 
     /// There may be something about this one.
@@ -98,15 +99,37 @@ impl Probing {
 
 impl Swim {
     pub(super) fn next_probe(&self) -> Option<Time> {
-        let Probing { current, at, relays, .. } = &self.probing;
-        let others = current.as_ref().filter(|probe| !probe.answered).and_then(|probe| probe.others_at);
-        let relays = relays.values().map(|relay| relay.nack_at.unwrap_or(relay.ends)).min();
-        let suspicions = self.suspects.iter().filter_map(|node| self.runs_out(*node)).min();
-        [others, *at, relays, suspicions].into_iter().flatten().min()
+        let Probing {
+            current,
+            at,
+            relays,
+            ..
+        } = &self.probing;
+        let others = current
+            .as_ref()
+            .filter(|probe| !probe.answered)
+            .and_then(|probe| probe.others_at);
+        let relays = relays
+            .values()
+            .map(|relay| relay.nack_at.unwrap_or(relay.ends))
+            .min();
+        let suspicions = self
+            .suspects
+            .iter()
+            .filter_map(|node| self.runs_out(*node))
+            .min();
+        [others, *at, relays, suspicions]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     pub(super) fn probe(&mut self, now: Time, out: &mut SwimOutcome) {
-        let silent = self.probing.current.as_mut().filter(|probe| !probe.answered);
+        let silent = self
+            .probing
+            .current
+            .as_mut()
+            .filter(|probe| !probe.answered);
         if let Some(probe) = silent.filter(|probe| probe.others_at.is_some_and(|at| at <= now)) {
             probe.others_at = None;
             self.ask_others(out);
@@ -116,8 +139,12 @@ impl Swim {
             self.conclude(now, out);
             self.begin(now, out);
         }
-        let over: Vec<NodeId> =
-            self.suspects.iter().copied().filter(|node| self.runs_out(*node).is_some_and(|at| at <= now)).collect();
+        let over: Vec<NodeId> = self
+            .suspects
+            .iter()
+            .copied()
+            .filter(|node| self.runs_out(*node).is_some_and(|at| at <= now))
+            .collect();
         for node in over {
             self.gone(now, node, out);
         }
@@ -126,9 +153,21 @@ impl Swim {
     /// An answer to our own ping, be it for ourselves or for another.
     pub(super) fn acknowledged(&mut self, now: Time, number: u64, out: &mut SwimOutcome) {
         if let Some(relay) = self.probing.relays.remove(&number) {
-            return self.send(relay.asker, Body::Ack { number: relay.number }, None, out);
+            return self.send(
+                relay.asker,
+                Body::Ack {
+                    number: relay.number,
+                },
+                None,
+                out,
+            );
         }
-        if let Some(probe) = self.probing.current.as_mut().filter(|probe| probe.number == number) {
+        if let Some(probe) = self
+            .probing
+            .current
+            .as_mut()
+            .filter(|probe| probe.number == number)
+        {
             probe.answered = true;
             if !self.probing.soon.is_empty() {
                 self.probing.at = Some(now);
@@ -137,18 +176,36 @@ impl Swim {
     }
 
     /// A member wants to know whether another lives that does not answer it.
-    pub(super) fn ping_for(&mut self, now: Time, asker: NodeId, number: u64, target: NodeId, out: &mut SwimOutcome) {
+    pub(super) fn ping_for(
+        &mut self,
+        now: Time,
+        asker: NodeId,
+        number: u64,
+        target: NodeId,
+        out: &mut SwimOutcome,
+    ) {
         if !self.links.contains(&target) || self.probing.relays.len() >= MAX_RELAYS {
             return self.send(asker, Body::Nack { number }, None, out);
         }
         let own = self.probing.number();
         let nack_at = Some(now + self.tuning.rtt);
-        self.probing.relays.insert(own, Relay { asker, number, nack_at, ends: now + RELAYED });
+        self.probing.relays.insert(
+            own,
+            Relay {
+                asker,
+                number,
+                nack_at,
+                ends: now + RELAYED,
+            },
+        );
         self.ping(target, own, out);
     }
 
     fn ping(&mut self, target: NodeId, number: u64, out: &mut SwimOutcome) {
-        let objection = self.table.get(&target).and_then(|entry| objection(target, entry, self.me));
+        let objection = self
+            .table
+            .get(&target)
+            .and_then(|entry| objection(target, entry, self.me));
         self.send(target, Body::Ping { number }, objection, out);
     }
 
@@ -175,7 +232,14 @@ impl Swim {
         let number = self.probing.number();
         let slowness = self.slowness_towards(target);
         self.probing.at = Some(now + self.tuning.scaled(self.tuning.period, slowness));
-        let mut probe = Probe { target, number, others_at: None, helpers: 0, refused: 0, answered: false };
+        let mut probe = Probe {
+            target,
+            number,
+            others_at: None,
+            helpers: 0,
+            refused: 0,
+            answered: false,
+        };
         let direct = self.links.contains(&target);
         if direct {
             probe.others_at = Some(now + self.tuning.scaled(self.tuning.rtt, slowness));
@@ -188,7 +252,9 @@ impl Swim {
     }
 
     fn ask_others(&mut self, out: &mut SwimOutcome) {
-        let Some(probe) = &self.probing.current else { return };
+        let Some(probe) = &self.probing.current else {
+            return;
+        };
         let (target, number) = (probe.target, probe.number);
         let helpers = self.some_linked(self.tuning.helpers, Some(target));
         if let Some(probe) = &mut self.probing.current {
@@ -201,29 +267,51 @@ impl Swim {
 
     /// The probe's time is over. That no helper said a word, not even that it has nothing to say, is rather our fault.
     fn conclude(&mut self, now: Time, out: &mut SwimOutcome) {
-        let Some(probe) = self.probing.current.take() else { return };
+        let Some(probe) = self.probing.current.take() else {
+            return;
+        };
         if probe.answered {
             return self.slowness.better();
         }
-        let Some(entry) = self.table.get(&probe.target).filter(|entry| entry.is_live()) else { return };
+        let Some(entry) = self
+            .table
+            .get(&probe.target)
+            .filter(|entry| entry.is_live())
+        else {
+            return;
+        };
         let incarnation = entry.incarnation;
         // Of a suspect, silence is no news.
         if matches!(entry.status, Status::Alive) {
-            self.slowness.worse(if probe.helpers > 0 { probe.helpers.saturating_sub(probe.refused) } else { 1 });
+            self.slowness.worse(if probe.helpers > 0 {
+                probe.helpers.saturating_sub(probe.refused)
+            } else {
+                1
+            });
         }
         self.suspect(now, probe.target, incarnation, self.me, out);
-        if let Some(Status::Suspect(suspicion)) = self.table.get_mut(&probe.target).map(|entry| &mut entry.status) {
+        if let Some(Status::Suspect(suspicion)) = self
+            .table
+            .get_mut(&probe.target)
+            .map(|entry| &mut entry.status)
+        {
             suspicion.asked = true;
         }
         // Lifeguard's buddy system: the suspect is the first to be told.
-        let objection = self.table.get(&probe.target).and_then(|entry| objection(probe.target, entry, self.me));
+        let objection = self
+            .table
+            .get(&probe.target)
+            .and_then(|entry| objection(probe.target, entry, self.me));
         self.send(probe.target, Body::Gossip, objection, out);
     }
 
     fn next_target(&mut self, now: Time) -> Option<NodeId> {
         // In any order: others ask the same ones.
         while !self.probing.soon.is_empty() {
-            let node = self.probing.soon.swap_remove(self.rng.random_range(0..self.probing.soon.len()));
+            let node = self
+                .probing
+                .soon
+                .swap_remove(self.rng.random_range(0..self.probing.soon.len()));
             if self.table.get(&node).is_some_and(SwimEntry::is_live) {
                 return Some(node);
             }
@@ -234,11 +322,14 @@ impl Swim {
                     return Some(node);
                 }
             }
-            let is_remembered =
-                |entry: &SwimEntry| !matches!(entry.status, Status::Down { since } if now.since(since) > REMEMBERED);
+            let is_remembered = |entry: &SwimEntry| !matches!(entry.status, Status::Down { since } if now.since(since) > REMEMBERED);
             self.table.retain(|_, entry| is_remembered(entry));
-            self.probing.round =
-                self.table.iter().filter(|(_, entry)| entry.is_live()).map(|(node, _)| *node).collect();
+            self.probing.round = self
+                .table
+                .iter()
+                .filter(|(_, entry)| entry.is_live())
+                .map(|(node, _)| *node)
+                .collect();
             self.probing.round.shuffle(&mut self.rng);
         }
         None
@@ -246,15 +337,22 @@ impl Swim {
 
     /// When a suspect has had its time.
     fn runs_out(&self, node: NodeId) -> Option<Time> {
-        let Status::Suspect(suspicion) = &self.table.get(&node)?.status else { return None };
+        let Status::Suspect(suspicion) = &self.table.get(&node)?.status else {
+            return None;
+        };
         let confirmed = suspicion.by.len() - 1;
-        suspicion
-            .asked
-            .then(|| suspicion.since + self.tuning.suspicion(self.living + 1, confirmed, self.slowness_towards(node)))
+        suspicion.asked.then(|| {
+            suspicion.since
+                + self
+                    .tuning
+                    .suspicion(self.living + 1, confirmed, self.slowness_towards(node))
+        })
     }
 
     /// The slower of us two.
     fn slowness_towards(&self, node: NodeId) -> u8 {
-        self.slowness.points().max(self.table.get(&node).map_or(0, |entry| entry.slowness))
+        self.slowness
+            .points()
+            .max(self.table.get(&node).map_or(0, |entry| entry.slowness))
     }
 }

@@ -93,7 +93,13 @@ pub struct Swim {
 }
 
 impl Swim {
-    pub fn new(me: NodeId, incarnation: u64, addrs: &[SocketAddr], tuning: Tuning, seed: u64) -> Self {
+    pub fn new(
+        me: NodeId,
+        incarnation: u64,
+        addrs: &[SocketAddr],
+        tuning: Tuning,
+        seed: u64,
+    ) -> Self {
         Self {
             me,
             incarnation,
@@ -122,7 +128,10 @@ impl Swim {
         if node == self.me {
             return Some(self.incarnation);
         }
-        self.table.get(&node).filter(|entry| entry.is_live()).map(|entry| entry.incarnation)
+        self.table
+            .get(&node)
+            .filter(|entry| entry.is_live())
+            .map(|entry| entry.incarnation)
     }
 
     /// We can be reached elsewhere.
@@ -144,8 +153,15 @@ impl Swim {
 
     /// Introduces us to a peer; it answers likewise if it is asked to. One that we hold for dead hears that too, so that it objects.
     pub fn join(&mut self, peer: NodeId, answer: bool, out: &mut SwimOutcome) {
-        let body = Body::Join { addrs: self.addrs.clone(), members: self.members(), answer };
-        let held = self.table.get(&peer).and_then(|entry| objection(peer, entry, self.me));
+        let body = Body::Join {
+            addrs: self.addrs.clone(),
+            members: self.members(),
+            answer,
+        };
+        let held = self
+            .table
+            .get(&peer)
+            .and_then(|entry| objection(peer, entry, self.me));
         self.send(peer, body, held, out);
     }
 
@@ -166,14 +182,26 @@ impl Swim {
     /// This node ends: a few are told, and nobody is contradicted any more.
     pub fn leave(&mut self, out: &mut SwimOutcome) {
         self.left = true;
-        self.queue.push(News::Down { node: self.me, incarnation: self.incarnation });
+        self.queue.push(News::Down {
+            node: self.me,
+            incarnation: self.incarnation,
+        });
         self.spread(out);
     }
 
     pub fn packet(&mut self, now: Time, from: NodeId, packet: Packet, out: &mut SwimOutcome) {
-        let Packet { incarnation, slowness, body, news } = packet;
+        let Packet {
+            incarnation,
+            slowness,
+            body,
+            news,
+        } = packet;
         let mine = self.incarnation;
-        let addrs = if let Body::Join { addrs, .. } = &body { addrs.clone() } else { Vec::new() };
+        let addrs = if let Body::Join { addrs, .. } = &body {
+            addrs.clone()
+        } else {
+            Vec::new()
+        };
         self.alive(now, from, incarnation, addrs, out);
         if let Some(entry) = self.table.get_mut(&from) {
             entry.slowness = slowness;
@@ -181,8 +209,14 @@ impl Swim {
         for news in news {
             self.hear(now, from, news, out);
         }
-        let is_behind = |entry: &&SwimEntry| !matches!(entry.status, Status::Alive) || entry.incarnation > incarnation;
-        let objection = self.table.get(&from).filter(is_behind).map(|entry| said_of(from, entry, self.me));
+        let is_behind = |entry: &&SwimEntry| {
+            !matches!(entry.status, Status::Alive) || entry.incarnation > incarnation
+        };
+        let objection = self
+            .table
+            .get(&from)
+            .filter(is_behind)
+            .map(|entry| said_of(from, entry, self.me));
         let answer = match body {
             Body::Gossip => None,
             Body::Ping { number } => Some(Body::Ack { number }),
@@ -198,9 +232,15 @@ impl Swim {
                 self.probing.refused(number);
                 None
             }
-            Body::Join { members, answer, .. } => {
+            Body::Join {
+                members, answer, ..
+            } => {
                 self.ask_for_feed(now, from, members, out);
-                answer.then(|| Body::Join { addrs: self.addrs.clone(), members: self.members(), answer: false })
+                answer.then(|| Body::Join {
+                    addrs: self.addrs.clone(),
+                    members: self.members(),
+                    answer: false,
+                })
             }
             Body::Feed => {
                 self.feed(from, out);
@@ -237,7 +277,9 @@ impl Swim {
             Lateness::Standstill => self.probing.begin_anew(now + self.tuning.period),
         }
         for suspect in &self.suspects {
-            let Some(Status::Suspect(suspicion)) = self.table.get_mut(suspect).map(|entry| &mut entry.status) else {
+            let Some(Status::Suspect(suspicion)) =
+                self.table.get_mut(suspect).map(|entry| &mut entry.status)
+            else {
                 continue;
             };
             if lateness == Lateness::Standstill && suspicion.fresh_chances < FRESH_CHANCES {
@@ -255,10 +297,20 @@ impl Swim {
             return self.hear_of_me(now, &news);
         }
         match news {
-            News::Alive { node, incarnation, addrs } => self.alive(now, node, incarnation, addrs, out),
-            News::Suspect { node, incarnation, by } => self.suspect(now, node, incarnation, by, out),
+            News::Alive {
+                node,
+                incarnation,
+                addrs,
+            } => self.alive(now, node, incarnation, addrs, out),
+            News::Suspect {
+                node,
+                incarnation,
+                by,
+            } => self.suspect(now, node, incarnation, by, out),
             // Who was cut off itself found everybody dead: whoever is connected here is asked first.
-            News::Down { node, incarnation } if node != from && self.links.contains(&node) && !self.has_asked(node) => {
+            News::Down { node, incarnation }
+                if node != from && self.links.contains(&node) && !self.has_asked(node) =>
+            {
                 self.suspect(now, node, incarnation, from, out);
             }
             News::Down { node, incarnation } => self.down(now, node, incarnation, out),
@@ -272,7 +324,13 @@ impl Swim {
     }
 
     fn down(&mut self, now: Time, node: NodeId, incarnation: u64, out: &mut SwimOutcome) {
-        let Some(entry) = self.table.get_mut(&node).filter(|entry| incarnation >= entry.incarnation) else { return };
+        let Some(entry) = self
+            .table
+            .get_mut(&node)
+            .filter(|entry| incarnation >= entry.incarnation)
+        else {
+            return;
+        };
         entry.incarnation = incarnation;
         if entry.is_live() {
             self.set(now, node, Status::Down { since: now }, out);
@@ -284,9 +342,14 @@ impl Swim {
     fn hear_of_me(&mut self, now: Time, news: &News) {
         let (incarnation, is_worse) = match news {
             News::Alive { incarnation, .. } => (*incarnation, false),
-            News::Suspect { incarnation, .. } | News::Down { incarnation, .. } => (*incarnation, true),
+            News::Suspect { incarnation, .. } | News::Down { incarnation, .. } => {
+                (*incarnation, true)
+            }
         };
-        if self.left || incarnation < self.incarnation || (incarnation == self.incarnation && !is_worse) {
+        if self.left
+            || incarnation < self.incarnation
+            || (incarnation == self.incarnation && !is_worse)
+        {
             return;
         }
         self.slowness.worse(usize::from(is_worse));
@@ -294,20 +357,35 @@ impl Swim {
         self.tell_of_me(now);
     }
 
-    fn alive(&mut self, now: Time, node: NodeId, incarnation: u64, addrs: Vec<SocketAddr>, out: &mut SwimOutcome) {
+    fn alive(
+        &mut self,
+        now: Time,
+        node: NodeId,
+        incarnation: u64,
+        addrs: Vec<SocketAddr>,
+        out: &mut SwimOutcome,
+    ) {
         let Some(entry) = self.table.get_mut(&node) else {
-            let entry = SwimEntry { incarnation, addrs, slowness: 0, status: Status::Alive };
+            let entry = SwimEntry {
+                incarnation,
+                addrs,
+                slowness: 0,
+                status: Status::Alive,
+            };
             // Others learn of it when it has said where it is.
             let known = (!entry.addrs.is_empty()).then(|| said_of(node, &entry, self.me));
             self.table.insert(node, entry);
             self.living += 1;
             out.changes.push(MembershipChange::Up(node));
-            self.probing.met(node, now, self.tuning.period, &mut self.rng);
+            self.probing
+                .met(node, now, self.tuning.period, &mut self.rng);
             known.into_iter().for_each(|news| self.tell(now, news));
             return;
         };
         let is_newer = incarnation > entry.incarnation;
-        let says_where = !addrs.is_empty() && (is_newer || entry.addrs.is_empty()) && incarnation >= entry.incarnation;
+        let says_where = !addrs.is_empty()
+            && (is_newer || entry.addrs.is_empty())
+            && incarnation >= entry.incarnation;
         if !is_newer && !says_where {
             return;
         }
@@ -316,16 +394,33 @@ impl Swim {
             entry.addrs = addrs;
             out.moved.push(node);
         }
-        let news = News::Alive { node, incarnation, addrs: entry.addrs.clone() };
+        let news = News::Alive {
+            node,
+            incarnation,
+            addrs: entry.addrs.clone(),
+        };
         if is_newer && !matches!(entry.status, Status::Alive) {
             self.set(now, node, Status::Alive, out);
         }
         self.tell(now, news);
     }
 
-    pub(super) fn suspect(&mut self, now: Time, node: NodeId, incarnation: u64, by: NodeId, out: &mut SwimOutcome) {
+    pub(super) fn suspect(
+        &mut self,
+        now: Time,
+        node: NodeId,
+        incarnation: u64,
+        by: NodeId,
+        out: &mut SwimOutcome,
+    ) {
         let enough = self.tuning.confirmations;
-        let Some(entry) = self.table.get_mut(&node).filter(|entry| incarnation >= entry.incarnation) else { return };
+        let Some(entry) = self
+            .table
+            .get_mut(&node)
+            .filter(|entry| incarnation >= entry.incarnation)
+        else {
+            return;
+        };
         let is_newer = incarnation > entry.incarnation;
         match &mut entry.status {
             Status::Down { .. } if !is_newer => return,
@@ -340,7 +435,12 @@ impl Swim {
                 self.set(
                     now,
                     node,
-                    Status::Suspect(Suspicion { since: now, by: vec![by], asked: false, fresh_chances: 0 }),
+                    Status::Suspect(Suspicion {
+                        since: now,
+                        by: vec![by],
+                        asked: false,
+                        fresh_chances: 0,
+                    }),
                     out,
                 );
                 if by != self.me {
@@ -349,11 +449,20 @@ impl Swim {
                 }
             }
         }
-        self.tell(now, News::Suspect { node, incarnation, by });
+        self.tell(
+            now,
+            News::Suspect {
+                node,
+                incarnation,
+                by,
+            },
+        );
     }
 
     fn set(&mut self, now: Time, node: NodeId, status: Status, out: &mut SwimOutcome) {
-        let Some(entry) = self.table.get_mut(&node) else { return };
+        let Some(entry) = self.table.get_mut(&node) else {
+            return;
+        };
         let was_live = entry.is_live();
         entry.status = status;
         let is_live = entry.is_live();
@@ -365,7 +474,8 @@ impl Swim {
         match (was_live, is_live) {
             (false, true) => {
                 self.living += 1;
-                self.probing.met(node, now, self.tuning.period, &mut self.rng);
+                self.probing
+                    .met(node, now, self.tuning.period, &mut self.rng);
                 out.changes.push(MembershipChange::Up(node));
             }
             (true, false) => {
@@ -383,7 +493,14 @@ impl Swim {
     }
 
     fn tell_of_me(&mut self, now: Time) {
-        self.tell(now, News::Alive { node: self.me, incarnation: self.incarnation, addrs: self.addrs.clone() });
+        self.tell(
+            now,
+            News::Alive {
+                node: self.me,
+                incarnation: self.incarnation,
+                addrs: self.addrs.clone(),
+            },
+        );
     }
 
     fn spread(&mut self, out: &mut SwimOutcome) {
@@ -396,16 +513,33 @@ impl Swim {
 
     /// Live members with a connection, at random.
     pub(super) fn some_linked(&mut self, count: usize, but: Option<NodeId>) -> Vec<NodeId> {
-        let is_live = |node: &&NodeId| Some(**node) != but && self.table.get(node).is_some_and(SwimEntry::is_live);
-        self.links.iter().filter(is_live).copied().sample(&mut self.rng, count)
+        let is_live = |node: &&NodeId| {
+            Some(**node) != but && self.table.get(node).is_some_and(SwimEntry::is_live)
+        };
+        self.links
+            .iter()
+            .filter(is_live)
+            .copied()
+            .sample(&mut self.rng, count)
     }
 
     /// Sends a packet, with the news that wait.
-    pub(super) fn send(&mut self, to: NodeId, body: Body, first: Option<News>, out: &mut SwimOutcome) {
+    pub(super) fn send(
+        &mut self,
+        to: NodeId,
+        body: Body,
+        first: Option<News>,
+        out: &mut SwimOutcome,
+    ) {
         let times = TELLINGS * (self.members() as f64 + 1.0).log10().ceil() as u32;
         let mut news: Vec<News> = first.into_iter().collect();
         news.extend(self.queue.take(SWIM_NEWS - news.len(), times));
-        let packet = Packet { incarnation: self.incarnation, slowness: self.slowness.points(), body, news };
+        let packet = Packet {
+            incarnation: self.incarnation,
+            slowness: self.slowness.points(),
+            body,
+            news,
+        };
         out.packets.push((to, packet));
     }
 
@@ -424,7 +558,10 @@ impl Swim {
     }
 
     fn feed(&mut self, to: NodeId, out: &mut SwimOutcome) {
-        let live = self.table.iter().filter(|(node, entry)| **node != to && entry.is_live() && !entry.addrs.is_empty());
+        let live = self
+            .table
+            .iter()
+            .filter(|(node, entry)| **node != to && entry.is_live() && !entry.addrs.is_empty());
         let alive = |(node, entry): (&NodeId, &SwimEntry)| News::Alive {
             node: *node,
             incarnation: entry.incarnation,
@@ -433,7 +570,15 @@ impl Swim {
         let all: Vec<News> = live.map(alive).collect();
         let (incarnation, slowness) = (self.incarnation, self.slowness.points());
         for news in all.chunks(SWIM_NEWS) {
-            out.packets.push((to, Packet { incarnation, slowness, body: Body::Gossip, news: news.to_vec() }));
+            out.packets.push((
+                to,
+                Packet {
+                    incarnation,
+                    slowness,
+                    body: Body::Gossip,
+                    news: news.to_vec(),
+                },
+            ));
         }
     }
 
@@ -455,10 +600,16 @@ pub(super) fn objection(node: NodeId, entry: &SwimEntry, me: NodeId) -> Option<N
 fn said_of(node: NodeId, entry: &SwimEntry, me: NodeId) -> News {
     let incarnation = entry.incarnation;
     match &entry.status {
-        Status::Alive => News::Alive { node, incarnation, addrs: entry.addrs.clone() },
-        Status::Suspect(suspicion) => {
-            News::Suspect { node, incarnation, by: suspicion.by.first().copied().unwrap_or(me) }
-        }
+        Status::Alive => News::Alive {
+            node,
+            incarnation,
+            addrs: entry.addrs.clone(),
+        },
+        Status::Suspect(suspicion) => News::Suspect {
+            node,
+            incarnation,
+            by: suspicion.by.first().copied().unwrap_or(me),
+        },
         Status::Down { .. } => News::Down { node, incarnation },
     }
 }

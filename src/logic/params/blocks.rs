@@ -1,6 +1,8 @@
 //! Tensors in one arena, cut into blocks.
 
-use nodectl_types::servers::{ALIGNMENT, MAX_BLOCKS, MAX_DIMENSIONS, MAX_NAME_BYTES, MAX_TENSORS, TensorSpec};
+use nodectl_types::servers::{
+    ALIGNMENT, MAX_BLOCKS, MAX_DIMENSIONS, MAX_NAME_BYTES, MAX_TENSORS, TensorSpec,
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,
@@ -34,7 +36,9 @@ pub enum LayoutError {
     Twice(String),
     #[error("tensor `{name}` {why}")]
     Tensor { name: String, why: String },
-    #[error("tensor {0} cannot go as factors: it is none of two dimensions and at most {MAX_FACTORED_BYTES} bytes")]
+    #[error(
+        "tensor {0} cannot go as factors: it is none of two dimensions and at most {MAX_FACTORED_BYTES} bytes"
+    )]
     Factored(u32),
     #[error(
         "the tensors make more than {MAX_BLOCKS} blocks of {block_bytes} bytes\nhint: choose a larger `block_bytes`"
@@ -49,8 +53,15 @@ impl ArenaLayout {
     }
 
     /// Those of `factored` are blocks by themselves.
-    pub fn with_factored(tensors: &[TensorSpec], block_bytes: u64, factored: &[u32]) -> Result<Self, LayoutError> {
-        if let Some(wrong) = factored.iter().find(|tensor| !can_be_factored(tensors.get(**tensor as usize))) {
+    pub fn with_factored(
+        tensors: &[TensorSpec],
+        block_bytes: u64,
+        factored: &[u32],
+    ) -> Result<Self, LayoutError> {
+        if let Some(wrong) = factored
+            .iter()
+            .find(|tensor| !can_be_factored(tensors.get(**tensor as usize)))
+        {
             return Err(LayoutError::Factored(*wrong));
         }
         if tensors.len() > MAX_TENSORS {
@@ -70,17 +81,28 @@ impl ArenaLayout {
             }
         };
         for (index, tensor) in tensors.iter().enumerate() {
-            let fault = |why: String| LayoutError::Tensor { name: tensor.name.chars().take(80).collect(), why };
+            let fault = |why: String| LayoutError::Tensor {
+                name: tensor.name.chars().take(80).collect(),
+                why,
+            };
             if tensor.name.is_empty() || tensor.name.len() > MAX_NAME_BYTES {
-                return Err(fault(format!("has a name that is not 1 to {MAX_NAME_BYTES} bytes long")));
+                return Err(fault(format!(
+                    "has a name that is not 1 to {MAX_NAME_BYTES} bytes long"
+                )));
             }
             if tensor.shape.len() > MAX_DIMENSIONS {
-                return Err(fault(format!("has {} dimensions; {MAX_DIMENSIONS} are allowed", tensor.shape.len())));
+                return Err(fault(format!(
+                    "has {} dimensions; {MAX_DIMENSIONS} are allowed",
+                    tensor.shape.len()
+                )));
             }
             if !names.insert(&tensor.name) {
                 return Err(LayoutError::Twice(tensor.name.clone()));
             }
-            let len = tensor.len().filter(|len| *len <= limit).ok_or(LayoutError::Blocks { block_bytes })?;
+            let len = tensor
+                .len()
+                .filter(|len| *len <= limit)
+                .ok_or(LayoutError::Blocks { block_bytes })?;
             let start = end.next_multiple_of(ALIGNMENT);
             end = start + len;
             if end > limit {
@@ -104,7 +126,11 @@ impl ArenaLayout {
         if edges.last() != Some(&len) {
             edges.push(len);
         }
-        Ok(Self { tensors: places, edges, factored: blocks })
+        Ok(Self {
+            tensors: places,
+            edges,
+            factored: blocks,
+        })
     }
 
     /// Rows and columns of the tensor that is this block, if its gradient goes as factors.
@@ -119,7 +145,11 @@ impl ArenaLayout {
 
     /// Numbers in the largest block.
     pub fn largest_block(&self) -> u64 {
-        self.edges.windows(2).map(|edges| edges[1] - edges[0]).max().unwrap_or(0)
+        self.edges
+            .windows(2)
+            .map(|edges| edges[1] - edges[0])
+            .max()
+            .unwrap_or(0)
     }
 
     /// Numbers in the arena, gaps included.
@@ -190,7 +220,13 @@ mod tests {
     use proptest::prelude::*;
 
     fn specs(lens: &[u64]) -> Vec<TensorSpec> {
-        lens.iter().enumerate().map(|(i, len)| TensorSpec { name: i.to_string(), shape: vec![*len] }).collect()
+        lens.iter()
+            .enumerate()
+            .map(|(i, len)| TensorSpec {
+                name: i.to_string(),
+                shape: vec![*len],
+            })
+            .collect()
     }
 
     proptest! {
@@ -227,20 +263,37 @@ mod tests {
         let specs: Vec<TensorSpec> = shapes
             .iter()
             .enumerate()
-            .map(|(i, shape)| TensorSpec { name: i.to_string(), shape: shape.to_vec() })
+            .map(|(i, shape)| TensorSpec {
+                name: i.to_string(),
+                shape: shape.to_vec(),
+            })
             .collect();
         let layout = ArenaLayout::with_factored(&specs, 256, &[1, 3]).unwrap();
         for (tensor, sizes) in [(1, [30, 40]), (3, [16, 4])] {
             let blocks = layout.blocks_of(tensor);
             assert_eq!(blocks.len(), 1);
             assert_eq!(layout.factored(blocks.start), Some(sizes));
-            assert_eq!((layout.block(blocks.start), layout.tensors_of(blocks.start).len()), (layout.tensor(tensor), 1));
+            assert_eq!(
+                (
+                    layout.block(blocks.start),
+                    layout.tensors_of(blocks.start).len()
+                ),
+                (layout.tensor(tensor), 1)
+            );
         }
         assert_eq!(layout.largest_block(), 1200);
-        let edges: Vec<_> = (0..layout.blocks()).map(|block| layout.block(block)).collect();
-        assert!(edges.windows(2).all(|two| two[0].end == two[1].start) && edges.iter().all(|edge| !edge.is_empty()));
+        let edges: Vec<_> = (0..layout.blocks())
+            .map(|block| layout.block(block))
+            .collect();
+        assert!(
+            edges.windows(2).all(|two| two[0].end == two[1].start)
+                && edges.iter().all(|edge| !edge.is_empty())
+        );
         assert_eq!(layout.blocks_of(0), 0..2);
-        assert_eq!(ArenaLayout::with_factored(&specs, 256, &[2]).unwrap_err(), LayoutError::Factored(2));
+        assert_eq!(
+            ArenaLayout::with_factored(&specs, 256, &[2]).unwrap_err(),
+            LayoutError::Factored(2)
+        );
     }
 
     #[test]
@@ -248,8 +301,17 @@ mod tests {
         let error = ArenaLayout::new(&[], 64).unwrap_err();
         assert_eq!(error, LayoutError::Empty);
         let twice = [specs(&[1]), specs(&[1])].concat();
-        assert_eq!(ArenaLayout::new(&twice, 64).unwrap_err().to_string(), "two tensors are called `0`");
-        let huge = TensorSpec { name: "w".into(), shape: vec![1 << 40, 1 << 40] };
-        assert!(matches!(ArenaLayout::new(&[huge], 64), Err(LayoutError::Blocks { .. })));
+        assert_eq!(
+            ArenaLayout::new(&twice, 64).unwrap_err().to_string(),
+            "two tensors are called `0`"
+        );
+        let huge = TensorSpec {
+            name: "w".into(),
+            shape: vec![1 << 40, 1 << 40],
+        };
+        assert!(matches!(
+            ArenaLayout::new(&[huge], 64),
+            Err(LayoutError::Blocks { .. })
+        ));
     }
 }

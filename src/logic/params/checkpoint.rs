@@ -49,14 +49,23 @@ pub(super) enum Restorable {
 impl Group {
     /// The leader begins the next checkpoint, if the settings ask for some and none is under way.
     pub(super) fn consider_checkpoint(&mut self) {
-        let Some(rule) = self.config.settings.checkpoints else { return };
+        let Some(rule) = self.config.settings.checkpoints else {
+            return;
+        };
         if !self.going || !self.leads() || self.saving.is_some() {
             return;
         }
         // Behind the last step there are sums only: what is kept then is of that step.
         let last = self.config.settings.steps.unwrap_or(Clock::MAX);
-        let is_last_awaited = self.leading.as_ref().is_some_and(|leading| leading.is_last_awaited);
-        let current = if is_last_awaited { last } else { self.clock_reached().min(last) };
+        let is_last_awaited = self
+            .leading
+            .as_ref()
+            .is_some_and(|leading| leading.is_last_awaited);
+        let current = if is_last_awaited {
+            last
+        } else {
+            self.clock_reached().min(last)
+        };
         if self.view.finished {
             if current > self.saved {
                 self.begin_checkpoint(current, true);
@@ -92,13 +101,26 @@ impl Group {
             return begun.max(self.committed.map_or(0, |(clock, _)| clock + 1));
         }
         let starting = self.view.starting.iter().map(|(_, clock)| *clock);
-        self.shards.values().flat_map(|shard| shard.applied.values().copied()).chain(starting).max().unwrap_or(0)
+        self.shards
+            .values()
+            .flat_map(|shard| shard.applied.values().copied())
+            .chain(starting)
+            .max()
+            .unwrap_or(0)
     }
 
     fn begin_checkpoint(&mut self, clock: Clock, now: bool) {
         let epoch = self.view.epoch;
-        let kept = KeptCheckpoint { clock, view: epoch.number };
-        self.saving = Some(Saving { kept, next: 0, asked: BTreeSet::new(), written: 0 });
+        let kept = KeptCheckpoint {
+            clock,
+            view: epoch.number,
+        };
+        self.saving = Some(Saving {
+            kept,
+            next: 0,
+            asked: BTreeSet::new(),
+            written: 0,
+        });
         let is_last = self.view.finished || self.config.settings.steps == Some(clock);
         self.effect(Effect::BeginCheckpoint { kept, is_last });
         for (node, _) in self.view.nodes.clone() {
@@ -113,17 +135,32 @@ impl Group {
             let (clock, block) = (saving.kept.clock, saving.next);
             saving.next += 1;
             saving.asked.insert(block);
-            self.send(self.primary(block), ServerMessage::Collect { epoch, clock, block }, None);
+            self.send(
+                self.primary(block),
+                ServerMessage::Collect {
+                    epoch,
+                    clock,
+                    block,
+                },
+                None,
+            );
         }
     }
 
     /// A checkpoint begins: this node's part in it.
     pub(super) fn checkpoint(&mut self, clock: Clock, now: bool) {
         let (taken, asked) = Default::default();
-        self.snapshot = Some(Snapshot { clock, now, taken, asked });
+        self.snapshot = Some(Snapshot {
+            clock,
+            now,
+            taken,
+            asked,
+        });
         self.effect(Effect::DropSnapshots);
         if self.view.finished {
-            self.status(format!("all workers have finished: keeping the checkpoint of step {clock}"));
+            self.status(format!(
+                "all workers have finished: keeping the checkpoint of step {clock}"
+            ));
         }
         for block in self.shards.keys().copied().collect::<Vec<_>>() {
             self.try_snapshot(block);
@@ -134,13 +171,19 @@ impl Group {
     pub(super) fn try_snapshot(&mut self, block: Block) {
         let is_primary = self.is_primary(block);
         let synchronous = self.is_synchronous();
-        let (Some(snapshot), Some(shard)) = (self.snapshot.as_mut(), self.shards.get(&block)) else { return };
+        let (Some(snapshot), Some(shard)) = (self.snapshot.as_mut(), self.shards.get(&block))
+        else {
+            return;
+        };
         let applied = |worker| shard.applied.get(worker).copied().unwrap_or(0);
         let has_reached = snapshot.now
             || if synchronous {
                 shard.version >= snapshot.clock
             } else {
-                self.view.workers.iter().all(|(life, _)| applied(&life.worker) >= snapshot.clock)
+                self.view
+                    .workers
+                    .iter()
+                    .all(|(life, _)| applied(&life.worker) >= snapshot.clock)
             };
         if is_primary && has_reached && snapshot.taken.insert(block) {
             let asked = snapshot.asked.remove(&block);
@@ -153,7 +196,13 @@ impl Group {
 
     /// The leader wants a block.
     pub(super) fn collect(&mut self, from: NodeId, clock: Clock, block: Block) {
-        let Some(snapshot) = self.snapshot.as_mut().filter(|snapshot| snapshot.clock == clock) else { return };
+        let Some(snapshot) = self
+            .snapshot
+            .as_mut()
+            .filter(|snapshot| snapshot.clock == clock)
+        else {
+            return;
+        };
         if snapshot.taken.contains(&block) {
             self.hand_over(from, block);
         } else {
@@ -162,16 +211,30 @@ impl Group {
     }
 
     fn hand_over(&mut self, to: NodeId, block: Block) {
-        let (epoch, clock) = (self.view.epoch, self.snapshot.as_ref().map_or(0, |snapshot| snapshot.clock));
+        let (epoch, clock) = (
+            self.view.epoch,
+            self.snapshot.as_ref().map_or(0, |snapshot| snapshot.clock),
+        );
         if to == self.config.me {
             self.effect(Effect::WriteSnapshot { block });
         } else {
-            self.send(to, ServerMessage::Collected { epoch, clock, block }, Some(Payload::Snapshot { block }));
+            self.send(
+                to,
+                ServerMessage::Collected {
+                    epoch,
+                    clock,
+                    block,
+                },
+                Some(Payload::Snapshot { block }),
+            );
         }
     }
 
     pub(super) fn collected(&mut self, clock: Clock, block: Block) {
-        let saving = self.saving.as_mut().filter(|saving| saving.kept.clock == clock);
+        let saving = self
+            .saving
+            .as_mut()
+            .filter(|saving| saving.kept.clock == clock);
         if saving.is_some_and(|saving| saving.asked.remove(&block)) {
             self.effect(Effect::Take(ByteTarget::Checkpoint { block }));
         }
@@ -180,9 +243,15 @@ impl Group {
     /// A block is in the file: of the checkpoint that is being made, or of one that an earlier view gave up.
     pub(super) fn written(&mut self, kept: KeptCheckpoint) {
         let blocks = self.config.layout.blocks();
-        let Some(saving) = self.saving.as_mut().filter(|saving| saving.kept == kept) else { return };
+        let Some(saving) = self.saving.as_mut().filter(|saving| saving.kept == kept) else {
+            return;
+        };
         saving.written += 1;
-        if saving.written == blocks { self.effect(Effect::EndCheckpoint) } else { self.collect_next() }
+        if saving.written == blocks {
+            self.effect(Effect::EndCheckpoint)
+        } else {
+            self.collect_next()
+        }
     }
 
     /// The file is whole and safe, or cannot be made: the next one is later in any case.
@@ -195,7 +264,15 @@ impl Group {
     fn tell_saved(&mut self, clock: Clock, problem: Option<String>) {
         let epoch = self.view.epoch;
         for (node, _) in self.view.nodes.clone() {
-            self.send(node, ServerMessage::Saved { epoch, clock, problem: problem.clone() }, None);
+            self.send(
+                node,
+                ServerMessage::Saved {
+                    epoch,
+                    clock,
+                    problem: problem.clone(),
+                },
+                None,
+            );
         }
     }
 
@@ -223,7 +300,13 @@ impl Group {
     /// Workers may wait for the last checkpoint.
     pub(super) fn tell_kept(&mut self, problem: Option<String>) {
         for worker in self.locals.keys().copied().collect::<Vec<_>>() {
-            self.tell(worker, Notice::Kept { clock: self.saved, problem: problem.clone() });
+            self.tell(
+                worker,
+                Notice::Kept {
+                    clock: self.saved,
+                    problem: problem.clone(),
+                },
+            );
         }
     }
 
@@ -254,13 +337,20 @@ impl Group {
                 self.seen = self.seen.max(kept.view);
                 self.outnumber(VIEWS);
             }
-            self.broken |= self.leading.as_ref().is_some_and(super::lead::Leading::is_stuck);
+            self.broken |= self
+                .leading
+                .as_ref()
+                .is_some_and(super::lead::Leading::is_stuck);
         }
     }
 
     /// The version of blocks that come from a checkpoint. Where updates count one by one, those of all workers were in it.
     pub(super) fn version_at(&self, clock: Clock) -> u64 {
-        if self.is_synchronous() { clock } else { clock * u64::from(self.config.settings.workers) }
+        if self.is_synchronous() {
+            clock
+        } else {
+            clock * u64::from(self.config.settings.workers)
+        }
     }
 
     /// Blocks are gone for good and no checkpoint has them: this node forgets, and its workers end. Their next lives begin anew.
@@ -271,7 +361,8 @@ impl Group {
         self.drop_all_blocks();
         self.abandon_checkpoint();
         self.effect(Effect::DropGradients);
-        (self.base, self.view, self.committed, self.index) = (Epoch::NONE, View::default(), None, None);
+        (self.base, self.view, self.committed, self.index) =
+            (Epoch::NONE, View::default(), None, None);
         (self.saved, self.barriers, self.going) = (0, 0, false);
         self.base_nodes.clear();
         self.missing.clear();

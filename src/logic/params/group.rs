@@ -160,8 +160,13 @@ impl Group {
     pub fn blocks_kept(&self) -> Option<(usize, usize)> {
         let me = self.index.filter(|_| self.going)?;
         let layout = &self.config.layout;
-        let is_placed = |block: &Block| layout.factored(*block).is_none() && self.placement.homes(*block).contains(&me);
-        Some(((0..layout.blocks()).filter(is_placed).count(), layout.factored_blocks().count()))
+        let is_placed = |block: &Block| {
+            layout.factored(*block).is_none() && self.placement.homes(*block).contains(&me)
+        };
+        Some((
+            (0..layout.blocks()).filter(is_placed).count(),
+            layout.factored_blocks().count(),
+        ))
     }
 
     pub fn handle(&mut self, input: ParamsInput) -> Vec<Effect> {
@@ -175,24 +180,46 @@ impl Group {
             }
             ParamsInput::PeerDown(peer) => self.lost_peer(peer),
             ParamsInput::PeerDead(peer) => self.gone(peer),
-            ParamsInput::PeerRefuses(peer) => self.sign(peer, Signs { refuses: true, has_ended: false }),
-            ParamsInput::PeerEnded(peer) => self.sign(peer, Signs { refuses: false, has_ended: true }),
-            ParamsInput::Message { from, message } => match valid::check(from, &message, self.config.layout.blocks()) {
-                Ok(()) => self.message(from, message),
-                Err(why) => self.hang_up(from, why),
-            },
+            ParamsInput::PeerRefuses(peer) => self.sign(
+                peer,
+                Signs {
+                    refuses: true,
+                    has_ended: false,
+                },
+            ),
+            ParamsInput::PeerEnded(peer) => self.sign(
+                peer,
+                Signs {
+                    refuses: false,
+                    has_ended: true,
+                },
+            ),
+            ParamsInput::Message { from, message } => {
+                match valid::check(from, &message, self.config.layout.blocks()) {
+                    Ok(()) => self.message(from, message),
+                    Err(why) => self.hang_up(from, why),
+                }
+            }
             ParamsInput::Joined { worker, life } => self.joined(worker, life),
             ParamsInput::Finished { worker } => self.finished(worker),
             ParamsInput::Left { worker, life } => self.left(worker, life),
             ParamsInput::Push { worker, tensors } => self.push(worker, &tensors),
             ParamsInput::Clock { worker, samples } => self.clock(worker, samples),
             ParamsInput::Norm { worker, norm2 } => self.normed(worker, norm2),
-            ParamsInput::Pull { worker, number, tensors } => self.pull(worker, number, &tensors),
+            ParamsInput::Pull {
+                worker,
+                number,
+                tensors,
+            } => self.pull(worker, number, &tensors),
             ParamsInput::Barrier { worker } => self.barrier(worker),
             ParamsInput::Keep { worker } => self.keep(worker),
             ParamsInput::Shared { worker, number } => self.shared(worker, number),
             ParamsInput::Enough { workers } => self.enough = Some(workers),
-            ParamsInput::Summed { epoch, block, norm2 } => self.summed(epoch, block, norm2),
+            ParamsInput::Summed {
+                epoch,
+                block,
+                norm2,
+            } => self.summed(epoch, block, norm2),
             // Once all have finished, the last one is under way, and is told of once.
             ParamsInput::CheckpointDue if self.view.finished => {}
             ParamsInput::CheckpointDue => {
@@ -258,11 +285,18 @@ impl Group {
                 self.seen = self.seen.max(promised.number);
                 self.broken |= self.is_led(from);
             }
-            ServerMessage::Waiting { blocks, nodes } => self.wait(self.why_it_waits(blocks, &nodes)),
+            ServerMessage::Waiting { blocks, nodes } => {
+                self.wait(self.why_it_waits(blocks, &nodes))
+            }
             ServerMessage::Lost { epoch } => self.lost(epoch),
             ServerMessage::Install { view } => self.install(view),
             ServerMessage::Fetch { epoch, block } => self.fetch(from, epoch, block),
-            ServerMessage::State { epoch, block, version, applied } if self.missing.contains(&block) => {
+            ServerMessage::State {
+                epoch,
+                block,
+                version,
+                applied,
+            } if self.missing.contains(&block) => {
                 self.fetched(epoch, block, version, applied);
             }
             ServerMessage::Installed { epoch } => self.installed(from, epoch),
@@ -280,26 +314,71 @@ impl Group {
         }
         self.gone_on();
         match message {
-            ServerMessage::Push { worker, clock, block, .. } => self.pushed(from, worker, clock, block),
-            ServerMessage::Ended { worker, clock, samples, norm2, .. } if self.is_at(worker, from) => {
+            ServerMessage::Push {
+                worker,
+                clock,
+                block,
+                ..
+            } => self.pushed(from, worker, clock, block),
+            ServerMessage::Ended {
+                worker,
+                clock,
+                samples,
+                norm2,
+                ..
+            } if self.is_at(worker, from) => {
                 self.ended(worker, clock, samples, norm2);
             }
-            ServerMessage::Replicate { block, version, of, scale, norm2, .. } => {
+            ServerMessage::Replicate {
+                block,
+                version,
+                of,
+                scale,
+                norm2,
+                ..
+            } => {
                 self.replicated(from, block, version, of, scale, norm2);
             }
             ServerMessage::Kept { block, version, .. } => self.kept(from, block, version),
-            ServerMessage::State { block, version, applied, .. } => self.came(from, block, version, applied),
-            ServerMessage::Arrived { block, version, .. } => drop(self.arrived(from, block, version)),
+            ServerMessage::State {
+                block,
+                version,
+                applied,
+                ..
+            } => self.came(from, block, version, applied),
+            ServerMessage::Arrived { block, version, .. } => {
+                drop(self.arrived(from, block, version))
+            }
             ServerMessage::Settled { block, .. } => self.settled(block),
             ServerMessage::Moved { .. } => self.moved(from),
             ServerMessage::Drain { moved, .. } => self.drain(moved),
             ServerMessage::Drained { .. } => self.drained(from),
             ServerMessage::Ready { clock, norms, .. } => self.node_ready(from, clock, norms),
             ServerMessage::Commit { clock, scale, .. } => self.commit(clock, scale),
-            ServerMessage::Acknowledged { worker, clock, block, .. } => self.acknowledged(worker, clock, block),
-            ServerMessage::Pull { worker, clock, block, .. } => self.asked(from, worker, clock, block),
-            ServerMessage::Values { worker, clock, block, .. } => self.values(worker, clock, block),
-            ServerMessage::Barrier { worker, number, clock, .. } if self.is_at(worker, from) => {
+            ServerMessage::Acknowledged {
+                worker,
+                clock,
+                block,
+                ..
+            } => self.acknowledged(worker, clock, block),
+            ServerMessage::Pull {
+                worker,
+                clock,
+                block,
+                ..
+            } => self.asked(from, worker, clock, block),
+            ServerMessage::Values {
+                worker,
+                clock,
+                block,
+                ..
+            } => self.values(worker, clock, block),
+            ServerMessage::Barrier {
+                worker,
+                number,
+                clock,
+                ..
+            } if self.is_at(worker, from) => {
                 self.at_barrier(worker, number, clock);
             }
             ServerMessage::Passed { number, .. } => self.passed(number),
@@ -315,7 +394,10 @@ impl Group {
 
     /// Whether a worker counts in the view, on that node.
     pub(super) fn is_at(&self, worker: Worker, node: NodeId) -> bool {
-        self.view.workers.iter().any(|(life, at)| life.worker == worker && *at == node)
+        self.view
+            .workers
+            .iter()
+            .any(|(life, at)| life.worker == worker && *at == node)
     }
 
     /// The view that this node has installed goes on.
@@ -339,7 +421,8 @@ impl Group {
             workers: self.lives(false),
             finishing: self.lives(true),
             promised: self.promised,
-            started: self.base != Epoch::NONE || (self.view.epoch != Epoch::NONE && self.missing.is_empty()),
+            started: self.base != Epoch::NONE
+                || (self.view.epoch != Epoch::NONE && self.missing.is_empty()),
         }
     }
 
@@ -355,9 +438,15 @@ impl Group {
 
     fn heard(&mut self, from: NodeId, here: Here) {
         self.seen = self.seen.max(here.promised.number);
-        let Some(known) = self.peers.get_mut(&from) else { return };
-        let lost: Vec<NodeId> =
-            known.iter().flat_map(|before| &before.peers).filter(|peer| !here.peers.contains(peer)).copied().collect();
+        let Some(known) = self.peers.get_mut(&from) else {
+            return;
+        };
+        let lost: Vec<NodeId> = known
+            .iter()
+            .flat_map(|before| &before.peers)
+            .filter(|peer| !here.peers.contains(peer))
+            .copied()
+            .collect();
         let promised = here.promised;
         *known = Some(here);
         self.compare();
@@ -371,9 +460,16 @@ impl Group {
     /// Workers that wait to begin are told if another node's have registered something else: neither can train with the other.
     pub(super) fn compare(&mut self) {
         let differs = |here: &Here| here.digest != self.config.digest && !here.workers.is_empty();
-        let other = self.peers.iter().find(|(_, here)| here.as_ref().is_some_and(differs)).map(|(node, _)| *node);
+        let other = self
+            .peers
+            .iter()
+            .find(|(_, here)| here.as_ref().is_some_and(differs))
+            .map(|(node, _)| *node);
         let Some(node) = other else { return };
-        let waiting = self.locals.iter().filter(|(_, local)| local.started().is_none());
+        let waiting = self
+            .locals
+            .iter()
+            .filter(|(_, local)| local.started().is_none());
         for worker in waiting.map(|(worker, _)| *worker).collect::<Vec<_>>() {
             let why = format!(
                 "this worker's tensors or settings are not those of the workers on node {}: all need the same\n\
@@ -385,29 +481,51 @@ impl Group {
     }
 
     fn is_led(&self, node: NodeId) -> bool {
-        self.leading.as_ref().is_some_and(|leading| leading.has(node))
+        self.leading
+            .as_ref()
+            .is_some_and(|leading| leading.has(node))
     }
 
     /// Proposes a view if that is this node's business and the one there is not right.
     fn consider(&mut self) {
         let me = self.config.me;
         let mut known: BTreeMap<NodeId, Here> = BTreeMap::from([(me, self.here())]);
-        known.extend(self.peers.iter().filter_map(|(node, here)| Some((*node, here.clone()?))));
+        known.extend(
+            self.peers
+                .iter()
+                .filter_map(|(node, here)| Some((*node, here.clone()?))),
+        );
         // With other tensors or settings a node can take no part: nobody waits for it to lead.
         let is_stranger = |here: &Here| here.digest != self.config.digest;
-        let strangers: BTreeSet<NodeId> =
-            known.iter().filter(|(_, here)| is_stranger(here)).map(|(node, _)| *node).collect();
+        let strangers: BTreeSet<NodeId> = known
+            .iter()
+            .filter(|(_, here)| is_stranger(here))
+            .map(|(node, _)| *node)
+            .collect();
         known.retain(|_, here| !is_stranger(here));
         // Also those that only others are connected with.
-        let mut reachable: BTreeSet<NodeId> =
-            known.iter().flat_map(|(node, here)| here.peers.iter().copied().chain([*node])).collect();
+        let mut reachable: BTreeSet<NodeId> = known
+            .iter()
+            .flat_map(|(node, here)| here.peers.iter().copied().chain([*node]))
+            .collect();
         reachable.retain(|node| !strangers.contains(node));
         // Who has just come stands behind those who train already, until it has met them all: nobody is left out for its sake. Then
         // whoever leads goes on as long as it lives: another's messages would wait behind the blocks on their way to it.
         let is_new = |node: &NodeId| known.get(node).is_some_and(|here| !here.started);
-        let leader = known.values().map(|here| here.promised).max().unwrap_or_default().by;
+        let leader = known
+            .values()
+            .map(|here| here.promised)
+            .max()
+            .unwrap_or_default()
+            .by;
         let mut ranked: Vec<NodeId> = reachable.into_iter().collect();
-        ranked.sort_by_cached_key(|node| (is_new(node), *node != leader, std::cmp::Reverse(self.rank(*node))));
+        ranked.sort_by_cached_key(|node| {
+            (
+                is_new(node),
+                *node != leader,
+                std::cmp::Reverse(self.rank(*node)),
+            )
+        });
         if ranked.first() != Some(&me) {
             // Another leads.
             self.leading = None;
@@ -415,17 +533,28 @@ impl Group {
         }
         let mut members: Vec<NodeId> = Vec::new();
         for node in ranked {
-            let Some(here) = known.get(&node) else { continue };
-            if members.iter().all(|other| here.peers.contains(other) && known[other].peers.contains(&node)) {
+            let Some(here) = known.get(&node) else {
+                continue;
+            };
+            if members
+                .iter()
+                .all(|other| here.peers.contains(other) && known[other].peers.contains(&node))
+            {
                 members.push(node);
             }
         }
         members.sort_unstable();
-        let nodes: Vec<(NodeId, u32)> = members.iter().map(|node| (*node, known[node].weight)).collect();
+        let nodes: Vec<(NodeId, u32)> = members
+            .iter()
+            .map(|node| (*node, known[node].weight))
+            .collect();
         let newest = |lives: fn(&Here) -> &Vec<WorkerLife>, barred: &BTreeSet<WorkerLife>| {
             let mut workers: BTreeMap<Worker, (WorkerLife, NodeId)> = BTreeMap::new();
             for node in &members {
-                for life in lives(&known[node]).iter().filter(|life| !barred.contains(life)) {
+                for life in lives(&known[node])
+                    .iter()
+                    .filter(|life| !barred.contains(life))
+                {
                     let entry = workers.entry(life.worker).or_insert((*life, *node));
                     *entry = (*entry).max((*life, *node));
                 }
@@ -437,14 +566,23 @@ impl Group {
         if finished {
             workers = newest(|here| &here.finishing, &BTreeSet::new());
         }
-        let wanted = self.config.settings.workers.min(self.enough.unwrap_or(u32::MAX)) as usize;
+        let wanted = self
+            .config
+            .settings
+            .workers
+            .min(self.enough.unwrap_or(u32::MAX)) as usize;
         let started = known.values().any(|here| here.started);
         if workers.is_empty() || (!started && workers.len() < wanted) {
-            self.wait(format!("waiting for workers: {} of {wanted} are there", workers.len()));
+            self.wait(format!(
+                "waiting for workers: {} of {wanted} are there",
+                workers.len()
+            ));
             return;
         }
         if !started && nodes.iter().all(|(_, weight)| *weight == 0) {
-            self.wait("waiting for parameter servers: those that are meant to serve are not there".into());
+            self.wait(
+                "waiting for parameter servers: those that are meant to serve are not there".into(),
+            );
             return;
         }
         let workers: Vec<_> = workers.into_values().collect();
@@ -478,27 +616,47 @@ impl Group {
         let names: Vec<String> = nodes.iter().map(NodeId::short).collect();
         let (away, gone) = match names.as_slice() {
             [one] => (format!("node {one} is out of reach"), "it is dead"),
-            all => (format!("nodes {} are out of reach", all.join(" and ")), "they are dead"),
+            all => (
+                format!("nodes {} are out of reach", all.join(" and ")),
+                "they are dead",
+            ),
         };
         let what = if blocks > 0 {
-            format!("{away}, and with it {blocks} of {} blocks of the parameters", self.config.layout.blocks())
+            format!(
+                "{away}, and with it {blocks} of {} blocks of the parameters",
+                self.config.layout.blocks()
+            )
         } else {
             format!("{away}, and may be going on without this one")
         };
-        let commands: Vec<String> = names.iter().map(|name| format!("nodectl forget {name}")).collect();
-        format!("waiting: {what}; if {gone} for good: {}", commands.join(" && "))
+        let commands: Vec<String> = names
+            .iter()
+            .map(|name| format!("nodectl forget {name}"))
+            .collect();
+        format!(
+            "waiting: {what}; if {gone} for good: {}",
+            commands.join(" && ")
+        )
     }
 
     /// Of the nodes that are there, the first leads where nobody does.
     pub(super) fn rank(&self, node: NodeId) -> [u8; 32] {
-        *blake3::Hasher::new().update(&self.config.group).update(&node.0).finalize().as_bytes()
+        *blake3::Hasher::new()
+            .update(&self.config.group)
+            .update(&node.0)
+            .finalize()
+            .as_bytes()
     }
 
     pub(super) fn send(&mut self, to: NodeId, message: ServerMessage, payload: Option<Payload>) {
         if to == self.config.me {
             self.inbox.push_back(message);
         } else {
-            self.effects.push(Effect::Send { to, message, payload });
+            self.effects.push(Effect::Send {
+                to,
+                message,
+                payload,
+            });
         }
     }
 

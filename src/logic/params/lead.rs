@@ -89,7 +89,15 @@ impl BlocksFit {
             sources.push((*node, commit.map_or(held.version, |(clock, _)| clock + 1)));
             all.push(of_block().map(|(node, _)| *node).collect());
         }
-        Self { previous, previous_nodes, commit, sources, holders: Some(all), seed: None, restore: None }
+        Self {
+            previous,
+            previous_nodes,
+            commit,
+            sources,
+            holders: Some(all),
+            seed: None,
+            restore: None,
+        }
     }
 }
 
@@ -111,17 +119,30 @@ impl Group {
     /// Whether this node leads the view that is going on.
     pub(super) fn leads(&self) -> bool {
         let epoch = self.view.epoch;
-        self.leading.as_ref().is_some_and(|leading| leading.epoch == epoch && leading.is_going())
+        self.leading
+            .as_ref()
+            .is_some_and(|leading| leading.epoch == epoch && leading.is_going())
     }
 
-    pub(super) fn propose(&mut self, nodes: Vec<(NodeId, u32)>, workers: Vec<(WorkerLife, NodeId)>, finished: bool) {
-        let is_same = self.leading.as_ref().is_some_and(|leading| leading.nodes == nodes);
+    pub(super) fn propose(
+        &mut self,
+        nodes: Vec<(NodeId, u32)>,
+        workers: Vec<(WorkerLife, NodeId)>,
+        finished: bool,
+    ) {
+        let is_same = self
+            .leading
+            .as_ref()
+            .is_some_and(|leading| leading.nodes == nodes);
         if !is_same && matches!(self.restorable, Restorable::Found(_)) {
             // Others may have made newer ones meanwhile.
             self.restorable = Restorable::Unknown;
         }
         self.seen += 1;
-        let epoch = Epoch { number: self.seen, by: self.config.me };
+        let epoch = Epoch {
+            number: self.seen,
+            by: self.config.me,
+        };
         for (node, _) in &nodes {
             self.send(*node, ServerMessage::Prepare { epoch }, None);
         }
@@ -142,9 +163,17 @@ impl Group {
     }
 
     pub(super) fn promise(&mut self, from: NodeId, epoch: Epoch, promise: Promise) {
-        let Some(leading) = self.leading.as_mut().filter(|leading| leading.epoch == epoch) else { return };
+        let Some(leading) = self
+            .leading
+            .as_mut()
+            .filter(|leading| leading.epoch == epoch)
+        else {
+            return;
+        };
         let has = leading.has(from);
-        let ViewStage::Gathering(promises) = &mut leading.stage else { return };
+        let ViewStage::Gathering(promises) = &mut leading.stage else {
+            return;
+        };
         if !has {
             return;
         }
@@ -173,13 +202,29 @@ impl Group {
     /// In what state the blocks of all promises go on.
     fn reconcile(&self) -> Result<BlocksFit, Missing> {
         let leading = self.leading.as_ref().expect("the caller has it");
-        let ViewStage::Gathering(promises) = &leading.stage else { unreachable!("the caller gathers") };
+        let ViewStage::Gathering(promises) = &leading.stage else {
+            unreachable!("the caller gathers")
+        };
         let blocks = self.config.layout.blocks() as usize;
-        let index = |node: NodeId| leading.nodes.iter().position(|(member, _)| *member == node).unwrap_or(0) as u16;
-        let known = promises.values().map(|promise| promise.base).max().unwrap_or_default();
+        let index = |node: NodeId| {
+            leading
+                .nodes
+                .iter()
+                .position(|(member, _)| *member == node)
+                .unwrap_or(0) as u16
+        };
+        let known = promises
+            .values()
+            .map(|promise| promise.base)
+            .max()
+            .unwrap_or_default();
         // At first, whatever begins need not begin again, whether it went on or not.
         let begun = || self.installed_with_all_blocks(promises);
-        let previous = if known == Epoch::NONE { begun().unwrap_or_default() } else { known };
+        let previous = if known == Epoch::NONE {
+            begun().unwrap_or_default()
+        } else {
+            known
+        };
         // Nobody here knows whether these went on, but others may.
         perhaps(promises, previous).try_for_each(|(_, nodes)| self.check_side(nodes))?;
         if previous == Epoch::NONE {
@@ -189,23 +234,42 @@ impl Group {
             true => Some(promise.nodes.clone()),
             false => (promise.installed == previous).then(|| promise.installed_nodes.clone()),
         };
-        let previous_nodes = promises.values().find_map(nodes_of).expect("one of them is it");
+        let previous_nodes = promises
+            .values()
+            .find_map(nodes_of)
+            .expect("one of them is it");
         self.check_side(&previous_nodes)?;
         // Whoever missed the last view has blocks that are out of date.
         let mut held: Vec<Vec<(u16, Held)>> = vec![Vec::new(); blocks];
-        let is_right = |promise: &Promise| promise.base == previous || promise.installed == previous;
+        let is_right =
+            |promise: &Promise| promise.base == previous || promise.installed == previous;
         for (node, promise) in promises.iter().filter(|(_, promise)| is_right(promise)) {
-            let kept = promise.held.iter().filter(|held| held.left_since.is_none_or(|since| since > previous));
+            let kept = promise
+                .held
+                .iter()
+                .filter(|held| held.left_since.is_none_or(|since| since > previous));
             kept.for_each(|block| held[block.block as usize].push((index(*node), *block)));
         }
         let missing = held.iter().filter(|holders| holders.is_empty()).count() as u32;
         if missing > 0 {
             return self.lacking(missing, &previous_nodes);
         }
-        let newest = |holders: &Vec<(u16, Held)>| holders.iter().map(|(_, held)| held.version).max().unwrap_or(0);
+        let newest = |holders: &Vec<(u16, Held)>| {
+            holders
+                .iter()
+                .map(|(_, held)| held.version)
+                .max()
+                .unwrap_or(0)
+        };
         if !self.config.settings.consistency.is_synchronous() {
             let is_newest = |holders: &Vec<(u16, Held)>, held: &Held| held.reach >= newest(holders);
-            return Ok(BlocksFit::of(previous, previous_nodes, None, &held, is_newest));
+            return Ok(BlocksFit::of(
+                previous,
+                previous_nodes,
+                None,
+                &held,
+                is_newest,
+            ));
         }
         self.reconcile_clocks(&held, previous, previous_nodes)
     }
@@ -220,9 +284,14 @@ impl Group {
         let all = || held.iter().flatten().map(|(_, held)| held);
         let high = all().map(|held| held.version).max().unwrap_or(0);
         // Who has what a clock came to, or can make it of the sum.
-        let has = |held: &Held, clock| held.version > clock || (held.version == clock && held.pending.is_some());
-        let told =
-            |clock| self.promises_of(previous).filter_map(|promise| promise.committed).find(|told| told.0 == clock);
+        let has = |held: &Held, clock| {
+            held.version > clock || (held.version == clock && held.pending.is_some())
+        };
+        let told = |clock| {
+            self.promises_of(previous)
+                .filter_map(|promise| promise.committed)
+                .find(|told| told.0 == clock)
+        };
         let clock = if told(high).is_some() || all().all(|held| has(held, high)) {
             // It may have been committed, as all who keep a block have its sum.
             Some(high)
@@ -233,17 +302,34 @@ impl Group {
             None
         };
         let Some(clock) = clock else {
-            return Ok(BlocksFit::of(previous, previous_nodes, None, held, |_, held| held.version == high));
+            return Ok(BlocksFit::of(
+                previous,
+                previous_nodes,
+                None,
+                held,
+                |_, held| held.version == high,
+            ));
         };
-        let lacking = held.iter().filter(|holders| !holders.iter().any(|(_, held)| has(held, clock))).count() as u32;
+        let lacking = held
+            .iter()
+            .filter(|holders| !holders.iter().any(|(_, held)| has(held, clock)))
+            .count() as u32;
         if lacking > 0 {
             // More than one node at a time was lost.
             return self.lacking(lacking, &previous_nodes);
         }
         let norm = |(_, held): &(u16, Held)| held.pending.filter(|_| held.version == clock);
-        let norms = held.iter().filter_map(|holders| holders.iter().find_map(norm));
+        let norms = held
+            .iter()
+            .filter_map(|holders| holders.iter().find_map(norm));
         let scale = told(clock).map_or_else(|| self.clip(norms), |(_, scale)| scale);
-        Ok(BlocksFit::of(previous, previous_nodes, Some((clock, scale)), held, |_, held| has(held, clock)))
+        Ok(BlocksFit::of(
+            previous,
+            previous_nodes,
+            Some((clock, scale)),
+            held,
+            |_, held| has(held, clock),
+        ))
     }
 
     /// What those promised who have blocks as a view left them.
@@ -253,13 +339,19 @@ impl Group {
             _ => None,
         };
         let is_right = move |promise: &&Promise| promise.base == view || promise.installed == view;
-        promises.into_iter().flat_map(BTreeMap::values).filter(is_right)
+        promises
+            .into_iter()
+            .flat_map(BTreeMap::values)
+            .filter(is_right)
     }
 
     /// The last view that was installed, if those who have installed it hold all blocks.
     fn installed_with_all_blocks(&self, promises: &BTreeMap<NodeId, Promise>) -> Option<Epoch> {
         let last = promises.values().map(|promise| promise.installed).max()?;
-        let blocks = promises.values().filter(|promise| promise.installed == last).flat_map(|promise| &promise.held);
+        let blocks = promises
+            .values()
+            .filter(|promise| promise.installed == last)
+            .flat_map(|promise| &promise.held);
         let held: BTreeSet<Block> = blocks.map(|held| held.block).collect();
         (held.len() == self.config.layout.blocks() as usize).then_some(last)
     }
@@ -268,11 +360,21 @@ impl Group {
     /// views does not count any more.
     fn begin(&self, is_first: bool) -> Result<BlocksFit, Missing> {
         let leading = self.leading.as_ref().expect("the caller has it");
-        let index = |node: NodeId| leading.nodes.iter().position(|(member, _)| *member == node).unwrap_or(0) as u16;
+        let index = |node: NodeId| {
+            leading
+                .nodes
+                .iter()
+                .position(|(member, _)| *member == node)
+                .unwrap_or(0) as u16
+        };
         let blocks = self.config.layout.blocks() as usize;
         let (sources, seed, restore) = match self.restorable {
             Restorable::Unknown | Restorable::Sought => return Err(Missing::Checkpoint),
-            Restorable::Found(Some(clock)) => ((index(self.config.me), self.version_at(clock)), None, Some(clock)),
+            Restorable::Found(Some(clock)) => (
+                (index(self.config.me), self.version_at(clock)),
+                None,
+                Some(clock),
+            ),
             Restorable::Found(None) if is_first => {
                 let (life, node) = leading.workers[0];
                 ((index(node), 0), Some(life.worker), None)
@@ -281,20 +383,35 @@ impl Group {
         };
         let (previous, previous_nodes) = (Epoch::NONE, Vec::new());
         let (sources, holders) = (vec![sources; blocks], None);
-        Ok(BlocksFit { previous, previous_nodes, commit: None, sources, holders, seed, restore })
+        Ok(BlocksFit {
+            previous,
+            previous_nodes,
+            commit: None,
+            sources,
+            holders,
+            seed,
+            restore,
+        })
     }
 
     /// Nobody here has some blocks. Where every node of the last view is here, if without its memory, or known to be gone, so are the
     /// blocks. Others are waited for.
     fn lacking(&self, blocks: u32, last: &[NodeId]) -> Result<BlocksFit, Missing> {
         let away = self.away(last);
-        if away.is_empty() { self.begin(false) } else { Err(Missing::Blocks(blocks, away)) }
+        if away.is_empty() {
+            self.begin(false)
+        } else {
+            Err(Missing::Blocks(blocks, away))
+        }
     }
 
     /// The nodes of the last view that are out of reach and not known to be gone.
     fn away(&self, last: &[NodeId]) -> Vec<NodeId> {
         let leading = self.leading.as_ref().expect("the caller has it");
-        last.iter().filter(|node| !leading.has(**node) && !self.dead.contains(node)).copied().collect()
+        last.iter()
+            .filter(|node| !leading.has(**node) && !self.dead.contains(node))
+            .copied()
+            .collect()
     }
 
     fn find_checkpoint(&mut self) {
@@ -314,10 +431,16 @@ impl Group {
             // Nobody else may be going on.
             return Ok(());
         }
-        let may_live = last.iter().filter(|node| leading.has(**node) || away.contains(node));
+        let may_live = last
+            .iter()
+            .filter(|node| leading.has(**node) || away.contains(node));
         let first = may_live.max_by_key(|node| self.rank(**node));
         let has_first = first.is_some_and(|node| leading.has(*node));
-        if here > away.len() || (here == away.len() && has_first) { Ok(()) } else { Err(Missing::Nodes(away)) }
+        if here > away.len() || (here == away.len() && has_first) {
+            Ok(())
+        } else {
+            Err(Missing::Nodes(away))
+        }
     }
 
     /// The factor by which gradients with these squared norms, one a block, are clipped.
@@ -330,10 +453,16 @@ impl Group {
 
     fn settle(&mut self, outcome: BlocksFit) {
         let leading = self.leading.as_ref().expect("the caller has it");
-        let ViewStage::Gathering(promises) = &leading.stage else { unreachable!("the caller gathers") };
+        let ViewStage::Gathering(promises) = &leading.stage else {
+            unreachable!("the caller gathers")
+        };
         // From a checkpoint all start again, and whoever was away when the others went back to one. So does who may have gone on by
         // itself while the others took it for dead; where clocks are not everybody's, it keeps its own.
-        let apart = if self.config.settings.consistency.is_synchronous() { ALONE } else { VIEWS };
+        let apart = if self.config.settings.consistency.is_synchronous() {
+            ALONE
+        } else {
+            VIEWS
+        };
         let is_void = |base: Epoch| base.number / apart < outcome.previous.number / apart;
         let clocks: BTreeMap<WorkerLife, Clock> = promises
             .values()
@@ -341,7 +470,10 @@ impl Group {
             .flat_map(|promise| promise.workers.iter())
             .filter_map(|(life, clock)| Some((*life, (*clock)?)))
             .collect();
-        let saved = outcome.restore.or(promises.values().map(|promise| promise.saved).max()).unwrap_or(0);
+        let saved = outcome
+            .restore
+            .or(promises.values().map(|promise| promise.saved).max())
+            .unwrap_or(0);
         let start = if let Some(clock) = outcome.restore {
             clock
         } else if self.config.settings.consistency.is_synchronous() {
@@ -351,7 +483,11 @@ impl Group {
             clocks.values().min().copied().unwrap_or(saved)
         };
         let homes = self.homes(&leading.nodes, outcome.holders.as_deref());
-        let starting = leading.workers.iter().map(|(life, _)| *life).filter(|life| !clocks.contains_key(life));
+        let starting = leading
+            .workers
+            .iter()
+            .map(|(life, _)| *life)
+            .filter(|life| !clocks.contains_key(life));
         let view = View {
             epoch: leading.epoch,
             previous: outcome.previous,
@@ -366,13 +502,20 @@ impl Group {
             seed: outcome.seed,
             restore: outcome.restore,
             finished: leading.finished,
-            barriers: promises.values().map(|promise| promise.barriers).max().unwrap_or(0),
+            barriers: promises
+                .values()
+                .map(|promise| promise.barriers)
+                .max()
+                .unwrap_or(0),
             saved,
         };
         let nodes: BTreeSet<NodeId> = leading.nodes.iter().map(|(node, _)| *node).collect();
         let leading = self.leading.as_mut().expect("the caller has it");
         leading.stage = ViewStage::Installing(nodes.clone());
-        leading.clocks = clocks.into_iter().map(|(life, clock)| (life.worker, clock)).collect();
+        leading.clocks = clocks
+            .into_iter()
+            .map(|(life, clock)| (life.worker, clock))
+            .collect();
         for node in nodes {
             self.send(node, ServerMessage::Install { view: view.clone() }, None);
         }
@@ -381,13 +524,25 @@ impl Group {
     /// Where the blocks of the view are: where they are meant to be, as far as those nodes have them.
     fn homes(&self, nodes: &[(NodeId, u32)], holders: Option<&[Vec<u16>]>) -> Vec<Vec<u16>> {
         let target = self.target(nodes);
-        let homes = if let Some(holders) = holders { target.among(holders) } else { target };
+        let homes = if let Some(holders) = holders {
+            target.among(holders)
+        } else {
+            target
+        };
         homes.into_homes()
     }
 
     pub(super) fn installed(&mut self, from: NodeId, epoch: Epoch) {
-        let Some(leading) = self.leading.as_mut().filter(|leading| leading.epoch == epoch) else { return };
-        let ViewStage::Installing(left) = &mut leading.stage else { return };
+        let Some(leading) = self
+            .leading
+            .as_mut()
+            .filter(|leading| leading.epoch == epoch)
+        else {
+            return;
+        };
+        let ViewStage::Installing(left) = &mut leading.stage else {
+            return;
+        };
         left.remove(&from);
         if left.is_empty() {
             leading.stage = ViewStage::Going;
@@ -400,26 +555,50 @@ impl Group {
     /// A node has all its sums of a clock, on all replicas.
     pub(super) fn node_ready(&mut self, from: NodeId, clock: Clock, norms: Vec<(Block, f64)>) {
         let epoch = self.view.epoch;
-        if self.leading.as_ref().is_none_or(|leading| leading.epoch != epoch) {
+        if self
+            .leading
+            .as_ref()
+            .is_none_or(|leading| leading.epoch != epoch)
+        {
             return;
         }
         let blocks = self.config.layout.blocks();
-        let primaries: BTreeSet<NodeId> = (0..blocks).flat_map(|block| self.primaries(block)).collect();
+        let primaries: BTreeSet<NodeId> = (0..blocks)
+            .flat_map(|block| self.primaries(block))
+            .collect();
         let leading = self.leading.as_mut().expect("just looked at");
         leading.ready.insert(from, norms);
-        if primaries.iter().all(|node| leading.ready.contains_key(node)) {
+        if primaries
+            .iter()
+            .all(|node| leading.ready.contains_key(node))
+        {
             // In the order of blocks: whoever adds them up comes to the same.
-            let norms: BTreeMap<Block, f64> = std::mem::take(&mut leading.ready).into_values().flatten().collect();
+            let norms: BTreeMap<Block, f64> = std::mem::take(&mut leading.ready)
+                .into_values()
+                .flatten()
+                .collect();
             let scale = self.clip(norms.into_values());
             for (node, _) in self.view.nodes.clone() {
-                self.send(node, ServerMessage::Commit { epoch, clock, scale }, None);
+                self.send(
+                    node,
+                    ServerMessage::Commit {
+                        epoch,
+                        clock,
+                        scale,
+                    },
+                    None,
+                );
             }
         }
     }
 
     pub(super) fn at_barrier(&mut self, worker: Worker, number: u64, clock: Clock) {
         let epoch = self.view.epoch;
-        if let Some(leading) = self.leading.as_mut().filter(|leading| leading.epoch == epoch) {
+        if let Some(leading) = self
+            .leading
+            .as_mut()
+            .filter(|leading| leading.epoch == epoch)
+        {
             leading.barriers.insert(worker, (number, clock));
             self.consider_barriers();
         }
@@ -429,15 +608,30 @@ impl Group {
     /// waits at it, is passed by that one alone: it has begun again, and they have passed theirs.
     pub(super) fn consider_barriers(&mut self) {
         let epoch = self.view.epoch;
-        let Some(leading) = self.leading.as_ref().filter(|leading| leading.epoch == epoch) else { return };
-        let waits = |worker: Worker| leading.barriers.get(&worker).filter(|(number, _)| *number > self.barriers);
+        let Some(leading) = self
+            .leading
+            .as_ref()
+            .filter(|leading| leading.epoch == epoch)
+        else {
+            return;
+        };
+        let waits = |worker: Worker| {
+            leading
+                .barriers
+                .get(&worker)
+                .filter(|(number, _)| *number > self.barriers)
+        };
         let waiting: Vec<(Worker, NodeId, u64, Clock)> = leading
             .workers
             .iter()
-            .filter_map(|(life, node)| waits(life.worker).map(|(number, clock)| (life.worker, *node, *number, *clock)))
+            .filter_map(|(life, node)| {
+                waits(life.worker).map(|(number, clock)| (life.worker, *node, *number, *clock))
+            })
             .collect();
         if waiting.len() == leading.workers.len() {
-            let Some(number) = waiting.iter().map(|(_, _, number, _)| *number).min() else { return };
+            let Some(number) = waiting.iter().map(|(_, _, number, _)| *number).min() else {
+                return;
+            };
             for (node, _) in self.view.nodes.clone() {
                 self.send(node, ServerMessage::Passed { epoch, number }, None);
             }
@@ -448,17 +642,28 @@ impl Group {
             Consistency::Ssp { staleness } => staleness,
             Consistency::Async => return,
         };
-        let absent: Vec<Worker> =
-            leading.workers.iter().map(|(life, _)| life.worker).filter(|worker| waits(*worker).is_none()).collect();
+        let absent: Vec<Worker> = leading
+            .workers
+            .iter()
+            .map(|(life, _)| life.worker)
+            .filter(|worker| waits(*worker).is_none())
+            .collect();
         for (worker, node, _, clock) in waiting {
             let most = clock.saturating_add(ahead);
             let awaits_it = |other: &Worker| {
                 let leading = self.leading.as_ref().expect("just found");
                 leading.clocks.get(other).is_some_and(|begun| *begun > most)
-                    || self.ended.range(most..).any(|(_, workers)| workers.contains_key(other))
+                    || self
+                        .ended
+                        .range(most..)
+                        .any(|(_, workers)| workers.contains_key(other))
             };
             if absent.iter().all(awaits_it) {
-                self.leading.as_mut().expect("just found").barriers.remove(&worker);
+                self.leading
+                    .as_mut()
+                    .expect("just found")
+                    .barriers
+                    .remove(&worker);
                 self.send(node, ServerMessage::PassedAlone { epoch, worker }, None);
             }
         }
@@ -466,20 +671,34 @@ impl Group {
 }
 
 /// The views after `previous` that may have gone on, and their nodes.
-fn perhaps(promises: &BTreeMap<NodeId, Promise>, previous: Epoch) -> impl Iterator<Item = (Epoch, &Vec<NodeId>)> {
-    let installed = promises.values().map(|promise| (promise.installed, &promise.installed_nodes));
-    let before = promises.values().flat_map(|promise| promise.perhaps.iter().map(|(epoch, nodes)| (*epoch, nodes)));
-    before.chain(installed).filter(move |(epoch, _)| *epoch > previous)
+fn perhaps(
+    promises: &BTreeMap<NodeId, Promise>,
+    previous: Epoch,
+) -> impl Iterator<Item = (Epoch, &Vec<NodeId>)> {
+    let installed = promises
+        .values()
+        .map(|promise| (promise.installed, &promise.installed_nodes));
+    let before = promises
+        .values()
+        .flat_map(|promise| promise.perhaps.iter().map(|(epoch, nodes)| (*epoch, nodes)));
+    before
+        .chain(installed)
+        .filter(move |(epoch, _)| *epoch > previous)
 }
 
 /// Of views of the same nodes one is enough, the last: there are no more than ways for nodes to be together.
-fn distinct<'a>(views: impl Iterator<Item = (Epoch, &'a Vec<NodeId>)>) -> Vec<(Epoch, Vec<NodeId>)> {
+fn distinct<'a>(
+    views: impl Iterator<Item = (Epoch, &'a Vec<NodeId>)>,
+) -> Vec<(Epoch, Vec<NodeId>)> {
     let mut by_nodes: BTreeMap<&Vec<NodeId>, Epoch> = BTreeMap::new();
     for (epoch, nodes) in views {
         let last = by_nodes.entry(nodes).or_default();
         *last = (*last).max(epoch);
     }
-    by_nodes.into_iter().map(|(nodes, epoch)| (epoch, nodes.clone())).collect()
+    by_nodes
+        .into_iter()
+        .map(|(nodes, epoch)| (epoch, nodes.clone()))
+        .collect()
 }
 
 /// Pascanu, Mikolov and Bengio, arXiv 1211.5063; with PyTorch's ε, as where one process trains alone.

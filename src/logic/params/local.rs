@@ -48,7 +48,10 @@ pub(super) struct LocalWorker {
 
 impl LocalWorker {
     pub fn id(&self, worker: Worker) -> WorkerLife {
-        WorkerLife { worker, life: self.life }
+        WorkerLife {
+            worker,
+            life: self.life,
+        }
     }
 
     /// The clock that it is at, if it has started.
@@ -66,7 +69,8 @@ impl Group {
     pub(super) fn joined(&mut self, worker: Worker, life: u64) {
         let left = self.config.layout.tensors_per_block();
         let (started, told, clock, ended, norm2, pushed, contributed) = Default::default();
-        let (acknowledged, pulling, wanted, fresh, barrier, keeps, share, finishing) = Default::default();
+        let (acknowledged, pulling, wanted, fresh, barrier, keeps, share, finishing) =
+            Default::default();
         let (void_before, heard, pulls) = Default::default();
         let local = LocalWorker {
             life,
@@ -102,13 +106,18 @@ impl Group {
 
     /// This node's workers that have finished, or those that have not.
     pub(super) fn lives(&self, finishing: bool) -> Vec<WorkerLife> {
-        let chosen = self.locals.iter().filter(|(_, local)| local.finishing == finishing);
+        let chosen = self
+            .locals
+            .iter()
+            .filter(|(_, local)| local.finishing == finishing);
         chosen.map(|(worker, local)| local.id(*worker)).collect()
     }
 
     /// Everybody starts again, from a checkpoint.
     pub(super) fn start_again(&mut self) {
-        self.locals.values_mut().for_each(|local| local.started = false);
+        self.locals
+            .values_mut()
+            .for_each(|local| local.started = false);
     }
 
     /// What it has read and what it waits for is void.
@@ -121,7 +130,11 @@ impl Group {
     }
 
     pub(super) fn left(&mut self, worker: Worker, life: u64) {
-        if self.locals.get(&worker).is_some_and(|local| local.life == life) {
+        if self
+            .locals
+            .get(&worker)
+            .is_some_and(|local| local.life == life)
+        {
             self.locals.remove(&worker);
         }
     }
@@ -129,8 +142,13 @@ impl Group {
     /// A worker's gradients of tensors are where it writes them.
     pub(super) fn push(&mut self, worker: Worker, tensors: &[u32]) {
         let count = self.config.layout.tensors() as u32;
-        let Some(local) = self.locals.get_mut(&worker) else { return };
-        let misuse = match tensors.iter().find(|tensor| **tensor >= count || local.pushed.contains(tensor)) {
+        let Some(local) = self.locals.get_mut(&worker) else {
+            return;
+        };
+        let misuse = match tensors
+            .iter()
+            .find(|tensor| **tensor >= count || local.pushed.contains(tensor))
+        {
             _ if !local.started || local.ended.is_some() => {
                 Some("it pushed before its gradients of the last clock counted".into())
             }
@@ -182,7 +200,10 @@ impl Group {
 
     fn part(&self, worker: Worker) -> (u32, u32) {
         let workers = &self.view.workers;
-        let index = workers.iter().position(|(life, _)| life.worker == worker).unwrap_or(0);
+        let index = workers
+            .iter()
+            .position(|(life, _)| life.worker == worker)
+            .unwrap_or(0);
         (index as u32, workers.len() as u32)
     }
 
@@ -190,14 +211,25 @@ impl Group {
     fn next_share(&mut self, worker: Worker) -> Share {
         let (index, of) = self.part(worker);
         let local = self.locals.get_mut(&worker).expect("the caller has it");
-        local.share = Share { number: local.share.number + 1, index, of };
+        local.share = Share {
+            number: local.share.number + 1,
+            index,
+            of,
+        };
         local.share
     }
 
     /// The clock that others wait for this worker to end. None while it waits itself, or when it has done all clocks.
     pub fn works_at(&self, worker: Worker) -> Option<Clock> {
-        let local = self.locals.get(&worker).filter(|local| self.going && local.started && !local.finishing)?;
-        let is_done = self.config.settings.steps.is_some_and(|steps| local.clock > steps);
+        let local = self
+            .locals
+            .get(&worker)
+            .filter(|local| self.going && local.started && !local.finishing)?;
+        let is_done = self
+            .config
+            .settings
+            .steps
+            .is_some_and(|steps| local.clock > steps);
         let waits = local.ended.is_some() || local.barrier.is_some() || !local.pulling.is_empty();
         (!waits && !is_done).then_some(local.clock)
     }
@@ -209,7 +241,12 @@ impl Group {
         let clock = self.locals[&worker].clock;
         let epoch = self.view.epoch;
         for node in self.primaries(block) {
-            let message = ServerMessage::Push { epoch, worker, clock, block };
+            let message = ServerMessage::Push {
+                epoch,
+                worker,
+                clock,
+                block,
+            };
             self.send(node, message, Some(Payload::Gradient { worker, block }));
         }
     }
@@ -217,19 +254,25 @@ impl Group {
     /// Whether the view has this process.
     fn counts(&self, worker: Worker) -> bool {
         self.locals.get(&worker).is_some_and(|local| {
-            self.view.workers.iter().any(|(life, node)| *life == local.id(worker) && *node == self.config.me)
+            self.view
+                .workers
+                .iter()
+                .any(|(life, node)| *life == local.id(worker) && *node == self.config.me)
         })
     }
 
     /// A worker has ended its clock: what it has not pushed is zero.
     pub(super) fn clock(&mut self, worker: Worker, samples: u32) {
-        let Some(local) = self.locals.get_mut(&worker) else { return };
+        let Some(local) = self.locals.get_mut(&worker) else {
+            return;
+        };
         if !local.started || local.ended.is_some() {
             let why = "it ended a clock before its gradients of the last one counted".into();
             return self.tell(worker, Notice::Misused(why));
         }
-        let silent: Vec<u32> =
-            (0..self.config.layout.tensors() as u32).filter(|tensor| !local.pushed.contains(tensor)).collect();
+        let silent: Vec<u32> = (0..self.config.layout.tensors() as u32)
+            .filter(|tensor| !local.pushed.contains(tensor))
+            .collect();
         for tensor in silent {
             self.effect(Effect::Zero { worker, tensor });
             self.tensor_pushed(worker, tensor);
@@ -247,7 +290,11 @@ impl Group {
     }
 
     pub(super) fn normed(&mut self, worker: Worker, norm2: f64) {
-        if let Some(local) = self.locals.get_mut(&worker).filter(|local| local.ended.is_some()) {
+        if let Some(local) = self
+            .locals
+            .get_mut(&worker)
+            .filter(|local| local.ended.is_some())
+        {
             local.norm2 = Some(norm2);
             self.tell_ended(worker);
         }
@@ -256,20 +303,40 @@ impl Group {
     /// Servers learn that the clock has ended where that matters to them.
     fn tell_ended(&mut self, worker: Worker) {
         let local = &self.locals[&worker];
-        let (Some(samples), Some(norm2), clock) = (local.ended, local.norm2, local.clock) else { return };
-        let Settings { consistency, training, .. } = &self.config.settings;
+        let (Some(samples), Some(norm2), clock) = (local.ended, local.norm2, local.clock) else {
+            return;
+        };
+        let Settings {
+            consistency,
+            training,
+            ..
+        } = &self.config.settings;
         // Also how far others are whom a barrier's worker keeps waiting.
         let matters = *consistency != Consistency::Async || training.clip_norm.is_some();
         if matters && self.going && self.counts(worker) {
             let epoch = self.view.epoch;
             for (node, _) in self.view.nodes.clone() {
-                self.send(node, ServerMessage::Ended { epoch, worker, clock, samples, norm2 }, None);
+                self.send(
+                    node,
+                    ServerMessage::Ended {
+                        epoch,
+                        worker,
+                        clock,
+                        samples,
+                        norm2,
+                    },
+                    None,
+                );
             }
         }
     }
 
     pub(super) fn acknowledged(&mut self, worker: Worker, clock: Clock, block: Block) {
-        if let Some(local) = self.locals.get_mut(&worker).filter(|local| local.clock == clock) {
+        if let Some(local) = self
+            .locals
+            .get_mut(&worker)
+            .filter(|local| local.clock == clock)
+        {
             local.acknowledged.insert(block);
             self.release_asynchronous(worker);
         }
@@ -288,7 +355,8 @@ impl Group {
     pub(super) fn release_synchronous(&mut self, clock: Clock) {
         for worker in self.locals.keys().copied().collect::<Vec<_>>() {
             let local = &self.locals[&worker];
-            if local.started && local.clock == clock && local.ended.is_some() && self.counts(worker) {
+            if local.started && local.clock == clock && local.ended.is_some() && self.counts(worker)
+            {
                 self.release(worker, clock + 1);
             }
         }
@@ -315,8 +383,13 @@ impl Group {
         let layout = self.config.layout.clone();
         // Nothing says that what was read before is the newest.
         let again = !self.is_synchronous();
-        let Some(local) = self.locals.get_mut(&worker) else { return };
-        if let Some(tensor) = tensors.iter().find(|tensor| **tensor as usize >= layout.tensors()) {
+        let Some(local) = self.locals.get_mut(&worker) else {
+            return;
+        };
+        if let Some(tensor) = tensors
+            .iter()
+            .find(|tensor| **tensor as usize >= layout.tensors())
+        {
             let why = format!("there is no tensor {tensor}");
             return self.tell(worker, Notice::Misused(why));
         }
@@ -327,14 +400,20 @@ impl Group {
         let mut asked = Vec::new();
         let mut there = Vec::new();
         for tensor in tensors {
-            let lacking: Vec<Block> =
-                layout.blocks_of(*tensor as usize).filter(|block| !local.fresh.contains(block)).collect();
+            let lacking: Vec<Block> = layout
+                .blocks_of(*tensor as usize)
+                .filter(|block| !local.fresh.contains(block))
+                .collect();
             if lacking.is_empty() {
                 there.push(*tensor);
             } else {
                 local.pulling.insert(*tensor, lacking.len() as u32);
             }
-            asked.extend(lacking.into_iter().filter(|block| local.wanted.insert(*block)));
+            asked.extend(
+                lacking
+                    .into_iter()
+                    .filter(|block| local.wanted.insert(*block)),
+            );
         }
         for tensor in there {
             self.tell(worker, Notice::Pulled { number, tensor });
@@ -348,7 +427,16 @@ impl Group {
         if self.going && self.counts(worker) {
             let clock = self.locals[&worker].reading_clock();
             let (epoch, primary) = (self.view.epoch, self.primary(block));
-            self.send(primary, ServerMessage::Pull { epoch, worker, clock, block }, None);
+            self.send(
+                primary,
+                ServerMessage::Pull {
+                    epoch,
+                    worker,
+                    clock,
+                    block,
+                },
+                None,
+            );
         }
     }
 
@@ -356,14 +444,19 @@ impl Group {
     pub(super) fn values(&mut self, worker: Worker, clock: Clock, block: Block) {
         let layout = self.config.layout.clone();
         let is_mine = block < layout.blocks() && self.primary(block) == self.config.me;
-        let Some(local) = self.locals.get_mut(&worker) else { return };
+        let Some(local) = self.locals.get_mut(&worker) else {
+            return;
+        };
         if local.reading_clock() != clock || !local.wanted.remove(&block) {
             return;
         }
         local.fresh.insert(block);
         let number = local.pulls;
         let mut there = Vec::new();
-        for tensor in layout.tensors_of(block).filter(|tensor| layout.blocks_of(*tensor).contains(&block)) {
+        for tensor in layout
+            .tensors_of(block)
+            .filter(|tensor| layout.blocks_of(*tensor).contains(&block))
+        {
             let tensor = tensor as u32;
             if let Some(left) = local.pulling.get_mut(&tensor) {
                 *left -= 1;
@@ -385,7 +478,9 @@ impl Group {
 
     pub(super) fn barrier(&mut self, worker: Worker) {
         let number = self.barriers + 1;
-        let Some(local) = self.locals.get_mut(&worker) else { return };
+        let Some(local) = self.locals.get_mut(&worker) else {
+            return;
+        };
         local.barrier = Some(number);
         self.tell_barrier(worker);
     }
@@ -396,7 +491,16 @@ impl Group {
             && let Some(number) = self.locals[&worker].barrier
         {
             let (epoch, clock) = (self.view.epoch, self.locals[&worker].reading_clock());
-            self.send(epoch.by, ServerMessage::Barrier { epoch, worker, number, clock }, None);
+            self.send(
+                epoch.by,
+                ServerMessage::Barrier {
+                    epoch,
+                    worker,
+                    number,
+                    clock,
+                },
+                None,
+            );
         }
     }
 
@@ -418,14 +522,22 @@ impl Group {
         self.barriers = self.barriers.max(number);
         for worker in self.locals.keys().copied().collect::<Vec<_>>() {
             let local = self.locals.get_mut(&worker).expect("just listed");
-            if local.barrier.take_if(|waiting| *waiting <= number).is_some() {
+            if local
+                .barrier
+                .take_if(|waiting| *waiting <= number)
+                .is_some()
+            {
                 self.tell(worker, Notice::PassedBarrier);
             }
         }
     }
 
     pub(super) fn passed_alone(&mut self, worker: Worker) {
-        if self.locals.get_mut(&worker).is_some_and(|local| local.barrier.take().is_some()) {
+        if self
+            .locals
+            .get_mut(&worker)
+            .is_some_and(|local| local.barrier.take().is_some())
+        {
             self.tell(worker, Notice::PassedBarrier);
         }
     }
@@ -436,7 +548,10 @@ impl Group {
         self.read_anew(worker);
         if !self.locals[&worker].finishing {
             let share = self.next_share(worker);
-            self.locals.get_mut(&worker).expect("the caller has it").void_before = share.number;
+            self.locals
+                .get_mut(&worker)
+                .expect("the caller has it")
+                .void_before = share.number;
             self.tell(worker, Notice::Moved { clock, share });
         }
     }
@@ -445,7 +560,10 @@ impl Group {
     fn tell_share(&mut self, worker: Worker) {
         let share = self.next_share(worker);
         if self.is_synchronous() {
-            self.locals.get_mut(&worker).expect("the caller has it").void_before = share.number;
+            self.locals
+                .get_mut(&worker)
+                .expect("the caller has it")
+                .void_before = share.number;
         }
         self.tell(worker, Notice::Share(share));
     }
@@ -462,7 +580,9 @@ impl Group {
             local.acknowledged.clear();
             let contributed: Vec<Block> = local.contributed.iter().copied().collect();
             let wanted: Vec<Block> = local.wanted.iter().copied().collect();
-            contributed.into_iter().for_each(|block| self.contribute(worker, block));
+            contributed
+                .into_iter()
+                .for_each(|block| self.contribute(worker, block));
             self.tell_ended(worker);
             wanted.into_iter().for_each(|block| self.ask(worker, block));
             self.tell_barrier(worker);
@@ -476,7 +596,12 @@ impl Group {
         let is_divided_anew = !self.knows_its_part(worker);
         let local = self.locals.get_mut(&worker).expect("the caller has it");
         let life = local.id(worker);
-        if let Some((_, clock)) = self.view.starting.iter().find(|(starting, _)| *starting == life) {
+        if let Some((_, clock)) = self
+            .view
+            .starting
+            .iter()
+            .find(|(starting, _)| *starting == life)
+        {
             let clock = *clock;
             local.started = true;
             local.clock = clock;
@@ -495,7 +620,9 @@ impl Group {
             }
             return self.tell(worker, Notice::Started { clock });
         }
-        if self.config.settings.consistency.is_synchronous() && (local.clock != version || is_divided_anew) {
+        if self.config.settings.consistency.is_synchronous()
+            && (local.clock != version || is_divided_anew)
+        {
             // Its clock counts already; or the others are elsewhere, since it was cut off, or its part is another.
             if local.ended.is_none() || local.clock + 1 != version {
                 return self.move_to(worker, version);

@@ -88,7 +88,10 @@ use nodectl_types::{
 
 /// What happened.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "most inputs are messages, and each is handled where it lies")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most inputs are messages, and each is handled where it lies"
+)]
 pub enum ParamsInput {
     /// There is a connection to another node of the job.
     PeerUp(NodeId),
@@ -185,7 +188,10 @@ pub struct KeptCheckpoint {
 
 /// What is to be done, in order.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "most effects are messages, and each moves once")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most effects are messages, and each moves once"
+)]
 pub enum Effect {
     Send {
         to: NodeId,

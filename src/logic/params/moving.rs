@@ -3,7 +3,9 @@
 //! them it is waited for as replicas are. When all have settled the leader lets what is under way end, and the next view puts each
 //! block where it shall be: nothing is left to be brought.
 
-use super::{ByteTarget, Effect, Payload, group::Group, lead::Leading, placement::Placement, server::Shard};
+use super::{
+    ByteTarget, Effect, Payload, group::Group, lead::Leading, placement::Placement, server::Shard,
+};
 use nodectl_types::{
     NodeId,
     servers::message::{Block, Clock, Epoch, ServerMessage, Worker},
@@ -49,7 +51,12 @@ impl Group {
     /// Where blocks are meant to be.
     pub(super) fn target(&self, nodes: &[(NodeId, u32)]) -> Placement {
         let settings = &self.config.settings;
-        let mut target = Placement::new(nodes, self.config.layout.blocks(), settings.replicas, settings.servers);
+        let mut target = Placement::new(
+            nodes,
+            self.config.layout.blocks(),
+            settings.replicas,
+            settings.servers,
+        );
         for block in self.config.layout.factored_blocks() {
             target.keep_everywhere(block, nodes.len());
         }
@@ -59,8 +66,13 @@ impl Group {
     /// The nodes that shall keep a block of this view and have not got it.
     fn awaited(&self, target: &Placement, block: Block) -> Vec<NodeId> {
         let homes = self.placement.homes(block);
-        let others = target.homes(block).iter().filter(|index| !homes.contains(index));
-        others.map(|index| self.view.nodes[usize::from(*index)].0).collect()
+        let others = target
+            .homes(block)
+            .iter()
+            .filter(|index| !homes.contains(index));
+        others
+            .map(|index| self.view.nodes[usize::from(*index)].0)
+            .collect()
     }
 
     /// The view goes on: moves begin.
@@ -74,7 +86,9 @@ impl Group {
                 moving.insert(first);
             }
             if first == self.config.me {
-                self.moves.waiting.extend(awaited.into_iter().map(|node| (block, node)));
+                self.moves
+                    .waiting
+                    .extend(awaited.into_iter().map(|node| (block, node)));
             }
         }
         if self.leads() {
@@ -92,37 +106,89 @@ impl Group {
     fn send_blocks(&mut self) {
         let epoch = self.view.epoch;
         let under_way = |moves: &Moves| {
-            moves.newcomers.values().flat_map(BTreeMap::values).filter(|newcomer| !newcomer.is_settled).count()
+            moves
+                .newcomers
+                .values()
+                .flat_map(BTreeMap::values)
+                .filter(|newcomer| !newcomer.is_settled)
+                .count()
         };
         while under_way(&self.moves) < MOVED_AT_ONCE {
-            let Some((block, node)) = self.moves.waiting.pop_front() else { return };
+            let Some((block, node)) = self.moves.waiting.pop_front() else {
+                return;
+            };
             let shard = &self.shards[&block];
-            let applied = shard.applied.iter().map(|(worker, clock)| (*worker, *clock)).collect();
-            let (version, under_way) = (shard.version, shard.under_way(self.scale_before(shard.version)));
-            self.send(node, ServerMessage::State { epoch, block, version, applied }, Some(Payload::State { block }));
-            for (message, payload) in under_way.into_iter().map(|update| update.message(epoch, block)) {
+            let applied = shard
+                .applied
+                .iter()
+                .map(|(worker, clock)| (*worker, *clock))
+                .collect();
+            let (version, under_way) = (
+                shard.version,
+                shard.under_way(self.scale_before(shard.version)),
+            );
+            self.send(
+                node,
+                ServerMessage::State {
+                    epoch,
+                    block,
+                    version,
+                    applied,
+                },
+                Some(Payload::State { block }),
+            );
+            for (message, payload) in under_way
+                .into_iter()
+                .map(|update| update.message(epoch, block))
+            {
                 self.send(node, message, Some(payload));
             }
-            let newcomer = Newcomer { has: version, is_settled: false };
-            self.moves.newcomers.entry(block).or_default().insert(node, newcomer);
+            let newcomer = Newcomer {
+                has: version,
+                is_settled: false,
+            };
+            self.moves
+                .newcomers
+                .entry(block)
+                .or_default()
+                .insert(node, newcomer);
         }
     }
 
     /// Who gets updates of a block beside its replicas.
     pub(super) fn newcomers(&self, block: Block) -> Vec<NodeId> {
-        self.moves.newcomers.get(&block).into_iter().flat_map(BTreeMap::keys).copied().collect()
+        self.moves
+            .newcomers
+            .get(&block)
+            .into_iter()
+            .flat_map(BTreeMap::keys)
+            .copied()
+            .collect()
     }
 
     /// Whether the update of that version may count, as far as newcomers matter.
     pub(super) fn newcomers_allow(&self, block: Block, version: u64) -> bool {
-        let mut newcomers = self.moves.newcomers.get(&block).into_iter().flat_map(BTreeMap::values);
-        newcomers.all(|newcomer| newcomer.has > version || (!newcomer.is_settled && newcomer.has + BEHIND > version))
+        let mut newcomers = self
+            .moves
+            .newcomers
+            .get(&block)
+            .into_iter()
+            .flat_map(BTreeMap::values);
+        newcomers.all(|newcomer| {
+            newcomer.has > version || (!newcomer.is_settled && newcomer.has + BEHIND > version)
+        })
     }
 
     /// A newcomer has a block, with all updates below this version. Returns whether it is one.
     pub(super) fn arrived(&mut self, from: NodeId, block: Block, version: u64) -> bool {
-        let newcomer = self.moves.newcomers.get_mut(&block).and_then(|newcomers| newcomers.get_mut(&from));
-        let (Some(newcomer), Some(shard)) = (newcomer, self.shards.get(&block)) else { return false };
+        let newcomer = self
+            .moves
+            .newcomers
+            .get_mut(&block)
+            .and_then(|newcomers| newcomers.get_mut(&from));
+        let (Some(newcomer), Some(shard)) = (newcomer, self.shards.get(&block)) else {
+            return false;
+        };
         newcomer.has = newcomer.has.max(version);
         if !newcomer.is_settled && newcomer.has == shard.version + shard.count_under_way() {
             newcomer.is_settled = true;
@@ -139,15 +205,35 @@ impl Group {
     }
 
     /// This node is a newcomer: a block has come.
-    pub(super) fn came(&mut self, from: NodeId, block: Block, version: u64, applied: Vec<(Worker, Clock)>) {
-        if block >= self.config.layout.blocks() || self.index.is_none_or(|me| self.placement.homes(block).contains(&me))
+    pub(super) fn came(
+        &mut self,
+        from: NodeId,
+        block: Block,
+        version: u64,
+        applied: Vec<(Worker, Clock)>,
+    ) {
+        if block >= self.config.layout.blocks()
+            || self
+                .index
+                .is_none_or(|me| self.placement.homes(block).contains(&me))
         {
             return;
         }
         let epoch = self.view.epoch;
         self.effect(Effect::Take(ByteTarget::State { block }));
-        self.shards.insert(block, Shard::arriving(version, applied.into_iter().collect()));
-        self.send(from, ServerMessage::Arrived { epoch, block, version }, None);
+        self.shards.insert(
+            block,
+            Shard::arriving(version, applied.into_iter().collect()),
+        );
+        self.send(
+            from,
+            ServerMessage::Arrived {
+                epoch,
+                block,
+                version,
+            },
+            None,
+        );
     }
 
     /// It has all that counts, and will.
@@ -172,7 +258,12 @@ impl Group {
     /// block have the same.
     pub(super) fn end_view(&mut self, moved: bool) {
         let epoch = self.view.epoch;
-        let Some(Leading { progress, nodes, .. }) = &mut self.leading else { return };
+        let Some(Leading {
+            progress, nodes, ..
+        }) = &mut self.leading
+        else {
+            return;
+        };
         if progress.draining.is_none() {
             progress.draining = Some(nodes.iter().map(|(node, _)| *node).collect());
             for (node, _) in nodes.clone() {
@@ -185,7 +276,9 @@ impl Group {
         self.moves.draining = true;
         if moved {
             // Word of it may still be on its way.
-            self.shards.values_mut().for_each(|shard| shard.is_arriving = false);
+            self.shards
+                .values_mut()
+                .for_each(|shard| shard.is_arriving = false);
         }
     }
 
@@ -194,8 +287,14 @@ impl Group {
         if !self.moves.draining || self.moves.drained || !self.is_active(self.view.epoch) {
             return;
         }
-        let is_quiet = |(block, shard): (&Block, &Shard)| shard.is_quiet() || self.ready.contains(block);
-        if self.shards.iter().filter(|(block, _)| self.is_primary(**block)).all(is_quiet) {
+        let is_quiet =
+            |(block, shard): (&Block, &Shard)| shard.is_quiet() || self.ready.contains(block);
+        if self
+            .shards
+            .iter()
+            .filter(|(block, _)| self.is_primary(**block))
+            .all(is_quiet)
+        {
             let epoch = self.view.epoch;
             self.moves.drained = true;
             self.send(epoch.by, ServerMessage::Drained { epoch }, None);
@@ -215,8 +314,12 @@ impl Group {
     /// Moves of a view end with it. What has not settled is of no use.
     pub(super) fn end_moves(&mut self) {
         self.moves = Moves::default();
-        let arriving: Vec<Block> =
-            self.shards.iter().filter(|(_, shard)| shard.is_arriving).map(|(block, _)| *block).collect();
+        let arriving: Vec<Block> = self
+            .shards
+            .iter()
+            .filter(|(_, shard)| shard.is_arriving)
+            .map(|(block, _)| *block)
+            .collect();
         for block in arriving {
             self.shards.remove(&block);
             self.effect(Effect::DropBlock { block });
@@ -237,11 +340,30 @@ pub(super) struct Update {
 impl Update {
     /// What replicas and newcomers are sent.
     pub fn message(&self, epoch: Epoch, block: Block) -> (ServerMessage, Payload) {
-        let Self { version, of, scale, norm2 } = *self;
+        let Self {
+            version,
+            of,
+            scale,
+            norm2,
+        } = *self;
         let payload = match of {
             None => Payload::Sum { block },
-            Some((worker, clock)) => Payload::Contribution { worker, clock, block },
+            Some((worker, clock)) => Payload::Contribution {
+                worker,
+                clock,
+                block,
+            },
         };
-        (ServerMessage::Replicate { epoch, block, version, of, scale, norm2 }, payload)
+        (
+            ServerMessage::Replicate {
+                epoch,
+                block,
+                version,
+                of,
+                scale,
+                norm2,
+            },
+            payload,
+        )
     }
 }

@@ -59,19 +59,28 @@ mod tests {
 
     fn paced(millis: impl IntoIterator<Item = u64>) -> ClockPace {
         let mut pace = ClockPace::default();
-        millis.into_iter().for_each(|ms| pace.add(Duration::from_millis(ms)));
+        millis
+            .into_iter()
+            .for_each(|ms| pace.add(Duration::from_millis(ms)));
         pace
     }
 
     #[test]
     fn deadlines_follow_what_was_measured() {
-        assert_eq!(paced([5000, 5000]).late_after(), None, "too little is known");
+        assert_eq!(
+            paced([5000, 5000]).late_after(),
+            None,
+            "too little is known"
+        );
         let steady = paced([60_000; 50]);
         assert!((steady.usual().as_secs_f64() - 60.0).abs() < 0.1);
         assert_eq!(steady.late_after().unwrap().as_secs(), 120);
         assert!(steady.given_up_after().unwrap() >= Duration::from_secs(590));
         let quick = paced([10; 50]);
-        assert_eq!((quick.late_after(), quick.given_up_after()), (Some(LATE), Some(GIVEN_UP)));
+        assert_eq!(
+            (quick.late_after(), quick.given_up_after()),
+            (Some(LATE), Some(GIVEN_UP))
+        );
         let uneven = paced((0..50).map(|at| if at % 5 == 0 { 60_000 } else { 10_000 }));
         assert!(
             uneven.late_after().unwrap() > Duration::from_secs(60),

@@ -20,7 +20,11 @@ impl Placement {
     /// on any.
     pub fn new(nodes: &[(NodeId, u32)], blocks: u32, replicas: u32, servers: Option<u32>) -> Self {
         let seeds: Vec<u64> = nodes.iter().map(|(node, _)| seed(*node)).collect();
-        let heaviest = nodes.iter().map(|(_, weight)| u64::from(*weight)).max().unwrap_or(0);
+        let heaviest = nodes
+            .iter()
+            .map(|(_, weight)| u64::from(*weight))
+            .max()
+            .unwrap_or(0);
         let share = |weight: u32| match (u64::from(weight), heaviest) {
             (_, 0) => STEPS,
             (0, _) => 0,
@@ -30,19 +34,36 @@ impl Placement {
         let rank = |index: usize| (shares[index] > 0, seeds[index]);
         let mut ranked: Vec<(bool, u64)> = (0..nodes.len()).map(rank).collect();
         ranked.sort_unstable_by(|a, b| b.cmp(a));
-        let last = servers.and_then(|servers| ranked.get(servers.max(1) as usize - 1)).copied().unwrap_or_default();
+        let last = servers
+            .and_then(|servers| ranked.get(servers.max(1) as usize - 1))
+            .copied()
+            .unwrap_or_default();
         let is_server = |index: usize| rank(index) >= last;
-        let total: u64 = (0..nodes.len()).filter(|index| is_server(*index)).map(|index| shares[index]).sum();
+        let total: u64 = (0..nodes.len())
+            .filter(|index| is_server(*index))
+            .map(|index| shares[index])
+            .sum();
         let part = |share: u64| (u64::from(blocks) * share).div_ceil(total.max(1));
-        let mut room: Vec<u64> =
-            (0..nodes.len()).map(|index| if is_server(index) { part(shares[index]) } else { 0 }).collect();
+        let mut room: Vec<u64> = (0..nodes.len())
+            .map(|index| {
+                if is_server(index) {
+                    part(shares[index])
+                } else {
+                    0
+                }
+            })
+            .collect();
         let homes = (0..blocks)
             .map(|block| {
-                let mut scored: Vec<(u64, u16)> =
-                    (0..nodes.len()).map(|index| (score(seeds[index], shares[index], block), index as u16)).collect();
+                let mut scored: Vec<(u64, u16)> = (0..nodes.len())
+                    .map(|index| (score(seeds[index], shares[index], block), index as u16))
+                    .collect();
                 scored.sort_unstable_by(|a, b| b.cmp(a));
                 let mut order: Vec<u16> = scored.into_iter().map(|(_, index)| index).collect();
-                let primary = order.iter().position(|index| room[usize::from(*index)] > 0).unwrap_or(0);
+                let primary = order
+                    .iter()
+                    .position(|index| room[usize::from(*index)] > 0)
+                    .unwrap_or(0);
                 if let Some(index) = order.get(primary) {
                     room[usize::from(*index)] = room[usize::from(*index)].saturating_sub(1);
                     order[..=primary].rotate_right(1);
@@ -62,7 +83,9 @@ impl Placement {
             let others = have.iter().filter(|node| !shall.contains(node));
             right.chain(others).copied().take(shall.len()).collect()
         });
-        Self { homes: homes.collect() }
+        Self {
+            homes: homes.collect(),
+        }
     }
 
     /// As a view says.
@@ -87,12 +110,19 @@ impl Placement {
 
 fn seed(node: NodeId) -> u64 {
     let hash = blake3::hash(&node.0);
-    u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("a hash has 32 bytes"))
+    u64::from_le_bytes(
+        hash.as_bytes()[..8]
+            .try_into()
+            .expect("a hash has 32 bytes"),
+    )
 }
 
 /// The highest of as many draws as the node's share: so it wins in proportion.
 fn score(seed: u64, share: u64, block: Block) -> u64 {
-    (0..share).map(|draw| mix(seed ^ mix((u64::from(block) << 8) | draw))).max().unwrap_or(0)
+    (0..share)
+        .map(|draw| mix(seed ^ mix((u64::from(block) << 8) | draw)))
+        .max()
+        .unwrap_or(0)
 }
 
 /// SplitMix64's output function (Steele, Lea and Flood, 2014).
@@ -109,12 +139,18 @@ mod tests {
     use proptest::prelude::*;
 
     fn nodes(weights: &[u32]) -> Vec<(NodeId, u32)> {
-        weights.iter().enumerate().map(|(i, weight)| (NodeId([i as u8 + 1; 32]), *weight)).collect()
+        weights
+            .iter()
+            .enumerate()
+            .map(|(i, weight)| (NodeId([i as u8 + 1; 32]), *weight))
+            .collect()
     }
 
     fn primaries(nodes: &[(NodeId, u32)], blocks: u32) -> Vec<NodeId> {
         let placement = Placement::new(nodes, blocks, 2, None);
-        (0..blocks).map(|block| nodes[usize::from(placement.homes(block)[0])].0).collect()
+        (0..blocks)
+            .map(|block| nodes[usize::from(placement.homes(block)[0])].0)
+            .collect()
     }
 
     proptest! {
@@ -145,17 +181,33 @@ mod tests {
 
     #[test]
     fn nodes_without_weight_keep_what_nobody_else_can() {
-        let placed = |weights: &[u32], block| Placement::new(&nodes(weights), 40, 2, None).homes(block).to_vec();
+        let placed = |weights: &[u32], block| {
+            Placement::new(&nodes(weights), 40, 2, None)
+                .homes(block)
+                .to_vec()
+        };
         for block in 0..40 {
             let mut both = placed(&[0, 4, 0, 8], block);
             both.sort_unstable();
             assert_eq!(both, [1, 3], "two servers need no help");
-            assert_eq!(placed(&[0, 0, 4], block)[0], 2, "a second copy is elsewhere");
+            assert_eq!(
+                placed(&[0, 0, 4], block)[0],
+                2,
+                "a second copy is elsewhere"
+            );
         }
         let one = Placement::new(&nodes(&[0, 4, 0, 8]), 40, 2, Some(1));
-        let primaries: std::collections::BTreeSet<u16> = (0..40).map(|block| one.homes(block)[0]).collect();
-        assert!(primaries.len() == 1 && primaries.is_subset(&[1, 3].into()), "one server of two: {primaries:?}");
-        let homes = |weights: &[u32]| (0..40).map(|block| placed(weights, block)).collect::<Vec<_>>();
+        let primaries: std::collections::BTreeSet<u16> =
+            (0..40).map(|block| one.homes(block)[0]).collect();
+        assert!(
+            primaries.len() == 1 && primaries.is_subset(&[1, 3].into()),
+            "one server of two: {primaries:?}"
+        );
+        let homes = |weights: &[u32]| {
+            (0..40)
+                .map(|block| placed(weights, block))
+                .collect::<Vec<_>>()
+        };
         assert_eq!(homes(&[0, 0, 0]), homes(&[3, 3, 3]), "all servers are gone");
     }
 
@@ -166,7 +218,8 @@ mod tests {
             let more = nodes(&vec![8; count + 1]);
             let before = primaries(&more[..count], blocks);
             let after = primaries(&more, blocks);
-            let moved = before.iter().zip(&after).filter(|(a, b)| a != b).count() as f64 / f64::from(blocks);
+            let moved = before.iter().zip(&after).filter(|(a, b)| a != b).count() as f64
+                / f64::from(blocks);
             let share = 1.0 / (count + 1) as f64;
             assert!(moved < 1.5 * share, "{moved} moved when one joined {count}");
         }
@@ -178,8 +231,9 @@ mod tests {
         for servers in [1, 3, 6, 9] {
             let placement = Placement::new(&nodes, 600, 2, Some(servers));
             let homes = |place: usize| {
-                let all: std::collections::BTreeSet<u16> =
-                    (0..600).map(|block| placement.homes(block)[place]).collect();
+                let all: std::collections::BTreeSet<u16> = (0..600)
+                    .map(|block| placement.homes(block)[place])
+                    .collect();
                 all.len()
             };
             assert_eq!(homes(0), servers.min(6) as usize, "{servers}");
@@ -193,11 +247,19 @@ mod tests {
         let placement = Placement::new(&all, 500, 2, None);
         let rest = all[1..].to_vec();
         let after = primaries(&rest, 500);
-        let of_dead: Vec<u32> = (0..500).filter(|block| placement.homes(*block)[0] == 0).collect();
+        let of_dead: Vec<u32> = (0..500)
+            .filter(|block| placement.homes(*block)[0] == 0)
+            .collect();
         let promoted = of_dead
             .iter()
-            .filter(|block| all[usize::from(placement.homes(**block)[1])].0 == after[**block as usize])
+            .filter(|block| {
+                all[usize::from(placement.homes(**block)[1])].0 == after[**block as usize]
+            })
             .count();
-        assert!(promoted * 3 > of_dead.len() * 2, "{promoted} of {}", of_dead.len());
+        assert!(
+            promoted * 3 > of_dead.len() * 2,
+            "{promoted} of {}",
+            of_dead.len()
+        );
     }
 }

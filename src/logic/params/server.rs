@@ -1,6 +1,8 @@
 //! Blocks that this node keeps: contributions, replication, what readers get.
 
-use super::{ByteTarget, Effect, Gradient, Payload, group::Group, lead::clip_scale, moving::Update};
+use super::{
+    ByteTarget, Effect, Gradient, Payload, group::Group, lead::clip_scale, moving::Update,
+};
 use nodectl_types::{
     NodeId,
     servers::{
@@ -51,22 +53,43 @@ struct Flight {
 
 impl Shard {
     pub fn of(version: u64, applied: BTreeMap<Worker, Clock>) -> Self {
-        Self { version, applied, ..Self::default() }
+        Self {
+            version,
+            applied,
+            ..Self::default()
+        }
     }
 
     /// Of a newcomer, who may not have all.
     pub fn arriving(version: u64, applied: BTreeMap<Worker, Clock>) -> Self {
-        Self { is_arriving: true, ..Self::of(version, applied) }
+        Self {
+            is_arriving: true,
+            ..Self::of(version, applied)
+        }
     }
 
     /// At a primary: updates that do not count yet, in order. `before` is the factor of the clock before.
     pub fn under_way(&self, before: f32) -> Vec<Update> {
         let flight = |flight: &Flight| {
             let of = Some((flight.worker, flight.clock));
-            Update { version: flight.version, of, scale: flight.scale, norm2: 0.0 }
+            Update {
+                version: flight.version,
+                of,
+                scale: flight.scale,
+                norm2: 0.0,
+            }
         };
-        let of_sum = |sum: &BlockSum| Update { version: self.version, of: None, scale: before, norm2: sum.norm2 };
-        self.sum.iter().map(of_sum).chain(self.flight.iter().map(flight)).collect()
+        let of_sum = |sum: &BlockSum| Update {
+            version: self.version,
+            of: None,
+            scale: before,
+            norm2: sum.norm2,
+        };
+        self.sum
+            .iter()
+            .map(of_sum)
+            .chain(self.flight.iter().map(flight))
+            .collect()
     }
 
     pub fn count_under_way(&self) -> u64 {
@@ -81,7 +104,10 @@ impl Shard {
     /// Everything that was under way is void.
     pub fn forget(&mut self) {
         let applied = std::mem::take(&mut self.applied);
-        *self = Self { left_since: self.left_since, ..Self::of(self.version, applied) };
+        *self = Self {
+            left_since: self.left_since,
+            ..Self::of(self.version, applied)
+        };
     }
 
     /// The version that it has with what is under way.
@@ -97,14 +123,25 @@ impl Group {
 
     /// Who hands a block out to this node's workers.
     pub(super) fn primary(&self, block: Block) -> NodeId {
-        if self.is_primary(block) { self.config.me } else { self.primaries(block)[0] }
+        if self.is_primary(block) {
+            self.config.me
+        } else {
+            self.primaries(block)[0]
+        }
     }
 
     /// Who adds a block's gradients up: one node, or all that have it where factors go from each to each.
     pub(super) fn primaries(&self, block: Block) -> Vec<NodeId> {
         let homes = self.placement.homes(block);
-        let count = if self.is_factored(block) { homes.len() } else { 1 };
-        homes[..count].iter().map(|index| self.view.nodes[usize::from(*index)].0).collect()
+        let count = if self.is_factored(block) {
+            homes.len()
+        } else {
+            1
+        };
+        homes[..count]
+            .iter()
+            .map(|index| self.view.nodes[usize::from(*index)].0)
+            .collect()
     }
 
     fn is_factored(&self, block: Block) -> bool {
@@ -122,8 +159,15 @@ impl Group {
     /// The nodes that keep a block beside those who add it up.
     fn replicas(&self, block: Block) -> Vec<NodeId> {
         let homes = self.placement.homes(block);
-        let first = if self.is_factored(block) { homes.len() } else { 1 };
-        homes[first..].iter().map(|index| self.view.nodes[usize::from(*index)].0).collect()
+        let first = if self.is_factored(block) {
+            homes.len()
+        } else {
+            1
+        };
+        homes[first..]
+            .iter()
+            .map(|index| self.view.nodes[usize::from(*index)].0)
+            .collect()
     }
 
     /// A gradient has come, or is here already if it is a local worker's.
@@ -131,7 +175,9 @@ impl Group {
         if !self.is_at(worker, from) || !self.is_primary(block) {
             return;
         }
-        let Some(shard) = self.shards.get_mut(&block) else { return };
+        let Some(shard) = self.shards.get_mut(&block) else {
+            return;
+        };
         let known = if self.config.settings.consistency.is_synchronous() {
             clock < shard.version
         } else {
@@ -139,18 +185,39 @@ impl Group {
         };
         if known {
             let epoch = self.view.epoch;
-            self.send(from, ServerMessage::Acknowledged { epoch, worker, clock, block }, None);
+            self.send(
+                from,
+                ServerMessage::Acknowledged {
+                    epoch,
+                    worker,
+                    clock,
+                    block,
+                },
+                None,
+            );
             return;
         }
         if !shard.contributions.entry(clock).or_default().insert(worker) {
             return;
         }
         self.effect(if from == self.config.me {
-            Effect::Contribute { worker, clock, block }
+            Effect::Contribute {
+                worker,
+                clock,
+                block,
+            }
         } else {
-            Effect::Take(ByteTarget::Contribution { worker, clock, block })
+            Effect::Take(ByteTarget::Contribution {
+                worker,
+                clock,
+                block,
+            })
         });
-        if self.is_synchronous() { self.try_sum(block) } else { self.try_order(worker, clock, block) }
+        if self.is_synchronous() {
+            self.try_sum(block)
+        } else {
+            self.try_order(worker, clock, block)
+        }
     }
 
     /// A worker has pushed all of a clock.
@@ -162,11 +229,21 @@ impl Group {
             workers.retain(|of, _| *of != worker || *before >= oldest);
             !workers.is_empty()
         });
-        self.ended.entry(clock).or_default().insert(worker, (samples, norm2));
+        self.ended
+            .entry(clock)
+            .or_default()
+            .insert(worker, (samples, norm2));
         self.consider_barriers();
-        let blocks: Vec<Block> = self.shards.keys().copied().filter(|block| self.is_primary(*block)).collect();
+        let blocks: Vec<Block> = self
+            .shards
+            .keys()
+            .copied()
+            .filter(|block| self.is_primary(*block))
+            .collect();
         if !self.is_synchronous() {
-            blocks.into_iter().for_each(|block| self.try_order(worker, clock, block));
+            blocks
+                .into_iter()
+                .for_each(|block| self.try_order(worker, clock, block));
         } else if self.ended[&clock].len() == self.view.workers.len() {
             blocks.into_iter().for_each(|block| self.try_sum(block));
         }
@@ -175,7 +252,11 @@ impl Group {
     /// Clocks of which this node remembers gradients that have come, or that somebody has ended.
     #[cfg(test)]
     pub(super) fn clocks_remembered(&self) -> usize {
-        let of_blocks = self.shards.values().map(|shard| shard.contributions.len()).max();
+        let of_blocks = self
+            .shards
+            .values()
+            .map(|shard| shard.contributions.len())
+            .max();
         of_blocks.unwrap_or(0).max(self.ended.len())
     }
 
@@ -185,41 +266,74 @@ impl Group {
         let clock = shard.version;
         let all = self.view.workers.len();
         let here = shard.contributions.get(&clock).map_or(0, BTreeSet::len);
-        let Some(ended) = self.ended.get(&clock).filter(|ended| ended.len() == all) else { return };
+        let Some(ended) = self.ended.get(&clock).filter(|ended| ended.len() == all) else {
+            return;
+        };
         if self.moves.draining || here < all || shard.summing || shard.sum.is_some() {
             return;
         }
         shard.summing = true;
         let samples: f64 = ended.values().map(|(samples, _)| f64::from(*samples)).sum();
-        let weight = |samples: u32| if samples == 0 { 0.0 } else { f64::from(samples) };
-        let weights =
-            ended.iter().map(|(worker, (own, _))| (*worker, (weight(*own) / samples.max(1.0)) as f32)).collect();
+        let weight = |samples: u32| {
+            if samples == 0 {
+                0.0
+            } else {
+                f64::from(samples)
+            }
+        };
+        let weights = ended
+            .iter()
+            .map(|(worker, (own, _))| (*worker, (weight(*own) / samples.max(1.0)) as f32))
+            .collect();
         let epoch = self.view.epoch;
-        self.effect(Effect::Sum { epoch, block, clock, weights });
+        self.effect(Effect::Sum {
+            epoch,
+            block,
+            clock,
+            weights,
+        });
     }
 
     pub(super) fn summed(&mut self, epoch: Epoch, block: Block, norm2: f64) {
         if !self.is_active(epoch) {
             return;
         }
-        let Some(shard) = self.shards.get_mut(&block).filter(|shard| shard.summing) else { return };
+        let Some(shard) = self.shards.get_mut(&block).filter(|shard| shard.summing) else {
+            return;
+        };
         shard.summing = false;
         shard.contributions.remove(&shard.version);
-        shard.sum = Some(BlockSum { norm2, kept: BTreeSet::new() });
+        shard.sum = Some(BlockSum {
+            norm2,
+            kept: BTreeSet::new(),
+        });
         let version = shard.version;
-        self.replicate(block, &Update { version, of: None, scale: self.scale_before(version), norm2 });
+        self.replicate(
+            block,
+            &Update {
+                version,
+                of: None,
+                scale: self.scale_before(version),
+                norm2,
+            },
+        );
         self.try_ready(block);
     }
 
     /// By what factor the clock before this one was committed, if that was in this view.
     pub(super) fn scale_before(&self, clock: Clock) -> f32 {
-        self.committed.filter(|(committed, _)| committed + 1 == clock).map_or(1.0, |(_, scale)| scale)
+        self.committed
+            .filter(|(committed, _)| committed + 1 == clock)
+            .map_or(1.0, |(_, scale)| scale)
     }
 
     /// Sends an update to all who keep the block, or shall.
     fn replicate(&mut self, block: Block, update: &Update) {
         // A factored block's primaries come to the same by themselves, and one of them is enough for newcomers.
-        let others = self.replicas(block).into_iter().chain(self.newcomers(block));
+        let others = self
+            .replicas(block)
+            .into_iter()
+            .chain(self.newcomers(block));
         for node in others.collect::<Vec<_>>() {
             let (message, payload) = update.message(self.view.epoch, block);
             self.send(node, message, Some(payload));
@@ -228,29 +342,48 @@ impl Group {
 
     /// An update may count now that some node has it.
     pub(super) fn try_count(&mut self, block: Block) {
-        if self.is_synchronous() { self.try_ready(block) } else { self.land(block) }
+        if self.is_synchronous() {
+            self.try_ready(block)
+        } else {
+            self.land(block)
+        }
     }
 
     fn try_ready(&mut self, block: Block) {
         let shard = &self.shards[&block];
-        let is_kept = shard.sum.as_ref().is_some_and(|sum| sum.kept.len() == self.replicas(block).len());
+        let is_kept = shard
+            .sum
+            .as_ref()
+            .is_some_and(|sum| sum.kept.len() == self.replicas(block).len());
         if !is_kept || self.ready.contains(&block) || !self.newcomers_allow(block, shard.version) {
             return;
         }
         self.ready.insert(block);
-        let own = (0..self.config.layout.blocks()).filter(|block| self.is_primary(*block)).count();
+        let own = (0..self.config.layout.blocks())
+            .filter(|block| self.is_primary(*block))
+            .count();
         if self.ready.len() < own {
             return;
         }
         let clock = self.shards[&block].version;
         let norms = match self.config.settings.training.clip_norm {
-            Some(_) => {
-                self.ready.iter().filter_map(|block| Some((*block, self.shards[block].sum.as_ref()?.norm2))).collect()
-            }
+            Some(_) => self
+                .ready
+                .iter()
+                .filter_map(|block| Some((*block, self.shards[block].sum.as_ref()?.norm2)))
+                .collect(),
             None => Vec::new(),
         };
         let epoch = self.view.epoch;
-        self.send(epoch.by, ServerMessage::Ready { epoch, clock, norms }, None);
+        self.send(
+            epoch.by,
+            ServerMessage::Ready {
+                epoch,
+                clock,
+                norms,
+            },
+            None,
+        );
     }
 
     /// This node is a replica, or will be, and has got a sum, or one worker's gradient.
@@ -267,10 +400,19 @@ impl Group {
             // The primary has committed the clock before; word of that may still be on its way here.
             self.apply_sum(block, version - 1, scale);
         }
-        let Some(shard) = self.shards.get_mut(&block).filter(|shard| shard.version == version) else { return };
+        let Some(shard) = self
+            .shards
+            .get_mut(&block)
+            .filter(|shard| shard.version == version)
+        else {
+            return;
+        };
         match of {
             None => {
-                shard.sum = Some(BlockSum { norm2, kept: BTreeSet::new() });
+                shard.sum = Some(BlockSum {
+                    norm2,
+                    kept: BTreeSet::new(),
+                });
                 self.effect(Effect::Take(ByteTarget::Sum { block }));
                 if let Some((_, scale)) = self.committed.filter(|(clock, _)| *clock == version) {
                     // To a newcomer it comes late.
@@ -281,20 +423,43 @@ impl Group {
                 shard.version += 1;
                 shard.applied.insert(worker, clock + 1);
                 let step = shard.version;
-                self.effect(Effect::Take(ByteTarget::Contribution { worker, clock, block }));
-                self.effect(Effect::Apply { block, gradient: Gradient::Of { worker, clock }, step, scale });
+                self.effect(Effect::Take(ByteTarget::Contribution {
+                    worker,
+                    clock,
+                    block,
+                }));
+                self.effect(Effect::Apply {
+                    block,
+                    gradient: Gradient::Of { worker, clock },
+                    step,
+                    scale,
+                });
             }
         }
         let epoch = self.view.epoch;
-        self.send(from, ServerMessage::Kept { epoch, block, version }, None);
+        self.send(
+            from,
+            ServerMessage::Kept {
+                epoch,
+                block,
+                version,
+            },
+            None,
+        );
     }
 
     pub(super) fn kept(&mut self, from: NodeId, block: Block, version: u64) {
         if self.arrived(from, block, version + 1) || !self.is_primary(block) {
             return;
         }
-        let Some(shard) = self.shards.get_mut(&block) else { return };
-        if let Some(flight) = shard.flight.iter_mut().find(|flight| flight.version == version) {
+        let Some(shard) = self.shards.get_mut(&block) else {
+            return;
+        };
+        if let Some(flight) = shard
+            .flight
+            .iter_mut()
+            .find(|flight| flight.version == version)
+        {
             flight.kept.insert(from);
         } else if version == shard.version
             && let Some(sum) = &mut shard.sum
@@ -336,7 +501,11 @@ impl Group {
         // All workers together move parameters as far in a clock as one would.
         let scale = clip / self.view.workers.len().max(1) as f32;
         let shard = self.shards.get_mut(&block).expect("the caller has it");
-        let Some(workers) = shard.contributions.get_mut(&clock).filter(|workers| workers.contains(&worker)) else {
+        let Some(workers) = shard
+            .contributions
+            .get_mut(&clock)
+            .filter(|workers| workers.contains(&worker))
+        else {
             return;
         };
         workers.remove(&worker);
@@ -344,8 +513,22 @@ impl Group {
             shard.contributions.remove(&clock);
         }
         let version = shard.version + shard.flight.len() as u64;
-        shard.flight.push_back(Flight { version, worker, clock, scale, kept: BTreeSet::new() });
-        self.replicate(block, &Update { version, of: Some((worker, clock)), scale, norm2: 0.0 });
+        shard.flight.push_back(Flight {
+            version,
+            worker,
+            clock,
+            scale,
+            kept: BTreeSet::new(),
+        });
+        self.replicate(
+            block,
+            &Update {
+                version,
+                of: Some((worker, clock)),
+                scale,
+                norm2: 0.0,
+            },
+        );
         self.land(block);
     }
 
@@ -354,22 +537,46 @@ impl Group {
         let replicas = self.replicas(block).len();
         let epoch = self.view.epoch;
         loop {
-            let first = self.shards[&block].flight.front().filter(|flight| flight.kept.len() == replicas);
+            let first = self.shards[&block]
+                .flight
+                .front()
+                .filter(|flight| flight.kept.len() == replicas);
             let version = first.map(|flight| flight.version);
             if version.is_none_or(|version| !self.newcomers_allow(block, version)) {
                 break;
             }
             let shard = self.shards.get_mut(&block).expect("the caller has it");
-            let Some(flight) = shard.flight.front() else { break };
+            let Some(flight) = shard.flight.front() else {
+                break;
+            };
             let (worker, clock, scale) = (flight.worker, flight.clock, flight.scale);
             shard.flight.pop_front();
             shard.version += 1;
             shard.applied.insert(worker, clock + 1);
             let step = shard.version;
-            self.effect(Effect::Apply { block, gradient: Gradient::Of { worker, clock }, step, scale });
-            let home = self.view.workers.iter().find(|(life, _)| life.worker == worker).map(|(_, node)| *node);
+            self.effect(Effect::Apply {
+                block,
+                gradient: Gradient::Of { worker, clock },
+                step,
+                scale,
+            });
+            let home = self
+                .view
+                .workers
+                .iter()
+                .find(|(life, _)| life.worker == worker)
+                .map(|(_, node)| *node);
             if let Some(home) = home {
-                self.send(home, ServerMessage::Acknowledged { epoch, worker, clock, block }, None);
+                self.send(
+                    home,
+                    ServerMessage::Acknowledged {
+                        epoch,
+                        worker,
+                        clock,
+                        block,
+                    },
+                    None,
+                );
             }
             self.try_snapshot(block);
         }
@@ -378,14 +585,30 @@ impl Group {
 
     /// Another view goes on from a version of which some replica has the updates, and this primary too: those under way.
     pub(super) fn catch_up(&mut self, block: Block, version: u64) {
-        let Some(shard) = self.shards.get_mut(&block).filter(|shard| shard.reach() >= version) else { return };
+        let Some(shard) = self
+            .shards
+            .get_mut(&block)
+            .filter(|shard| shard.reach() >= version)
+        else {
+            return;
+        };
         while shard.version < version
-            && let Some(Flight { worker, clock, scale, .. }) = shard.flight.pop_front()
+            && let Some(Flight {
+                worker,
+                clock,
+                scale,
+                ..
+            }) = shard.flight.pop_front()
         {
             shard.version += 1;
             shard.applied.insert(worker, clock + 1);
             let step = shard.version;
-            self.effects.push(Effect::Apply { block, gradient: Gradient::Of { worker, clock }, step, scale });
+            self.effects.push(Effect::Apply {
+                block,
+                gradient: Gradient::Of { worker, clock },
+                step,
+                scale,
+            });
         }
     }
 
@@ -406,21 +629,41 @@ impl Group {
             return;
         }
         let applied = |worker: Worker| shard.applied.get(&worker).copied().unwrap_or(0);
-        let slowest = self.view.workers.iter().map(|(life, _)| applied(life.worker)).min().unwrap_or(0);
+        let slowest = self
+            .view
+            .workers
+            .iter()
+            .map(|(life, _)| applied(life.worker))
+            .min()
+            .unwrap_or(0);
         let consistency = self.config.settings.consistency;
-        let (served, waiting) = std::mem::take(&mut shard.readers).into_iter().partition(|(_, worker, clock)| {
-            let own = || shard.applied.get(worker).copied().unwrap_or(0) >= *clock;
-            match consistency {
-                Consistency::Bsp | Consistency::Local { .. } => shard.version >= *clock,
-                Consistency::Ssp { staleness } => own() && slowest.saturating_add(staleness) >= *clock,
-                Consistency::Async => own(),
-            }
-        });
+        let (served, waiting) =
+            std::mem::take(&mut shard.readers)
+                .into_iter()
+                .partition(|(_, worker, clock)| {
+                    let own = || shard.applied.get(worker).copied().unwrap_or(0) >= *clock;
+                    match consistency {
+                        Consistency::Bsp | Consistency::Local { .. } => shard.version >= *clock,
+                        Consistency::Ssp { staleness } => {
+                            own() && slowest.saturating_add(staleness) >= *clock
+                        }
+                        Consistency::Async => own(),
+                    }
+                });
         shard.readers = waiting;
         let served: Vec<(NodeId, Worker, Clock)> = served;
         let epoch = self.view.epoch;
         for (node, worker, clock) in served {
-            self.send(node, ServerMessage::Values { epoch, worker, clock, block }, Some(Payload::Values { block }));
+            self.send(
+                node,
+                ServerMessage::Values {
+                    epoch,
+                    worker,
+                    clock,
+                    block,
+                },
+                Some(Payload::Values { block }),
+            );
         }
     }
 }

@@ -28,8 +28,12 @@ fn seeds(count: u64, run: impl Fn(u64)) {
     }
 }
 
-const MODES: [Consistency; 4] =
-    [Consistency::Bsp, Consistency::Ssp { staleness: 0 }, Consistency::Ssp { staleness: 2 }, Consistency::Async];
+const MODES: [Consistency; 4] = [
+    Consistency::Bsp,
+    Consistency::Ssp { staleness: 0 },
+    Consistency::Ssp { staleness: 2 },
+    Consistency::Async,
+];
 
 #[test]
 fn every_mode_keeps_its_promise_on_a_slow_network() {
@@ -43,13 +47,17 @@ fn every_mode_keeps_its_promise_on_a_slow_network() {
 
 #[test]
 fn every_mode_keeps_its_promise_while_nodes_and_workers_die_and_join() {
-    seeds(40, |seed| drop(Simulation::new(seed, MODES[seed as usize % 4], 3, 15).run(true)));
+    seeds(40, |seed| {
+        drop(Simulation::new(seed, MODES[seed as usize % 4], 3, 15).run(true))
+    });
 }
 
 #[test]
 fn a_clock_that_is_divided_counts_every_part_once_whoever_dies_and_joins() {
     seeds(30, |seed| drop(Simulation::divided(seed, 3, 15).run(true)));
-    seeds(4, |seed| assert_eq!(Simulation::divided(seed, 3, 6).run(false).finished, 3));
+    seeds(4, |seed| {
+        assert_eq!(Simulation::divided(seed, 3, 6).run(false).finished, 3)
+    });
 }
 
 /// Seeds in storms of which each rare thing must happen.
@@ -63,7 +71,9 @@ fn every_promise_is_kept_in_storms() {
     seeds(150, |seed| {
         match Storm::of(seed).check() {
             Ok(came_to) => {
-                came_to.into_iter().for_each(|(what, count)| *counts.borrow_mut().entry(what).or_insert(0) += count);
+                came_to.into_iter().for_each(|(what, count)| {
+                    *counts.borrow_mut().entry(what).or_insert(0) += count
+                });
             }
             Err(failure) => failures.borrow_mut().push((seed, failure)),
         }
@@ -73,7 +83,9 @@ fn every_promise_is_kept_in_storms() {
     println!("{} storms\n{table}", runs.get());
     let failures = failures.into_inner();
     if let Some((seed, failure)) = failures.first() {
-        failures.iter().for_each(|(seed, why)| eprintln!("seed {seed}: {}", why.lines().next().unwrap_or_default()));
+        failures.iter().for_each(|(seed, why)| {
+            eprintln!("seed {seed}: {}", why.lines().next().unwrap_or_default())
+        });
         Storm::of(*seed).fail(failure);
     }
     assert!(runs.get() < MANY || never.is_empty(), "never: {never:?}");
@@ -89,7 +101,11 @@ fn what_has_counted_is_not_remembered() {
             most = most.max(simulation.clocks_remembered());
         }
         // With staleness s the quickest is s + 1 clocks ahead.
-        let ahead = if MODES[seed as usize % 4] == Consistency::Async { 3 } else { 4 };
+        let ahead = if MODES[seed as usize % 4] == Consistency::Async {
+            3
+        } else {
+            4
+        };
         assert!(most <= ahead, "{most} clocks of 40");
     });
 }
@@ -104,14 +120,25 @@ fn only_the_side_of_a_partition_that_reaches_all_blocks_goes_on() {
         simulation.faults = true;
         simulation.part(&[alone]);
         let clocks = |simulation: &Simulation, alone: bool, node: NodeId| {
-            let nodes = simulation.nodes.iter().filter(|(id, _)| (**id == node) == alone);
-            nodes.flat_map(|(_, node)| node.workers.values().filter_map(|script| script.clock)).max()
+            let nodes = simulation
+                .nodes
+                .iter()
+                .filter(|(id, _)| (**id == node) == alone);
+            nodes
+                .flat_map(|(_, node)| node.workers.values().filter_map(|script| script.clock))
+                .max()
         };
         for _ in 0..3_000 {
             simulation.step();
         }
-        let (one, two) = (clocks(&simulation, true, alone), clocks(&simulation, false, alone));
-        assert!(two > one, "those who reach all blocks go on: {two:?} and {one:?}");
+        let (one, two) = (
+            clocks(&simulation, true, alone),
+            clocks(&simulation, false, alone),
+        );
+        assert!(
+            two > one,
+            "those who reach all blocks go on: {two:?} and {one:?}"
+        );
         simulation.heal();
         simulation.run(false);
     });
@@ -126,7 +153,9 @@ fn what_was_kept_is_gone_on_from_when_several_nodes_die_at_once_or_all() {
         simulation.faults = true;
         let (mut before, mut catastrophes) = (None, 0);
         for count in [4, 3, 4] {
-            while simulation.disk.newest().map(|kept| kept.clock) <= before && !simulation.has_ended() {
+            while simulation.disk.newest().map(|kept| kept.clock) <= before
+                && !simulation.has_ended()
+            {
                 simulation.step();
             }
             before = simulation.disk.newest().map(|kept| kept.clock);
@@ -134,7 +163,10 @@ fn what_was_kept_is_gone_on_from_when_several_nodes_die_at_once_or_all() {
             simulation.catastrophe(count);
         }
         let simulation = simulation.run(false);
-        assert!(simulation.disk.restored >= catastrophes, "it went on from a checkpoint each time");
+        assert!(
+            simulation.disk.restored >= catastrophes,
+            "it went on from a checkpoint each time"
+        );
     });
 }
 
@@ -154,14 +186,25 @@ fn without_checkpoints_all_begin_anew() {
 #[test]
 fn the_last_checkpoint_is_what_all_workers_came_to() {
     seeds(12, |seed| {
-        let simulation = Simulation::keeping(seed, MODES[seed as usize % 4], 3, 7, Some(Every::Steps(100))).run(false);
+        let simulation = Simulation::keeping(
+            seed,
+            MODES[seed as usize % 4],
+            3,
+            7,
+            Some(Every::Steps(100)),
+        )
+        .run(false);
         assert_eq!(simulation.finished, 3);
         assert_eq!(simulation.disk.checkpoints.len(), 1);
         let (&clock, _) = simulation.disk.checkpoints.first_key_value().unwrap();
         assert_eq!(clock, 7);
         let lives = simulation.lives();
         assert!(lives.iter().all(|(worker, life)| {
-            (0..7).all(|k| simulation.disk.all_have(7, &(*worker, *life, k, simulation::WHOLE)))
+            (0..7).all(|k| {
+                simulation
+                    .disk
+                    .all_have(7, &(*worker, *life, k, simulation::WHOLE))
+            })
         }));
     });
 }
@@ -177,7 +220,9 @@ fn whose_tensors_are_others_is_told_so_and_nobody_waits_for_it() {
         assert_eq!(simulation.run(false).finished, 2);
         let mut simulation = Simulation::new(seed, MODES[seed as usize % 4], 2, 6);
         simulation.add_stranger();
-        simulation.step_until("all are told", |simulation| simulation.refused > 1 || simulation.finished > 0);
+        simulation.step_until("all are told", |simulation| {
+            simulation.refused > 1 || simulation.finished > 0
+        });
     });
 }
 
@@ -203,15 +248,23 @@ fn clocks_go_on_while_blocks_move_to_a_node_that_joins() {
         simulation.step_until("all are settled", Simulation::is_settled);
         let new = simulation.join();
         simulation.holds_blocks = true;
-        simulation.step_until("the new one takes part", |simulation| simulation.goes_on(new, 3));
+        simulation.step_until("the new one takes part", |simulation| {
+            simulation.goes_on(new, 3)
+        });
         let leader = simulation.leader(new);
-        assert!(simulation.first() == new && leader != new, "who leads goes on");
+        assert!(
+            simulation.first() == new && leader != new,
+            "who leads goes on"
+        );
         let begun = simulation.slowest();
         for _ in 0..8_000 {
             simulation.step();
         }
         let (now, kept) = (simulation.slowest(), simulation.blocks_kept(new));
-        assert!(now >= begun.map(|clock| clock + 3), "from {begun:?} to {now:?} while the blocks are on their way");
+        assert!(
+            now >= begun.map(|clock| clock + 3),
+            "from {begun:?} to {now:?} while the blocks are on their way"
+        );
         assert!(kept == 0 && !simulation.is_settled(), "no block has come");
         simulation.holds_blocks = false;
         simulation.step_until("all are where they shall be", Simulation::is_settled);
@@ -238,12 +291,23 @@ fn of_two_nodes_that_lose_each_other_one_goes_on_and_the_other_says_that_it_wait
         for _ in 0..2_000 {
             simulation.step();
         }
-        let going: Vec<NodeId> = [one, other].into_iter().filter(|node| simulation.goes_on(*node, 1)).collect();
+        let going: Vec<NodeId> = [one, other]
+            .into_iter()
+            .filter(|node| simulation.goes_on(*node, 1))
+            .collect();
         assert_eq!(going.len(), 1, "one side goes on");
         let waits = if going[0] == one { other } else { one };
         let told = format!("nodectl forget {}", going[0].short());
-        assert!(simulation.status(waits).starts_with("waiting: node "), "{}", simulation.status(waits));
-        assert!(simulation.status(waits).ends_with(&told), "{}", simulation.status(waits));
+        assert!(
+            simulation.status(waits).starts_with("waiting: node "),
+            "{}",
+            simulation.status(waits)
+        );
+        assert!(
+            simulation.status(waits).ends_with(&told),
+            "{}",
+            simulation.status(waits)
+        );
         simulation.heal();
         simulation.run(false);
     });
@@ -254,20 +318,40 @@ fn whoever_waits_for_silent_nodes_goes_on_once_it_is_told_that_they_are_dead() {
     seeds(24, |seed| {
         // Of two nodes the one for which the other waits, and most of a larger view.
         let count = 2 + seed % 3;
-        let mut simulation =
-            Simulation::keeping(seed, MODES[seed as usize % 4], count as u32, 20, Some(Every::Steps(2)));
+        let mut simulation = Simulation::keeping(
+            seed,
+            MODES[seed as usize % 4],
+            count as u32,
+            20,
+            Some(Every::Steps(2)),
+        );
         simulation.step_until("all are settled", Simulation::is_settled);
-        simulation.step_until("there is a checkpoint", |simulation| simulation.disk.newest().is_some());
+        simulation.step_until("there is a checkpoint", |simulation| {
+            simulation.disk.newest().is_some()
+        });
         simulation.step_until("all are settled", Simulation::is_settled);
         simulation.faults = true;
         let first = simulation.first();
-        let others = simulation.nodes.keys().copied().filter(|node| *node != first).take(count as usize - 2);
+        let others = simulation
+            .nodes
+            .keys()
+            .copied()
+            .filter(|node| *node != first)
+            .take(count as usize - 2);
         let lost: Vec<NodeId> = others.chain([first]).collect();
         lost.iter().for_each(|node| simulation.fall_silent(*node));
         (0..2_000).for_each(|_| simulation.step());
         let left = *simulation.nodes.keys().next().unwrap();
-        assert!(simulation.status(left).starts_with("waiting: node"), "{}", simulation.status(left));
-        let is_named = |node: &NodeId| simulation.status(left).contains(&format!("nodectl forget {}", node.short()));
+        assert!(
+            simulation.status(left).starts_with("waiting: node"),
+            "{}",
+            simulation.status(left)
+        );
+        let is_named = |node: &NodeId| {
+            simulation
+                .status(left)
+                .contains(&format!("nodectl forget {}", node.short()))
+        };
         assert!(lost.iter().all(is_named), "{}", simulation.status(left));
         lost.iter().for_each(|node| simulation.forget(*node));
         simulation.step_until("it goes on", |simulation| simulation.goes_on(left, 1));
@@ -281,18 +365,30 @@ fn what_a_node_did_alone_that_was_taken_for_dead_does_not_count() {
         let mut simulation = Simulation::new(seed, MODES[seed as usize % 4], 2, 20);
         simulation.step_until("all are settled", Simulation::is_settled);
         let alone = simulation.first();
-        let other = *simulation.nodes.keys().find(|node| **node != alone).unwrap();
+        let other = *simulation
+            .nodes
+            .keys()
+            .find(|node| **node != alone)
+            .unwrap();
         simulation.faults = true;
         simulation.hang(alone);
         simulation.part(&[alone]);
-        simulation.step_until("it goes on alone", |simulation| simulation.goes_on(alone, 1));
+        simulation.step_until("it goes on alone", |simulation| {
+            simulation.goes_on(alone, 1)
+        });
         simulation.change_view(alone, 50);
-        simulation.step_until("the other waits", |simulation| simulation.status(other).starts_with("waiting: node"));
+        simulation.step_until("the other waits", |simulation| {
+            simulation.status(other).starts_with("waiting: node")
+        });
         simulation.forget(alone);
-        simulation.step_until("the other goes on too", |simulation| simulation.goes_on(other, 1));
+        simulation.step_until("the other goes on too", |simulation| {
+            simulation.goes_on(other, 1)
+        });
         (0..500).for_each(|_| simulation.step());
         simulation.heal();
-        simulation.step_until("both work together", |simulation| simulation.goes_on(other, 2));
+        simulation.step_until("both work together", |simulation| {
+            simulation.goes_on(other, 2)
+        });
         simulation.restart_workers();
         simulation.run(false);
     });

@@ -29,11 +29,14 @@ pub(super) fn check(from: NodeId, message: &ServerMessage, blocks: Block) -> Res
         ServerMessage::Here(here) => {
             valid.epoch(here.promised)?;
             valid.nodes(here.peers.len())?;
-            here.workers.iter().chain(&here.finishing).try_for_each(|life| valid.worker(life.worker))
+            here.workers
+                .iter()
+                .chain(&here.finishing)
+                .try_for_each(|life| valid.worker(life.worker))
         }
-        ServerMessage::Prepare { epoch } | ServerMessage::Installed { epoch } | ServerMessage::Go { epoch } => {
-            valid.epoch(*epoch)
-        }
+        ServerMessage::Prepare { epoch }
+        | ServerMessage::Installed { epoch }
+        | ServerMessage::Go { epoch } => valid.epoch(*epoch),
         ServerMessage::Lost { epoch } | ServerMessage::Fetch { epoch, .. } => valid.epoch(*epoch),
         ServerMessage::Refused { promised } => valid.epoch(*promised),
         ServerMessage::Waiting { nodes, .. } => valid.nodes(nodes.len()),
@@ -42,15 +45,23 @@ pub(super) fn check(from: NodeId, message: &ServerMessage, blocks: Block) -> Res
             valid.promise(promise)
         }
         ServerMessage::Install { view } => valid.view(view),
-        ServerMessage::State { version, applied, .. } => {
+        ServerMessage::State {
+            version, applied, ..
+        } => {
             valid.version(*version)?;
-            applied.iter().try_for_each(|(worker, clock)| valid.worker(*worker).and(valid.clock(*clock)))
+            applied
+                .iter()
+                .try_for_each(|(worker, clock)| valid.worker(*worker).and(valid.clock(*clock)))
         }
         ServerMessage::Replicate { version, of, .. } => {
             valid.version(*version)?;
-            of.map_or(Ok(()), |(worker, clock)| valid.worker(worker).and(valid.clock(clock)))
+            of.map_or(Ok(()), |(worker, clock)| {
+                valid.worker(worker).and(valid.clock(clock))
+            })
         }
-        ServerMessage::Kept { version, .. } | ServerMessage::Arrived { version, .. } => valid.version(*version),
+        ServerMessage::Kept { version, .. } | ServerMessage::Arrived { version, .. } => {
+            valid.version(*version)
+        }
         ServerMessage::Ready { clock, norms, .. } => {
             valid.clock(*clock)?;
             norms.iter().try_for_each(|(block, _)| valid.block(*block))
@@ -59,8 +70,15 @@ pub(super) fn check(from: NodeId, message: &ServerMessage, blocks: Block) -> Res
         | ServerMessage::Ended { worker, clock, .. }
         | ServerMessage::Acknowledged { worker, clock, .. }
         | ServerMessage::Pull { worker, clock, .. }
-        | ServerMessage::Values { worker, clock, .. } => valid.worker(*worker).and(valid.clock(*clock)),
-        ServerMessage::Barrier { worker, clock, number, .. } => {
+        | ServerMessage::Values { worker, clock, .. } => {
+            valid.worker(*worker).and(valid.clock(*clock))
+        }
+        ServerMessage::Barrier {
+            worker,
+            clock,
+            number,
+            ..
+        } => {
             valid.worker(*worker)?;
             valid.clock(*clock)?;
             valid.version(*number)
@@ -128,7 +146,9 @@ impl Valid {
     }
 
     fn views(&self, views: &[(Epoch, Vec<NodeId>)]) -> Result<(), String> {
-        views.iter().try_for_each(|(epoch, nodes)| self.epoch(*epoch).and(self.nodes(nodes.len())))
+        views
+            .iter()
+            .try_for_each(|(epoch, nodes)| self.epoch(*epoch).and(self.nodes(nodes.len())))
     }
 
     fn promise(&self, promise: &Promise) -> Result<(), String> {
@@ -159,23 +179,48 @@ impl Valid {
         self.views(&view.perhaps)?;
         ascending("nodes", view.nodes.iter().map(|(node, _)| *node))?;
         ascending("workers", view.workers.iter().map(|(life, _)| life.worker))?;
-        let is_node = |node: &NodeId| view.nodes.binary_search_by_key(node, |(member, _)| *member).is_ok();
-        let is_there = |(life, node): &&(WorkerLife, NodeId)| self.worker(life.worker).is_err() || !is_node(node);
-        if !is_node(&view.epoch.by) || view.workers.is_empty() || view.workers.iter().any(|worker| is_there(&worker)) {
-            return Err("a view without its leader, without workers, or with workers on other nodes".into());
+        let is_node = |node: &NodeId| {
+            view.nodes
+                .binary_search_by_key(node, |(member, _)| *member)
+                .is_ok()
+        };
+        let is_there = |(life, node): &&(WorkerLife, NodeId)| {
+            self.worker(life.worker).is_err() || !is_node(node)
+        };
+        if !is_node(&view.epoch.by)
+            || view.workers.is_empty()
+            || view.workers.iter().any(|worker| is_there(&worker))
+        {
+            return Err(
+                "a view without its leader, without workers, or with workers on other nodes".into(),
+            );
         }
-        view.starting.iter().try_for_each(|(life, clock)| self.worker(life.worker).and(self.clock(*clock)))?;
+        view.starting
+            .iter()
+            .try_for_each(|(life, clock)| self.worker(life.worker).and(self.clock(*clock)))?;
         let blocks = self.blocks as usize;
         if view.sources.len() != blocks || view.homes.len() != blocks {
             let (sources, homes) = (view.sources.len(), view.homes.len());
-            return Err(format!("a view with {sources} sources and {homes} homes for {blocks} blocks"));
+            return Err(format!(
+                "a view with {sources} sources and {homes} homes for {blocks} blocks"
+            ));
         }
         for ((source, version), homes) in view.sources.iter().zip(&view.homes) {
             self.version(*version)?;
-            let are_nodes = homes.iter().chain([source]).all(|index| usize::from(*index) < view.nodes.len());
+            let are_nodes = homes
+                .iter()
+                .chain([source])
+                .all(|index| usize::from(*index) < view.nodes.len());
             let is_twice = |at: usize| homes[..at].contains(&homes[at]);
-            if !are_nodes || homes.is_empty() || homes.len() > view.nodes.len() || (0..homes.len()).any(is_twice) {
-                return Err(format!("a block from {source} on {homes:?} of {} nodes", view.nodes.len()));
+            if !are_nodes
+                || homes.is_empty()
+                || homes.len() > view.nodes.len()
+                || (0..homes.len()).any(is_twice)
+            {
+                return Err(format!(
+                    "a block from {source} on {homes:?} of {} nodes",
+                    view.nodes.len()
+                ));
             }
         }
         self.clock(view.commit.map_or(0, |(clock, _)| clock))?;
@@ -186,10 +231,26 @@ impl Valid {
 }
 
 fn below(what: &str, value: u64, limit: u64) -> Result<(), String> {
-    if value < limit { Ok(()) } else { Err(format!("{what} {value}, where there are fewer than {limit}")) }
+    if value < limit {
+        Ok(())
+    } else {
+        Err(format!(
+            "{what} {value}, where there are fewer than {limit}"
+        ))
+    }
 }
 
-fn ascending<T: Ord + Copy>(what: &str, values: impl Iterator<Item = T> + Clone) -> Result<(), String> {
-    let is_right = values.clone().zip(values.skip(1)).all(|(one, next)| one < next);
-    if is_right { Ok(()) } else { Err(format!("{what} out of order, or twice")) }
+fn ascending<T: Ord + Copy>(
+    what: &str,
+    values: impl Iterator<Item = T> + Clone,
+) -> Result<(), String> {
+    let is_right = values
+        .clone()
+        .zip(values.skip(1))
+        .all(|(one, next)| one < next);
+    if is_right {
+        Ok(())
+    } else {
+        Err(format!("{what} out of order, or twice"))
+    }
 }

@@ -1,37 +1,71 @@
 //! A member's side of a change of the view.
 
-use super::{Effect, Gradient, checkpoint::Restorable, group::Group, placement::Placement, server::Shard};
+use super::{
+    Effect, Gradient, checkpoint::Restorable, group::Group, placement::Placement, server::Shard,
+};
 use nodectl_types::{
     NodeId,
-    servers::message::{Block, Clock, Epoch, Held, Promise, ServerMessage, View, Worker, WorkerLife},
+    servers::message::{
+        Block, Clock, Epoch, Held, Promise, ServerMessage, View, Worker, WorkerLife,
+    },
 };
 
 impl Group {
     pub(super) fn prepare(&mut self, from: NodeId, epoch: Epoch) {
         self.seen = self.seen.max(epoch.number);
         if epoch <= self.promised {
-            self.send(from, ServerMessage::Refused { promised: self.promised }, None);
+            self.send(
+                from,
+                ServerMessage::Refused {
+                    promised: self.promised,
+                },
+                None,
+            );
             return;
         }
         self.promised = epoch;
         self.going = false;
         self.abandon_checkpoint();
-        let held = self.shards.iter().filter(|(_, shard)| !shard.is_arriving).map(|(block, shard)| Held {
-            block: *block,
-            version: shard.version,
-            reach: shard.reach(),
-            pending: shard.sum.as_ref().map(|sum| sum.norm2),
-            left_since: shard.left_since,
-        });
+        let held = self
+            .shards
+            .iter()
+            .filter(|(_, shard)| !shard.is_arriving)
+            .map(|(block, shard)| Held {
+                block: *block,
+                version: shard.version,
+                reach: shard.reach(),
+                pending: shard.sum.as_ref().map(|sum| sum.norm2),
+                left_since: shard.left_since,
+            });
         let is_whole = self.missing.is_empty();
         let promise = Promise {
             base: self.base,
             nodes: self.base_nodes.clone(),
-            installed: if is_whole { self.view.epoch } else { Epoch::NONE },
-            installed_nodes: self.view.nodes.iter().map(|(node, _)| *node).filter(|_| is_whole).collect(),
-            perhaps: self.view.perhaps.iter().filter(|(epoch, _)| *epoch > self.base).cloned().collect(),
+            installed: if is_whole {
+                self.view.epoch
+            } else {
+                Epoch::NONE
+            },
+            installed_nodes: self
+                .view
+                .nodes
+                .iter()
+                .map(|(node, _)| *node)
+                .filter(|_| is_whole)
+                .collect(),
+            perhaps: self
+                .view
+                .perhaps
+                .iter()
+                .filter(|(epoch, _)| *epoch > self.base)
+                .cloned()
+                .collect(),
             held: held.collect(),
-            workers: self.locals.iter().map(|(worker, local)| (local.id(*worker), local.started())).collect(),
+            workers: self
+                .locals
+                .iter()
+                .map(|(worker, local)| (local.id(*worker), local.started()))
+                .collect(),
             committed: self.committed,
             barriers: self.barriers,
             saved: self.saved,
@@ -55,9 +89,14 @@ impl Group {
         } else if let Some((clock, scale)) = view.commit {
             self.apply_sums(clock, scale);
         } else {
-            view.sources.iter().zip(0..).for_each(|((_, version), block)| self.catch_up(block, *version));
+            view.sources
+                .iter()
+                .zip(0..)
+                .for_each(|((_, version), block)| self.catch_up(block, *version));
         }
-        self.committed = view.commit.or(self.committed.filter(|_| view.restore.is_none()));
+        self.committed = view
+            .commit
+            .or(self.committed.filter(|_| view.restore.is_none()));
         self.effect(Effect::DropGradients);
         self.ended.clear();
         self.ready.clear();
@@ -69,17 +108,36 @@ impl Group {
         self.barriers = view.barriers;
         self.saved = view.saved;
         self.restorable = Restorable::Unknown;
-        self.index = view.nodes.iter().position(|(node, _)| *node == self.config.me).map(|index| index as u16);
+        self.index = view
+            .nodes
+            .iter()
+            .position(|(node, _)| *node == self.config.me)
+            .map(|index| index as u16);
         self.placement = Placement::of(view.homes.clone());
         for (block, shard) in &mut self.shards {
-            let is_kept = self.index.is_some_and(|me| self.placement.homes(*block).contains(&me));
-            shard.left_since = if is_kept { None } else { shard.left_since.or(Some(view.epoch)) };
+            let is_kept = self
+                .index
+                .is_some_and(|me| self.placement.homes(*block).contains(&me));
+            shard.left_since = if is_kept {
+                None
+            } else {
+                shard.left_since.or(Some(view.epoch))
+            };
         }
         let taken = |(life, _): &&(WorkerLife, NodeId)| {
-            view.workers.iter().any(|(other, _)| other.worker == life.worker && other.life != life.life)
+            view.workers
+                .iter()
+                .any(|(other, _)| other.worker == life.worker && other.life != life.life)
         };
-        self.superseded.extend(self.view.workers.iter().filter(taken).map(|(life, _)| *life));
-        self.superseded.retain(|life| view.workers.iter().all(|(counts, _)| counts != life));
+        self.superseded.extend(
+            self.view
+                .workers
+                .iter()
+                .filter(taken)
+                .map(|(life, _)| *life),
+        );
+        self.superseded
+            .retain(|life| view.workers.iter().all(|(counts, _)| counts != life));
         self.view = view;
         self.seed();
         self.restore();
@@ -93,19 +151,34 @@ impl Group {
     /// The first view's blocks come from one of its workers.
     fn seed(&mut self) {
         let Some(worker) = self.view.seed else { return };
-        let is_mine = self.view.workers.iter().any(|(life, node)| life.worker == worker && *node == self.config.me);
+        let is_mine = self
+            .view
+            .workers
+            .iter()
+            .any(|(life, node)| life.worker == worker && *node == self.config.me);
         if is_mine && self.locals.contains_key(&worker) {
-            self.shards = (0..self.config.layout.blocks()).map(|block| (block, Shard::default())).collect();
+            self.shards = (0..self.config.layout.blocks())
+                .map(|block| (block, Shard::default()))
+                .collect();
             self.effect(Effect::Seed { worker });
         }
     }
 
     /// Or from a checkpoint, which one of the nodes has.
     fn restore(&mut self) {
-        let Some(clock) = self.view.restore else { return };
-        if self.view.sources.first().is_some_and(|(source, _)| Some(*source) == self.index) {
+        let Some(clock) = self.view.restore else {
+            return;
+        };
+        if self
+            .view
+            .sources
+            .first()
+            .is_some_and(|(source, _)| Some(*source) == self.index)
+        {
             let shard = Shard::of(self.version_at(clock), Default::default());
-            self.shards = (0..self.config.layout.blocks()).map(|block| (block, shard.clone())).collect();
+            self.shards = (0..self.config.layout.blocks())
+                .map(|block| (block, shard.clone()))
+                .collect();
             self.effect(Effect::Restore { clock });
         }
     }
@@ -118,7 +191,10 @@ impl Group {
         self.missing.clear();
         for block in 0..self.config.layout.blocks() {
             let (source, version) = self.view.sources[block as usize];
-            let has = self.shards.get(&block).is_some_and(|shard| shard.version == version);
+            let has = self
+                .shards
+                .get(&block)
+                .is_some_and(|shard| shard.version == version);
             if has {
                 continue;
             }
@@ -138,21 +214,38 @@ impl Group {
 
     pub(super) fn fetch(&mut self, from: NodeId, epoch: Epoch, block: Block) {
         if epoch > self.view.epoch {
-            self.early.retain(|(other, of, asked)| *other != from || (*of == epoch && *asked != block));
+            self.early
+                .retain(|(other, of, asked)| *other != from || (*of == epoch && *asked != block));
             self.early.push((from, epoch, block));
         } else if self.is_active(epoch)
             && let Some(shard) = self.shards.get(&block)
         {
-            let applied = shard.applied.iter().map(|(worker, clock)| (*worker, *clock)).collect();
-            let message = ServerMessage::State { epoch, block, version: shard.version, applied };
+            let applied = shard
+                .applied
+                .iter()
+                .map(|(worker, clock)| (*worker, *clock))
+                .collect();
+            let message = ServerMessage::State {
+                epoch,
+                block,
+                version: shard.version,
+                applied,
+            };
             self.send(from, message, Some(super::Payload::State { block }));
         }
     }
 
-    pub(super) fn fetched(&mut self, epoch: Epoch, block: Block, version: u64, applied: Vec<(Worker, Clock)>) {
+    pub(super) fn fetched(
+        &mut self,
+        epoch: Epoch,
+        block: Block,
+        version: u64,
+        applied: Vec<(Worker, Clock)>,
+    ) {
         if self.is_active(epoch) && self.missing.remove(&block) {
             self.effect(Effect::Take(super::ByteTarget::State { block }));
-            self.shards.insert(block, Shard::of(version, applied.into_iter().collect()));
+            self.shards
+                .insert(block, Shard::of(version, applied.into_iter().collect()));
             self.check_installed();
         }
     }
@@ -180,12 +273,29 @@ impl Group {
         let Some(me) = self.index else { return };
         // Others may be quicker: some that it shall keep may have come already.
         let target = self.target(&self.view.nodes);
-        let is_foreign = |block: &Block| [&self.placement, &target].iter().all(|at| !at.homes(*block).contains(&me));
-        for block in self.shards.keys().copied().filter(is_foreign).collect::<Vec<_>>() {
+        let is_foreign = |block: &Block| {
+            [&self.placement, &target]
+                .iter()
+                .all(|at| !at.homes(*block).contains(&me))
+        };
+        for block in self
+            .shards
+            .keys()
+            .copied()
+            .filter(is_foreign)
+            .collect::<Vec<_>>()
+        {
             self.shards.remove(&block);
             self.effect(Effect::DropBlock { block });
         }
-        self.status(if self.view.finished { "all workers have finished" } else { "training" }.into());
+        self.status(
+            if self.view.finished {
+                "all workers have finished"
+            } else {
+                "training"
+            }
+            .into(),
+        );
         self.resume_locals();
         self.begin_moves();
         if self.view.finished && self.config.settings.checkpoints.is_none() {
@@ -203,11 +313,22 @@ impl Group {
     }
 
     pub(super) fn apply_sum(&mut self, block: Block, clock: Clock, scale: f32) {
-        let Some(shard) = self.shards.get_mut(&block).filter(|shard| shard.version == clock) else { return };
+        let Some(shard) = self
+            .shards
+            .get_mut(&block)
+            .filter(|shard| shard.version == clock)
+        else {
+            return;
+        };
         if shard.sum.take().is_some() {
             shard.version += 1;
             let step = shard.version;
-            self.effect(Effect::Apply { block, gradient: Gradient::Sum, step, scale });
+            self.effect(Effect::Apply {
+                block,
+                gradient: Gradient::Sum,
+                step,
+                scale,
+            });
         }
     }
 }

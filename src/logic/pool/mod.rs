@@ -44,7 +44,11 @@ pub struct PoolConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PoolEffect<P> {
     /// Send the worker a task with its arguments.
-    Run { worker: WorkerKey, task: u64, arguments: P },
+    Run {
+        worker: WorkerKey,
+        task: u64,
+        arguments: P,
+    },
     /// Ask the client for a task's arguments and pass them on to the worker.
     Pull { worker: WorkerKey, task: u64 },
     /// Send the worker every update up to this one that it has not got: from the last snapshot on if it has got none.
@@ -147,7 +151,13 @@ impl<P: Clone> Pool<P> {
         self.open += 1;
         self.open_bytes += bytes;
         self.idle_since = None;
-        self.waiting.push_back(Task { id, arguments, bytes, deaths: 0, avoid: None });
+        self.waiting.push_back(Task {
+            id,
+            arguments,
+            bytes,
+            deaths: 0,
+            avoid: None,
+        });
     }
 
     /// Nobody wants the task's result any more.
@@ -158,14 +168,21 @@ impl<P: Clone> Pool<P> {
         self.cancelled.insert(id);
         if self.cancelled.len() > 2 * self.open + 1024 {
             let with_workers = self.workers.values().flat_map(|worker| &worker.sent);
-            let open: BTreeSet<u64> = self.waiting.iter().chain(with_workers).map(|task| task.id).collect();
+            let open: BTreeSet<u64> = self
+                .waiting
+                .iter()
+                .chain(with_workers)
+                .map(|task| task.id)
+                .collect();
             self.cancelled.retain(|id| open.contains(id));
         }
     }
 
     /// A cancelled task whose arguments were never sent: the worker that was to get them is free again.
     pub fn withdraw(&mut self, key: WorkerKey, id: u64, now: Time) {
-        let Some(worker) = self.workers.get_mut(&key) else { return };
+        let Some(worker) = self.workers.get_mut(&key) else {
+            return;
+        };
         if worker.sent.front().is_some_and(|task| task.id == id) {
             self.take_first(key, now);
         }
@@ -179,7 +196,10 @@ impl<P: Clone> Pool<P> {
         self.updates = number;
         for (key, worker) in &self.workers {
             if worker.stage == TaskStage::Ready {
-                self.effects.push(PoolEffect::Feed { worker: *key, through: number });
+                self.effects.push(PoolEffect::Feed {
+                    worker: *key,
+                    through: number,
+                });
             }
         }
         true
@@ -206,7 +226,9 @@ impl<P: Clone> Pool<P> {
 
     /// A worker's `__init__` has returned. False if it cannot have.
     pub fn ready(&mut self, key: WorkerKey) -> bool {
-        let Some(worker) = self.workers.get_mut(&key) else { return false };
+        let Some(worker) = self.workers.get_mut(&key) else {
+            return false;
+        };
         match worker.stage {
             TaskStage::Ready => return false,
             TaskStage::Leaving => return true,
@@ -216,26 +238,38 @@ impl<P: Clone> Pool<P> {
         self.ever_ready = true;
         self.idle.insert(key);
         if self.updates > 0 {
-            self.effects.push(PoolEffect::Feed { worker: key, through: self.updates });
+            self.effects.push(PoolEffect::Feed {
+                worker: key,
+                through: self.updates,
+            });
         }
         true
     }
 
     /// A worker answers a task: the first of those that it was sent.
     pub fn answered(&mut self, key: WorkerKey, id: u64, now: Time) -> AnswerOutcome {
-        let Some(worker) = self.workers.get_mut(&key) else { return AnswerOutcome::Unasked };
+        let Some(worker) = self.workers.get_mut(&key) else {
+            return AnswerOutcome::Unasked;
+        };
         if worker.sent.front().is_none_or(|task| task.id != id) {
             return AnswerOutcome::Unasked;
         }
         worker.answered += 1;
         self.pace.note(now.since(worker.since));
         self.take_first(key, now);
-        if self.cancelled.remove(&id) { AnswerOutcome::Discard } else { AnswerOutcome::Forward }
+        if self.cancelled.remove(&id) {
+            AnswerOutcome::Discard
+        } else {
+            AnswerOutcome::Forward
+        }
     }
 
     /// Whether a worker works on that task, and somebody wants its result.
     pub fn is_answering(&self, key: WorkerKey, id: u64) -> AnswerOutcome {
-        let first = self.workers.get(&key).and_then(|worker| worker.sent.front());
+        let first = self
+            .workers
+            .get(&key)
+            .and_then(|worker| worker.sent.front());
         match first {
             Some(task) if task.id != id => AnswerOutcome::Unasked,
             None => AnswerOutcome::Unasked,
@@ -266,7 +300,9 @@ impl<P: Clone> Pool<P> {
 
     /// A worker is gone. `error` is what its `__init__` raised, if it told.
     pub fn died(&mut self, key: WorkerKey, error: Option<&str>, now: Time) {
-        let Some(worker) = self.workers.remove(&key) else { return };
+        let Some(worker) = self.workers.remove(&key) else {
+            return;
+        };
         self.idle.remove(&key);
         if worker.stage == TaskStage::Starting {
             self.failed_starts += 1;
@@ -294,7 +330,11 @@ impl<P: Clone> Pool<P> {
             return;
         }
         if !self.cancelled.remove(&task.id) {
-            let how = if timed_out { "ran longer than `timeout` and" } else { "" };
+            let how = if timed_out {
+                "ran longer than `timeout` and"
+            } else {
+                ""
+            };
             let why = format!("the task {how} ended {} workers", task.deaths).replace("  ", " ");
             self.effects.push(PoolEffect::Lost { task: task.id, why });
         }
@@ -304,12 +344,18 @@ impl<P: Clone> Pool<P> {
     /// Others need room on a node: one of the pool's workers there ends, the one with the least to do. Unless it `must`, only if the
     /// pool has had no tasks for a while. False if none was told.
     pub fn release(&mut self, node: NodeId, must: bool, now: Time) -> bool {
-        let is_idle = self.idle_since.is_some_and(|since| now.since(since) >= IDLE);
+        let is_idle = self
+            .idle_since
+            .is_some_and(|since| now.since(since) >= IDLE);
         if !must && !is_idle {
             return false;
         }
-        let here = self.workers.iter().filter(|(_, worker)| worker.node == node && worker.stage != TaskStage::Leaving);
-        let Some((key, _)) = here.min_by_key(|(_, worker)| (worker.stage == TaskStage::Ready, worker.sent.len()))
+        let here = self
+            .workers
+            .iter()
+            .filter(|(_, worker)| worker.node == node && worker.stage != TaskStage::Leaving);
+        let Some((key, _)) =
+            here.min_by_key(|(_, worker)| (worker.stage == TaskStage::Ready, worker.sent.len()))
         else {
             return false;
         };
@@ -322,7 +368,9 @@ impl<P: Clone> Pool<P> {
 
     /// Ends the workers whose task runs too long.
     pub fn expire(&mut self, now: Time) {
-        let Some(timeout) = self.config.timeout else { return };
+        let Some(timeout) = self.config.timeout else {
+            return;
+        };
         for (key, worker) in &mut self.workers {
             if !worker.timed_out && !worker.sent.is_empty() && now.since(worker.since) >= timeout {
                 worker.timed_out = true;
@@ -334,7 +382,10 @@ impl<P: Clone> Pool<P> {
     /// When `expire` is due at the latest.
     pub fn next_deadline(&self) -> Option<Time> {
         let timeout = self.config.timeout?;
-        let busy = self.workers.values().filter(|worker| !worker.sent.is_empty() && !worker.timed_out);
+        let busy = self
+            .workers
+            .values()
+            .filter(|worker| !worker.sent.is_empty() && !worker.timed_out);
         busy.map(|worker| worker.since + timeout).min()
     }
 
@@ -347,9 +398,16 @@ impl<P: Clone> Pool<P> {
 
     fn feed_the_idle(&mut self, now: Time) {
         while !self.idle.is_empty() {
-            let Some(task) = self.next_task(now) else { return };
+            let Some(task) = self.next_task(now) else {
+                return;
+            };
             let elsewhere = |key: &&WorkerKey| Some(self.workers[*key].node) != task.avoid;
-            let key = *self.idle.iter().find(elsewhere).or(self.idle.first()).expect("not empty");
+            let key = *self
+                .idle
+                .iter()
+                .find(elsewhere)
+                .or(self.idle.first())
+                .expect("not empty");
             self.idle.remove(&key);
             self.send(key, task, now);
         }
@@ -361,16 +419,23 @@ impl<P: Clone> Pool<P> {
         if self.waiting.is_empty() || self.pace.ahead() <= 1 {
             return;
         }
-        let ready = self.workers.iter().filter(|(_, worker)| worker.stage == TaskStage::Ready);
+        let ready = self
+            .workers
+            .iter()
+            .filter(|(_, worker)| worker.stage == TaskStage::Ready);
         let ready: Vec<WorkerKey> = ready.map(|(key, _)| *key).collect();
         let share = self.open.div_ceil(ready.len().max(1));
         let limit = self.pace.ahead().min(share);
         for key in ready {
             loop {
                 let worker = &self.workers[&key];
-                let has_room = worker.sent.len() < limit.min(1 + worker.answered) && worker.sent_bytes < AHEAD_BYTES;
+                let has_room = worker.sent.len() < limit.min(1 + worker.answered)
+                    && worker.sent_bytes < AHEAD_BYTES;
                 // Arguments that are still the client's go to idle workers only, and nothing may overtake them for ever.
-                let waits_for_pull = worker.sent.back().is_some_and(|task| task.arguments.is_none());
+                let waits_for_pull = worker
+                    .sent
+                    .back()
+                    .is_some_and(|task| task.arguments.is_none());
                 if !has_room || waits_for_pull {
                     break;
                 }
@@ -404,8 +469,15 @@ impl<P: Clone> Pool<P> {
         }
         worker.sent_bytes += task.bytes;
         self.effects.push(match &task.arguments {
-            Some(arguments) => PoolEffect::Run { worker: key, task: task.id, arguments: arguments.clone() },
-            None => PoolEffect::Pull { worker: key, task: task.id },
+            Some(arguments) => PoolEffect::Run {
+                worker: key,
+                task: task.id,
+                arguments: arguments.clone(),
+            },
+            None => PoolEffect::Pull {
+                worker: key,
+                task: task.id,
+            },
         });
         worker.sent.push_back(task);
     }
@@ -417,9 +489,17 @@ impl<P: Clone> Pool<P> {
 
     /// (ready workers, nodes with such, workers that start).
     pub fn count(&self) -> (u32, u32, u32) {
-        let ready = || self.workers.values().filter(|worker| worker.stage == TaskStage::Ready);
+        let ready = || {
+            self.workers
+                .values()
+                .filter(|worker| worker.stage == TaskStage::Ready)
+        };
         let nodes: BTreeSet<NodeId> = ready().map(|worker| worker.node).collect();
-        let starting = self.workers.values().filter(|worker| worker.stage == TaskStage::Starting).count();
+        let starting = self
+            .workers
+            .values()
+            .filter(|worker| worker.stage == TaskStage::Starting)
+            .count();
         (ready().count() as u32, nodes.len() as u32, starting as u32)
     }
 }

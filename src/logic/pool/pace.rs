@@ -18,12 +18,17 @@ pub struct TaskPace {
 impl TaskPace {
     pub fn note(&mut self, took: Duration) {
         let took = took.as_secs_f64();
-        self.mean_seconds = Some(self.mean_seconds.map_or(took, |mean| mean + (took - mean) * WEIGHT));
+        self.mean_seconds = Some(
+            self.mean_seconds
+                .map_or(took, |mean| mean + (took - mean) * WEIGHT),
+        );
     }
 
     /// How many tasks a worker may have at once, the one that it works on included.
     pub fn ahead(&self) -> usize {
-        let Some(mean) = self.mean_seconds else { return 1 };
+        let Some(mean) = self.mean_seconds else {
+            return 1;
+        };
         ((AHEAD.as_secs_f64() / mean.max(1e-9)) as usize).clamp(1, MAX_AHEAD)
     }
 }

@@ -11,7 +11,13 @@ fn at(millis: u64) -> Time {
 }
 
 fn pool(retries: u32) -> Pool<()> {
-    Pool::new(PoolConfig { retries, timeout: None }, at(0))
+    Pool::new(
+        PoolConfig {
+            retries,
+            timeout: None,
+        },
+        at(0),
+    )
 }
 
 fn turn(pool: &mut Pool<()>, millis: u64) -> Vec<PoolEffect<()>> {
@@ -19,7 +25,11 @@ fn turn(pool: &mut Pool<()>, millis: u64) -> Vec<PoolEffect<()>> {
 }
 
 fn run(worker: WorkerKey, task: u64) -> PoolEffect<()> {
-    PoolEffect::Run { worker, task, arguments: () }
+    PoolEffect::Run {
+        worker,
+        task,
+        arguments: (),
+    }
 }
 
 fn with_workers(pool: &mut Pool<()>, nodes: &[NodeId]) {
@@ -36,7 +46,11 @@ fn long_tasks_wait_here_and_not_behind_each_other() {
     (1..=5).for_each(|id| pool.submit(id, Some(()), 10));
     assert_eq!(turn(&mut pool, 0), [run(0, 1), run(1, 2)]);
     assert_eq!(pool.answered(0, 1, at(1000)), AnswerOutcome::Forward);
-    assert_eq!(turn(&mut pool, 1000), [run(0, 3)], "one in the place of one");
+    assert_eq!(
+        turn(&mut pool, 1000),
+        [run(0, 3)],
+        "one in the place of one"
+    );
 }
 
 #[test]
@@ -48,16 +62,25 @@ fn short_tasks_are_sent_ahead_and_shared_evenly() {
     let mut deepest = 0;
     for _ in 0..2000 {
         for effect in turn(&mut pool, 0) {
-            let PoolEffect::Run { worker, task, .. } = effect else { panic!("{effect:?}") };
+            let PoolEffect::Run { worker, task, .. } = effect else {
+                panic!("{effect:?}")
+            };
             sent[worker as usize].push(task);
         }
         deepest = deepest.max(sent[0].len());
         if pool.waiting.is_empty() && sent[0].len().abs_diff(sent[1].len()) > 1 {
-            panic!("the rest is not shared evenly: {} and {}", sent[0].len(), sent[1].len());
+            panic!(
+                "the rest is not shared evenly: {} and {}",
+                sent[0].len(),
+                sent[1].len()
+            );
         }
         for (worker, sent) in sent.iter_mut().enumerate() {
             if !sent.is_empty() {
-                assert_eq!(pool.answered(worker as u64, sent.remove(0), at(0)), AnswerOutcome::Forward);
+                assert_eq!(
+                    pool.answered(worker as u64, sent.remove(0), at(0)),
+                    AnswerOutcome::Forward
+                );
             }
         }
     }
@@ -72,9 +95,19 @@ fn a_death_is_blamed_on_the_task_that_ran_and_it_is_tried_elsewhere() {
     pool.submit(7, Some(()), 1);
     assert_eq!(turn(&mut pool, 0), [run(0, 7)]);
     pool.died(0, None, at(1));
-    assert_eq!(turn(&mut pool, 1), [run(2, 7)], "not on the same node again");
+    assert_eq!(
+        turn(&mut pool, 1),
+        [run(2, 7)],
+        "not on the same node again"
+    );
     pool.died(2, None, at(2));
-    assert_eq!(turn(&mut pool, 2), [PoolEffect::Lost { task: 7, why: "the task ended 2 workers".into() }]);
+    assert_eq!(
+        turn(&mut pool, 2),
+        [PoolEffect::Lost {
+            task: 7,
+            why: "the task ended 2 workers".into()
+        }]
+    );
     assert_eq!((pool.open, pool.open_bytes), (0, 0));
 }
 
@@ -87,12 +120,18 @@ fn what_was_sent_ahead_of_a_death_is_not_blamed() {
         turn(&mut pool, 0);
         pool.answered(0, id, at(0));
     }
-    assert!(turn(&mut pool, 0).len() > 1 || pool.workers[&0].sent.len() > 1, "nothing was sent ahead");
+    assert!(
+        turn(&mut pool, 0).len() > 1 || pool.workers[&0].sent.len() > 1,
+        "nothing was sent ahead"
+    );
     pool.died(0, None, at(0));
     pool.join(1, A, at(0));
     pool.ready(1);
     let effects = turn(&mut pool, 0);
-    assert!(matches!(effects[0], PoolEffect::Lost { task: 11, .. }), "{effects:?}");
+    assert!(
+        matches!(effects[0], PoolEffect::Lost { task: 11, .. }),
+        "{effects:?}"
+    );
     assert_eq!(effects[1], run(1, 12), "in the order submitted");
 }
 
@@ -109,7 +148,10 @@ fn a_pool_whose_workers_cannot_start_ends_with_what_they_said() {
 
 #[test]
 fn a_task_that_runs_too_long_ends_its_worker() {
-    let config = PoolConfig { retries: 0, timeout: Some(Duration::from_secs(1)) };
+    let config = PoolConfig {
+        retries: 0,
+        timeout: Some(Duration::from_secs(1)),
+    };
     let mut pool = Pool::new(config, at(0));
     with_workers(&mut pool, &[A]);
     pool.submit(1, Some(()), 1);
@@ -132,10 +174,19 @@ fn large_arguments_go_to_idle_workers_only() {
     pool.submit(10, None, 5 << 20);
     assert!(pool.open_bytes() < 1 << 20, "they wait at the client");
     for id in 1..=9 {
-        assert!(!turn(&mut pool, 0).contains(&PoolEffect::Pull { worker: 0, task: 10 }));
+        assert!(!turn(&mut pool, 0).contains(&PoolEffect::Pull {
+            worker: 0,
+            task: 10
+        }));
         pool.answered(0, id, at(0));
     }
-    assert_eq!(turn(&mut pool, 0), [PoolEffect::Pull { worker: 0, task: 10 }]);
+    assert_eq!(
+        turn(&mut pool, 0),
+        [PoolEffect::Pull {
+            worker: 0,
+            task: 10
+        }]
+    );
     pool.submit(11, Some(()), 1);
     assert_eq!(turn(&mut pool, 0), [], "nothing is sent behind them");
 }
@@ -144,15 +195,26 @@ fn large_arguments_go_to_idle_workers_only() {
 fn room_is_made_at_once_by_an_idle_pool_and_else_only_on_demand() {
     let mut pool = pool(0);
     with_workers(&mut pool, &[A, A, B]);
-    assert!(!pool.release(A, false, at(500)), "its client may be about to send");
+    assert!(
+        !pool.release(A, false, at(500)),
+        "its client may be about to send"
+    );
     assert!(pool.release(A, false, at(1000)));
     assert_eq!(turn(&mut pool, 1000), [PoolEffect::Exit { worker: 0 }]);
     pool.submit(1, Some(()), 1);
-    assert_eq!(turn(&mut pool, 1000), [run(1, 1)], "the leaving worker gets nothing");
+    assert_eq!(
+        turn(&mut pool, 1000),
+        [run(1, 1)],
+        "the leaving worker gets nothing"
+    );
     assert!(!pool.release(A, false, at(9000)));
     assert!(pool.release(A, true, at(9000)));
     assert_eq!(pool.count(), (1, 1, 0));
-    assert_eq!(pool.answered(1, 1, at(9001)), AnswerOutcome::Forward, "what it was sent it finishes");
+    assert_eq!(
+        pool.answered(1, 1, at(9001)),
+        AnswerOutcome::Forward,
+        "what it was sent it finishes"
+    );
 }
 
 #[test]
@@ -168,7 +230,10 @@ fn cancelled_tasks_are_neither_sent_nor_answered() {
     pool.cancel(3);
     pool.died(0, None, at(5000));
     assert_eq!(turn(&mut pool, 5000), []);
-    assert_eq!((pool.open, pool.open_bytes, pool.cancelled.len()), (0, 0, 0));
+    assert_eq!(
+        (pool.open, pool.open_bytes, pool.cancelled.len()),
+        (0, 0, 0)
+    );
 }
 
 #[derive(Clone, Debug)]
@@ -226,11 +291,25 @@ impl World {
     fn new() -> Self {
         let (pool, millis, joined, submitted) = (pool(1), 0, 0, 0);
         let (workers, updates_before, ends, cancelled) = Default::default();
-        Self { pool, millis, workers, joined, submitted, updates_before, ends, cancelled }
+        Self {
+            pool,
+            millis,
+            workers,
+            joined,
+            submitted,
+            updates_before,
+            ends,
+            cancelled,
+        }
     }
 
     fn pick(&self, index: usize, wanted: impl Fn(&Seen) -> bool) -> Option<WorkerKey> {
-        let keys: Vec<_> = self.workers.iter().filter(|(_, seen)| wanted(seen)).map(|(key, _)| *key).collect();
+        let keys: Vec<_> = self
+            .workers
+            .iter()
+            .filter(|(_, seen)| wanted(seen))
+            .map(|(key, _)| *key)
+            .collect();
         (!keys.is_empty()).then(|| keys[index % keys.len()])
     }
 
@@ -239,7 +318,8 @@ impl World {
         match step {
             Step::Submit { pull } => {
                 self.submitted += 1;
-                self.updates_before.insert(self.submitted, self.pool.updates());
+                self.updates_before
+                    .insert(self.submitted, self.pool.updates());
                 self.pool.submit(self.submitted, (!pull).then_some(()), 10);
             }
             Step::Update => assert!(self.pool.update(self.pool.updates() + 1)),
@@ -256,7 +336,13 @@ impl World {
             }
             Step::Answer(index) => {
                 if let Some(key) = self.pick(index, |seen| !seen.tasks.is_empty()) {
-                    let task = self.workers.get_mut(&key).unwrap().tasks.pop_front().unwrap();
+                    let task = self
+                        .workers
+                        .get_mut(&key)
+                        .unwrap()
+                        .tasks
+                        .pop_front()
+                        .unwrap();
                     match self.pool.answered(key, task, now) {
                         AnswerOutcome::Forward => *self.ends.entry(task).or_default() += 1,
                         AnswerOutcome::Discard => assert!(self.cancelled.contains(&task)),
@@ -292,7 +378,10 @@ impl World {
                 PoolEffect::Run { worker, task, .. } | PoolEffect::Pull { worker, task } => {
                     let seen = self.workers.get_mut(&worker).expect("a worker that lives");
                     assert!(seen.ready && !seen.exit, "{worker} takes no tasks");
-                    assert!(self.updates_before[&task] <= seen.updates, "an update before task {task} is missing");
+                    assert!(
+                        self.updates_before[&task] <= seen.updates,
+                        "an update before task {task} is missing"
+                    );
                     if matches!(effect, PoolEffect::Pull { .. }) {
                         assert!(seen.tasks.is_empty(), "pulled for a busy worker");
                     }
@@ -309,10 +398,21 @@ impl World {
                 PoolEffect::Fail { .. } => {}
             }
         }
-        let idle = self.workers.values().any(|seen| seen.ready && !seen.exit && seen.tasks.is_empty());
-        assert!(!idle || self.pool.waiting.is_empty(), "a task waits while a worker idles");
+        let idle = self
+            .workers
+            .values()
+            .any(|seen| seen.ready && !seen.exit && seen.tasks.is_empty());
+        assert!(
+            !idle || self.pool.waiting.is_empty(),
+            "a task waits while a worker idles"
+        );
         let memory: usize = self.pool.waiting.iter().map(|task| task.bytes).sum();
-        let sent: usize = self.pool.workers.values().map(|worker| worker.sent_bytes).sum();
+        let sent: usize = self
+            .pool
+            .workers
+            .values()
+            .map(|worker| worker.sent_bytes)
+            .sum();
         assert_eq!(self.pool.open_bytes(), memory + sent);
     }
 

@@ -24,14 +24,31 @@ struct Trio {
 impl Trio {
     fn new() -> Self {
         let state = |number: u8| {
-            let mut state = State::new(Now::default(), NodeInfo { id: NodeId([number; 32]), ..info(1) }, config());
+            let mut state = State::new(
+                Now::default(),
+                NodeInfo {
+                    id: NodeId([number; 32]),
+                    ..info(1)
+                },
+                config(),
+            );
             state.start();
             state
         };
         let nodes = vec![state(1), state(2), state(3)];
         let (cut, hanging, waiting) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         let (running, owed, orders, answers) = Default::default();
-        let mut trio = Self { nodes, mono: Time(1), cut, running, hanging, waiting, owed, orders, answers };
+        let mut trio = Self {
+            nodes,
+            mono: Time(1),
+            cut,
+            running,
+            hanging,
+            waiting,
+            owed,
+            orders,
+            answers,
+        };
         for (one, other) in [(0, 1), (0, 2), (1, 2)] {
             trio.connect(one, other);
         }
@@ -49,48 +66,109 @@ impl Trio {
 
     fn connect(&mut self, one: usize, other: usize) {
         self.cut.remove(&(one, other));
-        self.give(vec![(one, Input::PeerUp(self.id(other))), (other, Input::PeerUp(self.id(one)))]);
+        self.give(vec![
+            (one, Input::PeerUp(self.id(other))),
+            (other, Input::PeerUp(self.id(one))),
+        ]);
     }
 
     fn give(&mut self, mut inputs: Vec<(usize, Input)>) {
         while !inputs.is_empty() {
             let (node, input) = inputs.remove(0);
             self.mono = self.mono + Duration::from_micros(10);
-            for effect in self.nodes[node].handle(Now { mono: self.mono, wall_ms: 0 }, [input]) {
+            for effect in self.nodes[node].handle(
+                Now {
+                    mono: self.mono,
+                    wall_ms: 0,
+                },
+                [input],
+            ) {
                 match effect {
                     Effect::Send { to, message } => {
-                        let other = self.nodes.iter().position(|state| state.node() == to).expect("one of three");
+                        let other = self
+                            .nodes
+                            .iter()
+                            .position(|state| state.node() == to)
+                            .expect("one of three");
                         if self.is_cut(node, other) {
                             continue;
                         }
                         if let Message::Assign { tasks, .. } = &message {
-                            self.orders.extend(tasks.iter().map(|order| (node, other, order.task)));
+                            self.orders
+                                .extend(tasks.iter().map(|order| (node, other, order.task)));
                         }
-                        inputs.push((other, Input::Message { from: self.id(node), message }));
+                        inputs.push((
+                            other,
+                            Input::Message {
+                                from: self.id(node),
+                                message,
+                            },
+                        ));
                     }
                     Effect::Answer { answer, .. } => self.answers.push((node, answer)),
                     Effect::Persist { ticket, .. } => {
                         let hangs = self.hanging.contains(&node);
-                        let written = (node, Input::Persisted { ticket, result: Ok(()) });
+                        let written = (
+                            node,
+                            Input::Persisted {
+                                ticket,
+                                result: Ok(()),
+                            },
+                        );
                         if hangs { &mut self.owed } else { &mut inputs }.push(written);
                     }
                     Effect::FetchBlobs { ticket, .. } => {
                         let waits = self.waiting.contains(&node);
-                        let fetched = (node, Input::Fetched { ticket, result: Ok(()) });
+                        let fetched = (
+                            node,
+                            Input::Fetched {
+                                ticket,
+                                result: Ok(()),
+                            },
+                        );
                         if waits { &mut self.owed } else { &mut inputs }.push(fetched);
                     }
-                    Effect::SendRecords { to, job, epoch, chunk, tasks } => {
-                        let other = self.nodes.iter().position(|state| state.node() == to).expect("one of three");
-                        let records = tasks.iter().map(|task| Arc::new(done(*task, self.id(node)))).collect();
-                        let message = Message::Pulled { job, epoch, chunk, records, more: false, error: None };
-                        inputs.push((other, Input::Message { from: self.id(node), message }));
+                    Effect::SendRecords {
+                        to,
+                        job,
+                        epoch,
+                        chunk,
+                        tasks,
+                    } => {
+                        let other = self
+                            .nodes
+                            .iter()
+                            .position(|state| state.node() == to)
+                            .expect("one of three");
+                        let records = tasks
+                            .iter()
+                            .map(|task| Arc::new(done(*task, self.id(node))))
+                            .collect();
+                        let message = Message::Pulled {
+                            job,
+                            epoch,
+                            chunk,
+                            records,
+                            more: false,
+                            error: None,
+                        };
+                        inputs.push((
+                            other,
+                            Input::Message {
+                                from: self.id(node),
+                                message,
+                            },
+                        ));
                     }
-                    Effect::StartTask { job, task, attempt, .. } => {
+                    Effect::StartTask {
+                        job, task, attempt, ..
+                    } => {
                         self.running.push((node, job, task, attempt));
                         inputs.push((node, Input::TaskStarted { job, task, attempt }));
                     }
                     Effect::StopTask { job, task, attempt } => {
-                        self.running.retain(|running| *running != (node, job, task, attempt));
+                        self.running
+                            .retain(|running| *running != (node, job, task, attempt));
                         inputs.push((node, Input::TaskStopped { job, task, attempt }));
                     }
                     _ => {}
@@ -108,30 +186,78 @@ impl Trio {
 
     /// What runs there ends well.
     fn end_all_on(&mut self, node: usize) {
-        for (_, job, task, attempt) in self.running.extract_if(.., |running| running.0 == node).collect::<Vec<_>>() {
-            let record = TaskRecord { attempt, ..done(task, self.id(node)) };
-            self.give(vec![(node, Input::TaskEnded { job, record: Box::new(record) })]);
+        for (_, job, task, attempt) in self
+            .running
+            .extract_if(.., |running| running.0 == node)
+            .collect::<Vec<_>>()
+        {
+            let record = TaskRecord {
+                attempt,
+                ..done(task, self.id(node))
+            };
+            self.give(vec![(
+                node,
+                Input::TaskEnded {
+                    job,
+                    record: Box::new(record),
+                },
+            )]);
         }
     }
 
     fn done(&self, node: usize, job: JobId) -> BTreeSet<TaskIndex> {
         let lattice = &self.nodes[node].copy_of(job).expect("all hold it").lattice;
-        (0..lattice.tasks()).filter(|task| lattice.is_done(*task)).collect()
+        (0..lattice.tasks())
+            .filter(|task| lattice.is_done(*task))
+            .collect()
     }
 }
 
 fn done(task: TaskIndex, node: NodeId) -> TaskRecord {
-    let record = TaskRecord::plain(task, Attempt { epoch: 1, number: 1 }, node, Outcome::Done);
-    let output = OutputFile { path: "out".into(), bytes: 1, hash: BlobHash([task as u8; 32]), executable: false };
-    TaskRecord { accepted: 1, duration_us: 1_000, outputs: vec![output], ..record }
+    let record = TaskRecord::plain(
+        task,
+        Attempt {
+            epoch: 1,
+            number: 1,
+        },
+        node,
+        Outcome::Done,
+    );
+    let output = OutputFile {
+        path: "out".into(),
+        bytes: 1,
+        hash: BlobHash([task as u8; 32]),
+        executable: false,
+    };
+    TaskRecord {
+        accepted: 1,
+        duration_us: 1_000,
+        outputs: vec![output],
+        ..record
+    }
 }
 
 /// A job of twenty tasks that the first coordinates, and which the others hold.
 fn held_by_all(trio: &mut Trio) -> JobId {
     let ids: Vec<_> = (0..3).map(|node| trio.id(node)).collect();
-    let job = (1..).map(JobId).find(|job| rank::ranked(*job, ids.clone())[0] == ids[0]).expect("one in three");
-    let spec = Arc::new(JobSpec { repeat: 20, ..(*spec()).clone() });
-    trio.give(vec![(0, Input::Ask { id: 1, query: Query::Submit { job: Some(job), spec } })]);
+    let job = (1..)
+        .map(JobId)
+        .find(|job| rank::ranked(*job, ids.clone())[0] == ids[0])
+        .expect("one in three");
+    let spec = Arc::new(JobSpec {
+        repeat: 20,
+        ..(*spec()).clone()
+    });
+    trio.give(vec![(
+        0,
+        Input::Ask {
+            id: 1,
+            query: Query::Submit {
+                job: Some(job),
+                spec,
+            },
+        },
+    )]);
     trio.wait(3_000);
     job
 }
@@ -140,7 +266,10 @@ fn held_by_all(trio: &mut Trio) -> JobId {
 fn third_takes_over(trio: &mut Trio, job: JobId) {
     trio.cut.extend([(0, 2), (1, 2)]);
     for lost in [trio.id(0), trio.id(1)] {
-        trio.give(vec![(2, Input::PeerDown(lost)), (2, Input::PeerRefused(lost))]);
+        trio.give(vec![
+            (2, Input::PeerDown(lost)),
+            (2, Input::PeerRefused(lost)),
+        ]);
     }
     trio.wait(300);
     assert_eq!(trio.nodes[2].claim_of(job), Some(2));
@@ -157,7 +286,10 @@ fn what_is_being_written_at_a_takeover_is_not_ordered_again() {
     assert!(told.len() >= 10 && trio.done(2, job).is_empty(), "{told:?}");
     third_takes_over(&mut trio, job);
     for _ in 0..20 {
-        let again = trio.running.iter().find(|(node, _, task, _)| *node == 2 && told.contains(task));
+        let again = trio
+            .running
+            .iter()
+            .find(|(node, _, task, _)| *node == 2 && told.contains(task));
         assert_eq!((again, &told), (None, &told));
         trio.end_all_on(2);
         trio.wait(300);
@@ -166,7 +298,11 @@ fn what_is_being_written_at_a_takeover_is_not_ordered_again() {
     let owed = std::mem::take(&mut trio.owed);
     trio.give(owed);
     trio.wait(3_000);
-    assert!(trio.done(2, job).is_superset(&told), "{:?}", trio.done(2, job));
+    assert!(
+        trio.done(2, job).is_superset(&told),
+        "{:?}",
+        trio.done(2, job)
+    );
 }
 
 /// The first coordinates, the second has all results; the third lacks some when it takes both for dead and takes over, with nobody there
@@ -178,15 +314,26 @@ fn a_former_holder_that_comes_back_is_heard_before_anything_is_ordered() {
     trio.cut.extend([(0, 2), (1, 2)]);
     (0..3).for_each(|_| (0..2).for_each(|node| trio.end_all_on(node)));
     let told = trio.done(0, job);
-    assert!(told.len() >= 10 && trio.done(1, job) == told && trio.done(2, job).is_empty(), "{told:?}");
+    assert!(
+        told.len() >= 10 && trio.done(1, job) == told && trio.done(2, job).is_empty(),
+        "{told:?}"
+    );
     third_takes_over(&mut trio, job);
     trio.orders.clear();
     trio.give(vec![(1, Input::PeerDown(trio.id(2)))]);
     trio.connect(1, 2);
     trio.wait(300);
-    let again = trio.orders.iter().find(|(from, _, task)| *from == 2 && told.contains(task));
+    let again = trio
+        .orders
+        .iter()
+        .find(|(from, _, task)| *from == 2 && told.contains(task));
     assert_eq!((again, trio.done(2, job)), (None, told));
-    assert!(trio.orders.iter().any(|(from, to, _)| (*from, *to) == (2, 1)), "it goes on with both");
+    assert!(
+        trio.orders
+            .iter()
+            .any(|(from, to, _)| (*from, *to) == (2, 1)),
+        "it goes on with both"
+    );
 }
 
 /// Both holders show the same results; the one that was to bring them dies before their files are here. The other is heard once more.
@@ -199,21 +346,36 @@ fn what_a_dead_holder_was_to_bring_comes_from_another() {
     let told = trio.done(1, job);
     third_takes_over(&mut trio, job);
     trio.waiting.insert(2);
-    trio.give([0, 1].map(|node| (node, Input::PeerDown(trio.id(2)))).into());
+    trio.give(
+        [0, 1]
+            .map(|node| (node, Input::PeerDown(trio.id(2))))
+            .into(),
+    );
     trio.connect(0, 2);
     trio.wait(300);
     trio.connect(1, 2);
     trio.wait(300);
     trio.orders.clear();
     trio.cut.insert((0, 2));
-    trio.give(vec![(2, Input::PeerDown(trio.id(0))), (2, Input::PeerRefused(trio.id(0)))]);
+    trio.give(vec![
+        (2, Input::PeerDown(trio.id(0))),
+        (2, Input::PeerRefused(trio.id(0))),
+    ]);
     trio.wait(300);
     trio.waiting.clear();
     let owed = std::mem::take(&mut trio.owed);
     trio.give(owed);
     trio.wait(1_000);
-    let again = trio.orders.iter().find(|(from, _, task)| *from == 2 && told.contains(task));
-    assert_eq!((again, trio.done(2, job).is_superset(&told)), (None, true), "{:?} of {told:?}", trio.done(2, job));
+    let again = trio
+        .orders
+        .iter()
+        .find(|(from, _, task)| *from == 2 && told.contains(task));
+    assert_eq!(
+        (again, trio.done(2, job).is_superset(&told)),
+        (None, true),
+        "{:?} of {told:?}",
+        trio.done(2, job)
+    );
 }
 
 /// The first cancels the job and dies before anybody has written that; the third has heard of it, and takes over.
@@ -222,10 +384,22 @@ fn a_cancellation_that_was_only_heard_of_is_confirmed_when_it_is_durable() {
     let mut trio = Trio::new();
     let job = held_by_all(&mut trio);
     trio.hanging.extend([0, 1, 2]);
-    trio.give(vec![(0, Input::Ask { id: 2, query: Query::Cancel { job } })]);
+    trio.give(vec![(
+        0,
+        Input::Ask {
+            id: 2,
+            query: Query::Cancel { job },
+        },
+    )]);
     third_takes_over(&mut trio, job);
     trio.answers.clear();
-    trio.give(vec![(2, Input::Ask { id: 3, query: Query::Cancel { job } })]);
+    trio.give(vec![(
+        2,
+        Input::Ask {
+            id: 3,
+            query: Query::Cancel { job },
+        },
+    )]);
     assert_eq!(trio.answers, []);
     trio.hanging.clear();
     let owed = std::mem::take(&mut trio.owed);

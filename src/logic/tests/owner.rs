@@ -2,7 +2,8 @@
 
 use super::*;
 use nodectl_types::{
-    Admits, Author, Closed, OwnerWord, Pause, Policy, Surroundings, WhenClosed, message::Assignment, policy::Idle,
+    Admits, Author, Closed, OwnerWord, Pause, Policy, Surroundings, WhenClosed,
+    message::Assignment, policy::Idle,
 };
 
 const ALPHA: NodeId = NodeId([1; 32]);
@@ -28,7 +29,11 @@ struct Pair {
 impl Pair {
     fn new(first: Terms, second: Terms) -> Self {
         let state = |id: NodeId, name: &str, terms: Terms| {
-            let info = NodeInfo { id, name: name.into(), ..info(1) };
+            let info = NodeInfo {
+                id,
+                name: name.into(),
+                ..info(1)
+            };
             let mut state = State::new(Now::default(), info, Config { terms, ..config() });
             state.start();
             state
@@ -57,25 +62,53 @@ impl Pair {
         while !inputs.is_empty() {
             let (node, input) = inputs.remove(0);
             self.mono = self.mono + Duration::from_micros(10);
-            let effects = self.nodes[node].handle(Now { mono: self.mono, wall_ms: self.wall_ms }, [input]);
+            let effects = self.nodes[node].handle(
+                Now {
+                    mono: self.mono,
+                    wall_ms: self.wall_ms,
+                },
+                [input],
+            );
             for effect in effects {
                 match effect {
                     Effect::Send { to, message } => {
                         let other = usize::from(to == BETA);
-                        self.ordered += usize::from(other == 1 && matches!(message, Message::Assign { .. }));
-                        inputs.push((other, Input::Message { from: self.nodes[node].node(), message }));
+                        self.ordered +=
+                            usize::from(other == 1 && matches!(message, Message::Assign { .. }));
+                        inputs.push((
+                            other,
+                            Input::Message {
+                                from: self.nodes[node].node(),
+                                message,
+                            },
+                        ));
                     }
-                    Effect::Persist { ticket, .. } => inputs.push((node, Input::Persisted { ticket, result: Ok(()) })),
+                    Effect::Persist { ticket, .. } => inputs.push((
+                        node,
+                        Input::Persisted {
+                            ticket,
+                            result: Ok(()),
+                        },
+                    )),
                     Effect::FetchBlobs { ticket, .. } | Effect::FetchTree { ticket, .. } => {
-                        inputs.push((node, Input::Fetched { ticket, result: Ok(()) }));
+                        inputs.push((
+                            node,
+                            Input::Fetched {
+                                ticket,
+                                result: Ok(()),
+                            },
+                        ));
                     }
-                    Effect::StartTask { job, task, attempt, .. } => {
+                    Effect::StartTask {
+                        job, task, attempt, ..
+                    } => {
                         self.started.push(node);
                         self.running.push((node, job, task, attempt));
                         inputs.push((node, Input::TaskStarted { job, task, attempt }));
                     }
                     Effect::StopTask { job, task, attempt } => {
-                        self.running.retain(|running| *running != (node, job, task, attempt));
+                        self.running
+                            .retain(|running| *running != (node, job, task, attempt));
                         inputs.push((node, Input::TaskStopped { job, task, attempt }));
                     }
                     Effect::Answer { answer, .. } => self.answers.push(answer),
@@ -106,20 +139,39 @@ impl Pair {
 
     /// A job that the first node coordinates.
     fn submit(&mut self, tasks: u32) -> JobId {
-        let spec = JobSpec { repeat: tasks, ..(*spec()).clone() };
-        let job = (1..).map(JobId).find(|job| rank::ranked(*job, [ALPHA, BETA])[0] == ALPHA);
-        match self.ask(0, Query::Submit { job, spec: Arc::new(spec) }) {
+        let spec = JobSpec {
+            repeat: tasks,
+            ..(*spec()).clone()
+        };
+        let job = (1..)
+            .map(JobId)
+            .find(|job| rank::ranked(*job, [ALPHA, BETA])[0] == ALPHA);
+        match self.ask(
+            0,
+            Query::Submit {
+                job,
+                spec: Arc::new(spec),
+            },
+        ) {
             Ok(Answer::Submitted { job }) => job,
             other => panic!("{other:?}"),
         }
     }
 
     fn here(&self, node: usize) -> usize {
-        self.running.iter().filter(|running| running.0 == node).count()
+        self.running
+            .iter()
+            .filter(|running| running.0 == node)
+            .count()
     }
 
     fn failures(&self) -> u32 {
-        self.nodes[0].core.directory.iter().map(|head| head.failed).sum()
+        self.nodes[0]
+            .core
+            .directory
+            .iter()
+            .map(|head| head.failed)
+            .sum()
     }
 
     fn info(&self, node: usize) -> &NodeInfo {
@@ -128,29 +180,77 @@ impl Pair {
 }
 
 fn takes_none() -> Terms {
-    Terms { takes_work: false, ..Terms::default() }
+    Terms {
+        takes_work: false,
+        ..Terms::default()
+    }
 }
 
 #[test]
 fn an_order_to_a_node_that_takes_no_work_is_returned_whoever_sends_it() {
     for word in [Closed::TakesNone, Closed::Drained] {
-        let terms = if word == Closed::TakesNone { takes_none() } else { Terms::default() };
+        let terms = if word == Closed::TakesNone {
+            takes_none()
+        } else {
+            Terms::default()
+        };
         let mut state = node_with(Config { terms, ..config() });
         if word == Closed::Drained {
-            state.handle(Now::default(), [Input::Ask { id: 1, query: Query::Drain { node: ALPHA, on: true } }]);
+            state.handle(
+                Now::default(),
+                [Input::Ask {
+                    id: 1,
+                    query: Query::Drain {
+                        node: ALPHA,
+                        on: true,
+                    },
+                }],
+            );
         }
-        let task = Assignment { task: 0, attempt: Attempt { epoch: 1, number: 1 }, params: Vec::new() };
+        let task = Assignment {
+            task: 0,
+            attempt: Attempt {
+                epoch: 1,
+                number: 1,
+            },
+            params: Vec::new(),
+        };
         let (job, work) = (JobId(5), Some(spec().work.clone()));
-        let order = Message::Assign { job, epoch: 1, work, tasks: vec![task.clone()] };
-        let effects = state.handle(Now::default(), [Input::Message { from: BETA, message: order }]);
-        assert!(!effects.iter().any(|effect| matches!(effect, Effect::StartTask { .. })), "{effects:?}");
+        let order = Message::Assign {
+            job,
+            epoch: 1,
+            work,
+            tasks: vec![task.clone()],
+        };
+        let effects = state.handle(
+            Now::default(),
+            [Input::Message {
+                from: BETA,
+                message: order,
+            }],
+        );
+        assert!(
+            !effects
+                .iter()
+                .any(|effect| matches!(effect, Effect::StartTask { .. })),
+            "{effects:?}"
+        );
         let returned = effects.iter().find_map(|effect| match effect {
-            Effect::Send { to: BETA, message: Message::Report { returned, refuses: Some(why), .. } } => {
-                Some((returned.clone(), why.clone()))
-            }
+            Effect::Send {
+                to: BETA,
+                message:
+                    Message::Report {
+                        returned,
+                        refuses: Some(why),
+                        ..
+                    },
+            } => Some((returned.clone(), why.clone())),
             _ => None,
         });
-        assert_eq!(returned, Some((vec![(0, task.attempt)], format!("it {word}"))));
+        assert_eq!(
+            returned,
+            Some((vec![(0, task.attempt)], format!("it {word}")))
+        );
     }
 }
 
@@ -159,21 +259,51 @@ fn what_a_node_refuses_runs_elsewhere_and_is_no_failure() {
     let mut pair = Pair::new(Terms::default(), takes_none());
     // The coordinator does not know: as one of an older version, or one that lies.
     let version = pair.info(1).version + 1;
-    let open = NodeInfo { closed: None, version, ..pair.info(1).clone() };
-    pair.give(0, Input::Message { from: BETA, message: Message::Info(open.clone()) });
+    let open = NodeInfo {
+        closed: None,
+        version,
+        ..pair.info(1).clone()
+    };
+    pair.give(
+        0,
+        Input::Message {
+            from: BETA,
+            message: Message::Info(open.clone()),
+        },
+    );
     let job = pair.submit(8);
     pair.wait(5_000);
-    assert!(pair.started.iter().all(|node| *node == 0), "{:?}", pair.started);
+    assert!(
+        pair.started.iter().all(|node| *node == 0),
+        "{:?}",
+        pair.started
+    );
     assert_eq!(pair.running.len(), 2, "as many as the other has cores");
     let ordered = pair.ordered;
     assert!((1..=2).contains(&ordered), "{ordered} orders in vain");
     let explained = pair.ask(0, Query::Explain { job, task: None });
-    assert!(format!("{explained:?}").contains("beta: cannot take it: it takes no work"), "{explained:?}");
-    let failures =
-        |pair: &Pair| pair.nodes.iter().map(|state| state.core.directory.get(job).unwrap().failed).sum::<u32>();
+    assert!(
+        format!("{explained:?}").contains("beta: cannot take it: it takes no work"),
+        "{explained:?}"
+    );
+    let failures = |pair: &Pair| {
+        pair.nodes
+            .iter()
+            .map(|state| state.core.directory.get(job).unwrap().failed)
+            .sum::<u32>()
+    };
     assert_eq!(failures(&pair), 0);
     // It is asked again when it describes itself anew.
-    pair.give(0, Input::Message { from: BETA, message: Message::Info(NodeInfo { version: version + 1, ..open }) });
+    pair.give(
+        0,
+        Input::Message {
+            from: BETA,
+            message: Message::Info(NodeInfo {
+                version: version + 1,
+                ..open
+            }),
+        },
+    );
     pair.wait(500);
     assert_eq!(pair.ordered, ordered + 1);
     assert!(pair.started.iter().all(|node| *node == 0));
@@ -185,13 +315,25 @@ fn another_member_cannot_take_back_what_the_owner_said() {
     let drain = |on| Query::Drain { node: BETA, on };
     // Said by another member, and taken back by one.
     assert_eq!(pair.ask(0, drain(true)), Ok(Answer::Ok));
-    assert_eq!((pair.info(1).draining, pair.info(1).closed.clone()), (true, None));
+    assert_eq!(
+        (pair.info(1).draining, pair.info(1).closed.clone()),
+        (true, None)
+    );
     assert_eq!(pair.ask(0, drain(false)), Ok(Answer::Ok));
     assert_eq!(pair.info(1).takes_no_work(), None);
     // Said at the node itself.
     assert_eq!(pair.ask(1, drain(true)), Ok(Answer::Ok));
-    assert_eq!((pair.info(1).draining, pair.info(1).closed.clone()), (false, Some(Closed::Drained)));
-    assert_eq!(pair.kept, Some(OwnerWord { drained: true, ..OwnerWord::default() }));
+    assert_eq!(
+        (pair.info(1).draining, pair.info(1).closed.clone()),
+        (false, Some(Closed::Drained))
+    );
+    assert_eq!(
+        pair.kept,
+        Some(OwnerWord {
+            drained: true,
+            ..OwnerWord::default()
+        })
+    );
     let denied = Err(QueryError::Denied("beta was drained by its owner".into()));
     assert_eq!(pair.ask(0, drain(false)), denied);
     assert_eq!(pair.info(1).closed, Some(Closed::Drained));
@@ -205,20 +347,39 @@ fn another_member_cannot_take_back_what_the_owner_said() {
 #[test]
 fn what_a_setting_says_only_the_setting_takes_back() {
     let mut pair = Pair::new(Terms::default(), takes_none());
-    let denied = Err(QueryError::Denied("beta takes no work (node.takes_work)".into()));
+    let denied = Err(QueryError::Denied(
+        "beta takes no work (node.takes_work)".into(),
+    ));
     for node in [0, 1] {
-        assert_eq!(pair.ask(node, Query::Drain { node: BETA, on: false }), denied, "asked at {node}");
+        assert_eq!(
+            pair.ask(
+                node,
+                Query::Drain {
+                    node: BETA,
+                    on: false
+                }
+            ),
+            denied,
+            "asked at {node}"
+        );
         assert_eq!(pair.info(1).closed, Some(Closed::TakesNone));
     }
     pair.submit(8);
     pair.wait(1_000);
-    assert!(pair.started.iter().all(|node| *node == 0), "{:?}", pair.started);
+    assert!(
+        pair.started.iter().all(|node| *node == 0),
+        "{:?}",
+        pair.started
+    );
 }
 
 #[test]
 fn a_drain_by_its_owner_outlasts_the_node() {
     let mut state = State::new(Now::default(), info(1), config());
-    state.restore_owner(OwnerWord { drained: true, ..OwnerWord::default() });
+    state.restore_owner(OwnerWord {
+        drained: true,
+        ..OwnerWord::default()
+    });
     state.start();
     assert_eq!(state.core().members.my_info().closed, Some(Closed::Drained));
 }
@@ -229,19 +390,49 @@ fn what_waits_on_a_drained_node_goes_elsewhere_and_what_runs_goes_on() {
     pair.submit(40);
     pair.wait(200);
     assert_eq!(pair.here(1), 2);
-    assert_eq!(pair.ask(1, Query::Drain { node: BETA, on: true }), Ok(Answer::Ok));
+    assert_eq!(
+        pair.ask(
+            1,
+            Query::Drain {
+                node: BETA,
+                on: true
+            }
+        ),
+        Ok(Answer::Ok)
+    );
     pair.wait(500);
-    assert_eq!((pair.here(1), pair.started.iter().filter(|node| **node == 1).count()), (2, 2));
+    assert_eq!(
+        (
+            pair.here(1),
+            pair.started.iter().filter(|node| **node == 1).count()
+        ),
+        (2, 2)
+    );
 }
 
 fn idle(when_closed: WhenClosed) -> Terms {
-    let idle = Some(Idle { after: Duration::from_secs(600), load_milli: 500 });
-    let policy = Policy { idle, when_closed, grace: Duration::from_secs(60), ..Policy::default() };
-    Terms { policy, ..Terms::default() }
+    let idle = Some(Idle {
+        after: Duration::from_secs(600),
+        load_milli: 500,
+    });
+    let policy = Policy {
+        idle,
+        when_closed,
+        grace: Duration::from_secs(60),
+        ..Policy::default()
+    };
+    Terms {
+        policy,
+        ..Terms::default()
+    }
 }
 
 fn seen(seconds: u64) -> Input {
-    Input::Seen(Surroundings { minute: 0, untouched: Some(Duration::from_secs(seconds)), others_milli: 0 })
+    Input::Seen(Surroundings {
+        minute: 0,
+        untouched: Some(Duration::from_secs(seconds)),
+        others_milli: 0,
+    })
 }
 
 /// The second node is idle at first, and runs as much as it can.
@@ -263,14 +454,26 @@ fn tasks_of_a_machine_that_is_used_stand_still_and_after_the_grace_run_elsewhere
     assert_eq!((pair.suspended, pair.here(1)), ([false, true], 2));
     pair.wait(30_000);
     pair.give(1, seen(601));
-    assert_eq!((pair.suspended, pair.here(1)), ([false, false], 2), "they go on");
+    assert_eq!(
+        (pair.suspended, pair.here(1)),
+        ([false, false], 2),
+        "they go on"
+    );
     pair.give(1, seen(0));
     pair.wait(59_000);
     assert_eq!(pair.here(1), 2);
     pair.wait(2_000);
-    assert_eq!((pair.here(1), pair.failures()), (0, 0), "given back, and no failure");
+    assert_eq!(
+        (pair.here(1), pair.failures()),
+        (0, 0),
+        "given back, and no failure"
+    );
     pair.wait(1_000);
-    assert_eq!(pair.started.iter().filter(|node| **node == 1).count(), 2, "nothing new starts there");
+    assert_eq!(
+        pair.started.iter().filter(|node| **node == 1).count(),
+        2,
+        "nothing new starts there"
+    );
     assert_eq!(pair.here(0), 2);
 }
 
@@ -293,59 +496,165 @@ fn a_pause_is_its_owners_outlasts_the_node_and_ends() {
     let mut pair = Pair::new(Terms::default(), Terms::default());
     pair.submit(40);
     pair.wait(500);
-    let pause = Pause { until_ms: Some(pair.wall_ms + 7_200_000), finish: false };
+    let pause = Pause {
+        until_ms: Some(pair.wall_ms + 7_200_000),
+        finish: false,
+    };
     let denied = {
         let query = Query::Pause(Some(pause));
-        pair.nodes[1].handle(Now::default(), [Input::Message { from: ALPHA, message: Message::Ask { id: 1, query } }])
+        pair.nodes[1].handle(
+            Now::default(),
+            [Input::Message {
+                from: ALPHA,
+                message: Message::Ask { id: 1, query },
+            }],
+        )
     };
     let is_denied = |effect: &Effect| {
-        matches!(effect, Effect::Send { message: Message::Answer { answer: Err(QueryError::Denied(_)), .. }, .. })
+        matches!(
+            effect,
+            Effect::Send {
+                message: Message::Answer {
+                    answer: Err(QueryError::Denied(_)),
+                    ..
+                },
+                ..
+            }
+        )
     };
     assert!(denied.iter().any(is_denied), "{denied:?}");
     assert_eq!(pair.ask(1, Query::Pause(Some(pause))), Ok(Answer::Ok));
     assert_eq!((pair.suspended, pair.here(1)), ([false, true], 2));
     pair.wait(3_600_000);
     assert_eq!(pair.here(1), 2, "longer than any grace");
-    assert_eq!(pair.kept, Some(OwnerWord { pause: Some(pause), ..OwnerWord::default() }));
+    assert_eq!(
+        pair.kept,
+        Some(OwnerWord {
+            pause: Some(pause),
+            ..OwnerWord::default()
+        })
+    );
     // Its next life keeps to it, for what is left of it.
-    let mut next = State::new(Now { wall_ms: pair.wall_ms, ..Now::default() }, info(1), config());
+    let mut next = State::new(
+        Now {
+            wall_ms: pair.wall_ms,
+            ..Now::default()
+        },
+        info(1),
+        config(),
+    );
     next.restore_owner(pair.kept.clone().unwrap());
-    assert_eq!(next.core().members.my_info().closed, Some(Closed::Paused(pause)));
-    let suspends =
-        |effects: &[Effect], on| effects.iter().any(|effect| matches!(effect, Effect::Suspend(is) if *is == on));
+    assert_eq!(
+        next.core().members.my_info().closed,
+        Some(Closed::Paused(pause))
+    );
+    let suspends = |effects: &[Effect], on| {
+        effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Suspend(is) if *is == on))
+    };
     assert!(suspends(&next.start(), true));
-    let later = Now { mono: Time(1) + Duration::from_secs(7_200), wall_ms: pause.until_ms.unwrap() };
+    let later = Now {
+        mono: Time(1) + Duration::from_secs(7_200),
+        wall_ms: pause.until_ms.unwrap(),
+    };
     assert!(suspends(&next.handle(later, [Input::Tick]), false));
     // It is ended by its owner.
     assert_eq!(pair.ask(1, Query::Pause(None)), Ok(Answer::Ok));
-    assert_eq!((pair.suspended, pair.info(1).closed.clone()), ([false, false], None));
+    assert_eq!(
+        (pair.suspended, pair.info(1).closed.clone()),
+        ([false, false], None)
+    );
 }
 
 #[test]
 fn a_node_takes_the_jobs_that_its_owner_admits_and_explain_says_why_not() {
-    let admits = Admits { users: vec!["alice".into()], ..Admits::default() };
-    let policy = Policy { admits, ..Policy::default() };
-    let mut pair = Pair::new(Terms::default(), Terms { policy, ..Terms::default() });
+    let admits = Admits {
+        users: vec!["alice".into()],
+        ..Admits::default()
+    };
+    let policy = Policy {
+        admits,
+        ..Policy::default()
+    };
+    let mut pair = Pair::new(
+        Terms::default(),
+        Terms {
+            policy,
+            ..Terms::default()
+        },
+    );
     let of = |user: &str, job: u64| {
-        let author = Author { user: user.into(), uid: None, node: "alpha".into() };
-        let work = WorkSpec { author, ..WorkSpec::plain("squares", &["true"]) };
-        let spec = JobSpec { repeat: 8, ..JobSpec::plain(work, ALPHA) };
-        let job = (job..).map(JobId).find(|job| rank::ranked(*job, [ALPHA, BETA])[0] == ALPHA);
+        let author = Author {
+            user: user.into(),
+            uid: None,
+            node: "alpha".into(),
+        };
+        let work = WorkSpec {
+            author,
+            ..WorkSpec::plain("squares", &["true"])
+        };
+        let spec = JobSpec {
+            repeat: 8,
+            ..JobSpec::plain(work, ALPHA)
+        };
+        let job = (job..)
+            .map(JobId)
+            .find(|job| rank::ranked(*job, [ALPHA, BETA])[0] == ALPHA);
         (job.unwrap(), Arc::new(spec))
     };
     let (job, spec) = of("bob", 1);
-    pair.ask(0, Query::Submit { job: Some(job), spec: spec.clone() }).unwrap();
+    pair.ask(
+        0,
+        Query::Submit {
+            job: Some(job),
+            spec: spec.clone(),
+        },
+    )
+    .unwrap();
     pair.wait(500);
-    assert_eq!((pair.here(0), pair.here(1), pair.ordered), (2, 0, 0), "nothing is sent there in vain");
+    assert_eq!(
+        (pair.here(0), pair.here(1), pair.ordered),
+        (2, 0, 0),
+        "nothing is sent there in vain"
+    );
     let explained = format!("{:?}", pair.ask(0, Query::Explain { job, task: None }));
-    assert!(explained.contains("beta: cannot take it: it takes no jobs of user bob"), "{explained}");
+    assert!(
+        explained.contains("beta: cannot take it: it takes no jobs of user bob"),
+        "{explained}"
+    );
     // Nor does it take one that is sent all the same.
-    let task = Assignment { task: 0, attempt: Attempt { epoch: 1, number: 9 }, params: Vec::new() };
-    let order = Message::Assign { job: JobId(77), epoch: 1, work: Some(spec.work.clone()), tasks: vec![task] };
-    pair.give(1, Input::Message { from: ALPHA, message: order });
+    let task = Assignment {
+        task: 0,
+        attempt: Attempt {
+            epoch: 1,
+            number: 9,
+        },
+        params: Vec::new(),
+    };
+    let order = Message::Assign {
+        job: JobId(77),
+        epoch: 1,
+        work: Some(spec.work.clone()),
+        tasks: vec![task],
+    };
+    pair.give(
+        1,
+        Input::Message {
+            from: ALPHA,
+            message: order,
+        },
+    );
     assert_eq!(pair.here(1), 0);
     let (job, spec) = of("alice", 100);
-    pair.ask(0, Query::Submit { job: Some(job), spec }).unwrap();
+    pair.ask(
+        0,
+        Query::Submit {
+            job: Some(job),
+            spec,
+        },
+    )
+    .unwrap();
     pair.wait(500);
     assert_eq!(pair.here(1), 2);
 }

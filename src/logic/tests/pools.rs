@@ -1,7 +1,9 @@
 //! A pool's workers beside other work on one node, and a pool without its host.
 
 use super::*;
-use nodectl_types::{Attempt, JobHead, Outcome, PythonWorker, TaskIndex, TaskRecord, WorkerRole, WorkerSpec};
+use nodectl_types::{
+    Attempt, JobHead, Outcome, PythonWorker, TaskIndex, TaskRecord, WorkerRole, WorkerSpec,
+};
 
 const TOKEN: [u8; 16] = [5; 16];
 
@@ -18,8 +20,17 @@ struct Lone {
 
 impl Lone {
     fn new() -> Self {
-        let now = Now { mono: Time(1), wall_ms: 1_000 };
-        Self { state: node(), now, asked: 0, running: Vec::new(), released: Vec::new() }
+        let now = Now {
+            mono: Time(1),
+            wall_ms: 1_000,
+        };
+        Self {
+            state: node(),
+            now,
+            asked: 0,
+            running: Vec::new(),
+            released: Vec::new(),
+        }
     }
 
     fn turn(&mut self, input: Input) {
@@ -28,16 +39,28 @@ impl Lone {
             let effects = self.state.handle(self.now, std::mem::take(&mut inputs));
             for effect in effects {
                 match effect {
-                    Effect::Persist { ticket, .. } => inputs.push(Input::Persisted { ticket, result: Ok(()) }),
-                    Effect::StartTask { job, task, attempt, work, .. } => {
+                    Effect::Persist { ticket, .. } => inputs.push(Input::Persisted {
+                        ticket,
+                        result: Ok(()),
+                    }),
+                    Effect::StartTask {
+                        job,
+                        task,
+                        attempt,
+                        work,
+                        ..
+                    } => {
                         self.running.push((job, work.name.clone(), task, attempt));
                         inputs.push(Input::TaskStarted { job, task, attempt });
                     }
                     Effect::StopTask { job, task, attempt } => {
-                        self.running.retain(|(of, _, number, _)| (*of, *number) != (job, task));
+                        self.running
+                            .retain(|(of, _, number, _)| (*of, *number) != (job, task));
                         inputs.push(Input::TaskStopped { job, task, attempt });
                     }
-                    Effect::ReleaseWorker { pool: TOKEN, must, .. } => self.released.push(must),
+                    Effect::ReleaseWorker {
+                        pool: TOKEN, must, ..
+                    } => self.released.push(must),
                     _ => {}
                 }
             }
@@ -47,8 +70,15 @@ impl Lone {
     /// Lets time pass, timer by timer.
     fn pass(&mut self, duration: Duration) {
         let end = self.now.mono + duration;
-        while self.state.next_deadline().is_some_and(|deadline| deadline <= end) {
-            self.now.mono = self.now.mono.max(self.state.next_deadline().expect("just seen"));
+        while self
+            .state
+            .next_deadline()
+            .is_some_and(|deadline| deadline <= end)
+        {
+            self.now.mono = self
+                .now
+                .mono
+                .max(self.state.next_deadline().expect("just seen"));
             self.turn(Input::Tick);
         }
         self.now.mono = end;
@@ -56,25 +86,62 @@ impl Lone {
 
     fn submit(&mut self, name: &str, worker: Option<WorkerSpec>, tasks: u32) {
         let spec = spec();
-        let command = if worker.is_some() { Vec::new() } else { vec!["true".to_string()] };
-        let work = WorkSpec { name: name.into(), command, worker, ..(*spec.work).clone() };
-        let spec = JobSpec { work: Arc::new(work), repeat: tasks, submitted_ms: self.now.wall_ms, ..(*spec).clone() };
+        let command = if worker.is_some() {
+            Vec::new()
+        } else {
+            vec!["true".to_string()]
+        };
+        let work = WorkSpec {
+            name: name.into(),
+            command,
+            worker,
+            ..(*spec.work).clone()
+        };
+        let spec = JobSpec {
+            work: Arc::new(work),
+            repeat: tasks,
+            submitted_ms: self.now.wall_ms,
+            ..(*spec).clone()
+        };
         self.asked += 1;
-        self.turn(Input::Ask { id: self.asked, query: Query::Submit { job: None, spec: Arc::new(spec) } });
+        self.turn(Input::Ask {
+            id: self.asked,
+            query: Query::Submit {
+                job: None,
+                spec: Arc::new(spec),
+            },
+        });
     }
 
     fn submit_pool(&mut self, name: &str, host: NodeId) {
         let role = WorkerRole::Pool { host, token: TOKEN };
-        self.submit(name, Some(WorkerSpec::Python(PythonWorker { python: "python3".into(), role })), 8);
+        self.submit(
+            name,
+            Some(WorkerSpec::Python(PythonWorker {
+                python: "python3".into(),
+                role,
+            })),
+            8,
+        );
     }
 
     /// The first of a job's tasks that runs ends well.
     fn end(&mut self, name: &str) {
-        let index = self.running.iter().position(|(_, of, ..)| of == name).expect("it runs");
+        let index = self
+            .running
+            .iter()
+            .position(|(_, of, ..)| of == name)
+            .expect("it runs");
         let (job, _, task, attempt) = self.running.remove(index);
         let record = TaskRecord::plain(task, attempt, self.state.node(), Outcome::Done);
-        let record = TaskRecord { duration_us: 1_000_000, ..record };
-        self.turn(Input::TaskEnded { job, record: Box::new(record) });
+        let record = TaskRecord {
+            duration_us: 1_000_000,
+            ..record
+        };
+        self.turn(Input::TaskEnded {
+            job,
+            record: Box::new(record),
+        });
     }
 
     fn runs(&self, name: &str) -> usize {
@@ -82,7 +149,13 @@ impl Lone {
     }
 
     fn head(&self, name: &str) -> JobHead {
-        self.state.core().directory.iter().find(|head| head.name == name).expect("it was submitted").clone()
+        self.state
+            .core()
+            .directory
+            .iter()
+            .find(|head| head.name == name)
+            .expect("it was submitted")
+            .clone()
     }
 }
 
@@ -94,7 +167,11 @@ fn seconds(seconds: u64) -> Duration {
 fn a_pool_gives_way_to_a_job_and_its_worker_loses_nothing() {
     let mut node = Lone::new();
     node.submit_pool("pool", node.state.node());
-    assert_eq!(node.runs("pool"), 2, "all of the node while nobody else is there");
+    assert_eq!(
+        node.runs("pool"),
+        2,
+        "all of the node while nobody else is there"
+    );
     node.pass(seconds(30));
     assert_eq!(node.released, [] as [bool; 0]);
     node.submit("job", None, 3);
@@ -103,11 +180,19 @@ fn a_pool_gives_way_to_a_job_and_its_worker_loses_nothing() {
     node.pass(seconds(1));
     assert_eq!(node.released.iter().filter(|must| **must).count(), 1);
     node.pass(seconds(30));
-    assert_eq!(node.released.iter().filter(|must| **must).count(), 1, "one is its share");
+    assert_eq!(
+        node.released.iter().filter(|must| **must).count(),
+        1,
+        "one is its share"
+    );
     node.end("pool");
     assert_eq!((node.runs("pool"), node.runs("job")), (1, 1));
     for _ in 0..3 {
-        assert_eq!(node.runs("job"), 1, "the slot is the job's until it is done");
+        assert_eq!(
+            node.runs("job"),
+            1,
+            "the slot is the job's until it is done"
+        );
         node.end("job");
     }
     assert_eq!(node.runs("pool"), 2, "then it is the pool's again");
@@ -123,14 +208,23 @@ fn pools_take_turns_where_there_are_fewer_slots() {
     let mut turns = std::collections::BTreeMap::<String, u32>::new();
     for _ in 0..200 {
         node.pass(Duration::from_millis(500));
-        let names: Vec<String> = node.running.iter().map(|(_, name, ..)| name.clone()).collect();
+        let names: Vec<String> = node
+            .running
+            .iter()
+            .map(|(_, name, ..)| name.clone())
+            .collect();
         // Whoever is asked lets a worker go: the pool that has held its slots longest.
         if std::mem::take(&mut node.released).contains(&true) {
             node.end(&names[0]);
         }
-        names.into_iter().for_each(|name| *turns.entry(name).or_default() += 1);
+        names
+            .into_iter()
+            .for_each(|name| *turns.entry(name).or_default() += 1);
     }
-    assert!(turns.len() == 3 && turns.values().all(|count| *count > 60), "{turns:?}");
+    assert!(
+        turns.len() == 3 && turns.values().all(|count| *count > 60),
+        "{turns:?}"
+    );
 }
 
 #[test]
@@ -168,5 +262,9 @@ fn a_pool_from_before_its_hosts_start_ends() {
     let mut node = Lone::new();
     node.now.wall_ms = 0;
     node.submit_pool("pool", node.state.node());
-    assert_eq!(node.head("pool").phase, Phase::Cancelled, "generation 1 is younger");
+    assert_eq!(
+        node.head("pool").phase,
+        Phase::Cancelled,
+        "generation 1 is younger"
+    );
 }

@@ -20,9 +20,22 @@ impl Keeper {
     fn new(retention: Retention) -> Self {
         let config = config();
         let mono = Time(1);
-        let mut state = State::new(Now { mono, wall_ms: WALL_MS }, info(1), config);
+        let mut state = State::new(
+            Now {
+                mono,
+                wall_ms: WALL_MS,
+            },
+            info(1),
+            config,
+        );
         state.restore_retention(retention.clone());
-        let mut keeper = Self { state, mono, wall_ms: WALL_MS, written: retention, forgotten: Vec::new() };
+        let mut keeper = Self {
+            state,
+            mono,
+            wall_ms: WALL_MS,
+            written: retention,
+            forgotten: Vec::new(),
+        };
         let effects = keeper.state.start();
         keeper.note(effects);
         keeper
@@ -42,12 +55,21 @@ impl Keeper {
     }
 
     fn turn(&mut self, input: Input) -> Vec<Result<Answer, QueryError>> {
-        let effects = self.state.handle(Now { mono: self.mono, wall_ms: self.wall_ms }, [input]);
+        let effects = self.state.handle(
+            Now {
+                mono: self.mono,
+                wall_ms: self.wall_ms,
+            },
+            [input],
+        );
         self.note(effects)
     }
 
     fn hear(&mut self, head: JobHead) {
-        self.turn(Input::Message { from: NodeId([2; 32]), message: Message::Heads(vec![head]) });
+        self.turn(Input::Message {
+            from: NodeId([2; 32]),
+            message: Message::Heads(vec![head]),
+        });
     }
 
     fn pass(&mut self, minutes: u64) {
@@ -99,7 +121,10 @@ fn a_job_ages_by_the_time_that_its_node_runs_and_not_by_the_wall_clock() {
     keeper.hear(head(1, Phase::Done));
     keeper.wall_ms += YEARS_MS;
     keeper.pass(50);
-    assert!(keeper.knows(1), "neither its end long ago nor the clock counts");
+    assert!(
+        keeper.knows(1),
+        "neither its end long ago nor the clock counts"
+    );
     // Across a restart, it goes on where it was.
     let mut keeper = Keeper::new(keeper.written);
     keeper.hear(head(1, Phase::Done));
@@ -114,13 +139,26 @@ fn what_an_unfinished_job_comes_after_is_kept() {
     let mut keeper = Keeper::new(Retention::default());
     let after = vec![JobId(1)];
     keeper.hear(head(1, Phase::Done));
-    keeper.hear(JobHead { after: after.clone(), ..head(2, Phase::Waiting) });
+    keeper.hear(JobHead {
+        after: after.clone(),
+        ..head(2, Phase::Waiting)
+    });
     keeper.pass(100);
     assert!(keeper.knows(1));
-    let needed = QueryError::Needed { job: JobId(1), by: JobId(2) };
+    let needed = QueryError::Needed {
+        job: JobId(1),
+        by: JobId(2),
+    };
     assert_eq!(keeper.ask(Query::Remove { job: JobId(1) }), Err(needed));
-    assert_eq!(keeper.ask(Query::Remove { job: JobId(2) }), Err(QueryError::NotEnded(JobId(2))));
-    keeper.hear(JobHead { after, version: 2, ..head(2, Phase::Done) });
+    assert_eq!(
+        keeper.ask(Query::Remove { job: JobId(2) }),
+        Err(QueryError::NotEnded(JobId(2)))
+    );
+    keeper.hear(JobHead {
+        after,
+        version: 2,
+        ..head(2, Phase::Done)
+    });
     keeper.pass(2);
     assert!(!keeper.knows(1) && keeper.knows(2));
 }
@@ -129,9 +167,16 @@ fn what_an_unfinished_job_comes_after_is_kept() {
 fn a_removed_job_does_not_come_back_from_a_node_that_was_away() {
     let mut keeper = Keeper::new(Retention::default());
     keeper.hear(head(1, Phase::Failed));
-    assert_eq!(keeper.ask(Query::Remove { job: JobId(7) }), Err(QueryError::NoJob(JobId(7))));
+    assert_eq!(
+        keeper.ask(Query::Remove { job: JobId(7) }),
+        Err(QueryError::NoJob(JobId(7)))
+    );
     assert_eq!(keeper.ask(Query::Remove { job: JobId(1) }), Ok(Answer::Ok));
-    assert_eq!(keeper.ask(Query::Remove { job: JobId(1) }), Ok(Answer::Ok), "asked again");
+    assert_eq!(
+        keeper.ask(Query::Remove { job: JobId(1) }),
+        Ok(Answer::Ok),
+        "asked again"
+    );
     keeper.hear(head(1, Phase::Failed));
     assert!(!keeper.knows(1));
     // Nor after a restart, nor in the node that was away.
@@ -141,9 +186,15 @@ fn a_removed_job_does_not_come_back_from_a_node_that_was_away() {
     let mut away = Keeper::new(Retention::default());
     away.hear(head(1, Phase::Failed));
     let removed = keeper.written.removed.into_iter().collect();
-    away.turn(Input::Message { from: NodeId([2; 32]), message: Message::Removed(removed) });
+    away.turn(Input::Message {
+        from: NodeId([2; 32]),
+        message: Message::Removed(removed),
+    });
     assert!(!away.knows(1) && away.forgotten == [JobId(1)]);
-    assert_eq!(away.state.core().directory.digests(), reborn.state.core().directory.digests());
+    assert_eq!(
+        away.state.core().directory.digests(),
+        reborn.state.core().directory.digests()
+    );
     // The memory ends some day.
     reborn.wall_ms += YEARS_MS;
     reborn.pass(2);
@@ -156,27 +207,48 @@ fn jobs_that_were_put_aside_wait_for_somebody_to_ask() {
     let restored = || {
         let mut state = node_before_start();
         state.restore(job, Keep::Spec(spec()));
-        let head = JobHead { job, holder: NodeId([1; 32]), phase: Phase::Running, tasks: 1, ..head(5, Phase::Running) };
+        let head = JobHead {
+            job,
+            holder: NodeId([1; 32]),
+            phase: Phase::Running,
+            tasks: 1,
+            ..head(5, Phase::Running)
+        };
         state.restore(job, Keep::Head(head));
         state.put_aside();
         state.start();
         state
     };
-    let later = |seconds| Now { mono: Time(1) + Duration::from_secs(seconds), wall_ms: 0 };
+    let later = |seconds| Now {
+        mono: Time(1) + Duration::from_secs(seconds),
+        wall_ms: 0,
+    };
     let mut state = restored();
     for second in 0..20 {
         state.handle(later(second), [Input::Tick]);
     }
     assert_eq!(state.claim_of(job), None, "nothing of it runs");
     let ask = |id, query| Input::Ask { id, query };
-    let effects = state.handle(later(20), [ask(1, Query::Job { job }), ask(2, Query::Aside)]);
-    assert_eq!(answers(&effects), [&Err(QueryError::PutAside(job)), &Ok(Answer::Aside(vec![job]))]);
+    let effects = state.handle(
+        later(20),
+        [ask(1, Query::Job { job }), ask(2, Query::Aside)],
+    );
+    assert_eq!(
+        answers(&effects),
+        [
+            &Err(QueryError::PutAside(job)),
+            &Ok(Answer::Aside(vec![job]))
+        ]
+    );
     state.handle(later(21), [ask(3, Query::Resume { job })]);
     assert_eq!(state.claim_of(job), Some(2));
     let mut state = restored();
     state.handle(later(20), [ask(1, Query::Cancel { job })]);
     state.handle(later(21), [Input::Tick]);
-    assert_eq!(state.core().directory.get(job).map(|head| head.phase), Some(Phase::Cancelled));
+    assert_eq!(
+        state.core().directory.get(job).map(|head| head.phase),
+        Some(Phase::Cancelled)
+    );
 }
 
 fn node_before_start() -> State {

@@ -6,11 +6,20 @@ use nodectl_types::JobHead;
 const KEYED: JobId = JobId(0xab);
 
 fn submit(id: u64) -> Input {
-    Input::Ask { id, query: Query::Submit { job: Some(KEYED), spec: spec() } }
+    Input::Ask {
+        id,
+        query: Query::Submit {
+            job: Some(KEYED),
+            spec: spec(),
+        },
+    }
 }
 
 fn at(seconds: u64) -> Now {
-    Now { mono: Time(1) + Duration::from_secs(seconds), wall_ms: 0 }
+    Now {
+        mono: Time(1) + Duration::from_secs(seconds),
+        wall_ms: 0,
+    }
 }
 
 fn told(effects: &[Effect]) -> Vec<(u64, Result<Answer, QueryError>)> {
@@ -23,7 +32,10 @@ fn told(effects: &[Effect]) -> Vec<(u64, Result<Answer, QueryError>)> {
 
 fn writes(effects: &[Effect]) -> Vec<Input> {
     let written = |effect: &Effect| match effect {
-        Effect::Persist { ticket, .. } => Some(Input::Persisted { ticket: *ticket, result: Ok(()) }),
+        Effect::Persist { ticket, .. } => Some(Input::Persisted {
+            ticket: *ticket,
+            result: Ok(()),
+        }),
         _ => None,
     };
     effects.iter().filter_map(written).collect()
@@ -35,16 +47,34 @@ fn a_key_names_one_job_however_often_it_is_submitted() {
     assert_ne!(JobId::of_key("a"), JobId::of_key("b"));
     let mut state = node();
     let first = state.handle(at(0), [submit(1)]);
-    assert!(told(&state.handle(at(0), [submit(2)])).is_empty(), "not safe yet");
+    assert!(
+        told(&state.handle(at(0), [submit(2)])).is_empty(),
+        "not safe yet"
+    );
     let submitted = Ok(Answer::Submitted { job: KEYED });
     let effects = state.handle(at(1), writes(&first));
-    assert_eq!(told(&effects), [(1, submitted.clone()), (2, submitted.clone())]);
+    assert_eq!(
+        told(&effects),
+        [(1, submitted.clone()), (2, submitted.clone())]
+    );
     assert_eq!(told(&state.handle(at(2), [submit(3)])), [(3, submitted)]);
     assert_eq!(state.core().directory.iter().count(), 1);
-    let other = JobSpec { repeat: 7, ..(*spec()).clone() };
-    let query = Query::Submit { job: Some(KEYED), spec: Arc::new(other) };
+    let other = JobSpec {
+        repeat: 7,
+        ..(*spec()).clone()
+    };
+    let query = Query::Submit {
+        job: Some(KEYED),
+        spec: Arc::new(other),
+    };
     let effects = state.handle(at(3), [Input::Ask { id: 4, query }]);
-    assert!(matches!(told(&effects).as_slice(), [(4, Err(QueryError::Invalid(_)))]), "the key is another job's");
+    assert!(
+        matches!(
+            told(&effects).as_slice(),
+            [(4, Err(QueryError::Invalid(_)))]
+        ),
+        "the key is another job's"
+    );
 }
 
 #[test]
@@ -55,13 +85,19 @@ fn a_submission_that_nobody_confirms_has_an_answer_all_the_same() {
         effects.extend(state.handle(at(second), [Input::Tick]));
     }
     assert!(
-        matches!(told(&effects).as_slice(), [(1, Err(QueryError::Undecided { job: KEYED, .. }))]),
+        matches!(
+            told(&effects).as_slice(),
+            [(1, Err(QueryError::Undecided { job: KEYED, .. }))]
+        ),
         "{:?}",
         told(&effects)
     );
     // It was kept after all: who asks again with the same key learns that.
     state.handle(at(11), writes(&effects));
-    assert_eq!(told(&state.handle(at(11), [submit(2)])), [(2, Ok(Answer::Submitted { job: KEYED }))]);
+    assert_eq!(
+        told(&state.handle(at(11), [submit(2)])),
+        [(2, Ok(Answer::Submitted { job: KEYED }))]
+    );
 }
 
 /// It told of its claim, and died before it had written it.
@@ -73,7 +109,13 @@ fn a_coordinator_that_lost_a_job_that_it_claimed_takes_it_anew() {
     drop(effects);
     let mut reborn = node();
     let claimed = JobHead { version: 9, ..head };
-    reborn.handle(at(0), [Input::Message { from: NodeId([2; 32]), message: Message::Heads(vec![claimed]) }]);
+    reborn.handle(
+        at(0),
+        [Input::Message {
+            from: NodeId([2; 32]),
+            message: Message::Heads(vec![claimed]),
+        }],
+    );
     let mut effects = reborn.handle(at(0), [submit(1)]);
     for second in 1..=4 {
         let written = writes(&effects);
@@ -93,10 +135,23 @@ fn who_seems_to_be_alone_does_not_speak_for_what_another_holds() {
     let from = NodeId([2; 32]);
     let effects = state.handle(at(0), [submit(1)]);
     let head = state.core().directory.get(KEYED).expect("claimed").clone();
-    let better = JobHead { holder: from, epoch: 2, ..head };
-    let mut effects_after = state.handle(at(0), [Input::Message { from, message: Message::Heads(vec![better]) }]);
+    let better = JobHead {
+        holder: from,
+        epoch: 2,
+        ..head
+    };
+    let mut effects_after = state.handle(
+        at(0),
+        [Input::Message {
+            from,
+            message: Message::Heads(vec![better]),
+        }],
+    );
     effects_after.extend(state.handle(at(1), writes(&effects)));
-    assert!(told(&effects_after).is_empty(), "the only copy is elsewhere");
+    assert!(
+        told(&effects_after).is_empty(),
+        "the only copy is elsewhere"
+    );
 }
 
 #[test]
@@ -104,11 +159,21 @@ fn a_cancellation_is_confirmed_when_it_is_written() {
     let mut state = node();
     let effects = state.handle(at(0), [submit(1)]);
     state.handle(at(1), writes(&effects));
-    let cancel = |id| Input::Ask { id, query: Query::Cancel { job: KEYED } };
+    let cancel = |id| Input::Ask {
+        id,
+        query: Query::Cancel { job: KEYED },
+    };
     let effects = state.handle(at(2), [cancel(2)]);
     assert!(told(&effects).is_empty(), "it is not on disk yet");
-    assert_eq!(told(&state.handle(at(3), writes(&effects))), [(2, Ok(Answer::Ok))]);
-    assert_eq!(told(&state.handle(at(4), [cancel(3)])), [(3, Ok(Answer::Ok))], "it was so before");
+    assert_eq!(
+        told(&state.handle(at(3), writes(&effects))),
+        [(2, Ok(Answer::Ok))]
+    );
+    assert_eq!(
+        told(&state.handle(at(4), [cancel(3)])),
+        [(3, Ok(Answer::Ok))],
+        "it was so before"
+    );
 }
 
 #[test]
@@ -116,15 +181,36 @@ fn whoever_keeps_a_copy_of_a_job_claims_that_one_and_no_other_of_its_name() {
     let from = NodeId([2; 32]);
     let mut state = node();
     state.handle(at(0), [submit(1)]);
-    let head = JobHead { holder: from, ..state.core().directory.get(KEYED).expect("claimed").clone() };
+    let head = JobHead {
+        holder: from,
+        ..state.core().directory.get(KEYED).expect("claimed").clone()
+    };
     let mut state = node();
-    let offer = |head, spec| Input::Message { from, message: Message::Offer { head, spec: Some(spec) } };
+    let offer = |head, spec| Input::Message {
+        from,
+        message: Message::Offer {
+            head,
+            spec: Some(spec),
+        },
+    };
     let effects = state.handle(at(0), [Input::PeerUp(from), offer(head.clone(), spec())]);
     state.handle(at(0), writes(&effects));
-    let other = Arc::new(JobSpec { repeat: 7, ..(*spec()).clone() });
-    let claimed = JobHead { epoch: 0, version: 8, spec: other.hash(), ..head };
+    let other = Arc::new(JobSpec {
+        repeat: 7,
+        ..(*spec()).clone()
+    });
+    let claimed = JobHead {
+        epoch: 0,
+        version: 8,
+        spec: other.hash(),
+        ..head
+    };
     let mut effects = state.handle(at(1), [offer(claimed.clone(), spec())]);
-    assert_eq!(state.claim_of(KEYED), None, "the head names another specification");
+    assert_eq!(
+        state.claim_of(KEYED),
+        None,
+        "the head names another specification"
+    );
     effects.extend(state.handle(at(1), [offer(claimed, other)]));
     for second in 2..10 {
         let written = writes(&effects);
@@ -132,5 +218,8 @@ fn whoever_keeps_a_copy_of_a_job_claims_that_one_and_no_other_of_its_name() {
         effects.extend(state.handle(at(second), [Input::Tick]));
     }
     let known = state.core().directory.get(KEYED).expect("claimed");
-    assert_eq!((state.claim_of(KEYED), known.spec), (Some(9), spec().hash()));
+    assert_eq!(
+        (state.claim_of(KEYED), known.spec),
+        (Some(9), spec().hash())
+    );
 }

@@ -60,7 +60,15 @@ impl Fetcher {
     /// `server` takes the connections of holders that cannot be connected to.
     pub fn new(shared: Arc<SwarmShared>, server: Server, blobs: Arc<dyn Blobs>) -> Self {
         let (transfers, flights) = (Semaphore::new(MAX_TRANSFERS), Mutex::default());
-        Self { inner: Arc::new(FetcherInner { shared, server, blobs, transfers, flights }) }
+        Self {
+            inner: Arc::new(FetcherInner {
+                shared,
+                server,
+                blobs,
+                transfers,
+                flights,
+            }),
+        }
     }
 
     /// Makes sure that the blob is here.
@@ -76,8 +84,16 @@ impl Fetcher {
     }
 
     /// The transfer under way, or a new one; it goes on even if nobody waits any more.
-    fn board(&self, hash: BlobHash, holders: &[NodeId]) -> (watch::Receiver<Option<FetchOutcome>>, bool) {
-        let mut flights = self.inner.flights.lock().unwrap_or_else(PoisonError::into_inner);
+    fn board(
+        &self,
+        hash: BlobHash,
+        holders: &[NodeId],
+    ) -> (watch::Receiver<Option<FetchOutcome>>, bool) {
+        let mut flights = self
+            .inner
+            .flights
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(flight) = flights.get(&hash) {
             return (flight.clone(), true);
         }
@@ -86,7 +102,12 @@ impl Fetcher {
         let (fetcher, holders) = (self.clone(), holders.to_vec());
         tokio::spawn(async move {
             let outcome = fetcher.fly(hash, holders).await;
-            fetcher.inner.flights.lock().unwrap_or_else(PoisonError::into_inner).remove(&hash);
+            fetcher
+                .inner
+                .flights
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .remove(&hash);
             landed.send_replace(Some(outcome));
         });
         (flight, false)
@@ -94,9 +115,14 @@ impl Fetcher {
 
     async fn fly(&self, hash: BlobHash, holders: Vec<NodeId>) -> FetchOutcome {
         let inner = &self.inner;
-        let Ok(_permit) = inner.transfers.acquire().await else { return Err("the node has ended".into()) };
+        let Ok(_permit) = inner.transfers.acquire().await else {
+            return Err("the node has ended".into());
+        };
         let blobs = inner.blobs.clone();
-        if spawn_blocking(move || blobs.has(hash)).await.unwrap_or(false) {
+        if spawn_blocking(move || blobs.has(hash))
+            .await
+            .unwrap_or(false)
+        {
             return Ok(());
         }
         let mut partial = None;
@@ -107,15 +133,22 @@ impl Fetcher {
                 Err(answer) => answers.push(format!("{}: {answer}", holder.short())),
             }
         }
-        let answers = if answers.is_empty() { "nobody is connected".to_string() } else { answers.join("; ") };
+        let answers = if answers.is_empty() {
+            "nobody is connected".to_string()
+        } else {
+            answers.join("; ")
+        };
         Err(format!("blob {hash} could not be fetched ({answers})"))
     }
 
     /// The holders first, then every other connected peer; last who did not answer when it was asked before.
     fn everybody(&self, mut holders: Vec<NodeId>) -> Vec<NodeId> {
         let sessions = self.inner.shared.sessions();
-        let silent: BTreeSet<_> =
-            sessions.iter().filter(|(_, session)| session.is_silent()).map(|(peer, _)| *peer).collect();
+        let silent: BTreeSet<_> = sessions
+            .iter()
+            .filter(|(_, session)| session.is_silent())
+            .map(|(peer, _)| *peer)
+            .collect();
         let mut others: Vec<_> = sessions.into_iter().map(|(peer, _)| peer).collect();
         others.sort_unstable();
         holders.extend(others);
@@ -125,13 +158,21 @@ impl Fetcher {
         holders
     }
 
-    async fn fetch_from(&self, holder: NodeId, hash: BlobHash, partial: &mut Option<PartialBlob>) -> FetchOutcome {
+    async fn fetch_from(
+        &self,
+        holder: NodeId,
+        hash: BlobHash,
+        partial: &mut Option<PartialBlob>,
+    ) -> FetchOutcome {
         let mut problem = String::new();
         for _ in 0..ATTEMPTS {
-            let (mut stream, session) = self.inner.shared.open_stream(holder, streams::BULK).await?;
+            let (mut stream, session) =
+                self.inner.shared.open_stream(holder, streams::BULK).await?;
             let offset = partial.as_ref().map_or(0, |partial| partial.written);
             let offer = ask(&mut stream, &session, Want { hash, offset }).await?;
-            let source = match reach(&mut stream, &session, &offer, &self.inner.server).await.and_then(BulkSource::from)
+            let source = match reach(&mut stream, &session, &offer, &self.inner.server)
+                .await
+                .and_then(BulkSource::from)
             {
                 Ok(source) => source,
                 Err(error) => return Err(format!("broke off: {error}")),
@@ -165,12 +206,20 @@ impl Fetcher {
         let received = spawn_blocking(move || {
             let mut partial = match before {
                 Some(partial) => partial,
-                None => PartialBlob { writer: blobs.writer()?, written: 0 },
+                None => PartialBlob {
+                    writer: blobs.writer()?,
+                    written: 0,
+                },
             };
             let result = match source {
                 // The stream is held until here: the holder takes its closing as the end.
                 BulkSource::Direct(mut tcp) => take_in(&mut tcp, size, &key, &mut partial),
-                BulkSource::Swarm => take_in(&mut Blocking::new(stream, runtime), size, &key, &mut partial),
+                BulkSource::Swarm => take_in(
+                    &mut Blocking::new(stream, runtime),
+                    size,
+                    &key,
+                    &mut partial,
+                ),
             };
             match result {
                 Ok(()) => partial.writer.finish(Some(hash)).map(|_| None),
@@ -191,7 +240,9 @@ impl Fetcher {
 
 async fn land(flight: &mut watch::Receiver<Option<FetchOutcome>>) -> FetchOutcome {
     match flight.wait_for(Option::is_some).await {
-        Ok(outcome) => outcome.clone().unwrap_or_else(|| Err("the transfer ended without an outcome".into())),
+        Ok(outcome) => outcome
+            .clone()
+            .unwrap_or_else(|| Err("the transfer ended without an outcome".into())),
         Err(_) => Err("the transfer was given up".into()),
     }
 }
@@ -204,7 +255,9 @@ enum BulkSource {
 
 impl BulkSource {
     fn from(reached: Reached) -> io::Result<Self> {
-        let Reached::Tcp(tcp) = reached else { return Ok(Self::Swarm) };
+        let Reached::Tcp(tcp) = reached else {
+            return Ok(Self::Swarm);
+        };
         let tcp = tcp.into_std()?;
         tcp.set_nonblocking(false)?;
         tcp.set_read_timeout(Some(STALL))?;
@@ -230,7 +283,12 @@ async fn ask(stream: &mut Stream, session: &Session, want: Want) -> Result<Offer
     }
 }
 
-fn take_in(source: &mut impl Read, size: u64, key: &[u8; 32], partial: &mut PartialBlob) -> io::Result<()> {
+fn take_in(
+    source: &mut impl Read,
+    size: u64,
+    key: &[u8; 32],
+    partial: &mut PartialBlob,
+) -> io::Result<()> {
     seal::receive(source, size - partial.written, key, |plain| {
         partial.writer.write(plain)?;
         partial.written += plain.len() as u64;

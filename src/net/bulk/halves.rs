@@ -26,23 +26,53 @@ impl PeerStream for Sealed<tokio::net::TcpStream> {
     }
 
     fn blocking(self: Box<Self>) -> io::Result<Halves> {
-        let Self { stream, sealer, opener, outgoing, written, closing: _, incoming } = *self;
+        let Self {
+            stream,
+            sealer,
+            opener,
+            outgoing,
+            written,
+            closing: _,
+            incoming,
+        } = *self;
         let mut stream = stream.into_std()?;
         stream.set_nonblocking(false)?;
         stream.write_all(&outgoing[written..])?;
-        let source = HalfSource { stream: stream.try_clone()?, opener, incoming };
+        let source = HalfSource {
+            stream: stream.try_clone()?,
+            opener,
+            incoming,
+        };
         let closer = stream.try_clone()?;
-        let sink = HalfSink { stream, sealer, buffer: vec![0; BATCH * WHOLE_BYTES], filled: 0 };
+        let sink = HalfSink {
+            stream,
+            sealer,
+            buffer: vec![0; BATCH * WHOLE_BYTES],
+            filled: 0,
+        };
         // It may be closed already.
         let close = move || drop(closer.shutdown(Shutdown::Both));
-        Ok(Halves { source: Box::new(source), sink: Box::new(sink), close: Box::new(close) })
+        Ok(Halves {
+            source: Box::new(source),
+            sink: Box::new(sink),
+            close: Box::new(close),
+        })
     }
 }
 
 /// The blocking reader of what is in memory, for fuzzing.
 pub fn reading<'a>(bytes: &'a [u8], keys: &DirectionKeys) -> impl Read + use<'a> {
-    let Sealed { stream, opener, incoming, .. } = Sealed::new(tokio::io::join(bytes, tokio::io::sink()), keys);
-    HalfSource { stream: stream.into_inner().0, opener, incoming }
+    let Sealed {
+        stream,
+        opener,
+        incoming,
+        ..
+    } = Sealed::new(tokio::io::join(bytes, tokio::io::sink()), keys);
+    HalfSource {
+        stream: stream.into_inner().0,
+        opener,
+        incoming,
+    }
 }
 
 /// Over the swarm it is slow in any case.
@@ -108,7 +138,11 @@ impl<R: Read> HalfSource<R> {
         }
         self.incoming.end = beside;
         self.incoming.next = TAG_BYTES;
-        let tag = *self.incoming.buffer.first_chunk().expect("the buffer has room for more");
+        let tag = *self
+            .incoming
+            .buffer
+            .first_chunk()
+            .expect("the buffer has room for more");
         self.opener.open_apart(header, out, tag)?;
         self.incoming.ended = u32::from_le_bytes(header) & FINAL != 0;
         Ok(())
@@ -150,8 +184,14 @@ mod tests {
     use proptest::prelude::*;
     use tokio::io::AsyncWriteExt;
 
-    const HERE: DirectionKeys = DirectionKeys { out: [1; 32], back: [2; 32] };
-    const THERE: DirectionKeys = DirectionKeys { out: [2; 32], back: [1; 32] };
+    const HERE: DirectionKeys = DirectionKeys {
+        out: [1; 32],
+        back: [2; 32],
+    };
+    const THERE: DirectionKeys = DirectionKeys {
+        out: [2; 32],
+        back: [1; 32],
+    };
 
     async fn connected() -> (tokio::net::TcpStream, tokio::net::TcpStream) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -165,7 +205,10 @@ mod tests {
     }
 
     fn runtime() -> tokio::runtime::Runtime {
-        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
     }
 
     /// Writes pieces of these lengths, flushing behind some, and reads pieces of those.
@@ -203,7 +246,21 @@ mod tests {
     #[test]
     fn blocks_between_short_messages_arrive_whole() {
         let block = 4 * WRITE_BYTES + 5;
-        converse(&[16, 40, block, 16, 1, block, 0, 7, WRITE_BYTES, BATCH * WRITE_BYTES], &[4, 4, 8, 40, block]);
+        converse(
+            &[
+                16,
+                40,
+                block,
+                16,
+                1,
+                block,
+                0,
+                7,
+                WRITE_BYTES,
+                BATCH * WRITE_BYTES,
+            ],
+            &[4, 4, 8, 40, block],
+        );
     }
 
     proptest! {
@@ -226,10 +283,16 @@ mod tests {
             one.write_all(b"early, ").await.unwrap();
             one.flush().await.unwrap();
             // One byte of it is asked for, the rest comes with it.
-            assert_eq!(tokio::io::AsyncReadExt::read_u8(&mut two).await.unwrap(), b'e');
+            assert_eq!(
+                tokio::io::AsyncReadExt::read_u8(&mut two).await.unwrap(),
+                b'e'
+            );
             // This one is sealed, and not yet written.
             one.write_all(b"late").await.unwrap();
-            (Box::new(one).blocking().unwrap(), Box::new(two).blocking().unwrap())
+            (
+                Box::new(one).blocking().unwrap(),
+                Box::new(two).blocking().unwrap(),
+            )
         });
         let mut rest = [0; 10];
         two.source.read_exact(&mut rest).unwrap();
@@ -239,14 +302,20 @@ mod tests {
         (one.close)();
         let mut all = Vec::new();
         let cut = two.source.read_to_end(&mut all).unwrap_err();
-        assert_eq!((all.len(), cut.kind()), (1000, io::ErrorKind::UnexpectedEof), "no final frame has come");
+        assert_eq!(
+            (all.len(), cut.kind()),
+            (1000, io::ErrorKind::UnexpectedEof),
+            "no final frame has come"
+        );
     }
 
     #[test]
     fn a_changed_frame_and_a_larger_one_than_any_are_errors() {
         let whole = {
             let mut frame = vec![3; WHOLE_BYTES];
-            FrameCipher::new(&HERE.out).seal(&mut frame, WRITE_BYTES, false).unwrap();
+            FrameCipher::new(&HERE.out)
+                .seal(&mut frame, WRITE_BYTES, false)
+                .unwrap();
             frame
         };
         let read = |bytes: &[u8]| {
@@ -259,16 +328,28 @@ mod tests {
             one.write_all(bytes).unwrap();
             drop(one);
             let mut source = two.source;
-            source.read_exact(&mut vec![0; WRITE_BYTES]).map_err(|error| error.kind())
+            source
+                .read_exact(&mut vec![0; WRITE_BYTES])
+                .map_err(|error| error.kind())
         };
         assert_eq!(read(&whole), Ok(()));
         for place in [HEADER_BYTES, 1000, whole.len() - 1] {
             let mut changed = whole.clone();
             changed[place] ^= 1;
-            assert_eq!(read(&changed), Err(io::ErrorKind::InvalidData), "byte {place}");
+            assert_eq!(
+                read(&changed),
+                Err(io::ErrorKind::InvalidData),
+                "byte {place}"
+            );
         }
-        assert_eq!(read(&u32::to_le_bytes(1 << 30)), Err(io::ErrorKind::InvalidData));
-        assert_eq!(read(&whole[..whole.len() - 1]), Err(io::ErrorKind::UnexpectedEof));
+        assert_eq!(
+            read(&u32::to_le_bytes(1 << 30)),
+            Err(io::ErrorKind::InvalidData)
+        );
+        assert_eq!(
+            read(&whole[..whole.len() - 1]),
+            Err(io::ErrorKind::UnexpectedEof)
+        );
     }
 
     #[test]
@@ -278,7 +359,8 @@ mod tests {
             (blocking(one, &HERE), two)
         });
         let mut source = one.source;
-        let waiting = std::thread::spawn(move || source.read(&mut [0]).map_err(|error| error.kind()));
+        let waiting =
+            std::thread::spawn(move || source.read(&mut [0]).map_err(|error| error.kind()));
         (one.close)();
         assert_eq!(waiting.join().unwrap(), Err(io::ErrorKind::UnexpectedEof));
     }

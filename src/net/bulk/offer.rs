@@ -51,7 +51,10 @@ impl Want {
         let (mut hash, mut offset) = ([0; 32], [0; 8]);
         stream.read_exact(&mut hash).await?;
         stream.read_exact(&mut offset).await?;
-        Ok(Self { hash: BlobHash(hash), offset: u64::from_le_bytes(offset) })
+        Ok(Self {
+            hash: BlobHash(hash),
+            offset: u64::from_le_bytes(offset),
+        })
     }
 }
 
@@ -74,7 +77,8 @@ impl Answer {
 
     pub async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Self> {
         let mut kind = [0; 1];
-        let (mut size, mut ticket, mut key, mut port) = ([0; 8], [0; TICKET_BYTES], [0; 32], [0; 2]);
+        let (mut size, mut ticket, mut key, mut port) =
+            ([0; 8], [0; TICKET_BYTES], [0; 32], [0; 2]);
         for part in [&mut kind[..], &mut size, &mut ticket, &mut key, &mut port] {
             stream.read_exact(part).await?;
         }
@@ -82,16 +86,31 @@ impl Answer {
         match kind[0] {
             0 => Ok(Self::Missing),
             1 => Ok(Self::Busy),
-            2 if size <= MAX_BLOB_BYTES => Ok(Self::Offer(Offer { size, ticket, key, port: u16::from_le_bytes(port) })),
-            2 => Err(io::Error::new(io::ErrorKind::InvalidData, format!("a blob of {size} bytes"))),
-            kind => Err(io::Error::new(io::ErrorKind::InvalidData, format!("an answer of kind {kind}"))),
+            2 if size <= MAX_BLOB_BYTES => Ok(Self::Offer(Offer {
+                size,
+                ticket,
+                key,
+                port: u16::from_le_bytes(port),
+            })),
+            2 => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("a blob of {size} bytes"),
+            )),
+            kind => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("an answer of kind {kind}"),
+            )),
         }
     }
 }
 
 impl std::fmt::Debug for Offer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Offer {{ size: {}, port: {}, .. }}", self.size, self.port)
+        write!(
+            f,
+            "Offer {{ size: {}, port: {}, .. }}",
+            self.size, self.port
+        )
     }
 }
 
@@ -102,18 +121,42 @@ mod tests {
 
     #[test]
     fn both_survive_the_wire() {
-        let want = Want { hash: BlobHash([3; 32]), offset: 77 };
-        assert_eq!(block_on(Want::read(&mut Cursor::new(want.encode()))).unwrap(), want);
-        let offer = Offer { size: 5, ticket: [1; 16], key: [2; 32], port: 99 };
+        let want = Want {
+            hash: BlobHash([3; 32]),
+            offset: 77,
+        };
+        assert_eq!(
+            block_on(Want::read(&mut Cursor::new(want.encode()))).unwrap(),
+            want
+        );
+        let offer = Offer {
+            size: 5,
+            ticket: [1; 16],
+            key: [2; 32],
+            port: 99,
+        };
         for answer in [Answer::Missing, Answer::Busy, Answer::Offer(offer)] {
-            assert_eq!(block_on(Answer::read(&mut Cursor::new(answer.encode()))).unwrap(), answer);
+            assert_eq!(
+                block_on(Answer::read(&mut Cursor::new(answer.encode()))).unwrap(),
+                answer
+            );
         }
     }
 
     #[test]
     fn an_absurd_size_is_refused() {
-        let offer = Offer { size: MAX_BLOB_BYTES + 1, ticket: [1; 16], key: [2; 32], port: 99 };
-        assert!(block_on(Answer::read(&mut Cursor::new(Answer::Offer(offer).encode()))).is_err());
+        let offer = Offer {
+            size: MAX_BLOB_BYTES + 1,
+            ticket: [1; 16],
+            key: [2; 32],
+            port: 99,
+        };
+        assert!(
+            block_on(Answer::read(&mut Cursor::new(
+                Answer::Offer(offer).encode()
+            )))
+            .is_err()
+        );
         assert!(block_on(Answer::read(&mut Cursor::new([9; OFFER_BYTES]))).is_err());
     }
 }

@@ -41,7 +41,8 @@ impl LastWay {
 
     fn get(&self) -> Option<BulkWay> {
         let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        last.filter(|(_, at)| at.elapsed() < REMEMBERED).map(|(way, _)| way)
+        last.filter(|(_, at)| at.elapsed() < REMEMBERED)
+            .map(|(way, _)| way)
     }
 }
 
@@ -54,7 +55,12 @@ pub enum Reached {
 }
 
 /// The requester's part.
-pub async fn reach(stream: &mut Stream, session: &Session, offer: &Offer, server: &Server) -> io::Result<Reached> {
+pub async fn reach(
+    stream: &mut Stream,
+    session: &Session,
+    offer: &Offer,
+    server: &Server,
+) -> io::Result<Reached> {
     let last = match session.remote {
         Some(_) => session.way.get(),
         // Behind a relay: no address is known at which it could be reached, nor can it know ours.
@@ -67,7 +73,9 @@ pub async fn reach(stream: &mut Stream, session: &Session, offer: &Offer, server
                 session.way.note(BulkWay::Direct);
                 return Ok(Reached::Tcp(tcp));
             }
-            Err(error) => tracing::debug!("no direct connection to {address} ({error}): it is asked to connect to us"),
+            Err(error) => tracing::debug!(
+                "no direct connection to {address} ({error}): it is asked to connect to us"
+            ),
         }
     }
     if last != Some(BulkWay::Swarm) {
@@ -93,12 +101,20 @@ async fn connect(address: SocketAddr, ticket: &[u8; TICKET_BYTES]) -> io::Result
         tcp.write_all(ticket).await?;
         Ok(tcp)
     };
-    timeout(CONNECT_TIMEOUT, connecting).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    timeout(CONNECT_TIMEOUT, connecting)
+        .await
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// Asks the holder to connect to this node's port and to show the offer's ticket there.
-async fn call_back(stream: &mut Stream, offer: &Offer, server: &Server) -> io::Result<Option<TcpStream>> {
-    let Some(caller) = server.expect(offer.ticket) else { return Ok(None) };
+async fn call_back(
+    stream: &mut Stream,
+    offer: &Offer,
+    server: &Server,
+) -> io::Result<Option<TcpStream>> {
+    let Some(caller) = server.expect(offer.ticket) else {
+        return Ok(None);
+    };
     let asking = async {
         stream.write_all(&[CALL_BACK]).await?;
         stream.write_all(&server.port().to_le_bytes()).await?;
@@ -107,13 +123,18 @@ async fn call_back(stream: &mut Stream, offer: &Offer, server: &Server) -> io::R
         stream.read_exact(&mut connected).await?;
         io::Result::Ok(connected == [1])
     };
-    let connected = timeout(CALL_TIMEOUT, asking).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    let connected = timeout(CALL_TIMEOUT, asking)
+        .await
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
     if !matches!(connected, Ok(true)) {
         server.expect_no_more(&offer.ticket);
         return connected.map(|_| None);
     }
     // It has shown the ticket already, or is about to.
-    Ok(timeout(CONNECT_TIMEOUT, caller).await.ok().and_then(Result::ok))
+    Ok(timeout(CONNECT_TIMEOUT, caller)
+        .await
+        .ok()
+        .and_then(Result::ok))
 }
 
 /// What a requester chose.
@@ -140,9 +161,13 @@ pub async fn choice(
             _ => return Ok(WayChoice::Nothing),
         }
         let mut port = [0; 2];
-        timeout(CALL_TIMEOUT, stream.read_exact(&mut port)).await.map_err(|_| io::ErrorKind::TimedOut)??;
+        timeout(CALL_TIMEOUT, stream.read_exact(&mut port))
+            .await
+            .map_err(|_| io::ErrorKind::TimedOut)??;
         let tcp = match requester {
-            Some(ip) => connect(SocketAddr::new(ip, u16::from_le_bytes(port)), ticket).await.ok(),
+            Some(ip) => connect(SocketAddr::new(ip, u16::from_le_bytes(port)), ticket)
+                .await
+                .ok(),
             None => None,
         };
         stream.write_all(&[u8::from(tcp.is_some())]).await?;

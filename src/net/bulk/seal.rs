@@ -12,7 +12,12 @@ pub(super) const TAG_BYTES: usize = 16;
 pub(super) const FINAL: u32 = 1 << 31;
 
 /// Reads `bytes` of `source` and writes them as frames. The last one, which may be empty, says so.
-pub fn send(source: &mut impl Read, bytes: u64, key: &[u8; 32], out: &mut impl Write) -> io::Result<()> {
+pub fn send(
+    source: &mut impl Read,
+    bytes: u64,
+    key: &[u8; 32],
+    out: &mut impl Write,
+) -> io::Result<()> {
     let mut cipher = FrameCipher::new(key);
     let mut frame = vec![0; HEADER_BYTES + FRAME_BYTES + TAG_BYTES];
     let mut left = bytes;
@@ -68,7 +73,10 @@ pub(super) struct FrameCipher {
 impl FrameCipher {
     pub fn new(key: &[u8; 32]) -> Self {
         let key = UnboundKey::new(&AES_256_GCM, key).expect("AES-256 keys have 32 bytes");
-        Self { key: LessSafeKey::new(key), counter: 0 }
+        Self {
+            key: LessSafeKey::new(key),
+            counter: 0,
+        }
     }
 
     /// Seals `length` bytes after the header in place; returns where the frame ends.
@@ -77,7 +85,9 @@ impl FrameCipher {
         frame[..HEADER_BYTES].copy_from_slice(&header);
         let body = &mut frame[HEADER_BYTES..HEADER_BYTES + length];
         let nonce = self.nonce();
-        let tag = self.key.seal_in_place_separate_tag(nonce, Aad::from(header), body);
+        let tag = self
+            .key
+            .seal_in_place_separate_tag(nonce, Aad::from(header), body);
         let tag = tag.map_err(|_| io::Error::other("a frame cannot be sealed"))?;
         let end = HEADER_BYTES + length + TAG_BYTES;
         frame[HEADER_BYTES + length..end].copy_from_slice(tag.as_ref());
@@ -85,8 +95,14 @@ impl FrameCipher {
     }
 
     /// `body` has the tag behind the contents.
-    pub fn open<'a>(&mut self, header: [u8; HEADER_BYTES], body: &'a mut [u8]) -> io::Result<&'a [u8]> {
-        let (contents, tag) = body.split_last_chunk_mut().ok_or_else(|| bad("a frame without a tag"))?;
+    pub fn open<'a>(
+        &mut self,
+        header: [u8; HEADER_BYTES],
+        body: &'a mut [u8],
+    ) -> io::Result<&'a [u8]> {
+        let (contents, tag) = body
+            .split_last_chunk_mut()
+            .ok_or_else(|| bad("a frame without a tag"))?;
         self.open_apart(header, contents, *tag)?;
         Ok(contents)
     }
@@ -99,8 +115,16 @@ impl FrameCipher {
         tag: [u8; TAG_BYTES],
     ) -> io::Result<()> {
         let nonce = self.nonce();
-        let plain = self.key.open_in_place_separate_tag(nonce, Aad::from(header), tag.into(), contents, 0..);
-        plain.map(drop).map_err(|_| bad("a frame that was changed on its way"))
+        let plain = self.key.open_in_place_separate_tag(
+            nonce,
+            Aad::from(header),
+            tag.into(),
+            contents,
+            0..,
+        );
+        plain
+            .map(drop)
+            .map_err(|_| bad("a frame that was changed on its way"))
     }
 
     /// Never the same twice under one key: 2^64 frames are more than a transfer has.
@@ -140,7 +164,14 @@ mod tests {
 
     #[test]
     fn every_length_around_a_frame_survives() {
-        for length in [0, 1, FRAME_BYTES - 1, FRAME_BYTES, FRAME_BYTES + 1, 3 * FRAME_BYTES] {
+        for length in [
+            0,
+            1,
+            FRAME_BYTES - 1,
+            FRAME_BYTES,
+            FRAME_BYTES + 1,
+            3 * FRAME_BYTES,
+        ] {
             let plain: Vec<u8> = (0..length).map(|i| ((i * 31) >> 3) as u8).collect();
             let (out, result) = opened(&sealed(&plain), length);
             result.unwrap();
@@ -161,9 +192,20 @@ mod tests {
     fn swapped_frames_are_refused() {
         let whole = sealed(&vec![5; 3 * FRAME_BYTES]);
         let frame = HEADER_BYTES + FRAME_BYTES + TAG_BYTES;
-        let swapped = [&whole[frame..2 * frame], &whole[..frame], &whole[2 * frame..]].concat();
+        let swapped = [
+            &whole[frame..2 * frame],
+            &whole[..frame],
+            &whole[2 * frame..],
+        ]
+        .concat();
         let (out, result) = opened(&swapped, 3 * FRAME_BYTES);
-        assert!(result.unwrap_err().to_string().contains("changed on its way") && out.is_empty());
+        assert!(
+            result
+                .unwrap_err()
+                .to_string()
+                .contains("changed on its way")
+                && out.is_empty()
+        );
     }
 
     #[test]

@@ -51,9 +51,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sealed<S> {
     /// With a buffer of so many bytes, which grows with the largest frame that comes.
     pub fn reading(stream: S, keys: &DirectionKeys, at_once: usize) -> Self {
         let (outgoing, written, closing) = Default::default();
-        let incoming = SealedInput { at_once, buffer: Vec::new(), plain: 0..0, next: 0, end: 0, ended: false };
+        let incoming = SealedInput {
+            at_once,
+            buffer: Vec::new(),
+            plain: 0..0,
+            next: 0,
+            end: 0,
+            ended: false,
+        };
         let (sealer, opener) = (FrameCipher::new(&keys.out), FrameCipher::new(&keys.back));
-        Self { stream, sealer, opener, outgoing, written, closing, incoming }
+        Self {
+            stream,
+            sealer,
+            opener,
+            outgoing,
+            written,
+            closing,
+            incoming,
+        }
     }
 
     /// Sends an empty frame: it shows who is here.
@@ -80,12 +95,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sealed<S> {
         self.outgoing.extend_from_slice(&[0; HEADER_BYTES]);
         self.outgoing.extend_from_slice(plain);
         self.outgoing.extend_from_slice(&[0; TAG_BYTES]);
-        self.sealer.seal(&mut self.outgoing[start..], plain.len(), last).map(|_| ())
+        self.sealer
+            .seal(&mut self.outgoing[start..], plain.len(), last)
+            .map(|_| ())
     }
 
     fn poll_outgoing(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.written < self.outgoing.len() {
-            let count = ready!(Pin::new(&mut self.stream).poll_write(context, &self.outgoing[self.written..]))?;
+            let count = ready!(
+                Pin::new(&mut self.stream).poll_write(context, &self.outgoing[self.written..])
+            )?;
             if count == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
@@ -127,12 +146,16 @@ impl SealedInput {
 
     /// The length of the next frame, if its header is here.
     fn frame_bytes(&self) -> io::Result<Option<usize>> {
-        Ok(self.begun()?.map(|length| HEADER_BYTES + length + TAG_BYTES))
+        Ok(self
+            .begun()?
+            .map(|length| HEADER_BYTES + length + TAG_BYTES))
     }
 
     /// How much the next frame has in it, if its header is here.
     pub fn begun(&self) -> io::Result<Option<usize>> {
-        let Some(header) = self.buffer[self.next..self.end].first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+        let Some(header) = self.buffer[self.next..self.end].first_chunk::<HEADER_BYTES>() else {
+            return Ok(None);
+        };
         let length = (u32::from_le_bytes(*header) & !FINAL) as usize;
         if length > FRAME_BYTES {
             return Err(bad("a frame larger than any"));
@@ -143,11 +166,14 @@ impl SealedInput {
     /// Moves the frame that has begun, as far as it is here: contents to `out`, which is as long as they are, bytes of the tag to the
     /// buffer's start. Returns the header and how many bytes were moved to each.
     pub fn move_to(&mut self, out: &mut [u8]) -> ([u8; HEADER_BYTES], usize, usize) {
-        let header = *self.buffer[self.next..].first_chunk().expect("it has begun");
+        let header = *self.buffer[self.next..]
+            .first_chunk()
+            .expect("it has begun");
         let rest = self.next + HEADER_BYTES..self.end;
         let of_contents = rest.len().min(out.len());
         out[..of_contents].copy_from_slice(&self.buffer[rest.start..rest.start + of_contents]);
-        self.buffer.copy_within(rest.start + of_contents..rest.end, 0);
+        self.buffer
+            .copy_within(rest.start + of_contents..rest.end, 0);
         (header, of_contents, rest.len() - of_contents)
     }
 
@@ -160,10 +186,19 @@ impl SealedInput {
 
     /// Opens the next frame, if it is whole.
     pub fn open(&mut self, opener: &mut FrameCipher) -> io::Result<bool> {
-        let Some(bytes) = self.frame_bytes()?.filter(|bytes| self.next + bytes <= self.end) else { return Ok(false) };
+        let Some(bytes) = self
+            .frame_bytes()?
+            .filter(|bytes| self.next + bytes <= self.end)
+        else {
+            return Ok(false);
+        };
         let start = self.next + HEADER_BYTES;
-        let header = *self.buffer[self.next..].first_chunk::<HEADER_BYTES>().expect("frame_bytes() saw it");
-        let length = opener.open(header, &mut self.buffer[start..self.next + bytes])?.len();
+        let header = *self.buffer[self.next..]
+            .first_chunk::<HEADER_BYTES>()
+            .expect("frame_bytes() saw it");
+        let length = opener
+            .open(header, &mut self.buffer[start..self.next + bytes])?
+            .len();
         self.ended = u32::from_le_bytes(header) & FINAL != 0;
         self.plain = start..start + length;
         self.next += bytes;
@@ -172,7 +207,11 @@ impl SealedInput {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Sealed<S> {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         loop {
             let plain = this.incoming.take(out.remaining());
@@ -188,7 +227,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Sealed<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Sealed<S> {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         // Several writes share a system call, but no more than two frames wait.
         if this.outgoing.len() >= WRITE_BYTES {
@@ -220,8 +263,14 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex, split};
 
-    const HERE: DirectionKeys = DirectionKeys { out: [1; 32], back: [2; 32] };
-    const THERE: DirectionKeys = DirectionKeys { out: [2; 32], back: [1; 32] };
+    const HERE: DirectionKeys = DirectionKeys {
+        out: [1; 32],
+        back: [2; 32],
+    };
+    const THERE: DirectionKeys = DirectionKeys {
+        out: [2; 32],
+        back: [1; 32],
+    };
 
     #[tokio::test]
     async fn bytes_arrive_in_order_both_ways_and_the_end_is_told() {
@@ -269,11 +318,17 @@ mod tests {
         one.flush().await.unwrap();
         drop(one);
         let mut back = Vec::new();
-        assert_eq!(two.read_to_end(&mut back).await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(
+            two.read_to_end(&mut back).await.unwrap_err().kind(),
+            io::ErrorKind::UnexpectedEof
+        );
         assert_eq!(back, b"abc");
         let (one, two) = duplex(1 << 10);
         let (mut one, mut two) = (Sealed::new(one, &HERE), Sealed::new(two, &HERE));
         one.greet().await.unwrap();
-        assert_eq!(two.greeted().await.unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(
+            two.greeted().await.unwrap_err().kind(),
+            io::ErrorKind::InvalidData
+        );
     }
 }

@@ -39,7 +39,10 @@ use zeroize::Zeroizing;
 const MAX_TRANSFERS: usize = 32;
 const MAX_CONVERSATIONS: usize = 256;
 /// Direct connections that have not shown their ticket.
-const STRANGERS: Limits = Limits { total: 128, of_one: 64 };
+const STRANGERS: Limits = Limits {
+    total: 128,
+    of_one: 64,
+};
 const TALK_TIMEOUT: Duration = Duration::from_secs(5);
 /// A ticket comes with the connection. Members may be slow all the same.
 const TICKET_TIMEOUT: Duration = Duration::from_secs(3);
@@ -68,8 +71,13 @@ impl Server {
         pools: Arc<dyn PoolHost>,
         port: u16,
     ) -> Result<Self, NetError> {
-        let listener = listen(port).await.map_err(|source| NetError::Listen { port, source })?;
-        let port = listener.local_addr().map_err(|source| NetError::Listen { port, source })?.port();
+        let listener = listen(port)
+            .await
+            .map_err(|source| NetError::Listen { port, source })?;
+        let port = listener
+            .local_addr()
+            .map_err(|source| NetError::Listen { port, source })?
+            .port();
         let stopped = shared.stopped.clone();
         let inner = ServerInner {
             shared,
@@ -80,7 +88,9 @@ impl Server {
             transfers: Semaphore::new(MAX_TRANSFERS),
             conversations: Arc::new(Semaphore::new(MAX_CONVERSATIONS)),
         };
-        let server = Self { inner: Arc::new(inner) };
+        let server = Self {
+            inner: Arc::new(inner),
+        };
         tokio::spawn(server.clone().accept(listener, stopped));
         Ok(server)
     }
@@ -92,7 +102,10 @@ impl Server {
     /// Somebody will connect to the port with this ticket. `None` if too many are expected.
     pub fn expect(&self, ticket: [u8; TICKET_BYTES]) -> Option<oneshot::Receiver<TcpStream>> {
         let (caller, called) = oneshot::channel();
-        self.inner.tickets.issue(ticket, TicketPromise::Called(caller), Instant::now()).then_some(called)
+        self.inner
+            .tickets
+            .issue(ticket, TicketPromise::Called(caller), Instant::now())
+            .then_some(called)
     }
 
     pub fn expect_no_more(&self, ticket: &[u8; TICKET_BYTES]) {
@@ -101,7 +114,9 @@ impl Server {
 
     /// Answers a peer that opened a stream for a blob; `requester` is its address, if it is not relayed. Too many at once are dropped.
     pub fn serve(&self, requester: Option<IpAddr>, stream: Stream) {
-        let Ok(permit) = self.inner.conversations.clone().try_acquire_owned() else { return };
+        let Ok(permit) = self.inner.conversations.clone().try_acquire_owned() else {
+            return;
+        };
         let server = self.clone();
         tokio::spawn(async move {
             if let Err(error) = server.talk(requester, stream).await {
@@ -132,9 +147,13 @@ impl Server {
                 };
                 drop(pass);
                 match redeemed {
-                    Some((stream, TicketPromise::Blob(transfer))) => server.send_directly(stream, transfer).await,
+                    Some((stream, TicketPromise::Blob(transfer))) => {
+                        server.send_directly(stream, transfer).await
+                    }
                     Some((stream, TicketPromise::Stream { from, pool, keys })) => {
-                        server.attach(from, pool, streams::accept(stream, &keys).await).await;
+                        server
+                            .attach(from, pool, streams::accept(stream, &keys).await)
+                            .await;
                     }
                     Some((stream, TicketPromise::Called(caller))) => drop(caller.send(stream)),
                     None => {}
@@ -144,17 +163,30 @@ impl Server {
     }
 
     /// Without a good ticket the connection is closed without a word.
-    async fn redeem(&self, mut stream: TcpStream, from: IpAddr) -> Option<(TcpStream, TicketPromise)> {
+    async fn redeem(
+        &self,
+        mut stream: TcpStream,
+        from: IpAddr,
+    ) -> Option<(TcpStream, TicketPromise)> {
         let mut ticket = [0; TICKET_BYTES];
         let member = self.inner.shared.is_member_at(from);
-        let patience = if member { TICKET_TIMEOUT } else { TICKET_TIMEOUT_OF_STRANGERS };
-        tokio::time::timeout(patience, stream.read_exact(&mut ticket)).await.ok()?.ok()?;
+        let patience = if member {
+            TICKET_TIMEOUT
+        } else {
+            TICKET_TIMEOUT_OF_STRANGERS
+        };
+        tokio::time::timeout(patience, stream.read_exact(&mut ticket))
+            .await
+            .ok()?
+            .ok()?;
         let promise = self.inner.tickets.redeem(&ticket, Instant::now())?;
         Some((stream, promise))
     }
 
     async fn send_directly(&self, stream: TcpStream, transfer: Transfer) {
-        let Ok(_permit) = self.inner.transfers.acquire().await else { return };
+        let Ok(_permit) = self.inner.transfers.acquire().await else {
+            return;
+        };
         let blobs = self.inner.blobs.clone();
         let sent = spawn_blocking(move || {
             let mut stream = stream.into_std()?;
@@ -162,7 +194,9 @@ impl Server {
             stream.set_write_timeout(Some(STALL))?;
             send(&*blobs, &transfer, &mut stream)
         });
-        log(sent.await.unwrap_or_else(|error| Err(io::Error::other(error))));
+        log(sent
+            .await
+            .unwrap_or_else(|error| Err(io::Error::other(error))));
     }
 
     async fn talk(&self, requester: Option<IpAddr>, mut stream: Stream) -> io::Result<()> {
@@ -173,17 +207,26 @@ impl Server {
             stream.flush().await
         })
         .await?;
-        let Answer::Offer(offer) = answer else { return stream.close().await };
+        let Answer::Offer(offer) = answer else {
+            return stream.close().await;
+        };
         let choice = choice(&mut stream, requester, &offer.ticket).await;
-        let Some(TicketPromise::Blob(transfer)) = self.inner.tickets.redeem(&offer.ticket, Instant::now()) else {
+        let Some(TicketPromise::Blob(transfer)) =
+            self.inner.tickets.redeem(&offer.ticket, Instant::now())
+        else {
             return Ok(());
         };
         match choice? {
             WayChoice::CalledBack(tcp) => self.send_directly(tcp, transfer).await,
             WayChoice::OverTheSwarm => {
-                let Ok(_permit) = self.inner.transfers.acquire().await else { return Ok(()) };
+                let Ok(_permit) = self.inner.transfers.acquire().await else {
+                    return Ok(());
+                };
                 let (blobs, runtime) = (self.inner.blobs.clone(), Handle::current());
-                let sent = spawn_blocking(move || send(&*blobs, &transfer, &mut Blocking::new(stream, runtime))).await;
+                let sent = spawn_blocking(move || {
+                    send(&*blobs, &transfer, &mut Blocking::new(stream, runtime))
+                })
+                .await;
                 sent.map_err(io::Error::other)??;
             }
             WayChoice::Nothing => {}
@@ -193,20 +236,33 @@ impl Server {
 
     /// Answers a peer that opened a stream for a pool.
     pub fn serve_stream(&self, from: NodeId, requester: Option<IpAddr>, stream: Stream) {
-        let Ok(permit) = self.inner.conversations.clone().try_acquire_owned() else { return };
+        let Ok(permit) = self.inner.conversations.clone().try_acquire_owned() else {
+            return;
+        };
         let server = self.clone();
         tokio::spawn(async move {
             let talked = server.talk_of_stream(from, requester, stream).await;
             drop(permit);
             match talked {
                 Ok(Some((pool, Carrier::Swarm(stream), keys))) => {
-                    server.attach(from, pool, streams::accept_over_the_swarm(stream, &keys).await).await;
+                    server
+                        .attach(
+                            from,
+                            pool,
+                            streams::accept_over_the_swarm(stream, &keys).await,
+                        )
+                        .await;
                 }
                 Ok(Some((pool, Carrier::Tcp(tcp), keys))) => {
-                    server.attach(from, pool, streams::accept(tcp, &keys).await).await;
+                    server
+                        .attach(from, pool, streams::accept(tcp, &keys).await)
+                        .await;
                 }
                 Ok(None) => {}
-                Err(error) => tracing::debug!("a stream from node {} did not come about: {error}", from.short()),
+                Err(error) => tracing::debug!(
+                    "a stream from node {} did not come about: {error}",
+                    from.short()
+                ),
             }
         });
     }
@@ -219,12 +275,28 @@ impl Server {
         mut stream: Stream,
     ) -> io::Result<Option<(PoolToken, Carrier, DirectionKeys)>> {
         let pool = streams::read_pool(&mut stream).await?;
-        let mut offer = Offer { size: 0, ticket: Tickets::draw(), key: [0; 32], port: self.inner.port };
+        let mut offer = Offer {
+            size: 0,
+            ticket: Tickets::draw(),
+            key: [0; 32],
+            port: self.inner.port,
+        };
         fill_random(&mut offer.key);
         let (back, out) = streams::keys(&offer);
-        let promise = TicketPromise::Stream { from, pool, keys: DirectionKeys { out, back } };
-        let issued = self.inner.tickets.issue(offer.ticket, promise, Instant::now());
-        let answer = if issued { Answer::Offer(offer) } else { Answer::Busy };
+        let promise = TicketPromise::Stream {
+            from,
+            pool,
+            keys: DirectionKeys { out, back },
+        };
+        let issued = self
+            .inner
+            .tickets
+            .issue(offer.ticket, promise, Instant::now());
+        let answer = if issued {
+            Answer::Offer(offer)
+        } else {
+            Answer::Busy
+        };
         timed(async {
             stream.write_all(&answer.encode()).await?;
             stream.flush().await
@@ -250,7 +322,10 @@ impl Server {
             Err(error) => Err(error),
         };
         if let Err(error) = attached {
-            tracing::debug!("a worker's stream from node {} has ended: {error}", from.short());
+            tracing::debug!(
+                "a worker's stream from node {} has ended: {error}",
+                from.short()
+            );
         }
     }
 
@@ -260,16 +335,32 @@ impl Server {
             let size = blobs.open_to_send(want.hash).ok()??.metadata().ok()?.len();
             (want.offset <= size).then_some(size)
         });
-        let Some(size) = found.await.map_err(io::Error::other)? else { return Ok(Answer::Missing) };
+        let Some(size) = found.await.map_err(io::Error::other)? else {
+            return Ok(Answer::Missing);
+        };
         let mut fresh = [0; 32];
         fill_random(&mut fresh);
         let ticket = Tickets::draw();
         let key = Zeroizing::new(transfer_key(&fresh, &ticket));
-        let transfer = Transfer { hash: want.hash, offset: want.offset, size, key };
-        if !self.inner.tickets.issue(ticket, TicketPromise::Blob(transfer), Instant::now()) {
+        let transfer = Transfer {
+            hash: want.hash,
+            offset: want.offset,
+            size,
+            key,
+        };
+        if !self
+            .inner
+            .tickets
+            .issue(ticket, TicketPromise::Blob(transfer), Instant::now())
+        {
             return Ok(Answer::Busy);
         }
-        Ok(Answer::Offer(Offer { size, ticket, key: fresh, port: self.inner.port }))
+        Ok(Answer::Offer(Offer {
+            size,
+            ticket,
+            key: fresh,
+            port: self.inner.port,
+        }))
     }
 }
 
@@ -282,13 +373,24 @@ enum Carrier {
 /// The key of the only direction in which a transfer carries anything: from the holder to the requester. `fresh` came over the
 /// swarm, which nobody reads who lacks the secret.
 pub fn transfer_key(fresh: &[u8; 32], ticket: &[u8; TICKET_BYTES]) -> [u8; 32] {
-    expand(b"nodectl bulk", fresh, &[b"blob, holder to requester", ticket])
+    expand(
+        b"nodectl bulk",
+        fresh,
+        &[b"blob, holder to requester", ticket],
+    )
 }
 
 fn send(blobs: &dyn Blobs, transfer: &Transfer, out: &mut impl Write) -> io::Result<()> {
-    let mut file = blobs.open_to_send(transfer.hash)?.ok_or(io::ErrorKind::NotFound)?;
+    let mut file = blobs
+        .open_to_send(transfer.hash)?
+        .ok_or(io::ErrorKind::NotFound)?;
     file.seek(SeekFrom::Start(transfer.offset))?;
-    seal::send(&mut file, transfer.size - transfer.offset, &transfer.key, out)
+    seal::send(
+        &mut file,
+        transfer.size - transfer.offset,
+        &transfer.key,
+        out,
+    )
 }
 
 /// Both families on one port where there is IPv6.
@@ -302,7 +404,9 @@ async fn listen(port: u16) -> io::Result<TcpListener> {
 }
 
 async fn timed<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    tokio::time::timeout(TALK_TIMEOUT, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    tokio::time::timeout(TALK_TIMEOUT, work)
+        .await
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 fn log(sent: io::Result<()>) {

@@ -33,17 +33,27 @@ pub async fn open(
     pool: PoolToken,
 ) -> io::Result<Box<dyn PeerStream>> {
     let failed = |why: String| io::Error::other(format!("no stream to node {}: {why}", to.short()));
-    let (mut stream, session) = shared.open_stream(to, streams::STREAM).await.map_err(failed)?;
+    let (mut stream, session) = shared
+        .open_stream(to, streams::STREAM)
+        .await
+        .map_err(failed)?;
     let asking = async {
         stream.write_all(&pool).await?;
         stream.flush().await?;
         Answer::read(&mut stream).await
     };
-    let answer = timeout(TALK_TIMEOUT, asking).await.map_err(|_| failed("no answer".into()))?;
+    let answer = timeout(TALK_TIMEOUT, asking)
+        .await
+        .map_err(|_| failed("no answer".into()))?;
     let offer = match answer.map_err(|error| failed(error.to_string()))? {
         Answer::Offer(offer) => offer,
         Answer::Busy => return Err(failed("it has too many connections".into())),
-        Answer::Missing => return Err(io::Error::new(io::ErrorKind::NotFound, failed("it has no such pool".into()))),
+        Answer::Missing => {
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                failed("it has no such pool".into()),
+            ));
+        }
     };
     let (there, back) = keys(&offer);
     let keys = DirectionKeys { out: there, back };
@@ -51,14 +61,22 @@ pub async fn open(
         // Whoever answers may be an address translator's neighbour: only the peer itself can greet.
         match timeout(GREETING_TIMEOUT, greeted(tcp, &keys)).await {
             Ok(Ok(direct)) => return Ok(Box::new(direct)),
-            Ok(Err(error)) => tracing::debug!("no direct stream to node {} ({error}): over the swarm", to.short()),
-            Err(_) => tracing::debug!("no direct stream to node {} (no answer): over the swarm", to.short()),
+            Ok(Err(error)) => tracing::debug!(
+                "no direct stream to node {} ({error}): over the swarm",
+                to.short()
+            ),
+            Err(_) => tracing::debug!(
+                "no direct stream to node {} (no answer): over the swarm",
+                to.short()
+            ),
         }
         session.way.note(BulkWay::Swarm);
         over_the_swarm(&mut stream).await?;
     }
     let mut sealed = Sealed::new(stream.compat(), &keys);
-    timeout(TALK_TIMEOUT, sealed.greeted()).await.map_err(|_| failed("no answer over the swarm".into()))??;
+    timeout(TALK_TIMEOUT, sealed.greeted())
+        .await
+        .map_err(|_| failed("no answer over the swarm".into()))??;
     Ok(Box::new(sealed))
 }
 
@@ -78,7 +96,10 @@ pub async fn accept(tcp: TcpStream, keys: &DirectionKeys) -> io::Result<Box<dyn 
 }
 
 /// The accepting end of one over the swarm.
-pub async fn accept_over_the_swarm(stream: Stream, keys: &DirectionKeys) -> io::Result<Box<dyn PeerStream>> {
+pub async fn accept_over_the_swarm(
+    stream: Stream,
+    keys: &DirectionKeys,
+) -> io::Result<Box<dyn PeerStream>> {
     let mut sealed = Sealed::new(stream.compat(), keys);
     sealed.greet().await?;
     Ok(Box::new(sealed))
@@ -87,21 +108,29 @@ pub async fn accept_over_the_swarm(stream: Stream, keys: &DirectionKeys) -> io::
 /// Which pool a stream is for.
 pub async fn read_pool(stream: &mut Stream) -> io::Result<PoolToken> {
     let mut pool = PoolToken::default();
-    timeout(TALK_TIMEOUT, stream.read_exact(&mut pool)).await.map_err(|_| io::ErrorKind::TimedOut)??;
+    timeout(TALK_TIMEOUT, stream.read_exact(&mut pool))
+        .await
+        .map_err(|_| io::ErrorKind::TimedOut)??;
     Ok(pool)
 }
 
 /// The keys from the opener to the accepting end, and back.
 pub fn keys(offer: &Offer) -> ([u8; 32], [u8; 32]) {
     let key = |direction: &[u8]| expand(b"nodectl bulk", &offer.key, &[direction, &offer.ticket]);
-    (key(b"stream, opener to host"), key(b"stream, host to opener"))
+    (
+        key(b"stream, opener to host"),
+        key(b"stream, host to opener"),
+    )
 }
 
 /// Small frames go at once, and silence ends the connection.
 fn prepare(tcp: &TcpStream) -> io::Result<()> {
     tcp.set_nodelay(true)?;
     let socket = SockRef::from(tcp);
-    let keepalive = TcpKeepalive::new().with_time(SILENCE / 2).with_interval(Duration::from_secs(1)).with_retries(3);
+    let keepalive = TcpKeepalive::new()
+        .with_time(SILENCE / 2)
+        .with_interval(Duration::from_secs(1))
+        .with_retries(3);
     socket.set_tcp_keepalive(&keepalive)?;
     socket.set_tcp_user_timeout(Some(SILENCE))
 }

@@ -75,7 +75,12 @@ mod tests {
     use super::*;
 
     fn transfer() -> TicketPromise {
-        TicketPromise::Blob(Transfer { hash: BlobHash([0; 32]), offset: 0, size: 1, key: Zeroizing::new([0; 32]) })
+        TicketPromise::Blob(Transfer {
+            hash: BlobHash([0; 32]),
+            offset: 0,
+            size: 1,
+            key: Zeroizing::new([0; 32]),
+        })
     }
 
     #[test]

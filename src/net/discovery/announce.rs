@@ -57,8 +57,14 @@ struct Announcer {
 
 /// Starts announcing and listening. What does not work is in the report; the node runs on without it.
 pub fn start(shared: Arc<SwarmShared>, config: &NetConfig) {
-    let beacon = open(config.beacon_port != 0, config.beacon_port, || Sockets::open(config.beacon_port));
-    set_problem(&shared, &[LOOPBACK, BROADCAST], beacon.as_ref().err().cloned());
+    let beacon = open(config.beacon_port != 0, config.beacon_port, || {
+        Sockets::open(config.beacon_port)
+    });
+    set_problem(
+        &shared,
+        &[LOOPBACK, BROADCAST],
+        beacon.as_ref().err().cloned(),
+    );
     let multicast = open(config.mdns, mdns::PORT, Multicast::open);
     set_problem(&shared, &[MDNS], multicast.as_ref().err().cloned());
     if beacon.is_err() && multicast.is_err() {
@@ -86,7 +92,12 @@ pub fn start(shared: Arc<SwarmShared>, config: &NetConfig) {
 }
 
 fn ciphers(shared: &SwarmShared, boot: [u8; 8]) -> Vec<(DoorKey, Cipher)> {
-    shared.access.beacons().iter().map(|(which, key)| (*which, Cipher::of_run(key, boot))).collect()
+    shared
+        .access
+        .beacons()
+        .iter()
+        .map(|(which, key)| (*which, Cipher::of_run(key, boot)))
+        .collect()
 }
 
 /// The sockets of one way, or why there are none.
@@ -103,7 +114,8 @@ fn open<T>(wanted: bool, port: u16, sockets: impl FnOnce() -> io::Result<T>) -> 
 
 fn set_problem(shared: &SwarmShared, ways: &[&'static str], problem: Option<String>) {
     let mut state = shared.state();
-    ways.iter().for_each(|way| state.set_problem(way, problem.clone()));
+    ways.iter()
+        .for_each(|way| state.set_problem(way, problem.clone()));
 }
 
 impl Announcer {
@@ -148,13 +160,27 @@ impl Announcer {
         if let Some(sockets) = &mut self.beacon {
             sockets.follow(&interfaces);
             let (loopback, broadcast) = sockets.send_all(&packet, &interfaces).await;
-            set_problem(&self.shared, &[LOOPBACK], loopback.err().map(|error| error.to_string()));
-            set_problem(&self.shared, &[BROADCAST], broadcast.err().map(|error| error.to_string()));
+            set_problem(
+                &self.shared,
+                &[LOOPBACK],
+                loopback.err().map(|error| error.to_string()),
+            );
+            set_problem(
+                &self.shared,
+                &[BROADCAST],
+                broadcast.err().map(|error| error.to_string()),
+            );
         }
         if let Some(multicast) = &mut self.multicast {
             multicast.follow(&interfaces);
-            let sent = multicast.send_all(&mdns::wrap(&packet, u64::from_le_bytes(self.boot))).await;
-            set_problem(&self.shared, &[MDNS], sent.err().map(|error| error.to_string()));
+            let sent = multicast
+                .send_all(&mdns::wrap(&packet, u64::from_le_bytes(self.boot)))
+                .await;
+            set_problem(
+                &self.shared,
+                &[MDNS],
+                sent.err().map(|error| error.to_string()),
+            );
         }
         self.count_foreign(Instant::now());
         // A machine that slept does not make up for every beat it missed.
@@ -165,7 +191,9 @@ impl Announcer {
 
     async fn read_interfaces(&self) {
         // A name that went away is no reason to stop; the others are still served.
-        let Ok(interfaces) = Interfaces::read(&self.config.interfaces) else { return };
+        let Ok(interfaces) = Interfaces::read(&self.config.interfaces) else {
+            return;
+        };
         if self.shared.set_interfaces(interfaces) {
             let _ = self.shared.events.send(Event::InfoChanged).await;
         }
@@ -202,7 +230,9 @@ impl Announcer {
                 (HeardPacket::Ours(beacon), _) if beacon.node == self.shared.local => {
                     return self.hear_twin(&beacon, from);
                 }
-                (HeardPacket::Ours(beacon), _) => return self.hear_peer(beacon, from, way, key, at).await,
+                (HeardPacket::Ours(beacon), _) => {
+                    return self.hear_peer(beacon, from, way, key, at).await;
+                }
                 (HeardPacket::Foreign, boot) => foreign = Some(boot),
                 (HeardPacket::Own | HeardPacket::Noise, _) => return,
             }
@@ -226,12 +256,23 @@ impl Announcer {
     }
 
     /// It is answered with the key that it has.
-    async fn hear_peer(&mut self, beacon: Beacon, from: SocketAddr, way: &'static str, key: DoorKey, at: usize) {
+    async fn hear_peer(
+        &mut self,
+        beacon: Beacon,
+        from: SocketAddr,
+        way: &'static str,
+        key: DoorKey,
+        at: usize,
+    ) {
         let (own, theirs) = (self.shared.hello.versions, beacon.versions);
         let common = own.common(theirs);
         if common.is_none() {
             let place = format!("{} ({})", from.ip(), beacon.name);
-            if self.shared.state().add_other_version(place.clone(), theirs.newest) {
+            if self
+                .shared
+                .state()
+                .add_other_version(place.clone(), theirs.newest)
+            {
                 tracing::warn!(
                     "{place} speaks protocol {theirs} (nodectl {}), this node {own}: not connected\nhint: run the same \
                      nodectl on both",
@@ -243,19 +284,35 @@ impl Announcer {
         // Whoever has an invitation only is no peer yet.
         if common.is_some() && !matches!(key, DoorKey::Invite(_)) {
             let addrs = candidates(&beacon, from, &interfaces);
-            let _ = self.shared.driver.send(DriverInput::Found { peer: beacon.node, addrs, way }).await;
+            let _ = self
+                .shared
+                .driver
+                .send(DriverInput::Found {
+                    peer: beacon.node,
+                    addrs,
+                    way,
+                })
+                .await;
         }
         // By mDNS all hear all soon enough, and there is no way to answer one alone.
         if let Some(sockets) = self.beacon.as_ref().filter(|_| way != MDNS)
             && !beacon.answer
-            && may_answer(&self.shared, &mut self.answered, beacon.node, Instant::now())
+            && may_answer(
+                &self.shared,
+                &mut self.answered,
+                beacon.node,
+                Instant::now(),
+            )
         {
-            sockets.send_to(&self.packet(&self.ciphers[at].1, &interfaces, true), from).await;
+            sockets
+                .send_to(&self.packet(&self.ciphers[at].1, &interfaces, true), from)
+                .await;
         }
     }
 
     fn count_foreign(&mut self, now: Instant) {
-        self.foreign.retain(|_, at| now.duration_since(*at) < FOREIGN_TTL);
+        self.foreign
+            .retain(|_, at| now.duration_since(*at) < FOREIGN_TTL);
         let count = self.foreign.len();
         self.shared.state().foreign_beacons = count;
         if count == self.said.0 || !due(&mut self.said.1) {
@@ -265,7 +322,9 @@ impl Announcer {
         match count {
             0 => tracing::info!("no more nodes here that do not share this secret"),
             1 => {
-                tracing::warn!("1 node here does not share this secret\nhint: give both the same --secret to join them")
+                tracing::warn!(
+                    "1 node here does not share this secret\nhint: give both the same --secret to join them"
+                )
             }
             _ => tracing::warn!(
                 "{count} nodes here do not share this secret\nhint: give all the same --secret to join them"
@@ -275,7 +334,12 @@ impl Announcer {
 }
 
 /// Known peers hear nothing new from an answer, and nobody can make us flood somebody else.
-fn may_answer(shared: &SwarmShared, answered: &mut HashMap<NodeId, Instant>, peer: NodeId, now: Instant) -> bool {
+fn may_answer(
+    shared: &SwarmShared,
+    answered: &mut HashMap<NodeId, Instant>,
+    peer: NodeId,
+    now: Instant,
+) -> bool {
     if shared.session(peer).is_some() {
         return false;
     }
@@ -315,7 +379,11 @@ async fn heard_by_mdns(socket: Option<&Multicast>, buffer: &mut [u8]) -> (usize,
 fn candidates(beacon: &Beacon, from: SocketAddr, interfaces: &Interfaces) -> Vec<SocketAddr> {
     let link_local = matches!(from, SocketAddr::V6(v6) if v6.ip().is_unicast_link_local());
     let here = interfaces.is_own(from.ip());
-    let said = beacon.addrs.iter().filter(|addr| here || !interfaces.is_own(addr.ip())).copied();
+    let said = beacon
+        .addrs
+        .iter()
+        .filter(|addr| here || !interfaces.is_own(addr.ip()))
+        .copied();
     let seen = (!link_local).then(|| SocketAddr::new(from.ip(), beacon.listen_port));
     // The address book tries the last first.
     said.chain(seen).collect()

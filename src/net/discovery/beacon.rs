@@ -62,7 +62,11 @@ impl Cipher {
     /// Of a run that has other keys too.
     pub fn of_run(key: &[u8; 32], boot: [u8; 8]) -> Self {
         let root = hkdf::Salt::new(hkdf::HKDF_SHA256, b"nodectl beacon of a run").extract(key);
-        Self { key: key_of(&root, boot), root, boot }
+        Self {
+            key: key_of(&root, boot),
+            root,
+            boot,
+        }
     }
 
     pub fn seal(&self, beacon: &Beacon) -> Vec<u8> {
@@ -76,7 +80,11 @@ impl Cipher {
         fill_random(&mut nonce);
         let clear = self.clear();
         self.key
-            .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::from(clear), &mut body)
+            .seal_in_place_append_tag(
+                Nonce::assume_unique_for_key(nonce),
+                Aad::from(clear),
+                &mut body,
+            )
             .expect("a packet is far below AES-GCM's limit");
         [&clear[..], &nonce, &body].concat()
     }
@@ -96,11 +104,14 @@ impl Cipher {
         let (nonce, body) = rest.split_at(NONCE_LEN);
         let nonce = Nonce::assume_unique_for_key(nonce.try_into().expect("split there"));
         let mut body = body.to_vec();
-        let Ok(plain) = key_of(&self.root, boot).open_in_place(nonce, Aad::from(clear), &mut body) else {
+        let Ok(plain) = key_of(&self.root, boot).open_in_place(nonce, Aad::from(clear), &mut body)
+        else {
             return (HeardPacket::Foreign, number);
         };
         match postcard::take_from_bytes::<Beacon>(plain) {
-            Ok((beacon, _)) if beacon.addrs.len() <= MAX_ADDRS => (HeardPacket::Ours(beacon), number),
+            Ok((beacon, _)) if beacon.addrs.len() <= MAX_ADDRS => {
+                (HeardPacket::Ours(beacon), number)
+            }
             _ => (HeardPacket::Noise, number),
         }
     }
@@ -127,12 +138,16 @@ pub fn looks_like_one(packet: &[u8]) -> bool {
 
 fn key_of(root: &hkdf::Prk, boot: [u8; 8]) -> LessSafeKey {
     let info: [&[u8]; 1] = [&boot];
-    let key = root.expand(&info, &AES_256_GCM).expect("32 bytes are within HKDF's 255 blocks");
+    let key = root
+        .expand(&info, &AES_256_GCM)
+        .expect("32 bytes are within HKDF's 255 blocks");
     LessSafeKey::new(UnboundKey::from(key))
 }
 
 fn cut(text: &str) -> String {
-    let end = (0..=text.len().min(MAX_NAME_BYTES)).rev().find(|end| text.is_char_boundary(*end));
+    let end = (0..=text.len().min(MAX_NAME_BYTES))
+        .rev()
+        .find(|end| text.is_char_boundary(*end));
     text[..end.unwrap_or(0)].to_string()
 }
 
@@ -143,7 +158,10 @@ mod tests {
 
     fn beacon() -> Beacon {
         Beacon {
-            versions: Versions { oldest: 1, newest: 2 },
+            versions: Versions {
+                oldest: 1,
+                newest: 2,
+            },
             node: NodeId([7; 32]),
             listen_port: 4000,
             answer: false,
@@ -156,34 +174,56 @@ mod tests {
 
     #[test]
     fn only_those_with_the_key_read_it() {
-        let (one, two, other) = (Cipher::new(&[1; 32]), Cipher::new(&[1; 32]), Cipher::new(&[2; 32]));
+        let (one, two, other) = (
+            Cipher::new(&[1; 32]),
+            Cipher::new(&[1; 32]),
+            Cipher::new(&[2; 32]),
+        );
         let packet = one.seal(&beacon());
         assert!(packet.len() <= MAX_BYTES);
         assert_eq!(two.open(&packet).0, HeardPacket::Ours(beacon()));
         assert_eq!(other.open(&packet).0, HeardPacket::Foreign);
         assert_eq!(one.open(&packet).0, HeardPacket::Own);
-        assert!(!packet.windows(8).any(|window| window == [7; 8]), "the id is in clear");
+        assert!(
+            !packet.windows(8).any(|window| window == [7; 8]),
+            "the id is in clear"
+        );
     }
 
     #[test]
     fn each_run_seals_with_a_key_of_its_own() {
-        let (one, two) = (Cipher::of_run(&[1; 32], [1; 8]), Cipher::of_run(&[1; 32], [2; 8]));
+        let (one, two) = (
+            Cipher::of_run(&[1; 32], [1; 8]),
+            Cipher::of_run(&[1; 32], [2; 8]),
+        );
         let nonce = || Nonce::assume_unique_for_key([0; NONCE_LEN]);
         let sealed = |cipher: &Cipher| {
             let mut text = b"the same".to_vec();
-            cipher.key.seal_in_place_append_tag(nonce(), Aad::empty(), &mut text).unwrap();
+            cipher
+                .key
+                .seal_in_place_append_tag(nonce(), Aad::empty(), &mut text)
+                .unwrap();
             text
         };
         assert_eq!(sealed(&one), sealed(&Cipher::of_run(&[1; 32], [1; 8])));
         assert_ne!(sealed(&one), sealed(&two));
-        assert!(two.key.open_in_place(nonce(), Aad::empty(), &mut sealed(&one)).is_err());
+        assert!(
+            two.key
+                .open_in_place(nonce(), Aad::empty(), &mut sealed(&one))
+                .is_err()
+        );
     }
 
     #[test]
     fn long_names_are_cut_between_characters() {
-        let long = Beacon { name: "ä".repeat(100), ..beacon() };
+        let long = Beacon {
+            name: "ä".repeat(100),
+            ..beacon()
+        };
         let packet = Cipher::new(&[1; 32]).seal(&long);
-        let (HeardPacket::Ours(heard), _) = Cipher::new(&[1; 32]).open(&packet) else { panic!("not opened") };
+        let (HeardPacket::Ours(heard), _) = Cipher::new(&[1; 32]).open(&packet) else {
+            panic!("not opened")
+        };
         assert_eq!(heard.name, "ä".repeat(32));
     }
 

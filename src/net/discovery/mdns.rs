@@ -27,7 +27,10 @@ pub fn wrap(beacon: &[u8], number: u64) -> Vec<u8> {
     let instance = format!("{number:016x}");
     let service = name(&SERVICE);
     let own = [&name(&[&instance])[..1 + instance.len()], &service].concat();
-    let text: Vec<u8> = beacon.chunks(STRING_BYTES).flat_map(|chunk| [&[chunk.len() as u8], chunk].concat()).collect();
+    let text: Vec<u8> = beacon
+        .chunks(STRING_BYTES)
+        .flat_map(|chunk| [&[chunk.len() as u8], chunk].concat())
+        .collect();
     let mut packet = Vec::with_capacity(MAX_BYTES);
     packet.extend_from_slice(&[0, 0]);
     packet.extend_from_slice(&AUTHORITATIVE_RESPONSE);
@@ -40,7 +43,9 @@ pub fn wrap(beacon: &[u8], number: u64) -> Vec<u8> {
 
 /// What could be a beacon in a packet on mDNS's port, most of which are of others.
 pub fn unwrap(packet: &[u8]) -> Option<Vec<u8>> {
-    let header = packet.first_chunk::<HEADER_BYTES>().filter(|_| packet.len() <= MAX_BYTES)?;
+    let header = packet
+        .first_chunk::<HEADER_BYTES>()
+        .filter(|_| packet.len() <= MAX_BYTES)?;
     let count = |at: usize| usize::from(u16::from_be_bytes([header[at], header[at + 1]]));
     if header[2] & RESPONSE_BIT == 0 || count(4) != 0 {
         return None;
@@ -49,7 +54,8 @@ pub fn unwrap(packet: &[u8]) -> Option<Vec<u8>> {
     for _ in 0..(count(6) + count(8) + count(10)).min(MAX_RECORDS) {
         rest = behind_name(rest)?;
         let (head, behind) = rest.split_first_chunk::<10>()?;
-        let (data, behind) = behind.split_at_checked(usize::from(u16::from_be_bytes([head[8], head[9]])))?;
+        let (data, behind) =
+            behind.split_at_checked(usize::from(u16::from_be_bytes([head[8], head[9]])))?;
         rest = behind;
         if u16::from_be_bytes([head[0], head[1]]) == TXT
             && let Some(text) = joined(data)
@@ -62,8 +68,10 @@ pub fn unwrap(packet: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn name(labels: &[&str]) -> Vec<u8> {
-    let mut bytes: Vec<u8> =
-        labels.iter().flat_map(|label| [&[label.len() as u8], label.as_bytes()].concat()).collect();
+    let mut bytes: Vec<u8> = labels
+        .iter()
+        .flat_map(|label| [&[label.len() as u8], label.as_bytes()].concat())
+        .collect();
     bytes.push(0);
     bytes
 }

@@ -75,7 +75,14 @@ async fn keep(
     mut notes: mpsc::Receiver<(NodeId, SocketAddr)>,
 ) {
     for (peer, addr) in &peers {
-        let _ = shared.driver.send(DriverInput::Found { peer: *peer, addrs: vec![*addr], way: "remembered" }).await;
+        let _ = shared
+            .driver
+            .send(DriverInput::Found {
+                peer: *peer,
+                addrs: vec![*addr],
+                way: "remembered",
+            })
+            .await;
     }
     // The swarm's end drops the other half; what is noted by then is written.
     while let Some(note) = notes.recv().await {
@@ -110,8 +117,14 @@ fn take(peers: &mut Vec<(NodeId, SocketAddr)>, note: (NodeId, SocketAddr)) -> bo
 }
 
 async fn save(path: PathBuf, peers: &[(NodeId, SocketAddr)]) {
-    let peer = |(node, addr): &(NodeId, SocketAddr)| Peer { node: node.to_string(), addr: *addr };
-    let file = PeersFile { version: VERSION, peers: peers.iter().map(peer).collect() };
+    let peer = |(node, addr): &(NodeId, SocketAddr)| Peer {
+        node: node.to_string(),
+        addr: *addr,
+    };
+    let file = PeersFile {
+        version: VERSION,
+        peers: peers.iter().map(peer).collect(),
+    };
     let written = tokio::task::spawn_blocking(move || {
         let text = serde_json::to_string_pretty(&file).map_err(io::Error::other)?;
         write_private(&path, text.as_bytes())
@@ -136,7 +149,10 @@ fn load(path: &Path) -> io::Result<Vec<(NodeId, SocketAddr)>> {
 pub fn parse(bytes: &[u8]) -> io::Result<Vec<(NodeId, SocketAddr)>> {
     let file: PeersFile = serde_json::from_slice(bytes)?;
     if file.version != VERSION {
-        return Err(io::Error::other(format!("it has version {}, not {VERSION}", file.version)));
+        return Err(io::Error::other(format!(
+            "it has version {}, not {VERSION}",
+            file.version
+        )));
     }
     let peer = |peer: &Peer| Some((peer.node.parse().ok()?, peer.addr));
     let mut peers: Vec<_> = file.peers.iter().filter_map(peer).collect();

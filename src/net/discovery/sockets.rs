@@ -57,11 +57,23 @@ impl Sockets {
     }
 
     /// Sends to everybody who may hear. The error is that of the broadcasts if none went out; loopback does not count.
-    pub async fn send_all(&self, packet: &[u8], interfaces: &Interfaces) -> (io::Result<()>, io::Result<()>) {
-        let loopback = self.send_v4.send_to(packet, (LOOPBACK_BROADCAST, self.port)).await.map(drop);
+    pub async fn send_all(
+        &self,
+        packet: &[u8],
+        interfaces: &Interfaces,
+    ) -> (io::Result<()>, io::Result<()>) {
+        let loopback = self
+            .send_v4
+            .send_to(packet, (LOOPBACK_BROADCAST, self.port))
+            .await
+            .map(drop);
         let mut outcome = Err(io::Error::other("no interface but loopback"));
         for address in interfaces.broadcasts() {
-            let sent = self.send_v4.send_to(packet, (address, self.port)).await.map(drop);
+            let sent = self
+                .send_v4
+                .send_to(packet, (address, self.port))
+                .await
+                .map(drop);
             outcome = if outcome.is_ok() { outcome } else { sent };
         }
         for index in &self.joined {
@@ -75,7 +87,11 @@ impl Sockets {
 
     /// Answers one sender.
     pub async fn send_to(&self, packet: &[u8], to: SocketAddr) {
-        let socket = if to.is_ipv4() { Some(&self.send_v4) } else { self.send_v6.as_ref() };
+        let socket = if to.is_ipv4() {
+            Some(&self.send_v4)
+        } else {
+            self.send_v6.as_ref()
+        };
         if let Some(socket) = socket {
             let _ = socket.send_to(packet, to).await;
         }
@@ -84,7 +100,12 @@ impl Sockets {
     /// The next packet from anywhere. Errors of the sockets (an ICMP answer to an earlier packet) are no packets.
     pub async fn receive(&self, buffer: &mut [u8]) -> (usize, SocketAddr) {
         loop {
-            for socket in [Some(&self.hear_v4), Some(&self.send_v4), self.hear_v6.as_ref(), self.send_v6.as_ref()] {
+            for socket in [
+                Some(&self.hear_v4),
+                Some(&self.send_v4),
+                self.hear_v6.as_ref(),
+                self.send_v6.as_ref(),
+            ] {
                 if let Some(Ok(packet)) = socket.map(|socket| socket.try_recv_from(buffer)) {
                     return packet;
                 }
@@ -110,7 +131,10 @@ impl Multicast {
         let socket = bind(Domain::IPV4, mdns::PORT)?;
         // A packet from afar would have a smaller one (RFC 6762, section 11).
         socket.set_multicast_ttl_v4(255)?;
-        Ok(Self { socket, joined: BTreeSet::new() })
+        Ok(Self {
+            socket,
+            joined: BTreeSet::new(),
+        })
     }
 
     /// Joins the group on interfaces that appeared, forgets those that went.
@@ -130,7 +154,11 @@ impl Multicast {
         for address in &self.joined {
             let chosen = SockRef::from(&self.socket).set_multicast_if_v4(address);
             let sent = match chosen {
-                Ok(()) => self.socket.send_to(packet, (MDNS_GROUP, mdns::PORT)).await.map(drop),
+                Ok(()) => self
+                    .socket
+                    .send_to(packet, (MDNS_GROUP, mdns::PORT))
+                    .await
+                    .map(drop),
                 Err(error) => Err(error),
             };
             outcome = if outcome.is_ok() { outcome } else { sent };

@@ -15,11 +15,17 @@ pub fn start(shared: &Arc<SwarmShared>, peers: &[String]) {
 }
 
 async fn offer(shared: Arc<SwarmShared>, target: usize, name: String) {
-    let mut waits = RETRY_MS.iter().chain(std::iter::repeat(&RETRY_MS[RETRY_MS.len() - 1]));
+    let mut waits = RETRY_MS
+        .iter()
+        .chain(std::iter::repeat(&RETRY_MS[RETRY_MS.len() - 1]));
     loop {
         match tokio::net::lookup_host(&name).await {
             Ok(addrs) => {
-                let input = DriverInput::DialTarget { target, name: name.clone(), addrs: addrs.collect() };
+                let input = DriverInput::DialTarget {
+                    target,
+                    name: name.clone(),
+                    addrs: addrs.collect(),
+                };
                 if shared.driver.send(input).await.is_err() {
                     return;
                 }

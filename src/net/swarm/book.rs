@@ -55,8 +55,13 @@ pub enum FailedDial {
 impl Book {
     /// Adds addresses. When there are too many, those told longest ago go.
     pub fn learn(&mut self, peer: NodeId, addrs: &[SocketAddr]) {
-        let Some(entry) = self.entry(peer) else { return };
-        for addr in addrs.iter().filter(|addr| addr.port() != 0 && !addr.ip().is_unspecified()) {
+        let Some(entry) = self.entry(peer) else {
+            return;
+        };
+        for addr in addrs
+            .iter()
+            .filter(|addr| addr.port() != 0 && !addr.ip().is_unspecified())
+        {
             entry.addrs.retain(|known| known != addr);
             entry.addrs.push(*addr);
         }
@@ -72,14 +77,22 @@ impl Book {
     }
 
     pub fn ways(&self, peer: NodeId) -> Vec<&'static str> {
-        self.peers.get(&peer).map(|entry| entry.ways.iter().copied().collect()).unwrap_or_default()
+        self.peers
+            .get(&peer)
+            .map(|entry| entry.ways.iter().copied().collect())
+            .unwrap_or_default()
     }
 
     /// The peer is to be dialed. One that is being dialed already, or waits for it, keeps its back-off: hints cannot
     /// make us dial faster.
     pub fn want(&mut self, peer: NodeId, delay: Duration, now: Instant) {
-        let Some(entry) = self.entry(peer) else { return };
-        if entry.dialing || entry.due.is_some() || entry.banned_until.is_some_and(|until| now < until) {
+        let Some(entry) = self.entry(peer) else {
+            return;
+        };
+        if entry.dialing
+            || entry.due.is_some()
+            || entry.banned_until.is_some_and(|until| now < until)
+        {
             return;
         }
         entry.attempts = 0;
@@ -90,7 +103,10 @@ impl Book {
 
     /// None while as many are being dialed as may be: the end of a dial comes first then.
     pub fn next_due(&self) -> Option<Instant> {
-        self.queue.first().map(|(due, _)| *due).filter(|_| self.dialing < MAX_DIALS)
+        self.queue
+            .first()
+            .map(|(due, _)| *due)
+            .filter(|_| self.dialing < MAX_DIALS)
     }
 
     /// Takes a peer whose time has come, with its addresses; it counts as being dialed until told otherwise.
@@ -108,8 +124,14 @@ impl Book {
 
     /// The addresses to dial, the confirmed one first.
     pub fn addrs(&self, peer: NodeId) -> Vec<SocketAddr> {
-        let Some(entry) = self.peers.get(&peer) else { return Vec::new() };
-        let others = entry.addrs.iter().rev().filter(|addr| Some(**addr) != entry.confirmed);
+        let Some(entry) = self.peers.get(&peer) else {
+            return Vec::new();
+        };
+        let others = entry
+            .addrs
+            .iter()
+            .rev()
+            .filter(|addr| Some(**addr) != entry.confirmed);
         entry.confirmed.iter().chain(others).copied().collect()
     }
 
@@ -118,7 +140,11 @@ impl Book {
     /// in the peer's stead.
     pub fn proof_addr(&self, peer: NodeId, now: Instant) -> Option<SocketAddr> {
         let entry = self.peers.get(&peer)?;
-        entry.confirmed.filter(|_| entry.left.is_none_or(|left| now.saturating_duration_since(left) < PROOF_AGE))
+        entry.confirmed.filter(|_| {
+            entry
+                .left
+                .is_none_or(|left| now.saturating_duration_since(left) < PROOF_AGE)
+        })
     }
 
     pub fn reached_at(&self, peer: NodeId) -> Option<SocketAddr> {
@@ -158,7 +184,11 @@ impl Book {
 
     /// The peer listens elsewhere now, or is reached at another port than its own: a refusal there proves nothing any more.
     pub fn doubt(&mut self, peer: NodeId) {
-        if let Some(before) = self.peers.get_mut(&peer).and_then(|entry| entry.confirmed.take()) {
+        if let Some(before) = self
+            .peers
+            .get_mut(&peer)
+            .and_then(|entry| entry.confirmed.take())
+        {
             self.learn(peer, &[before]);
         }
     }
@@ -175,7 +205,9 @@ impl Book {
     }
 
     pub fn connected(&mut self, peer: NodeId, confirmed: Option<SocketAddr>) {
-        let Some(entry) = self.entry(peer) else { return };
+        let Some(entry) = self.entry(peer) else {
+            return;
+        };
         let dialed = std::mem::take(&mut entry.dialing);
         entry.attempts = 0;
         entry.wanted = None;
@@ -188,7 +220,9 @@ impl Book {
 
     /// `chance` in 0..1 spreads the retries of nodes that failed together.
     pub fn failed(&mut self, peer: NodeId, now: Instant, chance: f64) -> FailedDial {
-        let Some(entry) = self.peers.get_mut(&peer) else { return FailedDial::GivenUp };
+        let Some(entry) = self.peers.get_mut(&peer) else {
+            return FailedDial::GivenUp;
+        };
         self.dialing -= usize::from(std::mem::take(&mut entry.dialing));
         entry.attempts += 1;
         if entry.attempts >= MAX_ATTEMPTS {
@@ -205,7 +239,9 @@ impl Book {
 
     /// The peer cannot be talked to (another version): not dialed for a while.
     pub fn ban(&mut self, peer: NodeId, until: Instant) {
-        let Some(entry) = self.entry(peer) else { return };
+        let Some(entry) = self.entry(peer) else {
+            return;
+        };
         entry.banned_until = Some(until);
         if let Some(due) = entry.due.take() {
             self.queue.remove(&(due, peer));
@@ -215,8 +251,14 @@ impl Book {
     /// A full book takes nobody new before an idle stranger is forgotten.
     fn entry(&mut self, peer: NodeId) -> Option<&mut BookEntry> {
         if self.peers.len() >= MAX_PEERS && !self.peers.contains_key(&peer) {
-            let idle = |entry: &BookEntry| entry.confirmed.is_none() && !entry.dialing && entry.due.is_none();
-            let stranger = self.peers.iter().find(|(_, entry)| idle(entry)).map(|(peer, _)| *peer)?;
+            let idle = |entry: &BookEntry| {
+                entry.confirmed.is_none() && !entry.dialing && entry.due.is_none()
+            };
+            let stranger = self
+                .peers
+                .iter()
+                .find(|(_, entry)| idle(entry))
+                .map(|(peer, _)| *peer)?;
             self.peers.remove(&stranger);
         }
         Some(self.peers.entry(peer).or_default())
@@ -289,12 +331,16 @@ mod tests {
     #[test]
     fn so_many_are_dialed_at_once_and_the_others_wait() {
         let (mut book, now) = (Book::default(), Instant::now());
-        let peers: Vec<NodeId> = (0..2 * MAX_DIALS as u8).map(|index| NodeId([index; 32])).collect();
+        let peers: Vec<NodeId> = (0..2 * MAX_DIALS as u8)
+            .map(|index| NodeId([index; 32]))
+            .collect();
         for peer in &peers {
             book.learn(*peer, &[addr(1, 7)]);
             book.want(*peer, Duration::ZERO, now);
         }
-        let dialed: Vec<NodeId> = std::iter::from_fn(|| book.take_due(now)).map(|(peer, _)| peer).collect();
+        let dialed: Vec<NodeId> = std::iter::from_fn(|| book.take_due(now))
+            .map(|(peer, _)| peer)
+            .collect();
         assert_eq!((dialed.len(), book.next_due()), (MAX_DIALS, None));
         book.connected(dialed[0], None);
         book.connected(dialed[0], None);

@@ -36,9 +36,18 @@ pub fn socket_addr(addr: &Multiaddr) -> Option<SocketAddr> {
 
 /// What a failed dial means to a person.
 pub fn explain(error: &DialError) -> String {
-    let DialError::Transport(errors) = error else { return error.to_string() };
-    let reasons: Vec<_> = errors.iter().map(|(addr, error)| format!("{}: {}", place(addr), reason(error))).collect();
-    if reasons.is_empty() { "no address to dial".into() } else { reasons.join("; ") }
+    let DialError::Transport(errors) = error else {
+        return error.to_string();
+    };
+    let reasons: Vec<_> = errors
+        .iter()
+        .map(|(addr, error)| format!("{}: {}", place(addr), reason(error)))
+        .collect();
+    if reasons.is_empty() {
+        "no address to dial".into()
+    } else {
+        reasons.join("; ")
+    }
 }
 
 fn place(addr: &Multiaddr) -> String {
@@ -46,23 +55,31 @@ fn place(addr: &Multiaddr) -> String {
 }
 
 fn reason(error: &TransportError<io::Error>) -> String {
-    let TransportError::Other(outer) = error else { return "not an address that can be dialed".into() };
+    let TransportError::Other(outer) = error else {
+        return "not an address that can be dialed".into();
+    };
     let text = outer.to_string();
     if let Some((_, why)) = text.split_once(REFUSED) {
         return why.trim_start_matches(": ").to_string();
     }
     match os_error(&text).map(io::Error::from_raw_os_error) {
-        Some(error) if error.kind() == io::ErrorKind::ConnectionRefused => "nothing listens there".into(),
+        Some(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            "nothing listens there".into()
+        }
         Some(error) if error.kind() != io::ErrorKind::ConnectionReset => error.to_string(),
         // It listens, but we do not understand each other, or it says nothing until the time is over.
-        _ => format!("it does not accept us; probably it has another secret, or is no nodectl ({text})"),
+        _ => format!(
+            "it does not accept us; probably it has another secret, or is no nodectl ({text})"
+        ),
     }
 }
 
 /// A connection from outside whose first words were not made with this cluster's key. One that ended before it had said them
 /// proves nothing: whoever asks only whether we listen does so, and members do that give up a dial of several.
 pub fn is_foreign(error: &ListenError) -> bool {
-    let ListenError::Transport(TransportError::Other(error)) = error else { return false };
+    let ListenError::Transport(TransportError::Other(error)) = error else {
+        return false;
+    };
     // libp2p wraps its layers' errors so that only their text is left.
     format!("{error:?}").contains("InvalidData")
 }
@@ -80,9 +97,12 @@ mod tests {
     #[test]
     fn the_kernels_error_is_found_under_wrappings() {
         let refused = || io::Error::from_raw_os_error(111);
-        let wrapped = TransportError::Other(io::Error::other(io::Error::other(refused()).to_string()));
+        let wrapped =
+            TransportError::Other(io::Error::other(io::Error::other(refused()).to_string()));
         assert_eq!(reason(&wrapped), "nothing listens there");
-        assert!(reason(&TransportError::Other(io::Error::other("garbage"))).contains("another secret"));
+        assert!(
+            reason(&TransportError::Other(io::Error::other("garbage"))).contains("another secret")
+        );
     }
 
     #[test]
@@ -92,7 +112,13 @@ mod tests {
             assert_eq!(socket_addr(&multiaddr(addr)), Some(addr));
         }
         assert_eq!(socket_addr(&"/ip6/fe80::1/tcp/5".parse().unwrap()), None);
-        assert_eq!(socket_addr(&"/dns4/example.org/tcp/5".parse().unwrap()), None);
-        assert_eq!(socket_addr(&"/ip4/10.1.2.3/tcp/5/p2p-circuit".parse().unwrap()), None);
+        assert_eq!(
+            socket_addr(&"/dns4/example.org/tcp/5".parse().unwrap()),
+            None
+        );
+        assert_eq!(
+            socket_addr(&"/ip4/10.1.2.3/tcp/5/p2p-circuit".parse().unwrap()),
+            None
+        );
     }
 }

@@ -55,17 +55,32 @@ pub struct Handshake {
 impl Handshake {
     pub fn new(identity: &Keypair, prologue: &[u8]) -> io::Result<Self> {
         let mut curve = Curve25519::default();
-        curve.generate(&mut KernelRandom).map_err(io::Error::other)?;
-        let public = identity.public().try_into_ed25519().map_err(io::Error::other)?.to_bytes();
-        let signature = identity.sign(&claim(&curve.public)).map_err(io::Error::other)?;
+        curve
+            .generate(&mut KernelRandom)
+            .map_err(io::Error::other)?;
+        let public = identity
+            .public()
+            .try_into_ed25519()
+            .map_err(io::Error::other)?
+            .to_bytes();
+        let signature = identity
+            .sign(&claim(&curve.public))
+            .map_err(io::Error::other)?;
         let mut proof = [0; PROOF_BYTES];
         proof[..KEY_BYTES].copy_from_slice(&public);
         let room = &mut proof[KEY_BYTES..];
         if signature.len() != room.len() {
-            return Err(io::Error::other(format!("an ed25519 signature of {} bytes", signature.len())));
+            return Err(io::Error::other(format!(
+                "an ed25519 signature of {} bytes",
+                signature.len()
+            )));
         }
         room.copy_from_slice(&signature);
-        Ok(Self { prologue: prologue.to_vec(), secret: curve.secret, proof })
+        Ok(Self {
+            prologue: prologue.to_vec(),
+            secret: curve.secret,
+            proof,
+        })
     }
 
     /// The end that dialed speaks first.
@@ -74,7 +89,10 @@ impl Handshake {
         mut socket: S,
         psk: &[u8; KEY_BYTES],
     ) -> io::Result<(PeerId, Channel<S>)> {
-        let mut state = self.builder(psk)?.build_initiator().map_err(io::Error::other)?;
+        let mut state = self
+            .builder(psk)?
+            .build_initiator()
+            .map_err(io::Error::other)?;
         say::<FIRST_BYTES>(&mut state, &[], &mut socket).await?;
         let proof = hear::<SECOND_BYTES, PROOF_BYTES>(&mut state, &mut socket).await?;
         let peer = identify(state.get_remote_static(), &proof)?;
@@ -92,7 +110,10 @@ impl Handshake {
         socket.read_exact(&mut first).await?;
         let mut known = None;
         for (which, psk) in psks.iter().enumerate() {
-            let mut state = self.builder(psk)?.build_responder().map_err(io::Error::other)?;
+            let mut state = self
+                .builder(psk)?
+                .build_responder()
+                .map_err(io::Error::other)?;
             if state.read_message(&first, &mut [0; FIRST_BYTES]).is_ok() {
                 known = Some((which, state));
                 break;
@@ -121,7 +142,9 @@ async fn say<const BYTES: usize>(
     socket: &mut (impl AsyncWrite + Unpin),
 ) -> io::Result<()> {
     let mut message = [0; BYTES];
-    let length = state.write_message(payload, &mut message).map_err(io::Error::other)?;
+    let length = state
+        .write_message(payload, &mut message)
+        .map_err(io::Error::other)?;
     socket.write_all(&message[..length]).await?;
     socket.flush().await
 }
@@ -134,8 +157,12 @@ async fn hear<const BYTES: usize, const PAYLOAD: usize>(
     socket.read_exact(&mut message).await?;
     // Room for the tag too, which the cipher checks in place.
     let mut payload = Zeroizing::new([0; BYTES]);
-    let length = state.read_message(&message, payload.as_mut()).map_err(|_| stranger("does not have this secret"))?;
-    payload[..length].try_into().map_err(|_| stranger("says more or less than it should"))
+    let length = state
+        .read_message(&message, payload.as_mut())
+        .map_err(|_| stranger("does not have this secret"))?;
+    payload[..length]
+        .try_into()
+        .map_err(|_| stranger("says more or less than it should"))
 }
 
 /// Who the other end is: its identity has signed the key with which it shook hands.
@@ -164,7 +191,14 @@ fn seal<S: AsyncRead + AsyncWrite + Unpin>(state: &mut HandshakeState, socket: S
     if !state.is_initiator() {
         std::mem::swap(&mut ours, &mut theirs);
     }
-    let sealed = Sealed::reading(socket.compat(), &DirectionKeys { out: ours, back: theirs }, READ_BYTES);
+    let sealed = Sealed::reading(
+        socket.compat(),
+        &DirectionKeys {
+            out: ours,
+            back: theirs,
+        },
+        READ_BYTES,
+    );
     ours.zeroize();
     theirs.zeroize();
     sealed.compat()
@@ -179,7 +213,8 @@ impl CryptoResolver for Resolver {
     }
 
     fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
-        matches!(choice, DHChoice::Curve25519).then(|| Box::new(Curve25519::default()) as Box<dyn Dh>)
+        matches!(choice, DHChoice::Curve25519)
+            .then(|| Box::new(Curve25519::default()) as Box<dyn Dh>)
     }
 
     fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
@@ -196,7 +231,9 @@ struct KernelRandom;
 
 impl Random for KernelRandom {
     fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), snow::Error> {
-        SystemRandom::new().fill(bytes).map_err(|_| snow::Error::Rng)
+        SystemRandom::new()
+            .fill(bytes)
+            .map_err(|_| snow::Error::Rng)
     }
 }
 
@@ -270,14 +307,18 @@ mod tests {
 
     fn node(prologue: &[u8]) -> (Handshake, PeerId) {
         let keys = Identity::ephemeral().keypair();
-        (Handshake::new(&keys, prologue).unwrap(), keys.public().to_peer_id())
+        (
+            Handshake::new(&keys, prologue).unwrap(),
+            keys.public().to_peer_id(),
+        )
     }
 
     #[tokio::test]
     async fn both_know_each_other_and_what_follows_is_sealed() {
         let ((one, first), (two, second)) = (node(PROLOGUE), node(PROLOGUE));
         let (here, there) = pipe();
-        let (dialed, accepted) = join(one.initiate(here, &PSK), two.respond(there, &[OTHER, PSK])).await;
+        let (dialed, accepted) =
+            join(one.initiate(here, &PSK), two.respond(there, &[OTHER, PSK])).await;
         let ((peer, mut out), (which, of, mut into)) = (dialed.unwrap(), accepted.unwrap());
         assert_eq!((peer, of, which), (second, first, 1));
         out.write_all(b"an order").await.unwrap();
@@ -292,20 +333,32 @@ mod tests {
         for (psk, prologue) in [(OTHER, PROLOGUE), (PSK, &b"nodectl swarm 0"[..])] {
             let (here, there) = pipe();
             let ((own, _), (other, _)) = (node(PROLOGUE), node(prologue));
-            let (dialed, accepted) = join(other.initiate(here, &psk), own.respond(there, &[PSK])).await;
+            let (dialed, accepted) =
+                join(other.initiate(here, &psk), own.respond(there, &[PSK])).await;
             assert_eq!(accepted.err().unwrap().kind(), io::ErrorKind::InvalidData);
-            assert_eq!(dialed.err().unwrap().kind(), io::ErrorKind::UnexpectedEof, "it was answered");
+            assert_eq!(
+                dialed.err().unwrap().kind(),
+                io::ErrorKind::UnexpectedEof,
+                "it was answered"
+            );
         }
     }
 
     /// A member that shows another's identity: signed, but for another key.
     #[tokio::test]
     async fn an_identity_cannot_be_borrowed() {
-        let ((mut thief, _), (victim, _), (own, _)) = (node(PROLOGUE), node(PROLOGUE), node(PROLOGUE));
+        let ((mut thief, _), (victim, _), (own, _)) =
+            (node(PROLOGUE), node(PROLOGUE), node(PROLOGUE));
         thief.proof = victim.proof;
         let (here, there) = pipe();
         let (_, accepted) = join(thief.initiate(here, &PSK), own.respond(there, &[PSK])).await;
-        assert!(accepted.err().unwrap().to_string().contains("identity of another"));
+        assert!(
+            accepted
+                .err()
+                .unwrap()
+                .to_string()
+                .contains("identity of another")
+        );
     }
 
     #[test]

@@ -66,15 +66,25 @@ impl Hello {
         let mut head = [0; HEAD_BYTES];
         stream.read_exact(&mut head).await?;
         if head[..4] != *MAGIC {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the control stream does not begin with a hello"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the control stream does not begin with a hello",
+            ));
         }
         let mut software = vec![0; usize::from(head[14])];
         stream.read_exact(&mut software).await?;
-        let version = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let version =
+            |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         Ok(Self {
-            versions: Versions { oldest: version(4), newest: version(8) },
+            versions: Versions {
+                oldest: version(4),
+                newest: version(8),
+            },
             listen_port: u16::from_le_bytes([head[12], head[13]]),
-            software: String::from_utf8_lossy(&software).chars().filter(|c| !c.is_control()).collect(),
+            software: String::from_utf8_lossy(&software)
+                .chars()
+                .filter(|c| !c.is_control())
+                .collect(),
         })
     }
 }
@@ -120,7 +130,10 @@ impl SessionFrame {
             length => length as usize,
         };
         if length > limits::MAX_MESSAGE_BYTES {
-            let problem = format!("a frame of {length} bytes, more than {}", limits::MAX_MESSAGE_BYTES);
+            let problem = format!(
+                "a frame of {length} bytes, more than {}",
+                limits::MAX_MESSAGE_BYTES
+            );
             return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
         }
         let mut body = vec![0; length];
@@ -131,8 +144,15 @@ impl SessionFrame {
 
 impl Opinion {
     fn read(byte: u8) -> io::Result<Self> {
-        let known = [Self::Here, Self::Gone, Self::Unknown].into_iter().find(|opinion| *opinion as u8 == byte);
-        known.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("an opinion numbered {byte}")))
+        let known = [Self::Here, Self::Gone, Self::Unknown]
+            .into_iter()
+            .find(|opinion| *opinion as u8 == byte);
+        known.ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("an opinion numbered {byte}"),
+            )
+        })
     }
 }
 
@@ -150,21 +170,40 @@ mod tests {
 
     #[test]
     fn hello_survives_the_wire() {
-        let hello = Hello { versions: Versions { oldest: 5, newest: 7 }, listen_port: 4242, software: "1.2.3".into() };
-        assert_eq!(block_on(Hello::read(&mut Cursor::new(hello.encode()))).unwrap(), hello);
+        let hello = Hello {
+            versions: Versions {
+                oldest: 5,
+                newest: 7,
+            },
+            listen_port: 4242,
+            software: "1.2.3".into(),
+        };
+        assert_eq!(
+            block_on(Hello::read(&mut Cursor::new(hello.encode()))).unwrap(),
+            hello
+        );
     }
 
     /// Any two versions must read each other's hello, to say why they do not go on.
     #[test]
     fn the_hello_has_the_bytes_that_it_always_has() {
-        let hello =
-            Hello { versions: Versions { oldest: 5, newest: 0x102 }, listen_port: 4242, software: "1.2".into() };
+        let hello = Hello {
+            versions: Versions {
+                oldest: 5,
+                newest: 0x102,
+            },
+            listen_port: 4242,
+            software: "1.2".into(),
+        };
         assert_eq!(hello.encode(), b"ndct\x05\0\0\0\x02\x01\0\0\x92\x10\x031.2");
     }
 
     #[test]
     fn frames_survive_the_wire_in_order() {
-        let (ask, tell) = (SessionFrame::Ask(NodeId([3; 32])), SessionFrame::Tell(NodeId([4; 32]), Opinion::Unknown));
+        let (ask, tell) = (
+            SessionFrame::Ask(NodeId([3; 32])),
+            SessionFrame::Tell(NodeId([4; 32]), Opinion::Unknown),
+        );
         let frames = [
             SessionFrame::Message(vec![1, 2, 3]),
             SessionFrame::Ping,
@@ -174,10 +213,15 @@ mod tests {
             SessionFrame::Pong,
         ];
         let mut bytes = Vec::new();
-        frames.iter().for_each(|frame| frame.encode_into(&mut bytes));
+        frames
+            .iter()
+            .for_each(|frame| frame.encode_into(&mut bytes));
         let mut reader = Cursor::new(bytes);
         for frame in frames {
-            assert_eq!(block_on(SessionFrame::read(&mut reader)).unwrap(), Some(frame));
+            assert_eq!(
+                block_on(SessionFrame::read(&mut reader)).unwrap(),
+                Some(frame)
+            );
         }
         assert_eq!(block_on(SessionFrame::read(&mut reader)).unwrap(), None);
     }
@@ -185,7 +229,10 @@ mod tests {
     #[test]
     fn an_oversized_frame_is_refused_by_its_length_alone() {
         let length = limits::MAX_MESSAGE_BYTES as u32 + 1;
-        let error = block_on(SessionFrame::read(&mut Cursor::new(length.to_le_bytes().to_vec()))).unwrap_err();
+        let error = block_on(SessionFrame::read(&mut Cursor::new(
+            length.to_le_bytes().to_vec(),
+        )))
+        .unwrap_err();
         assert!(error.to_string().contains("more than"), "{error}");
     }
 

@@ -48,7 +48,11 @@ struct PeerLink {
 enum Session {
     None,
     Opening(ConnectionId),
-    Running { connection: ConnectionId, up: bool, kill: CancellationToken },
+    Running {
+        connection: ConnectionId,
+        up: bool,
+        kill: CancellationToken,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -59,7 +63,14 @@ enum WaitingFor {
 
 impl PeerLink {
     fn new(id: PeerId) -> Self {
-        Self { id, connections: Vec::new(), session: Session::None, next: None, deadline: None, owes_probe: false }
+        Self {
+            id,
+            connections: Vec::new(),
+            session: Session::None,
+            next: None,
+            deadline: None,
+            owes_probe: false,
+        }
     }
 }
 
@@ -69,16 +80,24 @@ impl Links {
     }
 
     pub fn is_connected(&self, peer: NodeId) -> bool {
-        self.peers.get(&peer).is_some_and(|link| !link.connections.is_empty())
+        self.peers
+            .get(&peer)
+            .is_some_and(|link| !link.connections.is_empty())
     }
 
     /// The peer's address on its first direct connection.
     pub fn remote(&self, peer: NodeId) -> Option<IpAddr> {
-        self.peers.get(&peer)?.connections.iter().find_map(|(_, ip)| *ip)
+        self.peers
+            .get(&peer)?
+            .connections
+            .iter()
+            .find_map(|(_, ip)| *ip)
     }
 
     fn set_deadline(&mut self, peer: NodeId, deadline: Option<(Instant, WaitingFor)>) {
-        let Some(link) = self.peers.get_mut(&peer) else { return };
+        let Some(link) = self.peers.get_mut(&peer) else {
+            return;
+        };
         if let Some((due, _)) = std::mem::replace(&mut link.deadline, deadline) {
             self.deadlines.remove(&(due, peer));
         }
@@ -89,13 +108,22 @@ impl Links {
 }
 
 impl Driver {
-    pub(super) fn on_connected(&mut self, id: PeerId, connection: ConnectionId, endpoint: &ConnectedPoint) {
+    pub(super) fn on_connected(
+        &mut self,
+        id: PeerId,
+        connection: ConnectionId,
+        endpoint: &ConnectedPoint,
+    ) {
         let remote = super::convert::socket_addr(endpoint.get_remote_address());
-        let (Some(peer), true) = (identity::node_id(&id), remote.is_some() || endpoint.is_relayed()) else {
+        let (Some(peer), true) = (
+            identity::node_id(&id),
+            remote.is_some() || endpoint.is_relayed(),
+        ) else {
             self.swarm.close_connection(connection);
             return;
         };
-        self.book.connected(peer, remote.filter(|_| endpoint.is_dialer()));
+        self.book
+            .connected(peer, remote.filter(|_| endpoint.is_dialer()));
         if let Some(remote) = remote {
             self.resolve_target(connection, peer, remote);
         }
@@ -105,7 +133,8 @@ impl Driver {
             self.swarm.close_connection(connection);
             return;
         }
-        link.connections.push((connection, remote.map(|remote| remote.ip())));
+        link.connections
+            .push((connection, remote.map(|remote| remote.ip())));
         match link.session {
             Session::None => self.begin_session(peer),
             Session::Running { up: true, .. } => self.settle_duplicates(peer),
@@ -114,15 +143,23 @@ impl Driver {
     }
 
     pub(super) fn on_closed(&mut self, id: PeerId, connection: ConnectionId) {
-        let Some(peer) = identity::node_id(&id) else { return };
-        let Some(link) = self.links.peers.get_mut(&peer) else { return };
+        let Some(peer) = identity::node_id(&id) else {
+            return;
+        };
+        let Some(link) = self.links.peers.get_mut(&peer) else {
+            return;
+        };
         link.connections.retain(|(known, _)| *known != connection);
         if link.next.as_ref().is_some_and(|(of, _)| *of == connection) {
             link.next = None;
         }
         match &link.session {
             // Its stream fails too; this is for a reader that is busy elsewhere.
-            Session::Running { connection: of, kill, .. } if *of == connection => kill.cancel(),
+            Session::Running {
+                connection: of,
+                kill,
+                ..
+            } if *of == connection => kill.cancel(),
             Session::Opening(of) if *of == connection => {
                 link.session = Session::None;
                 self.begin_session(peer);
@@ -134,20 +171,39 @@ impl Driver {
 
     /// Opens the control channel if that is ours to do; else the peer does, within a while.
     fn begin_session(&mut self, peer: NodeId) {
-        let Some(link) = self.links.peers.get_mut(&peer) else { return };
+        let Some(link) = self.links.peers.get_mut(&peer) else {
+            return;
+        };
         let direct = link.connections.iter().find(|(_, remote)| remote.is_some());
-        let Some((connection, _)) = direct.or(link.connections.first()).copied() else { return };
+        let Some((connection, _)) = direct.or(link.connections.first()).copied() else {
+            return;
+        };
         if self.shared.local < peer {
             link.session = Session::Opening(connection);
-            self.swarm.behaviour_mut().streams.open(link.id, connection, CONTROL, CONTROL_TICKET);
+            self.swarm
+                .behaviour_mut()
+                .streams
+                .open(link.id, connection, CONTROL, CONTROL_TICKET);
         }
-        self.links.set_deadline(peer, Some((Instant::now() + SESSION_TIMEOUT, WaitingFor::ForSession)));
+        self.links.set_deadline(
+            peer,
+            Some((Instant::now() + SESSION_TIMEOUT, WaitingFor::ForSession)),
+        );
     }
 
-    pub(super) fn on_control_opened(&mut self, id: PeerId, connection: ConnectionId, result: Result<Stream, String>) {
-        let Some(peer) = identity::node_id(&id) else { return };
+    pub(super) fn on_control_opened(
+        &mut self,
+        id: PeerId,
+        connection: ConnectionId,
+        result: Result<Stream, String>,
+    ) {
+        let Some(peer) = identity::node_id(&id) else {
+            return;
+        };
         let link = self.links.peers.get(&peer);
-        if !link.is_some_and(|link| matches!(link.session, Session::Opening(of) if of == connection)) {
+        if !link
+            .is_some_and(|link| matches!(link.session, Session::Opening(of) if of == connection))
+        {
             return;
         }
         match result {
@@ -159,11 +215,23 @@ impl Driver {
         }
     }
 
-    pub(super) fn on_control_stream(&mut self, id: PeerId, connection: ConnectionId, stream: Stream) {
-        let Some(peer) = identity::node_id(&id) else { return };
-        let Some(link) = self.links.peers.get_mut(&peer) else { return };
+    pub(super) fn on_control_stream(
+        &mut self,
+        id: PeerId,
+        connection: ConnectionId,
+        stream: Stream,
+    ) {
+        let Some(peer) = identity::node_id(&id) else {
+            return;
+        };
+        let Some(link) = self.links.peers.get_mut(&peer) else {
+            return;
+        };
         if self.shared.local < peer {
-            tracing::warn!("node {} opened a control channel that is ours to open: connection closed", peer.short());
+            tracing::warn!(
+                "node {} opened a control channel that is ours to open: connection closed",
+                peer.short()
+            );
             self.swarm.close_connection(connection);
             return;
         }
@@ -178,19 +246,41 @@ impl Driver {
     }
 
     fn run_session(&mut self, peer: NodeId, connection: ConnectionId, stream: Stream) {
-        let Some(link) = self.links.peers.get_mut(&peer) else { return };
-        let Some((_, remote)) = link.connections.iter().find(|(known, _)| *known == connection).copied() else {
+        let Some(link) = self.links.peers.get_mut(&peer) else {
+            return;
+        };
+        let Some((_, remote)) = link
+            .connections
+            .iter()
+            .find(|(known, _)| *known == connection)
+            .copied()
+        else {
             return;
         };
         let kill = CancellationToken::new();
-        link.session = Session::Running { connection, up: false, kill: kill.clone() };
-        let opening = session::SessionOpening { peer, connection, remote, initiator: self.shared.local < peer, kill };
+        link.session = Session::Running {
+            connection,
+            up: false,
+            kill: kill.clone(),
+        };
+        let opening = session::SessionOpening {
+            peer,
+            connection,
+            remote,
+            initiator: self.shared.local < peer,
+            kill,
+        };
         tokio::spawn(session::run(self.shared.clone(), stream, opening));
         self.links.set_deadline(peer, None);
     }
 
     /// `listens_at` is where the peer says that it listens, seen from here.
-    pub(super) fn on_session_up(&mut self, peer: NodeId, connection: ConnectionId, listens_at: Option<SocketAddr>) {
+    pub(super) fn on_session_up(
+        &mut self,
+        peer: NodeId,
+        connection: ConnectionId,
+        listens_at: Option<SocketAddr>,
+    ) {
         for way in self.book.ways(peer) {
             self.shared.state().add_found(way, peer);
         }
@@ -207,8 +297,12 @@ impl Driver {
             (None, _) => {}
         }
         self.note_session(peer, listens_at.is_none());
-        let Some(link) = self.links.peers.get_mut(&peer) else { return };
-        if let Session::Running { connection: of, up, .. } = &mut link.session
+        let Some(link) = self.links.peers.get_mut(&peer) else {
+            return;
+        };
+        if let Session::Running {
+            connection: of, up, ..
+        } = &mut link.session
             && *of == connection
         {
             *up = true;
@@ -227,7 +321,9 @@ impl Driver {
         if let Some(hello) = &ended.other_version {
             self.on_other_version(peer, hello, self.links.remote(peer));
         }
-        let Some(link) = self.links.peers.get_mut(&peer) else { return };
+        let Some(link) = self.links.peers.get_mut(&peer) else {
+            return;
+        };
         link.session = Session::None;
         let next = link.next.take();
         link.owes_probe |= ended.was_up;
@@ -237,7 +333,8 @@ impl Driver {
         // The side that reads the other's version last closes, so that both have read it; the first one waits for that
         // until its deadline.
         if ended.other_version.is_none() || self.shared.local < peer {
-            link.connections.retain(|(known, _)| *known != ended.connection);
+            link.connections
+                .retain(|(known, _)| *known != ended.connection);
             self.swarm.close_connection(ended.connection);
         }
         match next {
@@ -249,7 +346,11 @@ impl Driver {
 
     /// Whoever may not be here any more is hung up on.
     pub(super) fn screen(&mut self) {
-        let refused = self.links.peers.iter().filter(|(peer, _)| self.shared.access.refuses(**peer));
+        let refused = self
+            .links
+            .peers
+            .iter()
+            .filter(|(peer, _)| self.shared.access.refuses(**peer));
         let refused: Vec<_> = refused.map(|(_, link)| link.id).collect();
         for peer in refused {
             let _ = self.swarm.disconnect_peer_id(peer);
@@ -260,7 +361,11 @@ impl Driver {
         self.ban(peer);
         let place = remote.map_or_else(|| peer.short(), |ip| ip.to_string());
         let own = &self.shared.hello;
-        if self.shared.state().add_other_version(place.clone(), hello.versions.newest) {
+        if self
+            .shared
+            .state()
+            .add_other_version(place.clone(), hello.versions.newest)
+        {
             tracing::warn!(
                 "node {} at {place} speaks protocol {} (nodectl {}), this node {} (nodectl {}): refused\nhint: run the same \
                  nodectl on both",
@@ -276,12 +381,24 @@ impl Driver {
     /// With more than one connection, the deciding side makes sure that the session's one lives; or ends the session, if that
     /// lies on a relayed connection and there is a direct one now.
     fn settle_duplicates(&mut self, peer: NodeId) {
-        let Some(link) = self.links.peers.get(&peer) else { return };
+        let Some(link) = self.links.peers.get(&peer) else {
+            return;
+        };
         if link.connections.len() < 2 || self.shared.local > peer {
             return;
         }
-        let Session::Running { connection: of, kill, .. } = &link.session else { return };
-        let relayed = link.connections.iter().any(|(connection, remote)| connection == of && remote.is_none());
+        let Session::Running {
+            connection: of,
+            kill,
+            ..
+        } = &link.session
+        else {
+            return;
+        };
+        let relayed = link
+            .connections
+            .iter()
+            .any(|(connection, remote)| connection == of && remote.is_none());
         if relayed && link.connections.iter().any(|(_, remote)| remote.is_some()) {
             kill.cancel();
         } else {
@@ -290,29 +407,55 @@ impl Driver {
     }
 
     pub(super) fn ping(&mut self, peer: NodeId) {
-        let Some(handle) = self.shared.session(peer) else { return };
+        let Some(handle) = self.shared.session(peer) else {
+            return;
+        };
         handle.ping();
-        self.links.set_deadline(peer, Some((Instant::now() + PONG_TIMEOUT, WaitingFor::ForPong)));
+        self.links.set_deadline(
+            peer,
+            Some((Instant::now() + PONG_TIMEOUT, WaitingFor::ForPong)),
+        );
     }
 
     pub(super) fn on_pong(&mut self, peer: NodeId) {
-        let Some(link) = self.links.peers.get(&peer) else { return };
-        if let (Session::Running { connection, .. }, true) = (&link.session, self.shared.local < peer) {
-            for (other, _) in link.connections.iter().filter(|(other, _)| other != connection) {
+        let Some(link) = self.links.peers.get(&peer) else {
+            return;
+        };
+        if let (Session::Running { connection, .. }, true) =
+            (&link.session, self.shared.local < peer)
+        {
+            for (other, _) in link
+                .connections
+                .iter()
+                .filter(|(other, _)| other != connection)
+            {
                 self.swarm.close_connection(*other);
             }
         }
-        if link.deadline.is_some_and(|(_, waiting)| waiting == WaitingFor::ForPong) {
+        if link
+            .deadline
+            .is_some_and(|(_, waiting)| waiting == WaitingFor::ForPong)
+        {
             self.links.set_deadline(peer, None);
         }
     }
 
     pub(super) fn check_links(&mut self, now: Instant) {
-        while let Some((_, peer)) = self.links.deadlines.first().copied().filter(|(due, _)| *due <= now) {
+        while let Some((_, peer)) = self
+            .links
+            .deadlines
+            .first()
+            .copied()
+            .filter(|(due, _)| *due <= now)
+        {
             self.links.set_deadline(peer, None);
-            let Some(link) = self.links.peers.get(&peer) else { continue };
+            let Some(link) = self.links.peers.get(&peer) else {
+                continue;
+            };
             match &link.session {
-                Session::Running { kill, connection, .. } => {
+                Session::Running {
+                    kill, connection, ..
+                } => {
                     tracing::debug!(?peer, "no sign of life on an open connection: closed");
                     kill.cancel();
                     self.swarm.close_connection(*connection);
@@ -329,7 +472,9 @@ impl Driver {
 
     /// With the last connection gone, a peer that was up is asked at once whether its process is gone too.
     fn forget_if_idle(&mut self, peer: NodeId) {
-        let Some(link) = self.links.peers.get(&peer) else { return };
+        let Some(link) = self.links.peers.get(&peer) else {
+            return;
+        };
         if !link.connections.is_empty() || !matches!(link.session, Session::None) {
             return;
         }

@@ -66,7 +66,10 @@ pub struct Witnesses {
 
 impl Default for Witnesses {
     fn default() -> Self {
-        Self { waiting: Mutex::default(), questions: Arc::new(Semaphore::new(MAX_QUESTIONS)) }
+        Self {
+            waiting: Mutex::default(),
+            questions: Arc::new(Semaphore::new(MAX_QUESTIONS)),
+        }
     }
 }
 
@@ -97,7 +100,8 @@ pub fn start(
         loop {
             let gone = match addr {
                 Some(addr) => {
-                    ask(addr).await == ProbeAnswer::Refused && is_proof(&shared, peer, addr, fell_silent).await
+                    ask(addr).await == ProbeAnswer::Refused
+                        && is_proof(&shared, peer, addr, fell_silent).await
                 }
                 None => false,
             };
@@ -108,7 +112,13 @@ pub fn start(
             if gone {
                 return shared.tell(NetEvent::PeerRefused { peer }).await;
             }
-            let _ = shared.driver.send(DriverInput::Connect { peer, addrs: Vec::new() }).await;
+            let _ = shared
+                .driver
+                .send(DriverInput::Connect {
+                    peer,
+                    addrs: Vec::new(),
+                })
+                .await;
             if addr.is_none() || begin.elapsed() > PERSISTENCE {
                 return;
             }
@@ -144,12 +154,17 @@ async fn is_proof(shared: &SwarmShared, peer: NodeId, addr: SocketAddr, fell_sil
 }
 
 /// The first opinion that decides; none if nobody was asked.
-async fn verdict(mut asked: Vec<NodeId>, answered: &mut mpsc::Receiver<(NodeId, Opinion)>) -> Option<Opinion> {
+async fn verdict(
+    mut asked: Vec<NodeId>,
+    answered: &mut mpsc::Receiver<(NodeId, Opinion)>,
+) -> Option<Opinion> {
     if asked.is_empty() {
         return None;
     }
     while !asked.is_empty() {
-        let Some((by, opinion)) = answered.recv().await else { break };
+        let Some((by, opinion)) = answered.recv().await else {
+            break;
+        };
         let before = asked.len();
         asked.retain(|witness| *witness != by);
         if asked.len() < before && opinion != Opinion::Unknown {
@@ -161,7 +176,9 @@ async fn verdict(mut asked: Vec<NodeId>, answered: &mut mpsc::Receiver<(NodeId, 
 
 /// Answers `by`, who cannot reach `node`. `addr` is where this node has reached it.
 pub fn bear_witness(shared: Arc<SwarmShared>, by: NodeId, node: NodeId, addr: Option<SocketAddr>) {
-    let Ok(permit) = shared.witnesses.questions.clone().try_acquire_owned() else { return };
+    let Ok(permit) = shared.witnesses.questions.clone().try_acquire_owned() else {
+        return;
+    };
     tokio::spawn(async move {
         let connected = match shared.session(node) {
             Some(session) => timeout(SAME_TIME, session.ended.cancelled()).await.is_err(),
@@ -184,7 +201,10 @@ pub fn bear_witness(shared: Arc<SwarmShared>, by: NodeId, node: NodeId, addr: Op
 pub fn confirm(shared: Arc<SwarmShared>, peer: NodeId, addr: SocketAddr) {
     tokio::spawn(async move {
         if ask(addr).await == ProbeAnswer::Listens {
-            let _ = shared.driver.send(DriverInput::Listens { peer, addr }).await;
+            let _ = shared
+                .driver
+                .send(DriverInput::Listens { peer, addr })
+                .await;
         }
     });
 }
@@ -202,7 +222,9 @@ async fn ask(addr: SocketAddr) -> ProbeAnswer {
 async fn ask_once(addr: SocketAddr) -> ProbeAnswer {
     let mut stream = match timeout(TIMEOUT, TcpStream::connect(addr)).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => return ProbeAnswer::Refused,
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            return ProbeAnswer::Refused;
+        }
         Ok(Err(_)) | Err(_) => return ProbeAnswer::Silent,
     };
     match timeout(SILENCE, stream.read(&mut [0])).await {
@@ -241,15 +263,28 @@ mod tests {
         let node = |number| NodeId([number; 32]);
         let said = |said: &[(u8, Opinion)]| {
             let (answers, answered) = mpsc::channel(8);
-            said.iter().for_each(|(by, opinion)| answers.try_send((node(*by), *opinion)).unwrap());
+            said.iter()
+                .for_each(|(by, opinion)| answers.try_send((node(*by), *opinion)).unwrap());
             answered
         };
         use Opinion::{Gone, Here, Unknown};
         let both = || vec![node(1), node(2)];
         assert_eq!(verdict(Vec::new(), &mut said(&[(1, Gone)])).await, None);
-        assert_eq!(verdict(both(), &mut said(&[(1, Unknown), (2, Gone)])).await, Some(Gone));
-        assert_eq!(verdict(both(), &mut said(&[(1, Here), (2, Gone)])).await, Some(Here));
-        assert_eq!(verdict(both(), &mut said(&[(9, Gone), (1, Unknown), (2, Unknown)])).await, Some(Unknown));
-        assert_eq!(verdict(both(), &mut said(&[(1, Unknown), (1, Gone)])).await, Some(Unknown));
+        assert_eq!(
+            verdict(both(), &mut said(&[(1, Unknown), (2, Gone)])).await,
+            Some(Gone)
+        );
+        assert_eq!(
+            verdict(both(), &mut said(&[(1, Here), (2, Gone)])).await,
+            Some(Here)
+        );
+        assert_eq!(
+            verdict(both(), &mut said(&[(9, Gone), (1, Unknown), (2, Unknown)])).await,
+            Some(Unknown)
+        );
+        assert_eq!(
+            verdict(both(), &mut said(&[(1, Unknown), (1, Gone)])).await,
+            Some(Unknown)
+        );
     }
 }

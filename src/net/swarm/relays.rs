@@ -76,8 +76,13 @@ impl Driver {
         self.relays.refused.remove(&peer);
         if relayed {
             self.relays.walled.insert(peer);
-            tracing::info!("node {} cannot be reached directly: another node relays", peer.short());
-            self.relays.direct_at.get_or_insert_with(|| Instant::now() + DIRECT_FIRST);
+            tracing::info!(
+                "node {} cannot be reached directly: another node relays",
+                peer.short()
+            );
+            self.relays
+                .direct_at
+                .get_or_insert_with(|| Instant::now() + DIRECT_FIRST);
         } else {
             self.relays.walled.remove(&peer);
             if self.relays.needed {
@@ -87,10 +92,14 @@ impl Driver {
     }
 
     pub(super) fn on_listener_closed(&mut self, listener: ListenerId) {
-        let Some(relay) = self.relays.reserved.remove(&listener) else { return };
+        let Some(relay) = self.relays.reserved.remove(&listener) else {
+            return;
+        };
         tracing::debug!(?relay, "a reservation has ended");
         self.relays.refused.insert(relay);
-        self.relays.reserve_at.get_or_insert_with(|| Instant::now() + PAUSE);
+        self.relays
+            .reserve_at
+            .get_or_insert_with(|| Instant::now() + PAUSE);
     }
 
     pub(super) fn check_relays(&mut self, now: Instant) {
@@ -115,10 +124,14 @@ impl Driver {
             if self.relays.reserved.len() >= RESERVATIONS {
                 return;
             }
-            if self.relays.refused.contains(&relay) || self.relays.reserved.values().any(|known| *known == relay) {
+            if self.relays.refused.contains(&relay)
+                || self.relays.reserved.values().any(|known| *known == relay)
+            {
                 continue;
             }
-            let Some(address) = self.circuit(relay) else { continue };
+            let Some(address) = self.circuit(relay) else {
+                continue;
+            };
             match self.swarm.listen_on(address) {
                 Ok(listener) => drop(self.relays.reserved.insert(listener, relay)),
                 Err(error) => tracing::debug!(?relay, "no reservation: {error}"),
@@ -131,15 +144,28 @@ impl Driver {
         if self.book.wanted_for(peer, now) < PATIENCE && !self.relays.walled.contains(&peer) {
             return Vec::new();
         }
-        let Some(id) = identity::peer_id(peer) else { return Vec::new() };
-        let relays = self.possible_relays(peer).into_iter().filter(|relay| *relay != peer).take(CIRCUITS);
-        relays.filter_map(|relay| Some(self.circuit(relay)?.with(Protocol::P2p(id)))).collect()
+        let Some(id) = identity::peer_id(peer) else {
+            return Vec::new();
+        };
+        let relays = self
+            .possible_relays(peer)
+            .into_iter()
+            .filter(|relay| *relay != peer)
+            .take(CIRCUITS);
+        relays
+            .filter_map(|relay| Some(self.circuit(relay)?.with(Protocol::P2p(id))))
+            .collect()
     }
 
     fn circuit(&self, relay: NodeId) -> Option<Multiaddr> {
         let id = identity::peer_id(relay)?;
         // Only a form: an open connection is used.
-        let address = self.book.addrs(relay).first().copied().map(convert::multiaddr)?;
+        let address = self
+            .book
+            .addrs(relay)
+            .first()
+            .copied()
+            .map(convert::multiaddr)?;
         Some(address.with(Protocol::P2p(id)).with(Protocol::P2pCircuit))
     }
 
@@ -149,8 +175,9 @@ impl Driver {
         let own = self.shared.interfaces();
         let sessions = self.shared.sessions().into_iter();
         let direct = sessions.filter_map(|(peer, handle)| Some((peer, handle.remote?)));
-        let mut ranked: Vec<_> =
-            direct.map(|(peer, remote)| (own.is_near(remote), rank(destination, peer), peer)).collect();
+        let mut ranked: Vec<_> = direct
+            .map(|(peer, remote)| (own.is_near(remote), rank(destination, peer), peer))
+            .collect();
         ranked.sort_unstable();
         ranked.into_iter().map(|(_, _, peer)| peer).collect()
     }
@@ -167,6 +194,11 @@ impl Driver {
 
 /// Rendezvous hashing (Thaler and Ravishankar, 1998).
 fn rank(destination: NodeId, relay: NodeId) -> [u8; 8] {
-    let hash = blake3::Hasher::new().update(&destination.0).update(&relay.0).finalize();
-    hash.as_bytes()[..8].try_into().expect("a hash has 32 bytes")
+    let hash = blake3::Hasher::new()
+        .update(&destination.0)
+        .update(&relay.0)
+        .finalize();
+    hash.as_bytes()[..8]
+        .try_into()
+        .expect("a hash has 32 bytes")
 }

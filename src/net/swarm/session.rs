@@ -60,8 +60,8 @@ impl Handle {
     pub fn send(&self, body: Vec<u8>) -> bool {
         let bytes = body.len();
         let waiting = self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let fits =
-            waiting + bytes <= limits::PEER_QUEUE_BYTES && self.queue.try_send(SessionFrame::Message(body)).is_ok();
+        let fits = waiting + bytes <= limits::PEER_QUEUE_BYTES
+            && self.queue.try_send(SessionFrame::Message(body)).is_ok();
         if !fits {
             self.kill.cancel();
         }
@@ -118,10 +118,17 @@ pub struct SessionEnd {
 
 /// Runs the session to its end and tells the driver of it.
 pub async fn run(shared: Arc<SwarmShared>, stream: Stream, opening: SessionOpening) {
-    let mut ended =
-        SessionEnd { peer: opening.peer, connection: opening.connection, was_up: false, other_version: None };
+    let mut ended = SessionEnd {
+        peer: opening.peer,
+        connection: opening.connection,
+        was_up: false,
+        other_version: None,
+    };
     let mut stream = stream;
-    let greeting = tokio::time::timeout(HELLO_TIMEOUT, greet(&mut stream, &shared.hello, opening.initiator));
+    let greeting = tokio::time::timeout(
+        HELLO_TIMEOUT,
+        greet(&mut stream, &shared.hello, opening.initiator),
+    );
     let greeting = tokio::select! {
         greeting = greeting => greeting,
         () = opening.kill.cancelled() => Ok(Err(io::ErrorKind::ConnectionAborted.into())),
@@ -154,7 +161,13 @@ async fn greet(stream: &mut Stream, own: &Hello, initiator: bool) -> io::Result<
 }
 
 /// From `PeerUp` to `PeerDown`.
-async fn carry(shared: &Arc<SwarmShared>, stream: Stream, opening: SessionOpening, hello: Hello, version: u32) {
+async fn carry(
+    shared: &Arc<SwarmShared>,
+    stream: Stream,
+    opening: SessionOpening,
+    hello: Hello,
+    version: u32,
+) {
     let peer = opening.peer;
     let (queue, waiting) = mpsc::channel(limits::PEER_QUEUE);
     let handle = Arc::new(Handle {
@@ -210,7 +223,10 @@ async fn read(
                 continue;
             }
             Ok(Some(SessionFrame::Ask(node))) => {
-                let _ = shared.driver.send(DriverInput::Asked { by: peer, node }).await;
+                let _ = shared
+                    .driver
+                    .send(DriverInput::Asked { by: peer, node })
+                    .await;
                 continue;
             }
             Ok(Some(SessionFrame::Tell(node, opinion))) => {
@@ -218,17 +234,31 @@ async fn read(
                 continue;
             }
             Ok(None) => return "the peer closed it".into(),
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => return refuse(peer, &error.to_string()),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                return refuse(peer, &error.to_string());
+            }
             Err(error) => return error.to_string(),
         };
         let decoded = {
             // A message may be many times as large in memory: of large ones there is one at a time, whoever sends them.
-            let _turn = if body.len() > LARGE_BYTES { shared.large.acquire().await.ok() } else { None };
+            let _turn = if body.len() > LARGE_BYTES {
+                shared.large.acquire().await.ok()
+            } else {
+                None
+            };
             wire::control::decode(&body)
         };
         match decoded {
             Ok(message) => {
-                if shared.events.send(Event::Net(NetEvent::Message { from: peer, message })).await.is_err() {
+                if shared
+                    .events
+                    .send(Event::Net(NetEvent::Message {
+                        from: peer,
+                        message,
+                    }))
+                    .await
+                    .is_err()
+                {
                     return "the node has ended".into();
                 }
             }
@@ -254,7 +284,9 @@ async fn write(
             frame = waiting.recv() => frame,
             () = handle.closing.cancelled() => return drain(waiting, stream).await,
         };
-        let Some(first) = first else { return "the queue is gone".into() };
+        let Some(first) = first else {
+            return "the queue is gone".into();
+        };
         buffer.clear();
         append(handle, &first, &mut buffer);
         while buffer.len() < WRITE_BYTES {
@@ -282,7 +314,10 @@ fn append(handle: &Handle, frame: &SessionFrame, buffer: &mut Vec<u8>) {
 }
 
 /// The node leaves: the last messages (`Leaving` among them) still go out.
-async fn drain(mut waiting: mpsc::Receiver<SessionFrame>, mut stream: impl futures::AsyncWrite + Unpin) -> String {
+async fn drain(
+    mut waiting: mpsc::Receiver<SessionFrame>,
+    mut stream: impl futures::AsyncWrite + Unpin,
+) -> String {
     let last = async {
         let mut buffer = Vec::new();
         while let Ok(frame) = waiting.try_recv() {

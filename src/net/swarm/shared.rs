@@ -127,12 +127,27 @@ impl SwarmShared {
     ) -> Self {
         let (stopped, witnesses, sessions, report, interfaces) = Default::default();
         let large = Semaphore::new(1);
-        Self { local, hello, access, events, driver, stopped, witnesses, large, sessions, report, interfaces }
+        Self {
+            local,
+            hello,
+            access,
+            events,
+            driver,
+            stopped,
+            witnesses,
+            large,
+            sessions,
+            report,
+            interfaces,
+        }
     }
 
     /// The machine's interfaces as last read.
     pub fn interfaces(&self) -> Arc<Interfaces> {
-        self.interfaces.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.interfaces
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Notes the interfaces. True if this node's addresses changed.
@@ -140,7 +155,10 @@ impl SwarmShared {
         let addrs = interfaces.addrs(self.hello.listen_port);
         let mut state = self.state();
         state.interfaces = interfaces.names();
-        *self.interfaces.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(interfaces);
+        *self
+            .interfaces
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = Arc::new(interfaces);
         std::mem::replace(&mut state.addrs, addrs.clone()) != addrs
     }
 
@@ -150,14 +168,26 @@ impl SwarmShared {
     }
 
     pub fn session(&self, peer: NodeId) -> Option<Arc<Session>> {
-        self.sessions.read().unwrap_or_else(PoisonError::into_inner).get(&peer).cloned()
+        self.sessions
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&peer)
+            .cloned()
     }
 
     /// Opens a stream to a connected peer. Gives the session on whose connection it lies, too.
-    pub async fn open_stream(&self, peer: NodeId, protocol: StreamProtocol) -> Result<(Stream, Arc<Session>), String> {
+    pub async fn open_stream(
+        &self,
+        peer: NodeId,
+        protocol: StreamProtocol,
+    ) -> Result<(Stream, Arc<Session>), String> {
         let session = self.session(peer).ok_or("not connected")?;
         let (reply, opened) = oneshot::channel();
-        let request = self.driver.send(DriverInput::OpenStream { peer, protocol, reply });
+        let request = self.driver.send(DriverInput::OpenStream {
+            peer,
+            protocol,
+            reply,
+        });
         request.await.map_err(|_| "the node has ended")?;
         let opened = tokio::time::timeout(OPEN_TIMEOUT, opened).await;
         session.note_silence(opened.is_err());
@@ -171,7 +201,10 @@ impl SwarmShared {
 
     pub fn sessions(&self) -> Vec<(NodeId, Arc<Session>)> {
         let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
-        sessions.iter().map(|(peer, handle)| (*peer, handle.clone())).collect()
+        sessions
+            .iter()
+            .map(|(peer, handle)| (*peer, handle.clone()))
+            .collect()
     }
 
     /// A connected peer has that address.
@@ -182,20 +215,32 @@ impl SwarmShared {
 
     /// Peers that are connected through others.
     pub fn relayed(&self) -> Vec<NodeId> {
-        let relayed = self.sessions().into_iter().filter(|(_, handle)| handle.remote.is_none());
+        let relayed = self
+            .sessions()
+            .into_iter()
+            .filter(|(_, handle)| handle.remote.is_none());
         let mut relayed: Vec<_> = relayed.map(|(peer, _)| peer).collect();
         relayed.sort_unstable();
         relayed
     }
 
     pub fn register(&self, peer: NodeId, handle: Arc<Session>) {
-        self.sessions.write().unwrap_or_else(PoisonError::into_inner).insert(peer, handle);
+        self.sessions
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(peer, handle);
     }
 
     /// Forgets the session, unless another has taken its place.
     pub fn unregister(&self, peer: NodeId, handle: &Arc<Session>) {
-        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
-        if sessions.get(&peer).is_some_and(|current| Arc::ptr_eq(current, handle)) {
+        let mut sessions = self
+            .sessions
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        if sessions
+            .get(&peer)
+            .is_some_and(|current| Arc::ptr_eq(current, handle))
+        {
             sessions.remove(&peer);
         }
     }
@@ -205,7 +250,8 @@ impl SwarmShared {
     }
 
     pub fn report(&self) -> NetReport {
-        let mut connected: Vec<NodeId> = self.sessions().into_iter().map(|(peer, _)| peer).collect();
+        let mut connected: Vec<NodeId> =
+            self.sessions().into_iter().map(|(peer, _)| peer).collect();
         connected.sort_unstable();
         let relayed = self.relayed();
         let (waiting, refused) = (self.access.waiting(), self.access.refusal());
@@ -225,7 +271,11 @@ impl SwarmShared {
             foreign_nodes: state.foreign_nodes(Instant::now()),
             waiting,
             refused,
-            other_versions: state.other_versions.iter().map(|(addr, version)| (addr.clone(), *version)).collect(),
+            other_versions: state
+                .other_versions
+                .iter()
+                .map(|(addr, version)| (addr.clone(), *version))
+                .collect(),
         }
     }
 }
@@ -245,12 +295,16 @@ impl ReportState {
 
     /// Somebody there does not have the secret. True if that is news, and the log has not had such news for a while.
     pub fn add_foreign_addr(&mut self, ip: IpAddr, now: Instant) -> bool {
-        self.foreign_addrs.retain(|_, at| now.duration_since(*at) < FOREIGN_TTL);
+        self.foreign_addrs
+            .retain(|_, at| now.duration_since(*at) < FOREIGN_TTL);
         if self.foreign_addrs.len() >= MAX_FOREIGN && !self.foreign_addrs.contains_key(&ip) {
             return false;
         }
         let news = self.foreign_addrs.insert(ip, now).is_none();
-        let due = news && self.foreign_said.is_none_or(|at| now.duration_since(at) >= SAY_EVERY);
+        let due = news
+            && self
+                .foreign_said
+                .is_none_or(|at| now.duration_since(at) >= SAY_EVERY);
         if due {
             self.foreign_said = Some(now);
         }
@@ -260,12 +314,15 @@ impl ReportState {
     /// One node is often seen both ways, so the ways are not added up.
     fn foreign_nodes(&self, now: Instant) -> usize {
         let lately = |at: &&Instant| now.duration_since(**at) < FOREIGN_TTL;
-        self.foreign_beacons.max(self.foreign_addrs.values().filter(lately).count())
+        self.foreign_beacons
+            .max(self.foreign_addrs.values().filter(lately).count())
     }
 
     /// True if this is news.
     pub fn add_other_version(&mut self, address: String, version: u32) -> bool {
-        if self.other_versions.len() >= MAX_OTHER_VERSIONS && !self.other_versions.contains_key(&address) {
+        if self.other_versions.len() >= MAX_OTHER_VERSIONS
+            && !self.other_versions.contains_key(&address)
+        {
             return false;
         }
         self.other_versions.insert(address, version) != Some(version)
@@ -280,7 +337,9 @@ mod tests {
     fn strangers_of_many_addresses_are_counted_and_told_of_once() {
         let (mut state, now) = (ReportState::default(), Instant::now());
         let ip = |number: u32| IpAddr::from(number.to_be_bytes());
-        let told = (0..1000).filter(|number| state.add_foreign_addr(ip(*number), now)).count();
+        let told = (0..1000)
+            .filter(|number| state.add_foreign_addr(ip(*number), now))
+            .count();
         assert_eq!((told, state.foreign_nodes(now)), (1, MAX_FOREIGN));
         assert!(state.add_foreign_addr(ip(5000), now + SAY_EVERY));
         assert_eq!(state.foreign_nodes(now + SAY_EVERY), 1);

@@ -22,7 +22,8 @@ use futures::{
 };
 use libp2p::{Multiaddr, Swarm, multiaddr::Protocol, swarm::SwarmEvent};
 use nodectl_ports::{
-    BlobFetcher, Blobs, Event, NetEvent, NetReport, Network, PeerStream, PoolHost, SWITCHED_OFF, Streams,
+    BlobFetcher, Blobs, Event, NetEvent, NetReport, Network, PeerStream, PoolHost, SWITCHED_OFF,
+    Streams,
 };
 use nodectl_types::{BlobHash, Message, NodeId, PoolToken, Roster};
 use nodectl_wire as wire;
@@ -61,40 +62,72 @@ pub async fn start(
     events: mpsc::Sender<Event>,
 ) -> Result<Net, NetError> {
     let interfaces = Interfaces::read(&config.interfaces)?;
-    let access = Access::open(identity.node_id(), config.data_dir.clone(), keys, events.clone());
+    let access = Access::open(
+        identity.node_id(),
+        config.data_dir.clone(),
+        keys,
+        events.clone(),
+    );
     let access = Arc::new(access.map_err(NetError::Membership)?);
     // This node's last life may have ended before it told anybody.
     if let Some(secret) = access.kept_change() {
         let _ = events.try_send(Event::Net(NetEvent::SecretKept { secret }));
     }
-    let mut swarm = transport::build(&identity.keypair(), access.clone(), config.kademlia).map_err(NetError::Swarm)?;
+    let mut swarm = transport::build(&identity.keypair(), access.clone(), config.kademlia)
+        .map_err(NetError::Swarm)?;
     let listen_port = listen(&mut swarm, config.listen_port).await?;
     let software = config.software.clone();
-    let hello = Hello { versions: config.versions, listen_port, software };
+    let hello = Hello {
+        versions: config.versions,
+        listen_port,
+        software,
+    };
     let (driver, inputs) = mpsc::channel(DRIVER_QUEUE);
-    let shared = Arc::new(SwarmShared::new(identity.node_id(), hello, access, events, driver));
+    let shared = Arc::new(SwarmShared::new(
+        identity.node_id(),
+        hello,
+        access,
+        events,
+        driver,
+    ));
     shared.set_interfaces(interfaces);
-    shared.state().set_problem("kademlia", (!config.kademlia).then(|| SWITCHED_OFF.into()));
+    shared
+        .state()
+        .set_problem("kademlia", (!config.kademlia).then(|| SWITCHED_OFF.into()));
     let server = Server::start(shared.clone(), blobs.clone(), pools, config.bulk_port).await?;
     let remembered = Remembered::start(shared.clone(), &config.data_dir);
     tokio::spawn(Driver::new(swarm, shared.clone(), server.clone(), remembered).run(inputs));
     discovery::start(shared.clone(), &config);
     discovery::start_targets(&shared, &config.peers);
     let fetcher = Fetcher::new(shared.clone(), server.clone(), blobs);
-    Ok(Net { inner: Arc::new(NetInner { shared, fetcher, server }) })
+    Ok(Net {
+        inner: Arc::new(NetInner {
+            shared,
+            fetcher,
+            server,
+        }),
+    })
 }
 
 /// Listens on every address of both families; returns the port. Only IPv4 is required.
 async fn listen(swarm: &mut Swarm<Behaviour>, port: u16) -> Result<u16, NetError> {
     // libp2p binds with SO_REUSEPORT: a second program on the port would silently share it. This asks first.
-    drop(TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).map_err(|source| NetError::Listen { port, source })?);
+    drop(
+        TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))
+            .map_err(|source| NetError::Listen { port, source })?,
+    );
     let wildcard = Multiaddr::from(Ipv4Addr::UNSPECIFIED).with(Protocol::Tcp(port));
-    swarm.listen_on(wildcard).map_err(|error| NetError::Swarm(error.to_string()))?;
+    swarm
+        .listen_on(wildcard)
+        .map_err(|error| NetError::Swarm(error.to_string()))?;
     let first = async {
         loop {
             match swarm.select_next_some().await {
                 SwarmEvent::NewListenAddr { address, .. } => return Ok(address),
-                SwarmEvent::ListenerClosed { reason: Err(source), .. } => {
+                SwarmEvent::ListenerClosed {
+                    reason: Err(source),
+                    ..
+                } => {
                     return Err(NetError::Listen { port, source });
                 }
                 _ => {}
@@ -103,10 +136,13 @@ async fn listen(swarm: &mut Swarm<Behaviour>, port: u16) -> Result<u16, NetError
     };
     let address = tokio::time::timeout(LISTEN_TIMEOUT, first)
         .await
-        .map_err(|_| NetError::Swarm(format!("no address to listen at within {LISTEN_TIMEOUT:?}")))??;
+        .map_err(|_| {
+            NetError::Swarm(format!("no address to listen at within {LISTEN_TIMEOUT:?}"))
+        })??;
     // Who relays must tell some address with each reservation, although its members know it.
     swarm.add_external_address(address.clone());
-    let address = convert::socket_addr(&address).ok_or_else(|| NetError::Swarm(format!("listens at {address}")))?;
+    let address = convert::socket_addr(&address)
+        .ok_or_else(|| NetError::Swarm(format!("listens at {address}")))?;
     let wildcard = Multiaddr::from(Ipv6Addr::UNSPECIFIED).with(Protocol::Tcp(address.port()));
     if let Err(error) = swarm.listen_on(wildcard) {
         tracing::debug!("no IPv6: {error}");
@@ -116,11 +152,16 @@ async fn listen(swarm: &mut Swarm<Behaviour>, port: u16) -> Result<u16, NetError
 
 impl Network for Net {
     fn send(&self, to: NodeId, message: Message) {
-        let Some(session) = self.inner.shared.session(to) else { return };
+        let Some(session) = self.inner.shared.session(to) else {
+            return;
+        };
         match wire::control::encode(&message) {
             Ok(body) => {
                 if !session.send(body) {
-                    tracing::warn!("node {} does not keep up with its messages: disconnected", to.short());
+                    tracing::warn!(
+                        "node {} does not keep up with its messages: disconnected",
+                        to.short()
+                    );
                 }
             }
             Err(error) => tracing::error!("a message to node {} is not sent: {error}", to.short()),
@@ -128,7 +169,10 @@ impl Network for Net {
     }
 
     fn connect(&self, peer: NodeId, addrs: &[SocketAddr]) {
-        self.request(DriverInput::Connect { peer, addrs: addrs.to_vec() });
+        self.request(DriverInput::Connect {
+            peer,
+            addrs: addrs.to_vec(),
+        });
     }
 
     fn addrs(&self) -> Vec<SocketAddr> {
@@ -158,7 +202,12 @@ impl Network for Net {
         let shared = self.inner.shared.clone();
         async move {
             let (done, closed) = oneshot::channel();
-            if shared.driver.send(DriverInput::Close { done }).await.is_ok() {
+            if shared
+                .driver
+                .send(DriverInput::Close { done })
+                .await
+                .is_ok()
+            {
                 let _ = closed.await;
             }
         }
@@ -167,13 +216,21 @@ impl Network for Net {
 }
 
 impl BlobFetcher for Net {
-    fn fetch(&self, hash: BlobHash, holders: Vec<NodeId>) -> BoxFuture<'static, Result<(), String>> {
+    fn fetch(
+        &self,
+        hash: BlobHash,
+        holders: Vec<NodeId>,
+    ) -> BoxFuture<'static, Result<(), String>> {
         self.inner.fetcher.clone().fetch(hash, holders).boxed()
     }
 }
 
 impl Streams for Net {
-    fn open(&self, to: NodeId, pool: PoolToken) -> BoxFuture<'static, io::Result<Box<dyn PeerStream>>> {
+    fn open(
+        &self,
+        to: NodeId,
+        pool: PoolToken,
+    ) -> BoxFuture<'static, io::Result<Box<dyn PeerStream>>> {
         let inner = self.inner.clone();
         async move { streams::open(&inner.shared, &inner.server, to, pool).await }.boxed()
     }
@@ -198,7 +255,10 @@ impl Net {
 
     /// The version of the messages to and from a connected peer.
     pub fn version(&self, peer: NodeId) -> Option<u32> {
-        self.inner.shared.session(peer).map(|session| session.version)
+        self.inner
+            .shared
+            .session(peer)
+            .map(|session| session.version)
     }
 
     fn request(&self, input: DriverInput) {

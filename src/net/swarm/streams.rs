@@ -10,9 +10,11 @@ use libp2p::{
         upgrade::{InboundUpgrade, OutboundUpgrade, UpgradeInfo},
     },
     swarm::{
-        ConnectionDenied, ConnectionHandler, ConnectionHandlerEvent, ConnectionId, FromSwarm, NetworkBehaviour,
-        NotifyHandler, SubstreamProtocol, ToSwarm,
-        handler::{ConnectionEvent, DialUpgradeError, FullyNegotiatedInbound, FullyNegotiatedOutbound},
+        ConnectionDenied, ConnectionHandler, ConnectionHandlerEvent, ConnectionId, FromSwarm,
+        NetworkBehaviour, NotifyHandler, SubstreamProtocol, ToSwarm,
+        handler::{
+            ConnectionEvent, DialUpgradeError, FullyNegotiatedInbound, FullyNegotiatedOutbound,
+        },
     },
 };
 use std::{
@@ -29,8 +31,18 @@ pub const STREAM: StreamProtocol = StreamProtocol::new("/nodectl/stream/1");
 /// A stream that a peer opened, or the outcome of one that was asked for under `ticket`.
 #[derive(Debug)]
 pub enum StreamEvent {
-    Inbound { peer: PeerId, connection: ConnectionId, protocol: StreamProtocol, stream: Stream },
-    Opened { peer: PeerId, connection: ConnectionId, ticket: u64, result: Result<Stream, String> },
+    Inbound {
+        peer: PeerId,
+        connection: ConnectionId,
+        protocol: StreamProtocol,
+        stream: Stream,
+    },
+    Opened {
+        peer: PeerId,
+        connection: ConnectionId,
+        ticket: u64,
+        result: Result<Stream, String>,
+    },
 }
 
 /// Its queue holds what one poll of the swarm takes out again; the swarm bounds what peers can have in negotiation.
@@ -48,7 +60,13 @@ pub struct StreamRequest {
 
 impl StreamsBehaviour {
     /// `Event::Opened` with the ticket follows, unless the connection closes first.
-    pub fn open(&mut self, peer: PeerId, connection: ConnectionId, protocol: StreamProtocol, ticket: u64) {
+    pub fn open(
+        &mut self,
+        peer: PeerId,
+        connection: ConnectionId,
+        protocol: StreamProtocol,
+        ticket: u64,
+    ) {
         let handler = NotifyHandler::One(connection);
         self.queue.push_back(ToSwarm::NotifyHandler {
             peer_id: peer,
@@ -85,10 +103,25 @@ impl NetworkBehaviour for StreamsBehaviour {
 
     fn on_swarm_event(&mut self, _: FromSwarm<'_>) {}
 
-    fn on_connection_handler_event(&mut self, peer: PeerId, connection: ConnectionId, event: FromHandler) {
+    fn on_connection_handler_event(
+        &mut self,
+        peer: PeerId,
+        connection: ConnectionId,
+        event: FromHandler,
+    ) {
         let event = match event {
-            FromHandler::Inbound(stream, protocol) => StreamEvent::Inbound { peer, connection, protocol, stream },
-            FromHandler::Opened(ticket, result) => StreamEvent::Opened { peer, connection, ticket, result },
+            FromHandler::Inbound(stream, protocol) => StreamEvent::Inbound {
+                peer,
+                connection,
+                protocol,
+                stream,
+            },
+            FromHandler::Opened(ticket, result) => StreamEvent::Opened {
+                peer,
+                connection,
+                ticket,
+                result,
+            },
         };
         self.queue.push_back(ToSwarm::GenerateEvent(event));
     }
@@ -131,23 +164,27 @@ impl ConnectionHandler for Handler {
 
     fn on_behaviour_event(&mut self, StreamRequest { protocol, ticket }: StreamRequest) {
         let protocol = SubstreamProtocol::new(Plain(vec![protocol]), ticket);
-        self.queue.push_back(ConnectionHandlerEvent::OutboundSubstreamRequest { protocol });
+        self.queue
+            .push_back(ConnectionHandlerEvent::OutboundSubstreamRequest { protocol });
     }
 
     fn on_connection_event(&mut self, event: ConnectionEvent<'_, Plain, Plain, (), u64>) {
         let event = match event {
             ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound {
-                protocol: (stream, protocol), ..
+                protocol: (stream, protocol),
+                ..
             }) => FromHandler::Inbound(stream, protocol),
-            ConnectionEvent::FullyNegotiatedOutbound(FullyNegotiatedOutbound { protocol: (stream, _), info }) => {
-                FromHandler::Opened(info, Ok(stream))
-            }
+            ConnectionEvent::FullyNegotiatedOutbound(FullyNegotiatedOutbound {
+                protocol: (stream, _),
+                info,
+            }) => FromHandler::Opened(info, Ok(stream)),
             ConnectionEvent::DialUpgradeError(DialUpgradeError { info, error }) => {
                 FromHandler::Opened(info, Err(error.to_string()))
             }
             _ => return,
         };
-        self.queue.push_back(ConnectionHandlerEvent::NotifyBehaviour(event));
+        self.queue
+            .push_back(ConnectionHandlerEvent::NotifyBehaviour(event));
     }
 }
 

@@ -18,7 +18,10 @@ use libp2p::{
     core::{
         ConnectedPoint, Endpoint,
         muxing::StreamMuxerBox,
-        transport::{Boxed, DialOpts, ListenerId, PortUse, TransportError, TransportEvent, timeout::TransportTimeout},
+        transport::{
+            Boxed, DialOpts, ListenerId, PortUse, TransportError, TransportEvent,
+            timeout::TransportTimeout,
+        },
         upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade},
     },
     identify,
@@ -40,8 +43,7 @@ use std::{
 use tokio::net::TcpStream;
 
 /// What protects the wire, for `doctor`.
-pub const SUITE: &str =
-    "noise(XXpsk0, X25519, AES-256-GCM, SHA-256; Argon2id key), then AES-256-GCM + yamux; bulk AES-256-GCM";
+pub const SUITE: &str = "noise(XXpsk0, X25519, AES-256-GCM, SHA-256; Argon2id key), then AES-256-GCM + yamux; bulk AES-256-GCM";
 
 /// A connection ends when nothing that was sent has been acknowledged for so long: its other end is gone, or cut off for longer than
 /// it takes to connect anew. The kernel would wait for a quarter of an hour.
@@ -53,7 +55,10 @@ pub const IDLE_TIMEOUT: Duration = Duration::from_secs(10 * 365 * 86400);
 /// The handshake's prologue says it too, so that it is not negotiated.
 const MUXER: &str = "/yamux/1.0.0";
 /// Connections that have not shaken hands. Many nodes of one machine or behind one translator may start at once.
-const STRANGERS: Limits = Limits { total: 256, of_one: 128 };
+const STRANGERS: Limits = Limits {
+    total: 256,
+    of_one: 128,
+};
 const IDENTIFY: &str = "/nodectl/identify/1";
 const KADEMLIA: StreamProtocol = StreamProtocol::new("/nodectl/kad/1");
 
@@ -67,7 +72,11 @@ pub struct Behaviour {
 }
 
 /// A swarm that listens nowhere yet.
-pub fn build(key: &Keypair, access: Arc<Access>, kademlia: bool) -> Result<Swarm<Behaviour>, String> {
+pub fn build(
+    key: &Keypair,
+    access: Arc<Access>,
+    kademlia: bool,
+) -> Result<Swarm<Behaviour>, String> {
     let peer = key.public().to_peer_id();
     let (circuits, relayed) = relay::client::new(peer);
     let transport = transport(key, access, circuits, Gate::new(STRANGERS));
@@ -91,7 +100,8 @@ fn kademlia_behaviour(peer: PeerId) -> kad::Behaviour<kad::store::MemoryStore> {
     let mut config = kad::Config::new(KADEMLIA);
     // Only routing is wanted: records of others are told to the driver, which drops them, and not kept.
     config.set_record_filtering(kad::StoreInserts::FilterBoth);
-    let mut behaviour = kad::Behaviour::with_config(peer, kad::store::MemoryStore::new(peer), config);
+    let mut behaviour =
+        kad::Behaviour::with_config(peer, kad::store::MemoryStore::new(peer), config);
     behaviour.set_mode(Some(kad::Mode::Server));
     behaviour
 }
@@ -102,14 +112,26 @@ fn transport(
     circuits: relay::client::Transport,
     gate: Gate,
 ) -> io::Result<Boxed<(PeerId, StreamMuxerBox)>> {
-    let door = Arc::new(Door { handshake: Handshake::new(key, PROLOGUE)?, access });
+    let door = Arc::new(Door {
+        handshake: Handshake::new(key, PROLOGUE)?,
+        access,
+    });
     let of_circuits = door.clone();
-    let tcp = tcp::tokio::Transport::new(config()).and_then(move |socket, endpoint| direct(door, socket, endpoint));
+    let tcp = tcp::tokio::Transport::new(config())
+        .and_then(move |socket, endpoint| direct(door, socket, endpoint));
     // In a circuit too: whoever relays has the key, and is not to read or say anything there.
-    let circuits = circuits.and_then(move |circuit, endpoint| relayed(of_circuits, circuit, endpoint.is_dialer()));
-    let direct = DirectTransport { tcp: TransportTimeout::new(tcp, CONNECTION_TIMEOUT).boxed(), gate };
+    let circuits = circuits
+        .and_then(move |circuit, endpoint| relayed(of_circuits, circuit, endpoint.is_dialer()));
+    let direct = DirectTransport {
+        tcp: TransportTimeout::new(tcp, CONNECTION_TIMEOUT).boxed(),
+        gate,
+    };
     let circuits = TransportTimeout::new(circuits, CONNECTION_TIMEOUT);
-    Ok(circuits.boxed().or_transport(direct).map(|connection, _| connection.into_inner()).boxed())
+    Ok(circuits
+        .boxed()
+        .or_transport(direct)
+        .map(|connection, _| connection.into_inner())
+        .boxed())
 }
 
 fn config() -> tcp::Config {
@@ -118,7 +140,10 @@ fn config() -> tcp::Config {
 
 fn end_with_silence(socket: &TcpStream) -> io::Result<()> {
     let socket = SockRef::from(socket);
-    let keepalive = TcpKeepalive::new().with_time(SILENCE / 3).with_interval(SILENCE / 6).with_retries(4);
+    let keepalive = TcpKeepalive::new()
+        .with_time(SILENCE / 3)
+        .with_interval(SILENCE / 6)
+        .with_retries(4);
     socket.set_tcp_keepalive(&keepalive)?;
     socket.set_tcp_user_timeout(Some(SILENCE))
 }
@@ -146,15 +171,24 @@ async fn direct(
         let socket = match socket.take() {
             Some(socket) => socket,
             None => {
-                let opts = DialOpts { role: Endpoint::Dialer, port_use: PortUse::New };
+                let opts = DialOpts {
+                    role: Endpoint::Dialer,
+                    port_use: PortUse::New,
+                };
                 let dial = tcp::tokio::Transport::new(config()).dial(address.clone(), opts);
-                dial.map_err(|error| io::Error::other(error.to_string()))?.await?
+                dial.map_err(|error| io::Error::other(error.to_string()))?
+                    .await?
             }
         };
         end_with_silence(&socket.0)?;
         match door.enter(socket, which, &key).await {
             // Hung up on before it said anything: this key is not known there.
-            Err(error) if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset
+                ) =>
+            {
                 problem = error;
             }
             done => return done,
@@ -164,7 +198,11 @@ async fn direct(
 }
 
 /// In a circuit there is one try. While the secret is being changed, those who are there have the old one.
-async fn relayed<S>(door: Arc<Door>, circuit: S, dialed: bool) -> io::Result<(PeerId, StreamMuxerBox)>
+async fn relayed<S>(
+    door: Arc<Door>,
+    circuit: S,
+    dialed: bool,
+) -> io::Result<(PeerId, StreamMuxerBox)>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -178,7 +216,12 @@ where
 
 impl Door {
     /// The other end is one that listens.
-    async fn enter<S>(&self, socket: S, which: DoorKey, key: &[u8; 32]) -> io::Result<(PeerId, StreamMuxerBox)>
+    async fn enter<S>(
+        &self,
+        socket: S,
+        which: DoorKey,
+        key: &[u8; 32],
+    ) -> io::Result<(PeerId, StreamMuxerBox)>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -187,7 +230,10 @@ impl Door {
             return Err(refused(&format!("this node refuses it ({refusal:?})")));
         }
         let mut judged = [0; 1];
-        channel.read_exact(&mut judged).await.map_err(|error| io::Error::other(error.to_string()))?;
+        channel
+            .read_exact(&mut judged)
+            .await
+            .map_err(|error| io::Error::other(error.to_string()))?;
         match judged[0] {
             WELCOME => self.access.was_taken(None),
             byte => {
@@ -196,11 +242,22 @@ impl Door {
                 return Err(refused(&format!("it refuses this node ({refusal:?})")));
             }
         }
-        Ok((peer, StreamMuxerBox::new(yamux::Config::default().upgrade_outbound(channel, MUXER).await?)))
+        Ok((
+            peer,
+            StreamMuxerBox::new(
+                yamux::Config::default()
+                    .upgrade_outbound(channel, MUXER)
+                    .await?,
+            ),
+        ))
     }
 
     /// The other end is one that dialed.
-    async fn admit<S>(&self, socket: S, from: Option<IpAddr>) -> io::Result<(PeerId, StreamMuxerBox)>
+    async fn admit<S>(
+        &self,
+        socket: S,
+        from: Option<IpAddr>,
+    ) -> io::Result<(PeerId, StreamMuxerBox)>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -210,7 +267,9 @@ impl Door {
             Judged::Welcome => channel.write_all(&[WELCOME]).await?,
             Judged::Invited(secret) => {
                 invite::hand_over(&mut channel, &secret).await?;
-                return Err(refused("it came with an invitation, and has what it came for"));
+                return Err(refused(
+                    "it came with an invitation, and has what it came for",
+                ));
             }
             Judged::Refused(refusal) => {
                 channel.write_all(&[refusal as u8]).await?;
@@ -219,7 +278,14 @@ impl Door {
             }
         }
         channel.flush().await?;
-        Ok((peer, StreamMuxerBox::new(yamux::Config::default().upgrade_inbound(channel, MUXER).await?)))
+        Ok((
+            peer,
+            StreamMuxerBox::new(
+                yamux::Config::default()
+                    .upgrade_inbound(channel, MUXER)
+                    .await?,
+            ),
+        ))
     }
 }
 
@@ -249,7 +315,11 @@ impl Transport for DirectTransport {
     type ListenerUpgrade = BoxFuture<'static, io::Result<Self::Output>>;
     type Dial = BoxFuture<'static, io::Result<Self::Output>>;
 
-    fn listen_on(&mut self, id: ListenerId, addr: Multiaddr) -> Result<(), TransportError<io::Error>> {
+    fn listen_on(
+        &mut self,
+        id: ListenerId,
+        addr: Multiaddr,
+    ) -> Result<(), TransportError<io::Error>> {
         self.tcp.listen_on(id, addr)
     }
 
@@ -257,16 +327,36 @@ impl Transport for DirectTransport {
         self.tcp.remove_listener(id)
     }
 
-    fn dial(&mut self, addr: Multiaddr, opts: DialOpts) -> Result<Self::Dial, TransportError<io::Error>> {
-        self.tcp.dial(addr, DialOpts { port_use: PortUse::New, ..opts })
+    fn dial(
+        &mut self,
+        addr: Multiaddr,
+        opts: DialOpts,
+    ) -> Result<Self::Dial, TransportError<io::Error>> {
+        self.tcp.dial(
+            addr,
+            DialOpts {
+                port_use: PortUse::New,
+                ..opts
+            },
+        )
     }
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<TransportEvent<Self::ListenerUpgrade, io::Error>> {
+    fn poll(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<TransportEvent<Self::ListenerUpgrade, io::Error>> {
         let event = ready!(Pin::new(&mut self.tcp).poll(cx));
-        let TransportEvent::Incoming { listener_id, upgrade, local_addr, send_back_addr } = event else {
+        let TransportEvent::Incoming {
+            listener_id,
+            upgrade,
+            local_addr,
+            send_back_addr,
+        } = event
+        else {
             return Poll::Ready(event);
         };
-        let from = convert::socket_addr(&send_back_addr).map_or(Ipv6Addr::UNSPECIFIED.into(), |from| from.ip());
+        let from = convert::socket_addr(&send_back_addr)
+            .map_or(Ipv6Addr::UNSPECIFIED.into(), |from| from.ip());
         let pass = self.gate.admit(from);
         let upgrade = async move {
             tokio::select! {
@@ -274,7 +364,12 @@ impl Transport for DirectTransport {
                 () = pass.evicted() => Err(io::Error::new(io::ErrorKind::ConnectionAborted, "others came after it")),
             }
         };
-        Poll::Ready(TransportEvent::Incoming { listener_id, upgrade: upgrade.boxed(), local_addr, send_back_addr })
+        Poll::Ready(TransportEvent::Incoming {
+            listener_id,
+            upgrade: upgrade.boxed(),
+            local_addr,
+            send_back_addr,
+        })
     }
 }
 
@@ -294,7 +389,8 @@ mod tests {
             build(&identity.keypair(), Arc::new(access), true).unwrap()
         };
         let (mut own, mut member) = (node(), node());
-        own.listen_on("/ip4/127.0.0.1/tcp/0".parse().unwrap()).unwrap();
+        own.listen_on("/ip4/127.0.0.1/tcp/0".parse().unwrap())
+            .unwrap();
         let addr = loop {
             if let SwarmEvent::NewListenAddr { address, .. } = own.select_next_some().await {
                 break address;
@@ -317,7 +413,12 @@ mod tests {
                 }
             }
         };
-        assert!(tokio::time::timeout(Duration::from_secs(20), asked).await.unwrap(), "it was stored, not told");
+        assert!(
+            tokio::time::timeout(Duration::from_secs(20), asked)
+                .await
+                .unwrap(),
+            "it was stored, not told"
+        );
         let store = own.behaviour_mut().kademlia.as_mut().unwrap().store_mut();
         assert_eq!(kad::store::RecordStore::records(store).count(), 0);
     }

@@ -30,7 +30,11 @@ impl Blobs for Directory {
 
     fn writer(&self) -> io::Result<Box<dyn BlobWriter>> {
         let file = tempfile::NamedTempFile::new_in(&self.0)?;
-        Ok(Box::new(Writer { directory: self.0.clone(), file, hasher: blake3::Hasher::new() }))
+        Ok(Box::new(Writer {
+            directory: self.0.clone(),
+            file,
+            hasher: blake3::Hasher::new(),
+        }))
     }
 
     fn put_file(&self, path: &Path) -> io::Result<(BlobHash, u64)> {
@@ -56,7 +60,9 @@ impl BlobWriter for Writer {
         if expected.is_some_and(|expected| expected != hash) {
             return Err(io::Error::other("the bytes hash to something else"));
         }
-        self.file.persist(self.directory.join(hash.to_string())).map_err(|error| error.error)?;
+        self.file
+            .persist(self.directory.join(hash.to_string()))
+            .map_err(|error| error.error)?;
         Ok(hash)
     }
 }

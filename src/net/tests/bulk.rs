@@ -20,7 +20,9 @@ use std::{
 use tokio::task::JoinHandle;
 
 fn bytes(length: usize) -> Vec<u8> {
-    (0..length).map(|i| ((i * 2654435761) >> 13) as u8).collect()
+    (0..length)
+        .map(|i| ((i * 2654435761) >> 13) as u8)
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -40,7 +42,10 @@ async fn blobs_of_any_size_come_from_whoever_has_them() {
     for length in [0, 1, 1000, 300_000] {
         let hash = one.blobs.put_bytes(&bytes(length)).unwrap();
         // The named holder does not exist.
-        two.net.fetch(hash, vec![nodectl_types::NodeId([1; 32])]).await.unwrap();
+        two.net
+            .fetch(hash, vec![nodectl_types::NodeId([1; 32])])
+            .await
+            .unwrap();
         assert_eq!(two.blobs.read(hash, u64::MAX).unwrap(), bytes(length));
     }
 }
@@ -48,9 +53,19 @@ async fn blobs_of_any_size_come_from_whoever_has_them() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_missing_blob_is_an_error_that_names_everybody_asked() {
     let (one, two) = pair().await;
-    let error = two.net.fetch(BlobHash::of(b"nowhere"), vec![nodectl_types::NodeId([1; 32])]).await.unwrap_err();
+    let error = two
+        .net
+        .fetch(
+            BlobHash::of(b"nowhere"),
+            vec![nodectl_types::NodeId([1; 32])],
+        )
+        .await
+        .unwrap_err();
     assert!(error.contains("01010101: not connected"), "{error}");
-    assert!(error.contains(&format!("{}: does not have it", one.id.short())), "{error}");
+    assert!(
+        error.contains(&format!("{}: does not have it", one.id.short())),
+        "{error}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -85,18 +100,36 @@ async fn who_did_not_answer_is_asked_last() {
     let _asked = rogue.bulk.recv().await.unwrap();
     let second = one.blobs.put_bytes(&bytes(2000)).unwrap();
     two.net.fetch(second, vec![rogue.id]).await.unwrap();
-    assert!(rogue.bulk.try_recv().is_err(), "it was asked again before the one that answers");
+    assert!(
+        rogue.bulk.try_recv().is_err(),
+        "it was asked again before the one that answers"
+    );
 }
 
-async fn offer(rogue: &mut Rogue, listener: &TcpListener, size: usize) -> (Want, Offer, libp2p::Stream) {
+async fn offer(
+    rogue: &mut Rogue,
+    listener: &TcpListener,
+    size: usize,
+) -> (Want, Offer, libp2p::Stream) {
     offer_port(rogue, listener.local_addr().unwrap().port(), size).await
 }
 
 async fn offer_port(rogue: &mut Rogue, port: u16, size: usize) -> (Want, Offer, libp2p::Stream) {
-    let mut stream = tokio::time::timeout(DEADLINE, rogue.bulk.recv()).await.unwrap().unwrap();
+    let mut stream = tokio::time::timeout(DEADLINE, rogue.bulk.recv())
+        .await
+        .unwrap()
+        .unwrap();
     let want = Want::read(&mut stream).await.unwrap();
-    let offer = Offer { size: size as u64, ticket: [5; 16], key: [6; 32], port };
-    stream.write_all(&Answer::Offer(offer).encode()).await.unwrap();
+    let offer = Offer {
+        size: size as u64,
+        ticket: [5; 16],
+        key: [6; 32],
+        port,
+    };
+    stream
+        .write_all(&Answer::Offer(offer).encode())
+        .await
+        .unwrap();
     stream.flush().await.unwrap();
     (want, offer, stream)
 }
@@ -132,8 +165,13 @@ async fn a_broken_transfer_goes_on_where_it_ended() {
     assert_eq!(want.offset, 2 * seal::FRAME_BYTES as u64);
     let mut tcp = listener.accept().unwrap().0;
     tcp.read_exact(&mut ticket).unwrap();
-    tcp.write_all(&sealed(&plain[want.offset as usize..], &second)).unwrap();
-    tokio::time::timeout(DEADLINE, fetching).await.unwrap().unwrap().unwrap();
+    tcp.write_all(&sealed(&plain[want.offset as usize..], &second))
+        .unwrap();
+    tokio::time::timeout(DEADLINE, fetching)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
     assert!(one.blobs.read(hash, u64::MAX).unwrap() == plain);
 }
 
@@ -157,17 +195,34 @@ impl AskedToCall {
         one.until_up(rogue.id).await;
         let plain = bytes(3 * seal::FRAME_BYTES + 5);
         let fetching = tokio::spawn(one.net.fetch(BlobHash::of(&plain), vec![rogue.id]));
-        let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let closed = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
         let (_, offer, mut stream) = offer_port(&mut rogue, closed, plain.len()).await;
         let mut called = [0; 3];
         stream.read_exact(&mut called).await.unwrap();
         assert_eq!(called[0], CALL_BACK);
         let port = u16::from_le_bytes([called[1], called[2]]);
-        Self { one, _two: two, _rogue: rogue, plain, fetching, offer, stream, port }
+        Self {
+            one,
+            _two: two,
+            _rogue: rogue,
+            plain,
+            fetching,
+            offer,
+            stream,
+            port,
+        }
     }
 
     async fn arrives(self) {
-        tokio::time::timeout(DEADLINE, self.fetching).await.unwrap().unwrap().unwrap();
+        tokio::time::timeout(DEADLINE, self.fetching)
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
         assert!(self.one.blobs.has(BlobHash::of(&self.plain)));
     }
 }
@@ -181,7 +236,11 @@ async fn where_no_direct_connection_is_possible_it_comes_over_the_swarm() {
     let mut choice = [0; 1];
     asked.stream.read_exact(&mut choice).await.unwrap();
     assert_eq!(choice, [OVER_THE_SWARM]);
-    asked.stream.write_all(&sealed(&asked.plain, &asked.offer)).await.unwrap();
+    asked
+        .stream
+        .write_all(&sealed(&asked.plain, &asked.offer))
+        .await
+        .unwrap();
     asked.stream.flush().await.unwrap();
     asked.arrives().await;
 }
@@ -205,18 +264,29 @@ async fn a_requester_that_cannot_dial_is_called_back() {
     one.until_up(rogue.id).await;
     let hash = one.blobs.put_bytes(b"a blob").unwrap();
     let (answer, mut stream) = ask(&mut rogue, hash).await;
-    let Answer::Offer(offer) = answer else { panic!("{answer:?}") };
+    let Answer::Offer(offer) = answer else {
+        panic!("{answer:?}")
+    };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    stream.write_all(&[&[CALL_BACK][..], &port.to_le_bytes()].concat()).await.unwrap();
+    stream
+        .write_all(&[&[CALL_BACK][..], &port.to_le_bytes()].concat())
+        .await
+        .unwrap();
     stream.flush().await.unwrap();
     let mut connected = [0; 1];
     stream.read_exact(&mut connected).await.unwrap();
     assert_eq!(connected, [1]);
     let mut came = Vec::new();
     listener.accept().unwrap().0.read_to_end(&mut came).unwrap();
-    assert_eq!(came, [&offer.ticket[..], &sealed(b"a blob", &offer)].concat());
-    assert!(show(&offer.ticket, offer.port).is_empty(), "the ticket is used");
+    assert_eq!(
+        came,
+        [&offer.ticket[..], &sealed(b"a blob", &offer)].concat()
+    );
+    assert!(
+        show(&offer.ticket, offer.port).is_empty(),
+        "the ticket is used"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -232,14 +302,21 @@ async fn a_holder_that_lies_is_an_error_and_leaves_nothing() {
     let mut tcp = listener.accept().unwrap().0;
     tcp.write_all(&sealed(b"the lying", &offer)).unwrap();
     // The next holder is asked from the beginning.
-    tokio::time::timeout(DEADLINE, fetching).await.unwrap().unwrap().unwrap();
+    tokio::time::timeout(DEADLINE, fetching)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
     assert_eq!(one.blobs.read(hash, u64::MAX).unwrap(), b"the truth");
 }
 
 /// Asks the node for a blob, and what it offers.
 async fn ask(rogue: &mut Rogue, hash: BlobHash) -> (Answer, libp2p::Stream) {
     let mut stream = rogue.open_bulk().await;
-    stream.write_all(&Want { hash, offset: 0 }.encode()).await.unwrap();
+    stream
+        .write_all(&Want { hash, offset: 0 }.encode())
+        .await
+        .unwrap();
     stream.flush().await.unwrap();
     (Answer::read(&mut stream).await.unwrap(), stream)
 }
@@ -261,12 +338,20 @@ async fn a_ticket_works_once_and_a_guessed_one_never() {
     one.until_up(rogue.id).await;
     let hash = one.blobs.put_bytes(b"a blob").unwrap();
     let (answer, _stream) = ask(&mut rogue, hash).await;
-    let Answer::Offer(offer) = answer else { panic!("{answer:?}") };
+    let Answer::Offer(offer) = answer else {
+        panic!("{answer:?}")
+    };
     assert!(show(&[7; 16], offer.port).is_empty());
     let sealed = show(&offer.ticket, offer.port);
-    assert!(sealed == self::sealed(b"a blob", &offer) && !sealed.windows(6).any(|part| part == b"a blob"));
+    assert!(
+        sealed == self::sealed(b"a blob", &offer)
+            && !sealed.windows(6).any(|part| part == b"a blob")
+    );
     assert!(show(&offer.ticket, offer.port).is_empty());
-    assert_eq!(ask(&mut rogue, BlobHash::of(b"another")).await.0, Answer::Missing);
+    assert_eq!(
+        ask(&mut rogue, BlobHash::of(b"another")).await.0,
+        Answer::Missing
+    );
 }
 
 /// Whoever holds connections to the port without a word does not keep members' transfers from it.
@@ -277,12 +362,19 @@ async fn strangers_leave_room_for_members() {
         let rogue = Rogue::connect(&one).await;
         let hash = one.blobs.put_bytes(b"x").unwrap();
         let mut asked = rogue.open_bulk().await;
-        asked.write_all(&Want { hash, offset: 0 }.encode()).await.unwrap();
+        asked
+            .write_all(&Want { hash, offset: 0 }.encode())
+            .await
+            .unwrap();
         asked.flush().await.unwrap();
-        let Answer::Offer(offer) = Answer::read(&mut asked).await.unwrap() else { panic!("it has it") };
+        let Answer::Offer(offer) = Answer::read(&mut asked).await.unwrap() else {
+            panic!("it has it")
+        };
         offer.port
     };
-    let idle: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
+    let idle: Vec<TcpStream> = (0..300)
+        .map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap())
+        .collect();
     let plain = bytes(100_000);
     let hash = one.blobs.put_bytes(&plain).unwrap();
     let start = Instant::now();

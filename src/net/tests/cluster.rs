@@ -25,23 +25,44 @@ pub struct Node {
 /// Keys are expensive: one derivation serves all tests.
 pub fn keys() -> Keys {
     static KEYS: OnceLock<Keys> = OnceLock::new();
-    KEYS.get_or_init(|| Secret::new("a secret of the tests").unwrap().derive_blocking("test").unwrap()).clone()
+    KEYS.get_or_init(|| {
+        Secret::new("a secret of the tests")
+            .unwrap()
+            .derive_blocking("test")
+            .unwrap()
+    })
+    .clone()
 }
 
 pub fn other_keys() -> Keys {
     static KEYS: OnceLock<Keys> = OnceLock::new();
-    KEYS.get_or_init(|| Secret::new("another secret of theirs").unwrap().derive_blocking("test").unwrap()).clone()
+    KEYS.get_or_init(|| {
+        Secret::new("another secret of theirs")
+            .unwrap()
+            .derive_blocking("test")
+            .unwrap()
+    })
+    .clone()
 }
 
 /// A UDP port that nobody uses now.
 pub fn free_udp_port() -> u16 {
-    UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port()
+    UdpSocket::bind("0.0.0.0:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
 }
 
 /// Found by nothing but what the test turns on.
 pub fn config() -> NetConfig {
     let config = NetConfig::new("/nowhere".into(), "node".into());
-    NetConfig { beacon_port: 0, mdns: false, kademlia: false, ..config }
+    NetConfig {
+        beacon_port: 0,
+        mdns: false,
+        kademlia: false,
+        ..config
+    }
 }
 
 impl Node {
@@ -53,13 +74,36 @@ impl Node {
         Self::start_in(config, identity, keys, tempfile::tempdir().unwrap()).await
     }
 
-    pub async fn start_in(config: NetConfig, identity: Identity, keys: Keys, directory: TempDir) -> Self {
-        let config = NetConfig { data_dir: directory.path().join("net"), ..config };
+    pub async fn start_in(
+        config: NetConfig,
+        identity: Identity,
+        keys: Keys,
+        directory: TempDir,
+    ) -> Self {
+        let config = NetConfig {
+            data_dir: directory.path().join("net"),
+            ..config
+        };
         let blobs = Arc::new(Directory(directory.path().to_path_buf()));
         let (sender, events) = mpsc::channel(64);
         let id = identity.node_id();
-        let net = start(config, identity, keys, blobs.clone(), Arc::new(EchoPools), sender).await.unwrap();
-        Self { id, net, events, blobs, directory }
+        let net = start(
+            config,
+            identity,
+            keys,
+            blobs.clone(),
+            Arc::new(EchoPools),
+            sender,
+        )
+        .await
+        .unwrap();
+        Self {
+            id,
+            net,
+            events,
+            blobs,
+            directory,
+        }
     }
 
     /// `--peer` for this node.
@@ -78,7 +122,9 @@ impl Node {
                 }
             }
         };
-        tokio::time::timeout(DEADLINE, next).await.expect("no event came in time")
+        tokio::time::timeout(DEADLINE, next)
+            .await
+            .expect("no event came in time")
     }
 
     pub async fn until(&mut self, mut wanted: impl FnMut(&NetEvent) -> bool) -> NetEvent {
@@ -91,7 +137,8 @@ impl Node {
     }
 
     pub async fn until_up(&mut self, peer: NodeId) {
-        self.until(|event| matches!(event, NetEvent::PeerUp { peer: of } if *of == peer)).await;
+        self.until(|event| matches!(event, NetEvent::PeerUp { peer: of } if *of == peer))
+            .await;
     }
 
     /// Waits for a state that no event tells of.
@@ -115,7 +162,11 @@ impl Node {
 /// Two nodes, connected.
 pub async fn pair() -> (Node, Node) {
     let mut one = Node::start(config()).await;
-    let mut two = Node::start(NetConfig { peers: vec![one.peer()], ..config() }).await;
+    let mut two = Node::start(NetConfig {
+        peers: vec![one.peer()],
+        ..config()
+    })
+    .await;
     one.until_up(two.id).await;
     two.until_up(one.id).await;
     (one, two)
@@ -125,12 +176,22 @@ pub async fn pair() -> (Node, Node) {
 pub fn message(number: u64, bytes: usize) -> Message {
     let error = Some("x".repeat(bytes));
     let job = nodectl_types::JobId(number);
-    Message::Pulled { job, epoch: 0, chunk: 0, records: Vec::new(), more: false, error }
+    Message::Pulled {
+        job,
+        epoch: 0,
+        chunk: 0,
+        records: Vec::new(),
+        more: false,
+        error,
+    }
 }
 
 pub fn number(event: &NetEvent) -> Option<u64> {
     match event {
-        NetEvent::Message { message: Message::Pulled { job, .. }, .. } => Some(job.0),
+        NetEvent::Message {
+            message: Message::Pulled { job, .. },
+            ..
+        } => Some(job.0),
         _ => None,
     }
 }

@@ -16,7 +16,15 @@ fn kept_the_new_secret(event: &NetEvent) -> bool {
 
 fn judged(node: NodeId, standing: Standing) -> Roster {
     let mut roster = Roster::default();
-    roster.put(node, Word { version: 1, standing, name: "n".into(), at_ms: 0 });
+    roster.put(
+        node,
+        Word {
+            version: 1,
+            standing,
+            name: "n".into(),
+            at_ms: 0,
+        },
+    );
     roster
 }
 
@@ -24,9 +32,14 @@ fn judged(node: NodeId, standing: Standing) -> Roster {
 async fn a_banned_node_is_hung_up_on_refused_and_told() {
     let (mut one, two) = pair().await;
     one.net.adopt(judged(two.id, Standing::Banned));
-    one.until(|event| matches!(event, NetEvent::PeerDown { peer } if *peer == two.id)).await;
+    one.until(|event| matches!(event, NetEvent::PeerDown { peer } if *peer == two.id))
+        .await;
     let report = two.until_report(|report| report.refused.is_some()).await;
-    assert!(report.refused.is_some_and(|why| why.contains("banned") && why.contains("hint: ")));
+    assert!(
+        report
+            .refused
+            .is_some_and(|why| why.contains("banned") && why.contains("hint: "))
+    );
     assert!(one.net.report().connected.is_empty());
     // As if nothing had been said.
     let mut pardoned = judged(two.id, Standing::Unknown);
@@ -41,9 +54,20 @@ async fn who_has_to_be_admitted_waits_until_somebody_does() {
     let mut roster = Roster::default();
     (roster.admission.version, roster.admission.approve) = (1, true);
     one.net.adopt(roster.clone());
-    let two = Node::start(NetConfig { peers: vec![one.peer()], ..config() }).await;
-    one.until_report(|report| report.waiting.iter().any(|(node, _)| *node == two.id)).await;
-    two.until_report(|report| report.refused.as_ref().is_some_and(|why| why.contains("nodectl admit"))).await;
+    let two = Node::start(NetConfig {
+        peers: vec![one.peer()],
+        ..config()
+    })
+    .await;
+    one.until_report(|report| report.waiting.iter().any(|(node, _)| *node == two.id))
+        .await;
+    two.until_report(|report| {
+        report
+            .refused
+            .as_ref()
+            .is_some_and(|why| why.contains("nodectl admit"))
+    })
+    .await;
     roster.merge(judged(two.id, Standing::Admitted));
     one.net.adopt(roster);
     one.until_up(two.id).await;
@@ -62,27 +86,63 @@ async fn nodes_change_the_secret_while_they_are_connected_and_the_old_one_is_wor
         finished: false,
         at_ms: 0,
     };
-    let mut roster = Roster { rotation: Some(rotation), ..Roster::default() };
+    let mut roster = Roster {
+        rotation: Some(rotation),
+        ..Roster::default()
+    };
     one.net.adopt(roster.clone());
     one.until(kept_the_new_secret).await;
     // One that has not heard of it comes with the old one: it is listed.
-    let mut late = Node::start_with(NetConfig { peers: vec![one.peer()], ..config() }, away, keys()).await;
+    let mut late = Node::start_with(
+        NetConfig {
+            peers: vec![one.peer()],
+            ..config()
+        },
+        away,
+        keys(),
+    )
+    .await;
     one.until_up(late.id).await;
     late.until_up(one.id).await;
     // So does somebody else who has it, and is not.
-    let thief = Node::start(NetConfig { peers: vec![one.peer()], ..config() }).await;
-    thief.until_report(|report| report.refused.as_ref().is_some_and(|why| why.contains("secret was changed"))).await;
+    let thief = Node::start(NetConfig {
+        peers: vec![one.peer()],
+        ..config()
+    })
+    .await;
+    thief
+        .until_report(|report| {
+            report
+                .refused
+                .as_ref()
+                .is_some_and(|why| why.contains("secret was changed"))
+        })
+        .await;
     assert!(!one.net.report().connected.contains(&thief.id));
     // Two that have both meet by the new one, and by the old one with whom that is all there is.
     two.net.adopt(roster.clone());
     two.until(kept_the_new_secret).await;
     roster.rotation.as_mut().unwrap().finished = true;
     one.net.adopt(roster);
-    let newcomer = crate::Secret::new(NEW_SECRET).unwrap().derive_blocking("test").unwrap();
-    let newcomer =
-        Node::start_with(NetConfig { peers: vec![two.peer()], ..config() }, Identity::ephemeral(), newcomer).await;
+    let newcomer = crate::Secret::new(NEW_SECRET)
+        .unwrap()
+        .derive_blocking("test")
+        .unwrap();
+    let newcomer = Node::start_with(
+        NetConfig {
+            peers: vec![two.peer()],
+            ..config()
+        },
+        Identity::ephemeral(),
+        newcomer,
+    )
+    .await;
     two.until_up(newcomer.id).await;
-    let back = Node::start(NetConfig { peers: vec![one.peer()], ..config() }).await;
+    let back = Node::start(NetConfig {
+        peers: vec![one.peer()],
+        ..config()
+    })
+    .await;
     back.until_report(|report| report.refused.is_some()).await;
 }
 
@@ -98,31 +158,60 @@ async fn a_changed_secret_is_there_again_after_a_restart() {
         finished: true,
         at_ms: 0,
     };
-    let roster = Roster { rotation: Some(rotation), ..Roster::default() };
+    let roster = Roster {
+        rotation: Some(rotation),
+        ..Roster::default()
+    };
     let mut first = Node::start_in(config(), identity, keys(), directory).await;
     first.net.adopt(roster.clone());
     first.until(kept_the_new_secret).await;
-    let replaced = crate::replacement(&first.directory.path().join("net"), "test", "a secret of the tests");
-    assert_eq!(replaced.unwrap().as_deref().map(String::as_str), Some(NEW_SECRET));
+    let replaced = crate::replacement(
+        &first.directory.path().join("net"),
+        "test",
+        "a secret of the tests",
+    );
+    assert_eq!(
+        replaced.unwrap().as_deref().map(String::as_str),
+        Some(NEW_SECRET)
+    );
     assert_eq!(first.net.roster(), roster);
 }
 
 #[tokio::test]
 async fn an_invitation_brings_the_secret_over_beacons_or_an_address() {
     let port = free_udp_port();
-    let mut one = Node::start(NetConfig { beacon_port: port, ..config() }).await;
+    let mut one = Node::start(NetConfig {
+        beacon_port: port,
+        ..config()
+    })
+    .await;
     for by_address in [true, false] {
         let code = one.net.invite().unwrap();
         let config = match by_address {
-            true => NetConfig { peers: vec![one.peer()], ..config() },
-            false => NetConfig { beacon_port: port, ..config() },
+            true => NetConfig {
+                peers: vec![one.peer()],
+                ..config()
+            },
+            false => NetConfig {
+                beacon_port: port,
+                ..config()
+            },
         };
         let identity = Identity::ephemeral();
-        let secret = redeem(&config, &identity, &code.to_lowercase(), "test").await.unwrap();
+        let secret = redeem(&config, &identity, &code.to_lowercase(), "test")
+            .await
+            .unwrap();
         assert_eq!(secret.as_str(), "a secret of the tests");
-        one.until(|event| matches!(event, NetEvent::Invited { peer } if *peer == identity.node_id())).await;
+        one.until(
+            |event| matches!(event, NetEvent::Invited { peer } if *peer == identity.node_id()),
+        )
+        .await;
     }
     assert!(
-        redeem(&config(), &Identity::ephemeral(), "no code", "test").await.unwrap_err().to_string().contains("hint: ")
+        redeem(&config(), &Identity::ephemeral(), "no code", "test")
+            .await
+            .unwrap_err()
+            .to_string()
+            .contains("hint: ")
     );
 }

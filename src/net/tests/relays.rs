@@ -7,7 +7,10 @@ use nodectl_ports::{BlobFetcher, Blobs, NetEvent, Network};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_cannot_be_dialed_is_reached_through_another() {
     let mut middle = Node::start(config()).await;
-    let beside = || NetConfig { peers: vec![middle.peer()], ..config() };
+    let beside = || NetConfig {
+        peers: vec![middle.peer()],
+        ..config()
+    };
     let (mut one, mut two) = (Node::start(beside()).await, Node::start(beside()).await);
     middle.until_up(one.id).await;
     one.until_up(middle.id).await;
@@ -16,7 +19,10 @@ async fn who_cannot_be_dialed_is_reached_through_another() {
     two.net.connect(one.id, &[]);
     one.until_up(two.id).await;
     two.until_up(one.id).await;
-    assert_eq!((one.net.report().relayed, two.net.report().relayed), (vec![two.id], vec![one.id]));
+    assert_eq!(
+        (one.net.report().relayed, two.net.report().relayed),
+        (vec![two.id], vec![one.id])
+    );
     assert_eq!(middle.net.report().relayed, []);
     for round in 0..20 {
         one.net.send(two.id, message(round, 500_000));
@@ -32,7 +38,10 @@ async fn who_cannot_be_dialed_is_reached_through_another() {
     let (gone, other) = (middle.id, one.id);
     drop(middle);
     two.until(|event| {
-        assert!(!matches!(event, NetEvent::PeerRefused { peer } if *peer != gone), "{event:?}");
+        assert!(
+            !matches!(event, NetEvent::PeerRefused { peer } if *peer != gone),
+            "{event:?}"
+        );
         matches!(event, NetEvent::PeerDown { peer } if *peer == other)
     })
     .await;

@@ -59,18 +59,34 @@ impl Rogue {
         let access = Access::new(identity.node_id(), "/nowhere".into(), keys(), events);
         let mut swarm = build(&identity.keypair(), Arc::new(access), false).unwrap();
         let peer = identity::peer_id(node.id).unwrap();
-        let (host, port) = node.peer().rsplit_once(':').map(|(h, p)| (h.to_string(), p.to_string())).unwrap();
+        let (host, port) = node
+            .peer()
+            .rsplit_once(':')
+            .map(|(h, p)| (h.to_string(), p.to_string()))
+            .unwrap();
         let address: Multiaddr = format!("/ip4/{host}/tcp/{port}").parse().unwrap();
-        swarm.dial(DialOpts::peer_id(peer).addresses(vec![address]).build()).unwrap();
+        swarm
+            .dial(DialOpts::peer_id(peer).addresses(vec![address]).build())
+            .unwrap();
         let (mut control, connection) = open_control(&mut swarm).await;
         let (bulk_sender, bulk) = mpsc::channel(8);
         let (open, opens) = mpsc::channel(1);
         tokio::spawn(run(swarm, connection, bulk_sender, opens));
-        let hello = Hello { versions: Versions::SPOKEN, listen_port, software: "rogue".into() };
+        let hello = Hello {
+            versions: Versions::SPOKEN,
+            listen_port,
+            software: "rogue".into(),
+        };
         control.write_all(&hello.encode()).await.unwrap();
         control.flush().await.unwrap();
         Hello::read(&mut control).await.unwrap();
-        Self { id: identity.node_id(), identity, control, bulk, open }
+        Self {
+            id: identity.node_id(),
+            identity,
+            control,
+            bulk,
+            open,
+        }
     }
 
     /// Opens a stream for a blob, as the node would.
@@ -120,15 +136,27 @@ async fn run(
 async fn open_control(swarm: &mut Swarm<Behaviour>) -> (Stream, (PeerId, ConnectionId)) {
     loop {
         match swarm.select_next_some().await {
-            SwarmEvent::ConnectionEstablished { peer_id, connection_id, .. } => {
-                swarm.behaviour_mut().streams.open(peer_id, connection_id, CONTROL, 0);
+            SwarmEvent::ConnectionEstablished {
+                peer_id,
+                connection_id,
+                ..
+            } => {
+                swarm
+                    .behaviour_mut()
+                    .streams
+                    .open(peer_id, connection_id, CONTROL, 0);
             }
             SwarmEvent::Behaviour(BehaviourEvent::Streams(StreamEvent::Opened {
-                result, peer, connection, ..
+                result,
+                peer,
+                connection,
+                ..
             })) => {
                 return (result.unwrap(), (peer, connection));
             }
-            SwarmEvent::OutgoingConnectionError { error, .. } => panic!("the rogue cannot connect: {error}"),
+            SwarmEvent::OutgoingConnectionError { error, .. } => {
+                panic!("the rogue cannot connect: {error}")
+            }
             _ => {}
         }
     }

@@ -31,7 +31,12 @@ const KNOWN: PoolToken = [7; 16];
 pub struct EchoPools;
 
 impl PoolHost for EchoPools {
-    fn attach(&self, from: NodeId, pool: PoolToken, worker: Box<dyn PeerStream>) -> BoxFuture<'static, io::Result<()>> {
+    fn attach(
+        &self,
+        from: NodeId,
+        pool: PoolToken,
+        worker: Box<dyn PeerStream>,
+    ) -> BoxFuture<'static, io::Result<()>> {
         async move {
             if pool != KNOWN {
                 return Err(io::ErrorKind::NotFound.into());
@@ -61,7 +66,10 @@ async fn converse(mut stream: Box<dyn PeerStream>, me: NodeId) {
     for byte in 0..100 {
         stream.write_u8(byte).await.unwrap();
         stream.flush().await.unwrap();
-        assert_eq!(timeout(DEADLINE, stream.read_u8()).await.unwrap().unwrap(), byte);
+        assert_eq!(
+            timeout(DEADLINE, stream.read_u8()).await.unwrap().unwrap(),
+            byte
+        );
     }
     eprintln!("{:?} there and back", start.elapsed() / 100);
     let bytes: Vec<u8> = (0..5_000_000).map(|i| (i >> 5) as u8).collect();
@@ -73,7 +81,10 @@ async fn converse(mut stream: Box<dyn PeerStream>, me: NodeId) {
         sink.shutdown().await.unwrap();
     });
     let mut back = Vec::new();
-    timeout(DEADLINE, source.read_to_end(&mut back)).await.unwrap().unwrap();
+    timeout(DEADLINE, source.read_to_end(&mut back))
+        .await
+        .unwrap()
+        .unwrap();
     assert!(back == bytes);
     sending.await.unwrap();
     eprintln!("5 MB there and back in {:?}", start.elapsed());
@@ -91,7 +102,13 @@ async fn a_stream_to_a_closed_pool_ends_and_one_to_a_stranger_says_so() {
     let mut stream = two.net.open(one.id, [9; 16]).await.unwrap();
     let read = timeout(DEADLINE, stream.read_u8()).await.unwrap();
     assert!(read.is_err(), "{read:?}");
-    let error = two.net.open(NodeId([1; 32]), KNOWN).await.err().unwrap().to_string();
+    let error = two
+        .net
+        .open(NodeId([1; 32]), KNOWN)
+        .await
+        .err()
+        .unwrap()
+        .to_string();
     assert_eq!(error, "no stream to node 01010101: not connected");
 }
 
@@ -106,8 +123,16 @@ async fn where_no_direct_connection_is_possible_the_stream_goes_over_the_swarm()
     let closed = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = closed.local_addr().unwrap().port();
     drop(closed);
-    let offer = Offer { size: 0, ticket: [5; 16], key: [6; 32], port };
-    stream.write_all(&Answer::Offer(offer).encode()).await.unwrap();
+    let offer = Offer {
+        size: 0,
+        ticket: [5; 16],
+        key: [6; 32],
+        port,
+    };
+    stream
+        .write_all(&Answer::Offer(offer).encode())
+        .await
+        .unwrap();
     stream.flush().await.unwrap();
     // It is asked to call back, and says that it cannot.
     let mut called = [0; 3];
@@ -119,8 +144,18 @@ async fn where_no_direct_connection_is_possible_the_stream_goes_over_the_swarm()
     stream.read_exact(&mut choice).await.unwrap();
     assert_eq!(choice, [OVER_THE_SWARM]);
     let (back, out) = streams::keys(&offer);
-    let here = streams::accept_over_the_swarm(stream, &DirectionKeys { out, back }).await.unwrap();
+    let here = streams::accept_over_the_swarm(stream, &DirectionKeys { out, back })
+        .await
+        .unwrap();
     let serving = tokio::spawn(EchoPools.attach(one.id, KNOWN, here));
-    converse(timeout(DEADLINE, opening).await.unwrap().unwrap().unwrap(), one.id).await;
-    timeout(Duration::from_secs(5), serving).await.unwrap().unwrap().unwrap();
+    converse(
+        timeout(DEADLINE, opening).await.unwrap().unwrap().unwrap(),
+        one.id,
+    )
+    .await;
+    timeout(Duration::from_secs(5), serving)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
 }

@@ -14,21 +14,41 @@ const SOON: Duration = Duration::from_secs(60);
 
 fn settings() -> ServerSettings {
     let schedule = json!({"warmup_steps": 0, "decay": "constant"});
-    let training = json!({"optimizer": "sgd", "rate": 0.1, "schedule": schedule, "weight_decay": 0});
+    let training =
+        json!({"optimizer": "sgd", "rate": 0.1, "schedule": schedule, "weight_decay": 0});
     serde_json::from_value(json!({"workers": 1, "training": training})).unwrap()
 }
 
 /// The parts of a job that the cluster does not know, with one tensor of so many numbers.
 fn parts(numbers: u64, directory: &Path) -> (GroupConfig, KeptParameters) {
-    let tensors = vec![TensorSpec { name: "w".into(), shape: vec![numbers] }];
+    let tensors = vec![TensorSpec {
+        name: "w".into(),
+        shape: vec![numbers],
+    }];
     let settings = settings();
     let layout = Arc::new(ArenaLayout::with_factored(&tensors, settings.block_bytes, &[]).unwrap());
     let me = NodeId([1; 32]);
     let form = Form::new(layout.clone(), tensors, 0, 0, None);
     let node = NodeHandle::new(mpsc::channel(1).0);
     let checkpoints = Arc::new(CheckpointStore::new(directory, me, node));
-    let kept = KeptParameters { job: None, form, checkpoints, resume_from: None, runtime: Handle::current() };
-    (GroupConfig { me, group: [2; 16], settings, layout, digest: [3; 32], weight: 1 }, kept)
+    let kept = KeptParameters {
+        job: None,
+        form,
+        checkpoints,
+        resume_from: None,
+        runtime: Handle::current(),
+    };
+    (
+        GroupConfig {
+            me,
+            group: [2; 16],
+            settings,
+            layout,
+            digest: [3; 32],
+            weight: 1,
+        },
+        kept,
+    )
 }
 
 #[tokio::test]
@@ -40,14 +60,33 @@ async fn a_thread_that_panics_ends_its_workers_with_a_reason() {
     theirs.set_read_timeout(Some(SOON)).unwrap();
     // Memory that has not room for the parameters is never made: what writes there breaks an invariant.
     let arena = Arc::new(Arena::new(1).unwrap());
-    events.send(ServiceEvent::Joined { worker: 0, life: 1, link: worker::WorkerLink::new(ours), arena }).await.unwrap();
+    events
+        .send(ServiceEvent::Joined {
+            worker: 0,
+            life: 1,
+            link: worker::WorkerLink::new(ours),
+            arena,
+        })
+        .await
+        .unwrap();
     let back = events.downgrade();
     let job = thread::spawn(move || run(config, kept, (back, inbox), &ServiceFlags::default()));
     let (header, why) = worker::receive(&theirs, 1 << 10).unwrap();
     let why = String::from_utf8(why).unwrap();
-    assert!(header.kind == Kind::Error && why.contains("a fault of nodectl"), "{:?}: {why}", header.kind);
+    assert!(
+        header.kind == Kind::Error && why.contains("a fault of nodectl"),
+        "{:?}: {why}",
+        header.kind
+    );
     let then = worker::receive(&theirs, 0).unwrap_err();
-    assert_eq!(then.kind(), io::ErrorKind::UnexpectedEof, "the connection is at its end");
+    assert_eq!(
+        then.kind(),
+        io::ErrorKind::UnexpectedEof,
+        "the connection is at its end"
+    );
     assert!(job.join().is_err(), "it panicked");
-    assert!(events.is_closed(), "whoever registers next finds that it is gone");
+    assert!(
+        events.is_closed(),
+        "whoever registers next finds that it is gone"
+    );
 }

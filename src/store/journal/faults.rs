@@ -50,7 +50,11 @@ impl FaultGate {
     }
 
     fn pass(&self) {
-        drop(self.1.wait_while(self.0.lock().unwrap(), |hangs| *hangs).unwrap());
+        drop(
+            self.1
+                .wait_while(self.0.lock().unwrap(), |hangs| *hangs)
+                .unwrap(),
+        );
     }
 }
 
@@ -63,7 +67,10 @@ impl Disk for FaultyDisk {
         if mode != Mode::Read && self.0.read_only.load(Ordering::SeqCst) == 1 {
             return Err(io::Error::from_raw_os_error(libc::EROFS));
         }
-        Ok(Arc::new(FaultyFile(RealDisk.open(path, mode)?, self.0.clone())))
+        Ok(Arc::new(FaultyFile(
+            RealDisk.open(path, mode)?,
+            self.0.clone(),
+        )))
     }
     fn make_dir(&self, path: &Path) -> io::Result<bool> {
         RealDisk.make_dir(path)
@@ -101,7 +108,11 @@ impl DiskFile for FaultyFile {
             self.0.write_all_at(&[0; 4], self.0.len()? - 400)?;
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
-        if strikes(&self.1.sync) { Err(io::Error::from_raw_os_error(libc::EIO)) } else { self.0.sync() }
+        if strikes(&self.1.sync) {
+            Err(io::Error::from_raw_os_error(libc::EIO))
+        } else {
+            self.0.sync()
+        }
     }
     fn truncate(&self, length: u64) -> io::Result<()> {
         if strikes(&self.1.truncate) {
@@ -111,7 +122,12 @@ impl DiskFile for FaultyFile {
     }
 }
 
-fn faulty() -> (tempfile::TempDir, Arc<Faults>, JournalStore, mpsc::Receiver<Event>) {
+fn faulty() -> (
+    tempfile::TempDir,
+    Arc<Faults>,
+    JournalStore,
+    mpsc::Receiver<Event>,
+) {
     let dir = tempfile::tempdir().unwrap();
     let faults = Arc::new(Faults::default());
     let (node, events) = handle();
@@ -121,7 +137,9 @@ fn faulty() -> (tempfile::TempDir, Arc<Faults>, JournalStore, mpsc::Receiver<Eve
 }
 
 fn length(dir: &tempfile::TempDir) -> u64 {
-    fs::metadata(dir.path().join(JOB.to_string()).join("journal")).unwrap().len()
+    fs::metadata(dir.path().join(JOB.to_string()).join("journal"))
+        .unwrap()
+        .len()
 }
 
 #[test]
@@ -135,9 +153,15 @@ fn a_full_disk_is_told_with_the_path_and_a_retry_is_clean() {
     let (ticket, result) = persisted(&mut events);
     let told = result.unwrap_err();
     assert_eq!(ticket, 2);
-    assert!(told.contains("journal") && told.contains("No space left"), "{told}");
+    assert!(
+        told.contains("journal") && told.contains("No space left"),
+        "{told}"
+    );
     assert_eq!(length(&dir), before, "the half frame is gone");
-    assert!(store.read(JOB, &[0]).unwrap().is_empty(), "what was not stored is not read");
+    assert!(
+        store.read(JOB, &[0]).unwrap().is_empty(),
+        "what was not stored is not read"
+    );
     store.append(JOB, vec![task(0, 2)], 3);
     assert_eq!(persisted(&mut events), (3, Ok(())));
     assert_eq!(replayed(&store), [(JOB, spec()), (JOB, task(0, 2))]);
@@ -148,9 +172,19 @@ fn nothing_takes_the_place_of_a_specification_that_found_no_room() {
     let (_dir, faults, store, mut events) = faulty();
     faults.short_write.store(1, Ordering::SeqCst);
     store.append(JOB, vec![spec()], 1);
-    assert!(persisted(&mut events).1.unwrap_err().contains("No space left"));
+    assert!(
+        persisted(&mut events)
+            .1
+            .unwrap_err()
+            .contains("No space left")
+    );
     store.append(JOB, vec![task(0, 1)], 2);
-    assert!(persisted(&mut events).1.unwrap_err().contains("specification"));
+    assert!(
+        persisted(&mut events)
+            .1
+            .unwrap_err()
+            .contains("specification")
+    );
     store.append(JOB, vec![spec(), task(0, 1)], 3);
     assert_eq!(persisted(&mut events), (3, Ok(())));
     assert_eq!(replayed(&store), [(JOB, spec()), (JOB, task(0, 1))]);
@@ -175,7 +209,12 @@ fn a_failed_sync_is_told_and_its_records_do_not_count() {
     let (_dir, faults, store, mut events) = faulty();
     faults.sync.store(1, Ordering::SeqCst);
     store.append(JOB, vec![spec(), task(0, 1)], 1);
-    assert!(persisted(&mut events).1.unwrap_err().contains("Input/output error"));
+    assert!(
+        persisted(&mut events)
+            .1
+            .unwrap_err()
+            .contains("Input/output error")
+    );
     store.append(JOB, vec![spec(), task(0, 2)], 2);
     assert_eq!(persisted(&mut events), (2, Ok(())));
     assert_eq!(replayed(&store), [(JOB, spec()), (JOB, task(0, 2))]);
@@ -184,7 +223,11 @@ fn a_failed_sync_is_told_and_its_records_do_not_count() {
 #[test]
 fn a_failed_sync_that_lost_acknowledged_bytes_is_found_out_before_the_next_append() {
     let (dir, faults, store, mut events) = faulty();
-    store.append(JOB, vec![spec(), task(0, 1), task(1, 1), task(2, 1), task(3, 1)], 1);
+    store.append(
+        JOB,
+        vec![spec(), task(0, 1), task(1, 1), task(2, 1), task(3, 1)],
+        1,
+    );
     assert_eq!(persisted(&mut events), (1, Ok(())));
     let acknowledged = length(&dir);
     faults.sync_and_lose.store(1, Ordering::SeqCst);
@@ -200,7 +243,9 @@ fn a_failed_sync_that_lost_acknowledged_bytes_is_found_out_before_the_next_appen
     );
     assert!(length(&dir) < acknowledged + 200);
     for (_, record) in &kept[1..] {
-        let Record::Task(record) = record else { panic!("only the first is no task's: {record:?}") };
+        let Record::Task(record) = record else {
+            panic!("only the first is no task's: {record:?}")
+        };
         assert_eq!(
             store.read(JOB, &[record.task]).unwrap(),
             std::slice::from_ref(record),
@@ -216,7 +261,12 @@ fn a_path_that_cannot_be_made_is_told_and_tried_again() {
     let (dir, _faults, store, mut events) = faulty();
     fs::write(dir.path().join(JOB.to_string()), "in the way").unwrap();
     store.append(JOB, vec![spec()], 1);
-    assert!(persisted(&mut events).1.unwrap_err().contains("Not a directory"));
+    assert!(
+        persisted(&mut events)
+            .1
+            .unwrap_err()
+            .contains("Not a directory")
+    );
     fs::remove_file(dir.path().join(JOB.to_string())).unwrap();
     store.append(JOB, vec![spec()], 2);
     assert_eq!(persisted(&mut events), (2, Ok(())));
@@ -230,12 +280,22 @@ fn a_read_only_disk_gives_its_records_and_refuses_appends_until_it_is_writable()
     drop(store);
     faults.read_only.store(1, Ordering::SeqCst);
     let (node, mut events) = handle();
-    let store =
-        JournalStore::start(dir.path().to_path_buf(), Arc::new(FaultyDisk(faults.clone())), node, None).unwrap();
+    let store = JournalStore::start(
+        dir.path().to_path_buf(),
+        Arc::new(FaultyDisk(faults.clone())),
+        node,
+        None,
+    )
+    .unwrap();
     assert_eq!(replayed(&store), [(JOB, spec()), (JOB, task(0, 1))]);
     assert_eq!(store.read(JOB, &[0]).unwrap().len(), 1);
     store.append(JOB, vec![task(1, 1)], 2);
-    assert!(persisted(&mut events).1.unwrap_err().contains("Read-only file system"));
+    assert!(
+        persisted(&mut events)
+            .1
+            .unwrap_err()
+            .contains("Read-only file system")
+    );
     faults.read_only.store(0, Ordering::SeqCst);
     store.append(JOB, vec![task(1, 2)], 3);
     assert_eq!(persisted(&mut events), (3, Ok(())));
@@ -254,7 +314,13 @@ fn a_torn_tail_that_cannot_be_cut_off_at_start_up_gives_each_record_once() {
     fs::write(&path, bytes).unwrap();
     faults.truncate.store(1, Ordering::SeqCst);
     let (node, mut events) = handle();
-    let store = JournalStore::start(dir.path().to_path_buf(), Arc::new(FaultyDisk(faults)), node, None).unwrap();
+    let store = JournalStore::start(
+        dir.path().to_path_buf(),
+        Arc::new(FaultyDisk(faults)),
+        node,
+        None,
+    )
+    .unwrap();
     assert_eq!(replayed(&store), [(JOB, spec()), (JOB, task(0, 1))]);
     store.append(JOB, vec![task(1, 1)], 2);
     assert_eq!(persisted(&mut events), (2, Ok(())));
@@ -266,16 +332,23 @@ fn a_node_that_does_not_listen_bounds_what_waits() {
     let dir = tempfile::tempdir().unwrap();
     let (sender, mut events) = mpsc::channel(1);
     let node = nodectl_ports::NodeHandle::new(sender);
-    let store = JournalStore::start(dir.path().to_path_buf(), Arc::new(RealDisk), node, None).unwrap();
+    let store =
+        JournalStore::start(dir.path().to_path_buf(), Arc::new(RealDisk), node, None).unwrap();
     store.append(JOB, vec![spec()], 0);
     // Two groups wedge the writer: one report fills the channel, the next one waits.
     for ticket in 1..400 {
         store.append(JOB, vec![task(0, 1); 512], ticket);
     }
     let results: Vec<_> = (0..400).map(|_| persisted(&mut events)).collect();
-    let tickets: std::collections::BTreeSet<u64> = results.iter().map(|(ticket, _)| *ticket).collect();
-    assert!(tickets.into_iter().eq(0..400), "every ticket is answered once");
-    let refused = results.iter().filter_map(|(_, result)| result.as_ref().err());
+    let tickets: std::collections::BTreeSet<u64> =
+        results.iter().map(|(ticket, _)| *ticket).collect();
+    assert!(
+        tickets.into_iter().eq(0..400),
+        "every ticket is answered once"
+    );
+    let refused = results
+        .iter()
+        .filter_map(|(_, result)| result.as_ref().err());
     assert!(refused.clone().count() > 100 && refused.clone().all(|why| why.contains("too slow")));
 }
 
@@ -286,12 +359,16 @@ fn a_disk_that_hangs_is_told_again_whenever_it_is_asked_and_so_is_its_recovery()
     let (node, mut events) = handle();
     let disk = Arc::new(FaultyDisk(faults.clone()));
     let limit = Duration::from_millis(20);
-    let store = JournalStore::start_watched(dir.path().to_path_buf(), disk, node, None, limit).unwrap();
+    let store =
+        JournalStore::start_watched(dir.path().to_path_buf(), disk, node, None, limit).unwrap();
     faults.hangs.set(true);
     store.append(JOB, vec![spec()], 1);
     let mut hangs = |ticket| {
         let (told, result) = persisted(&mut events);
-        assert!(told == ticket && result.as_ref().unwrap_err().contains("hangs"), "{told}: {result:?}");
+        assert!(
+            told == ticket && result.as_ref().unwrap_err().contains("hangs"),
+            "{told}: {result:?}"
+        );
     };
     hangs(1);
     store.append(JOB, vec![task(0, 1)], 2);
@@ -301,7 +378,11 @@ fn a_disk_that_hangs_is_told_again_whenever_it_is_asked_and_so_is_its_recovery()
     faults.hangs.set(false);
     assert_eq!(persisted(&mut events), (1, Ok(())));
     assert_eq!(persisted(&mut events), (2, Ok(())));
-    assert_eq!(replayed(&store), [(JOB, spec()), (JOB, task(0, 1))], "what was asked for twice is written once");
+    assert_eq!(
+        replayed(&store),
+        [(JOB, spec()), (JOB, task(0, 1))],
+        "what was asked for twice is written once"
+    );
     store.append(JOB, vec![task(1, 1)], 2);
     assert_eq!(persisted(&mut events), (2, Ok(())));
 }

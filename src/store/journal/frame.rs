@@ -29,7 +29,9 @@ pub enum BadHeader {
         first = READABLE.start()
     )]
     Version(u32),
-    #[error("it belongs to job {0}\nhint: it was copied here from another job's directory; move it back")]
+    #[error(
+        "it belongs to job {0}\nhint: it was copied here from another job's directory; move it back"
+    )]
     OtherJob(JobId),
 }
 
@@ -53,13 +55,21 @@ pub fn check_header(bytes: &[u8; HEADER_BYTES], job: JobId) -> Result<u32, BadHe
         return Err(BadHeader::Version(version));
     }
     let found = JobId(u64::from(u32_at(bytes, 12)) | u64::from(u32_at(bytes, 16)) << 32);
-    if found == job { Ok(version) } else { Err(BadHeader::OtherJob(found)) }
+    if found == job {
+        Ok(version)
+    } else {
+        Err(BadHeader::OtherJob(found))
+    }
 }
 
 /// What the version of a header that is damaged may be: what it says, if it could be.
 pub fn likely_version(bytes: &[u8; HEADER_BYTES]) -> u32 {
     let said = u32_at(bytes, 8);
-    if READABLE.contains(&said) { said } else { JOURNAL_VERSION }
+    if READABLE.contains(&said) {
+        said
+    } else {
+        JOURNAL_VERSION
+    }
 }
 
 /// Appends a frame to `buffer`, whose first byte will be at `start` in the file. Returns the frame's position.
@@ -75,7 +85,9 @@ pub fn push(buffer: &mut Vec<u8>, start: u64, record: &[u8]) -> u64 {
 /// The length and checksum that a frame's first `PREFIX_BYTES` announce. `None` if no record has that length.
 pub fn prefix(bytes: &[u8]) -> Option<(usize, u32)> {
     let length = u32_at(bytes, 0) as usize;
-    (1..=MAX_RECORD_BYTES).contains(&length).then(|| (length, u32_at(bytes, 4)))
+    (1..=MAX_RECORD_BYTES)
+        .contains(&length)
+        .then(|| (length, u32_at(bytes, 4)))
 }
 
 pub fn checksum(offset: u64, record: &[u8]) -> u32 {

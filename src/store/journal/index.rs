@@ -19,12 +19,20 @@ pub struct Offsets {
 impl Offsets {
     /// Notes where a record of a task is, unless the one noted before counts at least as much. `read` gives that one; it is
     /// asked only where the ranks are equal.
-    pub fn note(&mut self, record: &TaskRecord, offset: u64, read: impl FnOnce(u64) -> Option<Arc<TaskRecord>>) {
+    pub fn note(
+        &mut self,
+        record: &TaskRecord,
+        offset: u64,
+        read: impl FnOnce(u64) -> Option<Arc<TaskRecord>>,
+    ) {
         let task = record.task;
         let counts = match record.rank().cmp(&self.rank(task)) {
             Ordering::Less => false,
             Ordering::Greater => true,
-            Ordering::Equal => self.get(task).and_then(read).is_none_or(|held| record.cell() > held.cell()),
+            Ordering::Equal => self
+                .get(task)
+                .and_then(read)
+                .is_none_or(|held| record.cell() > held.cell()),
         };
         if counts {
             self.set(task, offset, record.rank());
@@ -52,7 +60,8 @@ impl Offsets {
 
     /// `TaskRecord::rank` of the noted record, 0 where there is none.
     pub fn rank(&self, task: TaskIndex) -> u8 {
-        self.entry(task).map_or(0, |entry| (entry >> RANK_SHIFT) as u8)
+        self.entry(task)
+            .map_or(0, |entry| (entry >> RANK_SHIFT) as u8)
     }
 
     fn entry(&self, task: TaskIndex) -> Option<u64> {
@@ -85,14 +94,22 @@ mod tests {
         }
         assert_eq!(offsets.get(999_999), Some(1_000_023));
         assert_eq!(offsets.get(1_000_000 + CHUNK as u32), None);
-        assert!(offsets.memory_bytes() <= 8_100_000, "{}", offsets.memory_bytes());
+        assert!(
+            offsets.memory_bytes() <= 8_100_000,
+            "{}",
+            offsets.memory_bytes()
+        );
     }
 
     #[test]
     fn a_record_hides_those_of_lower_rank_and_the_lesser_of_its_own() {
         let attempt = |number| Attempt { epoch: 1, number };
-        let record = |number, outcome| TaskRecord::plain(1, attempt(number), NodeId([1; 32]), outcome);
-        let failed = |failures| TaskRecord { failures, ..record(9, Outcome::Failed(Failure::Exit(1))) };
+        let record =
+            |number, outcome| TaskRecord::plain(1, attempt(number), NodeId([1; 32]), outcome);
+        let failed = |failures| TaskRecord {
+            failures,
+            ..record(9, Outcome::Failed(Failure::Exit(1)))
+        };
         let all = [
             (24, failed(2)),
             (48, failed(1)),
@@ -104,7 +121,11 @@ mod tests {
         ];
         let mut offsets = Offsets::default();
         for ((offset, record), counts) in all.iter().zip([24, 24, 72, 96, 96, 144, 144]) {
-            let read = |held| all.iter().find(|(at, _)| *at == held).map(|(_, record)| Arc::new(record.clone()));
+            let read = |held| {
+                all.iter()
+                    .find(|(at, _)| *at == held)
+                    .map(|(_, record)| Arc::new(record.clone()))
+            };
             offsets.note(record, *offset, read);
             assert_eq!(offsets.get(1), Some(counts));
         }

@@ -62,9 +62,18 @@ struct Unanswered {
 impl Queue {
     /// Queues an append. Gives the task records that were accepted, with the append's order. One that was given up and comes
     /// again is on its way already.
-    pub fn push(&self, job: JobId, records: Vec<Record>, ticket: u64) -> Vec<(u64, Arc<TaskRecord>)> {
+    pub fn push(
+        &self,
+        job: JobId,
+        records: Vec<Record>,
+        ticket: u64,
+    ) -> Vec<(u64, Arc<TaskRecord>)> {
         let mut inner = self.lock();
-        if let Some(unanswered) = inner.unanswered.get_mut(&ticket).filter(|unanswered| unanswered.given_up) {
+        if let Some(unanswered) = inner
+            .unanswered
+            .get_mut(&ticket)
+            .filter(|unanswered| unanswered.given_up)
+        {
             unanswered.asked_again = true;
             self.watched.notify_one();
             return Vec::new();
@@ -82,8 +91,17 @@ impl Queue {
             _ => None,
         });
         let tasks = tasks.collect();
-        inner.items.push_back(QueueItem::Append(Append { job, records, ticket, order }));
-        let now = Unanswered { since: Instant::now(), given_up: false, asked_again: false };
+        inner.items.push_back(QueueItem::Append(Append {
+            job,
+            records,
+            ticket,
+            order,
+        }));
+        let now = Unanswered {
+            since: Instant::now(),
+            given_up: false,
+            asked_again: false,
+        };
         inner.unanswered.insert(ticket, now);
         self.filled.notify_one();
         tasks
@@ -98,7 +116,10 @@ impl Queue {
     pub fn take(&self) -> VecDeque<QueueItem> {
         let mut inner = self.lock();
         while inner.items.is_empty() {
-            inner = self.filled.wait(inner).unwrap_or_else(PoisonError::into_inner);
+            inner = self
+                .filled
+                .wait(inner)
+                .unwrap_or_else(PoisonError::into_inner);
         }
         inner.records = 0;
         std::mem::take(&mut inner.items)
@@ -141,7 +162,10 @@ impl Queue {
         if inner.closed {
             return false;
         }
-        let waited = self.watched.wait_timeout(inner, patience).unwrap_or_else(PoisonError::into_inner);
+        let waited = self
+            .watched
+            .wait_timeout(inner, patience)
+            .unwrap_or_else(PoisonError::into_inner);
         !waited.0.closed
     }
 

@@ -45,15 +45,32 @@ pub struct OpenedJournal {
 
 /// Reads the journal at `path` and makes it ready for appending. Gives all that is intact to `each`, the specification
 /// first if there is one.
-pub fn open(disk: &dyn Disk, path: &Path, job: JobId, each: &mut dyn FnMut(Record)) -> Result<FoundJournal, ScanError> {
+pub fn open(
+    disk: &dyn Disk,
+    path: &Path,
+    job: JobId,
+    each: &mut dyn FnMut(Record),
+) -> Result<FoundJournal, ScanError> {
     let (file, unwritable) = match disk.open(path, Mode::Write) {
         Ok(file) => (file, None),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(FoundJournal::Nothing),
         Err(error) => (disk.open(path, Mode::Read)?, Some(error)),
     };
-    let mut reading = Reading { each, spec: None, held: Vec::new(), offsets: Offsets::default() };
-    let found = scan(&*file, job, &mut |place, record| reading.take(&*file, place, record))?;
-    let Reading { spec, held, offsets, each } = reading;
+    let mut reading = Reading {
+        each,
+        spec: None,
+        held: Vec::new(),
+        offsets: Offsets::default(),
+    };
+    let found = scan(&*file, job, &mut |place, record| {
+        reading.take(&*file, place, record)
+    })?;
+    let Reading {
+        spec,
+        held,
+        offsets,
+        each,
+    } = reading;
     let Some(spec) = spec else {
         let records = held.len();
         held.into_iter().for_each(each);
@@ -68,11 +85,21 @@ pub fn open(disk: &dyn Disk, path: &Path, job: JobId, each: &mut dyn FnMut(Recor
     };
     let ready = unwritable.map_or_else(|| make_ready(disk, path, job, &file, &found, &spec), Err);
     Ok(FoundJournal::Journal(match ready {
-        Ok(Ready::AsItIs) => OpenedJournal { offsets, version: found.version, ready: Ok((file, found.end)) },
-        Ok(Ready::Anew(anew)) => {
-            OpenedJournal { offsets: anew.offsets, version: JOURNAL_VERSION, ready: Ok((anew.file, anew.end)) }
-        }
-        Err(error) => OpenedJournal { offsets, version: found.version, ready: Err(error) },
+        Ok(Ready::AsItIs) => OpenedJournal {
+            offsets,
+            version: found.version,
+            ready: Ok((file, found.end)),
+        },
+        Ok(Ready::Anew(anew)) => OpenedJournal {
+            offsets: anew.offsets,
+            version: JOURNAL_VERSION,
+            ready: Ok((anew.file, anew.end)),
+        },
+        Err(error) => OpenedJournal {
+            offsets,
+            version: found.version,
+            ready: Err(error),
+        },
     }))
 }
 
@@ -133,7 +160,9 @@ struct Reading<'a> {
 impl Reading<'_> {
     fn take(&mut self, file: &dyn DiskFile, place: RecordPlace, record: Record) {
         if let Record::Task(task) = &record {
-            self.offsets.note(task, place.offset, |held| scan::read_record(file, held, place.version).ok());
+            self.offsets.note(task, place.offset, |held| {
+                scan::read_record(file, held, place.version).ok()
+            });
         }
         if self.spec.is_none() && !matches!(record, Record::Spec(_)) {
             return self.held.push(record);
@@ -144,7 +173,9 @@ impl Reading<'_> {
         }
         (self.each)(record);
         if is_first {
-            std::mem::take(&mut self.held).into_iter().for_each(|record| (self.each)(record));
+            std::mem::take(&mut self.held)
+                .into_iter()
+                .for_each(|record| (self.each)(record));
         }
     }
 }
@@ -191,7 +222,12 @@ fn make_ready(
 }
 
 /// Keeps a journal without a specification aside, and its records where the job's next journal finds them.
-fn set_orphans_aside(disk: &dyn Disk, path: &Path, job: JobId, file: &dyn DiskFile) -> io::Result<PathBuf> {
+fn set_orphans_aside(
+    disk: &dyn Disk,
+    path: &Path,
+    job: JobId,
+    file: &dyn DiskFile,
+) -> io::Result<PathBuf> {
     let partial = partial(path);
     let unfinished = path.with_file_name("journal.partial.new");
     let mut anew = Anew::create(disk, &unfinished, job)?;
@@ -217,7 +253,9 @@ fn keep_aside(path: &Path) -> io::Result<PathBuf> {
             }
         }
     }
-    Err(io::Error::other(format!("{MAX_SET_ASIDE} damaged journals are kept beside it already")))
+    Err(io::Error::other(format!(
+        "{MAX_SET_ASIDE} damaged journals are kept beside it already"
+    )))
 }
 
 /// A journal that is being written from another.
@@ -232,7 +270,12 @@ struct Anew {
 impl Anew {
     fn create(disk: &dyn Disk, path: &Path, job: JobId) -> io::Result<Self> {
         let (file, buffer) = (disk.open(path, Mode::New)?, frame::header(job).to_vec());
-        Ok(Self { file, offsets: Offsets::default(), end: buffer.len() as u64, buffer })
+        Ok(Self {
+            file,
+            offsets: Offsets::default(),
+            end: buffer.len() as u64,
+            buffer,
+        })
     }
 
     fn put(&mut self, record: &Record) -> io::Result<()> {
@@ -244,13 +287,24 @@ impl Anew {
                 self.flush()?;
             }
             let file = &*self.file;
-            self.offsets.note(task, offset, |held| scan::read_record(file, held, JOURNAL_VERSION).ok());
+            self.offsets.note(task, offset, |held| {
+                scan::read_record(file, held, JOURNAL_VERSION).ok()
+            });
         }
-        if self.buffer.len() >= WRITE_BYTES { self.flush() } else { Ok(()) }
+        if self.buffer.len() >= WRITE_BYTES {
+            self.flush()
+        } else {
+            Ok(())
+        }
     }
 
     /// Puts the records of another journal that are wanted.
-    fn copy(&mut self, from: &dyn DiskFile, job: JobId, wanted: impl Fn(&Record) -> bool) -> io::Result<()> {
+    fn copy(
+        &mut self,
+        from: &dyn DiskFile,
+        job: JobId,
+        wanted: impl Fn(&Record) -> bool,
+    ) -> io::Result<()> {
         let mut result = Ok(());
         let mut take = |_, record: Record| {
             if result.is_ok() && wanted(&record) {
@@ -262,7 +316,8 @@ impl Anew {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.write_all_at(&self.buffer, self.end - self.buffer.len() as u64)?;
+        self.file
+            .write_all_at(&self.buffer, self.end - self.buffer.len() as u64)?;
         self.buffer.clear();
         Ok(())
     }
@@ -277,5 +332,6 @@ impl Anew {
 }
 
 fn parent(path: &Path) -> &Path {
-    path.parent().expect("a journal's path has the job's directory before it")
+    path.parent()
+        .expect("a journal's path has the job's directory before it")
 }

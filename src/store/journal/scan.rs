@@ -65,12 +65,23 @@ pub fn scan(
     each: &mut dyn FnMut(RecordPlace, Record),
 ) -> Result<JournalScan, ScanError> {
     let length = file.len()?;
-    let mut window = FileWindow { file, start: 0, bytes: Vec::new() };
+    let mut window = FileWindow {
+        file,
+        start: 0,
+        bytes: Vec::new(),
+    };
     if length < HEADER_BYTES as u64 {
         // A journal gets its name when its first records are on the disk: this was one.
-        return Ok(JournalScan { version: JOURNAL_VERSION, end: 0, state: JournalState::Damaged { bytes: length } });
+        return Ok(JournalScan {
+            version: JOURNAL_VERSION,
+            end: 0,
+            state: JournalState::Damaged { bytes: length },
+        });
     }
-    let header = window.get(0, HEADER_BYTES)?.try_into().expect("the window has what was asked for");
+    let header = window
+        .get(0, HEADER_BYTES)?
+        .try_into()
+        .expect("the window has what was asked for");
     let (version, mut lost) = match frame::check_header(header, job) {
         Ok(version) => (version, 0),
         Err(BadHeader::NotAJournal) => (frame::likely_version(header), HEADER_BYTES as u64),
@@ -80,7 +91,13 @@ pub fn scan(
     let mut budget = SEARCH_BYTES;
     while end < length {
         if let Some((record, next)) = read_frame(&mut window, end, length, version)? {
-            each(RecordPlace { offset: end, version }, record);
+            each(
+                RecordPlace {
+                    offset: end,
+                    version,
+                },
+                record,
+            );
             end = next;
             continue;
         }
@@ -91,18 +108,45 @@ pub fn scan(
             }
             // What could not be searched to its end is kept rather than thrown away.
             None if lost > 0 || budget == 0 => {
-                return Ok(JournalScan { version, end, state: JournalState::Damaged { bytes: lost + length - end } });
+                return Ok(JournalScan {
+                    version,
+                    end,
+                    state: JournalState::Damaged {
+                        bytes: lost + length - end,
+                    },
+                });
             }
-            None => return Ok(JournalScan { version, end, state: JournalState::Torn { bytes: length - end } }),
+            None => {
+                return Ok(JournalScan {
+                    version,
+                    end,
+                    state: JournalState::Torn {
+                        bytes: length - end,
+                    },
+                });
+            }
         }
     }
-    let state = if lost == 0 { JournalState::Whole } else { JournalState::Damaged { bytes: lost } };
-    Ok(JournalScan { version, end, state })
+    let state = if lost == 0 {
+        JournalState::Whole
+    } else {
+        JournalState::Damaged { bytes: lost }
+    };
+    Ok(JournalScan {
+        version,
+        end,
+        state,
+    })
 }
 
 /// The task's record in the frame at `offset`.
 pub fn read_record(file: &dyn DiskFile, offset: u64, version: u32) -> io::Result<Arc<TaskRecord>> {
-    let bad = || io::Error::new(io::ErrorKind::InvalidData, format!("the record at offset {offset} is damaged"));
+    let bad = || {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("the record at offset {offset} is damaged"),
+        )
+    };
     let mut bytes = vec![0; READ_GUESS_BYTES];
     let filled = file.read_at(&mut bytes, offset)?;
     let (length, sum) = bytes
@@ -133,19 +177,33 @@ fn read_frame(
     length: u64,
     version: u32,
 ) -> io::Result<Option<(Record, u64)>> {
-    let Some(next) = check_frame(window, offset, length, frame::MAX_RECORD_BYTES)? else { return Ok(None) };
-    let body = window.get(offset + PREFIX_BYTES as u64, (next - offset) as usize - PREFIX_BYTES)?;
+    let Some(next) = check_frame(window, offset, length, frame::MAX_RECORD_BYTES)? else {
+        return Ok(None);
+    };
+    let body = window.get(
+        offset + PREFIX_BYTES as u64,
+        (next - offset) as usize - PREFIX_BYTES,
+    )?;
     // A checksum that holds over bytes that are no record is damage all the same: made before the checksum was.
-    Ok(Record::decode_version(version, body).ok().map(|record| (record, next)))
+    Ok(Record::decode_version(version, body)
+        .ok()
+        .map(|record| (record, next)))
 }
 
 /// Where the frame at `offset` ends, if its checksum holds.
-fn check_frame(window: &mut FileWindow<'_>, offset: u64, length: u64, max: usize) -> io::Result<Option<u64>> {
+fn check_frame(
+    window: &mut FileWindow<'_>,
+    offset: u64,
+    length: u64,
+    max: usize,
+) -> io::Result<Option<u64>> {
     let left = length - offset;
     if left < PREFIX_BYTES as u64 {
         return Ok(None);
     }
-    let Some((bytes, sum)) = frame::prefix(window.get(offset, PREFIX_BYTES)?) else { return Ok(None) };
+    let Some((bytes, sum)) = frame::prefix(window.get(offset, PREFIX_BYTES)?) else {
+        return Ok(None);
+    };
     if bytes > max || bytes as u64 > left - PREFIX_BYTES as u64 {
         return Ok(None);
     }
@@ -162,7 +220,10 @@ fn next_record(
     budget: &mut u64,
 ) -> io::Result<Option<u64>> {
     // Where only a record's bytes changed, its length still tells where the next one begins.
-    let guess = match (length - bad >= PREFIX_BYTES as u64).then(|| window.get(bad, PREFIX_BYTES)).transpose()? {
+    let guess = match (length - bad >= PREFIX_BYTES as u64)
+        .then(|| window.get(bad, PREFIX_BYTES))
+        .transpose()?
+    {
         Some(bytes) => frame::prefix(bytes).map(|(bytes, _)| bad + (PREFIX_BYTES + bytes) as u64),
         None => None,
     };
@@ -221,7 +282,10 @@ impl FileWindow<'_> {
         let filled = self.file.read_at(&mut self.bytes, offset)?;
         self.bytes.truncate(filled);
         if filled < count {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file became shorter while it was read"));
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the file became shorter while it was read",
+            ));
         }
         Ok(())
     }

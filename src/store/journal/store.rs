@@ -133,24 +133,41 @@ impl JournalStore {
         lock: Option<Arc<Lock>>,
         limit: Duration,
     ) -> io::Result<Self> {
-        let shared = Arc::new(StoreShared { disk, jobs_dir, queue: Queue::default(), jobs: Mutex::default() });
+        let shared = Arc::new(StoreShared {
+            disk,
+            jobs_dir,
+            queue: Queue::default(),
+            jobs: Mutex::default(),
+        });
         let (watched, told) = (shared.clone(), node.clone());
         let writer = Writer::new(shared.clone(), node);
         let spawn = |name: &str| std::thread::Builder::new().name(name.into());
         let writer = spawn("journal").spawn(move || writer.run())?;
-        let mut store = Self { shared, writer: Some(writer), watcher: None, _lock: lock };
-        store.watcher = Some(spawn("journal-watch").spawn(move || stall::watch(&watched.queue, &told, limit))?);
+        let mut store = Self {
+            shared,
+            writer: Some(writer),
+            watcher: None,
+            _lock: lock,
+        };
+        store.watcher =
+            Some(spawn("journal-watch").spawn(move || stall::watch(&watched.queue, &told, limit))?);
         Ok(store)
     }
 
     /// One job's records to `each`, and into the index. False if something of it was, or is, damaged.
-    fn replay_job(&self, job: JobId, each: &mut dyn FnMut(JobId, Record)) -> Result<bool, ScanError> {
+    fn replay_job(
+        &self,
+        job: JobId,
+        each: &mut dyn FnMut(JobId, Record),
+    ) -> Result<bool, ScanError> {
         let shared = &*self.shared;
         let path = shared.path(job);
         let found = recover::open(&*shared.disk, &path, job, &mut |record| each(job, record))?;
         match found {
             FoundJournal::Nothing => {
-                recover::orphans(&*shared.disk, &path, job)?.into_iter().for_each(|record| each(job, record));
+                recover::orphans(&*shared.disk, &path, job)?
+                    .into_iter()
+                    .for_each(|record| each(job, record));
             }
             FoundJournal::Orphans => {}
             FoundJournal::Journal(opened) => {
@@ -184,7 +201,9 @@ impl JournalStore {
         version: u32,
         wanted: &[(Option<Arc<TaskRecord>>, u64)],
     ) -> io::Result<Vec<Arc<TaskRecord>>> {
-        let place = |error: io::Error| io::Error::new(error.kind(), format!("reading {}: {error}", path.display()));
+        let place = |error: io::Error| {
+            io::Error::new(error.kind(), format!("reading {}: {error}", path.display()))
+        };
         let file = self.shared.disk.open(path, Mode::Read).map_err(place)?;
         let read = |(rival, offset): &(Option<Arc<TaskRecord>>, u64)| {
             let written = scan::read_record(&*file, *offset, version).map_err(place)?;
@@ -248,7 +267,12 @@ impl Journals for JournalStore {
                     return Ok(found);
                 }
                 // It was written anew meanwhile, which is rare: everything is elsewhere now.
-                Err(_) if self.shared.jobs().get(&job).is_some_and(|known| known.opened != opened) => {}
+                Err(_)
+                    if self
+                        .shared
+                        .jobs()
+                        .get(&job)
+                        .is_some_and(|known| known.opened != opened) => {}
                 Err(error) => return Err(error),
             }
         }

@@ -23,7 +23,10 @@ const JOB: JobId = JobId(9);
 
 fn start(dir: &Path) -> (JournalStore, mpsc::Receiver<Event>) {
     let (node, events) = handle();
-    (JournalStore::start(dir.to_path_buf(), Arc::new(RealDisk), node, None).unwrap(), events)
+    (
+        JournalStore::start(dir.to_path_buf(), Arc::new(RealDisk), node, None).unwrap(),
+        events,
+    )
 }
 
 fn path(dir: &Path, job: JobId) -> PathBuf {
@@ -31,7 +34,9 @@ fn path(dir: &Path, job: JobId) -> PathBuf {
 }
 
 fn records(tasks: u32) -> Vec<Record> {
-    std::iter::once(spec()).chain((0..tasks).map(|index| task(index, 1))).collect()
+    std::iter::once(spec())
+        .chain((0..tasks).map(|index| task(index, 1)))
+        .collect()
 }
 
 /// A directory with one journal of `tasks` tasks, and the journal's bytes.
@@ -46,7 +51,10 @@ fn written(tasks: u32) -> (tempfile::TempDir, Vec<u8>) {
 }
 
 fn replay(dir: &Path) -> Vec<Record> {
-    replayed(&start(dir).0).into_iter().map(|(_, record)| record).collect()
+    replayed(&start(dir).0)
+        .into_iter()
+        .map(|(_, record)| record)
+        .collect()
 }
 
 #[test]
@@ -60,7 +68,13 @@ fn many_appends_share_syncs_and_are_answered_in_order() {
     for ticket in 0..200 {
         assert_eq!(persisted(&mut events), (ticket, Ok(())));
     }
-    assert_eq!(store.read(JOB, &(1..200).collect::<Vec<_>>()).unwrap().len(), 199);
+    assert_eq!(
+        store
+            .read(JOB, &(1..200).collect::<Vec<_>>())
+            .unwrap()
+            .len(),
+        199
+    );
 }
 
 #[test]
@@ -69,7 +83,11 @@ fn more_jobs_than_open_files_are_all_written() {
     let (store, mut events) = start(dir.path());
     for round in 0..2 {
         for job in 0..150 {
-            store.append(JobId(job), vec![if round == 0 { spec() } else { task(3, 1) }], job);
+            store.append(
+                JobId(job),
+                vec![if round == 0 { spec() } else { task(3, 1) }],
+                job,
+            );
         }
         for _ in 0..150 {
             assert_eq!(persisted(&mut events).1, Ok(()));
@@ -89,8 +107,15 @@ fn a_torn_tail_is_cut_off_and_appending_goes_on() {
     assert_eq!(persisted(&mut events), (1, Ok(())));
     assert_eq!(store.read(JOB, &[2]).unwrap()[0].attempt.number, 2);
     drop(store);
-    assert_eq!(replay(dir.path()), [spec(), task(0, 1), task(1, 1), task(2, 2)]);
-    assert!(!path(dir.path(), JOB).with_file_name("journal.damaged-1").exists());
+    assert_eq!(
+        replay(dir.path()),
+        [spec(), task(0, 1), task(1, 1), task(2, 2)]
+    );
+    assert!(
+        !path(dir.path(), JOB)
+            .with_file_name("journal.damaged-1")
+            .exists()
+    );
 }
 
 #[test]
@@ -111,9 +136,18 @@ fn damage_in_the_middle_costs_the_damaged_record_only_and_keeps_the_file_aside()
         let (store, mut events) = start(dir.path());
         let mut kept = Vec::new();
         let intact = store.replay(&mut |_, record| kept.push(record)).unwrap();
-        assert_eq!(kept, [spec(), task(0, 1), task(2, 1), task(3, 1), task(4, 1)], "task 1 is lost");
+        assert_eq!(
+            kept,
+            [spec(), task(0, 1), task(2, 1), task(3, 1), task(4, 1)],
+            "task 1 is lost"
+        );
         assert!(!intact, "what is kept aside may name blobs");
-        let numbers: Vec<_> = store.read(JOB, &[0, 1, 2, 3, 4]).unwrap().iter().map(|record| record.task).collect();
+        let numbers: Vec<_> = store
+            .read(JOB, &[0, 1, 2, 3, 4])
+            .unwrap()
+            .iter()
+            .map(|record| record.task)
+            .collect();
         assert_eq!(numbers, [0, 2, 3, 4]);
         let aside = path(dir.path(), JOB).with_file_name(format!("journal.damaged-{round}"));
         assert_eq!(fs::read(aside).unwrap(), damaged);
@@ -130,7 +164,10 @@ fn a_lost_length_costs_its_record_only() {
     damaged[replay_end(&bytes, 1)] ^= 0x5a;
     damaged[replay_end(&bytes, 1) + 2] ^= 0xff;
     fs::write(path(dir.path(), JOB), &damaged).unwrap();
-    assert_eq!(replay(dir.path()), [spec(), task(0, 1), task(2, 1), task(3, 1), task(4, 1)]);
+    assert_eq!(
+        replay(dir.path()),
+        [spec(), task(0, 1), task(2, 1), task(3, 1), task(4, 1)]
+    );
 }
 
 #[test]
@@ -160,32 +197,65 @@ fn records_wait_for_a_lost_specification_and_count_when_it_comes() {
     let (store, mut events) = start(dir.path());
     assert_eq!(replayed(&store).len(), 3);
     store.append(JOB, vec![task(3, 1)], 1);
-    assert!(persisted(&mut events).1.unwrap_err().contains("specification"));
+    assert!(
+        persisted(&mut events)
+            .1
+            .unwrap_err()
+            .contains("specification")
+    );
     store.append(JOB, vec![spec(), task(1, 2)], 2);
     assert_eq!(persisted(&mut events), (2, Ok(())));
-    let known: Vec<_> =
-        store.read(JOB, &[0, 1, 2]).unwrap().iter().map(|record| (record.task, record.attempt.number)).collect();
-    assert_eq!(known, [(0, 1), (1, 1), (2, 1)], "of two successes the smaller key counts");
+    let known: Vec<_> = store
+        .read(JOB, &[0, 1, 2])
+        .unwrap()
+        .iter()
+        .map(|record| (record.task, record.attempt.number))
+        .collect();
+    assert_eq!(
+        known,
+        [(0, 1), (1, 1), (2, 1)],
+        "of two successes the smaller key counts"
+    );
     drop(store);
-    assert_eq!(replay(dir.path()), [spec(), task(1, 2), task(0, 1), task(1, 1), task(2, 1)]);
-    assert!(!path(dir.path(), JOB).with_file_name("journal.partial").exists());
+    assert_eq!(
+        replay(dir.path()),
+        [spec(), task(1, 2), task(0, 1), task(1, 1), task(2, 1)]
+    );
+    assert!(
+        !path(dir.path(), JOB)
+            .with_file_name("journal.partial")
+            .exists()
+    );
 }
 
 #[test]
 fn an_emptied_journal_and_one_of_garbage_are_told_and_the_job_can_begin_anew() {
     let (dir, bytes) = written(3);
-    for content in
-        [Vec::new(), b"short".to_vec(), vec![0; 5000], b"no journal at all ".repeat(100), bytes[..24].to_vec()]
-    {
+    for content in [
+        Vec::new(),
+        b"short".to_vec(),
+        vec![0; 5000],
+        b"no journal at all ".repeat(100),
+        bytes[..24].to_vec(),
+    ] {
         fs::write(path(dir.path(), JOB), &content).unwrap();
         let (store, mut events) = start(dir.path());
-        assert!(!store.replay(&mut |_, record| panic!("nothing is intact: {record:?}")).unwrap(), "it is told");
+        assert!(
+            !store
+                .replay(&mut |_, record| panic!("nothing is intact: {record:?}"))
+                .unwrap(),
+            "it is told"
+        );
         store.append(JOB, vec![spec(), task(0, 1)], 1);
         assert_eq!(persisted(&mut events), (1, Ok(())));
         drop(store);
         assert_eq!(replay(dir.path()), [spec(), task(0, 1)]);
     }
-    assert!(path(dir.path(), JOB).with_file_name("journal.damaged-5").exists());
+    assert!(
+        path(dir.path(), JOB)
+            .with_file_name("journal.damaged-5")
+            .exists()
+    );
 }
 
 #[test]
@@ -198,7 +268,12 @@ fn a_job_that_is_forgotten_takes_its_damaged_journals_with_it() {
     assert!(!store.replay(&mut |_, _| {}).unwrap());
     store.forget(JOB);
     drop(store);
-    assert!(start(dir.path()).0.replay(&mut |_, record| panic!("it is gone: {record:?}")).unwrap());
+    assert!(
+        start(dir.path())
+            .0
+            .replay(&mut |_, record| panic!("it is gone: {record:?}"))
+            .unwrap()
+    );
 }
 
 #[test]
@@ -219,15 +294,22 @@ fn a_journal_of_the_version_before_is_read_brought_up_to_date_and_gone_on_with()
     assert_eq!(persisted(&mut events), (1, Ok(())));
     drop(store);
     let now = fs::read(path(dir.path(), JOB)).unwrap();
-    assert_eq!(frame::check_header(now[..24].try_into().unwrap(), JOB), Ok(JOURNAL_VERSION));
+    assert_eq!(
+        frame::check_header(now[..24].try_into().unwrap(), JOB),
+        Ok(JOURNAL_VERSION)
+    );
     // Who accepted a result was not noted: it is taken to be who ordered it.
     let noted = |record: Record| match record {
-        Record::Task(task) if task.task < 3 => {
-            Record::Task(Arc::new(TaskRecord { accepted: task.attempt.epoch, ..(*task).clone() }))
-        }
+        Record::Task(task) if task.task < 3 => Record::Task(Arc::new(TaskRecord {
+            accepted: task.attempt.epoch,
+            ..(*task).clone()
+        })),
         record => record,
     };
-    assert_eq!(replay(dir.path()), records(4).into_iter().map(noted).collect::<Vec<_>>());
+    assert_eq!(
+        replay(dir.path()),
+        records(4).into_iter().map(noted).collect::<Vec<_>>()
+    );
 }
 
 /// The bytes of a specification or of a task's record as the version before had them.
@@ -236,15 +318,33 @@ fn as_before(record: &Record) -> Vec<u8> {
         Record::Task(task) => task,
         Record::Spec(spec) => {
             // Its work, which comes first, ended before these.
-            let news = (Author::default(), Isolation::default(), Vec::<String>::new());
-            let (work, news) = (postcard::to_stdvec(&*spec.work).unwrap(), postcard::to_stdvec(&news).unwrap());
+            let news = (
+                Author::default(),
+                Isolation::default(),
+                Vec::<String>::new(),
+            );
+            let (work, news) = (
+                postcard::to_stdvec(&*spec.work).unwrap(),
+                postcard::to_stdvec(&news).unwrap(),
+            );
             let whole = postcard::to_stdvec(&(0u32, &**spec)).unwrap();
-            return [&whole[..1 + work.len() - news.len()], &whole[1 + work.len()..]].concat();
+            return [
+                &whole[..1 + work.len() - news.len()],
+                &whole[1 + work.len()..],
+            ]
+            .concat();
         }
         Record::Head(_) => return record.encode(),
     };
-    let (numbers, streams) =
-        ((task.started_ms, task.duration_us, task.cpu_us, task.max_rss_bytes), (&task.stdout, &task.stderr));
+    let (numbers, streams) = (
+        (
+            task.started_ms,
+            task.duration_us,
+            task.cpu_us,
+            task.max_rss_bytes,
+        ),
+        (&task.stdout, &task.stderr),
+    );
     let fields = (
         task.task,
         task.attempt,
@@ -284,8 +384,15 @@ fn a_journal_of_another_version_is_refused_and_the_others_go_on() {
     assert_eq!(replayed(&store), [(JobId(1), spec())]);
     store.append(JOB, vec![task(0, 1)], 7);
     let told = persisted(&mut events).1.unwrap_err();
-    assert!(told.contains("journal version 99") && told.contains("hint:"), "{told}");
-    assert_eq!(fs::read(path(dir.path(), JOB)).unwrap(), newer, "it is left as it is");
+    assert!(
+        told.contains("journal version 99") && told.contains("hint:"),
+        "{told}"
+    );
+    assert_eq!(
+        fs::read(path(dir.path(), JOB)).unwrap(),
+        newer,
+        "it is left as it is"
+    );
 }
 
 #[test]
@@ -293,20 +400,32 @@ fn a_journal_of_another_job_is_refused() {
     let (dir, bytes) = written(2);
     fs::create_dir(dir.path().join(JobId(3).to_string())).unwrap();
     fs::write(path(dir.path(), JobId(3)), bytes).unwrap();
-    assert!(replayed(&start(dir.path()).0).iter().all(|(job, _)| *job == JOB));
+    assert!(
+        replayed(&start(dir.path()).0)
+            .iter()
+            .all(|(job, _)| *job == JOB)
+    );
 }
 
 #[test]
 fn a_large_specification_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let (store, mut events) = start(dir.path());
-    let Record::Spec(mut large) = spec() else { panic!("spec() gives a specification") };
+    let Record::Spec(mut large) = spec() else {
+        panic!("spec() gives a specification")
+    };
     let cells = vec![nodectl_types::Value::Text("x".repeat(1000).into()); 5000];
-    Arc::make_mut(&mut large).params = nodectl_types::ParamSpace::Rows { columns: vec!["a".into()], cells };
+    Arc::make_mut(&mut large).params = nodectl_types::ParamSpace::Rows {
+        columns: vec!["a".into()],
+        cells,
+    };
     store.append(JOB, vec![Record::Spec(large.clone()), task(0, 1)], 1);
     assert_eq!(persisted(&mut events), (1, Ok(())));
     assert_eq!(store.read(JOB, &[0]).unwrap().len(), 1);
-    assert_eq!(replayed(&store), [(JOB, Record::Spec(large)), (JOB, task(0, 1))]);
+    assert_eq!(
+        replayed(&store),
+        [(JOB, Record::Spec(large)), (JOB, task(0, 1))]
+    );
 }
 
 #[test]
@@ -318,7 +437,10 @@ fn a_record_that_rots_under_a_reader_is_told() {
     bytes[last] ^= 1;
     fs::write(path(dir.path(), JOB), bytes).unwrap();
     let error = store.read(JOB, &[0]).unwrap_err().to_string();
-    assert!(error.contains("journal") && error.contains("damaged"), "{error}");
+    assert!(
+        error.contains("journal") && error.contains("damaged"),
+        "{error}"
+    );
 }
 
 proptest! {
@@ -415,11 +537,17 @@ proptest! {
 /// Where the frame of the record that was written as number `index` ends.
 fn frame_end(bytes: &[u8], index: u32) -> usize {
     match index {
-        0 => frame::HEADER_BYTES + frame::PREFIX_BYTES + frame::prefix(&bytes[frame::HEADER_BYTES..]).unwrap().0,
+        0 => {
+            frame::HEADER_BYTES
+                + frame::PREFIX_BYTES
+                + frame::prefix(&bytes[frame::HEADER_BYTES..]).unwrap().0
+        }
         task => {
             replay_end(bytes, task - 1)
                 + frame::PREFIX_BYTES
-                + frame::prefix(&bytes[replay_end(bytes, task - 1)..]).unwrap().0
+                + frame::prefix(&bytes[replay_end(bytes, task - 1)..])
+                    .unwrap()
+                    .0
         }
     }
 }

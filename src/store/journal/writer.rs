@@ -49,7 +49,10 @@ struct Addition {
 
 impl Addition {
     fn records(&self) -> impl Iterator<Item = &Record> {
-        self.appends.iter().flat_map(|append| &append.records).chain(&self.orphans)
+        self.appends
+            .iter()
+            .flat_map(|append| &append.records)
+            .chain(&self.orphans)
     }
 
     fn begins_with_spec(&self) -> bool {
@@ -65,7 +68,12 @@ type WriteReport = (u64, Result<(), String>);
 
 impl Writer {
     pub fn new(shared: Arc<StoreShared>, node: NodeHandle) -> Self {
-        Self { shared, node, open: HashMap::new(), group: 0 }
+        Self {
+            shared,
+            node,
+            open: HashMap::new(),
+            group: 0,
+        }
     }
 
     pub fn run(mut self) {
@@ -73,7 +81,9 @@ impl Writer {
             let mut group: BTreeMap<JobId, Addition> = BTreeMap::new();
             for item in self.shared.queue.take() {
                 match item {
-                    QueueItem::Append(append) => group.entry(append.job).or_default().appends.push(append),
+                    QueueItem::Append(append) => {
+                        group.entry(append.job).or_default().appends.push(append)
+                    }
                     QueueItem::Refused(ticket) => self.report(vec![(ticket, Err(full_queue()))]),
                     QueueItem::Forget(job) => {
                         // What was appended before is written first, so that its tickets are answered truly.
@@ -118,10 +128,13 @@ impl Writer {
         if open.end == 0 {
             if !addition.begins_with_spec() {
                 // After a failed append of the specification: what follows it must not take its place.
-                return Err(io::Error::other("the job's specification is not written yet"));
+                return Err(io::Error::other(
+                    "the job's specification is not written yet",
+                ));
             }
             let path = self.shared.path(job);
-            addition.orphans = recover::orphans(&*self.shared.disk, &path, job).map_err(io::Error::other)?;
+            addition.orphans =
+                recover::orphans(&*self.shared.disk, &path, job).map_err(io::Error::other)?;
             buffer.extend_from_slice(&frame::header(job));
         }
         // Of the records of one task that are written now, only the one that counts most is compared with an older one.
@@ -129,13 +142,18 @@ impl Writer {
         for record in addition.records() {
             let bytes = record.encode();
             if bytes.len() > frame::MAX_RECORD_BYTES {
-                return Err(io::Error::other(format!("a record of {} bytes is larger than any may be", bytes.len())));
+                return Err(io::Error::other(format!(
+                    "a record of {} bytes is larger than any may be",
+                    bytes.len()
+                )));
             }
             let offset = frame::push(&mut buffer, open.end, &bytes);
             if let Record::Task(task) = record {
                 let held = best.entry(task.task).or_insert((offset, task));
                 let counts_more = || task.cell() > held.1.cell();
-                if task.rank() > held.1.rank() || (task.rank() == held.1.rank() && held.0 != offset && counts_more()) {
+                if task.rank() > held.1.rank()
+                    || (task.rank() == held.1.rank() && held.0 != offset && counts_more())
+                {
                     *held = (offset, task);
                 }
             }
@@ -143,8 +161,12 @@ impl Writer {
         open.file.write_all_at(&buffer, open.end)?;
         let end = open.end + buffer.len() as u64;
         // Only this thread changes the index of a journal that is open, so what counts now counts when it is synced.
-        let noted =
-            |task| self.shared.jobs().get(&job).map(|tasks| (tasks.offsets.rank(task), tasks.offsets.get(task)));
+        let noted = |task| {
+            self.shared
+                .jobs()
+                .get(&job)
+                .map(|tasks| (tasks.offsets.rank(task), tasks.offsets.get(task)))
+        };
         best.retain(|task, (_, record)| match noted(*task) {
             Some((rank, Some(older))) if rank == record.rank() => {
                 let older = scan::read_record(&*open.file, older, JOURNAL_VERSION);
@@ -153,16 +175,26 @@ impl Writer {
             Some((rank, _)) => rank <= record.rank(),
             None => true,
         });
-        Ok((best.into_iter().map(|(task, (offset, record))| (task, offset, record.rank())).collect(), end))
+        Ok((
+            best.into_iter()
+                .map(|(task, (offset, record))| (task, offset, record.rank()))
+                .collect(),
+            end,
+        ))
     }
 
     fn sync(&mut self, job: JobId, end: u64) -> io::Result<()> {
-        let open = self.open.get_mut(&job).ok_or_else(|| io::Error::other("the journal was closed"))?;
+        let open = self
+            .open
+            .get_mut(&job)
+            .ok_or_else(|| io::Error::other("the journal was closed"))?;
         open.file.sync()?;
         if open.end == 0 {
             // The file is new: its name must last as well, and its directory's, whoever made that.
             let path = self.shared.path(job);
-            self.shared.disk.rename(&recover::unfinished(&path), &path)?;
+            self.shared
+                .disk
+                .rename(&recover::unfinished(&path), &path)?;
             self.shared.disk.sync_dir(parent(&path))?;
             self.shared.disk.sync_dir(&self.shared.jobs_dir)?;
             recover::drop_orphans(&path);
@@ -179,33 +211,58 @@ impl Writer {
         let path = self.shared.path(job);
         let disk = &*self.shared.disk;
         disk.make_dir(parent(&path))?;
-        let known_end = self.shared.jobs().get_mut(&job).and_then(|tasks| tasks.end.take());
+        let known_end = self
+            .shared
+            .jobs()
+            .get_mut(&job)
+            .and_then(|tasks| tasks.end.take());
         if let Some(end) = known_end {
             let file = disk.open(&path, Mode::Write)?;
             if file.len()? == end {
-                self.open.insert(job, OpenJournal { file, end, used: self.group });
+                self.open.insert(
+                    job,
+                    OpenJournal {
+                        file,
+                        end,
+                        used: self.group,
+                    },
+                );
                 return Ok(());
             }
         }
-        let (file, end) = match recover::open(disk, &path, job, &mut |_| {}).map_err(io::Error::other)? {
-            FoundJournal::Nothing | FoundJournal::Orphans => {
-                if let Some(known) = self.shared.jobs().get_mut(&job) {
-                    known.found(Offsets::default(), JOURNAL_VERSION);
+        let (file, end) =
+            match recover::open(disk, &path, job, &mut |_| {}).map_err(io::Error::other)? {
+                FoundJournal::Nothing | FoundJournal::Orphans => {
+                    if let Some(known) = self.shared.jobs().get_mut(&job) {
+                        known.found(Offsets::default(), JOURNAL_VERSION);
+                    }
+                    (disk.open(&recover::unfinished(&path), Mode::New)?, 0)
                 }
-                (disk.open(&recover::unfinished(&path), Mode::New)?, 0)
-            }
-            FoundJournal::Journal(opened) => {
-                if let Some(known) = self.shared.jobs().get_mut(&job) {
-                    known.found(opened.offsets, opened.version);
+                FoundJournal::Journal(opened) => {
+                    if let Some(known) = self.shared.jobs().get_mut(&job) {
+                        known.found(opened.offsets, opened.version);
+                    }
+                    opened.ready?
                 }
-                opened.ready?
-            }
-        };
-        self.open.insert(job, OpenJournal { file, end, used: self.group });
+            };
+        self.open.insert(
+            job,
+            OpenJournal {
+                file,
+                end,
+                used: self.group,
+            },
+        );
         Ok(())
     }
 
-    fn succeed(&mut self, job: JobId, addition: Addition, offsets: Vec<TaskPlace>, reports: &mut Vec<WriteReport>) {
+    fn succeed(
+        &mut self,
+        job: JobId,
+        addition: Addition,
+        offsets: Vec<TaskPlace>,
+        reports: &mut Vec<WriteReport>,
+    ) {
         let mut jobs = self.shared.jobs();
         // A job that was forgotten meanwhile stays forgotten: no entry, nothing to point to.
         if let Some(tasks) = jobs.get_mut(&job) {
@@ -214,12 +271,23 @@ impl Writer {
             }
             drop_waiting(tasks, &addition);
         }
-        reports.extend(addition.appends.iter().map(|append| (append.ticket, Ok(()))));
+        reports.extend(
+            addition
+                .appends
+                .iter()
+                .map(|append| (append.ticket, Ok(()))),
+        );
     }
 
     /// Cuts off what may have been written and closes the file. After a failed sync the kernel may call pages clean
     /// that never reached the disk, so only a new descriptor and a new scan tell what is there.
-    fn fail(&mut self, job: JobId, addition: Addition, error: &io::Error, reports: &mut Vec<WriteReport>) {
+    fn fail(
+        &mut self,
+        job: JobId,
+        addition: Addition,
+        error: &io::Error,
+        reports: &mut Vec<WriteReport>,
+    ) {
         let path = self.shared.path(job);
         if let Some(open) = self.open.remove(&job)
             && let Err(error) = open.file.truncate(open.end)
@@ -231,7 +299,12 @@ impl Writer {
         }
         let told = format!("could not append to {}: {error}", path.display());
         tracing::error!("{told}");
-        reports.extend(addition.appends.iter().map(|append| (append.ticket, Err(told.clone()))));
+        reports.extend(
+            addition
+                .appends
+                .iter()
+                .map(|append| (append.ticket, Err(told.clone()))),
+        );
     }
 
     fn forget(&mut self, job: JobId) {
@@ -244,9 +317,17 @@ impl Writer {
 
     fn close_unused(&mut self) {
         while self.open.len() > OPEN_FILES {
-            let oldest = self.open.iter().min_by_key(|(_, open)| open.used).map(|(job, _)| *job);
+            let oldest = self
+                .open
+                .iter()
+                .min_by_key(|(_, open)| open.used)
+                .map(|(job, _)| *job);
             let oldest = oldest.expect("more than none are open");
-            let end = self.open.remove(&oldest).map(|open| open.end).filter(|end| *end > 0);
+            let end = self
+                .open
+                .remove(&oldest)
+                .map(|open| open.end)
+                .filter(|end| *end > 0);
             if let Some(tasks) = self.shared.jobs().get_mut(&oldest) {
                 tasks.end = end;
             }
@@ -258,7 +339,8 @@ impl Writer {
         self.shared.queue.answer(tickets, || {
             for (ticket, result) in reports {
                 // False when the node has ended: nobody waits for the answer then.
-                self.node.blocking_tell(Event::Store(StoreEvent::Persisted { ticket, result }));
+                self.node
+                    .blocking_tell(Event::Store(StoreEvent::Persisted { ticket, result }));
             }
         });
     }
@@ -266,10 +348,15 @@ impl Writer {
 
 /// Records of this addition need no copy in memory any more; newer ones of the same tasks stay.
 fn drop_waiting(tasks: &mut super::store::Tasks, addition: &Addition) {
-    let Some(last) = addition.appends.last().map(|append| append.order) else { return };
+    let Some(last) = addition.appends.last().map(|append| append.order) else {
+        return;
+    };
     for record in addition.records() {
         if let Record::Task(task) = record
-            && tasks.waiting.get(&task.task).is_some_and(|(order, _)| *order <= last)
+            && tasks
+                .waiting
+                .get(&task.task)
+                .is_some_and(|(order, _)| *order <= last)
         {
             tasks.waiting.remove(&task.task);
         }
@@ -295,7 +382,8 @@ fn remove_journal(dir: &Path) -> io::Result<()> {
 }
 
 fn parent(path: &Path) -> &Path {
-    path.parent().expect("a journal's path has the job's directory before it")
+    path.parent()
+        .expect("a journal's path has the job's directory before it")
 }
 
 fn full_queue() -> String {

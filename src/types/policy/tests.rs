@@ -16,48 +16,91 @@ fn at(day: u16, hour: u16, minute: u16) -> u16 {
 fn hours_past_midnight_belong_to_the_day_on_which_they_begin() {
     let nights = span("Mon-Fri 20:00-08:00");
     assert!(nights.contains(at(0, 20, 0)) && nights.contains(at(1, 7, 59)));
-    assert!(!nights.contains(at(0, 7, 59)), "Sunday's night is not one of them");
+    assert!(
+        !nights.contains(at(0, 7, 59)),
+        "Sunday's night is not one of them"
+    );
     assert!(nights.contains(at(5, 3, 0)), "Friday's night");
     assert!(!nights.contains(at(5, 20, 0)) && !nights.contains(at(2, 8, 0)));
     let weekend = span("sat,SUN");
-    assert!(weekend.contains(at(5, 0, 0)) && weekend.contains(at(6, 23, 59)) && !weekend.contains(at(0, 0, 0)));
+    assert!(
+        weekend.contains(at(5, 0, 0))
+            && weekend.contains(at(6, 23, 59))
+            && !weekend.contains(at(0, 0, 0))
+    );
     assert!(span("Fri-Mon").contains(at(6, 1, 0)) && !span("Fri-Mon").contains(at(1, 1, 0)));
-    assert!(span("18:30-24:00").contains(at(3, 23, 59)) && !span("18:30-24:00").contains(at(3, 18, 29)));
+    assert!(
+        span("18:30-24:00").contains(at(3, 23, 59)) && !span("18:30-24:00").contains(at(3, 18, 29))
+    );
 }
 
 #[test]
 fn what_is_no_part_of_the_week_is_refused() {
-    for bad in
-        ["", "Mon Tue 1:00-2:00", "Someday", "25:00-26:00", "8-9", "08:00-08:00", "8:0-9:00", "24:00-8:00", "Mon-"]
-    {
+    for bad in [
+        "",
+        "Mon Tue 1:00-2:00",
+        "Someday",
+        "25:00-26:00",
+        "8-9",
+        "08:00-08:00",
+        "8:0-9:00",
+        "24:00-8:00",
+        "Mon-",
+    ] {
         assert!(bad.parse::<Span>().is_err(), "{bad}");
     }
 }
 
 #[test]
 fn a_node_is_closed_while_somebody_uses_it_and_does_not_flutter() {
-    let idle = Idle { after: Duration::from_secs(600), load_milli: 500 };
-    let policy = Policy { idle: Some(idle), ..Policy::default() };
+    let idle = Idle {
+        after: Duration::from_secs(600),
+        load_milli: 500,
+    };
+    let policy = Policy {
+        idle: Some(idle),
+        ..Policy::default()
+    };
     let seen = |minutes: u64, others_milli| Surroundings {
         minute: 0,
         untouched: Some(Duration::from_secs(60 * minutes)),
         others_milli,
     };
     assert_eq!(policy.closed(None, false), Some(Closed::Looking));
-    assert_eq!(policy.closed(Some(&seen(9, 0)), true), Some(Closed::Keyboard));
+    assert_eq!(
+        policy.closed(Some(&seen(9, 0)), true),
+        Some(Closed::Keyboard)
+    );
     assert_eq!(policy.closed(Some(&seen(10, 0)), false), None);
-    assert_eq!(policy.closed(Some(&seen(10, 700)), false), Some(Closed::Busy));
+    assert_eq!(
+        policy.closed(Some(&seen(10, 700)), false),
+        Some(Closed::Busy)
+    );
     assert_eq!(policy.closed(Some(&seen(10, 700)), true), None);
-    assert_eq!(policy.closed(Some(&seen(10, 1001)), true), Some(Closed::Busy));
-    let nobody = Surroundings { minute: 0, untouched: None, others_milli: 0 };
+    assert_eq!(
+        policy.closed(Some(&seen(10, 1001)), true),
+        Some(Closed::Busy)
+    );
+    let nobody = Surroundings {
+        minute: 0,
+        untouched: None,
+        others_milli: 0,
+    };
     assert_eq!(policy.closed(Some(&nobody), false), None);
     assert_eq!(Policy::default().closed(None, false), None);
 }
 
 #[test]
 fn only_what_every_list_admits_is_taken() {
-    let author = Author { user: "alice".into(), uid: Some(1000), node: "box-1".into() };
-    let work = WorkSpec { author, ..WorkSpec::plain("a", &["/opt/lab/fit", "-x"]) };
+    let author = Author {
+        user: "alice".into(),
+        uid: Some(1000),
+        node: "box-1".into(),
+    };
+    let work = WorkSpec {
+        author,
+        ..WorkSpec::plain("a", &["/opt/lab/fit", "-x"])
+    };
     let list = |pattern: &str| vec![pattern.to_string()];
     let all = Admits {
         users: list("ali*"),
@@ -68,18 +111,46 @@ fn only_what_every_list_admits_is_taken() {
     assert_eq!(Admits::default().objection(&work), None);
     assert_eq!(all.objection(&work), None);
     for (admits, key) in [
-        (Admits { users: list("bob"), ..all.clone() }, "node.policy.users"),
-        (Admits { nodes: list("laptop"), ..all.clone() }, "node.policy.nodes"),
-        (Admits { kinds: vec![WorkKind::Train, WorkKind::Kernel], ..all.clone() }, "node.policy.kinds"),
-        (Admits { commands: list("python3"), ..all.clone() }, "node.policy.commands"),
+        (
+            Admits {
+                users: list("bob"),
+                ..all.clone()
+            },
+            "node.policy.users",
+        ),
+        (
+            Admits {
+                nodes: list("laptop"),
+                ..all.clone()
+            },
+            "node.policy.nodes",
+        ),
+        (
+            Admits {
+                kinds: vec![WorkKind::Train, WorkKind::Kernel],
+                ..all.clone()
+            },
+            "node.policy.kinds",
+        ),
+        (
+            Admits {
+                commands: list("python3"),
+                ..all.clone()
+            },
+            "node.policy.commands",
+        ),
     ] {
-        assert!(admits.objection(&work).is_some_and(|why| why.contains(key)), "{key}");
+        assert!(
+            admits.objection(&work).is_some_and(|why| why.contains(key)),
+            "{key}"
+        );
     }
 }
 
 fn any_span() -> impl Strategy<Value = Span> {
-    (1u8..128, 0..DAY, 1..=DAY)
-        .prop_filter_map("it ends when it begins", |(days, from, to)| (from != to).then_some(Span { days, from, to }))
+    (1u8..128, 0..DAY, 1..=DAY).prop_filter_map("it ends when it begins", |(days, from, to)| {
+        (from != to).then_some(Span { days, from, to })
+    })
 }
 
 proptest! {

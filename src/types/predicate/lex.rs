@@ -80,8 +80,16 @@ fn word_end(rest: &str) -> usize {
 
 fn word(rest: &str) -> (Token, usize) {
     let word = &rest[..word_end(rest)];
-    let keyword = KEYWORDS.iter().find(|keyword| keyword.eq_ignore_ascii_case(word));
-    (keyword.map_or_else(|| Token::Word(word.to_string()), |keyword| Token::Keyword(keyword)), word.len())
+    let keyword = KEYWORDS
+        .iter()
+        .find(|keyword| keyword.eq_ignore_ascii_case(word));
+    (
+        keyword.map_or_else(
+            || Token::Word(word.to_string()),
+            |keyword| Token::Keyword(keyword),
+        ),
+        word.len(),
+    )
 }
 
 /// `16`, `0.5`, `8 GiB`, `8GiB`; also `550.54.14` and `3b`-like names, which are values without being numbers.
@@ -92,7 +100,11 @@ fn number(rest: &str) -> (Token, usize) {
     let unit_end = unit_start + word_end(&rest[unit_start..]);
     let with_unit = &rest[..unit_end];
     let is_number = rest[..end].chars().all(|c| c.is_ascii_digit() || c == '.');
-    let length = if is_number && unit_end > unit_start && parse_bytes(with_unit).is_ok() { unit_end } else { end };
+    let length = if is_number && unit_end > unit_start && parse_bytes(with_unit).is_ok() {
+        unit_end
+    } else {
+        end
+    };
     (Token::Value(rest[..length].to_string()), length)
 }
 
@@ -106,7 +118,11 @@ fn quoted(rest: &str, at: usize, quote: char) -> Result<(Token, usize), Predicat
         let escaped = if c == '\\' { chars.next() } else { None };
         value.push(escaped.map_or(c, |(_, next)| next));
     }
-    Err(PredicateError { offset: at, message: format!("the quote {quote} is never closed"), hint: None })
+    Err(PredicateError {
+        offset: at,
+        message: format!("the quote {quote} is never closed"),
+        hint: None,
+    })
 }
 
 fn stray(rest: &str, at: usize, first: char) -> PredicateError {
@@ -117,7 +133,15 @@ fn stray(rest: &str, at: usize, first: char) -> PredicateError {
         '!' => Some("write `not`"),
         _ => None,
     };
-    let sign = if rest.starts_with("&&") || rest.starts_with("||") { &rest[..2] } else { &rest[..first.len_utf8()] };
+    let sign = if rest.starts_with("&&") || rest.starts_with("||") {
+        &rest[..2]
+    } else {
+        &rest[..first.len_utf8()]
+    };
     let message = format!("`{sign}` means nothing here");
-    PredicateError { offset: at, message, hint: instead.map(str::to_string) }
+    PredicateError {
+        offset: at,
+        message,
+        hint: instead.map(str::to_string),
+    }
 }

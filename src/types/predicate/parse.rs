@@ -26,14 +26,26 @@ const SYNONYMS: [(&str, &str); 9] = [
 
 pub(super) fn parse(text: &str) -> Result<Expr, PredicateError> {
     if text.len() > MAX_BYTES {
-        let message = format!("a condition of {} bytes; at most {MAX_BYTES} are read", text.len());
+        let message = format!(
+            "a condition of {} bytes; at most {MAX_BYTES} are read",
+            text.len()
+        );
         let hint = Some("give the nodes a label and ask for that".to_string());
-        return Err(PredicateError { offset: MAX_BYTES, message, hint });
+        return Err(PredicateError {
+            offset: MAX_BYTES,
+            message,
+            hint,
+        });
     }
     if text.trim().is_empty() {
         return Ok(Expr::All(Vec::new()));
     }
-    let mut parser = Parser { tokens: lex(text)?, next: 0, end: text.trim_end().len(), depth: 0 };
+    let mut parser = Parser {
+        tokens: lex(text)?,
+        next: 0,
+        end: text.trim_end().len(),
+        depth: 0,
+    };
     let expr = parser.any()?;
     match parser.peek() {
         None => Ok(expr),
@@ -89,10 +101,17 @@ impl Parser {
         self.test()
     }
 
-    fn nested(&mut self, part: impl FnOnce(&mut Self) -> Result<Expr, PredicateError>) -> Result<Expr, PredicateError> {
+    fn nested(
+        &mut self,
+        part: impl FnOnce(&mut Self) -> Result<Expr, PredicateError>,
+    ) -> Result<Expr, PredicateError> {
         if self.depth == MAX_DEPTH {
             let message = format!("nested deeper than {MAX_DEPTH} levels");
-            return Err(PredicateError { offset: self.offset(), message, hint: None });
+            return Err(PredicateError {
+                offset: self.offset(),
+                message,
+                hint: None,
+            });
         }
         self.depth += 1;
         let expr = part(self)?;
@@ -102,11 +121,16 @@ impl Parser {
 
     fn test(&mut self) -> Result<Expr, PredicateError> {
         let offset = self.offset();
-        let Some(Token::Word(word)) = self.peek() else { return Err(self.unexpected("a field such as `memory`")) };
+        let Some(Token::Word(word)) = self.peek() else {
+            return Err(self.unexpected("a field such as `memory`"));
+        };
         let field = field(word, offset)?;
         self.next += 1;
         if self.accept(&Token::Keyword("in")) {
-            return Ok(Expr::In { values: self.list(&field)?, field });
+            return Ok(Expr::In {
+                values: self.list(&field)?,
+                field,
+            });
         }
         let op_offset = self.offset();
         let Some(Token::Op(op)) = self.peek() else {
@@ -115,10 +139,18 @@ impl Parser {
         let op = *op;
         if op == ComparisonOp::Contains && field.is_number() {
             let message = format!("`~` looks for text, and `{field}` is a number");
-            return Err(PredicateError { offset: op_offset, message, hint: None });
+            return Err(PredicateError {
+                offset: op_offset,
+                message,
+                hint: None,
+            });
         }
         self.next += 1;
-        Ok(Expr::Test { value: self.value(&field)?, field, op })
+        Ok(Expr::Test {
+            value: self.value(&field)?,
+            field,
+            op,
+        })
     }
 
     fn list(&mut self, field: &PredicateField) -> Result<Vec<Literal>, PredicateError> {
@@ -138,7 +170,14 @@ impl Parser {
         };
         let literal = Literal::new(text.clone());
         self.next += 1;
-        field.check(&literal).map(|()| literal).map_err(|(message, hint)| PredicateError { offset, message, hint })
+        field
+            .check(&literal)
+            .map(|()| literal)
+            .map_err(|(message, hint)| PredicateError {
+                offset,
+                message,
+                hint,
+            })
     }
 
     fn peek(&self) -> Option<&Token> {
@@ -146,7 +185,9 @@ impl Parser {
     }
 
     fn offset(&self) -> usize {
-        self.tokens.get(self.next).map_or(self.end, |(offset, _)| *offset)
+        self.tokens
+            .get(self.next)
+            .map_or(self.end, |(offset, _)| *offset)
     }
 
     fn accept(&mut self, token: &Token) -> bool {
@@ -156,7 +197,11 @@ impl Parser {
     }
 
     fn expect(&mut self, token: &Token, name: &str) -> Result<(), PredicateError> {
-        if self.accept(token) { Ok(()) } else { Err(self.unexpected(name)) }
+        if self.accept(token) {
+            Ok(())
+        } else {
+            Err(self.unexpected(name))
+        }
     }
 
     fn unexpected(&self, wanted: &str) -> PredicateError {
@@ -171,7 +216,11 @@ impl Parser {
             Some(Token::ListClose) => "found `]`".to_string(),
             Some(Token::Comma) => "found `,`".to_string(),
         };
-        PredicateError { offset: self.offset(), message: format!("expected {wanted}, {found}"), hint: None }
+        PredicateError {
+            offset: self.offset(),
+            message: format!("expected {wanted}, {found}"),
+            hint: None,
+        }
     }
 }
 
@@ -179,17 +228,30 @@ fn field(word: &str, offset: usize) -> Result<PredicateField, PredicateError> {
     if let Some((_, field)) = FIELDS.iter().find(|(name, _)| *name == word) {
         return Ok(field.clone());
     }
-    if let Some(label) = word.strip_prefix("labels.").filter(|label| !label.is_empty()) {
+    if let Some(label) = word
+        .strip_prefix("labels.")
+        .filter(|label| !label.is_empty())
+    {
         return Ok(PredicateField::Label(label.to_string()));
     }
     let names = || FIELDS.iter().map(|(name, _)| *name);
-    let synonym = SYNONYMS.iter().find(|(other, _)| other.eq_ignore_ascii_case(word)).map(|(_, name)| *name);
+    let synonym = SYNONYMS
+        .iter()
+        .find(|(other, _)| other.eq_ignore_ascii_case(word))
+        .map(|(_, name)| *name);
     let hint = match synonym.or_else(|| nearest(word, names())) {
         Some(name) => format!("did you mean `{name}`?"),
         None if word.starts_with("label") => "a label is written `labels.NAME`".to_string(),
-        None => format!("there are {} and labels.NAME", names().collect::<Vec<_>>().join(", ")),
+        None => format!(
+            "there are {} and labels.NAME",
+            names().collect::<Vec<_>>().join(", ")
+        ),
     };
-    Err(PredicateError { offset, message: format!("a node has no field `{word}`"), hint: Some(hint) })
+    Err(PredicateError {
+        offset,
+        message: format!("a node has no field `{word}`"),
+        hint: Some(hint),
+    })
 }
 
 impl PredicateField {
@@ -212,14 +274,18 @@ impl PredicateField {
                     Some("e.g. `8 GiB`".into()),
                 )),
                 // Nobody asks for 8 bytes: the unit was forgotten.
-                (_, Some(bytes)) if bytes > 0.0 && bytes < 1024.0 => {
-                    Err((format!("`{text}` would be {text} bytes"), Some(format!("write `{text} GiB`"))))
-                }
+                (_, Some(bytes)) if bytes > 0.0 && bytes < 1024.0 => Err((
+                    format!("`{text}` would be {text} bytes"),
+                    Some(format!("write `{text} GiB`")),
+                )),
                 _ => Ok(()),
             };
         }
         if self.is_number() && (plain.is_none() || value.number.is_none()) {
-            return Err((format!("`{self}` is compared with a number, and `{text}` is none"), None));
+            return Err((
+                format!("`{self}` is compared with a number, and `{text}` is none"),
+                None,
+            ));
         }
         Ok(())
     }

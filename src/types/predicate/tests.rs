@@ -25,13 +25,20 @@ fn node() -> NodeInfo {
         software: "0.1.0".into(),
         model: String::new(),
         addrs: Vec::new(),
-        resources: Resources { cpu_milli: 8000, memory_bytes: 32 << 30, gpu_milli: 2000, ..Resources::default() },
+        resources: Resources {
+            cpu_milli: 8000,
+            memory_bytes: 32 << 30,
+            gpu_milli: 2000,
+            ..Resources::default()
+        },
         gpus: vec![
             gpu("NVIDIA A100", 40, GpuKind::Discrete),
             gpu("NVIDIA T4", 16, GpuKind::Discrete),
             gpu("llvmpipe", 900, GpuKind::Software),
         ],
-        labels: [("rack", "b"), ("slots", "12"), ("scratch", "2 TB")].map(|(k, v)| (k.into(), v.into())).into(),
+        labels: [("rack", "b"), ("slots", "12"), ("scratch", "2 TB")]
+            .map(|(k, v)| (k.into(), v.into()))
+            .into(),
         draining: false,
         closed: None,
         admits: Default::default(),
@@ -41,7 +48,9 @@ fn node() -> NodeInfo {
 }
 
 fn holds(text: &str) -> bool {
-    Predicate::parse(text).unwrap_or_else(|error| panic!("{text}: {error}")).eval(&node())
+    Predicate::parse(text)
+        .unwrap_or_else(|error| panic!("{text}: {error}"))
+        .eval(&node())
 }
 
 #[test]
@@ -76,7 +85,12 @@ fn any_gpu_may_satisfy_and_cpu_drivers_do_not_count() {
     assert!(!holds("gpu.memory > 100 GiB"));
     let mut node = node();
     node.resources.gpu_milli = 3000;
-    assert!(Predicate::parse("gpu.memory > 100 GiB").unwrap().eval(&node), "the node counts its CPU driver");
+    assert!(
+        Predicate::parse("gpu.memory > 100 GiB")
+            .unwrap()
+            .eval(&node),
+        "the node counts its CPU driver"
+    );
 }
 
 #[test]
@@ -96,40 +110,106 @@ fn a_missing_label_satisfies_nothing() {
 #[test]
 fn errors_say_where_and_what_to_write() {
     for (text, offset, message) in [
-        ("gpu.memroy > 1 GiB", 0, "a node has no field `gpu.memroy`\nhint: did you mean `gpu.memory`?"),
-        ("cpus > 1", 0, "a node has no field `cpus`\nhint: did you mean `cores`?"),
-        ("label.rack == b", 0, "a node has no field `label.rack`\nhint: a label is written `labels.NAME`"),
-        ("memory >= 8", 10, "`8` would be 8 bytes\nhint: write `8 GiB`"),
-        ("memory >= big", 10, "`memory` is compared with a size, and `big` is none\nhint: e.g. `8 GiB`"),
-        ("cores >= 8 GiB", 9, "`cores` is compared with a number, and `8 GiB` is none"),
-        ("memory ~ 8", 7, "`~` looks for text, and `memory` is a number"),
-        ("name = x", 5, "`=` means nothing here\nhint: equality is written `==`"),
-        ("cores > 1 && gpus > 1", 10, "`&&` means nothing here\nhint: write `and`"),
-        ("cores > 1 gpus > 1", 10, "expected `and`, `or` or the end, found `gpus`"),
+        (
+            "gpu.memroy > 1 GiB",
+            0,
+            "a node has no field `gpu.memroy`\nhint: did you mean `gpu.memory`?",
+        ),
+        (
+            "cpus > 1",
+            0,
+            "a node has no field `cpus`\nhint: did you mean `cores`?",
+        ),
+        (
+            "label.rack == b",
+            0,
+            "a node has no field `label.rack`\nhint: a label is written `labels.NAME`",
+        ),
+        (
+            "memory >= 8",
+            10,
+            "`8` would be 8 bytes\nhint: write `8 GiB`",
+        ),
+        (
+            "memory >= big",
+            10,
+            "`memory` is compared with a size, and `big` is none\nhint: e.g. `8 GiB`",
+        ),
+        (
+            "cores >= 8 GiB",
+            9,
+            "`cores` is compared with a number, and `8 GiB` is none",
+        ),
+        (
+            "memory ~ 8",
+            7,
+            "`~` looks for text, and `memory` is a number",
+        ),
+        (
+            "name = x",
+            5,
+            "`=` means nothing here\nhint: equality is written `==`",
+        ),
+        (
+            "cores > 1 && gpus > 1",
+            10,
+            "`&&` means nothing here\nhint: write `and`",
+        ),
+        (
+            "cores > 1 gpus > 1",
+            10,
+            "expected `and`, `or` or the end, found `gpus`",
+        ),
         ("cores >", 7, "expected a value, it ends here"),
         ("(cores > 1", 10, "expected `)`, it ends here"),
         ("name in [a b]", 11, "expected `,` or `]`, found `b`"),
         ("name == 'x", 8, "the quote ' is never closed"),
     ] {
         let error = Predicate::parse(text).expect_err(text);
-        assert_eq!((error.offset, error.to_string().as_str()), (offset, message), "{text}");
+        assert_eq!(
+            (error.offset, error.to_string().as_str()),
+            (offset, message),
+            "{text}"
+        );
     }
     let flower = Predicate::parse("flower == 1").unwrap_err().to_string();
-    assert!(flower.contains("there are name, software, cores, memory"), "{flower}");
+    assert!(
+        flower.contains("there are name, software, cores, memory"),
+        "{flower}"
+    );
 }
 
 #[test]
 fn length_and_depth_are_bounded() {
     let deep = format!("{}name == x{}", "(".repeat(33), ")".repeat(33));
-    assert!(Predicate::parse(&deep).unwrap_err().message.contains("32 levels"));
-    assert!(Predicate::parse(&"not ".repeat(1000)).unwrap_err().message.contains("32 levels"));
-    assert!(Predicate::parse(&" ".repeat(5000)).unwrap_err().message.contains("5000 bytes"));
+    assert!(
+        Predicate::parse(&deep)
+            .unwrap_err()
+            .message
+            .contains("32 levels")
+    );
+    assert!(
+        Predicate::parse(&"not ".repeat(1000))
+            .unwrap_err()
+            .message
+            .contains("32 levels")
+    );
+    assert!(
+        Predicate::parse(&" ".repeat(5000))
+            .unwrap_err()
+            .message
+            .contains("5000 bytes")
+    );
     let wide = vec!["name == x"; 300].join(" or ");
     assert!(Predicate::parse(&wide).is_ok());
 }
 
 fn literal() -> impl Strategy<Value = Literal> {
-    let text = prop_oneof!["[a-z0-9.]{1,6}", "[a-zA-Z0-9 '\"\\\\é]{0,8}", Just("8 GiB".to_string())];
+    let text = prop_oneof![
+        "[a-z0-9.]{1,6}",
+        "[a-zA-Z0-9 '\"\\\\é]{0,8}",
+        Just("8 GiB".to_string())
+    ];
     text.prop_map(Literal::new)
 }
 
@@ -141,8 +221,13 @@ fn expr() -> impl Strategy<Value = Expr> {
         "[a-z-]{1,5}".prop_map(PredicateField::Label)
     ];
     let leaf = prop_oneof![
-        (text_field.clone(), ops, literal()).prop_map(|(field, op, value)| Expr::Test { field, op, value }),
-        (text_field, prop::collection::vec(literal(), 1..4)).prop_map(|(field, values)| Expr::In { field, values }),
+        (text_field.clone(), ops, literal()).prop_map(|(field, op, value)| Expr::Test {
+            field,
+            op,
+            value
+        }),
+        (text_field, prop::collection::vec(literal(), 1..4))
+            .prop_map(|(field, values)| Expr::In { field, values }),
         (1u32..100).prop_map(|gib| Expr::Test {
             field: PredicateField::GpuMemory,
             op: ComparisonOp::GreaterEqual,

@@ -21,7 +21,10 @@ pub struct Epoch {
 
 impl Epoch {
     /// Before the first view.
-    pub const NONE: Self = Self { number: 0, by: NodeId([0; 32]) };
+    pub const NONE: Self = Self {
+        number: 0,
+        by: NodeId([0; 32]),
+    };
 }
 
 impl Default for Epoch {

@@ -201,14 +201,21 @@ impl From<&Closed> for ClosedView {
             Closed::Paused(pause) => pause.until_ms,
             _ => None,
         };
-        Self { state, why: closed.to_string(), until_ms }
+        Self {
+            state,
+            why: closed.to_string(),
+            until_ms,
+        }
     }
 }
 
 impl From<&Resources> for ResourceView {
     fn from(resources: &Resources) -> Self {
         let whole = |milli: u32| f64::from(milli) / 1e3;
-        let named = resources.named_milli.iter().map(|(name, milli)| (name.clone(), whole(*milli)));
+        let named = resources
+            .named_milli
+            .iter()
+            .map(|(name, milli)| (name.clone(), whole(*milli)));
         Self {
             cpus: whole(resources.cpu_milli),
             memory_bytes: resources.memory_bytes,
@@ -251,7 +258,11 @@ impl From<&Gpu> for GpuView {
 
 impl From<NodeLoad> for Load {
     fn from(load: NodeLoad) -> Self {
-        let jobs = load.jobs.into_iter().map(|(job, name, running)| LoadJob { job: job.to_string(), name, running });
+        let jobs = load.jobs.into_iter().map(|(job, name, running)| LoadJob {
+            job: job.to_string(),
+            name,
+            running,
+        });
         Self {
             load_average: f64::from(load.load_milli) / 1e3,
             memory_used_bytes: load.memory_used_bytes,

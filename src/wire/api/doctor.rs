@@ -36,16 +36,39 @@ pub enum Severity {
 
 impl Finding {
     pub fn ok(check: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { check: check.into(), severity: Severity::Ok, message: message.into(), hint: None }
+        Self {
+            check: check.into(),
+            severity: Severity::Ok,
+            message: message.into(),
+            hint: None,
+        }
     }
 
-    pub fn warning(check: impl Into<String>, message: impl Into<String>, hint: impl Into<String>) -> Self {
+    pub fn warning(
+        check: impl Into<String>,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Self {
         let (message, hint) = (message.into(), Some(hint.into()));
-        Self { check: check.into(), severity: Severity::Warning, message, hint }
+        Self {
+            check: check.into(),
+            severity: Severity::Warning,
+            message,
+            hint,
+        }
     }
 
-    pub fn problem(check: impl Into<String>, message: impl Into<String>, hint: impl Into<String>) -> Self {
+    pub fn problem(
+        check: impl Into<String>,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Self {
         let (message, hint) = (message.into(), Some(hint.into()));
-        Self { check: check.into(), severity: Severity::Problem, message, hint }
+        Self {
+            check: check.into(),
+            severity: Severity::Problem,
+            message,
+            hint,
+        }
     }
 }

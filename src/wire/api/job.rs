@@ -118,13 +118,14 @@ pub struct WaitingView {
 
 impl TrainingView {
     pub fn add(&mut self, node: &NodeInfo, here: &TrainingHere) {
-        self.checkpoints.extend(here.checkpoints.iter().map(|file| CheckpointView {
-            step: file.step,
-            bytes: file.bytes,
-            node: node.id.to_string(),
-            node_name: node.name.clone(),
-            path: file.path.clone(),
-        }));
+        self.checkpoints
+            .extend(here.checkpoints.iter().map(|file| CheckpointView {
+                step: file.step,
+                bytes: file.bytes,
+                node: node.id.to_string(),
+                node_name: node.name.clone(),
+                path: file.path.clone(),
+            }));
         self.late.extend(here.late.iter().map(|late| LateView {
             worker: late.worker,
             node_name: node.name.clone(),
@@ -132,7 +133,10 @@ impl TrainingView {
             taken_ms: late.taken_ms,
             usual_ms: late.usual_ms,
         }));
-        let view = |why: &String| WaitingView { node_name: node.name.clone(), why: why.clone() };
+        let view = |why: &String| WaitingView {
+            node_name: node.name.clone(),
+            why: why.clone(),
+        };
         self.waiting.extend(here.waits_for.iter().map(view));
     }
 }
@@ -357,7 +361,13 @@ impl From<&JobDetail> for Job {
 
 impl From<&Progress> for ProgressView {
     fn from(progress: &Progress) -> Self {
-        let share = |(node, name, running, queued, done): &(nodectl_types::NodeId, String, u32, u32, u32)| NodeShare {
+        let share = |(node, name, running, queued, done): &(
+            nodectl_types::NodeId,
+            String,
+            u32,
+            u32,
+            u32,
+        )| NodeShare {
             node: node.to_string(),
             name: name.clone(),
             running: *running,
@@ -385,14 +395,25 @@ impl From<&JobSpec> for WorkView {
         Self {
             command: spec.work.command.clone(),
             worker: spec.work.worker.as_ref().map(|worker| match worker {
-                WorkerSpec::Python(PythonWorker { role: WorkerRole::Calls { class, .. }, .. }) => class.clone(),
-                WorkerSpec::Python(PythonWorker { role: WorkerRole::Pool { host, .. }, .. }) => {
+                WorkerSpec::Python(PythonWorker {
+                    role: WorkerRole::Calls { class, .. },
+                    ..
+                }) => class.clone(),
+                WorkerSpec::Python(PythonWorker {
+                    role: WorkerRole::Pool { host, .. },
+                    ..
+                }) => {
                     format!("the pool of node {}", host.short())
                 }
                 WorkerSpec::Builtin(worker) => format!("nodectl's {}", worker.part.subcommand()),
             }),
             resources: ResourceView::from(&spec.work.resources),
-            params: spec.params.names().into_iter().map(str::to_string).collect(),
+            params: spec
+                .params
+                .names()
+                .into_iter()
+                .map(str::to_string)
+                .collect(),
             repeat: spec.repeat,
             retries: spec.retries,
             timeout_ms: spec.work.timeout_ms,
@@ -400,12 +421,19 @@ impl From<&JobSpec> for WorkView {
             min_nodes: spec.min_nodes,
             place: spec.place.clone(),
             outputs: spec.work.outputs.clone(),
-            after: spec.work.after.iter().map(|(_, job)| job.to_string()).collect(),
+            after: spec
+                .work
+                .after
+                .iter()
+                .map(|(_, job)| job.to_string())
+                .collect(),
             sweep: spec.work.sweep.as_ref().map(SweepView::from),
             extends: spec.extends.map(|job| job.to_string()),
             exchange: match &spec.work.worker {
                 Some(WorkerSpec::Builtin(worker)) if worker.part == Builtin::Train => {
-                    serde_json::from_str::<TrainInit>(&worker.init).unwrap_or_default().exchange
+                    serde_json::from_str::<TrainInit>(&worker.init)
+                        .unwrap_or_default()
+                        .exchange
                 }
                 _ => Vec::new(),
             },
@@ -419,7 +447,10 @@ impl From<&Sweep> for SweepView {
             Goal::Min => "min",
             Goal::Max => "max",
         };
-        Self { metric: sweep.metric.clone(), goal: goal.into() }
+        Self {
+            metric: sweep.metric.clone(),
+            goal: goal.into(),
+        }
     }
 }
 

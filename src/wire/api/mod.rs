@@ -28,17 +28,25 @@ pub mod sweep;
 
 pub use audit::{AuditLine, AuditName};
 pub use cluster::{
-    ClosedName, ClosedView, Device, GpuKindName, GpuRatesView, GpuView, Load, LoadJob, Node, NodeSelf, ResourceView,
+    ClosedName, ClosedView, Device, GpuKindName, GpuRatesView, GpuView, Load, LoadJob, Node,
+    NodeSelf, ResourceView,
 };
 pub use doctor::{Doctor, Finding, Severity};
 pub use job::{
-    CheckpointView, ExchangeView, ExchangeWay, Explanation, Job, JobLine, LateView, NodeShare, PhaseName, ProgressView,
-    StateName, SweepView, TaskList, TaskRow, TrainingView, WaitingView, WorkView,
+    CheckpointView, ExchangeView, ExchangeWay, Explanation, Job, JobLine, LateView, NodeShare,
+    PhaseName, ProgressView, StateName, SweepView, TaskList, TaskRow, TrainingView, WaitingView,
+    WorkView,
 };
-pub use membership::{Invitation, Membership, MembershipRequest, NamedNode, RotationView, StandingView, WaitingNode};
+pub use membership::{
+    Invitation, Membership, MembershipRequest, NamedNode, RotationView, StandingView, WaitingNode,
+};
 pub use pool::{OpenPool, PoolOpened, PoolStatus};
-pub use result::{CursorView, FailureKind, FailureView, OutputView, Results, StatusName, StreamView, TaskResult};
-pub use submit::{AfterRequest, ArgumentsRequest, JobRequest, ParamsRequest, ResourcesRequest, WorkerRequest};
+pub use result::{
+    CursorView, FailureKind, FailureView, OutputView, Results, StatusName, StreamView, TaskResult,
+};
+pub use submit::{
+    AfterRequest, ArgumentsRequest, JobRequest, ParamsRequest, ResourcesRequest, WorkerRequest,
+};
 pub use sweep::{GoalRequest, StopRequest, SweepRequest};
 
 use nodectl_types::query::SecretLine;
@@ -75,7 +83,10 @@ pub struct SecretView {
 
 impl From<SecretLine> for SecretView {
     fn from(line: SecretLine) -> Self {
-        Self { name: line.name, changed_ms: line.changed_ms }
+        Self {
+            name: line.name,
+            changed_ms: line.changed_ms,
+        }
     }
 }
 

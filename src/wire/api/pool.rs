@@ -2,8 +2,8 @@
 
 use super::{ResourcesRequest, submit};
 use nodectl_types::{
-    Author, BlobHash, Isolation, JobId, JobSpec, NodeId, ParamSpace, PoolToken, PythonWorker, Resources, WorkSpec,
-    WorkerRole, WorkerSpec,
+    Author, BlobHash, Isolation, JobId, JobSpec, NodeId, ParamSpace, PoolToken, PythonWorker,
+    Resources, WorkSpec, WorkerRole, WorkerSpec,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc};
@@ -65,20 +65,31 @@ impl OpenPool {
     ) -> Result<JobSpec, BadJob> {
         let workers = self.max_workers.unwrap_or(MAX_WORKERS);
         if !(1..=MAX_WORKERS).contains(&workers) {
-            return Err(submit::bad("max_workers", format!("`{workers}` is not between 1 and {MAX_WORKERS}")));
+            return Err(submit::bad(
+                "max_workers",
+                format!("`{workers}` is not between 1 and {MAX_WORKERS}"),
+            ));
         }
-        let worker = PythonWorker { python: self.python, role: WorkerRole::Pool { host, token } };
+        let worker = PythonWorker {
+            python: self.python,
+            role: WorkerRole::Pool { host, token },
+        };
         let worker = WorkerSpec::Python(worker);
         let work = WorkSpec {
             name: self.name,
             command: Vec::new(),
             worker: Some(worker),
             env: self.env.into_iter().collect(),
-            resources: self.resources.map_or(Ok(Resources::default()), ResourcesRequest::into_resources)?,
+            resources: self
+                .resources
+                .map_or(Ok(Resources::default()), ResourcesRequest::into_resources)?,
             priority: self.priority,
             timeout_ms: None,
             grace_ms: GRACE_MS,
-            inputs: self.inputs.map(|hash| submit::parse::<BlobHash>("inputs", &hash)).transpose()?,
+            inputs: self
+                .inputs
+                .map(|hash| submit::parse::<BlobHash>("inputs", &hash))
+                .transpose()?,
             after: Vec::new(),
             outputs: Vec::new(),
             output_limit_bytes: submit::default_output_limit(),
@@ -106,7 +117,10 @@ impl OpenPool {
 
     /// The job that it replaces.
     pub fn replaced(&self) -> Result<Option<JobId>, BadJob> {
-        self.replaces.as_ref().map(|job| submit::parse("replaces", job)).transpose()
+        self.replaces
+            .as_ref()
+            .map(|job| submit::parse("replaces", job))
+            .transpose()
     }
 }
 

@@ -1,7 +1,9 @@
 //! How tasks ended, as JSON.
 
 use super::ProgressView;
-use nodectl_types::{Captured, Failure, JobSpec, Outcome, OutputFile, TaskRecord, Value, query::Cursor};
+use nodectl_types::{
+    Captured, Failure, JobSpec, Outcome, OutputFile, TaskRecord, Value, query::Cursor,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 use utoipa::ToSchema;
@@ -141,13 +143,18 @@ impl TaskResult {
                 code: None,
                 traceback: None,
             }),
-            Outcome::Stopped(why) => {
-                Some(FailureView { kind: FailureKind::Stopped, message: why.clone(), code: None, traceback: None })
-            }
+            Outcome::Stopped(why) => Some(FailureView {
+                kind: FailureKind::Stopped,
+                message: why.clone(),
+                code: None,
+                traceback: None,
+            }),
         };
         Self {
             task: record.task,
-            params: spec.map(|spec| params_json(spec, record.task)).unwrap_or_default(),
+            params: spec
+                .map(|spec| params_json(spec, record.task))
+                .unwrap_or_default(),
             status: StatusName::from(&record.outcome),
             failure,
             attempt: record.attempt.to_string(),
@@ -174,7 +181,10 @@ fn params_json(spec: &JobSpec, task: u32) -> Map<String, Json> {
     if u64::from(task) >= spec.task_count() {
         return Map::new();
     }
-    spec.task_params(task).into_iter().map(|(name, value)| (name, param_json(&value))).collect()
+    spec.task_params(task)
+        .into_iter()
+        .map(|(name, value)| (name, param_json(&value)))
+        .collect()
 }
 
 /// NaN and infinities, which JSON lacks, become text. Numbers are numbers, however they were spelled.
@@ -182,9 +192,8 @@ pub fn param_json(value: &Value) -> Json {
     match value.plain().as_ref() {
         Value::Bool(value) => Json::Bool(*value),
         Value::Int(value) => Json::from(*value),
-        Value::Float(value) => {
-            serde_json::Number::from_f64(*value).map_or_else(|| Json::String(value.to_string()), Json::Number)
-        }
+        Value::Float(value) => serde_json::Number::from_f64(*value)
+            .map_or_else(|| Json::String(value.to_string()), Json::Number),
         Value::Text(text) | Value::Spelled(text) => Json::String(text.to_string()),
     }
 }
@@ -206,7 +215,12 @@ impl From<&Failure> for FailureView {
             Failure::Device(_) => (FailureKind::Device, None),
             Failure::Storage(_) => (FailureKind::Storage, None),
         };
-        Self { kind, message: failure.to_string(), code, traceback: failure.traceback().map(str::to_string) }
+        Self {
+            kind,
+            message: failure.to_string(),
+            code,
+            traceback: failure.traceback().map(str::to_string),
+        }
     }
 }
 
@@ -235,18 +249,29 @@ impl From<&Captured> for StreamView {
 
 impl From<&OutputFile> for OutputView {
     fn from(file: &OutputFile) -> Self {
-        Self { path: file.path.clone(), bytes: file.bytes, hash: file.hash.to_string(), executable: file.executable }
+        Self {
+            path: file.path.clone(),
+            bytes: file.bytes,
+            hash: file.hash.to_string(),
+            executable: file.executable,
+        }
     }
 }
 
 impl From<Cursor> for CursorView {
     fn from(cursor: Cursor) -> Self {
-        Self { claim: cursor.claim, position: cursor.position }
+        Self {
+            claim: cursor.claim,
+            position: cursor.position,
+        }
     }
 }
 
 impl From<CursorView> for Cursor {
     fn from(cursor: CursorView) -> Self {
-        Self { claim: cursor.claim, position: cursor.position }
+        Self {
+            claim: cursor.claim,
+            position: cursor.position,
+        }
     }
 }

@@ -3,8 +3,8 @@
 
 use super::sweep::SweepRequest;
 use nodectl_types::{
-    Author, BlobHash, Isolation, JobId, JobSpec, NodeId, ParamSpace, PythonWorker, Resources, Value, WorkSpec,
-    WorkerRole, WorkerSpec, manifest::safe_path,
+    Author, BlobHash, Isolation, JobId, JobSpec, NodeId, ParamSpace, PythonWorker, Resources,
+    Value, WorkSpec, WorkerRole, WorkerSpec, manifest::safe_path,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
@@ -160,8 +160,16 @@ pub struct IsolationRequest {
 
 impl Default for IsolationRequest {
     fn default() -> Self {
-        let (setuid, hides_node, core_dumps, network, read_only, image) = (None, None, false, true, false, None);
-        Self { setuid, hides_node, core_dumps, network, read_only, image }
+        let (setuid, hides_node, core_dumps, network, read_only, image) =
+            (None, None, false, true, false, None);
+        Self {
+            setuid,
+            hides_node,
+            core_dumps,
+            network,
+            read_only,
+            image,
+        }
     }
 }
 
@@ -186,7 +194,10 @@ impl JobRequest {
     pub fn into_spec(self, submitter: NodeId, submitted_ms: u64) -> Result<JobSpec, BadJob> {
         let worker = self.worker.map(WorkerRequest::into_worker).transpose()?;
         if self.command.is_empty() != worker.is_some() {
-            return Err(bad("command", "a job has a command or a worker, and not both"));
+            return Err(bad(
+                "command",
+                "a job has a command or a worker, and not both",
+            ));
         }
         let retries = self.retries.unwrap_or(if worker.is_some() { 3 } else { 2 });
         let resources = match self.resources {
@@ -203,8 +214,15 @@ impl JobRequest {
             priority: self.priority,
             timeout_ms: self.timeout_ms,
             grace_ms: self.grace_ms,
-            inputs: self.inputs.map(|hash| parse::<BlobHash>("inputs", &hash)).transpose()?,
-            after: self.after.into_iter().map(AfterRequest::into_pair).collect::<Result<_, _>>()?,
+            inputs: self
+                .inputs
+                .map(|hash| parse::<BlobHash>("inputs", &hash))
+                .transpose()?,
+            after: self
+                .after
+                .into_iter()
+                .map(AfterRequest::into_pair)
+                .collect::<Result<_, _>>()?,
             outputs: self.outputs,
             output_limit_bytes: self.output_limit_bytes,
             log_limit_bytes: self.log_limit_bytes,
@@ -215,7 +233,9 @@ impl JobRequest {
         };
         Ok(JobSpec {
             work: Arc::new(work),
-            params: self.params.map_or(Ok(ParamSpace::Single), ParamsRequest::into_space)?,
+            params: self
+                .params
+                .map_or(Ok(ParamSpace::Single), ParamsRequest::into_space)?,
             repeat: self.repeat,
             retries,
             min_nodes: self.min_nodes,
@@ -232,20 +252,46 @@ impl JobRequest {
 
 impl WorkerRequest {
     fn into_worker(self) -> Result<WorkerSpec, BadJob> {
-        let named = self.class.rsplit_once(':').filter(|(path, class)| safe_path(path) && !class.is_empty());
+        let named = self
+            .class
+            .rsplit_once(':')
+            .filter(|(path, class)| safe_path(path) && !class.is_empty());
         if named.is_none() || self.python.is_empty() {
-            return Err(bad("worker", "`class` is `path/of/module.py:Class`, and `python` an interpreter"));
+            return Err(bad(
+                "worker",
+                "`class` is `path/of/module.py:Class`, and `python` an interpreter",
+            ));
         }
         let init = serde_json::to_string(&self.init).expect("JSON with string keys always encodes");
-        let role = WorkerRole::Calls { class: self.class, init };
-        Ok(WorkerSpec::Python(PythonWorker { python: self.python, role }))
+        let role = WorkerRole::Calls {
+            class: self.class,
+            init,
+        };
+        Ok(WorkerSpec::Python(PythonWorker {
+            python: self.python,
+            role,
+        }))
     }
 }
 
 impl IsolationRequest {
     fn into_isolation(self) -> Isolation {
-        let Self { setuid, hides_node, core_dumps, network, read_only, image } = self;
-        Isolation { setuid, hides_node, core_dumps, offline: !network, read_only, image }
+        let Self {
+            setuid,
+            hides_node,
+            core_dumps,
+            network,
+            read_only,
+            image,
+        } = self;
+        Isolation {
+            setuid,
+            hides_node,
+            core_dumps,
+            offline: !network,
+            read_only,
+            image,
+        }
     }
 }
 
@@ -278,11 +324,22 @@ impl ParamsRequest {
                 let axis = |(name, values): (String, Json)| match values {
                     Json::Array(values) => {
                         let field = format!("params.grid.{name}");
-                        Ok((name, values.into_iter().map(|value| scalar(&field, value)).collect::<Result<_, _>>()?))
+                        Ok((
+                            name,
+                            values
+                                .into_iter()
+                                .map(|value| scalar(&field, value))
+                                .collect::<Result<_, _>>()?,
+                        ))
                     }
-                    other => Err(bad(format!("params.grid.{name}"), format!("`{other}` is not a list of values"))),
+                    other => Err(bad(
+                        format!("params.grid.{name}"),
+                        format!("`{other}` is not a list of values"),
+                    )),
                 };
-                Ok(ParamSpace::Grid(axes.into_iter().map(axis).collect::<Result<_, _>>()?))
+                Ok(ParamSpace::Grid(
+                    axes.into_iter().map(axis).collect::<Result<_, _>>()?,
+                ))
             }
             Self::Rows { columns, rows } => rows_space(columns, rows),
         }
@@ -294,7 +351,10 @@ fn rows_space(columns: Vec<String>, rows: Vec<Vec<Json>>) -> Result<ParamSpace, 
     for (index, row) in rows.into_iter().enumerate() {
         let field = format!("params.rows.rows[{index}]");
         if row.len() != columns.len() {
-            return Err(bad(field, format!("{} values for {} columns", row.len(), columns.len())));
+            return Err(bad(
+                field,
+                format!("{} values for {} columns", row.len(), columns.len()),
+            ));
         }
         for value in row {
             cells.push(scalar(&field, value)?);
@@ -309,9 +369,15 @@ fn scalar(field: &str, value: Json) -> Result<Value, BadJob> {
         Json::String(text) => Ok(Value::Text(text.into_boxed_str())),
         Json::Number(number) => match number.as_i64() {
             Some(int) => Ok(Value::Int(int)),
-            None => number.as_f64().map(Value::Float).ok_or_else(|| bad(field, format!("`{number}` is too large"))),
+            None => number
+                .as_f64()
+                .map(Value::Float)
+                .ok_or_else(|| bad(field, format!("`{number}` is too large"))),
         },
-        other => Err(bad(field, format!("`{other}` is no number, text or boolean"))),
+        other => Err(bad(
+            field,
+            format!("`{other}` is no number, text or boolean"),
+        )),
     }
 }
 
@@ -328,11 +394,15 @@ pub(super) fn parse<T: std::str::FromStr<Err = nodectl_types::ids::BadId>>(
     field: &str,
     text: &str,
 ) -> Result<T, BadJob> {
-    text.parse().map_err(|error: nodectl_types::ids::BadId| bad(field, error.to_string()))
+    text.parse()
+        .map_err(|error: nodectl_types::ids::BadId| bad(field, error.to_string()))
 }
 
 pub(super) fn bad(field: impl Into<String>, problem: impl Into<String>) -> BadJob {
-    BadJob::Field { field: field.into(), problem: problem.into() }
+    BadJob::Field {
+        field: field.into(),
+        problem: problem.into(),
+    }
 }
 
 fn one() -> u32 {

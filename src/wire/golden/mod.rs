@@ -12,8 +12,8 @@ use super::{
     journal::{READABLE, Record},
 };
 use nodectl_types::{
-    Answer, Author, Failure, Isolation, JobHead, JobSpec, Message, Query, QueryError, TaskRecord, WorkSpec, limits,
-    query::Location,
+    Answer, Author, Failure, Isolation, JobHead, JobSpec, Message, Query, QueryError, TaskRecord,
+    WorkSpec, limits, query::Location,
 };
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
@@ -21,29 +21,55 @@ use std::{fmt::Debug, path::PathBuf, sync::Arc};
 
 #[test]
 fn messages_have_the_bytes_of_their_protocol_version() {
-    let encoded = samples::messages().into_iter().map(|message| (name(&message), encode(&message)));
-    check("messages.txt", limits::PROTOCOL_VERSION, "limits::PROTOCOL_VERSION", encoded.collect());
+    let encoded = samples::messages()
+        .into_iter()
+        .map(|message| (name(&message), encode(&message)));
+    check(
+        "messages.txt",
+        limits::PROTOCOL_VERSION,
+        "limits::PROTOCOL_VERSION",
+        encoded.collect(),
+    );
 }
 
 #[test]
 fn records_have_the_bytes_of_their_journal_version() {
-    let encoded = samples::records().into_iter().map(|record| (name(&record), record.encode()));
-    check("records.txt", super::journal::JOURNAL_VERSION, "journal::JOURNAL_VERSION", encoded.collect());
+    let encoded = samples::records()
+        .into_iter()
+        .map(|record| (name(&record), record.encode()));
+    check(
+        "records.txt",
+        super::journal::JOURNAL_VERSION,
+        "journal::JOURNAL_VERSION",
+        encoded.collect(),
+    );
 }
 
 /// A node that is brought up to date reads what it wrote before.
 #[test]
 fn records_of_the_version_before_are_read() {
-    let held = std::fs::read_to_string(golden("records-before.txt")).expect("the golden file exists");
+    let held =
+        std::fs::read_to_string(golden("records-before.txt")).expect("the golden file exists");
     let mut lines = held.lines();
-    assert_eq!(lines.next(), Some(format!("version {}", READABLE.start()).as_str()));
+    assert_eq!(
+        lines.next(),
+        Some(format!("version {}", READABLE.start()).as_str())
+    );
     for line in lines {
         let (name, hex) = line.split_once(' ').expect("a name and hex digits");
-        let digit = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).expect("hex digits"), 16);
-        let bytes: Vec<u8> = hex.as_bytes().chunks(2).map(|pair| digit(pair).expect("hex digits")).collect();
+        let digit =
+            |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).expect("hex digits"), 16);
+        let bytes: Vec<u8> = hex
+            .as_bytes()
+            .chunks(2)
+            .map(|pair| digit(pair).expect("hex digits"))
+            .collect();
         let record = Record::decode_version(*READABLE.start(), &bytes).expect(name);
         assert!(
-            samples::records().into_iter().map(as_before).any(|sample| sample == record),
+            samples::records()
+                .into_iter()
+                .map(as_before)
+                .any(|sample| sample == record),
             "{name} is not what it was: {record:?}"
         );
     }
@@ -54,11 +80,26 @@ fn as_before(record: Record) -> Record {
     match record {
         Record::Spec(spec) => {
             let (author, isolation) = (Author::default(), Isolation::default());
-            let work = WorkSpec { author, isolation, secrets: Vec::new(), ..(*spec.work).clone() };
-            Record::Spec(Arc::new(JobSpec { work: Arc::new(work), ..(*spec).clone() }))
+            let work = WorkSpec {
+                author,
+                isolation,
+                secrets: Vec::new(),
+                ..(*spec.work).clone()
+            };
+            Record::Spec(Arc::new(JobSpec {
+                work: Arc::new(work),
+                ..(*spec).clone()
+            }))
         }
-        Record::Head(head) => Record::Head(JobHead { after: Vec::new(), author: Author::default(), ..head }),
-        Record::Task(task) => Record::Task(Arc::new(TaskRecord { accepted: task.attempt.epoch, ..(*task).clone() })),
+        Record::Head(head) => Record::Head(JobHead {
+            after: Vec::new(),
+            author: Author::default(),
+            ..head
+        }),
+        Record::Task(task) => Record::Task(Arc::new(TaskRecord {
+            accepted: task.attempt.epoch,
+            ..(*task).clone()
+        })),
     }
 }
 
@@ -89,14 +130,25 @@ fn a_truncated_or_extended_message_is_refused() {
     for message in samples::messages() {
         let mut bytes = encode(&message);
         for length in 0..bytes.len() {
-            assert!(control::decode(&bytes[..length]).is_err(), "{} cut to {length}", name(&message));
+            assert!(
+                control::decode(&bytes[..length]).is_err(),
+                "{} cut to {length}",
+                name(&message)
+            );
         }
         bytes.push(0);
-        assert_eq!(control::decode(&bytes), Err(control::BadMessage::Invalid("bytes left over")));
+        assert_eq!(
+            control::decode(&bytes),
+            Err(control::BadMessage::Invalid("bytes left over"))
+        );
     }
     for record in samples::records() {
         let mut bytes = record.encode();
-        assert!((0..bytes.len()).all(|length| Record::decode(&bytes[..length]).is_err()), "{}", name(&record));
+        assert!(
+            (0..bytes.len()).all(|length| Record::decode(&bytes[..length]).is_err()),
+            "{}",
+            name(&record)
+        );
         bytes.push(0);
         assert!(Record::decode(&bytes).is_err());
     }
@@ -104,10 +156,17 @@ fn a_truncated_or_extended_message_is_refused() {
 
 #[test]
 fn sizes_beyond_the_limits_are_refused() {
-    assert!(matches!(control::decode(&vec![0; limits::MAX_MESSAGE_BYTES + 1]), Err(control::BadMessage::TooLarge(_))));
+    assert!(matches!(
+        control::decode(&vec![0; limits::MAX_MESSAGE_BYTES + 1]),
+        Err(control::BadMessage::TooLarge(_))
+    ));
     for (message, limit) in samples::oversized() {
         let bytes = postcard::to_stdvec(&message).expect("plain data always encodes");
-        assert!(control::decode(&bytes).is_err(), "{} beyond {limit}", name(&message));
+        assert!(
+            control::decode(&bytes).is_err(),
+            "{} beyond {limit}",
+            name(&message)
+        );
     }
 }
 
@@ -164,29 +223,51 @@ fn encode(message: &Message) -> Vec<u8> {
 /// The variant, and the one inside for questions and answers: `Ask.Nodes`.
 fn name(value: &impl Debug) -> String {
     let text = format!("{value:?}");
-    let word = |text: &str| text.chars().take_while(|c| c.is_alphanumeric()).collect::<String>();
-    let inner = ["query: ", "answer: Ok(", "answer: Err(", "outcome: Failed("].iter().find_map(|mark| {
-        let (_, after) = text.split_once(mark)?;
-        Some(word(after))
-    });
-    [Some(word(&text)), inner].into_iter().flatten().collect::<Vec<_>>().join(".")
+    let word = |text: &str| {
+        text.chars()
+            .take_while(|c| c.is_alphanumeric())
+            .collect::<String>()
+    };
+    let inner = ["query: ", "answer: Ok(", "answer: Err(", "outcome: Failed("]
+        .iter()
+        .find_map(|mark| {
+            let (_, after) = text.split_once(mark)?;
+            Some(word(after))
+        });
+    [Some(word(&text)), inner]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join(".")
 }
 
 fn golden(file: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(file)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/golden")
+        .join(file)
 }
 
 /// Compares with the file, or writes it if `UPDATE_GOLDEN` is set.
 fn check(file: &str, version: u32, constant: &str, encoded: Vec<(String, Vec<u8>)>) {
     let path = golden(file);
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let lines = encoded.iter().map(|(name, bytes)| format!("{name} {}\n", hex(bytes)));
+    let hex = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect::<String>()
+    };
+    let lines = encoded
+        .iter()
+        .map(|(name, bytes)| format!("{name} {}\n", hex(bytes)));
     let now = format!("version {version}\n{}", lines.collect::<String>());
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(&path, &now).expect("the golden file is writable");
     }
     let held = std::fs::read_to_string(&path).expect("the golden file exists");
-    let changed = now.lines().zip(held.lines()).find(|(now, held)| now != held);
+    let changed = now
+        .lines()
+        .zip(held.lines())
+        .find(|(now, held)| now != held);
     let lengths = (now.lines().count(), held.lines().count());
     assert!(
         changed.is_none() && lengths.0 == lengths.1,
@@ -198,12 +279,21 @@ fn check(file: &str, version: u32, constant: &str, encoded: Vec<(String, Vec<u8>
 
 /// How many variants an enum has, by asking its decoder: it knows variant n, or says that there is none.
 fn variants<T: DeserializeOwned>() -> usize {
-    let unknown = |n: &u8| matches!(postcard::from_bytes::<T>(&[*n]), Err(postcard::Error::SerdeDeCustom));
+    let unknown = |n: &u8| {
+        matches!(
+            postcard::from_bytes::<T>(&[*n]),
+            Err(postcard::Error::SerdeDeCustom)
+        )
+    };
     usize::from((0..127).find(unknown).expect("fewer than 127 variants"))
 }
 
 /// How many different variants the samples have.
 fn distinct<T: serde::Serialize>(samples: &[T]) -> usize {
     let index = |sample| postcard::to_stdvec(sample).expect("plain data always encodes")[0];
-    samples.iter().map(index).collect::<std::collections::BTreeSet<u8>>().len()
+    samples
+        .iter()
+        .map(index)
+        .collect::<std::collections::BTreeSet<u8>>()
+        .len()
 }

@@ -94,19 +94,31 @@ impl Inner {
             None => call,
         };
         let (inner, theirs) = (self.clone(), call.clone());
-        let started = thread::Builder::new().name("worker".into()).spawn(move || live(&inner, theirs));
+        let started = thread::Builder::new()
+            .name("worker".into())
+            .spawn(move || live(&inner, theirs));
         if let Err(error) = started {
             let inner = self.clone();
             let failure = Failure::Inputs(format!("no thread for a worker: {error}"));
             self.runtime.spawn(async move {
                 inner.running().remove(&call.key());
-                inner.node.tell(Event::Worker(inner.never_ran(&call.task, call.started_ms, failure))).await;
+                inner
+                    .node
+                    .tell(Event::Worker(inner.never_ran(
+                        &call.task,
+                        call.started_ms,
+                        failure,
+                    )))
+                    .await;
             });
         }
     }
 
     pub(in super::super) fn idle(&self) -> MutexGuard<'_, IdleWorkers> {
-        self.persistent.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.persistent
+            .idle
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -115,14 +127,21 @@ struct Counted<'a>(&'a Persistent);
 
 impl<'a> Counted<'a> {
     fn new(workers: &'a Persistent) -> Self {
-        *workers.threads.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        *workers
+            .threads
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) += 1;
         Self(workers)
     }
 }
 
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
-        *self.0.threads.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        *self
+            .0
+            .threads
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) -= 1;
         self.0.thread_ended.notify_all();
     }
 }
@@ -150,7 +169,14 @@ fn tell_no_worker(inner: &Inner, call: &AttemptCall, why: NoWorker) {
         NoWorker::Stopped => stopped(&call.task),
         NoWorker::Failed(failure) => {
             let verdict = Verdict::Failed(failure);
-            call.record(inner, &dir, &Staged::default(), &[], verdict, Usage::default())
+            call.record(
+                inner,
+                &dir,
+                &Staged::default(),
+                &[],
+                verdict,
+                Usage::default(),
+            )
         }
     };
     inner.remover.remove(dir);
@@ -163,7 +189,9 @@ impl AttemptCall {
     }
 
     pub(super) fn dir(&self, inner: &Inner) -> PathBuf {
-        inner.layout.task(self.task.job, self.task.task, self.task.attempt)
+        inner
+            .layout
+            .task(self.task.job, self.task.task, self.task.attempt)
     }
 
     /// The event of its end.
@@ -176,8 +204,18 @@ impl AttemptCall {
         verdict: Verdict,
         usage: Usage,
     ) -> WorkerEvent {
-        let (task, node, disk, started_ms) = (&*self.task, inner.node_id, &*inner.disk, self.started_ms);
-        let ended = EndedAttempt { task, node, disk, staged, outputs, started_ms, verdict, usage };
+        let (task, node, disk, started_ms) =
+            (&*self.task, inner.node_id, &*inner.disk, self.started_ms);
+        let ended = EndedAttempt {
+            task,
+            node,
+            disk,
+            staged,
+            outputs,
+            started_ms,
+            verdict,
+            usage,
+        };
         ended_event(task.job, collect::collect(&ended, dir, &*inner.blobs))
     }
 
@@ -188,19 +226,30 @@ impl AttemptCall {
 
     /// What a sweep's task has reported since the last look.
     fn tell_metrics(&self, inner: &Inner, meter: &mut Option<Meter>, dir: &Path) {
-        let points = meter.as_mut().map(|meter| meter.read(dir)).unwrap_or_default();
+        let points = meter
+            .as_mut()
+            .map(|meter| meter.read(dir))
+            .unwrap_or_default();
         if !points.is_empty() {
-            inner.node.blocking_tell(Event::Worker(metric_event(&self.task, points)));
+            inner
+                .node
+                .blocking_tell(Event::Worker(metric_event(&self.task, points)));
         }
     }
 
     pub(super) fn tell_started(&self, inner: &Inner) {
         let (job, task, attempt) = self.key();
-        inner.node.blocking_tell(Event::Worker(WorkerEvent::Started { job, task, attempt }));
+        inner
+            .node
+            .blocking_tell(Event::Worker(WorkerEvent::Started { job, task, attempt }));
     }
 
     pub(super) fn worker(&self) -> &WorkerSpec {
-        self.task.work.worker.as_ref().expect("a call is one of a worker's")
+        self.task
+            .work
+            .worker
+            .as_ref()
+            .expect("a call is one of a worker's")
     }
 }
 
@@ -215,8 +264,12 @@ impl ReadyWorker {
                 () = call.stop.asked() => None,
             }
         });
-        let staged = staged.ok_or(NoWorker::Stopped)?.map_err(|why| inner.not_staged(why))?;
-        let dir = inner.layout.worker(call.task.job, inner.persistent.next_number());
+        let staged = staged
+            .ok_or(NoWorker::Stopped)?
+            .map_err(|why| inner.not_staged(why))?;
+        let dir = inner
+            .layout
+            .worker(call.task.job, inner.persistent.next_number());
         start::make_directories(&call.dir(inner), &dir, &staged, call)
             .map_err(|error| inner.no_directory(&dir, &error))?;
         let own = start::own_variables(&call.task)?;
@@ -233,9 +286,27 @@ impl ReadyWorker {
                 return Err(Failure::Init(error).into());
             }
         };
-        let of_call = call.task.work.env.iter().filter(|(_, value)| has_placeholders(value)).cloned().collect();
+        let of_call = call
+            .task
+            .work
+            .env
+            .iter()
+            .filter(|(_, value)| has_placeholders(value))
+            .cloned()
+            .collect();
         let (inner, startup) = (inner.clone(), begun.elapsed());
-        Ok(Self { inner, process, talk, staged, dir, pid, peak_rss_bytes: 0, startup, spare: None, of_call })
+        Ok(Self {
+            inner,
+            process,
+            talk,
+            staged,
+            dir,
+            pid,
+            peak_rss_bytes: 0,
+            startup,
+            spare: None,
+            of_call,
+        })
     }
 
     /// Runs its calls until it is no longer needed or its process has ended. Gives back one that it could not begin.
@@ -268,15 +339,20 @@ impl ReadyWorker {
         let cpu_before = supervisor::cpu_us(self.pid);
         let mut outputs = Vec::new();
         let mut expander = Expander::new(&call.task);
-        let prepared = self.prepare(call, &dir, is_first, &mut expander).and_then(|message| {
-            outputs = expander.all(&call.task.work.outputs)?;
-            Ok(message)
-        });
+        let prepared = self
+            .prepare(call, &dir, is_first, &mut expander)
+            .and_then(|message| {
+                outputs = expander.all(&call.task.work.outputs)?;
+                Ok(message)
+            });
         let verdict = match prepared {
             Err(failure) => Verdict::Failed(failure),
             Ok(message) => {
                 call.stop.ends(&self.process.link, self.process.launched.id);
-                match self.talk.send(Kind::Run, u64::from(call.task.task), &message) {
+                match self
+                    .talk
+                    .send(Kind::Run, u64::from(call.task.task), &message)
+                {
                     Err(_) if !is_first && !call.stop.is_asked() => {
                         call.stop.let_go();
                         return After::Untouched;
@@ -292,8 +368,11 @@ impl ReadyWorker {
             Verdict::Process(ProcessEnd::Stopped) => stopped(&call.task),
             verdict => call.record(&inner, &dir, &self.staged, &outputs, verdict, usage),
         };
-        let after =
-            if is_stopped || is_broken || self.process.is_over() { After::Over } else { self.wait_for_more(call) };
+        let after = if is_stopped || is_broken || self.process.is_over() {
+            After::Over
+        } else {
+            self.wait_for_more(call)
+        };
         // What it waited for comes sooner if it is told now, and the directory is cleared meanwhile.
         call.tell(&inner, event);
         // The first one's streams are the worker's too. What a call left running may write where it stands.
@@ -310,7 +389,15 @@ impl ReadyWorker {
     fn wait_for_more(&self, call: &AttemptCall) -> After {
         let (calls, inbox) = mpsc::sync_channel(1);
         let (gpus, startup) = (call.task.gpus.clone(), self.startup);
-        self.inner.idle().put(call.task.job, IdleWorker { calls, gpus, since: Instant::now(), startup });
+        self.inner.idle().put(
+            call.task.job,
+            IdleWorker {
+                calls,
+                gpus,
+                since: Instant::now(),
+                startup,
+            },
+        );
         After::Goes(inbox)
     }
 
@@ -328,19 +415,37 @@ impl ReadyWorker {
         }
         let place = dir.to_string_lossy();
         let task = &call.task;
-        let ours = [task.task.to_string(), task.attempt.number.to_string(), place.to_string()];
-        let mut env: Map<_, _> =
-            environment::OF_CALL.iter().zip(ours).map(|(name, value)| ((*name).into(), value.into())).collect();
-        env.extend(expander.env(&self.of_call)?.into_iter().map(|(name, value)| (name, value.into())));
+        let ours = [
+            task.task.to_string(),
+            task.attempt.number.to_string(),
+            place.to_string(),
+        ];
+        let mut env: Map<_, _> = environment::OF_CALL
+            .iter()
+            .zip(ours)
+            .map(|(name, value)| ((*name).into(), value.into()))
+            .collect();
+        env.extend(
+            expander
+                .env(&self.of_call)?
+                .into_iter()
+                .map(|(name, value)| (name, value.into())),
+        );
         let is_ours = matches!(task.work.worker, Some(WorkerSpec::Builtin(_)));
-        let kwargs = if is_ours { directory::spelled_json } else { directory::params_json }(&task.params);
+        let kwargs = if is_ours {
+            directory::spelled_json
+        } else {
+            directory::params_json
+        }(&task.params);
         let message = json!({ "dir": place, "env": env, "kwargs": kwargs });
         Ok(message.to_string().into_bytes())
     }
 
     /// Whether the spare directory has become the call's.
     fn reuse(&mut self, call: &AttemptCall, dir: &Path) -> bool {
-        let Some(spare) = self.spare.take() else { return false };
+        let Some(spare) = self.spare.take() else {
+            return false;
+        };
         let passed_on = directory::pass_on(&spare, dir, &call.task.params);
         if passed_on.is_err() {
             self.inner.remover.remove(spare);
@@ -349,17 +454,27 @@ impl ReadyWorker {
     }
 
     /// Waits for what becomes of the call.
-    fn answer(&mut self, call: &AttemptCall, dir: &Path, begun: Duration, is_told: bool) -> Verdict {
+    fn answer(
+        &mut self,
+        call: &AttemptCall,
+        dir: &Path,
+        begun: Duration,
+        is_told: bool,
+    ) -> Verdict {
         let work = &call.task.work;
         let mut is_told = is_told;
         let mut is_late = false;
         let mut meter = work.sweep.as_ref().map(|sweep| Meter::new(&sweep.metric));
         loop {
             let taken = self.inner.clock.now().saturating_sub(begun);
-            let left = work.timeout_ms.map(|limit| Duration::from_millis(limit).saturating_sub(taken));
+            let left = work
+                .timeout_ms
+                .map(|limit| Duration::from_millis(limit).saturating_sub(taken));
             let patience = if is_told { LOOK } else { TOLD };
             let is_soon = !is_late && !self.inner.clock.is_suspended();
-            let patience = left.filter(|_| is_soon).map_or(patience, |left| left.min(patience));
+            let patience = left
+                .filter(|_| is_soon)
+                .map_or(patience, |left| left.min(patience));
             match self.talk.receive(patience) {
                 Ok(Some(message)) => match answered(message, u64::from(call.task.task)) {
                     Some(verdict) => {
@@ -370,7 +485,9 @@ impl ReadyWorker {
                     None => return self.broken("an answer to nothing that was asked"),
                 },
                 Ok(None) => {}
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => return self.broken(&error.to_string()),
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    return self.broken(&error.to_string());
+                }
                 Err(_) => return self.died(is_late, call),
             }
             if !std::mem::replace(&mut is_told, true) {
@@ -389,7 +506,9 @@ impl ReadyWorker {
         let (end, usage) = self.inner.runtime.block_on(self.process.end());
         self.peak_rss_bytes = self.peak_rss_bytes.max(usage.max_rss_bytes);
         match end {
-            ProcessEnd::Stopped if is_late && !call.stop.is_asked() => Verdict::Process(ProcessEnd::TimedOut),
+            ProcessEnd::Stopped if is_late && !call.stop.is_asked() => {
+                Verdict::Process(ProcessEnd::TimedOut)
+            }
             // No answer is no success, whatever status it ended with.
             ProcessEnd::Exited(status) => Verdict::Failed(Failure::Exit(status)),
             end => Verdict::Process(end),
@@ -412,9 +531,15 @@ impl ReadyWorker {
             let peak = supervisor::peak_rss_bytes(self.pid).unwrap_or(0);
             self.peak_rss_bytes = self.peak_rss_bytes.max(peak);
         }
-        let cpu_us = supervisor::cpu_us(self.pid).zip(cpu_before).map_or(0, |(now, before)| now.saturating_sub(before));
+        let cpu_us = supervisor::cpu_us(self.pid)
+            .zip(cpu_before)
+            .map_or(0, |(now, before)| now.saturating_sub(before));
         let duration_us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        Usage { duration_us, cpu_us, max_rss_bytes: self.peak_rss_bytes }
+        Usage {
+            duration_us,
+            cpu_us,
+            max_rss_bytes: self.peak_rss_bytes,
+        }
     }
 
     /// Ends the process and clears its directory.
@@ -431,10 +556,13 @@ impl ReadyWorker {
 
 fn answered(message: WorkerMessage, id: u64) -> Option<Verdict> {
     match message.kind {
-        Kind::Done if message.id == id => {
-            Some(Verdict::Returned { json: message.payload, total_bytes: message.total_bytes })
+        Kind::Done if message.id == id => Some(Verdict::Returned {
+            json: message.payload,
+            total_bytes: message.total_bytes,
+        }),
+        Kind::Failed if message.id == id => {
+            Some(Verdict::Failed(start::failure_of(&message.payload)))
         }
-        Kind::Failed if message.id == id => Some(Verdict::Failed(start::failure_of(&message.payload))),
         _ => None,
     }
 }

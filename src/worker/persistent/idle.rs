@@ -67,9 +67,21 @@ mod tests {
     const A: JobId = JobId(1);
     const B: JobId = JobId(2);
 
-    fn waiting(gpu: u8, since: Instant, startup_s: u64) -> (IdleWorker, mpsc::Receiver<AttemptCall>) {
+    fn waiting(
+        gpu: u8,
+        since: Instant,
+        startup_s: u64,
+    ) -> (IdleWorker, mpsc::Receiver<AttemptCall>) {
         let (calls, receiver) = mpsc::sync_channel(1);
-        (IdleWorker { calls, gpus: vec![[gpu; 16]], since, startup: Duration::from_secs(startup_s) }, receiver)
+        (
+            IdleWorker {
+                calls,
+                gpus: vec![[gpu; 16]],
+                since,
+                startup: Duration::from_secs(startup_s),
+            },
+            receiver,
+        )
     }
 
     fn has_ended(worker: &mpsc::Receiver<AttemptCall>) -> bool {

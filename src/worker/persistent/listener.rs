@@ -58,17 +58,27 @@ impl WorkerListener {
         let listener = bind_private(&socket)?;
         let expected = Expected::default();
         let accepting = tokio::spawn(accept(listener, expected.clone())).abort_handle();
-        Ok(Self { socket, expected, accepting })
+        Ok(Self {
+            socket,
+            expected,
+            accepting,
+        })
     }
 
     /// Makes a token for a process that is about to start.
     pub fn invite(&self) -> io::Result<Invited> {
         let mut bytes = [0; TOKEN_BYTES / 2];
-        SysRng.try_fill_bytes(&mut bytes).map_err(io::Error::other)?;
+        SysRng
+            .try_fill_bytes(&mut bytes)
+            .map_err(io::Error::other)?;
         let token: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let (sender, stream) = oneshot::channel();
         lock(&self.expected).insert(token.clone(), sender);
-        Ok(Invited { token, stream, expected: self.expected.clone() })
+        Ok(Invited {
+            token,
+            stream,
+            expected: self.expected.clone(),
+        })
     }
 }
 
@@ -93,7 +103,9 @@ fn bind_private(socket: &Path) -> io::Result<UnixListener> {
 async fn accept(listener: UnixListener, expected: Expected) {
     let strangers = Arc::new(Semaphore::new(STRANGERS));
     loop {
-        let Ok(permit) = strangers.clone().acquire_owned().await else { return };
+        let Ok(permit) = strangers.clone().acquire_owned().await else {
+            return;
+        };
         match listener.accept().await {
             Ok((stream, _)) => {
                 let expected = expected.clone();
@@ -120,7 +132,9 @@ async fn admit(mut stream: UnixStream, expected: &Expected) -> io::Result<()> {
     }
     let mut token = [0; TOKEN_BYTES];
     stream.read_exact(&mut token).await?;
-    let waiting = std::str::from_utf8(&token).ok().and_then(|token| lock(expected).remove(token));
+    let waiting = std::str::from_utf8(&token)
+        .ok()
+        .and_then(|token| lock(expected).remove(token));
     if let Some(waiting) = waiting {
         // Nobody waits any more: the process ends with its stream.
         let _ = waiting.send(stream);

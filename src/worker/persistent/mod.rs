@@ -67,7 +67,11 @@ pub struct PoolLinks {
 
 impl Persistent {
     /// Opens the listener and puts the shim in its place. `own` is this program. Called inside the runtime that runs the node.
-    pub fn start(data_dir: &Path, own: OsString, pools: Option<PoolLinks>) -> Result<Self, WorkerError> {
+    pub fn start(
+        data_dir: &Path,
+        own: OsString,
+        pools: Option<PoolLinks>,
+    ) -> Result<Self, WorkerError> {
         let dir = data_dir.join(SHIMS);
         let programs = Programs::place(&dir, own).map_err(|source| WorkerError::Io {
             doing: "write the shim of workers to",
@@ -76,7 +80,11 @@ impl Persistent {
         })?;
         let socket = data_dir.join("workers.sock");
         let listener = WorkerListener::open(socket.clone());
-        let listener = listener.map_err(|source| WorkerError::Io { doing: "listen on", path: socket, source })?;
+        let listener = listener.map_err(|source| WorkerError::Io {
+            doing: "listen on",
+            path: socket,
+            source,
+        })?;
         Ok(Self {
             listener,
             programs,
@@ -91,9 +99,13 @@ impl Persistent {
     /// Waits for the threads of workers, whose processes are gone: they clear up after them.
     pub(super) fn wait_for_threads(&self) {
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.thread_ended.wait_timeout_while(threads, CLEAR_UP, |threads| *threads > 0);
+        let waited = self
+            .thread_ended
+            .wait_timeout_while(threads, CLEAR_UP, |threads| *threads > 0);
         if waited.is_ok_and(|(_, waited)| waited.timed_out()) {
-            tracing::warn!("a worker's thread has not ended; what its worker left is cleared away at the next start");
+            tracing::warn!(
+                "a worker's thread has not ended; what its worker left is cleared away at the next start"
+            );
         }
     }
 

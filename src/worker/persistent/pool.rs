@@ -36,7 +36,11 @@ const LAST_WORDS: Duration = Duration::from_secs(10);
 
 impl Inner {
     /// An attempt from its order to its last event, which is returned or was told already.
-    pub(in super::super) async fn attend(self: &Arc<Self>, task: StartTask, stop: &Stop) -> Option<WorkerEvent> {
+    pub(in super::super) async fn attend(
+        self: &Arc<Self>,
+        task: StartTask,
+        stop: &Stop,
+    ) -> Option<WorkerEvent> {
         let started_ms = wall_ms();
         let task = Arc::new(task);
         let staged = tokio::select! {
@@ -66,17 +70,30 @@ impl Inner {
             _ if stop.let_go() => Verdict::Process(ProcessEnd::Stopped),
             (Err(failure @ Failure::Init(_)), _) => Verdict::Failed(failure),
             // The shim ends well when its stream does, however that happened.
-            (Err(failure), ProcessEnd::Exited(0) | ProcessEnd::Stopped | ProcessEnd::NotStarted(_)) => {
-                Verdict::Failed(failure)
-            }
-            (Ok(()), ProcessEnd::Stopped) => {
-                Verdict::Failed(Failure::Inputs("it went on when its pool was done with it".into()))
-            }
+            (
+                Err(failure),
+                ProcessEnd::Exited(0) | ProcessEnd::Stopped | ProcessEnd::NotStarted(_),
+            ) => Verdict::Failed(failure),
+            (Ok(()), ProcessEnd::Stopped) => Verdict::Failed(Failure::Inputs(
+                "it went on when its pool was done with it".into(),
+            )),
             (_, end) => Verdict::Process(end),
         };
         let inner = self.clone();
-        let finish =
-            move || inner.finish(&task, &staged, Remains { dir, outputs, meter: None, started_ms, verdict, usage });
+        let finish = move || {
+            inner.finish(
+                &task,
+                &staged,
+                Remains {
+                    dir,
+                    outputs,
+                    meter: None,
+                    started_ms,
+                    verdict,
+                    usage,
+                },
+            )
+        };
         blocking(finish).await;
         None
     }
@@ -88,11 +105,16 @@ impl Inner {
         staged: &Staged,
     ) -> Result<(PathBuf, Vec<String>, WorkerProcess), Failure> {
         let dir = self.layout.task(task.job, task.task, task.attempt);
-        let worker = task.work.worker.as_ref().expect("attempts of pools have a worker");
+        let worker = task
+            .work
+            .worker
+            .as_ref()
+            .expect("attempts of pools have a worker");
         let mut expander = Expander::new(task);
         let outputs = expander.all(&task.work.outputs)?;
         let own = expander.env(&task.work.env)?;
-        directory::make(&dir, staged, &task.params).map_err(|error| self.no_directory(&dir, &error))?;
+        directory::make(&dir, staged, &task.params)
+            .map_err(|error| self.no_directory(&dir, &error))?;
         let process = self.launch_worker(task, worker, &dir, &own)?;
         Ok((dir, outputs, process))
     }
@@ -102,12 +124,21 @@ impl Inner {
     async fn pass_on(&self, task: &StartTask, process: &mut WorkerProcess) -> Result<(), Failure> {
         let stream = process.connected().await.map_err(Failure::Init)?;
         let (job, index, attempt) = (task.job, task.task, task.attempt);
-        self.node.tell(Event::Worker(WorkerEvent::Started { job, task: index, attempt })).await;
+        self.node
+            .tell(Event::Worker(WorkerEvent::Started {
+                job,
+                task: index,
+                attempt,
+            }))
+            .await;
         let Some((host, token)) = task.work.pool() else {
             return Err(Failure::Inputs("the job has no pool".into()));
         };
         let received = Arc::new(AtomicU64::new(0));
-        let counted = CountedStream { stream, written: received.clone() };
+        let counted = CountedStream {
+            stream,
+            written: received.clone(),
+        };
         let attended = tokio::select! {
             attended = self.attach(host, token, counted) => attended,
             // What it sent last has arrived by then, or never will.
@@ -115,20 +146,36 @@ impl Inner {
         };
         match attended {
             Ok(()) if received.load(Ordering::Relaxed) > 0 => Ok(()),
-            Ok(()) => Err(Failure::Inputs(format!("node {} serves no such pool (any more)", host.short()))),
-            Err(error) => Err(Failure::Inputs(format!("the pool of node {}: {error}", host.short()))),
+            Ok(()) => Err(Failure::Inputs(format!(
+                "node {} serves no such pool (any more)",
+                host.short()
+            ))),
+            Err(error) => Err(Failure::Inputs(format!(
+                "the pool of node {}: {error}",
+                host.short()
+            ))),
         }
     }
 
-    async fn attach(&self, host: NodeId, token: PoolToken, mut worker: CountedStream) -> io::Result<()> {
+    async fn attach(
+        &self,
+        host: NodeId,
+        token: PoolToken,
+        mut worker: CountedStream,
+    ) -> io::Result<()> {
         let Some(pools) = &self.persistent.pools else {
             return Err(io::Error::other("this node has no way to pools"));
         };
         if host == self.node_id {
-            return pools.host.attach(self.node_id, token, Box::new(worker)).await;
+            return pools
+                .host
+                .attach(self.node_id, token, Box::new(worker))
+                .await;
         }
         let mut pool = pools.streams.open(host, token).await?;
-        tokio::io::copy_bidirectional_with_sizes(&mut worker, &mut pool, BUFFER_BYTES, BUFFER_BYTES).await.map(drop)
+        tokio::io::copy_bidirectional_with_sizes(&mut worker, &mut pool, BUFFER_BYTES, BUFFER_BYTES)
+            .await
+            .map(drop)
     }
 }
 
@@ -152,7 +199,11 @@ impl AsyncRead for CountedStream {
 }
 
 impl AsyncWrite for CountedStream {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         if let Poll::Ready(Ok(count)) = written {
             self.written.fetch_add(count as u64, Ordering::Relaxed);

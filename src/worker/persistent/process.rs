@@ -41,9 +41,15 @@ impl Inner {
         own: &[(String, String)],
     ) -> Result<WorkerProcess, Failure> {
         let work = &task.work;
-        let invited =
-            self.persistent.listener.invite().map_err(|error| Failure::Inputs(format!("no token: {error}")))?;
-        let way = (self.persistent.listener.socket.as_path(), invited.token.as_str());
+        let invited = self
+            .persistent
+            .listener
+            .invite()
+            .map_err(|error| Failure::Inputs(format!("no token: {error}")))?;
+        let way = (
+            self.persistent.listener.socket.as_path(),
+            invited.token.as_str(),
+        );
         let home = self.base_env.get(OsStr::new("HOME")).map(OsStr::new);
         let program = self.persistent.programs.of(worker, home);
         let launch = Launch {
@@ -59,11 +65,24 @@ impl Inner {
             memory_bytes: work.resources.memory_bytes,
             nice: self.nice,
             secrets: self.secrets(work)?,
-            confinement: self.confiner.confine(task, dir).map_err(|error| self.no_directory(dir, &error))?,
+            confinement: self
+                .confiner
+                .confine(task, dir)
+                .map_err(|error| self.no_directory(dir, &error))?,
         };
-        let link = self.link().clone().ok_or_else(|| Failure::Inputs("this node is leaving".into()))?;
+        let link = self
+            .link()
+            .clone()
+            .ok_or_else(|| Failure::Inputs("this node is leaving".into()))?;
         let clock = self.clock.clone();
-        Ok(WorkerProcess { launched: link.launch(launch), link, invited, program, clock, has_ended: None })
+        Ok(WorkerProcess {
+            launched: link.launch(launch),
+            link,
+            invited,
+            program,
+            clock,
+            has_ended: None,
+        })
     }
 }
 

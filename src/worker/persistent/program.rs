@@ -34,13 +34,20 @@ impl Programs {
             WorkerSpec::Python(PythonWorker { python, .. }) => {
                 let python = interpreter(python, home);
                 WorkerProgram {
-                    command: vec![python.clone(), "-u".into(), self.shim.to_string_lossy().into_owned()],
+                    command: vec![
+                        python.clone(),
+                        "-u".into(),
+                        self.shim.to_string_lossy().into_owned(),
+                    ],
                     name: format!("the interpreter `{python}`"),
                     hint: "hint: `python` names an interpreter (3.9 or later) that every node has; `nodectl doctor` looks for it",
                 }
             }
             WorkerSpec::Builtin(BuiltinWorker { part, .. }) => WorkerProgram {
-                command: vec![self.own.to_string_lossy().into_owned(), part.subcommand().into()],
+                command: vec![
+                    self.own.to_string_lossy().into_owned(),
+                    part.subcommand().into(),
+                ],
                 name: format!("`nodectl {}`", part.subcommand()),
                 hint: "hint: a driver that crashes says why in the task's stderr; `nodectl doctor` on that node looks for more",
             },
@@ -51,7 +58,10 @@ impl Programs {
 /// Named after its content: nodes of another version that look at the directory find their own.
 fn place_shim(dir: &Path) -> io::Result<PathBuf> {
     use std::os::unix::fs::DirBuilderExt;
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)?;
     check_owner(dir)?;
     let name = format!("shim-{}.py", &blake3::hash(SHIM.as_bytes()).to_hex()[..16]);
     let path = dir.join(&name);
@@ -87,7 +97,11 @@ fn interpreter(python: &str, home: Option<&OsStr>) -> String {
         (Some(below), Some(home)) => Path::new(home).join(below),
         _ => PathBuf::from(python),
     };
-    let path = if path.is_absolute() && path.is_dir() { path.join("bin/python") } else { path };
+    let path = if path.is_absolute() && path.is_dir() {
+        path.join("bin/python")
+    } else {
+        path
+    };
     path.to_string_lossy().into_owned()
 }
 

@@ -49,12 +49,21 @@ struct ReadyMessage {
 }
 
 /// The directories of the worker and of its first call, which share their streams: what `__init__` prints is in the call's log.
-pub(super) fn make_directories(task_dir: &Path, dir: &Path, staged: &Staged, call: &AttemptCall) -> io::Result<()> {
+pub(super) fn make_directories(
+    task_dir: &Path,
+    dir: &Path,
+    staged: &Staged,
+    call: &AttemptCall,
+) -> io::Result<()> {
     directory::make(task_dir, staged, &call.task.params)?;
     directory::make(dir, staged, &Vec::new())?;
     for name in [STDOUT_FILE, STDERR_FILE] {
         let log = task_dir.join(name);
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&log)?;
+        OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&log)?;
         fs::hard_link(&log, dir.join(name))?;
     }
     Ok(())
@@ -62,7 +71,11 @@ pub(super) fn make_directories(task_dir: &Path, dir: &Path, staged: &Staged, cal
 
 /// The job's variables that are the same for every task, expanded.
 pub(super) fn own_variables(task: &StartTask) -> Result<Vec<(String, String)>, Failure> {
-    let constant = task.work.env.iter().filter(|(_, value)| !has_placeholders(value));
+    let constant = task
+        .work
+        .env
+        .iter()
+        .filter(|(_, value)| !has_placeholders(value));
     Expander::new(task).env(constant)
 }
 
@@ -72,14 +85,27 @@ pub(super) fn ready(
     call: &AttemptCall,
     process: &mut WorkerProcess,
 ) -> Result<(Talk, u32), ErrorReport> {
-    if inner.runtime.block_on(&mut process.launched.started).is_ok() {
+    if inner
+        .runtime
+        .block_on(&mut process.launched.started)
+        .is_ok()
+    {
         call.tell_started(inner);
     }
     let log = call.dir(inner).join(STDERR_FILE);
-    let told = |error: ErrorReport| ErrorReport { traceback: last_words(&log).unwrap_or_default(), ..error }.bounded();
+    let told = |error: ErrorReport| {
+        ErrorReport {
+            traceback: last_words(&log).unwrap_or_default(),
+            ..error
+        }
+        .bounded()
+    };
     let stream = inner.runtime.block_on(process.connected()).map_err(told)?;
-    let ended = |error: io::Error| ErrorReport::without_exception(format!("the worker's stream: {error}"));
-    let stream = stream.into_std().and_then(|stream| stream.set_nonblocking(false).map(|()| stream));
+    let ended =
+        |error: io::Error| ErrorReport::without_exception(format!("the worker's stream: {error}"));
+    let stream = stream
+        .into_std()
+        .and_then(|stream| stream.set_nonblocking(false).map(|()| stream));
     let mut talk = stream.and_then(Talk::new).map_err(ended)?;
     let message = init_message(call.worker())?;
     // If it has died, reading says so too.
@@ -88,20 +114,30 @@ pub(super) fn ready(
         match talk.receive(LOOK) {
             Ok(None) => {}
             Ok(Some(message)) if message.kind == Kind::Ready => {
-                let ready: ReadyMessage = serde_json::from_slice(&message.payload)
-                    .map_err(|error| ErrorReport::without_exception(format!("the worker's READY: {error}")))?;
+                let ready: ReadyMessage =
+                    serde_json::from_slice(&message.payload).map_err(|error| {
+                        ErrorReport::without_exception(format!("the worker's READY: {error}"))
+                    })?;
                 return Ok((talk, ready.pid));
             }
-            Ok(Some(message)) if message.kind == Kind::InitFailed => return Err(error_of(&message.payload)),
+            Ok(Some(message)) if message.kind == Kind::InitFailed => {
+                return Err(error_of(&message.payload));
+            }
             Ok(Some(message)) => {
                 let why = format!("the worker sent {:?} before READY", message.kind);
                 return Err(ErrorReport::without_exception(why));
             }
             Err(_) => {
                 let (end, _) = inner.runtime.block_on(process.end());
-                let step =
-                    if matches!(call.worker(), WorkerSpec::Python(_)) { "`__init__`" } else { "its preparation" };
-                let message = format!("the worker's process did not get through {step}: {}", describe(&end));
+                let step = if matches!(call.worker(), WorkerSpec::Python(_)) {
+                    "`__init__`"
+                } else {
+                    "its preparation"
+                };
+                let message = format!(
+                    "the worker's process did not get through {step}: {}",
+                    describe(&end)
+                );
                 return Err(told(ErrorReport::without_exception(message)));
             }
         }
@@ -114,10 +150,15 @@ fn init_message(worker: &WorkerSpec) -> Result<String, ErrorReport> {
             .map_err(|error| ErrorReport::without_exception(format!("`init` is not JSON: {error}")))
     };
     let message = match worker {
-        WorkerSpec::Python(PythonWorker { role: WorkerRole::Calls { class, init }, .. }) => {
+        WorkerSpec::Python(PythonWorker {
+            role: WorkerRole::Calls { class, init },
+            ..
+        }) => {
             json!({ "mode": "calls", "class": class, "init": parsed(init)? })
         }
-        WorkerSpec::Builtin(BuiltinWorker { init, .. }) => json!({ "mode": "calls", "init": parsed(init)? }),
+        WorkerSpec::Builtin(BuiltinWorker { init, .. }) => {
+            json!({ "mode": "calls", "init": parsed(init)? })
+        }
         WorkerSpec::Python(_) => unreachable!("workers of pools are not called"),
     };
     Ok(message.to_string())
@@ -137,12 +178,31 @@ fn error_of(payload: &[u8]) -> ErrorReport {
 
 /// The error of a line of JSON, and whether it is the device's; one that is too long to be kept is said to be.
 fn read_error(payload: &[u8]) -> (ErrorReport, bool) {
-    let line = payload.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let line = payload
+        .split(|byte| *byte == b'\n')
+        .next()
+        .unwrap_or_default();
     match serde_json::from_slice::<ErrorLine>(line) {
-        Ok(ErrorLine { kind, message, traceback, of_device }) => {
-            (ErrorReport { kind, message, traceback }.bounded(), of_device)
-        }
-        Err(_) => (ErrorReport::without_exception("an exception that cannot be shown; see the task's stderr"), false),
+        Ok(ErrorLine {
+            kind,
+            message,
+            traceback,
+            of_device,
+        }) => (
+            ErrorReport {
+                kind,
+                message,
+                traceback,
+            }
+            .bounded(),
+            of_device,
+        ),
+        Err(_) => (
+            ErrorReport::without_exception(
+                "an exception that cannot be shown; see the task's stderr",
+            ),
+            false,
+        ),
     }
 }
 

@@ -32,7 +32,12 @@ pub struct WorkerMessage {
 impl Talk {
     pub fn new(stream: UnixStream) -> io::Result<Self> {
         stream.set_write_timeout(Some(SEND_PATIENCE))?;
-        Ok(Self { stream, received: Vec::new(), partial: None, patience: None })
+        Ok(Self {
+            stream,
+            received: Vec::new(),
+            partial: None,
+            patience: None,
+        })
     }
 
     pub fn send(&mut self, kind: Kind, id: u64, payload: &[u8]) -> io::Result<()> {
@@ -64,21 +69,30 @@ impl Talk {
     /// A whole message of what was received.
     fn take(&mut self) -> io::Result<Option<WorkerMessage>> {
         loop {
-            let Some(header) = self.received.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+            let Some(header) = self.received.first_chunk::<HEADER_BYTES>() else {
+                return Ok(None);
+            };
             let header = Header::decode(header).map_err(invalid)?;
             let end = HEADER_BYTES + header.length as usize;
             if self.received.len() < end {
                 return Ok(None);
             }
             let Header { kind, id, .. } = header;
-            let fresh = WorkerMessage { kind, id, payload: Vec::new(), total_bytes: 0 };
+            let fresh = WorkerMessage {
+                kind,
+                id,
+                payload: Vec::new(),
+                total_bytes: 0,
+            };
             let mut message = self.partial.take().unwrap_or(fresh);
             if (message.kind, message.id) != (kind, id) {
                 return Err(invalid("frames of two messages mixed"));
             }
             let room = KEPT_BYTES - message.payload.len();
             let payload = &self.received[HEADER_BYTES..end];
-            message.payload.extend_from_slice(&payload[..payload.len().min(room)]);
+            message
+                .payload
+                .extend_from_slice(&payload[..payload.len().min(room)]);
             message.total_bytes += u64::from(header.length);
             self.received.drain(..end);
             if !header.has_more() {
@@ -109,16 +123,36 @@ mod tests {
     fn a_message_in_pieces_comes_out_whole_and_a_long_one_is_cut() {
         let (mut talk, mut worker) = pair();
         let mut bytes = Vec::new();
-        frames::encode(Kind::Done, 7, &vec![1; 3 * frames::MAX_CHUNK_BYTES + 5], &mut bytes);
+        frames::encode(
+            Kind::Done,
+            7,
+            &vec![1; 3 * frames::MAX_CHUNK_BYTES + 5],
+            &mut bytes,
+        );
         frames::encode(Kind::Failed, 8, b"short", &mut bytes);
-        let writer = std::thread::spawn(move || bytes.chunks(70_001).try_for_each(|piece| worker.write_all(piece)));
+        let writer = std::thread::spawn(move || {
+            bytes
+                .chunks(70_001)
+                .try_for_each(|piece| worker.write_all(piece))
+        });
         let long = talk.receive(SOON).unwrap().unwrap();
-        assert_eq!((long.kind, long.id, long.payload.len()), (Kind::Done, 7, KEPT_BYTES));
+        assert_eq!(
+            (long.kind, long.id, long.payload.len()),
+            (Kind::Done, 7, KEPT_BYTES)
+        );
         assert_eq!(long.total_bytes, 3 * frames::MAX_CHUNK_BYTES as u64 + 5);
-        let short = WorkerMessage { kind: Kind::Failed, id: 8, payload: b"short".into(), total_bytes: 5 };
+        let short = WorkerMessage {
+            kind: Kind::Failed,
+            id: 8,
+            payload: b"short".into(),
+            total_bytes: 5,
+        };
         assert_eq!(talk.receive(SOON).unwrap(), Some(short));
         writer.join().unwrap().unwrap();
-        assert_eq!(talk.receive(SOON).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(
+            talk.receive(SOON).unwrap_err().kind(),
+            io::ErrorKind::UnexpectedEof
+        );
     }
 
     #[test]
@@ -126,6 +160,9 @@ mod tests {
         let (mut talk, mut worker) = pair();
         assert_eq!(talk.receive(Duration::from_millis(1)).unwrap(), None);
         worker.write_all(&[255; HEADER_BYTES]).unwrap();
-        assert_eq!(talk.receive(SOON).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(
+            talk.receive(SOON).unwrap_err().kind(),
+            io::ErrorKind::InvalidData
+        );
     }
 }

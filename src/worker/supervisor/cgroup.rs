@@ -35,13 +35,18 @@ impl ParentGroup {
         let group = own_group(&fs::read_to_string("/proc/self/cgroup").ok()?)?.to_string();
         let own = mount.join(group.trim_start_matches('/'));
         let parent = delegated(&own, &mount).or_else(|| of_root(&mount))?;
-        Some(Self { parent, made: Cell::new(0) })
+        Some(Self {
+            parent,
+            made: Cell::new(0),
+        })
     }
 
     /// A group whose processes together may use so many bytes, the cached files that they use among them.
     pub fn make(&self, memory_bytes: u64) -> io::Result<TaskGroup> {
         let number = self.made.replace(self.made.get() + 1);
-        let dir = self.parent.join(format!("task-{}-{number}", getpid().as_raw_nonzero()));
+        let dir = self
+            .parent
+            .join(format!("task-{}-{number}", getpid().as_raw_nonzero()));
         fs::create_dir(&dir)?;
         let group = TaskGroup { dir };
         group.set("memory.max", &memory_bytes.to_string())?;
@@ -69,12 +74,14 @@ pub struct TaskGroup {
 impl TaskGroup {
     /// The file that a process enters it by.
     pub fn door(&self) -> CString {
-        CString::new(self.dir.join("cgroup.procs").as_os_str().as_bytes()).expect("a path from the kernel has no NUL")
+        CString::new(self.dir.join("cgroup.procs").as_os_str().as_bytes())
+            .expect("a path from the kernel has no NUL")
     }
 
     /// Whether the kernel ended processes because they wanted more.
     pub fn ran_out(&self) -> bool {
-        fs::read_to_string(self.dir.join("memory.events")).is_ok_and(|events| count_of(&events, "oom_kill") > 0)
+        fs::read_to_string(self.dir.join("memory.events"))
+            .is_ok_and(|events| count_of(&events, "oom_kill") > 0)
     }
 
     fn set(&self, file: &str, value: &str) -> io::Result<()> {
@@ -85,7 +92,10 @@ impl TaskGroup {
 impl Drop for TaskGroup {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir(&self.dir) {
-            tell!("nodectl supervise: could not remove the control group {}: {error}", self.dir.display());
+            tell!(
+                "nodectl supervise: could not remove the control group {}: {error}",
+                self.dir.display()
+            );
         }
     }
 }
@@ -104,9 +114,17 @@ fn delegated(own: &Path, mount: &Path) -> Option<PathBuf> {
         return None;
     }
     let members = fs::read_to_string(own.join("cgroup.procs")).ok()?;
-    let members: Vec<i32> = members.lines().map(str::parse).collect::<Result<_, _>>().ok()?;
+    let members: Vec<i32> = members
+        .lines()
+        .map(str::parse)
+        .collect::<Result<_, _>>()
+        .ok()?;
     let family = proc::with_descendants(&proc::all(), getppid());
-    let is_ours = |pid: &i32| family.iter().any(|process| process.pid.as_raw_nonzero().get() == *pid);
+    let is_ours = |pid: &i32| {
+        family
+            .iter()
+            .any(|process| process.pid.as_raw_nonzero().get() == *pid)
+    };
     if !members.iter().all(is_ours) {
         return None;
     }
@@ -134,7 +152,11 @@ fn of_root(mount: &Path) -> Option<PathBuf> {
 }
 
 fn unless_there(error: io::Error) -> io::Result<()> {
-    if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) }
+    if error.kind() == io::ErrorKind::AlreadyExists {
+        Ok(())
+    } else {
+        Err(error)
+    }
 }
 
 /// Lets the group's children be limited, and weighed where that was handed to it.
@@ -156,12 +178,17 @@ fn weigh(group: &Path, weight: &str) {
 }
 
 fn lists_memory(file: &Path) -> bool {
-    fs::read_to_string(file).is_ok_and(|text| text.split_whitespace().any(|controller| controller == "memory"))
+    fs::read_to_string(file).is_ok_and(|text| {
+        text.split_whitespace()
+            .any(|controller| controller == "memory")
+    })
 }
 
 /// `/proc/self/mountinfo`: where version 2 is mounted. The fields are in proc_pid_mountinfo(5).
 fn mount_point(mountinfo: &str) -> Option<PathBuf> {
-    let line = mountinfo.lines().find(|line| line.contains(" - cgroup2 "))?;
+    let line = mountinfo
+        .lines()
+        .find(|line| line.contains(" - cgroup2 "))?;
     line.split(' ').nth(4).map(PathBuf::from)
 }
 
@@ -172,7 +199,9 @@ fn own_group(text: &str) -> Option<&str> {
 
 /// A file of lines `name count`.
 fn count_of(text: &str, name: &str) -> u64 {
-    let count = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+    let count = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
     count.unwrap_or(0)
 }
 
@@ -186,9 +215,15 @@ mod tests {
                       33 32 0:29 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";
         assert_eq!(mount_point(mounts), Some(PathBuf::from("/sys/fs/cgroup")));
         assert_eq!(mount_point("24 30 0:22 / /proc rw - proc proc rw\n"), None);
-        assert_eq!(own_group("4:memory:/a\n0::/system.slice/a.service\n"), Some("/system.slice/a.service"));
+        assert_eq!(
+            own_group("4:memory:/a\n0::/system.slice/a.service\n"),
+            Some("/system.slice/a.service")
+        );
         let events = "low 0\nhigh 0\nmax 31\noom 2\noom_kill 1\noom_group_kill 1\n";
-        assert_eq!((count_of(events, "oom_kill"), count_of(events, "oom")), (1, 2));
+        assert_eq!(
+            (count_of(events, "oom_kill"), count_of(events, "oom")),
+            (1, 2)
+        );
         assert_eq!(count_of("", "oom_kill"), 0);
     }
 }

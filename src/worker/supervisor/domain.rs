@@ -65,24 +65,40 @@ pub fn is_kept() -> Result<(), String> {
 fn version() -> Result<i32, String> {
     // SAFETY: with this flag the call takes no attributes and answers a question.
     let version = unsafe {
-        libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<RulesetAttr>(), 0usize, VERSION_FLAG)
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            std::ptr::null::<RulesetAttr>(),
+            0usize,
+            VERSION_FLAG,
+        )
     };
     match i32::try_from(version) {
         Ok(version) if version >= OLDEST => Ok(version),
-        Ok(version) if version > 0 => Err("its Landlock is too old (Linux 5.19 has what is needed)".into()),
+        Ok(version) if version > 0 => {
+            Err("its Landlock is too old (Linux 5.19 has what is needed)".into())
+        }
         _ => match io::Error::last_os_error().raw_os_error() {
-            Some(libc::ENOSYS) => Err("it has no Landlock (Linux 5.19 has, if it is built with it)".into()),
+            Some(libc::ENOSYS) => {
+                Err("it has no Landlock (Linux 5.19 has, if it is built with it)".into())
+            }
             Some(libc::EOPNOTSUPP) => {
                 Err("its Landlock is switched off (`lsm=landlock,…` at boot switches it on)".into())
             }
-            _ => Err(format!("its Landlock does not answer: {}", io::Error::last_os_error())),
+            _ => Err(format!(
+                "its Landlock does not answer: {}",
+                io::Error::last_os_error()
+            )),
         },
     }
 }
 
 /// A domain that a process can enter, or None if it is kept from nothing.
 pub fn make(confinement: &Confinement) -> Result<Option<OwnedFd>, String> {
-    let paths = |list: &[Vec<u8>]| list.iter().map(|path| PathBuf::from(OsStr::from_bytes(path))).collect::<Vec<_>>();
+    let paths = |list: &[Vec<u8>]| {
+        list.iter()
+            .map(|path| PathBuf::from(OsStr::from_bytes(path)))
+            .collect::<Vec<_>>()
+    };
     let hidden = paths(&confinement.hidden);
     if hidden.is_empty() && !confinement.read_only {
         return Ok(None);
@@ -90,13 +106,22 @@ pub fn make(confinement: &Confinement) -> Result<Option<OwnedFd>, String> {
     let version = version()?;
     let own = paths(&confinement.own);
     let read = paths(&confinement.read);
-    let usual = if confinement.read_only { PathAccess::Read } else { PathAccess::All };
-    let mut rules: Vec<(PathBuf, PathAccess)> =
-        around(&hidden, &mut entries).into_iter().map(|path| (path, usual)).collect();
+    let usual = if confinement.read_only {
+        PathAccess::Read
+    } else {
+        PathAccess::All
+    };
+    let mut rules: Vec<(PathBuf, PathAccess)> = around(&hidden, &mut entries)
+        .into_iter()
+        .map(|path| (path, usual))
+        .collect();
     if confinement.read_only {
         // Of these nothing is left when the machine starts again, or it is no file.
         let is_above = |path: &Path| hidden.iter().any(|hidden| hidden.starts_with(path));
-        let temporary = TEMPORARY.iter().map(PathBuf::from).filter(|path| !is_above(path));
+        let temporary = TEMPORARY
+            .iter()
+            .map(PathBuf::from)
+            .filter(|path| !is_above(path));
         rules.extend(temporary.map(|path| (path, PathAccess::All)));
     }
     rules.extend(own.into_iter().map(|path| (path, PathAccess::All)));
@@ -104,7 +129,9 @@ pub fn make(confinement: &Confinement) -> Result<Option<OwnedFd>, String> {
     let failed = |error: io::Error| error.to_string();
     let ruleset = Ruleset::new(version).map_err(failed)?;
     for (path, access) in rules {
-        ruleset.allow(&path, access).map_err(|error| format!("{}: {error}", path.display()))?;
+        ruleset
+            .allow(&path, access)
+            .map_err(|error| format!("{}: {error}", path.display()))?;
     }
     Ok(Some(ruleset.fd))
 }
@@ -129,7 +156,12 @@ fn around(hidden: &[PathBuf], list: &mut dyn FnMut(&Path) -> Vec<PathBuf>) -> Ve
 }
 
 fn entries(directory: &Path) -> Vec<PathBuf> {
-    fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+    fs::read_dir(directory)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .collect()
 }
 
 struct Ruleset {
@@ -142,33 +174,63 @@ impl Ruleset {
         let truncate = if version >= TRUNCATES { TRUNCATE } else { 0 };
         let handled = READ_FILE | WRITE_FILE | CHANGE_DIR | truncate;
         let scoped = if version >= SIGNALS { SCOPE_SIGNAL } else { 0 };
-        let attr = RulesetAttr { handled_access_fs: handled, handled_access_net: 0, scoped };
+        let attr = RulesetAttr {
+            handled_access_fs: handled,
+            handled_access_net: 0,
+            scoped,
+        };
         // SAFETY: the pointer is to a local of the size that is told; older kernels take a longer one whose rest is zero. The descriptor
         // is new and nobody else's, and closes itself on execution.
         unsafe {
-            let fd = libc::syscall(libc::SYS_landlock_create_ruleset, &raw const attr, size_of::<RulesetAttr>(), 0u32);
-            let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
-            Ok(Self { fd: OwnedFd::from_raw_fd(fd), handled })
+            let fd = libc::syscall(
+                libc::SYS_landlock_create_ruleset,
+                &raw const attr,
+                size_of::<RulesetAttr>(),
+                0u32,
+            );
+            let fd = i32::try_from(fd)
+                .ok()
+                .filter(|fd| *fd >= 0)
+                .ok_or_else(io::Error::last_os_error)?;
+            Ok(Self {
+                fd: OwnedFd::from_raw_fd(fd),
+                handled,
+            })
         }
     }
 
     /// What is gone by now, or is a link, needs no rule.
     fn allow(&self, path: &Path, access: PathAccess) -> io::Result<()> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let Ok(opened) = open(path, flags, Mode::empty()) else { return Ok(()) };
+        let Ok(opened) = open(path, flags, Mode::empty()) else {
+            return Ok(());
+        };
         let allowed = match (FileType::from_raw_mode(fstat(&opened)?.st_mode), access) {
             (FileType::Symlink, _) => return Ok(()),
             (_, PathAccess::Read) => READ_FILE,
             (FileType::Directory, PathAccess::All) => self.handled,
             (_, PathAccess::All) => self.handled & (READ_FILE | WRITE_FILE | TRUNCATE),
         };
-        let attr = PathBeneathAttr { allowed_access: allowed, parent_fd: opened.as_raw_fd() };
+        let attr = PathBeneathAttr {
+            allowed_access: allowed,
+            parent_fd: opened.as_raw_fd(),
+        };
         // SAFETY: both descriptors are open, and the pointer is to a local of the kind that the rule's type says.
         let added = unsafe {
             let rule = &raw const attr;
-            libc::syscall(libc::SYS_landlock_add_rule, self.fd.as_raw_fd(), RULE_PATH_BENEATH, rule, 0u32)
+            libc::syscall(
+                libc::SYS_landlock_add_rule,
+                self.fd.as_raw_fd(),
+                RULE_PATH_BENEATH,
+                rule,
+                0u32,
+            )
         };
-        if added < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        if added < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -200,10 +262,19 @@ mod tests {
             let below = |path: &&&str| Path::new(path).parent() == Some(directory);
             tree.iter().filter(below).map(PathBuf::from).collect()
         };
-        let mut allowed = around(&["/users/a/data".into(), "/etc/nodectl/secret".into()], &mut list);
+        let mut allowed = around(
+            &["/users/a/data".into(), "/etc/nodectl/secret".into()],
+            &mut list,
+        );
         allowed.sort();
-        assert_eq!(allowed, ["/etc/hosts", "/users/a/work", "/users/b", "/usr"].map(PathBuf::from));
+        assert_eq!(
+            allowed,
+            ["/etc/hosts", "/users/a/work", "/users/b", "/usr"].map(PathBuf::from)
+        );
         let mut of_nothing = |_: &Path| Vec::new();
-        assert_eq!(around(&["/a/b".into()], &mut of_nothing), Vec::<PathBuf>::new());
+        assert_eq!(
+            around(&["/a/b".into()], &mut of_nothing),
+            Vec::<PathBuf>::new()
+        );
     }
 }

@@ -59,11 +59,18 @@ const KILL_PATIENCE: Duration = Duration::from_secs(10);
 /// Runs the supervisor over the socket that is its standard input; returns when the node has gone and every task with it.
 pub fn main() -> ExitCode {
     // As the node was started, not as it made itself.
-    let limited = std::env::args().nth(2).map_or(Ok(()), |told| descriptors::put_back(&told).map_err(io::Error::other));
-    match limited.and_then(|()| Supervisor::new(0)).and_then(Supervisor::run) {
+    let limited = std::env::args().nth(2).map_or(Ok(()), |told| {
+        descriptors::put_back(&told).map_err(io::Error::other)
+    });
+    match limited
+        .and_then(|()| Supervisor::new(0))
+        .and_then(Supervisor::run)
+    {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tell!("nodectl supervise: {error}\nhint: this command is started by nodectl itself, not by hand");
+            tell!(
+                "nodectl supervise: {error}\nhint: this command is started by nodectl itself, not by hand"
+            );
             ExitCode::FAILURE
         }
     }
@@ -85,7 +92,8 @@ impl Supervisor {
     fn new(socket: RawFd) -> io::Result<Self> {
         // SAFETY: the descriptor is this process's standard input and nothing else here uses that.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-        rustix::net::sockopt::socket_type(&socket).map_err(|_| io::Error::other("standard input is no socket"))?;
+        rustix::net::sockopt::socket_type(&socket)
+            .map_err(|_| io::Error::other("standard input is no socket"))?;
         rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
         spawn::close_others()?;
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
@@ -107,7 +115,14 @@ impl Supervisor {
         strays::kill_all_descendants(KILL_PATIENCE);
         match ended {
             // The node is gone: that is how a supervisor ends.
-            Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => Ok(()),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+                ) =>
+            {
+                Ok(())
+            }
             ended => ended,
         }
     }
@@ -129,21 +144,28 @@ impl Supervisor {
     fn wait(&self) -> io::Result<(bool, bool)> {
         let timeout = self.deadline().map(|deadline| {
             let left = deadline.saturating_duration_since(Instant::now());
-            rustix::event::Timespec::try_from(left).expect("deadlines are at most a task's timeout away")
+            rustix::event::Timespec::try_from(left)
+                .expect("deadlines are at most a task's timeout away")
         });
         let mut fds = [
             PollFd::new(&self.socket, PollFlags::IN),
             PollFd::from_borrowed_fd(self.child_ended.as_fd(), PollFlags::IN),
         ];
         match poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok((!fds[0].revents().is_empty(), !fds[1].revents().is_empty())),
+            Ok(_) | Err(rustix::io::Errno::INTR) => {
+                Ok((!fds[0].revents().is_empty(), !fds[1].revents().is_empty()))
+            }
             Err(errno) => Err(errno.into()),
         }
     }
 
     fn deadline(&self) -> Option<Instant> {
         let look = (!self.tasks.is_empty()).then_some(self.next_look);
-        self.tasks.values().filter_map(|task| task.deadline(&self.clock)).chain(look).min()
+        self.tasks
+            .values()
+            .filter_map(|task| task.deadline(&self.clock))
+            .chain(look)
+            .min()
     }
 
     /// False when the node has closed its end.
@@ -179,7 +201,11 @@ impl Supervisor {
                 self.tasks.insert(id, task);
                 self.report(&Report::Started { id, pid })
             }
-            Err(end) => self.report(&Report::Ended { id, end, usage: Default::default() }),
+            Err(end) => self.report(&Report::Ended {
+                id,
+                end,
+                usage: Default::default(),
+            }),
         }
     }
 
@@ -205,7 +231,11 @@ impl Supervisor {
         let mut ended = Vec::new();
         for (id, task) in &mut self.tasks {
             if let TurnOutcome::Ended(end, usage) = task.turn(now, look, &view, &self.clock) {
-                ended.push(Report::Ended { id: *id, end, usage });
+                ended.push(Report::Ended {
+                    id: *id,
+                    end,
+                    usage,
+                });
             }
         }
         for report in ended {
@@ -224,7 +254,13 @@ impl Supervisor {
     }
 
     fn view(&self) -> ProcessView {
-        ProcessView::new(self.tasks.values().filter(|task| task.is_running()).map(SupervisedTask::pid).collect())
+        ProcessView::new(
+            self.tasks
+                .values()
+                .filter(|task| task.is_running())
+                .map(SupervisedTask::pid)
+                .collect(),
+        )
     }
 
     fn report(&mut self, report: &Report) -> io::Result<()> {

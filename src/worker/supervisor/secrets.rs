@@ -21,23 +21,38 @@ pub struct Placed(Vec<(String, OwnedFd)>);
 
 pub fn place(secrets: &[(String, Vec<u8>)]) -> io::Result<Placed> {
     let place = |(name, value): &(String, Vec<u8>)| {
-        let memory = memfd_create("nodectl-secret", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let memory = memfd_create(
+            "nodectl-secret",
+            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
+        )?;
         let mut file = File::from(memory);
         file.write_all(value)?;
         fchmod(&file, Mode::RUSR)?;
-        fcntl_add_seals(&file, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)?;
+        fcntl_add_seals(
+            &file,
+            SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE,
+        )?;
         let kept = fcntl_dupfd_cloexec(&file, FIRST)?;
         fcntl_setfd(&kept, FdFlags::empty())?;
         Ok((name.clone(), kept))
     };
-    secrets.iter().map(place).collect::<io::Result<_>>().map(Placed)
+    secrets
+        .iter()
+        .map(place)
+        .collect::<io::Result<_>>()
+        .map(Placed)
 }
 
 impl Placed {
     /// `NAME=value` of the variables that tell where they are.
     pub fn variables(&self) -> impl Iterator<Item = Vec<u8>> + '_ {
-        self.0
-            .iter()
-            .map(|(name, fd)| format!("{}=/proc/self/fd/{}", secret::variable(name), fd.as_raw_fd()).into_bytes())
+        self.0.iter().map(|(name, fd)| {
+            format!(
+                "{}=/proc/self/fd/{}",
+                secret::variable(name),
+                fd.as_raw_fd()
+            )
+            .into_bytes()
+        })
     }
 }

@@ -27,8 +27,7 @@ const OOM_SCORE: &[u8] = b"500";
 const SESSION_NICE: &CStr = c"/proc/self/autogroup";
 const GREATEST_NICE: i32 = 19;
 
-const NOT_HIDDEN: &str =
-    "hint: `nodectl doctor` on that node says more; `[isolation] hides_node = false` in the job does without";
+const NOT_HIDDEN: &str = "hint: `nodectl doctor` on that node says more; `[isolation] hides_node = false` in the job does without";
 
 /// How a child ended.
 #[derive(Clone, Debug)]
@@ -85,12 +84,30 @@ enum SpawnStep {
 pub fn spawn(launch: &Launch, group: Option<&TaskGroup>) -> Result<Pid, String> {
     let program = find_program(launch)?;
     let strings = |items: Vec<Vec<u8>>| -> Result<Vec<CString>, String> {
-        items.into_iter().map(|item| CString::new(item).map_err(|error| format!("a NUL byte: {error}"))).collect()
+        items
+            .into_iter()
+            .map(|item| CString::new(item).map_err(|error| format!("a NUL byte: {error}")))
+            .collect()
     };
-    let program = CString::new(program.into_os_string().into_vec()).map_err(|error| error.to_string())?;
-    let args = strings(launch.command.iter().map(|arg| arg.clone().into_bytes()).collect())?;
-    let secrets = secrets::place(&launch.secrets).map_err(|error| format!("no memory for its secrets: {error}"))?;
-    let env = strings(launch.env.iter().cloned().chain(secrets.variables()).collect())?;
+    let program =
+        CString::new(program.into_os_string().into_vec()).map_err(|error| error.to_string())?;
+    let args = strings(
+        launch
+            .command
+            .iter()
+            .map(|arg| arg.clone().into_bytes())
+            .collect(),
+    )?;
+    let secrets = secrets::place(&launch.secrets)
+        .map_err(|error| format!("no memory for its secrets: {error}"))?;
+    let env = strings(
+        launch
+            .env
+            .iter()
+            .cloned()
+            .chain(secrets.variables())
+            .collect(),
+    )?;
     let dir = CString::new(launch.dir.clone()).map_err(|error| error.to_string())?;
     let shell = c"/bin/sh";
     let mut shell_argv = vec![shell.as_ptr(), program.as_ptr()];
@@ -100,8 +117,9 @@ pub fn spawn(launch: &Launch, group: Option<&TaskGroup>) -> Result<Pid, String> 
         false => (0, None),
     };
     let domain = domain::make(&launch.confinement);
-    let domain =
-        domain.map_err(|why| format!("this node cannot be hidden from it by the kernel: {why}\n{NOT_HIDDEN}"))?;
+    let domain = domain.map_err(|why| {
+        format!("this node cannot be hidden from it by the kernel: {why}\n{NOT_HIDDEN}")
+    })?;
     let nice = (own_nice() + i32::from(launch.nice)).min(GREATEST_NICE);
     let mut plan = SpawnPlan {
         argv: pointers(&args),
@@ -110,7 +128,10 @@ pub fn spawn(launch: &Launch, group: Option<&TaskGroup>) -> Result<Pid, String> 
         dir,
         stdout: CString::new(STDOUT_FILE).expect("no NUL"),
         stderr: CString::new(STDERR_FILE).expect("no NUL"),
-        file_limit: libc::rlimit { rlim_cur: launch.file_limit_bytes, rlim_max: launch.file_limit_bytes },
+        file_limit: libc::rlimit {
+            rlim_cur: launch.file_limit_bytes,
+            rlim_max: launch.file_limit_bytes,
+        },
         group: group.map(TaskGroup::door),
         nice,
         session_nice: nice.to_string().into_bytes(),
@@ -127,10 +148,17 @@ pub fn spawn(launch: &Launch, group: Option<&TaskGroup>) -> Result<Pid, String> 
     // Its own are other descriptors.
     drop(secrets);
     let pid = pid.map_err(|error| format!("no new process: {error}"))?;
-    let Some((step, errno)) = plan.failed else { return Ok(pid) };
+    let Some((step, errno)) = plan.failed else {
+        return Ok(pid);
+    };
     // SAFETY: waits for the child that just ended by itself; no pointers are passed but a null one.
     unsafe { libc::waitpid(pid.as_raw_nonzero().get(), ptr::null_mut(), 0) };
-    Err(describe(step, &io::Error::from_raw_os_error(errno), launch, &plan.program.to_string_lossy()))
+    Err(describe(
+        step,
+        &io::Error::from_raw_os_error(errno),
+        launch,
+        &plan.program.to_string_lossy(),
+    ))
 }
 
 fn describe(step: SpawnStep, error: &io::Error, launch: &Launch, program: &str) -> String {
@@ -140,7 +168,10 @@ fn describe(step: SpawnStep, error: &io::Error, launch: &Launch, program: &str) 
         SpawnStep::Group => format!("could not enter the control group for its memory: {error}"),
         SpawnStep::Directory => format!("could not enter {dir}: {error}"),
         SpawnStep::Streams => format!("could not open the streams in {dir}: {error}"),
-        SpawnStep::Limits => format!("could not set the limit of {} bytes a file: {error}", launch.file_limit_bytes),
+        SpawnStep::Limits => format!(
+            "could not set the limit of {} bytes a file: {error}",
+            launch.file_limit_bytes
+        ),
         SpawnStep::Network => format!(
             "no network of its own (`[isolation] network = false`): {error}\nhint: the node may make none where users' namespaces are switched off"
         ),
@@ -158,9 +189,17 @@ fn find_program(launch: &Launch) -> Result<PathBuf, String> {
     if name.contains('/') {
         return Ok(PathBuf::from(name));
     }
-    let path = launch.env.iter().rev().find_map(|variable| variable.strip_prefix(b"PATH=")).unwrap_or(b"/usr/bin:/bin");
-    let candidates = std::env::split_paths(OsStr::from_bytes(path)).map(|entry| dir.join(entry).join(name));
-    let executable = |path: &PathBuf| path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
+    let path = launch
+        .env
+        .iter()
+        .rev()
+        .find_map(|variable| variable.strip_prefix(b"PATH="))
+        .unwrap_or(b"/usr/bin:/bin");
+    let candidates =
+        std::env::split_paths(OsStr::from_bytes(path)).map(|entry| dir.join(entry).join(name));
+    let executable = |path: &PathBuf| {
+        path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
+    };
     candidates.into_iter().find(executable).ok_or_else(|| {
         let path = String::from_utf8_lossy(path);
         format!(
@@ -171,7 +210,11 @@ fn find_program(launch: &Launch) -> Result<PathBuf, String> {
 
 /// Null-terminated, as `execve` wants them. Valid while `strings` is.
 fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
-    strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
+    strings
+        .iter()
+        .map(|string| string.as_ptr())
+        .chain([ptr::null()])
+        .collect()
 }
 
 /// `vfork` with a stack of the child's own, as `posix_spawn` does it: returns when the child has executed or failed.
@@ -226,8 +269,16 @@ unsafe fn become_task(plan: &SpawnPlan) -> SpawnStep {
             return SpawnStep::Directory;
         }
         if !open_as(c"/dev/null".as_ptr(), libc::O_RDONLY, 0)
-            || !open_as(plan.stdout.as_ptr(), libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND, 1)
-            || !open_as(plan.stderr.as_ptr(), libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND, 2)
+            || !open_as(
+                plan.stdout.as_ptr(),
+                libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND,
+                1,
+            )
+            || !open_as(
+                plan.stderr.as_ptr(),
+                libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND,
+                2,
+            )
         {
             return SpawnStep::Streams;
         }
@@ -261,10 +312,18 @@ unsafe fn become_task(plan: &SpawnPlan) -> SpawnStep {
         {
             return SpawnStep::Confinement;
         }
-        libc::execve(plan.program.as_ptr(), plan.argv.as_ptr(), plan.envp.as_ptr());
+        libc::execve(
+            plan.program.as_ptr(),
+            plan.argv.as_ptr(),
+            plan.envp.as_ptr(),
+        );
         if *libc::__errno_location() == libc::ENOEXEC {
             // A script without `#!`: the shell's, as execvp(3) has it.
-            libc::execve(c"/bin/sh".as_ptr(), plan.shell_argv.as_ptr(), plan.envp.as_ptr());
+            libc::execve(
+                c"/bin/sh".as_ptr(),
+                plan.shell_argv.as_ptr(),
+                plan.envp.as_ptr(),
+            );
         }
         SpawnStep::Execute
     }
@@ -274,7 +333,10 @@ unsafe fn become_task(plan: &SpawnPlan) -> SpawnStep {
 unsafe fn keep_core_dumps(wanted: bool) -> bool {
     // SAFETY: the pointers are to a local.
     unsafe {
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        let mut limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
         if wanted {
             if libc::getrlimit(libc::RLIMIT_CORE, &mut limit) < 0 {
                 return false;
@@ -292,7 +354,10 @@ fn own_network() -> (libc::c_int, Option<[Vec<u8>; 2]>) {
         return (libc::CLONE_NEWNET, None);
     }
     let same = |id: u32| format!("{id} {id} 1").into_bytes();
-    (libc::CLONE_NEWNET | libc::CLONE_NEWUSER, Some([same(user.as_raw()), same(group.as_raw())]))
+    (
+        libc::CLONE_NEWNET | libc::CLONE_NEWUSER,
+        Some([same(user.as_raw()), same(group.as_raw())]),
+    )
 }
 
 /// In a new network: says who is who, and switches loopback on, which many programs use to speak to themselves.
@@ -359,11 +424,18 @@ pub fn wait_any() -> Option<ChildExit> {
     // SAFETY: `rusage` is plain numbers, for which zero is a value; both pointers are to locals that outlive the call.
     let (pid, usage) = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
-        (libc::wait4(-1, &mut status, libc::WNOHANG, &mut usage), usage)
+        (
+            libc::wait4(-1, &mut status, libc::WNOHANG, &mut usage),
+            usage,
+        )
     };
     let pid = Pid::from_raw(pid.max(0))?;
     let micros = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
-    let status = if libc::WIFSIGNALED(status) { Err(libc::WTERMSIG(status)) } else { Ok(libc::WEXITSTATUS(status)) };
+    let status = if libc::WIFSIGNALED(status) {
+        Err(libc::WTERMSIG(status))
+    } else {
+        Ok(libc::WEXITSTATUS(status))
+    };
     Some(ChildExit {
         pid,
         at: Instant::now(),
@@ -387,7 +459,10 @@ pub fn page_bytes() -> u64 {
 /// CPU time that a process has used, in microseconds, if it is there. Its clock's number: clock_getcpuclockid(3).
 pub fn cpu_us(pid: u32) -> Option<u64> {
     let clock = (!i32::try_from(pid).ok()? << 3) | 2;
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: the pointer is to a local. A clock that is no more is an error.
     let read = unsafe { libc::clock_gettime(clock, &mut time) };
     (read == 0).then(|| time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1_000)
@@ -409,7 +484,11 @@ pub fn child_signal_fd() -> io::Result<OwnedFd> {
             return Err(io::Error::last_os_error());
         }
         let fd = libc::signalfd(-1, &children, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
-        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+        if fd < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(OwnedFd::from_raw_fd(fd))
+        }
     }
 }
 
@@ -433,7 +512,11 @@ pub fn close_others() -> io::Result<()> {
     if unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) } < 0 {
         let error = io::Error::last_os_error();
         // Kernels before 5.9 lack the call; all that this program opens closes itself on execution anyway.
-        return if error.raw_os_error() == Some(libc::ENOSYS) { Ok(()) } else { Err(error) };
+        return if error.raw_os_error() == Some(libc::ENOSYS) {
+            Ok(())
+        } else {
+            Err(error)
+        };
     }
     Ok(())
 }

@@ -19,7 +19,11 @@ pub struct ProcessView {
 
 impl ProcessView {
     pub fn new(mains: Vec<Pid>) -> Self {
-        Self { mains, children: OnceCell::new(), all: OnceCell::new() }
+        Self {
+            mains,
+            children: OnceCell::new(),
+            all: OnceCell::new(),
+        }
     }
 
     /// The processes that are left of the attempt whose main process `main` ran in `dir`.
@@ -30,9 +34,15 @@ impl ProcessView {
             return Vec::new();
         }
         let all = self.all.get_or_init(proc::all);
-        let roots = self.orphans(main).filter(|orphan| self.belongs(orphan, main, dir)).map(|orphan| orphan.pid);
+        let roots = self
+            .orphans(main)
+            .filter(|orphan| self.belongs(orphan, main, dir))
+            .map(|orphan| orphan.pid);
         let found = proc::with_descendants(all, roots.chain(main_runs.then_some(main)));
-        found.into_iter().filter(|process| !process.zombie).collect()
+        found
+            .into_iter()
+            .filter(|process| !process.zombie)
+            .collect()
     }
 
     /// Whether there is an orphan that could not say whose it is, because it is, or was, becoming another program.
@@ -47,19 +57,28 @@ impl ProcessView {
 
     fn has_orphans(&self, main: Pid) -> bool {
         let children = self.children.get_or_init(proc::own_children);
-        children.iter().any(|pid| *pid != main && !self.mains.contains(pid))
+        children
+            .iter()
+            .any(|pid| *pid != main && !self.mains.contains(pid))
     }
 
     /// From the same look as their descendants: a process between two looks at its parent would be in neither.
     fn orphans(&self, main: Pid) -> impl Iterator<Item = &Process> {
         let own = getpid().as_raw_nonzero().get();
-        let ours = self.all.get_or_init(proc::all).iter().filter(move |process| process.parent == own);
+        let ours = self
+            .all
+            .get_or_init(proc::all)
+            .iter()
+            .filter(move |process| process.parent == own);
         ours.filter(move |process| process.pid != main && !self.mains.contains(&process.pid))
     }
 
     /// The main process that runs and in whose session it is.
     fn session_owner(&self, orphan: &Process) -> Option<Pid> {
-        self.mains.iter().copied().find(|main| orphan.session == main.as_raw_nonzero().get())
+        self.mains
+            .iter()
+            .copied()
+            .find(|main| orphan.session == main.as_raw_nonzero().get())
     }
 
     fn belongs(&self, orphan: &Process, main: Pid, dir: &[u8]) -> bool {
@@ -81,7 +100,11 @@ impl ProcessView {
 /// The main process runs, or some of `processes` is in its session: else its number could be another's by now.
 pub fn signal(main: Pid, processes: &[Process], main_runs: bool, signal: Signal) {
     // Failures mean that a process has ended meanwhile, which is what was wanted.
-    if main_runs || processes.iter().any(|process| process.session == main.as_raw_nonzero().get()) {
+    if main_runs
+        || processes
+            .iter()
+            .any(|process| process.session == main.as_raw_nonzero().get())
+    {
         let _ = kill_process_group(main, signal);
     }
     for process in processes {
@@ -106,7 +129,10 @@ pub fn kill_all_descendants(patience: Duration) {
         if children.is_empty() || Instant::now() >= deadline {
             return;
         }
-        #[expect(clippy::disallowed_methods, reason = "the kernel has no event for what is polled here")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the kernel has no event for what is polled here"
+        )]
         std::thread::sleep(Duration::from_millis(1));
     }
 }

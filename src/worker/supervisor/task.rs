@@ -47,15 +47,33 @@ pub enum TurnOutcome {
 }
 
 impl SupervisedTask {
-    pub fn start(launch: Launch, groups: Option<&ParentGroup>, clock: &TaskClock) -> Result<Self, ProcessEnd> {
+    pub fn start(
+        launch: Launch,
+        groups: Option<&ParentGroup>,
+        clock: &TaskClock,
+    ) -> Result<Self, ProcessEnd> {
         let started = clock.now();
         let limit = Some(launch.memory_bytes).filter(|bytes| *bytes > 0);
-        let group = limit.zip(groups).map(|(bytes, groups)| groups.make(bytes)).transpose();
-        let group =
-            group.map_err(|error| ProcessEnd::NotStarted(format!("no control group for its memory: {error}")))?;
+        let group = limit
+            .zip(groups)
+            .map(|(bytes, groups)| groups.make(bytes))
+            .transpose();
+        let group = group.map_err(|error| {
+            ProcessEnd::NotStarted(format!("no control group for its memory: {error}"))
+        })?;
         let pid = spawn::spawn(&launch, group.as_ref()).map_err(ProcessEnd::NotStarted)?;
         let (reason, kill_at, exit, drain_since) = (None, None, None, None);
-        Ok(Self { launch, group, pid, started, reason, kill_at, exit, drain_since, max_rss_bytes: 0 })
+        Ok(Self {
+            launch,
+            group,
+            pid,
+            started,
+            reason,
+            kill_at,
+            exit,
+            drain_since,
+            max_rss_bytes: 0,
+        })
     }
 
     pub fn pid(&self) -> Pid {
@@ -67,14 +85,22 @@ impl SupervisedTask {
     }
 
     pub fn stop(&mut self) {
-        self.end_for(ProcessEnd::Stopped, Duration::from_millis(self.launch.grace_ms));
+        self.end_for(
+            ProcessEnd::Stopped,
+            Duration::from_millis(self.launch.grace_ms),
+        );
     }
 
     /// Stands still, or goes on. One that is being ended goes on, so that it hears of it.
     pub fn suspend(&self, on: bool, view: &ProcessView) {
         if self.is_running() && self.reason.is_none() {
             let left = view.left_of(self.pid, &self.launch.dir);
-            strays::signal(self.pid, &left, true, if on { Signal::STOP } else { Signal::CONT });
+            strays::signal(
+                self.pid,
+                &left,
+                true,
+                if on { Signal::STOP } else { Signal::CONT },
+            );
         }
     }
 
@@ -88,19 +114,32 @@ impl SupervisedTask {
         if self.drain_since.is_some() {
             return Some(Instant::now() + DRAIN_PERIOD);
         }
-        let timeout = self.launch.timeout_ms.filter(|_| self.reason.is_none() && !clock.is_suspended());
-        let left = |ms| Duration::from_millis(ms).saturating_sub(clock.now().saturating_sub(self.started));
+        let timeout = self
+            .launch
+            .timeout_ms
+            .filter(|_| self.reason.is_none() && !clock.is_suspended());
+        let left =
+            |ms| Duration::from_millis(ms).saturating_sub(clock.now().saturating_sub(self.started));
         let timeout = timeout.and_then(|ms| Instant::now().checked_add(left(ms)));
         timeout.into_iter().chain(self.kill_at).min()
     }
 
     /// Does what is due. `look` asks for its memory and streams too.
-    pub fn turn(&mut self, now: Instant, look: bool, view: &ProcessView, clock: &TaskClock) -> TurnOutcome {
+    pub fn turn(
+        &mut self,
+        now: Instant,
+        look: bool,
+        view: &ProcessView,
+        clock: &TaskClock,
+    ) -> TurnOutcome {
         if self.is_running() {
             self.check_time(now, view, clock);
             if look {
                 self.check_memory(view);
-                streams::trim(Path::new(OsStr::from_bytes(&self.launch.dir)), self.launch.log_limit_bytes);
+                streams::trim(
+                    Path::new(OsStr::from_bytes(&self.launch.dir)),
+                    self.launch.log_limit_bytes,
+                );
             }
             return TurnOutcome::Goes;
         }
@@ -109,9 +148,13 @@ impl SupervisedTask {
 
     fn check_time(&mut self, now: Instant, view: &ProcessView, clock: &TaskClock) {
         let timeout = self.launch.timeout_ms.map(Duration::from_millis);
-        if self.reason.is_none() && timeout.is_some_and(|timeout| clock.at(now).saturating_sub(self.started) >= timeout)
+        if self.reason.is_none()
+            && timeout.is_some_and(|timeout| clock.at(now).saturating_sub(self.started) >= timeout)
         {
-            self.end_for(ProcessEnd::TimedOut, Duration::from_millis(self.launch.grace_ms));
+            self.end_for(
+                ProcessEnd::TimedOut,
+                Duration::from_millis(self.launch.grace_ms),
+            );
         }
         if self.kill_at.is_some_and(|at| now >= at) {
             let left = view.left_of(self.pid, &self.launch.dir);
@@ -139,7 +182,11 @@ impl SupervisedTask {
         if self.launch.memory_bytes == 0 || self.group.is_some() {
             return;
         }
-        let pages: u64 = view.left_of(self.pid, &self.launch.dir).iter().map(|process| process.rss_pages).sum();
+        let pages: u64 = view
+            .left_of(self.pid, &self.launch.dir)
+            .iter()
+            .map(|process| process.rss_pages)
+            .sum();
         self.max_rss_bytes = self.max_rss_bytes.max(pages * spawn::page_bytes());
         if self.max_rss_bytes > self.launch.memory_bytes {
             self.end_for(ProcessEnd::OutOfMemory, Duration::ZERO);
@@ -154,11 +201,19 @@ impl SupervisedTask {
                 strays::signal(self.pid, &left, false, Signal::KILL);
                 return TurnOutcome::Goes;
             }
-            tell!("nodectl supervise: {} processes of a task do not die of SIGKILL; leaving them", left.len());
-        } else if now.duration_since(since) < CLEAR_UP && view.is_unclear(self.pid, &self.launch.dir) {
+            tell!(
+                "nodectl supervise: {} processes of a task do not die of SIGKILL; leaving them",
+                left.len()
+            );
+        } else if now.duration_since(since) < CLEAR_UP
+            && view.is_unclear(self.pid, &self.launch.dir)
+        {
             return TurnOutcome::Goes;
         }
-        let exit = self.exit.take().expect("draining begins when the main process has ended");
+        let exit = self
+            .exit
+            .take()
+            .expect("draining begins when the main process has ended");
         TurnOutcome::Ended(self.end_of(&exit), self.usage(&exit, clock))
     }
 
@@ -167,7 +222,9 @@ impl SupervisedTask {
         match (&self.reason, exit.status) {
             (Some(reason), _) => reason.clone(),
             // It failed after using more than it may: that is why, whatever it called it.
-            (None, status) if limit > 0 && self.wanted_more(exit) && status != Ok(0) => ProcessEnd::OutOfMemory,
+            (None, status) if limit > 0 && self.wanted_more(exit) && status != Ok(0) => {
+                ProcessEnd::OutOfMemory
+            }
             (None, Ok(code)) => ProcessEnd::Exited(code),
             (None, Err(signal)) => ProcessEnd::Signalled(signal),
         }

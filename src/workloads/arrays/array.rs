@@ -23,7 +23,9 @@ pub struct Array {
 impl Info {
     /// The number of numbers; None beyond 64 bits.
     pub fn len(&self) -> Option<u64> {
-        self.shape.iter().try_fold(1u64, |product, extent| product.checked_mul(*extent))
+        self.shape
+            .iter()
+            .try_fold(1u64, |product, extent| product.checked_mul(*extent))
     }
 
     pub fn is_empty(&self) -> bool {
@@ -32,16 +34,28 @@ impl Info {
 
     /// The bytes of all numbers; None beyond 63 bits.
     pub fn bytes(&self) -> Option<u64> {
-        self.len()?.checked_mul(self.scalar.bytes() as u64).filter(|bytes| *bytes <= i64::MAX as u64)
+        self.len()?
+            .checked_mul(self.scalar.bytes() as u64)
+            .filter(|bytes| *bytes <= i64::MAX as u64)
     }
 
     /// Whether the box lies within the array. A sentence where it does not.
     pub(super) fn check_box(&self, start: &[u64], shape: &[u64]) -> Result<(), String> {
-        let fits = |axis: usize| start[axis].checked_add(shape[axis]).is_some_and(|end| end <= self.shape[axis]);
-        if start.len() == self.shape.len() && shape.len() == start.len() && (0..start.len()).all(fits) {
+        let fits = |axis: usize| {
+            start[axis]
+                .checked_add(shape[axis])
+                .is_some_and(|end| end <= self.shape[axis])
+        };
+        if start.len() == self.shape.len()
+            && shape.len() == start.len()
+            && (0..start.len()).all(fits)
+        {
             return Ok(());
         }
-        Err(format!("a block of {shape:?} at {start:?} does not lie within an array of {:?}", self.shape))
+        Err(format!(
+            "a block of {shape:?} at {start:?} does not lie within an array of {:?}",
+            self.shape
+        ))
     }
 }
 
@@ -49,7 +63,10 @@ impl Array {
     /// Zeros. None where it would have more than 63 bits of bytes.
     pub fn zeros(info: Info) -> Option<Self> {
         let bytes = usize::try_from(info.bytes()?).ok()?;
-        Some(Self { info, bytes: vec![0; bytes] })
+        Some(Self {
+            info,
+            bytes: vec![0; bytes],
+        })
     }
 
     /// The box of `shape` at `start`, which lies within the array.
@@ -57,8 +74,13 @@ impl Array {
     /// # Panics
     /// If it does not.
     pub fn block(&self, start: &[u64], shape: &[u64]) -> Array {
-        self.info.check_box(start, shape).expect("the caller's box lies within the array");
-        let info = Info { scalar: self.info.scalar, shape: shape.to_vec() };
+        self.info
+            .check_box(start, shape)
+            .expect("the caller's box lies within the array");
+        let info = Info {
+            scalar: self.info.scalar,
+            shape: shape.to_vec(),
+        };
         let mut block = Array::zeros(info).expect("smaller than an array in memory");
         copy_box(self, start, &mut block, &vec![0; shape.len()], shape);
         block
@@ -71,15 +93,20 @@ impl Array {
 /// If types differ, or the box does not lie within both.
 pub fn copy_box(from: &Array, from_start: &[u64], to: &mut Array, to_start: &[u64], shape: &[u64]) {
     assert_eq!(from.info.scalar, to.info.scalar, "arrays of one type");
-    from.info.check_box(from_start, shape).expect("a box of the source");
-    to.info.check_box(to_start, shape).expect("a box of the target");
+    from.info
+        .check_box(from_start, shape)
+        .expect("a box of the source");
+    to.info
+        .check_box(to_start, shape)
+        .expect("a box of the target");
     let size = from.info.scalar.bytes() as u64;
     let target = runs(&to.info.shape, to_start, shape);
     // Runs of both have the length of the shorter ones: those of a row.
     let row = shape.last().map_or(1, |extent| *extent) * size;
     let source = runs(&from.info.shape, from_start, shape);
     let split = |run: ContiguousRun| {
-        (0..run.length * size / row.max(1)).map(move |part| (run.offset * size + part * row) as usize)
+        (0..run.length * size / row.max(1))
+            .map(move |part| (run.offset * size + part * row) as usize)
     };
     for (read, write) in source.flat_map(split).zip(target.flat_map(split)) {
         let row = row as usize;
@@ -108,7 +135,11 @@ pub fn runs(whole: &[u64], start: &[u64], shape: &[u64]) -> impl Iterator<Item =
     let length = shape[inner..].iter().product::<u64>();
     let first: u64 = (0..axes).map(|axis| start[axis] * stride(axis)).sum();
     let outer: Vec<(u64, u64)> = (0..inner).map(|axis| (shape[axis], stride(axis))).collect();
-    let count = if length == 0 { 0 } else { outer.iter().map(|(extent, _)| extent).product::<u64>() };
+    let count = if length == 0 {
+        0
+    } else {
+        outer.iter().map(|(extent, _)| extent).product::<u64>()
+    };
     (0..count).map(move |index| {
         let mut rest = index;
         let mut offset = first;

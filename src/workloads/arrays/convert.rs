@@ -32,12 +32,19 @@ pub fn convert(bytes: Vec<u8>, from: Scalar, to: Scalar) -> Vec<u8> {
 pub(super) fn to_range(bytes: &[u8], from: Scalar, scale: [f64; 2], to: Scalar) -> Vec<u8> {
     let most = if to == Scalar::U8 { 255.0 } else { 65535.0 };
     let mut converted = vec![0; bytes.len() / from.bytes() * to.bytes()];
-    for (source, target) in bytes.chunks_exact(from.bytes()).zip(converted.chunks_exact_mut(to.bytes())) {
+    for (source, target) in bytes
+        .chunks_exact(from.bytes())
+        .zip(converted.chunks_exact_mut(to.bytes()))
+    {
         let number = match get(from, source) {
             Wide::Int(number) => number as f64,
             Wide::Float(number) => number,
         };
-        put(to, Wide::Float((number - scale[0]) / (scale[1] - scale[0]) * most), target);
+        put(
+            to,
+            Wide::Float((number - scale[0]) / (scale[1] - scale[0]) * most),
+            target,
+        );
     }
     converted
 }
@@ -45,7 +52,9 @@ pub(super) fn to_range(bytes: &[u8], from: Scalar, scale: [f64; 2], to: Scalar) 
 fn get(scalar: Scalar, bytes: &[u8]) -> Wide {
     macro_rules! int {
         ($type:ty) => {
-            Wide::Int(<$type>::from_le_bytes(bytes.try_into().expect("a chunk of its size")) as i128)
+            Wide::Int(
+                <$type>::from_le_bytes(bytes.try_into().expect("a chunk of its size")) as i128,
+            )
         };
     }
     match scalar {
@@ -59,8 +68,12 @@ fn get(scalar: Scalar, bytes: &[u8]) -> Wide {
         Scalar::U64 => int!(u64),
         Scalar::I64 => int!(i64),
         Scalar::F16 => Wide::Float(f16::from_le_bytes([bytes[0], bytes[1]]).to_f64()),
-        Scalar::F32 => Wide::Float(f64::from(f32::from_le_bytes(bytes.try_into().expect("a chunk of its size")))),
-        Scalar::F64 => Wide::Float(f64::from_le_bytes(bytes.try_into().expect("a chunk of its size"))),
+        Scalar::F32 => Wide::Float(f64::from(f32::from_le_bytes(
+            bytes.try_into().expect("a chunk of its size"),
+        ))),
+        Scalar::F64 => Wide::Float(f64::from_le_bytes(
+            bytes.try_into().expect("a chunk of its size"),
+        )),
     }
 }
 
@@ -68,7 +81,9 @@ fn put(scalar: Scalar, number: Wide, bytes: &mut [u8]) {
     macro_rules! int {
         ($type:ty) => {{
             let value = match number {
-                Wide::Int(number) => number.clamp(<$type>::MIN as i128, <$type>::MAX as i128) as $type,
+                Wide::Int(number) => {
+                    number.clamp(<$type>::MIN as i128, <$type>::MAX as i128) as $type
+                }
                 // `as` saturates, and makes NaN 0.
                 Wide::Float(number) => number.round() as $type,
             };

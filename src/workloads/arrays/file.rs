@@ -66,7 +66,11 @@ impl Format {
 
 impl ArrayLocation {
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), member: None, raw: None }
+        Self {
+            path: path.into(),
+            member: None,
+            raw: None,
+        }
     }
 
     /// Type and shape, from the header alone, checked against the size of the file.
@@ -108,49 +112,74 @@ impl ArrayLocation {
             Format::Raw(scalar) => raw::read_block(&file, scalar, self.raw.as_ref(), start, shape),
             Format::Npz | Format::Png | Format::Safetensors | Format::Idx => {
                 let whole = self.read()?;
-                whole.info.check_box(start, shape).map(|()| whole.block(start, shape))
+                whole
+                    .info
+                    .check_box(start, shape)
+                    .map(|()| whole.block(start, shape))
             }
         }
         .map_err(|problem| self.invalid(problem))
     }
 
     fn open(&self) -> Result<File, ArrayError> {
-        let failed = |source| ArrayError::Io { path: self.path.clone(), source };
+        let failed = |source| ArrayError::Io {
+            path: self.path.clone(),
+            source,
+        };
         files::open(&self.path).map_err(failed)
     }
 
     fn format(&self) -> Result<Format, ArrayError> {
         let unknown = || {
-            let hint =
-                "arrays are read from .npy, .npz, .png, .h5, .safetensors, IDX and raw files (.f32, .u8, …, .raw)";
-            self.invalid(format!("its ending names no format of arrays\nhint: {hint}"))
+            let hint = "arrays are read from .npy, .npz, .png, .h5, .safetensors, IDX and raw files (.f32, .u8, …, .raw)";
+            self.invalid(format!(
+                "its ending names no format of arrays\nhint: {hint}"
+            ))
         };
         Format::of(&self.path).ok_or_else(unknown)
     }
 
     fn dataset(&self) -> Result<&str, ArrayError> {
-        let unnamed = || self.invalid("no dataset is named\nhint: write `FILE.h5:/path/of/dataset`".into());
+        let unnamed =
+            || self.invalid("no dataset is named\nhint: write `FILE.h5:/path/of/dataset`".into());
         self.member.as_deref().ok_or_else(unnamed)
     }
 
     fn invalid(&self, problem: String) -> ArrayError {
-        ArrayError::Invalid { path: self.path.clone(), problem }
+        ArrayError::Invalid {
+            path: self.path.clone(),
+            problem,
+        }
     }
 }
 
 /// Writes arrays with the names of their members to a file of the format that its ending names: one for `.npy`, `.png` and raw
 /// files, any number for `.npz` and HDF5. `scale`: of a PNG, the values of black and white. The file appears whole or not at all.
-pub fn write(path: &Path, arrays: &[(&str, &Array)], scale: Option<[f64; 2]>) -> Result<(), ArrayError> {
-    let invalid = |problem: String| ArrayError::Invalid { path: path.to_path_buf(), problem };
-    let format = Format::of(path).ok_or_else(|| invalid("its ending names no format of arrays".into()))?;
+pub fn write(
+    path: &Path,
+    arrays: &[(&str, &Array)],
+    scale: Option<[f64; 2]>,
+) -> Result<(), ArrayError> {
+    let invalid = |problem: String| ArrayError::Invalid {
+        path: path.to_path_buf(),
+        problem,
+    };
+    let format =
+        Format::of(path).ok_or_else(|| invalid("its ending names no format of arrays".into()))?;
     let single = || match arrays {
         [(_, array)] => Ok(*array),
-        _ => Err(invalid(format!("{} arrays do not go into one such file", arrays.len()))),
+        _ => Err(invalid(format!(
+            "{} arrays do not go into one such file",
+            arrays.len()
+        ))),
     };
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
     let part = PathBuf::from(part);
-    let failed = |source| ArrayError::Io { path: path.to_path_buf(), source };
+    let failed = |source| ArrayError::Io {
+        path: path.to_path_buf(),
+        source,
+    };
     match format {
         Format::Npy => fs::write(&part, npy::encode(single()?)).map_err(failed),
         Format::Raw(_) => fs::write(&part, &single()?.bytes).map_err(failed),
@@ -158,8 +187,17 @@ pub fn write(path: &Path, arrays: &[(&str, &Array)], scale: Option<[f64; 2]>) ->
         Format::Png => png::write(&part, single()?, scale).map_err(invalid),
         Format::Hdf5 => hdf5::write(&part, arrays).map_err(invalid),
         Format::Safetensors => {
-            let arrays = arrays.iter().map(|(name, array)| (name.to_string(), (*array).clone())).collect();
-            return safetensors::write_all(path, &safetensors::NamedArrays { arrays, ..Default::default() });
+            let arrays = arrays
+                .iter()
+                .map(|(name, array)| (name.to_string(), (*array).clone()))
+                .collect();
+            return safetensors::write_all(
+                path,
+                &safetensors::NamedArrays {
+                    arrays,
+                    ..Default::default()
+                },
+            );
         }
         Format::Idx => Err(invalid("IDX files are not written\nhint: .npy".into())),
     }?;

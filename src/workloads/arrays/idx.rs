@@ -11,7 +11,10 @@ use std::{
 
 /// Whether a file's name is that of such a file: `train-images-idx3-ubyte`, `labels.idx`, and `.gz` behind it.
 pub(super) fn is_named(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let name = path
+        .file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default();
     let name = name.strip_suffix(".gz").unwrap_or(name);
     name.ends_with("-ubyte") || name.ends_with(".idx")
 }
@@ -19,10 +22,22 @@ pub(super) fn is_named(path: &Path) -> bool {
 pub(super) fn inspect(path: &Path, file: &File) -> Result<Info, String> {
     let length = file.metadata().map_err(|error| error.to_string())?.len();
     let (info, header) = header(&mut stream(path, file)?)?;
-    let claimed = info.bytes().and_then(|bytes| bytes.checked_add(header)).ok_or("it is too large")?;
-    let is_possible =
-        if is_gzipped(path) { claimed <= length.saturating_mul(MAX_INFLATION) } else { claimed == length };
-    if is_possible { Ok(info) } else { Err(format!("its header describes {claimed} bytes, the file has {length}")) }
+    let claimed = info
+        .bytes()
+        .and_then(|bytes| bytes.checked_add(header))
+        .ok_or("it is too large")?;
+    let is_possible = if is_gzipped(path) {
+        claimed <= length.saturating_mul(MAX_INFLATION)
+    } else {
+        claimed == length
+    };
+    if is_possible {
+        Ok(info)
+    } else {
+        Err(format!(
+            "its header describes {claimed} bytes, the file has {length}"
+        ))
+    }
 }
 
 pub(super) fn read(path: &Path, file: &File) -> Result<Array, String> {
@@ -30,8 +45,13 @@ pub(super) fn read(path: &Path, file: &File) -> Result<Array, String> {
     let mut stream = stream(path, file)?;
     header(&mut stream)?;
     let mut array = Array::zeros(info).ok_or("it is too large")?;
-    stream.read_exact(&mut array.bytes).map_err(|error| format!("it is cut off: {error}"))?;
-    array.bytes.chunks_exact_mut(array.info.scalar.bytes()).for_each(<[u8]>::reverse);
+    stream
+        .read_exact(&mut array.bytes)
+        .map_err(|error| format!("it is cut off: {error}"))?;
+    array
+        .bytes
+        .chunks_exact_mut(array.info.scalar.bytes())
+        .for_each(<[u8]>::reverse);
     Ok(array)
 }
 
@@ -42,18 +62,27 @@ fn is_gzipped(path: &Path) -> bool {
 fn stream<'f>(path: &Path, mut file: &'f File) -> Result<Box<dyn Read + 'f>, String> {
     file.rewind().map_err(|error| error.to_string())?;
     let buffered = BufReader::new(file);
-    Ok(if is_gzipped(path) { Box::new(GzDecoder::new(buffered)) } else { Box::new(buffered) })
+    Ok(if is_gzipped(path) {
+        Box::new(GzDecoder::new(buffered))
+    } else {
+        Box::new(buffered)
+    })
 }
 
 /// What the header says, and its length.
 fn header(stream: &mut impl Read) -> Result<(Info, u64), String> {
     let mut word = || {
         let mut bytes = [0; 4];
-        stream.read_exact(&mut bytes).map(|()| bytes).map_err(|error| format!("its header is cut off: {error}"))
+        stream
+            .read_exact(&mut bytes)
+            .map(|()| bytes)
+            .map_err(|error| format!("its header is cut off: {error}"))
     };
     let [first, second, kind, axes] = word()?;
     let scalar = match kind {
-        _ if (first, second) != (0, 0) => return Err("it is no IDX file: it does not begin with two zeros".into()),
+        _ if (first, second) != (0, 0) => {
+            return Err("it is no IDX file: it does not begin with two zeros".into());
+        }
         0x08 => Scalar::U8,
         0x09 => Scalar::I8,
         0x0b => Scalar::I16,
@@ -85,19 +114,34 @@ mod tests {
             std::fs::write(&path, bytes).unwrap();
             ArrayLocation::new(path).read()
         };
-        let bytes = [&[0, 0, 0x0b, 2, 0, 0, 0, 1, 0, 0, 0, 2][..], &[1, 2, 255, 254]].concat();
+        let bytes = [
+            &[0, 0, 0x0b, 2, 0, 0, 0, 1, 0, 0, 0, 2][..],
+            &[1, 2, 255, 254],
+        ]
+        .concat();
         let array = read("a-idx2-ubyte", &bytes).unwrap();
-        assert_eq!((array.info.shape.as_slice(), array.info.scalar), (&[1, 2][..], Scalar::I16));
+        assert_eq!(
+            (array.info.shape.as_slice(), array.info.scalar),
+            (&[1, 2][..], Scalar::I16)
+        );
         assert_eq!(array.into_f32(), [258.0, -2.0]);
         let mut gzipped = GzEncoder::new(Vec::new(), Compression::fast());
         gzipped.write_all(&bytes).unwrap();
-        assert_eq!(read("b.idx.gz", &gzipped.finish().unwrap()).unwrap().into_f32(), [258.0, -2.0]);
+        assert_eq!(
+            read("b.idx.gz", &gzipped.finish().unwrap())
+                .unwrap()
+                .into_f32(),
+            [258.0, -2.0]
+        );
         for (name, bytes) in [
             ("cut.idx", &bytes[..14]),
             ("short.idx", &bytes[..7]),
             ("magic.idx", &[1, 0, 8, 0][..]),
             ("kind.idx", &[0, 0, 7, 0]),
-            ("huge.idx", &[0, 0, 8, 2, 255, 255, 255, 255, 255, 255, 255, 255]),
+            (
+                "huge.idx",
+                &[0, 0, 8, 2, 255, 255, 255, 255, 255, 255, 255, 255],
+            ),
         ] {
             assert!(read(name, bytes).is_err(), "{name}");
         }

@@ -23,14 +23,22 @@ impl LinkBounds {
             _ => PathBuf::from("."),
         };
         // Of a link, the user has named both: the link and what is there.
-        let own = [Some(parent(path)), path.canonicalize().ok().map(|real| parent(&real))];
+        let own = [
+            Some(parent(path)),
+            path.canonicalize().ok().map(|real| parent(&real)),
+        ];
         let all = own.into_iter().flatten().chain(others.iter().cloned());
-        Self(all.filter_map(|directory| directory.canonicalize().ok()).collect())
+        Self(
+            all.filter_map(|directory| directory.canonicalize().ok())
+                .collect(),
+        )
     }
 
     /// Whether a file, which exists, lies below one of them.
     pub(crate) fn have(&self, target: &Path) -> bool {
-        target.canonicalize().is_ok_and(|real| self.0.iter().any(|directory| real.starts_with(directory)))
+        target
+            .canonicalize()
+            .is_ok_and(|real| self.0.iter().any(|directory| real.starts_with(directory)))
     }
 }
 
@@ -75,18 +83,32 @@ pub(crate) fn follow(
             Some(LinkStep::External(target, next)) => {
                 let beside = tidy(place.parent().unwrap_or(Path::new("")).join(&target));
                 if !beside.exists() {
-                    return Err(LinkError::Missing { path: place, name, missing: beside });
+                    return Err(LinkError::Missing {
+                        path: place,
+                        name,
+                        missing: beside,
+                    });
                 }
                 if !bounds.have(&beside) {
-                    return Err(LinkError::Outside { path: place, name, outside: beside });
+                    return Err(LinkError::Outside {
+                        path: place,
+                        name,
+                        outside: beside,
+                    });
                 }
                 let opened = hdf5::open(&beside);
-                other = Some(opened.map_err(|why| LinkError::Unreadable { path: beside.clone(), why })?);
+                other = Some(opened.map_err(|why| LinkError::Unreadable {
+                    path: beside.clone(),
+                    why,
+                })?);
                 (place, name) = (beside, next);
             }
         }
     }
-    Err(LinkError::TooMany { path: path.to_path_buf(), name })
+    Err(LinkError::TooMany {
+        path: path.to_path_buf(),
+        name,
+    })
 }
 
 /// Without `..`: what leads there is also a file's place among those that travel.
@@ -112,13 +134,23 @@ impl std::fmt::Display for LinkError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Missing { name, missing, .. } => {
-                write!(f, "`{name}` leads to {}, which is not there", missing.display())
+                write!(
+                    f,
+                    "`{name}` leads to {}, which is not there",
+                    missing.display()
+                )
             }
             Self::Outside { name, outside, .. } => {
-                write!(f, "`{name}` leads to {}, outside of the file's directory", outside.display())
+                write!(
+                    f,
+                    "`{name}` leads to {}, outside of the file's directory",
+                    outside.display()
+                )
             }
             Self::Unreadable { path, why } => write!(f, "{}: {why}", path.display()),
-            Self::TooMany { name, .. } => write!(f, "`{name}`: more than {MAX_LINKS} links follow each other"),
+            Self::TooMany { name, .. } => {
+                write!(f, "`{name}`: more than {MAX_LINKS} links follow each other")
+            }
         }
     }
 }
@@ -137,13 +169,22 @@ fn first_link(file: &H5File, name: &str) -> Option<LinkStep> {
         let (leaf, behind) = rest.split_once('/').unwrap_or((rest, ""));
         let onward = |target: &str| clean(&format!("{target}/{behind}"));
         match group.link_class(leaf).ok()? {
-            LinkClass::Soft { path } if path.starts_with('/') => return Some(LinkStep::Soft(onward(&path))),
-            LinkClass::Soft { path } => return Some(LinkStep::Soft(onward(&format!("{before}/{path}")))),
-            LinkClass::External { file, path } => return Some(LinkStep::External(file, onward(&path))),
+            LinkClass::Soft { path } if path.starts_with('/') => {
+                return Some(LinkStep::Soft(onward(&path)));
+            }
+            LinkClass::Soft { path } => {
+                return Some(LinkStep::Soft(onward(&format!("{before}/{path}"))));
+            }
+            LinkClass::External { file, path } => {
+                return Some(LinkStep::External(file, onward(&path)));
+            }
             _ if behind.is_empty() => return None,
             _ => {
                 before = format!("{before}/{leaf}");
-                group = file.root_group().group(before.trim_start_matches('/')).ok()?;
+                group = file
+                    .root_group()
+                    .group(before.trim_start_matches('/'))
+                    .ok()?;
                 rest = behind;
             }
         }
@@ -152,5 +193,8 @@ fn first_link(file: &H5File, name: &str) -> Option<LinkStep> {
 
 /// Without empty parts and without slashes around it.
 pub(crate) fn clean(name: &str) -> String {
-    name.split('/').filter(|part| !part.is_empty() && *part != ".").collect::<Vec<_>>().join("/")
+    name.split('/')
+        .filter(|part| !part.is_empty() && *part != ".")
+        .collect::<Vec<_>>()
+        .join("/")
 }

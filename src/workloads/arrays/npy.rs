@@ -46,7 +46,10 @@ pub(super) fn read_block(file: &File, start: &[u64], shape: &[u64]) -> Result<Ar
     if header.is_fortran {
         return Ok(read(file)?.block(start, shape));
     }
-    let info = Info { scalar: header.info.scalar, shape: shape.to_vec() };
+    let info = Info {
+        scalar: header.info.scalar,
+        shape: shape.to_vec(),
+    };
     let mut block = read_runs(file, header.offset, &header.info, start, info)?;
     if header.is_big_endian {
         swap(&mut block.bytes, block.info.scalar);
@@ -55,13 +58,20 @@ pub(super) fn read_block(file: &File, start: &[u64], shape: &[u64]) -> Result<Ar
 }
 
 /// The box of `block` at `start` of a row-major array whose numbers begin at `offset`.
-pub(super) fn read_runs(file: &File, offset: u64, whole: &Info, start: &[u64], block: Info) -> Result<Array, String> {
+pub(super) fn read_runs(
+    file: &File,
+    offset: u64,
+    whole: &Info,
+    start: &[u64],
+    block: Info,
+) -> Result<Array, String> {
     let size = whole.scalar.bytes() as u64;
     let mut array = Array::zeros(block).ok_or("it is too large")?;
     let mut rest = array.bytes.as_mut_slice();
     for run in runs(&whole.shape, start, &array.info.shape) {
         let (target, behind) = rest.split_at_mut((run.length * size) as usize);
-        file.read_exact_at(target, offset + run.offset * size).map_err(|error| error.to_string())?;
+        file.read_exact_at(target, offset + run.offset * size)
+            .map_err(|error| error.to_string())?;
         rest = behind;
     }
     Ok(array)
@@ -103,7 +113,11 @@ pub fn encode(array: &Array) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(before + header.len() + array.bytes.len());
     bytes.extend(MAGIC);
     bytes.extend([1, 0]);
-    bytes.extend(u16::try_from(header.len()).expect("32 axes of 20 digits").to_le_bytes());
+    bytes.extend(
+        u16::try_from(header.len())
+            .expect("32 axes of 20 digits")
+            .to_le_bytes(),
+    );
     bytes.extend(header.as_bytes());
     bytes.extend(&array.bytes);
     bytes
@@ -124,9 +138,15 @@ impl NpyHeader {
         let width = match start[6] {
             1 => 2,
             2 | 3 => 4,
-            version => return Err(format!("it is of version {version} of the .npy format; 1 to 3 are known")),
+            version => {
+                return Err(format!(
+                    "it is of version {version} of the .npy format; 1 to 3 are known"
+                ));
+            }
         };
-        stream.read_exact(&mut length[..width]).map_err(unreadable)?;
+        stream
+            .read_exact(&mut length[..width])
+            .map_err(unreadable)?;
         let length = u32::from_le_bytes(length) as usize;
         if length > MAX_HEADER_BYTES {
             return Err(format!("its header claims to have {length} bytes"));
@@ -146,8 +166,13 @@ impl NpyHeader {
             return Ok(());
         }
         let Info { scalar, shape } = &self.info;
-        let wanted = self.info.bytes().map_or("too many".to_string(), |bytes| bytes.to_string());
-        Err(format!("its header says {shape:?} of {scalar}, which are {wanted} bytes, but {there} follow"))
+        let wanted = self
+            .info
+            .bytes()
+            .map_or("too many".to_string(), |bytes| bytes.to_string());
+        Err(format!(
+            "its header says {shape:?} of {scalar}, which are {wanted} bytes, but {there} follow"
+        ))
     }
 
     /// The numbers as `Array` has them; `fill` gives the bytes as they are stored. Their number was checked.
@@ -157,23 +182,36 @@ impl NpyHeader {
         if self.is_big_endian {
             swap(&mut array.bytes, self.info.scalar);
         }
-        if self.is_fortran { Ok(from_fortran(array)) } else { Ok(array) }
+        if self.is_fortran {
+            Ok(from_fortran(array))
+        } else {
+            Ok(array)
+        }
     }
 }
 
 fn swap(bytes: &mut [u8], scalar: Scalar) {
-    bytes.chunks_exact_mut(scalar.bytes()).for_each(<[u8]>::reverse);
+    bytes
+        .chunks_exact_mut(scalar.bytes())
+        .for_each(<[u8]>::reverse);
 }
 
 /// The first axis varies fastest in `array.bytes`; not so in what is returned.
 fn from_fortran(array: Array) -> Array {
     let size = array.info.scalar.bytes();
     let shape = &array.info.shape;
-    let strides: Vec<u64> = (0..shape.len()).map(|axis| shape[..axis].iter().product()).collect();
+    let strides: Vec<u64> = (0..shape.len())
+        .map(|axis| shape[..axis].iter().product())
+        .collect();
     let mut index = vec![0u64; shape.len()];
     let mut bytes = Vec::with_capacity(array.bytes.len());
     while bytes.len() < array.bytes.len() {
-        let offset = index.iter().zip(&strides).map(|(index, stride)| index * stride).sum::<u64>() as usize * size;
+        let offset = index
+            .iter()
+            .zip(&strides)
+            .map(|(index, stride)| index * stride)
+            .sum::<u64>() as usize
+            * size;
         bytes.extend(&array.bytes[offset..offset + size]);
         for axis in (0..shape.len()).rev() {
             index[axis] += 1;
@@ -183,7 +221,10 @@ fn from_fortran(array: Array) -> Array {
             index[axis] = 0;
         }
     }
-    Array { bytes, info: array.info }
+    Array {
+        bytes,
+        info: array.info,
+    }
 }
 
 /// `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`, the keys in any order.
@@ -211,15 +252,22 @@ fn parse(text: &str) -> Result<NpyHeader, String> {
     let (order, kind) = descr.split_at_checked(1).unwrap_or_default();
     let scalar = match kind {
         "b1" => Some(Scalar::Bool),
-        kind => Scalar::ALL
-            .into_iter()
-            .find(|scalar| *scalar != Scalar::Bool && kind == format!("{}{}", &scalar.name()[..1], scalar.bytes())),
+        kind => Scalar::ALL.into_iter().find(|scalar| {
+            *scalar != Scalar::Bool && kind == format!("{}{}", &scalar.name()[..1], scalar.bytes())
+        }),
     };
     let (Some(scalar), "<" | ">" | "|" | "=") = (scalar, order) else {
-        return Err(format!("has the type {descr:?}, which is none of whole numbers, floats and truth values"));
+        return Err(format!(
+            "has the type {descr:?}, which is none of whole numbers, floats and truth values"
+        ));
     };
     let info = Info { scalar, shape };
-    Ok(NpyHeader { info, is_big_endian: order == ">", is_fortran, offset: 0 })
+    Ok(NpyHeader {
+        info,
+        is_big_endian: order == ">",
+        is_fortran,
+        offset: 0,
+    })
 }
 
 /// The rest of a text with Python's literals.
@@ -237,7 +285,11 @@ impl<'t> LiteralText<'t> {
     }
 
     fn expect(&mut self, c: char) -> Result<(), String> {
-        if self.take(c) { Ok(()) } else { Err(format!("is no dictionary of Python: `{c}` is missing")) }
+        if self.take(c) {
+            Ok(())
+        } else {
+            Err(format!("is no dictionary of Python: `{c}` is missing"))
+        }
     }
 
     fn string(&mut self) -> Result<&'t str, String> {
@@ -245,8 +297,14 @@ impl<'t> LiteralText<'t> {
         if rest.starts_with('[') {
             return Err("describes records, which are no arrays of numbers".into());
         }
-        let quote = rest.chars().next().filter(|c| matches!(c, '\'' | '"')).ok_or("has something that is no text")?;
-        let (text, behind) = rest[1..].split_once(quote).ok_or("has a text that never ends")?;
+        let quote = rest
+            .chars()
+            .next()
+            .filter(|c| matches!(c, '\'' | '"'))
+            .ok_or("has something that is no text")?;
+        let (text, behind) = rest[1..]
+            .split_once(quote)
+            .ok_or("has a text that never ends")?;
         self.0 = behind;
         Ok(text)
     }
@@ -270,8 +328,14 @@ impl<'t> LiteralText<'t> {
                 return Err(format!("has a shape of more than {MAX_AXES} axes"));
             }
             let rest = self.0.trim_start();
-            let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-            numbers.push(rest[..digits].parse().map_err(|_| "has a shape that is no list of extents")?);
+            let digits = rest
+                .find(|c: char| !c.is_ascii_digit())
+                .unwrap_or(rest.len());
+            numbers.push(
+                rest[..digits]
+                    .parse()
+                    .map_err(|_| "has a shape that is no list of extents")?,
+            );
             // Python 2 marks long numbers.
             self.0 = rest[digits..].strip_prefix('L').unwrap_or(&rest[digits..]);
             if !self.take(',') {

@@ -29,28 +29,43 @@ pub(super) fn inspect(file: &File, member: Option<&str>) -> Result<Info, String>
     let header = header(file)?;
     let name = chosen(header.offset_keys(), member)?;
     let found = header.info(&name).expect("it is one of them");
-    Ok(Info { scalar: scalar(found.dtype)?, shape: found.shape.iter().map(|extent| *extent as u64).collect() })
+    Ok(Info {
+        scalar: scalar(found.dtype)?,
+        shape: found.shape.iter().map(|extent| *extent as u64).collect(),
+    })
 }
 
 /// The entries of a file's metadata, without its arrays.
 pub fn read_metadata(path: &Path) -> Result<HashMap<String, String>, ArrayError> {
     let file = open(path)?;
-    let header = header(&file).map_err(|problem| ArrayError::Invalid { path: path.to_path_buf(), problem })?;
+    let header = header(&file).map_err(|problem| ArrayError::Invalid {
+        path: path.to_path_buf(),
+        problem,
+    })?;
     Ok(header.metadata().clone().unwrap_or_default())
 }
 
 /// The shapes of a file's arrays, without these.
 pub fn read_shapes(path: &Path) -> Result<BTreeMap<String, Vec<u64>>, ArrayError> {
     let file = open(path)?;
-    let header = header(&file).map_err(|problem| ArrayError::Invalid { path: path.to_path_buf(), problem })?;
+    let header = header(&file).map_err(|problem| ArrayError::Invalid {
+        path: path.to_path_buf(),
+        problem,
+    })?;
     let shape = |(name, info): (String, &safetensors::tensor::TensorInfo)| {
-        (name, info.shape.iter().map(|extent| *extent as u64).collect())
+        (
+            name,
+            info.shape.iter().map(|extent| *extent as u64).collect(),
+        )
     };
     Ok(header.tensors().into_iter().map(shape).collect())
 }
 
 fn open(path: &Path) -> Result<File, ArrayError> {
-    files::open(path).map_err(|source| ArrayError::Io { path: path.to_path_buf(), source })
+    files::open(path).map_err(|source| ArrayError::Io {
+        path: path.to_path_buf(),
+        source,
+    })
 }
 
 fn header(mut file: &File) -> Result<Metadata, String> {
@@ -65,7 +80,8 @@ fn header(mut file: &File) -> Result<Metadata, String> {
     }
     let mut header = vec![0; length as usize];
     file.read_exact(&mut header).map_err(told)?;
-    let metadata: Metadata = serde_json::from_slice(&header).map_err(|error| format!("its header: {error}"))?;
+    let metadata: Metadata =
+        serde_json::from_slice(&header).map_err(|error| format!("its header: {error}"))?;
     if metadata.data_len() as u64 + 8 + length != all {
         return Err(format!(
             "its header describes {} bytes, the file has other {}",
@@ -86,7 +102,10 @@ pub(super) fn read(file: &File, member: Option<&str>) -> Result<Array, String> {
 
 /// Everything in a file.
 pub fn read_all(path: &Path) -> Result<NamedArrays, ArrayError> {
-    let invalid = |problem: String| ArrayError::Invalid { path: path.to_path_buf(), problem };
+    let invalid = |problem: String| ArrayError::Invalid {
+        path: path.to_path_buf(),
+        problem,
+    };
     let file = open(path)?;
     let bytes = whole(&file).map_err(invalid)?;
     decode(path, &bytes)
@@ -94,8 +113,12 @@ pub fn read_all(path: &Path) -> Result<NamedArrays, ArrayError> {
 
 /// Everything in the bytes of a file; errors name it.
 pub fn decode(path: &Path, bytes: &[u8]) -> Result<NamedArrays, ArrayError> {
-    let invalid = |problem: String| ArrayError::Invalid { path: path.to_path_buf(), problem };
-    let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(|error| invalid(error.to_string()))?;
+    let invalid = |problem: String| ArrayError::Invalid {
+        path: path.to_path_buf(),
+        problem,
+    };
+    let (_, metadata) =
+        SafeTensors::read_metadata(bytes).map_err(|error| invalid(error.to_string()))?;
     let metadata = metadata.metadata().clone().unwrap_or_default();
     let tensors = SafeTensors::deserialize(bytes).map_err(|error| invalid(error.to_string()))?;
     let mut arrays = BTreeMap::new();
@@ -112,41 +135,71 @@ pub fn write_all(path: &Path, named: &NamedArrays) -> Result<(), ArrayError> {
     part.push(".part");
     let part = PathBuf::from(part);
     write_part(&part, named)?;
-    fs::rename(&part, path).map_err(|source| ArrayError::Io { path: path.to_path_buf(), source })
+    fs::rename(&part, path).map_err(|source| ArrayError::Io {
+        path: path.to_path_buf(),
+        source,
+    })
 }
 
 /// Writes a file for the caller to give it its name: it is durable, but may be there in part if that fails.
 pub fn write_part(path: &Path, named: &NamedArrays) -> Result<(), ArrayError> {
-    let invalid = |problem: String| ArrayError::Invalid { path: path.to_path_buf(), problem };
+    let invalid = |problem: String| ArrayError::Invalid {
+        path: path.to_path_buf(),
+        problem,
+    };
     let mut views = BTreeMap::new();
     for (name, array) in &named.arrays {
-        let shape = array.info.shape.iter().map(|extent| *extent as usize).collect();
+        let shape = array
+            .info
+            .shape
+            .iter()
+            .map(|extent| *extent as usize)
+            .collect();
         let view = TensorView::new(dtype(array.info.scalar), shape, &array.bytes);
-        views.insert(name, view.map_err(|error| invalid(format!("`{name}`: {error}")))?);
+        views.insert(
+            name,
+            view.map_err(|error| invalid(format!("`{name}`: {error}")))?,
+        );
     }
     let metadata = Some(named.metadata.clone()).filter(|entries| !entries.is_empty());
-    let bytes = safetensors::serialize(views, metadata).map_err(|error| invalid(error.to_string()))?;
+    let bytes =
+        safetensors::serialize(views, metadata).map_err(|error| invalid(error.to_string()))?;
     let write = || {
         let mut file = File::create(path)?;
         std::io::Write::write_all(&mut file, &bytes)?;
         // A checkpoint must be on the disk before the one before it goes.
         file.sync_all()
     };
-    write().map_err(|source| ArrayError::Io { path: path.to_path_buf(), source })
+    write().map_err(|source| ArrayError::Io {
+        path: path.to_path_buf(),
+        source,
+    })
 }
 
 fn whole(mut file: &File) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
-    file.rewind().and_then(|()| file.read_to_end(&mut bytes)).map_err(|error| error.to_string())?;
+    file.rewind()
+        .and_then(|()| file.read_to_end(&mut bytes))
+        .map_err(|error| error.to_string())?;
     Ok(bytes)
 }
 
 fn chosen(mut names: Vec<String>, member: Option<&str>) -> Result<String, String> {
     names.sort();
-    let listed = || names.iter().take(20).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    let listed = || {
+        names
+            .iter()
+            .take(20)
+            .map(|name| format!("`{name}`"))
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     match (member, names.as_slice()) {
         (Some(member), names) if names.iter().any(|name| name == member) => Ok(member.to_string()),
-        (Some(member), _) => Err(format!("it has no array `{member}`\nhint: there are {}", listed())),
+        (Some(member), _) => Err(format!(
+            "it has no array `{member}`\nhint: there are {}",
+            listed()
+        )),
         (None, [only]) => Ok(only.clone()),
         (None, []) => Err("it has no arrays".into()),
         (None, names) => {
@@ -166,7 +219,10 @@ fn array(tensor: &TensorView<'_>) -> Result<Array, String> {
     } else {
         tensor.data().to_vec()
     };
-    Ok(Array { info: Info { scalar, shape }, bytes })
+    Ok(Array {
+        info: Info { scalar, shape },
+        bytes,
+    })
 }
 
 /// The type as it is in memory: bf16 becomes f32.
@@ -211,14 +267,30 @@ impl Array {
     /// # Panics
     /// If the shape has another number of elements.
     pub fn of_f32(shape: Vec<u64>, values: &[f32]) -> Self {
-        let info = Info { scalar: Scalar::F32, shape };
-        assert_eq!(info.len(), Some(values.len() as u64), "as many as the shape has");
-        Self { info, bytes: values.iter().flat_map(|value| value.to_le_bytes()).collect() }
+        let info = Info {
+            scalar: Scalar::F32,
+            shape,
+        };
+        assert_eq!(
+            info.len(),
+            Some(values.len() as u64),
+            "as many as the shape has"
+        );
+        Self {
+            info,
+            bytes: values
+                .iter()
+                .flat_map(|value| value.to_le_bytes())
+                .collect(),
+        }
     }
 
     /// Its numbers as f32.
     pub fn into_f32(self) -> Vec<f32> {
         let bytes = convert(self.bytes, self.info.scalar, Scalar::F32);
-        bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().expect("four bytes"))).collect()
+        bytes
+            .chunks_exact(4)
+            .map(|bytes| f32::from_le_bytes(bytes.try_into().expect("four bytes")))
+            .collect()
     }
 }

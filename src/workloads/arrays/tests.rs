@@ -6,16 +6,32 @@ use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 
 fn fixture(name: &str) -> ArrayLocation {
-    let (file, member) = name.split_once(':').map_or((name, None), |(file, member)| (file, Some(member.to_string())));
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arrays").join(file);
-    ArrayLocation { path, member, raw: None }
+    let (file, member) = name.split_once(':').map_or((name, None), |(file, member)| {
+        (file, Some(member.to_string()))
+    });
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/fixtures/arrays")
+        .join(file);
+    ArrayLocation {
+        path,
+        member,
+        raw: None,
+    }
 }
 
 /// 0, 1, 2, … of a type.
 fn ramp(scalar: Scalar, shape: &[u64]) -> Array {
     let count = shape.iter().product::<u64>();
-    let bytes = (0..count).flat_map(|number| (number as f64).to_le_bytes()).collect();
-    Array { info: Info { scalar, shape: shape.to_vec() }, bytes: convert(bytes, Scalar::F64, scalar) }
+    let bytes = (0..count)
+        .flat_map(|number| (number as f64).to_le_bytes())
+        .collect();
+    Array {
+        info: Info {
+            scalar,
+            shape: shape.to_vec(),
+        },
+        bytes: convert(bytes, Scalar::F64, scalar),
+    }
 }
 
 #[test]
@@ -33,9 +49,19 @@ fn what_numpy_h5py_and_pillow_wrote_is_read() {
         ("h5py.h5:/chunked", I32),
     ] {
         let (place, expected) = (fixture(name), ramp(scalar, &[2, 3, 4]));
-        assert_eq!(place.inspect().unwrap_or_else(|error| panic!("{error}")), expected.info, "{name}");
-        assert_eq!(place.read().unwrap_or_else(|error| panic!("{error}")), expected, "{name}");
-        let block = place.read_block(&[1, 1, 1], &[1, 2, 3]).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(
+            place.inspect().unwrap_or_else(|error| panic!("{error}")),
+            expected.info,
+            "{name}"
+        );
+        assert_eq!(
+            place.read().unwrap_or_else(|error| panic!("{error}")),
+            expected,
+            "{name}"
+        );
+        let block = place
+            .read_block(&[1, 1, 1], &[1, 2, 3])
+            .unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(block, expected.block(&[1, 1, 1], &[1, 2, 3]), "{name}");
         assert!(place.read_block(&[1, 1, 1], &[1, 2, 4]).is_err(), "{name}");
     }
@@ -44,19 +70,45 @@ fn what_numpy_h5py_and_pillow_wrote_is_read() {
         let odd: Vec<u8> = (0..24).map(|number| number % 2).collect();
         assert_eq!((truths.info.scalar, truths.bytes), (Bool, odd), "{name}");
     }
-    assert_eq!(fixture("scalar.npy").read().unwrap().bytes, 2.5f64.to_le_bytes());
-    assert_eq!(fixture("h5py.h5:number").read().unwrap().bytes, (-5i64).to_le_bytes());
+    assert_eq!(
+        fixture("scalar.npy").read().unwrap().bytes,
+        2.5f64.to_le_bytes()
+    );
+    assert_eq!(
+        fixture("h5py.h5:number").read().unwrap().bytes,
+        (-5i64).to_le_bytes()
+    );
 }
 
 #[test]
 fn images_are_read() {
     let tens: Vec<u8> = (0..24).map(|number| number * 10).collect();
     let image = fixture("rgb.png").read().unwrap();
-    assert_eq!((image.info, image.bytes), (Info { scalar: Scalar::U8, shape: vec![2, 4, 3] }, tens));
+    assert_eq!(
+        (image.info, image.bytes),
+        (
+            Info {
+                scalar: Scalar::U8,
+                shape: vec![2, 4, 3]
+            },
+            tens
+        )
+    );
     assert_eq!(fixture("palette.png").inspect().unwrap().shape, [2, 4, 3]);
     let image = fixture("gray16.png").read().unwrap();
-    let thousands: Vec<u8> = (0..12u16).flat_map(|number| (number * 1000).to_le_bytes()).collect();
-    assert_eq!((image.info, image.bytes), (Info { scalar: Scalar::U16, shape: vec![3, 4] }, thousands));
+    let thousands: Vec<u8> = (0..12u16)
+        .flat_map(|number| (number * 1000).to_le_bytes())
+        .collect();
+    assert_eq!(
+        (image.info, image.bytes),
+        (
+            Info {
+                scalar: Scalar::U16,
+                shape: vec![3, 4]
+            },
+            thousands
+        )
+    );
 }
 
 #[test]
@@ -70,38 +122,105 @@ fn what_is_written_is_read_back() {
                 if name == "a.h5" && shape.contains(&0) {
                     continue;
                 }
-                write(&path, &[("group/data", &array)], None).unwrap_or_else(|error| panic!("{error}"));
+                write(&path, &[("group/data", &array)], None)
+                    .unwrap_or_else(|error| panic!("{error}"));
                 let raw = (name == "a.raw").then(|| array.info.clone());
-                let place = ArrayLocation { path, member: (name != "a.npy").then(|| "group/data".to_string()), raw };
-                assert_eq!(place.inspect().unwrap_or_else(|error| panic!("{error}")), array.info, "{name} {scalar}");
-                assert_eq!(place.read().unwrap_or_else(|error| panic!("{error}")), array, "{name} {scalar}");
+                let place = ArrayLocation {
+                    path,
+                    member: (name != "a.npy").then(|| "group/data".to_string()),
+                    raw,
+                };
+                assert_eq!(
+                    place.inspect().unwrap_or_else(|error| panic!("{error}")),
+                    array.info,
+                    "{name} {scalar}"
+                );
+                assert_eq!(
+                    place.read().unwrap_or_else(|error| panic!("{error}")),
+                    array,
+                    "{name} {scalar}"
+                );
             }
         }
     }
     let several = dir.path().join("several.h5");
     let (first, second) = (ramp(Scalar::F32, &[3]), ramp(Scalar::U8, &[2, 2]));
     write(&several, &[("x/a", &first), ("x/y/b", &second)], None).unwrap();
-    assert_eq!(ArrayLocation { member: Some("/x/y/b".into()), ..ArrayLocation::new(&several) }.read().unwrap(), second);
-    assert_eq!(ArrayLocation { member: Some("x/a".into()), ..ArrayLocation::new(&several) }.read().unwrap(), first);
-    assert!(write(&dir.path().join("a.npy"), &[("a", &first), ("b", &second)], None).is_err());
-    let left: Vec<PathBuf> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
-    assert!(left.iter().all(|path| path.extension().is_none_or(|ending| ending != "part")), "{left:?}");
+    assert_eq!(
+        ArrayLocation {
+            member: Some("/x/y/b".into()),
+            ..ArrayLocation::new(&several)
+        }
+        .read()
+        .unwrap(),
+        second
+    );
+    assert_eq!(
+        ArrayLocation {
+            member: Some("x/a".into()),
+            ..ArrayLocation::new(&several)
+        }
+        .read()
+        .unwrap(),
+        first
+    );
+    assert!(
+        write(
+            &dir.path().join("a.npy"),
+            &[("a", &first), ("b", &second)],
+            None
+        )
+        .is_err()
+    );
+    let left: Vec<PathBuf> = std::fs::read_dir(dir.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    assert!(
+        left.iter()
+            .all(|path| path.extension().is_none_or(|ending| ending != "part")),
+        "{left:?}"
+    );
 }
 
 #[test]
 fn images_are_written_with_their_scale() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.png");
-    let floats = |numbers: &[f32]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>();
-    let array = |scalar, shape: &[u64], bytes| Array { info: Info { scalar, shape: shape.to_vec() }, bytes };
-    let image = array(Scalar::F32, &[2, 3], floats(&[-1.0, 0.0, 0.5, 1.0, 7.0, f32::NAN]));
+    let floats = |numbers: &[f32]| {
+        numbers
+            .iter()
+            .flat_map(|number| number.to_le_bytes())
+            .collect::<Vec<u8>>()
+    };
+    let array = |scalar, shape: &[u64], bytes| Array {
+        info: Info {
+            scalar,
+            shape: shape.to_vec(),
+        },
+        bytes,
+    };
+    let image = array(
+        Scalar::F32,
+        &[2, 3],
+        floats(&[-1.0, 0.0, 0.5, 1.0, 7.0, f32::NAN]),
+    );
     write(&path, &[("", &image)], None).unwrap();
-    assert_eq!(ArrayLocation::new(&path).read().unwrap().bytes, [0, 0, 128, 255, 255, 0]);
+    assert_eq!(
+        ArrayLocation::new(&path).read().unwrap().bytes,
+        [0, 0, 128, 255, 255, 0]
+    );
     write(&path, &[("", &image)], Some([-1.0, 7.0])).unwrap();
-    assert_eq!(ArrayLocation::new(&path).read().unwrap().bytes[..5], [0, 32, 48, 64, 255]);
+    assert_eq!(
+        ArrayLocation::new(&path).read().unwrap().bytes[..5],
+        [0, 32, 48, 64, 255]
+    );
     let counts = ramp(Scalar::U32, &[20, 20]);
     write(&path, &[("", &counts)], None).unwrap();
-    assert_eq!(ArrayLocation::new(&path).read().unwrap().bytes[254..258], [254, 255, 255, 255]);
+    assert_eq!(
+        ArrayLocation::new(&path).read().unwrap().bytes[254..258],
+        [254, 255, 255, 255]
+    );
     let deep = ramp(Scalar::U16, &[20, 20, 4]);
     write(&path, &[("", &deep)], None).unwrap();
     assert_eq!(ArrayLocation::new(&path).read().unwrap(), deep);
@@ -115,8 +234,14 @@ fn numbers_saturate_and_round() {
     assert_eq!(from_f32(-1.5, Scalar::I8), [-2i8 as u8]);
     assert_eq!(from_f32(f32::NAN, Scalar::I32), [0; 4]);
     assert_eq!(from_f32(0.1, Scalar::Bool), [1]);
-    assert_eq!(convert(u64::MAX.to_le_bytes().to_vec(), Scalar::U64, Scalar::I64), i64::MAX.to_le_bytes());
-    assert_eq!(convert(vec![7], Scalar::U8, Scalar::F64), 7.0f64.to_le_bytes());
+    assert_eq!(
+        convert(u64::MAX.to_le_bytes().to_vec(), Scalar::U64, Scalar::I64),
+        i64::MAX.to_le_bytes()
+    );
+    assert_eq!(
+        convert(vec![7], Scalar::U8, Scalar::F64),
+        7.0f64.to_le_bytes()
+    );
 }
 
 #[test]
@@ -150,14 +275,35 @@ fn headers_that_lie_are_errors() {
     assert!(said("a.npy", b"PK").contains("ends within"));
     assert!(said("a.npy", b"not an array").contains("it is no .npy file"));
     for (header, problem) in [
-        ("{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296, 4294967296), }", "too many bytes"),
-        ("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,), }", "no list of extents"),
-        ("{'descr': '<f4', 'fortran_order': False, 'shape': (-4,), }", "no list of extents"),
-        ("{'descr': '<U4', 'fortran_order': False, 'shape': (4,), }", "has the type \"<U4\""),
-        ("{'descr': '<c8', 'fortran_order': False, 'shape': (2,), }", "has the type \"<c8\""),
-        ("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (4,), }", "describes records"),
+        (
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296, 4294967296), }",
+            "too many bytes",
+        ),
+        (
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,), }",
+            "no list of extents",
+        ),
+        (
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (-4,), }",
+            "no list of extents",
+        ),
+        (
+            "{'descr': '<U4', 'fortran_order': False, 'shape': (4,), }",
+            "has the type \"<U4\"",
+        ),
+        (
+            "{'descr': '<c8', 'fortran_order': False, 'shape': (2,), }",
+            "has the type \"<c8\"",
+        ),
+        (
+            "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (4,), }",
+            "describes records",
+        ),
         ("{'descr': '<f4', 'shape': (4,), }", "lacks one of"),
-        ("{'descr': '<f4', 'fortran_order': Maybe, 'shape': (4,), }", "no truth value"),
+        (
+            "{'descr': '<f4', 'fortran_order': Maybe, 'shape': (4,), }",
+            "no truth value",
+        ),
         ("{'descr': '<f4", "never ends"),
         ("", "no dictionary"),
     ] {
@@ -171,21 +317,38 @@ fn headers_that_lie_are_errors() {
     assert!(said("a.txt", &[0; 8]).contains("its ending names no format"));
     assert!(said("a.h5", &[0; 8]).contains("no dataset is named"));
     let hollow = fixture("h5py.h5:hollow").inspect().unwrap_err().to_string();
-    assert!(hollow.contains("claims to be [1048576, 1048576] of f64"), "{hollow}");
+    assert!(
+        hollow.contains("claims to be [1048576, 1048576] of f64"),
+        "{hollow}"
+    );
     let text = fixture("h5py.h5:text").inspect().unwrap_err().to_string();
     assert!(text.contains("no number"), "{text}");
-    let missing = fixture("h5py.h5:nothing").inspect().unwrap_err().to_string();
-    assert!(missing.contains("it has no dataset `/nothing`") && missing.contains("`/deep/er/big`"), "{missing}");
+    let missing = fixture("h5py.h5:nothing")
+        .inspect()
+        .unwrap_err()
+        .to_string();
+    assert!(
+        missing.contains("it has no dataset `/nothing`") && missing.contains("`/deep/er/big`"),
+        "{missing}"
+    );
     let missing = fixture("stored.npz").inspect().unwrap_err().to_string();
-    assert!(missing.contains("`FILE.npz:NAME`; there are `ramp`, `other`"), "{missing}");
+    assert!(
+        missing.contains("`FILE.npz:NAME`; there are `ramp`, `other`"),
+        "{missing}"
+    );
 }
 
 fn boxes() -> impl Strategy<Value = (Vec<u64>, Vec<u64>, Vec<u64>)> {
     let axis = (1u64..6).prop_flat_map(|whole| {
-        (Just(whole), 0..whole).prop_flat_map(|(whole, start)| (Just(whole), Just(start), 0..=whole - start))
+        (Just(whole), 0..whole)
+            .prop_flat_map(|(whole, start)| (Just(whole), Just(start), 0..=whole - start))
     });
     prop::collection::vec(axis, 0..4).prop_map(|axes| {
-        (axes.iter().map(|a| a.0).collect(), axes.iter().map(|a| a.1).collect(), axes.iter().map(|a| a.2).collect())
+        (
+            axes.iter().map(|a| a.0).collect(),
+            axes.iter().map(|a| a.1).collect(),
+            axes.iter().map(|a| a.2).collect(),
+        )
     })
 }
 
@@ -195,7 +358,9 @@ fn expected(whole: &[u64], start: &[u64], shape: &[u64]) -> Vec<u64> {
     for axis in 0..whole.len() {
         offsets = offsets
             .iter()
-            .flat_map(|offset| (0..shape[axis]).map(move |index| offset * whole[axis] + start[axis] + index))
+            .flat_map(|offset| {
+                (0..shape[axis]).map(move |index| offset * whole[axis] + start[axis] + index)
+            })
             .collect();
     }
     offsets

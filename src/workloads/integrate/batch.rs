@@ -40,8 +40,11 @@ impl BatchScratch {
         units: &[StoredFrames],
         monitors: &[f64],
     ) -> Result<Vec<Patterns>, BatchError> {
-        let pieces: Option<Result<Vec<Pieces<'_>>, FramesError>> =
-            if units.len() > MAX_STRIPS { None } else { units.iter().map(StoredFrames::pieces).collect() };
+        let pieces: Option<Result<Vec<Pieces<'_>>, FramesError>> = if units.len() > MAX_STRIPS {
+            None
+        } else {
+            units.iter().map(StoredFrames::pieces).collect()
+        };
         let nothing = pixels(stack.scalar, bytemuck::cast_slice::<u32, u8>(&[]));
         match (pieces, integrator.strips(&nothing, units.len())) {
             (Some(pieces), Some(strips)) if stack.shape == integrator.shape() => {
@@ -68,7 +71,11 @@ impl BatchScratch {
             }
             self.decoding += begin.elapsed();
             let strip = pixels(stack.scalar, bytes);
-            strips.add(&Frames::new(strip, pieces.len(), [1, length / stack.scalar.bytes()])?)?;
+            strips.add(&Frames::new(
+                strip,
+                pieces.len(),
+                [1, length / stack.scalar.bytes()],
+            )?)?;
             left -= length;
         }
         Ok(strips.finish(monitors)?)
@@ -92,7 +99,10 @@ impl BatchScratch {
         }
         self.decoding += begin.elapsed();
         let bytes = room(&mut self.pixels, stack.frame_bytes() * frames);
-        Ok(integrator.integrate(&Frames::new(pixels(stack.scalar, bytes), frames, stack.shape)?, monitors)?)
+        Ok(integrator.integrate(
+            &Frames::new(pixels(stack.scalar, bytes), frames, stack.shape)?,
+            monitors,
+        )?)
     }
 }
 
@@ -121,7 +131,10 @@ fn pixels(scalar: Scalar, bytes: &[u8]) -> Pixels<'_> {
 mod tests {
     use super::*;
     use crate::integrate::{
-        engine::{ErrorModel, Geometry, Images, IntegrationSettings, Options, Region, Splitting, Unit as RadialUnit},
+        engine::{
+            ErrorModel, Geometry, Images, IntegrationSettings, Options, Region, Splitting,
+            Unit as RadialUnit,
+        },
         frames::{Reader, tests::fixture},
     };
     use std::sync::Arc;
@@ -132,10 +145,20 @@ mod tests {
         let geometry = Geometry::from_poni(poni).expect("a geometry");
         let mut settings = IntegrationSettings::new(geometry, RadialUnit::QPerNm, 20);
         (settings.splitting, settings.error_model) = (splitting, model);
-        let region = |range| Region { radial_range: range, ..Region::default() };
+        let region = |range| Region {
+            radial_range: range,
+            ..Region::default()
+        };
         settings.regions = vec![region(None), region(Some([1.0, 9.0]))];
-        Integrator::new(&settings, &Images::default(), Options { threads, ..Options::default() })
-            .expect("an integrator")
+        Integrator::new(
+            &settings,
+            &Images::default(),
+            Options {
+                threads,
+                ..Options::default()
+            },
+        )
+        .expect("an integrator")
     }
 
     /// Strip by strip or whole, whatever the layout of the file: the same patterns.
@@ -161,7 +184,8 @@ mod tests {
                 "i4",
                 "f4",
             ] {
-                let stack = Arc::new(Stack::open(&fixture(&format!("{name}.h5")), None, None).expect(name));
+                let stack =
+                    Arc::new(Stack::open(&fixture(&format!("{name}.h5")), None, None).expect(name));
                 let mut reader = Reader::new(stack.clone());
                 let (mut units, mut next) = (Vec::new(), 0);
                 while next < stack.frames {
@@ -171,21 +195,40 @@ mod tests {
                 let monitors = [1.0, 2.0, 0.5, 4.0, 1.5];
                 let mut batches = BatchScratch::default();
                 // Twice: dead pixels are expected the second time.
-                let all = [(); 2].map(|()| batches.integrate(&integrator, &stack, &units, &monitors).expect(name));
-                let whole = batches.whole(&integrator, &stack, &units, &monitors).expect(name);
-                let close =
-                    |one: &[f32], other: &[f32]| one.iter().zip(other).all(|(a, b)| (a - b).abs() <= 1e-5 * b.abs());
+                let all = [(); 2].map(|()| {
+                    batches
+                        .integrate(&integrator, &stack, &units, &monitors)
+                        .expect(name)
+                });
+                let whole = batches
+                    .whole(&integrator, &stack, &units, &monitors)
+                    .expect(name);
+                let close = |one: &[f32], other: &[f32]| {
+                    one.iter()
+                        .zip(other)
+                        .all(|(a, b)| (a - b).abs() <= 1e-5 * b.abs())
+                };
                 for patterns in all {
                     for (one, other) in patterns.iter().zip(&whole) {
-                        assert!(close(&one.intensity, &other.intensity), "{name} {splitting:?}");
+                        assert!(
+                            close(&one.intensity, &other.intensity),
+                            "{name} {splitting:?}"
+                        );
                         assert_eq!(one.sigma.is_some(), model != ErrorModel::No);
                         assert!(
-                            close(one.sigma.as_deref().unwrap_or(&[]), other.sigma.as_deref().unwrap_or(&[])),
+                            close(
+                                one.sigma.as_deref().unwrap_or(&[]),
+                                other.sigma.as_deref().unwrap_or(&[])
+                            ),
                             "{name}"
                         );
                     }
                 }
-                assert!(batches.integrate(&integrator, &stack, &units, &monitors[1..]).is_err());
+                assert!(
+                    batches
+                        .integrate(&integrator, &stack, &units, &monitors[1..])
+                        .is_err()
+                );
             }
         }
     }
@@ -194,8 +237,14 @@ mod tests {
     fn strips_that_lack_or_are_too_many_are_refused() {
         let integrator = integrator(Splitting::No, ErrorModel::No, 1);
         let values = vec![0u16; 37 * 45 * 2];
-        let strip = |count: usize| Frames::new(Pixels::U16(&values[..2 * count]), 2, [1, count]).expect("a strip");
-        let begin = || integrator.strips(&Pixels::U16(&[]), 2).expect("the processor takes strips");
+        let strip = |count: usize| {
+            Frames::new(Pixels::U16(&values[..2 * count]), 2, [1, count]).expect("a strip")
+        };
+        let begin = || {
+            integrator
+                .strips(&Pixels::U16(&[]), 2)
+                .expect("the processor takes strips")
+        };
         assert!(begin().finish(&[]).is_err());
         let mut strips = begin();
         strips.add(&strip(13)).expect("it fits");
@@ -205,6 +254,10 @@ mod tests {
         assert!(strips.add(&strip(72)).is_err());
         strips.add(&strip(65)).expect("the last");
         strips.finish(&[]).expect("patterns");
-        assert!(integrator.strips(&Pixels::U16(&[]), MAX_STRIPS + 1).is_none());
+        assert!(
+            integrator
+                .strips(&Pixels::U16(&[]), MAX_STRIPS + 1)
+                .is_none()
+        );
     }
 }

@@ -7,7 +7,8 @@ use super::{
     job::DEFAULT_WORKERS_PER_GPU,
     measure::measure,
     plan::{
-        DatasetPlan, EngineRequest, Existing, INPUT, IntegratePlan, IntegrateStage, PART_FILE, PLAN_FILE, PLAN_VERSION,
+        DatasetPlan, EngineRequest, Existing, INPUT, IntegratePlan, IntegrateStage, PART_FILE,
+        PLAN_FILE, PLAN_VERSION,
     },
     results::Calibrant,
     settings::Pictures,
@@ -18,8 +19,8 @@ use crate::{
     map::common::MAX_NAME_BYTES,
 };
 use nodectl_types::{
-    Author, Builtin, BuiltinWorker, Isolation, ParamSpace, Resources, Value, WorkSpec, WorkerSpec, limits,
-    manifest::safe_path, text::escaped,
+    Author, Builtin, BuiltinWorker, Isolation, ParamSpace, Resources, Value, WorkSpec, WorkerSpec,
+    limits, manifest::safe_path, text::escaped,
 };
 use std::{
     collections::BTreeSet,
@@ -141,7 +142,10 @@ pub(super) fn build(request: Request, common: &CommonKeys) -> Result<Vec<PlacedJ
     let seen = datasets::look(&request.named, &look);
     check_shape(&request, &seen)?;
     let (threads, measured) = threads(&request, &seen, cores());
-    let notes: Vec<String> = [measured, others(&request, &seen)].into_iter().flatten().collect();
+    let notes: Vec<String> = [measured, others(&request, &seen)]
+        .into_iter()
+        .flatten()
+        .collect();
     let mut jobs = jobs(Request { threads, ..request }, seen, is_split, common)?;
     if let Some(first) = jobs.first_mut() {
         first.job.note = (!notes.is_empty()).then(|| notes.join("\n"));
@@ -152,9 +156,15 @@ pub(super) fn build(request: Request, common: &CommonKeys) -> Result<Vec<PlacedJ
 /// Fails where no dataset is of the detector: that is what was said of it, and not of one of them.
 fn check_shape(request: &Request, seen: &[Seen]) -> Result<(), Fault> {
     // A detector that cannot be made out is told of when it is used.
-    let Ok(wanted) = request.pictures.detector_shape(&request.settings) else { return Ok(()) };
-    let mut shapes = seen.iter().filter_map(|seen| Some((&seen.plan.path, seen.shape?)));
-    let Some((path, found)) = shapes.next() else { return Ok(()) };
+    let Ok(wanted) = request.pictures.detector_shape(&request.settings) else {
+        return Ok(());
+    };
+    let mut shapes = seen
+        .iter()
+        .filter_map(|seen| Some((&seen.plan.path, seen.shape?)));
+    let Some((path, found)) = shapes.next() else {
+        return Ok(());
+    };
     if found == wanted || shapes.any(|(_, shape)| shape == wanted) {
         return Ok(());
     }
@@ -175,42 +185,101 @@ fn others(request: &Request, seen: &[Seen]) -> Option<String> {
     // Without the `.` that names in files begin with.
     let clean = |path: &Path| path.components().collect::<PathBuf>();
     let named: BTreeSet<PathBuf> = seen.iter().map(|seen| clean(&seen.plan.path)).collect();
-    let all = seen.iter().flat_map(|seen| &seen.files).map(|file| clean(file));
+    let all = seen
+        .iter()
+        .flat_map(|seen| &seen.files)
+        .map(|file| clean(file));
     let others: BTreeSet<PathBuf> = all.filter(|file| !named.contains(file)).collect();
-    let listed: Vec<String> =
-        others.iter().take(LISTED).map(|file| escaped(&file.to_string_lossy()).into_owned()).collect();
-    let more = if others.len() > LISTED { format!(" and {} more", others.len() - LISTED) } else { String::new() };
-    let what = if request.input == InputFiles::Shared { "are read" } else { "are read, and travel to other nodes" };
-    (!others.is_empty()).then(|| format!("files that the datasets lead to {what}: {}{more}", listed.join(", ")))
+    let listed: Vec<String> = others
+        .iter()
+        .take(LISTED)
+        .map(|file| escaped(&file.to_string_lossy()).into_owned())
+        .collect();
+    let more = if others.len() > LISTED {
+        format!(" and {} more", others.len() - LISTED)
+    } else {
+        String::new()
+    };
+    let what = if request.input == InputFiles::Shared {
+        "are read"
+    } else {
+        "are read, and travel to other nodes"
+    };
+    (!others.is_empty()).then(|| {
+        format!(
+            "files that the datasets lead to {what}: {}{more}",
+            listed.join(", ")
+        )
+    })
 }
 
 /// How many threads workers have, and what is to be said of it. What cannot be measured fails where it is integrated.
 fn threads(request: &Request, seen: &[Seen], cores: u32) -> (Threads, Option<String>) {
-    let has_much_to_do = || seen.iter().fold(0u64, |sum, seen| sum.saturating_add(seen.bytes)) >= MUCH_BYTES;
+    let has_much_to_do = || {
+        seen.iter()
+            .fold(0u64, |sum, seen| sum.saturating_add(seen.bytes))
+            >= MUCH_BYTES
+    };
     match request.threads {
         Threads::Given(_) => return (request.threads, None),
-        Threads::Auto if request.engine != EngineRequest::Cpu || !has_much_to_do() => return (Threads::Auto, None),
+        Threads::Auto if request.engine != EngineRequest::Cpu || !has_much_to_do() => {
+            return (Threads::Auto, None);
+        }
         // What a GPU needs is not told by processors.
-        Threads::Measured if request.engine == EngineRequest::Vulkan => return (Threads::Auto, None),
+        Threads::Measured if request.engine == EngineRequest::Vulkan => {
+            return (Threads::Auto, None);
+        }
         Threads::Auto | Threads::Measured => {}
     }
-    let Some(plan) = seen.iter().find(|seen| seen.bytes > 0).map(|seen| &seen.plan) else {
+    let Some(plan) = seen
+        .iter()
+        .find(|seen| seen.bytes > 0)
+        .map(|seen| &seen.plan)
+    else {
         return (Threads::Auto, None);
     };
-    let opened = Stack::open_within(&plan.path, plan.dataset.as_deref(), plan.entry.as_deref(), &request.directories);
-    let measured = opened
-        .map_err(|error| error.to_string())
-        .and_then(|stack| measure(&Arc::new(stack), &request.settings, &request.pictures.read()?, cores));
+    let opened = Stack::open_within(
+        &plan.path,
+        plan.dataset.as_deref(),
+        plan.entry.as_deref(),
+        &request.directories,
+    );
+    let measured = opened.map_err(|error| error.to_string()).and_then(|stack| {
+        measure(
+            &Arc::new(stack),
+            &request.settings,
+            &request.pictures.read()?,
+            cores,
+        )
+    });
     match measured {
-        Ok(measured) => (Threads::Given(measured.threads), Some(format!("{}: {measured}", plan.name))),
-        Err(why) => (Threads::Auto, Some(format!("{}: nothing could be measured: {why}", plan.name))),
+        Ok(measured) => (
+            Threads::Given(measured.threads),
+            Some(format!("{}: {measured}", plan.name)),
+        ),
+        Err(why) => (
+            Threads::Auto,
+            Some(format!("{}: nothing could be measured: {why}", plan.name)),
+        ),
     }
 }
 
-fn jobs(request: Request, seen: Vec<Seen>, is_split: bool, common: &CommonKeys) -> Result<Vec<PlacedJob>, Fault> {
+fn jobs(
+    request: Request,
+    seen: Vec<Seen>,
+    is_split: bool,
+    common: &CommonKeys,
+) -> Result<Vec<PlacedJob>, Fault> {
     if !is_split {
         let (plan, inputs) = plan(&request, seen, common)?;
-        return Ok(vec![job(&request, common, &common.name, &plan, &inputs, 0)?]);
+        return Ok(vec![job(
+            &request,
+            common,
+            &common.name,
+            &plan,
+            &inputs,
+            0,
+        )?]);
     }
     let groups = seen.len().min(MAX_GROUPS);
     let mut jobs = Vec::with_capacity(2 * groups);
@@ -219,7 +288,11 @@ fn jobs(request: Request, seen: Vec<Seen>, is_split: bool, common: &CommonKeys) 
         // As even as whole numbers are.
         let behind = rest.split_off(rest.len().div_ceil(groups - group));
         let (mut plan, inputs) = plan(&request, std::mem::replace(&mut rest, behind), common)?;
-        let name = if groups == 1 { common.name.clone() } else { format!("{}.{}", common.name, group + 1) };
+        let name = if groups == 1 {
+            common.name.clone()
+        } else {
+            format!("{}.{}", common.name, group + 1)
+        };
         // The first dataset's frames come first, and its results before the next one's frames.
         let lead = (groups - group) as i32 * 2;
         let from = (plan.tasks().next().is_some()).then(|| format!("{name}.frames"));
@@ -233,28 +306,45 @@ fn jobs(request: Request, seen: Vec<Seen>, is_split: bool, common: &CommonKeys) 
     Ok(jobs)
 }
 
-fn plan(request: &Request, seen: Vec<Seen>, common: &CommonKeys) -> Result<(IntegratePlan, Vec<Upload>), Fault> {
+fn plan(
+    request: &Request,
+    seen: Vec<Seen>,
+    common: &CommonKeys,
+) -> Result<(IntegratePlan, Vec<Upload>), Fault> {
     let mut datasets: Vec<DatasetPlan> = Vec::with_capacity(seen.len());
     let mut inputs: Vec<Upload> = Vec::new();
     let root = root(&seen);
-    for Seen { mut plan, files, .. } in seen {
+    for Seen {
+        mut plan, files, ..
+    } in seen
+    {
         for file in files.iter().filter(|_| request.input != InputFiles::Shared) {
             let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
-            let Ok(below) = file.strip_prefix(&root) else { continue };
+            let Ok(below) = file.strip_prefix(&root) else {
+                continue;
+            };
             let path = format!("{INPUT}/{}", below.display());
             if !file.is_file() {
                 continue;
             }
             if !safe_path(&path) {
-                let fault =
-                    Fault::new(common.name_span.clone(), format!("the name of {} cannot travel", file.display()));
-                return Err(fault.hint("rename it, or say input = \"shared\" if every node sees it there"));
+                let fault = Fault::new(
+                    common.name_span.clone(),
+                    format!("the name of {} cannot travel", file.display()),
+                );
+                return Err(
+                    fault.hint("rename it, or say input = \"shared\" if every node sees it there")
+                );
             }
             if file == plan.path {
                 plan.upload = Some(path.clone());
             }
             if !inputs.iter().any(|known| known.path == path) {
-                inputs.push(Upload { path, source: UploadSource::File(file), executable: false });
+                inputs.push(Upload {
+                    path,
+                    source: UploadSource::File(file),
+                    executable: false,
+                });
             }
         }
         datasets.push(plan);
@@ -278,12 +368,17 @@ fn plan(request: &Request, seen: Vec<Seen>, common: &CommonKeys) -> Result<(Inte
 
 /// The deepest directory that all files are below.
 fn root(seen: &[Seen]) -> PathBuf {
-    let parents = seen
-        .iter()
-        .flat_map(|seen| &seen.files)
-        .filter_map(|file| std::path::absolute(file).ok().and_then(|file| file.parent().map(Path::to_path_buf)));
+    let parents = seen.iter().flat_map(|seen| &seen.files).filter_map(|file| {
+        std::path::absolute(file)
+            .ok()
+            .and_then(|file| file.parent().map(Path::to_path_buf))
+    });
     let common = |one: PathBuf, other: PathBuf| {
-        one.components().zip(other.components()).take_while(|(one, other)| one == other).map(|(part, _)| part).collect()
+        one.components()
+            .zip(other.components())
+            .take_while(|(one, other)| one == other)
+            .map(|(part, _)| part)
+            .collect()
     };
     parents.reduce(common).unwrap_or_default()
 }
@@ -298,14 +393,23 @@ fn job(
     lead: i32,
 ) -> Result<PlacedJob, Fault> {
     if name.len() > MAX_NAME_BYTES {
-        let fault =
-            Fault::new(common.name_span.clone(), format!("`{}` is too long: one of its jobs is `{name}`", common.name));
-        return Err(fault.hint(format!("set `name` to at most {} characters", MAX_NAME_BYTES - 12)));
+        let fault = Fault::new(
+            common.name_span.clone(),
+            format!("`{}` is too long: one of its jobs is `{name}`", common.name),
+        );
+        return Err(fault.hint(format!(
+            "set `name` to at most {} characters",
+            MAX_NAME_BYTES - 12
+        )));
     }
     let is_step = plan.stage == IntegrateStage::Frames;
     let params = params(plan);
     if params.len() > limits::MAX_TASKS {
-        let message = format!("{} tasks; at most {} are possible", params.len(), limits::MAX_TASKS);
+        let message = format!(
+            "{} tasks; at most {} are possible",
+            params.len(),
+            limits::MAX_TASKS
+        );
         return Err(Fault::new(common.name_span.clone(), message).hint("raise frames_per_task"));
     }
     let mut uploads = request.pictures.uploads.clone();
@@ -319,29 +423,48 @@ fn job(
     }
     uploads.sort_by(|one, other| one.path.cmp(&other.path));
     let (after, after_spans) = match &plan.stage {
-        IntegrateStage::Write { from: Some(from) } => (vec![from.clone()], vec![common.name_span.clone()]),
+        IntegrateStage::Write { from: Some(from) } => {
+            (vec![from.clone()], vec![common.name_span.clone()])
+        }
         _ => (Vec::new(), Vec::new()),
     };
-    let outputs = if is_step { vec![PART_FILE.to_string()] } else { vec!["*.{{h5,png,csv,svg,log}}".to_string()] };
+    let outputs = if is_step {
+        vec![PART_FILE.to_string()]
+    } else {
+        vec!["*.{{h5,png,csv,svg,log}}".to_string()]
+    };
     let job = PlannedJob {
         name: name.to_string(),
         is_step,
         after,
         uploads,
-        cluster_uploads: if request.input == InputFiles::Auto { inputs.to_vec() } else { Vec::new() },
+        cluster_uploads: if request.input == InputFiles::Auto {
+            inputs.to_vec()
+        } else {
+            Vec::new()
+        },
         delivery: request
             .location
             .clone()
             .filter(|_| !is_step)
-            .map(|directory| Delivery { directory, replaces: request.existing == Existing::Overwrite }),
+            .map(|directory| Delivery {
+                directory,
+                replaces: request.existing == Existing::Overwrite,
+            }),
         into: if is_step { None } else { common.into.clone() },
         computing: common.computing.clone(),
         work: WorkSpec {
             name: name.to_string(),
             command: Vec::new(),
-            worker: Some(WorkerSpec::Builtin(BuiltinWorker { part: Builtin::Integrate, init: "{}".into() })),
+            worker: Some(WorkerSpec::Builtin(BuiltinWorker {
+                part: Builtin::Integrate,
+                init: "{}".into(),
+            })),
             env: Vec::new(),
-            resources: common.resources.clone().unwrap_or_else(|| resources(request)),
+            resources: common
+                .resources
+                .clone()
+                .unwrap_or_else(|| resources(request)),
             priority: common.priority.saturating_add(lead),
             timeout_ms: common.timeout_ms,
             grace_ms: common.grace_ms,
@@ -365,7 +488,11 @@ fn job(
         note: None,
         wait_for_nodes: false,
     };
-    Ok(PlacedJob { job, name_span: common.name_span.clone(), after_spans })
+    Ok(PlacedJob {
+        job,
+        name_span: common.name_span.clone(),
+        after_spans,
+    })
 }
 
 /// The tasks as users see them.
@@ -380,20 +507,28 @@ fn params(plan: &IntegratePlan) -> ParamSpace {
                 .flat_map(|(index, range)| [name(index), number(range.start), number(range.end)])
                 .collect(),
         },
-        IntegrateStage::Write { .. } => {
-            ParamSpace::Rows { columns: vec!["dataset".into()], cells: (0..plan.datasets.len()).map(name).collect() }
-        }
+        IntegrateStage::Write { .. } => ParamSpace::Rows {
+            columns: vec!["dataset".into()],
+            cells: (0..plan.datasets.len()).map(name).collect(),
+        },
     }
 }
 
 /// Without `[resources]`: a share of a GPU for Vulkan, a core for each thread; if nothing was said, what a node has.
 fn resources(request: &Request) -> Resources {
-    let cores = |threads: u32| Resources { cpu_milli: threads.saturating_mul(1000), ..Resources::default() };
-    let share = request.workers_per_gpu.unwrap_or(DEFAULT_WORKERS_PER_GPU).max(1);
+    let cores = |threads: u32| Resources {
+        cpu_milli: threads.saturating_mul(1000),
+        ..Resources::default()
+    };
+    let share = request
+        .workers_per_gpu
+        .unwrap_or(DEFAULT_WORKERS_PER_GPU)
+        .max(1);
     match (request.engine, request.threads.given()) {
-        (EngineRequest::Vulkan, threads) => {
-            Resources { gpu_milli: (1000 / share).max(1), ..cores(threads.unwrap_or(1)) }
-        }
+        (EngineRequest::Vulkan, threads) => Resources {
+            gpu_milli: (1000 / share).max(1),
+            ..cores(threads.unwrap_or(1))
+        },
         (EngineRequest::Cpu, threads) => cores(threads.unwrap_or(1)),
         (EngineRequest::Auto, Some(threads)) => cores(threads),
         (EngineRequest::Auto, None) => Resources::default(),

@@ -95,9 +95,11 @@ struct ConfigFile(Vec<ConfigEntry>);
 /// Plans the jobs of such a file.
 pub(crate) fn plan(context: &Context<'_>) -> Result<Vec<PlacedJob>, Fault> {
     let config = parse(context.text)?;
-    for (section, key) in
-        [("dataset", "layout"), ("output", "repack_output"), ("computations distribution", "python_executable")]
-    {
+    for (section, key) in [
+        ("dataset", "layout"),
+        ("output", "repack_output"),
+        ("computations distribution", "python_executable"),
+    ] {
         if config.get(section, key).is_some() {
             tracing::warn!("`{key}` has no meaning for nodectl and is left out");
         }
@@ -105,19 +107,33 @@ pub(crate) fn plan(context: &Context<'_>) -> Result<Vec<PlacedJob>, Fault> {
     let named = config.named(context)?;
     let (settings, pictures) = config.settings(context)?;
     let share = config.distribution()?;
-    let location = config.get("output", "location").map(|entry| context.base.join(&entry.value));
-    let location = location.or_else(|| context.following.map(|_| format!("{}-patterns", context.stem).into()));
+    let location = config
+        .get("output", "location")
+        .map(|entry| context.base.join(&entry.value));
+    let location = location.or_else(|| {
+        context
+            .following
+            .map(|_| format!("{}-patterns", context.stem).into())
+    });
     let request = Request {
         named,
         dataset: None,
         directories: Vec::new(),
-        place: config.integration("poni_file").map_or(0..0, |poni| poni.span.clone()),
-        entry: config.get("dataset", "hdf5_entry").map(|entry| entry.value.clone()),
+        place: config
+            .integration("poni_file")
+            .map_or(0..0, |poni| poni.span.clone()),
+        entry: config
+            .get("dataset", "hdf5_entry")
+            .map(|entry| entry.value.clone()),
         monitor: None,
         calibrant: None,
         settings,
         pictures,
-        strategy: if context.following.is_some() { Strategy::Split } else { Strategy::Auto },
+        strategy: if context.following.is_some() {
+            Strategy::Split
+        } else {
+            Strategy::Auto
+        },
         workers: Some(share.workers),
         threads: Threads::Given(share.threads),
         workers_per_gpu: Some(share.workers_per_gpu),
@@ -142,16 +158,21 @@ fn parse(text: &str) -> Result<ConfigFile, Fault> {
         if bare.is_empty() || bare.starts_with(['#', ';']) {
             continue;
         }
-        if let Some(name) = bare.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        if let Some(name) = bare
+            .strip_prefix('[')
+            .and_then(|rest| rest.strip_suffix(']'))
+        {
             let known = SECTIONS.iter().find(|(known, _)| *known == name.trim());
             section = Some(*known.ok_or_else(|| {
                 let names: Vec<&str> = SECTIONS.iter().map(|(name, _)| *name).collect();
-                Fault::new(place.clone(), format!("there is no section `[{name}]`")).suggest(name, &names)
+                Fault::new(place.clone(), format!("there is no section `[{name}]`"))
+                    .suggest(name, &names)
             })?);
             continue;
         }
         let Some((section, keys)) = section else {
-            return Err(Fault::new(place, "this stands before the first section").hint("begin with [dataset]"));
+            return Err(Fault::new(place, "this stands before the first section")
+                .hint("begin with [dataset]"));
         };
         // As in Python's files, what is indented goes on with the line before.
         if line.starts_with([' ', '\t'])
@@ -163,17 +184,27 @@ fn parse(text: &str) -> Result<ConfigFile, Fault> {
             continue;
         }
         let Some((key, value)) = bare.split_once(['=', ':']) else {
-            return Err(Fault::new(place, "this is neither a section nor `key = value`"));
+            return Err(Fault::new(
+                place,
+                "this is neither a section nor `key = value`",
+            ));
         };
         let key = key.trim();
-        let known = keys
+        let known = keys.iter().find(|known| **known == key).ok_or_else(|| {
+            Fault::new(place.clone(), format!("[{section}] has no key `{key}`")).suggest(key, keys)
+        })?;
+        if entries
             .iter()
-            .find(|known| **known == key)
-            .ok_or_else(|| Fault::new(place.clone(), format!("[{section}] has no key `{key}`")).suggest(key, keys))?;
-        if entries.iter().any(|entry| (entry.section, entry.key) == (section, *known)) {
+            .any(|entry| (entry.section, entry.key) == (section, *known))
+        {
             return Err(Fault::new(place, format!("`{key}` is given twice")));
         }
-        entries.push(ConfigEntry { section, key: known, value: uncommented(value), span: place });
+        entries.push(ConfigEntry {
+            section,
+            key: known,
+            value: uncommented(value),
+            span: place,
+        });
     }
     // An empty value is none.
     entries.retain(|entry| !entry.value.is_empty());
@@ -182,8 +213,17 @@ fn parse(text: &str) -> Result<ConfigFile, Fault> {
 
 /// Without a comment behind it, and quotes around it.
 fn uncommented(value: &str) -> String {
-    let bare = value.split(" #").next().unwrap_or_default().split(" ;").next().unwrap_or_default().trim();
-    let unquoted = ['"', '\''].iter().find_map(|quote| bare.strip_prefix(*quote)?.strip_suffix(*quote));
+    let bare = value
+        .split(" #")
+        .next()
+        .unwrap_or_default()
+        .split(" ;")
+        .next()
+        .unwrap_or_default()
+        .trim();
+    let unquoted = ['"', '\'']
+        .iter()
+        .find_map(|quote| bare.strip_prefix(*quote)?.strip_suffix(*quote));
     unquoted.unwrap_or(bare).to_string()
 }
 
@@ -197,7 +237,9 @@ struct WorkDistribution {
 
 impl ConfigFile {
     fn get(&self, section: &str, key: &str) -> Option<&ConfigEntry> {
-        self.0.iter().find(|entry| (entry.section, entry.key) == (section, key))
+        self.0
+            .iter()
+            .find(|entry| (entry.section, entry.key) == (section, key))
     }
 
     fn integration(&self, key: &str) -> Option<&ConfigEntry> {
@@ -214,11 +256,18 @@ impl ConfigFile {
         }
         let Some(location) = self.get("dataset", "location") else {
             let place = context.text.len()..context.text.len();
-            return Err(Fault::new(place, "[dataset] has no `location`").hint("the HDF5 files, with wildcards"));
+            return Err(Fault::new(place, "[dataset] has no `location`")
+                .hint("the HDF5 files, with wildcards"));
         };
         let mut named: Vec<Named> = Vec::new();
-        for word in location.value.split([',', '\n']).map(str::trim).filter(|word| !word.is_empty()) {
-            let found = datasets::named(word, &context.base).map_err(|why| Fault::new(location.span.clone(), why))?;
+        for word in location
+            .value
+            .split([',', '\n'])
+            .map(str::trim)
+            .filter(|word| !word.is_empty())
+        {
+            let found = datasets::named(word, &context.base)
+                .map_err(|why| Fault::new(location.span.clone(), why))?;
             named.extend(found);
         }
         named.dedup();
@@ -228,11 +277,17 @@ impl ConfigFile {
     fn settings(&self, context: &Context<'_>) -> Result<(IntegrationSettings, Pictures), Fault> {
         let Some(poni) = self.integration("poni_file") else {
             let place = context.text.find(HEADER).unwrap_or(0);
-            return Err(Fault::new(place..place + HEADER.len(), "[azimuthal integration] has no `poni_file`"));
+            return Err(Fault::new(
+                place..place + HEADER.len(),
+                "[azimuthal integration] has no `poni_file`",
+            ));
         };
-        let mut geometry =
-            geometry(&context.base.join(&poni.value)).map_err(|why| Fault::new(poni.span.clone(), why))?;
-        let item = |entry: &ConfigEntry| Item { value: entry.value.clone(), span: entry.span.clone() };
+        let mut geometry = geometry(&context.base.join(&poni.value))
+            .map_err(|why| Fault::new(poni.span.clone(), why))?;
+        let item = |entry: &ConfigEntry| Item {
+            value: entry.value.clone(),
+            span: entry.span.clone(),
+        };
         let given = self.integration("detector").map(item);
         let mut pictures = detector(&mut geometry, &context.base, &item(poni), given)?;
         let unit = self.word("unit", Unit::from_name)?.unwrap_or_default();
@@ -244,45 +299,74 @@ impl ConfigFile {
         settings.splitting = self.word("pixel_splitting", splitting)?.unwrap_or_default();
         settings.error_model = self.word("error_model", error_model)?.unwrap_or_default();
         settings.solid_angle = self.word("correct_solid_angle", truth)?.unwrap_or(true);
-        settings.polarization_factor = self.integration("polarization_factor").map(one_number).transpose()?;
+        settings.polarization_factor = self
+            .integration("polarization_factor")
+            .map(one_number)
+            .transpose()?;
         let range = |key: &str| self.integration(key).map(two_numbers).transpose();
-        let region =
-            Region { name: None, radial_range: range("radial_range")?, azimuthal_range_deg: range("azimuthal_range")? };
+        let region = Region {
+            name: None,
+            radial_range: range("radial_range")?,
+            azimuthal_range_deg: range("azimuthal_range")?,
+        };
         if region != Region::default() {
             settings.regions = vec![region];
         }
         settings.filter = self.filter(points)?;
-        for (key, what) in [("mask_file", "mask"), ("flatfield_file", "flat"), ("dark_file", "dark")] {
+        for (key, what) in [
+            ("mask_file", "mask"),
+            ("flatfield_file", "flat"),
+            ("dark_file", "dark"),
+        ] {
             if let Some(entry) = self.integration(key) {
                 let added = pictures.add(what, &entry.value, &context.base);
                 added.map_err(|why| Fault::new(entry.span.clone(), why))?;
             }
         }
-        settings.check().map_err(|error| Fault::new(poni.span.clone(), error.to_string()))?;
+        settings
+            .check()
+            .map_err(|error| Fault::new(poni.span.clone(), error.to_string()))?;
         Ok((settings, pictures))
     }
 
     fn filter(&self, points: u32) -> Result<Option<Filter>, Fault> {
-        let Some(method) = self.integration("trim_method") else { return Ok(None) };
+        let Some(method) = self.integration("trim_method") else {
+            return Ok(None);
+        };
         if let Some(own) = self.integration("trim_n_pts")
             && whole(own)? != points
         {
-            let fault = Fault::new(own.span.clone(), "patterns are trimmed with as many points as they have");
+            let fault = Fault::new(
+                own.span.clone(),
+                "patterns are trimmed with as many points as they have",
+            );
             return Err(fault.hint(format!("set trim_n_pts = {points}, or leave it out")));
         }
         let bounds = self.integration("trim_bounds");
         match method.value.to_lowercase().as_str() {
             "none" | "no" => Ok(None),
             "sigma_clip" | "sigma_clip_ng" => {
-                let threshold = bounds.map(|bounds| numbers(bounds).map(|all| all[0])).transpose()?.unwrap_or(5.0);
-                Ok(Some(Filter::SigmaClip { threshold, iterations: 5 }))
+                let threshold = bounds
+                    .map(|bounds| numbers(bounds).map(|all| all[0]))
+                    .transpose()?
+                    .unwrap_or(5.0);
+                Ok(Some(Filter::SigmaClip {
+                    threshold,
+                    iterations: 5,
+                }))
             }
             "median" | "medfilt1d" | "medfilt1d_ng" | "percentile" | "quantile" => {
                 let [low, high] = bounds.map(two_numbers).transpose()?.unwrap_or([50.0, 50.0]);
-                Ok(Some(Filter::Quantile { low: low / 100.0, high: high / 100.0 }))
+                Ok(Some(Filter::Quantile {
+                    low: low / 100.0,
+                    high: high / 100.0,
+                }))
             }
             other => {
-                let fault = Fault::new(method.span.clone(), format!("there is no `trim_method` called `{other}`"));
+                let fault = Fault::new(
+                    method.span.clone(),
+                    format!("there is no `trim_method` called `{other}`"),
+                );
                 Err(fault.suggest(other, &["median", "sigma_clip", "none"]))
             }
         }
@@ -293,30 +377,49 @@ impl ConfigFile {
         let workers = number("n_workers", DEFAULT_WORKERS)?;
         let workers_per_gpu = number("ai_engines_per_worker", DEFAULT_ENGINES)?;
         let threads = number("cores_per_worker", DEFAULT_CORES)?;
-        match self.computations("partition").map(|entry| (entry, entry.value.as_str())) {
-            None | Some((_, "local")) => {
-                Ok(WorkDistribution { workers, threads, workers_per_gpu, engine: EngineRequest::Auto })
-            }
+        match self
+            .computations("partition")
+            .map(|entry| (entry, entry.value.as_str()))
+        {
+            None | Some((_, "local")) => Ok(WorkDistribution {
+                workers,
+                threads,
+                workers_per_gpu,
+                engine: EngineRequest::Auto,
+            }),
             // There, each of `n_workers` has a GPU and several workers.
             Some((_, "gpu" | "p9gpu")) => {
                 let workers = workers.saturating_mul(workers_per_gpu);
-                Ok(WorkDistribution { workers, threads, workers_per_gpu, engine: EngineRequest::Vulkan })
+                Ok(WorkDistribution {
+                    workers,
+                    threads,
+                    workers_per_gpu,
+                    engine: EngineRequest::Vulkan,
+                })
             }
             Some((entry, other)) => {
-                let fault = Fault::new(entry.span.clone(), format!("there is no partition `{other}` here"));
+                let fault = Fault::new(
+                    entry.span.clone(),
+                    format!("there is no partition `{other}` here"),
+                );
                 Err(fault.hint("local: whatever the nodes have; gpu: workers that share GPUs"))
             }
         }
     }
 
     fn existing(&self) -> Result<Existing, Fault> {
-        let Some(entry) = self.get("output", "existing_output") else { return Ok(Existing::Error) };
+        let Some(entry) = self.get("output", "existing_output") else {
+            return Ok(Existing::Error);
+        };
         match entry.value.to_lowercase().as_str() {
             "error" | "raise" | "fail" => Ok(Existing::Error),
             "skip" => Ok(Existing::Skip),
             "overwrite" | "reprocess" | "replace" => Ok(Existing::Overwrite),
             other => {
-                let fault = Fault::new(entry.span.clone(), format!("`existing_output` cannot be `{other}`"));
+                let fault = Fault::new(
+                    entry.span.clone(),
+                    format!("`existing_output` cannot be `{other}`"),
+                );
                 Err(fault.suggest(other, &["skip", "overwrite", "error"]))
             }
         }
@@ -324,8 +427,9 @@ impl ConfigFile {
 
     fn common(&self, context: &Context<'_>, share: &WorkDistribution) -> Result<CommonKeys, Fault> {
         let memory = self.computations("memory_per_worker").map(|entry| {
-            parse_bytes(&entry.value)
-                .map_err(|error| Fault::new(entry.span.clone(), format!("`memory_per_worker`: {error}")))
+            parse_bytes(&entry.value).map_err(|error| {
+                Fault::new(entry.span.clone(), format!("`memory_per_worker`: {error}"))
+            })
         });
         let resources = memory.transpose()?.map(|memory_bytes| Resources {
             cpu_milli: share.threads.saturating_mul(1000),
@@ -337,11 +441,21 @@ impl ConfigFile {
             },
             ..Resources::default()
         });
-        let allowed = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+        let allowed = |c: char| {
+            if c.is_ascii_alphanumeric() || "-_.".contains(c) {
+                c
+            } else {
+                '_'
+            }
+        };
         let name: String = context.stem.chars().map(allowed).take(40).collect();
         let name = name.trim_start_matches(['.', '-']).to_string();
         Ok(CommonKeys {
-            name: if name.is_empty() { "integration".into() } else { name },
+            name: if name.is_empty() {
+                "integration".into()
+            } else {
+                name
+            },
             name_span: 0..0,
             into: None::<PathBuf>,
             computing: None,
@@ -358,10 +472,21 @@ impl ConfigFile {
         })
     }
 
-    fn word<T>(&self, key: &str, parse: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>, Fault> {
-        let Some(entry) = self.integration(key) else { return Ok(None) };
+    fn word<T>(
+        &self,
+        key: &str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<Option<T>, Fault> {
+        let Some(entry) = self.integration(key) else {
+            return Ok(None);
+        };
         let found = parse(&entry.value);
-        found.map(Some).ok_or_else(|| Fault::new(entry.span.clone(), format!("`{key}` cannot be `{}`", entry.value)))
+        found.map(Some).ok_or_else(|| {
+            Fault::new(
+                entry.span.clone(),
+                format!("`{key}` cannot be `{}`", entry.value),
+            )
+        })
     }
 }
 
@@ -376,49 +501,86 @@ fn truth(text: &str) -> Option<bool> {
 fn whole(entry: &ConfigEntry) -> Result<u32, Fault> {
     let number = entry.value.parse().ok().filter(|number| *number > 0);
     let wrong = || {
-        Fault::new(entry.span.clone(), format!("`{}` is a whole number from 1 on, not `{}`", entry.key, entry.value))
+        Fault::new(
+            entry.span.clone(),
+            format!(
+                "`{}` is a whole number from 1 on, not `{}`",
+                entry.key, entry.value
+            ),
+        )
     };
     number.ok_or_else(wrong)
 }
 
 fn numbers(entry: &ConfigEntry) -> Result<Vec<f64>, Fault> {
     let bare = entry.value.trim_matches(['(', ')', '[', ']']);
-    let parsed: Option<Vec<f64>> =
-        bare.split([',', ' ']).filter(|word| !word.is_empty()).map(|word| word.parse().ok()).collect();
-    let wrong = || Fault::new(entry.span.clone(), format!("`{}` is numbers, not `{}`", entry.key, entry.value));
-    parsed.filter(|numbers| !numbers.is_empty()).ok_or_else(wrong)
+    let parsed: Option<Vec<f64>> = bare
+        .split([',', ' '])
+        .filter(|word| !word.is_empty())
+        .map(|word| word.parse().ok())
+        .collect();
+    let wrong = || {
+        Fault::new(
+            entry.span.clone(),
+            format!("`{}` is numbers, not `{}`", entry.key, entry.value),
+        )
+    };
+    parsed
+        .filter(|numbers| !numbers.is_empty())
+        .ok_or_else(wrong)
 }
 
 fn one_number(entry: &ConfigEntry) -> Result<f64, Fault> {
     match numbers(entry)?[..] {
         [number] => Ok(number),
-        _ => Err(Fault::new(entry.span.clone(), format!("`{}` is one number", entry.key))),
+        _ => Err(Fault::new(
+            entry.span.clone(),
+            format!("`{}` is one number", entry.key),
+        )),
     }
 }
 
 fn two_numbers(entry: &ConfigEntry) -> Result<[f64; 2], Fault> {
     match numbers(entry)?[..] {
         [from, to] => Ok([from, to]),
-        _ => Err(Fault::new(entry.span.clone(), format!("`{}` is two numbers, from and to", entry.key))),
+        _ => Err(Fault::new(
+            entry.span.clone(),
+            format!("`{}` is two numbers, from and to", entry.key),
+        )),
     }
 }
 
 /// SLURM's times: minutes, `h:m:s`, or with days before a hyphen.
 fn time_ms(entry: &ConfigEntry) -> Result<u64, Fault> {
-    let wrong =
-        || Fault::new(entry.span.clone(), format!("`time` is days-hours:minutes:seconds, not `{}`", entry.value));
+    let wrong = || {
+        Fault::new(
+            entry.span.clone(),
+            format!(
+                "`time` is days-hours:minutes:seconds, not `{}`",
+                entry.value
+            ),
+        )
+    };
     let (days, rest) = entry.value.split_once('-').unwrap_or(("0", &entry.value));
-    let parts: Option<Vec<u64>> = rest.split(':').map(|part| part.trim().parse().ok()).collect();
+    let parts: Option<Vec<u64>> = rest
+        .split(':')
+        .map(|part| part.trim().parse().ok())
+        .collect();
     let days: u64 = days.trim().parse().map_err(|_| wrong())?;
     let seconds = match parts.ok_or_else(wrong)?[..] {
         [minutes] => minutes.checked_mul(60),
-        [minutes, seconds] => minutes.checked_mul(60).and_then(|sum| sum.checked_add(seconds)),
-        [hours, minutes, seconds] => {
-            hours.checked_mul(3600).and_then(|sum| sum.checked_add(minutes.checked_mul(60)?)?.checked_add(seconds))
-        }
+        [minutes, seconds] => minutes
+            .checked_mul(60)
+            .and_then(|sum| sum.checked_add(seconds)),
+        [hours, minutes, seconds] => hours.checked_mul(3600).and_then(|sum| {
+            sum.checked_add(minutes.checked_mul(60)?)?
+                .checked_add(seconds)
+        }),
         _ => None,
     };
-    let total =
-        days.checked_mul(86_400).zip(seconds).and_then(|(days, seconds)| days.checked_add(seconds)?.checked_mul(1000));
+    let total = days
+        .checked_mul(86_400)
+        .zip(seconds)
+        .and_then(|(days, seconds)| days.checked_add(seconds)?.checked_mul(1000));
     total.filter(|total| *total > 0).ok_or_else(wrong)
 }

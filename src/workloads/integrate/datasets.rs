@@ -33,7 +33,9 @@ pub(super) struct Named {
 /// Everything that one word names, sorted: a path, a pattern, or with `@` before it a file with one of these a line. Each may
 /// have `::/path/in/file` behind it. Relative to `base`. The error is a sentence.
 pub(super) fn named(word: &str, base: &Path) -> Result<Vec<Named>, String> {
-    let Some(list) = word.strip_prefix('@') else { return pattern_or_path(word, base) };
+    let Some(list) = word.strip_prefix('@') else {
+        return pattern_or_path(word, base);
+    };
     let path = base.join(list);
     let told = |why: String| format!("{}: {why}", path.display());
     let text = plain::text(&path, MAX_LIST_BYTES, "a list of files").map_err(told)?;
@@ -45,15 +47,27 @@ pub(super) fn named(word: &str, base: &Path) -> Result<Vec<Named>, String> {
             continue;
         }
         found.extend(
-            pattern_or_path(line, beside).map_err(|why| format!("{} line {}: {why}", path.display(), number + 1))?,
+            pattern_or_path(line, beside)
+                .map_err(|why| format!("{} line {}: {why}", path.display(), number + 1))?,
         );
     }
-    if found.is_empty() { Err(told("it names no file".into())) } else { Ok(found) }
+    if found.is_empty() {
+        Err(told("it names no file".into()))
+    } else {
+        Ok(found)
+    }
 }
 
 /// The files that `run --follow` gives.
 pub(super) fn following(following: &Following) -> Vec<Named> {
-    following.files.iter().map(|path| Named { path: path.clone(), dataset: None }).collect()
+    following
+        .files
+        .iter()
+        .map(|path| Named {
+            path: path.clone(),
+            dataset: None,
+        })
+        .collect()
 }
 
 /// What becomes of results that are there: what is followed is not done twice, unless it has changed.
@@ -69,22 +83,37 @@ pub(super) fn existing(following: Option<&Following>, existing: Existing) -> Exi
 /// through their master files, and without what is in the directories `except`.
 pub fn files_below(dir: &Path, depth: usize, except: &[PathBuf]) -> Vec<(PathBuf, (u64, u64))> {
     let mut builder = WalkBuilder::new(dir);
-    builder.standard_filters(false).hidden(true).follow_links(true).max_depth(Some(depth));
+    builder
+        .standard_filters(false)
+        .hidden(true)
+        .follow_links(true)
+        .max_depth(Some(depth));
     let except = except.to_vec();
     builder.filter_entry(move |entry| {
         // Finished frames of datasets that are being integrated.
-        let is_parts = entry.file_name().as_encoded_bytes().ends_with(PARTS.as_bytes());
+        let is_parts = entry
+            .file_name()
+            .as_encoded_bytes()
+            .ends_with(PARTS.as_bytes());
         !is_parts && !except.iter().any(|except| except == entry.path())
     });
     let is_data = |name: &str| {
         let digits = name.rsplit_once("_data_").map(|(_, digits)| digits);
-        digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
+        digits.is_some_and(|digits| {
+            !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+        })
     };
     let mut found = Vec::new();
     for entry in builder.build().flatten() {
         let path = entry.path();
-        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
-        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        let ending = path
+            .extension()
+            .and_then(|ending| ending.to_str())
+            .unwrap_or_default();
+        let stem = path
+            .file_stem()
+            .and_then(|stem| stem.to_str())
+            .unwrap_or_default();
         if !matches!(ending, "h5" | "hdf5" | "nxs" | "hdf") || is_data(stem) {
             continue;
         }
@@ -107,7 +136,10 @@ fn pattern_or_path(word: &str, base: &Path) -> Result<Vec<Named>, String> {
         _ => (word, None),
     };
     let path = base.join(file);
-    let name = |path: PathBuf| Named { path, dataset: dataset.clone() };
+    let name = |path: PathBuf| Named {
+        path,
+        dataset: dataset.clone(),
+    };
     // A name with brackets in it is still a name. What does not exist is that dataset's problem, not the others'.
     if path.exists() || !file.contains(['*', '?', '[', '{']) {
         return Ok(vec![name(path)]);
@@ -123,11 +155,20 @@ fn pattern_or_path(word: &str, base: &Path) -> Result<Vec<Named>, String> {
 fn matching(pattern: &Path) -> Result<Vec<PathBuf>, String> {
     let text = pattern.to_str().ok_or("the pattern is not UTF-8")?;
     let matcher = plain::matcher(text).map_err(|why| format!("`{text}` is no pattern: {why}"))?;
-    let is_plain = |part: &Component<'_>| !part.as_os_str().to_string_lossy().contains(['*', '?', '[', '{']);
+    let is_plain = |part: &Component<'_>| {
+        !part
+            .as_os_str()
+            .to_string_lossy()
+            .contains(['*', '?', '[', '{'])
+    };
     let root: PathBuf = pattern.components().take_while(is_plain).collect();
-    let depth = (!text.contains("**")).then(|| pattern.components().count() - root.components().count());
+    let depth =
+        (!text.contains("**")).then(|| pattern.components().count() - root.components().count());
     let mut builder = WalkBuilder::new(&root);
-    builder.standard_filters(false).follow_links(true).max_depth(depth);
+    builder
+        .standard_filters(false)
+        .follow_links(true)
+        .max_depth(depth);
     let mut found = Vec::new();
     for entry in builder.build().flatten() {
         let is_file = entry.file_type().is_some_and(|kind| kind.is_file());
@@ -184,7 +225,9 @@ pub(super) fn look(named: &[Named], look: &Look<'_>) -> Vec<Seen> {
             frames_per_task: 1,
         };
         let is_done = look.existing != Existing::Overwrite
-            && look.location.is_some_and(|location| location.join(&plan.files()[0]).exists());
+            && look
+                .location
+                .is_some_and(|location| location.join(&plan.files()[0]).exists());
         let stack = Stack::open_within(&path, dataset, look.entry, look.directories);
         let files = stack.as_ref().map_or_else(|_| vec![path], Stack::files);
         let bytes = |stack: &Stack| stack.frames.saturating_mul(stack.frame_bytes() as u64);
@@ -195,9 +238,16 @@ pub(super) fn look(named: &[Named], look: &Look<'_>) -> Vec<Seen> {
             && !is_done
         {
             plan.frames = stack.frames;
-            plan.frames_per_task = look.frames_per_task.unwrap_or_else(|| frames_per_task(&stack, look.workers));
+            plan.frames_per_task = look
+                .frames_per_task
+                .unwrap_or_else(|| frames_per_task(&stack, look.workers));
         }
-        Seen { plan, files, bytes, shape }
+        Seen {
+            plan,
+            files,
+            bytes,
+            shape,
+        }
     };
     named.iter().zip(names).map(seen).collect()
 }
@@ -207,15 +257,33 @@ fn frames_per_task(stack: &Stack, workers: u32) -> u64 {
     let tasks = u64::from(workers.max(1)) * TASKS_PER_WORKER;
     let most = (TASK_BYTES / stack.frame_bytes().max(1) as u64).max(1);
     // Engines are quicker with several frames at once.
-    let together = if stack.frames >= tasks * TOGETHER { TOGETHER } else { 1 };
+    let together = if stack.frames >= tasks * TOGETHER {
+        TOGETHER
+    } else {
+        1
+    };
     let unit = stack.unit().max(1).next_multiple_of(together);
-    stack.frames.div_ceil(tasks).min(most).max(1).div_ceil(unit).saturating_mul(unit)
+    stack
+        .frames
+        .div_ceil(tasks)
+        .min(most)
+        .max(1)
+        .div_ceil(unit)
+        .saturating_mul(unit)
 }
 
 /// What results are called: the file's name without its ending, with more of its path where that is not enough.
 fn names(named: &[Named]) -> Vec<String> {
     let safe = |text: &str| -> String {
-        text.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' }).collect()
+        text.chars()
+            .map(|c| {
+                if c.is_ascii_alphanumeric() || "-_.".contains(c) {
+                    c
+                } else {
+                    '_'
+                }
+            })
+            .collect()
     };
     let of = |named: &Named, parts: usize| {
         let stem = named.path.with_extension("");
@@ -232,15 +300,24 @@ fn names(named: &[Named]) -> Vec<String> {
     for parts in 1..=3 {
         names = named.iter().map(|named| of(named, parts)).collect();
         let mut counts: BTreeMap<&String, usize> = BTreeMap::new();
-        names.iter().for_each(|name| *counts.entry(name).or_default() += 1);
+        names
+            .iter()
+            .for_each(|name| *counts.entry(name).or_default() += 1);
         if counts.values().all(|count| *count == 1) {
             return names;
         }
     }
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
     let numbered = |name: String| {
-        let count = known.entry(name.clone()).and_modify(|count| *count += 1).or_insert(1);
-        if *count == 1 { name } else { format!("{name}_{count}") }
+        let count = known
+            .entry(name.clone())
+            .and_modify(|count| *count += 1)
+            .or_insert(1);
+        if *count == 1 {
+            name
+        } else {
+            format!("{name}_{count}")
+        }
     };
     names.drain(..).map(numbered).collect()
 }

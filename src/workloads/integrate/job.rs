@@ -39,7 +39,10 @@ pub(crate) fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
     let text = |key: &str| fields.string(key).map(|item| item.map(|item| item.value));
     let common = common(fields)?;
     let output = fields.string("output")?;
-    if let Some(output) = output.as_ref().filter(|output| output.value.trim().is_empty()) {
+    if let Some(output) = output
+        .as_ref()
+        .filter(|output| output.value.trim().is_empty())
+    {
         let fault = Fault::new(output.span.clone(), "`output` names no directory");
         return Err(fault.hint(
             "leave it out for results where `nodectl run` puts those of other jobs; beside the job file is \".\"",
@@ -49,21 +52,34 @@ pub(crate) fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
     // What is followed has one place for all its results, and is not done twice when it is begun again.
     let following = fields.context.following;
     let output = output.or_else(|| following.map(|_| format!("{}-patterns", common.name)));
-    let location = output.map(|output| std::path::absolute(&output).unwrap_or_else(|_| output.into()));
+    let location =
+        output.map(|output| std::path::absolute(&output).unwrap_or_else(|_| output.into()));
     let existing = chosen(
         fields,
         "existing_output",
-        &[("error", Existing::Error), ("skip", Existing::Skip), ("overwrite", Existing::Overwrite)],
+        &[
+            ("error", Existing::Error),
+            ("skip", Existing::Skip),
+            ("overwrite", Existing::Overwrite),
+        ],
     )?;
     let engine = chosen(
         fields,
         "engine",
-        &[("auto", EngineRequest::Auto), ("cpu", EngineRequest::Cpu), ("vulkan", EngineRequest::Vulkan)],
+        &[
+            ("auto", EngineRequest::Auto),
+            ("cpu", EngineRequest::Cpu),
+            ("vulkan", EngineRequest::Vulkan),
+        ],
     )?;
     let count = |key: &str| fields.u32(key, 1).map(|item| item.map(|item| item.value));
     let request = Request {
         named,
-        place: ["detector", "poni"].into_iter().find_map(|key| fields.get(key)).map(Spanned::span).unwrap_or_default(),
+        place: ["detector", "poni"]
+            .into_iter()
+            .find_map(|key| fields.get(key))
+            .map(Spanned::span)
+            .unwrap_or_default(),
         dataset: text("dataset")?,
         directories: directories(fields)?,
         entry: text("entry")?,
@@ -74,7 +90,11 @@ pub(crate) fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
         strategy: match chosen(
             fields,
             "strategy",
-            &[("auto", Strategy::Auto), ("split", Strategy::Split), ("whole", Strategy::Whole)],
+            &[
+                ("auto", Strategy::Auto),
+                ("split", Strategy::Split),
+                ("whole", Strategy::Whole),
+            ],
         )? {
             Strategy::Auto if following.is_some() => Strategy::Split,
             strategy => strategy,
@@ -87,7 +107,11 @@ pub(crate) fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
         input: chosen(
             fields,
             "input",
-            &[("auto", InputFiles::Auto), ("shared", InputFiles::Shared), ("upload", InputFiles::Upload)],
+            &[
+                ("auto", InputFiles::Auto),
+                ("shared", InputFiles::Shared),
+                ("upload", InputFiles::Upload),
+            ],
         )?,
         location,
         existing: datasets::existing(following, existing),
@@ -98,14 +122,19 @@ pub(crate) fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
 /// A number, or `"auto"`.
 fn threads(fields: &Fields<'_, '_>) -> Result<Threads, Fault> {
     let key = "threads_per_worker";
-    match fields.get(key).map(|value| (value.span(), value.get_ref().as_str())) {
+    match fields
+        .get(key)
+        .map(|value| (value.span(), value.get_ref().as_str()))
+    {
         None => Ok(Threads::Auto),
         Some((_, Some("auto"))) => Ok(Threads::Measured),
         Some((span, Some(other))) => {
             let fault = Fault::new(span, format!("`{key}` cannot be `{other}`"));
             Err(fault.hint("a whole number, or \"auto\" to have it measured"))
         }
-        Some((_, None)) => Ok(fields.u32(key, 1)?.map_or(Threads::Auto, |threads| Threads::Given(threads.value))),
+        Some((_, None)) => Ok(fields
+            .u32(key, 1)?
+            .map_or(Threads::Auto, |threads| Threads::Given(threads.value))),
     }
 }
 
@@ -117,16 +146,24 @@ fn common(fields: &Fields<'_, '_>) -> Result<CommonKeys, Fault> {
         name_span,
         into: common::into(fields)?,
         computing: common::computing(fields)?,
-        resources: if given { Some(resources::plan(fields, true)?) } else { None },
+        resources: if given {
+            Some(resources::plan(fields, true)?)
+        } else {
+            None
+        },
         priority: common::priority(fields)?,
         timeout_ms: common::timeout(fields)?,
         grace_ms: common::grace_ms(fields)?,
         output_limit_bytes: common::output_limit_bytes(fields)?,
         log_limit_bytes: common::log_limit_bytes(fields)?,
-        retries: fields.u32("retries", 0)?.map_or(DEFAULT_RETRIES, |retries| retries.value),
+        retries: fields
+            .u32("retries", 0)?
+            .map_or(DEFAULT_RETRIES, |retries| retries.value),
         min_nodes: fields.u32("min_nodes", 0)?.map_or(0, |count| count.value),
         place: common::place(fields)?,
-        speculate: fields.bool("speculate")?.is_none_or(|speculate| speculate.value),
+        speculate: fields
+            .bool("speculate")?
+            .is_none_or(|speculate| speculate.value),
     })
 }
 
@@ -137,19 +174,24 @@ fn named(fields: &Fields<'_, '_>) -> Result<Vec<Named>, Fault> {
     let words = fields.one_or_more("datasets")?;
     if words.is_empty() {
         let fault = Fault::new(fields.span.clone(), "the job has no `datasets`");
-        return Err(fault.hint("paths, patterns, or @FILE with one a line, e.g. datasets = \"scans/*.h5\""));
+        return Err(
+            fault.hint("paths, patterns, or @FILE with one a line, e.g. datasets = \"scans/*.h5\"")
+        );
     }
     let mut named: Vec<Named> = Vec::new();
     for word in words {
-        for found in
-            datasets::named(&word.value, &fields.context.base).map_err(|why| Fault::new(word.span.clone(), why))?
+        for found in datasets::named(&word.value, &fields.context.base)
+            .map_err(|why| Fault::new(word.span.clone(), why))?
         {
             if !named.contains(&found) {
                 named.push(found);
             }
         }
         if named.len() > MAX_DATASETS {
-            return Err(Fault::new(word.span, format!("more than {MAX_DATASETS} datasets")));
+            return Err(Fault::new(
+                word.span,
+                format!("more than {MAX_DATASETS} datasets"),
+            ));
         }
     }
     Ok(named)
@@ -161,19 +203,31 @@ fn directories(fields: &Fields<'_, '_>) -> Result<Vec<PathBuf>, Fault> {
         let path = fields.context.base.join(&item.value);
         match path.canonicalize() {
             Ok(real) if real.is_dir() => Ok(real),
-            Ok(_) => Err(Fault::new(item.span, format!("`{}` is no directory", item.value))),
+            Ok(_) => Err(Fault::new(
+                item.span,
+                format!("`{}` is no directory", item.value),
+            )),
             Err(error) => Err(Fault::new(item.span, format!("`{}`: {error}", item.value))),
         }
     };
-    fields.one_or_more("directories")?.into_iter().map(directory).collect()
+    fields
+        .one_or_more("directories")?
+        .into_iter()
+        .map(directory)
+        .collect()
 }
 
 fn calibrant(fields: &Fields<'_, '_>) -> Result<Option<Calibrant>, Fault> {
-    let Some(name) = fields.string("calibrant")? else { return Ok(None) };
+    let Some(name) = fields.string("calibrant")? else {
+        return Ok(None);
+    };
     match Calibrant::from_name(&name.value) {
         Some(calibrant) => Ok(Some(calibrant)),
         None => {
-            let fault = Fault::new(name.span, format!("the rings of `{}` are not known", name.value));
+            let fault = Fault::new(
+                name.span,
+                format!("the rings of `{}` are not known", name.value),
+            );
             Err(fault.suggest(&name.value, &Calibrant::ALL.map(Calibrant::name)))
         }
     }
@@ -181,10 +235,16 @@ fn calibrant(fields: &Fields<'_, '_>) -> Result<Option<Calibrant>, Fault> {
 
 /// One of some words; the first where the key is left out.
 fn chosen<T: Copy>(fields: &Fields<'_, '_>, key: &str, words: &[(&str, T)]) -> Result<T, Fault> {
-    let Some(text) = fields.string(key)? else { return Ok(words[0].1) };
-    let found = words.iter().find(|(word, _)| *word == text.value).map(|(_, value)| *value);
+    let Some(text) = fields.string(key)? else {
+        return Ok(words[0].1);
+    };
+    let found = words
+        .iter()
+        .find(|(word, _)| *word == text.value)
+        .map(|(_, value)| *value);
     found.ok_or_else(|| {
         let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-        Fault::new(text.span, format!("`{key}` is one of {}", known.join(", "))).suggest(&text.value, &known)
+        Fault::new(text.span, format!("`{key}` is one of {}", known.join(", ")))
+            .suggest(&text.value, &known)
     })
 }

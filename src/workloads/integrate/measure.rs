@@ -38,14 +38,23 @@ pub(super) fn measure(
     images: &Images,
     cores: u32,
 ) -> Result<Measured, String> {
-    let steps: Vec<u32> = (0..).map(|step| 1 << step).take_while(|threads| *threads < cores).chain([cores]).collect();
+    let steps: Vec<u32> = (0..)
+        .map(|step| 1 << step)
+        .take_while(|threads| *threads < cores)
+        .chain([cores])
+        .collect();
     let units = units(stack)?;
     let time = TIME / steps.len() as u32;
     let mut rates = Vec::with_capacity(steps.len());
     for threads in steps {
         // As a worker has it: its own threads, and the matrix from the cache.
-        let options = Options { threads: threads as usize, cache: super::run::cache(), ..Options::default() };
-        let integrator = Integrator::new(settings, images, options).map_err(|error| error.to_string())?;
+        let options = Options {
+            threads: threads as usize,
+            cache: super::run::cache(),
+            ..Options::default()
+        };
+        let integrator =
+            Integrator::new(settings, images, options).map_err(|error| error.to_string())?;
         rates.push((threads, rate(&integrator, stack, &units, time)?));
     }
     Ok(chosen(rates, cores))
@@ -56,7 +65,9 @@ fn units(stack: &Arc<Stack>) -> Result<Vec<StoredFrames>, String> {
     let mut reader = Reader::new(stack.clone());
     let (mut units, mut next, mut bytes) = (Vec::new(), 0, 0);
     while next < stack.frames && units.len() < MAX_STRIPS && bytes < MAX_BYTES {
-        let unit = reader.read(next..stack.frames).map_err(|error| error.to_string())?;
+        let unit = reader
+            .read(next..stack.frames)
+            .map_err(|error| error.to_string())?;
         next = unit.frames.end;
         bytes += unit.stored_bytes();
         units.push(unit);
@@ -65,11 +76,23 @@ fn units(stack: &Arc<Stack>) -> Result<Vec<StoredFrames>, String> {
 }
 
 /// Frames a second of an integrator's threads that each integrate the same frames again and again. What is begun is ended.
-fn rate(integrator: &Integrator, stack: &Stack, units: &[StoredFrames], time: Duration) -> Result<f64, String> {
-    let frames: u64 = units.iter().map(|unit| unit.frames.end - unit.frames.start).sum();
+fn rate(
+    integrator: &Integrator,
+    stack: &Stack,
+    units: &[StoredFrames],
+    time: Duration,
+) -> Result<f64, String> {
+    let frames: u64 = units
+        .iter()
+        .map(|unit| unit.frames.end - unit.frames.start)
+        .sum();
     let rates = integrator.pool().broadcast(|_| {
         let mut batches = BatchScratch::default();
-        let mut once = || batches.integrate(integrator, stack, units, &[]).map_err(|error| error.to_string());
+        let mut once = || {
+            batches
+                .integrate(integrator, stack, units, &[])
+                .map_err(|error| error.to_string())
+        };
         // Buffers grow, and dead pixels become known.
         once()?;
         let (begin, mut done) = (Instant::now(), 0);
@@ -84,21 +107,39 @@ fn rate(integrator: &Integrator, stack: &Stack, units: &[StoredFrames], time: Du
 
 /// The most threads of which each is still worth it.
 fn chosen(rates: Vec<(u32, f64)>, cores: u32) -> Measured {
-    let alone = rates.first().map_or(0.0, |(threads, rate)| rate / f64::from(*threads));
+    let alone = rates
+        .first()
+        .map_or(0.0, |(threads, rate)| rate / f64::from(*threads));
     let is_worth = |(threads, rate): &&(u32, f64)| *rate >= WORTH * alone * f64::from(*threads);
-    let threads = rates.iter().take_while(is_worth).last().map_or(1, |(threads, _)| *threads);
-    Measured { rates, threads, workers: (cores / threads).max(1) }
+    let threads = rates
+        .iter()
+        .take_while(is_worth)
+        .last()
+        .map_or(1, |(threads, _)| *threads);
+    Measured {
+        rates,
+        threads,
+        workers: (cores / threads).max(1),
+    }
 }
 
 impl fmt::Display for Measured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counted = |count: u32, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+        let counted =
+            |count: u32, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
         write!(f, "measured here: ")?;
         for (threads, rate) in &self.rates {
             write!(f, "{} {rate:.0} frames/s, ", counted(*threads, "thread"))?;
         }
-        let (workers, threads) = (counted(self.workers, "worker"), counted(self.threads, "thread"));
-        write!(f, "so {workers} of {threads} on {}", counted(self.rates.last().map_or(1, |(cores, _)| *cores), "core"))
+        let (workers, threads) = (
+            counted(self.workers, "worker"),
+            counted(self.threads, "thread"),
+        );
+        write!(
+            f,
+            "so {workers} of {threads} on {}",
+            counted(self.rates.last().map_or(1, |(cores, _)| *cores), "core")
+        )
     }
 }
 
@@ -108,11 +149,15 @@ mod tests {
 
     #[test]
     fn threads_are_added_while_each_is_worth_it() {
-        let measured = chosen(vec![(1, 100.0), (2, 190.0), (4, 350.0), (8, 400.0), (12, 1000.0)], 12);
+        let measured = chosen(
+            vec![(1, 100.0), (2, 190.0), (4, 350.0), (8, 400.0), (12, 1000.0)],
+            12,
+        );
         assert_eq!((measured.threads, measured.workers), (4, 3));
         let told = measured.to_string();
         assert!(
-            told.contains("2 threads 190 frames/s") && told.ends_with("so 3 workers of 4 threads on 12 cores"),
+            told.contains("2 threads 190 frames/s")
+                && told.ends_with("so 3 workers of 4 threads on 12 cores"),
             "{told}"
         );
         assert_eq!(

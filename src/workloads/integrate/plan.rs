@@ -144,20 +144,24 @@ impl IntegratePlan {
         struct Version {
             version: u32,
         }
-        let found: Version =
-            serde_json::from_slice(bytes).map_err(|_| "it is no plan of an integration".to_string())?;
+        let found: Version = serde_json::from_slice(bytes)
+            .map_err(|_| "it is no plan of an integration".to_string())?;
         if found.version != PLAN_VERSION {
             return Err(format!(
                 "the plan is of version {}, this nodectl reads {PLAN_VERSION}\nhint: run the same nodectl everywhere",
                 found.version
             ));
         }
-        serde_json::from_slice(bytes).map_err(|error| format!("it is no plan of an integration: {error}"))
+        serde_json::from_slice(bytes)
+            .map_err(|error| format!("it is no plan of an integration: {error}"))
     }
 
     /// The tasks of the `Frames` stage: dataset and frames of each, in order.
     pub fn tasks(&self) -> impl Iterator<Item = (usize, Range<u64>)> {
-        self.datasets.iter().enumerate().flat_map(|(index, dataset)| dataset.ranges().map(move |range| (index, range)))
+        self.datasets
+            .iter()
+            .enumerate()
+            .flat_map(|(index, dataset)| dataset.ranges().map(move |range| (index, range)))
     }
 
     /// Whether patterns have error bars.
@@ -167,7 +171,10 @@ impl IntegratePlan {
 
     /// The first task of the `Frames` stage that is a dataset's.
     pub fn first_task(&self, dataset: usize) -> u64 {
-        self.datasets[..dataset].iter().map(DatasetPlan::task_count).sum()
+        self.datasets[..dataset]
+            .iter()
+            .map(DatasetPlan::task_count)
+            .sum()
     }
 }
 

@@ -2,7 +2,8 @@
 
 use super::{
     engine::{
-        DetectorFile, ErrorModel, Filter, Geometry, Images, IntegrationSettings, Region, Splitting, Unit,
+        DetectorFile, ErrorModel, Filter, Geometry, Images, IntegrationSettings, Region, Splitting,
+        Unit,
         detectors::{self, DetectorSettings},
     },
     plan::{ImageFile, ImageFiles},
@@ -43,33 +44,51 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<(IntegrationSettings, Pict
         return Err(fault.hint("the geometry, as pyFAI-calib2 saves it, e.g. poni = \"lab6.poni\""));
     };
     let base = &fields.context.base;
-    let mut geometry = geometry(&base.join(&poni.value)).map_err(|why| Fault::new(poni.span.clone(), why))?;
+    let mut geometry =
+        geometry(&base.join(&poni.value)).map_err(|why| Fault::new(poni.span.clone(), why))?;
     let mut pictures = detector(&mut geometry, base, &poni, fields.string("detector")?)?;
-    let unit = named(fields, "unit", Unit::from_name, &Unit::ALL.map(Unit::name))?.unwrap_or_default();
-    let points = fields.u32("points", 1)?.map_or(DEFAULT_POINTS, |points| points.value);
+    let unit =
+        named(fields, "unit", Unit::from_name, &Unit::ALL.map(Unit::name))?.unwrap_or_default();
+    let points = fields
+        .u32("points", 1)?
+        .map_or(DEFAULT_POINTS, |points| points.value);
     let mut settings = IntegrationSettings::new(geometry, unit, points);
-    settings.azimuthal_points = fields.u32("azimuthal_points", 1)?.map(|points| points.value);
+    settings.azimuthal_points = fields
+        .u32("azimuthal_points", 1)?
+        .map(|points| points.value);
     settings.regions = regions(fields)?;
-    settings.splitting = named(fields, "splitting", splitting, &["no", "bbox", "full"])?.unwrap_or_default();
+    settings.splitting =
+        named(fields, "splitting", splitting, &["no", "bbox", "full"])?.unwrap_or_default();
     let models = ["no", "poisson", "azimuthal", "hybrid", "variance"];
     settings.error_model = named(fields, "error_model", error_model, &models)?.unwrap_or_default();
-    settings.solid_angle = fields.bool("solid_angle")?.is_none_or(|solid_angle| solid_angle.value);
+    settings.solid_angle = fields
+        .bool("solid_angle")?
+        .is_none_or(|solid_angle| solid_angle.value);
     settings.polarization_factor = number(fields, "polarization_factor")?;
-    settings.polarization_offset_rad = number(fields, "polarization_offset")?.unwrap_or(0.0).to_radians();
+    settings.polarization_offset_rad = number(fields, "polarization_offset")?
+        .unwrap_or(0.0)
+        .to_radians();
     settings.transmission = number(fields, "transmission")?;
     settings.dummy = number(fields, "dummy")?;
     settings.delta_dummy = number(fields, "delta_dummy")?;
     settings.filter = filter(fields)?;
-    settings.chi_discontinuity_at_0 = fields.bool("chi_discontinuity_at_0")?.is_some_and(|at_0| at_0.value);
+    settings.chi_discontinuity_at_0 = fields
+        .bool("chi_discontinuity_at_0")?
+        .is_some_and(|at_0| at_0.value);
     for key in ["mask", "dark", "flat", "absorption", "variance"] {
         if let Some(item) = fields.string(key)? {
-            pictures.add(key, &item.value, &fields.context.base).map_err(|why| Fault::new(item.span, why))?;
+            pictures
+                .add(key, &item.value, &fields.context.base)
+                .map_err(|why| Fault::new(item.span, why))?;
         }
     }
     // What is wrong with one number stands there; with several together, at the geometry.
     settings.check().map_err(|error| {
         let text = error.to_string();
-        let place = KEYS.iter().find(|key| text.starts_with(&format!("{key} "))).and_then(|key| fields.get(key));
+        let place = KEYS
+            .iter()
+            .find(|key| text.starts_with(&format!("{key} ")))
+            .and_then(|key| fields.get(key));
         Fault::new(place.map_or(poni.span.clone(), Spanned::span), text)
     })?;
     Ok((settings, pictures))
@@ -96,29 +115,49 @@ pub(super) fn detector(
         let name = &given.value;
         geometry.detector = if detectors::is_file(name) {
             place = (&given.span, base);
-            DetectorSettings { file: Some(name.into()), ..Default::default() }
+            DetectorSettings {
+                file: Some(name.into()),
+                ..Default::default()
+            }
         } else if detectors::is_known(name) {
-            DetectorSettings { name: Some(name.clone()), ..Default::default() }
+            DetectorSettings {
+                name: Some(name.clone()),
+                ..Default::default()
+            }
         } else {
             let names: Vec<&str> = detectors::names().collect();
-            let fault = Fault::new(given.span.clone(), format!("no detector is called `{name}`"));
+            let fault = Fault::new(
+                given.span.clone(),
+                format!("no detector is called `{name}`"),
+            );
             return Err(fault.suggest(name, &names));
         };
     }
     let mut pictures = Pictures::default();
     if let Some(file) = &geometry.detector.file {
         let (span, folder) = place;
-        pictures.add_detector(&folder.join(file)).map_err(|why| Fault::new(span.clone(), why))?;
+        pictures
+            .add_detector(&folder.join(file))
+            .map_err(|why| Fault::new(span.clone(), why))?;
     }
     Ok(pictures)
 }
 
 impl Pictures {
     /// Rows and columns of the detector. The error is a sentence.
-    pub(super) fn detector_shape(&self, settings: &IntegrationSettings) -> Result<[usize; 2], String> {
-        let file = self.files.detector.as_ref().map(|file| DetectorFile::read(&self.place(file)));
+    pub(super) fn detector_shape(
+        &self,
+        settings: &IntegrationSettings,
+    ) -> Result<[usize; 2], String> {
+        let file = self
+            .files
+            .detector
+            .as_ref()
+            .map(|file| DetectorFile::read(&self.place(file)));
         let file = file.transpose().map_err(|error| error.to_string())?;
-        settings.detector_shape(file.as_ref()).map_err(|error| error.to_string())
+        settings
+            .detector_shape(file.as_ref())
+            .map_err(|error| error.to_string())
     }
 
     /// The images, from where they lie. The error is a sentence.
@@ -127,7 +166,11 @@ impl Pictures {
     }
 
     fn place(&self, file: &ImageFile) -> PathBuf {
-        let source = self.uploads.iter().find(|upload| upload.path == file.path).map(|upload| &upload.source);
+        let source = self
+            .uploads
+            .iter()
+            .find(|upload| upload.path == file.path)
+            .map(|upload| &upload.source);
         match source {
             Some(UploadSource::File(path)) => path.clone(),
             _ => file.path.clone().into(),
@@ -147,13 +190,20 @@ impl Pictures {
             None => (named, None),
         };
         let source: PathBuf = base.join(file);
-        let metadata = fs::metadata(&source).map_err(|error| format!("{}: {error}", source.display()))?;
+        let metadata =
+            fs::metadata(&source).map_err(|error| format!("{}: {error}", source.display()))?;
         if !metadata.is_file() {
             return Err(format!("{} is no file", source.display()));
         }
-        let ending = source.extension().and_then(|ending| ending.to_str()).unwrap_or("edf");
+        let ending = source
+            .extension()
+            .and_then(|ending| ending.to_str())
+            .unwrap_or("edf");
         let path = format!("images/{what}.{ending}");
-        let image = Some(ImageFile { path: path.clone(), member });
+        let image = Some(ImageFile {
+            path: path.clone(),
+            member,
+        });
         let files = &mut self.files;
         match what {
             "mask" => files.mask = image,
@@ -163,7 +213,11 @@ impl Pictures {
             "detector" => files.detector = image,
             _ => files.variance = image,
         }
-        self.uploads.push(Upload { path, source: UploadSource::File(source), executable: false });
+        self.uploads.push(Upload {
+            path,
+            source: UploadSource::File(source),
+            executable: false,
+        });
         Ok(())
     }
 }
@@ -194,13 +248,16 @@ fn named<T>(
     parse: impl FnOnce(&str) -> Option<T>,
     known: &[&str],
 ) -> Result<Option<T>, Fault> {
-    let Some(text) = fields.string(key)? else { return Ok(None) };
+    let Some(text) = fields.string(key)? else {
+        return Ok(None);
+    };
     match parse(&text.value) {
         Some(value) => Ok(Some(value)),
-        None => {
-            Err(Fault::new(text.span, format!("there is no `{key}` called `{}`", text.value))
-                .suggest(&text.value, known))
-        }
+        None => Err(Fault::new(
+            text.span,
+            format!("there is no `{key}` called `{}`", text.value),
+        )
+        .suggest(&text.value, known)),
     }
 }
 
@@ -214,15 +271,26 @@ fn float(key: &str, value: &Spanned<DeValue<'_>>) -> Result<f64, Fault> {
         DeValue::Float(number) => number.as_str().replace('_', "").parse().ok(),
         _ => None,
     };
-    number.ok_or_else(|| Fault::new(value.span(), format!("`{key}` is a number, not {}", type_name(value.get_ref()))))
+    number.ok_or_else(|| {
+        Fault::new(
+            value.span(),
+            format!("`{key}` is a number, not {}", type_name(value.get_ref())),
+        )
+    })
 }
 
 fn pair(fields: &Fields<'_, '_>, key: &str) -> Result<Option<[f64; 2]>, Fault> {
-    let Some(value) = fields.get(key) else { return Ok(None) };
+    let Some(value) = fields.get(key) else {
+        return Ok(None);
+    };
     match value.get_ref() {
-        DeValue::Array(items) if items.len() == 2 => Ok(Some([float(key, &items[0])?, float(key, &items[1])?])),
-        _ => Err(Fault::new(value.span(), format!("`{key}` is two numbers, from and to"))
-            .hint(format!("e.g. {key} = [0, 30]"))),
+        DeValue::Array(items) if items.len() == 2 => {
+            Ok(Some([float(key, &items[0])?, float(key, &items[1])?]))
+        }
+        _ => Err(
+            Fault::new(value.span(), format!("`{key}` is two numbers, from and to"))
+                .hint(format!("e.g. {key} = [0, 30]")),
+        ),
     }
 }
 
@@ -240,11 +308,19 @@ fn regions(fields: &Fields<'_, '_>) -> Result<Vec<Region>, Fault> {
         let is_whole = region == Region::default();
         return Ok(if is_whole { Vec::new() } else { vec![region] });
     };
-    if let Some(key) = ["radial_range", "azimuthal_range"].iter().find_map(|key| fields.get(key)) {
-        return Err(Fault::new(key.span(), "ranges stand in each of the [[regions]]"));
+    if let Some(key) = ["radial_range", "azimuthal_range"]
+        .iter()
+        .find_map(|key| fields.get(key))
+    {
+        return Err(Fault::new(
+            key.span(),
+            "ranges stand in each of the [[regions]]",
+        ));
     }
     let DeValue::Array(items) = value.get_ref() else {
-        return Err(Fault::new(value.span(), "`regions` is a list of tables").hint("write [[regions]]"));
+        return Err(
+            Fault::new(value.span(), "`regions` is a list of tables").hint("write [[regions]]")
+        );
     };
     let mut regions: Vec<Region> = Vec::new();
     for item in items.iter() {
@@ -255,11 +331,20 @@ fn regions(fields: &Fields<'_, '_>) -> Result<Vec<Region>, Fault> {
         inner.check_keys(&["name", "radial_range", "azimuthal_range"])?;
         let name = inner.string("name")?;
         let is_sound = |name: &str| {
-            let is_safe = name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
-            !name.is_empty() && is_safe && !regions.iter().any(|known: &Region| known.name.as_deref() == Some(name))
+            let is_safe = name
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
+            !name.is_empty()
+                && is_safe
+                && !regions
+                    .iter()
+                    .any(|known: &Region| known.name.as_deref() == Some(name))
         };
         if let Some(name) = name.as_ref().filter(|name| !is_sound(&name.value)) {
-            let fault = Fault::new(name.span.clone(), format!("`{}` cannot be a region's name", name.value));
+            let fault = Fault::new(
+                name.span.clone(),
+                format!("`{}` cannot be a region's name", name.value),
+            );
             return Err(fault.hint("letters, digits, `-` and `_`, each name once"));
         }
         regions.push(one(&inner, name.map(|name| name.value))?);
@@ -272,12 +357,20 @@ fn filter(fields: &Fields<'_, '_>) -> Result<Option<Filter>, Fault> {
     let clip = fields.table("sigma_clip", "sigma_clip")?;
     let quantile = pair(fields, "quantile")?;
     match (clip, quantile) {
-        (Some(clip), Some(_)) => Err(Fault::new(clip.span, "outliers are clipped or quantiles are taken, not both")),
+        (Some(clip), Some(_)) => Err(Fault::new(
+            clip.span,
+            "outliers are clipped or quantiles are taken, not both",
+        )),
         (Some(clip), None) => {
             clip.check_keys(&["threshold", "iterations"])?;
             let threshold = number(&clip, "threshold")?.unwrap_or(5.0);
-            let iterations = clip.u32("iterations", 0)?.map_or(5, |iterations| iterations.value);
-            Ok(Some(Filter::SigmaClip { threshold, iterations }))
+            let iterations = clip
+                .u32("iterations", 0)?
+                .map_or(5, |iterations| iterations.value);
+            Ok(Some(Filter::SigmaClip {
+                threshold,
+                iterations,
+            }))
         }
         (None, quantile) => Ok(quantile.map(|[low, high]| Filter::Quantile { low, high })),
     }

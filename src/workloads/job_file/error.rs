@@ -15,7 +15,11 @@ const SHOWN_CHARS: usize = 100;
 
 #[derive(Debug, thiserror::Error)]
 pub enum JobFileError {
-    #[error("cannot read the job file {}: {source}{}", named(path), unreadable_hint(source))]
+    #[error(
+        "cannot read the job file {}: {source}{}",
+        named(path),
+        unreadable_hint(source)
+    )]
     Unreadable { path: PathBuf, source: io::Error },
     #[error(
         "the job file {} is larger than {}\nhint: put the parameters into a CSV or JSONL file: params = \"FILE.csv\"",
@@ -58,7 +62,9 @@ impl Diagnostic {
     pub(super) fn new(path: &Path, text: &str, fault: Fault) -> Self {
         let start = floor_char(text, fault.span.start);
         let line_start = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
-        let line_end = text[start..].find('\n').map_or(text.len(), |newline| start + newline);
+        let line_end = text[start..]
+            .find('\n')
+            .map_or(text.len(), |newline| start + newline);
         let end = floor_char(text, fault.span.end).clamp(start, line_end);
         Self {
             file: path.to_path_buf(),
@@ -73,15 +79,25 @@ impl Diagnostic {
 
     /// The part of the source line around the place, without tabs and control characters, and the column in it.
     fn window(&self) -> (String, usize) {
-        let skipped = if self.column > SHOWN_CHARS { self.column - SHOWN_CHARS / 2 } else { 0 };
+        let skipped = if self.column > SHOWN_CHARS {
+            self.column - SHOWN_CHARS / 2
+        } else {
+            0
+        };
         let shown = self.source_line.chars().skip(skipped).take(SHOWN_CHARS);
-        (shown.map(|c| if is_unsafe(c) { ' ' } else { c }).collect(), self.column - skipped)
+        (
+            shown.map(|c| if is_unsafe(c) { ' ' } else { c }).collect(),
+            self.column - skipped,
+        )
     }
 }
 
 /// The greatest character boundary of `text` that is at most `offset`.
 fn floor_char(text: &str, offset: usize) -> usize {
-    (0..=offset.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
+    (0..=offset.min(text.len()))
+        .rev()
+        .find(|at| text.is_char_boundary(*at))
+        .unwrap_or(0)
 }
 
 impl fmt::Display for Diagnostic {
@@ -89,9 +105,19 @@ impl fmt::Display for Diagnostic {
         let number = self.line.to_string();
         let margin = " ".repeat(number.len());
         let (line, column) = self.window();
-        let carets = "^".repeat(self.width.min((SHOWN_CHARS + 1).saturating_sub(column)).max(1));
+        let carets = "^".repeat(
+            self.width
+                .min((SHOWN_CHARS + 1).saturating_sub(column))
+                .max(1),
+        );
         writeln!(f, "{}", self.message)?;
-        writeln!(f, "{margin}--> {}:{}:{}", named(&self.file), self.line, self.column)?;
+        writeln!(
+            f,
+            "{margin}--> {}:{}:{}",
+            named(&self.file),
+            self.line,
+            self.column
+        )?;
         writeln!(f, "{margin} |")?;
         writeln!(f, "{number} | {line}")?;
         write!(f, "{margin} | {}{carets}", " ".repeat(column - 1))?;

@@ -29,11 +29,19 @@ impl Fault {
             let hint = message.split_off(at);
             Some(hint[mark.len()..].to_string())
         });
-        Self { span, message, hint, elsewhere: None }
+        Self {
+            span,
+            message,
+            hint,
+            elsewhere: None,
+        }
     }
 
     pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
-        Self { hint: Some(hint.into()), ..self }
+        Self {
+            hint: Some(hint.into()),
+            ..self
+        }
     }
 
     /// With the nearest of `known` as the hint, or all of them where none is near.
@@ -42,9 +50,16 @@ impl Fault {
             Some(name) => self.hint(format!("did you mean `{name}`?")),
             None if known.is_empty() => self,
             None => {
-                let listed: Vec<String> = known.iter().take(LISTED).map(|name| format!("`{name}`")).collect();
-                let more =
-                    if known.len() > LISTED { format!(" and {} more", known.len() - LISTED) } else { String::new() };
+                let listed: Vec<String> = known
+                    .iter()
+                    .take(LISTED)
+                    .map(|name| format!("`{name}`"))
+                    .collect();
+                let more = if known.len() > LISTED {
+                    format!(" and {} more", known.len() - LISTED)
+                } else {
+                    String::new()
+                };
                 self.hint(format!("there are {}{more}", listed.join(", ")))
             }
         }
@@ -52,12 +67,18 @@ impl Fault {
 
     /// The same, with its place in another file.
     pub(crate) fn elsewhere(self, path: &Path, text: &str) -> Self {
-        Self { elsewhere: Some((path.to_path_buf(), text.to_string())), ..self }
+        Self {
+            elsewhere: Some((path.to_path_buf(), text.to_string())),
+            ..self
+        }
     }
 
     /// The same, true where parameters have these values.
     pub(crate) fn within(self, parameters: &str) -> Self {
-        Self { message: format!("with {parameters}: {}", self.message), ..self }
+        Self {
+            message: format!("with {parameters}: {}", self.message),
+            ..self
+        }
     }
 
     pub(super) fn in_file(mut self, path: &Path, text: &str) -> JobFileError {

@@ -17,7 +17,12 @@ pub(crate) struct Item<T> {
 
 impl Item<String> {
     /// Where `length` bytes at `offset` of the string stand in the job file; all of it where escapes hide that.
-    pub(crate) fn within(&self, context: &Context<'_>, offset: usize, length: usize) -> Range<usize> {
+    pub(crate) fn within(
+        &self,
+        context: &Context<'_>,
+        offset: usize,
+        length: usize,
+    ) -> Range<usize> {
         let quoted = context.text.get(self.span.clone()).unwrap_or_default();
         let inner = quoted.get(1..quoted.len().saturating_sub(1));
         if inner != Some(self.value.as_str()) {
@@ -46,17 +51,28 @@ impl<'c, 't> Fields<'c, 't> {
         what: &'static str,
         span: Range<usize>,
     ) -> Self {
-        Self { context, table, what, span }
+        Self {
+            context,
+            table,
+            what,
+            span,
+        }
     }
 
     /// Fails on the first key that is none of `known`.
     pub(crate) fn check_keys(&self, known: &[&str]) -> Result<(), Fault> {
-        let unknown = self.table.keys().filter(|key| !known.contains(&key.get_ref().as_ref()));
+        let unknown = self
+            .table
+            .keys()
+            .filter(|key| !known.contains(&key.get_ref().as_ref()));
         match unknown.min_by_key(|key| key.span().start) {
             None => Ok(()),
             Some(key) => {
                 let name = key.get_ref();
-                Err(Fault::new(key.span(), format!("{} has no key `{name}`", self.what)).suggest(name, known))
+                Err(
+                    Fault::new(key.span(), format!("{} has no key `{name}`", self.what))
+                        .suggest(name, known),
+                )
             }
         }
     }
@@ -75,27 +91,47 @@ impl<'c, 't> Fields<'c, 't> {
 
     /// A whole number from `min` on.
     pub(crate) fn u32(&self, key: &str, min: u32) -> FoundValue<u32> {
-        let Some(number) = self.integer(key)? else { return Ok(None) };
+        let Some(number) = self.integer(key)? else {
+            return Ok(None);
+        };
         match u32::try_from(number.value) {
-            Ok(value) if value >= min => Ok(Some(Item { value, span: number.span })),
+            Ok(value) if value >= min => Ok(Some(Item {
+                value,
+                span: number.span,
+            })),
             _ => {
-                let message = format!("`{key}` is a whole number from {min} to {}, not {}", u32::MAX, number.value);
+                let message = format!(
+                    "`{key}` is a whole number from {min} to {}, not {}",
+                    u32::MAX,
+                    number.value
+                );
                 Err(Fault::new(number.span, message))
             }
         }
     }
 
     pub(crate) fn integer(&self, key: &str) -> FoundValue<i64> {
-        self.read(key, |value| value.as_integer().and_then(to_i64), "a whole number")
+        self.read(
+            key,
+            |value| value.as_integer().and_then(to_i64),
+            "a whole number",
+        )
     }
 
     pub(crate) fn duration(&self, key: &str) -> FoundValue<Duration> {
-        let Some(text) = self.read(key, |value| value.as_str().map(str::to_string), "a duration such as \"90s\"")?
+        let Some(text) = self.read(
+            key,
+            |value| value.as_str().map(str::to_string),
+            "a duration such as \"90s\"",
+        )?
         else {
             return Ok(None);
         };
         match parse_duration(&text.value) {
-            Ok(value) => Ok(Some(Item { value, span: text.span })),
+            Ok(value) => Ok(Some(Item {
+                value,
+                span: text.span,
+            })),
             Err(error) => Err(Fault::new(text.span, format!("`{key}`: {error}"))),
         }
     }
@@ -107,9 +143,14 @@ impl<'c, 't> Fields<'c, 't> {
             DeValue::Integer(number) => to_i64(number).map(|number| number.to_string()),
             _ => None,
         };
-        let Some(text) = self.read(key, text, "a size such as \"8 GiB\"")? else { return Ok(None) };
+        let Some(text) = self.read(key, text, "a size such as \"8 GiB\"")? else {
+            return Ok(None);
+        };
         match parse_bytes(&text.value) {
-            Ok(value) => Ok(Some(Item { value, span: text.span })),
+            Ok(value) => Ok(Some(Item {
+                value,
+                span: text.span,
+            })),
             Err(error) => Err(Fault::new(text.span, format!("`{key}`: {error}"))),
         }
     }
@@ -119,26 +160,45 @@ impl<'c, 't> Fields<'c, 't> {
         match self.get(key) {
             None => Ok(Vec::new()),
             Some(value) => match value.get_ref() {
-                DeValue::String(text) => Ok(vec![Item { value: text.to_string(), span: value.span() }]),
+                DeValue::String(text) => Ok(vec![Item {
+                    value: text.to_string(),
+                    span: value.span(),
+                }]),
                 _ => strings(key, value),
             },
         }
     }
 
-    pub(crate) fn table(&self, key: &str, what: &'static str) -> Result<Option<Fields<'c, 't>>, Fault> {
+    pub(crate) fn table(
+        &self,
+        key: &str,
+        what: &'static str,
+    ) -> Result<Option<Fields<'c, 't>>, Fault> {
         match self.get(key) {
             None => Ok(None),
             Some(value) => match value.get_ref() {
-                DeValue::Table(table) => Ok(Some(Fields::new(self.context, table, what, value.span()))),
+                DeValue::Table(table) => {
+                    Ok(Some(Fields::new(self.context, table, what, value.span())))
+                }
                 other => Err(mistyped(key, value.span(), other, "a table")),
             },
         }
     }
 
-    fn read<T>(&self, key: &str, read: impl FnOnce(&DeValue<'t>) -> Option<T>, expected: &str) -> FoundValue<T> {
-        let Some(found) = self.get(key) else { return Ok(None) };
+    fn read<T>(
+        &self,
+        key: &str,
+        read: impl FnOnce(&DeValue<'t>) -> Option<T>,
+        expected: &str,
+    ) -> FoundValue<T> {
+        let Some(found) = self.get(key) else {
+            return Ok(None);
+        };
         match read(found.get_ref()) {
-            Some(value) => Ok(Some(Item { value, span: found.span() })),
+            Some(value) => Ok(Some(Item {
+                value,
+                span: found.span(),
+            })),
             None => Err(mistyped(key, found.span(), found.get_ref(), expected)),
         }
     }
@@ -147,12 +207,23 @@ impl<'c, 't> Fields<'c, 't> {
 /// The strings of a list.
 pub(crate) fn strings(key: &str, list: &Spanned<DeValue<'_>>) -> Result<Vec<Item<String>>, Fault> {
     let DeValue::Array(items) = list.get_ref() else {
-        return Err(mistyped(key, list.span(), list.get_ref(), "a list of strings"));
+        return Err(mistyped(
+            key,
+            list.span(),
+            list.get_ref(),
+            "a list of strings",
+        ));
     };
     let string = |item: &Spanned<DeValue<'_>>| match item.get_ref() {
-        DeValue::String(text) => Ok(Item { value: text.to_string(), span: item.span() }),
+        DeValue::String(text) => Ok(Item {
+            value: text.to_string(),
+            span: item.span(),
+        }),
         other => {
-            let fault = Fault::new(item.span(), format!("`{key}` is a list of strings; this is {}", type_name(other)));
+            let fault = Fault::new(
+                item.span(),
+                format!("`{key}` is a list of strings; this is {}", type_name(other)),
+            );
             Err(fault.hint("put it in quotes"))
         }
     };
@@ -160,7 +231,10 @@ pub(crate) fn strings(key: &str, list: &Spanned<DeValue<'_>>) -> Result<Vec<Item
 }
 
 fn mistyped(key: &str, span: Range<usize>, found: &DeValue<'_>, expected: &str) -> Fault {
-    Fault::new(span, format!("`{key}` is {expected}, not {}", type_name(found)))
+    Fault::new(
+        span,
+        format!("`{key}` is {expected}, not {}", type_name(found)),
+    )
 }
 
 /// The type of a value with its article.

@@ -49,17 +49,29 @@ pub fn interface(path: &Path) -> Result<kernel::Interface, JobFileError> {
 }
 
 fn read(path: &Path) -> Result<String, JobFileError> {
-    let unreadable = |source| JobFileError::Unreadable { path: path.to_path_buf(), source };
+    let unreadable = |source| JobFileError::Unreadable {
+        path: path.to_path_buf(),
+        source,
+    };
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path).map_err(unreadable)?;
-    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    file.take(MAX_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .map_err(unreadable)?;
     if bytes.len() as u64 > MAX_BYTES {
-        return Err(JobFileError::TooLarge { path: path.to_path_buf(), limit_bytes: MAX_BYTES });
+        return Err(JobFileError::TooLarge {
+            path: path.to_path_buf(),
+            limit_bytes: MAX_BYTES,
+        });
     }
     String::from_utf8(bytes).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();
         let text = String::from_utf8_lossy(error.as_bytes()).into_owned();
-        Fault::new(offset..offset + 1, "the file is not UTF-8 text from here on").in_file(path, &text)
+        Fault::new(
+            offset..offset + 1,
+            "the file is not UTF-8 text from here on",
+        )
+        .in_file(path, &text)
     })
 }
 
@@ -83,10 +95,14 @@ pub fn parse(text: &str, path: &Path) -> Result<Vec<PlannedJob>, JobFileError> {
 }
 
 fn plan(text: &str, path: &Path, following: Option<&Following>) -> Result<Vec<PlannedJob>, Fault> {
-    let context = Context { following, ..Context::new(text, path) };
+    let context = Context {
+        following,
+        ..Context::new(text, path)
+    };
     if integrate::config::is_one(text) {
         let jobs = integrate::config::plan(&context)?;
-        jobs.iter().try_for_each(|placed| accepted(placed, |_| None))?;
+        jobs.iter()
+            .try_for_each(|placed| accepted(placed, |_| None))?;
         return order::order(jobs);
     }
     let root = table(text)?;
@@ -94,9 +110,21 @@ fn plan(text: &str, path: &Path, following: Option<&Following>) -> Result<Vec<Pl
         let fields = Fields::new(&context, root.get_ref(), "a job", 0..0);
         return order::order(plan_job(&fields)?);
     };
-    if let Some((other, _)) = root.get_ref().iter().find(|(other, _)| other.get_ref() != "job") {
-        let fault = Fault::new(other.span(), format!("`{}` stands outside of the `[[job]]` tables", other.get_ref()));
-        return Err(fault.hint("in a file with `[[job]]`, every key belongs to one of them: move it below its header"));
+    if let Some((other, _)) = root
+        .get_ref()
+        .iter()
+        .find(|(other, _)| other.get_ref() != "job")
+    {
+        let fault = Fault::new(
+            other.span(),
+            format!(
+                "`{}` stands outside of the `[[job]]` tables",
+                other.get_ref()
+            ),
+        );
+        return Err(fault.hint(
+            "in a file with `[[job]]`, every key belongs to one of them: move it below its header",
+        ));
     }
     let DeValue::Array(jobs) = jobs.get_ref() else {
         return Err(Fault::new(key.span(), "`job` is a list of tables").hint("write `[[job]]`"));
@@ -106,7 +134,12 @@ fn plan(text: &str, path: &Path, following: Option<&Following>) -> Result<Vec<Pl
         let DeValue::Table(table) = job.get_ref() else {
             return Err(Fault::new(job.span(), "a job is a table").hint("write `[[job]]`"));
         };
-        planned.extend(plan_job(&Fields::new(&context, table, "a job", job.span()))?);
+        planned.extend(plan_job(&Fields::new(
+            &context,
+            table,
+            "a job",
+            job.span(),
+        ))?);
     }
     if planned.is_empty() {
         return Err(Fault::new(key.span(), "the file has no job").hint("write `[[job]]`"));
@@ -134,9 +167,20 @@ pub(super) struct Context<'t> {
 
 impl<'t> Context<'t> {
     fn new(text: &'t str, path: &Path) -> Self {
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-        Self { text, base: parent.to_path_buf(), stem, following: None }
+        let parent = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
+        let stem = path
+            .file_stem()
+            .map(|stem| stem.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        Self {
+            text,
+            base: parent.to_path_buf(),
+            stem,
+            following: None,
+        }
     }
 }
 
@@ -168,25 +212,38 @@ fn accepted(placed: &PlacedJob, span: impl Fn(&str) -> Option<Range<usize>>) -> 
             "params" => ["params", "files"],
             field => [field, field],
         };
-        keys.into_iter().find_map(&span).unwrap_or(placed.name_span.clone())
+        keys.into_iter()
+            .find_map(&span)
+            .unwrap_or(placed.name_span.clone())
     };
     if job.min_nodes > limits::MAX_MIN_NODES {
-        let message =
-            format!("it would wait for {} nodes; at most {} are possible", job.min_nodes, limits::MAX_MIN_NODES);
+        let message = format!(
+            "it would wait for {} nodes; at most {} are possible",
+            job.min_nodes,
+            limits::MAX_MIN_NODES
+        );
         return Err(Fault::new(place("min_nodes"), message));
     }
-    job.work.check(&job.params).map_err(|error| Fault::new(place(error.field), error.problem))
+    job.work
+        .check(&job.params)
+        .map_err(|error| Fault::new(place(error.field), error.problem))
 }
 
 fn plan_kind(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
     let Some(kind) = fields.string("kind")? else {
         return match fields.context.following {
-            Some(_) => Err(Fault::new(fields.span.clone(), "`--follow` is for jobs of the kind `integrate`")),
+            Some(_) => Err(Fault::new(
+                fields.span.clone(),
+                "`--follow` is for jobs of the kind `integrate`",
+            )),
             None => map::plan(fields).map(|job| vec![job]),
         };
     };
     if fields.context.following.is_some() && kind.value != "integrate" {
-        return Err(Fault::new(kind.span, "`--follow` is for jobs of the kind `integrate`"));
+        return Err(Fault::new(
+            kind.span,
+            "`--follow` is for jobs of the kind `integrate`",
+        ));
     }
     match kind.value.as_str() {
         "map" => map::plan(fields).map(|job| vec![job]),

@@ -9,14 +9,24 @@ const NAMED: usize = 8;
 /// The jobs in an order in which they can be submitted; otherwise as in the file.
 pub(super) fn order(jobs: Vec<PlacedJob>) -> Result<Vec<PlannedJob>, Fault> {
     check_names(&jobs)?;
-    let places: BTreeMap<&str, usize> = jobs.iter().map(|placed| placed.job.name.as_str()).zip(0..).collect();
+    let places: BTreeMap<&str, usize> = jobs
+        .iter()
+        .map(|placed| placed.job.name.as_str())
+        .zip(0..)
+        .collect();
     // For each job, how many it still waits for, and who waits for it.
     let mut awaited: Vec<usize> = jobs.iter().map(|placed| placed.job.after.len()).collect();
     let mut waiting: Vec<Vec<usize>> = vec![Vec::new(); jobs.len()];
     for (index, placed) in jobs.iter().enumerate() {
-        placed.job.after.iter().for_each(|name| waiting[places[name.as_str()]].push(index));
+        placed
+            .job
+            .after
+            .iter()
+            .for_each(|name| waiting[places[name.as_str()]].push(index));
     }
-    let mut ready: BTreeSet<usize> = (0..jobs.len()).filter(|index| awaited[*index] == 0).collect();
+    let mut ready: BTreeSet<usize> = (0..jobs.len())
+        .filter(|index| awaited[*index] == 0)
+        .collect();
     let mut order = Vec::with_capacity(jobs.len());
     while let Some(next) = ready.pop_first() {
         order.push(next);
@@ -28,12 +38,20 @@ pub(super) fn order(jobs: Vec<PlacedJob>) -> Result<Vec<PlannedJob>, Fault> {
         }
     }
     if order.len() < jobs.len() {
-        let left: Vec<PlacedJob> =
-            jobs.into_iter().zip(awaited).filter(|(_, awaited)| *awaited > 0).map(|(placed, _)| placed).collect();
+        let left: Vec<PlacedJob> = jobs
+            .into_iter()
+            .zip(awaited)
+            .filter(|(_, awaited)| *awaited > 0)
+            .map(|(placed, _)| placed)
+            .collect();
         return Err(cycle(&left));
     }
     let mut jobs: Vec<Option<PlacedJob>> = jobs.into_iter().map(Some).collect();
-    Ok(order.into_iter().filter_map(|index| jobs[index].take()).map(|placed| placed.job).collect())
+    Ok(order
+        .into_iter()
+        .filter_map(|index| jobs[index].take())
+        .map(|placed| placed.job)
+        .collect())
 }
 
 fn check_names(jobs: &[PlacedJob]) -> Result<(), Fault> {
@@ -41,7 +59,10 @@ fn check_names(jobs: &[PlacedJob]) -> Result<(), Fault> {
     for placed in jobs {
         let name = placed.job.name.as_str();
         if !known.insert(name) {
-            let fault = Fault::new(placed.name_span.clone(), format!("two jobs have the name `{name}`"));
+            let fault = Fault::new(
+                placed.name_span.clone(),
+                format!("two jobs have the name `{name}`"),
+            );
             return Err(fault.hint("in a file with several jobs, give each a `name` of its own"));
         }
     }
@@ -49,11 +70,21 @@ fn check_names(jobs: &[PlacedJob]) -> Result<(), Fault> {
         let mut named = BTreeSet::new();
         for (other, span) in placed.job.after.iter().zip(&placed.after_spans) {
             if !named.insert(other) {
-                return Err(Fault::new(span.clone(), format!("`{other}` is named twice")));
+                return Err(Fault::new(
+                    span.clone(),
+                    format!("`{other}` is named twice"),
+                ));
             }
             if !known.contains(other.as_str()) {
-                let names: Vec<&str> = known.iter().copied().filter(|known| *known != placed.job.name).collect();
-                let fault = Fault::new(span.clone(), format!("this file has no job `{other}` to wait for"));
+                let names: Vec<&str> = known
+                    .iter()
+                    .copied()
+                    .filter(|known| *known != placed.job.name)
+                    .collect();
+                let fault = Fault::new(
+                    span.clone(),
+                    format!("this file has no job `{other}` to wait for"),
+                );
                 return Err(fault.suggest(other, &names));
             }
         }
@@ -63,7 +94,11 @@ fn check_names(jobs: &[PlacedJob]) -> Result<(), Fault> {
 
 /// Every job of `waiting` waits for another of them: follows the first ones until one comes again.
 fn cycle(waiting: &[PlacedJob]) -> Fault {
-    let places: BTreeMap<&str, usize> = waiting.iter().map(|placed| placed.job.name.as_str()).zip(0..).collect();
+    let places: BTreeMap<&str, usize> = waiting
+        .iter()
+        .map(|placed| placed.job.name.as_str())
+        .zip(0..)
+        .collect();
     let awaited = |index: usize| {
         let mut edges = waiting[index].job.after.iter().enumerate();
         edges.find_map(|(edge, name)| Some((edge, *places.get(name.as_str())?)))
@@ -72,11 +107,15 @@ fn cycle(waiting: &[PlacedJob]) -> Fault {
     let mut seen = BTreeMap::from([(0, 0)]);
     loop {
         let last = path[path.len() - 1];
-        let (edge, next) = awaited(last).expect("a job that is not ready waits for one that is not ordered");
+        let (edge, next) =
+            awaited(last).expect("a job that is not ready waits for one that is not ordered");
         if let Some(start) = seen.insert(next, path.len()) {
             let cycle = &path[start..];
-            let mut names: Vec<String> =
-                cycle.iter().take(NAMED).map(|index| format!("`{}`", waiting[*index].job.name)).collect();
+            let mut names: Vec<String> = cycle
+                .iter()
+                .take(NAMED)
+                .map(|index| format!("`{}`", waiting[*index].job.name))
+                .collect();
             if cycle.len() > NAMED {
                 names.push(format!("{} others", cycle.len() - NAMED));
             }

@@ -29,7 +29,10 @@ fn lab() -> tempfile::TempDir {
         ("bad.csv", "k,name\n1,one\n2\n"),
         ("twice.csv", "k,k\n1,2\n"),
         ("empty.csv", "k\n"),
-        ("good.jsonl", "{\"k\": 1, \"ok\": true}\n\n{\"ok\": false, \"k\": -2.5}\n"),
+        (
+            "good.jsonl",
+            "{\"k\": 1, \"ok\": true}\n\n{\"ok\": false, \"k\": -2.5}\n",
+        ),
         ("bad.jsonl", "{\"k\": 1}\n{\"k\": [1]}\n"),
     ] {
         let path = dir.path().join(path);
@@ -54,14 +57,19 @@ fn plan_one(text: &str) -> PlannedJob {
 /// The rendered error of a job file, without the temporary directory's name.
 fn error(text: &str) -> String {
     let dir = lab();
-    let error = parse(text, &dir.path().join("job.toml")).expect_err(text).to_string();
+    let error = parse(text, &dir.path().join("job.toml"))
+        .expect_err(text)
+        .to_string();
     let canonical = dir.path().canonicalize().unwrap();
     let error = error.replace(&format!("{}/", canonical.display()), "");
     error.replace(&canonical.display().to_string(), "DIR")
 }
 
 fn paths(job: &PlannedJob) -> Vec<&str> {
-    job.uploads.iter().map(|upload| upload.path.as_str()).collect()
+    job.uploads
+        .iter()
+        .map(|upload| upload.path.as_str())
+        .collect()
 }
 
 const ECHO: &str = "command = [\"echo\"]\n";
@@ -69,11 +77,24 @@ const ECHO: &str = "command = [\"echo\"]\n";
 #[test]
 fn the_shortest_job_has_the_documented_defaults() {
     let job = plan_one(ECHO);
-    assert_eq!((job.name.as_str(), job.task_count(), job.retries, job.repeat), ("job", 1, 2, 1));
+    assert_eq!(
+        (job.name.as_str(), job.task_count(), job.retries, job.repeat),
+        ("job", 1, 2, 1)
+    );
     assert_eq!(job.params, ParamSpace::Single);
     assert!(job.speculate && !job.wait_for_nodes && job.uploads.is_empty() && job.into.is_none());
-    assert_eq!((job.work.output_limit_bytes, job.work.log_limit_bytes), (4 << 30, 64 << 20));
-    assert_eq!((job.work.timeout_ms, job.work.grace_ms, job.work.resources.cpu_milli), (None, 5000, 1000));
+    assert_eq!(
+        (job.work.output_limit_bytes, job.work.log_limit_bytes),
+        (4 << 30, 64 << 20)
+    );
+    assert_eq!(
+        (
+            job.work.timeout_ms,
+            job.work.grace_ms,
+            job.work.resources.cpu_milli
+        ),
+        (None, 5000, 1000)
+    );
 }
 
 #[test]
@@ -107,25 +128,72 @@ fn every_key_reaches_the_specification() {
         licenses = 2
         "#,
     );
-    assert_eq!(paths(&job), ["corpus/a.txt", "corpus/b.txt", "count.py", "src/deep/more.py", "src/lib.py"]);
-    let (inputs, after) = (Some(BlobHash::of(b"tree")), vec![("a".to_string(), JobId(1))]);
-    let spec = job.spec(Submission { inputs, after: after.clone(), submitter: NodeId([7; 32]), submitted_ms: 9 });
-    assert_eq!((spec.task_count(), spec.repeat, spec.retries, spec.min_nodes), (12, 3, 0, 2));
+    assert_eq!(
+        paths(&job),
+        [
+            "corpus/a.txt",
+            "corpus/b.txt",
+            "count.py",
+            "src/deep/more.py",
+            "src/lib.py"
+        ]
+    );
+    let (inputs, after) = (
+        Some(BlobHash::of(b"tree")),
+        vec![("a".to_string(), JobId(1))],
+    );
+    let spec = job.spec(Submission {
+        inputs,
+        after: after.clone(),
+        submitter: NodeId([7; 32]),
+        submitted_ms: 9,
+    });
+    assert_eq!(
+        (spec.task_count(), spec.repeat, spec.retries, spec.min_nodes),
+        (12, 3, 0, 2)
+    );
     assert_eq!((spec.submitter, spec.submitted_ms), (NodeId([7; 32]), 9));
     let text = |text: &str| Value::Text(text.into());
-    assert_eq!(spec.task_params(3), vec![("file".into(), text("corpus/a.txt")), ("k".into(), Value::Int(2))]);
+    assert_eq!(
+        spec.task_params(3),
+        vec![
+            ("file".into(), text("corpus/a.txt")),
+            ("k".into(), Value::Int(2))
+        ]
+    );
     assert!(!spec.speculate && spec.wait_for_nodes && spec.place == "gpu.memory >= 8 GiB");
     let work = &spec.work;
-    assert_eq!((work.timeout_ms, work.grace_ms, work.priority), (Some(120_000), 1000, -5));
-    assert_eq!((work.output_limit_bytes, work.log_limit_bytes), (1 << 30, 1000));
+    assert_eq!(
+        (work.timeout_ms, work.grace_ms, work.priority),
+        (Some(120_000), 1000, -5)
+    );
+    assert_eq!(
+        (work.output_limit_bytes, work.log_limit_bytes),
+        (1 << 30, 1000)
+    );
     assert_eq!((work.inputs, &work.after), (inputs, &after));
     assert_eq!(work.outputs, ["out-{k}/*.npy"]);
-    assert_eq!((work.resources.cpu_milli, work.resources.memory_bytes, work.resources.gpu_milli), (500, 2 << 30, 250));
+    assert_eq!(
+        (
+            work.resources.cpu_milli,
+            work.resources.memory_bytes,
+            work.resources.gpu_milli
+        ),
+        (500, 2 << 30, 250)
+    );
     assert_eq!(work.resources.named_milli["licenses"], 2000);
     let mut env = work.env.clone();
     env.sort();
-    let expected = [("NAME", "{k}"), ("ON", "true"), ("RATE", "1.50"), ("SEED", "1")];
-    assert_eq!(env, expected.map(|(name, value)| (name.to_string(), value.to_string())));
+    let expected = [
+        ("NAME", "{k}"),
+        ("ON", "true"),
+        ("RATE", "1.50"),
+        ("SEED", "1"),
+    ];
+    assert_eq!(
+        env,
+        expected.map(|(name, value)| (name.to_string(), value.to_string()))
+    );
     assert_eq!(job.into, Some("results".into()));
     assert_eq!(nodectl_wire::control::validate_spec(&spec), Ok(()));
 }
@@ -135,18 +203,51 @@ fn params_come_in_five_forms() {
     let params = |text: &str| {
         let job = plan_one(&format!("{ECHO}{text}"));
         let rows: Vec<String> = (0..job.params.len())
-            .map(|index| job.params.get(index).iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(" "))
+            .map(|index| {
+                job.params
+                    .get(index)
+                    .iter()
+                    .map(|(k, v)| format!("{k}={v}"))
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            })
             .collect();
         rows.join("; ")
     };
-    assert_eq!(params("params = { z = [1, 2], a = ['x', true] }"), "z=1 a=x; z=1 a=true; z=2 a=x; z=2 a=true");
-    assert_eq!(params("zip = true\nparams = { z = [1, 2], a = ['x', 'y'] }"), "z=1 a=x; z=2 a=y");
-    assert_eq!(params("params = [{ k = 1, b = 0.5 }, { b = 2.5, k = 2 }]"), "k=1 b=0.5; k=2 b=2.5");
-    assert_eq!(params("params = 'good.csv'"), "k=1 name=one zip=007; k=2.5 name=two zip=1e3");
-    assert_eq!(params("params = 'good.jsonl'"), "k=1 ok=true; k=-2.5 ok=false");
-    assert_eq!(params("params = { k = { range = [0, 7, 3] } }"), "k=0; k=3; k=6");
-    assert_eq!(params("params = { k = { range = [2, 0, -1] } }"), "k=2; k=1");
-    assert_eq!(params("params = { k = { range = [0.0, 0.3, 0.1] } }").matches("k=").count(), 3);
+    assert_eq!(
+        params("params = { z = [1, 2], a = ['x', true] }"),
+        "z=1 a=x; z=1 a=true; z=2 a=x; z=2 a=true"
+    );
+    assert_eq!(
+        params("zip = true\nparams = { z = [1, 2], a = ['x', 'y'] }"),
+        "z=1 a=x; z=2 a=y"
+    );
+    assert_eq!(
+        params("params = [{ k = 1, b = 0.5 }, { b = 2.5, k = 2 }]"),
+        "k=1 b=0.5; k=2 b=2.5"
+    );
+    assert_eq!(
+        params("params = 'good.csv'"),
+        "k=1 name=one zip=007; k=2.5 name=two zip=1e3"
+    );
+    assert_eq!(
+        params("params = 'good.jsonl'"),
+        "k=1 ok=true; k=-2.5 ok=false"
+    );
+    assert_eq!(
+        params("params = { k = { range = [0, 7, 3] } }"),
+        "k=0; k=3; k=6"
+    );
+    assert_eq!(
+        params("params = { k = { range = [2, 0, -1] } }"),
+        "k=2; k=1"
+    );
+    assert_eq!(
+        params("params = { k = { range = [0.0, 0.3, 0.1] } }")
+            .matches("k=")
+            .count(),
+        3
+    );
     assert_eq!(
         params("params = { k = { range = [9223372036854775806, 9223372036854775807] } }"),
         "k=9223372036854775806"
@@ -155,18 +256,38 @@ fn params_come_in_five_forms() {
 
 #[test]
 fn a_million_tasks_are_planned_at_once() {
-    let job = plan_one(&format!("{ECHO}params = {{ i = {{ range = [0, 1000000] }} }}"));
+    let job = plan_one(&format!(
+        "{ECHO}params = {{ i = {{ range = [0, 1000000] }} }}"
+    ));
     assert_eq!(job.task_count(), 1_000_000);
 }
 
 #[test]
 fn data_takes_what_source_leaves_out() {
     let source = plan_one(&format!("{ECHO}source = ['src', 'corpus']"));
-    assert_eq!(paths(&source), ["corpus/a.txt", "corpus/b.txt", "src/deep/more.py", "src/lib.py"]);
+    assert_eq!(
+        paths(&source),
+        [
+            "corpus/a.txt",
+            "corpus/b.txt",
+            "src/deep/more.py",
+            "src/lib.py"
+        ]
+    );
     let data = plan_one(&format!("{ECHO}data = ['./src/', 'cor*']"));
-    let expected = ["corpus/.hidden.txt", "corpus/a.txt", "corpus/b.txt", "src/.gitignore", "src/cache.pyc"];
+    let expected = [
+        "corpus/.hidden.txt",
+        "corpus/a.txt",
+        "corpus/b.txt",
+        "src/.gitignore",
+        "src/cache.pyc",
+    ];
     assert_eq!(paths(&data)[..5], expected);
-    assert_eq!(paths(&plan_one(&format!("{ECHO}source = 'src/cache.pyc'"))), ["src/cache.pyc"], "named, so taken");
+    assert_eq!(
+        paths(&plan_one(&format!("{ECHO}source = 'src/cache.pyc'"))),
+        ["src/cache.pyc"],
+        "named, so taken"
+    );
     assert!(paths(&plan_one(&format!("{ECHO}source = '.'"))).contains(&"src/deep/more.py"));
 }
 
@@ -180,7 +301,11 @@ fn a_program_beside_the_job_file_travels() {
 #[test]
 fn jobs_are_ordered_by_after() {
     let text = "[[job]]\nname = 'c'\nafter = ['b', 'a']\ncommand = ['x']\n[[job]]\nname = 'b'\nafter = 'a'\ncommand = ['x']\n[[job]]\nname = 'a'\ncommand = ['x']";
-    let names: Vec<String> = plan_all(text).unwrap().into_iter().map(|job| job.name).collect();
+    let names: Vec<String> = plan_all(text)
+        .unwrap()
+        .into_iter()
+        .map(|job| job.name)
+        .collect();
     assert_eq!(names, ["a", "b", "c"]);
 }
 
@@ -188,12 +313,19 @@ fn jobs_are_ordered_by_after() {
 fn links_may_stay_but_not_leave() {
     let (dir, outside) = (lab(), tempfile::tempdir().unwrap());
     std::fs::write(outside.path().join("secret"), "s").unwrap();
-    symlink(dir.path().join("count.py"), dir.path().join("src/inside.py")).unwrap();
+    symlink(
+        dir.path().join("count.py"),
+        dir.path().join("src/inside.py"),
+    )
+    .unwrap();
     let job = |text: &str| parse(&format!("{ECHO}{text}"), &dir.path().join("job.toml"));
     assert!(paths(&job("source = 'src'").unwrap()[0]).contains(&"src/inside.py"));
     symlink(outside.path(), dir.path().join("src/out")).unwrap();
     let error = job("source = 'src'").unwrap_err().to_string();
-    assert!(error.contains("`src/out/secret` is a link that leaves the directory of the job file"), "{error}");
+    assert!(
+        error.contains("`src/out/secret` is a link that leaves the directory of the job file"),
+        "{error}"
+    );
     std::fs::remove_file(dir.path().join("src/out")).unwrap();
     symlink(dir.path().join("src"), dir.path().join("src/loop")).unwrap();
     let error = job("source = 'src'").unwrap_err().to_string();
@@ -206,14 +338,22 @@ fn dangling_links_matter_only_where_they_are_asked_for() {
     symlink("/nonexistent", dir.path().join("dangling")).unwrap();
     symlink("ada@box.1", dir.path().join("src/.#lib.py")).unwrap();
     let job = |text: &str| parse(&format!("{ECHO}{text}"), &dir.path().join("job.toml"));
-    assert_eq!(paths(&job("source = 'src'").unwrap()[0]), ["src/deep/more.py", "src/lib.py"]);
+    assert_eq!(
+        paths(&job("source = 'src'").unwrap()[0]),
+        ["src/deep/more.py", "src/lib.py"]
+    );
     let error = job("data = 'src'").unwrap_err().to_string();
-    assert!(error.contains("cannot look for files") && error.contains(".#lib.py"), "{error}");
+    assert!(
+        error.contains("cannot look for files") && error.contains(".#lib.py"),
+        "{error}"
+    );
 }
 
 #[test]
 fn paths_are_relative_to_a_job_file_without_directory_too() {
-    let job = parse(&format!("{ECHO}source = 'map'"), Path::new("job.toml")).unwrap().remove(0);
+    let job = parse(&format!("{ECHO}source = 'map'"), Path::new("job.toml"))
+        .unwrap()
+        .remove(0);
     assert_eq!(paths(&job)[0], "map/command.rs");
     assert!(matches!(&job.uploads[0].source, UploadSource::File(path) if path.is_file()));
 }
@@ -222,34 +362,67 @@ fn paths_are_relative_to_a_job_file_without_directory_too() {
 fn a_byte_order_mark_is_no_part_of_a_name() {
     let dir = lab();
     std::fs::write(dir.path().join("bom.csv"), "\u{feff}k,l\r\n-1,x y\r\n").unwrap();
-    let job = parse(&format!("{ECHO}params = 'bom.csv'"), &dir.path().join("job.toml")).unwrap().remove(0);
-    assert_eq!(job.params.get(0), [("k".into(), Value::Int(-1)), ("l".into(), Value::Text("x y".into()))]);
+    let job = parse(
+        &format!("{ECHO}params = 'bom.csv'"),
+        &dir.path().join("job.toml"),
+    )
+    .unwrap()
+    .remove(0);
+    assert_eq!(
+        job.params.get(0),
+        [
+            ("k".into(), Value::Int(-1)),
+            ("l".into(), Value::Text("x y".into()))
+        ]
+    );
 }
 
 #[test]
 fn manifests_name_what_was_stored() {
     let job = plan_one(&format!("{ECHO}data = 'corpus'"));
-    let store = async |source: &UploadSource| std::io::Result::Ok((BlobHash::of(format!("{source:?}").as_bytes()), 1));
-    let manifest = futures::executor::block_on(job.manifest(store)).unwrap().unwrap();
+    let store = async |source: &UploadSource| {
+        std::io::Result::Ok((BlobHash::of(format!("{source:?}").as_bytes()), 1))
+    };
+    let manifest = futures::executor::block_on(job.manifest(store))
+        .unwrap()
+        .unwrap();
     assert_eq!(manifest.files.len(), 3);
     assert_eq!(manifest.files[1].path, "corpus/a.txt");
     let failing = async |_: &UploadSource| Err(std::io::Error::other("disk full"));
     assert!(futures::executor::block_on(job.manifest(failing)).is_err());
     let nothing = plan_one(ECHO);
-    assert_eq!(futures::executor::block_on(nothing.manifest(async |_: &UploadSource| Err(()))), Ok(None));
+    assert_eq!(
+        futures::executor::block_on(nothing.manifest(async |_: &UploadSource| Err(()))),
+        Ok(None)
+    );
 }
 
 #[test]
 fn files_that_cannot_be_read_are_named() {
     let dir = lab();
     let error = load(&dir.path().join("none.toml")).unwrap_err().to_string();
-    assert!(error.contains("none.toml: No such file") && error.contains("nodectl init"), "{error}");
+    assert!(
+        error.contains("none.toml: No such file") && error.contains("nodectl init"),
+        "{error}"
+    );
     assert!(load(dir.path()).is_err());
     std::fs::write(dir.path().join("latin.toml"), b"# caf\xe9\n").unwrap();
-    let error = load(&dir.path().join("latin.toml")).unwrap_err().to_string();
-    assert!(error.contains("not UTF-8") && error.contains("latin.toml:1:6"), "{error}");
-    std::fs::write(dir.path().join("large.toml"), vec![b'#'; MAX_BYTES as usize + 1]).unwrap();
-    assert!(matches!(load(&dir.path().join("large.toml")), Err(JobFileError::TooLarge { .. })));
+    let error = load(&dir.path().join("latin.toml"))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("not UTF-8") && error.contains("latin.toml:1:6"),
+        "{error}"
+    );
+    std::fs::write(
+        dir.path().join("large.toml"),
+        vec![b'#'; MAX_BYTES as usize + 1],
+    )
+    .unwrap();
+    assert!(matches!(
+        load(&dir.path().join("large.toml")),
+        Err(JobFileError::TooLarge { .. })
+    ));
 }
 
 proptest! {
@@ -286,36 +459,97 @@ proptest! {
 #[test]
 fn mistakes_in_sweeps_are_shown_where_they_are() {
     let wrong = [
-        ("params = { k = { min = 1, max = 3 } }", "job.toml:2:16", "add e.g. sample = "),
-        ("sample = { count = 3 }", "job.toml:2:10", "draws from a `params` table"),
-        ("params = { k = [1] }\nsample = { method = \"sobl\", count = 3 }", "job.toml:3:21", "did you mean `sobol`?"),
-        ("params = { k = [1] }\nsample = { seed = 3 }", "job.toml:3:10", "says not how many"),
-        ("params = { k = { min = 3, max = 1 } }\nsample = { count = 3 }", "job.toml:2:16", "not below its `max`"),
+        (
+            "params = { k = { min = 1, max = 3 } }",
+            "job.toml:2:16",
+            "add e.g. sample = ",
+        ),
+        (
+            "sample = { count = 3 }",
+            "job.toml:2:10",
+            "draws from a `params` table",
+        ),
+        (
+            "params = { k = [1] }\nsample = { method = \"sobl\", count = 3 }",
+            "job.toml:3:21",
+            "did you mean `sobol`?",
+        ),
+        (
+            "params = { k = [1] }\nsample = { seed = 3 }",
+            "job.toml:3:10",
+            "says not how many",
+        ),
+        (
+            "params = { k = { min = 3, max = 1 } }\nsample = { count = 3 }",
+            "job.toml:2:16",
+            "not below its `max`",
+        ),
         (
             "params = { k = { min = 0, max = 1, scale = \"log\" } }\nsample = { count = 3 }",
             "job.toml:2:16",
             "not above 0",
         ),
-        ("exclude = [\"a\", \"[z-a]\"]", "job.toml:2:17", "is no pattern"),
+        (
+            "exclude = [\"a\", \"[z-a]\"]",
+            "job.toml:2:17",
+            "is no pattern",
+        ),
         ("[sweep]\ngoal = \"min\"", "job.toml:2", "names no `metric`"),
-        ("[sweep]\nmetric = \"a\"\ngoal = \"lowest\"", "job.toml:4:8", "`goal` cannot be `lowest`"),
-        ("[sweep]\nmetric = \"a\"\nstop = \"median\"\nreduction = 3", "job.toml:5:13", "belongs to stop = \"asha\""),
-        ("[sweep]\nmetric = \"a\"\nmin_steps = 3", "job.toml:4:13", "has no use here"),
+        (
+            "[sweep]\nmetric = \"a\"\ngoal = \"lowest\"",
+            "job.toml:4:8",
+            "`goal` cannot be `lowest`",
+        ),
+        (
+            "[sweep]\nmetric = \"a\"\nstop = \"median\"\nreduction = 3",
+            "job.toml:5:13",
+            "belongs to stop = \"asha\"",
+        ),
+        (
+            "[sweep]\nmetric = \"a\"\nmin_steps = 3",
+            "job.toml:4:13",
+            "has no use here",
+        ),
     ];
     for (text, place, told) in wrong {
         let shown = error(&format!("command = [\"x\"]\n{text}"));
-        assert!(shown.contains(place) && shown.contains(told), "`{place}` or `{told}` is missing:\n{shown}");
+        assert!(
+            shown.contains(place) && shown.contains(told),
+            "`{place}` or `{told}` is missing:\n{shown}"
+        );
     }
 }
 
 #[test]
 fn a_sweep_is_read() {
     use nodectl_types::sweep::{Goal, StopRule, Sweep};
-    let sweep = |more: &str| plan_one(&format!("{ECHO}[sweep]\nmetric = \"loss\"\n{more}")).work.sweep;
-    let expected = |goal, stop| Some(Sweep { metric: "loss".into(), goal, stop });
+    let sweep = |more: &str| {
+        plan_one(&format!("{ECHO}[sweep]\nmetric = \"loss\"\n{more}"))
+            .work
+            .sweep
+    };
+    let expected = |goal, stop| {
+        Some(Sweep {
+            metric: "loss".into(),
+            goal,
+            stop,
+        })
+    };
     assert_eq!(sweep(""), expected(Goal::Min, None));
-    let asha = StopRule::Asha { min_steps: 2, reduction: 4 };
-    assert_eq!(sweep("goal = \"max\"\nstop = \"asha\"\nmin_steps = 2\nreduction = 4"), expected(Goal::Max, Some(asha)));
-    let median = StopRule::Median { min_steps: 1, min_trials: 5 };
-    assert_eq!(sweep("stop = \"median\""), expected(Goal::Min, Some(median)));
+    let asha = StopRule::Asha {
+        min_steps: 2,
+        reduction: 4,
+    };
+    assert_eq!(
+        sweep("goal = \"max\"\nstop = \"asha\"\nmin_steps = 2\nreduction = 4"),
+        expected(Goal::Max, Some(asha))
+    );
+    let median = StopRule::Median {
+        min_steps: 1,
+        min_trials: 5,
+    };
+    assert_eq!(
+        sweep("stop = \"median\""),
+        expected(Goal::Min, Some(median))
+    );
 }

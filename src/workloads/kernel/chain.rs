@@ -34,30 +34,76 @@ pub(super) fn build(fields: &Fields<'_, '_>, chain: Chain) -> Result<Vec<PlacedJ
     let after = fields.one_or_more("after")?;
     common::check_clash(&after, &chain.uploads)?;
     if let Some(taken) = chain.uploads.iter().find(|upload| upload.path == PLAN_FILE) {
-        return Err(Fault::new(name_span, format!("`{}` is the name of a file that nodectl adds", taken.path)));
+        return Err(Fault::new(
+            name_span,
+            format!("`{}` is the name of a file that nodectl adds", taken.path),
+        ));
     }
-    let common = Common { fields, name_span: name_span.clone(), after, chain: &chain };
-    let files: Vec<String> = chain.plan.outputs.iter().map(|output| output.file.clone()).collect();
+    let common = Common {
+        fields,
+        name_span: name_span.clone(),
+        after,
+        chain: &chain,
+    };
+    let files: Vec<String> = chain
+        .plan
+        .outputs
+        .iter()
+        .map(|output| output.file.clone())
+        .collect();
     let Some(last) = chain.rounds.len().checked_sub(1) else {
         common::check_count(fields, &chain.params, None)?;
-        return Ok(vec![common.job(name, chain.plan.stage.clone(), None, files)?]);
+        return Ok(vec![common.job(
+            name,
+            chain.plan.stage.clone(),
+            None,
+            files,
+        )?]);
     };
     let tiles = chain.plan.tile_count();
-    common::check_count(fields, &chain.params, Some(&Item { value: tiles, span: name_span.clone() }))?;
+    common::check_count(
+        fields,
+        &chain.params,
+        Some(&Item {
+            value: tiles,
+            span: name_span.clone(),
+        }),
+    )?;
     let mut jobs = Vec::with_capacity(chain.rounds.len() + 1);
     let mut from: Option<String> = None;
     for (index, (first_step, steps)) in chain.rounds.iter().enumerate() {
-        let own = if last == 0 { format!("{name}.tiles") } else { format!("{name}.round-{}", index + 1) };
+        let own = if last == 0 {
+            format!("{name}.tiles")
+        } else {
+            format!("{name}.round-{}", index + 1)
+        };
         if own.len() > common::MAX_NAME_BYTES {
-            let fault = Fault::new(name_span, format!("`{name}` is too long: its tiles are the job `{own}`"));
-            return Err(fault.hint(format!("set `name` to at most {} characters", common::MAX_NAME_BYTES - 12)));
+            let fault = Fault::new(
+                name_span,
+                format!("`{name}` is too long: its tiles are the job `{own}`"),
+            );
+            return Err(fault.hint(format!(
+                "set `name` to at most {} characters",
+                common::MAX_NAME_BYTES - 12
+            )));
         }
-        let stage = Stage::Tiles { first_step: *first_step, steps: *steps, from: from.clone() };
-        let parts = chain.plan.parts.iter().map(|binding| part_file(binding)).collect();
+        let stage = Stage::Tiles {
+            first_step: *first_step,
+            steps: *steps,
+            from: from.clone(),
+        };
+        let parts = chain
+            .plan
+            .parts
+            .iter()
+            .map(|binding| part_file(binding))
+            .collect();
         jobs.push(common.job(own.clone(), stage, from, parts)?);
         from = Some(own);
     }
-    let stage = Stage::Assemble { from: from.clone().unwrap_or_default() };
+    let stage = Stage::Assemble {
+        from: from.clone().unwrap_or_default(),
+    };
     jobs.push(common.job(name, stage, from, files)?);
     Ok(jobs)
 }
@@ -74,17 +120,31 @@ impl Common<'_> {
         let (fields, chain) = (self.fields, self.chain);
         let is_assembly = matches!(stage, Stage::Assemble { .. });
         let is_tiled = matches!(stage, Stage::Tiles { .. });
-        let plan = KernelPlan { stage, ..chain.plan.clone() };
+        let plan = KernelPlan {
+            stage,
+            ..chain.plan.clone()
+        };
         // Two outputs may share a file.
         outputs.sort();
         outputs.dedup();
         let (after, after_spans): (Vec<String>, Vec<Range<usize>>) = match from {
             Some(from) => (vec![from], vec![self.name_span.clone()]),
-            None => self.after.iter().map(|other| (other.value.clone(), other.span.clone())).unzip(),
+            None => self
+                .after
+                .iter()
+                .map(|other| (other.value.clone(), other.span.clone()))
+                .unzip(),
         };
-        let plan =
-            Upload { path: PLAN_FILE.into(), source: UploadSource::Bytes(plan.encode().into()), executable: false };
-        let mut uploads = if is_assembly { Vec::new() } else { chain.uploads.clone() };
+        let plan = Upload {
+            path: PLAN_FILE.into(),
+            source: UploadSource::Bytes(plan.encode().into()),
+            executable: false,
+        };
+        let mut uploads = if is_assembly {
+            Vec::new()
+        } else {
+            chain.uploads.clone()
+        };
         uploads.push(plan);
         uploads.sort_by(|one, other| one.path.cmp(&other.path));
         let job = PlannedJob {
@@ -93,32 +153,55 @@ impl Common<'_> {
             delivery: None,
             after,
             uploads,
-            into: if is_tiled { None } else { common::into(fields)? },
+            into: if is_tiled {
+                None
+            } else {
+                common::into(fields)?
+            },
             computing: common::computing(fields)?,
             work: self.work(&name, is_assembly, outputs)?,
             params: chain.params.clone(),
             repeat: if is_tiled { chain.plan.tile_count() } else { 1 },
-            retries: fields.u32("retries", 0)?.map_or(DEFAULT_RETRIES, |retries| retries.value),
+            retries: fields
+                .u32("retries", 0)?
+                .map_or(DEFAULT_RETRIES, |retries| retries.value),
             min_nodes: fields.u32("min_nodes", 0)?.map_or(0, |count| count.value),
             place: common::place(fields)?,
-            speculate: fields.bool("speculate")?.is_none_or(|speculate| speculate.value),
+            speculate: fields
+                .bool("speculate")?
+                .is_none_or(|speculate| speculate.value),
             at_once: None,
             note: None,
             wait_for_nodes: fields.bool("wait")?.is_some_and(|wait| wait.value),
             name,
         };
-        Ok(PlacedJob { job, name_span: self.name_span.clone(), after_spans })
+        Ok(PlacedJob {
+            job,
+            name_span: self.name_span.clone(),
+            after_spans,
+        })
     }
 
     fn work(&self, name: &str, is_assembly: bool, outputs: Vec<String>) -> Result<WorkSpec, Fault> {
         let fields = self.fields;
         let needs = resources::plan(fields, true)?;
-        let folds =
-            self.chain.plan.outputs.iter().any(|output| matches!(output.combine, super::plan::Combine::Shader(_)));
+        let folds = self
+            .chain
+            .plan
+            .outputs
+            .iter()
+            .any(|output| matches!(output.combine, super::plan::Combine::Shader(_)));
         // Putting parts together is a core's work, unless a shader does it.
-        let resources = if is_assembly && !folds { Resources::one_core() } else { needs };
+        let resources = if is_assembly && !folds {
+            Resources::one_core()
+        } else {
+            needs
+        };
         common::builtin_work(fields, name, Builtin::Kernel, resources, outputs)
     }
 }
 
-const _: () = assert!(super::cut::MAX_ROUNDS < limits::MAX_JOBS as u32 / 8, "rounds leave room for other jobs");
+const _: () = assert!(
+    super::cut::MAX_ROUNDS < limits::MAX_JOBS as u32 / 8,
+    "rounds leave room for other jobs"
+);

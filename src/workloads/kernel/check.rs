@@ -47,24 +47,42 @@ pub(super) struct Checker<'c, 't> {
 
 impl Checker<'_, '_> {
     /// Checks every set where sets differ, else the first.
-    pub(super) fn check(mut self, plan: &KernelPlan, params: &ParamSpace, differ: bool) -> Result<Needs, Fault> {
+    pub(super) fn check(
+        mut self,
+        plan: &KernelPlan,
+        params: &ParamSpace,
+        differ: bool,
+    ) -> Result<Needs, Fault> {
         let (mut most, mut least) = ([0; 3], [u32::MAX; 3]);
         let (mut cell_bytes, mut per_cell) = (BTreeMap::new(), BTreeMap::new());
         for index in 0..if differ { params.len() } else { 1 } {
             let set = params.get(index);
-            let in_set = |fault: Fault| if params.len() > 1 && differ { told_of(fault, &set) } else { fault };
-            let resolved = plan.resolve(&set).map_err(|error| in_set(self.fault(error)))?;
+            let in_set = |fault: Fault| {
+                if params.len() > 1 && differ {
+                    told_of(fault, &set)
+                } else {
+                    fault
+                }
+            };
+            let resolved = plan
+                .resolve(&set)
+                .map_err(|error| in_set(self.fault(error)))?;
             for axis in 0..3 {
                 most[axis] = most[axis].max(resolved.space[axis]);
                 least[axis] = least[axis].min(resolved.space[axis]);
             }
             for (binding, content) in plan.bindings.iter().zip(&resolved.bindings) {
-                let (Content::Array(array), ResolvedContent::Array(found)) = (&binding.content, content) else {
+                let (Content::Array(array), ResolvedContent::Array(found)) =
+                    (&binding.content, content)
+                else {
                     continue;
                 };
-                let shape = self.shape(plan, binding, array, found, resolved.space).map_err(in_set)?;
+                let shape = self
+                    .shape(plan, binding, array, found, resolved.space)
+                    .map_err(in_set)?;
                 let numbers = shape.iter().product::<u64>();
-                let bytes = numbers / u64::from(array.element.components) * u64::from(array.element.stride);
+                let bytes =
+                    numbers / u64::from(array.element.components) * u64::from(array.element.stride);
                 if let Extent::Cells { .. } = array.extent {
                     let behind = shape[plan.dimensions..].to_vec();
                     let cells: u64 = shape[..plan.dimensions].iter().product();
@@ -77,7 +95,13 @@ impl Checker<'_, '_> {
             }
             self.images(plan, &resolved).map_err(in_set)?;
         }
-        Ok(Needs { most, least, cell_bytes, uploads: self.files.into_values().collect(), per_cell })
+        Ok(Needs {
+            most,
+            least,
+            cell_bytes,
+            uploads: self.files.into_values().collect(),
+            per_cell,
+        })
     }
 
     /// The whole array's shape, checked against space and shader.
@@ -92,35 +116,58 @@ impl Checker<'_, '_> {
         let name = &binding.name;
         let span = self.spans.get(name).cloned().unwrap_or(self.space.clone());
         let shape = match &found.source {
-            Some(ResolvedSource::File { path, member, raw, convert }) => {
-                let raw = raw.as_ref().map(|(scalar, shape)| Info { scalar: *scalar, shape: shape.clone() });
+            Some(ResolvedSource::File {
+                path,
+                member,
+                raw,
+                convert,
+            }) => {
+                let raw = raw.as_ref().map(|(scalar, shape)| Info {
+                    scalar: *scalar,
+                    shape: shape.clone(),
+                });
                 let info = self.header(path, member.clone(), raw, &span)?;
                 let (from, to) = (info.scalar, array.element.scalar);
                 if !convert && !from.widens_to(to) {
-                    let message = format!("`{path}` has numbers of type {from}, and the shader's `{name}` is of {to}");
-                    let hint =
-                        format!("store it as {to}, or add convert = true: what does not fit is rounded and saturates");
+                    let message = format!(
+                        "`{path}` has numbers of type {from}, and the shader's `{name}` is of {to}"
+                    );
+                    let hint = format!(
+                        "store it as {to}, or add convert = true: what does not fit is rounded and saturates"
+                    );
                     return Err(Fault::new(span, message).hint(hint));
                 }
                 info.shape
             }
             _ => found.shape.clone(),
         };
-        let numbers = shape.iter().try_fold(1u64, |product, extent| product.checked_mul(*extent));
+        let numbers = shape
+            .iter()
+            .try_fold(1u64, |product, extent| product.checked_mul(*extent));
         let Some(numbers) = numbers.filter(|numbers| *numbers <= i64::MAX as u64) else {
-            return Err(Fault::new(span, format!("`{name}` would be {shape:?} numbers, more than can be counted")));
+            return Err(Fault::new(
+                span,
+                format!("`{name}` would be {shape:?} numbers, more than can be counted"),
+            ));
         };
         let components = u64::from(array.element.components);
         if numbers == 0 || !numbers.is_multiple_of(components) {
-            let message = format!("{shape:?} numbers do not make elements of {components} for the shader's `{name}`");
+            let message = format!(
+                "{shape:?} numbers do not make elements of {components} for the shader's `{name}`"
+            );
             return Err(Fault::new(span, message));
         }
         if let Extent::Cells { .. } = array.extent {
-            let space: Vec<u64> = space[..plan.dimensions].iter().rev().map(|extent| u64::from(*extent)).collect();
+            let space: Vec<u64> = space[..plan.dimensions]
+                .iter()
+                .rev()
+                .map(|extent| u64::from(*extent))
+                .collect();
             let behind: u64 = shape.iter().skip(plan.dimensions).product();
             if !shape.starts_with(&space) || !behind.is_multiple_of(components) {
-                let message =
-                    format!("`{name}` is cut with the space, so its shape begins with {space:?}; it has {shape:?}");
+                let message = format!(
+                    "`{name}` is cut with the space, so its shape begins with {space:?}; it has {shape:?}"
+                );
                 let hint = "numpy's order: the axis of x is the last of the space's; numbers of a cell come behind";
                 return Err(Fault::new(span, message).hint(hint));
             }
@@ -128,23 +175,37 @@ impl Checker<'_, '_> {
         if let Some(count) = self.counts.get(name)
             && numbers / components != u64::from(*count)
         {
-            let message =
-                format!("the shader's `{name}` has {count} elements, and {shape:?} are {}", numbers / components);
+            let message = format!(
+                "the shader's `{name}` has {count} elements, and {shape:?} are {}",
+                numbers / components
+            );
             return Err(Fault::new(span, message));
         }
         let bytes = (numbers / components).saturating_mul(u64::from(array.element.stride));
         if matches!(array.extent, Extent::Whole { .. }) && bytes > STORAGE_BYTES * 32 {
-            let message =
-                format!("`{name}` would take {bytes} bytes in every task; no device binds more than 4 GiB at once");
+            let message = format!(
+                "`{name}` would take {bytes} bytes in every task; no device binds more than 4 GiB at once"
+            );
             return Err(Fault::new(span, message).hint("cut it: cut = \"tile\""));
         }
         if let Extent::Cells { .. } = array.extent {
-            let cells: u64 = if self.has_tile { shape[..plan.dimensions].iter().product() } else { 1 };
+            let cells: u64 = if self.has_tile {
+                shape[..plan.dimensions].iter().product()
+            } else {
+                1
+            };
             let at_once = bytes / cells.max(1);
             if at_once > STORAGE_BYTES * 32 {
-                let what = if self.has_tile { "for one cell" } else { "at once" };
-                let message = format!("`{name}` would take {at_once} bytes {what}; no device binds more than 4 GiB");
-                return Err(Fault::new(span, message).hint("fewer numbers a cell, or a shader that works on tiles"));
+                let what = if self.has_tile {
+                    "for one cell"
+                } else {
+                    "at once"
+                };
+                let message = format!(
+                    "`{name}` would take {at_once} bytes {what}; no device binds more than 4 GiB"
+                );
+                return Err(Fault::new(span, message)
+                    .hint("fewer numbers a cell, or a shader that works on tiles"));
             }
         }
         Ok(shape)
@@ -157,7 +218,10 @@ impl Checker<'_, '_> {
         raw: Option<Info>,
         span: &Range<usize>,
     ) -> Result<Info, Fault> {
-        let item = Item { value: path.to_string(), span: span.clone() };
+        let item = Item {
+            value: path.to_string(),
+            span: span.clone(),
+        };
         let upload = match self.files.get(path) {
             Some(upload) => upload.clone(),
             None => uploads::file(self.context, &item)?,
@@ -169,9 +233,15 @@ impl Checker<'_, '_> {
         {
             return Ok(info.clone());
         }
-        let location = ArrayLocation { path: place.clone(), member: member.clone(), raw: raw.clone() };
+        let location = ArrayLocation {
+            path: place.clone(),
+            member: member.clone(),
+            raw: raw.clone(),
+        };
         let info = location.inspect().map_err(|error| {
-            let told = error.to_string().replace(&format!("{}: ", place.display()), &format!("`{path}`: "));
+            let told = error
+                .to_string()
+                .replace(&format!("{}: ", place.display()), &format!("`{path}`: "));
             Fault::new(span.clone(), told)
         })?;
         if raw.is_none() {
@@ -183,18 +253,34 @@ impl Checker<'_, '_> {
     /// Images have the shape of images.
     fn images(&self, plan: &KernelPlan, resolved: &Resolved) -> Result<(), Fault> {
         for (output, file) in plan.outputs.iter().zip(&resolved.files) {
-            let span = || self.spans.get(&format!("[outputs] {}", output.binding)).cloned().unwrap_or_default();
+            let span = || {
+                self.spans
+                    .get(&format!("[outputs] {}", output.binding))
+                    .cloned()
+                    .unwrap_or_default()
+            };
             if !nodectl_types::manifest::safe_path(file) {
-                return Err(Fault::new(span(), format!("`{file}` cannot be a file of results")));
+                return Err(Fault::new(
+                    span(),
+                    format!("`{file}` cannot be a file of results"),
+                ));
             }
             if Format::of(Path::new(file)) != Some(Format::Png) {
                 continue;
             }
-            let index = plan.bindings.iter().position(|binding| binding.name == output.binding);
-            let Some(ResolvedContent::Array(array)) = index.map(|index| &resolved.bindings[index]) else { continue };
+            let index = plan
+                .bindings
+                .iter()
+                .position(|binding| binding.name == output.binding);
+            let Some(ResolvedContent::Array(array)) = index.map(|index| &resolved.bindings[index])
+            else {
+                continue;
+            };
             if !matches!(array.shape[..], [_, _] | [_, _, 1..=4]) {
-                let message =
-                    format!("an image is height × width, or × 2, 3 or 4; `{}` is {:?}", output.binding, array.shape);
+                let message = format!(
+                    "an image is height × width, or × 2, 3 or 4; `{}` is {:?}",
+                    output.binding, array.shape
+                );
                 return Err(Fault::new(span(), message).hint("write it as .npy"));
             }
         }
@@ -214,6 +300,9 @@ impl Checker<'_, '_> {
 
 /// The same, naming the parameter set in which it is so.
 fn told_of(fault: Fault, set: &Params) -> Fault {
-    let values: Vec<String> = set.iter().map(|(name, value)| format!("{name} = {value}")).collect();
+    let values: Vec<String> = set
+        .iter()
+        .map(|(name, value)| format!("{name} = {value}"))
+        .collect();
     fault.within(&values.join(", "))
 }

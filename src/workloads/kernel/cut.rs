@@ -44,7 +44,9 @@ impl Demand {
     /// The cut that the job file asks for by its largest tile. None where a space is too small for it.
     pub(super) fn by_tile(&self, tile: [u32; 3]) -> Option<Cut> {
         let grid: [u32; 3] = std::array::from_fn(|axis| self.most[axis].div_ceil(tile[axis]));
-        (0..3).all(|axis| grid[axis] <= self.least[axis]).then(|| self.cut(grid))
+        (0..3)
+            .all(|axis| grid[axis] <= self.least[axis])
+            .then(|| self.cut(grid))
     }
 
     /// The cut that nobody chose: halves the longest extent until tiles are small enough. None if that cannot be.
@@ -52,15 +54,26 @@ impl Demand {
         let mut grid = [1u32; 3];
         loop {
             let fits = self.fits(self.cut(grid));
-            let tasks = grid.iter().map(|cuts| u64::from(*cuts)).product::<u64>().saturating_mul(self.parameter_sets);
-            let cells = self.size(grid).iter().map(|extent| u64::from(*extent)).product::<u64>();
+            let tasks = grid
+                .iter()
+                .map(|cuts| u64::from(*cuts))
+                .product::<u64>()
+                .saturating_mul(self.parameter_sets);
+            let cells = self
+                .size(grid)
+                .iter()
+                .map(|extent| u64::from(*extent))
+                .product::<u64>();
             if fits && (tasks >= WANTED_TASKS || cells < 2 * LEAST_CELLS) {
                 return Some(self.cut(grid));
             }
             let size = self.size(grid);
             // Of equal extents the slowest axis: rows stay whole, and files are read in longer runs.
             let can_be_cut = |axis: &usize| size[*axis] > 1 && grid[*axis] < self.least[*axis];
-            match (0..3).filter(can_be_cut).max_by_key(|axis| (size[*axis], *axis)) {
+            match (0..3)
+                .filter(can_be_cut)
+                .max_by_key(|axis| (size[*axis], *axis))
+            {
                 Some(axis) => grid[axis] = grid[axis].saturating_mul(2).min(self.least[axis]),
                 None => return fits.then(|| self.cut(grid)),
             }
@@ -84,10 +97,15 @@ impl Demand {
                 let share = |axis: usize| size[axis] / HALO_SHARE / self.halo[axis];
                 let reaching = (0..3).filter(|axis| self.halo[*axis] > 0 && grid[*axis] > 1);
                 let share = reaching.map(share).min().unwrap_or(self.steps);
-                share.max(self.steps.div_ceil(MAX_ROUNDS)).clamp(1, self.steps)
+                share
+                    .max(self.steps.div_ceil(MAX_ROUNDS))
+                    .clamp(1, self.steps)
             }
         };
-        Cut { grid, steps_per_round }
+        Cut {
+            grid,
+            steps_per_round,
+        }
     }
 
     /// Whether the largest tile is within what every device takes.
@@ -99,13 +117,24 @@ impl Demand {
         };
         let wide = tiles::tile(self.most, cut.grid, reach, middle).wide;
         // One cell more along each axis: others may be larger by that.
-        let extents: [u64; 3] =
-            std::array::from_fn(|axis| (u64::from(wide.size[axis]) + 1).min(u64::from(self.most[axis])));
-        let cells = extents.iter().fold(1u64, |product, extent| product.saturating_mul(*extent));
-        let groups =
-            (0..3).all(|axis| extents[axis].div_ceil(u64::from(self.workgroup[axis].max(1))) <= u64::from(MAX_GROUPS));
-        let each = self.cell_bytes.iter().all(|bytes| bytes.saturating_mul(cells) <= STORAGE_BYTES);
-        let total = self.cell_bytes.iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes)).saturating_mul(cells);
+        let extents: [u64; 3] = std::array::from_fn(|axis| {
+            (u64::from(wide.size[axis]) + 1).min(u64::from(self.most[axis]))
+        });
+        let cells = extents
+            .iter()
+            .fold(1u64, |product, extent| product.saturating_mul(*extent));
+        let groups = (0..3).all(|axis| {
+            extents[axis].div_ceil(u64::from(self.workgroup[axis].max(1))) <= u64::from(MAX_GROUPS)
+        });
+        let each = self
+            .cell_bytes
+            .iter()
+            .all(|bytes| bytes.saturating_mul(cells) <= STORAGE_BYTES);
+        let total = self
+            .cell_bytes
+            .iter()
+            .fold(0u64, |sum, bytes| sum.saturating_add(*bytes))
+            .saturating_mul(cells);
         groups && each && total <= TILE_TOTAL_BYTES
     }
 }
@@ -123,22 +152,30 @@ mod tests {
     fn demand() -> impl Strategy<Value = Demand> {
         let extents = prop::collection::vec(1u32..200_000, 3);
         let cells = prop::collection::vec(prop::sample::select(vec![4u64, 16, 64]), 1..4);
-        (extents, cells, 1u64..5000, 0u32..3, 1u32..5000, prop::option::of(1u32..8)).prop_map(
-            |(extents, cell_bytes, parameter_sets, halo, steps, steps_per_round)| {
-                let most = [extents[0], extents[1].min(5000), extents[2].min(300)];
-                let halo = [halo; 3];
-                Demand {
-                    most,
-                    least: most,
-                    cell_bytes,
-                    parameter_sets,
-                    workgroup: [8, 8, 1],
-                    halo,
-                    steps,
-                    steps_per_round,
-                }
-            },
+        (
+            extents,
+            cells,
+            1u64..5000,
+            0u32..3,
+            1u32..5000,
+            prop::option::of(1u32..8),
         )
+            .prop_map(
+                |(extents, cell_bytes, parameter_sets, halo, steps, steps_per_round)| {
+                    let most = [extents[0], extents[1].min(5000), extents[2].min(300)];
+                    let halo = [halo; 3];
+                    Demand {
+                        most,
+                        least: most,
+                        cell_bytes,
+                        parameter_sets,
+                        workgroup: [8, 8, 1],
+                        halo,
+                        steps,
+                        steps_per_round,
+                    }
+                },
+            )
     }
 
     proptest! {
@@ -184,9 +221,22 @@ mod tests {
         };
         assert_eq!(demand([100, 100, 1], 1).choose().unwrap().grid, [1, 1, 1]);
         assert_eq!(demand([4096, 4096, 1], 1).choose().unwrap().grid, [8, 8, 1]);
-        assert_eq!(demand([4096, 4096, 1], 64).choose().unwrap().grid, [1, 1, 1]);
+        assert_eq!(
+            demand([4096, 4096, 1], 64).choose().unwrap().grid,
+            [1, 1, 1]
+        );
         assert_eq!(demand([1024, 1024, 1], 1).choose().unwrap().grid, [2, 2, 1]);
-        let iterated = Demand { halo: [1; 3], steps: 1000, ..demand([4096, 4096, 1], 1) };
-        assert_eq!(iterated.choose().unwrap(), Cut { grid: [8, 8, 1], steps_per_round: 64 });
+        let iterated = Demand {
+            halo: [1; 3],
+            steps: 1000,
+            ..demand([4096, 4096, 1], 1)
+        };
+        assert_eq!(
+            iterated.choose().unwrap(),
+            Cut {
+                grid: [8, 8, 1],
+                steps_per_round: 64
+            }
+        );
     }
 }

@@ -30,15 +30,27 @@ pub struct InterfaceArray {
 /// Of `shader` and `entry`; other keys are not looked at.
 pub(crate) fn interface(fields: &Fields<'_, '_>) -> Result<Interface, Fault> {
     let program = KernelProgram::load(fields)?;
-    let arrays = program.entry.bindings.iter().filter_map(|binding| match &binding.kind {
-        BindingKind::Storage { element, is_written, .. } => Some(InterfaceArray {
-            name: binding.name.clone(),
-            scalar: Scalar::name(element.scalar),
-            components: element.components,
-            written: *is_written,
-        }),
-        _ => None,
-    });
+    let arrays = program
+        .entry
+        .bindings
+        .iter()
+        .filter_map(|binding| match &binding.kind {
+            BindingKind::Storage {
+                element,
+                is_written,
+                ..
+            } => Some(InterfaceArray {
+                name: binding.name.clone(),
+                scalar: Scalar::name(element.scalar),
+                components: element.components,
+                written: *is_written,
+            }),
+            _ => None,
+        });
     let tiled = program.binding(TILE).is_some();
-    Ok(Interface { entry: program.entry.name.clone(), tiled, arrays: arrays.collect() })
+    Ok(Interface {
+        entry: program.entry.name.clone(),
+        tiled,
+        arrays: arrays.collect(),
+    })
 }

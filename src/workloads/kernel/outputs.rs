@@ -36,9 +36,13 @@ pub(super) fn plan(
         let fault = Fault::new(span, "the job has no output");
         let names = program.names(false);
         let name = names.last().copied().unwrap_or("name");
-        fault.hint(format!("[outputs] {name} = \"{name}.npy\" keeps what the shader writes into `{name}`"))
+        fault.hint(format!(
+            "[outputs] {name} = \"{name}.npy\" keeps what the shader writes into `{name}`"
+        ))
     };
-    let Some(table) = fields.table("outputs", "[outputs]")? else { return Err(none(fields.span.clone())) };
+    let Some(table) = fields.table("outputs", "[outputs]")? else {
+        return Err(none(fields.span.clone()));
+    };
     if table.table.is_empty() {
         return Err(none(table.span.clone()));
     }
@@ -48,16 +52,30 @@ pub(super) fn plan(
     for (key, value) in entries {
         let name = key.get_ref().as_ref();
         let Some(binding) = program.binding(name) else {
-            let fault = Fault::new(key.span(), format!("the shader's entry point has no binding `{name}`"));
+            let fault = Fault::new(
+                key.span(),
+                format!("the shader's entry point has no binding `{name}`"),
+            );
             return Err(fault.suggest(name, &program.names(false)));
         };
-        let BindingKind::Storage { element, is_written: true, .. } = binding.kind else {
-            let fault = Fault::new(key.span(), format!("the shader does not write into `{name}`"));
+        let BindingKind::Storage {
+            element,
+            is_written: true,
+            ..
+        } = binding.kind
+        else {
+            let fault = Fault::new(
+                key.span(),
+                format!("the shader does not write into `{name}`"),
+            );
             return Err(fault.hint(format!("declare it var<storage, read_write> {name}")));
         };
         let output = match value.get_ref() {
             DeValue::String(text) => {
-                let item = Item { value: text.to_string(), span: value.span() };
+                let item = Item {
+                    value: text.to_string(),
+                    span: value.span(),
+                };
                 let empty = toml::de::DeTable::new();
                 let fields = Fields::new(fields.context, &empty, "an output", value.span());
                 output(&fields, program, values, name, element, Some(item))?
@@ -69,7 +87,10 @@ pub(super) fn plan(
                 output(&fields, program, values, name, element, file)?
             }
             other => {
-                let fault = Fault::new(value.span(), format!("the output `{name}` cannot be {}", type_name(other)));
+                let fault = Fault::new(
+                    value.span(),
+                    format!("the output `{name}` cannot be {}", type_name(other)),
+                );
                 return Err(
                     fault.hint("name a file, or write e.g. { file = \"a.npy\", combine = \"sum\", shape = [1] }")
                 );
@@ -89,11 +110,17 @@ fn output(
     element: Element,
     file: Option<Item<String>>,
 ) -> Result<OutputSpec, Fault> {
-    let file = file.unwrap_or_else(|| Item { value: format!("{name}.npy"), span: fields.span.clone() });
+    let file = file.unwrap_or_else(|| Item {
+        value: format!("{name}.npy"),
+        span: fields.span.clone(),
+    });
     values.template(fields, &file)?;
     let (path, member) = file_and_member(&file.value);
     if !safe_path(path) || path.contains(['*', '?', '[', ']']) {
-        return Err(Fault::new(file.span, format!("`{path}` cannot be a file of results")));
+        return Err(Fault::new(
+            file.span,
+            format!("`{path}` cannot be a file of results"),
+        ));
     }
     let format = Format::of(Path::new(path));
     let Some(format @ (Format::Npy | Format::Npz | Format::Png | Format::Hdf5)) = format else {
@@ -101,18 +128,34 @@ fn output(
         return Err(fault.hint("they are written as .npy, .npz, .png and .h5"));
     };
     if member.is_some() && !format.has_members() {
-        return Err(Fault::new(file.span, format!("a file such as `{path}` has one array: nothing to name")));
+        return Err(Fault::new(
+            file.span,
+            format!("a file such as `{path}` has one array: nothing to name"),
+        ));
     }
-    let shape = fields.get("shape").map(|shape| values.quantities("shape", shape)).transpose()?;
-    let per_cell = fields.get("per_cell").map(|shape| values.quantities("per_cell", shape)).transpose()?;
+    let shape = fields
+        .get("shape")
+        .map(|shape| values.quantities("shape", shape))
+        .transpose()?;
+    let per_cell = fields
+        .get("per_cell")
+        .map(|shape| values.quantities("per_cell", shape))
+        .transpose()?;
     let combine = combine(fields, program, name, shape.is_some())?;
     if let (Some(_), Some(stray)) = (&shape, fields.get("per_cell")) {
-        return Err(Fault::new(stray.span(), "an output has a `shape`, or so many numbers a cell").hint("remove one"));
+        return Err(Fault::new(
+            stray.span(),
+            "an output has a `shape`, or so many numbers a cell",
+        )
+        .hint("remove one"));
     }
     let scalar = match fields.string("type")? {
         None => element.scalar,
         Some(text) => Scalar::from_name(&text.value).ok_or_else(|| {
-            let fault = Fault::new(text.span.clone(), format!("there is no type `{}`", text.value));
+            let fault = Fault::new(
+                text.span.clone(),
+                format!("there is no type `{}`", text.value),
+            );
             fault.suggest(&text.value, &Scalar::ALL.map(Scalar::name))
         })?,
     };
@@ -120,18 +163,31 @@ fn output(
         binding: name.to_string(),
         combine,
         file: path.to_string(),
-        member: member.map(str::to_string).or(format.has_members().then(|| name.to_string())),
+        member: member
+            .map(str::to_string)
+            .or(format.has_members().then(|| name.to_string())),
         scalar,
         scale: scale(fields, format)?,
     };
-    Ok(OutputSpec { plan, shape, per_cell: per_cell.unwrap_or_default(), span: file.span })
+    Ok(OutputSpec {
+        plan,
+        shape,
+        per_cell: per_cell.unwrap_or_default(),
+        span: file.span,
+    })
 }
 
-fn combine(fields: &Fields<'_, '_>, program: &KernelProgram, name: &str, has_shape: bool) -> Result<Combine, Fault> {
+fn combine(
+    fields: &Fields<'_, '_>,
+    program: &KernelProgram,
+    name: &str,
+    has_shape: bool,
+) -> Result<Combine, Fault> {
     let Some(value) = fields.get("combine") else {
         return match fields.get("shape") {
             Some(shape) if program.has_tile() => {
-                let message = format!("every tile has a `{name}` of this shape: how do they become one?");
+                let message =
+                    format!("every tile has a `{name}` of this shape: how do they become one?");
                 let hint = "add combine = \"sum\", \"min\", \"max\" or { shader = \"fold.wgsl\" }";
                 Err(Fault::new(shape.span(), message).hint(hint))
             }
@@ -155,16 +211,27 @@ fn combine(fields: &Fields<'_, '_>, program: &KernelProgram, name: &str, has_sha
                 return Err(fault.suggest(other, &COMBINATIONS));
             }
         },
-        other => return Err(Fault::new(value.span(), format!("`combine` cannot be {}", type_name(other)))),
+        other => {
+            return Err(Fault::new(
+                value.span(),
+                format!("`combine` cannot be {}", type_name(other)),
+            ));
+        }
     };
     match (&combine, has_shape) {
         (Combine::Concat, true) => {
-            let fault = Fault::new(value.span(), "what is put together by its cells has the space's shape");
+            let fault = Fault::new(
+                value.span(),
+                "what is put together by its cells has the space's shape",
+            );
             Err(fault.hint("remove `shape`; `per_cell` says how many numbers a cell has"))
         }
         (Combine::Concat, false) | (_, true) => Ok(combine),
         (_, false) => {
-            let fault = Fault::new(value.span(), format!("`{name}` needs a `shape` to be combined number by number"));
+            let fault = Fault::new(
+                value.span(),
+                format!("`{name}` needs a `shape` to be combined number by number"),
+            );
             Err(fault.hint("e.g. shape = [1] for a single number"))
         }
     }
@@ -189,9 +256,14 @@ fn fold(fields: &Fields<'_, '_>) -> Result<super::plan::ShaderPlan, Fault> {
 }
 
 fn scale(fields: &Fields<'_, '_>, format: Format) -> Result<Option<[f64; 2]>, Fault> {
-    let Some(value) = fields.get("scale") else { return Ok(None) };
+    let Some(value) = fields.get("scale") else {
+        return Ok(None);
+    };
     if format != Format::Png {
-        let fault = Fault::new(value.span(), "`scale` says which values of a .png are black and white");
+        let fault = Fault::new(
+            value.span(),
+            "`scale` says which values of a .png are black and white",
+        );
         return Err(fault.hint("remove it, or write a .png"));
     }
     let number = |item: &toml::Spanned<DeValue<'_>>| match item.get_ref() {
@@ -204,18 +276,29 @@ fn scale(fields: &Fields<'_, '_>, format: Format) -> Result<Option<[f64; 2]>, Fa
         _ => None,
     };
     match numbers.as_deref() {
-        Some([black, white]) if black != white && (white - black).is_finite() => Ok(Some([*black, *white])),
-        _ => Err(Fault::new(value.span(), "`scale` has two different numbers").hint("e.g. scale = [0, 255]")),
+        Some([black, white]) if black != white && (white - black).is_finite() => {
+            Ok(Some([*black, *white]))
+        }
+        _ => Err(
+            Fault::new(value.span(), "`scale` has two different numbers")
+                .hint("e.g. scale = [0, 255]"),
+        ),
     }
 }
 
 /// Two outputs may share a file that has members, under different names.
 fn check_shared(earlier: &[OutputSpec], output: &OutputSpec) -> Result<(), Fault> {
-    let same = earlier.iter().find(|other| other.plan.file == output.plan.file);
+    let same = earlier
+        .iter()
+        .find(|other| other.plan.file == output.plan.file);
     match same {
         Some(other) if output.plan.member.is_none() || other.plan.member == output.plan.member => {
-            let message = format!("`{}` and `{}` would be the same file", other.plan.binding, output.plan.binding);
-            Err(Fault::new(output.span.clone(), message).hint("give each a file of its own, or use .npz or .h5"))
+            let message = format!(
+                "`{}` and `{}` would be the same file",
+                other.plan.binding, output.plan.binding
+            );
+            Err(Fault::new(output.span.clone(), message)
+                .hint("give each a file of its own, or use .npz or .h5"))
         }
         _ => Ok(()),
     }

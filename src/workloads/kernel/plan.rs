@@ -80,7 +80,11 @@ pub enum Stage {
     Whole { steps: u32 },
     /// A task a tile, steps `first_step .. first_step + steps`. From the second round on `from` is the directory with the
     /// round before, whose parts are the content of bindings that resume.
-    Tiles { first_step: u32, steps: u32, from: Option<String> },
+    Tiles {
+        first_step: u32,
+        steps: u32,
+        from: Option<String>,
+    },
     /// A task a parameter set, which combines the parts in the directory `from`.
     Assemble { from: String },
 }
@@ -125,7 +129,10 @@ pub enum Content {
     /// `var<uniform> tile: Tile`, `TILE_BYTES` long.
     Tile,
     /// A uniform of `bytes`, zero but for the values.
-    Uniform { bytes: u32, values: Vec<UniformValue> },
+    Uniform {
+        bytes: u32,
+        values: Vec<UniformValue>,
+    },
     /// A storage buffer.
     Array(ArrayPlan),
 }
@@ -166,7 +173,12 @@ pub enum Extent {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ArraySource {
     /// An uploaded file; `path` is a template. `convert`: numbers that the shader's type does not have are cast.
-    File { path: String, member: Option<String>, raw: Option<RawPlan>, convert: bool },
+    File {
+        path: String,
+        member: Option<String>,
+        raw: Option<RawPlan>,
+        convert: bool,
+    },
     /// start + i * step
     Range { start: Quantity, step: Quantity },
     /// start + i * (stop - start) / (count - 1)
@@ -174,7 +186,10 @@ pub enum ArraySource {
     /// The same everywhere.
     Fill { value: Quantity },
     /// Philox4x32-10 with key `seed` and counter i (see `random`).
-    Random { seed: Quantity, distribution: Distribution },
+    Random {
+        seed: Quantity,
+        distribution: Distribution,
+    },
 }
 
 /// What a file without a header holds.
@@ -231,8 +246,16 @@ pub enum Combine {
 pub const TILE_BYTES: usize = 48;
 
 /// The bytes of that struct.
-pub fn tile_bytes(origin: [u32; 3], size: [u32; 3], space: [u32; 3], step: u32) -> [u8; TILE_BYTES] {
-    let words = [origin[0], origin[1], origin[2], 0, size[0], size[1], size[2], 0, space[0], space[1], space[2], step];
+pub fn tile_bytes(
+    origin: [u32; 3],
+    size: [u32; 3],
+    space: [u32; 3],
+    step: u32,
+) -> [u8; TILE_BYTES] {
+    let words = [
+        origin[0], origin[1], origin[2], 0, size[0], size[1], size[2], 0, space[0], space[1],
+        space[2], step,
+    ];
     let mut bytes = [0; TILE_BYTES];
     for (place, word) in bytes.chunks_exact_mut(4).zip(words) {
         place.copy_from_slice(&word.to_le_bytes());
@@ -248,7 +271,9 @@ pub enum PlanError {
     /// The same about a binding, constant or output of this name.
     #[error("`{name}`: {message}")]
     Of { name: String, message: String },
-    #[error("the plan is of version {found}, this nodectl reads {PLAN_VERSION}\nhint: run the same nodectl everywhere")]
+    #[error(
+        "the plan is of version {found}, this nodectl reads {PLAN_VERSION}\nhint: run the same nodectl everywhere"
+    )]
     Version { found: u32 },
     #[error("the file is no plan of a kernel job")]
     Malformed,
@@ -260,11 +285,16 @@ impl KernelPlan {
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Self, PlanError> {
-        let (found, rest) = postcard::take_from_bytes::<u32>(bytes).map_err(|_| PlanError::Malformed)?;
+        let (found, rest) =
+            postcard::take_from_bytes::<u32>(bytes).map_err(|_| PlanError::Malformed)?;
         match found {
             PLAN_VERSION => {
                 let plan: Self = postcard::from_bytes(rest).map_err(|_| PlanError::Malformed)?;
-                if plan.is_sound() { Ok(plan) } else { Err(PlanError::Malformed) }
+                if plan.is_sound() {
+                    Ok(plan)
+                } else {
+                    Err(PlanError::Malformed)
+                }
             }
             _ => Err(PlanError::Version { found }),
         }
@@ -272,7 +302,10 @@ impl KernelPlan {
 
     /// What everything else takes for granted.
     fn is_sound(&self) -> bool {
-        let tiles = self.grid.iter().try_fold(1u32, |product, cuts| product.checked_mul(*cuts));
+        let tiles = self
+            .grid
+            .iter()
+            .try_fold(1u32, |product, cuts| product.checked_mul(*cuts));
         let is_sound = |binding: &BindingPlan| match &binding.content {
             Content::Array(ArrayPlan { element, .. }) => {
                 let used = (element.components as usize).checked_mul(element.scalar.bytes());
@@ -281,7 +314,9 @@ impl KernelPlan {
             Content::Uniform { bytes, .. } => *bytes <= MAX_UNIFORM_BYTES,
             Content::Tile => true,
         };
-        (1..=3).contains(&self.dimensions) && tiles.is_some_and(|tiles| tiles > 0) && self.bindings.iter().all(is_sound)
+        (1..=3).contains(&self.dimensions)
+            && tiles.is_some_and(|tiles| tiles > 0)
+            && self.bindings.iter().all(is_sound)
     }
 
     /// Tiles of a parameter set, which are as many as the tasks of a `Tiles` stage have for each.
@@ -293,7 +328,9 @@ impl KernelPlan {
     pub fn steps(&self) -> Option<(u32, u32)> {
         match self.stage {
             Stage::Whole { steps } => Some((0, steps)),
-            Stage::Tiles { first_step, steps, .. } => Some((first_step, steps)),
+            Stage::Tiles {
+                first_step, steps, ..
+            } => Some((first_step, steps)),
             Stage::Assemble { .. } => None,
         }
     }

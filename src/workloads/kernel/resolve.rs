@@ -2,7 +2,8 @@
 //! worker computes the same for each task.
 
 use super::plan::{
-    ArraySource, Content, Distribution, Extent, KernelPlan, OutputPlan, PlanError, Quantity, UniformValue,
+    ArraySource, Content, Distribution, Extent, KernelPlan, OutputPlan, PlanError, Quantity,
+    UniformValue,
 };
 use half::f16;
 use nodectl_types::{Params, Scalar, Value, template};
@@ -81,8 +82,11 @@ impl KernelPlan {
     pub fn resolve(&self, params: &Params) -> Result<Resolved, PlanError> {
         let mut space = [1; 3];
         for (axis, extent) in self.space.iter().enumerate() {
-            space[axis] =
-                whole(extent, params, "an extent of `space`")?.try_into().ok().filter(|n| *n > 0).ok_or_else(|| {
+            space[axis] = whole(extent, params, "an extent of `space`")?
+                .try_into()
+                .ok()
+                .filter(|n| *n > 0)
+                .ok_or_else(|| {
                     PlanError::Invalid(format!(
                         "`space` along {} is from 1 to {} cells",
                         ["x", "y", "z"][axis],
@@ -92,40 +96,70 @@ impl KernelPlan {
         }
         let too_small = (0..3).find(|axis| space[*axis] < self.grid[*axis]);
         if let Some(axis) = too_small {
-            let message = format!("a space of {} cells cannot be cut into {} tiles", space[axis], self.grid[axis]);
+            let message = format!(
+                "a space of {} cells cannot be cut into {} tiles",
+                space[axis], self.grid[axis]
+            );
             return Err(PlanError::Invalid(message));
         }
         let constant = |constant: &super::plan::ConstantPlan| {
             let value = constant.value.get(params)?;
-            Ok((constant.name.clone(), Number::new(value, constant.scalar).map_err(|error| error.of(&constant.name))?))
+            Ok((
+                constant.name.clone(),
+                Number::new(value, constant.scalar).map_err(|error| error.of(&constant.name))?,
+            ))
         };
-        let file = |output: &OutputPlan| expand(&output.file, params).map_err(|error| error.of(&output.binding));
+        let file = |output: &OutputPlan| {
+            expand(&output.file, params).map_err(|error| error.of(&output.binding))
+        };
         Ok(Resolved {
             space,
-            constants: self.constants.iter().map(constant).collect::<Result<_, _>>()?,
+            constants: self
+                .constants
+                .iter()
+                .map(constant)
+                .collect::<Result<_, _>>()?,
             bindings: self
                 .bindings
                 .iter()
-                .map(|binding| self.content(&binding.content, space, params).map_err(|error| error.of(&binding.name)))
+                .map(|binding| {
+                    self.content(&binding.content, space, params)
+                        .map_err(|error| error.of(&binding.name))
+                })
                 .collect::<Result<_, _>>()?,
             files: self.outputs.iter().map(file).collect::<Result<_, _>>()?,
         })
     }
 
-    fn content(&self, content: &Content, space: [u32; 3], params: &Params) -> Result<ResolvedContent, PlanError> {
+    fn content(
+        &self,
+        content: &Content,
+        space: [u32; 3],
+        params: &Params,
+    ) -> Result<ResolvedContent, PlanError> {
         let array = match content {
             Content::Tile => return Ok(ResolvedContent::Tile),
-            Content::Uniform { bytes, values } => return uniform(*bytes, values, params).map(ResolvedContent::Uniform),
+            Content::Uniform { bytes, values } => {
+                return uniform(*bytes, values, params).map(ResolvedContent::Uniform);
+            }
             Content::Array(array) => array,
         };
-        let source = array.source.as_ref().map(|source| resolve_source(source, params)).transpose()?;
+        let source = array
+            .source
+            .as_ref()
+            .map(|source| resolve_source(source, params))
+            .transpose()?;
         let is_file = matches!(source, Some(ResolvedSource::File { .. }));
         let components = array.element.components;
         let shape = match &array.extent {
             _ if is_file => Vec::new(),
             Extent::Whole { shape } => shape_of(shape, params)?,
             Extent::Cells { per_cell } => {
-                let mut shape: Vec<u64> = space[..self.dimensions].iter().rev().map(|n| u64::from(*n)).collect();
+                let mut shape: Vec<u64> = space[..self.dimensions]
+                    .iter()
+                    .rev()
+                    .map(|n| u64::from(*n))
+                    .collect();
                 shape.extend(shape_of(per_cell, params)?);
                 if per_cell.is_empty() && components > 1 {
                     shape.push(u64::from(components));
@@ -133,10 +167,16 @@ impl KernelPlan {
                 shape
             }
         };
-        let numbers = shape.iter().try_fold(1u64, |product, n| product.checked_mul(*n)).filter(|n| *n <= MAX_ELEMENTS);
-        let numbers = numbers.ok_or_else(|| PlanError::Invalid(format!("{shape:?} is too large an array")))?;
+        let numbers = shape
+            .iter()
+            .try_fold(1u64, |product, n| product.checked_mul(*n))
+            .filter(|n| *n <= MAX_ELEMENTS);
+        let numbers = numbers
+            .ok_or_else(|| PlanError::Invalid(format!("{shape:?} is too large an array")))?;
         if !is_file && !numbers.is_multiple_of(u64::from(components)) {
-            let message = format!("an array of {shape:?} does not divide into elements of {components} numbers");
+            let message = format!(
+                "an array of {shape:?} does not divide into elements of {components} numbers"
+            );
             return Err(PlanError::Invalid(message));
         }
         Ok(ResolvedContent::Array(ResolvedArray { shape, source }))
@@ -147,7 +187,10 @@ impl PlanError {
     /// The same, saying of what.
     fn of(self, name: &str) -> Self {
         match self {
-            Self::Invalid(message) => Self::Of { name: name.to_string(), message },
+            Self::Invalid(message) => Self::Of {
+                name: name.to_string(),
+                message,
+            },
             other => other,
         }
     }
@@ -158,7 +201,9 @@ fn uniform(bytes: u32, values: &[UniformValue], params: &Params) -> Result<Vec<u
     for value in values {
         let number = Number::new(value.value.get(params)?, value.scalar)?;
         let bytes = number.stored();
-        let place = filled.get_mut(value.offset as usize..).and_then(|rest| rest.get_mut(..bytes.len()));
+        let place = filled
+            .get_mut(value.offset as usize..)
+            .and_then(|rest| rest.get_mut(..bytes.len()));
         place.ok_or(PlanError::Malformed)?.copy_from_slice(bytes);
     }
     Ok(filled)
@@ -168,35 +213,69 @@ fn resolve_source(source: &ArraySource, params: &Params) -> Result<ResolvedSourc
     let real = |quantity: &Quantity| real(quantity, params);
     let seed = |quantity: &Quantity| {
         let seed = whole(quantity, params, "a seed")?;
-        u64::try_from(seed).map_err(|_| PlanError::Invalid(format!("a seed is not negative, as {seed} is")))
+        u64::try_from(seed)
+            .map_err(|_| PlanError::Invalid(format!("a seed is not negative, as {seed} is")))
     };
     Ok(match source {
-        ArraySource::File { path, member, raw, convert } => ResolvedSource::File {
+        ArraySource::File {
+            path,
+            member,
+            raw,
+            convert,
+        } => ResolvedSource::File {
             path: expand(path, params)?,
-            member: member.as_ref().map(|member| expand(member, params)).transpose()?,
-            raw: raw.as_ref().map(|raw| Ok((raw.scalar, shape_of(&raw.shape, params)?))).transpose()?,
+            member: member
+                .as_ref()
+                .map(|member| expand(member, params))
+                .transpose()?,
+            raw: raw
+                .as_ref()
+                .map(|raw| Ok((raw.scalar, shape_of(&raw.shape, params)?)))
+                .transpose()?,
             convert: *convert,
         },
-        ArraySource::Range { start, step } => ResolvedSource::Range { start: real(start)?, step: real(step)? },
-        ArraySource::Linspace { start, stop } => ResolvedSource::Linspace { start: real(start)?, stop: real(stop)? },
-        ArraySource::Fill { value } => ResolvedSource::Fill { value: real(value)? },
-        ArraySource::Random { seed: key, distribution: Distribution::Uniform { low, high } } => {
+        ArraySource::Range { start, step } => ResolvedSource::Range {
+            start: real(start)?,
+            step: real(step)?,
+        },
+        ArraySource::Linspace { start, stop } => ResolvedSource::Linspace {
+            start: real(start)?,
+            stop: real(stop)?,
+        },
+        ArraySource::Fill { value } => ResolvedSource::Fill {
+            value: real(value)?,
+        },
+        ArraySource::Random {
+            seed: key,
+            distribution: Distribution::Uniform { low, high },
+        } => {
             let (low, high) = (real(low)?, real(high)?);
             if !(low < high && (high - low).is_finite()) {
                 return Err(PlanError::Invalid(format!(
                     "`low` of random numbers, {low}, is not below their `high`, {high}"
                 )));
             }
-            ResolvedSource::Uniform { seed: seed(key)?, low, high }
+            ResolvedSource::Uniform {
+                seed: seed(key)?,
+                low,
+                high,
+            }
         }
-        ArraySource::Random { seed: key, distribution: Distribution::Normal { mean, deviation } } => {
+        ArraySource::Random {
+            seed: key,
+            distribution: Distribution::Normal { mean, deviation },
+        } => {
             let (mean, deviation) = (real(mean)?, real(deviation)?);
             if deviation < 0.0 {
                 return Err(PlanError::Invalid(format!(
                     "the `deviation` of random numbers is at least 0, not {deviation}"
                 )));
             }
-            ResolvedSource::Normal { seed: seed(key)?, mean, deviation }
+            ResolvedSource::Normal {
+                seed: seed(key)?,
+                mean,
+                deviation,
+            }
         }
     })
 }
@@ -207,7 +286,9 @@ fn shape_of(shape: &[Quantity], params: &Params) -> Result<Vec<u64>, PlanError> 
         u64::try_from(extent)
             .ok()
             .filter(|n| *n > 0)
-            .ok_or_else(|| PlanError::Invalid(format!("an extent of a shape is at least 1, not {extent}")))
+            .ok_or_else(|| {
+                PlanError::Invalid(format!("an extent of a shape is at least 1, not {extent}"))
+            })
     };
     shape.iter().map(extent).collect()
 }
@@ -216,7 +297,9 @@ fn whole(quantity: &Quantity, params: &Params, what: &str) -> Result<i64, PlanEr
     match quantity.get(params)?.plain().as_ref() {
         Value::Int(number) => Ok(*number),
         Value::Float(number) if number.fract() == 0.0 && number.abs() < 9e15 => Ok(*number as i64),
-        other => Err(PlanError::Invalid(format!("{what} is a whole number, not {other}"))),
+        other => Err(PlanError::Invalid(format!(
+            "{what} is a whole number, not {other}"
+        ))),
     }
 }
 
@@ -224,12 +307,19 @@ fn real(quantity: &Quantity, params: &Params) -> Result<f64, PlanError> {
     match quantity.get(params)?.plain().as_ref() {
         Value::Int(number) => Ok(*number as f64),
         Value::Float(number) if number.is_finite() => Ok(*number),
-        other => Err(PlanError::Invalid(format!("a finite number is needed, not {other}"))),
+        other => Err(PlanError::Invalid(format!(
+            "a finite number is needed, not {other}"
+        ))),
     }
 }
 
 pub(super) fn expand(text: &str, params: &Params) -> Result<String, PlanError> {
-    let lookup = |name: &str| params.iter().find(|(known, _)| known == name).map(|(_, value)| value.to_string());
+    let lookup = |name: &str| {
+        params
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.to_string())
+    };
     template::expand(text, &lookup).map_err(|error| PlanError::Invalid(error.to_string()))
 }
 
@@ -257,7 +347,9 @@ impl Number {
         let number = match value {
             Value::Bool(truth) if scalar == Scalar::Bool => i64::from(*truth),
             Value::Int(number) if scalar != Scalar::Bool => *number,
-            Value::Float(number) if scalar != Scalar::Bool && number.fract() == 0.0 && number.abs() < 9e15 => {
+            Value::Float(number)
+                if scalar != Scalar::Bool && number.fract() == 0.0 && number.abs() < 9e15 =>
+            {
                 *number as i64
             }
             _ => return Err(unfit()),
@@ -280,7 +372,9 @@ impl Number {
     pub fn to_f64(self) -> f64 {
         let bytes = self.bytes;
         match self.scalar {
-            Scalar::Bool | Scalar::U8 | Scalar::U16 | Scalar::U32 | Scalar::U64 => u64::from_le_bytes(bytes) as f64,
+            Scalar::Bool | Scalar::U8 | Scalar::U16 | Scalar::U32 | Scalar::U64 => {
+                u64::from_le_bytes(bytes) as f64
+            }
             Scalar::I8 => f64::from(bytes[0] as i8),
             Scalar::I16 => f64::from(i16::from_le_bytes([bytes[0], bytes[1]])),
             Scalar::I32 => f64::from(i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
@@ -293,7 +387,11 @@ impl Number {
 
     /// As it is stored in a uniform.
     pub fn stored(&self) -> &[u8] {
-        let length = if self.scalar == Scalar::Bool { 4 } else { self.scalar.bytes() };
+        let length = if self.scalar == Scalar::Bool {
+            4
+        } else {
+            self.scalar.bytes()
+        };
         &self.bytes[..length]
     }
 }
@@ -301,6 +399,9 @@ impl Number {
 impl Resolved {
     /// The constants as `gpu::shader::Shader::compile` takes them.
     pub fn shader_constants(&self) -> Vec<(String, f64)> {
-        self.constants.iter().map(|(name, number)| (name.clone(), number.to_f64())).collect()
+        self.constants
+            .iter()
+            .map(|(name, number)| (name.clone(), number.to_f64()))
+            .collect()
     }
 }

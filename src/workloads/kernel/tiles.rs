@@ -22,10 +22,28 @@ pub struct Tile {
 /// # Panics
 /// If `index` is not below the product of `grid`.
 pub fn tile(space: [u32; 3], grid: [u32; 3], reach: [u32; 3], index: u32) -> Tile {
-    assert!(u64::from(index) < grid.iter().map(|cuts| u64::from(*cuts)).product(), "tile {index} of {grid:?}");
-    let at = [index % grid[0], index / grid[0] % grid[1], index / grid[0] / grid[1]];
-    let edge = |axis: usize, cut: u32| (u64::from(cut) * u64::from(space[axis]) / u64::from(grid[axis])) as u32;
-    let (mut own, mut wide) = (Cells { origin: [0; 3], size: [0; 3] }, Cells { origin: [0; 3], size: [0; 3] });
+    assert!(
+        u64::from(index) < grid.iter().map(|cuts| u64::from(*cuts)).product(),
+        "tile {index} of {grid:?}"
+    );
+    let at = [
+        index % grid[0],
+        index / grid[0] % grid[1],
+        index / grid[0] / grid[1],
+    ];
+    let edge = |axis: usize, cut: u32| {
+        (u64::from(cut) * u64::from(space[axis]) / u64::from(grid[axis])) as u32
+    };
+    let (mut own, mut wide) = (
+        Cells {
+            origin: [0; 3],
+            size: [0; 3],
+        },
+        Cells {
+            origin: [0; 3],
+            size: [0; 3],
+        },
+    );
     for axis in 0..3 {
         let (low, high) = (edge(axis, at[axis]), edge(axis, at[axis] + 1));
         own.origin[axis] = low;
@@ -43,7 +61,10 @@ impl Cells {
 
     /// The cells in both; None where there are none.
     pub fn overlap(&self, other: &Cells) -> Option<Cells> {
-        let mut both = Cells { origin: [0; 3], size: [0; 3] };
+        let mut both = Cells {
+            origin: [0; 3],
+            size: [0; 3],
+        };
         for axis in 0..3 {
             let end = |cells: &Cells| u64::from(cells.origin[axis]) + u64::from(cells.size[axis]);
             let low = self.origin[axis].max(other.origin[axis]);
@@ -56,7 +77,13 @@ impl Cells {
 
     /// The same box in an array's axes: start and shape, the last of `dimensions` axes being x.
     pub fn axes(&self, dimensions: usize) -> (Vec<u64>, Vec<u64>) {
-        let reversed = |extents: [u32; 3]| extents[..dimensions].iter().rev().map(|n| u64::from(*n)).collect();
+        let reversed = |extents: [u32; 3]| {
+            extents[..dimensions]
+                .iter()
+                .rev()
+                .map(|n| u64::from(*n))
+                .collect()
+        };
         (reversed(self.origin), reversed(self.size))
     }
 }
@@ -68,7 +95,8 @@ mod tests {
 
     fn spaces() -> impl Strategy<Value = ([u32; 3], [u32; 3], [u32; 3])> {
         let axis = (1u32..12).prop_flat_map(|space| (Just(space), 1..=space, 0u32..4));
-        [axis.clone(), axis.clone(), axis].prop_map(|axes| (axes.map(|a| a.0), axes.map(|a| a.1), axes.map(|a| a.2)))
+        [axis.clone(), axis.clone(), axis]
+            .prop_map(|axes| (axes.map(|a| a.0), axes.map(|a| a.1), axes.map(|a| a.2)))
     }
 
     proptest! {
@@ -104,9 +132,26 @@ mod tests {
 
     #[test]
     fn the_greatest_space_does_not_overflow() {
-        let last = tile([u32::MAX, 1, 1], [1 << 20, 1, 1], [u32::MAX, 0, 0], (1 << 20) - 1);
+        let last = tile(
+            [u32::MAX, 1, 1],
+            [1 << 20, 1, 1],
+            [u32::MAX, 0, 0],
+            (1 << 20) - 1,
+        );
         assert_eq!(last.own.origin[0] + last.own.size[0], u32::MAX);
-        assert_eq!(last.wide, Cells { origin: [0; 3], size: [u32::MAX, 1, 1] });
-        assert_eq!(last.own.axes(2), (vec![0, u64::from(last.own.origin[0])], vec![1, u64::from(last.own.size[0])]));
+        assert_eq!(
+            last.wide,
+            Cells {
+                origin: [0; 3],
+                size: [u32::MAX, 1, 1]
+            }
+        );
+        assert_eq!(
+            last.own.axes(2),
+            (
+                vec![0, u64::from(last.own.origin[0])],
+                vec![1, u64::from(last.own.size[0])]
+            )
+        );
     }
 }

@@ -17,7 +17,10 @@ pub(super) struct ValueReader<'p> {
 
 impl<'p> ValueReader<'p> {
     pub(super) fn new(params: &'p ParamSpace) -> Self {
-        Self { names: Known::new(params), names_params: Cell::new(false) }
+        Self {
+            names: Known::new(params),
+            names_params: Cell::new(false),
+        }
     }
 
     /// Whether parameter sets differ in what was read.
@@ -26,13 +29,19 @@ impl<'p> ValueReader<'p> {
     }
 
     /// A number, a truth value or a parameter.
-    pub(super) fn quantity(&self, key: &str, value: &Spanned<DeValue<'_>>) -> Result<Quantity, Fault> {
+    pub(super) fn quantity(
+        &self,
+        key: &str,
+        value: &Spanned<DeValue<'_>>,
+    ) -> Result<Quantity, Fault> {
         let wrong = |what: &str| {
             let fault = Fault::new(value.span(), format!("`{key}` is a number, not {what}"));
             fault.hint("a parameter stands in for a number as \"{name}\"")
         };
         let number = match value.get_ref() {
-            DeValue::Integer(number) => to_i64(number).map(Value::Int).ok_or_else(|| wrong("one beyond 64 bits"))?,
+            DeValue::Integer(number) => to_i64(number)
+                .map(Value::Int)
+                .ok_or_else(|| wrong("one beyond 64 bits"))?,
             DeValue::Float(number) => {
                 let number = number.as_str().replace('_', "").parse();
                 Value::Float(number.map_err(|_| wrong("that"))?)
@@ -50,9 +59,13 @@ impl<'p> ValueReader<'p> {
         value: &Spanned<DeValue<'_>>,
         wrong: impl FnOnce(&str) -> Fault,
     ) -> Result<Quantity, Fault> {
-        let name =
-            text.strip_prefix('{').and_then(|text| text.strip_suffix('}')).filter(|name| template::is_name(name));
-        let Some(name) = name else { return Err(wrong("text")) };
+        let name = text
+            .strip_prefix('{')
+            .and_then(|text| text.strip_suffix('}'))
+            .filter(|name| template::is_name(name));
+        let Some(name) = name else {
+            return Err(wrong("text"));
+        };
         if !self.names.has(name) {
             let fault = Fault::new(value.span(), format!("the job has no parameter `{name}`"));
             return Err(fault.suggest(name, &self.names.names));
@@ -62,10 +75,17 @@ impl<'p> ValueReader<'p> {
     }
 
     /// One or a list of them, lists in lists one after the other.
-    pub(super) fn quantities(&self, key: &str, value: &Spanned<DeValue<'_>>) -> Result<Vec<Quantity>, Fault> {
+    pub(super) fn quantities(
+        &self,
+        key: &str,
+        value: &Spanned<DeValue<'_>>,
+    ) -> Result<Vec<Quantity>, Fault> {
         match value.get_ref() {
             DeValue::Array(items) => {
-                let lists: Result<Vec<_>, _> = items.iter().map(|item| self.quantities(key, item)).collect();
+                let lists: Result<Vec<_>, _> = items
+                    .iter()
+                    .map(|item| self.quantities(key, item))
+                    .collect();
                 lists.map(|lists| lists.into_iter().flatten().collect())
             }
             _ => Ok(vec![self.quantity(key, value)?]),
@@ -73,7 +93,11 @@ impl<'p> ValueReader<'p> {
     }
 
     /// Checks the placeholders of a name of a file.
-    pub(super) fn template(&self, fields: &Fields<'_, '_>, text: &Item<String>) -> Result<(), Fault> {
+    pub(super) fn template(
+        &self,
+        fields: &Fields<'_, '_>,
+        text: &Item<String>,
+    ) -> Result<(), Fault> {
         check_placeholders(fields, text, &self.names)?;
         if template::placeholders(&text.value).is_ok_and(|found| !found.is_empty()) {
             self.names_params.set(true);

@@ -19,21 +19,37 @@ pub(crate) struct TaskCommand {
     pub(crate) outputs: Vec<String>,
 }
 
-pub(crate) fn plan(fields: &Fields<'_, '_>, params: &ParamSpace, has_worker: bool) -> Result<TaskCommand, Fault> {
-    let words = if has_worker { Vec::new() } else { words(fields)? };
+pub(crate) fn plan(
+    fields: &Fields<'_, '_>,
+    params: &ParamSpace,
+    has_worker: bool,
+) -> Result<TaskCommand, Fault> {
+    let words = if has_worker {
+        Vec::new()
+    } else {
+        words(fields)?
+    };
     let env = env(fields)?;
     let outputs = fields.one_or_more("outputs")?;
     let mut known = Known::new(params);
     known.add(&template::BUILTINS);
-    for item in words.iter().chain(env.iter().map(|(_, value)| value)).chain(&outputs) {
+    for item in words
+        .iter()
+        .chain(env.iter().map(|(_, value)| value))
+        .chain(&outputs)
+    {
         check_placeholders(fields, item, &known)?;
     }
     for output in &outputs {
-        check_output(&output.value).map_err(|error| Fault::new(output.span.clone(), error.problem))?;
+        check_output(&output.value)
+            .map_err(|error| Fault::new(output.span.clone(), error.problem))?;
     }
     Ok(TaskCommand {
         words,
-        env: env.into_iter().map(|(name, value)| (name, value.value)).collect(),
+        env: env
+            .into_iter()
+            .map(|(name, value)| (name, value.value))
+            .collect(),
         outputs: outputs.into_iter().map(|output| output.value).collect(),
     })
 }
@@ -49,17 +65,32 @@ pub(crate) fn check_program(program: &Item<String>, uploads: &[Upload]) -> Resul
     match upload {
         None if !name.contains('/') => Ok(()),
         None => {
-            let fault = Fault::new(program.span.clone(), format!("the program `{name}` is not beside the job file"));
-            Err(fault.hint("add it to `source`, or name a program that every node has, e.g. `python3`"))
+            let fault = Fault::new(
+                program.span.clone(),
+                format!("the program `{name}` is not beside the job file"),
+            );
+            Err(fault
+                .hint("add it to `source`, or name a program that every node has, e.g. `python3`"))
         }
         Some(_) if !name.contains('/') => {
-            let fault = Fault::new(program.span.clone(), format!("`{name}` would be looked for on the nodes' PATH"));
-            Err(fault.hint(format!("to run the file beside the job file, write `./{name}`")))
+            let fault = Fault::new(
+                program.span.clone(),
+                format!("`{name}` would be looked for on the nodes' PATH"),
+            );
+            Err(fault.hint(format!(
+                "to run the file beside the job file, write `./{name}`"
+            )))
         }
         Some(upload) if !upload.executable => {
             let fault = Fault::new(program.span.clone(), format!("`{name}` is not executable"));
-            let interpreter = if relative.ends_with(".py") { "python3" } else { "sh" };
-            Err(fault.hint(format!("`chmod +x {relative}`, or write [\"{interpreter}\", \"{relative}\"]")))
+            let interpreter = if relative.ends_with(".py") {
+                "python3"
+            } else {
+                "sh"
+            };
+            Err(fault.hint(format!(
+                "`chmod +x {relative}`, or write [\"{interpreter}\", \"{relative}\"]"
+            )))
         }
         Some(_) => Ok(()),
     }
@@ -67,15 +98,27 @@ pub(crate) fn check_program(program: &Item<String>, uploads: &[Upload]) -> Resul
 
 fn words(fields: &Fields<'_, '_>) -> Result<Vec<Item<String>>, Fault> {
     let Some(command) = fields.get("command") else {
-        let fault = Fault::new(fields.span.clone(), "the job has no `command` and no `worker`");
+        let fault = Fault::new(
+            fields.span.clone(),
+            "the job has no `command` and no `worker`",
+        );
         return Err(
             fault.hint("e.g. command = [\"python3\", \"count.py\", \"{file}\"], or worker = \"count.py:Counter\"")
         );
     };
     if let DeValue::String(line) = command.get_ref() {
-        let quoted: Vec<String> = line.split_whitespace().map(|word| format!("{word:?}")).collect();
-        let fault = Fault::new(command.span(), "`command` is a list: the program and its arguments");
-        return Err(fault.hint(format!("write [{}]; for a shell, [\"sh\", \"-c\", \"…\"]", quoted.join(", "))));
+        let quoted: Vec<String> = line
+            .split_whitespace()
+            .map(|word| format!("{word:?}"))
+            .collect();
+        let fault = Fault::new(
+            command.span(),
+            "`command` is a list: the program and its arguments",
+        );
+        return Err(fault.hint(format!(
+            "write [{}]; for a shell, [\"sh\", \"-c\", \"…\"]",
+            quoted.join(", ")
+        )));
     }
     let words = strings("command", command)?;
     if words.first().is_none_or(|program| program.value.is_empty()) {
@@ -86,12 +129,17 @@ fn words(fields: &Fields<'_, '_>) -> Result<Vec<Item<String>>, Fault> {
 }
 
 fn env(fields: &Fields<'_, '_>) -> Result<Vec<(String, Item<String>)>, Fault> {
-    let Some(table) = fields.table("env", "[env]")? else { return Ok(Vec::new()) };
+    let Some(table) = fields.table("env", "[env]")? else {
+        return Ok(Vec::new());
+    };
     let mut env = Vec::new();
     for (key, value) in table.table {
         let name = key.get_ref();
         if name.is_empty() || name.contains(['=', '\0']) {
-            return Err(Fault::new(key.span(), format!("`{name}` cannot name an environment variable")));
+            return Err(Fault::new(
+                key.span(),
+                format!("`{name}` cannot name an environment variable"),
+            ));
         }
         let text = match value.get_ref() {
             DeValue::String(text) => text.to_string(),
@@ -103,7 +151,13 @@ fn env(fields: &Fields<'_, '_>) -> Result<Vec<(String, Item<String>)>, Fault> {
                 return Err(Fault::new(value.span(), message).hint("put it in quotes"));
             }
         };
-        env.push((name.to_string(), Item { value: text, span: value.span() }));
+        env.push((
+            name.to_string(),
+            Item {
+                value: text,
+                span: value.span(),
+            },
+        ));
     }
     no_nul(env.iter().map(|(_, value)| value))?;
     Ok(env)
@@ -112,7 +166,10 @@ fn env(fields: &Fields<'_, '_>) -> Result<Vec<(String, Item<String>)>, Fault> {
 fn no_nul<'i>(items: impl IntoIterator<Item = &'i Item<String>>) -> Result<(), Fault> {
     match items.into_iter().find(|item| item.value.contains('\0')) {
         None => Ok(()),
-        Some(item) => Err(Fault::new(item.span.clone(), "a program cannot be given text with a NUL character")),
+        Some(item) => Err(Fault::new(
+            item.span.clone(),
+            "a program cannot be given text with a NUL character",
+        )),
     }
 }
 
@@ -125,7 +182,10 @@ pub(crate) struct Known<'n> {
 impl<'n> Known<'n> {
     pub(crate) fn new(params: &'n ParamSpace) -> Self {
         let names = params.names();
-        Self { set: names.iter().copied().collect(), names }
+        Self {
+            set: names.iter().copied().collect(),
+            names,
+        }
     }
 
     fn add(&mut self, names: &[&'n str]) {
@@ -139,7 +199,11 @@ impl<'n> Known<'n> {
 }
 
 /// Fails on a placeholder that is none of `known`.
-pub(crate) fn check_placeholders(fields: &Fields<'_, '_>, item: &Item<String>, known: &Known<'_>) -> Result<(), Fault> {
+pub(crate) fn check_placeholders(
+    fields: &Fields<'_, '_>,
+    item: &Item<String>,
+    known: &Known<'_>,
+) -> Result<(), Fault> {
     let found = template::placeholders(&item.value).map_err(|error| {
         let length = match &error {
             TemplateError::BadName { text, .. } => text.len() + 2,
@@ -157,7 +221,10 @@ pub(crate) fn check_placeholders(fields: &Fields<'_, '_>, item: &Item<String>, k
         let name = &placeholder.name;
         if !known.has(name) {
             let span = item.within(fields.context, placeholder.offset, name.len() + 2);
-            return Err(Fault::new(span, format!("the job has no parameter `{name}`")).suggest(name, &known.names));
+            return Err(
+                Fault::new(span, format!("the job has no parameter `{name}`"))
+                    .suggest(name, &known.names),
+            );
         }
     }
     Ok(())

@@ -5,8 +5,8 @@ use crate::{
     job_file::{Fault, Fields, Item},
 };
 use nodectl_types::{
-    Author, Builtin, BuiltinWorker, Isolation, ParamSpace, Resources, WorkSpec, WorkerSpec, isolation::is_image,
-    limits, manifest::safe_path, predicate::Predicate, secret::is_secret_name,
+    Author, Builtin, BuiltinWorker, Isolation, ParamSpace, Resources, WorkSpec, WorkerSpec,
+    isolation::is_image, limits, manifest::safe_path, predicate::Predicate, secret::is_secret_name,
 };
 use std::{ops::Range, path::PathBuf};
 
@@ -19,13 +19,21 @@ pub(crate) const MAX_NAME_BYTES: usize = 64;
 /// The job's name, or the file's where it has none.
 pub(crate) fn name(fields: &Fields<'_, '_>) -> Result<(String, Range<usize>), Fault> {
     let found = fields.string("name")?;
-    let span = found.as_ref().map_or(fields.span.clone(), |name| name.span.clone());
+    let span = found
+        .as_ref()
+        .map_or(fields.span.clone(), |name| name.span.clone());
     let name = found.map_or_else(|| fields.context.stem.clone(), |name| name.value);
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if name.is_empty() || name.len() > MAX_NAME_BYTES || name.starts_with(['.', '-']) || !name.chars().all(allowed) {
+    if name.is_empty()
+        || name.len() > MAX_NAME_BYTES
+        || name.starts_with(['.', '-'])
+        || !name.chars().all(allowed)
+    {
         let fault = Fault::new(span, format!("`{name}` cannot be a job's name"));
         let rule = "names directories of results: letters, digits, `_`, `-` and `.`";
-        return Err(fault.hint(format!("set `name`, which {rule}, at most {MAX_NAME_BYTES} of them")));
+        return Err(fault.hint(format!(
+            "set `name`, which {rule}, at most {MAX_NAME_BYTES} of them"
+        )));
     }
     Ok((name, span))
 }
@@ -36,11 +44,18 @@ pub(crate) fn check_count(
     params: &ParamSpace,
     repeat: Option<&Item<u32>>,
 ) -> Result<(), Fault> {
-    let count = params.len().saturating_mul(repeat.map_or(1, |repeat| u64::from(repeat.value)));
+    let count = params
+        .len()
+        .saturating_mul(repeat.map_or(1, |repeat| u64::from(repeat.value)));
     if count > limits::MAX_TASKS {
         let key = ["params", "files"].iter().find_map(|key| fields.get(key));
-        let span = repeat.map(|repeat| repeat.span.clone()).or(key.map(toml::Spanned::span));
-        let message = format!("the job would have {count} tasks; at most {} are possible", limits::MAX_TASKS);
+        let span = repeat
+            .map(|repeat| repeat.span.clone())
+            .or(key.map(toml::Spanned::span));
+        let message = format!(
+            "the job would have {count} tasks; at most {} are possible",
+            limits::MAX_TASKS
+        );
         let hint = "let each task do more: fewer parameter sets, each of them a range";
         return Err(Fault::new(span.unwrap_or_default(), message).hint(hint));
     }
@@ -52,8 +67,10 @@ pub(crate) fn check_clash(after: &[Item<String>], uploads: &[Upload]) -> Result<
     for job in after {
         let taken = |upload: &&Upload| upload.path.split('/').next() == Some(job.value.as_str());
         if let Some(upload) = uploads.iter().find(taken) {
-            let message =
-                format!("the results of `{}` and the uploaded `{}` would share a name", job.value, upload.path);
+            let message = format!(
+                "the results of `{}` and the uploaded `{}` would share a name",
+                job.value, upload.path
+            );
             return Err(Fault::new(job.span.clone(), message).hint("rename the job or the files"));
         }
     }
@@ -63,7 +80,10 @@ pub(crate) fn check_clash(after: &[Item<String>], uploads: &[Upload]) -> Result<
 pub(crate) fn timeout(fields: &Fields<'_, '_>) -> Result<Option<u64>, Fault> {
     match fields.duration("timeout")? {
         Some(timeout) if millis(timeout.value) == 0 => {
-            let fault = Fault::new(timeout.span, "a timeout of less than a millisecond fails every task");
+            let fault = Fault::new(
+                timeout.span,
+                "a timeout of less than a millisecond fails every task",
+            );
             Err(fault.hint("for no timeout, leave it out"))
         }
         timeout => Ok(timeout.map(|timeout| millis(timeout.value))),
@@ -71,21 +91,32 @@ pub(crate) fn timeout(fields: &Fields<'_, '_>) -> Result<Option<u64>, Fault> {
 }
 
 pub(crate) fn priority(fields: &Fields<'_, '_>) -> Result<i32, Fault> {
-    let Some(priority) = fields.integer("priority")? else { return Ok(0) };
+    let Some(priority) = fields.integer("priority")? else {
+        return Ok(0);
+    };
     i32::try_from(priority.value).map_err(|_| {
-        let message = format!("`priority` is a whole number from {} to {}, not {}", i32::MIN, i32::MAX, priority.value);
+        let message = format!(
+            "`priority` is a whole number from {} to {}, not {}",
+            i32::MIN,
+            i32::MAX,
+            priority.value
+        );
         Fault::new(priority.span, message)
     })
 }
 
 /// `where`, checked here so that a mistake is shown at its place.
 pub(crate) fn place(fields: &Fields<'_, '_>) -> Result<String, Fault> {
-    let Some(text) = fields.string("where")? else { return Ok(String::new()) };
+    let Some(text) = fields.string("where")? else {
+        return Ok(String::new());
+    };
     match Predicate::parse(&text.value) {
         Ok(_) => Ok(text.value),
         Err(error) => {
             let rest = text.value.get(error.offset..).unwrap_or_default();
-            let word = rest.find(|c: char| !c.is_alphanumeric() && !matches!(c, '.' | '_' | '-')).unwrap_or(rest.len());
+            let word = rest
+                .find(|c: char| !c.is_alphanumeric() && !matches!(c, '.' | '_' | '-'))
+                .unwrap_or(rest.len());
             let span = text.within(fields.context, error.offset, word.max(1));
             let fault = Fault::new(span, format!("`where`: {}", error.message));
             Err(match error.hint {
@@ -97,11 +128,18 @@ pub(crate) fn place(fields: &Fields<'_, '_>) -> Result<String, Fault> {
 }
 
 pub(crate) fn into(fields: &Fields<'_, '_>) -> Result<Option<PathBuf>, Fault> {
-    let Some(into) = fields.string("into")? else { return Ok(None) };
+    let Some(into) = fields.string("into")? else {
+        return Ok(None);
+    };
     let relative = into.value.trim_start_matches("./").trim_end_matches('/');
     if !safe_path(relative) {
-        let fault =
-            Fault::new(into.span, format!("`into` names a directory below the current one, not `{}`", into.value));
+        let fault = Fault::new(
+            into.span,
+            format!(
+                "`into` names a directory below the current one, not `{}`",
+                into.value
+            ),
+        );
         return Err(fault.hint("results go below the directory where `nodectl run` is called"));
     }
     Ok(Some(PathBuf::from(relative)))
@@ -109,12 +147,17 @@ pub(crate) fn into(fields: &Fields<'_, '_>) -> Result<Option<PathBuf>, Fault> {
 
 /// The file of a computing mode, relative to the job file.
 pub(crate) fn computing(fields: &Fields<'_, '_>) -> Result<Option<PathBuf>, Fault> {
-    let Some(file) = fields.string("computing")? else { return Ok(None) };
+    let Some(file) = fields.string("computing")? else {
+        return Ok(None);
+    };
     let path = fields.context.base.join(&file.value);
     match files::open(&path) {
         Ok(_) => Ok(Some(path)),
         Err(error) => {
-            let fault = Fault::new(file.span, format!("`computing`: cannot read `{}`: {error}", file.value));
+            let fault = Fault::new(
+                file.span,
+                format!("`computing`: cannot read `{}`: {error}", file.value),
+            );
             Err(fault.hint("the file of a computing mode, relative to the job file"))
         }
     }
@@ -124,7 +167,10 @@ pub(crate) fn computing(fields: &Fields<'_, '_>) -> Result<Option<PathBuf>, Faul
 pub(crate) fn secrets(fields: &Fields<'_, '_>) -> Result<Vec<String>, Fault> {
     let named = fields.one_or_more("secrets")?;
     if let Some(bad) = named.iter().find(|name| !is_secret_name(&name.value)) {
-        let fault = Fault::new(bad.span.clone(), format!("`{}` cannot name a secret", bad.value));
+        let fault = Fault::new(
+            bad.span.clone(),
+            format!("`{}` cannot name a secret", bad.value),
+        );
         return Err(
             fault.hint("`secrets` holds names, such as \"HF_TOKEN\"; `nodectl secret put NAME` keeps their values")
         );
@@ -134,18 +180,35 @@ pub(crate) fn secrets(fields: &Fields<'_, '_>) -> Result<Vec<String>, Fault> {
 
 /// `[isolation]`: what tasks are kept from.
 pub(crate) fn isolation(fields: &Fields<'_, '_>) -> Result<Isolation, Fault> {
-    let Some(table) = fields.table("isolation", "[isolation]")? else { return Ok(Isolation::default()) };
-    table.check_keys(&["setuid", "hides_node", "core_dumps", "network", "read_only", "image"])?;
+    let Some(table) = fields.table("isolation", "[isolation]")? else {
+        return Ok(Isolation::default());
+    };
+    table.check_keys(&[
+        "setuid",
+        "hides_node",
+        "core_dumps",
+        "network",
+        "read_only",
+        "image",
+    ])?;
     let setuid = table.bool("setuid")?;
     let hides_node = table.bool("hides_node")?;
     let is_set = |key| Ok(table.bool(key)?.is_some_and(|item| item.value));
-    if let (Some(Item { value: true, .. }), Some(Item { value: true, span })) = (&setuid, &hides_node) {
-        let fault = Fault::new(span.clone(), "nothing can be hidden from programs that gain rights (`setuid = true`)");
+    if let (Some(Item { value: true, .. }), Some(Item { value: true, span })) =
+        (&setuid, &hides_node)
+    {
+        let fault = Fault::new(
+            span.clone(),
+            "nothing can be hidden from programs that gain rights (`setuid = true`)",
+        );
         return Err(fault.hint("leave one of the two out"));
     }
     let image = table.string("image")?;
     if let Some(image) = image.as_ref().filter(|image| !is_image(&image.value)) {
-        let fault = Fault::new(image.span.clone(), format!("`{}` cannot name a container's image", image.value));
+        let fault = Fault::new(
+            image.span.clone(),
+            format!("`{}` cannot name a container's image", image.value),
+        );
         return Err(
             fault.hint("a file of Apptainer's, tools.sif, or an image of podman's, docker.io/library/python:3.12")
         );
@@ -171,7 +234,10 @@ pub(crate) fn builtin_work(
     Ok(WorkSpec {
         name: name.to_string(),
         command: Vec::new(),
-        worker: Some(WorkerSpec::Builtin(BuiltinWorker { part, init: "{}".into() })),
+        worker: Some(WorkerSpec::Builtin(BuiltinWorker {
+            part,
+            init: "{}".into(),
+        })),
         env: Vec::new(),
         resources,
         priority: priority(fields)?,
@@ -194,13 +260,19 @@ fn millis(duration: std::time::Duration) -> u64 {
 }
 
 pub(crate) fn grace_ms(fields: &Fields<'_, '_>) -> Result<u64, Fault> {
-    Ok(fields.duration("grace")?.map_or(DEFAULT_GRACE_MS, |grace| millis(grace.value)))
+    Ok(fields
+        .duration("grace")?
+        .map_or(DEFAULT_GRACE_MS, |grace| millis(grace.value)))
 }
 
 pub(crate) fn output_limit_bytes(fields: &Fields<'_, '_>) -> Result<u64, Fault> {
-    Ok(fields.bytes("output_limit")?.map_or(DEFAULT_OUTPUT_LIMIT_BYTES, |limit| limit.value))
+    Ok(fields
+        .bytes("output_limit")?
+        .map_or(DEFAULT_OUTPUT_LIMIT_BYTES, |limit| limit.value))
 }
 
 pub(crate) fn log_limit_bytes(fields: &Fields<'_, '_>) -> Result<u64, Fault> {
-    Ok(fields.bytes("log_limit")?.map_or(DEFAULT_LOG_LIMIT_BYTES, |limit| limit.value))
+    Ok(fields
+        .bytes("log_limit")?
+        .map_or(DEFAULT_LOG_LIMIT_BYTES, |limit| limit.value))
 }

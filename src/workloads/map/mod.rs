@@ -59,26 +59,45 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
         None => command.words.clone(),
     };
     // A container beside the job file travels, too.
-    named.extend(fields.table("isolation", "[isolation]")?.map(|table| table.string("image")).transpose()?.flatten());
+    named.extend(
+        fields
+            .table("isolation", "[isolation]")?
+            .map(|table| table.string("image"))
+            .transpose()?
+            .flatten(),
+    );
     let uploads = uploads::plan(fields, files, &named, params != ParamSpace::Single)?;
     check_clash(&after, &uploads)?;
     match &worker {
         Some(worker) => worker.check(&uploads)?,
         None => command::check_program(&command.words[0], &uploads)?,
     }
-    let default_retries = if worker.is_some() { DEFAULT_WORKER_RETRIES } else { DEFAULT_RETRIES };
+    let default_retries = if worker.is_some() {
+        DEFAULT_WORKER_RETRIES
+    } else {
+        DEFAULT_RETRIES
+    };
     let job = PlannedJob {
         after: after.iter().map(|other| other.value.clone()).collect(),
         uploads,
         into: into(fields)?,
         computing: common::computing(fields)?,
-        work: work(fields, &name, command, worker.map(worker::WorkerKeys::into_spec))?,
+        work: work(
+            fields,
+            &name,
+            command,
+            worker.map(worker::WorkerKeys::into_spec),
+        )?,
         params,
         repeat: repeat.map_or(1, |repeat| repeat.value),
-        retries: fields.u32("retries", 0)?.map_or(default_retries, |retries| retries.value),
+        retries: fields
+            .u32("retries", 0)?
+            .map_or(default_retries, |retries| retries.value),
         min_nodes: fields.u32("min_nodes", 0)?.map_or(0, |count| count.value),
         place: place(fields)?,
-        speculate: fields.bool("speculate")?.is_none_or(|speculate| speculate.value),
+        speculate: fields
+            .bool("speculate")?
+            .is_none_or(|speculate| speculate.value),
         at_once: None,
         note: None,
         wait_for_nodes: fields.bool("wait")?.is_some_and(|wait| wait.value),
@@ -87,7 +106,11 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
         delivery: None,
         name,
     };
-    Ok(PlacedJob { job, name_span, after_spans: after.into_iter().map(|other| other.span).collect() })
+    Ok(PlacedJob {
+        job,
+        name_span,
+        after_spans: after.into_iter().map(|other| other.span).collect(),
+    })
 }
 
 /// What the tasks of a job with a command, or a class in its place, do.

@@ -23,7 +23,11 @@ pub(crate) fn plan(fields: &Fields<'_, '_>, has_worker: bool) -> Result<Resource
     let mut resources = Resources::one_core();
     let Some(table) = fields.table("resources", "[resources]")? else {
         // Of a worker nothing stands for what its node has: see `WorkSpec::needs`.
-        return Ok(if has_worker { Resources::default() } else { resources });
+        return Ok(if has_worker {
+            Resources::default()
+        } else {
+            resources
+        });
     };
     for (key, value) in table.table {
         let name = key.get_ref().as_ref();
@@ -35,9 +39,13 @@ pub(crate) fn plan(fields: &Fields<'_, '_>, has_worker: bool) -> Result<Resource
                 check_not_mistaken(name, key.span())?;
                 if !template::is_name(name) {
                     let fault = Fault::new(key.span(), format!("`{name}` cannot name a resource"));
-                    return Err(fault.hint("letters, digits, `_`, `-` and `.` can, e.g. licenses = 1"));
+                    return Err(
+                        fault.hint("letters, digits, `_`, `-` and `.` can, e.g. licenses = 1")
+                    );
                 }
-                resources.named_milli.insert(name.to_string(), milli(name, value)?);
+                resources
+                    .named_milli
+                    .insert(name.to_string(), milli(name, value)?);
             }
         }
     }
@@ -47,22 +55,32 @@ pub(crate) fn plan(fields: &Fields<'_, '_>, has_worker: bool) -> Result<Resource
 fn check_not_mistaken(name: &str, span: Range<usize>) -> Result<(), Fault> {
     match MISTAKES.iter().find(|(mistake, _)| *mistake == name) {
         None => Ok(()),
-        Some((_, meant)) => {
-            Err(Fault::new(span, format!("[resources] has no key `{name}`")).hint(format!("did you mean `{meant}`?")))
-        }
+        Some((_, meant)) => Err(Fault::new(span, format!("[resources] has no key `{name}`"))
+            .hint(format!("did you mean `{meant}`?"))),
     }
 }
 
 fn milli(name: &str, value: &Spanned<DeValue<'_>>) -> Result<u32, Fault> {
-    let fault =
-        |problem: String| Fault::new(value.span(), format!("`{name}` is a number of at least 0, not {problem}"));
-    let number = natural_number(value.get_ref()).ok_or_else(|| fault(type_or_negative(value.get_ref())))?;
+    let fault = |problem: String| {
+        Fault::new(
+            value.span(),
+            format!("`{name}` is a number of at least 0, not {problem}"),
+        )
+    };
+    let number =
+        natural_number(value.get_ref()).ok_or_else(|| fault(type_or_negative(value.get_ref())))?;
     if number > MAX_AMOUNT {
-        return Err(Fault::new(value.span(), format!("`{name}` is more than any node has: {number}")));
+        return Err(Fault::new(
+            value.span(),
+            format!("`{name}` is more than any node has: {number}"),
+        ));
     }
     let milli = (number * 1000.0).round() as u32;
     if milli == 0 && number > 0.0 {
-        return Err(Fault::new(value.span(), format!("`{name}` is counted in thousandths; {number} is less than one")));
+        return Err(Fault::new(
+            value.span(),
+            format!("`{name}` is counted in thousandths; {number} is less than one"),
+        ));
     }
     Ok(milli)
 }

@@ -44,7 +44,9 @@ pub(super) enum SampleSource {
 }
 
 pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<Option<Sample>, Fault> {
-    let Some(table) = fields.table("sample", "`sample`")? else { return Ok(None) };
+    let Some(table) = fields.table("sample", "`sample`")? else {
+        return Ok(None);
+    };
     table.check_keys(&KEYS)?;
     let method = match table.string("method")? {
         None => Method::Random,
@@ -52,52 +54,88 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<Option<Sample>, Fault> {
             "random" => Method::Random,
             "sobol" => Method::Sobol,
             other => {
-                let fault = Fault::new(method.span.clone(), format!("there is no method `{other}` of drawing samples"));
+                let fault = Fault::new(
+                    method.span.clone(),
+                    format!("there is no method `{other}` of drawing samples"),
+                );
                 return Err(fault.suggest(other, &METHODS));
             }
         },
     };
     let Some(count) = table.u32("count", 1)? else {
-        let fault = Fault::new(table.span.clone(), "`sample` says not how many sets to draw");
+        let fault = Fault::new(
+            table.span.clone(),
+            "`sample` says not how many sets to draw",
+        );
         return Err(fault.hint("e.g. sample = { method = \"sobol\", count = 64, seed = 1 }"));
     };
     if method == Method::Sobol && count.value > MOST_SOBOL_ROWS {
-        let message = format!("at most {MOST_SOBOL_ROWS} Sobol points can be drawn, not {}", count.value);
+        let message = format!(
+            "at most {MOST_SOBOL_ROWS} Sobol points can be drawn, not {}",
+            count.value
+        );
         return Err(Fault::new(count.span, message).hint("method = \"random\" has no such limit"));
     }
     let seed = table.u32("seed", 0)?.map_or(0, |seed| seed.value);
-    Ok(Some(Sample { method, count, seed }))
+    Ok(Some(Sample {
+        method,
+        count,
+        seed,
+    }))
 }
 
 /// `{ min, max, scale }`; None if the table is none of that kind.
-pub(super) fn bounds(name: &str, table: &DeTable<'_>, span: Range<usize>) -> Result<Option<SampleSource>, Fault> {
+pub(super) fn bounds(
+    name: &str,
+    table: &DeTable<'_>,
+    span: Range<usize>,
+) -> Result<Option<SampleSource>, Fault> {
     let known = ["min", "max", "scale"];
     if !known.iter().any(|key| table.contains_key(*key)) {
         return Ok(None);
     }
-    if let Some(key) = table.keys().find(|key| !known.contains(&key.get_ref().as_ref())) {
-        let fault = Fault::new(key.span(), format!("the bounds of `{name}` have no key `{}`", key.get_ref()));
+    if let Some(key) = table
+        .keys()
+        .find(|key| !known.contains(&key.get_ref().as_ref()))
+    {
+        let fault = Fault::new(
+            key.span(),
+            format!("the bounds of `{name}` have no key `{}`", key.get_ref()),
+        );
         return Err(fault.suggest(key.get_ref(), &known));
     }
     let bound = |key: &str| match table.get(key) {
         Some(value) => number(name, value),
-        None => Err(Fault::new(span.clone(), format!("`{name}` has no `{key}`")).hint("write { min = …, max = … }")),
+        None => Err(Fault::new(span.clone(), format!("`{name}` has no `{key}`"))
+            .hint("write { min = …, max = … }")),
     };
-    let log = match table.get("scale").map(|scale| (scale, scale.get_ref().as_str())) {
+    let log = match table
+        .get("scale")
+        .map(|scale| (scale, scale.get_ref().as_str()))
+    {
         None | Some((_, Some("linear"))) => false,
         Some((_, Some("log"))) => true,
         Some((scale, other)) => {
-            let fault = Fault::new(scale.span(), format!("`scale` of `{name}` is \"linear\" or \"log\""));
+            let fault = Fault::new(
+                scale.span(),
+                format!("`scale` of `{name}` is \"linear\" or \"log\""),
+            );
             return Err(fault.suggest(other.unwrap_or_default(), &["linear", "log"]));
         }
     };
     let (low, high) = (bound("min")?, bound("max")?);
     let (min, max) = (as_f64(&low), as_f64(&high));
     if min >= max || !(max - min).is_finite() {
-        return Err(Fault::new(span, format!("`min` of `{name}` is not below its `max`")));
+        return Err(Fault::new(
+            span,
+            format!("`min` of `{name}` is not below its `max`"),
+        ));
     }
     if log && min <= 0.0 {
-        return Err(Fault::new(span, format!("`{name}` has a logarithmic scale, and a `min` that is not above 0")));
+        return Err(Fault::new(
+            span,
+            format!("`{name}` has a logarithmic scale, and a `min` that is not above 0"),
+        ));
     }
     Ok(Some(match (low, high) {
         (Value::Int(min), Value::Int(max)) => SampleSource::Whole { min, max, log },
@@ -108,9 +146,12 @@ pub(super) fn bounds(name: &str, table: &DeTable<'_>, span: Range<usize>) -> Res
 fn number(name: &str, value: &Spanned<DeValue<'_>>) -> Result<Value, Fault> {
     let number = match value.get_ref() {
         DeValue::Integer(number) => crate::job_file::to_i64(number).map(Value::Int),
-        DeValue::Float(number) => {
-            number.as_str().parse().ok().filter(|number: &f64| number.is_finite()).map(Value::Float)
-        }
+        DeValue::Float(number) => number
+            .as_str()
+            .parse()
+            .ok()
+            .filter(|number: &f64| number.is_finite())
+            .map(Value::Float),
         _ => None,
     };
     number.ok_or_else(|| Fault::new(value.span(), format!("the bounds of `{name}` are numbers")))
@@ -120,7 +161,9 @@ fn as_f64(value: &Value) -> f64 {
     match value {
         Value::Int(number) => *number as f64,
         Value::Float(number) => *number,
-        Value::Bool(_) | Value::Text(_) | Value::Spelled(_) => unreachable!("`number` gives numbers only"),
+        Value::Bool(_) | Value::Text(_) | Value::Spelled(_) => {
+            unreachable!("`number` gives numbers only")
+        }
     }
 }
 
@@ -132,11 +175,17 @@ pub(super) fn draw(
 ) -> Result<ParamSpace, Fault> {
     let cells = sources.len().saturating_mul(sample.count.value as usize);
     if cells > super::params::MAX_VALUES {
-        let message = format!("{cells} values would be drawn; at most {} are possible", super::params::MAX_VALUES);
+        let message = format!(
+            "{cells} values would be drawn; at most {} are possible",
+            super::params::MAX_VALUES
+        );
         return Err(Fault::new(sample.count.span.clone(), message));
     }
     if sample.method == Method::Sobol && sources.len() > MOST_SOBOL_COLUMNS {
-        let message = format!("Sobol points have at most {MOST_SOBOL_COLUMNS} parameters, not {}", sources.len());
+        let message = format!(
+            "Sobol points have at most {MOST_SOBOL_COLUMNS} parameters, not {}",
+            sources.len()
+        );
         return Err(Fault::new(span, message).hint("method = \"random\" has no such limit"));
     }
     let (columns, sources): (Vec<_>, Vec<_>) = sources.into_iter().unzip();
@@ -145,8 +194,13 @@ pub(super) fn draw(
         Method::Sobol => f64::from(sobol_burley::sample(row, column as u32, sample.seed)),
     };
     let row = |row: u32| (0..sources.len()).map(move |column| (row, column));
-    let cells = (0..sample.count.value).flat_map(row).map(|(row, column)| sources[column].at(coordinate(row, column)));
-    Ok(ParamSpace::Rows { cells: cells.collect(), columns })
+    let cells = (0..sample.count.value)
+        .flat_map(row)
+        .map(|(row, column)| sources[column].at(coordinate(row, column)));
+    Ok(ParamSpace::Rows {
+        cells: cells.collect(),
+        columns,
+    })
 }
 
 /// From 0 to below 1.
@@ -157,7 +211,11 @@ fn uniform(seed: u32, row: u32, column: usize) -> f64 {
         hasher.update(&number.to_le_bytes());
     }
     let hash = hasher.finalize();
-    let bits = u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("a hash has 32 bytes"));
+    let bits = u64::from_le_bytes(
+        hash.as_bytes()[..8]
+            .try_into()
+            .expect("a hash has 32 bytes"),
+    );
     (bits >> 11) as f64 / (1u64 << 53) as f64
 }
 
@@ -174,13 +232,19 @@ impl SampleSource {
                 let value = between(*min as f64, *max as f64 + 1.0, *log, coordinate).floor();
                 Value::Int((value as i64).clamp(*min, *max))
             }
-            Self::Fraction { min, max, log } => Value::Float(between(*min, *max, *log, coordinate).clamp(*min, *max)),
+            Self::Fraction { min, max, log } => {
+                Value::Float(between(*min, *max, *log, coordinate).clamp(*min, *max))
+            }
         }
     }
 }
 
 fn between(min: f64, max: f64, log: bool, coordinate: f64) -> f64 {
-    if log { (min.ln() + coordinate * (max.ln() - min.ln())).exp() } else { min + coordinate * (max - min) }
+    if log {
+        (min.ln() + coordinate * (max.ln() - min.ln())).exp()
+    } else {
+        min + coordinate * (max - min)
+    }
 }
 
 #[cfg(test)]
@@ -189,11 +253,31 @@ mod tests {
     use proptest::prelude::*;
 
     fn sample(method: Method, count: u32, seed: u32) -> Vec<Value> {
-        let sample = Sample { method, count: Item { value: count, span: 0..0 }, seed };
-        let lr = SampleSource::Fraction { min: 1e-5, max: 1e-1, log: true };
-        let layers = SampleSource::Whole { min: 1, max: 4, log: false };
-        let act = SampleSource::Choice(vec![Value::Text("relu".into()), Value::Text("tanh".into())]);
-        let sources = vec![("lr".into(), lr), ("layers".into(), layers), ("act".into(), act)];
+        let sample = Sample {
+            method,
+            count: Item {
+                value: count,
+                span: 0..0,
+            },
+            seed,
+        };
+        let lr = SampleSource::Fraction {
+            min: 1e-5,
+            max: 1e-1,
+            log: true,
+        };
+        let layers = SampleSource::Whole {
+            min: 1,
+            max: 4,
+            log: false,
+        };
+        let act =
+            SampleSource::Choice(vec![Value::Text("relu".into()), Value::Text("tanh".into())]);
+        let sources = vec![
+            ("lr".into(), lr),
+            ("layers".into(), layers),
+            ("act".into(), act),
+        ];
         match draw(&sample, sources, 0..0) {
             Ok(ParamSpace::Rows { cells, .. }) => cells,
             other => panic!("{:?}", other.is_ok()),
@@ -205,7 +289,11 @@ mod tests {
     fn the_same_seed_gives_the_same_rows_for_ever() {
         for method in [Method::Random, Method::Sobol] {
             let all = sample(method, 8, 7);
-            assert_eq!(all[..6], sample(method, 2, 7), "more rows leave the first ones as they are");
+            assert_eq!(
+                all[..6],
+                sample(method, 2, 7),
+                "more rows leave the first ones as they are"
+            );
             assert_ne!(all, sample(method, 8, 8));
         }
         let shown = |method| {
@@ -224,7 +312,8 @@ mod tests {
     #[test]
     fn sobol_points_fill_every_interval_once() {
         for dimension in 0..8 {
-            let points = (0..64).map(|row| (sobol_burley::sample(row, dimension, 3) * 64.0) as usize);
+            let points =
+                (0..64).map(|row| (sobol_burley::sample(row, dimension, 3) * 64.0) as usize);
             let mut seen: Vec<_> = points.collect();
             seen.sort_unstable();
             assert_eq!(seen, (0..64).collect::<Vec<_>>(), "dimension {dimension}");

@@ -23,33 +23,56 @@ pub struct Choice {
 
 /// What becomes of each dense layer where several workers train. Each is taken to run on a node of its own.
 pub fn choices(plan: &TrainPlan, team: &Team) -> Vec<Choice> {
-    let Ok(arrays) = model::arrays(&plan.model) else { return Vec::new() };
+    let Ok(arrays) = model::arrays(&plan.model) else {
+        return Vec::new();
+    };
     if team.workers < 2 {
         return Vec::new();
     }
     let sharing = &plan.sharing;
     let among = Participants {
         workers: team.workers.into(),
-        servers: team.servers.unwrap_or(team.workers).min(team.workers).into(),
+        servers: team
+            .servers
+            .unwrap_or(team.workers)
+            .min(team.workers)
+            .into(),
         replicas: sharing.replicas.into(),
     };
-    let ratios = Ratios { gradients: sharing.compression.ratio(), ..Ratios::NONE };
+    let ratios = Ratios {
+        gradients: sharing.compression.ratio(),
+        ..Ratios::NONE
+    };
     let trained = (0..).zip(arrays.iter().filter(|array| array.is_trained));
     let choice = |(tensor, array): (u32, &model::InitialArray)| {
-        let (rows, [outputs, inputs]) = (array.rows?, <[u32; 2]>::try_from(array.shape.as_slice()).ok()?);
+        let (rows, [outputs, inputs]) = (
+            array.rows?,
+            <[u32; 2]>::try_from(array.shape.as_slice()).ok()?,
+        );
         let samples = u64::from(plan.batch.div_ceil(team.workers)) * u64::from(rows);
-        let layer = DenseLayer { inputs: inputs.into(), outputs: outputs.into(), samples };
+        let layer = DenseLayer {
+            inputs: inputs.into(),
+            outputs: outputs.into(),
+            samples,
+        };
         let costs = Costs::of(layer, among, ratios);
         // The whole batch may fall to the last worker that is left.
         let most = u64::from(plan.batch) * u64::from(rows) * (layer.inputs + layer.outputs);
-        let can_be_factored = sharing.consistency == Consistency::Bsp && ALIGNMENT + most <= array.len();
+        let can_be_factored =
+            sharing.consistency == Consistency::Bsp && ALIGNMENT + most <= array.len();
         let exchange = match sharing.use_sfb {
             _ if !can_be_factored => Exchange::ParameterServer,
             Some(true) => Exchange::SufficientFactors,
             Some(false) => Exchange::ParameterServer,
             None => costs.cheaper(),
         };
-        Some(Choice { tensor, name: array.name.clone(), shape: [outputs, inputs], costs, exchange })
+        Some(Choice {
+            tensor,
+            name: array.name.clone(),
+            shape: [outputs, inputs],
+            costs,
+            exchange,
+        })
     };
     trained.filter_map(choice).collect()
 }
@@ -57,7 +80,10 @@ pub fn choices(plan: &TrainPlan, team: &Team) -> Vec<Choice> {
 /// The tensors that go as factors.
 pub fn factored(plan: &TrainPlan, team: &Team) -> Vec<u32> {
     let choices = choices(plan, team).into_iter();
-    choices.filter(|choice| choice.exchange == Exchange::SufficientFactors).map(|choice| choice.tensor).collect()
+    choices
+        .filter(|choice| choice.exchange == Exchange::SufficientFactors)
+        .map(|choice| choice.tensor)
+        .collect()
 }
 
 /// For whoever looks at the job: what a worker's specification says of it.
@@ -73,5 +99,9 @@ pub fn init(plan: &TrainPlan, team: &Team) -> String {
         factors_bytes: choice.costs.sufficient_factors as u64,
     };
     let views: Vec<ExchangeView> = choices(plan, team).into_iter().map(view).collect();
-    if views.is_empty() { "{}".into() } else { json!({ "exchange": views }).to_string() }
+    if views.is_empty() {
+        "{}".into()
+    } else {
+        json!({ "exchange": views }).to_string()
+    }
 }

@@ -97,7 +97,11 @@ impl Note {
         let told = |why: String| FileError::Invalid(format!("{}: {why}", path.display()));
         let hint = "models that nodectl trained have it; `init_from` takes arrays of others";
         let note = metadata.get(NOTE);
-        let note = note.ok_or_else(|| told(format!("the file does not say what model it is\nhint: {hint}")))?;
+        let note = note.ok_or_else(|| {
+            told(format!(
+                "the file does not say what model it is\nhint: {hint}"
+            ))
+        })?;
         serde_json::from_str(note).map_err(|error| told(format!("its metadata: {error}")))
     }
 
@@ -110,18 +114,29 @@ impl Note {
         } else if there.seed != here.seed {
             format!("another seed, {}", there.seed)
         } else if there.batches_per_step != here.batches_per_step {
-            format!("steps of {} batches, this job's have {}", there.batches_per_step, here.batches_per_step)
+            format!(
+                "steps of {} batches, this job's have {}",
+                there.batches_per_step, here.batches_per_step
+            )
         } else if there.batches != here.batches {
-            format!("epochs of {} batches, this job's have {}", there.batches, here.batches)
+            format!(
+                "epochs of {} batches, this job's have {}",
+                there.batches, here.batches
+            )
         } else if kind(there) != kind(here) {
             "another optimizer".to_string()
         } else if step > here.steps {
-            format!("step {step}, this job has {} in all: nothing is left to do", here.steps)
+            format!(
+                "step {step}, this job has {} in all: nothing is left to do",
+                here.steps
+            )
         } else {
             return Ok(());
         };
         let hint = "go on with the job file that made it, or take its values alone: init_from";
-        Err(FileError::Invalid(format!("the checkpoint is of {differs}\nhint: {hint}")))
+        Err(FileError::Invalid(format!(
+            "the checkpoint is of {differs}\nhint: {hint}"
+        )))
     }
 }
 
@@ -134,8 +149,18 @@ impl ModelFile {
         progress: Option<SavedProgress>,
     ) -> Result<Self, FileError> {
         let arrays = network.arrays()?.into_iter();
-        let arrays = arrays.map(|(array, values)| (array.name.clone(), Array::of_f32(extents(&array.shape), &values)));
-        Ok(Self { note, preparation, arrays: arrays.collect(), progress })
+        let arrays = arrays.map(|(array, values)| {
+            (
+                array.name.clone(),
+                Array::of_f32(extents(&array.shape), &values),
+            )
+        });
+        Ok(Self {
+            note,
+            preparation,
+            arrays: arrays.collect(),
+            progress,
+        })
     }
 
     /// Writes a file, which appears whole or not at all.
@@ -153,12 +178,24 @@ impl ModelFile {
         let mut named = safetensors::NamedArrays::default();
         named.arrays.extend(self.arrays.iter().cloned());
         if let Some(Standard { means, deviations }) = &self.preparation.standard {
-            named.arrays.extend([(MEANS.to_string(), row(means)), (DEVIATIONS.to_string(), row(deviations))]);
+            named.arrays.extend([
+                (MEANS.to_string(), row(means)),
+                (DEVIATIONS.to_string(), row(deviations)),
+            ]);
         }
         named.metadata.insert(NOTE.into(), self.note.encode());
-        if let Some(SavedProgress { step, history, state }) = &self.progress {
-            let array =
-                |state: &OptimizerState| (state.name.clone(), Array::of_f32(extents(&state.shape), &state.values));
+        if let Some(SavedProgress {
+            step,
+            history,
+            state,
+        }) = &self.progress
+        {
+            let array = |state: &OptimizerState| {
+                (
+                    state.name.clone(),
+                    Array::of_f32(extents(&state.shape), &state.values),
+                )
+            };
             named.arrays.extend(state.iter().map(array));
             named.arrays.insert(HISTORY.into(), row(history));
             named.metadata.insert(STEP.into(), step.to_string());
@@ -176,32 +213,63 @@ impl ModelFile {
     }
 
     fn of_arrays(path: &Path, named: safetensors::NamedArrays) -> Result<Self, FileError> {
-        let safetensors::NamedArrays { arrays: found, metadata } = named;
+        let safetensors::NamedArrays {
+            arrays: found,
+            metadata,
+        } = named;
         let told = |why: String| FileError::Invalid(format!("{}: {why}", path.display()));
         let note = Note::of(path, &metadata)?;
         let width = shapes::product(&note.model.input).unwrap_or(0) as usize;
-        let (mut standard, mut arrays, mut state, mut history) = ([None, None], Vec::new(), Vec::new(), Vec::new());
+        let (mut standard, mut arrays, mut state, mut history) =
+            ([None, None], Vec::new(), Vec::new(), Vec::new());
         for (name, array) in found {
             match name.as_str() {
                 MEANS => standard[0] = Some(array.into_f32()),
                 DEVIATIONS => standard[1] = Some(array.into_f32()),
                 HISTORY => history = array.into_f32(),
                 _ if name.starts_with(OPTIMIZER) => {
-                    let shape = array.info.shape.iter().map(|extent| *extent as u32).collect();
-                    state.push(OptimizerState { name, shape, values: array.into_f32() });
+                    let shape = array
+                        .info
+                        .shape
+                        .iter()
+                        .map(|extent| *extent as u32)
+                        .collect();
+                    state.push(OptimizerState {
+                        name,
+                        shape,
+                        values: array.into_f32(),
+                    });
                 }
                 _ => arrays.push((name, array)),
             }
         }
         let standard = match standard {
-            [Some(means), Some(deviations)] if means.len() == width && deviations.len() == width => {
+            [Some(means), Some(deviations)]
+                if means.len() == width && deviations.len() == width =>
+            {
                 Some(Standard { means, deviations })
             }
             [None, None] => None,
-            _ => return Err(told("its inputs' means and deviations do not fit its model".into())),
+            _ => {
+                return Err(told(
+                    "its inputs' means and deviations do not fit its model".into(),
+                ));
+            }
         };
-        let progress = step(path, &metadata)?.map(|step| SavedProgress { step, history, state });
-        Ok(Self { preparation: Preparation { scale: note.scale, standard }, note, arrays, progress })
+        let progress = step(path, &metadata)?.map(|step| SavedProgress {
+            step,
+            history,
+            state,
+        });
+        Ok(Self {
+            preparation: Preparation {
+                scale: note.scale,
+                standard,
+            },
+            note,
+            arrays,
+            progress,
+        })
     }
 
     /// Puts the arrays into a model, which must have them all.
@@ -210,7 +278,11 @@ impl ModelFile {
     }
 
     /// Puts a checkpoint's values into the model of a training with the note `own`, which goes on from there. Returns what else there is.
-    pub fn resume(path: &Path, own: &Note, network: &mut NeuralNetwork) -> Result<SavedProgress, FileError> {
+    pub fn resume(
+        path: &Path,
+        own: &Note,
+        network: &mut NeuralNetwork,
+    ) -> Result<SavedProgress, FileError> {
         let file = Self::read(path)?;
         let progress = file.progress.as_ref().ok_or_else(|| no_checkpoint(path))?;
         own.check_course(&file.note, progress.step)?;
@@ -221,20 +293,31 @@ impl ModelFile {
 
 /// Steps behind a checkpoint; none of another file.
 fn step(path: &Path, metadata: &HashMap<String, String>) -> Result<Option<u64>, FileError> {
-    let told = |step: &String| FileError::Invalid(format!("{}: its step is `{step}`", path.display()));
-    metadata.get(STEP).map(|step| step.parse().map_err(|_| told(step))).transpose()
+    let told =
+        |step: &String| FileError::Invalid(format!("{}: its step is `{step}`", path.display()));
+    metadata
+        .get(STEP)
+        .map(|step| step.parse().map_err(|_| told(step)))
+        .transpose()
 }
 
 fn no_checkpoint(path: &Path) -> FileError {
     let hint = "hint: it is no checkpoint; `init_from` takes arrays of any";
-    FileError::Invalid(format!("{}: it does not say of which step it is\n{hint}", path.display()))
+    FileError::Invalid(format!(
+        "{}: it does not say of which step it is\n{hint}",
+        path.display()
+    ))
 }
 
 /// Values to begin with, of a file that some framework wrote.
 pub fn init_from(path: &Path, network: &mut NeuralNetwork) -> Result<(), FileError> {
     let named = safetensors::read_all(path)?;
     let is_layers = |name: &str| name.starts_with(|first: char| first.is_ascii_digit());
-    let arrays: Vec<_> = named.arrays.into_iter().filter(|(name, _)| is_layers(name)).collect();
+    let arrays: Vec<_> = named
+        .arrays
+        .into_iter()
+        .filter(|(name, _)| is_layers(name))
+        .collect();
     let told = |error| FileError::Invalid(format!("{}: {error}", path.display()));
     put(&arrays, network).map_err(told)
 }
@@ -247,10 +330,16 @@ pub fn check_values(path: &Path, wanted: &[OwnArray]) -> Result<(), FileError> {
         let Some(found) = shapes.get(&own.name) else {
             let known: Vec<&str> = shapes.keys().take(12).map(String::as_str).collect();
             let hint = format!("there are {}", known.join(", "));
-            return Err(told(format!("it has no array `{}`, which the model has\nhint: {hint}", own.name)));
+            return Err(told(format!(
+                "it has no array `{}`, which the model has\nhint: {hint}",
+                own.name
+            )));
         };
         if *found != extents(&own.shape) {
-            return Err(told(format!("`{}` has the shape {found:?}, the model's {:?}", own.name, own.shape)));
+            return Err(told(format!(
+                "`{}` has the shape {found:?}, the model's {:?}",
+                own.name, own.shape
+            )));
         }
     }
     Ok(())
@@ -265,13 +354,20 @@ pub fn check_checkpoint(path: &Path, model: &ModelSpec) -> Result<(), FileError>
         return Ok(());
     }
     let hint = "go on with the job file that made it, or take its values alone: init_from";
-    Err(FileError::Invalid(format!("{}: it is of another model\nhint: {hint}", path.display())))
+    Err(FileError::Invalid(format!(
+        "{}: it is of another model\nhint: {hint}",
+        path.display()
+    )))
 }
 
 fn put(arrays: &[(String, Array)], network: &mut NeuralNetwork) -> Result<(), FileError> {
     for (own, _) in network.arrays()? {
         let Some((_, array)) = arrays.iter().find(|(name, _)| *name == own.name) else {
-            let known: Vec<&str> = arrays.iter().take(12).map(|(name, _)| name.as_str()).collect();
+            let known: Vec<&str> = arrays
+                .iter()
+                .take(12)
+                .map(|(name, _)| name.as_str())
+                .collect();
             let hint = format!("there are {}", known.join(", "));
             return Err(FileError::Invalid(format!(
                 "it has no array `{}`, which the model has\nhint: {hint}",
@@ -281,7 +377,9 @@ fn put(arrays: &[(String, Array)], network: &mut NeuralNetwork) -> Result<(), Fi
         let shape = extents(&own.shape);
         if array.info.shape != shape {
             let (name, found) = (&own.name, &array.info.shape);
-            return Err(FileError::Invalid(format!("`{name}` has the shape {found:?}, the model's {shape:?}")));
+            return Err(FileError::Invalid(format!(
+                "`{name}` has the shape {found:?}, the model's {shape:?}"
+            )));
         }
         network.set(&own.name, &array.clone().into_f32())?;
     }

@@ -4,7 +4,8 @@
 use super::parameters::{Parameters, ParametersError, Tensor};
 use bytes::Bytes;
 use nodectl_gpu::ops::{
-    Binary, Buffer, BufferView, Elementwise, Engine, EngineError, Expression, Op, Optimize, Program, Reduce, Reduction,
+    Binary, Buffer, BufferView, Elementwise, Engine, EngineError, Expression, Op, Optimize,
+    Program, Reduce, Reduction,
 };
 use nodectl_types::{checkpoint::state_name, params::Training};
 use std::{sync::Arc, time::Duration};
@@ -43,7 +44,11 @@ struct LocalRegistration {
 
 impl Local {
     pub fn new(training: Training) -> Self {
-        Self { training, step: 0, registered: None }
+        Self {
+            training,
+            step: 0,
+            registered: None,
+        }
     }
 
     /// The next step is the one behind so many. What the rule remembers stays.
@@ -56,13 +61,20 @@ impl Local {
         let registered = self.registered()?;
         let mut all = Vec::new();
         for (index, buffer) in registered.states.iter().enumerate() {
-            let bytes = registered.engine.download(buffer, 0..buffer.bytes()).wait(PATIENCE)?;
+            let bytes = registered
+                .engine
+                .download(buffer, 0..buffer.bytes())
+                .wait(PATIENCE)?;
             let numbers: &[f32] = &bytemuck::pod_collect_to_vec(&bytes);
             let mut rest = numbers;
             for tensor in &registered.tensors {
                 let (own, behind) = rest.split_at(tensor.len() as usize);
                 let (name, shape) = (state_name(&tensor.name, index), tensor.shape.clone());
-                all.push(OptimizerState { name, shape, values: own.to_vec() });
+                all.push(OptimizerState {
+                    name,
+                    shape,
+                    values: own.to_vec(),
+                });
                 rest = behind;
             }
         }
@@ -80,7 +92,9 @@ impl Local {
                 let fits = found.filter(|state| state.values.len() as u64 == tensor.len());
                 let fits = fits.ok_or_else(|| {
                     let hint = "the checkpoint was made with the same model and optimizer";
-                    ParametersError::Invalid(format!("the optimizer's state `{name}` is not there\nhint: {hint}"))
+                    ParametersError::Invalid(format!(
+                        "the optimizer's state `{name}` is not there\nhint: {hint}"
+                    ))
                 })?;
                 numbers.extend_from_slice(&fits.values);
             }
@@ -92,15 +106,23 @@ impl Local {
     }
 
     fn registered(&self) -> Result<&LocalRegistration, ParametersError> {
-        self.registered.as_ref().ok_or_else(|| ParametersError::Invalid("no tensors were registered".into()))
+        self.registered
+            .as_ref()
+            .ok_or_else(|| ParametersError::Invalid("no tensors were registered".into()))
     }
 }
 
 impl Parameters for Local {
-    fn register(&mut self, engine: Arc<dyn Engine>, tensors: Vec<Tensor>) -> Result<(), ParametersError> {
+    fn register(
+        &mut self,
+        engine: Arc<dyn Engine>,
+        tensors: Vec<Tensor>,
+    ) -> Result<(), ParametersError> {
         let rule = self.training.optimizer;
         let total: u64 = tensors.iter().map(Tensor::len).sum();
-        let states = (0..rule.states()).map(|_| engine.buffer(total * 4)).collect::<Result<Vec<_>, _>>()?;
+        let states = (0..rule.states())
+            .map(|_| engine.buffer(total * 4))
+            .collect::<Result<Vec<_>, _>>()?;
         let schedule = engine.buffer(16)?;
         let stretches = stretches(&tensors);
         let mut ops = Vec::new();
@@ -114,14 +136,23 @@ impl Parameters for Local {
                 rule,
                 parameters: values,
                 gradients: gradient,
-                state: states.iter().map(|state| state.f32s().part(first, len)).collect(),
+                state: states
+                    .iter()
+                    .map(|state| state.f32s().part(first, len))
+                    .collect(),
                 schedule: schedule.f32s(),
                 weight_decay: self.training.weight_decay,
             }));
             first += len;
         }
         let update = engine.record(&ops)?;
-        self.registered = Some(LocalRegistration { engine, tensors, states, schedule, update });
+        self.registered = Some(LocalRegistration {
+            engine,
+            tensors,
+            states,
+            schedule,
+            update,
+        });
         Ok(())
     }
 
@@ -158,9 +189,12 @@ impl Parameters for Local {
 fn stretches(tensors: &[Tensor]) -> Vec<(BufferView, BufferView)> {
     let mut stretches: Vec<(BufferView, BufferView)> = Vec::new();
     for tensor in tensors {
-        let joined = stretches
-            .last()
-            .and_then(|(values, gradient)| Some((values.joined(&tensor.values)?, gradient.joined(&tensor.gradient)?)));
+        let joined = stretches.last().and_then(|(values, gradient)| {
+            Some((
+                values.joined(&tensor.values)?,
+                gradient.joined(&tensor.gradient)?,
+            ))
+        });
         match joined {
             Some(joined) => *stretches.last_mut().expect("just joined with it") = joined,
             None => stretches.push((tensor.values.clone(), tensor.gradient.clone())),
@@ -177,11 +211,19 @@ fn clip(
     most: f32,
     ops: &mut Vec<Op>,
 ) -> Result<(), EngineError> {
-    let longest = stretches.iter().map(|(values, _)| values.len).max().unwrap_or(0);
-    let squares = engine.buffer(longest.next_multiple_of(NORM_ROW) * 4)?.f32s();
+    let longest = stretches
+        .iter()
+        .map(|(values, _)| values.len)
+        .max()
+        .unwrap_or(0);
+    let squares = engine
+        .buffer(longest.next_multiple_of(NORM_ROW) * 4)?
+        .f32s();
     let rows = longest.div_ceil(NORM_ROW);
-    let (sums, total) =
-        (engine.buffer(rows.max(1) * 4)?.f32s(), engine.buffer(stretches.len().max(1) as u64 * 4)?.f32s());
+    let (sums, total) = (
+        engine.buffer(rows.max(1) * 4)?.f32s(),
+        engine.buffer(stretches.len().max(1) as u64 * 4)?.f32s(),
+    );
     let reduce = |input: &BufferView, output: BufferView, outer, axis| Reduce {
         kind: Reduction::Sum,
         input: input.clone(),
@@ -194,23 +236,52 @@ fn clip(
         let square = Expression::Input(0) * Expression::Input(0);
         let len = gradient.len;
         ops.push(
-            Elementwise { expression: square, inputs: vec![gradient.clone()], output: squares.part(0, len) }.into(),
+            Elementwise {
+                expression: square,
+                inputs: vec![gradient.clone()],
+                output: squares.part(0, len),
+            }
+            .into(),
         );
         let rows = len / NORM_ROW;
         let rest = len % NORM_ROW;
         let sums = sums.part(0, rows + u64::from(rest > 0));
-        ops.push(reduce(&squares.part(0, rows * NORM_ROW), sums.part(0, rows), rows as u32, NORM_ROW as u32).into());
+        ops.push(
+            reduce(
+                &squares.part(0, rows * NORM_ROW),
+                sums.part(0, rows),
+                rows as u32,
+                NORM_ROW as u32,
+            )
+            .into(),
+        );
         if rest > 0 {
-            ops.push(reduce(&squares.part(rows * NORM_ROW, rest), sums.part(rows, 1), 1, rest as u32).into());
+            ops.push(
+                reduce(
+                    &squares.part(rows * NORM_ROW, rest),
+                    sums.part(rows, 1),
+                    1,
+                    rest as u32,
+                )
+                .into(),
+            );
         }
         ops.push(reduce(&sums, total.part(index as u64, 1), 1, sums.len as u32).into());
     }
     let norm = squares.part(0, 1);
     ops.push(reduce(&total, norm.clone(), 1, stretches.len() as u32).into());
     let scale = schedule.f32s().part(1, 1);
-    let share = Expression::Constant(most) / (Expression::Input(0).sqrt() + Expression::Constant(NORM_EPSILON));
+    let share = Expression::Constant(most)
+        / (Expression::Input(0).sqrt() + Expression::Constant(NORM_EPSILON));
     let expression = Expression::Input(1) * share.binary(Binary::Min, Expression::Constant(1.0));
-    ops.push(Elementwise { expression, inputs: vec![norm, scale.clone()], output: scale }.into());
+    ops.push(
+        Elementwise {
+            expression,
+            inputs: vec![norm, scale.clone()],
+            output: scale,
+        }
+        .into(),
+    );
     Ok(())
 }
 
@@ -221,13 +292,22 @@ mod tests {
     use nodectl_types::params::{Optimizer, Schedule};
 
     fn training(optimizer: Optimizer, clip_norm: Option<f32>) -> Training {
-        Training { optimizer, rate: 0.1, schedule: Schedule::CONSTANT, weight_decay: 0.0, clip_norm }
+        Training {
+            optimizer,
+            rate: 0.1,
+            schedule: Schedule::CONSTANT,
+            weight_decay: 0.0,
+            clip_norm,
+        }
     }
 
     /// An engine with two tensors side by side and one elsewhere, with values 1 and gradients 3, 0 and 4.
     fn registered(training: Training) -> (Arc<dyn Engine>, Local, Vec<Tensor>) {
         let engine: Arc<dyn Engine> = Arc::new(Cpu::new(1).unwrap());
-        let (values, gradients) = (engine.buffer(24).unwrap().f32s(), engine.buffer(24).unwrap().f32s());
+        let (values, gradients) = (
+            engine.buffer(24).unwrap().f32s(),
+            engine.buffer(24).unwrap().f32s(),
+        );
         let tensor = |name: &str, at| Tensor {
             name: name.into(),
             shape: vec![1],
@@ -237,7 +317,10 @@ mod tests {
         let tensors = vec![tensor("a", 0), tensor("b", 1), tensor("c", 5)];
         let upload = |view: &BufferView, numbers: [f32; 6]| {
             let bytes = Bytes::copy_from_slice(bytemuck::cast_slice(&numbers));
-            engine.upload(&view.buffer, 0, bytes).wait(PATIENCE).unwrap();
+            engine
+                .upload(&view.buffer, 0, bytes)
+                .wait(PATIENCE)
+                .unwrap();
         };
         upload(&values, [1.0; 6]);
         upload(&gradients, [3.0, 0.0, 9.0, 9.0, 9.0, 4.0]);
@@ -249,7 +332,10 @@ mod tests {
     fn values(engine: &dyn Engine, tensors: &[Tensor]) -> Vec<f32> {
         let read = |tensor: &Tensor| {
             let at = tensor.values.offset * 4;
-            let bytes = engine.download(&tensor.values.buffer, at..at + 4).wait(PATIENCE).unwrap();
+            let bytes = engine
+                .download(&tensor.values.buffer, at..at + 4)
+                .wait(PATIENCE)
+                .unwrap();
             f32::from_le_bytes(bytes.try_into().unwrap())
         };
         tensors.iter().map(read).collect()
@@ -260,12 +346,30 @@ mod tests {
         let (engine, mut local, tensors) = registered(training(Optimizer::Sgd, None));
         assert_eq!(local.clock(1).unwrap(), 1);
         let near = |found: Vec<f32>, wanted: [f32; 3]| {
-            assert!(found.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-6), "{found:?} {wanted:?}");
+            assert!(
+                found.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-6),
+                "{found:?} {wanted:?}"
+            );
         };
         near(values(engine.as_ref(), &tensors), [0.7, 1.0, 0.6]);
-        let between = Tensor { values: tensors[0].values.clone(), ..tensors[0].clone() };
-        let between = Tensor { values: BufferView { offset: 3, ..between.values }, ..tensors[0].clone() };
-        near(values(engine.as_ref(), &[between.clone(), between.clone(), between]), [1.0; 3]);
+        let between = Tensor {
+            values: tensors[0].values.clone(),
+            ..tensors[0].clone()
+        };
+        let between = Tensor {
+            values: BufferView {
+                offset: 3,
+                ..between.values
+            },
+            ..tensors[0].clone()
+        };
+        near(
+            values(
+                engine.as_ref(),
+                &[between.clone(), between.clone(), between],
+            ),
+            [1.0; 3],
+        );
     }
 
     #[test]
@@ -273,15 +377,24 @@ mod tests {
         let (engine, mut local, tensors) = registered(training(Optimizer::Sgd, Some(1.0)));
         local.clock(1).unwrap();
         let found = values(engine.as_ref(), &tensors);
-        assert!((found[0] - 0.94).abs() < 1e-6 && (found[2] - 0.92).abs() < 1e-6, "{found:?}");
+        assert!(
+            (found[0] - 0.94).abs() < 1e-6 && (found[2] - 0.92).abs() < 1e-6,
+            "{found:?}"
+        );
         let (engine, mut local, tensors) = registered(training(Optimizer::Sgd, Some(100.0)));
         local.clock(1).unwrap();
-        assert!((values(engine.as_ref(), &tensors)[0] - 0.7).abs() < 1e-6, "smaller ones stay");
+        assert!(
+            (values(engine.as_ref(), &tensors)[0] - 0.7).abs() < 1e-6,
+            "smaller ones stay"
+        );
     }
 
     #[test]
     fn a_resumed_optimizer_goes_on_as_if_nothing_had_been() {
-        let adam = Optimizer::Adam { betas: [0.9, 0.999], epsilon: 1e-8 };
+        let adam = Optimizer::Adam {
+            betas: [0.9, 0.999],
+            epsilon: 1e-8,
+        };
         let (engine, mut local, tensors) = registered(training(adam, None));
         local.clock(1).unwrap();
         let (state, then) = (local.state().unwrap(), values(engine.as_ref(), &tensors));
@@ -291,7 +404,10 @@ mod tests {
         let (other, mut resumed, again) = registered(training(adam, None));
         for (tensor, value) in again.iter().zip(then) {
             let bytes = Bytes::copy_from_slice(&value.to_le_bytes());
-            other.upload(&tensor.values.buffer, tensor.values.offset * 4, bytes).wait(PATIENCE).unwrap();
+            other
+                .upload(&tensor.values.buffer, tensor.values.offset * 4, bytes)
+                .wait(PATIENCE)
+                .unwrap();
         }
         resumed.resume(1, &state).unwrap();
         assert_eq!(resumed.clock(1).unwrap(), 2);

@@ -48,24 +48,40 @@ use nodectl_types::BlobHash;
 pub const RESUMED: &str = "resumed/checkpoint.safetensors";
 
 pub(super) fn plan_job(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
-    if fields.get("command").is_some() { script::plan(fields) } else { job::plan(fields) }
+    if fields.get("command").is_some() {
+        script::plan(fields)
+    } else {
+        job::plan(fields)
+    }
 }
 
 /// A job's plan, to go on from the checkpoint `RESUMED`.
 pub fn resumed_plan(plan: &[u8]) -> Result<Vec<u8>, String> {
     let plan = plan::TrainPlan::decode(plan)?;
-    Ok(plan::TrainPlan { init_from: None, resume_from: Some(RESUMED.into()), ..plan }.encode())
+    Ok(plan::TrainPlan {
+        init_from: None,
+        resume_from: Some(RESUMED.into()),
+        ..plan
+    }
+    .encode())
 }
 
 /// Has a planned training go on from a checkpoint that its node has stored: so many bytes. Fails for other jobs.
 pub fn resume_planned(job: &mut PlannedJob, checkpoint: (BlobHash, u64)) -> Result<(), String> {
-    let plan = job.uploads.iter_mut().find(|upload| upload.path == PLAN_FILE);
+    let plan = job
+        .uploads
+        .iter_mut()
+        .find(|upload| upload.path == PLAN_FILE);
     match plan.map(|upload| &mut upload.source) {
         Some(UploadSource::Bytes(plan)) => *plan = resumed_plan(plan)?.into(),
         _ => resume_script(&mut job.work.env)?,
     }
     let source = UploadSource::Stored(checkpoint.0, checkpoint.1);
-    job.uploads.push(Upload { path: RESUMED.into(), source, executable: false });
+    job.uploads.push(Upload {
+        path: RESUMED.into(),
+        source,
+        executable: false,
+    });
     job.uploads.sort_by(|one, other| one.path.cmp(&other.path));
     Ok(())
 }

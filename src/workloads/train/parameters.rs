@@ -42,7 +42,11 @@ impl Tensor {
 pub trait Parameters: Send {
     /// Once, before the first step: the tensors from the model's input to its output. Where values are known already, another
     /// worker's or those of a run that is resumed, they replace the initial ones.
-    fn register(&mut self, engine: Arc<dyn Engine>, tensors: Vec<Tensor>) -> Result<(), ParametersError>;
+    fn register(
+        &mut self,
+        engine: Arc<dyn Engine>,
+        tensors: Vec<Tensor>,
+    ) -> Result<(), ParametersError>;
 
     /// Whether gradients should be pushed while the backward pass goes on. If not, the loop submits the whole pass at once and
     /// pushes all of them behind it, which costs a GPU less.
@@ -52,8 +56,14 @@ pub trait Parameters: Send {
     fn push(&mut self, tensor: usize) -> Result<(), ParametersError>;
 
     /// In place of `push`, for a gradient Σ uᵢvᵢᵀ over samples: u of all of them, then v of all.
-    fn push_factors(&mut self, tensor: usize, _factors: &[BufferView; 2]) -> Result<(), ParametersError> {
-        Err(ParametersError::Invalid(format!("tensor {tensor}: gradients are taken whole")))
+    fn push_factors(
+        &mut self,
+        tensor: usize,
+        _factors: &[BufferView; 2],
+    ) -> Result<(), ParametersError> {
+        Err(ParametersError::Invalid(format!(
+            "tensor {tensor}: gradients are taken whole"
+        )))
     }
 
     /// The end of a step over `samples` samples of this worker: its gradients count in proportion. Steps count from 1.

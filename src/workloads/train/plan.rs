@@ -64,7 +64,10 @@ pub struct Outer {
 
 impl Default for Outer {
     fn default() -> Self {
-        Self { rate: 0.7, momentum: 0.9 }
+        Self {
+            rate: 0.7,
+            momentum: 0.9,
+        }
     }
 }
 
@@ -94,10 +97,18 @@ impl Sharing {
     }
 
     /// What the parameter servers are told. `training` is the job's rule, `clocks` how many train.
-    pub fn settings(&self, workers: u32, servers: Option<u32>, training: Training, clocks: u64) -> ServerSettings {
+    pub fn settings(
+        &self,
+        workers: u32,
+        servers: Option<u32>,
+        training: Training,
+        clocks: u64,
+    ) -> ServerSettings {
         let training = match self.consistency {
             Consistency::Local { .. } => Training {
-                optimizer: Optimizer::Nesterov { momentum: self.outer.momentum },
+                optimizer: Optimizer::Nesterov {
+                    momentum: self.outer.momentum,
+                },
                 rate: self.outer.rate,
                 schedule: Schedule::CONSTANT,
                 weight_decay: 0.0,
@@ -161,12 +172,18 @@ impl OptimizerPlan {
             DecayPlan::Constant => Decay::Constant,
             DecayPlan::Cosine { floor } => Decay::Cosine { steps, floor },
             DecayPlan::Linear { floor } => Decay::Linear { steps, floor },
-            DecayPlan::Step { epochs, factor } => Decay::Step { steps: steps_per_epoch * u64::from(epochs), factor },
+            DecayPlan::Step { epochs, factor } => Decay::Step {
+                steps: steps_per_epoch * u64::from(epochs),
+                factor,
+            },
         };
         Training {
             optimizer: self.optimizer,
             rate: self.rate,
-            schedule: Schedule { warmup_steps: self.warmup, decay },
+            schedule: Schedule {
+                warmup_steps: self.warmup,
+                decay,
+            },
             weight_decay: self.weight_decay,
             clip_norm: self.clip_norm,
         }
@@ -177,11 +194,16 @@ impl OptimizerPlan {
 mod as_json {
     use serde::{Deserialize, Deserializer, Serializer, de::DeserializeOwned, de::Error, ser};
 
-    pub fn serialize<T: serde::Serialize, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
+    pub fn serialize<T: serde::Serialize, S: Serializer>(
+        value: &T,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
         to.serialize_str(&serde_json::to_string(value).map_err(ser::Error::custom)?)
     }
 
-    pub fn deserialize<'de, T: DeserializeOwned, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+    pub fn deserialize<'de, T: DeserializeOwned, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<T, D::Error> {
         serde_json::from_str(&String::deserialize(from)?).map_err(D::Error::custom)
     }
 }
@@ -200,7 +222,8 @@ impl TrainPlan {
             ));
         }
         let plan: Self = postcard::from_bytes(rest).map_err(malformed)?;
-        let is_sound = plan.batch > 0 && plan.epochs > 0 && plan.checkpoints.is_none_or(|rule| rule.keep > 0);
+        let is_sound =
+            plan.batch > 0 && plan.epochs > 0 && plan.checkpoints.is_none_or(|rule| rule.keep > 0);
         if is_sound {
             Ok(plan)
         } else {

@@ -39,8 +39,13 @@ pub(crate) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
     team.init_from = values(fields, "init_from", &mut files)?;
     team.resume_from = values(fields, "resume_from", &mut files)?;
     // What is in them, its model knows.
-    for (key, file) in [("init_from", &team.init_from), ("resume_from", &team.resume_from)] {
-        let Some((path, value)) = file.as_ref().zip(fields.get(key)) else { continue };
+    for (key, file) in [
+        ("init_from", &team.init_from),
+        ("resume_from", &team.resume_from),
+    ] {
+        let Some((path, value)) = file.as_ref().zip(fields.get(key)) else {
+            continue;
+        };
         let header = safetensors::read_metadata(&fields.context.base.join(path));
         header.map_err(|error| Fault::new(value.span(), error.to_string()))?;
     }
@@ -60,7 +65,9 @@ pub(crate) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
         work,
         params,
         repeat: team.workers,
-        retries: fields.u32("retries", 0)?.map_or(DEFAULT_RETRIES, |retries| retries.value),
+        retries: fields
+            .u32("retries", 0)?
+            .map_or(DEFAULT_RETRIES, |retries| retries.value),
         min_nodes: fields.u32("min_nodes", 0)?.map_or(0, |count| count.value),
         place: common::place(fields)?,
         // There is one process of each worker.
@@ -70,7 +77,11 @@ pub(crate) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
         wait_for_nodes: fields.bool("wait")?.is_some_and(|wait| wait.value),
         name,
     };
-    Ok(PlacedJob { job, name_span, after_spans: after.into_iter().map(|other| other.span).collect() })
+    Ok(PlacedJob {
+        job,
+        name_span,
+        after_spans: after.into_iter().map(|other| other.span).collect(),
+    })
 }
 
 #[cfg(test)]
@@ -85,9 +96,20 @@ mod tests {
         std::fs::write(dir.path().join("train.py"), "").unwrap();
         let text = "kind = \"train\"\ncommand = [\"python3\", \"train.py\"]\nworkers = 3\n";
         let jobs = parse(text, &dir.path().join("job.toml")).unwrap();
-        assert_eq!((jobs[0].repeat, jobs[0].task_count(), jobs[0].speculate), (3, 3, false));
-        assert!(jobs[0].uploads.iter().any(|upload| upload.path == "train.py"));
-        assert_eq!(jobs[0].work.env, [(VARIABLE.to_string(), "{{\"workers\":3}}".to_string())]);
+        assert_eq!(
+            (jobs[0].repeat, jobs[0].task_count(), jobs[0].speculate),
+            (3, 3, false)
+        );
+        assert!(
+            jobs[0]
+                .uploads
+                .iter()
+                .any(|upload| upload.path == "train.py")
+        );
+        assert_eq!(
+            jobs[0].work.env,
+            [(VARIABLE.to_string(), "{{\"workers\":3}}".to_string())]
+        );
     }
 
     #[test]

@@ -40,15 +40,27 @@ pub struct Team {
 impl Team {
     /// `workers` and `servers` of a job file.
     pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<Self, Fault> {
-        let (workers, servers) = (count(fields, "workers")?.unwrap_or(1), count(fields, "servers")?);
+        let (workers, servers) = (
+            count(fields, "workers")?.unwrap_or(1),
+            count(fields, "servers")?,
+        );
         let memory = resources::plan(fields, true)?.memory_bytes;
-        Ok(Self { workers, servers, memory_bytes: Some(memory).filter(|bytes| *bytes > 0), ..Self::default() })
+        Ok(Self {
+            workers,
+            servers,
+            memory_bytes: Some(memory).filter(|bytes| *bytes > 0),
+            ..Self::default()
+        })
     }
 
     /// What this process was told; none of a job that knows nothing of others.
     pub(super) fn of_environment() -> Result<Option<Self>, String> {
-        let Ok(text) = std::env::var(VARIABLE) else { return Ok(None) };
-        serde_json::from_str(&text).map(Some).map_err(|error| format!("{VARIABLE}: {error}"))
+        let Ok(text) = std::env::var(VARIABLE) else {
+            return Ok(None);
+        };
+        serde_json::from_str(&text)
+            .map(Some)
+            .map_err(|error| format!("{VARIABLE}: {error}"))
     }
 
     /// What a job's variable says, in which braces are doubled.
@@ -60,14 +72,22 @@ impl Team {
     /// The variable, as a job has it: braces are placeholders there.
     pub(super) fn variable(&self) -> (String, String) {
         let settings = serde_json::to_string(self).expect("plain data always encodes");
-        (VARIABLE.into(), settings.replace('{', "{{").replace('}', "}}"))
+        (
+            VARIABLE.into(),
+            settings.replace('{', "{{").replace('}', "}}"),
+        )
     }
 }
 
 fn count(fields: &Fields<'_, '_>, key: &str) -> Result<Option<u32>, Fault> {
-    let Some(count) = fields.u32(key, 1)? else { return Ok(None) };
+    let Some(count) = fields.u32(key, 1)? else {
+        return Ok(None);
+    };
     if count.value > MAX_WORKERS {
-        return Err(Fault::new(count.span, format!("{} {key} are more than {MAX_WORKERS}", count.value)));
+        return Err(Fault::new(
+            count.span,
+            format!("{} {key} are more than {MAX_WORKERS}", count.value),
+        ));
     }
     Ok(Some(count.value))
 }
@@ -76,13 +96,21 @@ fn count(fields: &Fields<'_, '_>, key: &str) -> Result<Option<u32>, Fault> {
 pub fn set_team(job: &mut PlannedJob, workers: u32, servers: u32) {
     if let Some(variable) = job.work.env.iter_mut().find(|(name, _)| name == VARIABLE) {
         let servers = Some(servers).filter(|servers| *servers > 0);
-        let team = Team { workers, servers, ..Team::of_variable(&variable.1).unwrap_or_default() };
+        let team = Team {
+            workers,
+            servers,
+            ..Team::of_variable(&variable.1).unwrap_or_default()
+        };
         *variable = team.variable();
         job.repeat = workers;
-        let plan = job.uploads.iter().find(|upload| upload.path == PLAN_FILE).and_then(|upload| match &upload.source {
-            UploadSource::Bytes(bytes) => TrainPlan::decode(bytes).ok(),
-            _ => None,
-        });
+        let plan = job
+            .uploads
+            .iter()
+            .find(|upload| upload.path == PLAN_FILE)
+            .and_then(|upload| match &upload.source {
+                UploadSource::Bytes(bytes) => TrainPlan::decode(bytes).ok(),
+                _ => None,
+            });
         if let (Some(plan), Some(WorkerSpec::Builtin(worker))) = (plan, &mut job.work.worker) {
             worker.init = exchange::init(&plan, &team);
         }
@@ -95,6 +123,11 @@ pub fn resume_script(env: &mut [(String, String)]) -> Result<(), String> {
         return Err("it is no training job\nhint: only those have checkpoints".into());
     };
     let known = Team::of_variable(&variable.1)?;
-    *variable = Team { init_from: None, resume_from: Some(RESUMED.into()), ..known }.variable();
+    *variable = Team {
+        init_from: None,
+        resume_from: Some(RESUMED.into()),
+        ..known
+    }
+    .variable();
     Ok(())
 }

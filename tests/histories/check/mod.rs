@@ -41,7 +41,10 @@ pub struct Verdict {
 /// What a history breaks, and what it consists of.
 pub fn check(lines: &[Value]) -> Verdict {
     let model = Model::new(lines);
-    let mut verdict = Verdict { violations: Vec::new(), counts: model.counts() };
+    let mut verdict = Verdict {
+        violations: Vec::new(),
+        counts: model.counts(),
+    };
     jobs::check(&model, &mut verdict);
     work::check(&model, &mut verdict);
     others::check(&model, &mut verdict);
@@ -50,7 +53,11 @@ pub fn check(lines: &[Value]) -> Verdict {
 
 impl Verdict {
     fn add(&mut self, promise: &'static str, text: String, story: Vec<String>) {
-        self.violations.push(Violation { promise, text, story });
+        self.violations.push(Violation {
+            promise,
+            text,
+            story,
+        });
     }
 
     fn count(&mut self, what: &'static str) {
@@ -61,7 +68,9 @@ impl Verdict {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "VIOLATION {}: {}", self.promise, self.text)?;
-        self.story.iter().try_for_each(|line| writeln!(f, "  {line}"))
+        self.story
+            .iter()
+            .try_for_each(|line| writeln!(f, "  {line}"))
     }
 }
 
@@ -70,14 +79,28 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut promises: BTreeMap<&str, Vec<&Violation>> = BTreeMap::new();
         for violation in &self.violations {
-            promises.entry(violation.promise).or_default().push(violation);
+            promises
+                .entry(violation.promise)
+                .or_default()
+                .push(violation);
         }
         for of_promise in promises.values_mut() {
             of_promise.sort_by_key(|violation| violation.story.len());
             write!(f, "{}", of_promise[0])?;
-            of_promise[1..].iter().try_for_each(|violation| writeln!(f, "  and: {}", violation.text))?;
+            of_promise[1..]
+                .iter()
+                .try_for_each(|violation| writeln!(f, "  and: {}", violation.text))?;
         }
-        let counts: Vec<String> = self.counts.iter().map(|(what, count)| format!("{what} {count}")).collect();
-        write!(f, "violations {}; {}", self.violations.len(), counts.join(", "))
+        let counts: Vec<String> = self
+            .counts
+            .iter()
+            .map(|(what, count)| format!("{what} {count}"))
+            .collect();
+        write!(
+            f,
+            "violations {}; {}",
+            self.violations.len(),
+            counts.join(", ")
+        )
     }
 }

@@ -80,7 +80,11 @@ impl<'a> Model<'a> {
                     if let Some(name) = line["job"].as_str() {
                         model.job(name).calls.push(index);
                     }
-                    model.calls.push(Call { at, line, answer: None });
+                    model.calls.push(Call {
+                        at,
+                        line,
+                        answer: None,
+                    });
                 }
                 "answer" => {
                     if let Some(call) = by_number.get(&line["call"].as_u64()) {
@@ -99,8 +103,19 @@ impl<'a> Model<'a> {
                 }
                 "fault" => {
                     fault_by_number.insert(line["fault"].as_u64(), model.faults.len());
-                    let nodes = line["nodes"].as_array().into_iter().flatten().map(text).collect();
-                    model.faults.push(Fault { from: at, to: None, kind: text(&line["kind"]), nodes, detail: "" });
+                    let nodes = line["nodes"]
+                        .as_array()
+                        .into_iter()
+                        .flatten()
+                        .map(text)
+                        .collect();
+                    model.faults.push(Fault {
+                        from: at,
+                        to: None,
+                        kind: text(&line["kind"]),
+                        nodes,
+                        detail: "",
+                    });
                 }
                 "detail" => {
                     if let Some(fault) = fault_by_number.get(&line["fault"].as_u64()) {
@@ -127,11 +142,18 @@ impl<'a> Model<'a> {
     }
 
     fn job(&mut self, name: &'a str) -> &mut Job<'a> {
-        self.jobs.entry(name).or_insert_with(|| Job { name, ..Job::default() })
+        self.jobs.entry(name).or_insert_with(|| Job {
+            name,
+            ..Job::default()
+        })
     }
 
     /// Calls about a job with this `op`, with their index.
-    pub fn calls_of<'m>(&'m self, job: &'m Job<'a>, op: &'m str) -> impl Iterator<Item = (usize, &'m Call<'a>)> {
+    pub fn calls_of<'m>(
+        &'m self,
+        job: &'m Job<'a>,
+        op: &'m str,
+    ) -> impl Iterator<Item = (usize, &'m Call<'a>)> {
         let calls = job.calls.iter().map(|index| (*index, &self.calls[*index]));
         calls.filter(move |(_, call)| call.line["op"] == op)
     }
@@ -140,7 +162,9 @@ impl<'a> Model<'a> {
     pub fn told(&self, job: &Job<'a>) -> Vec<Told<'a>> {
         let mut told: Vec<Told> = Vec::new();
         for index in &job.calls {
-            let Some((at, answer)) = self.calls[*index].answer else { continue };
+            let Some((at, answer)) = self.calls[*index].answer else {
+                continue;
+            };
             let rows = answer["results"].as_array().into_iter().flatten();
             told.extend(rows.map(|row| Told { at, row }));
         }
@@ -150,27 +174,42 @@ impl<'a> Model<'a> {
 
     /// Whether a time lies where everything has to be there.
     pub fn is_quiet(&self, at: u64) -> bool {
-        self.quiet.iter().any(|(from, to)| (*from..=*to).contains(&at))
+        self.quiet
+            .iter()
+            .any(|(from, to)| (*from..=*to).contains(&at))
     }
 
     /// Nodes that were away at some moment between, with a margin.
     pub fn away_between(&self, from: u64, to: u64) -> BTreeSet<&'a str> {
-        let faults = self.faults.iter().filter(|fault| fault.takes_away() && fault.touches(from, to));
+        let faults = self
+            .faults
+            .iter()
+            .filter(|fault| fault.takes_away() && fault.touches(from, to));
         faults.flat_map(|fault| fault.nodes.clone()).collect()
     }
 
     /// Whether the network was parted at some moment between: then both sides may go on without each other.
     pub fn parted_between(&self, from: u64, to: u64) -> bool {
-        self.faults.iter().any(|fault| fault.parts() && fault.touches(from, to))
+        self.faults
+            .iter()
+            .any(|fault| fault.parts() && fault.touches(from, to))
     }
 
     pub fn counts(&self) -> BTreeMap<&'static str, u64> {
-        let mut counts: BTreeMap<&'static str, u64> = COUNTED.iter().map(|what| (*what, 0)).collect();
+        let mut counts: BTreeMap<&'static str, u64> =
+            COUNTED.iter().map(|what| (*what, 0)).collect();
         counts.insert("calls", self.calls.len() as u64);
-        counts.insert("calls without an answer", self.calls.iter().filter(|call| !call.is_answered()).count() as u64);
+        counts.insert(
+            "calls without an answer",
+            self.calls.iter().filter(|call| !call.is_answered()).count() as u64,
+        );
         counts.insert("faults", self.faults.len() as u64);
         counts.insert("jobs", self.jobs.len() as u64);
-        let starts = self.jobs.values().flat_map(|job| &job.runs).filter(|run| run.event == "start");
+        let starts = self
+            .jobs
+            .values()
+            .flat_map(|job| &job.runs)
+            .filter(|run| run.event == "start");
         counts.insert("executions", starts.count() as u64);
         counts
     }
@@ -190,13 +229,20 @@ impl Fault<'_> {
 
     /// Nodes that live do not hear of each other. What slows or loses packets may do so, too.
     fn parts(&self) -> bool {
-        matches!(self.kind, "cut" | "part" | "oneway" | "reset" | "loss" | "delay" | "slow")
+        matches!(
+            self.kind,
+            "cut" | "part" | "oneway" | "reset" | "loss" | "delay" | "slow"
+        )
     }
 
     /// It goes on, or its consequences may, at some moment between.
     pub fn touches(&self, from: u64, to: u64) -> bool {
         // What is gone for good is repaired some time later, and away no more.
-        let end = self.to.unwrap_or(if self.kind == "lost" { self.from } else { u64::MAX - MARGIN });
+        let end = self.to.unwrap_or(if self.kind == "lost" {
+            self.from
+        } else {
+            u64::MAX - MARGIN
+        });
         self.from <= to && end + MARGIN >= from
     }
 }

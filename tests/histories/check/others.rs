@@ -28,15 +28,30 @@ fn nodes(model: &Model, verdict: &mut Verdict) {
             text(&line["while"]),
             text(&line["status"])
         );
-        verdict.add("stays up", text, story::with_faults(model, Vec::new(), at.saturating_sub(20_000), at));
+        verdict.add(
+            "stays up",
+            text,
+            story::with_faults(model, Vec::new(), at.saturating_sub(20_000), at),
+        );
     }
     for (at, line) in lines(model, "parted") {
-        let text = format!("without any fault, nodes do not find each other again: {}", line["missing"]);
-        verdict.add("meets again", text, story::with_faults(model, Vec::new(), at.saturating_sub(120_000), at));
+        let text = format!(
+            "without any fault, nodes do not find each other again: {}",
+            line["missing"]
+        );
+        verdict.add(
+            "meets again",
+            text,
+            story::with_faults(model, Vec::new(), at.saturating_sub(120_000), at),
+        );
     }
     for (at, _) in lines(model, "silent") {
         let text = "a cluster that is whole did not say all that it was asked".to_string();
-        verdict.add("answers", text, story::with_faults(model, Vec::new(), at.saturating_sub(60_000), at));
+        verdict.add(
+            "answers",
+            text,
+            story::with_faults(model, Vec::new(), at.saturating_sub(60_000), at),
+        );
     }
     for (at, line) in lines(model, "unusable") {
         verdict.add(
@@ -46,7 +61,11 @@ fn nodes(model: &Model, verdict: &mut Verdict) {
         );
     }
     if !model.is_over && lines(model, "unusable").next().is_none() {
-        verdict.add("complete", "the history ends before its run did".into(), Vec::new());
+        verdict.add(
+            "complete",
+            "the history ends before its run did".into(),
+            Vec::new(),
+        );
     }
 }
 
@@ -54,9 +73,13 @@ fn pools(model: &Model, verdict: &mut Verdict) {
     let mut applied: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
     let (mut asked, mut results) = (BTreeMap::new(), BTreeMap::<u64, u64>::new());
     let mut told = |promise, text: String, at: u64| {
-        let concerns = |line: &&Value| ["opened", "closed", "failed", "hangs"].contains(&self::text(&line["event"]));
+        let concerns = |line: &&Value| {
+            ["opened", "closed", "failed", "hangs"].contains(&self::text(&line["event"]))
+        };
         let about = lines(model, "pool").map(|(_, line)| line).filter(concerns);
-        let about = about.map(|line| (line["at"].as_u64().unwrap_or(0), line.to_string())).collect();
+        let about = about
+            .map(|line| (line["at"].as_u64().unwrap_or(0), line.to_string()))
+            .collect();
         verdict.add(promise, text, story::with_faults(model, about, 0, at));
     };
     for (at, line) in lines(model, "pool") {
@@ -65,13 +88,20 @@ fn pools(model: &Model, verdict: &mut Verdict) {
             "applied" => {
                 let before = applied.entry(worker).or_default();
                 if number != before.len() as u64 + 1 {
-                    told("updates in order", format!("worker {worker} got update {number} after {}", before.len()), at);
+                    told(
+                        "updates in order",
+                        format!("worker {worker} got update {number} after {}", before.len()),
+                        at,
+                    );
                     return;
                 }
                 before.push(number);
             }
             "asked" => {
-                asked.insert(line["item"].as_u64().unwrap_or(0), line["after"].as_u64().unwrap_or(0));
+                asked.insert(
+                    line["item"].as_u64().unwrap_or(0),
+                    line["after"].as_u64().unwrap_or(0),
+                );
             }
             "result" => {
                 let item = line["item"].as_u64().unwrap_or(0);
@@ -80,7 +110,9 @@ fn pools(model: &Model, verdict: &mut Verdict) {
                 if !is_right || results[&item] > 1 {
                     told(
                         "pool results",
-                        format!("the result of item {item} is not its own, or not its first: {line}"),
+                        format!(
+                            "the result of item {item} is not its own, or not its first: {line}"
+                        ),
                         at,
                     );
                     return;
@@ -89,19 +121,28 @@ fn pools(model: &Model, verdict: &mut Verdict) {
                 if seen < asked.get(&item).copied().unwrap_or(0) {
                     told(
                         "updates in order",
-                        format!("item {item} ran after {seen} updates, it was asked for after {}", asked[&item]),
+                        format!(
+                            "item {item} ran after {seen} updates, it was asked for after {}",
+                            asked[&item]
+                        ),
                         at,
                     );
                     return;
                 }
             }
-            event @ ("failed" | "hangs") => {
-                told("pool results", format!("the pool {event}: {}", text(&line["error"])), at)
-            }
+            event @ ("failed" | "hangs") => told(
+                "pool results",
+                format!("the pool {event}: {}", text(&line["error"])),
+                at,
+            ),
             "closed" => {
                 let items = line["items"].as_u64().unwrap_or(0);
                 if results.len() as u64 != items {
-                    told("pool results", format!("{} results of {items} items", results.len()), at);
+                    told(
+                        "pool results",
+                        format!("{} results of {items} items", results.len()),
+                        at,
+                    );
                 }
             }
             _ => {}
@@ -114,21 +155,36 @@ const ROUNDING: u64 = 5;
 
 fn trainings(model: &Model, verdict: &mut Verdict) {
     for (at, line) in lines(model, "trained") {
-        let (epochs, samples) = (line["epochs"].as_u64().unwrap_or(0), line["samples"].as_u64().unwrap_or(0));
-        let counts: Vec<u64> = line["counts"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
+        let (epochs, samples) = (
+            line["epochs"].as_u64().unwrap_or(0),
+            line["samples"].as_u64().unwrap_or(0),
+        );
+        let counts: Vec<u64> = line["counts"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_u64)
+            .collect();
         let is_whole = |count: &u64| count.abs_diff(samples) <= ROUNDING;
         let is_right = counts.len() as u64 == epochs && counts.iter().all(is_whole);
         if is_right {
             continue;
         }
-        let wrong: Vec<(usize, &u64)> = counts.iter().enumerate().filter(|(_, count)| !is_whole(count)).collect();
+        let wrong: Vec<(usize, &u64)> = counts
+            .iter()
+            .enumerate()
+            .filter(|(_, count)| !is_whole(count))
+            .collect();
         let text = format!(
             "{} epochs of {epochs}, of which {} have not {samples} samples: {wrong:?} {}",
             counts.len(),
             wrong.len(),
             text(&line["error"])
         );
-        let story = model.jobs.get(self::text(&line["job"])).map(|job| story::of_task(model, job, None, at));
+        let story = model
+            .jobs
+            .get(self::text(&line["job"]))
+            .map(|job| story::of_task(model, job, None, at));
         verdict.add("samples", text, story.unwrap_or_default());
     }
 }

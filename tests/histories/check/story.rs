@@ -31,34 +31,60 @@ pub fn of_task(model: &Model, job: &Job, task: Option<u64>, until: u64) -> Vec<S
             _ => lines.push((call.at, in_words(call))),
         }
     }
-    let runs = job.runs.iter().filter(|run| run.at <= until && task.is_none_or(|task| run.task == task));
+    let runs = job
+        .runs
+        .iter()
+        .filter(|run| run.at <= until && task.is_none_or(|task| run.task == task));
     if task.is_some() {
-        lines.extend(
-            runs.map(|run| {
-                (run.at, format!("{}: attempt {} of task {}: {}", run.node, run.attempt, run.task, run.event))
-            }),
-        );
+        lines.extend(runs.map(|run| {
+            (
+                run.at,
+                format!(
+                    "{}: attempt {} of task {}: {}",
+                    run.node, run.attempt, run.task, run.event
+                ),
+            )
+        }));
     }
-    for note in job.notes.iter().filter(|note| note["at"].as_u64().is_some_and(|at| at <= until)) {
+    for note in job
+        .notes
+        .iter()
+        .filter(|note| note["at"].as_u64().is_some_and(|at| at <= until))
+    {
         let mut said = (*note).clone();
         if let Some(fields) = said.as_object_mut() {
             fields.retain(|name, _| !["at", "what", "job"].contains(&name.as_str()));
         }
-        lines.push((note["at"].as_u64().unwrap_or(0), format!("{}: {said}", text(&note["what"]))));
+        lines.push((
+            note["at"].as_u64().unwrap_or(0),
+            format!("{}: {said}", text(&note["what"])),
+        ));
     }
     let from = lines.iter().map(|(at, _)| *at).min().unwrap_or(0);
     with_faults(model, lines, from, until)
 }
 
 /// What happened to nodes between two moments, among other lines.
-pub fn with_faults(model: &Model, mut lines: Vec<(u64, String)>, from: u64, until: u64) -> Vec<String> {
+pub fn with_faults(
+    model: &Model,
+    mut lines: Vec<(u64, String)>,
+    from: u64,
+    until: u64,
+) -> Vec<String> {
     for fault in &model.faults {
         let named = format!("{} of {}", fault.kind, fault.nodes.join(", "));
-        let detail = if fault.detail.is_empty() { String::new() } else { format!(" ({})", fault.detail) };
+        let detail = if fault.detail.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", fault.detail)
+        };
         if (from..=until).contains(&fault.from) {
             lines.push((fault.from, format!("FAULT {named}{detail}")));
         }
-        if let Some(to) = fault.to.filter(|to| (from..=until).contains(to) && *to != fault.from) {
+        if let Some(to) = fault
+            .to
+            .filter(|to| (from..=until).contains(to) && *to != fault.from)
+        {
             lines.push((to, format!("END of {named}")));
         }
     }
@@ -66,7 +92,11 @@ pub fn with_faults(model: &Model, mut lines: Vec<(u64, String)>, from: u64, unti
         let at = line["at"].as_u64().unwrap_or(0);
         let said = match text(&line["what"]) {
             "up" => format!("{} answers", text(&line["node"])),
-            "exited" => format!("{} ended by itself: {}", text(&line["node"]), text(&line["status"])),
+            "exited" => format!(
+                "{} ended by itself: {}",
+                text(&line["node"]),
+                text(&line["status"])
+            ),
             "quiet" => "all is whole, and has been for a while".to_string(),
             _ => continue,
         };
@@ -75,11 +105,16 @@ pub fn with_faults(model: &Model, mut lines: Vec<(u64, String)>, from: u64, unti
         }
     }
     lines.sort_by_key(|(at, _)| *at);
-    let mut told: Vec<String> =
-        lines.into_iter().map(|(at, line)| format!("{:>4}.{:03} s  {line}", at / 1000, at % 1000)).collect();
+    let mut told: Vec<String> = lines
+        .into_iter()
+        .map(|(at, line)| format!("{:>4}.{:03} s  {line}", at / 1000, at % 1000))
+        .collect();
     if told.len() > MAX_LINES {
         let left_out = told.len() - MAX_LINES;
-        told.splice(MAX_LINES / 2..MAX_LINES / 2 + left_out, [format!("            … {left_out} lines")]);
+        told.splice(
+            MAX_LINES / 2..MAX_LINES / 2 + left_out,
+            [format!("            … {left_out} lines")],
+        );
     }
     told
 }
@@ -93,7 +128,11 @@ fn news(call: &Call, task: Option<u64>, known: &mut Option<String>) -> Option<(u
     let rows = answer["results"].as_array()?;
     let whole = call.line["op"] == "read";
     let said = match task {
-        None if whole => format!("{} results, {}", rows.len(), text(&answer["progress"]["phase"])),
+        None if whole => format!(
+            "{} results, {}",
+            rows.len(),
+            text(&answer["progress"]["phase"])
+        ),
         None => return None,
         Some(task) => match rows.iter().rfind(|row| row["task"] == task) {
             Some(row) => format!(
@@ -114,7 +153,14 @@ fn news(call: &Call, task: Option<u64>, known: &mut Option<String>) -> Option<(u
         return None;
     }
     *known = Some(said.clone());
-    Some((at, format!("{} tells {}: {said}", text(&call.line["node"]), text(&call.line["client"]))))
+    Some((
+        at,
+        format!(
+            "{} tells {}: {said}",
+            text(&call.line["node"]),
+            text(&call.line["client"])
+        ),
+    ))
 }
 
 fn in_words(call: &Call) -> String {
@@ -138,9 +184,16 @@ fn in_words(call: &Call) -> String {
         }
         Some((at, answer)) => format!("{} after {} ms", text(&answer["error"]), at - call.at),
     };
-    format!("{} asks {}: {}{asked}: {answer}", text(&line["client"]), text(&line["node"]), text(&line["op"]))
+    format!(
+        "{} asks {}: {}{asked}: {answer}",
+        text(&line["client"]),
+        text(&line["node"]),
+        text(&line["op"])
+    )
 }
 
 fn plain(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_string)
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_string)
 }

@@ -14,7 +14,11 @@ impl Made {
     /// A job of four tasks, `a`, was submitted.
     fn new() -> Self {
         let begin = json!({ "at": 0, "what": "begin", "format": 1 });
-        let mut made = Self { lines: vec![begin], at: 1_000, calls: 0 };
+        let mut made = Self {
+            lines: vec![begin],
+            at: 1_000,
+            calls: 0,
+        };
         made.submit("a", "id-a");
         made
     }
@@ -58,11 +62,19 @@ impl Made {
 
     fn read(&mut self, phase: &str, rows: &[Value]) -> &mut Self {
         let progress = json!({ "phase": phase, "tasks": 4, "done": rows.len(), "failed": 0 });
-        self.call("read", json!({ "job": "a" }), json!({ "progress": progress, "claims": 1, "results": rows }))
+        self.call(
+            "read",
+            json!({ "job": "a" }),
+            json!({ "progress": progress, "claims": 1, "results": rows }),
+        )
     }
 
     fn fetch(&mut self, task: u64, answer: Value) -> &mut Self {
-        self.call("fetch", json!({ "job": "a", "task": task, "file": "out", "hash": "h" }), answer)
+        self.call(
+            "fetch",
+            json!({ "job": "a", "task": task, "file": "out", "hash": "h" }),
+            answer,
+        )
     }
 
     fn fault(&mut self, number: u64, kind: &str, nodes: &[&str]) -> &mut Self {
@@ -79,7 +91,8 @@ impl Made {
 
     /// Everybody has been asked, and the run is over.
     fn over(&mut self) -> Verdict {
-        self.line(json!({ "what": "read" })).line(json!({ "what": "over" }));
+        self.line(json!({ "what": "read" }))
+            .line(json!({ "what": "over" }));
         check(&self.lines)
     }
 }
@@ -94,7 +107,11 @@ fn all() -> Vec<Value> {
 }
 
 fn promises(verdict: &Verdict) -> Vec<&'static str> {
-    verdict.violations.iter().map(|violation| violation.promise).collect()
+    verdict
+        .violations
+        .iter()
+        .map(|violation| violation.promise)
+        .collect()
 }
 
 #[track_caller]
@@ -111,44 +128,87 @@ fn assert_good(verdict: &Verdict) {
 fn a_history_in_which_all_is_well_passes() {
     let mut made = Made::new();
     for task in 0..4 {
-        made.run(task, "1.1", "n1", "start").wait(10).run(task, "1.1", "n1", "end");
+        made.run(task, "1.1", "n1", "start")
+            .wait(10)
+            .run(task, "1.1", "n1", "end");
     }
-    made.read("running", &all()[..2]).fault(0, "kill", &["n1"]).wait(1_000).end(0);
-    made.quiet().read("done", &all()).fetch(0, json!({ "bytes": 100, "sum": expected_sum("a", 0, "out", 100) }));
-    made.call("list", json!({}), json!({ "jobs": [{ "id": "id-a", "job": "a", "phase": "done" }] }));
+    made.read("running", &all()[..2])
+        .fault(0, "kill", &["n1"])
+        .wait(1_000)
+        .end(0);
+    made.quiet().read("done", &all()).fetch(
+        0,
+        json!({ "bytes": 100, "sum": expected_sum("a", 0, "out", 100) }),
+    );
+    made.call(
+        "list",
+        json!({}),
+        json!({ "jobs": [{ "id": "id-a", "job": "a", "phase": "done" }] }),
+    );
     let verdict = made.over();
     assert_good(&verdict);
-    assert_eq!((verdict.counts["executions"], verdict.counts["results told"], verdict.counts["faults"]), (4, 4, 1));
+    assert_eq!(
+        (
+            verdict.counts["executions"],
+            verdict.counts["results told"],
+            verdict.counts["faults"]
+        ),
+        (4, 4, 1)
+    );
 }
 
 #[test]
 fn a_result_that_was_told_and_is_gone_is_found_with_its_story() {
     let mut made = Made::new();
-    made.run(3, "1.1", "n1", "start").wait(10).run(3, "1.1", "n1", "end");
+    made.run(3, "1.1", "n1", "start")
+        .wait(10)
+        .run(3, "1.1", "n1", "end");
     made.run(2, "1.1", "n2", "start").read("done", &all());
     made.wait(5_000).fault(0, "lost", &["n1"]).end(0);
     let verdict = made.quiet().read("done", &all()[..3]).over();
     // The job is short of a result, too.
     assert_eq!(promises(&verdict), ["kept", "ends"], "{verdict}");
     let told = verdict.violations[0].to_string();
-    let in_order =
-        ["submit", "attempt 1.1 of task 3: end", "task 3 is done", "FAULT lost of n1", "no result of task 3"];
-    let places: Vec<_> =
-        in_order.iter().map(|words| told.find(words).unwrap_or_else(|| panic!("{words}: {told}"))).collect();
+    let in_order = [
+        "submit",
+        "attempt 1.1 of task 3: end",
+        "task 3 is done",
+        "FAULT lost of n1",
+        "no result of task 3",
+    ];
+    let places: Vec<_> = in_order
+        .iter()
+        .map(|words| {
+            told.find(words)
+                .unwrap_or_else(|| panic!("{words}: {told}"))
+        })
+        .collect();
     assert!(places.is_sorted(), "{told}");
-    assert!(!told.contains("task 2:"), "other tasks do not belong here: {told}");
+    assert!(
+        !told.contains("task 2:"),
+        "other tasks do not belong here: {told}"
+    );
 }
 
 #[test]
 fn a_node_that_does_not_answer_where_all_is_whole_is_found() {
     let mut made = Made::new();
     made.quiet().read("done", &all());
-    let verdict =
-        made.call("read", json!({ "job": "a", "node": "n2" }), json!({ "error": "nobody coordinates" })).over();
+    let verdict = made
+        .call(
+            "read",
+            json!({ "job": "a", "node": "n2" }),
+            json!({ "error": "nobody coordinates" }),
+        )
+        .over();
     assert_breaks(&verdict, "kept");
     // One that does so later has only been slow.
     let mut made = Made::new();
-    made.quiet().call("read", json!({ "job": "a" }), json!({ "error": "no whole answer" }));
+    made.quiet().call(
+        "read",
+        json!({ "job": "a" }),
+        json!({ "error": "no whole answer" }),
+    );
     assert_good(&made.read("done", &all()).over());
 }
 
@@ -156,18 +216,40 @@ fn a_node_that_does_not_answer_where_all_is_whole_is_found() {
 fn wrong_contents_are_found() {
     let mut other = done(3, "1.1");
     other["value"] = "a:2".into();
-    assert_breaks(&Made::new().quiet().read("done", &[&all()[..3], &[other]].concat()).over(), "content");
+    assert_breaks(
+        &Made::new()
+            .quiet()
+            .read("done", &[&all()[..3], &[other]].concat())
+            .over(),
+        "content",
+    );
     let mut short = done(3, "1.1");
     short["files"]["out"]["bytes"] = 99.into();
-    assert_breaks(&Made::new().quiet().read("done", &[&all()[..3], &[short]].concat()).over(), "content");
+    assert_breaks(
+        &Made::new()
+            .quiet()
+            .read("done", &[&all()[..3], &[short]].concat())
+            .over(),
+        "content",
+    );
 }
 
 #[test]
 fn a_told_result_that_becomes_another_attempts_is_found_unless_sides_were_parted() {
     let other = [&all()[..3], &[done(3, "2.7")]].concat();
-    assert_breaks(&Made::new().read("done", &all()).quiet().read("done", &other).over(), "changed");
+    assert_breaks(
+        &Made::new()
+            .read("done", &all())
+            .quiet()
+            .read("done", &other)
+            .over(),
+        "changed",
+    );
     let mut made = Made::new();
-    made.fault(0, "cut", &["n1"]).read("done", &all()).wait(10).end(0);
+    made.fault(0, "cut", &["n1"])
+        .read("done", &all())
+        .wait(10)
+        .end(0);
     let verdict = made.quiet().read("done", &other).over();
     assert_good(&verdict);
     assert_eq!(verdict.counts["told another attempt after a partition"], 1);
@@ -176,27 +258,69 @@ fn a_told_result_that_becomes_another_attempts_is_found_unless_sides_were_parted
 #[test]
 fn two_results_of_a_task_and_too_many_are_found() {
     let twice = [all(), vec![done(3, "1.1")]].concat();
-    assert_breaks(&Made::new().read("done", &twice).quiet().read("done", &all()).over(), "once");
+    assert_breaks(
+        &Made::new()
+            .read("done", &twice)
+            .quiet()
+            .read("done", &all())
+            .over(),
+        "once",
+    );
     // After a retry, or when the coordinator changed in the middle, they are told again.
     let mut made = Made::new();
-    made.call("retry", json!({ "job": "a" }), json!({ "tasks": 1 })).read("done", &twice[1..]);
+    made.call("retry", json!({ "job": "a" }), json!({ "tasks": 1 }))
+        .read("done", &twice[1..]);
     assert_good(&made.quiet().read("done", &all()).over());
 }
 
 #[test]
 fn files_that_are_wrong_or_gone_are_found() {
-    let made = |answer: Value| Made::new().quiet().read("done", &all()).fetch(2, answer).over();
-    assert_breaks(&made(json!({ "bytes": 100, "sum": "0000000000000000" })), "file content");
+    let made = |answer: Value| {
+        Made::new()
+            .quiet()
+            .read("done", &all())
+            .fetch(2, answer)
+            .over()
+    };
+    assert_breaks(
+        &made(json!({ "bytes": 100, "sum": "0000000000000000" })),
+        "file content",
+    );
     assert_breaks(&made(json!({ "error": "404" })), "files kept");
     let mut made = Made::new();
-    made.quiet().read("done", &all()).fetch(2, json!({ "error": "no whole answer" }));
-    assert_good(&made.fetch(2, json!({ "bytes": 100, "sum": expected_sum("a", 2, "out", 100) })).over());
+    made.quiet()
+        .read("done", &all())
+        .fetch(2, json!({ "error": "no whole answer" }));
+    assert_good(
+        &made
+            .fetch(
+                2,
+                json!({ "bytes": 100, "sum": expected_sum("a", 2, "out", 100) }),
+            )
+            .over(),
+    );
     // What was had once and not later is gone.
     let mut made = Made::new();
-    made.quiet().read("done", &all()).fetch(2, json!({ "bytes": 100, "sum": expected_sum("a", 2, "out", 100) }));
-    made.line(json!({ "what": "read" })).fault(0, "lost", &["n1"]).end(0).quiet().read("done", &all());
-    assert_breaks(&made.fetch(2, json!({ "error": "404" })).over(), "files kept");
-    assert_good(&Made::new().fetch(2, json!({ "error": "404" })).quiet().read("done", &all()).over());
+    made.quiet().read("done", &all()).fetch(
+        2,
+        json!({ "bytes": 100, "sum": expected_sum("a", 2, "out", 100) }),
+    );
+    made.line(json!({ "what": "read" }))
+        .fault(0, "lost", &["n1"])
+        .end(0)
+        .quiet()
+        .read("done", &all());
+    assert_breaks(
+        &made.fetch(2, json!({ "error": "404" })).over(),
+        "files kept",
+    );
+    assert_good(
+        &Made::new()
+            .fetch(2, json!({ "error": "404" }))
+            .quiet()
+            .read("done", &all())
+            .over(),
+    );
 }
 
 #[test]
@@ -210,13 +334,18 @@ fn a_cancellation_that_is_undone_is_found() {
     // It had ended before.
     let mut made = Made::new();
     (0..4).for_each(|task| {
-        made.run(task, "1.1", "n1", "start").run(task, "1.1", "n1", "end");
+        made.run(task, "1.1", "n1", "start")
+            .run(task, "1.1", "n1", "end");
     });
     cancel(&mut made);
     assert_good(&made.quiet().read("done", &all()).over());
     // One that was not answered may have come to nothing.
     let mut made = Made::new();
-    made.call("cancel", json!({ "job": "a" }), json!({ "error": "no whole answer" }));
+    made.call(
+        "cancel",
+        json!({ "job": "a" }),
+        json!({ "error": "no whole answer" }),
+    );
     assert_good(&made.quiet().read("done", &all()).over());
     // It stands, but tasks go on to begin.
     let mut made = Made::new();
@@ -228,26 +357,45 @@ fn a_cancellation_that_is_undone_is_found() {
 #[test]
 fn single_tasks_that_run_after_they_were_cancelled_are_found() {
     let mut made = Made::new();
-    made.call("cancel", json!({ "job": "a", "tasks": [1] }), json!({})).wait(8_000).run(2, "1.1", "n1", "start");
+    made.call("cancel", json!({ "job": "a", "tasks": [1] }), json!({}))
+        .wait(8_000)
+        .run(2, "1.1", "n1", "start");
     assert_good(&made.quiet().read("done", &all()).over());
     let mut made = Made::new();
-    made.call("cancel", json!({ "job": "a", "tasks": [1] }), json!({})).wait(8_000).run(1, "1.1", "n1", "start");
+    made.call("cancel", json!({ "job": "a", "tasks": [1] }), json!({}))
+        .wait(8_000)
+        .run(1, "1.1", "n1", "start");
     assert_breaks(&made.quiet().read("done", &all()).over(), "cancelled");
 }
 
 #[test]
 fn jobs_that_do_not_end_or_fail_for_no_reason_are_found() {
-    assert_breaks(&Made::new().quiet().read("running", &all()[..3]).over(), "ends");
+    assert_breaks(
+        &Made::new().quiet().read("running", &all()[..3]).over(),
+        "ends",
+    );
     let failed = json!({ "task": 3, "status": "failed", "attempt": "1.1", "by": "n1", "failure": { "kind": "disk" }, "files": {} });
-    assert_breaks(&Made::new().quiet().read("failed", &[&all()[..3], &[failed]].concat()).over(), "fails");
-    assert_breaks(&Made::new().quiet().read("cancelled", &all()[..3]).over(), "ends");
+    assert_breaks(
+        &Made::new()
+            .quiet()
+            .read("failed", &[&all()[..3], &[failed]].concat())
+            .over(),
+        "fails",
+    );
+    assert_breaks(
+        &Made::new().quiet().read("cancelled", &all()[..3]).over(),
+        "ends",
+    );
 }
 
 #[test]
 fn a_submission_that_became_two_jobs_or_none_is_found() {
     let list = |jobs: Value| {
         let mut made = Made::new();
-        made.quiet().read("done", &all()).call("list", json!({}), json!({ "jobs": jobs })).over()
+        made.quiet()
+            .read("done", &all())
+            .call("list", json!({}), json!({ "jobs": jobs }))
+            .over()
     };
     let line = |id: &str| json!({ "id": id, "job": "a", "phase": "done" });
     assert_good(&list(json!([line("id-a")])));
@@ -258,22 +406,57 @@ fn a_submission_that_became_two_jobs_or_none_is_found() {
 
 #[test]
 fn a_result_that_is_computed_again_is_found_unless_nobody_could_know() {
-    let again = |made: &mut Made| made.wait(10_000).run(0, "2.1", "n2", "start").quiet().read("done", &all()).over();
-    assert_breaks(&again(Made::new().read("running", &all()[..1])), "computed once");
+    let again = |made: &mut Made| {
+        made.wait(10_000)
+            .run(0, "2.1", "n2", "start")
+            .quiet()
+            .read("done", &all())
+            .over()
+    };
     assert_breaks(
-        &again(Made::new().read("running", &all()[..1]).fault(0, "kill", &["n1"]).wait(100).end(0)),
+        &again(Made::new().read("running", &all()[..1])),
+        "computed once",
+    );
+    assert_breaks(
+        &again(
+            Made::new()
+                .read("running", &all()[..1])
+                .fault(0, "kill", &["n1"])
+                .wait(100)
+                .end(0),
+        ),
         "computed once",
     );
     let both = ["n1", "n3"];
-    let verdict = again(Made::new().read("running", &all()[..1]).fault(0, "kill-all", &both).wait(100).end(0));
+    let verdict = again(
+        Made::new()
+            .read("running", &all()[..1])
+            .fault(0, "kill-all", &both)
+            .wait(100)
+            .end(0),
+    );
     assert_good(&verdict);
     assert_eq!(verdict.counts["executions after the result was told"], 1);
-    assert_good(&again(Made::new().read("running", &all()[..1]).fault(0, "oneway", &["n1"]).wait(100).end(0)));
+    assert_good(&again(
+        Made::new()
+            .read("running", &all()[..1])
+            .fault(0, "oneway", &["n1"])
+            .wait(100)
+            .end(0),
+    ));
     // It was away itself.
-    assert_good(&again(Made::new().read("running", &all()[..1]).fault(0, "stop", &["n2"]).wait(100).end(0)));
+    assert_good(&again(
+        Made::new()
+            .read("running", &all()[..1])
+            .fault(0, "stop", &["n2"])
+            .wait(100)
+            .end(0),
+    ));
     // An order that was on its way.
     let mut made = Made::new();
-    made.read("running", &all()[..1]).wait(1_000).run(0, "1.2", "n2", "start");
+    made.read("running", &all()[..1])
+        .wait(1_000)
+        .run(0, "1.2", "n2", "start");
     assert_good(&made.quiet().read("done", &all()).over());
 }
 
@@ -288,31 +471,57 @@ fn what_is_stopped_without_need_is_found() {
             .read("done", &all())
             .over()
     };
-    assert_breaks(&stopped(Made::new().run(0, "1.1", "n1", "start")), "let run");
-    let verdict = stopped(Made::new().run(0, "1.1", "n1", "start").run(0, "1.2", "n2", "start"));
+    assert_breaks(
+        &stopped(Made::new().run(0, "1.1", "n1", "start")),
+        "let run",
+    );
+    let verdict = stopped(
+        Made::new()
+            .run(0, "1.1", "n1", "start")
+            .run(0, "1.2", "n2", "start"),
+    );
     assert_breaks(&verdict, "let run");
     assert_eq!(verdict.counts["older attempts stopped for younger ones"], 1);
     // One that was ordered before its task had failed for good; not one that a retry asked for.
     let failed = json!({ "task": 0, "status": "failed", "attempt": "1.4", "by": "n2", "failure": { "kind": "exit" }, "files": {} });
     let after = |attempt| {
         let mut made = Made::new();
-        made.read("running", std::slice::from_ref(&failed)).call("retry", json!({ "job": "a" }), json!({ "tasks": 1 }));
-        made.run(0, attempt, "n1", "start").run(0, attempt, "n1", "stopped").wait(10).run(0, "6@9", "n2", "end");
+        made.read("running", std::slice::from_ref(&failed)).call(
+            "retry",
+            json!({ "job": "a" }),
+            json!({ "tasks": 1 }),
+        );
+        made.run(0, attempt, "n1", "start")
+            .run(0, attempt, "n1", "stopped")
+            .wait(10)
+            .run(0, "6@9", "n2", "end");
         made.quiet().read("done", &all()).over()
     };
     assert_good(&after("3@7"));
     assert_breaks(&after("5@7"), "let run");
     // Not without need: done elsewhere, cancelled, one too many, or its node was killed.
     let mut made = Made::new();
-    made.run(0, "1.1", "n1", "start").run(0, "1.2", "n2", "start").run(0, "1.2", "n2", "end");
+    made.run(0, "1.1", "n1", "start")
+        .run(0, "1.2", "n2", "start")
+        .run(0, "1.2", "n2", "end");
     assert_good(&stopped(&mut made));
     let mut made = Made::new();
-    made.run(0, "1.1", "n1", "start").call("cancel", json!({ "job": "a", "tasks": [0] }), json!({}));
+    made.run(0, "1.1", "n1", "start").call(
+        "cancel",
+        json!({ "job": "a", "tasks": [0] }),
+        json!({}),
+    );
     assert_good(&stopped(&mut made));
     let mut made = Made::new();
-    made.run(0, "1.1", "n1", "start").run(0, "1.2", "n2", "start").run(0, "1.3", "n3", "start");
+    made.run(0, "1.1", "n1", "start")
+        .run(0, "1.2", "n2", "start")
+        .run(0, "1.3", "n3", "start");
     assert_good(&stopped(&mut made));
-    assert_good(&stopped(Made::new().run(0, "1.1", "n1", "start").fault(0, "kill", &["n1"])));
+    assert_good(&stopped(Made::new().run(0, "1.1", "n1", "start").fault(
+        0,
+        "kill",
+        &["n1"],
+    )));
 }
 
 #[test]
@@ -322,10 +531,16 @@ fn nodes_that_end_by_themselves_or_stay_apart_are_found() {
         &made(json!({ "what": "exited", "node": "n1", "status": "signal: 6", "while": "running" })),
         "stays up",
     );
-    assert_breaks(&made(json!({ "what": "parted", "missing": ["n1 sees n2"] })), "meets again");
+    assert_breaks(
+        &made(json!({ "what": "parted", "missing": ["n1 sees n2"] })),
+        "meets again",
+    );
     assert_breaks(&made(json!({ "what": "silent" })), "answers");
     let mut cut_short = Made::new();
-    assert_breaks(&check(&cut_short.quiet().read("done", &all()).lines), "complete");
+    assert_breaks(
+        &check(&cut_short.quiet().read("done", &all()).lines),
+        "complete",
+    );
 }
 
 #[test]
@@ -353,18 +568,28 @@ fn a_pool_whose_updates_or_results_are_not_in_order_is_found() {
         closed.clone(),
     ]));
     assert_breaks(&pool(&[applied("w", 2)]), "updates in order");
-    assert_breaks(&pool(&[applied("w", 1), applied("w", 1)]), "updates in order");
+    assert_breaks(
+        &pool(&[applied("w", 1), applied("w", 1)]),
+        "updates in order",
+    );
     assert_breaks(&pool(&[asked(0, 3), result(0, 0, 2)]), "updates in order");
     assert_breaks(&pool(&[asked(3, 0), result(3, 8, 2)]), "pool results");
-    assert_breaks(&pool(&[asked(0, 0), result(0, 0, 0), result(0, 0, 0)]), "pool results");
+    assert_breaks(
+        &pool(&[asked(0, 0), result(0, 0, 0), result(0, 0, 0)]),
+        "pool results",
+    );
     assert_breaks(&pool(&[asked(0, 0), closed]), "pool results");
-    assert_breaks(&pool(&[json!({ "event": "failed", "error": "lost" })]), "pool results");
+    assert_breaks(
+        &pool(&[json!({ "event": "failed", "error": "lost" })]),
+        "pool results",
+    );
 }
 
 #[test]
 fn epochs_without_all_samples_are_found() {
     let trained = |counts: &[u64]| {
-        let line = json!({ "what": "trained", "job": "a", "epochs": 3, "samples": 540, "counts": counts });
+        let line =
+            json!({ "what": "trained", "job": "a", "epochs": 3, "samples": 540, "counts": counts });
         Made::new().line(line).quiet().read("done", &all()).over()
     };
     assert_good(&trained(&[540, 539, 541]));
@@ -376,8 +601,17 @@ fn epochs_without_all_samples_are_found() {
 fn what_is_no_history_is_refused() {
     use crate::history::read;
     let begin = r#"{"at": 0, "what": "begin", "format": 1}"#;
-    assert_eq!(read(&format!("{begin}\n{{\"at\": 5, \"what\": \"over\"}}\n")).map(|lines| lines.len()), Ok(2));
-    for text in ["", "{}", "x", r#"{"at": 0, "what": "over"}"#, r#"{"at": 0, "what": "begin", "format": 99}"#] {
+    assert_eq!(
+        read(&format!("{begin}\n{{\"at\": 5, \"what\": \"over\"}}\n")).map(|lines| lines.len()),
+        Ok(2)
+    );
+    for text in [
+        "",
+        "{}",
+        "x",
+        r#"{"at": 0, "what": "over"}"#,
+        r#"{"at": 0, "what": "begin", "format": 99}"#,
+    ] {
         assert!(read(text).is_err(), "{text}");
     }
 }

@@ -29,23 +29,36 @@ fn starts<'m>(job: &'m Job<'m>) -> impl Iterator<Item = &'m Run<'m>> {
 fn beyond_need(_: &Model, job: &Job, verdict: &mut Verdict) {
     let mut of_task: BTreeMap<u64, u64> = BTreeMap::new();
     starts(job).for_each(|run| *of_task.entry(run.task).or_default() += 1);
-    *verdict.counts.entry("executions beyond one a task").or_default() +=
-        of_task.values().map(|count| count - 1).sum::<u64>();
+    *verdict
+        .counts
+        .entry("executions beyond one a task")
+        .or_default() += of_task.values().map(|count| count - 1).sum::<u64>();
 }
 
 /// A result that was told is computed again only by those who could not know: after a partition, by a node that was away, or when two
 /// nodes were away at once.
 fn computed_again(model: &Model, job: &Job, verdict: &mut Verdict) {
     let mut told: BTreeMap<u64, u64> = BTreeMap::new();
-    for one in model.told(job).iter().filter(|one| one.row["status"] == "done") {
-        told.entry(one.row["task"].as_u64().unwrap_or(u64::MAX)).or_insert(one.at);
+    for one in model
+        .told(job)
+        .iter()
+        .filter(|one| one.row["status"] == "done")
+    {
+        told.entry(one.row["task"].as_u64().unwrap_or(u64::MAX))
+            .or_insert(one.at);
     }
     let mut again = Vec::new();
     for run in starts(job) {
-        let Some(since) = told.get(&run.task).filter(|since| run.at > **since + ON_ITS_WAY) else { continue };
+        let Some(since) = told
+            .get(&run.task)
+            .filter(|since| run.at > **since + ON_ITS_WAY)
+        else {
+            continue;
+        };
         verdict.count("executions after the result was told");
         let away = model.away_between(*since, run.at);
-        let excused = model.parted_between(*since, run.at) || away.len() > 1 || away.contains(run.node);
+        let excused =
+            model.parted_between(*since, run.at) || away.len() > 1 || away.contains(run.node);
         if !excused {
             again.push(run);
         }
@@ -57,14 +70,23 @@ fn computed_again(model: &Model, job: &Job, verdict: &mut Verdict) {
             job.name,
             first.task
         );
-        verdict.add("computed once", text, story::of_task(model, job, Some(first.task), first.at));
+        verdict.add(
+            "computed once",
+            text,
+            story::of_task(model, job, Some(first.task), first.at),
+        );
     }
 }
 
 /// Nothing of a cancelled job begins once that was answered.
 fn after_cancel(model: &Model, job: &Job, verdict: &mut Verdict) {
-    for (_, call) in model.calls_of(job, "cancel").filter(|(_, call)| call.is_answered()) {
-        let Some((since, _)) = call.answer else { continue };
+    for (_, call) in model
+        .calls_of(job, "cancel")
+        .filter(|(_, call)| call.is_answered())
+    {
+        let Some((since, _)) = call.answer else {
+            continue;
+        };
         let concerns = |run: &&Run| {
             let tasks = call.line["tasks"].as_array();
             tasks.is_none_or(|tasks| tasks.iter().any(|task| *task == run.task))
@@ -73,10 +95,19 @@ fn after_cancel(model: &Model, job: &Job, verdict: &mut Verdict) {
             let away = model.away_between(since, run.at);
             model.parted_between(since, run.at) || away.contains(run.node) || away.len() > 1
         };
-        let late = starts(job).filter(concerns).find(|run| run.at > since + ON_ITS_WAY && !could_not_know(run));
+        let late = starts(job)
+            .filter(concerns)
+            .find(|run| run.at > since + ON_ITS_WAY && !could_not_know(run));
         if let Some(run) = late {
-            let text = format!("task {} of {} begins on {} although it was cancelled", run.task, job.name, run.node);
-            verdict.add("cancelled", text, story::of_task(model, job, Some(run.task), run.at));
+            let text = format!(
+                "task {} of {} begins on {} although it was cancelled",
+                run.task, job.name, run.node
+            );
+            verdict.add(
+                "cancelled",
+                text,
+                story::of_task(model, job, Some(run.task), run.at),
+            );
             return;
         }
     }
@@ -91,17 +122,27 @@ fn needless_stops(model: &Model, job: &Job, verdict: &mut Verdict) {
         let has_result = of_task().any(|run| run.event == "end" && run.at <= stop.at);
         let is_cancelled = model.calls_of(job, "cancel").any(|(_, call)| {
             let tasks = call.line["tasks"].as_array();
-            call.at <= stop.at && tasks.is_none_or(|tasks| tasks.iter().any(|task| *task == stop.task))
+            call.at <= stop.at
+                && tasks.is_none_or(|tasks| tasks.iter().any(|task| *task == stop.task))
         });
         let node_ended = model.faults.iter().any(|fault| {
             let ends = matches!(fault.kind, "kill" | "kill-all" | "damage" | "lost");
-            ends && fault.nodes.contains(&stop.node) && fault.from <= stop.at + 1_000 && stop.at <= fault.from + MARGIN
+            ends && fault.nodes.contains(&stop.node)
+                && fault.from <= stop.at + 1_000
+                && stop.at <= fault.from + MARGIN
         });
         let exited = model.lines.iter().any(|line| {
             let at = line["at"].as_u64().unwrap_or(0);
-            line["what"] == "exited" && text(&line["node"]) == stop.node && at.abs_diff(stop.at) <= MARGIN
+            line["what"] == "exited"
+                && text(&line["node"]) == stop.node
+                && at.abs_diff(stop.at) <= MARGIN
         });
-        if has_result || is_cancelled || node_ended || exited || had_failed_for_good(model, job, stop) {
+        if has_result
+            || is_cancelled
+            || node_ended
+            || exited
+            || had_failed_for_good(model, job, stop)
+        {
             continue;
         }
         let others = rivals(model, job, stop);
@@ -122,7 +163,11 @@ fn needless_stops(model: &Model, job: &Job, verdict: &mut Verdict) {
             first.node,
             tasks_of(model, job).unwrap_or(0)
         );
-        verdict.add("let run", text, story::of_task(model, job, Some(first.task), first.at));
+        verdict.add(
+            "let run",
+            text,
+            story::of_task(model, job, Some(first.task), first.at),
+        );
     }
 }
 
@@ -138,17 +183,25 @@ fn had_failed_for_good(model: &Model, job: &Job, stop: &Run) -> bool {
 
 /// Of an attempt: `EPOCH.NUMBER` as it is told, `NUMBER@PID` as tasks note it.
 fn number(attempt: &str) -> u64 {
-    let number = attempt.split('@').next().and_then(|before| before.rsplit('.').next());
+    let number = attempt
+        .split('@')
+        .next()
+        .and_then(|before| before.rsplit('.').next());
     number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
 /// How many other attempts of the task run when one is stopped.
 fn rivals(model: &Model, job: &Job, stop: &Run) -> usize {
-    let is_same =
-        |one: &Run, other: &Run| one.task == other.task && (one.attempt, one.node) == (other.attempt, other.node);
-    let others = starts(job).filter(|run| run.task == stop.task && !is_same(run, stop) && run.at <= stop.at);
+    let is_same = |one: &Run, other: &Run| {
+        one.task == other.task && (one.attempt, one.node) == (other.attempt, other.node)
+    };
+    let others =
+        starts(job).filter(|run| run.task == stop.task && !is_same(run, stop) && run.at <= stop.at);
     let goes_on = |run: &&Run| {
-        let over = job.runs.iter().any(|other| is_same(run, other) && other.event != "start" && other.at <= stop.at);
+        let over = job
+            .runs
+            .iter()
+            .any(|other| is_same(run, other) && other.event != "start" && other.at <= stop.at);
         let killed = model.faults.iter().any(|fault| {
             let ends = matches!(fault.kind, "kill" | "kill-all" | "damage" | "lost");
             ends && fault.nodes.contains(&run.node) && (run.at..=stop.at).contains(&fault.from)

@@ -7,8 +7,14 @@ use crate::{
 use nodectl::types::Phase;
 
 pub const ALL: &[Scenario] = &[
-    ("cancel::its_coordinator_dies_right_after", its_coordinator_dies_right_after),
-    ("cancel::its_coordinator_is_lost_right_after", its_coordinator_is_lost_right_after),
+    (
+        "cancel::its_coordinator_dies_right_after",
+        its_coordinator_dies_right_after,
+    ),
+    (
+        "cancel::its_coordinator_is_lost_right_after",
+        its_coordinator_is_lost_right_after,
+    ),
 ];
 
 pub fn its_coordinator_dies_right_after() {
@@ -28,7 +34,9 @@ pub fn its_coordinator_is_lost_right_after() {
         let job = script.job(tasks(60, 3_000));
         script.until_told(job, 3);
         script.cancel(job);
-        script.until(30.0, "the cancellation is confirmed", |world| world.user.jobs[&job].cancelled_at.is_some());
+        script.until(30.0, "the cancellation is confirmed", |world| {
+            world.user.jobs[&job].cancelled_at.is_some()
+        });
         script.lose(script.coordinator(job));
         script.settle();
         let phase = script.world.user.jobs[&job].phase;

@@ -6,23 +6,74 @@ use crate::{
 };
 
 pub const ALL: &[Scenario] = &[
-    ("copies::what_a_coordinator_learns_reaches_its_replicas", what_a_coordinator_learns_reaches_its_replicas),
-    ("copies::files_survive_a_rolling_restart", files_survive_a_rolling_restart),
-    ("copies::files_survive_coordinator_and_maker", files_survive_coordinator_and_maker),
-    ("copies::results_are_copied_again_after_each_loss", results_are_copied_again_after_each_loss),
-    ("copies::a_finished_result_outlives_broken_connections", a_finished_result_outlives_broken_connections),
-    ("copies::the_same_result_everywhere_after_takeovers", the_same_result_everywhere_after_takeovers),
-    ("copies::a_job_ends_with_machines_gone_for_ever", a_job_ends_with_machines_gone_for_ever),
-    ("copies::walls_that_answer_for_live_nodes", walls_that_answer_for_live_nodes),
-    ("copies::a_split_heals_to_equal_copies", a_split_heals_to_equal_copies),
-    ("copies::files_come_back_with_their_holders", files_come_back_with_their_holders),
-    ("copies::files_that_are_gone_keep_no_others_waiting", files_that_are_gone_keep_no_others_waiting),
-    ("copies::what_tasks_are_given_comes_from_any_holder", what_tasks_are_given_comes_from_any_holder),
-    ("copies::what_was_written_alone_is_told_when_another_has_it", what_was_written_alone_is_told_when_another_has_it),
-    ("copies::a_job_submitted_on_both_sides_of_a_split", a_job_submitted_on_both_sides_of_a_split),
-    ("copies::who_left_and_comes_back_with_its_clock_set_back", who_left_and_comes_back_with_its_clock_set_back),
-    ("copies::a_large_specification_comes_from_any_holder", a_large_specification_comes_from_any_holder),
-    ("copies::a_large_specification_outlives_its_blobs", a_large_specification_outlives_its_blobs),
+    (
+        "copies::what_a_coordinator_learns_reaches_its_replicas",
+        what_a_coordinator_learns_reaches_its_replicas,
+    ),
+    (
+        "copies::files_survive_a_rolling_restart",
+        files_survive_a_rolling_restart,
+    ),
+    (
+        "copies::files_survive_coordinator_and_maker",
+        files_survive_coordinator_and_maker,
+    ),
+    (
+        "copies::results_are_copied_again_after_each_loss",
+        results_are_copied_again_after_each_loss,
+    ),
+    (
+        "copies::a_finished_result_outlives_broken_connections",
+        a_finished_result_outlives_broken_connections,
+    ),
+    (
+        "copies::the_same_result_everywhere_after_takeovers",
+        the_same_result_everywhere_after_takeovers,
+    ),
+    (
+        "copies::a_job_ends_with_machines_gone_for_ever",
+        a_job_ends_with_machines_gone_for_ever,
+    ),
+    (
+        "copies::walls_that_answer_for_live_nodes",
+        walls_that_answer_for_live_nodes,
+    ),
+    (
+        "copies::a_split_heals_to_equal_copies",
+        a_split_heals_to_equal_copies,
+    ),
+    (
+        "copies::files_come_back_with_their_holders",
+        files_come_back_with_their_holders,
+    ),
+    (
+        "copies::files_that_are_gone_keep_no_others_waiting",
+        files_that_are_gone_keep_no_others_waiting,
+    ),
+    (
+        "copies::what_tasks_are_given_comes_from_any_holder",
+        what_tasks_are_given_comes_from_any_holder,
+    ),
+    (
+        "copies::what_was_written_alone_is_told_when_another_has_it",
+        what_was_written_alone_is_told_when_another_has_it,
+    ),
+    (
+        "copies::a_job_submitted_on_both_sides_of_a_split",
+        a_job_submitted_on_both_sides_of_a_split,
+    ),
+    (
+        "copies::who_left_and_comes_back_with_its_clock_set_back",
+        who_left_and_comes_back_with_its_clock_set_back,
+    ),
+    (
+        "copies::a_large_specification_comes_from_any_holder",
+        a_large_specification_comes_from_any_holder,
+    ),
+    (
+        "copies::a_large_specification_outlives_its_blobs",
+        a_large_specification_outlives_its_blobs,
+    ),
 ];
 
 /// A stalled coordinator wakes up with results that only it has, and yields: its successor learns them.
@@ -41,10 +92,17 @@ pub fn what_a_coordinator_learns_reaches_its_replicas() {
 /// Everyone but the coordinator is restarted, then the coordinator is lost.
 pub fn files_survive_a_rolling_restart() {
     let mut script = Script::of(5);
-    let job = script.job(crate::plan::JobPlan { files: 100, file_bytes: 1_000, ..tasks(40, 200) });
+    let job = script.job(crate::plan::JobPlan {
+        files: 100,
+        file_bytes: 1_000,
+        ..tasks(40, 200)
+    });
     script.until_done(job);
     script.run(40.0);
-    for node in (0..5).filter(|node| *node != script.coordinator(job)).collect::<Vec<_>>() {
+    for node in (0..5)
+        .filter(|node| *node != script.coordinator(job))
+        .collect::<Vec<_>>()
+    {
         script.restart(node, 1.0);
         script.run(10.0);
     }
@@ -55,7 +113,11 @@ pub fn files_survive_a_rolling_restart() {
 
 pub fn files_survive_coordinator_and_maker() {
     let mut script = Script::of(5);
-    let job = script.job(crate::plan::JobPlan { files: 100, file_bytes: 1_000, ..tasks(40, 200) });
+    let job = script.job(crate::plan::JobPlan {
+        files: 100,
+        file_bytes: 1_000,
+        ..tasks(40, 200)
+    });
     script.until_done(job);
     script.run(40.0);
     script.lose(script.coordinator(job));
@@ -87,10 +149,17 @@ pub fn a_finished_result_outlives_broken_connections() {
     let mut plan = crate::plan::Plan::quiet(4);
     plan.net.fetch_failures = 0.3;
     let mut script = Script::planned(plan);
-    let job = script.job(crate::plan::JobPlan { files: 100, file_bytes: 1_000, ..tasks(60, 4_000) });
+    let job = script.job(crate::plan::JobPlan {
+        files: 100,
+        file_bytes: 1_000,
+        ..tasks(60, 4_000)
+    });
     script.until_done(job);
     let executions = script.world.statistics.executions;
-    assert!(executions <= 60, "60 tasks were executed {executions} times");
+    assert!(
+        executions <= 60,
+        "60 tasks were executed {executions} times"
+    );
     script.settle();
 }
 
@@ -98,10 +167,17 @@ pub fn a_finished_result_outlives_broken_connections() {
 pub fn the_same_result_everywhere_after_takeovers() {
     for seed in 1..=60 {
         let mut script = Script::seeded(4, seed);
-        let job = script.job(crate::plan::JobPlan { speculate: true, ..tasks(24, 3_000) });
+        let job = script.job(crate::plan::JobPlan {
+            speculate: true,
+            ..tasks(24, 3_000)
+        });
         for round in 0..3 {
             script.run(2.0 + (seed % 7) as f64 / 5.0);
-            let node = if round == 1 { script.replicas(job).first().copied() } else { script.world.coordinator(job) };
+            let node = if round == 1 {
+                script.replicas(job).first().copied()
+            } else {
+                script.world.coordinator(job)
+            };
             if let Some(node) = node {
                 script.restart(node, 0.1 + (seed % 11) as f64 / 10.0);
             }
@@ -139,7 +215,11 @@ pub fn a_split_heals_to_equal_copies() {
 pub fn files_come_back_with_their_holders() {
     for away in [20.0, 100.0, 200.0, 400.0] {
         let mut script = Script::of(4);
-        let job = script.job(crate::plan::JobPlan { files: 100, file_bytes: 1_000, ..tasks(12, 200) });
+        let job = script.job(crate::plan::JobPlan {
+            files: 100,
+            file_bytes: 1_000,
+            ..tasks(12, 200)
+        });
         script.until_done(job);
         script.run(40.0);
         let (first, replicas) = (script.coordinator(job), script.replicas(job));
@@ -162,7 +242,11 @@ pub fn files_that_are_gone_keep_no_others_waiting() {
     let mut script = Script::of(2);
     script.kill(1);
     script.run(10.0);
-    let job = script.job(crate::plan::JobPlan { files: 100, file_bytes: 1_000, ..tasks(1_500, 20) });
+    let job = script.job(crate::plan::JobPlan {
+        files: 100,
+        file_bytes: 1_000,
+        ..tasks(1_500, 20)
+    });
     script.until_told(job, 1_500);
     script.kill(0);
     (0..8).for_each(|_| script.damage(0, Damage::Blobs));
@@ -176,11 +260,19 @@ pub fn files_that_are_gone_keep_no_others_waiting() {
 pub fn what_tasks_are_given_comes_from_any_holder() {
     for keeper in 0..2 {
         let mut script = Script::of(5);
-        let job = script.job(crate::plan::JobPlan { inputs: true, ..tasks(10, 200) });
+        let job = script.job(crate::plan::JobPlan {
+            inputs: true,
+            ..tasks(10, 200)
+        });
         script.until_done(job);
         script.run(40.0);
         let (first, keeper) = (script.coordinator(job), script.replicas(job)[keeper]);
-        let others = script.world.machines.iter_mut().enumerate().filter(|(node, _)| ![first, keeper].contains(node));
+        let others = script
+            .world
+            .machines
+            .iter_mut()
+            .enumerate()
+            .filter(|(node, _)| ![first, keeper].contains(node));
         others.for_each(|(_, machine)| machine.disk.blobs.clear());
         script.lose(first);
         script.run(60.0);
@@ -206,7 +298,11 @@ pub fn what_was_written_alone_is_told_when_another_has_it() {
     let told = script.world.user.jobs[&job].done.len();
     (0..3).for_each(|node| script.start(node));
     script.run(20.0);
-    assert_eq!(script.world.user.jobs[&job].done.len(), told, "told with company and on one disk");
+    assert_eq!(
+        script.world.user.jobs[&job].done.len(),
+        told,
+        "told with company and on one disk"
+    );
     script.settle();
 }
 
@@ -220,10 +316,15 @@ pub fn a_job_submitted_on_both_sides_of_a_split() {
         let number = script.world.want(tasks(20, 2_000));
         script.run(0.02 + (seed % 5) as f64 / 100.0);
         for node in 0..6 {
-            script.world.crash_for(node, std::time::Duration::from_millis(100 + 150 * (node as u64 + seed) % 6));
+            script.world.crash_for(
+                node,
+                std::time::Duration::from_millis(100 + 150 * (node as u64 + seed) % 6),
+            );
         }
         script.run(1.0);
-        script.until(60.0, "it is confirmed", |world| world.user.job_of(number).is_some());
+        script.until(60.0, "it is confirmed", |world| {
+            world.user.job_of(number).is_some()
+        });
         let job = script.world.user.job_of(number).expect("just waited for");
         script.settle();
         script.decay(job);
@@ -245,7 +346,10 @@ pub fn who_left_and_comes_back_with_its_clock_set_back() {
 /// One that does not fit into a message, of which the coordinator's disk has lost its file.
 pub fn a_large_specification_comes_from_any_holder() {
     let mut script = Script::of(4);
-    let job = script.job(crate::plan::JobPlan { large: true, ..tasks(10, 200) });
+    let job = script.job(crate::plan::JobPlan {
+        large: true,
+        ..tasks(10, 200)
+    });
     script.until_done(job);
     script.run(40.0);
     let first = script.coordinator(job);
@@ -259,10 +363,17 @@ pub fn a_large_specification_comes_from_any_holder() {
 /// All holders' disks lose its file; their journals have it.
 pub fn a_large_specification_outlives_its_blobs() {
     let mut script = Script::of(4);
-    let job = script.job(crate::plan::JobPlan { large: true, ..tasks(10, 200) });
+    let job = script.job(crate::plan::JobPlan {
+        large: true,
+        ..tasks(10, 200)
+    });
     script.until_done(job);
     script.run(40.0);
-    let holders: Vec<_> = script.replicas(job).into_iter().chain([script.coordinator(job)]).collect();
+    let holders: Vec<_> = script
+        .replicas(job)
+        .into_iter()
+        .chain([script.coordinator(job)])
+        .collect();
     holders.iter().for_each(|node| script.kill(*node));
     for node in &holders {
         script.world.machines[*node].disk.blobs.clear();

@@ -7,16 +7,29 @@ use crate::{
 use nodectl::types::JobId;
 
 pub const ALL: &[Scenario] = &[
-    ("damage::a_coordinator_without_its_journal_yields", a_coordinator_without_its_journal_yields),
+    (
+        "damage::a_coordinator_without_its_journal_yields",
+        a_coordinator_without_its_journal_yields,
+    ),
     ("damage::the_middle_of_a_journal", the_middle_of_a_journal),
     ("damage::the_end_of_a_journal", the_end_of_a_journal),
-    ("damage::a_replica_without_its_journal_gets_it_again", a_replica_without_its_journal_gets_it_again),
-    ("damage::lost_files_come_from_another_holder", lost_files_come_from_another_holder),
+    (
+        "damage::a_replica_without_its_journal_gets_it_again",
+        a_replica_without_its_journal_gets_it_again,
+    ),
+    (
+        "damage::lost_files_come_from_another_holder",
+        lost_files_come_from_another_holder,
+    ),
 ];
 
 fn half_done(nodes: usize) -> (Script, JobId) {
     let mut script = Script::of(nodes);
-    let job = script.job(crate::plan::JobPlan { files: 50, file_bytes: 1_000, ..tasks(60, 3_000) });
+    let job = script.job(crate::plan::JobPlan {
+        files: 50,
+        file_bytes: 1_000,
+        ..tasks(60, 3_000)
+    });
     script.until_told(job, 20);
     (script, job)
 }
@@ -29,7 +42,10 @@ fn power_failure(damage: Damage) {
     script.damage(coordinator, damage);
     (0..3).for_each(|node| script.start(node));
     script.run(60.0);
-    assert!(script.world.coordinator(job).is_some(), "nobody coordinates a job that two intact copies hold");
+    assert!(
+        script.world.coordinator(job).is_some(),
+        "nobody coordinates a job that two intact copies hold"
+    );
     script.settle();
     script.decay(job);
 }

@@ -3,10 +3,22 @@
 use crate::script::{Scenario, Script, tasks};
 
 pub const ALL: &[Scenario] = &[
-    ("disks::a_coordinator_whose_disk_stays_full_hands_over", a_coordinator_whose_disk_stays_full_hands_over),
-    ("disks::a_coordinator_whose_disk_hangs_hands_over", a_coordinator_whose_disk_hangs_hands_over),
-    ("disks::a_replica_whose_disk_stays_full_is_replaced", a_replica_whose_disk_stays_full_is_replaced),
-    ("disks::a_full_disk_fails_no_task", a_full_disk_fails_no_task),
+    (
+        "disks::a_coordinator_whose_disk_stays_full_hands_over",
+        a_coordinator_whose_disk_stays_full_hands_over,
+    ),
+    (
+        "disks::a_coordinator_whose_disk_hangs_hands_over",
+        a_coordinator_whose_disk_hangs_hands_over,
+    ),
+    (
+        "disks::a_replica_whose_disk_stays_full_is_replaced",
+        a_replica_whose_disk_stays_full_is_replaced,
+    ),
+    (
+        "disks::a_full_disk_fails_no_task",
+        a_full_disk_fails_no_task,
+    ),
     ("disks::slow_disks_lose_nothing", slow_disks_lose_nothing),
 ];
 
@@ -15,7 +27,9 @@ pub fn a_coordinator_whose_disk_stays_full_hands_over() {
     let job = script.job(tasks(60, 3_000));
     script.until_told(job, 10);
     script.full(script.coordinator(job), 900.0);
-    script.until(120.0, "the job is done beside a full disk", |world| world.user.is_content());
+    script.until(120.0, "the job is done beside a full disk", |world| {
+        world.user.is_content()
+    });
 }
 
 pub fn a_coordinator_whose_disk_hangs_hands_over() {
@@ -23,7 +37,9 @@ pub fn a_coordinator_whose_disk_hangs_hands_over() {
     let job = script.job(tasks(60, 3_000));
     script.until_told(job, 10);
     script.hang(script.coordinator(job), 900.0);
-    script.until(180.0, "the job is done beside a disk that hangs", |world| world.user.is_content());
+    script.until(180.0, "the job is done beside a disk that hangs", |world| {
+        world.user.is_content()
+    });
 }
 
 pub fn a_replica_whose_disk_stays_full_is_replaced() {
@@ -33,12 +49,18 @@ pub fn a_replica_whose_disk_stays_full_is_replaced() {
     for replica in script.replicas(job) {
         script.full(replica, 900.0);
     }
-    script.until(120.0, "the job is done beside full disks", |world| world.user.is_content());
+    script.until(120.0, "the job is done beside full disks", |world| {
+        world.user.is_content()
+    });
 }
 
 pub fn a_full_disk_fails_no_task() {
     let mut script = Script::of(4);
-    let job = script.job(crate::plan::JobPlan { files: 100, file_bytes: 1_000, ..tasks(100, 1_000) });
+    let job = script.job(crate::plan::JobPlan {
+        files: 100,
+        file_bytes: 1_000,
+        ..tasks(100, 1_000)
+    });
     script.until_told(job, 10);
     script.full(script.others(job)[0], 20.0);
     script.until_done(job);

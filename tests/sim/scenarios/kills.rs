@@ -4,11 +4,26 @@ use crate::script::{Scenario, Script, tasks};
 use nodectl::types::JobId;
 
 pub const ALL: &[Scenario] = &[
-    ("kills::an_executor_that_was_silent_keeps_its_tasks", an_executor_that_was_silent_keeps_its_tasks),
-    ("kills::a_takeover_beside_a_slow_member", a_takeover_beside_a_slow_member),
-    ("kills::a_former_coordinator_comes_back_at_once", a_former_coordinator_comes_back_at_once),
-    ("kills::a_takeover_onto_a_full_disk", a_takeover_onto_a_full_disk),
-    ("kills::second_runs_survive_a_takeover", second_runs_survive_a_takeover),
+    (
+        "kills::an_executor_that_was_silent_keeps_its_tasks",
+        an_executor_that_was_silent_keeps_its_tasks,
+    ),
+    (
+        "kills::a_takeover_beside_a_slow_member",
+        a_takeover_beside_a_slow_member,
+    ),
+    (
+        "kills::a_former_coordinator_comes_back_at_once",
+        a_former_coordinator_comes_back_at_once,
+    ),
+    (
+        "kills::a_takeover_onto_a_full_disk",
+        a_takeover_onto_a_full_disk,
+    ),
+    (
+        "kills::second_runs_survive_a_takeover",
+        second_runs_survive_a_takeover,
+    ),
 ];
 
 /// As many long tasks as there are cores.

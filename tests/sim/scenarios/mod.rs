@@ -13,6 +13,15 @@ use crate::script::Scenario;
 
 /// All of them, by name.
 pub fn all() -> Vec<Scenario> {
-    [cancel::ALL, copies::ALL, damage::ALL, disks::ALL, kills::ALL, resync::ALL, retention::ALL, submission::ALL]
-        .concat()
+    [
+        cancel::ALL,
+        copies::ALL,
+        damage::ALL,
+        disks::ALL,
+        kills::ALL,
+        resync::ALL,
+        retention::ALL,
+        submission::ALL,
+    ]
+    .concat()
 }

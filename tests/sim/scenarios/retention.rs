@@ -7,16 +7,31 @@ use crate::{
 use std::time::Duration;
 
 pub const ALL: &[Scenario] = &[
-    ("retention::a_job_goes_on_whose_prerequisite_is_old", a_job_goes_on_whose_prerequisite_is_old),
-    ("retention::one_wrong_clock_deletes_nothing", one_wrong_clock_deletes_nothing),
-    ("retention::a_job_whose_end_is_not_told_is_kept", a_job_whose_end_is_not_told_is_kept),
+    (
+        "retention::a_job_goes_on_whose_prerequisite_is_old",
+        a_job_goes_on_whose_prerequisite_is_old,
+    ),
+    (
+        "retention::one_wrong_clock_deletes_nothing",
+        one_wrong_clock_deletes_nothing,
+    ),
+    (
+        "retention::a_job_whose_end_is_not_told_is_kept",
+        a_job_whose_end_is_not_told_is_kept,
+    ),
 ];
 
 pub fn a_job_goes_on_whose_prerequisite_is_old() {
-    let mut script = Script::planned(Plan { keep_jobs: Duration::from_secs(5), ..Plan::quiet(3) });
+    let mut script = Script::planned(Plan {
+        keep_jobs: Duration::from_secs(5),
+        ..Plan::quiet(3)
+    });
     let first = script.job(tasks(4, 100));
     script.until_done(first);
-    let second = script.job(JobPlan { after: Some(1), ..tasks(60, 4_000) });
+    let second = script.job(JobPlan {
+        after: Some(1),
+        ..tasks(60, 4_000)
+    });
     script.until_told(second, 5);
     script.run(6.0);
     for node in 0..3 {
@@ -44,13 +59,20 @@ pub fn one_wrong_clock_deletes_nothing() {
 /// A lone node ends a job, and has somebody to copy the results to before it told of them. Copying takes longer than jobs are kept.
 pub fn a_job_whose_end_is_not_told_is_kept() {
     for offset in 0..12 {
-        let mut plan = Plan { keep_jobs: Duration::from_secs(5), ..Plan::quiet(2) };
+        let mut plan = Plan {
+            keep_jobs: Duration::from_secs(5),
+            ..Plan::quiet(2)
+        };
         plan.net.bytes_per_ms = 10_000;
         let mut script = Script::planned(plan);
         script.run(8.0);
         script.kill(1);
         script.starve(0, 119, 3.0);
-        script.job(JobPlan { files: 83, file_bytes: 32 << 20, ..tasks(13, 50) });
+        script.job(JobPlan {
+            files: 83,
+            file_bytes: 32 << 20,
+            ..tasks(13, 50)
+        });
         script.run(0.3 + f64::from(offset) / 10.0);
         script.start(1);
         script.settle();

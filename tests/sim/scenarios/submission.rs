@@ -6,8 +6,14 @@ use crate::{
 };
 
 pub const ALL: &[Scenario] = &[
-    ("submission::its_coordinator_dies_before_it_wrote", its_coordinator_dies_before_it_wrote),
-    ("submission::its_coordinator_dies_at_any_moment", its_coordinator_dies_at_any_moment),
+    (
+        "submission::its_coordinator_dies_before_it_wrote",
+        its_coordinator_dies_before_it_wrote,
+    ),
+    (
+        "submission::its_coordinator_dies_at_any_moment",
+        its_coordinator_dies_at_any_moment,
+    ),
     ("submission::a_large_specification", a_large_specification),
 ];
 
@@ -27,7 +33,11 @@ pub fn its_coordinator_dies_before_it_wrote() {
 pub fn its_coordinator_dies_at_any_moment() {
     for seed in 1..=80 {
         let mut script = Script::seeded(3, seed);
-        script.kill_at(Moment::Claimed, 0.000_2 * seed as f64, 0.1 + 0.05 * (seed % 40) as f64);
+        script.kill_at(
+            Moment::Claimed,
+            0.000_2 * seed as f64,
+            0.1 + 0.05 * (seed % 40) as f64,
+        );
         script.job(tasks(6, 500));
         script.settle();
     }
@@ -35,7 +45,11 @@ pub fn its_coordinator_dies_at_any_moment() {
 
 pub fn a_large_specification() {
     let mut script = Script::of(4);
-    let job = script.job(JobPlan { large: true, inputs: true, ..tasks(20, 1_000) });
+    let job = script.job(JobPlan {
+        large: true,
+        inputs: true,
+        ..tasks(20, 1_000)
+    });
     script.until_told(job, 3);
     script.restart(script.coordinator(job), 2.0);
     script.settle();

@@ -9,7 +9,10 @@ fn buffers_are_zero_also_when_their_memory_was_used_before() {
     for _ in 0..3 {
         let buffer = device.buffer(4000).unwrap();
         assert!(read(&device, &buffer).iter().all(|word| *word == 0));
-        device.upload(&buffer, 0, words(1..=1000)).wait(LIMIT).unwrap();
+        device
+            .upload(&buffer, 0, words(1..=1000))
+            .wait(LIMIT)
+            .unwrap();
     }
 }
 
@@ -20,8 +23,13 @@ fn steps_and_calls_take_effect_in_order() {
         let kernel = kernel(&device, DOUBLE_AND_ADD);
         let (input, output) = (device.buffer(400).unwrap(), device.buffer(400).unwrap());
         let step = || dispatch(&kernel, &[&input, &output], 2);
-        let copy =
-            RecordingStep::Copy { from: output.clone(), from_offset: 0, to: input.clone(), to_offset: 4, bytes: 396 };
+        let copy = RecordingStep::Copy {
+            from: output.clone(),
+            from_offset: 0,
+            to: input.clone(),
+            to_offset: 4,
+            bytes: 396,
+        };
         let recording = device.record(vec![step(), step(), copy, step()]).unwrap();
         let first = device.upload(&input, 0, words(1..=100));
         let run = device.run(&recording);
@@ -30,7 +38,8 @@ fn steps_and_calls_take_effect_in_order() {
         let again = device.run(&recording);
         let (mut x, mut y): (Vec<u32>, Vec<u32>) = ((1..=100).collect(), vec![0; 100]);
         let mut expected = |x: &mut Vec<u32>| {
-            let step = |x: &[u32], y: &mut [u32]| y.iter_mut().zip(x).for_each(|(y, x)| *y = *y * 2 + x);
+            let step =
+                |x: &[u32], y: &mut [u32]| y.iter_mut().zip(x).for_each(|(y, x)| *y = *y * 2 + x);
             step(x, &mut y);
             step(x, &mut y);
             x[1..].copy_from_slice(&y[..99]);
@@ -55,7 +64,9 @@ fn a_recording_runs_a_thousand_times_without_anyone_waiting_between() {
         @compute @workgroup_size(1) fn main() { n[0] = n[0] * 3u + 1u; }",
     );
     let buffer = device.buffer(4).unwrap();
-    let recording = device.record(vec![dispatch(&count, &[&buffer], 1)]).unwrap();
+    let recording = device
+        .record(vec![dispatch(&count, &[&buffer], 1)])
+        .unwrap();
     let runs: Vec<_> = (0..1000).map(|_| device.run(&recording)).collect();
     let expected = (0..1000).fold(0u32, |n, _| n.wrapping_mul(3).wrapping_add(1));
     assert_eq!(read(&device, &buffer), [expected]);
@@ -70,7 +81,10 @@ fn transfers_larger_than_a_chunk_and_than_all_staging_memory_arrive() {
         let Some(device) = fixture() else { return };
         let bytes = STAGING_BYTES + (3 << 20) + 5;
         let buffer = device.buffer(bytes + 3).unwrap();
-        let data: Bytes = (0..bytes).map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8).collect::<Vec<_>>().into();
+        let data: Bytes = (0..bytes)
+            .map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8)
+            .collect::<Vec<_>>()
+            .into();
         device.upload(&buffer, 3, data.clone()).wait(LIMIT).unwrap();
         let back = device.download(&buffer, 0..bytes + 3).wait(LIMIT).unwrap();
         assert!(back[..3] == [0; 3] && back[3..] == data);
@@ -84,12 +98,23 @@ fn uploads_of_the_next_batch_may_overlap_a_run_and_change_nothing_in_it() {
         let kernel = kernel(&device, DOUBLE_AND_ADD);
         let count = 100_000u32;
         let bytes = u64::from(count) * 4;
-        let buffers: Vec<_> = (0..2).map(|_| (device.buffer(bytes).unwrap(), device.buffer(bytes).unwrap())).collect();
+        let buffers: Vec<_> = (0..2)
+            .map(|_| (device.buffer(bytes).unwrap(), device.buffer(bytes).unwrap()))
+            .collect();
         let recordings: Vec<_> = buffers
             .iter()
             .map(|(input, output)| {
-                let fill = RecordingStep::Fill { buffer: output.clone(), range: 0..bytes, value: 1 };
-                device.record(vec![fill, dispatch(&kernel, &[input, output], count.div_ceil(64))]).unwrap()
+                let fill = RecordingStep::Fill {
+                    buffer: output.clone(),
+                    range: 0..bytes,
+                    value: 1,
+                };
+                device
+                    .record(vec![
+                        fill,
+                        dispatch(&kernel, &[input, output], count.div_ceil(64)),
+                    ])
+                    .unwrap()
             })
             .collect();
         let mut results = Vec::new();
@@ -100,7 +125,11 @@ fn uploads_of_the_next_batch_may_overlap_a_run_and_change_nothing_in_it() {
             results.push(device.download(output, 0..bytes));
         }
         for (batch, result) in results.into_iter().enumerate() {
-            assert_eq!(result.wait(LIMIT).unwrap(), words((0..count).map(|at| at * batch as u32 + 2)), "batch {batch}");
+            assert_eq!(
+                result.wait(LIMIT).unwrap(),
+                words((0..count).map(|at| at * batch as u32 + 2)),
+                "batch {batch}"
+            );
         }
     }
 }
@@ -117,10 +146,29 @@ fn push_constants_and_other_sets_reach_the_shader() {
         @compute @workgroup_size(1) fn main() { out[0] = f32(push.a * 10u) + push.b.x * push.b.y; }",
     );
     let buffer = device.buffer(4).unwrap();
-    let binding = BufferBinding { set: 1, binding: 3, buffer: buffer.clone(), range: 0..4 };
-    let push = [4u32.to_le_bytes(), [0; 4], 1.5f32.to_le_bytes(), 3f32.to_le_bytes()].concat();
-    let step = RecordingStep::Dispatch { kernel, bindings: vec![binding], push, groups: [1; 3] };
-    device.run(&device.record(vec![step]).unwrap()).wait(LIMIT).unwrap();
+    let binding = BufferBinding {
+        set: 1,
+        binding: 3,
+        buffer: buffer.clone(),
+        range: 0..4,
+    };
+    let push = [
+        4u32.to_le_bytes(),
+        [0; 4],
+        1.5f32.to_le_bytes(),
+        3f32.to_le_bytes(),
+    ]
+    .concat();
+    let step = RecordingStep::Dispatch {
+        kernel,
+        bindings: vec![binding],
+        push,
+        groups: [1; 3],
+    };
+    device
+        .run(&device.record(vec![step]).unwrap())
+        .wait(LIMIT)
+        .unwrap();
     assert_eq!(f32::from_bits(read(&device, &buffer)[0]), 44.5);
 }
 
@@ -134,17 +182,31 @@ fn specialization_constants_reach_the_shader() {
     );
     let spirv = specialized(&spirv, &[(123, 5), (4.25f32.to_bits(), 9)]);
     let run = |constants: &[(u32, Constant)]| {
-        let kernel = device.kernel(&KernelSource { spirv: &spirv, entry: "main", constants, name: "special" })?;
+        let kernel = device.kernel(&KernelSource {
+            spirv: &spirv,
+            entry: "main",
+            constants,
+            name: "special",
+        })?;
         let buffer = device.buffer(8)?;
         let _ = device.upload(&buffer, 4, 2f32.to_le_bytes().to_vec().into());
-        device.run(&device.record(vec![dispatch(&kernel, &[&buffer], 1)])?).wait(LIMIT)?;
+        device
+            .run(&device.record(vec![dispatch(&kernel, &[&buffer], 1)])?)
+            .wait(LIMIT)?;
         Ok(f32::from_bits(read(&device, &buffer)[0]))
     };
     assert_eq!(run(&[]), Ok(250.25));
-    assert_eq!(run(&[(5, Constant::U32(10)), (9, Constant::F32(0.5))]), Ok(20.5));
-    let invalid = |result, text: &str| matches!(result, Err(DeviceError::Invalid(why)) if why.contains(text));
+    assert_eq!(
+        run(&[(5, Constant::U32(10)), (9, Constant::F32(0.5))]),
+        Ok(20.5)
+    );
+    let invalid =
+        |result, text: &str| matches!(result, Err(DeviceError::Invalid(why)) if why.contains(text));
     assert!(invalid(run(&[(5, Constant::I32(10))]), "the types differ"));
-    assert!(invalid(run(&[(6, Constant::U32(10))]), "no specialization constant 6; it has [5, 9]"));
+    assert!(invalid(
+        run(&[(6, Constant::U32(10))]),
+        "no specialization constant 6; it has [5, 9]"
+    ));
 }
 
 /// Makes specialization constants of the constants with these values: `(bits, id)`.
@@ -160,12 +222,19 @@ fn specialized(spirv: &[u32], constants: &[(u32, u32)]) -> Vec<u32> {
     while at < spirv.len() {
         let (opcode, length) = (spirv[at] & 0xffff, (spirv[at] >> 16) as usize);
         let mut instruction = spirv[at..at + length].to_vec();
-        let found = constants.iter().find(|(bits, _)| opcode == OP_CONSTANT && instruction[3..] == [*bits]);
+        let found = constants
+            .iter()
+            .find(|(bits, _)| opcode == OP_CONSTANT && instruction[3..] == [*bits]);
         if let Some((_, id)) = found {
             instruction[0] = 4 << 16 | OP_SPEC_CONSTANT;
             decorations.extend([4 << 16 | OP_DECORATE, instruction[2], SPEC_ID, *id]);
         }
-        if body.is_empty() && !OP_TYPES.contains(&opcode) { &mut head } else { &mut body }.extend(instruction);
+        if body.is_empty() && !OP_TYPES.contains(&opcode) {
+            &mut head
+        } else {
+            &mut body
+        }
+        .extend(instruction);
         at += length;
     }
     [head, decorations, body].concat()
@@ -173,11 +242,16 @@ fn specialized(spirv: &[u32], constants: &[(u32, u32)]) -> Vec<u32> {
 
 #[test]
 fn everything_may_be_dropped_while_in_flight() {
-    let Some(device) = Fixture::with_lanes() else { return };
+    let Some(device) = Fixture::with_lanes() else {
+        return;
+    };
     let kernel = kernel(&device, DOUBLE_AND_ADD);
     let result = device.buffer(4 << 20).unwrap();
     for _ in 0..20 {
-        let (input, output) = (device.buffer(4 << 20).unwrap(), device.buffer(4 << 20).unwrap());
+        let (input, output) = (
+            device.buffer(4 << 20).unwrap(),
+            device.buffer(4 << 20).unwrap(),
+        );
         let _ = device.upload(&input, 0, words(vec![3; 1 << 20]));
         let copy = RecordingStep::Copy {
             from: output.clone(),
@@ -186,7 +260,9 @@ fn everything_may_be_dropped_while_in_flight() {
             to_offset: 0,
             bytes: 4 << 20,
         };
-        let recording = device.record(vec![dispatch(&kernel, &[&input, &output], 1 << 14), copy]).unwrap();
+        let recording = device
+            .record(vec![dispatch(&kernel, &[&input, &output], 1 << 14), copy])
+            .unwrap();
         let _ = device.run(&recording);
         let _ = device.download(&output, 0..4 << 20);
     }
@@ -197,7 +273,9 @@ fn everything_may_be_dropped_while_in_flight() {
 
 #[test]
 fn memory_that_was_dropped_in_flight_is_free_once_the_calls_have_ended() {
-    let Some(device) = Fixture::with_lanes() else { return };
+    let Some(device) = Fixture::with_lanes() else {
+        return;
+    };
     let bytes = 3 << 20;
     let buffer = device.buffer(bytes).unwrap();
     let (number, memory) = (buffer.0.number, buffer.0.memory.clone());
@@ -220,12 +298,19 @@ fn many_threads_use_one_device() {
             scope.spawn(move || {
                 for round in 0..10u32 {
                     let kernel = kernel(device, DOUBLE_AND_ADD);
-                    let (input, output) = (device.buffer(1000).unwrap(), device.buffer(1000).unwrap());
-                    let recording = device.record(vec![dispatch(&kernel, &[&input, &output], 4)]).unwrap();
+                    let (input, output) =
+                        (device.buffer(1000).unwrap(), device.buffer(1000).unwrap());
+                    let recording = device
+                        .record(vec![dispatch(&kernel, &[&input, &output], 4)])
+                        .unwrap();
                     let _ = device.upload(&input, 0, words((0..250).map(|at| at + thread * round)));
                     let _ = device.run(&recording);
                     let _ = device.run(&recording);
-                    assert!(read(device, &output).into_iter().eq((0..250).map(|at| 3 * (at + thread * round))));
+                    assert!(
+                        read(device, &output)
+                            .into_iter()
+                            .eq((0..250).map(|at| 3 * (at + thread * round)))
+                    );
                 }
             });
         }

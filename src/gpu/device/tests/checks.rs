@@ -27,26 +27,56 @@ fn wrong_bindings_are_named() {
         push: Vec::new(),
         groups: [1; 3],
     };
-    let at = |binding, buffer: &DeviceBuffer, range| BufferBinding { set: 0, binding, buffer: buffer.clone(), range };
+    let at = |binding, buffer: &DeviceBuffer, range| BufferBinding {
+        set: 0,
+        binding,
+        buffer: buffer.clone(),
+        range,
+    };
     let (sizes, out) = (at(0, &large, 0..4096), at(1, &small, 0..64));
 
-    assert!(device.record(vec![with(vec![sizes.clone(), out.clone()])]).is_ok());
+    assert!(
+        device
+            .record(vec![with(vec![sizes.clone(), out.clone()])])
+            .is_ok()
+    );
     let cases = [
-        (vec![sizes.clone()], "nothing is bound to binding 1 of set 0"),
-        (vec![sizes.clone(), out.clone(), at(2, &small, 0..64)], "binding 2 of set 0: the kernel has no such buffer"),
-        (vec![sizes.clone(), out.clone(), out.clone()], "binding 1 of set 0: bound twice"),
-        (vec![at(0, &small, 0..64), out.clone()], "binding 0 of set 0: 64 bytes, and the shader declares at least 192"),
+        (
+            vec![sizes.clone()],
+            "nothing is bound to binding 1 of set 0",
+        ),
+        (
+            vec![sizes.clone(), out.clone(), at(2, &small, 0..64)],
+            "binding 2 of set 0: the kernel has no such buffer",
+        ),
+        (
+            vec![sizes.clone(), out.clone(), out.clone()],
+            "binding 1 of set 0: bound twice",
+        ),
+        (
+            vec![at(0, &small, 0..64), out.clone()],
+            "binding 0 of set 0: 64 bytes, and the shader declares at least 192",
+        ),
         (
             vec![sizes.clone(), at(1, &small, 0..12)],
             "binding 1 of set 0: 12 bytes, and the shader declares at least 16",
         ),
         (vec![sizes.clone(), at(1, &small, 0..0)], "0 bytes"),
-        (vec![sizes.clone(), at(1, &small, 0..65)], "bytes 0..65 of a buffer of 64"),
-        (vec![sizes.clone(), at(1, &large, 4..4096)], "starts at byte 4, which is no multiple of"),
+        (
+            vec![sizes.clone(), at(1, &small, 0..65)],
+            "bytes 0..65 of a buffer of 64",
+        ),
+        (
+            vec![sizes.clone(), at(1, &large, 4..4096)],
+            "starts at byte 4, which is no multiple of",
+        ),
     ];
     for (bindings, expected) in cases {
         let said = refused(&device, with(bindings));
-        assert!(said.starts_with("step 0: kernel `test`") && said.contains(expected), "{said}");
+        assert!(
+            said.starts_with("step 0: kernel `test`") && said.contains(expected),
+            "{said}"
+        );
     }
     let push = RecordingStep::Dispatch {
         kernel: kernel.clone(),
@@ -61,17 +91,23 @@ fn wrong_bindings_are_named() {
 fn ranges_outside_of_buffers_are_refused() {
     let Some(device) = Fixture::new() else { return };
     let (a, b) = (device.buffer(100).unwrap(), device.buffer(100).unwrap());
-    let copy = |from: &DeviceBuffer, from_offset, to: &DeviceBuffer, to_offset, bytes| RecordingStep::Copy {
-        from: from.clone(),
-        from_offset,
-        to: to.clone(),
-        to_offset,
-        bytes,
+    let copy = |from: &DeviceBuffer, from_offset, to: &DeviceBuffer, to_offset, bytes| {
+        RecordingStep::Copy {
+            from: from.clone(),
+            from_offset,
+            to: to.clone(),
+            to_offset,
+            bytes,
+        }
     };
     assert!(refused(&device, copy(&a, 50, &b, 0, 51)).contains("bytes 50..101 of a buffer of 100"));
     assert!(refused(&device, copy(&a, 0, &b, u64::MAX, 2)).contains("of a buffer of 100"));
     assert!(refused(&device, copy(&a, 0, &a, 10, 20)).contains("of the same buffer overlap"));
-    let fill = RecordingStep::Fill { buffer: a.clone(), range: 0..10, value: 0 };
+    let fill = RecordingStep::Fill {
+        buffer: a.clone(),
+        range: 0..10,
+        value: 0,
+    };
     assert!(refused(&device, fill).contains("multiples of 4"));
     let invalid = |result: Result<_, DeviceError>| matches!(result, Err(DeviceError::Invalid(_)));
     assert!(invalid(device.upload(&a, 1, words([0; 25])).wait(LIMIT)));
@@ -79,7 +115,11 @@ fn ranges_outside_of_buffers_are_refused() {
     for range in [0..101, 5..4, 200..300] {
         assert!(invalid(device.download(&a, range).wait(LIMIT).map(drop)));
     }
-    assert!(device.record(vec![copy(&a, 0, &a, 50, 50), copy(&a, 0, &b, 0, 0)]).is_ok());
+    assert!(
+        device
+            .record(vec![copy(&a, 0, &a, 50, 50), copy(&a, 0, &b, 0, 0)])
+            .is_ok()
+    );
     assert_eq!(device.download(&a, 7..7).wait(LIMIT), Ok(Vec::new()));
 }
 
@@ -94,12 +134,25 @@ fn too_many_workgroups_and_too_large_ones_are_refused() {
     );
     let limit = device.info().limits.workgroup_count[0];
     if limit < u32::MAX {
-        assert!(refused(&device, dispatch(&small, &[&buffer], limit + 1)).contains("workgroups, and the GPU takes"));
+        assert!(
+            refused(&device, dispatch(&small, &[&buffer], limit + 1))
+                .contains("workgroups, and the GPU takes")
+        );
     }
     let spirv = wgsl("@compute @workgroup_size(64, 64, 64) fn main() {}");
-    let large = device.kernel(&KernelSource { spirv: &spirv, entry: "main", constants: &[], name: "large" });
-    let Err(DeviceError::Invalid(why)) = large else { panic!("{large:?}") };
-    assert!(why.starts_with("kernel `large`: its workgroup of [64, 64, 64] is more than the GPU takes"), "{why}");
+    let large = device.kernel(&KernelSource {
+        spirv: &spirv,
+        entry: "main",
+        constants: &[],
+        name: "large",
+    });
+    let Err(DeviceError::Invalid(why)) = large else {
+        panic!("{large:?}")
+    };
+    assert!(
+        why.starts_with("kernel `large`: its workgroup of [64, 64, 64] is more than the GPU takes"),
+        "{why}"
+    );
 }
 
 #[test]
@@ -109,19 +162,24 @@ fn kernels_that_cannot_be_are_refused_and_named() {
         "@group(0) @binding(0) var<storage, read_write> n: u32;
         @compute @workgroup_size(1) fn main() { n = 1u; }",
     );
-    let refused = |spirv: &[u32], entry: &str, constants: &[(u32, Constant)]| match device.kernel(&KernelSource {
-        spirv,
-        entry,
-        constants,
-        name: "mine",
-    }) {
+    let refused = |spirv: &[u32], entry: &str, constants: &[(u32, Constant)]| match device.kernel(
+        &KernelSource {
+            spirv,
+            entry,
+            constants,
+            name: "mine",
+        },
+    ) {
         Err(DeviceError::Invalid(why)) => why,
         other => panic!("{other:?}"),
     };
     assert!(refused(&good, "other", &[]).contains("no compute entry point `other`"));
     assert!(refused(&[], "main", &[]).starts_with("kernel `mine`: its SPIR-V cannot be read"));
     assert!(refused(&good[..good.len() / 2], "main", &[]).starts_with("kernel `mine`"));
-    assert!(refused(&good, "main", &[(3, Constant::U32(1))]).contains("no specialization constant 3; it has []"));
+    assert!(
+        refused(&good, "main", &[(3, Constant::U32(1))])
+            .contains("no specialization constant 3; it has []")
+    );
     for cut in [4, 7, 20] {
         refused(&good[..cut], "main", &[]);
     }
@@ -130,7 +188,10 @@ fn kernels_that_cannot_be_are_refused_and_named() {
 #[test]
 fn the_same_kernel_is_compiled_once() {
     let Some(device) = Fixture::new() else { return };
-    let (first, second) = (kernel(&device, DOUBLE_AND_ADD), kernel(&device, DOUBLE_AND_ADD));
+    let (first, second) = (
+        kernel(&device, DOUBLE_AND_ADD),
+        kernel(&device, DOUBLE_AND_ADD),
+    );
     assert!(Arc::ptr_eq(&first.0, &second.0));
     assert_eq!(first.workgroup(), [64, 1, 1]);
 }
@@ -140,11 +201,21 @@ fn what_belongs_to_another_device_is_refused() {
     let Some(device) = Fixture::new() else { return };
     let other = Device::any(&OPTIONS).unwrap();
     let (ours, theirs) = (device.buffer(4).unwrap(), other.buffer(4).unwrap());
-    let fill = RecordingStep::Fill { buffer: theirs.clone(), range: 0..4, value: 0 };
+    let fill = RecordingStep::Fill {
+        buffer: theirs.clone(),
+        range: 0..4,
+        value: 0,
+    };
     assert!(refused(&device, fill.clone()).contains("a buffer of another device"));
-    assert!(matches!(device.download(&theirs, 0..4).wait(LIMIT), Err(DeviceError::Invalid(_))));
+    assert!(matches!(
+        device.download(&theirs, 0..4).wait(LIMIT),
+        Err(DeviceError::Invalid(_))
+    ));
     let recording = other.record(vec![fill]).unwrap();
-    assert!(matches!(device.run(&recording).wait(LIMIT), Err(DeviceError::Invalid(_))));
+    assert!(matches!(
+        device.run(&recording).wait(LIMIT),
+        Err(DeviceError::Invalid(_))
+    ));
     assert_eq!(read(&device, &ours), [0]);
 }
 
@@ -152,6 +223,11 @@ fn what_belongs_to_another_device_is_refused() {
 #[test]
 fn cooperative_matrices_are_understood() {
     let bytes = include_bytes!("../../../../shaders/gemm_cooperative.spv");
-    let words: Vec<u32> = bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+    let words: Vec<u32> = bytes
+        .as_chunks::<4>()
+        .0
+        .iter()
+        .map(|word| u32::from_le_bytes(*word))
+        .collect();
     vulkano::shader::spirv::Spirv::new(&words).expect("vulkano reads it");
 }

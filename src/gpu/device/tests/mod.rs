@@ -33,19 +33,29 @@ impl Fixture {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let mut opened = match open::open(Wanted::Best, &OPTIONS) {
             Ok(opened) => opened,
-            Err(error @ (DeviceError::NoLoader(_) | DeviceError::NoDriver | DeviceError::NoSuchDevice { .. })) => {
+            Err(
+                error @ (DeviceError::NoLoader(_)
+                | DeviceError::NoDriver
+                | DeviceError::NoSuchDevice { .. }),
+            ) => {
                 eprintln!("SKIPPED: no Vulkan here: {error}");
                 return None;
             }
             Err(other) => panic!("{other}"),
         };
         if opened.listener.is_none() {
-            eprintln!("SKIPPED: no validation layers here (Debian: `apt install vulkan-validationlayers`)");
+            eprintln!(
+                "SKIPPED: no validation layers here (Debian: `apt install vulkan-validationlayers`)"
+            );
         }
         change(&mut opened);
         let messages = opened.messages.clone();
         let device = Some(Device::start(opened).unwrap());
-        Some(Self { device, messages, _alone: alone })
+        Some(Self {
+            device,
+            messages,
+            _alone: alone,
+        })
     }
 }
 
@@ -69,7 +79,10 @@ impl Drop for Fixture {
     }
 }
 
-const OPTIONS: DeviceOptions = DeviceOptions { validation: true, software: true };
+const OPTIONS: DeviceOptions = DeviceOptions {
+    validation: true,
+    software: true,
+};
 
 impl Device {
     fn failure(&self) -> &DeviceFailure {
@@ -79,17 +92,29 @@ impl Device {
 
 /// SPIR-V of a shader, compiled as shipped ones are.
 fn wgsl(source: &str) -> Vec<u32> {
-    let module =
-        naga::front::wgsl::parse_str(source).unwrap_or_else(|error| panic!("{}", error.emit_to_string(source)));
-    let mut validator =
-        naga::valid::Validator::new(naga::valid::ValidationFlags::all(), naga::valid::Capabilities::all());
+    let module = naga::front::wgsl::parse_str(source)
+        .unwrap_or_else(|error| panic!("{}", error.emit_to_string(source)));
+    let mut validator = naga::valid::Validator::new(
+        naga::valid::ValidationFlags::all(),
+        naga::valid::Capabilities::all(),
+    );
     let info = validator.validate(&module).unwrap();
-    let options = naga::back::spv::Options { lang_version: (1, 3), ..Default::default() };
+    let options = naga::back::spv::Options {
+        lang_version: (1, 3),
+        ..Default::default()
+    };
     naga::back::spv::write_vec(&module, &info, &options, None).unwrap()
 }
 
 fn kernel(device: &Device, source: &str) -> Kernel {
-    device.kernel(&KernelSource { spirv: &wgsl(source), entry: "main", constants: &[], name: "test" }).unwrap()
+    device
+        .kernel(&KernelSource {
+            spirv: &wgsl(source),
+            entry: "main",
+            constants: &[],
+            name: "test",
+        })
+        .unwrap()
 }
 
 /// `output[i] = output[i] * 2 + input[i]`, on `u32`.
@@ -101,16 +126,34 @@ const DOUBLE_AND_ADD: &str = "
     }";
 
 fn words(values: impl IntoIterator<Item = u32>) -> Bytes {
-    values.into_iter().flat_map(u32::to_le_bytes).collect::<Vec<u8>>().into()
+    values
+        .into_iter()
+        .flat_map(u32::to_le_bytes)
+        .collect::<Vec<u8>>()
+        .into()
 }
 
 fn read(device: &Device, buffer: &DeviceBuffer) -> Vec<u32> {
-    let bytes = device.download(buffer, 0..buffer.bytes()).wait(LIMIT).unwrap();
-    bytes.chunks(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect()
+    let bytes = device
+        .download(buffer, 0..buffer.bytes())
+        .wait(LIMIT)
+        .unwrap();
+    bytes
+        .chunks(4)
+        .map(|word| u32::from_le_bytes(word.try_into().unwrap()))
+        .collect()
 }
 
 fn dispatch(kernel: &Kernel, buffers: &[&DeviceBuffer], groups: u32) -> RecordingStep {
-    let bindings =
-        buffers.iter().enumerate().map(|(binding, buffer)| BufferBinding::whole(binding as u32, buffer)).collect();
-    RecordingStep::Dispatch { kernel: kernel.clone(), bindings, push: Vec::new(), groups: [groups, 1, 1] }
+    let bindings = buffers
+        .iter()
+        .enumerate()
+        .map(|(binding, buffer)| BufferBinding::whole(binding as u32, buffer))
+        .collect();
+    RecordingStep::Dispatch {
+        kernel: kernel.clone(),
+        bindings,
+        push: Vec::new(),
+        groups: [groups, 1, 1],
+    }
 }

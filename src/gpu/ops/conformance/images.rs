@@ -2,8 +2,8 @@
 
 use super::{
     super::{
-        Activation, Conv2d, Conv2dInputGradient, Conv2dShape, Conv2dWeightGradient, ElementKind, EngineError, Op,
-        Pool2d, Pool2dBackward, Pool2dShape, Pooling, Window,
+        Activation, Conv2d, Conv2dInputGradient, Conv2dShape, Conv2dWeightGradient, ElementKind,
+        EngineError, Op, Pool2d, Pool2dBackward, Pool2dShape, Pooling, Window,
     },
     EPSILON, Rig, assert_close, numbers, rng, size,
 };
@@ -32,7 +32,12 @@ impl CheckedSum {
 
 fn window(rng: &mut StdRng) -> Window {
     let mut pair = |most: u32| [rng.random_range(1..=most), rng.random_range(1..=most)];
-    Window { size: pair(4), stride: pair(3), dilation: pair(2), padding: pair(3).map(|padding| padding - 1) }
+    Window {
+        size: pair(4),
+        stride: pair(3),
+        dilation: pair(2),
+        padding: pair(3).map(|padding| padding - 1),
+    }
 }
 
 impl ConvolutionCase {
@@ -52,8 +57,13 @@ impl ConvolutionCase {
 
     fn random(seed: u64) -> Self {
         let rng = &mut rng(seed);
-        let groups = if rng.random_bool(0.3) { rng.random_range(2..4) } else { 1 };
-        let (window, [samples, channels, filters]) = (window(rng), [4, 5, 40].map(|most| size(rng, most)));
+        let groups = if rng.random_bool(0.3) {
+            rng.random_range(2..4)
+        } else {
+            1
+        };
+        let (window, [samples, channels, filters]) =
+            (window(rng), [4, 5, 40].map(|most| size(rng, most)));
         // From the smallest image that the window fits into; sometimes that is nothing but padding.
         let side = |rng: &mut StdRng, axis: usize| {
             let reach = (window.size[axis] - 1) * window.dilation[axis] + 1;
@@ -61,16 +71,37 @@ impl ConvolutionCase {
         };
         let image = [side(rng, 0), side(rng, 1)];
         let (channels, filters) = (channels * groups, filters * groups);
-        Self::new(rng, Conv2dShape { samples, channels, filters, image, window, groups })
+        Self::new(
+            rng,
+            Conv2dShape {
+                samples,
+                channels,
+                filters,
+                image,
+                window,
+                groups,
+            },
+        )
     }
 
     /// Calls with the places in x, weights and y of each product; x is `None` in the padding.
     fn each(&self, mut product: impl FnMut(Option<usize>, usize, usize)) {
-        let Conv2dShape { samples, channels, filters, image: [height, width], window, groups } = self.shape;
+        let Conv2dShape {
+            samples,
+            channels,
+            filters,
+            image: [height, width],
+            window,
+            groups,
+        } = self.shape;
         let ([rows, columns], [tall, wide]) = (self.shape.places().expect("it fits"), window.size);
         let (own, per_group) = (channels / groups, filters / groups);
-        for (sample, filter) in (0..samples).flat_map(|sample| (0..filters).map(move |filter| (sample, filter))) {
-            for (row, column) in (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))) {
+        for (sample, filter) in
+            (0..samples).flat_map(|sample| (0..filters).map(move |filter| (sample, filter)))
+        {
+            for (row, column) in
+                (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)))
+            {
                 let y = ((sample * filters + filter) * rows + row) * columns + column;
                 for tap in 0..own * tall * wide {
                     let (channel, i, j) = (tap / (tall * wide), tap / wide % tall, tap % wide);
@@ -93,13 +124,38 @@ impl ConvolutionCase {
         let shape = self.shape;
         let (x, weights, dy) = (rig.f32(&self.x), rig.f32(&self.weights), rig.f32(&self.dy));
         let output = |like: &[f32]| rig.output(ElementKind::F32, like.len());
-        let (y, dx, dweights, dbias) = (output(&self.dy), output(&self.x), output(&self.weights), output(&self.bias));
+        let (y, dx, dweights, dbias) = (
+            output(&self.dy),
+            output(&self.x),
+            output(&self.weights),
+            output(&self.bias),
+        );
         let bias = Some(rig.f32(&self.bias));
         let activation = Activation::None;
         rig.run([
-            Op::from(Conv2d { shape, x: x.clone(), weights: weights.clone(), bias, y: y.clone(), activation }),
-            Conv2dInputGradient { shape, dy: dy.clone(), weights, dx: dx.clone() }.into(),
-            Conv2dWeightGradient { shape, x, dy, dweights: dweights.clone(), dbias: Some(dbias.clone()) }.into(),
+            Op::from(Conv2d {
+                shape,
+                x: x.clone(),
+                weights: weights.clone(),
+                bias,
+                y: y.clone(),
+                activation,
+            }),
+            Conv2dInputGradient {
+                shape,
+                dy: dy.clone(),
+                weights,
+                dx: dx.clone(),
+            }
+            .into(),
+            Conv2dWeightGradient {
+                shape,
+                x,
+                dy,
+                dweights: dweights.clone(),
+                dbias: Some(dbias.clone()),
+            }
+            .into(),
         ]);
         let mut exact_y = vec![CheckedSum::default(); self.dy.len()];
         let mut exact_dx = vec![CheckedSum::default(); self.x.len()];
@@ -121,13 +177,28 @@ impl ConvolutionCase {
         let results = [
             ("y", y, exact_y, self.weights.len() / self.bias.len().max(1)),
             ("dx", dx, exact_dx, self.weights.len()),
-            ("dweights", dweights, exact_dweights, self.dy.len() / self.bias.len().max(1)),
-            ("dbias", dbias, exact_dbias, self.dy.len() / self.bias.len().max(1)),
+            (
+                "dweights",
+                dweights,
+                exact_dweights,
+                self.dy.len() / self.bias.len().max(1),
+            ),
+            (
+                "dbias",
+                dbias,
+                exact_dbias,
+                self.dy.len() / self.bias.len().max(1),
+            ),
         ];
         for (what, view, exact, terms) in results {
             let values: Vec<f64> = exact.iter().map(|sum| sum.0).collect();
             let tolerance = |at: usize| 2.0 * (terms + 8) as f64 * EPSILON * exact[at].1;
-            assert_close(&format!("{what} of {shape:?}"), &rig.read_f32(&view), &values, tolerance);
+            assert_close(
+                &format!("{what} of {shape:?}"),
+                &rig.read_f32(&view),
+                &values,
+                tolerance,
+            );
         }
     }
 }
@@ -142,20 +213,47 @@ pub fn convolutions_of_random_shapes(rig: &Rig) {
         channels: 8,
         filters: 35,
         image: [9, 11],
-        window: Window { padding: [1; 2], ..Window::new([3; 2]) },
+        window: Window {
+            padding: [1; 2],
+            ..Window::new([3; 2])
+        },
         groups: 1,
     };
     ConvolutionCase::new(&mut rng(98), shape).check(rig);
-    let many = Conv2dShape { samples: 1030, channels: 1, filters: 2, image: [3, 4], ..shape };
+    let many = Conv2dShape {
+        samples: 1030,
+        channels: 1,
+        filters: 2,
+        image: [3, 4],
+        ..shape
+    };
     ConvolutionCase::new(&mut rng(99), many).check(rig);
-    ConvolutionCase::new(&mut rng(100), Conv2dShape { window: Window::new([1; 2]), ..shape }).check(rig);
-    ConvolutionCase::new(&mut rng(101), Conv2dShape { window: Window::new([1; 2]), groups: 1, channels: 0, ..shape })
-        .check(rig);
+    ConvolutionCase::new(
+        &mut rng(100),
+        Conv2dShape {
+            window: Window::new([1; 2]),
+            ..shape
+        },
+    )
+    .check(rig);
+    ConvolutionCase::new(
+        &mut rng(101),
+        Conv2dShape {
+            window: Window::new([1; 2]),
+            groups: 1,
+            channels: 0,
+            ..shape
+        },
+    )
+    .check(rig);
 }
 
 /// NaN and infinities reach what they are multiplied into, and nothing else.
 pub fn convolutions_of_specials(rig: &Rig) {
-    for (seed, special) in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY].into_iter().enumerate() {
+    for (seed, special) in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY]
+        .into_iter()
+        .enumerate()
+    {
         let mut case = ConvolutionCase::new(
             &mut rng(seed as u64),
             Conv2dShape {
@@ -163,7 +261,11 @@ pub fn convolutions_of_specials(rig: &Rig) {
                 channels: 2,
                 filters: 3,
                 image: [7, 6],
-                window: Window { stride: [2, 1], padding: [1, 0], ..Window::new([3, 2]) },
+                window: Window {
+                    stride: [2, 1],
+                    padding: [1, 0],
+                    ..Window::new([3, 2])
+                },
                 groups: 1,
             },
         );
@@ -179,29 +281,54 @@ pub fn convolution_epilogues(rig: &Rig) {
         channels: 1,
         filters: 2,
         image: [3, 3],
-        window: Window { padding: [1; 2], ..Window::new([3; 2]) },
+        window: Window {
+            padding: [1; 2],
+            ..Window::new([3; 2])
+        },
         groups: 1,
     };
     let mut weights = vec![1.0; 18];
     weights[9] = f32::INFINITY;
-    let (x, weights, y) = (rig.f32(&[-1.0; 9]), rig.f32(&weights), rig.output(ElementKind::F32, 18));
+    let (x, weights, y) = (
+        rig.f32(&[-1.0; 9]),
+        rig.f32(&weights),
+        rig.output(ElementKind::F32, 18),
+    );
     let activation = Activation::Relu;
-    rig.run([Conv2d { shape, x, weights, bias: Some(rig.f32(&[5.0, 0.0])), y: y.clone(), activation }.into()]);
+    rig.run([Conv2d {
+        shape,
+        x,
+        weights,
+        bias: Some(rig.f32(&[5.0, 0.0])),
+        y: y.clone(),
+        activation,
+    }
+    .into()]);
     let ours = rig.read_f32(&y);
     assert_eq!(ours[..9], [1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 1.0]);
     // 0 of the padding times infinity; then -∞, which relu makes 0.
     let nan: Vec<bool> = ours[9..].iter().map(|y| y.is_nan()).collect();
-    assert_eq!(nan, [true, true, true, true, false, false, true, false, false]);
+    assert_eq!(
+        nan,
+        [true, true, true, true, false, false, true, false, false]
+    );
 }
 
 /// Averages round once for each pixel; gradients once for each window that holds the pixel.
 pub fn pools_of_random_shapes(rig: &Rig) {
     for seed in 0..24 {
         let rng = &mut rng(seed);
-        let mut window = Window { dilation: [1; 2], ..window(rng) };
+        let mut window = Window {
+            dilation: [1; 2],
+            ..window(rng)
+        };
         window.padding = [0, 1].map(|axis| window.padding[axis].min(window.size[axis] - 1));
         let image = [0, 1].map(|axis| window.size[axis] + rng.random_range(0..20));
-        let shape = Pool2dShape { planes: size(rng, 12), image, window };
+        let shape = Pool2dShape {
+            planes: size(rng, 12),
+            image,
+            window,
+        };
         let mut x = numbers(rng, (shape.planes * image[0] * image[1]) as usize);
         if seed % 4 == 1 && !x.is_empty() {
             // Equal maxima, and NaN.
@@ -209,7 +336,9 @@ pub fn pools_of_random_shapes(rig: &Rig) {
             let at = rng.random_range(0..x.len());
             x[at] = f32::NAN;
         }
-        [Pooling::Max, Pooling::Average].into_iter().for_each(|pooling| pool(rig, pooling, shape, &x, rng));
+        [Pooling::Max, Pooling::Average]
+            .into_iter()
+            .for_each(|pooling| pool(rig, pooling, shape, &x, rng));
     }
 }
 
@@ -219,20 +348,32 @@ fn pool(rig: &Rig, pooling: Pooling, shape: Pool2dShape, x: &[f32], rng: &mut St
     let [rows, columns] = shape.places().expect("it fits").map(|side| side as usize);
     let len = shape.planes as usize * rows * columns;
     let dy = numbers(rng, len);
-    let (mut exact_y, mut exact_maxima, mut exact_dx) = (Vec::new(), Vec::new(), vec![0f64; x.len()]);
+    let (mut exact_y, mut exact_maxima, mut exact_dx) =
+        (Vec::new(), Vec::new(), vec![0f64; x.len()]);
     for (place, dy) in dy.iter().enumerate() {
-        let (plane, row, column) = (place / (rows * columns), place / columns % rows, place % columns);
+        let (plane, row, column) = (
+            place / (rows * columns),
+            place / columns % rows,
+            place % columns,
+        );
         let inside = |place: usize, axis: usize, side: usize| {
             let first = place * window.stride[axis] as usize;
             let taps = (first..first + window.size[axis] as usize)
                 .map(move |at| at.checked_sub(window.padding[axis] as usize));
             taps.flatten().filter(move |at| *at < side)
         };
-        let pixels = inside(row, 0, height).flat_map(|y| inside(column, 1, width).map(move |x| y * width + x));
+        let pixels = inside(row, 0, height)
+            .flat_map(|y| inside(column, 1, width).map(move |x| y * width + x));
         let pixels: Vec<usize> = pixels.collect();
         let value = |pixel: usize| x[plane * height * width + pixel];
         if pooling == Pooling::Average {
-            exact_y.push(pixels.iter().map(|pixel| f64::from(value(*pixel))).sum::<f64>() / pixels.len() as f64);
+            exact_y.push(
+                pixels
+                    .iter()
+                    .map(|pixel| f64::from(value(*pixel)))
+                    .sum::<f64>()
+                    / pixels.len() as f64,
+            );
             pixels.iter().for_each(|pixel| {
                 exact_dx[plane * height * width + pixel] += f64::from(*dy) / pixels.len() as f64;
             });
@@ -240,48 +381,164 @@ fn pool(rig: &Rig, pooling: Pooling, shape: Pool2dShape, x: &[f32], rng: &mut St
         }
         let better = |best: usize, pixel: usize| {
             let (old, new) = (value(best), value(pixel));
-            if !old.is_nan() && (new.is_nan() || new > old) { pixel } else { best }
+            if !old.is_nan() && (new.is_nan() || new > old) {
+                pixel
+            } else {
+                best
+            }
         };
-        let best = pixels.into_iter().reduce(better).expect("a window holds a pixel");
+        let best = pixels
+            .into_iter()
+            .reduce(better)
+            .expect("a window holds a pixel");
         exact_y.push(value(best).into());
         exact_maxima.push(best as u32);
         exact_dx[plane * height * width + best] += f64::from(*dy);
     }
-    let (y, dx) = (rig.output(ElementKind::F32, len), rig.output(ElementKind::F32, x.len()));
+    let (y, dx) = (
+        rig.output(ElementKind::F32, len),
+        rig.output(ElementKind::F32, x.len()),
+    );
     let maxima = (pooling == Pooling::Max).then(|| rig.output(ElementKind::U32, len));
-    let forward = Pool2d { pooling, shape, x: rig.f32(x), y: y.clone(), maxima: maxima.clone() };
-    let backward = Pool2dBackward { pooling, shape, dy: rig.f32(&dy), maxima: maxima.clone(), dx: dx.clone() };
-    let alone = Pool2d { maxima: None, y: rig.output(ElementKind::F32, len), ..forward.clone() };
+    let forward = Pool2d {
+        pooling,
+        shape,
+        x: rig.f32(x),
+        y: y.clone(),
+        maxima: maxima.clone(),
+    };
+    let backward = Pool2dBackward {
+        pooling,
+        shape,
+        dy: rig.f32(&dy),
+        maxima: maxima.clone(),
+        dx: dx.clone(),
+    };
+    let alone = Pool2d {
+        maxima: None,
+        y: rig.output(ElementKind::F32, len),
+        ..forward.clone()
+    };
     let alone_y = alone.y.clone();
     rig.run([Op::from(forward), backward.into(), alone.into()]);
     let what = format!("{pooling:?} {shape:?}");
     assert_close(&what, &rig.read_f32(&y), &exact_y, |_| 20.0 * EPSILON);
     assert_close(&what, &rig.read_f32(&alone_y), &exact_y, |_| 20.0 * EPSILON);
     assert_close(&what, &rig.read_f32(&dx), &exact_dx, |_| 64.0 * EPSILON);
-    assert_eq!(maxima.map_or(Vec::new(), |maxima| rig.read_u32(&maxima)), exact_maxima, "{what}");
+    assert_eq!(
+        maxima.map_or(Vec::new(), |maxima| rig.read_u32(&maxima)),
+        exact_maxima,
+        "{what}"
+    );
 }
 
 pub fn image_refusals(rig: &Rig) {
     let view = || rig.output(ElementKind::F32, 100);
-    let shape =
-        Conv2dShape { samples: 1, channels: 4, filters: 4, image: [5, 5], window: Window::new([3; 2]), groups: 1 };
-    let conv = |shape| Op::from(Conv2dInputGradient { shape, dy: view(), weights: view(), dx: view() });
+    let shape = Conv2dShape {
+        samples: 1,
+        channels: 4,
+        filters: 4,
+        image: [5, 5],
+        window: Window::new([3; 2]),
+        groups: 1,
+    };
+    let conv = |shape| {
+        Op::from(Conv2dInputGradient {
+            shape,
+            dy: view(),
+            weights: view(),
+            dx: view(),
+        })
+    };
     let pool = |window, pooling, maxima| {
-        let shape = Pool2dShape { planes: 4, image: [5, 5], window };
-        Op::from(Pool2d { pooling, shape, x: view(), y: view(), maxima })
+        let shape = Pool2dShape {
+            planes: 4,
+            image: [5, 5],
+            window,
+        };
+        Op::from(Pool2d {
+            pooling,
+            shape,
+            x: view(),
+            y: view(),
+            maxima,
+        })
     };
     let three = Window::new([3; 2]);
     let cases = [
         (conv(shape), "`weights` has 100 elements where 144"),
-        (conv(Conv2dShape { groups: 3, ..shape }), "cannot be cut into 3 groups"),
-        (conv(Conv2dShape { groups: 0, ..shape }), "cannot be cut into 0 groups"),
-        (conv(Conv2dShape { window: Window::new([6, 1]), ..shape }), "reaches over 6 of 5"),
-        (conv(Conv2dShape { window: Window { stride: [0, 1], ..three }, ..shape }), "at least 1"),
-        (conv(Conv2dShape { window: Window { padding: [u32::MAX; 2], ..three }, ..shape }), "too large"),
-        (conv(Conv2dShape { samples: 1 << 30, ..shape }), "cut the work"),
-        (pool(Window { padding: [3, 0], ..three }, Pooling::Max, None), "less padding"),
-        (pool(Window { dilation: [2; 2], ..three }, Pooling::Max, None), "no dilation"),
-        (pool(three, Pooling::Average, Some(rig.output(ElementKind::U32, 100))), "no `maxima`"),
+        (
+            conv(Conv2dShape { groups: 3, ..shape }),
+            "cannot be cut into 3 groups",
+        ),
+        (
+            conv(Conv2dShape { groups: 0, ..shape }),
+            "cannot be cut into 0 groups",
+        ),
+        (
+            conv(Conv2dShape {
+                window: Window::new([6, 1]),
+                ..shape
+            }),
+            "reaches over 6 of 5",
+        ),
+        (
+            conv(Conv2dShape {
+                window: Window {
+                    stride: [0, 1],
+                    ..three
+                },
+                ..shape
+            }),
+            "at least 1",
+        ),
+        (
+            conv(Conv2dShape {
+                window: Window {
+                    padding: [u32::MAX; 2],
+                    ..three
+                },
+                ..shape
+            }),
+            "too large",
+        ),
+        (
+            conv(Conv2dShape {
+                samples: 1 << 30,
+                ..shape
+            }),
+            "cut the work",
+        ),
+        (
+            pool(
+                Window {
+                    padding: [3, 0],
+                    ..three
+                },
+                Pooling::Max,
+                None,
+            ),
+            "less padding",
+        ),
+        (
+            pool(
+                Window {
+                    dilation: [2; 2],
+                    ..three
+                },
+                Pooling::Max,
+                None,
+            ),
+            "no dilation",
+        ),
+        (
+            pool(
+                three,
+                Pooling::Average,
+                Some(rig.output(ElementKind::U32, 100)),
+            ),
+            "no `maxima`",
+        ),
         (pool(three, Pooling::Max, Some(view())), "`maxima` is f32"),
     ];
     for (op, because) in cases {

@@ -14,7 +14,10 @@ pub fn lookups(rig: &Rig) {
         // Now and then one that no row has.
         let indices: Vec<u32> = (0..count).map(|_| rng.random_range(0..=rows)).collect();
         let gradient = numbers(rng, (count * columns) as usize);
-        let (ours, sums) = (rig.output(ElementKind::F32, gradient.len()), rig.output(ElementKind::F32, table.len()));
+        let (ours, sums) = (
+            rig.output(ElementKind::F32, gradient.len()),
+            rig.output(ElementKind::F32, table.len()),
+        );
         let places = rig.u32(&indices);
         rig.run([
             Op::from(Lookup {
@@ -39,14 +42,25 @@ pub fn lookups(rig: &Rig) {
             let row = table.get(*index as usize * width..(*index as usize + 1) * width);
             (0..width).map(move |column| row.map_or(f64::NAN, |row| f64::from(row[column])))
         });
-        assert_close("lookup", &rig.read_f32(&ours), &exact.collect::<Vec<_>>(), |_| 0.0);
+        assert_close(
+            "lookup",
+            &rig.read_f32(&ours),
+            &exact.collect::<Vec<_>>(),
+            |_| 0.0,
+        );
         let mut exact = vec![0f64; table.len()];
-        for (index, row) in indices.iter().zip(gradient.chunks(width.max(1))).filter(|(index, _)| **index < rows) {
-            row.iter()
-                .enumerate()
-                .for_each(|(column, value)| exact[*index as usize * width + column] += f64::from(*value));
+        for (index, row) in indices
+            .iter()
+            .zip(gradient.chunks(width.max(1)))
+            .filter(|(index, _)| **index < rows)
+        {
+            row.iter().enumerate().for_each(|(column, value)| {
+                exact[*index as usize * width + column] += f64::from(*value)
+            });
         }
         // At most `count` additions of numbers below 1.
-        assert_close("lookup backward", &rig.read_f32(&sums), &exact, |_| f64::from(count).powi(2) * EPSILON);
+        assert_close("lookup backward", &rig.read_f32(&sums), &exact, |_| {
+            f64::from(count).powi(2) * EPSILON
+        });
     }
 }

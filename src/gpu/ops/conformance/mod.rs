@@ -42,16 +42,24 @@ struct Rig {
 
 impl Rig {
     fn cpu() -> Option<Self> {
-        Some(Self { engine: Box::new(Cpu::new(3).expect("there are threads")) })
+        Some(Self {
+            engine: Box::new(Cpu::new(3).expect("there are threads")),
+        })
     }
 
     /// With the validation layers, where they are installed: what they say becomes an error.
     fn vulkan() -> Option<Self> {
         // One for all: a software device runs each program on all cores.
-        static DEVICE: LazyLock<Result<Device, DeviceError>> =
-            LazyLock::new(|| Device::any(&DeviceOptions { validation: true, software: true }));
+        static DEVICE: LazyLock<Result<Device, DeviceError>> = LazyLock::new(|| {
+            Device::any(&DeviceOptions {
+                validation: true,
+                software: true,
+            })
+        });
         match &*DEVICE {
-            Ok(device) => Some(Self { engine: Box::new(Vulkan::new(device.clone()).expect("there is memory")) }),
+            Ok(device) => Some(Self {
+                engine: Box::new(Vulkan::new(device.clone()).expect("there is memory")),
+            }),
             Err(error) => {
                 eprintln!("SKIPPED: no Vulkan device: {error}");
                 None
@@ -66,9 +74,19 @@ impl Rig {
         let mut all = vec![GUARD; margin];
         all.extend(bytes);
         all.resize(all.len().next_multiple_of(4) + margin, GUARD);
-        let buffer = self.engine.buffer(all.len() as u64).expect("there is memory");
-        let view = buffer.view(kind, margin as u64 / kind.bytes(), bytes.len() as u64 / kind.bytes());
-        self.engine.upload(&buffer, 0, all.into()).wait(LIMIT).expect("it fits");
+        let buffer = self
+            .engine
+            .buffer(all.len() as u64)
+            .expect("there is memory");
+        let view = buffer.view(
+            kind,
+            margin as u64 / kind.bytes(),
+            bytes.len() as u64 / kind.bytes(),
+        );
+        self.engine
+            .upload(&buffer, 0, all.into())
+            .wait(LIMIT)
+            .expect("it fits");
         view
     }
 
@@ -92,13 +110,22 @@ impl Rig {
 
     fn write_f32(&self, to: &BufferView, values: &[f32]) {
         let bytes = bytemuck::cast_slice::<f32, u8>(values).to_vec();
-        self.engine.upload(&to.buffer, to.range().start, bytes.into()).wait(LIMIT).expect("it fits");
+        self.engine
+            .upload(&to.buffer, to.range().start, bytes.into())
+            .wait(LIMIT)
+            .expect("it fits");
     }
 
     fn run(&self, ops: impl IntoIterator<Item = Op>) {
         let ops: Vec<Op> = ops.into_iter().collect();
-        let program = self.engine.record(&ops).unwrap_or_else(|error| panic!("{error}\n{ops:?}"));
-        self.engine.run(&program).wait(LIMIT).unwrap_or_else(|error| panic!("{error}\n{ops:?}"));
+        let program = self
+            .engine
+            .record(&ops)
+            .unwrap_or_else(|error| panic!("{error}\n{ops:?}"));
+        self.engine
+            .run(&program)
+            .wait(LIMIT)
+            .unwrap_or_else(|error| panic!("{error}\n{ops:?}"));
     }
 
     /// The view's bytes; what lies around it must be as it was.
@@ -106,13 +133,21 @@ impl Rig {
         let all = self.download(&view.buffer);
         let range = view.range();
         let (range, end) = (range.start as usize..range.end as usize, all.len());
-        let around = all[..range.start].iter().chain(&all[range.end.next_multiple_of(4).min(end)..]);
-        assert!(around.copied().all(|byte| byte == GUARD), "memory around a view was written");
+        let around = all[..range.start]
+            .iter()
+            .chain(&all[range.end.next_multiple_of(4).min(end)..]);
+        assert!(
+            around.copied().all(|byte| byte == GUARD),
+            "memory around a view was written"
+        );
         all[range].to_vec()
     }
 
     fn download(&self, buffer: &Buffer) -> Vec<u8> {
-        self.engine.download(buffer, 0..buffer.bytes()).wait(LIMIT).expect("it is there")
+        self.engine
+            .download(buffer, 0..buffer.bytes())
+            .wait(LIMIT)
+            .expect("it is there")
     }
 
     fn read_f32(&self, view: &BufferView) -> Vec<f32> {
@@ -182,6 +217,10 @@ fn assert_close(what: &str, ours: &[f32], exact: &[f64], tolerance: impl Fn(usiz
     for (index, (ours, exact)) in ours.iter().zip(exact).enumerate() {
         let within = (f64::from(*ours) - exact).abs() <= tolerance(index);
         let same = ours.is_nan() && exact.is_nan() || *ours == *exact as f32;
-        assert!(within || same, "{what}: at {index}: {ours} is not {exact} within {:e}", tolerance(index));
+        assert!(
+            within || same,
+            "{what}: at {index}: {ours} is not {exact} within {:e}",
+            tolerance(index)
+        );
     }
 }

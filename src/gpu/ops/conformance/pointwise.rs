@@ -1,7 +1,10 @@
 //! Element-wise expressions and random numbers.
 
 use super::{
-    super::{Binary, BufferView, ElementKind, Elementwise, Expression, Op, Random, RandomDistribution, Unary},
+    super::{
+        Binary, BufferView, ElementKind, Elementwise, Expression, Op, Random, RandomDistribution,
+        Unary,
+    },
     EPSILON, Rig, assert_close, numbers, rng,
 };
 use rand::RngExt;
@@ -31,7 +34,15 @@ const UNARY: [Unary; 10] = [
     Unary::Gelu,
     Unary::Step,
 ];
-const BINARY: [Binary; 7] = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Div, Binary::Min, Binary::Max, Binary::Pow];
+const BINARY: [Binary; 7] = [
+    Binary::Add,
+    Binary::Sub,
+    Binary::Mul,
+    Binary::Div,
+    Binary::Min,
+    Binary::Max,
+    Binary::Pow,
+];
 
 fn unary(function: Unary, x: f64) -> f64 {
     match function {
@@ -125,7 +136,11 @@ fn input(index: u8) -> Expression {
 
 fn apply(rig: &Rig, expression: Expression, inputs: &[BufferView], len: usize) -> Vec<f32> {
     let output = rig.output(ElementKind::F32, len);
-    rig.run([Op::Elementwise(Elementwise { expression, inputs: inputs.to_vec(), output: output.clone() })]);
+    rig.run([Op::Elementwise(Elementwise {
+        expression,
+        inputs: inputs.to_vec(),
+        output: output.clone(),
+    })]);
     rig.read_f32(&output)
 }
 
@@ -165,19 +180,35 @@ pub fn every_function_on_many_values(rig: &Rig) {
     let views = [rig.f32(&x), rig.f32(&y)];
     for function in UNARY {
         let exact: Vec<f64> = x.iter().map(|x| unary(function, f64::from(*x))).collect();
-        let ours = apply(rig, Expression::Unary(function, Box::new(input(0))), &views[..1], len);
+        let ours = apply(
+            rig,
+            Expression::Unary(function, Box::new(input(0))),
+            &views[..1],
+            len,
+        );
         let what = |at: usize| unary_tolerance(function, f64::from(x[at]));
         assert_close(&format!("{function:?}"), &ours, &exact, what);
     }
     for function in BINARY {
-        let pairs = x.iter().zip(&y).map(|(x, y)| binary(function, f64::from(*x), f64::from(*y)));
+        let pairs = x
+            .iter()
+            .zip(&y)
+            .map(|(x, y)| binary(function, f64::from(*x), f64::from(*y)));
         let exact: Vec<f64> = pairs.collect();
         let ours = apply(rig, input(0).binary(function, input(1)), &views, len);
         let what = |at: usize| binary_tolerance(function, f64::from(x[at]), f64::from(y[at]));
         assert_close(&format!("{function:?}"), &ours, &exact, what);
     }
-    let ours = apply(rig, input(0).select(input(1), Expression::Constant(7.0)), &views, len);
-    let exact = x.iter().zip(&y).map(|(x, y)| if *x != 0.0 { f64::from(*y) } else { 7.0 });
+    let ours = apply(
+        rig,
+        input(0).select(input(1), Expression::Constant(7.0)),
+        &views,
+        len,
+    );
+    let exact = x
+        .iter()
+        .zip(&y)
+        .map(|(x, y)| if *x != 0.0 { f64::from(*y) } else { 7.0 });
     assert_close("Select", &ours, &exact.collect::<Vec<f64>>(), |_| 0.0);
 }
 
@@ -187,22 +218,41 @@ pub fn long_expressions(rig: &Rig) {
         let rng = &mut rng(len as u64);
         let inputs: Vec<Vec<f32>> = (0..8).map(|_| numbers(rng, len)).collect();
         let views: Vec<BufferView> = inputs.iter().map(|values| rig.f32(values)).collect();
-        let product = (0..8u8).map(input).reduce(|sum, next| sum.clone() * next + sum).expect("there are eight");
-        let expression = product.clone().step().select(product.clone() * Expression::Constant(0.1), -product);
+        let product = (0..8u8)
+            .map(input)
+            .reduce(|sum, next| sum.clone() * next + sum)
+            .expect("there are eight");
+        let expression = product
+            .clone()
+            .step()
+            .select(product.clone() * Expression::Constant(0.1), -product);
         let ours = apply(rig, expression, &views, len);
         let exact: Vec<f64> = (0..len)
             .map(|at| {
-                let product = inputs.iter().map(|values| f64::from(values[at])).reduce(|sum, next| sum * next + sum);
+                let product = inputs
+                    .iter()
+                    .map(|values| f64::from(values[at]))
+                    .reduce(|sum, next| sum * next + sum);
                 let product = product.expect("there are eight");
-                if product > 0.0 { product * f64::from(0.1f32) } else { -product }
+                if product > 0.0 {
+                    product * f64::from(0.1f32)
+                } else {
+                    -product
+                }
             })
             .collect();
         // Fifteen roundings; factors 1 + x, the smallest 1e-7 here, lose as much as they cancel.
-        assert_close(&format!("{len}"), &ours, &exact, |at| 1e-6 * exact[at].abs() + 1e-6);
+        assert_close(&format!("{len}"), &ours, &exact, |at| {
+            1e-6 * exact[at].abs() + 1e-6
+        });
     }
-    let special = Expression::Constant(f32::INFINITY) * input(0) + Expression::Constant(f32::NAN).step();
+    let special =
+        Expression::Constant(f32::INFINITY) * input(0) + Expression::Constant(f32::NAN).step();
     assert!(apply(rig, special, &[rig.f32(&[1.0])], 1)[0].is_nan());
-    assert_eq!(apply(rig, Expression::Constant(f32::NEG_INFINITY), &[], 3), [f32::NEG_INFINITY; 3]);
+    assert_eq!(
+        apply(rig, Expression::Constant(f32::NEG_INFINITY), &[], 3),
+        [f32::NEG_INFINITY; 3]
+    );
 }
 
 pub fn inputs_are_repeated(rig: &Rig) {
@@ -211,8 +261,13 @@ pub fn inputs_are_repeated(rig: &Rig) {
     let (x, bias) = (numbers(rng, rows * columns), numbers(rng, columns));
     let views = [rig.f32(&x), rig.f32(&bias), rig.f32(&[2.0])];
     let ours = apply(rig, input(0) * input(2) + input(1), &views, x.len());
-    let exact = x.iter().enumerate().map(|(at, x)| f64::from(*x) * 2.0 + f64::from(bias[at % columns]));
-    assert_close("bias", &ours, &exact.collect::<Vec<f64>>(), |_| 4.0 * EPSILON);
+    let exact = x
+        .iter()
+        .enumerate()
+        .map(|(at, x)| f64::from(*x) * 2.0 + f64::from(bias[at % columns]));
+    assert_close("bias", &ours, &exact.collect::<Vec<f64>>(), |_| {
+        4.0 * EPSILON
+    });
 }
 
 pub fn in_place(rig: &Rig) {
@@ -229,20 +284,38 @@ pub fn in_place(rig: &Rig) {
 }
 
 fn random(rig: &Rig, distribution: RandomDistribution, state: [u32; 4], len: usize) -> BufferView {
-    let output =
-        rig.output(if distribution == RandomDistribution::Bits { ElementKind::U32 } else { ElementKind::F32 }, len);
-    rig.run([Op::Random(Random { distribution, state: rig.u32(&state), output: output.clone() })]);
+    let output = rig.output(
+        if distribution == RandomDistribution::Bits {
+            ElementKind::U32
+        } else {
+            ElementKind::F32
+        },
+        len,
+    );
+    rig.run([Op::Random(Random {
+        distribution,
+        state: rig.u32(&state),
+        output: output.clone(),
+    })]);
     output
 }
 
 /// The published words, any cut of the work, and a counter that goes beyond 32 bits.
 pub fn random_bits(rig: &Rig) {
     let bits = |state, len| rig.read_u32(&random(rig, RandomDistribution::Bits, state, len));
-    assert_eq!(bits([0, 0, 0, 0], 4), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
+    assert_eq!(
+        bits([0, 0, 0, 0], 4),
+        [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]
+    );
     assert_eq!(bits([0; 4], 0), [0u32; 0]);
     let all = bits([3, 4, u32::MAX - 1, 5], 4003);
     assert_eq!(bits([3, 4, 1, 6], 21), all[12..33]);
-    let uniform = rig.read_f32(&random(rig, RandomDistribution::Uniform, [3, 4, u32::MAX - 1, 5], 4003));
+    let uniform = rig.read_f32(&random(
+        rig,
+        RandomDistribution::Uniform,
+        [3, 4, u32::MAX - 1, 5],
+        4003,
+    ));
     let expected = all.iter().map(|bits| (bits >> 8) as f32 / 16_777_216.0);
     assert!(uniform.iter().copied().eq(expected));
 }
@@ -252,19 +325,46 @@ pub fn random_normal(rig: &Rig) {
     let len = 40_001;
     let state = [11, 22, 33, 44];
     let bits = rig.read_u32(&random(rig, RandomDistribution::Bits, state, len + 3));
-    let ours = rig.read_f32(&random(rig, RandomDistribution::Normal { mean: 3.0, deviation: 2.0 }, state, len));
+    let ours = rig.read_f32(&random(
+        rig,
+        RandomDistribution::Normal {
+            mean: 3.0,
+            deviation: 2.0,
+        },
+        state,
+        len,
+    ));
     let exact: Vec<f64> = (0..len)
         .map(|at| {
-            let [a, b] = [bits[at & !1], bits[at | 1]].map(|bits| f64::from(bits >> 8) * 2f64.powi(-24));
-            let (radius, angle) = ((-2.0 * (a + 2f64.powi(-24)).ln()).sqrt(), b * std::f64::consts::TAU);
-            3.0 + 2.0 * radius * if at % 2 == 0 { angle.cos() } else { angle.sin() }
+            let [a, b] =
+                [bits[at & !1], bits[at | 1]].map(|bits| f64::from(bits >> 8) * 2f64.powi(-24));
+            let (radius, angle) = (
+                (-2.0 * (a + 2f64.powi(-24)).ln()).sqrt(),
+                b * std::f64::consts::TAU,
+            );
+            3.0 + 2.0
+                * radius
+                * if at % 2 == 0 {
+                    angle.cos()
+                } else {
+                    angle.sin()
+                }
         })
         .collect();
     // Log within 2⁻²¹ where it is near 0: that is what its root loses most by.
-    assert_close("normal", &ours, &exact, |at| 1e-5 + 1e-6 / (exact[at] - 3.0).abs().max(1e-3));
+    assert_close("normal", &ours, &exact, |at| {
+        1e-5 + 1e-6 / (exact[at] - 3.0).abs().max(1e-3)
+    });
     let mean = ours.iter().map(|x| f64::from(*x)).sum::<f64>() / len as f64;
-    let variance = ours.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>() / len as f64;
+    let variance = ours
+        .iter()
+        .map(|x| (f64::from(*x) - mean).powi(2))
+        .sum::<f64>()
+        / len as f64;
     let root = (len as f64).sqrt();
     assert!((mean - 3.0).abs() < 5.0 * 2.0 / root, "{mean}");
-    assert!((variance - 4.0).abs() < 5.0 * 4.0 * 2f64.sqrt() / root, "{variance}");
+    assert!(
+        (variance - 4.0).abs() < 5.0 * 4.0 * 2f64.sqrt() / root,
+        "{variance}"
+    );
 }

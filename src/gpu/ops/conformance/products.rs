@@ -22,13 +22,32 @@ struct Case {
 }
 
 impl Case {
-    fn new(rig: &Rig, rng: &mut StdRng, [m, n, k, batch]: [u32; 4], transpose: [bool; 2], pad: u32) -> Self {
+    fn new(
+        rig: &Rig,
+        rng: &mut StdRng,
+        [m, n, k, batch]: [u32; 4],
+        transpose: [bool; 2],
+        pad: u32,
+    ) -> Self {
         let matrix = |rng: &mut StdRng, rows: u32, columns: u32| {
             let (row_stride, batch_stride) = (columns + pad, rows * (columns + pad));
             let values = numbers(rng, (batch_stride * batch) as usize);
-            (Matrix { view: rig.f32(&values), row_stride, batch_stride }, values)
+            (
+                Matrix {
+                    view: rig.f32(&values),
+                    row_stride,
+                    batch_stride,
+                },
+                values,
+            )
         };
-        let swap = |yes: bool, rows: u32, columns: u32| if yes { (columns, rows) } else { (rows, columns) };
+        let swap = |yes: bool, rows: u32, columns: u32| {
+            if yes {
+                (columns, rows)
+            } else {
+                (rows, columns)
+            }
+        };
         let (a_rows, a_columns) = swap(transpose[0], m, k);
         let (b_rows, b_columns) = swap(transpose[1], k, n);
         let (a_matrix, a) = matrix(rng, a_rows, a_columns);
@@ -44,7 +63,13 @@ impl Case {
             transpose_b: transpose[1],
             ..Gemm::new(view.clone(), view.clone(), view, [m, n, k])
         };
-        Self { gemm, a, b, c, bias: Vec::new() }
+        Self {
+            gemm,
+            a,
+            b,
+            c,
+            bias: Vec::new(),
+        }
     }
 
     /// Runs it; compares all of `c`, what is between its rows, too. Each of k products and sums rounds once, at most by
@@ -62,26 +87,59 @@ impl Case {
                 for j in 0..gemm.n as usize {
                     let (mut sum, mut magnitude) = (0.0, 0.0);
                     for l in 0..gemm.k as usize {
-                        let a = self.a[batch * a_batch + if gemm.transpose_a { l * a_row + i } else { i * a_row + l }];
-                        let b = self.b[batch * b_batch + if gemm.transpose_b { j * b_row + l } else { l * b_row + j }];
+                        let a = self.a[batch * a_batch
+                            + if gemm.transpose_a {
+                                l * a_row + i
+                            } else {
+                                i * a_row + l
+                            }];
+                        let b = self.b[batch * b_batch
+                            + if gemm.transpose_b {
+                                j * b_row + l
+                            } else {
+                                l * b_row + j
+                            }];
                         let product = f64::from(a) * f64::from(b);
                         sum += product;
                         magnitude += product.abs();
                     }
                     let at = batch * c_batch + i * c_row + j;
-                    let beta = if gemm.beta == 0.0 { 0.0 } else { f64::from(gemm.beta) * exact[at] };
+                    let beta = if gemm.beta == 0.0 {
+                        0.0
+                    } else {
+                        f64::from(gemm.beta) * exact[at]
+                    };
                     let bias = self.bias.get(j).map_or(0.0, |bias| f64::from(*bias));
                     let value = f64::from(gemm.alpha) * sum + beta + bias;
                     exact[at] = activation(gemm.activation, value);
-                    let magnitude = f64::from(gemm.alpha).abs() * magnitude + beta.abs() + bias.abs();
-                    let rounding = (f64::from(gemm.k) + 8.0) * EPSILON * (magnitude + exact[at].abs());
-                    tolerance[at] = 2.0 * rounding + if gemm.activation == Activation::None { 0.0 } else { 1e-6 };
+                    let magnitude =
+                        f64::from(gemm.alpha).abs() * magnitude + beta.abs() + bias.abs();
+                    let rounding =
+                        (f64::from(gemm.k) + 8.0) * EPSILON * (magnitude + exact[at].abs());
+                    tolerance[at] = 2.0 * rounding
+                        + if gemm.activation == Activation::None {
+                            0.0
+                        } else {
+                            1e-6
+                        };
                 }
             }
         }
         rig.run([Op::Gemm(gemm.clone())]);
-        let what = format!("{:?}", (gemm.m, gemm.n, gemm.k, gemm.batch, gemm.transpose_a, gemm.transpose_b));
-        assert_close(&what, &rig.read_f32(&gemm.c.view), &exact, |at| tolerance[at]);
+        let what = format!(
+            "{:?}",
+            (
+                gemm.m,
+                gemm.n,
+                gemm.k,
+                gemm.batch,
+                gemm.transpose_a,
+                gemm.transpose_b
+            )
+        );
+        assert_close(&what, &rig.read_f32(&gemm.c.view), &exact, |at| {
+            tolerance[at]
+        });
     }
 }
 
@@ -125,7 +183,11 @@ pub fn gemm_of_f16(rig: &Rig) {
         let rng = &mut rng(200 + seed);
         let m = size(rng, 100) + 1;
         let mut case = Case::new(rig, rng, [m, 75, 41, 1], [seed & 1 > 0, seed & 2 > 0], 1);
-        let round = |values: &mut Vec<f32>| values.iter_mut().for_each(|x| *x = half::f16::from_f32(*x).to_f32());
+        let round = |values: &mut Vec<f32>| {
+            values
+                .iter_mut()
+                .for_each(|x| *x = half::f16::from_f32(*x).to_f32())
+        };
         // What f16 holds is exact; products and sums are f32.
         round(&mut case.a);
         case.gemm.a.view = rig.f16(&case.a);
@@ -142,12 +204,17 @@ pub fn gemm_of_f16(rig: &Rig) {
 #[test]
 fn cooperative_products_are_products() {
     let Some(rig) = Rig::vulkan() else { return };
-    let device = Device::any(&DeviceOptions { validation: true, software: true }).expect("the rig has one");
+    let device = Device::any(&DeviceOptions {
+        validation: true,
+        software: true,
+    })
+    .expect("the rig has one");
     if !device.info().features.f16 {
         return eprintln!("SKIPPED: {} has no f16", device.info().gpu.name);
     }
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shaders");
-    let source = shader_source(&folder, "gemm_cooperative.wgsl").unwrap_or_else(|error| panic!("{error}"));
+    let source =
+        shader_source(&folder, "gemm_cooperative.wgsl").unwrap_or_else(|error| panic!("{error}"));
     let mut source = source.replace("enable wgpu_cooperative_matrix;", EMULATION);
     for (what, by) in [
         ("coop_mat16x16<f32, C>()", "Sums()"),
@@ -163,18 +230,34 @@ fn cooperative_products_are_products() {
         source = source.replace(what, by);
     }
     let spirv = compile("emulated", &source).unwrap_or_else(|error| panic!("{error}"));
-    let emulated = CompiledShader { name: "emulated", spirv: spirv.into() };
+    let emulated = CompiledShader {
+        name: "emulated",
+        spirv: spirv.into(),
+    };
     drop(rig);
-    let rig = Rig { engine: Box::new(Vulkan::with(device, Some(emulated)).expect("there is memory")) };
-    for (seed, shape) in [[131, 70, 37, 1], [65, 133, 3, 2], [66, 129, 64, 1], [70, 70, 0, 1]].into_iter().enumerate() {
+    let rig = Rig {
+        engine: Box::new(Vulkan::with(device, Some(emulated)).expect("there is memory")),
+    };
+    for (seed, shape) in [
+        [131, 70, 37, 1],
+        [65, 133, 3, 2],
+        [66, 129, 64, 1],
+        [70, 70, 0, 1],
+    ]
+    .into_iter()
+    .enumerate()
+    {
         let rng = &mut rng(800 + seed as u64);
         let transpose = [seed & 1 > 0, seed & 2 > 0];
         let mut case = Case::new(&rig, rng, shape, transpose, seed as u32);
         for values in [&mut case.a, &mut case.b] {
-            values.iter_mut().for_each(|x| *x = half::f16::from_f32(*x).to_f32());
+            values
+                .iter_mut()
+                .for_each(|x| *x = half::f16::from_f32(*x).to_f32());
         }
         (case.gemm.a.view, case.gemm.b.view) = (rig.f16(&case.a), rig.f16(&case.b));
-        (case.gemm.alpha, case.gemm.beta, case.bias) = (-0.5, seed as f32, numbers(rng, shape[1] as usize));
+        (case.gemm.alpha, case.gemm.beta, case.bias) =
+            (-0.5, seed as f32, numbers(rng, shape[1] as usize));
         (case.gemm.bias, case.gemm.activation) = (Some(rig.f32(&case.bias)), Activation::Relu);
         case.check(&rig);
     }
@@ -200,7 +283,13 @@ fn put_sums(m: Sums, to: u32, thread: u32) {
 ";
 
 pub fn gemm_epilogues(rig: &Rig) {
-    let activations = [Activation::None, Activation::Relu, Activation::Tanh, Activation::Sigmoid, Activation::Gelu];
+    let activations = [
+        Activation::None,
+        Activation::Relu,
+        Activation::Tanh,
+        Activation::Sigmoid,
+        Activation::Gelu,
+    ];
     for (seed, activation) in activations.into_iter().enumerate() {
         let rng = &mut rng(300 + seed as u64);
         let mut case = Case::new(rig, rng, [9, 35, 12, 1], [false, false], 0);
@@ -225,7 +314,12 @@ pub fn gemm_specials(rig: &Rig) {
     let mut case = Case::new(rig, rng, [70, 70, 9, 1], [false, false], 0);
     (case.a[3], case.a[9 * 2], case.b[5]) = (f32::NAN, f32::INFINITY, f32::NEG_INFINITY);
     (case.gemm.a.view, case.gemm.b.view) = (rig.f32(&case.a), rig.f32(&case.b));
-    for activation in [Activation::None, Activation::Relu, Activation::Tanh, Activation::Sigmoid] {
+    for activation in [
+        Activation::None,
+        Activation::Relu,
+        Activation::Tanh,
+        Activation::Sigmoid,
+    ] {
         case.gemm.activation = activation;
         case.check(rig);
     }
@@ -246,7 +340,11 @@ pub fn gemm_batches(rig: &Rig) {
 fn sparse(rng: &mut StdRng, rows: u32, width: u32) -> (Vec<u32>, Vec<u32>, Vec<f32>) {
     let (mut starts, mut columns) = (vec![0], Vec::new());
     for _ in 0..rows {
-        let most = if width == 0 { 0 } else { [0, 3, 40, 700][rng.random_range(0..4)] };
+        let most = if width == 0 {
+            0
+        } else {
+            [0, 3, 40, 700][rng.random_range(0..4)]
+        };
         let len = rng.random_range(0..=most);
         columns.extend((0..len).map(|_| rng.random_range(0..width)));
         starts.push(columns.len() as u32);
@@ -270,33 +368,76 @@ pub fn csr_of_random_shapes(rig: &Rig) {
         for v in 0..vectors as usize {
             for row in 0..rows as usize {
                 let range = starts[row] as usize..starts[row + 1] as usize;
-                let product = |j: usize| f64::from(values[j]) * f64::from(x[v * width as usize + columns[j] as usize]);
+                let product = |j: usize| {
+                    f64::from(values[j]) * f64::from(x[v * width as usize + columns[j] as usize])
+                };
                 exact.push(range.clone().map(product).sum());
                 // As for dense products.
-                tolerance
-                    .push(2.0 * (range.len() as f64 + 2.0) * EPSILON * range.map(|j| product(j).abs()).sum::<f64>());
+                tolerance.push(
+                    2.0 * (range.len() as f64 + 2.0)
+                        * EPSILON
+                        * range.map(|j| product(j).abs()).sum::<f64>(),
+                );
             }
         }
         let nonzeros = columns.len() as u32;
         let (starts, columns, values) = (rig.u32(&starts), rig.u32(&columns), rig.f32(&values));
         let x = rig.f32(&x);
-        rig.run([Op::Csr(Csr { starts, columns, values, x, y: y.clone(), rows, width, nonzeros, vectors })]);
-        assert_close(&format!("seed {seed}"), &rig.read_f32(&y), &exact, |at| tolerance[at]);
+        rig.run([Op::Csr(Csr {
+            starts,
+            columns,
+            values,
+            x,
+            y: y.clone(),
+            rows,
+            width,
+            nonzeros,
+            vectors,
+        })]);
+        assert_close(&format!("seed {seed}"), &rig.read_f32(&y), &exact, |at| {
+            tolerance[at]
+        });
     }
 }
 
 /// A broken matrix is told before; if nobody asked, it harms nothing else.
 pub fn csr_broken(rig: &Rig) {
-    assert!(Csr::check(&[0, 2, 1], &[0], 1).unwrap_err().contains("row 1"));
-    assert!(Csr::check(&[0, 2], &[0, 5], 5).unwrap_err().contains("column 5 of 5"));
     assert!(
-        Csr::check(&[0, 2], &[0], 5).is_err() && Csr::check(&[], &[], 5).is_err() && Csr::check(&[1], &[], 5).is_err()
+        Csr::check(&[0, 2, 1], &[0], 1)
+            .unwrap_err()
+            .contains("row 1")
+    );
+    assert!(
+        Csr::check(&[0, 2], &[0, 5], 5)
+            .unwrap_err()
+            .contains("column 5 of 5")
+    );
+    assert!(
+        Csr::check(&[0, 2], &[0], 5).is_err()
+            && Csr::check(&[], &[], 5).is_err()
+            && Csr::check(&[1], &[], 5).is_err()
     );
     for vectors in [1, 4] {
-        let (starts, columns) = (rig.u32(&[0, 4_000_000_000, 3, 1, 4]), rig.u32(&[9, 4_000_000_000, 0, 1]));
-        let (values, x) = (rig.f32(&[1.0; 4]), rig.f32(&vec![1.0; 2 * vectors as usize]));
+        let (starts, columns) = (
+            rig.u32(&[0, 4_000_000_000, 3, 1, 4]),
+            rig.u32(&[9, 4_000_000_000, 0, 1]),
+        );
+        let (values, x) = (
+            rig.f32(&[1.0; 4]),
+            rig.f32(&vec![1.0; 2 * vectors as usize]),
+        );
         let y = rig.output(ElementKind::F32, 4 * vectors as usize);
-        rig.run([Op::Csr(Csr { starts, columns, values, x, y: y.clone(), rows: 4, width: 2, nonzeros: 4, vectors })]);
+        rig.run([Op::Csr(Csr {
+            starts,
+            columns,
+            values,
+            x,
+            y: y.clone(),
+            rows: 4,
+            width: 2,
+            nonzeros: 4,
+            vectors,
+        })]);
         rig.read(&y);
     }
 }

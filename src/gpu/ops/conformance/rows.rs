@@ -6,7 +6,13 @@ use super::{
 };
 use rand::RngExt;
 
-const KINDS: [Reduction; 5] = [Reduction::Sum, Reduction::Min, Reduction::Max, Reduction::Mean, Reduction::ArgMax];
+const KINDS: [Reduction; 5] = [
+    Reduction::Sum,
+    Reduction::Min,
+    Reduction::Max,
+    Reduction::Mean,
+    Reduction::ArgMax,
+];
 
 fn reference(kind: Reduction, values: &[f64]) -> f64 {
     let nan = values.iter().any(|x| x.is_nan());
@@ -29,7 +35,10 @@ fn reference(kind: Reduction, values: &[f64]) -> f64 {
         }
         Reduction::ArgMax => {
             let best = reference(Reduction::Max, values);
-            values.iter().position(|x| *x == best || x.is_nan()).expect("it is one of them") as f64
+            values
+                .iter()
+                .position(|x| *x == best || x.is_nan())
+                .expect("it is one of them") as f64
         }
     }
 }
@@ -43,10 +52,28 @@ fn check(rig: &Rig, x: &[f32], [outer, axis, inner]: [u32; 3]) {
             continue;
         }
         let outputs = (outer * inner) as usize;
-        let output = rig.output(if kind == Reduction::ArgMax { ElementKind::U32 } else { ElementKind::F32 }, outputs);
-        rig.run([Op::Reduce(Reduce { kind, input: input.clone(), output: output.clone(), outer, axis, inner })]);
+        let output = rig.output(
+            if kind == Reduction::ArgMax {
+                ElementKind::U32
+            } else {
+                ElementKind::F32
+            },
+            outputs,
+        );
+        rig.run([Op::Reduce(Reduce {
+            kind,
+            input: input.clone(),
+            output: output.clone(),
+            outer,
+            axis,
+            inner,
+        })]);
         let ours: Vec<f32> = match kind {
-            Reduction::ArgMax => rig.read_u32(&output).into_iter().map(|place| place as f32).collect(),
+            Reduction::ArgMax => rig
+                .read_u32(&output)
+                .into_iter()
+                .map(|place| place as f32)
+                .collect(),
             _ => rig.read_f32(&output),
         };
         let (mut exact, mut tolerance) = (Vec::new(), Vec::new());
@@ -62,14 +89,23 @@ fn check(rig: &Rig, x: &[f32], [outer, axis, inner]: [u32; 3]) {
                 _ => 0.0,
             });
         }
-        assert_close(&format!("{kind:?} of {:?}", [outer, axis, inner]), &ours, &exact, |at| tolerance[at]);
+        assert_close(
+            &format!("{kind:?} of {:?}", [outer, axis, inner]),
+            &ours,
+            &exact,
+            |at| tolerance[at],
+        );
     }
 }
 
 pub fn reductions_of_random_shapes(rig: &Rig) {
     for seed in 0..16 {
         let rng = &mut rng(seed);
-        let shape = [size(rng, 20), size(rng, 300), if seed % 2 == 0 { 1 } else { size(rng, 200) }];
+        let shape = [
+            size(rng, 20),
+            size(rng, 300),
+            if seed % 2 == 0 { 1 } else { size(rng, 200) },
+        ];
         let x = numbers(rng, shape.iter().product::<u32>() as usize);
         check(rig, &x, shape);
     }
@@ -83,10 +119,16 @@ pub fn reductions_of_specials(rig: &Rig) {
             let shape = [9, 11, inner];
             let len = shape.iter().product::<u32>();
             // Few kinds of values: many equal ones.
-            let x: Vec<f32> = (0..len).map(|_| specials[specials.len() - 1 - rng.random_range(0..=most)]).collect();
+            let x: Vec<f32> = (0..len)
+                .map(|_| specials[specials.len() - 1 - rng.random_range(0..=most)])
+                .collect();
             check(rig, &x, shape);
         }
-        check(rig, &vec![f32::NEG_INFINITY; 40 * inner as usize], [2, 20, inner]);
+        check(
+            rig,
+            &vec![f32::NEG_INFINITY; 40 * inner as usize],
+            [2, 20, inner],
+        );
     }
 }
 
@@ -123,27 +165,48 @@ pub fn softmax_of_random_shapes(rig: &Rig) {
         let (rows, columns) = (size(rng, 40), size(rng, 600));
         let len = (rows * columns) as usize;
         let width = if seed % 2 == 0 { 1.0 } else { 40.0 };
-        let x: Vec<f32> = numbers(rng, len).into_iter().map(|x| x * width + 1000.0).collect();
+        let x: Vec<f32> = numbers(rng, len)
+            .into_iter()
+            .map(|x| x * width + 1000.0)
+            .collect();
         let dy = numbers(rng, len);
         let (y, dx) = (rig.output(ElementKind::F32, len), rig.f32(&dy));
-        let forward = Softmax { x: rig.f32(&x), y: y.clone(), rows, columns };
-        let backward = SoftmaxBackward { y: y.clone(), dy: dx.clone(), dx: dx.clone(), rows, columns };
+        let forward = Softmax {
+            x: rig.f32(&x),
+            y: y.clone(),
+            rows,
+            columns,
+        };
+        let backward = SoftmaxBackward {
+            y: y.clone(),
+            dy: dx.clone(),
+            dx: dx.clone(),
+            rows,
+            columns,
+        };
         rig.run([forward.into(), backward.into()]);
         let row = columns.max(1) as usize;
         let expected: Vec<f64> = x.chunks(row).flat_map(|row| softmax(&exact(row))).collect();
         let relative = softmax_tolerance(row, 2.0 * f64::from(width));
         let tiny = f64::from(f32::MIN_POSITIVE);
-        assert_close("softmax", &rig.read_f32(&y), &expected, |at| relative * expected[at] + tiny);
+        assert_close("softmax", &rig.read_f32(&y), &expected, |at| {
+            relative * expected[at] + tiny
+        });
         let gradient: Vec<f64> = expected
             .chunks(row)
             .zip(exact(&dy).chunks(row))
             .flat_map(|(y, dy)| {
                 let sum: f64 = y.iter().zip(dy).map(|(y, dy)| y * dy).sum();
-                y.iter().zip(dy).map(|(y, dy)| y * (dy - sum)).collect::<Vec<f64>>()
+                y.iter()
+                    .zip(dy)
+                    .map(|(y, dy)| y * (dy - sum))
+                    .collect::<Vec<f64>>()
             })
             .collect();
         // dy and its mean are at most 1.
-        assert_close("backward", &rig.read_f32(&dx), &gradient, |at| 4.0 * relative * expected[at] + tiny);
+        assert_close("backward", &rig.read_f32(&dx), &gradient, |at| {
+            4.0 * relative * expected[at] + tiny
+        });
     }
 }
 
@@ -158,9 +221,27 @@ pub fn softmax_of_specials(rig: &Rig) {
         [88.0, -inf, 88.0],
     ];
     let y = rig.f32(x.as_flattened());
-    rig.run([Softmax { x: y.clone(), y: y.clone(), rows: 6, columns: 3 }.into()]);
-    let expected = [[f64::NAN; 3], [f64::NAN; 3], [0.0, 0.5, 0.5], [f64::NAN; 3], [0.0, 0.5, 0.5], [0.5, 0.0, 0.5]];
-    assert_close("softmax", &rig.read_f32(&y), expected.as_flattened(), |_| 1e-7);
+    rig.run([Softmax {
+        x: y.clone(),
+        y: y.clone(),
+        rows: 6,
+        columns: 3,
+    }
+    .into()]);
+    let expected = [
+        [f64::NAN; 3],
+        [f64::NAN; 3],
+        [0.0, 0.5, 0.5],
+        [f64::NAN; 3],
+        [0.0, 0.5, 0.5],
+        [0.5, 0.0, 0.5],
+    ];
+    assert_close(
+        "softmax",
+        &rig.read_f32(&y),
+        expected.as_flattened(),
+        |_| 1e-7,
+    );
 }
 
 pub fn cross_entropy(rig: &Rig) {
@@ -175,7 +256,11 @@ pub fn cross_entropy(rig: &Rig) {
         }
         let in_place = seed % 3 == 0;
         let logits = rig.f32(&x);
-        let gradient = if in_place { logits.clone() } else { rig.output(ElementKind::F32, len) };
+        let gradient = if in_place {
+            logits.clone()
+        } else {
+            rig.output(ElementKind::F32, len)
+        };
         let loss = rig.output(ElementKind::F32, rows as usize);
         let op = SoftmaxCrossEntropy {
             logits,
@@ -197,14 +282,30 @@ pub fn cross_entropy(rig: &Rig) {
         for (row, label) in x.chunks(columns as usize).zip(&labels) {
             let y = softmax(&exact(row));
             let wrong = *label >= columns;
-            losses.push(if wrong { f64::NAN } else { -y[*label as usize].ln() });
+            losses.push(if wrong {
+                f64::NAN
+            } else {
+                -y[*label as usize].ln()
+            });
             let one_hot = |j: usize| f64::from(u8::from(j == *label as usize));
-            gradients.extend((0..y.len()).map(|j| if wrong { f64::NAN } else { (y[j] - one_hot(j)) * 0.5 }));
+            gradients.extend((0..y.len()).map(|j| {
+                if wrong {
+                    f64::NAN
+                } else {
+                    (y[j] - one_hot(j)) * 0.5
+                }
+            }));
         }
         let relative = softmax_tolerance(columns as usize, 20.0);
         // The loss is a difference of numbers up to 20, and the sum's relative error.
-        assert_close("loss", &rig.read_f32(&loss), &losses, |_| relative + 40.0 * EPSILON + 2f64.powi(-21));
-        assert_close("loss alone", &rig.read_f32(&again), &losses, |_| relative + 40.0 * EPSILON + 2f64.powi(-21));
-        assert_close("gradient", &rig.read_f32(&gradient), &gradients, |_| relative);
+        assert_close("loss", &rig.read_f32(&loss), &losses, |_| {
+            relative + 40.0 * EPSILON + 2f64.powi(-21)
+        });
+        assert_close("loss alone", &rig.read_f32(&again), &losses, |_| {
+            relative + 40.0 * EPSILON + 2f64.powi(-21)
+        });
+        assert_close("gradient", &rig.read_f32(&gradient), &gradients, |_| {
+            relative
+        });
     }
 }

@@ -10,13 +10,26 @@ const RULES: [Optimizer; 6] = [
     Optimizer::Sgd,
     Optimizer::Momentum { momentum: 0.9 },
     Optimizer::Nesterov { momentum: 0.8 },
-    Optimizer::Adam { betas: [0.9, 0.999], epsilon: 1e-8 },
-    Optimizer::AdamW { betas: [0.8, 0.99], epsilon: 1e-6 },
+    Optimizer::Adam {
+        betas: [0.9, 0.999],
+        epsilon: 1e-8,
+    },
+    Optimizer::AdamW {
+        betas: [0.8, 0.99],
+        epsilon: 1e-6,
+    },
     Optimizer::Adagrad { epsilon: 1e-10 },
 ];
 
 /// One step in f64, as `torch.optim` documents it.
-fn step(rule: Optimizer, x: &mut f64, g: f64, a: &mut f64, b: &mut f64, [rate, decay, t]: [f64; 3]) {
+fn step(
+    rule: Optimizer,
+    x: &mut f64,
+    g: f64,
+    a: &mut f64,
+    b: &mut f64,
+    [rate, decay, t]: [f64; 3],
+) {
     let decayed = g + decay * *x;
     match rule {
         Optimizer::Sgd => *x -= rate * decayed,
@@ -55,8 +68,13 @@ pub fn optimizers(rig: &Rig) {
             let rng = &mut rng(seed as u64);
             let x = numbers(rng, len);
             let parameters = rig.f32(&x);
-            let state: Vec<BufferView> = (0..rule.states()).map(|_| rig.f32(&vec![0.0; len])).collect();
-            let (gradients, schedule) = (rig.output(ElementKind::F32, len), rig.output(ElementKind::F32, 4));
+            let state: Vec<BufferView> = (0..rule.states())
+                .map(|_| rig.f32(&vec![0.0; len]))
+                .collect();
+            let (gradients, schedule) = (
+                rig.output(ElementKind::F32, len),
+                rig.output(ElementKind::F32, 4),
+            );
             let op = Optimize {
                 rule,
                 parameters: parameters.clone(),
@@ -73,13 +91,28 @@ pub fn optimizers(rig: &Rig) {
                 let rate = 0.1 / t as f32;
                 rig.write_f32(&gradients, &g);
                 rig.write_f32(&schedule, &Optimize::schedule(rule, rate, 0.5, t.into()));
-                rig.engine.run(&program).wait(super::LIMIT).expect("it runs");
+                rig.engine
+                    .run(&program)
+                    .wait(super::LIMIT)
+                    .expect("it runs");
                 let each = exact.iter_mut().zip(&g).zip(&mut remembered);
                 each.for_each(|((x, g), [a, b])| {
-                    step(rule, x, f64::from(*g) * 0.5, a, b, [rate.into(), 0.01f32.into(), t.into()]);
+                    step(
+                        rule,
+                        x,
+                        f64::from(*g) * 0.5,
+                        a,
+                        b,
+                        [rate.into(), 0.01f32.into(), t.into()],
+                    );
                 });
             }
-            assert_close(&format!("{rule:?}"), &rig.read_f32(&parameters), &exact, |_| 2e-5);
+            assert_close(
+                &format!("{rule:?}"),
+                &rig.read_f32(&parameters),
+                &exact,
+                |_| 2e-5,
+            );
         }
     }
     let (x, schedule) = (rig.f32(&[1.0]), rig.f32(&[0.1, 1.0, 1.0, 1.0]));
@@ -91,7 +124,12 @@ pub fn optimizers(rig: &Rig) {
         schedule,
         weight_decay: 0.0,
     };
-    let error = rig.engine.record(&[op.into()]).err().expect("it has no state").to_string();
+    let error = rig
+        .engine
+        .record(&[op.into()])
+        .err()
+        .expect("it has no state")
+        .to_string();
     assert!(error.contains("remembers 1 numbers"), "{error}");
 }
 
@@ -101,13 +139,32 @@ fn layouts(seed: u64) -> (Groups, Vec<Vec<usize>>) {
     let rng = &mut rng(seed);
     let [a, b, c] = [size(rng, 40), size(rng, 30), size(rng, 300)];
     if seed.is_multiple_of(2) {
-        let groups = (0..a as usize).map(|row| (0..c as usize).map(|j| row * c as usize + j).collect());
-        return (Groups::Layer { rows: a, columns: c }, groups.collect());
+        let groups =
+            (0..a as usize).map(|row| (0..c as usize).map(|j| row * c as usize + j).collect());
+        return (
+            Groups::Layer {
+                rows: a,
+                columns: c,
+            },
+            groups.collect(),
+        );
     }
     let c = c.min(50);
-    let place = |channel: u32, sample: u32, pixel: u32| ((sample * b + channel) * c + pixel) as usize;
-    let of = |channel| (0..a).flat_map(move |sample| (0..c).map(move |pixel| place(channel, sample, pixel))).collect();
-    (Groups::Batch { samples: a, channels: b, pixels: c }, (0..b).map(of).collect())
+    let place =
+        |channel: u32, sample: u32, pixel: u32| ((sample * b + channel) * c + pixel) as usize;
+    let of = |channel| {
+        (0..a)
+            .flat_map(move |sample| (0..c).map(move |pixel| place(channel, sample, pixel)))
+            .collect()
+    };
+    (
+        Groups::Batch {
+            samples: a,
+            channels: b,
+            pixels: c,
+        },
+        (0..b).map(of).collect(),
+    )
 }
 
 /// The mean is off by n EPSILON of the values' size at most, and the deviation by as much again; both are relative to a
@@ -127,10 +184,24 @@ pub fn norms(rig: &Rig) {
         } else {
             members.len()
         };
-        let (x, dy, scale, shift) = (numbers(rng, len), numbers(rng, len), numbers(rng, scales), numbers(rng, scales));
-        let (y, dx) = (rig.output(ElementKind::F32, len), rig.output(ElementKind::F32, len));
-        let (means, inverses) = (rig.f32(&vec![0.0; members.len()]), rig.f32(&vec![1.0; members.len()]));
-        let (dscale, dshift) = (rig.output(ElementKind::F32, scales), rig.output(ElementKind::F32, scales));
+        let (x, dy, scale, shift) = (
+            numbers(rng, len),
+            numbers(rng, len),
+            numbers(rng, scales),
+            numbers(rng, scales),
+        );
+        let (y, dx) = (
+            rig.output(ElementKind::F32, len),
+            rig.output(ElementKind::F32, len),
+        );
+        let (means, inverses) = (
+            rig.f32(&vec![0.0; members.len()]),
+            rig.f32(&vec![1.0; members.len()]),
+        );
+        let (dscale, dshift) = (
+            rig.output(ElementKind::F32, scales),
+            rig.output(ElementKind::F32, scales),
+        );
         let forward = Norm {
             groups,
             x: rig.f32(&x),
@@ -153,7 +224,11 @@ pub fn norms(rig: &Rig) {
             dscale: dscale.clone(),
             dshift: dshift.clone(),
         };
-        let again = Norm { given: true, y: rig.output(ElementKind::F32, len), ..forward.clone() };
+        let again = Norm {
+            given: true,
+            y: rig.output(ElementKind::F32, len),
+            ..forward.clone()
+        };
         let given = again.y.clone();
         rig.run([Op::from(forward), backward.into(), again.into()]);
 
@@ -163,10 +238,21 @@ pub fn norms(rig: &Rig) {
             let of = |values: &[f32], at: usize| f64::from(values[at]);
             let own = |j: usize| if layer { j } else { group };
             let mean = members.iter().map(|at| of(&x, *at)).sum::<f64>() / n as f64;
-            let variance = members.iter().map(|at| (of(&x, *at) - mean).powi(2)).sum::<f64>() / n as f64;
+            let variance = members
+                .iter()
+                .map(|at| (of(&x, *at) - mean).powi(2))
+                .sum::<f64>()
+                / n as f64;
             let inverse = 1.0 / (variance + f64::from(NORM_EPSILON)).sqrt();
-            let z: Vec<f64> = members.iter().map(|at| (of(&x, *at) - mean) * inverse).collect();
-            let h: Vec<f64> = members.iter().enumerate().map(|(j, at)| of(&dy, *at) * of(&scale, own(j))).collect();
+            let z: Vec<f64> = members
+                .iter()
+                .map(|at| (of(&x, *at) - mean) * inverse)
+                .collect();
+            let h: Vec<f64> = members
+                .iter()
+                .enumerate()
+                .map(|(j, at)| of(&dy, *at) * of(&scale, own(j)))
+                .collect();
             let h_mean = h.iter().sum::<f64>() / n as f64;
             let hz_mean = h.iter().zip(&z).map(|(h, z)| h * z).sum::<f64>() / n as f64;
             for (j, at) in members.iter().enumerate() {
@@ -181,8 +267,14 @@ pub fn norms(rig: &Rig) {
         let many = (members.len() + n + 4) as f64;
         assert_close("y", &rig.read_f32(&y), &exact_y, |_| tolerance);
         assert_close("given", &rig.read_f32(&given), &exact_y, |_| tolerance);
-        assert_close("dx", &rig.read_f32(&dx), &exact_dx, |at| tolerance * (20.0 + exact_dx[at].abs()));
-        assert_close("dscale", &rig.read_f32(&dscale), &exact_dscale, |_| many * tolerance);
-        assert_close("dshift", &rig.read_f32(&dshift), &exact_dshift, |_| many * many * EPSILON);
+        assert_close("dx", &rig.read_f32(&dx), &exact_dx, |at| {
+            tolerance * (20.0 + exact_dx[at].abs())
+        });
+        assert_close("dscale", &rig.read_f32(&dscale), &exact_dscale, |_| {
+            many * tolerance
+        });
+        assert_close("dshift", &rig.read_f32(&dshift), &exact_dshift, |_| {
+            many * many * EPSILON
+        });
     }
 }

@@ -26,49 +26,59 @@ pub fn forward(op: &Conv2d, memory: &CpuMemory) {
     let y = &mut memory.write::<f32>(&op.y)[..images * sizes.filters * places];
     let pointwise = op.shape.window.is_pointwise();
     // Where there are too few images, threads share the filters of one.
-    let filters = sizes.filters.div_ceil(rayon::current_num_threads().div_ceil(images));
-    y.par_chunks_mut(sizes.filters * places).enumerate().for_each_init(Vec::new, |matrix, (image, y)| {
-        let group = image % groups;
-        let x = &x[image * sizes.channels * sizes.pixels..][..sizes.channels * sizes.pixels];
-        for rows in sizes.blocks(taps) {
-            let (first, width) = (rows.start * sizes.columns, rows.len() * sizes.columns);
-            let (windows, stride) = if pointwise {
-                (&x[first.min(x.len())..], places)
-            } else {
-                matrix.resize(taps * width, 0.0);
-                sizes.gather(x, rows, matrix);
-                (&matrix[..], width)
-            };
-            y.par_chunks_mut(filters * places).enumerate().for_each(|(part, y)| {
-                let filter = group * sizes.filters + part * filters;
-                product(Product {
-                    m: y.len() / places,
-                    n: width,
-                    k: taps,
-                    alpha: 1.0,
-                    a: &weights[filter * taps..],
-                    a_strides: [taps, 1],
-                    b: windows,
-                    b_strides: [stride, 1],
-                    beta: 0.0,
-                    c: &mut y[first..],
-                    c_stride: places,
-                });
-                for (index, row) in y.chunks_mut(places).enumerate() {
-                    let row = &mut row[first..first + width];
-                    if let Some(bias) = bias {
-                        row.iter_mut().for_each(|y| *y += bias[filter + index]);
-                    }
-                    op.activation.apply(row);
-                }
-            });
-        }
-    });
+    let filters = sizes
+        .filters
+        .div_ceil(rayon::current_num_threads().div_ceil(images));
+    y.par_chunks_mut(sizes.filters * places)
+        .enumerate()
+        .for_each_init(Vec::new, |matrix, (image, y)| {
+            let group = image % groups;
+            let x = &x[image * sizes.channels * sizes.pixels..][..sizes.channels * sizes.pixels];
+            for rows in sizes.blocks(taps) {
+                let (first, width) = (rows.start * sizes.columns, rows.len() * sizes.columns);
+                let (windows, stride) = if pointwise {
+                    (&x[first.min(x.len())..], places)
+                } else {
+                    matrix.resize(taps * width, 0.0);
+                    sizes.gather(x, rows, matrix);
+                    (&matrix[..], width)
+                };
+                y.par_chunks_mut(filters * places)
+                    .enumerate()
+                    .for_each(|(part, y)| {
+                        let filter = group * sizes.filters + part * filters;
+                        product(Product {
+                            m: y.len() / places,
+                            n: width,
+                            k: taps,
+                            alpha: 1.0,
+                            a: &weights[filter * taps..],
+                            a_strides: [taps, 1],
+                            b: windows,
+                            b_strides: [stride, 1],
+                            beta: 0.0,
+                            c: &mut y[first..],
+                            c_stride: places,
+                        });
+                        for (index, row) in y.chunks_mut(places).enumerate() {
+                            let row = &mut row[first..first + width];
+                            if let Some(bias) = bias {
+                                row.iter_mut().for_each(|y| *y += bias[filter + index]);
+                            }
+                            op.activation.apply(row);
+                        }
+                    });
+            }
+        });
 }
 
 pub fn input_gradient(op: &Conv2dInputGradient, memory: &CpuMemory) {
     let sizes = op.shape.sizes();
-    let (groups, places, area) = (op.shape.groups as usize, sizes.places(), op.shape.window.area());
+    let (groups, places, area) = (
+        op.shape.groups as usize,
+        sizes.places(),
+        op.shape.window.area(),
+    );
     let images = op.shape.samples as usize * groups;
     let image_len = sizes.channels * sizes.pixels;
     if images * image_len == 0 {
@@ -77,34 +87,41 @@ pub fn input_gradient(op: &Conv2dInputGradient, memory: &CpuMemory) {
     let (dy, weights) = (memory.read::<f32>(&op.dy), memory.read::<f32>(&op.weights));
     let dx = &mut memory.write::<f32>(&op.dx)[..images * image_len];
     // Where there are too few images, threads share the channels of one.
-    let channels = sizes.channels.div_ceil(rayon::current_num_threads().div_ceil(images));
-    dx.par_chunks_mut(image_len).enumerate().for_each(|(image, dx)| {
-        let weights = &weights[image % groups * sizes.filters * sizes.taps()..];
-        let dy = &dy[image * sizes.filters * places..][..sizes.filters * places];
-        dx.par_chunks_mut(channels * sizes.pixels).enumerate().for_each_init(Vec::new, |matrix, (part, dx)| {
-            dx.fill(0.0);
-            let taps = dx.len() / sizes.pixels * area;
-            // All channels' blocks, so that the number of threads does not show in the order of sums.
-            for rows in sizes.blocks(sizes.taps()) {
-                let (first, width) = (rows.start * sizes.columns, rows.len() * sizes.columns);
-                matrix.resize(taps * width, 0.0);
-                product(Product {
-                    m: taps,
-                    n: width,
-                    k: sizes.filters,
-                    alpha: 1.0,
-                    a: weights.get(part * channels * area..).unwrap_or_default(),
-                    a_strides: [1, sizes.taps()],
-                    b: dy.get(first..).unwrap_or_default(),
-                    b_strides: [places, 1],
-                    beta: 0.0,
-                    c: matrix,
-                    c_stride: width,
+    let channels = sizes
+        .channels
+        .div_ceil(rayon::current_num_threads().div_ceil(images));
+    dx.par_chunks_mut(image_len)
+        .enumerate()
+        .for_each(|(image, dx)| {
+            let weights = &weights[image % groups * sizes.filters * sizes.taps()..];
+            let dy = &dy[image * sizes.filters * places..][..sizes.filters * places];
+            dx.par_chunks_mut(channels * sizes.pixels)
+                .enumerate()
+                .for_each_init(Vec::new, |matrix, (part, dx)| {
+                    dx.fill(0.0);
+                    let taps = dx.len() / sizes.pixels * area;
+                    // All channels' blocks, so that the number of threads does not show in the order of sums.
+                    for rows in sizes.blocks(sizes.taps()) {
+                        let (first, width) =
+                            (rows.start * sizes.columns, rows.len() * sizes.columns);
+                        matrix.resize(taps * width, 0.0);
+                        product(Product {
+                            m: taps,
+                            n: width,
+                            k: sizes.filters,
+                            alpha: 1.0,
+                            a: weights.get(part * channels * area..).unwrap_or_default(),
+                            a_strides: [1, sizes.taps()],
+                            b: dy.get(first..).unwrap_or_default(),
+                            b_strides: [places, 1],
+                            beta: 0.0,
+                            c: matrix,
+                            c_stride: width,
+                        });
+                        sizes.scatter(matrix, rows, dx);
+                    }
                 });
-                sizes.scatter(matrix, rows, dx);
-            }
         });
-    });
 }
 
 pub fn weight_gradient(op: &Conv2dWeightGradient, memory: &CpuMemory) {
@@ -116,7 +133,8 @@ pub fn weight_gradient(op: &Conv2dWeightGradient, memory: &CpuMemory) {
     if let Some(dbias) = &op.dbias {
         let dbias = &mut memory.write::<f32>(dbias)[..filters];
         dbias.par_iter_mut().enumerate().for_each(|(filter, sum)| {
-            let planes = (0..samples).map(|sample| &dy[(sample * filters + filter) * places..][..places]);
+            let planes =
+                (0..samples).map(|sample| &dy[(sample * filters + filter) * places..][..places]);
             *sum = planes.map(total).sum::<f64>() as f32;
         });
     }
@@ -162,15 +180,26 @@ pub fn weight_gradient(op: &Conv2dWeightGradient, memory: &CpuMemory) {
         sums
     });
     let parts: Vec<Vec<f32>> = parts.collect();
-    dweights.par_iter_mut().enumerate().for_each(|(at, sum)| *sum = parts.iter().map(|part| part[at]).sum());
+    dweights
+        .par_iter_mut()
+        .enumerate()
+        .for_each(|(at, sum)| *sum = parts.iter().map(|part| part[at]).sum());
 }
 
 /// The sum, in eight parts, so that additions need not wait for each other.
 fn total(numbers: &[f32]) -> f64 {
     let mut sums = [0.0; 8];
     let eights = numbers.chunks_exact(8);
-    let rest: f64 = eights.remainder().iter().map(|number| f64::from(*number)).sum();
-    eights.for_each(|eight| sums.iter_mut().zip(eight).for_each(|(sum, number)| *sum += f64::from(*number)));
+    let rest: f64 = eights
+        .remainder()
+        .iter()
+        .map(|number| f64::from(*number))
+        .sum();
+    eights.for_each(|eight| {
+        sums.iter_mut()
+            .zip(eight)
+            .for_each(|(sum, number)| *sum += f64::from(*number))
+    });
     sums.iter().sum::<f64>() + rest
 }
 
@@ -179,7 +208,9 @@ impl Sizes {
     fn blocks(&self, taps: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let (rows, columns) = (self.rows, self.columns);
         let at_once = (BLOCK / (taps * columns).max(1)).clamp(1, rows);
-        (0..rows).step_by(at_once).map(move |first| first..(first + at_once).min(rows))
+        (0..rows)
+            .step_by(at_once)
+            .map(move |first| first..(first + at_once).min(rows))
     }
 
     /// The windows at these rows of the output as columns: taps × places. Padding is 0.
@@ -193,7 +224,9 @@ impl Sizes {
             if stride == 1 {
                 to.copy_from_slice(&x[pixel..pixel + to.len()]);
             } else {
-                to.iter_mut().zip(x[pixel..].iter().step_by(stride)).for_each(|(to, x)| *to = *x);
+                to.iter_mut()
+                    .zip(x[pixel..].iter().step_by(stride))
+                    .for_each(|(to, x)| *to = *x);
             }
         });
     }
@@ -204,16 +237,28 @@ impl Sizes {
         self.walk(matrix.len(), rows, |start, inside, pixel| {
             let from = &matrix[start + inside.start..start + inside.end];
             if stride == 1 {
-                dx[pixel..].iter_mut().zip(from).for_each(|(dx, from)| *dx += from);
+                dx[pixel..]
+                    .iter_mut()
+                    .zip(from)
+                    .for_each(|(dx, from)| *dx += from);
             } else {
-                dx[pixel..].iter_mut().step_by(stride).zip(from).for_each(|(dx, from)| *dx += from);
+                dx[pixel..]
+                    .iter_mut()
+                    .step_by(stride)
+                    .zip(from)
+                    .for_each(|(dx, from)| *dx += from);
             }
         });
     }
 
     /// For each tap and each of these rows of the output: where its elements begin in the matrix, those of them that are
     /// pixels of the image, and the first one's pixel; 0 where there is none.
-    fn walk(&self, matrix_len: usize, rows: Range<usize>, mut visit: impl FnMut(usize, Range<usize>, usize)) {
+    fn walk(
+        &self,
+        matrix_len: usize,
+        rows: Range<usize>,
+        mut visit: impl FnMut(usize, Range<usize>, usize),
+    ) {
         let (window, image) = (&self.shape.window, self.shape.image);
         let (block, [height, width]) = (rows.len() * self.columns, window.size);
         let (image_width, stride) = (image[1] as usize, window.stride[0] as usize);
@@ -222,12 +267,17 @@ impl Sizes {
                 let (rows_inside, first_row) = window.inside(0, i, image[0], self.rows as u32);
                 for j in 0..width {
                     let (inside, first_column) = window.inside(1, j, image[1], self.columns as u32);
-                    let tap = (channel * height as usize + i as usize) * width as usize + j as usize;
+                    let tap =
+                        (channel * height as usize + i as usize) * width as usize + j as usize;
                     for row in rows.clone() {
                         let start = tap * block + (row - rows.start) * self.columns;
                         if rows_inside.contains(&row) && !inside.is_empty() {
                             let y = first_row + (row - rows_inside.start) * stride;
-                            visit(start, inside.clone(), channel * self.pixels + y * image_width + first_column);
+                            visit(
+                                start,
+                                inside.clone(),
+                                channel * self.pixels + y * image_width + first_column,
+                            );
                         } else {
                             visit(start, 0..0, 0);
                         }

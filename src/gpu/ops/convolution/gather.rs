@@ -55,13 +55,30 @@ impl Gather {
     ) {
         let (first, end) = (batches.start * self.groups, batches.end * self.groups);
         for first in (first..end).step_by(MAX_GROUPS as usize) {
-            let mut parameters = vec![self.m, self.n, self.k, self.k_area, self.k_width, self.n_area, self.n_width];
-            parameters.extend(self.a_strides.iter().chain(&self.b_strides).chain(&self.image));
+            let mut parameters = vec![
+                self.m,
+                self.n,
+                self.k,
+                self.k_area,
+                self.k_width,
+                self.n_area,
+                self.n_width,
+            ];
+            parameters.extend(
+                self.a_strides
+                    .iter()
+                    .chain(&self.b_strides)
+                    .chain(&self.image),
+            );
             let signed = [self.n_step, self.k_step, self.shift, self.divide];
             parameters.extend(signed.iter().flatten().map(|value| *value as u32));
             parameters.extend([self.groups, first, flags]);
             let (columns, rows) = (self.n.div_ceil(TILE), self.m.div_ceil(TILE));
-            let groups = [columns.min(MAX_GROUPS), rows.min(MAX_GROUPS), (end - first).min(MAX_GROUPS)];
+            let groups = [
+                columns.min(MAX_GROUPS),
+                rows.min(MAX_GROUPS),
+                (end - first).min(MAX_GROUPS),
+            ];
             lowering.dispatch(shaders::convolution(), &views, &parameters, groups);
         }
     }
@@ -128,17 +145,28 @@ pub fn input_gradient(op: &Conv2dInputGradient, lowering: &mut Lowering<'_>) {
         groups: shape.groups,
     };
     let none = unused(&op.dx, ElementKind::F32);
-    gather.dispatch(lowering, [&op.weights, &op.dy, &none, &op.dx], 0..shape.samples, Activation::None as u32);
+    gather.dispatch(
+        lowering,
+        [&op.weights, &op.dy, &none, &op.dx],
+        0..shape.samples,
+        Activation::None as u32,
+    );
 }
 
 /// A: filters × (samples, places). B: (samples, places) × taps. Samples are cut into parts, whose sums are added in the end.
-pub fn weight_gradient(op: &Conv2dWeightGradient, lowering: &mut Lowering<'_>) -> Result<(), EngineError> {
+pub fn weight_gradient(
+    op: &Conv2dWeightGradient,
+    lowering: &mut Lowering<'_>,
+) -> Result<(), EngineError> {
     let shape = &op.shape;
     let s = shape.sizes();
     let (channels, filters, taps) = (s.channels as u32, s.filters as u32, s.taps() as u32);
     let places = s.places() as u32;
     if let Some(dbias) = &op.dbias {
-        let planes = lowering.scratch(ElementKind::F32, u64::from(shape.samples) * u64::from(shape.filters))?;
+        let planes = lowering.scratch(
+            ElementKind::F32,
+            u64::from(shape.samples) * u64::from(shape.filters),
+        )?;
         let sums = |input: &BufferView, output: &BufferView, outer, axis, inner| Reduce {
             kind: Reduction::Sum,
             input: input.clone(),
@@ -168,7 +196,12 @@ pub fn weight_gradient(op: &Conv2dWeightGradient, lowering: &mut Lowering<'_>) -
         k_width: s.columns as u32,
         n_area: shape.window.area() as u32,
         n_width: shape.window.size[1],
-        a_strides: [places, shape.filters * places, filters * places, share * shape.filters * places],
+        a_strides: [
+            places,
+            shape.filters * places,
+            filters * places,
+            share * shape.filters * places,
+        ],
         b_strides: [share * shape.channels, channels, shape.channels],
         image: shape.image,
         n_step: shape.window.dilation.map(|dilation| dilation as i32),
@@ -189,7 +222,15 @@ pub fn weight_gradient(op: &Conv2dWeightGradient, lowering: &mut Lowering<'_>) -
     }
     if parts > 1 {
         let (input, output) = (sums.clone(), op.dweights.clone());
-        Reduce { kind: Reduction::Sum, input, output, outer: 1, axis: parts, inner: len }.lower(lowering)?;
+        Reduce {
+            kind: Reduction::Sum,
+            input,
+            output,
+            outer: 1,
+            axis: parts,
+            inner: len,
+        }
+        .lower(lowering)?;
     }
     Ok(())
 }

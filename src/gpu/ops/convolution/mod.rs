@@ -84,9 +84,19 @@ impl Conv2dShape {
     /// Elements of x, weights and y.
     fn lengths(&self) -> Result<[u64; 3], String> {
         let [rows, columns] = self.places()?;
-        if self.groups == 0 || !self.channels.is_multiple_of(self.groups) || !self.filters.is_multiple_of(self.groups) {
-            let Self { channels, filters, groups, .. } = self;
-            return Err(format!("{channels} channels and {filters} filters cannot be cut into {groups} groups"));
+        if self.groups == 0
+            || !self.channels.is_multiple_of(self.groups)
+            || !self.filters.is_multiple_of(self.groups)
+        {
+            let Self {
+                channels,
+                filters,
+                groups,
+                ..
+            } = self;
+            return Err(format!(
+                "{channels} channels and {filters} filters cannot be cut into {groups} groups"
+            ));
         }
         let [height, width] = self.window.size;
         // Shaders count images and places in 32 bits, also where an empty side leaves nothing to compute.
@@ -148,12 +158,9 @@ impl Operation for Conv2d {
     fn access(&self) -> Result<OpAccess, String> {
         let [x, weights, y] = self.shape.lengths()?;
         let access = OpAccess::default().read("x", &self.x, ElementKind::F32, x)?;
-        let access = access.read("weights", &self.weights, ElementKind::F32, weights)?.write(
-            "y",
-            &self.y,
-            ElementKind::F32,
-            y,
-        )?;
+        let access = access
+            .read("weights", &self.weights, ElementKind::F32, weights)?
+            .write("y", &self.y, ElementKind::F32, y)?;
         match &self.bias {
             Some(bias) => access.read("bias", bias, ElementKind::F32, self.shape.filters.into()),
             None => Ok(access),
@@ -178,7 +185,9 @@ impl Operation for Conv2dInputGradient {
     fn access(&self) -> Result<OpAccess, String> {
         let [x, weights, y] = self.shape.lengths()?;
         let access = OpAccess::default().read("dy", &self.dy, ElementKind::F32, y)?;
-        access.read("weights", &self.weights, ElementKind::F32, weights)?.write("dx", &self.dx, ElementKind::F32, x)
+        access
+            .read("weights", &self.weights, ElementKind::F32, weights)?
+            .write("dx", &self.dx, ElementKind::F32, x)
     }
 
     fn cpu(&self, memory: &CpuMemory) {
@@ -198,11 +207,14 @@ impl Operation for Conv2dWeightGradient {
 
     fn access(&self) -> Result<OpAccess, String> {
         let [x, weights, y] = self.shape.lengths()?;
-        let access =
-            OpAccess::default().read("x", &self.x, ElementKind::F32, x)?.read("dy", &self.dy, ElementKind::F32, y)?;
+        let access = OpAccess::default()
+            .read("x", &self.x, ElementKind::F32, x)?
+            .read("dy", &self.dy, ElementKind::F32, y)?;
         let access = access.write("dweights", &self.dweights, ElementKind::F32, weights)?;
         match &self.dbias {
-            Some(dbias) => access.write("dbias", dbias, ElementKind::F32, self.shape.filters.into()),
+            Some(dbias) => {
+                access.write("dbias", dbias, ElementKind::F32, self.shape.filters.into())
+            }
             None => Ok(access),
         }
     }

@@ -68,19 +68,34 @@ impl Direct {
     /// Whether steps of k lie side by side in both matrices, and are enough to fill lanes.
     fn in_lanes(&self) -> bool {
         let [_, n, k] = self.size;
-        self.a.1[1] == 1 && self.b.1[0] == 1 && (self.b.1[1] != 1 || n == 1) && (32..=MAX_K).contains(&k)
+        self.a.1[1] == 1
+            && self.b.1[0] == 1
+            && (self.b.1[1] != 1 || n == 1)
+            && (32..=MAX_K).contains(&k)
     }
 
     #[target_feature(enable = "avx512f")]
     unsafe fn avx512(&self) {
         // SAFETY: as `multiply`. So many registers are there for 6 × 4 sums, a row of B and an element of A.
-        unsafe { if self.in_lanes() { self.dots::<__m512, 6, 4>() } else { self.panels::<__m512, 4>() } }
+        unsafe {
+            if self.in_lanes() {
+                self.dots::<__m512, 6, 4>()
+            } else {
+                self.panels::<__m512, 4>()
+            }
+        }
     }
 
     #[target_feature(enable = "avx2,fma")]
     unsafe fn avx2(&self) {
         // SAFETY: as `multiply`.
-        unsafe { if self.in_lanes() { self.dots::<Pair, 3, 2>() } else { self.panels::<__m256, 2>() } }
+        unsafe {
+            if self.in_lanes() {
+                self.dots::<Pair, 3, 2>()
+            } else {
+                self.panels::<__m256, 2>()
+            }
+        }
     }
 
     /// Some rows after the other.
@@ -100,27 +115,40 @@ impl Direct {
 
     /// `HEIGHT` × `WIDTH` elements of C, or as many as are left.
     #[inline(always)]
-    unsafe fn dot<V: Vector, const HEIGHT: usize, const WIDTH: usize>(&self, row: usize, column: usize) {
-        let ([m, n, k], (a, [a_row, _]), (b, [_, b_column]), (c, c_row)) = (self.size, self.a, self.b, self.c);
+    unsafe fn dot<V: Vector, const HEIGHT: usize, const WIDTH: usize>(
+        &self,
+        row: usize,
+        column: usize,
+    ) {
+        let ([m, n, k], (a, [a_row, _]), (b, [_, b_column]), (c, c_row)) =
+            (self.size, self.a, self.b, self.c);
         // SAFETY: rows and columns are at most the last ones, the mask keeps loads inside of the k steps.
         unsafe {
             // Behind the last row and column they are computed once more, which is quicker than loops of fewer.
-            let rows: [*const f32; HEIGHT] = std::array::from_fn(|h| a.add((row + h).min(m - 1) * a_row));
-            let columns: [*const f32; WIDTH] = std::array::from_fn(|w| b.add((column + w).min(n - 1) * b_column));
+            let rows: [*const f32; HEIGHT] =
+                std::array::from_fn(|h| a.add((row + h).min(m - 1) * a_row));
+            let columns: [*const f32; WIDTH] =
+                std::array::from_fn(|w| b.add((column + w).min(n - 1) * b_column));
             let mut sums = [[V::splat(0.0); WIDTH]; HEIGHT];
             for at in (0..k).step_by(V::LANES) {
                 let mask = V::mask((k - at).min(V::LANES));
                 let bs: [V; WIDTH] = std::array::from_fn(|w| V::load(columns[w].add(at), mask));
                 for (sums, row) in sums.iter_mut().zip(rows) {
                     let a = V::load(row.add(at), mask);
-                    sums.iter_mut().zip(bs).for_each(|(sum, b)| *sum = a.fma(b, *sum));
+                    sums.iter_mut()
+                        .zip(bs)
+                        .for_each(|(sum, b)| *sum = a.fma(b, *sum));
                 }
             }
             for (h, sums) in sums.iter().enumerate().take(m - row) {
                 for (w, sum) in sums.iter().enumerate().take(n - column) {
                     let c = c.add((row + h) * c_row + column + w);
                     let scaled = self.alpha * sum.total();
-                    *c = if self.beta == 0.0 { scaled } else { self.beta.mul_add(*c, scaled) };
+                    *c = if self.beta == 0.0 {
+                        scaled
+                    } else {
+                        self.beta.mul_add(*c, scaled)
+                    };
                 }
             }
         }
@@ -131,7 +159,11 @@ impl Direct {
     unsafe fn panels<V: Vector, const WIDTH: usize>(&self) {
         let [m, n, k] = self.size;
         let (width, (b, [b_row, _])) = (WIDTH * V::LANES, self.b);
-        let mut copy = if n * k > MAX_B { vec![0f32; k * width] } else { Vec::new() };
+        let mut copy = if n * k > MAX_B {
+            vec![0f32; k * width]
+        } else {
+            Vec::new()
+        };
         for column in (0..n).step_by(width) {
             let columns = (n - column).min(width);
             // SAFETY: the columns from here on are inside of B.
@@ -139,7 +171,8 @@ impl Direct {
             if !copy.is_empty() {
                 for (row, to) in copy.chunks_exact_mut(width).enumerate() {
                     // SAFETY: there are so many columns in this row of B.
-                    let from = unsafe { std::slice::from_raw_parts(panel.0.add(row * b_row), columns) };
+                    let from =
+                        unsafe { std::slice::from_raw_parts(panel.0.add(row * b_row), columns) };
                     to[..columns].copy_from_slice(from);
                 }
                 panel = (copy.as_ptr(), width);
@@ -158,7 +191,12 @@ impl Direct {
     }
 
     #[inline(always)]
-    unsafe fn rows<V: Vector, const WIDTH: usize>(&self, row: usize, column: usize, b: (*const f32, usize)) {
+    unsafe fn rows<V: Vector, const WIDTH: usize>(
+        &self,
+        row: usize,
+        column: usize,
+        b: (*const f32, usize),
+    ) {
         // SAFETY: as `panels`; there are so many rows.
         unsafe {
             match self.size[0] - row {
@@ -188,10 +226,13 @@ impl Direct {
             let mut sums = [[V::splat(0.0); WIDTH]; HEIGHT];
             let mut a = a.add(row * a_row);
             for _ in 0..k {
-                let bs: [V; WIDTH] = std::array::from_fn(|w| V::load(b.wrapping_add(w * V::LANES), masks[w]));
+                let bs: [V; WIDTH] =
+                    std::array::from_fn(|w| V::load(b.wrapping_add(w * V::LANES), masks[w]));
                 for (h, sums) in sums.iter_mut().enumerate() {
                     let a = V::splat(*a.add(h * a_row));
-                    sums.iter_mut().zip(bs).for_each(|(sum, b)| *sum = a.fma(b, *sum));
+                    sums.iter_mut()
+                        .zip(bs)
+                        .for_each(|(sum, b)| *sum = a.fma(b, *sum));
                 }
                 // The last step leaves the matrices.
                 (a, b) = (a.wrapping_add(a_column), b.wrapping_add(b_row));
@@ -256,7 +297,12 @@ impl Vector for __m256 {
 
     #[inline(always)]
     unsafe fn mask(lanes: usize) -> __m256i {
-        unsafe { _mm256_cmpgt_epi32(_mm256_set1_epi32(lanes as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)) }
+        unsafe {
+            _mm256_cmpgt_epi32(
+                _mm256_set1_epi32(lanes as i32),
+                _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
+            )
+        }
     }
 
     #[inline(always)]
@@ -282,7 +328,10 @@ impl Vector for __m256 {
     #[inline(always)]
     unsafe fn total(self) -> f32 {
         unsafe {
-            let four = _mm_add_ps(_mm256_castps256_ps128(self), _mm256_extractf128_ps::<1>(self));
+            let four = _mm_add_ps(
+                _mm256_castps256_ps128(self),
+                _mm256_extractf128_ps::<1>(self),
+            );
             let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
         }
@@ -299,7 +348,12 @@ impl Vector for Pair {
 
     #[inline(always)]
     unsafe fn mask(lanes: usize) -> [__m256i; 2] {
-        unsafe { [<__m256 as Vector>::mask(lanes.min(8)), <__m256 as Vector>::mask(lanes.saturating_sub(8))] }
+        unsafe {
+            [
+                <__m256 as Vector>::mask(lanes.min(8)),
+                <__m256 as Vector>::mask(lanes.saturating_sub(8)),
+            ]
+        }
     }
 
     #[inline(always)]
@@ -310,7 +364,10 @@ impl Vector for Pair {
     #[inline(always)]
     unsafe fn load(from: *const f32, mask: [__m256i; 2]) -> Self {
         unsafe {
-            Self([<__m256 as Vector>::load(from, mask[0]), <__m256 as Vector>::load(from.wrapping_add(8), mask[1])])
+            Self([
+                <__m256 as Vector>::load(from, mask[0]),
+                <__m256 as Vector>::load(from.wrapping_add(8), mask[1]),
+            ])
         }
     }
 

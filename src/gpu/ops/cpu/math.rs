@@ -41,7 +41,11 @@ pub fn tanh(x: f32) -> f32 {
     let p = p * s - 3.333_328e-1;
     let near = p * s * x + x;
     let far = 1.0 - 2.0 / (exp(2.0 * x.abs()) + 1.0);
-    if x.abs() < 0.625 { near } else { far.copysign(x) }
+    if x.abs() < 0.625 {
+        near
+    } else {
+        far.copysign(x)
+    }
 }
 
 /// x Φ(x), the form with erf. Hendrycks and Gimpel, arXiv 1606.08415.
@@ -90,11 +94,26 @@ mod tests {
             assert!(function(f32::NAN).is_nan());
         }
         assert_eq!(
-            [exp(f32::INFINITY), exp(f32::NEG_INFINITY), exp(0.0), exp(89.5)],
+            [
+                exp(f32::INFINITY),
+                exp(f32::NEG_INFINITY),
+                exp(0.0),
+                exp(89.5)
+            ],
             [f32::INFINITY, 0.0, 1.0, f32::INFINITY]
         );
-        assert_eq!([tanh(f32::INFINITY), tanh(f32::NEG_INFINITY), tanh(0.0)], [1.0, -1.0, 0.0]);
-        assert_eq!([sigmoid(f32::INFINITY), sigmoid(f32::NEG_INFINITY), sigmoid(0.0)], [1.0, 0.0, 0.5]);
+        assert_eq!(
+            [tanh(f32::INFINITY), tanh(f32::NEG_INFINITY), tanh(0.0)],
+            [1.0, -1.0, 0.0]
+        );
+        assert_eq!(
+            [
+                sigmoid(f32::INFINITY),
+                sigmoid(f32::NEG_INFINITY),
+                sigmoid(0.0)
+            ],
+            [1.0, 0.0, 0.5]
+        );
         assert_eq!(gelu(f32::INFINITY), f32::INFINITY);
         assert!((erf(0.5) - 0.520_499_9).abs() < 3e-7 && (erf(-2.0) + 0.995_322_3).abs() < 3e-7);
     }

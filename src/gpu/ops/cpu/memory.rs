@@ -23,7 +23,10 @@ impl MemoryBlock {
     /// `None`: the allocator has none.
     pub fn new(bytes: u64, engine: u64) -> Option<Self> {
         let lines = usize::try_from(bytes.div_ceil(64)).ok()?;
-        Some(Self { lines: UnsafeCell::new(try_zeroed_slice_box(lines).ok()?), engine })
+        Some(Self {
+            lines: UnsafeCell::new(try_zeroed_slice_box(lines).ok()?),
+            engine,
+        })
     }
 }
 
@@ -42,7 +45,9 @@ impl CpuMemory {
 
     /// Whether the buffer is of this engine.
     pub fn owns(engine: u64, buffer: &Buffer) -> bool {
-        buffer.memory::<MemoryBlock>().is_some_and(|block| block.engine == engine)
+        buffer
+            .memory::<MemoryBlock>()
+            .is_some_and(|block| block.engine == engine)
     }
 
     pub fn read<T: Pod>(&self, view: &BufferView) -> &[T] {
@@ -70,12 +75,20 @@ impl CpuMemory {
 
     /// The first byte and the number of bytes.
     fn locate(&self, buffer: &Buffer, range: Range<u64>) -> (*mut u8, usize) {
-        let block = buffer.memory::<MemoryBlock>().filter(|block| block.engine == self.engine);
+        let block = buffer
+            .memory::<MemoryBlock>()
+            .filter(|block| block.engine == self.engine);
         let block = block.expect("record() has checked whose it is");
-        assert!(range.start <= range.end && range.end <= buffer.bytes(), "record() has checked it");
+        assert!(
+            range.start <= range.end && range.end <= buffer.bytes(),
+            "record() has checked it"
+        );
         // SAFETY: this reads where the box points, which never changes.
         let start = unsafe { (*block.lines.get()).as_mut_ptr() }.cast::<u8>();
         // SAFETY: the range is inside the buffer, the block at least as large.
-        (unsafe { start.add(range.start as usize) }, (range.end - range.start) as usize)
+        (
+            unsafe { start.add(range.start as usize) },
+            (range.end - range.start) as usize,
+        )
     }
 }

@@ -50,9 +50,17 @@ impl Cpu {
     /// `threads`: at least one. Fails when the system has no more threads.
     pub fn new(threads: usize) -> Result<Self, EngineError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let builder = ThreadPoolBuilder::new().num_threads(threads.max(1)).thread_name(|index| format!("ops-{index}"));
-        let pool = builder.build().map_err(|error| EngineError::Threads(error.to_string()))?;
-        Ok(Self { id: NEXT.fetch_add(1, Ordering::Relaxed), pool, busy: Mutex::new(()) })
+        let builder = ThreadPoolBuilder::new()
+            .num_threads(threads.max(1))
+            .thread_name(|index| format!("ops-{index}"));
+        let pool = builder
+            .build()
+            .map_err(|error| EngineError::Threads(error.to_string()))?;
+        Ok(Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            pool,
+            busy: Mutex::new(()),
+        })
     }
 
     /// The engine's memory, for this thread alone until `work` ends.
@@ -85,7 +93,10 @@ impl Engine for Cpu {
 
     fn record(&self, ops: &[Op]) -> Result<Program, EngineError> {
         for access in checked(ops)? {
-            if !access.views().all(|view| CpuMemory::owns(self.id, &view.buffer)) {
+            if !access
+                .views()
+                .all(|view| CpuMemory::owns(self.id, &view.buffer))
+            {
                 return Err(EngineError::Foreign);
             }
         }
@@ -101,12 +112,17 @@ impl Engine for Cpu {
     }
 
     fn run(&self, program: &Program) -> Pending<()> {
-        let run = |ops: &Vec<Op>| self.with_memory(|memory| ops.iter().for_each(|op| op.operation().cpu(memory)));
+        let run = |ops: &Vec<Op>| {
+            self.with_memory(|memory| ops.iter().for_each(|op| op.operation().cpu(memory)))
+        };
         Pending::ready(program.prepared::<Vec<Op>>().map(run))
     }
 
     fn download(&self, from: &Buffer, range: Range<u64>) -> Pending<Vec<u8>> {
         let copy = |memory: &CpuMemory| memory.bytes(from, range.clone()).to_vec();
-        Pending::ready(self.check_range(from, &range).map(|()| self.with_memory(copy)))
+        Pending::ready(
+            self.check_range(from, &range)
+                .map(|()| self.with_memory(copy)),
+        )
     }
 }

@@ -32,10 +32,23 @@ impl Load {
 }
 
 enum Event {
-    Arrive { from: usize, to: usize, packet: Packet },
-    Linked { node: usize, peer: usize },
-    Unlinked { node: usize, peer: usize },
-    Run { node: usize, planned: u64 },
+    Arrive {
+        from: usize,
+        to: usize,
+        packet: Packet,
+    },
+    Linked {
+        node: usize,
+        peer: usize,
+    },
+    Unlinked {
+        node: usize,
+        peer: usize,
+    },
+    Run {
+        node: usize,
+        planned: u64,
+    },
 }
 
 enum Input {
@@ -98,7 +111,13 @@ impl Fleet {
             fleet.start(node, 1_000_000);
         }
         fleet.run(Duration::from_secs(3));
-        (0..size).for_each(|node| assert_eq!(fleet.machines[node].alive.len(), size - 1, "seen by {node} of {size}"));
+        (0..size).for_each(|node| {
+            assert_eq!(
+                fleet.machines[node].alive.len(),
+                size - 1,
+                "seen by {node} of {size}"
+            )
+        });
         fleet.load = load;
         fleet
     }
@@ -152,13 +171,21 @@ impl Fleet {
 
     /// Deaths found of nodes that run.
     pub fn false_deaths(&self) -> usize {
-        self.deaths.iter().filter(|(_, node, _)| self.machines[*node].swim.is_some()).count()
+        self.deaths
+            .iter()
+            .filter(|(_, node, _)| self.machines[*node].swim.is_some())
+            .count()
     }
 
     /// How long until all others that run have found it dead.
     pub fn found_by_all(&self, node: usize, since: Time) -> Option<Duration> {
-        let others = (0..self.machines.len()).filter(|other| *other != node && self.machines[*other].swim.is_some());
-        let found = |by: usize| self.deaths.iter().find(|(who, whom, at)| (*who, *whom) == (by, node) && *at >= since);
+        let others = (0..self.machines.len())
+            .filter(|other| *other != node && self.machines[*other].swim.is_some());
+        let found = |by: usize| {
+            self.deaths
+                .iter()
+                .find(|(who, whom, at)| (*who, *whom) == (by, node) && *at >= since)
+        };
         others
             .map(|by| found(by).map(|(_, _, at)| at.since(since)))
             .try_fold(Duration::ZERO, |worst, at| Some(worst.max(at?)))
@@ -178,7 +205,9 @@ impl Fleet {
                 Event::Arrive { .. } => {}
                 Event::Linked { node, peer } => self.give(node, Input::Linked(id(peer))),
                 Event::Unlinked { node, peer } => self.give(node, Input::Unlinked(id(peer))),
-                Event::Run { node, planned } if self.machines[node].plan == planned => self.turn(node),
+                Event::Run { node, planned } if self.machines[node].plan == planned => {
+                    self.turn(node)
+                }
                 Event::Run { .. } => {}
             }
         }
@@ -217,7 +246,9 @@ impl Fleet {
         if machine.frozen_until > self.now {
             return self.plan(node, self.now);
         }
-        let Some(swim) = &mut machine.swim else { return };
+        let Some(swim) = &mut machine.swim else {
+            return;
+        };
         let mut out = SwimOutcome::default();
         if self.notices {
             swim.wake(self.now);
@@ -243,7 +274,14 @@ impl Fleet {
         for (to, packet) in out.packets {
             self.packets += 1;
             let delay = Duration::from_micros(self.rng.random_range(100..600));
-            self.after(delay, Event::Arrive { from: node, to: number(to), packet });
+            self.after(
+                delay,
+                Event::Arrive {
+                    from: node,
+                    to: number(to),
+                    packet,
+                },
+            );
         }
         if let Some(next) = next {
             self.plan(node, next.max(self.now));

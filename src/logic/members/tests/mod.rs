@@ -35,22 +35,38 @@ fn half_an_hour(size: usize, tuning: Tuning, load: Load, seed: u64) -> (usize, D
     let since = fleet.now;
     fleet.fall_silent(size - 1);
     fleet.run(seconds(60));
-    (falsely, fleet.found_by_all(size - 1, since).expect("within a minute"))
+    (
+        falsely,
+        fleet
+            .found_by_all(size - 1, since)
+            .expect("within a minute"),
+    )
 }
 
 #[test]
 fn starved_nodes_are_not_taken_for_dead_and_silent_ones_are_found() {
-    let without: usize = (0..2).map(|seed| half_an_hour(8, PLAIN, Load::Starved, seed).0).sum();
+    let without: usize = (0..2)
+        .map(|seed| half_an_hour(8, PLAIN, Load::Starved, seed).0)
+        .sum();
     assert!(without > 100, "such machines are what Lifeguard is for");
     for seed in 0..4 {
         let (falsely, found) = half_an_hour(8, Tuning::LIFEGUARD, Load::Starved, seed);
-        assert!(falsely == 0 && found <= seconds(8), "seed {seed}: {falsely} false deaths, a dead one in {found:?}");
+        assert!(
+            falsely == 0 && found <= seconds(8),
+            "seed {seed}: {falsely} false deaths, a dead one in {found:?}"
+        );
     }
 }
 
 #[test]
 fn on_quiet_machines_a_silent_one_is_found_within_three_seconds() {
-    for (size, seeds, bound) in [(2, 20, 3.0), (3, 20, 3.0), (8, 20, 3.0), (30, 4, 4.0), (100, 1, 5.0)] {
+    for (size, seeds, bound) in [
+        (2, 20, 3.0),
+        (3, 20, 3.0),
+        (8, 20, 3.0),
+        (30, 4, 4.0),
+        (100, 1, 5.0),
+    ] {
         for seed in 0..seeds {
             let mut fleet = Fleet::formed(size, Tuning::LIFEGUARD, Load::Quiet, seed);
             fleet.run(seconds(10));
@@ -58,7 +74,10 @@ fn on_quiet_machines_a_silent_one_is_found_within_three_seconds() {
             fleet.fall_silent(0);
             fleet.run(seconds(10));
             let found = fleet.found_by_all(0, since).expect("within ten seconds");
-            assert!(found.as_secs_f64() <= bound && fleet.false_deaths() == 0, "{size} nodes, seed {seed}: {found:?}");
+            assert!(
+                found.as_secs_f64() <= bound && fleet.false_deaths() == 0,
+                "{size} nodes, seed {seed}: {found:?}"
+            );
         }
     }
 }
@@ -69,10 +88,20 @@ fn who_stood_still_finds_nobody_dead_and_comes_back() {
         let mut fleet = Fleet::formed(6, Tuning::LIFEGUARD, Load::Quiet, seed);
         fleet.freeze(0, seconds(6));
         fleet.run(seconds(6));
-        assert!((1..6).all(|node| !fleet.sees(node, 0)), "seed {seed}: it was silent for long");
+        assert!(
+            (1..6).all(|node| !fleet.sees(node, 0)),
+            "seed {seed}: it was silent for long"
+        );
         fleet.run(seconds(2));
-        assert!(fleet.deaths.iter().all(|(by, _, _)| *by != 0), "seed {seed}: {:?}", fleet.deaths);
-        assert!((1..6).all(|node| fleet.sees(node, 0) && fleet.sees(0, node)), "seed {seed}");
+        assert!(
+            fleet.deaths.iter().all(|(by, _, _)| *by != 0),
+            "seed {seed}: {:?}",
+            fleet.deaths
+        );
+        assert!(
+            (1..6).all(|node| fleet.sees(node, 0) && fleet.sees(0, node)),
+            "seed {seed}"
+        );
     }
 }
 
@@ -86,7 +115,11 @@ fn nodes_that_stand_still_again_and_again_find_the_dead_all_the_same() {
             fleet.freeze(round % 2, Duration::from_millis(700));
             fleet.run(Duration::from_millis(1000));
         }
-        assert!(fleet.found_by_all(2, since).is_some() && fleet.false_deaths() == 0, "seed {seed}: {:?}", fleet.deaths);
+        assert!(
+            fleet.found_by_all(2, since).is_some() && fleet.false_deaths() == 0,
+            "seed {seed}: {:?}",
+            fleet.deaths
+        );
     }
 }
 
@@ -108,8 +141,15 @@ fn a_tenth_of_many_is_lost_at_once() {
     let since = fleet.now;
     (0..10).for_each(|node| fleet.fall_silent(node));
     fleet.run(seconds(20));
-    let found: Vec<_> = (0..10).map(|node| fleet.found_by_all(node, since)).collect();
-    assert!(found.iter().all(|time| time.is_some_and(|time| time < seconds(15))), "{found:?}");
+    let found: Vec<_> = (0..10)
+        .map(|node| fleet.found_by_all(node, since))
+        .collect();
+    assert!(
+        found
+            .iter()
+            .all(|time| time.is_some_and(|time| time < seconds(15))),
+        "{found:?}"
+    );
     assert_eq!(fleet.false_deaths(), 0);
 }
 
@@ -133,9 +173,16 @@ fn who_comes_back_from_a_cut_makes_nobody_believe_that_the_others_are_dead() {
         assert!((1..6).all(|other| !fleet.sees(0, other)), "seed {seed}");
         fleet.mend();
         fleet.run(seconds(5));
-        let of_others = fleet.deaths.iter().filter(|(by, of, _)| *by != 0 && *of != 0).count();
+        let of_others = fleet
+            .deaths
+            .iter()
+            .filter(|(by, of, _)| *by != 0 && *of != 0)
+            .count();
         assert_eq!(of_others, 0, "seed {seed}: {:?}", fleet.deaths);
-        assert!((0..6).all(|a| (0..6).all(|b| a == b || fleet.sees(a, b))), "seed {seed}");
+        assert!(
+            (0..6).all(|a| (0..6).all(|b| a == b || fleet.sees(a, b))),
+            "seed {seed}"
+        );
     }
 }
 
@@ -155,7 +202,10 @@ fn a_node_that_starts_with_an_older_number_than_it_had_is_heard() {
     fleet.start(0, 5);
     fleet.run(seconds(2));
     assert!((1..4).all(|node| fleet.sees(node, 0) && fleet.sees(0, node)));
-    assert!(fleet.swim(1).incarnation(id(0)) > Some(1_000_000), "it took a number above its earlier life's");
+    assert!(
+        fleet.swim(1).incarnation(id(0)) > Some(1_000_000),
+        "it took a number above its earlier life's"
+    );
 }
 
 #[test]
@@ -166,35 +216,71 @@ fn members_that_have_nothing_to_tell_ask_and_answer_only() {
     fleet.run(seconds(60));
     let sent = (fleet.packets - before) as f64 / 50.0 / 60.0;
     let expected = 2.0 / Tuning::LIFEGUARD.period.as_secs_f64();
-    assert!((sent - expected).abs() < 0.2, "a ping and an answer each period, not {sent} packets a second");
+    assert!(
+        (sent - expected).abs() < 0.2,
+        "a ping and an answer each period, not {sent} packets a second"
+    );
 }
 
 #[test]
 fn a_suspicion_that_others_confirm_ends_sooner_and_slow_nodes_wait_longer() {
     let tuning = Tuning::LIFEGUARD;
     let confirmed: Vec<_> = (0..=4).map(|count| tuning.suspicion(8, count, 0)).collect();
-    assert!(confirmed.windows(2).all(|pair| pair[0] >= pair[1]), "{confirmed:?}");
-    assert_eq!((confirmed[0], confirmed[3], confirmed[4]), (tuning.least * 5, tuning.least, tuning.least));
-    assert_eq!(tuning.suspicion(2, 0, 0), tuning.least, "nobody could confirm it");
+    assert!(
+        confirmed.windows(2).all(|pair| pair[0] >= pair[1]),
+        "{confirmed:?}"
+    );
+    assert_eq!(
+        (confirmed[0], confirmed[3], confirmed[4]),
+        (tuning.least * 5, tuning.least, tuning.least)
+    );
+    assert_eq!(
+        tuning.suspicion(2, 0, 0),
+        tuning.least,
+        "nobody could confirm it"
+    );
     assert_eq!(tuning.suspicion(8, 3, 4), tuning.least * 2);
-    assert_eq!(tuning.suspicion(1000, 3, 0), tuning.least * 3, "it takes longer to hear of, and to object");
+    assert_eq!(
+        tuning.suspicion(1000, 3, 0),
+        tuning.least * 3,
+        "it takes longer to hear of, and to object"
+    );
 }
 
 #[test]
 fn news_are_told_a_bounded_number_of_times_and_the_latest_only() {
     let (node, other) = (id(1), id(2));
-    let suspect = |by| News::Suspect { node, incarnation: 1, by };
+    let suspect = |by| News::Suspect {
+        node,
+        incarnation: 1,
+        by,
+    };
     let mut queue = NewsQueue::default();
     queue.push(suspect(other));
     queue.push(suspect(id(3)));
     queue.push(suspect(other));
     assert_eq!(queue.take(9, 4), [suspect(id(3)), suspect(other)]);
-    let alive = News::Alive { node, incarnation: 2, addrs: Vec::new() };
+    let alive = News::Alive {
+        node,
+        incarnation: 2,
+        addrs: Vec::new(),
+    };
     queue.push(alive.clone());
-    assert_eq!(queue.take(9, 4), std::slice::from_ref(&alive), "it has objected");
-    let down = News::Down { node: other, incarnation: 1 };
+    assert_eq!(
+        queue.take(9, 4),
+        std::slice::from_ref(&alive),
+        "it has objected"
+    );
+    let down = News::Down {
+        node: other,
+        incarnation: 1,
+    };
     queue.push(down.clone());
-    assert_eq!(queue.take(1, 4), std::slice::from_ref(&down), "what was told least");
+    assert_eq!(
+        queue.take(1, 4),
+        std::slice::from_ref(&down),
+        "what was told least"
+    );
     let told: Vec<usize> = (0..4).map(|_| queue.take(9, 4).len()).collect();
     assert_eq!(told, [2, 2, 2, 0]);
     assert!(queue.is_empty());
@@ -212,7 +298,10 @@ fn the_first_word_of_a_connection_counts_and_then_the_newest() {
     members.peer_up(peer);
     assert_eq!(members.undescribed(), [peer]);
     assert!(members.set_info(info(peer, 5, false)));
-    assert_eq!((leaving(&members), members.undescribed()), (Some(false), Vec::new()));
+    assert_eq!(
+        (leaving(&members), members.undescribed()),
+        (Some(false), Vec::new())
+    );
     assert!(!members.set_info(info(peer, 4, true)) && members.set_info(info(peer, 6, true)));
     assert_eq!(leaving(&members), Some(true));
 }

@@ -26,22 +26,36 @@ pub struct Disk {
 
 impl Desk {
     pub fn new(blocks: usize) -> Self {
-        Self { blocks, ..Self::default() }
+        Self {
+            blocks,
+            ..Self::default()
+        }
     }
 
     /// What came from another node, or was kept here, is written.
     pub fn write(&mut self, block: Block, content: Content) -> Option<ParamsInput> {
         let (kept, checkpoint) = self.writing.as_mut().expect("a checkpoint was begun");
-        assert!(checkpoint.insert(block, content).is_none(), "block {block} is written once");
+        assert!(
+            checkpoint.insert(block, content).is_none(),
+            "block {block} is written once"
+        );
         Some(ParamsInput::Written(*kept))
     }
 
     /// What is about to be kept.
     pub fn whole(&self, effect: &Effect) -> Option<&Checkpoint> {
-        self.writing.as_ref().filter(|_| *effect == Effect::EndCheckpoint).map(|(_, checkpoint)| checkpoint)
+        self.writing
+            .as_ref()
+            .filter(|_| *effect == Effect::EndCheckpoint)
+            .map(|(_, checkpoint)| checkpoint)
     }
 
-    pub fn carry_out(&mut self, effect: Effect, disk: &mut Disk, synchronous: bool) -> Option<ParamsInput> {
+    pub fn carry_out(
+        &mut self,
+        effect: Effect,
+        disk: &mut Disk,
+        synchronous: bool,
+    ) -> Option<ParamsInput> {
         match effect {
             Effect::DropSnapshots => self.snapshots.clear(),
             Effect::BeginCheckpoint { kept, .. } => self.writing = Some((kept, Checkpoint::new())),
@@ -58,7 +72,10 @@ impl Desk {
                     assert!(checkpoint.values().all(is_of_clock), "all are of one clock");
                 }
                 disk.checkpoints.insert(clock, (view, checkpoint));
-                return Some(ParamsInput::CheckpointEnded { kept, problem: None });
+                return Some(ParamsInput::CheckpointEnded {
+                    kept,
+                    problem: None,
+                });
             }
             Effect::AbandonCheckpoint => self.writing = None,
             other => panic!("{other:?} has nothing to do with checkpoints"),
@@ -69,21 +86,33 @@ impl Desk {
 
 impl Disk {
     pub fn newest(&self) -> Option<KeptCheckpoint> {
-        self.checkpoints.iter().next_back().map(|(clock, (view, _))| KeptCheckpoint { clock: *clock, view: *view })
+        self.checkpoints
+            .iter()
+            .next_back()
+            .map(|(clock, (view, _))| KeptCheckpoint {
+                clock: *clock,
+                view: *view,
+            })
     }
 
     /// What a node goes on from: the newest there is.
     pub fn restore(&mut self, clock: Clock) -> Checkpoint {
-        assert_eq!(Some(clock), self.newest().map(|kept| kept.clock), "the newest checkpoint is taken");
+        assert_eq!(
+            Some(clock),
+            self.newest().map(|kept| kept.clock),
+            "the newest checkpoint is taken"
+        );
         self.restored += 1;
         self.checkpoints[&clock].1.clone()
     }
 
     /// Whether every block has an update.
     pub fn all_have(&self, clock: Clock, update: &Update) -> bool {
-        self.checkpoints[&clock]
-            .1
-            .values()
-            .all(|content| content.updates.iter().any(|updates| updates.contains(update)))
+        self.checkpoints[&clock].1.values().all(|content| {
+            content
+                .updates
+                .iter()
+                .any(|updates| updates.contains(update))
+        })
     }
 }

@@ -17,9 +17,19 @@ const OTHER: NodeId = NodeId([1; 32]);
 /// A node with a worker, connected with another that leads.
 fn group(consistency: Consistency) -> Group {
     let settings = super::simulation::settings(consistency, 1, false, None);
-    let tensors = [TensorSpec { name: "a".into(), shape: vec![40] }];
+    let tensors = [TensorSpec {
+        name: "a".into(),
+        shape: vec![40],
+    }];
     let layout = Arc::new(ArenaLayout::new(&tensors, 64).unwrap());
-    let mut group = Group::new(GroupConfig { me: ME, group: [7; 16], settings, layout, digest: [1; 32], weight: 1 });
+    let mut group = Group::new(GroupConfig {
+        me: ME,
+        group: [7; 16],
+        settings,
+        layout,
+        digest: [1; 32],
+        weight: 1,
+    });
     group.handle(ParamsInput::Joined { worker: 0, life: 1 });
     group.handle(ParamsInput::PeerUp(OTHER));
     group
@@ -42,15 +52,23 @@ fn view(number: u64) -> View {
 }
 
 fn hangs_up(group: &mut Group, message: ServerMessage) -> bool {
-    let effects = group.handle(ParamsInput::Message { from: OTHER, message });
-    effects.iter().any(|effect| matches!(effect, Effect::HangUp { peer: OTHER, .. }))
+    let effects = group.handle(ParamsInput::Message {
+        from: OTHER,
+        message,
+    });
+    effects
+        .iter()
+        .any(|effect| matches!(effect, Effect::HangUp { peer: OTHER, .. }))
 }
 
 #[test]
 fn a_view_that_cannot_be_ends_the_connection() {
     let tell = |view: View| {
         let mut group = group(Consistency::Bsp);
-        group.handle(ParamsInput::Message { from: OTHER, message: ServerMessage::Prepare { epoch: epoch(9) } });
+        group.handle(ParamsInput::Message {
+            from: OTHER,
+            message: ServerMessage::Prepare { epoch: epoch(9) },
+        });
         hangs_up(&mut group, ServerMessage::Install { view })
     };
     assert!(!tell(view(9)));
@@ -78,8 +96,17 @@ fn a_view_that_cannot_be_ends_the_connection() {
 #[test]
 fn what_a_node_that_was_hung_up_on_says_next_does_not_count() {
     let mut group = group(Consistency::Bsp);
-    assert!(hangs_up(&mut group, ServerMessage::Fetch { epoch: epoch(1), block: 3 }));
-    assert!(!group.handle(ParamsInput::PeerUp(OTHER)).is_empty(), "it may come back");
+    assert!(hangs_up(
+        &mut group,
+        ServerMessage::Fetch {
+            epoch: epoch(1),
+            block: 3
+        }
+    ));
+    assert!(
+        !group.handle(ParamsInput::PeerUp(OTHER)).is_empty(),
+        "it may come back"
+    );
 }
 
 prop_compose! {
@@ -137,7 +164,8 @@ fn messages() -> impl Strategy<Value = ServerMessage> {
             started,
         })),
         epochs().prop_map(|epoch| ServerMessage::Prepare { epoch }),
-        (epochs(), promises()).prop_map(|(epoch, promise)| ServerMessage::Promise { epoch, promise }),
+        (epochs(), promises())
+            .prop_map(|(epoch, promise)| ServerMessage::Promise { epoch, promise }),
         views().prop_map(|view| ServerMessage::Install { view }),
         Just(ServerMessage::Install { view: view(1) }),
         epochs().prop_map(|epoch| ServerMessage::Go { epoch }),
@@ -149,29 +177,37 @@ fn messages() -> impl Strategy<Value = ServerMessage> {
             version,
             applied: vec![(0, version)]
         }),
-        (epochs(), worker(), clocks(), block()).prop_map(|(epoch, worker, clock, block)| ServerMessage::Push {
-            epoch,
-            worker,
-            clock,
-            block
+        (epochs(), worker(), clocks(), block()).prop_map(|(epoch, worker, clock, block)| {
+            ServerMessage::Push {
+                epoch,
+                worker,
+                clock,
+                block,
+            }
         }),
-        (epochs(), worker(), clocks(), block()).prop_map(|(epoch, worker, clock, block)| ServerMessage::Pull {
-            epoch,
-            worker,
-            clock,
-            block
+        (epochs(), worker(), clocks(), block()).prop_map(|(epoch, worker, clock, block)| {
+            ServerMessage::Pull {
+                epoch,
+                worker,
+                clock,
+                block,
+            }
         }),
-        (epochs(), worker(), clocks(), block()).prop_map(|(epoch, worker, clock, block)| ServerMessage::Values {
-            epoch,
-            worker,
-            clock,
-            block
+        (epochs(), worker(), clocks(), block()).prop_map(|(epoch, worker, clock, block)| {
+            ServerMessage::Values {
+                epoch,
+                worker,
+                clock,
+                block,
+            }
         }),
-        (epochs(), worker(), clocks(), block()).prop_map(|(epoch, worker, clock, block)| ServerMessage::Acknowledged {
-            epoch,
-            worker,
-            clock,
-            block
+        (epochs(), worker(), clocks(), block()).prop_map(|(epoch, worker, clock, block)| {
+            ServerMessage::Acknowledged {
+                epoch,
+                worker,
+                clock,
+                block,
+            }
         }),
         (epochs(), worker(), clocks()).prop_map(|(epoch, worker, clock)| ServerMessage::Ended {
             epoch,
@@ -180,15 +216,21 @@ fn messages() -> impl Strategy<Value = ServerMessage> {
             samples: 1,
             norm2: 1.0
         }),
-        (epochs(), block(), clocks(), any::<bool>()).prop_map(|(epoch, block, version, of)| ServerMessage::Replicate {
+        (epochs(), block(), clocks(), any::<bool>()).prop_map(|(epoch, block, version, of)| {
+            ServerMessage::Replicate {
+                epoch,
+                block,
+                version,
+                of: of.then_some((0, version)),
+                scale: 1.0,
+                norm2: 1.0,
+            }
+        }),
+        (epochs(), block(), clocks()).prop_map(|(epoch, block, version)| ServerMessage::Kept {
             epoch,
             block,
-            version,
-            of: of.then_some((0, version)),
-            scale: 1.0,
-            norm2: 1.0,
+            version
         }),
-        (epochs(), block(), clocks()).prop_map(|(epoch, block, version)| ServerMessage::Kept { epoch, block, version }),
         (epochs(), block(), clocks()).prop_map(|(epoch, block, version)| ServerMessage::Arrived {
             epoch,
             block,
@@ -201,7 +243,11 @@ fn messages() -> impl Strategy<Value = ServerMessage> {
             clock,
             norms: vec![(block, 1.0)]
         }),
-        (epochs(), clocks()).prop_map(|(epoch, clock)| ServerMessage::Commit { epoch, clock, scale: 1.0 }),
+        (epochs(), clocks()).prop_map(|(epoch, clock)| ServerMessage::Commit {
+            epoch,
+            clock,
+            scale: 1.0
+        }),
         (epochs(), worker(), clocks()).prop_map(|(epoch, worker, clock)| ServerMessage::Barrier {
             epoch,
             worker,
@@ -209,18 +255,23 @@ fn messages() -> impl Strategy<Value = ServerMessage> {
             clock
         }),
         (epochs(), clocks()).prop_map(|(epoch, number)| ServerMessage::Passed { epoch, number }),
-        (epochs(), clocks(), any::<bool>()).prop_map(|(epoch, clock, now)| ServerMessage::Checkpoint {
+        (epochs(), clocks(), any::<bool>())
+            .prop_map(|(epoch, clock, now)| ServerMessage::Checkpoint { epoch, clock, now }),
+        (epochs(), clocks(), block()).prop_map(|(epoch, clock, block)| ServerMessage::Collect {
             epoch,
             clock,
-            now
+            block
         }),
-        (epochs(), clocks(), block()).prop_map(|(epoch, clock, block)| ServerMessage::Collect { epoch, clock, block }),
         (epochs(), clocks(), block()).prop_map(|(epoch, clock, block)| ServerMessage::Collected {
             epoch,
             clock,
             block
         }),
-        (epochs(), clocks()).prop_map(|(epoch, clock)| ServerMessage::Saved { epoch, clock, problem: None }),
+        (epochs(), clocks()).prop_map(|(epoch, clock)| ServerMessage::Saved {
+            epoch,
+            clock,
+            problem: None
+        }),
     ]
 }
 

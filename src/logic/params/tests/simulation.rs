@@ -14,7 +14,9 @@ mod story;
 mod wires;
 
 use super::{
-    super::{ArenaLayout, ByteTarget, Effect, Gradient, Group, GroupConfig, Notice, ParamsInput, Payload},
+    super::{
+        ArenaLayout, ByteTarget, Effect, Gradient, Group, GroupConfig, Notice, ParamsInput, Payload,
+    },
     disk::{Desk, Disk},
 };
 use nodectl_types::{
@@ -144,7 +146,12 @@ pub struct Simulation {
     done: Vec<(NodeId, ParamsInput)>,
 }
 
-pub fn settings(consistency: Consistency, workers: u32, clip: bool, every: Option<Every>) -> ServerSettings {
+pub fn settings(
+    consistency: Consistency,
+    workers: u32,
+    clip: bool,
+    every: Option<Every>,
+) -> ServerSettings {
     let training = Training {
         optimizer: Optimizer::Sgd,
         rate: 0.1,
@@ -206,61 +213,108 @@ impl Simulation {
         let synchronous = self.settings.consistency.is_synchronous();
         let node = self.nodes.get_mut(&at).unwrap();
         match effect {
-            Effect::Send { to, message, payload } => {
+            Effect::Send {
+                to,
+                message,
+                payload,
+            } => {
                 let bytes = match payload {
                     None => Bytes::None,
-                    Some(Payload::Gradient { worker, block: _ }) => Bytes::Gradient(node.gradient(worker)),
-                    Some(Payload::Contribution { worker, clock, block }) => {
-                        Bytes::Gradient(node.contributions[&(worker, clock, block)])
+                    Some(Payload::Gradient { worker, block: _ }) => {
+                        Bytes::Gradient(node.gradient(worker))
                     }
+                    Some(Payload::Contribution {
+                        worker,
+                        clock,
+                        block,
+                    }) => Bytes::Gradient(node.contributions[&(worker, clock, block)]),
                     Some(Payload::Sum { block }) => Bytes::Sum(node.sums[&block].clone()),
                     Some(Payload::Values { block } | Payload::State { block }) => {
                         Bytes::Values(node.blocks[&block].clone())
                     }
-                    Some(Payload::Snapshot { block }) => Bytes::Values(node.desk.snapshots.remove(&block).unwrap()),
+                    Some(Payload::Snapshot { block }) => {
+                        Bytes::Values(node.desk.snapshots.remove(&block).unwrap())
+                    }
                 };
                 self.wires.send(at, to, message, bytes);
             }
             Effect::Take(place) => match (place, bytes.clone()) {
-                (ByteTarget::Contribution { worker, clock, block }, Bytes::Gradient(update)) => {
+                (
+                    ByteTarget::Contribution {
+                        worker,
+                        clock,
+                        block,
+                    },
+                    Bytes::Gradient(update),
+                ) => {
                     node.contributions.insert((worker, clock, block), update);
                 }
                 (ByteTarget::Sum { block }, Bytes::Sum(sum)) => drop(node.sums.insert(block, sum)),
-                (ByteTarget::State { block }, Bytes::Values(content)) => drop(node.blocks.insert(block, content)),
+                (ByteTarget::State { block }, Bytes::Values(content)) => {
+                    drop(node.blocks.insert(block, content))
+                }
                 (ByteTarget::Worker { worker, block }, Bytes::Values(content)) => {
                     node.deliver(&self.began, worker, block, content);
                 }
                 (ByteTarget::Checkpoint { block }, Bytes::Values(content)) => {
-                    self.done.extend(node.desk.write(block, content).map(|written| (at, written)));
+                    self.done
+                        .extend(node.desk.write(block, content).map(|written| (at, written)));
                 }
                 (place, bytes) => panic!("{place:?} gets {bytes:?}"),
             },
-            Effect::Contribute { worker, clock, block } => {
+            Effect::Contribute {
+                worker,
+                clock,
+                block,
+            } => {
                 let update = node.gradient(worker);
                 node.contributions.insert((worker, clock, block), update);
             }
-            Effect::Sum { epoch, block, clock, weights } => {
+            Effect::Sum {
+                epoch,
+                block,
+                clock,
+                weights,
+            } => {
                 assert!((weights.iter().map(|(_, weight)| weight).sum::<f32>() - 1.0).abs() < 1e-6);
-                let sum =
-                    weights.iter().map(|(worker, _)| node.contributions.remove(&(*worker, clock, block)).unwrap());
+                let sum = weights.iter().map(|(worker, _)| {
+                    node.contributions.remove(&(*worker, clock, block)).unwrap()
+                });
                 let sum = sum.collect();
                 node.sums.insert(block, Arc::new(sum));
-                return Some(ParamsInput::Summed { epoch, block, norm2: f64::from(block) });
+                return Some(ParamsInput::Summed {
+                    epoch,
+                    block,
+                    norm2: f64::from(block),
+                });
             }
-            Effect::Apply { block, gradient, step, .. } => {
+            Effect::Apply {
+                block,
+                gradient,
+                step,
+                ..
+            } => {
                 let update = match gradient {
                     Gradient::Sum => node.sums.remove(&block).unwrap(),
-                    Gradient::Of { worker, clock } => {
-                        Arc::new(BTreeSet::from([node.contributions.remove(&(worker, clock, block)).unwrap()]))
-                    }
+                    Gradient::Of { worker, clock } => Arc::new(BTreeSet::from([node
+                        .contributions
+                        .remove(&(worker, clock, block))
+                        .unwrap()])),
                 };
                 let content = node.blocks.get_mut(&block).unwrap();
                 content.updates.push(update);
-                assert!(content.updates.len() as u64 == step || (self.disk.restored > 0 && !synchronous));
+                assert!(
+                    content.updates.len() as u64 == step
+                        || (self.disk.restored > 0 && !synchronous)
+                );
                 let (course, clock) = (content.course, content.updates.len() as u64 - 1);
                 self.promises.applied(course, block, clock);
             }
-            Effect::Snapshot { block } => drop(node.desk.snapshots.insert(block, node.blocks[&block].clone())),
+            Effect::Snapshot { block } => drop(
+                node.desk
+                    .snapshots
+                    .insert(block, node.blocks[&block].clone()),
+            ),
             Effect::FindCheckpoint => self.sought.push(at),
             Effect::Restore { clock } => {
                 // What was read of later clocks is undone.
@@ -273,10 +327,16 @@ impl Simulation {
                 self.story.count("all went back to a checkpoint");
             }
             Effect::Seed { .. } => {
-                assert_eq!(self.disk.newest(), None, "training does not begin anew while there is a checkpoint");
+                assert_eq!(
+                    self.disk.newest(),
+                    None,
+                    "training does not begin anew while there is a checkpoint"
+                );
                 self.promises.give_up();
                 let content = self.promises.begun_anew();
-                node.blocks = (0..layout.blocks()).map(|block| (block, content.clone())).collect();
+                node.blocks = (0..layout.blocks())
+                    .map(|block| (block, content.clone()))
+                    .collect();
             }
             Effect::DropGradients => {
                 node.contributions.clear();
@@ -314,7 +374,9 @@ impl Simulation {
                 if let Some(checkpoint) = node.desk.whole(&of_checkpoint) {
                     self.promises.kept(checkpoint, synchronous);
                 }
-                let done = node.desk.carry_out(of_checkpoint, &mut self.disk, synchronous);
+                let done = node
+                    .desk
+                    .carry_out(of_checkpoint, &mut self.disk, synchronous);
                 self.done.extend(done.map(|done| (at, done)));
             }
         }
@@ -323,18 +385,30 @@ impl Simulation {
 
     /// It is connected to all others.
     fn meets_all(&self, at: NodeId) -> bool {
-        self.nodes.keys().all(|node| *node == at || self.wires.is_whole(pair(*node, at)))
+        self.nodes
+            .keys()
+            .all(|node| *node == at || self.wires.is_whole(pair(*node, at)))
     }
 
     /// All nodes work in one view, are connected and have what they shall have: one may be lost.
     pub fn is_settled(&self) -> bool {
-        let mut views = self.nodes.values().map(|node| (node.group.view().epoch, node.group.going));
+        let mut views = self
+            .nodes
+            .values()
+            .map(|node| (node.group.view().epoch, node.group.going));
         let first = views.next();
         self.restarts.is_empty()
             && self.nodes.keys().all(|node| self.meets_all(*node))
-            && self.nodes.values().all(|node| node.group.promised == node.group.view().epoch)
+            && self
+                .nodes
+                .values()
+                .all(|node| node.group.promised == node.group.view().epoch)
             && first.is_some_and(|(epoch, going)| going && views.all(|view| view == (epoch, true)))
-            && self.nodes.values().next().is_some_and(|node| node.group.view().nodes.len() == self.nodes.len())
+            && self
+                .nodes
+                .values()
+                .next()
+                .is_some_and(|node| node.group.view().nodes.len() == self.nodes.len())
             && self.nodes.values().all(|node| node.group.is_in_place())
     }
 
@@ -353,7 +427,12 @@ impl Simulation {
     pub fn step(&mut self) {
         self.steps += 1;
         self.come_back();
-        let nodes: Vec<NodeId> = self.nodes.keys().copied().filter(|node| !self.stalled.contains(node)).collect();
+        let nodes: Vec<NodeId> = self
+            .nodes
+            .keys()
+            .copied()
+            .filter(|node| !self.stalled.contains(node))
+            .collect();
         if nodes.is_empty() {
             return;
         }
@@ -373,14 +452,25 @@ impl Simulation {
                 }
             }
             1..4 => {
-                let workers = |at: &NodeId| self.nodes[at].workers.keys().map(|worker| (*at, *worker)).collect();
-                let scripts: Vec<(NodeId, Worker)> = nodes.iter().flat_map(|at| -> Vec<_> { workers(at) }).collect();
+                let workers = |at: &NodeId| {
+                    self.nodes[at]
+                        .workers
+                        .keys()
+                        .map(|worker| (*at, *worker))
+                        .collect()
+                };
+                let scripts: Vec<(NodeId, Worker)> = nodes
+                    .iter()
+                    .flat_map(|at| -> Vec<_> { workers(at) })
+                    .collect();
                 if let Some((node, worker)) = pick(&mut self.random, &scripts) {
                     self.act(node, worker);
                 }
             }
             _ => {
-                let next = self.wires.next(&mut self.random, self.holds_blocks, &self.stalled);
+                let next = self
+                    .wires
+                    .next(&mut self.random, self.holds_blocks, &self.stalled);
                 if let Some((from, to, message, bytes)) = next {
                     self.give(to, ParamsInput::Message { from, message }, bytes);
                 }
@@ -393,7 +483,10 @@ impl Simulation {
         if let Some(at) = self.sought.pop_if(|at| nodes.contains(at)) {
             self.done.push((at, ParamsInput::Found(self.disk.newest())));
         }
-        let next: Vec<usize> = nodes.iter().filter_map(|at| self.done.iter().position(|(of, _)| of == at)).collect();
+        let next: Vec<usize> = nodes
+            .iter()
+            .filter_map(|at| self.done.iter().position(|(of, _)| of == at))
+            .collect();
         if let Some(index) = pick(&mut self.random, &next) {
             let (at, input) = self.done.remove(index);
             self.give(at, input, Bytes::None);
@@ -409,7 +502,9 @@ impl Simulation {
         }
         // Tasks that have ended are not waited for.
         let left = self.settings.workers.saturating_sub(self.finished);
-        if let Some(at) = pick(&mut self.random, nodes).filter(|at| self.finished > 0 && self.meets_all(*at)) {
+        if let Some(at) =
+            pick(&mut self.random, nodes).filter(|at| self.finished > 0 && self.meets_all(*at))
+        {
             self.give(at, ParamsInput::Enough { workers: left }, Bytes::None);
         }
         if self.stops_surplus {
@@ -419,8 +514,11 @@ impl Simulation {
             self.name_the_dead();
         }
         // Whose process is back says that it does not know the job.
-        let known: Vec<(NodeId, NodeId)> =
-            self.back.iter().flat_map(|(_, back)| nodes.iter().map(move |other| (*back, *other))).collect();
+        let known: Vec<(NodeId, NodeId)> = self
+            .back
+            .iter()
+            .flat_map(|(_, back)| nodes.iter().map(move |other| (*back, *other)))
+            .collect();
         if let Some((back, other)) = pick(&mut self.random, &known)
             && !self.wires.is_up(pair(back, other))
             && !self.cut.contains(&pair(back, other))
@@ -433,15 +531,30 @@ impl Simulation {
     /// A node without workers joins, which ranks before all others: but for its being new, it would lead.
     pub fn join(&mut self) -> NodeId {
         let group = &self.nodes.values().next().expect("others are there").group;
-        let first = self.nodes.keys().map(|node| group.rank(*node)).max().expect("others are there");
-        let me = std::iter::repeat_with(|| NodeId(self.random.random())).find(|new| group.rank(*new) > first);
+        let first = self
+            .nodes
+            .keys()
+            .map(|node| group.rank(*node))
+            .max()
+            .expect("others are there");
+        let me = std::iter::repeat_with(|| NodeId(self.random.random()))
+            .find(|new| group.rank(*new) > first);
         self.add_node(me.expect("one in so many ranks first"))
     }
 
     fn connect(&mut self) {
-        let awake: Vec<NodeId> = self.nodes.keys().copied().filter(|node| !self.stalled.contains(node)).collect();
-        let pairs = awake.iter().flat_map(|a| awake.iter().filter(move |b| a < *b).map(move |b| (*a, *b)));
-        let apart: Vec<_> = pairs.filter(|pair| !self.wires.is_up(*pair) && !self.cut.contains(pair)).collect();
+        let awake: Vec<NodeId> = self
+            .nodes
+            .keys()
+            .copied()
+            .filter(|node| !self.stalled.contains(node))
+            .collect();
+        let pairs = awake
+            .iter()
+            .flat_map(|a| awake.iter().filter(move |b| a < *b).map(move |b| (*a, *b)));
+        let apart: Vec<_> = pairs
+            .filter(|pair| !self.wires.is_up(*pair) && !self.cut.contains(pair))
+            .collect();
         if let Some((a, b)) = pick(&mut self.random, &apart) {
             self.wires.connect(pair(a, b));
             self.give(a, ParamsInput::PeerUp(b), Bytes::None);
@@ -487,10 +600,20 @@ impl Simulation {
 
 impl Node {
     /// What the view's workers did must be in it, as far as the mode says.
-    fn deliver(&mut self, began: &BTreeMap<(Worker, u64), Clock>, worker: Worker, block: Block, content: Content) {
+    fn deliver(
+        &mut self,
+        began: &BTreeMap<(Worker, u64), Clock>,
+        worker: Worker,
+        block: Block,
+        content: Content,
+    ) {
         let view = self.group.view();
         let due = view.workers.iter().map(|(life, _)| {
-            let starting = view.starting.iter().find(|(starting, _)| starting == life).map(|(_, clock)| *clock);
+            let starting = view
+                .starting
+                .iter()
+                .find(|(starting, _)| starting == life)
+                .map(|(_, clock)| *clock);
             let id = (life.worker, life.life);
             (id, starting.unwrap_or_else(|| began[&id]))
         });

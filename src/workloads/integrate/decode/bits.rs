@@ -33,14 +33,21 @@ pub(super) fn portable(source: &[u8], target: &mut [u8], size: usize, first: usi
         for byte in 0..size {
             let rows = std::array::from_fn(|bit| source[(byte * 8 + bit) * columns + column]);
             let turned = turn(u64::from_le_bytes(rows)).to_le_bytes();
-            turned.iter().enumerate().for_each(|(element, value)| elements[element * size + byte] = *value);
+            turned
+                .iter()
+                .enumerate()
+                .for_each(|(element, value)| elements[element * size + byte] = *value);
         }
     }
 }
 
 /// Transposes 8 × 8 bits (Warren, Hacker's Delight, 7-3).
 fn turn(mut bits: u64) -> u64 {
-    for (shift, mask) in [(7, 0x00AA_00AA_00AA_00AA), (14, 0x0000_CCCC_0000_CCCC), (28, 0x0000_0000_F0F0_F0F0)] {
+    for (shift, mask) in [
+        (7, 0x00AA_00AA_00AA_00AA),
+        (14, 0x0000_CCCC_0000_CCCC),
+        (28, 0x0000_0000_F0F0_F0F0),
+    ] {
         let swapped = (bits ^ (bits >> shift)) & mask;
         bits ^= swapped ^ (swapped << shift);
     }
@@ -82,27 +89,50 @@ mod avx2 {
     /// The bytes `byte` of 256 elements, from eight rows. Whether there is anything but zeros.
     #[target_feature(enable = "avx2")]
     #[inline]
-    fn plane(source: &[u8], columns: usize, column: usize, byte: usize, target: &mut [u8; RUN]) -> bool {
+    fn plane(
+        source: &[u8],
+        columns: usize,
+        column: usize,
+        byte: usize,
+        target: &mut [u8; RUN],
+    ) -> bool {
         let row = |bit: usize| -> __m256i {
             let row = &source[(byte * 8 + bit) * columns + column..][..WIDTH];
             // SAFETY: the slice is that long.
             unsafe { _mm256_loadu_si256(row.as_ptr().cast()) }
         };
         let rows: [__m256i; 8] = std::array::from_fn(row);
-        let any = rows.iter().skip(1).fold(rows[0], |any, row| _mm256_or_si256(any, *row));
+        let any = rows
+            .iter()
+            .skip(1)
+            .fold(rows[0], |any, row| _mm256_or_si256(any, *row));
         if _mm256_testz_si256(any, any) == 1 {
             target.fill(0);
             return false;
         }
         // Bytes of the eight rows side by side: after three steps each 64 bits hold one column.
         let pair = |one: usize, other: usize| {
-            (_mm256_unpacklo_epi8(rows[one], rows[other]), _mm256_unpackhi_epi8(rows[one], rows[other]))
+            (
+                _mm256_unpacklo_epi8(rows[one], rows[other]),
+                _mm256_unpackhi_epi8(rows[one], rows[other]),
+            )
         };
-        let ((a0, a1), (b0, b1), (c0, c1), (d0, d1)) = (pair(0, 1), pair(2, 3), pair(4, 5), pair(6, 7));
-        let four = |one, other| (_mm256_unpacklo_epi16(one, other), _mm256_unpackhi_epi16(one, other));
+        let ((a0, a1), (b0, b1), (c0, c1), (d0, d1)) =
+            (pair(0, 1), pair(2, 3), pair(4, 5), pair(6, 7));
+        let four = |one, other| {
+            (
+                _mm256_unpacklo_epi16(one, other),
+                _mm256_unpackhi_epi16(one, other),
+            )
+        };
         let ((e0, e1), (e2, e3)) = (four(a0, b0), four(a1, b1));
         let ((f0, f1), (f2, f3)) = (four(c0, d0), four(c1, d1));
-        let eight = |one, other| (_mm256_unpacklo_epi32(one, other), _mm256_unpackhi_epi32(one, other));
+        let eight = |one, other| {
+            (
+                _mm256_unpacklo_epi32(one, other),
+                _mm256_unpackhi_epi32(one, other),
+            )
+        };
         let parts = [eight(e0, f0), eight(e1, f1), eight(e2, f2), eight(e3, f3)];
         // The steps work within halves of a vector: the upper halves hold columns 16 and up.
         for (index, (low, high)) in parts.into_iter().enumerate() {
@@ -127,8 +157,14 @@ mod avx2 {
         macro_rules! step {
             ($shift:literal, $mask:literal) => {
                 let mask = _mm256_set1_epi64x($mask);
-                let swapped = _mm256_and_si256(_mm256_xor_si256(bits, _mm256_srli_epi64::<$shift>(bits)), mask);
-                bits = _mm256_xor_si256(bits, _mm256_xor_si256(swapped, _mm256_slli_epi64::<$shift>(swapped)));
+                let swapped = _mm256_and_si256(
+                    _mm256_xor_si256(bits, _mm256_srli_epi64::<$shift>(bits)),
+                    mask,
+                );
+                bits = _mm256_xor_si256(
+                    bits,
+                    _mm256_xor_si256(swapped, _mm256_slli_epi64::<$shift>(swapped)),
+                );
             };
         }
         step!(7, 0x00AA_00AA_00AA_00AA);
@@ -165,7 +201,10 @@ mod avx2 {
                 // SAFETY: `index` + 8 is at most RUN, and the run holds four times as much.
                 unsafe {
                     let bytes = _mm_loadl_epi64(planes[0].as_ptr().add(index).cast());
-                    _mm256_storeu_si256(run.as_mut_ptr().add(index * 4).cast(), _mm256_cvtepu8_epi32(bytes));
+                    _mm256_storeu_si256(
+                        run.as_mut_ptr().add(index * 4).cast(),
+                        _mm256_cvtepu8_epi32(bytes),
+                    );
                 }
             }
             return;
@@ -173,7 +212,8 @@ mod avx2 {
         for index in (0..RUN).step_by(32) {
             // SAFETY: `index` + 32 is at most RUN, and the run holds four times as much.
             unsafe {
-                let plane = |byte: usize| _mm256_loadu_si256(planes[byte].as_ptr().add(index).cast());
+                let plane =
+                    |byte: usize| _mm256_loadu_si256(planes[byte].as_ptr().add(index).cast());
                 let (a, b, c, d) = (plane(0), plane(1), plane(2), plane(3));
                 let (ab0, ab1) = (_mm256_unpacklo_epi8(a, b), _mm256_unpackhi_epi8(a, b));
                 let (cd0, cd1) = (_mm256_unpacklo_epi8(c, d), _mm256_unpackhi_epi8(c, d));
@@ -185,8 +225,14 @@ mod avx2 {
                     _mm256_unpackhi_epi16(ab1, cd1),
                 ];
                 for (number, quarter) in quarters.into_iter().enumerate() {
-                    _mm_storeu_si128(place.add(number * 16).cast(), _mm256_castsi256_si128(quarter));
-                    _mm_storeu_si128(place.add(64 + number * 16).cast(), _mm256_extracti128_si256::<1>(quarter));
+                    _mm_storeu_si128(
+                        place.add(number * 16).cast(),
+                        _mm256_castsi256_si128(quarter),
+                    );
+                    _mm_storeu_si128(
+                        place.add(64 + number * 16).cast(),
+                        _mm256_extracti128_si256::<1>(quarter),
+                    );
                 }
             }
         }
@@ -210,7 +256,10 @@ mod avx2 {
         // SAFETY: the caller's.
         unsafe {
             _mm256_storeu_si256(place.cast(), _mm256_permute2x128_si256::<0x20>(low, high));
-            _mm256_storeu_si256(place.add(32).cast(), _mm256_permute2x128_si256::<0x31>(low, high));
+            _mm256_storeu_si256(
+                place.add(32).cast(),
+                _mm256_permute2x128_si256::<0x31>(low, high),
+            );
         }
     }
 }

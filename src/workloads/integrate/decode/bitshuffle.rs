@@ -54,10 +54,17 @@ impl Bitshuffle {
     }
 
     /// Begins with a chunk that decodes to `length` bytes.
-    pub(super) fn pieces<'s>(&'s self, source: &'s [u8], length: usize) -> Result<BitshufflePieces<'s>, DecodeError> {
+    pub(super) fn pieces<'s>(
+        &'s self,
+        source: &'s [u8],
+        length: usize,
+    ) -> Result<BitshufflePieces<'s>, DecodeError> {
         let (rest, block) = match self.compression {
             BlockCompression::None if source.len() != length => {
-                return Err(DecodeError::Size { expected: length, found: source.len() as u64 });
+                return Err(DecodeError::Size {
+                    expected: length,
+                    found: source.len() as u64,
+                });
             }
             BlockCompression::None => (source, self.block_bytes()),
             BlockCompression::Lz4 | BlockCompression::Zstd => header(source, length)?,
@@ -94,7 +101,11 @@ impl Bitshuffle {
 
 impl BitshufflePieces<'_> {
     /// Decodes as many bytes as `target` has, which are there.
-    pub(super) fn fill(&mut self, mut target: &mut [u8], buffers: &mut FilterBuffers) -> Result<(), DecodeError> {
+    pub(super) fn fill(
+        &mut self,
+        mut target: &mut [u8],
+        buffers: &mut FilterBuffers,
+    ) -> Result<(), DecodeError> {
         loop {
             let count = target.len().min(self.held.len() - self.taken);
             let (own, behind) = target.split_at_mut(count);
@@ -124,7 +135,11 @@ impl BitshufflePieces<'_> {
         }
     }
 
-    fn decode_block(&mut self, target: &mut [u8], buffers: &mut FilterBuffers) -> Result<(), DecodeError> {
+    fn decode_block(
+        &mut self,
+        target: &mut [u8],
+        buffers: &mut FilterBuffers,
+    ) -> Result<(), DecodeError> {
         let (size, length) = (self.bitshuffle.size, target.len());
         if self.bitshuffle.compression == BlockCompression::None {
             let (own, behind) = self.rest.split_at_checked(length).ok_or(MISMATCH)?;
@@ -145,7 +160,11 @@ impl BitshufflePieces<'_> {
 
     /// Behind the last block is what was left as it is, and nothing else.
     fn check_end(&self) -> Result<(), DecodeError> {
-        if self.in_blocks == 0 && self.rest.len() != self.plain { Err(MISMATCH) } else { Ok(()) }
+        if self.in_blocks == 0 && self.rest.len() != self.plain {
+            Err(MISMATCH)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -154,7 +173,11 @@ pub(super) fn header(source: &[u8], expected: usize) -> Result<(&[u8], usize), D
     let Some((head, rest)) = source.split_first_chunk::<12>() else {
         return Err(DecodeError::Damaged("it is shorter than its header"));
     };
-    let number = |bytes: &[u8]| bytes.iter().fold(0u64, |number, byte| number << 8 | u64::from(*byte));
+    let number = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .fold(0u64, |number, byte| number << 8 | u64::from(*byte))
+    };
     let (found, block) = (number(&head[..8]), number(&head[8..]));
     if found != expected as u64 {
         return Err(DecodeError::Size { expected, found });
@@ -166,7 +189,9 @@ pub(super) fn header(source: &[u8], expected: usize) -> Result<(&[u8], usize), D
 pub(super) fn sized<'s>(rest: &mut &'s [u8]) -> Result<&'s [u8], DecodeError> {
     const SHORT: DecodeError = DecodeError::Damaged("it ends within a block");
     let (length, behind) = rest.split_first_chunk::<4>().ok_or(SHORT)?;
-    let (own, behind) = behind.split_at_checked(u32::from_be_bytes(*length) as usize).ok_or(SHORT)?;
+    let (own, behind) = behind
+        .split_at_checked(u32::from_be_bytes(*length) as usize)
+        .ok_or(SHORT)?;
     *rest = behind;
     Ok(own)
 }

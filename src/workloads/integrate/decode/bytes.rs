@@ -12,7 +12,10 @@ pub(super) fn unshuffle(source: &[u8], target: &mut [u8], size: usize) {
         8 => rows::<8>(source, target, count),
         _ => {
             for (index, element) in target.chunks_exact_mut(size).enumerate() {
-                element.iter_mut().enumerate().for_each(|(row, byte)| *byte = source[row * count + index]);
+                element
+                    .iter_mut()
+                    .enumerate()
+                    .for_each(|(row, byte)| *byte = source[row * count + index]);
             }
         }
     }
@@ -23,7 +26,10 @@ pub(super) fn unshuffle(source: &[u8], target: &mut [u8], size: usize) {
 /// The compiler makes vector code of it.
 fn rows<const SIZE: usize>(source: &[u8], target: &mut [u8], count: usize) {
     let rows: [&[u8]; SIZE] = std::array::from_fn(|row| &source[row * count..(row + 1) * count]);
-    for (index, element) in target.as_chunks_mut::<SIZE>().0[..count].iter_mut().enumerate() {
+    for (index, element) in target.as_chunks_mut::<SIZE>().0[..count]
+        .iter_mut()
+        .enumerate()
+    {
         *element = std::array::from_fn(|row| rows[row][index]);
     }
 }

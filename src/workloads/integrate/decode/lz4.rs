@@ -39,14 +39,22 @@ pub(super) fn decode(source: &[u8], target: &mut [u8], length: usize) -> Result<
                 return Err(LONG);
             }
             // SAFETY: both ranges were checked above.
-            unsafe { ptr::copy_nonoverlapping(source.as_ptr().add(at), start.add(written), literals) };
+            unsafe {
+                ptr::copy_nonoverlapping(source.as_ptr().add(at), start.add(written), literals)
+            };
         }
         at += literals;
         written += literals;
         if at >= end {
-            return if at == end && written == length { Ok(()) } else { Err(SHORT) };
+            return if at == end && written == length {
+                Ok(())
+            } else {
+                Err(SHORT)
+            };
         }
-        let Some(&[low, high]) = source.get(at..at + 2) else { return Err(SHORT) };
+        let Some(&[low, high]) = source.get(at..at + 2) else {
+            return Err(SHORT);
+        };
         at += 2;
         let offset = usize::from(u16::from_le_bytes([low, high]));
         let mut count = usize::from(token & 15);
@@ -124,7 +132,10 @@ unsafe fn repeat(to: *mut u8, offset: usize, count: usize) {
 #[inline(always)]
 unsafe fn copy16(from: *const u8, to: *mut u8) {
     // SAFETY: the caller's.
-    unsafe { to.cast::<[u8; 16]>().write_unaligned(from.cast::<[u8; 16]>().read_unaligned()) }
+    unsafe {
+        to.cast::<[u8; 16]>()
+            .write_unaligned(from.cast::<[u8; 16]>().read_unaligned())
+    }
 }
 
 /// # Safety
@@ -132,5 +143,8 @@ unsafe fn copy16(from: *const u8, to: *mut u8) {
 #[inline(always)]
 unsafe fn copy32(from: *const u8, to: *mut u8) {
     // SAFETY: the caller's.
-    unsafe { to.cast::<[u8; 32]>().write_unaligned(from.cast::<[u8; 32]>().read_unaligned()) }
+    unsafe {
+        to.cast::<[u8; 32]>()
+            .write_unaligned(from.cast::<[u8; 32]>().read_unaligned())
+    }
 }

@@ -60,10 +60,13 @@ impl Pipeline {
     /// `size` is that of an element, in bytes. The error names a filter that is unknown.
     pub fn new(filters: &[FilterSpec], size: usize) -> Result<Self, DecodeError> {
         let step = |filter: &FilterSpec| {
-            let parameter = |index: usize| filter.parameters.get(index).map(|value| *value as usize);
+            let parameter =
+                |index: usize| filter.parameters.get(index).map(|value| *value as usize);
             Ok(match filter.id {
                 1 => Step::Deflate,
-                2 => Step::Shuffle { size: parameter(0).filter(|size| *size > 0).unwrap_or(size) },
+                2 => Step::Shuffle {
+                    size: parameter(0).filter(|size| *size > 0).unwrap_or(size),
+                },
                 3 => Step::Fletcher32,
                 32004 => Step::Lz4,
                 32015 => Step::Zstd,
@@ -80,9 +83,15 @@ impl Pipeline {
                     };
                     let size = parameter(2).filter(|size| *size > 0).unwrap_or(size);
                     if !matches!(size, 1 | 2 | 4 | 8) {
-                        return Err(DecodeError::Damaged("bitshuffle of elements that are not 1, 2, 4 or 8 bytes"));
+                        return Err(DecodeError::Damaged(
+                            "bitshuffle of elements that are not 1, 2, 4 or 8 bytes",
+                        ));
                     }
-                    Step::Bitshuffle(Bitshuffle { size, block: parameter(3).unwrap_or(0), compression })
+                    Step::Bitshuffle(Bitshuffle {
+                        size,
+                        block: parameter(3).unwrap_or(0),
+                        compression,
+                    })
                 }
                 id => return Err(DecodeError::UnknownFilter { id }),
             })
@@ -101,9 +110,11 @@ impl Pipeline {
         let mut applied = self.applied(mask);
         match (applied.next(), applied.next()) {
             (None, _) => Some(ChunkPieces::plain(source, length)),
-            (Some(Step::Bitshuffle(bitshuffle)), None) => {
-                Some(bitshuffle.pieces(source, length).map(|pieces| ChunkPieces(FilterKind::Bitshuffle(pieces))))
-            }
+            (Some(Step::Bitshuffle(bitshuffle)), None) => Some(
+                bitshuffle
+                    .pieces(source, length)
+                    .map(|pieces| ChunkPieces(FilterKind::Bitshuffle(pieces))),
+            ),
             _ => None,
         }
     }
@@ -111,7 +122,11 @@ impl Pipeline {
     /// The steps of a chunk, in the order of writing.
     fn applied(&self, mask: u32) -> impl DoubleEndedIterator<Item = &Step> {
         let applied = move |(index, _): &(usize, &Step)| *index >= 32 || mask >> index & 1 == 0;
-        self.0.iter().enumerate().filter(applied).map(|(_, step)| step)
+        self.0
+            .iter()
+            .enumerate()
+            .filter(applied)
+            .map(|(_, step)| step)
     }
 
     /// Undoes the filters but those that `mask` names (bit i: filter i was not applied to this chunk). `target` is as long as
@@ -126,7 +141,10 @@ impl Pipeline {
         let steps: Vec<&Step> = self.applied(mask).rev().collect();
         let Some((last, before)) = steps.split_last() else {
             if source.len() != target.len() {
-                return Err(DecodeError::Size { expected: target.len(), found: source.len() as u64 });
+                return Err(DecodeError::Size {
+                    expected: target.len(),
+                    found: source.len() as u64,
+                });
             }
             target.copy_from_slice(source);
             return Ok(());
@@ -163,15 +181,21 @@ impl Pipeline {
 const CHECKSUM_BYTES: usize = 4;
 
 impl Step {
-    fn decode(&self, source: &[u8], target: &mut [u8], buffers: &mut FilterBuffers) -> Result<(), DecodeError> {
+    fn decode(
+        &self,
+        source: &[u8],
+        target: &mut [u8],
+        buffers: &mut FilterBuffers,
+    ) -> Result<(), DecodeError> {
         match self {
             Self::Deflate => inflate(source, target),
             Self::Lz4 => lz4_blocks(source, target, buffers),
             Self::Zstd => buffers.zstd.decode(source, target),
             Self::Bitshuffle(bitshuffle) => bitshuffle.decode(source, target, buffers),
-            Self::Shuffle { .. } if source.len() != target.len() => {
-                Err(DecodeError::Size { expected: target.len(), found: source.len() as u64 })
-            }
+            Self::Shuffle { .. } if source.len() != target.len() => Err(DecodeError::Size {
+                expected: target.len(),
+                found: source.len() as u64,
+            }),
             Self::Shuffle { size } => {
                 bytes::unshuffle(source, target, *size);
                 Ok(())
@@ -181,7 +205,10 @@ impl Step {
                     return Err(DecodeError::Damaged("it is shorter than its checksum"));
                 };
                 if data.len() != target.len() {
-                    return Err(DecodeError::Size { expected: target.len(), found: data.len() as u64 });
+                    return Err(DecodeError::Size {
+                        expected: target.len(),
+                        found: data.len() as u64,
+                    });
                 }
                 if fletcher32(data) != u32::from_le_bytes(*sum) {
                     return Err(DecodeError::Damaged("its checksum is wrong"));
@@ -200,17 +227,26 @@ fn inflate(source: &[u8], target: &mut [u8]) -> Result<(), DecodeError> {
     let found = stream.total_out();
     match status {
         Ok(Status::StreamEnd) if found == target.len() as u64 => Ok(()),
-        Ok(Status::StreamEnd) => Err(DecodeError::Size { expected: target.len(), found }),
+        Ok(Status::StreamEnd) => Err(DecodeError::Size {
+            expected: target.len(),
+            found,
+        }),
         Ok(Status::Ok | Status::BufError) if found == target.len() as u64 => {
             Err(DecodeError::Damaged("it inflates to more than it should"))
         }
-        Ok(Status::Ok | Status::BufError) => Err(DecodeError::Damaged("it ends within its deflate stream")),
+        Ok(Status::Ok | Status::BufError) => {
+            Err(DecodeError::Damaged("it ends within its deflate stream"))
+        }
         Err(_) => Err(DecodeError::Damaged("it is no deflate stream")),
     }
 }
 
 /// Filter 32004 (`H5Zlz4.c`): the header of bitshuffle, then blocks; one that did not shrink is as it was.
-fn lz4_blocks(source: &[u8], target: &mut [u8], buffers: &mut FilterBuffers) -> Result<(), DecodeError> {
+fn lz4_blocks(
+    source: &[u8],
+    target: &mut [u8],
+    buffers: &mut FilterBuffers,
+) -> Result<(), DecodeError> {
     let (mut rest, block) = bitshuffle::header(source, target.len())?;
     if block == 0 {
         return Err(DecodeError::Damaged("its blocks have an impossible size"));
@@ -225,7 +261,11 @@ fn lz4_blocks(source: &[u8], target: &mut [u8], buffers: &mut FilterBuffers) -> 
         lz4::decode(own, buffer, part.len())?;
         part.copy_from_slice(&buffer[..part.len()]);
     }
-    if rest.is_empty() { Ok(()) } else { Err(DecodeError::Damaged("bytes follow its last block")) }
+    if rest.is_empty() {
+        Ok(())
+    } else {
+        Err(DecodeError::Damaged("bytes follow its last block"))
+    }
 }
 
 /// As `H5_checksum_fletcher32` reckons: over big-endian pairs of bytes, an odd one last.
@@ -253,7 +293,10 @@ impl<'s> ChunkPieces<'s> {
     /// Of bytes as they are.
     pub fn plain(source: &'s [u8], length: usize) -> Result<Self, DecodeError> {
         if source.len() != length {
-            return Err(DecodeError::Size { expected: length, found: source.len() as u64 });
+            return Err(DecodeError::Size {
+                expected: length,
+                found: source.len() as u64,
+            });
         }
         Ok(Self(FilterKind::Plain(source)))
     }
@@ -287,13 +330,18 @@ impl FilterBuffers {
 impl Zstd {
     /// Frames of zstd that make exactly `target`.
     pub(super) fn decode(&mut self, source: &[u8], target: &mut [u8]) -> Result<(), DecodeError> {
-        let decoder = self.0.get_or_insert_with(|| Box::new(ruzstd::decoding::FrameDecoder::new()));
+        let decoder = self
+            .0
+            .get_or_insert_with(|| Box::new(ruzstd::decoding::FrameDecoder::new()));
         match decoder.decode_all(source, target) {
             Ok(found) if found == target.len() => Ok(()),
-            Ok(found) => Err(DecodeError::Size { expected: target.len(), found: found as u64 }),
-            Err(ruzstd::decoding::errors::FrameDecoderError::TargetTooSmall) => {
-                Err(DecodeError::Damaged("a zstd frame is longer than it should be"))
-            }
+            Ok(found) => Err(DecodeError::Size {
+                expected: target.len(),
+                found: found as u64,
+            }),
+            Err(ruzstd::decoding::errors::FrameDecoderError::TargetTooSmall) => Err(
+                DecodeError::Damaged("a zstd frame is longer than it should be"),
+            ),
             Err(_) => Err(DecodeError::Damaged("it is no zstd frame")),
         }
     }

@@ -49,10 +49,23 @@ fn counts(length: usize, seed: u32) -> Vec<u8> {
     elements.flat_map(u32::to_le_bytes).take(length).collect()
 }
 
-fn decode(filter: u16, parameters: &[u32], source: &[u8], length: usize) -> Result<Vec<u8>, DecodeError> {
-    let pipeline = Pipeline::new(&[FilterSpec { id: filter, parameters: parameters.to_vec() }], 4)?;
+fn decode(
+    filter: u16,
+    parameters: &[u32],
+    source: &[u8],
+    length: usize,
+) -> Result<Vec<u8>, DecodeError> {
+    let pipeline = Pipeline::new(
+        &[FilterSpec {
+            id: filter,
+            parameters: parameters.to_vec(),
+        }],
+        4,
+    )?;
     let mut target = vec![0; length];
-    pipeline.decode(source, 0, &mut target, &mut Scratch::default()).map(|()| target)
+    pipeline
+        .decode(source, 0, &mut target, &mut Scratch::default())
+        .map(|()| target)
 }
 
 #[test]
@@ -71,29 +84,72 @@ fn a_chunk_of_every_length_comes_back() {
 #[test]
 fn a_chunk_comes_back_in_pieces() {
     let pipeline = |block: u32| {
-        Pipeline::new(&[FilterSpec { id: 32008, parameters: vec![0, 2, 4, block, 2] }], 4).expect("it is known")
+        Pipeline::new(
+            &[FilterSpec {
+                id: 32008,
+                parameters: vec![0, 2, 4, block, 2],
+            }],
+            4,
+        )
+        .expect("it is known")
     };
     let data = counts(4 * 5003, 11);
-    for (block, length) in [(2048, 8192), (2048, 1000), (128, 8192), (8, 20_012), (2048, 3)] {
+    for (block, length) in [
+        (2048, 8192),
+        (2048, 1000),
+        (128, 8192),
+        (8, 20_012),
+        (2048, 3),
+    ] {
         let chunk = bitshuffle_lz4(&data, 4, block);
         let pipeline = pipeline(block as u32);
         let mut scratch = Scratch::default();
-        let mut pieces = pipeline.pieces(&chunk, 0, data.len()).expect("blocks").expect("sound");
+        let mut pieces = pipeline
+            .pieces(&chunk, 0, data.len())
+            .expect("blocks")
+            .expect("sound");
         let mut target = vec![0; data.len()];
         for part in target.chunks_mut(length) {
             pieces.fill(part, &mut scratch).expect("sound");
         }
         assert!(target == data, "blocks of {block}, pieces of {length}");
-        assert!(pieces.fill(&mut [0], &mut scratch).is_err(), "beyond the end");
+        assert!(
+            pieces.fill(&mut [0], &mut scratch).is_err(),
+            "beyond the end"
+        );
     }
     // What lacks at the end is told with the last block.
     let chunk = bitshuffle_lz4(&data, 4, 2048);
     let pipeline = pipeline(2048);
-    let mut pieces = pipeline.pieces(&chunk[..chunk.len() - 1], 0, data.len()).expect("blocks").expect("its header");
-    assert!(pieces.fill(&mut vec![0; data.len()], &mut Scratch::default()).is_err());
-    assert!(pipeline.pieces(&chunk, 0, data.len() - 4).expect("blocks").is_err());
-    assert!(pipeline.pieces(&data, 1, data.len()).expect("no filter was applied").is_ok());
-    let deflate = Pipeline::new(&[FilterSpec { id: 1, parameters: vec![] }], 4).expect("it is known");
+    let mut pieces = pipeline
+        .pieces(&chunk[..chunk.len() - 1], 0, data.len())
+        .expect("blocks")
+        .expect("its header");
+    assert!(
+        pieces
+            .fill(&mut vec![0; data.len()], &mut Scratch::default())
+            .is_err()
+    );
+    assert!(
+        pipeline
+            .pieces(&chunk, 0, data.len() - 4)
+            .expect("blocks")
+            .is_err()
+    );
+    assert!(
+        pipeline
+            .pieces(&data, 1, data.len())
+            .expect("no filter was applied")
+            .is_ok()
+    );
+    let deflate = Pipeline::new(
+        &[FilterSpec {
+            id: 1,
+            parameters: vec![],
+        }],
+        4,
+    )
+    .expect("it is known");
     assert!(deflate.pieces(&chunk, 0, data.len()).is_none());
 }
 
@@ -128,27 +184,74 @@ fn what_is_wrong_with_a_chunk_is_told() {
     let data = counts(4 * 3000, 9);
     let chunk = bitshuffle_lz4(&data, 4, 2048);
     let lz4 = [0, 2, 4, 0, 2];
-    let size = |found| DecodeError::Size { expected: 4 * 3000, found };
-    assert_eq!(decode(32008, &lz4, &bitshuffle_lz4(&data[4..], 4, 2048), data.len()), Err(size(4 * 2999)));
+    let size = |found| DecodeError::Size {
+        expected: 4 * 3000,
+        found,
+    };
+    assert_eq!(
+        decode(
+            32008,
+            &lz4,
+            &bitshuffle_lz4(&data[4..], 4, 2048),
+            data.len()
+        ),
+        Err(size(4 * 2999))
+    );
     for cut in [0, 5, 11, 12, 15, 20, chunk.len() - 1] {
-        assert!(matches!(decode(32008, &lz4, &chunk[..cut], data.len()), Err(DecodeError::Damaged(_))), "{cut}");
+        assert!(
+            matches!(
+                decode(32008, &lz4, &chunk[..cut], data.len()),
+                Err(DecodeError::Damaged(_))
+            ),
+            "{cut}"
+        );
     }
-    assert_eq!(decode(32001, &[], &chunk, 4), Err(DecodeError::UnknownFilter { id: 32001 }));
-    assert_eq!(decode(1, &[], &chunk, data.len()), Err(DecodeError::Damaged("it is no deflate stream")));
-    assert!(matches!(decode(32015, &[], &chunk, data.len()), Err(DecodeError::Damaged(_))));
-    assert!(Pipeline::new(&[FilterSpec { id: 32008, parameters: vec![0, 2, 3, 0, 2] }], 4).is_err());
+    assert_eq!(
+        decode(32001, &[], &chunk, 4),
+        Err(DecodeError::UnknownFilter { id: 32001 })
+    );
+    assert_eq!(
+        decode(1, &[], &chunk, data.len()),
+        Err(DecodeError::Damaged("it is no deflate stream"))
+    );
+    assert!(matches!(
+        decode(32015, &[], &chunk, data.len()),
+        Err(DecodeError::Damaged(_))
+    ));
+    assert!(
+        Pipeline::new(
+            &[FilterSpec {
+                id: 32008,
+                parameters: vec![0, 2, 3, 0, 2]
+            }],
+            4
+        )
+        .is_err()
+    );
 }
 
 #[test]
 fn a_filter_that_a_chunk_was_spared_is_not_undone() {
     let data = counts(64, 1);
-    let pipeline = Pipeline::new(&[FilterSpec { id: 32004, parameters: vec![] }], 4).unwrap();
+    let pipeline = Pipeline::new(
+        &[FilterSpec {
+            id: 32004,
+            parameters: vec![],
+        }],
+        4,
+    )
+    .unwrap();
     let (mut target, mut scratch) = (vec![0; 64], Scratch::default());
-    pipeline.decode(&data, 1, &mut target, &mut scratch).unwrap();
+    pipeline
+        .decode(&data, 1, &mut target, &mut scratch)
+        .unwrap();
     assert_eq!(target, data);
     assert_eq!(
         pipeline.decode(&data[1..], 1, &mut target, &mut scratch),
-        Err(DecodeError::Size { expected: 64, found: 63 })
+        Err(DecodeError::Size {
+            expected: 64,
+            found: 63
+        })
     );
 }
 

@@ -26,16 +26,30 @@ impl Prepared {
         is_valid: impl Fn(usize) -> bool,
     ) -> Self {
         let pixels = corrections.omega.len();
-        let mut prepared = Self { signal: vec![0.0; pixels], variance: vec![0.0; pixels], norm: vec![0.0; pixels] };
+        let mut prepared = Self {
+            signal: vec![0.0; pixels],
+            variance: vec![0.0; pixels],
+            norm: vec![0.0; pixels],
+        };
         for (pixel, raw) in values.enumerate() {
             if !dummy.is_valid(raw) || !is_valid(pixel) {
                 continue;
             }
-            prepared.signal[pixel] = corrections.dark.as_ref().map_or(raw, |dark| raw - dark[pixel]);
+            prepared.signal[pixel] = corrections
+                .dark
+                .as_ref()
+                .map_or(raw, |dark| raw - dark[pixel]);
             prepared.norm[pixel] = corrections.omega[pixel];
-            let of_counts = if model.is_poissonian() { raw.max(1.0) } else { 0.0 };
-            prepared.variance[pixel] =
-                of_counts + corrections.variance.as_ref().map_or(0.0, |variance| variance[pixel]);
+            let of_counts = if model.is_poissonian() {
+                raw.max(1.0)
+            } else {
+                0.0
+            };
+            prepared.variance[pixel] = of_counts
+                + corrections
+                    .variance
+                    .as_ref()
+                    .map_or(0.0, |variance| variance[pixel]);
         }
         prepared
     }
@@ -63,27 +77,44 @@ impl PixelShare {
 }
 
 /// The sums of every bin, after the filter if there is one.
-pub(super) fn sums(rows: &BinRows, frame: &Prepared, model: ErrorModel, filter: Option<Filter>) -> Vec<Sums> {
+pub(super) fn sums(
+    rows: &BinRows,
+    frame: &Prepared,
+    model: ErrorModel,
+    filter: Option<Filter>,
+) -> Vec<Sums> {
     let bins = rows.starts.len() - 1;
     let mut shares = Vec::new();
     // Pixels that were outliers in a bin before: they count in no bin after it either.
-    let mut is_clipped = vec![false; if filter.is_some() { frame.norm.len() } else { 0 }];
+    let mut is_clipped = vec![
+        false;
+        if filter.is_some() {
+            frame.norm.len()
+        } else {
+            0
+        }
+    ];
     (0..bins)
         .map(|bin| {
             shares.clear();
             // pyFAI sorts dead pixels among the others.
             let all = matches!(filter, Some(Filter::Quantile { .. }));
             let counts = |pixel: &usize| all || frame.norm[*pixel] != 0.0;
-            shares.extend(rows.of(bin).filter(|(pixel, _)| counts(pixel)).map(|(pixel, weight)| PixelShare {
-                pixel: pixel as u32,
-                weight: weight.into(),
-                signal: frame.signal[pixel].into(),
-                variance: frame.variance[pixel].into(),
-                norm: frame.norm[pixel].into(),
-            }));
+            shares.extend(rows.of(bin).filter(|(pixel, _)| counts(pixel)).map(
+                |(pixel, weight)| PixelShare {
+                    pixel: pixel as u32,
+                    weight: weight.into(),
+                    signal: frame.signal[pixel].into(),
+                    variance: frame.variance[pixel].into(),
+                    norm: frame.norm[pixel].into(),
+                },
+            ));
             match filter {
                 None => add(&shares, model),
-                Some(Filter::SigmaClip { threshold, iterations }) => {
+                Some(Filter::SigmaClip {
+                    threshold,
+                    iterations,
+                }) => {
                     shares.retain(|share| !is_clipped[share.pixel as usize]);
                     sigma_clip(&mut shares, &mut is_clipped, model, threshold, iterations)
                 }
@@ -123,7 +154,11 @@ fn sigma_clip(
     iterations: u32,
 ) -> Sums {
     // pyFAI: without an error model, sigma clipping is azimuthal.
-    let model = if model == ErrorModel::No { ErrorModel::Azimuthal } else { model };
+    let model = if model == ErrorModel::No {
+        ErrorModel::Azimuthal
+    } else {
+        model
+    };
     let of_time = |is_last: bool| match model {
         ErrorModel::Hybrid if is_last => ErrorModel::Poisson,
         ErrorModel::Hybrid => ErrorModel::Azimuthal,

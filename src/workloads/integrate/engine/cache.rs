@@ -28,11 +28,18 @@ pub(super) fn regions(
     split: impl FnOnce() -> Result<Vec<(PixelMatrix, Axes)>, IntegratorError>,
 ) -> Result<Vec<PreparedRegion>, IntegratorError> {
     let into_regions = |parts: Vec<(PixelMatrix, Axes)>| {
-        parts.into_iter().map(|(matrix, axes)| PreparedRegion::new(matrix, axes)).collect()
+        parts
+            .into_iter()
+            .map(|(matrix, axes)| PreparedRegion::new(matrix, axes))
+            .collect()
     };
-    let Some(folder) = folder else { return split().map(into_regions) };
+    let Some(folder) = folder else {
+        return split().map(into_regions);
+    };
     let path = folder.join(format!("{key}.matrix"));
-    let kept = fs::read(&path).ok().and_then(|bytes| decode(&bytes, key.as_bytes()));
+    let kept = fs::read(&path)
+        .ok()
+        .and_then(|bytes| decode(&bytes, key.as_bytes()));
     if let Some(parts) = kept.filter(|parts| parts.len() == settings.regions().len()) {
         return Ok(into_regions(parts));
     }
@@ -61,7 +68,11 @@ pub(super) fn key(
     });
     let mut hasher = blake3::Hasher::new();
     hasher.update(MAGIC).update(parts.to_string().as_bytes());
-    let bits: Vec<u8> = masked.unwrap_or_default().iter().map(|masked| u8::from(*masked)).collect();
+    let bits: Vec<u8> = masked
+        .unwrap_or_default()
+        .iter()
+        .map(|masked| u8::from(*masked))
+        .collect();
     hasher.update(&bits);
     if let PixelLayout::Corners(corners) = &detector.layout {
         hasher.update(bytemuck::cast_slice(&corners.points));
@@ -73,8 +84,9 @@ fn write(folder: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     // Several workers may write the same matrix at once.
     let part = path.with_extension(format!("{}.part", process::id()));
-    let written =
-        fs::File::create(&part).and_then(|mut file| file.write_all(bytes)).and_then(|()| fs::rename(&part, path));
+    let written = fs::File::create(&part)
+        .and_then(|mut file| file.write_all(bytes))
+        .and_then(|()| fs::rename(&part, path));
     if written.is_err() {
         let _ = fs::remove_file(&part);
     }
@@ -120,7 +132,9 @@ impl CacheReader<'_> {
     fn count(&mut self, size: usize) -> Option<usize> {
         let (count, rest) = self.0.split_first_chunk::<8>()?;
         self.0 = rest;
-        usize::try_from(u64::from_le_bytes(*count)).ok().filter(|count| count.checked_mul(size).is_some())
+        usize::try_from(u64::from_le_bytes(*count))
+            .ok()
+            .filter(|count| count.checked_mul(size).is_some())
     }
 
     fn array<T: bytemuck::Pod>(&mut self) -> Option<Vec<T>> {
@@ -132,13 +146,26 @@ impl CacheReader<'_> {
 
     fn region(&mut self) -> Option<(PixelMatrix, Axes)> {
         let (radial, azimuthal) = (self.array::<f64>()?, self.array::<f64>()?);
-        let axes = Axes { radial, azimuthal_deg: (!azimuthal.is_empty()).then_some(azimuthal) };
-        let matrix =
-            PixelMatrix { bin_count: axes.bins(), starts: self.array()?, bins: self.array()?, weights: self.array()? };
+        let axes = Axes {
+            radial,
+            azimuthal_deg: (!azimuthal.is_empty()).then_some(azimuthal),
+        };
+        let matrix = PixelMatrix {
+            bin_count: axes.bins(),
+            starts: self.array()?,
+            bins: self.array()?,
+            weights: self.array()?,
+        };
         let is_sound = matrix.bins.len() == matrix.weights.len()
-            && matrix.starts.last().is_some_and(|end| *end as usize == matrix.bins.len())
+            && matrix
+                .starts
+                .last()
+                .is_some_and(|end| *end as usize == matrix.bins.len())
             && matrix.starts.is_sorted()
-            && matrix.bins.iter().all(|bin| (*bin as usize) < matrix.bin_count);
+            && matrix
+                .bins
+                .iter()
+                .all(|bin| (*bin as usize) < matrix.bin_count);
         is_sound.then_some((matrix, axes))
     }
 }
@@ -148,9 +175,19 @@ mod tests {
     use super::*;
 
     fn parts() -> Vec<(PixelMatrix, Axes)> {
-        let matrix =
-            PixelMatrix { bin_count: 2, starts: vec![0, 1, 3], bins: vec![1, 0, 1], weights: vec![1.0, 0.25, 0.75] };
-        vec![(matrix, Axes { radial: vec![0.5, 1.5], azimuthal_deg: None })]
+        let matrix = PixelMatrix {
+            bin_count: 2,
+            starts: vec![0, 1, 3],
+            bins: vec![1, 0, 1],
+            weights: vec![1.0, 0.25, 0.75],
+        };
+        vec![(
+            matrix,
+            Axes {
+                radial: vec![0.5, 1.5],
+                azimuthal_deg: None,
+            },
+        )]
     }
 
     #[test]

@@ -30,16 +30,18 @@ impl Corrections {
         let shape = projection.shape;
         let values = |what: &'static str, image: &Option<Image>| {
             let check = |image: &Image| {
-                check_shape(what, image.shape, image.values.len(), shape).map(|()| image.values.clone())
+                check_shape(what, image.shape, image.values.len(), shape)
+                    .map(|()| image.values.clone())
             };
             image.as_ref().map(check).transpose()
         };
         // What a detector's file brings counts where nothing else is given.
         let file = images.detector.as_ref();
-        let given = |image: &Option<Image>, of_file: fn(&DetectorFile) -> &Option<Image>| match image {
-            Some(image) => Some(image.clone()),
-            None => file.and_then(|file| of_file(file).clone()),
-        };
+        let given =
+            |image: &Option<Image>, of_file: fn(&DetectorFile) -> &Option<Image>| match image {
+                Some(image) => Some(image.clone()),
+                None => file.and_then(|file| of_file(file).clone()),
+            };
         let dark = values("dark", &given(&images.dark, |file| &file.dark))?;
         let flat = values("flat", &given(&images.flat, |file| &file.flat))?;
         let absorption = values("absorption", &images.absorption)?;
@@ -47,14 +49,22 @@ impl Corrections {
         if settings.error_model == ErrorModel::Variance && variance.is_none() {
             return Err(IntegratorError::NoVariance);
         }
-        let masked = match images.mask.as_ref().or(file.and_then(|file| file.mask.as_ref())) {
-            Some(mask) => {
-                check_shape("mask", mask.shape, mask.masked.len(), shape).map(|()| Some(mask.masked.clone()))?
-            }
+        let masked = match images
+            .mask
+            .as_ref()
+            .or(file.and_then(|file| file.mask.as_ref()))
+        {
+            Some(mask) => check_shape("mask", mask.shape, mask.masked.len(), shape)
+                .map(|()| Some(mask.masked.clone()))?,
             None => detector.gaps(),
         };
         let mut omega = vec![1f32; shape[0] * shape[1]];
-        let mut multiply = |factor: Vec<f32>| omega.iter_mut().zip(factor).for_each(|(omega, factor)| *omega *= factor);
+        let mut multiply = |factor: Vec<f32>| {
+            omega
+                .iter_mut()
+                .zip(factor)
+                .for_each(|(omega, factor)| *omega *= factor)
+        };
         flat.clone().into_iter().for_each(&mut multiply);
         if let Some(factor) = settings.polarization_factor {
             multiply(projection.polarizations(factor, settings.polarization_offset_rad));
@@ -74,19 +84,35 @@ impl Corrections {
                     && settings.azimuthal_points.is_some()
                     && settings.splitting != Splitting::Full =>
             {
-                dark.as_ref().map(|dark| dark.iter().map(|dark| dark.max(0.0)).collect())
+                dark.as_ref()
+                    .map(|dark| dark.iter().map(|dark| dark.max(0.0)).collect())
             }
             _ => None,
         };
-        Ok(Self { omega, dark, variance, masked, flat })
+        Ok(Self {
+            omega,
+            dark,
+            variance,
+            masked,
+            flat,
+        })
     }
 
     /// Whether a pixel can count at all, whatever its value in a frame. A flat field may hold dummies too.
     pub fn is_valid(&self, pixel: usize, dummy: &Dummy) -> bool {
-        let is_number = |values: &Option<Vec<f32>>| values.as_ref().is_none_or(|values| values[pixel].is_finite());
+        let is_number = |values: &Option<Vec<f32>>| {
+            values
+                .as_ref()
+                .is_none_or(|values| values[pixel].is_finite())
+        };
         let omega = self.omega[pixel];
-        let is_sound = omega.is_finite() && omega != 0.0 && is_number(&self.dark) && is_number(&self.variance);
-        is_sound && self.flat.as_ref().is_none_or(|flat| dummy.is_valid(flat[pixel]))
+        let is_sound =
+            omega.is_finite() && omega != 0.0 && is_number(&self.dark) && is_number(&self.variance);
+        is_sound
+            && self
+                .flat
+                .as_ref()
+                .is_none_or(|flat| dummy.is_valid(flat[pixel]))
     }
 }
 
@@ -99,7 +125,11 @@ fn check_shape(
     if found == wanted && values == wanted[0] * wanted[1] {
         return Ok(());
     }
-    Err(IntegratorError::Shape { what, found, wanted })
+    Err(IntegratorError::Shape {
+        what,
+        found,
+        wanted,
+    })
 }
 
 /// Which values of a frame count nothing.
@@ -111,7 +141,10 @@ pub(super) struct Dummy {
 
 impl Dummy {
     /// No value is one.
-    const NONE: Self = Self { value: 0.0, delta: -1.0 };
+    const NONE: Self = Self {
+        value: 0.0,
+        delta: -1.0,
+    };
 
     /// For frames of a type of numbers.
     pub fn new(

@@ -48,12 +48,26 @@ pub struct Frames<'a> {
 impl<'a> Frames<'a> {
     /// # Errors
     /// If the shape does not fit the number of pixels.
-    pub fn new(pixels: Pixels<'a>, frames: usize, shape: [usize; 2]) -> Result<Self, IntegrationError> {
-        let wanted = shape[0].checked_mul(shape[1]).and_then(|pixels| pixels.checked_mul(frames));
+    pub fn new(
+        pixels: Pixels<'a>,
+        frames: usize,
+        shape: [usize; 2],
+    ) -> Result<Self, IntegrationError> {
+        let wanted = shape[0]
+            .checked_mul(shape[1])
+            .and_then(|pixels| pixels.checked_mul(frames));
         if wanted != Some(pixels.len()) {
-            return Err(IntegrationError::Length { frames, shape, values: pixels.len() });
+            return Err(IntegrationError::Length {
+                frames,
+                shape,
+                values: pixels.len(),
+            });
         }
-        Ok(Self { pixels, frames, shape })
+        Ok(Self {
+            pixels,
+            frames,
+            shape,
+        })
     }
 }
 
@@ -123,7 +137,9 @@ impl Patterns {
             self.signal.push(sums.signal);
             self.norm.push(sums.norm);
             self.count.push(sums.count);
-            if let (Some(sigma), Some(std), Some(variance)) = (&mut self.sigma, &mut self.std, &mut self.variance) {
+            if let (Some(sigma), Some(std), Some(variance)) =
+                (&mut self.sigma, &mut self.std, &mut self.variance)
+            {
                 sigma.push(or_zero(sums.variance.sqrt() / sums.norm));
                 std.push(or_zero((sums.variance / sums.norm2).sqrt()));
                 variance.push(sums.variance);

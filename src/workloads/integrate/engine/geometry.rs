@@ -50,14 +50,29 @@ impl Geometry {
             ("wavelength", self.wavelength_m.unwrap_or(1e-10)),
         ];
         if let Some((name, value)) = numbers.into_iter().find(|(_, value)| !value.is_finite()) {
-            return Err(IntegratorError::value(name, value.to_string(), "a finite number".into()));
+            return Err(IntegratorError::value(
+                name,
+                value.to_string(),
+                "a finite number".into(),
+            ));
         }
-        if self.wavelength_m.is_some_and(|wavelength| wavelength <= 0.0) {
-            return Err(IntegratorError::value("wavelength", "not positive".into(), "a length in metres".into()));
+        if self
+            .wavelength_m
+            .is_some_and(|wavelength| wavelength <= 0.0)
+        {
+            return Err(IntegratorError::value(
+                "wavelength",
+                "not positive".into(),
+                "a length in metres".into(),
+            ));
         }
         if !(self.distance_m > 0.0 && self.distance_m <= MAX_DISTANCE_M) {
             let wanted = format!("a length in metres, above 0 and at most {MAX_DISTANCE_M}");
-            return Err(IntegratorError::value("distance", self.distance_m.to_string(), wanted));
+            return Err(IntegratorError::value(
+                "distance",
+                self.distance_m.to_string(),
+                wanted,
+            ));
         }
         if let Some(sensor) = &self.parallax {
             sensor.check(self.wavelength_m)?;
@@ -137,7 +152,11 @@ impl SamplePoint {
 
 impl Projection {
     /// `chi_from_0`: χ runs from 0 to 2π, and not from -π to π.
-    pub fn new(geometry: &Geometry, detector: ResolvedDetector, chi_from_0: bool) -> Result<Self, IntegratorError> {
+    pub fn new(
+        geometry: &Geometry,
+        detector: ResolvedDetector,
+        chi_from_0: bool,
+    ) -> Result<Self, IntegratorError> {
         let parallax = |sensor| Parallax::new(sensor, geometry.distance_m, geometry.wavelength_m);
         let parallax = geometry.parallax.as_ref().map(parallax).transpose()?;
         if parallax.is_some() && !detector.layout.is_flat() {
@@ -153,7 +172,11 @@ impl Projection {
             poni: [geometry.poni1_m, geometry.poni2_m],
             distance: geometry.distance_m,
             wavelength: geometry.wavelength_m.unwrap_or(f64::NAN),
-            rotation: RotationAngles::new([geometry.rot1_rad, geometry.rot2_rad, geometry.rot3_rad]),
+            rotation: RotationAngles::new([
+                geometry.rot1_rad,
+                geometry.rot2_rad,
+                geometry.rot3_rad,
+            ]),
             parallax,
         })
     }
@@ -170,7 +193,11 @@ impl Projection {
 
     /// Corners of a pixel.
     pub fn corner_count(&self) -> usize {
-        if let PixelLayout::Corners(corners) = &self.layout { corners.per_pixel } else { 4 }
+        if let PixelLayout::Corners(corners) = &self.layout {
+            corners.per_pixel
+        } else {
+            4
+        }
     }
 
     /// Rows and columns counted as the orientation says (EXIF's numbers, see pyFAI's `detectors/orientation.py`). `last`: the
@@ -190,16 +217,25 @@ impl Projection {
         match &self.layout {
             PixelLayout::Corners(corners) => corners.center(row, column),
             _ if self.layout.is_curved() || (is_rounded && self.layout.rounds_centers()) => {
-                let (low, high) =
-                    (self.corner_in_32_bits([row, column]), self.corner_in_32_bits([row + 1, column + 1]));
+                let (low, high) = (
+                    self.corner_in_32_bits([row, column]),
+                    self.corner_in_32_bits([row + 1, column + 1]),
+                );
                 std::array::from_fn(|axis| f64::from((0.5 * (low[axis] + high[axis])) as f32))
             }
-            PixelLayout::Regular { pixel, .. } => {
-                [(row as f64 + 0.5) * pixel[0], (column as f64 + 0.5) * pixel[1], 0.0]
-            }
+            PixelLayout::Regular { pixel, .. } => [
+                (row as f64 + 0.5) * pixel[0],
+                (column as f64 + 0.5) * pixel[1],
+                0.0,
+            ],
             PixelLayout::Edges(edges) => {
-                let middle = |edges: &[f64], at: usize| (edges[at + 1] - edges[at]) * 0.5 + edges[at];
-                [middle(&edges.rows, row), middle(&edges.columns, column), 0.0]
+                let middle =
+                    |edges: &[f64], at: usize| (edges[at + 1] - edges[at]) * 0.5 + edges[at];
+                [
+                    middle(&edges.rows, row),
+                    middle(&edges.columns, column),
+                    0.0,
+                ]
             }
         }
     }
@@ -207,7 +243,9 @@ impl Projection {
     /// The same of a corner that pixels share.
     fn corner(&self, [row, column]: [usize; 2]) -> [f64; 3] {
         match &self.layout {
-            PixelLayout::Regular { pixel, .. } => [row as f64 * pixel[0], column as f64 * pixel[1], 0.0],
+            PixelLayout::Regular { pixel, .. } => {
+                [row as f64 * pixel[0], column as f64 * pixel[1], 0.0]
+            }
             PixelLayout::Edges(edges) => {
                 let depth = edges.depth.as_ref().map_or(0.0, |depth| depth[column]);
                 [edges.rows[row], edges.columns[column], depth]
@@ -228,15 +266,23 @@ impl Projection {
 
     fn seen(&self, [p1, p2, p3]: [f64; 3]) -> SamplePoint {
         let (place, distance) = ([p1 - self.poni[0], p2 - self.poni[1]], self.distance + p3);
-        let [p1, p2] = self.parallax.as_ref().map_or(place, |parallax| parallax.corrected(place, distance));
+        let [p1, p2] = self
+            .parallax
+            .as_ref()
+            .map_or(place, |parallax| parallax.corrected(place, distance));
         self.rotation.of([p1, p2, distance])
     }
 
     /// A place of 32 bits: where the parallax is corrected, these are kept.
     fn seen_in_32_bits(&self, place: [f64; 3], distance: f64) -> SamplePoint {
-        let Some(parallax) = &self.parallax else { return self.seen(place) };
-        let place: [f32; 2] = std::array::from_fn(|axis| place[axis] as f32 - self.poni[axis] as f32);
-        let [p1, p2] = parallax.corrected_in_32_bits(place, distance).map(f64::from);
+        let Some(parallax) = &self.parallax else {
+            return self.seen(place);
+        };
+        let place: [f32; 2] =
+            std::array::from_fn(|axis| place[axis] as f32 - self.poni[axis] as f32);
+        let [p1, p2] = parallax
+            .corrected_in_32_bits(place, distance)
+            .map(f64::from);
         self.rotation.of([p1, p2, distance])
     }
 
@@ -246,15 +292,23 @@ impl Projection {
 
     fn center_seen(&self, row: usize, column: usize, is_rounded: bool) -> SamplePoint {
         let center = self.center(row, column, is_rounded);
-        let has_32_bits =
-            matches!(self.layout, PixelLayout::Corners(_)) || (is_rounded && self.layout.rounds_centers());
-        if has_32_bits { self.seen_in_32_bits(center, self.distance) } else { self.seen(center) }
+        let has_32_bits = matches!(self.layout, PixelLayout::Corners(_))
+            || (is_rounded && self.layout.rounds_centers());
+        if has_32_bits {
+            self.seen_in_32_bits(center, self.distance)
+        } else {
+            self.seen(center)
+        }
     }
 
     /// χ as the axis counts it.
     fn chi(&self, point: &SamplePoint) -> f64 {
         let chi = point.chi();
-        if self.chi_from_0 && chi < 0.0 { chi + 2.0 * PI } else { chi }
+        if self.chi_from_0 && chi < 0.0 {
+            chi + 2.0 * PI
+        } else {
+            chi
+        }
     }
 
     fn radial(&self, point: &SamplePoint, unit: Unit) -> f64 {
@@ -290,18 +344,37 @@ impl Projection {
             [self.radial(&point, unit) as f32, self.chi(&point) as f32]
         };
         if let PixelLayout::Corners(corners) = &self.layout {
-            let points =
-                corners.points.par_iter().with_min_len(1024).map(|[z, y, x]| seen([*y, *x, *z].map(f64::from)));
-            return Corners { width: self.shape[1], per_pixel: Some(corners.per_pixel), points: points.collect() };
+            let points = corners
+                .points
+                .par_iter()
+                .with_min_len(1024)
+                .map(|[z, y, x]| seen([*y, *x, *z].map(f64::from)));
+            return Corners {
+                width: self.shape[1],
+                per_pixel: Some(corners.per_pixel),
+                points: points.collect(),
+            };
         }
         let width = self.shape[1] + 1;
         let is_fast = self.is_fast(unit);
         let corner = |at: usize| {
             let corner = self.oriented(at / width, at % width, self.shape);
-            seen(if is_fast { self.corner(corner) } else { self.corner_in_32_bits(corner) })
+            seen(if is_fast {
+                self.corner(corner)
+            } else {
+                self.corner_in_32_bits(corner)
+            })
         };
         let points = (self.shape[0] + 1) * width;
-        Corners { width, per_pixel: None, points: (0..points).into_par_iter().with_min_len(1024).map(corner).collect() }
+        Corners {
+            width,
+            per_pixel: None,
+            points: (0..points)
+                .into_par_iter()
+                .with_min_len(1024)
+                .map(corner)
+                .collect(),
+        }
     }
 
     /// cos of the incidence on the detector, of each pixel.
@@ -309,9 +382,12 @@ impl Projection {
         let center = self.center(row, column, false);
         if self.layout.is_flat() {
             let [p1, p2] = [center[0] - self.poni[0], center[1] - self.poni[1]];
-            return self.distance.abs() / (self.distance * self.distance + (p1 * p1 + p2 * p2)).sqrt();
+            return self.distance.abs()
+                / (self.distance * self.distance + (p1 * p1 + p2 * p2)).sqrt();
         }
-        let [a, b, c, d] = self.quadrangle(row, column).map(|corner| self.seen(corner).coordinates());
+        let [a, b, c, d] = self
+            .quadrangle(row, column)
+            .map(|corner| self.seen(corner).coordinates());
         let normal = cross(minus(c, a), minus(d, b));
         let towards = self.seen(center).coordinates();
         dot(normal, towards) / (dot(normal, normal).sqrt() * dot(towards, towards).sqrt())
@@ -321,8 +397,13 @@ impl Projection {
     fn quadrangle(&self, row: usize, column: usize) -> [[f64; 3]; 4] {
         match &self.layout {
             PixelLayout::Corners(corners) => corners.quadrangle(row, column),
-            _ => [[row, column], [row + 1, column], [row + 1, column + 1], [row, column + 1]]
-                .map(|corner| self.corner_in_32_bits(corner)),
+            _ => [
+                [row, column],
+                [row + 1, column],
+                [row + 1, column + 1],
+                [row, column + 1],
+            ]
+            .map(|corner| self.corner_in_32_bits(corner)),
         }
     }
 
@@ -342,7 +423,8 @@ impl Projection {
         self.each_pixel(|row, column| {
             let point = self.center_seen(row, column, false);
             let cos2 = point.radius().atan2(point.along).cos().powi(2);
-            (0.5 * (1.0 + cos2 - factor * (2.0 * (point.chi() + offset_rad)).cos() * (1.0 - cos2))) as f32
+            (0.5 * (1.0 + cos2 - factor * (2.0 * (point.chi() + offset_rad)).cos() * (1.0 - cos2)))
+                as f32
         })
     }
 }
@@ -352,7 +434,11 @@ fn minus(a: [f64; 3], b: [f64; 3]) -> [f64; 3] {
 }
 
 fn cross(a: [f64; 3], b: [f64; 3]) -> [f64; 3] {
-    [a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]]
+    [
+        a[1] * b[2] - a[2] * b[1],
+        a[2] * b[0] - a[0] * b[2],
+        a[0] * b[1] - a[1] * b[0],
+    ]
 }
 
 fn dot(a: [f64; 3], b: [f64; 3]) -> f64 {

@@ -58,7 +58,10 @@ impl Image {
     /// # Errors
     /// Where there is no such file, or it is not an image.
     pub fn read(path: &Path, member: Option<&str>) -> Result<Self, ImageError> {
-        let invalid = |problem: String| ImageError::Invalid { path: path.to_path_buf(), problem };
+        let invalid = |problem: String| ImageError::Invalid {
+            path: path.to_path_buf(),
+            problem,
+        };
         Self::from_array(read_array(path, member)?).map_err(invalid)
     }
 
@@ -66,7 +69,12 @@ impl Image {
     pub(super) fn from_array(array: Array) -> Result<Self, String> {
         let shape = shape(&array)?;
         let bytes = convert(array.bytes, array.info.scalar, Scalar::F32);
-        let values = bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        let values = bytes
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|bytes| f32::from_le_bytes(*bytes))
+            .collect();
         Ok(Self { shape, values })
     }
 }
@@ -77,37 +85,72 @@ impl Mask {
     /// # Errors
     /// Where there is no such file, or it is not an image.
     pub fn read(path: &Path, member: Option<&str>) -> Result<Self, ImageError> {
-        let invalid = |problem: String| ImageError::Invalid { path: path.to_path_buf(), problem };
+        let invalid = |problem: String| ImageError::Invalid {
+            path: path.to_path_buf(),
+            problem,
+        };
         let array = read_array(path, member)?;
         let size = array.info.scalar.bytes();
         let is_set = |number: &[u8]| number.iter().any(|byte| *byte != 0);
-        Ok(Self { shape: shape(&array).map_err(invalid)?, masked: array.bytes.chunks(size).map(is_set).collect() })
+        Ok(Self {
+            shape: shape(&array).map_err(invalid)?,
+            masked: array.bytes.chunks(size).map(is_set).collect(),
+        })
     }
 }
 
 fn shape(array: &Array) -> Result<[usize; 2], String> {
     // A stack of one image is an image.
-    let extents: Vec<u64> = array.info.shape.iter().copied().skip_while(|extent| *extent == 1).collect();
-    let whole = || format!("it is an array of {:?}, not rows and columns", array.info.shape);
+    let extents: Vec<u64> = array
+        .info
+        .shape
+        .iter()
+        .copied()
+        .skip_while(|extent| *extent == 1)
+        .collect();
+    let whole = || {
+        format!(
+            "it is an array of {:?}, not rows and columns",
+            array.info.shape
+        )
+    };
     let tail = array.info.shape.len().checked_sub(2).ok_or_else(whole)?;
     if extents.len() > 2 {
         return Err(whole());
     }
-    Ok([array.info.shape[tail] as usize, array.info.shape[tail + 1] as usize])
+    Ok([
+        array.info.shape[tail] as usize,
+        array.info.shape[tail + 1] as usize,
+    ])
 }
 
 fn read_array(path: &Path, member: Option<&str>) -> Result<Array, ImageError> {
-    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
-    let location =
-        |member: Option<&str>| ArrayLocation { member: member.map(str::to_owned), ..ArrayLocation::new(path) };
+    let ending = path
+        .extension()
+        .and_then(|ending| ending.to_str())
+        .unwrap_or_default()
+        .to_ascii_lowercase();
+    let location = |member: Option<&str>| ArrayLocation {
+        member: member.map(str::to_owned),
+        ..ArrayLocation::new(path)
+    };
     match ending.as_str() {
         "edf" | "msk" | "tif" | "tiff" => {
             let bytes = read_bytes(path)?;
-            let array = if ending.starts_with("tif") { tiff::decode(&bytes) } else { edf::decode(&bytes) };
-            array.map_err(|problem| ImageError::Invalid { path: path.to_path_buf(), problem })
+            let array = if ending.starts_with("tif") {
+                tiff::decode(&bytes)
+            } else {
+                edf::decode(&bytes)
+            };
+            array.map_err(|problem| ImageError::Invalid {
+                path: path.to_path_buf(),
+                problem,
+            })
         }
         "h5" | "hdf5" | "nxs" if member.is_none() => {
-            let found = NEXUS_MASKS.iter().find_map(|name| location(Some(name)).read().ok());
+            let found = NEXUS_MASKS
+                .iter()
+                .find_map(|name| location(Some(name)).read().ok());
             found.map_or_else(|| Ok(location(None).read()?), Ok)
         }
         _ => Ok(location(member).read()?),
@@ -115,11 +158,17 @@ fn read_array(path: &Path, member: Option<&str>) -> Result<Array, ImageError> {
 }
 
 fn read_bytes(path: &Path) -> Result<Vec<u8>, ImageError> {
-    let failed = |source| ImageError::Io { path: path.to_path_buf(), source };
+    let failed = |source| ImageError::Io {
+        path: path.to_path_buf(),
+        source,
+    };
     let length = fs::metadata(path).map_err(failed)?.len();
     if length > MAX_BYTES {
         let problem = format!("{length} bytes are more than an image has");
-        return Err(ImageError::Invalid { path: path.to_path_buf(), problem });
+        return Err(ImageError::Invalid {
+            path: path.to_path_buf(),
+            problem,
+        });
     }
     fs::read(path).map_err(failed)
 }

@@ -29,7 +29,11 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { threads: 1, engine: EngineChoice::Cpu, cache: None }
+        Self {
+            threads: 1,
+            engine: EngineChoice::Cpu,
+            cache: None,
+        }
     }
 }
 
@@ -70,7 +74,11 @@ pub(super) struct PreparedRegion {
 
 impl PreparedRegion {
     pub fn new(matrix: PixelMatrix, axes: Axes) -> Self {
-        Self { axes, matrix, rows: OnceLock::new() }
+        Self {
+            axes,
+            matrix,
+            rows: OnceLock::new(),
+        }
     }
 
     pub fn rows(&self) -> &BinRows {
@@ -83,12 +91,22 @@ impl Integrator {
     ///
     /// # Errors
     /// Where settings or images make no sense, alone or together; with the reason.
-    pub fn new(settings: &IntegrationSettings, images: &Images, options: Options) -> Result<Self, IntegratorError> {
+    pub fn new(
+        settings: &IntegrationSettings,
+        images: &Images,
+        options: Options,
+    ) -> Result<Self, IntegratorError> {
         settings.check()?;
         let threads = ThreadPoolBuilder::new().num_threads(options.threads.max(1));
-        let pool = threads.build().map_err(|error| IntegratorError::Threads(error.to_string()))?;
+        let pool = threads
+            .build()
+            .map_err(|error| IntegratorError::Threads(error.to_string()))?;
         let detector = detectors::resolve(&settings.geometry.detector, images.detector.as_ref())?;
-        let projection = Projection::new(&settings.geometry, detector.clone(), settings.chi_discontinuity_at_0)?;
+        let projection = Projection::new(
+            &settings.geometry,
+            detector.clone(),
+            settings.chi_discontinuity_at_0,
+        )?;
         if settings.splitting == Splitting::Full && projection.corner_count() != 4 {
             let why = "pixels with six corners cannot be split by area; hint: splitting = \"bbox\"";
             return Err(IntegratorError::Conflict(why));
@@ -98,7 +116,9 @@ impl Integrator {
             let regions = {
                 let masked = corrections.masked.as_deref();
                 let key = cache::key(settings, &detector, masked);
-                cache::regions(options.cache.as_deref(), settings, key, || split(settings, &projection, masked))?
+                cache::regions(options.cache.as_deref(), settings, key, || {
+                    split(settings, &projection, masked)
+                })?
             };
             Ok((corrections, regions))
         })?;
@@ -106,7 +126,14 @@ impl Integrator {
             EngineChoice::Cpu => AnyEngine::Cpu(cpu::CpuEngine::new()),
             EngineChoice::Vulkan(device) => AnyEngine::Vulkan(vulkan::VulkanEngine::new(device)?),
         };
-        Ok(Self { settings: settings.clone(), corrections, detector, regions, engine, pool })
+        Ok(Self {
+            settings: settings.clone(),
+            corrections,
+            detector,
+            regions,
+            engine,
+            pool,
+        })
     }
 
     pub(super) fn set_engine(&mut self, engine: AnyEngine) {
@@ -146,9 +173,16 @@ impl Integrator {
     ///
     /// # Errors
     /// Where frames have another shape than the detector, or monitors another number than frames.
-    pub fn integrate(&self, frames: &Frames<'_>, monitors: &[f64]) -> Result<Vec<Patterns>, IntegrationError> {
+    pub fn integrate(
+        &self,
+        frames: &Frames<'_>,
+        monitors: &[f64],
+    ) -> Result<Vec<Patterns>, IntegrationError> {
         if frames.shape != self.shape() {
-            return Err(IntegrationError::Shape { found: frames.shape, wanted: self.shape() });
+            return Err(IntegrationError::Shape {
+                found: frames.shape,
+                wanted: self.shape(),
+            });
         }
         self.check_monitors(frames.frames, monitors)?;
         let sums = self.pool.install(|| self.sums(frames))?;
@@ -158,18 +192,27 @@ impl Integrator {
     /// Begins the integration of up to `MAX_STRIPS` frames whose pixels come a strip at a time, so that nobody needs whole
     /// frames in memory. None where they are needed: by filters, the azimuthal error model and GPUs.
     pub fn strips(&self, pixels: &Pixels<'_>, frames: usize) -> Option<Strips<'_>> {
-        let AnyEngine::Cpu(engine) = &self.engine else { return None };
+        let AnyEngine::Cpu(engine) = &self.engine else {
+            return None;
+        };
         if self.is_together() || frames == 0 || frames > MAX_STRIPS {
             return None;
         }
         let job = self.job(pixels);
-        Some(Strips { integrator: self, sums: engine.strips(&job, frames), job, frames, done: 0 })
+        Some(Strips {
+            integrator: self,
+            sums: engine.strips(&job, frames),
+            job,
+            frames,
+            done: 0,
+        })
     }
 
     fn patterns(&self, sums: Vec<Vec<Vec<Sums>>>, monitors: &[f64]) -> Vec<Patterns> {
         let has_errors = self.has_errors();
         let patterns = self.regions.iter().zip(sums).map(|(region, of_frames)| {
-            let mut patterns = Patterns::with_capacity(of_frames.len(), region.axes.bins(), has_errors);
+            let mut patterns =
+                Patterns::with_capacity(of_frames.len(), region.axes.bins(), has_errors);
             for (frame, sums) in of_frames.into_iter().enumerate() {
                 let monitor = monitors.get(frame).copied().unwrap_or(1.0);
                 patterns.push(sums.into_iter().map(|sums| Sums {
@@ -185,7 +228,10 @@ impl Integrator {
 
     fn check_monitors(&self, frames: usize, monitors: &[f64]) -> Result<(), IntegrationError> {
         if !monitors.is_empty() && monitors.len() != frames {
-            return Err(IntegrationError::Monitors { monitors: monitors.len(), frames });
+            return Err(IntegrationError::Monitors {
+                monitors: monitors.len(),
+                frames,
+            });
         }
         Ok(())
     }
@@ -208,7 +254,12 @@ impl Integrator {
 
     fn job(&self, pixels: &Pixels<'_>) -> EngineJob<'_> {
         let dummy = Dummy::new(&self.settings, &self.detector, unsigned_bits(pixels));
-        EngineJob { corrections: &self.corrections, regions: &self.regions, dummy, model: self.settings.error_model }
+        EngineJob {
+            corrections: &self.corrections,
+            regions: &self.regions,
+            dummy,
+            model: self.settings.error_model,
+        }
     }
 
     fn sums_by_bins(&self, frames: &Frames<'_>, dummy: Dummy) -> Vec<Vec<Vec<Sums>>> {
@@ -218,12 +269,19 @@ impl Integrator {
             let prepared = Prepared::new(values, &self.corrections, dummy, model, |pixel| {
                 self.corrections.is_valid(pixel, &dummy)
             });
-            self.regions.iter().map(|region| bins::sums(region.rows(), &prepared, model, filter)).collect()
+            self.regions
+                .iter()
+                .map(|region| bins::sums(region.rows(), &prepared, model, filter))
+                .collect()
         };
-        let by_frame: Vec<Vec<Vec<Sums>>> = (0..frames.frames).into_par_iter().map(of_frame).collect();
+        let by_frame: Vec<Vec<Vec<Sums>>> =
+            (0..frames.frames).into_par_iter().map(of_frame).collect();
         let mut by_region: Vec<Vec<Vec<Sums>>> = self.regions.iter().map(|_| Vec::new()).collect();
         for of_frame in by_frame {
-            by_region.iter_mut().zip(of_frame).for_each(|(region, sums)| region.push(sums));
+            by_region
+                .iter_mut()
+                .zip(of_frame)
+                .for_each(|(region, sums)| region.push(sums));
         }
         by_region
     }
@@ -267,10 +325,16 @@ impl Strips<'_> {
     pub fn finish(self, monitors: &[f64]) -> Result<Vec<Patterns>, IntegrationError> {
         let [rows, columns] = self.integrator.shape();
         if self.done != rows * columns {
-            return Err(IntegrationError::Length { frames: self.frames, shape: [rows, columns], values: self.done });
+            return Err(IntegrationError::Length {
+                frames: self.frames,
+                shape: [rows, columns],
+                values: self.done,
+            });
         }
         self.integrator.check_monitors(self.frames, monitors)?;
-        Ok(self.integrator.patterns(self.sums.finish(&self.job), monitors))
+        Ok(self
+            .integrator
+            .patterns(self.sums.finish(&self.job), monitors))
     }
 }
 
@@ -288,7 +352,11 @@ fn split(
     masked: Option<&[bool]>,
 ) -> Result<Vec<(PixelMatrix, Axes)>, IntegratorError> {
     let positions = Positions::new(settings, projection);
-    settings.regions().iter().map(|region| positions.split(settings, region, masked)).collect()
+    settings
+        .regions()
+        .iter()
+        .map(|region| positions.split(settings, region, masked))
+        .collect()
 }
 
 /// The values of one frame as 32-bit floats, as pyFAI sees them.

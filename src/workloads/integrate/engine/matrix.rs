@@ -25,7 +25,9 @@ impl PixelMatrix {
     pub fn join(bin_count: usize, parts: Vec<MatrixPart>) -> Result<Self, IntegratorError> {
         let elements: usize = parts.iter().map(|part| part.bins.len()).sum();
         if elements > u32::MAX as usize {
-            return Err(IntegratorError::TooLarge { bytes: elements as u64 * 8 });
+            return Err(IntegratorError::TooLarge {
+                bytes: elements as u64 * 8,
+            });
         }
         let pixels: usize = parts.iter().map(|part| part.counts.len()).sum();
         let mut matrix = Self {
@@ -55,13 +57,18 @@ impl PixelMatrix {
     #[inline]
     pub fn of(&self, pixel: usize) -> impl Iterator<Item = (usize, f32)> {
         let range = self.starts[pixel] as usize..self.starts[pixel + 1] as usize;
-        self.bins[range.clone()].iter().zip(&self.weights[range]).map(|(bin, weight)| (*bin as usize, *weight))
+        self.bins[range.clone()]
+            .iter()
+            .zip(&self.weights[range])
+            .map(|(bin, weight)| (*bin as usize, *weight))
     }
 
     /// The matrix by bins.
     pub fn rows(&self) -> BinRows {
         let mut starts = vec![0u32; self.bin_count + 1];
-        self.bins.iter().for_each(|bin| starts[*bin as usize + 1] += 1);
+        self.bins
+            .iter()
+            .for_each(|bin| starts[*bin as usize + 1] += 1);
         for bin in 0..self.bin_count {
             starts[bin + 1] += starts[bin];
         }
@@ -76,7 +83,11 @@ impl PixelMatrix {
                 weights[at] = weight;
             }
         }
-        BinRows { starts, pixels, weights }
+        BinRows {
+            starts,
+            pixels,
+            weights,
+        }
     }
 }
 
@@ -85,7 +96,10 @@ impl BinRows {
     #[inline]
     pub fn of(&self, bin: usize) -> impl Iterator<Item = (usize, f32)> {
         let range = self.starts[bin] as usize..self.starts[bin + 1] as usize;
-        self.pixels[range.clone()].iter().zip(&self.weights[range]).map(|(pixel, weight)| (*pixel as usize, *weight))
+        self.pixels[range.clone()]
+            .iter()
+            .zip(&self.weights[range])
+            .map(|(pixel, weight)| (*pixel as usize, *weight))
     }
 }
 

@@ -49,11 +49,23 @@ impl fmt::Display for Comparison {
         let processor = format!("CPU, {} threads", self.threads);
         let name = &self.device_name;
         match &self.outcome {
-            MeasureOutcome::Measured { device, processor: on_processor } if self.is_device() => {
-                write!(f, "Vulkan, {name} ({device:.0} frames/s; {processor}: {on_processor:.0})")
+            MeasureOutcome::Measured {
+                device,
+                processor: on_processor,
+            } if self.is_device() => {
+                write!(
+                    f,
+                    "Vulkan, {name} ({device:.0} frames/s; {processor}: {on_processor:.0})"
+                )
             }
-            MeasureOutcome::Measured { device, processor: on_processor } => {
-                write!(f, "{processor} ({on_processor:.0} frames/s; Vulkan, {name}: {device:.0})")
+            MeasureOutcome::Measured {
+                device,
+                processor: on_processor,
+            } => {
+                write!(
+                    f,
+                    "{processor} ({on_processor:.0} frames/s; Vulkan, {name}: {device:.0})"
+                )
             }
             MeasureOutcome::NotTried(why) => write!(f, "{processor} ({why})"),
             MeasureOutcome::Failed(why) => write!(f, "{processor} (Vulkan, {name}: {why})"),
@@ -67,17 +79,29 @@ impl Integrator {
     ///
     /// # Errors
     /// Where the frames do not fit the integrator. A device that fails loses.
-    pub fn choose_engine(&mut self, device: &Device, frames: &Frames<'_>) -> Result<Comparison, IntegrationError> {
+    pub fn choose_engine(
+        &mut self,
+        device: &Device,
+        frames: &Frames<'_>,
+    ) -> Result<Comparison, IntegrationError> {
         let info = device.info();
         let (device_name, threads) = (info.gpu.name.clone(), self.threads());
         let is_software = info.gpu.kind == GpuKind::Software;
-        let told = |outcome| Comparison { device_name, threads, outcome };
+        let told = |outcome| Comparison {
+            device_name,
+            threads,
+            outcome,
+        };
         self.set_engine(AnyEngine::Cpu(cpu::CpuEngine::new()));
         if is_software {
-            return Ok(told(MeasureOutcome::NotTried("the device here is software")));
+            return Ok(told(MeasureOutcome::NotTried(
+                "the device here is software",
+            )));
         }
         if self.is_together() {
-            return Ok(told(MeasureOutcome::NotTried("filters and the azimuthal error model are the processor's")));
+            return Ok(told(MeasureOutcome::NotTried(
+                "filters and the azimuthal error model are the processor's",
+            )));
         }
         let processor = self.rate(frames)?;
         let on_device = vulkan::VulkanEngine::new(device.clone()).and_then(|engine| {

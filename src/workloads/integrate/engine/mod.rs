@@ -55,5 +55,7 @@ pub use images::{Image, Images, Mask};
 pub use integrator::{EngineChoice, Integrator, MAX_STRIPS, Options, Strips};
 pub use measure::{Comparison, MeasureOutcome};
 pub use parallax::Sensor;
-pub use settings::{ErrorModel, Filter, IntegrationSettings, MAX_BINS, RangeOver, Region, Splitting};
+pub use settings::{
+    ErrorModel, Filter, IntegrationSettings, MAX_BINS, RangeOver, Region, Splitting,
+};
 pub use units::Unit;

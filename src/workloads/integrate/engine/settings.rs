@@ -166,7 +166,11 @@ impl IntegrationSettings {
 
     /// The regions, of which there is at least one.
     pub fn regions(&self) -> Vec<Region> {
-        if self.regions.is_empty() { vec![Region::default()] } else { self.regions.clone() }
+        if self.regions.is_empty() {
+            vec![Region::default()]
+        } else {
+            self.regions.clone()
+        }
     }
 
     /// Bins of a pattern.
@@ -178,7 +182,9 @@ impl IntegrationSettings {
     pub fn check(&self) -> Result<(), IntegratorError> {
         self.geometry.check()?;
         if self.unit.needs_wavelength() && self.geometry.wavelength_m.is_none() {
-            return Err(IntegratorError::NoWavelength { unit: self.unit.name() });
+            return Err(IntegratorError::NoWavelength {
+                unit: self.unit.name(),
+            });
         }
         if self.bins() == 0 || self.bins() > MAX_BINS {
             return Err(IntegratorError::value(
@@ -190,13 +196,23 @@ impl IntegrationSettings {
         check_within("polarization_factor", self.polarization_factor, -1.0, 1.0)?;
         check_within("transmission", self.transmission, 0.0, 1.0)?;
         if self.transmission.is_some_and(|t0| t0 == 0.0 || t0 == 1.0) {
-            return Err(IntegratorError::value("transmission", "0 or 1".into(), "a share between them".into()));
+            return Err(IntegratorError::value(
+                "transmission",
+                "0 or 1".into(),
+                "a share between them".into(),
+            ));
         }
-        check_finite("polarization_offset_rad", Some(self.polarization_offset_rad))?;
+        check_finite(
+            "polarization_offset_rad",
+            Some(self.polarization_offset_rad),
+        )?;
         check_finite("dummy", self.dummy)?;
         check_within("delta_dummy", self.delta_dummy, 0.0, f64::MAX)?;
         for region in &self.regions {
-            for range in [region.radial_range, region.azimuthal_range_deg].into_iter().flatten() {
+            for range in [region.radial_range, region.azimuthal_range_deg]
+                .into_iter()
+                .flatten()
+            {
                 let is_sound = range.iter().all(|end| end.is_finite()) && range[0] != range[1];
                 if !is_sound {
                     return Err(IntegratorError::value(
@@ -211,7 +227,10 @@ impl IntegrationSettings {
     }
 
     /// Rows and columns of the detector; `file` is what its own file says, if it has one.
-    pub fn detector_shape(&self, file: Option<&DetectorFile>) -> Result<[usize; 2], IntegratorError> {
+    pub fn detector_shape(
+        &self,
+        file: Option<&DetectorFile>,
+    ) -> Result<[usize; 2], IntegratorError> {
         detectors::resolve(&self.geometry.detector, file).map(|detector| detector.shape)
     }
 
@@ -221,7 +240,10 @@ impl IntegrationSettings {
             Some(_) if self.azimuthal_points.is_some() => Err(IntegratorError::Conflict(
                 "a filter works on patterns of one dimension; hint: leave out azimuthal_points",
             )),
-            Some(Filter::SigmaClip { threshold, iterations }) => {
+            Some(Filter::SigmaClip {
+                threshold,
+                iterations,
+            }) => {
                 check_within("threshold", Some(threshold), 0.0, f64::MAX)?;
                 check_within("iterations", Some(iterations.into()), 0.0, 1000.0)
             }
@@ -230,17 +252,28 @@ impl IntegrationSettings {
                 check_within("high", Some(high), low, 1.0)?;
                 let is_azimuthal = self.error_model == ErrorModel::Azimuthal;
                 let why = "error_model = \"azimuthal\" has no meaning for a median; hint: poisson";
-                if is_azimuthal { Err(IntegratorError::Conflict(why)) } else { Ok(()) }
+                if is_azimuthal {
+                    Err(IntegratorError::Conflict(why))
+                } else {
+                    Ok(())
+                }
             }
         }
     }
 }
 
-fn check_within(name: &'static str, value: Option<f64>, least: f64, most: f64) -> Result<(), IntegratorError> {
+fn check_within(
+    name: &'static str,
+    value: Option<f64>,
+    least: f64,
+    most: f64,
+) -> Result<(), IntegratorError> {
     match value {
-        Some(value) if !(least..=most).contains(&value) => {
-            Err(IntegratorError::value(name, value.to_string(), format!("a number from {least} to {most}")))
-        }
+        Some(value) if !(least..=most).contains(&value) => Err(IntegratorError::value(
+            name,
+            value.to_string(),
+            format!("a number from {least} to {most}"),
+        )),
         _ => Ok(()),
     }
 }

@@ -100,7 +100,11 @@ fn sift<T: Copy>(items: &mut [T], mut hole: usize, item: T, is_less: impl Fn(&T,
     let top = hole;
     while 2 * hole + 2 < items.len() {
         let (left, right) = (2 * hole + 1, 2 * hole + 2);
-        let child = if is_less(&items[right], &items[left]) { left } else { right };
+        let child = if is_less(&items[right], &items[left]) {
+            left
+        } else {
+            right
+        };
         items[hole] = items[child];
         hole = child;
     }

@@ -119,7 +119,10 @@ impl Unit {
 
     /// Whether positions depend on the wavelength.
     pub fn needs_wavelength(self) -> bool {
-        !matches!(self, Self::TwoThetaDeg | Self::TwoThetaRad | Self::RadiusM | Self::RadiusMm)
+        !matches!(
+            self,
+            Self::TwoThetaDeg | Self::TwoThetaRad | Self::RadiusM | Self::RadiusMm
+        )
     }
 
     /// The radial position of a point, unscaled. `radius_m`: its distance from the beam; `z_m`: along the beam.
@@ -159,7 +162,10 @@ mod tests {
 
     #[test]
     fn two_theta_of_a_right_angle() {
-        assert!((Unit::TwoThetaDeg.position(1.0, 0.0, 1e-10) * Unit::TwoThetaDeg.scale() - 90.0).abs() < 1e-12);
+        assert!(
+            (Unit::TwoThetaDeg.position(1.0, 0.0, 1e-10) * Unit::TwoThetaDeg.scale() - 90.0).abs()
+                < 1e-12
+        );
         let q = Unit::QPerNm.position(1.0, 0.0, 1e-10);
         assert!((q - 4.0 * PI / 0.1 * (PI / 4.0).sin()).abs() < 1e-9, "{q}");
     }

@@ -9,7 +9,8 @@ use super::{
 };
 use bytes::Bytes;
 use nodectl_gpu::device::{
-    BufferBinding, Device, DeviceBuffer, DeviceError, DeviceRecording, Kernel, KernelSource, PendingCall, RecordingStep,
+    BufferBinding, Device, DeviceBuffer, DeviceError, DeviceRecording, Kernel, KernelSource,
+    PendingCall, RecordingStep,
 };
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -86,38 +87,74 @@ struct SumBatch {
 impl VulkanEngine {
     pub fn new(device: Device) -> Result<Self, IntegrationError> {
         let bytes = include_bytes!("../../../../shaders/integrate.spv");
-        let spirv: Vec<u32> = bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
-        let source = KernelSource { spirv: &spirv, entry: "main", constants: &[], name: "integrate" };
+        let spirv: Vec<u32> = bytes
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|word| u32::from_le_bytes(*word))
+            .collect();
+        let source = KernelSource {
+            spirv: &spirv,
+            entry: "main",
+            constants: &[],
+            name: "integrate",
+        };
         let kernel = device.kernel(&source)?;
-        Ok(Self { device, kernel, plans: Mutex::default() })
+        Ok(Self {
+            device,
+            kernel,
+            plans: Mutex::default(),
+        })
     }
 
     /// For each region and frame, the sums of all bins.
-    pub fn sums(&self, job: &EngineJob<'_>, frames: &Frames<'_>) -> Result<Vec<Vec<Vec<Sums>>>, IntegrationError> {
+    pub fn sums(
+        &self,
+        job: &EngineJob<'_>,
+        frames: &Frames<'_>,
+    ) -> Result<Vec<Vec<Vec<Sums>>>, IntegrationError> {
         let plan = self.plan(job)?;
         let bytes = bytes_of(frames);
         let frame_bytes = frames.pixels.bytes_per_pixel() * frames.shape[0] * frames.shape[1];
         let at_once = self.batch_bytes() / frame_bytes.max(1);
         if at_once == 0 {
             let most = self.batch_bytes();
-            return Err(IntegrationError::Gpu(format!("a frame of {frame_bytes} bytes, and it takes {most} at once")));
+            return Err(IntegrationError::Gpu(format!(
+                "a frame of {frame_bytes} bytes, and it takes {most} at once"
+            )));
         }
         let mut by_region: Vec<Vec<Vec<Sums>>> = plan.regions.iter().map(|_| Vec::new()).collect();
         let mut waiting = VecDeque::new();
         for bytes in bytes.chunks(at_once * frame_bytes) {
             if waiting.len() == SLOTS {
-                waiting.pop_front().map_or(Ok(()), |batch| finish(&plan, batch, &mut by_region))?;
+                waiting
+                    .pop_front()
+                    .map_or(Ok(()), |batch| finish(&plan, batch, &mut by_region))?;
             }
-            let slot_bytes = bytes.len().max((at_once * frame_bytes).min(frames.frames * frame_bytes));
-            waiting.push_back(self.submit(&plan, job, kind(&frames.pixels), bytes, frame_bytes, slot_bytes)?);
+            let slot_bytes = bytes
+                .len()
+                .max((at_once * frame_bytes).min(frames.frames * frame_bytes));
+            waiting.push_back(self.submit(
+                &plan,
+                job,
+                kind(&frames.pixels),
+                bytes,
+                frame_bytes,
+                slot_bytes,
+            )?);
         }
-        waiting.into_iter().try_for_each(|batch| finish(&plan, batch, &mut by_region))?;
+        waiting
+            .into_iter()
+            .try_for_each(|batch| finish(&plan, batch, &mut by_region))?;
         Ok(by_region)
     }
 
     fn batch_bytes(&self) -> usize {
         let limits = &self.device.info().limits;
-        BATCH_BYTES.min(limits.storage_range).min(limits.buffer_bytes) as usize & !3
+        BATCH_BYTES
+            .min(limits.storage_range)
+            .min(limits.buffer_bytes) as usize
+            & !3
     }
 
     fn plan(&self, job: &EngineJob<'_>) -> Result<Arc<Plan>, IntegrationError> {
@@ -126,17 +163,31 @@ impl VulkanEngine {
             return Ok(plan.clone());
         }
         let corrections = job.corrections;
-        let at = |image: &Option<Vec<f32>>, pixel: usize| image.as_ref().map_or(0.0, |image| image[pixel]);
+        let at = |image: &Option<Vec<f32>>, pixel: usize| {
+            image.as_ref().map_or(0.0, |image| image[pixel])
+        };
         let constants = (0..corrections.omega.len()).flat_map(|pixel| {
-            let omega = if corrections.is_valid(pixel, &job.dummy) { corrections.omega[pixel] } else { 0.0 };
+            let omega = if corrections.is_valid(pixel, &job.dummy) {
+                corrections.omega[pixel]
+            } else {
+                0.0
+            };
             // Of pixels that do not count nothing is read, NaN for example.
             let image = |image| if omega == 0.0 { 0.0 } else { at(image, pixel) };
-            [omega, image(&corrections.dark), image(&corrections.variance)]
+            [
+                omega,
+                image(&corrections.dark),
+                image(&corrections.variance),
+            ]
         });
         let constants: Vec<f32> = constants.collect();
         let plan = Arc::new(Plan {
             dummy: job.dummy,
-            regions: job.regions.iter().map(|region| self.upload_region(region)).collect::<Result<_, _>>()?,
+            regions: job
+                .regions
+                .iter()
+                .map(|region| self.upload_region(region))
+                .collect::<Result<_, _>>()?,
             constants: self.upload(bytemuck::cast_slice(&constants))?,
             slots: Mutex::default(),
         });
@@ -164,7 +215,9 @@ impl VulkanEngine {
             )));
         }
         let buffer = self.device.buffer((bytes.len() as u64).max(4))?;
-        self.device.upload(&buffer, 0, Bytes::copy_from_slice(bytes)).wait(LIMIT)?;
+        self.device
+            .upload(&buffer, 0, Bytes::copy_from_slice(bytes))
+            .wait(LIMIT)?;
         Ok(buffer)
     }
 
@@ -182,7 +235,13 @@ impl VulkanEngine {
         let mut slots = plan.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let index = slots.next;
         slots.next = (index + 1) % SLOTS;
-        let slot = self.slot(plan, &mut slots.slots, index, slot_bytes, slot_bytes / frame_bytes)?;
+        let slot = self.slot(
+            plan,
+            &mut slots.slots,
+            index,
+            slot_bytes,
+            slot_bytes / frame_bytes,
+        )?;
         let recording = match slot.recordings.get(&(kind, frames)) {
             Some(recording) => recording.clone(),
             None => {
@@ -194,7 +253,10 @@ impl VulkanEngine {
         let upload = self.device.upload(&slot.frames, 0, padded(bytes));
         let run = self.device.run(&recording);
         let download = |(region, sums): (&Uploaded, &DeviceBuffer)| {
-            self.device.download(sums, 0..(frames * FLOATS * region.bins * size_of::<f32>()) as u64)
+            self.device.download(
+                sums,
+                0..(frames * FLOATS * region.bins * size_of::<f32>()) as u64,
+            )
         };
         let sums = plan.regions.iter().zip(&slot.sums).map(download).collect();
         drop(slots);
@@ -213,15 +275,24 @@ impl VulkanEngine {
         frames: usize,
     ) -> Result<&'a mut Slot, IntegrationError> {
         let wanted = bytes.next_multiple_of(4) as u64;
-        let sums_bytes = |region: &Uploaded| (frames * FLOATS * region.bins * size_of::<f32>()) as u64;
+        let sums_bytes =
+            |region: &Uploaded| (frames * FLOATS * region.bins * size_of::<f32>()) as u64;
         let is_enough = slots.get(index).is_some_and(|slot| {
             let mut sums = slot.sums.iter().zip(&plan.regions);
-            slot.frames.bytes() >= wanted && sums.all(|(sums, region)| sums.bytes() >= sums_bytes(region))
+            slot.frames.bytes() >= wanted
+                && sums.all(|(sums, region)| sums.bytes() >= sums_bytes(region))
         });
         if !is_enough {
-            let sums = plan.regions.iter().map(|region| self.device.buffer(sums_bytes(region)));
+            let sums = plan
+                .regions
+                .iter()
+                .map(|region| self.device.buffer(sums_bytes(region)));
             let sums = sums.collect::<Result<_, _>>()?;
-            let slot = Slot { frames: self.device.buffer(wanted)?, sums, recordings: BTreeMap::new() };
+            let slot = Slot {
+                frames: self.device.buffer(wanted)?,
+                sums,
+                recordings: BTreeMap::new(),
+            };
             if index < slots.len() {
                 slots[index] = slot;
             } else {
@@ -243,19 +314,50 @@ impl VulkanEngine {
         let has_dummy = job.dummy.is_some();
         let mut steps = Vec::new();
         for (region, sums) in plan.regions.iter().zip(&slot.sums) {
-            let lanes = (region.shares / region.bins / 4).next_power_of_two().clamp(1, GROUP);
+            let lanes = (region.shares / region.bins / 4)
+                .next_power_of_two()
+                .clamp(1, GROUP);
             let groups = region.bins.div_ceil(GROUP / lanes).min(MAX_GROUPS);
-            let buffers = [&region.starts, &region.pixels, &region.weights, &plan.constants, &slot.frames, sums];
-            let bindings = buffers.iter().enumerate().map(|(index, buffer)| BufferBinding::whole(index as u32, buffer));
+            let buffers = [
+                &region.starts,
+                &region.pixels,
+                &region.weights,
+                &plan.constants,
+                &slot.frames,
+                sums,
+            ];
+            let bindings = buffers
+                .iter()
+                .enumerate()
+                .map(|(index, buffer)| BufferBinding::whole(index as u32, buffer));
             let bindings: Vec<BufferBinding> = bindings.collect();
             for first in (0..frames).step_by(AT_ONCE) {
-                let numbers = [region.bins, job.corrections.omega.len(), region.shares, first, frames, lanes];
+                let numbers = [
+                    region.bins,
+                    job.corrections.omega.len(),
+                    region.shares,
+                    first,
+                    frames,
+                    lanes,
+                ];
                 let flags = [kind, has_dummy.into(), job.model.is_poissonian().into()];
-                let (value, delta) = if has_dummy { (job.dummy.value, job.dummy.delta) } else { (0.0, 0.0) };
+                let (value, delta) = if has_dummy {
+                    (job.dummy.value, job.dummy.delta)
+                } else {
+                    (0.0, 0.0)
+                };
                 let push = numbers.iter().map(|number| *number as u32).chain(flags);
-                let push = push.chain([value.to_bits(), delta.to_bits()]).flat_map(u32::to_le_bytes).collect();
+                let push = push
+                    .chain([value.to_bits(), delta.to_bits()])
+                    .flat_map(u32::to_le_bytes)
+                    .collect();
                 let (kernel, bindings) = (self.kernel.clone(), bindings.clone());
-                steps.push(RecordingStep::Dispatch { kernel, bindings, push, groups: [groups as u32, 1, 1] });
+                steps.push(RecordingStep::Dispatch {
+                    kernel,
+                    bindings,
+                    push,
+                    groups: [groups as u32, 1, 1],
+                });
             }
         }
         Ok(self.device.record(steps)?)
@@ -263,7 +365,11 @@ impl VulkanEngine {
 }
 
 /// Waits for a batch.
-fn finish(plan: &Plan, batch: SumBatch, by_region: &mut [Vec<Vec<Sums>>]) -> Result<(), IntegrationError> {
+fn finish(
+    plan: &Plan,
+    batch: SumBatch,
+    by_region: &mut [Vec<Vec<Sums>>],
+) -> Result<(), IntegrationError> {
     for ((region, pending), frames) in plan.regions.iter().zip(batch.sums).zip(by_region) {
         let bytes = pending.wait(LIMIT)?;
         let floats: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes);

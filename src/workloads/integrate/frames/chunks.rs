@@ -30,13 +30,16 @@ impl Chunks {
         let mut objects = Objects::of(File::open(path).ok()?)?;
         let header = objects.at(dataset)?;
         let message = |kind: u8| header.iter().find(|message| message.kind == kind);
-        let (layout, _) = DataLayoutMessage::decode(&message(MSG_DATA_LAYOUT)?.data, &objects.context).ok()?;
-        let (space, _) = DataspaceMessage::decode(&message(MSG_DATASPACE)?.data, &objects.context).ok()?;
+        let (layout, _) =
+            DataLayoutMessage::decode(&message(MSG_DATA_LAYOUT)?.data, &objects.context).ok()?;
+        let (space, _) =
+            DataspaceMessage::decode(&message(MSG_DATASPACE)?.data, &objects.context).ok()?;
         let places = match layout {
             // The last extent is that of an element.
-            DataLayoutMessage::ChunkedV3 { chunk_dims, b_tree_address } => {
-                indexes::tree(&mut objects, b_tree_address, chunk_dims.split_last()?.1)?
-            }
+            DataLayoutMessage::ChunkedV3 {
+                chunk_dims,
+                b_tree_address,
+            } => indexes::tree(&mut objects, b_tree_address, chunk_dims.split_last()?.1)?,
             DataLayoutMessage::ChunkedV4 {
                 chunk_dims,
                 index_type,
@@ -45,36 +48,68 @@ impl Chunks {
                 single_chunk_filter,
                 ..
             } => {
-                let bytes = chunk_dims.iter().try_fold(1u64, |product, extent| product.checked_mul(*extent))?;
+                let bytes = chunk_dims
+                    .iter()
+                    .try_fold(1u64, |product, extent| product.checked_mul(*extent))?;
                 let chunk = chunk_dims.split_last()?.1;
                 let grid = || indexes::grid(&space.dims, space.max_dims.as_deref(), chunk);
                 match index_type {
                     ChunkIndexType::SingleChunk => {
-                        let filtered = single_chunk_filter.map(|filter| (filter.nbytes, filter.filter_mask));
+                        let filtered =
+                            single_chunk_filter.map(|filter| (filter.nbytes, filter.filter_mask));
                         let (bytes, mask) = filtered.unwrap_or((bytes, 0));
-                        BTreeMap::from([(vec![0; chunk.len()], ChunkPlace { address: index_address, bytes, mask })])
+                        BTreeMap::from([(
+                            vec![0; chunk.len()],
+                            ChunkPlace {
+                                address: index_address,
+                                bytes,
+                                mask,
+                            },
+                        )])
                     }
-                    ChunkIndexType::FixedArray => indexes::fixed(&mut objects, index_address, bytes, &grid()?)?,
-                    ChunkIndexType::ExtensibleArray => {
-                        indexes::extensible(&mut objects, index_address, &earray_params?, bytes, &grid()?)?
+                    ChunkIndexType::FixedArray => {
+                        indexes::fixed(&mut objects, index_address, bytes, &grid()?)?
                     }
-                    ChunkIndexType::BTreeV2 => indexes::tree_2(&mut objects, index_address, bytes, chunk.len())?,
+                    ChunkIndexType::ExtensibleArray => indexes::extensible(
+                        &mut objects,
+                        index_address,
+                        &earray_params?,
+                        bytes,
+                        &grid()?,
+                    )?,
+                    ChunkIndexType::BTreeV2 => {
+                        indexes::tree_2(&mut objects, index_address, bytes, chunk.len())?
+                    }
                     ChunkIndexType::Implicit => return None,
                 }
             }
             _ => return None,
         };
-        Some(Self { file: objects.file, places })
+        Some(Self {
+            file: objects.file,
+            places,
+        })
     }
 
     /// The stored bytes of a chunk and its filter mask. None where the index had no such chunk when it was read.
     pub(super) fn read(&self, place: &[u64]) -> Option<Result<(Vec<u8>, u32), String>> {
-        let ChunkPlace { address, bytes, mask } = *self.places.get(place)?;
+        let ChunkPlace {
+            address,
+            bytes,
+            mask,
+        } = *self.places.get(place)?;
         let length = self.file.metadata().map_or(0, |metadata| metadata.len());
         if address.checked_add(bytes).is_none_or(|end| end > length) {
-            return Some(Err(format!("read past end: {bytes} bytes at {address} of {length}")));
+            return Some(Err(format!(
+                "read past end: {bytes} bytes at {address} of {length}"
+            )));
         }
         let mut raw = vec![0; bytes as usize];
-        Some(self.file.read_exact_at(&mut raw, address).map(|()| (raw, mask)).map_err(|error| error.to_string()))
+        Some(
+            self.file
+                .read_exact_at(&mut raw, address)
+                .map(|()| (raw, mask))
+                .map_err(|error| error.to_string()),
+        )
     }
 }

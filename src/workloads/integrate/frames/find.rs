@@ -47,21 +47,42 @@ pub(super) fn frames(
 ) -> Result<FoundDatasets, FramesError> {
     let inside = entry.map_or(String::new(), links::clean);
     let told = match dataset.map(links::clean) {
-        Some(name) if inside.is_empty() || name == inside || name.starts_with(&format!("{inside}/")) => Some(name),
+        Some(name)
+            if inside.is_empty() || name == inside || name.starts_with(&format!("{inside}/")) =>
+        {
+            Some(name)
+        }
         Some(name) => Some(format!("{inside}/{name}")),
         None => None,
     };
     // A scan's group, or the dataset itself, may be a link to another file.
     let (place, target) = links::follow(file, path, told.as_deref().unwrap_or(&inside), bounds)?;
-    let other = if place == path { None } else { Some(stack::open(&place)?) };
-    let own = OpenedFile { file: other.as_ref().unwrap_or(file), path: &place, bounds };
-    let found = |here: LocalDataset| FoundDatasets { path: place.clone(), name: here.name, datasets: here.datasets };
+    let other = if place == path {
+        None
+    } else {
+        Some(stack::open(&place)?)
+    };
+    let own = OpenedFile {
+        file: other.as_ref().unwrap_or(file),
+        path: &place,
+        bounds,
+    };
+    let found = |here: LocalDataset| FoundDatasets {
+        path: place.clone(),
+        name: here.name,
+        datasets: here.datasets,
+    };
     if told.is_some() {
-        return named(own, &target).map(found).ok_or_else(|| absent(own, &target));
+        return named(own, &target)
+            .map(found)
+            .ok_or_else(|| absent(own, &target));
     }
     if !target.is_empty() && own.group(&target).is_none() {
         let why = format!("it has no entry `{target}`");
-        return Err(FramesError::File { path: place.clone(), why: with_entries(own.file, why) });
+        return Err(FramesError::File {
+            path: place.clone(),
+            why: with_entries(own.file, why),
+        });
     }
     let below = |name: &str| links::clean(&format!("{target}/{name}"));
     let here = default(own, &target)
@@ -71,8 +92,12 @@ pub(super) fn frames(
         return Ok(found(here));
     }
     linked(own, &target).ok_or_else(|| {
-        let why = "it has no dataset of three axes: frames, rows, columns\nhint: name it with `dataset`";
-        FramesError::File { path: place.clone(), why: why.into() }
+        let why =
+            "it has no dataset of three axes: frames, rows, columns\nhint: name it with `dataset`";
+        FramesError::File {
+            path: place.clone(),
+            why: why.into(),
+        }
     })
 }
 
@@ -81,11 +106,24 @@ fn linked(own: OpenedFile<'_>, below: &str) -> Option<FoundDatasets> {
     let frames = |link: String| {
         let (place, target) = links::follow(own.file, own.path, &link, own.bounds).ok()?;
         let file = stack::open(&place).ok()?;
-        let other = OpenedFile { file: &file, path: &place, ..own };
-        let here = default(other, &target).or_else(|| parts(other, &target)).or_else(|| largest(other, &target))?;
-        Some(FoundDatasets { name: here.name, datasets: here.datasets, path: place.clone() })
+        let other = OpenedFile {
+            file: &file,
+            path: &place,
+            ..own
+        };
+        let here = default(other, &target)
+            .or_else(|| parts(other, &target))
+            .or_else(|| largest(other, &target))?;
+        Some(FoundDatasets {
+            name: here.name,
+            datasets: here.datasets,
+            path: place.clone(),
+        })
     };
-    external_links(own, below).into_iter().take(MAX_LINKED).find_map(frames)
+    external_links(own, below)
+        .into_iter()
+        .take(MAX_LINKED)
+        .find_map(frames)
 }
 
 impl<'f> OpenedFile<'f> {
@@ -103,8 +141,19 @@ impl<'f> OpenedFile<'f> {
     /// The shape of a dataset, of this file or another.
     fn shape(self, name: &str) -> Option<Vec<usize>> {
         let (place, name) = links::follow(self.file, self.path, name, self.bounds).ok()?;
-        let other = if place == self.path { None } else { Some(stack::open(&place).ok()?) };
-        Some(other.as_ref().unwrap_or(self.file).dataset(&name).ok()?.shape())
+        let other = if place == self.path {
+            None
+        } else {
+            Some(stack::open(&place).ok()?)
+        };
+        Some(
+            other
+                .as_ref()
+                .unwrap_or(self.file)
+                .dataset(&name)
+                .ok()?
+                .shape(),
+        )
     }
 }
 
@@ -123,8 +172,15 @@ fn named(own: OpenedFile<'_>, name: &str) -> Option<LocalDataset> {
             .or_else(|| default(own, name))
             .or_else(|| largest(own, name));
     }
-    let one = || LocalDataset { name: name.to_string(), datasets: vec![name.to_string()] };
-    if own.shape(name).is_some() || is_link().is_some() { Some(one()) } else { None }
+    let one = || LocalDataset {
+        name: name.to_string(),
+        datasets: vec![name.to_string()],
+    };
+    if own.shape(name).is_some() || is_link().is_some() {
+        Some(one())
+    } else {
+        None
+    }
 }
 
 /// What NeXus calls the default plot, if it has frames.
@@ -132,15 +188,25 @@ fn default(own: OpenedFile<'_>, from: &str) -> Option<LocalDataset> {
     let mut name = from.to_string();
     for _ in 0..MAX_DEFAULTS {
         let group = own.group(&name)?;
-        let next = if name.is_empty() { own.file.attr_string("default") } else { group.attr_string("default") };
+        let next = if name.is_empty() {
+            own.file.attr_string("default")
+        } else {
+            group.attr_string("default")
+        };
         match next {
             Ok(next) => {
                 let next = next.trim_matches('/');
-                name = if name.is_empty() { next.to_string() } else { format!("{name}/{next}") };
+                name = if name.is_empty() {
+                    next.to_string()
+                } else {
+                    format!("{name}/{next}")
+                };
             }
             Err(_) => {
-                let is_frames =
-                    |found: &LocalDataset| own.shape(&found.datasets[0]).is_some_and(|shape| shape.len() == 3);
+                let is_frames = |found: &LocalDataset| {
+                    own.shape(&found.datasets[0])
+                        .is_some_and(|shape| shape.len() == 3)
+                };
                 return signal(&group, &name).filter(is_frames);
             }
         }
@@ -151,24 +217,41 @@ fn default(own: OpenedFile<'_>, from: &str) -> Option<LocalDataset> {
 /// The dataset that a group's `signal` names.
 fn signal(group: &H5Group, name: &str) -> Option<LocalDataset> {
     let signal = group.attr_string("signal").ok()?;
-    let dataset = format!("{name}/{}", signal.trim_matches('/')).trim_matches('/').to_string();
-    Some(LocalDataset { name: dataset.clone(), datasets: vec![dataset] })
+    let dataset = format!("{name}/{}", signal.trim_matches('/'))
+        .trim_matches('/')
+        .to_string();
+    Some(LocalDataset {
+        name: dataset.clone(),
+        datasets: vec![dataset],
+    })
 }
 
 /// Dectris' master files: `data_000001`, `data_000002`, … in a group, mostly links to other files.
 fn parts(own: OpenedFile<'_>, name: &str) -> Option<LocalDataset> {
     let group = own.group(name)?;
     let is_part = |leaf: &String| {
-        leaf.strip_prefix("data_")
-            .is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
+        leaf.strip_prefix("data_").is_some_and(|digits| {
+            !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+        })
     };
-    let mut leaves: Vec<String> = group.link_names().ok()?.into_iter().filter(is_part).collect();
+    let mut leaves: Vec<String> = group
+        .link_names()
+        .ok()?
+        .into_iter()
+        .filter(is_part)
+        .collect();
     leaves.sort_by_key(|leaf| (leaf.len(), leaf.clone()));
     if leaves.is_empty() {
         return None;
     }
-    let datasets = leaves.iter().map(|leaf| format!("{name}/{leaf}").trim_matches('/').to_string()).collect();
-    Some(LocalDataset { name: name.to_string(), datasets })
+    let datasets = leaves
+        .iter()
+        .map(|leaf| format!("{name}/{leaf}").trim_matches('/').to_string())
+        .collect();
+    Some(LocalDataset {
+        name: name.to_string(),
+        datasets,
+    })
 }
 
 /// The dataset of three axes with the most numbers, below a group; of several the first by name.
@@ -177,16 +260,26 @@ fn largest(own: OpenedFile<'_>, below: &str) -> Option<LocalDataset> {
     names.sort();
     names.truncate(MAX_NAMES);
     let prefix = format!("{below}/");
-    let is_below = |name: &&String| below.is_empty() || name.trim_start_matches('/').starts_with(&prefix);
+    let is_below =
+        |name: &&String| below.is_empty() || name.trim_start_matches('/').starts_with(&prefix);
     let mut best: Option<(u128, String)> = None;
-    for name in names.iter().filter(is_below).chain(&external_links(own, below)) {
-        let Some(shape) = own.shape(name) else { continue };
+    for name in names
+        .iter()
+        .filter(is_below)
+        .chain(&external_links(own, below))
+    {
+        let Some(shape) = own.shape(name) else {
+            continue;
+        };
         let pixels = shape.iter().map(|extent| *extent as u128).product();
         if shape.len() == 3 && pixels > best.as_ref().map_or(0, |(most, _)| *most) {
             best = Some((pixels, name.trim_matches('/').to_string()));
         }
     }
-    best.map(|(_, name)| LocalDataset { name: name.clone(), datasets: vec![name] })
+    best.map(|(_, name)| LocalDataset {
+        name: name.clone(),
+        datasets: vec![name],
+    })
 }
 
 /// Links to other files, which are not among a file's datasets.
@@ -195,9 +288,17 @@ fn external_links(own: OpenedFile<'_>, below: &str) -> Vec<String> {
     let mut waiting = vec![below.to_string()];
     let mut seen = 0;
     while let Some(name) = waiting.pop() {
-        let Some(group) = own.group(&name) else { continue };
+        let Some(group) = own.group(&name) else {
+            continue;
+        };
         let path = |leaf: String| format!("{name}/{leaf}").trim_matches('/').to_string();
-        waiting.extend(group.group_names().unwrap_or_default().into_iter().map(path));
+        waiting.extend(
+            group
+                .group_names()
+                .unwrap_or_default()
+                .into_iter()
+                .map(path),
+        );
         for leaf in group.link_names().unwrap_or_default() {
             if matches!(group.link_class(&leaf), Ok(LinkClass::External { .. })) {
                 found.push(path(leaf));
@@ -215,13 +316,27 @@ fn absent(own: OpenedFile<'_>, name: &str) -> FramesError {
     let mut names = own.file.dataset_names();
     names.sort();
     names.truncate(20);
-    let listed = names.iter().map(|name| format!("`/{}`", name.trim_matches('/'))).collect::<Vec<_>>().join(", ");
+    let listed = names
+        .iter()
+        .map(|name| format!("`/{}`", name.trim_matches('/')))
+        .collect::<Vec<_>>()
+        .join(", ");
     let why = format!("it has no dataset `/{name}`\nhint: there are {listed}");
-    FramesError::File { path: own.path.to_path_buf(), why }
+    FramesError::File {
+        path: own.path.to_path_buf(),
+        why,
+    }
 }
 
 fn with_entries(file: &H5File, why: String) -> String {
     let mut names = file.root_group().group_names().unwrap_or_default();
     names.truncate(20);
-    format!("{why}\nhint: there are {}", names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "))
+    format!(
+        "{why}\nhint: there are {}",
+        names
+            .iter()
+            .map(|name| format!("`{name}`"))
+            .collect::<Vec<_>>()
+            .join(", ")
+    )
 }

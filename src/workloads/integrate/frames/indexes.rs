@@ -29,10 +29,16 @@ type Places = BTreeMap<Vec<u64>, ChunkPlace>;
 /// A B-tree of version 1. `chunk`: the extents of a chunk.
 pub(super) fn tree(objects: &mut Objects, root: u64, chunk: &[u64]) -> Option<Places> {
     let addresses = usize::from(objects.context.sizeof_addr);
-    let (bytes, most) =
-        (objects.trees.chunk_btree_node_size(addresses, chunk.len()), objects.trees.chunk_max_entries());
+    let (bytes, most) = (
+        objects.trees.chunk_btree_node_size(addresses, chunk.len()),
+        objects.trees.chunk_max_entries(),
+    );
     let mut places = BTreeMap::new();
-    let mut waiting = if root == UNDEF_ADDR { Vec::new() } else { vec![root] };
+    let mut waiting = if root == UNDEF_ADDR {
+        Vec::new()
+    } else {
+        vec![root]
+    };
     while let Some(address) = waiting.pop() {
         let block = objects.read_block(address, bytes).ok()?;
         let node = ChunkBTreeV1Node::decode(&block, addresses, chunk.len(), most).ok()?;
@@ -40,9 +46,22 @@ pub(super) fn tree(objects: &mut Objects, root: u64, chunk: &[u64]) -> Option<Pl
             waiting.extend(&node.children);
             continue;
         }
-        for (key, child) in node.keys.iter().zip(&node.children).filter(|(_, child)| **child != UNDEF_ADDR) {
-            let place = key.offsets.iter().zip(chunk).map(|(offset, extent)| offset.checked_div(*extent));
-            let found = ChunkPlace { address: *child, bytes: u64::from(key.chunk_size), mask: key.filter_mask };
+        for (key, child) in node
+            .keys
+            .iter()
+            .zip(&node.children)
+            .filter(|(_, child)| **child != UNDEF_ADDR)
+        {
+            let place = key
+                .offsets
+                .iter()
+                .zip(chunk)
+                .map(|(offset, extent)| offset.checked_div(*extent));
+            let found = ChunkPlace {
+                address: *child,
+                bytes: u64::from(key.chunk_size),
+                mask: key.filter_mask,
+            };
             places.insert(place.collect::<Option<_>>()?, found);
         }
         if places.len() as u64 > MAX_CHUNKS {
@@ -53,12 +72,18 @@ pub(super) fn tree(objects: &mut Objects, root: u64, chunk: &[u64]) -> Option<Pl
 }
 
 /// A B-tree of version 2. `bytes`: of a chunk without filters.
-pub(super) fn tree_2(objects: &mut Objects, address: u64, bytes: u64, axes: usize) -> Option<Places> {
+pub(super) fn tree_2(
+    objects: &mut Objects,
+    address: u64,
+    bytes: u64,
+    axes: usize,
+) -> Option<Places> {
     if address == UNDEF_ADDR {
         return Some(BTreeMap::new());
     }
     let context = objects.context;
-    let header = Bt2Header::decode(&objects.read_block(address, HEADER_BYTES).ok()?, &context).ok()?;
+    let header =
+        Bt2Header::decode(&objects.read_block(address, HEADER_BYTES).ok()?, &context).ok()?;
     if header.total_num_records > MAX_CHUNKS || header.record_size == 0 {
         return None;
     }
@@ -66,14 +91,31 @@ pub(super) fn tree_2(objects: &mut Objects, address: u64, bytes: u64, axes: usiz
     let count = records.len() / usize::from(header.record_size);
     if header.record_type == BT2_TYPE_CHUNK_UNFILT {
         let all = Bt2ChunkIndex::decode_unfiltered_records(&records, count, axes, &context).ok()?;
-        let place = |address| ChunkPlace { address, bytes, mask: 0 };
-        return Some(all.into_iter().map(|record| (record.scaled_offsets, place(record.chunk_address))).collect());
+        let place = |address| ChunkPlace {
+            address,
+            bytes,
+            mask: 0,
+        };
+        return Some(
+            all.into_iter()
+                .map(|record| (record.scaled_offsets, place(record.chunk_address)))
+                .collect(),
+        );
     }
-    let all = Bt2ChunkIndex::decode_filtered_records(&records, count, axes, header.record_size, &context).ok()?;
-    let place = |address, bytes, mask| ChunkPlace { address, bytes, mask };
-    let each = all
-        .into_iter()
-        .map(|record| (record.scaled_offsets, place(record.chunk_address, record.chunk_size, record.filter_mask)));
+    let all =
+        Bt2ChunkIndex::decode_filtered_records(&records, count, axes, header.record_size, &context)
+            .ok()?;
+    let place = |address, bytes, mask| ChunkPlace {
+        address,
+        bytes,
+        mask,
+    };
+    let each = all.into_iter().map(|record| {
+        (
+            record.scaled_offsets,
+            place(record.chunk_address, record.chunk_size, record.filter_mask),
+        )
+    });
     Some(each.collect())
 }
 
@@ -86,10 +128,20 @@ pub(super) fn grid(extents: &[u64], largest: Option<&[u64]>, chunk: &[u64]) -> O
         Some(largest) => Some(*largest),
         None => Some(extents[axis]),
     };
-    let count = |axis: usize| extent(axis)?.checked_next_multiple_of(chunk[axis]).map(|extent| extent / chunk[axis]);
+    let count = |axis: usize| {
+        extent(axis)?
+            .checked_next_multiple_of(chunk[axis])
+            .map(|extent| extent / chunk[axis])
+    };
     let is_sound = extents.len() == chunk.len() && chunk.iter().all(|extent| *extent > 0);
-    let grid: Vec<u64> = if is_sound { (0..extents.len()).map(count).collect::<Option<_>>()? } else { return None };
-    let all = grid.iter().try_fold(1u64, |product, count| product.checked_mul(*count))?;
+    let grid: Vec<u64> = if is_sound {
+        (0..extents.len()).map(count).collect::<Option<_>>()?
+    } else {
+        return None;
+    };
+    let all = grid
+        .iter()
+        .try_fold(1u64, |product, count| product.checked_mul(*count))?;
     (all <= MAX_CHUNKS).then_some(grid)
 }
 
@@ -108,9 +160,26 @@ struct Elements<'g> {
 
 impl<'g> Elements<'g> {
     /// `width`: bytes of an element.
-    fn new(addresses: usize, width: usize, is_filtered: bool, bytes: u64, grid: &'g [u64]) -> Option<Self> {
-        let sizes = if is_filtered { Some(width.checked_sub(addresses + 4).filter(|size| *size <= 8)?) } else { None };
-        Some(Self { addresses, sizes, bytes, grid, next: 0, places: BTreeMap::new() })
+    fn new(
+        addresses: usize,
+        width: usize,
+        is_filtered: bool,
+        bytes: u64,
+        grid: &'g [u64],
+    ) -> Option<Self> {
+        let sizes = if is_filtered {
+            Some(width.checked_sub(addresses + 4).filter(|size| *size <= 8)?)
+        } else {
+            None
+        };
+        Some(Self {
+            addresses,
+            sizes,
+            bytes,
+            grid,
+            next: 0,
+            places: BTreeMap::new(),
+        })
     }
 
     fn width(&self) -> usize {
@@ -134,11 +203,18 @@ impl<'g> Elements<'g> {
             let (address, rest) = element.split_at(self.addresses);
             let address = number(address);
             if self.lack() && address != UNDEF_ADDR {
-                let place = self.sizes.map_or(ChunkPlace { address, bytes: self.bytes, mask: 0 }, |size| ChunkPlace {
-                    address,
-                    bytes: number(&rest[..size]),
-                    mask: number(&rest[size..]) as u32,
-                });
+                let place = self.sizes.map_or(
+                    ChunkPlace {
+                        address,
+                        bytes: self.bytes,
+                        mask: 0,
+                    },
+                    |size| ChunkPlace {
+                        address,
+                        bytes: number(&rest[..size]),
+                        mask: number(&rest[size..]) as u32,
+                    },
+                );
                 self.places.insert(self.place(), place);
             }
             self.next += 1;
@@ -161,15 +237,28 @@ impl<'g> Elements<'g> {
 }
 
 /// An array of fixed length.
-pub(super) fn fixed(objects: &mut Objects, address: u64, bytes: u64, grid: &[u64]) -> Option<Places> {
+pub(super) fn fixed(
+    objects: &mut Objects,
+    address: u64,
+    bytes: u64,
+    grid: &[u64],
+) -> Option<Places> {
     if address == UNDEF_ADDR {
         return Some(BTreeMap::new());
     }
     let context = objects.context;
-    let header = FixedArrayHeader::decode(&objects.read_block(address, HEADER_BYTES).ok()?, &context).ok()?;
+    let header =
+        FixedArrayHeader::decode(&objects.read_block(address, HEADER_BYTES).ok()?, &context)
+            .ok()?;
     let addresses = usize::from(context.sizeof_addr);
     let is_filtered = header.client_id == FA_CLIENT_FILT_CHUNK;
-    let mut elements = Elements::new(addresses, usize::from(header.element_size), is_filtered, bytes, grid)?;
+    let mut elements = Elements::new(
+        addresses,
+        usize::from(header.element_size),
+        is_filtered,
+        bytes,
+        grid,
+    )?;
     if header.data_blk_addr == UNDEF_ADDR {
         return Some(elements.places);
     }
@@ -187,14 +276,17 @@ pub(super) fn fixed(objects: &mut Objects, address: u64, bytes: u64, grid: &[u64
     let prefix = prefix + (pages as usize).div_ceil(8) + CHECKSUM_BYTES;
     let block = objects.read_block(header.data_blk_addr, prefix).ok()?;
     let written = FixedArrayPagedPrefix::decode(&block, &context, pages).ok()?;
-    let stride = in_page.checked_mul(elements.width() as u64)?.checked_add(CHECKSUM_BYTES as u64)?;
+    let stride = in_page
+        .checked_mul(elements.width() as u64)?
+        .checked_add(CHECKSUM_BYTES as u64)?;
     for page in 0..pages {
         let count = in_page.min(header.num_elmts - page * in_page);
         if !written.page_initialized(page as usize) {
             elements.skip(count);
             continue;
         }
-        let place = (header.data_blk_addr + prefix as u64).checked_add(page.checked_mul(stride)?)?;
+        let place =
+            (header.data_blk_addr + prefix as u64).checked_add(page.checked_mul(stride)?)?;
         let block = objects.checked(place, count as usize * elements.width())?;
         elements.take(&block, count)?;
     }
@@ -214,7 +306,9 @@ pub(super) fn extensible(
         return Some(BTreeMap::new());
     }
     let context = objects.context;
-    let header = ExtensibleArrayHeader::decode(&objects.read_block(address, HEADER_BYTES).ok()?, &context).ok()?;
+    let header =
+        ExtensibleArrayHeader::decode(&objects.read_block(address, HEADER_BYTES).ok()?, &context)
+            .ok()?;
     let shape = EaGeometry::new(
         parameters.idx_blk_elmts,
         parameters.data_blk_min_elmts,
@@ -225,7 +319,13 @@ pub(super) fn extensible(
     .ok()?;
     let addresses = usize::from(context.sizeof_addr);
     let is_filtered = header.class_id == EA_CLS_FILT_CHUNK;
-    let mut elements = Elements::new(addresses, usize::from(header.raw_elmt_size), is_filtered, bytes, grid)?;
+    let mut elements = Elements::new(
+        addresses,
+        usize::from(header.raw_elmt_size),
+        is_filtered,
+        bytes,
+        grid,
+    )?;
     if header.idx_blk_addr == UNDEF_ADDR {
         return Some(elements.places);
     }
@@ -234,10 +334,15 @@ pub(super) fn extensible(
     let length = prefix + direct + (shape.ndblk_addrs + shape.nsblk_addrs) * addresses;
     let block = objects.checked(header.idx_blk_addr, length)?;
     elements.take(block.get(prefix..)?, shape.idx_blk_elmts)?;
-    let pointers: Vec<u64> = block.get(prefix + direct..length)?.chunks_exact(addresses).map(number).collect();
+    let pointers: Vec<u64> = block
+        .get(prefix + direct..length)?
+        .chunks_exact(addresses)
+        .map(number)
+        .collect();
     let (data, supers) = pointers.split_at_checked(shape.ndblk_addrs)?;
     // A data block says where in the array it is, in as many bytes as that takes.
-    let data_prefix = shape.dblk_prefix_size(context.sizeof_addr, parameters.max_nelmts_bits) - CHECKSUM_BYTES;
+    let data_prefix =
+        shape.dblk_prefix_size(context.sizeof_addr, parameters.max_nelmts_bits) - CHECKSUM_BYTES;
     for (level, info) in shape.sblk.iter().enumerate() {
         if !elements.lack() {
             break;
@@ -245,7 +350,9 @@ pub(super) fn extensible(
         let (pages, in_page) = (shape.npages(level), shape.dblk_page_nelmts);
         let mut written = Vec::new();
         let blocks: Vec<u64> = if level < shape.iblock_nsblks {
-            data.get(info.start_dblk as usize..)?.get(..info.ndblks as usize)?.to_vec()
+            data.get(info.start_dblk as usize..)?
+                .get(..info.ndblks as usize)?
+                .to_vec()
         } else {
             let address = *supers.get(level - shape.iblock_nsblks)?;
             if address == UNDEF_ADDR {
@@ -256,7 +363,11 @@ pub(super) fn extensible(
             let length = data_prefix + bitmap + info.ndblks as usize * addresses;
             let block = objects.checked(address, length)?;
             written = block.get(data_prefix..data_prefix + bitmap)?.to_vec();
-            block.get(data_prefix + bitmap..length)?.chunks_exact(addresses).map(number).collect()
+            block
+                .get(data_prefix + bitmap..length)?
+                .chunks_exact(addresses)
+                .map(number)
+                .collect()
         };
         for (index, address) in blocks.into_iter().enumerate() {
             if !elements.lack() {

@@ -44,26 +44,65 @@ pub enum FramesError {
     #[error("{path}: {why}", path = path.display())]
     File { path: PathBuf, why: String },
     #[error("{path}: `{dataset}`: {why}", path = path.display())]
-    Dataset { path: PathBuf, dataset: String, why: String },
+    Dataset {
+        path: PathBuf,
+        dataset: String,
+        why: String,
+    },
     #[error("{path}: `{dataset}` takes frames from {missing}, which cannot be opened\nhint: put it beside {path}, or restore it", path = path.display(), missing = missing.display())]
-    MissingSource { path: PathBuf, dataset: String, missing: PathBuf },
+    MissingSource {
+        path: PathBuf,
+        dataset: String,
+        missing: PathBuf,
+    },
     #[error("{path}: `{dataset}` leads to {outside}, outside of its directory\nhint: if that is meant, name its directory in the job file: directories = [\"…\"]", path = path.display(), outside = outside.display())]
-    Outside { path: PathBuf, dataset: String, outside: PathBuf },
+    Outside {
+        path: PathBuf,
+        dataset: String,
+        outside: PathBuf,
+    },
     #[error("{path}: `{dataset}`, frame {frame}: {why}", path = path.display())]
-    Frame { path: PathBuf, dataset: String, frame: u64, why: String },
+    Frame {
+        path: PathBuf,
+        dataset: String,
+        frame: u64,
+        why: String,
+    },
     #[error("{path}: `{dataset}`: {error}", path = path.display())]
-    Decode { path: PathBuf, dataset: String, error: DecodeError },
+    Decode {
+        path: PathBuf,
+        dataset: String,
+        error: DecodeError,
+    },
 }
 
 impl From<LinkError> for FramesError {
     fn from(error: LinkError) -> Self {
         match error {
-            LinkError::Missing { path, name, missing } => Self::MissingSource { path, dataset: name, missing },
-            LinkError::Outside { path, name, outside } => Self::Outside { path, dataset: name, outside },
+            LinkError::Missing {
+                path,
+                name,
+                missing,
+            } => Self::MissingSource {
+                path,
+                dataset: name,
+                missing,
+            },
+            LinkError::Outside {
+                path,
+                name,
+                outside,
+            } => Self::Outside {
+                path,
+                dataset: name,
+                outside,
+            },
             LinkError::Unreadable { path, why } => Self::File { path, why },
-            LinkError::TooMany { path, name } => {
-                Self::Dataset { path, dataset: name, why: "too many links follow each other".into() }
-            }
+            LinkError::TooMany { path, name } => Self::Dataset {
+                path,
+                dataset: name,
+                why: "too many links follow each other".into(),
+            },
         }
     }
 }

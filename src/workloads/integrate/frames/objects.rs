@@ -8,8 +8,8 @@ use rust_hdf5::format::{
     dense_link::read_dense_links,
     local_heap::{LocalHeapHeader, local_heap_get_string},
     messages::{
-        MSG_DATA_LAYOUT, MSG_DATASPACE, MSG_FLAG_SHARED, MSG_LINK, MSG_LINK_INFO, MSG_OBJ_HEADER_CONTINUATION,
-        MSG_SYMBOL_TABLE,
+        MSG_DATA_LAYOUT, MSG_DATASPACE, MSG_FLAG_SHARED, MSG_LINK, MSG_LINK_INFO,
+        MSG_OBJ_HEADER_CONTINUATION, MSG_SYMBOL_TABLE,
         link::{LinkMessage, LinkTarget},
         link_info::LinkInfoMessage,
     },
@@ -50,32 +50,54 @@ impl BlockReader for Objects {
     fn read_block(&mut self, offset: u64, length: usize) -> FormatResult<Vec<u8>> {
         self.blocks += 1;
         if self.blocks > MAX_BLOCKS {
-            return Err(FormatError::InvalidData("more blocks than a file may have".into()));
+            return Err(FormatError::InvalidData(
+                "more blocks than a file may have".into(),
+            ));
         }
         let size = self.file.metadata().map_or(0, |metadata| metadata.len());
-        let length = (size.saturating_sub(offset)).min(length as u64).min(MAX_BLOCK) as usize;
+        let length = (size.saturating_sub(offset))
+            .min(length as u64)
+            .min(MAX_BLOCK) as usize;
         let mut block = vec![0; length];
-        self.file.read_exact_at(&mut block, offset).map_err(|error| FormatError::InvalidData(error.to_string()))?;
+        self.file
+            .read_exact_at(&mut block, offset)
+            .map_err(|error| FormatError::InvalidData(error.to_string()))?;
         Ok(block)
     }
 }
 
 impl Objects {
     pub(super) fn of(file: File) -> Option<Self> {
-        let context = FormatContext { sizeof_addr: 8, sizeof_size: 8 };
-        let mut objects = Self { file, context, trees: BTreeV1Config::default(), root: UNDEF_ADDR, blocks: 0 };
+        let context = FormatContext {
+            sizeof_addr: 8,
+            sizeof_size: 8,
+        };
+        let mut objects = Self {
+            file,
+            context,
+            trees: BTreeV1Config::default(),
+            root: UNDEF_ADDR,
+            blocks: 0,
+        };
         let block = objects.read_block(0, SUPERBLOCK_BYTES).ok()?;
         let base;
         if detect_superblock_version(&block).ok()? < 2 {
             let found = SuperblockV0V1::decode(&block).ok()?;
-            (objects.context.sizeof_addr, objects.context.sizeof_size) = (found.sizeof_offsets, found.sizeof_lengths);
+            (objects.context.sizeof_addr, objects.context.sizeof_size) =
+                (found.sizeof_offsets, found.sizeof_lengths);
             objects.trees.sym_leaf_k = found.sym_leaf_k;
             objects.trees.snode_internal_k = found.btree_internal_k;
-            objects.trees.chunk_internal_k = found.indexed_storage_k.unwrap_or(objects.trees.chunk_internal_k);
-            (objects.root, base) = (found.root_symbol_table_entry.obj_header_addr, found.base_address);
+            objects.trees.chunk_internal_k = found
+                .indexed_storage_k
+                .unwrap_or(objects.trees.chunk_internal_k);
+            (objects.root, base) = (
+                found.root_symbol_table_entry.obj_header_addr,
+                found.base_address,
+            );
         } else {
             let found = SuperblockV2V3::decode(&block).ok()?;
-            (objects.context.sizeof_addr, objects.context.sizeof_size) = (found.sizeof_offsets, found.sizeof_lengths);
+            (objects.context.sizeof_addr, objects.context.sizeof_size) =
+                (found.sizeof_offsets, found.sizeof_lengths);
             (objects.root, base) = (found.root_group_object_header_address, found.base_address);
         }
         (base == 0).then_some(objects)
@@ -83,7 +105,9 @@ impl Objects {
 
     /// A block that its checksum follows; None where that is another.
     pub(super) fn checked(&mut self, offset: u64, length: usize) -> Option<Vec<u8>> {
-        let mut block = self.read_block(offset, length.checked_add(CHECKSUM_BYTES)?).ok()?;
+        let mut block = self
+            .read_block(offset, length.checked_add(CHECKSUM_BYTES)?)
+            .ok()?;
         let sum = u32::from_le_bytes(block.get(length..)?.try_into().ok()?);
         block.truncate(length);
         (checksum_metadata(&block) == sum).then_some(block)
@@ -104,7 +128,9 @@ impl Objects {
         let block = self.read_block(address, HEADER_BYTES).ok()?;
         let header = match ObjectHeader::decode_any(&block) {
             Err(FormatError::BufferTooShort { needed, .. }) => {
-                ObjectHeader::decode_any(&self.read_block(address, needed).ok()?).ok()?.0
+                ObjectHeader::decode_any(&self.read_block(address, needed).ok()?)
+                    .ok()?
+                    .0
             }
             decoded => decoded.ok()?.0,
         };
@@ -115,7 +141,10 @@ impl Objects {
             if is_needed(message.msg_type) && message.flags & MSG_FLAG_SHARED != 0 {
                 return None;
             }
-            messages.push(HeaderMessage { kind: message.msg_type, data: message.data });
+            messages.push(HeaderMessage {
+                kind: message.msg_type,
+                data: message.data,
+            });
         }
         let mut next = 0;
         while next < messages.len() {
@@ -127,7 +156,11 @@ impl Objects {
                     return None;
                 }
                 let block = self.read_block(address, length as usize).ok()?;
-                messages.extend(if is_new { continued(&block, has_order)? } else { continued_old(&block)? });
+                messages.extend(if is_new {
+                    continued(&block, has_order)?
+                } else {
+                    continued_old(&block)?
+                });
             }
             next += 1;
         }
@@ -157,7 +190,10 @@ impl Objects {
                 MSG_LINK_INFO => {
                     let (info, _) = LinkInfoMessage::decode(&message.data, &self.context).ok()?;
                     let context = self.context;
-                    read_dense_links(&info, &context, self).ok()?.into_iter().find_map(hard)
+                    read_dense_links(&info, &context, self)
+                        .ok()?
+                        .into_iter()
+                        .find_map(hard)
                 }
                 _ => None,
             };
@@ -170,24 +206,35 @@ impl Objects {
 
     /// A name in a group of the old kind: a tree of tables of names, which lie in a heap.
     fn symbol(&mut self, tree: u64, heap: u64, name: &str) -> Option<u64> {
-        let (addresses, sizes) = (usize::from(self.context.sizeof_addr), usize::from(self.context.sizeof_size));
-        let heap = LocalHeapHeader::decode(&self.read_block(heap, 64).ok()?, addresses, sizes).ok()?;
-        let names = self.read_block(heap.data_addr, usize::try_from(heap.data_size).ok()?).ok()?;
+        let (addresses, sizes) = (
+            usize::from(self.context.sizeof_addr),
+            usize::from(self.context.sizeof_size),
+        );
+        let heap =
+            LocalHeapHeader::decode(&self.read_block(heap, 64).ok()?, addresses, sizes).ok()?;
+        let names = self
+            .read_block(heap.data_addr, usize::try_from(heap.data_size).ok()?)
+            .ok()?;
         let mut waiting = vec![tree];
         while let Some(address) = waiting.pop() {
             let bytes = self.trees.snode_btree_node_size(addresses, sizes);
             let block = self.read_block(address, bytes).ok()?;
-            let node = BTreeV1Node::decode(&block, addresses, sizes, self.trees.snode_max_entries()).ok()?;
+            let node =
+                BTreeV1Node::decode(&block, addresses, sizes, self.trees.snode_max_entries())
+                    .ok()?;
             if node.level > 0 {
                 waiting.extend(&node.children);
                 continue;
             }
             for table in node.children {
-                let block = self.read_block(table, self.trees.symbol_table_node_size(addresses, sizes)).ok()?;
+                let block = self
+                    .read_block(table, self.trees.symbol_table_node_size(addresses, sizes))
+                    .ok()?;
                 let most = self.trees.sym_leaf_max_entries();
                 let table = SymbolTableNode::decode(&block, addresses, sizes, most).ok()?;
                 for entry in table.entries {
-                    let is_meant = local_heap_get_string(&names, entry.name_offset).is_ok_and(|found| found == name);
+                    let is_meant = local_heap_get_string(&names, entry.name_offset)
+                        .is_ok_and(|found| found == name);
                     if is_meant && entry.obj_header_addr != UNDEF_ADDR {
                         return Some(entry.obj_header_addr);
                     }
@@ -200,23 +247,37 @@ impl Objects {
 
 /// Messages that must be understood.
 fn is_needed(kind: u8) -> bool {
-    [MSG_DATA_LAYOUT, MSG_DATASPACE, MSG_LINK, MSG_LINK_INFO, MSG_SYMBOL_TABLE].contains(&kind)
+    [
+        MSG_DATA_LAYOUT,
+        MSG_DATASPACE,
+        MSG_LINK,
+        MSG_LINK_INFO,
+        MSG_SYMBOL_TABLE,
+    ]
+    .contains(&kind)
 }
 
 /// Little-endian, of up to eight bytes.
 pub(super) fn number(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+    bytes
+        .iter()
+        .rev()
+        .fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 /// Messages of a header of version 1 that lie elsewhere: kind and length of two bytes each, flags, three of nothing.
 fn continued_old(mut block: &[u8]) -> Option<Vec<HeaderMessage>> {
     let mut messages = Vec::new();
     while let Some((head, rest)) = block.split_first_chunk::<8>() {
-        let (data, behind) = rest.split_at_checked(usize::from(u16::from_le_bytes([head[2], head[3]])))?;
+        let (data, behind) =
+            rest.split_at_checked(usize::from(u16::from_le_bytes([head[2], head[3]])))?;
         if head[4] & MSG_FLAG_SHARED != 0 && is_needed(head[0]) {
             return None;
         }
-        messages.push(HeaderMessage { kind: head[0], data: data.to_vec() });
+        messages.push(HeaderMessage {
+            kind: head[0],
+            data: data.to_vec(),
+        });
         block = behind;
     }
     Some(messages)
@@ -228,14 +289,21 @@ fn continued(block: &[u8], has_order: bool) -> Option<Vec<HeaderMessage>> {
     block = block.get(..block.len().checked_sub(4)?)?;
     let mut messages = Vec::new();
     while let Some((head, rest)) = block.split_first_chunk::<4>() {
-        let Some(rest) = rest.get(if has_order { 2 } else { 0 }..) else { break };
-        let Some((data, behind)) = rest.split_at_checked(usize::from(u16::from_le_bytes([head[1], head[2]]))) else {
+        let Some(rest) = rest.get(if has_order { 2 } else { 0 }..) else {
+            break;
+        };
+        let Some((data, behind)) =
+            rest.split_at_checked(usize::from(u16::from_le_bytes([head[1], head[2]])))
+        else {
             break;
         };
         if head[3] & MSG_FLAG_SHARED != 0 && is_needed(head[0]) {
             return None;
         }
-        messages.push(HeaderMessage { kind: head[0], data: data.to_vec() });
+        messages.push(HeaderMessage {
+            kind: head[0],
+            data: data.to_vec(),
+        });
         block = behind;
     }
     Some(messages)

@@ -38,7 +38,9 @@ impl Open {
             return read;
         }
         let place: Vec<usize> = place.iter().map(|extent| *extent as usize).collect();
-        self.dataset.read_chunk_raw_at(&place).map_err(|error| error.to_string())
+        self.dataset
+            .read_chunk_raw_at(&place)
+            .map_err(|error| error.to_string())
     }
 }
 
@@ -63,7 +65,10 @@ struct StoredPart {
 
 impl Reader {
     pub fn new(stack: Arc<Stack>) -> Self {
-        Self { stack, open: Vec::new() }
+        Self {
+            stack,
+            open: Vec::new(),
+        }
     }
 
     /// The next frames of `frames`, which is not empty: those of the chunk that holds the first one.
@@ -73,18 +78,30 @@ impl Reader {
         let source = &stack.sources[run.source];
         let start = run.start + (frames.start - run.first);
         let in_chunk = source.chunk.map_or(1, |chunk| chunk[0] - start % chunk[0]);
-        let count = in_chunk.min(frames.end - frames.start).min(run.first + run.count - frames.start);
+        let count = in_chunk
+            .min(frames.end - frames.start)
+            .min(run.first + run.count - frames.start);
         let parts = hdf5::guarded(|| Ok(self.parts(&stack, run.source, start)))
             .unwrap_or_else(Err)
             .map_err(|why| failed(source, start, why))?;
-        Ok(StoredFrames { source: run.source, frames: frames.start..frames.start + count, start, parts, stack })
+        Ok(StoredFrames {
+            source: run.source,
+            frames: frames.start..frames.start + count,
+            start,
+            parts,
+            stack,
+        })
     }
 
     fn parts(&mut self, stack: &Stack, at: usize, frame: u64) -> Result<Vec<StoredPart>, String> {
         let source = &stack.sources[at];
         let open = self.open(source, at)?;
         let Some(chunk) = source.chunk else {
-            return Ok(vec![StoredPart { raw: whole(source, &open.dataset, frame)?, mask: 0, origin: [frame, 0, 0] }]);
+            return Ok(vec![StoredPart {
+                raw: whole(source, &open.dataset, frame)?,
+                mask: 0,
+                origin: [frame, 0, 0],
+            }]);
         };
         let [rows, columns] = source.shape.map(|extent| extent as u64);
         let mut parts = Vec::new();
@@ -104,9 +121,21 @@ impl Reader {
             Some(known) => self.open[..=known].rotate_right(1),
             None => {
                 let file = stack::open(&source.path).map_err(|error| error.to_string())?;
-                let dataset = file.dataset(&source.dataset).map_err(|error| error.to_string())?;
-                let chunks = source.chunk.and_then(|_| Chunks::of(&source.path, &source.dataset));
-                self.open.insert(0, Open { source: at, dataset, _file: file, chunks });
+                let dataset = file
+                    .dataset(&source.dataset)
+                    .map_err(|error| error.to_string())?;
+                let chunks = source
+                    .chunk
+                    .and_then(|_| Chunks::of(&source.path, &source.dataset));
+                self.open.insert(
+                    0,
+                    Open {
+                        source: at,
+                        dataset,
+                        _file: file,
+                        chunks,
+                    },
+                );
                 self.open.truncate(MAX_OPEN);
             }
         }
@@ -130,9 +159,17 @@ fn whole(source: &FrameSource, dataset: &H5Dataset, frame: u64) -> Result<Vec<u8
     };
     // The library turns numbers of another byte order round.
     match source.scalar.bytes() {
-        1 => dataset.read_slice::<u8>(&starts, &counts).map_err(|error| error.to_string()),
-        2 => dataset.read_slice::<u16>(&starts, &counts).map(bytes).map_err(|error| error.to_string()),
-        _ => dataset.read_slice::<u32>(&starts, &counts).map(bytes).map_err(|error| error.to_string()),
+        1 => dataset
+            .read_slice::<u8>(&starts, &counts)
+            .map_err(|error| error.to_string()),
+        2 => dataset
+            .read_slice::<u16>(&starts, &counts)
+            .map(bytes)
+            .map_err(|error| error.to_string()),
+        _ => dataset
+            .read_slice::<u32>(&starts, &counts)
+            .map(bytes)
+            .map_err(|error| error.to_string()),
     }
 }
 
@@ -146,7 +183,12 @@ fn failed(source: &FrameSource, frame: u64, why: String) -> FramesError {
         why if why.contains("read past end") => format!("the file is cut short: {why}"),
         why => why,
     };
-    FramesError::Frame { path: source.path.clone(), dataset: source.dataset.clone(), frame, why }
+    FramesError::Frame {
+        path: source.path.clone(),
+        dataset: source.dataset.clone(),
+        frame,
+        why,
+    }
 }
 
 impl StoredFrames {
@@ -160,32 +202,48 @@ impl StoredFrames {
         let source = &self.stack.sources[self.source];
         let frame_bytes = self.stack.frame_bytes();
         let told = |error: DecodeError| self.failed(&error);
-        assert_eq!(target.len() as u64, frame_bytes as u64 * (self.frames.end - self.frames.start));
+        assert_eq!(
+            target.len() as u64,
+            frame_bytes as u64 * (self.frames.end - self.frames.start)
+        );
         for part in &self.parts {
             match source.chunk {
                 // The chunk is just these frames: no copy.
                 None => {
                     if part.raw.len() != target.len() {
-                        return Err(told(DecodeError::Size { expected: target.len(), found: part.raw.len() as u64 }));
+                        return Err(told(DecodeError::Size {
+                            expected: target.len(),
+                            found: part.raw.len() as u64,
+                        }));
                     }
                     target.copy_from_slice(&part.raw);
                 }
                 Some(chunk) if self.fits(chunk) => {
-                    source.pipeline.decode(&part.raw, part.mask, target, &mut scratch.scratch).map_err(told)?;
+                    source
+                        .pipeline
+                        .decode(&part.raw, part.mask, target, &mut scratch.scratch)
+                        .map_err(told)?;
                 }
                 Some(chunk) => {
                     let bytes = chunk.iter().product::<u64>() as usize * source.scalar.bytes();
                     scratch.chunk.resize(bytes, 0);
                     source
                         .pipeline
-                        .decode(&part.raw, part.mask, &mut scratch.chunk, &mut scratch.scratch)
+                        .decode(
+                            &part.raw,
+                            part.mask,
+                            &mut scratch.chunk,
+                            &mut scratch.scratch,
+                        )
                         .map_err(told)?;
                     self.place(&scratch.chunk, chunk, part.origin, target);
                 }
             }
         }
         if source.is_big_endian && source.chunk.is_some() {
-            target.chunks_exact_mut(source.scalar.bytes()).for_each(<[u8]>::reverse);
+            target
+                .chunks_exact_mut(source.scalar.bytes())
+                .for_each(<[u8]>::reverse);
         }
         Ok(())
     }
@@ -203,11 +261,19 @@ impl StoredFrames {
             }
             Some(_) => return None,
         };
-        Some(pieces.map(|pieces| Pieces { unit: self, pieces }).map_err(|error| self.failed(&error)))
+        Some(
+            pieces
+                .map(|pieces| Pieces { unit: self, pieces })
+                .map_err(|error| self.failed(&error)),
+        )
     }
 
     fn failed(&self, error: &DecodeError) -> FramesError {
-        failed(&self.stack.sources[self.source], self.start, error.to_string())
+        failed(
+            &self.stack.sources[self.source],
+            self.start,
+            error.to_string(),
+        )
     }
 
     /// Whether a chunk is these frames, and nothing else.
@@ -244,7 +310,9 @@ pub struct Pieces<'u> {
 impl Pieces<'_> {
     /// The next bytes, as many as `target` has.
     pub fn fill(&mut self, target: &mut [u8], decoder: &mut Decoder) -> Result<(), FramesError> {
-        self.pieces.fill(target, &mut decoder.scratch).map_err(|error| self.unit.failed(&error))
+        self.pieces
+            .fill(target, &mut decoder.scratch)
+            .map_err(|error| self.unit.failed(&error))
     }
 }
 

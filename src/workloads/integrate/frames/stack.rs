@@ -1,6 +1,8 @@
 //! A dataset's frames: how many of which shape and type, and the sources in which they lie.
 
-use super::{FramesError, MAX_CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAMES, MAX_SOURCES, find, mapping};
+use super::{
+    FramesError, MAX_CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAMES, MAX_SOURCES, find, mapping,
+};
 use crate::{
     arrays::{
         hdf5,
@@ -9,7 +11,9 @@ use crate::{
     integrate::decode::{FilterSpec, Pipeline},
 };
 use nodectl_types::Scalar;
-use rust_hdf5::{DatatypeMessage, H5Dataset, H5File, StorageLayout, format::messages::datatype::ByteOrder};
+use rust_hdf5::{
+    DatatypeMessage, H5Dataset, H5File, StorageLayout, format::messages::datatype::ByteOrder,
+};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -57,11 +61,21 @@ pub(super) struct FrameRun {
 
 impl Stack {
     /// The types of pixels that are read.
-    pub const SCALARS: [Scalar; 5] = [Scalar::U8, Scalar::U16, Scalar::U32, Scalar::I32, Scalar::F32];
+    pub const SCALARS: [Scalar; 5] = [
+        Scalar::U8,
+        Scalar::U16,
+        Scalar::U32,
+        Scalar::I32,
+        Scalar::F32,
+    ];
 
     /// Looks into a file and whatever its frames lie in. `dataset` is a path to a dataset, or to a group that holds or names
     /// one; None looks for it, within the group `entry` where one is given.
-    pub fn open(path: &Path, dataset: Option<&str>, entry: Option<&str>) -> Result<Self, FramesError> {
+    pub fn open(
+        path: &Path,
+        dataset: Option<&str>,
+        entry: Option<&str>,
+    ) -> Result<Self, FramesError> {
         Self::open_within(path, dataset, entry, &[])
     }
 
@@ -73,15 +87,28 @@ impl Stack {
         directories: &[PathBuf],
     ) -> Result<Self, FramesError> {
         let bounds = LinkBounds::of(path, directories);
-        hdf5::guarded(|| Ok(Self::look(path, dataset, entry, bounds)))
-            .unwrap_or_else(|why| Err(FramesError::File { path: path.to_path_buf(), why }))
+        hdf5::guarded(|| Ok(Self::look(path, dataset, entry, bounds))).unwrap_or_else(|why| {
+            Err(FramesError::File {
+                path: path.to_path_buf(),
+                why,
+            })
+        })
     }
 
-    fn look(path: &Path, dataset: Option<&str>, entry: Option<&str>, bounds: LinkBounds) -> Result<Self, FramesError> {
+    fn look(
+        path: &Path,
+        dataset: Option<&str>,
+        entry: Option<&str>,
+        bounds: LinkBounds,
+    ) -> Result<Self, FramesError> {
         let file = open(path)?;
         let found = find::frames(&file, path, dataset, entry, &bounds)?;
         let mut builder = Builder::new(path, &found.name, bounds);
-        let other = if found.path == path { None } else { Some(open(&found.path)?) };
+        let other = if found.path == path {
+            None
+        } else {
+            Some(open(&found.path)?)
+        };
         for link in &found.datasets {
             builder.add(other.as_ref().unwrap_or(&file), &found.path, link)?;
         }
@@ -106,7 +133,11 @@ impl Stack {
 
     /// How many frames the chunk of frame `frame` holds: what is read together costs no more.
     pub fn unit(&self) -> u64 {
-        self.sources.iter().map(|source| source.chunk.map_or(1, |chunk| chunk[0])).max().unwrap_or(1)
+        self.sources
+            .iter()
+            .map(|source| source.chunk.map_or(1, |chunk| chunk[0]))
+            .max()
+            .unwrap_or(1)
     }
 }
 
@@ -132,7 +163,11 @@ impl Builder {
             sources: Vec::new(),
             runs: Vec::new(),
         };
-        Self { stack, known: BTreeMap::new(), bounds }
+        Self {
+            stack,
+            known: BTreeMap::new(),
+            bounds,
+        }
     }
 
     /// All frames of a dataset of `file`, which is at `path`, behind those that are there.
@@ -153,13 +188,25 @@ impl Builder {
         range: Option<(u64, u64)>,
         depth: usize,
     ) -> Result<(), FramesError> {
-        if let Some(known) = self.known.get(&(path.to_path_buf(), dataset.to_string())).copied() {
+        if let Some(known) = self
+            .known
+            .get(&(path.to_path_buf(), dataset.to_string()))
+            .copied()
+        {
             let (start, count) = range.unwrap_or((0, self.stack.sources[known].frames));
             return self.run(known, start, count);
         }
-        let opened = file.dataset(dataset).map_err(|error| unopened(path, dataset, &error))?;
-        let of = |why: String| FramesError::Dataset { path: path.to_path_buf(), dataset: dataset.to_string(), why };
-        let layout = opened.storage_layout().map_err(|error| of(error.to_string()))?;
+        let opened = file
+            .dataset(dataset)
+            .map_err(|error| unopened(path, dataset, &error))?;
+        let of = |why: String| FramesError::Dataset {
+            path: path.to_path_buf(),
+            dataset: dataset.to_string(),
+            why,
+        };
+        let layout = opened
+            .storage_layout()
+            .map_err(|error| of(error.to_string()))?;
         if layout != StorageLayout::Virtual {
             let source = describe(&opened, path, dataset)?;
             let (start, count) = range.unwrap_or((0, source.frames));
@@ -167,15 +214,26 @@ impl Builder {
             return self.run(source, start, count);
         }
         if depth == MAX_DEPTH {
-            return Err(of(format!("more than {MAX_DEPTH} virtual datasets lie within each other")));
+            return Err(of(format!(
+                "more than {MAX_DEPTH} virtual datasets lie within each other"
+            )));
         }
         let shape = opened.shape();
-        let mappings = opened.virtual_mappings().map_err(|error| of(error.to_string()))?;
-        let extent = if shape.len() == 2 { 1 } else { shape.first().copied().unwrap_or(0) as u64 };
+        let mappings = opened
+            .virtual_mappings()
+            .map_err(|error| of(error.to_string()))?;
+        let extent = if shape.len() == 2 {
+            1
+        } else {
+            shape.first().copied().unwrap_or(0) as u64
+        };
         let (start, count) = range.unwrap_or((0, extent));
         let (mut first, before) = (0, self.stack.frames);
         for block in mapping::blocks(&mappings, &shape).map_err(of)? {
-            let (from, to) = (start.max(first), start.saturating_add(count).min(first + block.count));
+            let (from, to) = (
+                start.max(first),
+                start.saturating_add(count).min(first + block.count),
+            );
             if from < to {
                 let place = match mapping::source_path(path, &block.file) {
                     own if own == path => own,
@@ -183,11 +241,19 @@ impl Builder {
                 };
                 if !place.exists() {
                     let (path, dataset) = (path.to_path_buf(), dataset.to_string());
-                    return Err(FramesError::MissingSource { path, dataset, missing: place });
+                    return Err(FramesError::MissingSource {
+                        path,
+                        dataset,
+                        missing: place,
+                    });
                 }
                 if place != path && !self.bounds.have(&place) {
                     let (path, dataset) = (path.to_path_buf(), dataset.to_string());
-                    return Err(FramesError::Outside { path, dataset, outside: place });
+                    return Err(FramesError::Outside {
+                        path,
+                        dataset,
+                        outside: place,
+                    });
                 }
                 let range = (block.start + (from - first), to - from);
                 self.add_block(file, path, (&place, &block.dataset), range, depth)?;
@@ -196,7 +262,9 @@ impl Builder {
         }
         let found = self.stack.frames - before;
         if found < count {
-            return Err(of(format!("only {found} of its {count} frames have a source")));
+            return Err(of(format!(
+                "only {found} of its {count} frames have a source"
+            )));
         }
         Ok(())
     }
@@ -212,10 +280,17 @@ impl Builder {
         depth: usize,
     ) -> Result<(), FramesError> {
         let name = links::clean(dataset);
-        if self.known.contains_key(&(place.to_path_buf(), name.clone())) {
+        if self
+            .known
+            .contains_key(&(place.to_path_buf(), name.clone()))
+        {
             return self.add_from(file, place, &name, Some(range), depth);
         }
-        let other = if place == path { None } else { Some(open(place)?) };
+        let other = if place == path {
+            None
+        } else {
+            Some(open(place)?)
+        };
         let own = other.as_ref().unwrap_or(file);
         let (target, name) = links::follow(own, place, &name, &self.bounds)?;
         if target == place {
@@ -229,7 +304,11 @@ impl Builder {
         if stack.sources.is_empty() {
             (stack.shape, stack.scalar) = (source.shape, source.scalar);
         }
-        let of = |why: String| FramesError::Dataset { path: source.path.clone(), dataset: source.dataset.clone(), why };
+        let of = |why: String| FramesError::Dataset {
+            path: source.path.clone(),
+            dataset: source.dataset.clone(),
+            why,
+        };
         if source.shape != stack.shape || source.scalar != stack.scalar {
             let [rows, columns] = source.shape;
             let [first_rows, first_columns] = stack.shape;
@@ -239,9 +318,14 @@ impl Builder {
             )));
         }
         if stack.sources.len() == MAX_SOURCES {
-            return Err(of(format!("the frames lie in more than {MAX_SOURCES} datasets")));
+            return Err(of(format!(
+                "the frames lie in more than {MAX_SOURCES} datasets"
+            )));
         }
-        self.known.insert((source.path.clone(), source.dataset.clone()), stack.sources.len());
+        self.known.insert(
+            (source.path.clone(), source.dataset.clone()),
+            stack.sources.len(),
+        );
         stack.sources.push(source);
         Ok(stack.sources.len() - 1)
     }
@@ -250,15 +334,27 @@ impl Builder {
         let stack = &mut self.stack;
         let of = &stack.sources[source];
         if start.checked_add(count).is_none_or(|end| end > of.frames) {
-            let why = format!("it has {} frames, and {} of them from {start} on are asked for", of.frames, count);
-            return Err(FramesError::Dataset { path: of.path.clone(), dataset: of.dataset.clone(), why });
+            let why = format!(
+                "it has {} frames, and {} of them from {start} on are asked for",
+                of.frames, count
+            );
+            return Err(FramesError::Dataset {
+                path: of.path.clone(),
+                dataset: of.dataset.clone(),
+                why,
+            });
         }
         let goes_on = |last: &FrameRun| last.source == source && last.start + last.count == start;
         if let Some(last) = stack.runs.last_mut().filter(|last| goes_on(last)) {
             last.count += count;
             stack.frames += count;
         } else if count > 0 {
-            stack.runs.push(FrameRun { first: stack.frames, count, source, start });
+            stack.runs.push(FrameRun {
+                first: stack.frames,
+                count,
+                source,
+                start,
+            });
             stack.frames += count;
         }
         Ok(())
@@ -266,12 +362,19 @@ impl Builder {
 
     fn finish(self) -> Result<Stack, FramesError> {
         let stack = self.stack;
-        let of = |why: String| FramesError::Dataset { path: stack.path.clone(), dataset: stack.dataset.clone(), why };
+        let of = |why: String| FramesError::Dataset {
+            path: stack.path.clone(),
+            dataset: stack.dataset.clone(),
+            why,
+        };
         if stack.frames == 0 {
             return Err(of("it holds no frame".into()));
         }
         if stack.frames > MAX_FRAMES {
-            return Err(of(format!("it claims to hold {} frames; at most {MAX_FRAMES} are read", stack.frames)));
+            return Err(of(format!(
+                "it claims to hold {} frames; at most {MAX_FRAMES} are read",
+                stack.frames
+            )));
         }
         Ok(stack)
     }
@@ -279,10 +382,20 @@ impl Builder {
 
 fn unopened(path: &Path, dataset: &str, error: &rust_hdf5::Hdf5Error) -> FramesError {
     if let rust_hdf5::Hdf5Error::ExternalFileNotFound { file, searched, .. } = error {
-        let missing = searched.first().map_or_else(|| PathBuf::from(file), PathBuf::from);
-        return FramesError::MissingSource { path: path.to_path_buf(), dataset: dataset.to_string(), missing };
+        let missing = searched
+            .first()
+            .map_or_else(|| PathBuf::from(file), PathBuf::from);
+        return FramesError::MissingSource {
+            path: path.to_path_buf(),
+            dataset: dataset.to_string(),
+            missing,
+        };
     }
-    FramesError::Dataset { path: path.to_path_buf(), dataset: dataset.to_string(), why: error.to_string() }
+    FramesError::Dataset {
+        path: path.to_path_buf(),
+        dataset: dataset.to_string(),
+        why: error.to_string(),
+    }
 }
 
 /// Opens a file for reading, without a lock: it may be that of a running acquisition.
@@ -294,42 +407,81 @@ pub(super) fn open(path: &Path) -> Result<H5File, FramesError> {
             Ok(0) => "the file is empty".into(),
             Ok(length) => format!("{why}\nhint: the file has {length} bytes; is it whole?"),
         };
-        FramesError::File { path: path.to_path_buf(), why }
+        FramesError::File {
+            path: path.to_path_buf(),
+            why,
+        }
     })
 }
 
 /// What a dataset with pixels of its own says of itself.
 fn describe(dataset: &H5Dataset, path: &Path, name: &str) -> Result<FrameSource, FramesError> {
-    let of = |why: String| FramesError::Dataset { path: path.to_path_buf(), dataset: name.to_string(), why };
+    let of = |why: String| FramesError::Dataset {
+        path: path.to_path_buf(),
+        dataset: name.to_string(),
+        why,
+    };
     let said = |error: rust_hdf5::Hdf5Error| of(error.to_string());
     hdf5::check_stored(dataset).map_err(of)?;
-    let shape: Vec<u64> = dataset.shape().into_iter().map(|extent| extent as u64).collect();
+    let shape: Vec<u64> = dataset
+        .shape()
+        .into_iter()
+        .map(|extent| extent as u64)
+        .collect();
     let (frames, rows, columns, is_flat) = match shape[..] {
         [rows, columns] => (1, rows, columns, true),
         [frames, rows, columns] => (frames, rows, columns, false),
-        _ => return Err(of(format!("it has {} axes, {shape:?}; frames, rows and columns are expected", shape.len()))),
+        _ => {
+            return Err(of(format!(
+                "it has {} axes, {shape:?}; frames, rows and columns are expected",
+                shape.len()
+            )));
+        }
     };
     let datatype = dataset.datatype().map_err(said)?;
     let scalar = hdf5::scalar(&datatype).filter(|scalar| Stack::SCALARS.contains(scalar));
-    let scalar = scalar.ok_or_else(|| of(format!("its pixels are {datatype}; u8, u16, u32, i32 and f32 are read")))?;
+    let scalar = scalar.ok_or_else(|| {
+        of(format!(
+            "its pixels are {datatype}; u8, u16, u32, i32 and f32 are read"
+        ))
+    })?;
     let bytes = u128::from(rows) * u128::from(columns) * scalar.bytes() as u128;
     if bytes == 0 || bytes > MAX_FRAME_BYTES as u128 || frames > MAX_FRAMES {
-        return Err(of(format!("it claims to hold {frames} frames of {rows} × {columns} pixels")));
+        return Err(of(format!(
+            "it claims to hold {frames} frames of {rows} × {columns} pixels"
+        )));
     }
     let is_big_endian = matches!(
         datatype,
-        DatatypeMessage::FixedPoint { byte_order: ByteOrder::BigEndian, .. }
-            | DatatypeMessage::FloatingPoint { byte_order: ByteOrder::BigEndian, .. }
+        DatatypeMessage::FixedPoint {
+            byte_order: ByteOrder::BigEndian,
+            ..
+        } | DatatypeMessage::FloatingPoint {
+            byte_order: ByteOrder::BigEndian,
+            ..
+        }
     );
-    let chunk = dataset.chunk_dims().map(|dims| dims.into_iter().map(|extent| extent as u64).collect::<Vec<_>>());
+    let chunk = dataset.chunk_dims().map(|dims| {
+        dims.into_iter()
+            .map(|extent| extent as u64)
+            .collect::<Vec<_>>()
+    });
     let chunk = match chunk.as_deref() {
         None => None,
         Some(&[rows, columns]) if is_flat => Some([1, rows, columns]),
         Some(&[frames, rows, columns]) if !is_flat => Some([frames, rows, columns]),
-        Some(other) => return Err(of(format!("its chunks are {other:?}, its shape is {shape:?}"))),
+        Some(other) => {
+            return Err(of(format!(
+                "its chunks are {other:?}, its shape is {shape:?}"
+            )));
+        }
     };
     if let Some(chunk) = chunk {
-        let bytes = chunk.iter().try_fold(scalar.bytes() as u64, |product, extent| product.checked_mul(*extent));
+        let bytes = chunk
+            .iter()
+            .try_fold(scalar.bytes() as u64, |product, extent| {
+                product.checked_mul(*extent)
+            });
         if bytes.is_none_or(|bytes| bytes == 0 || bytes > MAX_CHUNK_BYTES) {
             return Err(of(format!("its chunks of {chunk:?} pixels are impossible")));
         }
@@ -338,13 +490,17 @@ fn describe(dataset: &H5Dataset, path: &Path, name: &str) -> Result<FrameSource,
         .filters()
         .map_err(said)?
         .into_iter()
-        .map(|filter| FilterSpec { id: filter.id, parameters: filter.cd_values })
+        .map(|filter| FilterSpec {
+            id: filter.id,
+            parameters: filter.cd_values,
+        })
         .collect();
-    let pipeline = Pipeline::new(&filters, scalar.bytes()).map_err(|error| FramesError::Decode {
-        path: path.to_path_buf(),
-        dataset: name.to_string(),
-        error,
-    })?;
+    let pipeline =
+        Pipeline::new(&filters, scalar.bytes()).map_err(|error| FramesError::Decode {
+            path: path.to_path_buf(),
+            dataset: name.to_string(),
+            error,
+        })?;
     Ok(FrameSource {
         path: path.to_path_buf(),
         dataset: name.to_string(),

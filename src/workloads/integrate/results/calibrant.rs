@@ -32,7 +32,9 @@ impl Calibrant {
     }
 
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|calibrant| calibrant.name() == name)
+        Self::ALL
+            .into_iter()
+            .find(|calibrant| calibrant.name() == name)
     }
 
     /// The lattice constant a.
@@ -56,7 +58,10 @@ impl Calibrant {
                     let spacing = self.lattice_nm() / f64::from(sum.max(1)).sqrt();
                     let is_known = rings.iter().any(|ring| (ring.d_nm - spacing).abs() < 1e-9);
                     if sum > 0 && f64::from(sum) <= most && self.reflects(h, k, l) && !is_known {
-                        rings.push(Ring { hkl: [h, k, l], d_nm: spacing });
+                        rings.push(Ring {
+                            hkl: [h, k, l],
+                            d_nm: spacing,
+                        });
                     }
                 }
             }

@@ -8,7 +8,13 @@ use std::path::Path;
 /// The most pixels down and across.
 const MAX_EXTENT: usize = 1024;
 /// Viridis (van der Walt and Smith, matplotlib, CC0) at five places.
-const SCALE: [[u8; 3]; 5] = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
+const SCALE: [[u8; 3]; 5] = [
+    [68, 1, 84],
+    [59, 82, 139],
+    [33, 145, 140],
+    [94, 201, 98],
+    [253, 231, 37],
+];
 /// These shares of the values are as dark and as bright as it gets.
 const DARKEST: f64 = 0.01;
 const BRIGHTEST: f64 = 0.995;
@@ -40,12 +46,18 @@ impl HeatMap {
 
     /// Adds the patterns of the first region.
     pub fn add(&mut self, part: &Part) {
-        let Some(region) = part.regions.first() else { return };
+        let Some(region) = part.regions.first() else {
+            return;
+        };
         let azimuths = region.intensity.len() / (self.bins * part.frames.max(1) as usize).max(1);
         let patterns = region.intensity.chunks_exact((self.bins * azimuths).max(1));
         for (frame, pattern) in (part.first..).zip(patterns) {
             let row = (u128::from(frame) * self.rows as u128 / u128::from(self.frames)) as usize;
-            for (index, value) in pattern.iter().enumerate().filter(|(_, value)| value.is_finite()) {
+            for (index, value) in pattern
+                .iter()
+                .enumerate()
+                .filter(|(_, value)| value.is_finite())
+            {
                 let column = index % self.bins * self.columns / self.bins;
                 let at = row.min(self.rows - 1) * self.columns + column;
                 self.sums[at] += f64::from(*value);
@@ -76,7 +88,13 @@ impl HeatMap {
             }
         }
         let shape = vec![(self.rows * height) as u64, self.columns as u64, 3];
-        let image = Array { info: Info { scalar: Scalar::U8, shape }, bytes };
+        let image = Array {
+            info: Info {
+                scalar: Scalar::U8,
+                shape,
+            },
+            bytes,
+        };
         arrays::write(path, &[("image", &image)], None)
     }
 }
@@ -87,7 +105,10 @@ fn colour(share: f64) -> [u8; 3] {
     let index = (place as usize).min(SCALE.len() - 2);
     let part = place - index as f64;
     std::array::from_fn(|channel| {
-        let (from, to) = (f64::from(SCALE[index][channel]), f64::from(SCALE[index + 1][channel]));
+        let (from, to) = (
+            f64::from(SCALE[index][channel]),
+            f64::from(SCALE[index + 1][channel]),
+        );
         (from + (to - from) * part).round() as u8
     })
 }

@@ -52,7 +52,16 @@ pub struct RegionPart {
 impl RegionPart {
     pub fn of(patterns: Patterns) -> Self {
         let mut total = Total::default();
-        total.add(patterns.bins, &patterns.signal, &patterns.norm, patterns.variance.as_deref());
-        Self { intensity: patterns.intensity, sigma: patterns.sigma, total }
+        total.add(
+            patterns.bins,
+            &patterns.signal,
+            &patterns.norm,
+            patterns.variance.as_deref(),
+        );
+        Self {
+            intensity: patterns.intensity,
+            sigma: patterns.sigma,
+            total,
+        }
     }
 }

@@ -76,7 +76,11 @@ impl RegionAxes {
 
     /// The shape of one frame's pattern.
     pub(super) fn shape(&self) -> Vec<usize> {
-        self.azimuthal_deg.iter().map(Vec::len).chain([self.radial.len()]).collect()
+        self.azimuthal_deg
+            .iter()
+            .map(Vec::len)
+            .chain([self.radial.len()])
+            .collect()
     }
 }
 
@@ -85,7 +89,9 @@ impl NexusFile {
     pub fn create(path: &Path, about: About, axes: Vec<RegionAxes>) -> Written<Self> {
         let temporary = path.with_extension("h5.part");
         match fs::remove_file(&temporary) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.to_string()),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error.to_string());
+            }
             _ => {}
         }
         let file = H5File::create(&temporary).map_err(said)?;
@@ -93,7 +99,9 @@ impl NexusFile {
         file.set_attr_string("NX_class", "NXroot").map_err(said)?;
         file.set_attr_string("default", "entry").map_err(said)?;
         file.set_attr_string("creator", "nodectl").map_err(said)?;
-        entry.set_attr_string("default", &name_of("result", axes.first())).map_err(said)?;
+        entry
+            .set_attr_string("default", &name_of("result", axes.first()))
+            .map_err(said)?;
         text(&entry, "title", &about.title)?;
         text(&entry, "start_time", &about.date)?;
         process(&entry, &about)?;
@@ -101,24 +109,41 @@ impl NexusFile {
         for axes in axes {
             regions.push(region(&entry, &about, axes)?);
         }
-        Ok(Self { file, temporary, path: path.to_path_buf(), about, regions })
+        Ok(Self {
+            file,
+            temporary,
+            path: path.to_path_buf(),
+            about,
+            regions,
+        })
     }
 
     /// Writes the patterns of some frames, in any order.
     pub fn write(&mut self, part: &Part) -> Written<()> {
         if part.regions.len() != self.regions.len() {
-            return Err(format!("patterns of {} regions for {}", part.regions.len(), self.regions.len()));
+            return Err(format!(
+                "patterns of {} regions for {}",
+                part.regions.len(),
+                self.regions.len()
+            ));
         }
         let end = part.first.checked_add(part.frames);
-        let (Some(first), true) =
-            (part.first.checked_sub(self.about.first), end.is_some_and(|end| end <= self.about.end()))
-        else {
+        let (Some(first), true) = (
+            part.first.checked_sub(self.about.first),
+            end.is_some_and(|end| end <= self.about.end()),
+        ) else {
             let About { first, frames, .. } = self.about;
-            return Err(format!("frames from {} on are not among the {frames} from {first} on", part.first));
+            return Err(format!(
+                "frames from {} on are not among the {frames} from {first} on",
+                part.first
+            ));
         };
         for (region, values) in self.regions.iter().zip(&part.regions) {
             let shape = region.axes.shape();
-            let starts: Vec<usize> = [first as usize].into_iter().chain(shape.iter().map(|_| 0)).collect();
+            let starts: Vec<usize> = [first as usize]
+                .into_iter()
+                .chain(shape.iter().map(|_| 0))
+                .collect();
             let counts: Vec<usize> = [part.frames as usize].into_iter().chain(shape).collect();
             let expected = region.axes.bins() * part.frames as usize;
             let put = |dataset: &H5Dataset, values: &[f32]| {
@@ -141,11 +166,21 @@ impl NexusFile {
     pub fn finish(self, totals: &[Total]) -> Written<()> {
         let entry = self.file.root_group().group("entry").map_err(said)?;
         for (region, total) in self.regions.iter().zip(totals) {
-            let group = data(&entry, &name_of("mean", Some(&region.axes)), &region.axes, &self.about, false)?;
+            let group = data(
+                &entry,
+                &name_of("mean", Some(&region.axes)),
+                &region.axes,
+                &self.about,
+                false,
+            )?;
             let (mean, sigma) = total.mean();
             let shape = region.axes.shape();
             let write = |name: &str, values: &[f32], long: &str| {
-                let dataset = group.new_dataset::<f32>().shape(&shape).create(name).map_err(said)?;
+                let dataset = group
+                    .new_dataset::<f32>()
+                    .shape(&shape)
+                    .create(name)
+                    .map_err(said)?;
                 dataset.write_raw(values).map_err(said)?;
                 attribute(&dataset, "long_name", long)
             };
@@ -156,10 +191,18 @@ impl NexusFile {
             sums(&entry, &region.axes, total)?;
         }
         // Datasets hold on to the file.
-        let Self { file, temporary, path, regions, .. } = self;
+        let Self {
+            file,
+            temporary,
+            path,
+            regions,
+            ..
+        } = self;
         drop(regions);
         file.close().map_err(said)?;
-        File::open(&temporary).and_then(|file| file.sync_all()).map_err(|error| error.to_string())?;
+        File::open(&temporary)
+            .and_then(|file| file.sync_all())
+            .map_err(|error| error.to_string())?;
         fs::rename(&temporary, &path).map_err(|error| error.to_string())
     }
 }
@@ -167,9 +210,20 @@ impl NexusFile {
 /// What patterns of more frames can be added to.
 fn sums(entry: &H5Group, axes: &RegionAxes, total: &Total) -> Written<()> {
     let group = class(entry, &name_of("sums", Some(axes)), "NXcollection")?;
-    let all = [("signal", Some(&total.signal)), ("norm", Some(&total.norm)), ("variance", total.variance.as_ref())];
-    for (name, values) in all.into_iter().filter_map(|(name, values)| Some((name, values?))) {
-        let dataset = group.new_dataset::<f64>().shape(axes.shape()).create(name).map_err(said)?;
+    let all = [
+        ("signal", Some(&total.signal)),
+        ("norm", Some(&total.norm)),
+        ("variance", total.variance.as_ref()),
+    ];
+    for (name, values) in all
+        .into_iter()
+        .filter_map(|(name, values)| Some((name, values?)))
+    {
+        let dataset = group
+            .new_dataset::<f64>()
+            .shape(axes.shape())
+            .create(name)
+            .map_err(said)?;
         dataset.write_raw(values).map_err(said)?;
     }
     Ok(())
@@ -195,7 +249,11 @@ fn text(group: &H5Group, name: &str, value: &str) -> Written<()> {
 }
 
 fn attribute(dataset: &H5Dataset, name: &str, value: &str) -> Written<()> {
-    let attribute = dataset.new_attr::<VarLenUnicode>().shape(()).create(name).map_err(said)?;
+    let attribute = dataset
+        .new_attr::<VarLenUnicode>()
+        .shape(())
+        .create(name)
+        .map_err(said)?;
     attribute.write_string(value).map_err(said)
 }
 
@@ -211,39 +269,70 @@ fn process(entry: &H5Group, about: &About) -> Written<()> {
     let input = class(&process, "input", "NXcollection")?;
     text(&input, "file", &about.source_file)?;
     text(&input, "dataset", &about.source_dataset)?;
-    let frames = input.new_dataset::<u64>().shape([1usize]).create("frames").map_err(said)?;
+    let frames = input
+        .new_dataset::<u64>()
+        .shape([1usize])
+        .create("frames")
+        .map_err(said)?;
     frames.write_raw(&[about.frames]).map_err(said)
 }
 
 /// An NXdata with its axes, and nothing in it yet.
-fn data(entry: &H5Group, name: &str, axes: &RegionAxes, about: &About, over_frames: bool) -> Written<H5Group> {
+fn data(
+    entry: &H5Group,
+    name: &str,
+    axes: &RegionAxes,
+    about: &About,
+    over_frames: bool,
+) -> Written<H5Group> {
     let group = class(entry, name, "NXdata")?;
     group.set_attr_string("signal", "data").map_err(said)?;
-    group.set_attr_string("title", &format!("{} ({name})", about.title)).map_err(said)?;
+    group
+        .set_attr_string("title", &format!("{} ({name})", about.title))
+        .map_err(said)?;
     let mut names = Vec::new();
     if over_frames {
         names.push("frame");
         let frames: Vec<u64> = (about.first..about.end()).collect();
-        let dataset = group.new_dataset::<u64>().shape([frames.len()]).create("frame").map_err(said)?;
+        let dataset = group
+            .new_dataset::<u64>()
+            .shape([frames.len()])
+            .create("frame")
+            .map_err(said)?;
         dataset.write_raw(&frames).map_err(said)?;
     }
     if let Some(azimuthal) = &axes.azimuthal_deg {
         names.push("azimuthal");
-        axis(&group, "azimuthal", azimuthal, "deg", "Azimuthal angle χ (deg)")?;
+        axis(
+            &group,
+            "azimuthal",
+            azimuthal,
+            "deg",
+            "Azimuthal angle χ (deg)",
+        )?;
     }
     names.push("radial");
     let (unit, long) = radial_unit(&about.unit);
     axis(&group, "radial", &axes.radial, unit, &long)?;
     group.set_attr_string_array("axes", &names).map_err(said)?;
     let indices = |group: &H5Group, index: usize, name: &str| {
-        group.set_attr_numeric(&format!("{name}_indices"), &(index as i64)).map_err(said)
+        group
+            .set_attr_numeric(&format!("{name}_indices"), &(index as i64))
+            .map_err(said)
     };
-    names.iter().enumerate().try_for_each(|(index, name)| indices(&group, index, name))?;
+    names
+        .iter()
+        .enumerate()
+        .try_for_each(|(index, name)| indices(&group, index, name))?;
     Ok(group)
 }
 
 fn axis(group: &H5Group, name: &str, values: &[f64], units: &str, long: &str) -> Written<()> {
-    let dataset = group.new_dataset::<f64>().shape([values.len()]).create(name).map_err(said)?;
+    let dataset = group
+        .new_dataset::<f64>()
+        .shape([values.len()])
+        .create(name)
+        .map_err(said)?;
     dataset.write_raw(values).map_err(said)?;
     attribute(&dataset, "units", units)?;
     attribute(&dataset, "long_name", long)
@@ -251,17 +340,36 @@ fn axis(group: &H5Group, name: &str, values: &[f64], units: &str, long: &str) ->
 
 fn region(entry: &H5Group, about: &About, axes: RegionAxes) -> Written<RegionGroup> {
     let group = data(entry, &name_of("result", Some(&axes)), &axes, about, true)?;
-    let shape: Vec<usize> = [about.frames as usize].into_iter().chain(axes.shape()).collect();
+    let shape: Vec<usize> = [about.frames as usize]
+        .into_iter()
+        .chain(axes.shape())
+        .collect();
     let dataset = |name: &str, long: &str| {
-        let dataset = group.new_dataset::<f32>().shape(&shape).create(name).map_err(said)?;
+        let dataset = group
+            .new_dataset::<f32>()
+            .shape(&shape)
+            .create(name)
+            .map_err(said)?;
         attribute(&dataset, "long_name", long)?;
-        let what = if axes.azimuthal_deg.is_some() { "image" } else { "spectrum" };
+        let what = if axes.azimuthal_deg.is_some() {
+            "image"
+        } else {
+            "spectrum"
+        };
         attribute(&dataset, "interpretation", what)?;
         Ok::<_, String>(dataset)
     };
     let values = dataset("data", "Intensity")?;
-    let errors = if about.has_errors { Some(dataset("data_errors", "Standard error of the intensity")?) } else { None };
-    Ok(RegionGroup { axes, data: values, errors })
+    let errors = if about.has_errors {
+        Some(dataset("data_errors", "Standard error of the intensity")?)
+    } else {
+        None
+    };
+    Ok(RegionGroup {
+        axes,
+        data: values,
+        errors,
+    })
 }
 
 /// A unit in NeXus' words, and an axis' caption.

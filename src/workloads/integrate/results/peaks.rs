@@ -28,18 +28,27 @@ const MOST: usize = 40;
 pub fn peaks(radial: &[f64], pattern: &[f32]) -> Vec<Peak> {
     let mut found: Vec<Peak> = Vec::new();
     for index in 1..pattern.len().saturating_sub(1) {
-        let (from, to) = (index.saturating_sub(REACH), (index + REACH + 1).min(pattern.len()));
+        let (from, to) = (
+            index.saturating_sub(REACH),
+            (index + REACH + 1).min(pattern.len()),
+        );
         let value = pattern[index];
-        let is_highest = (from..to).all(|other| pattern[other] < value || (other >= index && pattern[other] == value));
+        let is_highest = (from..to)
+            .all(|other| pattern[other] < value || (other >= index && pattern[other] == value));
         if !is_highest {
             continue;
         }
-        let around = &pattern[index.saturating_sub(SURROUNDINGS)..(index + SURROUNDINGS + 1).min(pattern.len())];
+        let around = &pattern
+            [index.saturating_sub(SURROUNDINGS)..(index + SURROUNDINGS + 1).min(pattern.len())];
         let level = median(around.iter().copied());
         let spread = median(around.iter().map(|other| (other - level).abs()));
         let height = value - level;
         if height > RISE * spread && height > 0.0 {
-            found.push(Peak { position: between(radial, pattern, index), intensity: value, height });
+            found.push(Peak {
+                position: between(radial, pattern, index),
+                intensity: value,
+                height,
+            });
         }
     }
     let highest = found.iter().map(|peak| peak.height).fold(0.0, f32::max);
@@ -56,17 +65,30 @@ fn median(values: impl Iterator<Item = f32>) -> f32 {
 
 /// The top of the parabola through three bins.
 fn between(radial: &[f64], pattern: &[f32], index: usize) -> f64 {
-    let [left, middle, right] = [-1, 0, 1].map(|step: isize| f64::from(pattern[index.wrapping_add_signed(step)]));
+    let [left, middle, right] =
+        [-1, 0, 1].map(|step: isize| f64::from(pattern[index.wrapping_add_signed(step)]));
     let curvature = left - 2.0 * middle + right;
-    let shift = if curvature < 0.0 { (0.5 * (left - right) / curvature).clamp(-0.5, 0.5) } else { 0.0 };
+    let shift = if curvature < 0.0 {
+        (0.5 * (left - right) / curvature).clamp(-0.5, 0.5)
+    } else {
+        0.0
+    };
     radial[index] + shift * (radial[index + 1] - radial[index])
 }
 
 /// The peaks as a table for people; with a calibrant, beside its rings in the pattern's range.
-pub fn table(title: &str, radial: &[f64], pattern: &[f32], unit: &str, of: Option<(Calibrant, Option<f64>)>) -> String {
+pub fn table(
+    title: &str,
+    radial: &[f64],
+    pattern: &[f32],
+    unit: &str,
+    of: Option<(Calibrant, Option<f64>)>,
+) -> String {
     let found = peaks(radial, pattern);
     let mut text = format!("{title}: {} peaks, in {unit}\n", found.len());
-    let (Some(first), Some(last)) = (radial.first(), radial.last()) else { return text };
+    let (Some(first), Some(last)) = (radial.first(), radial.last()) else {
+        return text;
+    };
     let Some((calibrant, wavelength_m)) = of else {
         let _ = writeln!(text, "{:>12}  {:>12}", "position", "intensity");
         for peak in &found {
@@ -74,14 +96,27 @@ pub fn table(title: &str, radial: &[f64], pattern: &[f32], unit: &str, of: Optio
         }
         return text;
     };
-    let _ = writeln!(text, "{:>8}  {:>12}  {:>12}  {:>12}", calibrant.name(), "expected", "found", "difference");
+    let _ = writeln!(
+        text,
+        "{:>8}  {:>12}  {:>12}  {:>12}",
+        calibrant.name(),
+        "expected",
+        "found",
+        "difference"
+    );
     for ring in calibrant.rings(0.0) {
-        let Some(place) = ring.position(unit, wavelength_m).filter(|place| (*first..=*last).contains(place)) else {
+        let Some(place) = ring
+            .position(unit, wavelength_m)
+            .filter(|place| (*first..=*last).contains(place))
+        else {
             continue;
         };
         let [h, k, l] = ring.hkl;
-        let near =
-            found.iter().min_by(|one, other| (one.position - place).abs().total_cmp(&(other.position - place).abs()));
+        let near = found.iter().min_by(|one, other| {
+            (one.position - place)
+                .abs()
+                .total_cmp(&(other.position - place).abs())
+        });
         let step = (last - first) / radial.len() as f64;
         match near.filter(|peak| (peak.position - place).abs() < 4.0 * step) {
             Some(peak) => {
@@ -94,7 +129,13 @@ pub fn table(title: &str, radial: &[f64], pattern: &[f32], unit: &str, of: Optio
                 );
             }
             None => {
-                let _ = writeln!(text, "{:>8}  {place:>12.4}  {:>12}  {:>12}", format!("{h}{k}{l}"), "-", "-");
+                let _ = writeln!(
+                    text,
+                    "{:>8}  {place:>12.4}  {:>12}  {:>12}",
+                    format!("{h}{k}{l}"),
+                    "-",
+                    "-"
+                );
             }
         }
     }

@@ -16,7 +16,9 @@ impl Total {
         let fold = |sum: &mut Vec<f64>, values: &[f64]| {
             sum.resize(bins, 0.0);
             for frame in values.chunks_exact(bins.max(1)) {
-                sum.iter_mut().zip(frame).for_each(|(sum, value)| *sum += value);
+                sum.iter_mut()
+                    .zip(frame)
+                    .for_each(|(sum, value)| *sum += value);
             }
         };
         fold(&mut self.signal, signal);
@@ -27,15 +29,35 @@ impl Total {
     }
 
     pub fn join(&mut self, other: &Self) {
-        self.add(other.signal.len(), &other.signal, &other.norm, other.variance.as_deref());
+        self.add(
+            other.signal.len(),
+            &other.signal,
+            &other.norm,
+            other.variance.as_deref(),
+        );
     }
 
     /// The mean pattern and its standard error; bins that nothing fell into are 0.
     pub fn mean(&self) -> (Vec<f32>, Option<Vec<f32>>) {
-        let ratio = |over: f64, norm: f64| if norm > 0.0 { (over / norm) as f32 } else { 0.0 };
-        let mean = self.signal.iter().zip(&self.norm).map(|(signal, norm)| ratio(*signal, *norm)).collect();
+        let ratio = |over: f64, norm: f64| {
+            if norm > 0.0 {
+                (over / norm) as f32
+            } else {
+                0.0
+            }
+        };
+        let mean = self
+            .signal
+            .iter()
+            .zip(&self.norm)
+            .map(|(signal, norm)| ratio(*signal, *norm))
+            .collect();
         let sigma = |variance: &Vec<f64>| {
-            variance.iter().zip(&self.norm).map(|(variance, norm)| ratio(variance.sqrt(), *norm)).collect()
+            variance
+                .iter()
+                .zip(&self.norm)
+                .map(|(variance, norm)| ratio(variance.sqrt(), *norm))
+                .collect()
         };
         (mean, self.variance.as_ref().map(sigma))
     }

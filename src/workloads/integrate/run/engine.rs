@@ -5,7 +5,8 @@ use crate::{
     integrate::{
         batch::{BatchError, BatchScratch},
         engine::{
-            self, DetectorFile, Frames, Image, Images, IntegrationError, Integrator, Mask, Options, Pixels, Region,
+            self, DetectorFile, Frames, Image, Images, IntegrationError, Integrator, Mask, Options,
+            Pixels, Region,
         },
         frames::{Stack, StoredFrames},
         plan::{EngineRequest, ImageFile, ImageFiles, IntegratePlan},
@@ -38,24 +39,40 @@ pub struct SharedEngine {
 pub fn open(plan: &IntegratePlan, dir: &Path, stack: &Stack) -> Result<SharedEngine, CallError> {
     let task = |why: String| CallError::Task(why);
     let was_given_gpu = env::var_os("NODECTL_GPU_UUID").is_some_and(|uuid| !uuid.is_empty());
-    let is_gpu = plan.engine == EngineRequest::Vulkan || (plan.engine == EngineRequest::Auto && was_given_gpu);
+    let is_gpu = plan.engine == EngineRequest::Vulkan
+        || (plan.engine == EngineRequest::Auto && was_given_gpu);
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     let suitable = || if is_gpu { cores().min(GPU_THREADS) } else { 1 };
-    let threads = plan.threads.map_or_else(suitable, |threads| threads as usize);
+    let threads = plan
+        .threads
+        .map_or_else(suitable, |threads| threads as usize);
     let device = if is_gpu { Some(device::open()?) } else { None };
     let (choice, mut name) = match &device {
-        Some(device) if plan.engine == EngineRequest::Vulkan => {
-            (engine::EngineChoice::Vulkan(device.clone()), format!("Vulkan, {}", device.info().gpu.name))
-        }
+        Some(device) if plan.engine == EngineRequest::Vulkan => (
+            engine::EngineChoice::Vulkan(device.clone()),
+            format!("Vulkan, {}", device.info().gpu.name),
+        ),
         _ => (engine::EngineChoice::Cpu, format!("CPU, {threads} threads")),
     };
-    let options = Options { threads, engine: choice, cache: cache() };
+    let options = Options {
+        threads,
+        engine: choice,
+        cache: cache(),
+    };
     let images = images(&plan.images, |file| dir.join(&file.path)).map_err(task)?;
-    let mut integrator = Integrator::new(&plan.settings, &images, options).map_err(|error| task(error.to_string()))?;
+    let mut integrator = Integrator::new(&plan.settings, &images, options)
+        .map_err(|error| task(error.to_string()))?;
     if let Some(device) = device.filter(|_| plan.engine == EngineRequest::Auto) {
-        name = choose(&mut integrator, &device, stack.scalar).map_err(|error| task(error.to_string()))?.to_string();
+        name = choose(&mut integrator, &device, stack.scalar)
+            .map_err(|error| task(error.to_string()))?
+            .to_string();
     }
-    Ok(SharedEngine { integrator, threads, name, scalar: stack.scalar })
+    Ok(SharedEngine {
+        integrator,
+        threads,
+        name,
+        scalar: stack.scalar,
+    })
 }
 
 /// Tries a GPU and the processor on frames such as are to come.
@@ -66,7 +83,8 @@ fn choose(
 ) -> Result<engine::Comparison, engine::IntegrationError> {
     let shape = integrator.shape();
     let bytes = vec![1u32; (BATCH * shape[0] * shape[1] * scalar.bytes()).div_ceil(4)];
-    let bytes: &[u8] = &bytemuck::cast_slice(&bytes)[..BATCH * shape[0] * shape[1] * scalar.bytes()];
+    let bytes: &[u8] =
+        &bytemuck::cast_slice(&bytes)[..BATCH * shape[0] * shape[1] * scalar.bytes()];
     let pixels = match scalar {
         Scalar::U8 => Pixels::U8(bytes),
         Scalar::U16 => Pixels::U16(bytemuck::cast_slice(bytes)),
@@ -79,7 +97,9 @@ fn choose(
 
 /// Where matrices, and parts of datasets that nobody has asked to see, stay from job to job: the user's cache.
 pub fn cache() -> Option<PathBuf> {
-    let base = env::var_os("XDG_CACHE_HOME").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let base = env::var_os("XDG_CACHE_HOME")
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from);
     let base = base.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cache")))?;
     let path = base.join("nodectl").join("integration");
     std::fs::create_dir_all(&path).ok().map(|()| path)
@@ -89,10 +109,19 @@ pub fn cache() -> Option<PathBuf> {
 pub fn images(files: &ImageFiles, place: impl Fn(&ImageFile) -> PathBuf) -> Result<Images, String> {
     let image = |file: &Option<ImageFile>| -> Result<Option<Image>, String> {
         let read = |file: &ImageFile| Image::read(&place(file), file.member.as_deref());
-        file.as_ref().map(read).transpose().map_err(|error| error.to_string())
+        file.as_ref()
+            .map(read)
+            .transpose()
+            .map_err(|error| error.to_string())
     };
-    let detector = files.detector.as_ref().map(|file| DetectorFile::read(&place(file)));
-    let mask = files.mask.as_ref().map(|file| Mask::read(&place(file), file.member.as_deref()));
+    let detector = files
+        .detector
+        .as_ref()
+        .map(|file| DetectorFile::read(&place(file)));
+    let mask = files
+        .mask
+        .as_ref()
+        .map(|file| Mask::read(&place(file), file.member.as_deref()));
     Ok(Images {
         mask: mask.transpose().map_err(|error| error.to_string())?,
         dark: image(&files.dark)?,
@@ -106,7 +135,12 @@ pub fn images(files: &ImageFiles, place: impl Fn(&ImageFile) -> PathBuf) -> Resu
 /// What a region's results are called; None for the only one.
 pub fn region_name(regions: &[Region], index: usize) -> Option<String> {
     let several = regions.len() > 1;
-    several.then(|| regions[index].name.clone().unwrap_or_else(|| format!("{}", index + 1)))
+    several.then(|| {
+        regions[index]
+            .name
+            .clone()
+            .unwrap_or_else(|| format!("{}", index + 1))
+    })
 }
 
 impl SharedEngine {
@@ -155,16 +189,27 @@ impl SharedEngine {
         monitors: Option<&[f64]>,
         batches: &mut BatchScratch,
     ) -> Result<Part, CallError> {
-        let patterns = batches.integrate(&self.integrator, stack, units, monitors.unwrap_or_default()).map_err(
-            |error| match error {
-                BatchError::Integration(IntegrationError::Gpu(_)) => CallError::Device(error.to_string()),
-                BatchError::Integration(error) => {
-                    CallError::Task(format!("{}: `{}`: {error}", stack.path.display(), stack.dataset))
+        let patterns = batches
+            .integrate(&self.integrator, stack, units, monitors.unwrap_or_default())
+            .map_err(|error| match error {
+                BatchError::Integration(IntegrationError::Gpu(_)) => {
+                    CallError::Device(error.to_string())
                 }
+                BatchError::Integration(error) => CallError::Task(format!(
+                    "{}: `{}`: {error}",
+                    stack.path.display(),
+                    stack.dataset
+                )),
                 BatchError::Frames(error) => CallError::Task(error.to_string()),
-            },
-        )?;
-        let frames = units.iter().map(|unit| unit.frames.end - unit.frames.start).sum();
-        Ok(Part { first, frames, regions: patterns.into_iter().map(RegionPart::of).collect() })
+            })?;
+        let frames = units
+            .iter()
+            .map(|unit| unit.frames.end - unit.frames.start)
+            .sum();
+        Ok(Part {
+            first,
+            frames,
+            regions: patterns.into_iter().map(RegionPart::of).collect(),
+        })
     }
 }

@@ -54,34 +54,77 @@ impl<'p> Kept<'p> {
         stack: &Stack,
         dir: &Path,
     ) -> Option<Self> {
-        let location = plan.location.as_ref().filter(|location| location.is_dir())?;
+        let location = plan
+            .location
+            .as_ref()
+            .filter(|location| location.is_dir())?;
         let key = key(plan, dataset, stack, dir)?;
-        Some(Self::new(plan, dataset, location.join(format!("{}{PARTS}", dataset.name)), key))
+        Some(Self::new(
+            plan,
+            dataset,
+            location.join(format!("{}{PARTS}", dataset.name)),
+            key,
+        ))
     }
 
     /// The same, or else in the cache.
-    pub fn anywhere(plan: &'p IntegratePlan, dataset: &'p DatasetPlan, stack: &Stack, dir: &Path) -> Option<Self> {
+    pub fn anywhere(
+        plan: &'p IntegratePlan,
+        dataset: &'p DatasetPlan,
+        stack: &Stack,
+        dir: &Path,
+    ) -> Option<Self> {
         Self::beside_results(plan, dataset, stack, dir).or_else(|| {
             let (key, cache) = (key(plan, dataset, stack, dir)?, cache()?);
             forget(&cache);
-            Some(Self::new(plan, dataset, cache.join(format!("{key}{PARTS}")), key))
+            Some(Self::new(
+                plan,
+                dataset,
+                cache.join(format!("{key}{PARTS}")),
+                key,
+            ))
         })
     }
 
-    fn new(plan: &'p IntegratePlan, dataset: &'p DatasetPlan, folder: PathBuf, key: String) -> Self {
-        Self { plan, dataset, folder, key, waiting: BTreeMap::new(), written: Instant::now() }
+    fn new(
+        plan: &'p IntegratePlan,
+        dataset: &'p DatasetPlan,
+        folder: PathBuf,
+        key: String,
+    ) -> Self {
+        Self {
+            plan,
+            dataset,
+            folder,
+            key,
+            waiting: BTreeMap::new(),
+            written: Instant::now(),
+        }
     }
 
     /// The files with frames that are all among these: in order, no frame twice.
     pub fn within(&self, frames: &Range<u64>) -> Vec<PatternsFile> {
         let ending = format!(".{}.h5", self.key);
         let range = |path: &Path| -> Option<Range<u64>> {
-            let (first, end) = path.file_name()?.to_str()?.strip_suffix(&ending)?.split_once('-')?;
+            let (first, end) = path
+                .file_name()?
+                .to_str()?
+                .strip_suffix(&ending)?
+                .split_once('-')?;
             Some(first.parse().ok()?..end.parse().ok()?)
         };
-        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let entries = fs::read_dir(&self.folder)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path());
         let mut found: Vec<PatternsFile> = entries
-            .filter_map(|path| Some(PatternsFile { frames: range(&path)?, path }))
+            .filter_map(|path| {
+                Some(PatternsFile {
+                    frames: range(&path)?,
+                    path,
+                })
+            })
             .filter(|PatternsFile { frames: own, .. }| {
                 frames.start <= own.start && own.start < own.end && own.end <= frames.end
             })
@@ -99,11 +142,18 @@ impl<'p> Kept<'p> {
     /// The patterns of a file. None where it is damaged.
     pub fn read(&self, file: &PatternsFile) -> Option<Integrated> {
         let regions = self.plan.settings.regions();
-        let names: Vec<Option<String>> = (0..regions.len()).map(|index| region_name(&regions, index)).collect();
+        let names: Vec<Option<String>> = (0..regions.len())
+            .map(|index| region_name(&regions, index))
+            .collect();
         let (part, axes) = finished(&file.path, &names)?;
         let is_meant = file.frames == (part.first..part.first + part.frames);
-        let has_errors = part.regions.iter().all(|region| region.sigma.is_some()) == self.plan.has_errors();
-        (is_meant && has_errors).then(|| Integrated { part, axes, engine: "kept from before".into() })
+        let has_errors =
+            part.regions.iter().all(|region| region.sigma.is_some()) == self.plan.has_errors();
+        (is_meant && has_errors).then(|| Integrated {
+            part,
+            axes,
+            engine: "kept from before".into(),
+        })
     }
 
     /// Takes patterns, and writes those that wait if it is time. What cannot be written is only told: results do not need it.
@@ -131,18 +181,33 @@ impl<'p> Kept<'p> {
     }
 
     /// A file for patterns of frames that follow each other.
-    fn write(&self, run: &[Part], axes: &[RegionAxes], engine: &str, stack: &Stack) -> Result<(), String> {
-        let (Some(first), Some(last)) = (run.first(), run.last()) else { return Ok(()) };
+    fn write(
+        &self,
+        run: &[Part],
+        axes: &[RegionAxes],
+        engine: &str,
+        stack: &Stack,
+    ) -> Result<(), String> {
+        let (Some(first), Some(last)) = (run.first(), run.last()) else {
+            return Ok(());
+        };
         let frames = first.first..last.first + last.frames;
         fs::create_dir_all(&self.folder).map_err(|error| error.to_string())?;
         let name = format!("{:08}-{:08}.{}.h5", frames.start, frames.end, self.key);
         // Several attempts may write the same frames at once.
         let own = self.folder.join(format!(".{}-{name}", process::id()));
-        let mut file = NexusFile::create(&own, about(self.plan, self.dataset, stack, frames, engine), axes.to_vec())?;
+        let mut file = NexusFile::create(
+            &own,
+            about(self.plan, self.dataset, stack, frames, engine),
+            axes.to_vec(),
+        )?;
         let mut totals = vec![Total::default(); axes.len()];
         for part in run {
             file.write(part)?;
-            totals.iter_mut().zip(&part.regions).for_each(|(total, region)| total.join(&region.total));
+            totals
+                .iter_mut()
+                .zip(&part.regions)
+                .for_each(|(total, region)| total.join(&region.total));
         }
         file.finish(&totals)?;
         fs::rename(&own, self.folder.join(name)).map_err(|error| error.to_string())
@@ -162,12 +227,26 @@ impl<'p> Kept<'p> {
 /// Removes parts that nobody has come back for.
 fn forget(cache: &Path) {
     let is_old = |path: &Path| {
-        let age = path.metadata().and_then(|metadata| metadata.modified()).ok().and_then(|time| time.elapsed().ok());
+        let age = path
+            .metadata()
+            .and_then(|metadata| metadata.modified())
+            .ok()
+            .and_then(|time| time.elapsed().ok());
         age.is_some_and(|age| age > KEEP)
     };
-    let folders = fs::read_dir(cache).into_iter().flatten().flatten().map(|entry| entry.path());
-    let parts = folders.filter(|path| path.as_os_str().as_encoded_bytes().ends_with(PARTS.as_bytes()));
-    parts.filter(|path| is_old(path)).for_each(|path| drop(fs::remove_dir_all(path)));
+    let folders = fs::read_dir(cache)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    let parts = folders.filter(|path| {
+        path.as_os_str()
+            .as_encoded_bytes()
+            .ends_with(PARTS.as_bytes())
+    });
+    parts
+        .filter(|path| is_old(path))
+        .for_each(|path| drop(fs::remove_dir_all(path)));
 }
 
 /// A hash of what patterns depend on. None where an image cannot be read, which opening the engine tells.
@@ -177,7 +256,11 @@ fn key(plan: &IntegratePlan, dataset: &DatasetPlan, stack: &Stack, dir: &Path) -
     let sources: Vec<_> = if dataset.upload.is_some() {
         Vec::new()
     } else {
-        stack.files().iter().map(|path| (path.clone(), seen(path))).collect()
+        stack
+            .files()
+            .iter()
+            .map(|path| (path.clone(), seen(path)))
+            .collect()
     };
     let what = serde_json::json!({
         "version": env!("CARGO_PKG_VERSION"),
@@ -192,11 +275,21 @@ fn key(plan: &IntegratePlan, dataset: &DatasetPlan, stack: &Stack, dir: &Path) -
     let mut hasher = blake3::Hasher::new();
     hasher.update(what.to_string().as_bytes());
     let images = &plan.images;
-    let all = [&images.mask, &images.dark, &images.flat, &images.absorption, &images.variance];
+    let all = [
+        &images.mask,
+        &images.dark,
+        &images.flat,
+        &images.absorption,
+        &images.variance,
+    ];
     for (index, image) in all.into_iter().enumerate() {
-        let Some(ImageFile { path, member }) = image else { continue };
+        let Some(ImageFile { path, member }) = image else {
+            continue;
+        };
         hasher.update(format!("{index} {member:?}").as_bytes());
-        hasher.update_reader(fs::File::open(dir.join(path)).ok()?).ok()?;
+        hasher
+            .update_reader(fs::File::open(dir.join(path)).ok()?)
+            .ok()?;
     }
     Some(hasher.finalize().to_hex()[..16].to_string())
 }

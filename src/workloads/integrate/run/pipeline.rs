@@ -48,7 +48,8 @@ pub fn integrate(
     mut take: impl FnMut(Part) -> Result<(), CallError>,
 ) -> Result<Spent, CallError> {
     let threads = engine.threads().max(1);
-    let (unit_sender, units) = sync_channel::<Result<FrameBatch, FramesError>>(threads * READ_AHEAD);
+    let (unit_sender, units) =
+        sync_channel::<Result<FrameBatch, FramesError>>(threads * READ_AHEAD);
     let (part_sender, parts) = sync_channel::<Result<Part, CallError>>(threads);
     let units = Mutex::new(units);
     let spent = Mutex::new(Spent::default());
@@ -58,7 +59,9 @@ pub fn integrate(
         // In the engine's own threads, so that what it does with several of them needs no others. They own the receiver: when
         // the last of them ends, for whatever reason, the reader sees that nobody listens.
         engine.pool().in_place_scope(|scope| {
-            scope.spawn_broadcast(move |_, _| work(stack, engine, monitors, &units, &part_sender, spent));
+            scope.spawn_broadcast(move |_, _| {
+                work(stack, engine, monitors, &units, &part_sender, spent)
+            });
             let mut ended = Ok(());
             for part in &parts {
                 ended = part.and_then(&mut take);
@@ -184,27 +187,46 @@ mod tests {
         fs::write(dir.join("a.poni"), poni).unwrap();
         let text = "kind = \"integrate\"\nponi = \"a.poni\"\ndatasets = \"none.h5\"\nengine = \"cpu\"\nthreads_per_worker = 2\n";
         let jobs = job_file::parse(text, &dir.join("job.toml")).unwrap();
-        let UploadSource::Bytes(bytes) = &jobs[0].uploads[0].source else { panic!("planning made it") };
+        let UploadSource::Bytes(bytes) = &jobs[0].uploads[0].source else {
+            panic!("planning made it")
+        };
         IntegratePlan::decode(bytes).unwrap()
     }
 
     /// Integrates 1,300 frames, with more batches than all queues hold; what comes of it, which is something before long.
-    fn ends(rows: u32, columns: u32, take: fn(Part) -> Result<(), CallError>) -> Result<Spent, CallError> {
+    fn ends(
+        rows: u32,
+        columns: u32,
+        take: fn(Part) -> Result<(), CallError>,
+    ) -> Result<Spent, CallError> {
         let (told, ended) = mpsc::sync_channel(1);
         thread::spawn(move || {
             let dir = tempfile::tempdir().unwrap();
             let stack = Arc::new(Stack::open(&fixture("array.h5"), None, None).unwrap());
-            let engine = engine::open(&plan(dir.path(), rows, columns), dir.path(), &stack).unwrap();
-            told.send(integrate(&stack, std::slice::from_ref(&(0..stack.frames)), &engine, None, take)).unwrap();
+            let engine =
+                engine::open(&plan(dir.path(), rows, columns), dir.path(), &stack).unwrap();
+            told.send(integrate(
+                &stack,
+                std::slice::from_ref(&(0..stack.frames)),
+                &engine,
+                None,
+                take,
+            ))
+            .unwrap();
         });
-        ended.recv_timeout(Duration::from_secs(120)).expect("an integration ends, whatever happens to a frame")
+        ended
+            .recv_timeout(Duration::from_secs(120))
+            .expect("an integration ends, whatever happens to a frame")
     }
 
     #[test]
     fn an_error_in_a_frame_ends_everything() {
         assert_eq!(ends(2, 4, |_| Ok(())).unwrap().frames, 1300);
         let error = ends(37, 45, |_| Ok(())).unwrap_err().to_string();
-        assert!(error.contains("frames of [2, 4] pixels, the detector has [37, 45]"), "{error}");
+        assert!(
+            error.contains("frames of [2, 4] pixels, the detector has [37, 45]"),
+            "{error}"
+        );
         let error = ends(2, 4, |_| Err(CallError::Task("no room".into()))).unwrap_err();
         assert_eq!(error, CallError::Task("no room".into()));
     }

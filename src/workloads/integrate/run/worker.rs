@@ -12,8 +12,8 @@ use crate::{
     integrate::{
         frames::Stack,
         plan::{
-            DatasetPlan, Existing, FramesOutcome, IntegratePlan, IntegrateStage, Integrated, MAX_PLAN_BYTES, PART_FILE,
-            PLAN_FILE,
+            DatasetPlan, Existing, FramesOutcome, IntegratePlan, IntegrateStage, Integrated,
+            MAX_PLAN_BYTES, PART_FILE, PLAN_FILE,
         },
         results::Part,
     },
@@ -39,7 +39,10 @@ pub struct IntegrateWorker {
 
 impl BuiltinPart for IntegrateWorker {
     fn open(_init: Json) -> Result<Self, CallError> {
-        Ok(Self { plan: Arc::new(read_plan(Path::new(PLAN_FILE))?), engine: None })
+        Ok(Self {
+            plan: Arc::new(read_plan(Path::new(PLAN_FILE))?),
+            engine: None,
+        })
     }
 
     fn run(&mut self, call: &Call) -> Result<Json, CallError> {
@@ -57,7 +60,9 @@ impl IntegrateWorker {
         let (index, range) = usize::try_from(call.task)
             .ok()
             .and_then(|task| plan.tasks().nth(task))
-            .ok_or_else(|| CallError::Task(format!("there is no task {} in the plan", call.task)))?;
+            .ok_or_else(|| {
+                CallError::Task(format!("there is no task {} in the plan", call.task))
+            })?;
         let dataset = &plan.datasets[index];
         let mut value = json!({ "dataset": dataset.name, "frames": range.end - range.start });
         let begin = Instant::now();
@@ -73,7 +78,8 @@ impl IntegrateWorker {
             Err(error) => return Err(error),
         };
         let bytes = postcard::to_stdvec(&outcome).expect("plain data always encodes");
-        fs::write(call.dir.join(PART_FILE), bytes).map_err(|error| CallError::Task(format!("{PART_FILE}: {error}")))?;
+        fs::write(call.dir.join(PART_FILE), bytes)
+            .map_err(|error| CallError::Task(format!("{PART_FILE}: {error}")))?;
         Ok(value)
     }
 
@@ -88,7 +94,10 @@ impl IntegrateWorker {
         let mut kept = Kept::beside_results(plan, dataset, &stack, &call.dir);
         let before = kept.as_ref().and_then(|kept| {
             let found = kept.within(&range);
-            found.first().filter(|found| found.frames == range).and_then(|found| kept.read(found))
+            found
+                .first()
+                .filter(|found| found.frames == range)
+                .and_then(|found| kept.read(found))
         });
         if let Some(integrated) = before {
             return Ok((integrated, Spent::default()));
@@ -96,27 +105,46 @@ impl IntegrateWorker {
         let monitors = monitors(plan, dataset, &stack)?;
         let engine = self.engine(plan, call, &stack)?;
         let mut found: Vec<Part> = Vec::new();
-        let spent = pipeline::integrate(&stack, std::slice::from_ref(&range), engine, monitors.as_deref(), |part| {
-            found.push(part);
-            Ok(())
-        })?;
+        let spent = pipeline::integrate(
+            &stack,
+            std::slice::from_ref(&range),
+            engine,
+            monitors.as_deref(),
+            |part| {
+                found.push(part);
+                Ok(())
+            },
+        )?;
         found.sort_by_key(|part| part.first);
-        let integrated = Integrated { part: joined(range.start, found), axes: engine.axes(), engine: engine.name() };
+        let integrated = Integrated {
+            part: joined(range.start, found),
+            axes: engine.axes(),
+            engine: engine.name(),
+        };
         if let Some(kept) = &mut kept {
-            kept.keep(integrated.part.clone(), &integrated.axes, &integrated.engine, &stack);
+            kept.keep(
+                integrated.part.clone(),
+                &integrated.axes,
+                &integrated.engine,
+                &stack,
+            );
             kept.flush(&integrated.axes, &integrated.engine, &stack);
         }
         Ok((integrated, spent))
     }
 
     /// A dataset's results: the parts that there are, and the frames that have none.
-    fn write(&mut self, plan: &IntegratePlan, call: &Call, from: Option<&str>) -> Result<Json, CallError> {
+    fn write(
+        &mut self,
+        plan: &IntegratePlan,
+        call: &Call,
+        from: Option<&str>,
+    ) -> Result<Json, CallError> {
         let begin = Instant::now();
         let index = usize::try_from(call.task).unwrap_or(usize::MAX);
-        let dataset = plan
-            .datasets
-            .get(index)
-            .ok_or_else(|| CallError::Task(format!("there is no dataset {} in the plan", call.task)))?;
+        let dataset = plan.datasets.get(index).ok_or_else(|| {
+            CallError::Task(format!("there is no dataset {} in the plan", call.task))
+        })?;
         if let Some(value) = existing(plan, dataset, &call.dir)? {
             return Ok(value);
         }
@@ -136,7 +164,10 @@ impl IntegrateWorker {
         }
         // Without a job before, that is everything.
         missing.push(ranges.last().map_or(0, |last| last.end)..stack.frames);
-        let before = kept.as_ref().map(|kept| from_before(kept, &mut missing)).unwrap_or_default();
+        let before = kept
+            .as_ref()
+            .map(|kept| from_before(kept, &mut missing))
+            .unwrap_or_default();
         missing.retain(|range| range.start < range.end);
         // Where all is there, nothing is integrated, and no matrix is needed.
         let (axes, told) = match tasks().find_map(parts) {
@@ -146,9 +177,13 @@ impl IntegrateWorker {
                 (engine.axes(), engine.name())
             }
         };
-        let mut output = OutputFiles::create(plan, dataset, &stack, &call.dir, axes.clone(), &told).map_err(failed)?;
+        let mut output = OutputFiles::create(plan, dataset, &stack, &call.dir, axes.clone(), &told)
+            .map_err(failed)?;
         let again = |found: &PatternsFile| kept.as_ref().and_then(|kept| kept.read(found));
-        for integrated in tasks().filter_map(parts).chain(before.iter().filter_map(again)) {
+        for integrated in tasks()
+            .filter_map(parts)
+            .chain(before.iter().filter_map(again))
+        {
             output.write(&integrated.part).map_err(failed)?;
         }
         let mut spent = Spent::default();
@@ -163,19 +198,31 @@ impl IntegrateWorker {
             let engine = self.engine(plan, call, &stack)?;
             spent = pipeline::integrate(&stack, &missing, engine, monitors.as_deref(), take)?;
         }
-        let text = output.finish(begin.elapsed(), spent.frames).map_err(failed)?;
+        let text = output
+            .finish(begin.elapsed(), spent.frames)
+            .map_err(failed)?;
         if let Some(kept) = kept {
             kept.remove();
         }
         say::out(&text);
-        let mut value = json!({ "dataset": dataset.name, "frames": stack.frames, "files": dataset.files() });
+        let mut value =
+            json!({ "dataset": dataset.name, "frames": stack.frames, "files": dataset.files() });
         tell(&mut value, &spent, begin.elapsed());
         Ok(value)
     }
 
-    fn engine(&mut self, plan: &IntegratePlan, call: &Call, stack: &Stack) -> Result<&SharedEngine, CallError> {
+    fn engine(
+        &mut self,
+        plan: &IntegratePlan,
+        call: &Call,
+        stack: &Stack,
+    ) -> Result<&SharedEngine, CallError> {
         // Frames of another type may have other dead values.
-        if self.engine.as_ref().is_none_or(|engine| !engine.suits(stack)) {
+        if self
+            .engine
+            .as_ref()
+            .is_none_or(|engine| !engine.suits(stack))
+        {
             self.engine = Some(engine::open(plan, &call.dir, stack)?);
         }
         Ok(self.engine.as_ref().expect("just made"))
@@ -202,8 +249,14 @@ fn from_before(kept: &Kept<'_>, missing: &mut Vec<Range<u64>>) -> Vec<PatternsFi
 }
 
 /// What becomes of a dataset whose results are there: nothing more to do, or an error.
-fn existing(plan: &IntegratePlan, dataset: &DatasetPlan, dir: &Path) -> Result<Option<Json>, CallError> {
-    let Some(location) = &plan.location else { return Ok(None) };
+fn existing(
+    plan: &IntegratePlan,
+    dataset: &DatasetPlan,
+    dir: &Path,
+) -> Result<Option<Json>, CallError> {
+    let Some(location) = &plan.location else {
+        return Ok(None);
+    };
     let path = location.join(&dataset.files()[0]);
     match plan.existing {
         Existing::Overwrite => Ok(None),
@@ -213,24 +266,39 @@ fn existing(plan: &IntegratePlan, dataset: &DatasetPlan, dir: &Path) -> Result<O
             say::out(&text);
             let [.., log] = dataset.files();
             fs::write(dir.join(log), text).map_err(|error| CallError::Task(error.to_string()))?;
-            Ok(Some(json!({ "dataset": dataset.name, "frames": 0, "files": [] })))
+            Ok(Some(
+                json!({ "dataset": dataset.name, "frames": 0, "files": [] }),
+            ))
         }
         Existing::Error => {
             let hint = "remove it and retry, or say existing_output = \"skip\" or \"overwrite\"";
-            Err(CallError::Task(format!("{} exists\nhint: {hint}", path.display())))
+            Err(CallError::Task(format!(
+                "{} exists\nhint: {hint}",
+                path.display()
+            )))
         }
     }
 }
 
-fn monitors(plan: &IntegratePlan, dataset: &DatasetPlan, stack: &Stack) -> Result<Option<Vec<f64>>, CallError> {
+fn monitors(
+    plan: &IntegratePlan,
+    dataset: &DatasetPlan,
+    stack: &Stack,
+) -> Result<Option<Vec<f64>>, CallError> {
     let member = plan.monitor.as_deref();
-    member.map(|member| input::monitors(stack, dataset.entry.as_deref(), member)).transpose().map_err(CallError::Task)
+    member
+        .map(|member| input::monitors(stack, dataset.entry.as_deref(), member))
+        .transpose()
+        .map_err(CallError::Task)
 }
 
 /// Parts that follow each other as one.
 fn joined(first: u64, parts: Vec<Part>) -> Part {
     let mut parts = parts.into_iter();
-    let mut whole = parts.next().unwrap_or(Part { first, ..Part::default() });
+    let mut whole = parts.next().unwrap_or(Part {
+        first,
+        ..Part::default()
+    });
     for part in parts {
         whole.frames += part.frames;
         for (region, more) in whole.regions.iter_mut().zip(part.regions) {
@@ -251,14 +319,16 @@ fn read_part(path: &Path, range: &Range<u64>) -> Option<Integrated> {
         return None;
     }
     let outcome: FramesOutcome = postcard::from_bytes(&fs::read(path).ok()?).ok()?;
-    let is_meant = |part: &Part| (part.first, part.frames) == (range.start, range.end - range.start);
+    let is_meant =
+        |part: &Part| (part.first, part.frames) == (range.start, range.end - range.start);
     outcome.ok().filter(|integrated| is_meant(&integrated.part))
 }
 
 fn tell(value: &mut Json, spent: &Spent, took: Duration) {
     let seconds = |time: Duration| (time.as_secs_f64() * 1e4).round() / 1e4;
     value["integrated"] = spent.frames.into();
-    value["frames_per_second"] = ((spent.frames as f64 / took.as_secs_f64().max(1e-9) * 10.0).round() / 10.0).into();
+    value["frames_per_second"] =
+        ((spent.frames as f64 / took.as_secs_f64().max(1e-9) * 10.0).round() / 10.0).into();
     value["read_seconds"] = seconds(spent.read).into();
     value["decode_seconds"] = seconds(spent.decode).into();
     value["integrate_seconds"] = seconds(spent.integrate).into();
@@ -266,9 +336,13 @@ fn tell(value: &mut Json, spent: &Spent, took: Duration) {
 
 fn read_plan(path: &Path) -> Result<IntegratePlan, CallError> {
     let told = |why: String| CallError::Task(format!("{}: {why}", path.display()));
-    let length = fs::metadata(path).map_err(|error| told(error.to_string()))?.len();
+    let length = fs::metadata(path)
+        .map_err(|error| told(error.to_string()))?
+        .len();
     if length > MAX_PLAN_BYTES {
-        return Err(told(format!("{length} bytes; a plan has at most {MAX_PLAN_BYTES}")));
+        return Err(told(format!(
+            "{length} bytes; a plan has at most {MAX_PLAN_BYTES}"
+        )));
     }
     let bytes = fs::read(path).map_err(|error| told(error.to_string()))?;
     IntegratePlan::decode(&bytes).map_err(told)

@@ -5,7 +5,11 @@ use nodectl_types::{PythonWorker, WorkerRole, WorkerSpec};
 
 fn worker(text: &str) -> (PythonWorker, String) {
     let job = plan_one(text);
-    let uploads: Vec<_> = job.uploads.iter().map(|upload| upload.path.as_str()).collect();
+    let uploads: Vec<_> = job
+        .uploads
+        .iter()
+        .map(|upload| upload.path.as_str())
+        .collect();
     match job.work.worker {
         Some(WorkerSpec::Python(worker)) => (worker, uploads.join(" ")),
         other => panic!("expected a Python worker, got {other:?}"),
@@ -13,7 +17,10 @@ fn worker(text: &str) -> (PythonWorker, String) {
 }
 
 fn init(text: &str) -> String {
-    match worker(&format!("worker = \"count.py:Count\"\n{text}")).0.role {
+    match worker(&format!("worker = \"count.py:Count\"\n{text}"))
+        .0
+        .role
+    {
         WorkerRole::Calls { init, .. } => init,
         other => panic!("expected calls, got {other:?}"),
     }
@@ -22,11 +29,29 @@ fn init(text: &str) -> String {
 #[test]
 fn the_module_travels_by_itself_or_with_its_directory() {
     let (count, uploads) = worker("worker = \"./count.py:Count\"");
-    let role = WorkerRole::Calls { class: "count.py:Count".into(), init: r#"{"args":[],"kwargs":{}}"#.into() };
-    assert_eq!((count, uploads.as_str()), (PythonWorker { python: "python3".into(), role }, "count.py"));
+    let role = WorkerRole::Calls {
+        class: "count.py:Count".into(),
+        init: r#"{"args":[],"kwargs":{}}"#.into(),
+    };
+    assert_eq!(
+        (count, uploads.as_str()),
+        (
+            PythonWorker {
+                python: "python3".into(),
+                role
+            },
+            "count.py"
+        )
+    );
     let (lib, uploads) = worker("worker = \"src/lib.py:A\"\nsource = \"src\"\npython = \"~/venv\"");
-    assert_eq!((lib.python.as_str(), uploads.as_str()), ("~/venv", "src/deep/more.py src/lib.py"));
-    assert_eq!(worker("worker = \"src/lib.py:A\"\npython = \"./run.sh\"").1, "run.sh src/lib.py");
+    assert_eq!(
+        (lib.python.as_str(), uploads.as_str()),
+        ("~/venv", "src/deep/more.py src/lib.py")
+    );
+    assert_eq!(
+        worker("worker = \"src/lib.py:A\"\npython = \"./run.sh\"").1,
+        "run.sh src/lib.py"
+    );
     assert_eq!(plan_one("worker = \"count.py:Count\"").retries, 3);
     assert_eq!(plan_one("command = [\"x\"]").retries, 2);
 }
@@ -42,7 +67,10 @@ fn init_is_keyword_arguments_or_both() {
         r#"{"args":["x",1000.5],"kwargs":{"k":2}}"#
     );
     assert_eq!(init("init = { args = [1] }"), r#"{"args":[1],"kwargs":{}}"#);
-    assert_eq!(init("[init]\nargs = \"text\"\nlr = 1"), r#"{"args":[],"kwargs":{"args":"text","lr":1}}"#);
+    assert_eq!(
+        init("[init]\nargs = \"text\"\nlr = 1"),
+        r#"{"args":[],"kwargs":{"args":"text","lr":1}}"#
+    );
     assert_eq!(init("init = {}"), r#"{"args":[],"kwargs":{}}"#);
 }
 

@@ -41,7 +41,12 @@ impl SubmissionClock {
     pub fn start() -> Self {
         let (watched, submissions) = sync_channel::<WatchedSubmission>(UNDER_WAY);
         thread::spawn(move || {
-            for WatchedSubmission { run, simulated, ended } in submissions {
+            for WatchedSubmission {
+                run,
+                simulated,
+                ended,
+            } in submissions
+            {
                 let run = run.wait(PATIENCE);
                 if !simulated.is_zero() {
                     simulate(simulated);
@@ -50,17 +55,35 @@ impl SubmissionClock {
                 let _ = ended.send(run.map(|()| Instant::now()));
             }
         });
-        let simulated = std::env::var(SIMULATED).ok().and_then(|text| text.parse().ok()).unwrap_or(0.0);
-        Self { watched, simulated_cell_ns: simulated, until: Instant::now(), total: Duration::ZERO }
+        let simulated = std::env::var(SIMULATED)
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(0.0);
+        Self {
+            watched,
+            simulated_cell_ns: simulated,
+            until: Instant::now(),
+            total: Duration::ZERO,
+        }
     }
 
     /// A submission that computes so many cells.
     pub fn watch(&self, run: PendingCall<()>, cells: u64) -> Run {
         let submitted = Instant::now();
         let (ended, receiver) = sync_channel(1);
-        let simulated = Duration::from_secs_f64((cells as f64 * self.simulated_cell_ns / 1e9).clamp(0.0, 1e4));
-        self.watched.send(WatchedSubmission { run, simulated, ended }).expect("the thread ends with this");
-        Run { submitted, ended: receiver }
+        let simulated =
+            Duration::from_secs_f64((cells as f64 * self.simulated_cell_ns / 1e9).clamp(0.0, 1e4));
+        self.watched
+            .send(WatchedSubmission {
+                run,
+                simulated,
+                ended,
+            })
+            .expect("the thread ends with this");
+        Run {
+            submitted,
+            ended: receiver,
+        }
     }
 
     /// Waits for a submission; those that were submitted before it were waited for. Returns how long it took the device.
@@ -78,7 +101,10 @@ impl SubmissionClock {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the device that is made up computes meanwhile")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the device that is made up computes meanwhile"
+)]
 fn simulate(duration: Duration) {
     thread::sleep(duration);
 }

@@ -20,13 +20,21 @@ pub fn granted() -> Result<Option<Device>, CallError> {
     match (uuids.next(), uuids.next()) {
         (None, _) => Ok(None),
         (Some(uuid), None) => {
-            let uuid = parse(uuid).ok_or_else(|| CallError::Task(format!("{GRANTED}: `{uuid}` is no UUID")))?;
-            let options = DeviceOptions { validation: false, software: false };
-            Device::open(uuid, &options).map(Some).map_err(|error| CallError::Device(error.to_string()))
+            let uuid = parse(uuid)
+                .ok_or_else(|| CallError::Task(format!("{GRANTED}: `{uuid}` is no UUID")))?;
+            let options = DeviceOptions {
+                validation: false,
+                software: false,
+            };
+            Device::open(uuid, &options)
+                .map(Some)
+                .map_err(|error| CallError::Device(error.to_string()))
         }
         (Some(_), Some(_)) => {
             let hint = "hint: set `gpus = 1`; more tasks use more GPUs";
-            Err(CallError::Task(format!("a task of this kind uses one GPU, and was granted more\n{hint}")))
+            Err(CallError::Task(format!(
+                "a task of this kind uses one GPU, and was granted more\n{hint}"
+            )))
         }
     }
 }
@@ -42,14 +50,22 @@ fn software() -> Result<Device, CallError> {
     let gpus = gpu::probe().map_err(|error| why(error.to_string()))?;
     let found = gpus.iter().find(|gpu| gpu.kind == GpuKind::Software);
     let found = found.ok_or_else(|| why("the drivers here offer none".into()))?;
-    Device::open(found.uuid, &DeviceOptions { validation: false, software: true })
-        .map_err(|error| why(error.to_string()))
+    Device::open(
+        found.uuid,
+        &DeviceOptions {
+            validation: false,
+            software: true,
+        },
+    )
+    .map_err(|error| why(error.to_string()))
 }
 
 /// 32 hexadecimal digits, with hyphens or without.
 fn parse(text: &str) -> Option<[u8; 16]> {
     let digits = text.replace('-', "");
-    let number = u128::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 32)?;
+    let number = u128::from_str_radix(&digits, 16)
+        .ok()
+        .filter(|_| digits.len() == 32)?;
     Some(number.to_be_bytes())
 }
 

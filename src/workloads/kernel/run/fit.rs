@@ -8,12 +8,23 @@ use nodectl_gpu::{
 /// Says what the device lacks.
 pub fn check(entry: &EntryPoint, info: &DeviceInfo) -> Result<(), String> {
     let name = &info.gpu.name;
-    if let Some(lacking) = entry.features.iter().find(|feature| !has(&info.features, **feature)) {
-        let hint = "hint: `where` chooses nodes whose GPUs have it; `nodectl devices` lists features";
-        return Err(format!("{name} has no {lacking}, which `{}` needs\n{hint}", entry.name));
+    if let Some(lacking) = entry
+        .features
+        .iter()
+        .find(|feature| !has(&info.features, **feature))
+    {
+        let hint =
+            "hint: `where` chooses nodes whose GPUs have it; `nodectl devices` lists features";
+        return Err(format!(
+            "{name} has no {lacking}, which `{}` needs\n{hint}",
+            entry.name
+        ));
     }
     let [x, y, z] = entry.workgroup;
-    let invocations = entry.workgroup.iter().fold(1u32, |product, size| product.saturating_mul(*size));
+    let invocations = entry
+        .workgroup
+        .iter()
+        .fold(1u32, |product, size| product.saturating_mul(*size));
     let limits = &info.limits;
     let too_wide = (0..3).any(|axis| entry.workgroup[axis] > limits.workgroup_size[axis]);
     if too_wide || invocations > limits.workgroup_invocations {

@@ -17,7 +17,11 @@ pub enum Fold {
 /// # Panics
 /// If they are not of one length.
 pub fn fold(how: Fold, scalar: Scalar, whole: &mut [u8], part: &[u8]) {
-    assert_eq!(whole.len(), part.len(), "parts of one output have one shape");
+    assert_eq!(
+        whole.len(),
+        part.len(),
+        "parts of one output have one shape"
+    );
     macro_rules! each {
         ($number:ty, $sum:expr, $min:expr, $max:expr) => {{
             const BYTES: usize = size_of::<$number>();
@@ -27,7 +31,8 @@ pub fn fold(how: Fold, scalar: Scalar, whole: &mut [u8], part: &[u8]) {
                 Fold::Max => $max,
             };
             for (whole, part) in whole.chunks_exact_mut(BYTES).zip(part.chunks_exact(BYTES)) {
-                let number = |bytes: &[u8]| <$number>::from_le_bytes(bytes.try_into().expect("a chunk"));
+                let number =
+                    |bytes: &[u8]| <$number>::from_le_bytes(bytes.try_into().expect("a chunk"));
                 let folded = operation(number(whole), number(part));
                 whole.copy_from_slice(&folded.to_le_bytes());
             }
@@ -79,7 +84,10 @@ mod tests {
     #[test]
     fn nan_stays_whatever_it_meets() {
         for how in [Fold::Sum, Fold::Min, Fold::Max] {
-            assert!(folded(how, f32::NAN, 1.0).is_nan() && folded(how, 1.0, f32::NAN).is_nan(), "{how:?}");
+            assert!(
+                folded(how, f32::NAN, 1.0).is_nan() && folded(how, 1.0, f32::NAN).is_nan(),
+                "{how:?}"
+            );
         }
         assert_eq!(folded(Fold::Max, f32::NEG_INFINITY, -1.0), -1.0);
     }
@@ -87,7 +95,11 @@ mod tests {
     #[test]
     fn halves_are_numbers_and_not_integers() {
         let halves = |numbers: [f32; 2]| numbers.map(f16::from_f32).map(f16::to_le_bytes).concat();
-        for (how, expected) in [(Fold::Sum, [-1.5, 4.0]), (Fold::Min, [-2.0, 1.0]), (Fold::Max, [0.5, 3.0])] {
+        for (how, expected) in [
+            (Fold::Sum, [-1.5, 4.0]),
+            (Fold::Min, [-2.0, 1.0]),
+            (Fold::Max, [0.5, 3.0]),
+        ] {
             let mut whole = halves([-2.0, 1.0]);
             fold(how, Scalar::F16, &mut whole, &halves([0.5, 3.0]));
             assert_eq!(whole, halves(expected), "{how:?}");

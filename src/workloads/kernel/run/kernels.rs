@@ -29,24 +29,46 @@ impl DeviceKernels {
     pub fn new(plan: &ShaderPlan) -> Result<Self, CallError> {
         let shader = Shader::parse(plan.language, &plan.source)
             .map_err(|error| CallError::Task(format!("{}: {error}", plan.file)))?;
-        Ok(Self { plan: plan.clone(), shader, known: BTreeMap::new() })
+        Ok(Self {
+            plan: plan.clone(),
+            shader,
+            known: BTreeMap::new(),
+        })
     }
 
     /// The kernel with these values of constants, by name.
-    pub fn get(&mut self, device: &Device, constants: &[(String, f64)]) -> Result<Arc<PreparedKernel>, CallError> {
+    pub fn get(
+        &mut self,
+        device: &Device,
+        constants: &[(String, f64)],
+    ) -> Result<Arc<PreparedKernel>, CallError> {
         let key = format!("{constants:?}");
         if let Some(known) = self.known.get(&key) {
             return Ok(known.clone());
         }
         let told = |why: String| CallError::Task(format!("{}: {why}", self.plan.file));
-        let compiled = self.shader.compile(&self.plan.entry, constants).map_err(|error| told(error.to_string()))?;
+        let compiled = self
+            .shader
+            .compile(&self.plan.entry, constants)
+            .map_err(|error| told(error.to_string()))?;
         fit::check(&compiled.entry, device.info()).map_err(told)?;
-        let constants: Vec<_> =
-            compiled.constants.iter().map(|(id, scalar, value)| (*id, constant(*scalar, *value))).collect();
+        let constants: Vec<_> = compiled
+            .constants
+            .iter()
+            .map(|(id, scalar, value)| (*id, constant(*scalar, *value)))
+            .collect();
         let (spirv, entry) = (&compiled.words[..], self.plan.entry.as_str());
-        let source = KernelSource { spirv, entry, constants: &constants, name: &self.plan.file };
+        let source = KernelSource {
+            spirv,
+            entry,
+            constants: &constants,
+            name: &self.plan.file,
+        };
         let kernel = device.kernel(&source).map_err(failed)?;
-        let prepared = Arc::new(PreparedKernel { kernel, entry: compiled.entry });
+        let prepared = Arc::new(PreparedKernel {
+            kernel,
+            entry: compiled.entry,
+        });
         if self.known.len() >= MAX_KERNELS {
             self.known.clear();
         }

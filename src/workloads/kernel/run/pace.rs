@@ -17,7 +17,9 @@ pub struct Pace {
 impl Pace {
     /// Begins with `units` of work, of which nothing is known.
     pub fn new(units: u64) -> Self {
-        Self { units: units.max(1) }
+        Self {
+            units: units.max(1),
+        }
     }
 
     /// The units of the next submission; at least 1.

@@ -27,7 +27,11 @@ pub enum PartsError {
     #[error(transparent)]
     Array(#[from] ArrayError),
     #[error("the part of tile {tile} is {found:?}, and its cells are {expected:?}")]
-    Shape { tile: u32, found: Vec<u64>, expected: Vec<u64> },
+    Shape {
+        tile: u32,
+        found: Vec<u64>,
+        expected: Vec<u64>,
+    },
     #[error("parts of {0:?} are too many to be put together here")]
     TooLarge(Vec<u64>),
 }
@@ -35,16 +39,26 @@ pub enum PartsError {
 impl Parts<'_> {
     pub fn location(&self, tile: u32) -> ArrayLocation {
         let task = self.set * u64::from(self.plan.tile_count()) + u64::from(tile);
-        ArrayLocation::new(self.from.join(task.to_string()).join(part_file(self.binding)))
+        ArrayLocation::new(
+            self.from
+                .join(task.to_string())
+                .join(part_file(self.binding)),
+        )
     }
 
     /// Type and axes of the whole array, as the first part tells them.
     pub fn info(&self) -> Result<Info, PartsError> {
         let first = self.location(0).inspect()?;
-        let whole = Cells { origin: [0; 3], size: self.space };
+        let whole = Cells {
+            origin: [0; 3],
+            size: self.space,
+        };
         let (_, mut shape) = whole.axes(self.plan.dimensions);
         shape.extend(first.shape.get(self.plan.dimensions..).unwrap_or_default());
-        Ok(Info { scalar: first.scalar, shape })
+        Ok(Info {
+            scalar: first.scalar,
+            shape,
+        })
     }
 
     /// What the parts hold of `cells`.
@@ -53,23 +67,42 @@ impl Parts<'_> {
         let dimensions = self.plan.dimensions;
         let behind = &whole.shape[dimensions..];
         let over = |cells: &Cells| [&cells.axes(dimensions).1, behind].concat();
-        let info = Info { scalar: whole.scalar, shape: over(cells) };
+        let info = Info {
+            scalar: whole.scalar,
+            shape: over(cells),
+        };
         let mut array = Array::zeros(info.clone()).ok_or(PartsError::TooLarge(info.shape))?;
         for tile in 0..self.plan.tile_count() {
             let own = tiles::tile(self.space, self.plan.grid, [0; 3], tile).own;
-            let Some(both) = own.overlap(cells) else { continue };
+            let Some(both) = own.overlap(cells) else {
+                continue;
+            };
             let location = self.location(tile);
             let found = location.inspect()?.shape;
             if found != over(&own) {
-                return Err(PartsError::Shape { tile, found, expected: over(&own) });
+                return Err(PartsError::Shape {
+                    tile,
+                    found,
+                    expected: over(&own),
+                });
             }
             let start = |of: &Cells| {
-                let starts = both.axes(dimensions).0.into_iter().zip(of.axes(dimensions).0);
+                let starts = both
+                    .axes(dimensions)
+                    .0
+                    .into_iter()
+                    .zip(of.axes(dimensions).0);
                 let starts: Vec<u64> = starts.map(|(at, base)| at - base).collect();
                 [&starts[..], &vec![0; behind.len()]].concat()
             };
             let block = location.read_block(&start(&own), &over(&both))?;
-            copy_box(&block, &vec![0; block.info.shape.len()], &mut array, &start(cells), &over(&both));
+            copy_box(
+                &block,
+                &vec![0; block.info.shape.len()],
+                &mut array,
+                &start(cells),
+                &over(&both),
+            );
         }
         Ok(array)
     }

@@ -7,8 +7,8 @@ use crate::{
     kernel::{
         KernelPlan,
         plan::{
-            ArrayPlan, ArraySource, BindingPlan, Combine, Content, Extent, OutputPlan, Quantity, ShaderPlan, Stage,
-            UniformValue,
+            ArrayPlan, ArraySource, BindingPlan, Combine, Content, Extent, OutputPlan, Quantity,
+            ShaderPlan, Stage, UniformValue,
         },
     },
 };
@@ -32,20 +32,42 @@ fn can_run() -> bool {
 }
 
 fn f32_array(is_written: bool, extent: Extent, source: Option<ArraySource>) -> Content {
-    let element = Element { scalar: Scalar::F32, components: 1, stride: 4 };
-    Content::Array(ArrayPlan { element, extent, source, resumes: None, is_written })
+    let element = Element {
+        scalar: Scalar::F32,
+        components: 1,
+        stride: 4,
+    };
+    Content::Array(ArrayPlan {
+        element,
+        extent,
+        source,
+        resumes: None,
+        is_written,
+    })
 }
 
 fn cells() -> Extent {
-    Extent::Cells { per_cell: Vec::new() }
+    Extent::Cells {
+        per_cell: Vec::new(),
+    }
 }
 
 fn file(path: &str) -> Option<ArraySource> {
-    Some(ArraySource::File { path: path.into(), member: None, raw: None, convert: false })
+    Some(ArraySource::File {
+        path: path.into(),
+        member: None,
+        raw: None,
+        convert: false,
+    })
 }
 
 /// Bindings in set 0 with the names and numbers given, over a space of two dimensions, all in one task.
-fn plan(source: &str, space: [i64; 2], bindings: Vec<(&str, Content)>, outputs: &[&str]) -> KernelPlan {
+fn plan(
+    source: &str,
+    space: [i64; 2],
+    bindings: Vec<(&str, Content)>,
+    outputs: &[&str],
+) -> KernelPlan {
     let number = |n: i64| Quantity::Value(Value::Int(n));
     let binding = |(index, (name, content)): (usize, (&str, Content))| BindingPlan {
         set: 0,
@@ -83,7 +105,11 @@ fn plan(source: &str, space: [i64; 2], bindings: Vec<(&str, Content)>, outputs: 
 
 fn call(worker: &mut KernelWorker, task: u64, dir: &Path, params: Json) -> Result<Json, CallError> {
     let params = params.as_object().expect("an object").clone();
-    worker.run(&Call { task, dir: dir.to_path_buf(), params })
+    worker.run(&Call {
+        task,
+        dir: dir.to_path_buf(),
+        params,
+    })
 }
 
 fn run(plan: KernelPlan, dir: &Path) -> Result<Json, CallError> {
@@ -92,40 +118,83 @@ fn run(plan: KernelPlan, dir: &Path) -> Result<Json, CallError> {
 
 /// Runs the plan as a job of tiles, cut by `grid`, and one that puts them together in `dir`.
 fn run_cut(plan: &KernelPlan, grid: [u32; 3], steps: u32, dir: &Path) {
-    let parts: Vec<String> = plan.outputs.iter().map(|output| output.binding.clone()).collect();
-    let stage = Stage::Tiles { first_step: 0, steps, from: None };
-    let tiles = KernelPlan { stage, grid, parts, outputs: Vec::new(), ..plan.clone() };
+    let parts: Vec<String> = plan
+        .outputs
+        .iter()
+        .map(|output| output.binding.clone())
+        .collect();
+    let stage = Stage::Tiles {
+        first_step: 0,
+        steps,
+        from: None,
+    };
+    let tiles = KernelPlan {
+        stage,
+        grid,
+        parts,
+        outputs: Vec::new(),
+        ..plan.clone()
+    };
     let mut worker = KernelWorker::new(tiles.clone()).unwrap();
     for task in 0..u64::from(tiles.tile_count()) {
         let part = dir.join("job.tiles").join(task.to_string());
         std::fs::create_dir_all(&part).unwrap();
-        for entry in std::fs::read_dir(dir).unwrap().flatten().filter(|entry| entry.path().is_file()) {
+        for entry in std::fs::read_dir(dir)
+            .unwrap()
+            .flatten()
+            .filter(|entry| entry.path().is_file())
+        {
             std::fs::copy(entry.path(), part.join(entry.file_name())).unwrap();
         }
         call(&mut worker, task, &part, json!({})).unwrap();
     }
-    let stage = Stage::Assemble { from: "job.tiles".into() };
-    run(KernelPlan { stage, grid, ..plan.clone() }, dir).unwrap();
+    let stage = Stage::Assemble {
+        from: "job.tiles".into(),
+    };
+    run(
+        KernelPlan {
+            stage,
+            grid,
+            ..plan.clone()
+        },
+        dir,
+    )
+    .unwrap();
 }
 
 fn read(dir: &Path, name: &str) -> (Vec<u64>, Vec<f32>) {
     let array = ArrayLocation::new(dir.join(name)).read().unwrap();
-    let numbers = array.bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
+    let numbers = array
+        .bytes
+        .chunks_exact(4)
+        .map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
     (array.info.shape, numbers.collect())
 }
 
 /// Equal, or where they differ first.
 fn same(found: &[f32], expected: &[f32], what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
-    let differs = found.iter().zip(expected).position(|(found, expected)| found != expected);
+    let differs = found
+        .iter()
+        .zip(expected)
+        .position(|(found, expected)| found != expected);
     if let Some(at) = differs {
         panic!("{what}: number {at} is {}, not {}", found[at], expected[at]);
     }
 }
 
 fn save(dir: &Path, name: &str, shape: &[u64], numbers: &[f32]) {
-    let bytes = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-    let array = Array { info: Info { scalar: Scalar::F32, shape: shape.to_vec() }, bytes };
+    let bytes = numbers
+        .iter()
+        .flat_map(|number| number.to_le_bytes())
+        .collect();
+    let array = Array {
+        info: Info {
+            scalar: Scalar::F32,
+            shape: shape.to_vec(),
+        },
+        bytes,
+    };
     write(&dir.join(name), &[("", &array)], None).unwrap();
 }
 
@@ -145,12 +214,25 @@ fn every_cell_is_computed_once_at_its_place_however_the_space_is_cut() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let plan =
-        plan(PLACES, [251, 300], vec![("tile", Content::Tile), ("out", f32_array(true, cells(), None))], &["out"]);
-    let expected: Vec<f32> = (0..300).flat_map(|y| (0..251).map(move |x| x as f32 + 1000.0 * y as f32)).collect();
+    let plan = plan(
+        PLACES,
+        [251, 300],
+        vec![
+            ("tile", Content::Tile),
+            ("out", f32_array(true, cells(), None)),
+        ],
+        &["out"],
+    );
+    let expected: Vec<f32> = (0..300)
+        .flat_map(|y| (0..251).map(move |x| x as f32 + 1000.0 * y as f32))
+        .collect();
     let result = run(plan.clone(), dir.path()).unwrap();
     assert_eq!(result["items"], 251 * 300);
-    assert!(result["gpu_seconds"].as_f64().unwrap() > 0.0 && !result["gpu"].as_str().unwrap().is_empty(), "{result}");
+    assert!(
+        result["gpu_seconds"].as_f64().unwrap() > 0.0
+            && !result["gpu"].as_str().unwrap().is_empty(),
+        "{result}"
+    );
     let (shape, numbers) = read(dir.path(), "out.npy");
     assert_eq!(shape, [300, 251]);
     same(&numbers, &expected, "in one task");
@@ -195,7 +277,8 @@ fn relaxed(start: &[f32], [width, height]: [usize; 2], steps: u32) -> Vec<f32> {
         for y in 1..height - 1 {
             for x in 1..width - 1 {
                 let at = x + width * y;
-                cells[at] = 0.25 * (before[at - 1] + before[at + 1] + before[at - width] + before[at + width]);
+                cells[at] = 0.25
+                    * (before[at - 1] + before[at + 1] + before[at - width] + before[at + width]);
             }
         }
     }
@@ -208,16 +291,26 @@ fn steps_with_exchanged_buffers_are_those_of_the_cpu_also_with_halos() {
         return;
     }
     let (space, size) = ([37, 29], [37, 29]);
-    let start: Vec<f32> = (0..37 * 29).map(|cell| ((cell * 7919) % 1000) as f32).collect();
+    let start: Vec<f32> = (0..37 * 29)
+        .map(|cell| ((cell * 7919) % 1000) as f32)
+        .collect();
     for steps in [1, 2, 7, 40] {
         let dir = tempfile::tempdir().unwrap();
         save(dir.path(), "start.npy", &[29, 37], &start);
         let plan = relax(space, steps);
         let expected = relaxed(&start, size, steps);
         run(plan.clone(), dir.path()).unwrap();
-        same(&read(dir.path(), "after.npy").1, &expected, &format!("{steps} steps"));
+        same(
+            &read(dir.path(), "after.npy").1,
+            &expected,
+            &format!("{steps} steps"),
+        );
         run_cut(&plan, [2, 3, 1], steps, dir.path());
-        same(&read(dir.path(), "after.npy").1, &expected, &format!("{steps} steps in tiles"));
+        same(
+            &read(dir.path(), "after.npy").1,
+            &expected,
+            &format!("{steps} steps in tiles"),
+        );
     }
 }
 
@@ -227,14 +320,20 @@ fn rounds_go_on_from_what_the_one_before_left() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let start: Vec<f32> = (0..37 * 29).map(|cell| ((cell * 7919) % 1000) as f32).collect();
+    let start: Vec<f32> = (0..37 * 29)
+        .map(|cell| ((cell * 7919) % 1000) as f32)
+        .collect();
     save(dir.path(), "start.npy", &[29, 37], &start);
     let grid = [2, 2, 1];
     let whole = relax([37, 29], 1);
     for round in 0..3u32 {
         let from = (round > 0).then(|| format!("round-{}", round - 1));
         let mut plan = KernelPlan {
-            stage: Stage::Tiles { first_step: round * 2, steps: 2, from },
+            stage: Stage::Tiles {
+                first_step: round * 2,
+                steps: 2,
+                from,
+            },
             grid,
             parts: vec!["after".into()],
             outputs: Vec::new(),
@@ -245,18 +344,36 @@ fn rounds_go_on_from_what_the_one_before_left() {
         }
         let mut worker = KernelWorker::new(plan).unwrap();
         for task in 0..4 {
-            let task_dir = dir.path().join(format!("round-{round}")).join(task.to_string());
+            let task_dir = dir
+                .path()
+                .join(format!("round-{round}"))
+                .join(task.to_string());
             std::fs::create_dir_all(&task_dir).unwrap();
             std::fs::copy(dir.path().join("start.npy"), task_dir.join("start.npy")).unwrap();
             if round > 0 {
                 let before = format!("round-{}", round - 1);
-                std::os::unix::fs::symlink(dir.path().join(&before), task_dir.join(&before)).unwrap();
+                std::os::unix::fs::symlink(dir.path().join(&before), task_dir.join(&before))
+                    .unwrap();
             }
             call(&mut worker, task, &task_dir, json!({})).unwrap();
         }
     }
-    run(KernelPlan { stage: Stage::Assemble { from: "round-2".into() }, grid, ..whole }, dir.path()).unwrap();
-    same(&read(dir.path(), "after.npy").1, &relaxed(&start, [37, 29], 6), "three rounds of two steps");
+    run(
+        KernelPlan {
+            stage: Stage::Assemble {
+                from: "round-2".into(),
+            },
+            grid,
+            ..whole
+        },
+        dir.path(),
+    )
+    .unwrap();
+    same(
+        &read(dir.path(), "after.npy").1,
+        &relaxed(&start, [37, 29], 6),
+        "three rounds of two steps",
+    );
 }
 
 const COUNT: &str = "
@@ -283,15 +400,31 @@ fn partial_outputs_are_folded_as_the_plan_says() {
     if !can_run() {
         return;
     }
-    let whole = Extent::Whole { shape: vec![Quantity::Value(Value::Int(3))] };
-    let value = UniformValue { offset: 0, scalar: Scalar::F32, value: Quantity::Value(Value::Float(2.0)) };
+    let whole = Extent::Whole {
+        shape: vec![Quantity::Value(Value::Int(3))],
+    };
+    let value = UniformValue {
+        offset: 0,
+        scalar: Scalar::F32,
+        value: Quantity::Value(Value::Float(2.0)),
+    };
     let bindings = vec![
         ("tile", Content::Tile),
         ("sums", f32_array(true, whole, None)),
-        ("gain", Content::Uniform { bytes: 4, values: vec![value] }),
+        (
+            "gain",
+            Content::Uniform {
+                bytes: 4,
+                values: vec![value],
+            },
+        ),
     ];
-    let shader =
-        ShaderPlan { file: "fold.wgsl".into(), language: Language::Wgsl, source: FOLD.into(), entry: "main".into() };
+    let shader = ShaderPlan {
+        file: "fold.wgsl".into(),
+        language: Language::Wgsl,
+        source: FOLD.into(),
+        entry: "main".into(),
+    };
     // Four tiles of 5 x 3 cells.
     for (combine, expected) in [
         (Combine::Sum, [120.0, 10.0, -6.0]),
@@ -322,13 +455,33 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let number = f32(id.x) * factor * f32(power);
     out[id.x + tile.size.x * id.y] = vec3(number, number + 1.0, number + 2.0);
 }";
-    let element = Element { scalar: Scalar::F32, components: 3, stride: 16 };
-    let out = ArrayPlan { element, extent: cells(), source: None, resumes: None, is_written: true };
-    let value = UniformValue { offset: 0, scalar: Scalar::F32, value: Quantity::Param("factor".into()) };
+    let element = Element {
+        scalar: Scalar::F32,
+        components: 3,
+        stride: 16,
+    };
+    let out = ArrayPlan {
+        element,
+        extent: cells(),
+        source: None,
+        resumes: None,
+        is_written: true,
+    };
+    let value = UniformValue {
+        offset: 0,
+        scalar: Scalar::F32,
+        value: Quantity::Param("factor".into()),
+    };
     let bindings = vec![
         ("tile", Content::Tile),
         ("out", Content::Array(out)),
-        ("factor", Content::Uniform { bytes: 4, values: vec![value] }),
+        (
+            "factor",
+            Content::Uniform {
+                bytes: 4,
+                values: vec![value],
+            },
+        ),
     ];
     let mut plan = plan(source, [3, 2], bindings, &["out"]);
     plan.constants.push(crate::kernel::plan::ConstantPlan {
@@ -340,7 +493,13 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let dir = tempfile::tempdir().unwrap();
     let mut worker = KernelWorker::new(plan).unwrap();
     for (task, factor, power) in [(0, 2.0, 1), (1, 0.5, 3)] {
-        call(&mut worker, task, dir.path(), json!({ "factor": factor, "power": power })).unwrap();
+        call(
+            &mut worker,
+            task,
+            dir.path(),
+            json!({ "factor": factor, "power": power }),
+        )
+        .unwrap();
         let (shape, numbers) = read(dir.path(), &format!("deep/{factor}.npy"));
         assert_eq!(shape, [2, 3, 3]);
         let one = factor as f32 * power as f32;
@@ -354,22 +513,45 @@ fn what_does_not_fit_is_told_with_names_and_numbers() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let bindings = || vec![("tile", Content::Tile), ("out", f32_array(true, cells(), None))];
+    let bindings = || {
+        vec![
+            ("tile", Content::Tile),
+            ("out", f32_array(true, cells(), None)),
+        ]
+    };
     let told = |plan: KernelPlan| match run(plan, dir.path()) {
         Err(CallError::Task(why)) => why,
         other => panic!("{other:?}"),
     };
-    let huge = told(plan(&PLACES.replace("8, 8", "4096, 4096"), [8, 8], bindings(), &["out"]));
-    assert!(huge.contains("test.wgsl") && huge.contains("workgroup"), "{huge}");
+    let huge = told(plan(
+        &PLACES.replace("8, 8", "4096, 4096"),
+        [8, 8],
+        bindings(),
+        &["out"],
+    ));
+    assert!(
+        huge.contains("test.wgsl") && huge.contains("workgroup"),
+        "{huge}"
+    );
     let mut uncut = plan(PLACES, [1 << 14, 1 << 14], bindings(), &["out"]);
     uncut.stage = Stage::Whole { steps: 2 };
     let large = told(uncut);
-    assert!(large.contains("`out` has 1073741824 bytes") && large.contains("hint"), "{large}");
+    assert!(
+        large.contains("`out` has 1073741824 bytes") && large.contains("hint"),
+        "{large}"
+    );
     let missing = told(plan(
         PLACES,
         [8, 8],
-        [bindings(), vec![("more", f32_array(false, cells(), file("none.npy")))]].concat(),
+        [
+            bindings(),
+            vec![("more", f32_array(false, cells(), file("none.npy")))],
+        ]
+        .concat(),
         &["out"],
     ));
-    assert!(missing.contains("`more`") && missing.contains("none.npy"), "{missing}");
+    assert!(
+        missing.contains("`more`") && missing.contains("none.npy"),
+        "{missing}"
+    );
 }

@@ -97,16 +97,41 @@ impl Tiles {
     }
 
     /// Computes a tile and returns what the bindings `names` hold of it: of arrays over the cells its own ones.
-    pub fn run(&mut self, inputs: &KernelInputs<'_>, tile: Tile, names: &[&str]) -> Result<Computed, CallError> {
-        let prepared = self.kernels.get(&self.device, &inputs.resolved.shader_constants())?;
+    pub fn run(
+        &mut self,
+        inputs: &KernelInputs<'_>,
+        tile: Tile,
+        names: &[&str],
+    ) -> Result<Computed, CallError> {
+        let prepared = self
+            .kernels
+            .get(&self.device, &inputs.resolved.shader_constants())?;
         let steps = self.plan.steps().unwrap_or((0, 1));
-        let outputs = names.iter().map(|name| inputs.index(name)).collect::<Result<Vec<_>, _>>()?;
+        let outputs = names
+            .iter()
+            .map(|name| inputs.index(name))
+            .collect::<Result<Vec<_>, _>>()?;
         let count = self.plan.bindings.len();
-        let shapes = (0..count).map(|index| inputs.shape(index)).collect::<Result<_, _>>()?;
-        let mut work = Work { inputs, tile, prepared, shapes, shared: Vec::new(), steps, outputs };
-        work.shared = (0..count).map(|index| self.shared(&work, index)).collect::<Result<_, _>>()?;
-        let mut arrays: Vec<Array> =
-            work.outputs.iter().map(|output| self.blank(&work, *output)).collect::<Result<_, _>>()?;
+        let shapes = (0..count)
+            .map(|index| inputs.shape(index))
+            .collect::<Result<_, _>>()?;
+        let mut work = Work {
+            inputs,
+            tile,
+            prepared,
+            shapes,
+            shared: Vec::new(),
+            steps,
+            outputs,
+        };
+        work.shared = (0..count)
+            .map(|index| self.shared(&work, index))
+            .collect::<Result<_, _>>()?;
+        let mut arrays: Vec<Array> = work
+            .outputs
+            .iter()
+            .map(|output| self.blank(&work, *output))
+            .collect::<Result<_, _>>()?;
         self.clock.take_total();
         let (mut flying, mut layers_done) = (VecDeque::new(), 0);
         loop {
@@ -115,20 +140,32 @@ impl Tiles {
             {
                 flying.push_back(self.start(&work, cells)?);
             }
-            let Some(slab) = flying.pop_front() else { break };
+            let Some(slab) = flying.pop_front() else {
+                break;
+            };
             self.land(&work, slab, &mut arrays)?;
         }
-        Ok(Computed { arrays, busy: self.clock.take_total() })
+        Ok(Computed {
+            arrays,
+            busy: self.clock.take_total(),
+        })
     }
 
     /// Of a uniform, or of an array that is whole in every task.
     fn shared(&mut self, work: &Work<'_>, index: usize) -> Result<Option<DeviceBuffer>, CallError> {
         let resolved = match &work.inputs.resolved.bindings[index] {
             ResolvedContent::Tile => return Ok(None),
-            ResolvedContent::Uniform(bytes) => return self.filled(bytes.len() as u64, Some(bytes.clone())).map(Some),
+            ResolvedContent::Uniform(bytes) => {
+                return self
+                    .filled(bytes.len() as u64, Some(bytes.clone()))
+                    .map(Some);
+            }
             ResolvedContent::Array(resolved) => resolved,
         };
-        let Some(array) = self.array(index).filter(|array| matches!(array.extent, Extent::Whole { .. })) else {
+        let Some(array) = self
+            .array(index)
+            .filter(|array| matches!(array.extent, Extent::Whole { .. }))
+        else {
             return Ok(None);
         };
         let is_kept = !array.is_written && array.resumes.is_none();
@@ -161,7 +198,8 @@ impl Tiles {
     fn filled(&mut self, bytes: u64, content: Option<Vec<u8>>) -> Result<DeviceBuffer, CallError> {
         let buffer = self.device.buffer(bytes).map_err(failed)?;
         if let Some(content) = content {
-            self.uploads.push(self.device.upload(&buffer, 0, Bytes::from(content)));
+            self.uploads
+                .push(self.device.upload(&buffer, 0, Bytes::from(content)));
         }
         Ok(buffer)
     }
@@ -169,8 +207,13 @@ impl Tiles {
     /// Zeros for what an output holds of the tile's own cells.
     fn blank(&self, work: &Work<'_>, index: usize) -> Result<Array, CallError> {
         let name = &self.plan.bindings[index].name;
-        let array = self.array(index).ok_or_else(|| CallError::Task(format!("`{name}` is no array")))?;
-        let info = Info { scalar: array.element.scalar, shape: self.part_shape(work, index, &work.tile.own) };
+        let array = self
+            .array(index)
+            .ok_or_else(|| CallError::Task(format!("`{name}` is no array")))?;
+        let info = Info {
+            scalar: array.element.scalar,
+            shape: self.part_shape(work, index, &work.tile.own),
+        };
         Array::zeros(info).ok_or_else(|| CallError::Task(format!("`{name}` is too large an array")))
     }
 
@@ -188,17 +231,32 @@ impl Tiles {
     }
 
     /// The size of an array's buffer.
-    fn device_bytes(&self, work: &Work<'_>, index: usize, cells: Option<&Cells>) -> Result<u64, CallError> {
-        let Some(array) = self.array(index) else { return Ok(0) };
-        let shape = cells.map_or(work.shapes[index].clone(), |cells| self.part_shape(work, index, cells));
-        let numbers = shape.iter().try_fold(1u64, |product, extent| product.checked_mul(*extent));
+    fn device_bytes(
+        &self,
+        work: &Work<'_>,
+        index: usize,
+        cells: Option<&Cells>,
+    ) -> Result<u64, CallError> {
+        let Some(array) = self.array(index) else {
+            return Ok(0);
+        };
+        let shape = cells.map_or(work.shapes[index].clone(), |cells| {
+            self.part_shape(work, index, cells)
+        });
+        let numbers = shape
+            .iter()
+            .try_fold(1u64, |product, extent| product.checked_mul(*extent));
         let components = u64::from(array.element.components.max(1));
         let bytes = numbers
             .filter(|numbers| numbers.is_multiple_of(components))
-            .and_then(|numbers| (numbers / components).checked_mul(u64::from(array.element.stride)));
+            .and_then(|numbers| {
+                (numbers / components).checked_mul(u64::from(array.element.stride))
+            });
         let name = &self.plan.bindings[index].name;
         let bytes = bytes.ok_or_else(|| {
-            CallError::Task(format!("`{name}`: an array of {shape:?} does not divide into elements of {components}"))
+            CallError::Task(format!(
+                "`{name}`: an array of {shape:?} does not divide into elements of {components}"
+            ))
         })?;
         let most = self.device.info().limits.storage_range;
         if bytes > most {
@@ -251,12 +309,18 @@ impl Tiles {
         }
         let mut bytes = 0;
         for index in 0..self.plan.bindings.len() {
-            let over_cells = self.array(index).is_some_and(|array| matches!(array.extent, Extent::Cells { .. }));
+            let over_cells = self
+                .array(index)
+                .is_some_and(|array| matches!(array.extent, Extent::Cells { .. }));
             if over_cells {
                 bytes += self.device_bytes(work, index, Some(&slab.wide))?;
             }
         }
-        let in_flight = if *slab == work.tile { 1 } else { IN_FLIGHT as u64 };
+        let in_flight = if *slab == work.tile {
+            1
+        } else {
+            IN_FLIGHT as u64
+        };
         let shared: u64 = work.shared.iter().flatten().map(DeviceBuffer::bytes).sum();
         let free = info.memory_free.unwrap_or(info.gpu.memory_bytes) as f64 * MEMORY_SHARE;
         let needed = bytes * in_flight + shared;
@@ -274,7 +338,10 @@ impl Tiles {
                 (None, Some(array)) => {
                     let bytes = self.device_bytes(work, index, Some(&cells.wide))?;
                     let numbers = work.inputs.numbers(index, Some(&cells.wide))?;
-                    Some(self.filled(bytes, numbers.map(|numbers| load::to_elements(numbers, array.element)))?)
+                    Some(self.filled(
+                        bytes,
+                        numbers.map(|numbers| load::to_elements(numbers, array.element)),
+                    )?)
                 }
             });
         }
@@ -282,24 +349,45 @@ impl Tiles {
         let place = (cells.wide, work.inputs.resolved.space);
         let piece = KernelPiece::new(&device, &plan, &work.prepared, place, work.steps.1, buffers)?;
         let (steps, run) = self.steps(&piece, work.steps)?;
-        let units = if is_cut(&self.plan) { cells.own.count() } else { u64::from(steps) };
+        let units = if is_cut(&self.plan) {
+            cells.own.count()
+        } else {
+            u64::from(steps)
+        };
         let last = work.steps.1.saturating_sub(1);
         let downloads = work.outputs.iter().map(|output| {
-            let buffer = piece.buffer(*output, last).expect("outputs are arrays, which have buffers");
+            let buffer = piece
+                .buffer(*output, last)
+                .expect("outputs are arrays, which have buffers");
             device.download(buffer, 0..buffer.bytes())
         });
-        Ok(Flying { cells, run, units, downloads: downloads.collect() })
+        Ok(Flying {
+            cells,
+            run,
+            units,
+            downloads: downloads.collect(),
+        })
     }
 
     /// Submits all steps, waits for all but the last submission, and returns that one with the number of its steps.
-    fn steps(&mut self, piece: &KernelPiece<'_>, (first, count): (u32, u32)) -> Result<(u32, Run), CallError> {
+    fn steps(
+        &mut self,
+        piece: &KernelPiece<'_>,
+        (first, count): (u32, u32),
+    ) -> Result<(u32, Run), CallError> {
         let mut waiting: VecDeque<(u32, Run)> = VecDeque::new();
         let (mut done, mut batches) = (0, 0);
         loop {
-            let paced = if is_cut(&self.plan) { 1 } else { self.pace.units() };
+            let paced = if is_cut(&self.plan) {
+                1
+            } else {
+                self.pace.units()
+            };
             let batch = piece.batch(paced, count - done);
             let submitted = piece.submit(first, done, batch, batches % SLOTS, &mut self.uploads)?;
-            let run = self.clock.watch(submitted, piece.cells() * u64::from(batch));
+            let run = self
+                .clock
+                .watch(submitted, piece.cells() * u64::from(batch));
             done += batch;
             batches += 1;
             let most = if done >= count { 0 } else { SLOTS - 1 };
@@ -316,34 +404,62 @@ impl Tiles {
 
     fn ended(&mut self, units: u64, run: Run) -> Result<(), CallError> {
         let took = self.clock.wait(run).map_err(failed)?;
-        self.uploads.drain(..).try_for_each(|upload| upload.wait(PATIENCE)).map_err(failed)?;
+        self.uploads
+            .drain(..)
+            .try_for_each(|upload| upload.wait(PATIENCE))
+            .map_err(failed)?;
         self.pace.took(units, took);
         Ok(())
     }
 
     /// Waits for a slab and puts what it computed of its own cells in its place.
-    fn land(&mut self, work: &Work<'_>, slab: Flying, arrays: &mut [Array]) -> Result<(), CallError> {
+    fn land(
+        &mut self,
+        work: &Work<'_>,
+        slab: Flying,
+        arrays: &mut [Array],
+    ) -> Result<(), CallError> {
         let own = slab.cells.own;
         self.ended(slab.units, slab.run)?;
         for ((output, download), array) in work.outputs.iter().zip(slab.downloads).zip(arrays) {
             let bytes = download.wait(PATIENCE).map_err(failed)?;
-            let Some(plan) = self.array(*output) else { continue };
+            let Some(plan) = self.array(*output) else {
+                continue;
+            };
             let numbers = load::from_elements(bytes, plan.element);
             if matches!(plan.extent, Extent::Whole { .. }) {
                 array.bytes = numbers;
                 continue;
             }
-            let info = Info { scalar: plan.element.scalar, shape: self.part_shape(work, *output, &slab.cells.wide) };
+            let info = Info {
+                scalar: plan.element.scalar,
+                shape: self.part_shape(work, *output, &slab.cells.wide),
+            };
             let axes = info.shape.len();
             let start = |cells: &Cells| {
                 let mut start = vec![0; axes];
-                let (at, base) = (own.axes(self.plan.dimensions).0, cells.axes(self.plan.dimensions).0);
-                at.iter().zip(base).zip(&mut start).for_each(|((at, base), start)| *start = at - base);
+                let (at, base) = (
+                    own.axes(self.plan.dimensions).0,
+                    cells.axes(self.plan.dimensions).0,
+                );
+                at.iter()
+                    .zip(base)
+                    .zip(&mut start)
+                    .for_each(|((at, base), start)| *start = at - base);
                 start
             };
             let shape = self.part_shape(work, *output, &own);
             let (from, to) = (start(&slab.cells.wide), start(&work.tile.own));
-            copy_box(&Array { info, bytes: numbers }, &from, array, &to, &shape);
+            copy_box(
+                &Array {
+                    info,
+                    bytes: numbers,
+                },
+                &from,
+                array,
+                &to,
+                &shape,
+            );
         }
         Ok(())
     }
@@ -353,7 +469,10 @@ impl Tiles {
 /// cells is written.
 fn is_cut(plan: &KernelPlan) -> bool {
     let is_one_step = plan.steps().is_some_and(|(_, steps)| steps == 1);
-    let knows_its_place = plan.bindings.iter().any(|binding| matches!(binding.content, Content::Tile));
+    let knows_its_place = plan
+        .bindings
+        .iter()
+        .any(|binding| matches!(binding.content, Content::Tile));
     let writes_cells_only = plan.bindings.iter().all(|binding| match &binding.content {
         Content::Array(array) => !array.is_written || matches!(array.extent, Extent::Cells { .. }),
         Content::Tile | Content::Uniform { .. } => true,
@@ -367,8 +486,11 @@ fn slab(tile: &Tile, axis: usize, layers: Range<u32>, reach: u32) -> Tile {
     let end = |cells: &Cells| cells.origin[axis].saturating_add(cells.size[axis]);
     slab.own.origin[axis] += layers.start;
     slab.own.size[axis] = layers.end - layers.start;
-    slab.wide.origin[axis] = slab.own.origin[axis].saturating_sub(reach).max(tile.wide.origin[axis]);
-    slab.wide.size[axis] = end(&slab.own).saturating_add(reach).min(end(&tile.wide)) - slab.wide.origin[axis];
+    slab.wide.origin[axis] = slab.own.origin[axis]
+        .saturating_sub(reach)
+        .max(tile.wide.origin[axis]);
+    slab.wide.size[axis] =
+        end(&slab.own).saturating_add(reach).min(end(&tile.wide)) - slab.wide.origin[axis];
     slab
 }
 

@@ -32,15 +32,29 @@ impl BuiltinPart for KernelWorker {
     fn run(&mut self, call: &Call) -> Result<Json, CallError> {
         let plan = self.plan.clone();
         let params = params(&call.params);
-        let resolved = plan.resolve(&params).map_err(|error| CallError::Task(error.to_string()))?;
+        let resolved = plan
+            .resolve(&params)
+            .map_err(|error| CallError::Task(error.to_string()))?;
         let (set, tile) = match plan.stage {
-            Stage::Tiles { .. } => (call.task / u64::from(plan.tile_count()), call.task % u64::from(plan.tile_count())),
+            Stage::Tiles { .. } => (
+                call.task / u64::from(plan.tile_count()),
+                call.task % u64::from(plan.tile_count()),
+            ),
             Stage::Whole { .. } | Stage::Assemble { .. } => (call.task, 0),
         };
-        let inputs = KernelInputs { plan: &plan, resolved: &resolved, dir: &call.dir, set };
+        let inputs = KernelInputs {
+            plan: &plan,
+            resolved: &resolved,
+            dir: &call.dir,
+            set,
+        };
         match (&plan.stage, &mut self.body) {
             (Stage::Whole { .. }, KernelBody::Tiles { tiles, gpu }) => {
-                let names: Vec<&str> = plan.outputs.iter().map(|output| output.binding.as_str()).collect();
+                let names: Vec<&str> = plan
+                    .outputs
+                    .iter()
+                    .map(|output| output.binding.as_str())
+                    .collect();
                 let tile = cut(&plan, resolved.space, 0);
                 let computed = tiles.run(&inputs, tile, &names)?;
                 write_outputs(&plan, &resolved, &call.dir, computed.arrays)?;
@@ -52,7 +66,8 @@ impl BuiltinPart for KernelWorker {
                 let computed = tiles.run(&inputs, tile, &names)?;
                 for (name, array) in names.iter().zip(&computed.arrays) {
                     let path = call.dir.join(part_file(name));
-                    arrays::write(&path, &[(name, array)], None).map_err(|error| CallError::Task(error.to_string()))?;
+                    arrays::write(&path, &[(name, array)], None)
+                        .map_err(|error| CallError::Task(error.to_string()))?;
                 }
                 Ok(told(&plan, &tile, computed.busy, gpu))
             }
@@ -76,9 +91,14 @@ impl KernelWorker {
                 let gpu = format!(
                     "{} {}",
                     gpu.name,
-                    gpu.uuid.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+                    gpu.uuid
+                        .iter()
+                        .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
                 );
-                KernelBody::Tiles { tiles: Box::new(Tiles::new(device, plan.clone())?), gpu }
+                KernelBody::Tiles {
+                    tiles: Box::new(Tiles::new(device, plan.clone())?),
+                    gpu,
+                }
             }
             Stage::Assemble { .. } => KernelBody::Assemble(Assembler::new(plan.clone())?),
         };
@@ -88,9 +108,13 @@ impl KernelWorker {
 
 fn read_plan(path: &Path) -> Result<KernelPlan, CallError> {
     let told = |why: String| CallError::Task(format!("{}: {why}", path.display()));
-    let length = fs::metadata(path).map_err(|error| told(error.to_string()))?.len();
+    let length = fs::metadata(path)
+        .map_err(|error| told(error.to_string()))?
+        .len();
     if length > MAX_PLAN_BYTES as u64 {
-        return Err(told(format!("{length} bytes; a plan has at most {MAX_PLAN_BYTES}")));
+        return Err(told(format!(
+            "{length} bytes; a plan has at most {MAX_PLAN_BYTES}"
+        )));
     }
     let bytes = fs::read(path).map_err(|error| told(error.to_string()))?;
     KernelPlan::decode(&bytes).map_err(|error| told(error.to_string()))
@@ -113,12 +137,19 @@ fn params(json: &Map<String, Json>) -> Params {
         }
         other => Value::Text(other.to_string().into()),
     };
-    json.iter().map(|(name, json)| (name.clone(), value(json))).collect()
+    json.iter()
+        .map(|(name, json)| (name.clone(), value(json)))
+        .collect()
 }
 
 fn cut(plan: &KernelPlan, space: [u32; 3], index: u32) -> Tile {
     let steps = plan.steps().map_or(0, |(_, steps)| steps);
-    tiles::tile(space, plan.grid, plan.halo.map(|halo| halo.saturating_mul(steps)), index)
+    tiles::tile(
+        space,
+        plan.grid,
+        plan.halo.map(|halo| halo.saturating_mul(steps)),
+        index,
+    )
 }
 
 /// The task's result: what `nodectl run` sums up.
@@ -128,13 +159,21 @@ fn told(plan: &KernelPlan, tile: &Tile, busy: Duration, gpu: &str) -> Json {
 }
 
 /// Writes each file once, with all outputs that go into it. `arrays` are in the order of the plan's outputs.
-fn write_outputs(plan: &KernelPlan, resolved: &Resolved, dir: &Path, arrays: Vec<Array>) -> Result<(), CallError> {
+fn write_outputs(
+    plan: &KernelPlan,
+    resolved: &Resolved,
+    dir: &Path,
+    arrays: Vec<Array>,
+) -> Result<(), CallError> {
     let mut files: BTreeMap<&str, Vec<(&str, Array)>> = BTreeMap::new();
     let mut scales = BTreeMap::new();
     for ((output, file), mut array) in plan.outputs.iter().zip(&resolved.files).zip(arrays) {
         array.bytes = arrays::convert(array.bytes, array.info.scalar, output.scalar);
         array.info.scalar = output.scalar;
-        files.entry(file).or_default().push((output.member.as_deref().unwrap_or(&output.binding), array));
+        files
+            .entry(file)
+            .or_default()
+            .push((output.member.as_deref().unwrap_or(&output.binding), array));
         scales.insert(file.as_str(), output.scale);
     }
     for (file, arrays) in files {
@@ -146,7 +185,8 @@ fn write_outputs(plan: &KernelPlan, resolved: &Resolved, dir: &Path, arrays: Vec
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(|error| told(error.to_string()))?;
         }
-        let arrays: Vec<(&str, &Array)> = arrays.iter().map(|(name, array)| (*name, array)).collect();
+        let arrays: Vec<(&str, &Array)> =
+            arrays.iter().map(|(name, array)| (*name, array)).collect();
         arrays::write(&path, &arrays, scales[file]).map_err(|error| told(error.to_string()))?;
     }
     Ok(())
@@ -158,13 +198,28 @@ mod tests {
 
     #[test]
     fn parameters_come_back_as_the_node_was_given_them() {
-        let json = json!({ "a": 1, "b": 1.5, "c": "x", "d": true, "e": "NaN", "f": "-inf", "g": 2.0 });
+        let json =
+            json!({ "a": 1, "b": 1.5, "c": "x", "d": true, "e": "NaN", "f": "-inf", "g": 2.0 });
         let params = params(json.as_object().unwrap());
-        let of = |name: &str| params.iter().find(|(known, _)| known == name).unwrap().1.clone();
-        assert_eq!((of("a"), of("b"), of("c")), (Value::Int(1), Value::Float(1.5), Value::Text("x".into())));
+        let of = |name: &str| {
+            params
+                .iter()
+                .find(|(known, _)| known == name)
+                .unwrap()
+                .1
+                .clone()
+        };
+        assert_eq!(
+            (of("a"), of("b"), of("c")),
+            (Value::Int(1), Value::Float(1.5), Value::Text("x".into()))
+        );
         assert_eq!(
             (of("d"), of("f"), of("g")),
-            (Value::Bool(true), Value::Float(f64::NEG_INFINITY), Value::Float(2.0))
+            (
+                Value::Bool(true),
+                Value::Float(f64::NEG_INFINITY),
+                Value::Float(2.0)
+            )
         );
         assert!(matches!(of("e"), Value::Float(number) if number.is_nan()));
     }
@@ -173,7 +228,12 @@ mod tests {
     fn a_plan_that_is_none_is_told() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(PLAN_FILE);
-        assert!(read_plan(&path).unwrap_err().to_string().contains("No such file"));
+        assert!(
+            read_plan(&path)
+                .unwrap_err()
+                .to_string()
+                .contains("No such file")
+        );
         fs::write(&path, "no plan").unwrap();
         assert!(matches!(read_plan(&path), Err(CallError::Task(_))));
     }

@@ -27,10 +27,16 @@ const WRONG: [(&str, &str); 49] = [
     ("space", "tile = [16, 16, 1]\nspace"),
     ("space", "tile = 0\nspace"),
     ("space", "tile = 4\nhalo = 5\nspace"),
-    ("inputs.now = { file = \"field.npy\", cut = \"tile\" }", "inputs.now = \"field.npy\"\nhalo = 1"),
+    (
+        "inputs.now = { file = \"field.npy\", cut = \"tile\" }",
+        "inputs.now = \"field.npy\"\nhalo = 1",
+    ),
     ("inputs.now", "inputs.nwo"),
     ("inputs.now", "inputs.heat"),
-    ("inputs.now = { file = \"field.npy\", cut = \"tile\" }\n", ""),
+    (
+        "inputs.now = { file = \"field.npy\", cut = \"tile\" }\n",
+        "",
+    ),
     ("field.npy", "none.npy"),
     ("field.npy", "short.npy"),
     ("field.npy", "turned.npy"),
@@ -53,14 +59,19 @@ const WRONG: [(&str, &str); 49] = [
     ("\"heat.npy\"", "\"heat.txt\""),
     ("\"heat.npy\"", "{ shape = [3] }"),
     ("\"heat.npy\"", "{ per_cell = [5], file = \"heat.png\" }"),
-    ("space", "iterate = { steps = 10, swap = [[\"next\", \"now\"]] }\nspace"),
+    (
+        "space",
+        "iterate = { steps = 10, swap = [[\"next\", \"now\"]] }\nspace",
+    ),
 ];
 
 fn error(change: (&str, &str)) -> String {
     let dir = lab();
     let text = format!("kind = \"kernel\"\n{}", JOB.replacen(change.0, change.1, 1));
     assert_ne!(text, format!("kind = \"kernel\"\n{JOB}"));
-    let error = parse(&text, &dir.path().join("job.toml")).expect_err(&text).to_string();
+    let error = parse(&text, &dir.path().join("job.toml"))
+        .expect_err(&text)
+        .to_string();
     let canonical = dir.path().canonicalize().unwrap();
     let error = error.replace(&format!("{}/", canonical.display()), "");
     error.replace(&canonical.display().to_string(), "DIR")
@@ -69,7 +80,9 @@ fn error(change: (&str, &str)) -> String {
 #[test]
 fn errors_show_the_place_and_what_to_do() {
     if cfg!(feature = "glsl") {
-        return println!("SKIPPED: what is said of GLSL is another thing in builds that compile it");
+        return println!(
+            "SKIPPED: what is said of GLSL is another thing in builds that compile it"
+        );
     }
     let all: Vec<String> = WRONG.into_iter().map(error).collect();
     insta::assert_snapshot!(all.join("\n\n"));

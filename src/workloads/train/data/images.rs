@@ -14,13 +14,18 @@ pub fn sample_shape(
     channels: Option<u32>,
     size: Option<[u32; 2]>,
 ) -> Result<Vec<u32>, DataError> {
-    let first = files.first().ok_or_else(|| DataError("the folder has no images".into()))?;
+    let first = files
+        .first()
+        .ok_or_else(|| DataError("the folder has no images".into()))?;
     let (channels, [rows, columns]) = match (channels, size) {
         (Some(channels), Some(size)) => (channels, size),
         _ => {
             let image = open(base, first)?;
             let own = if image.color().has_color() { 3 } else { 1 };
-            (channels.unwrap_or(own), size.unwrap_or([image.height(), image.width()]))
+            (
+                channels.unwrap_or(own),
+                size.unwrap_or([image.height(), image.width()]),
+            )
         }
     };
     Ok(vec![channels, rows, columns])
@@ -34,18 +39,32 @@ pub fn read(
     loss: Loss,
 ) -> Result<Dataset, DataError> {
     if loss != Loss::CrossEntropy {
-        return Err(DataError("folders of images are classes\nhint: loss = \"cross-entropy\"".into()));
+        return Err(DataError(
+            "folders of images are classes\nhint: loss = \"cross-entropy\"".into(),
+        ));
     }
     let shape = sample_shape(base, files, channels, size)?;
-    let class =
-        |file: &String| Path::new(file).parent().and_then(Path::file_name).map(|name| name.to_string_lossy().into());
-    let words: Vec<String> = files.iter().map(|file| class(file).unwrap_or_default()).collect();
+    let class = |file: &String| {
+        Path::new(file)
+            .parent()
+            .and_then(Path::file_name)
+            .map(|name| name.to_string_lossy().into())
+    };
+    let words: Vec<String> = files
+        .iter()
+        .map(|file| class(file).unwrap_or_default())
+        .collect();
     let (inputs, found) = read_files(base, files, shape[0], size)?;
     if found != [shape[1], shape[2]] {
         return Err(DataError("images changed while they were read".into()));
     }
     let (classes, names) = targets::named(words);
-    Ok(Dataset { sample: shape, inputs, targets: Targets::Classes(classes), names })
+    Ok(Dataset {
+        sample: shape,
+        inputs,
+        targets: Targets::Classes(classes),
+        names,
+    })
 }
 
 /// The pixels of all files, and rows and columns of each. With a `size` they are resized; without, all must be like the first.
@@ -68,12 +87,20 @@ pub fn read_files(
         let own = [image.height(), image.width()];
         let [rows, columns] = *first.get_or_insert(own);
         if own != [rows, columns] {
-            let message = format!("`{file}` has {} x {} pixels, `{}` {rows} x {columns}", own[0], own[1], files[0]);
-            return Err(DataError(format!("{message}\nhint: size = [{rows}, {columns}] resizes them")));
+            let message = format!(
+                "`{file}` has {} x {} pixels, `{}` {rows} x {columns}",
+                own[0], own[1], files[0]
+            );
+            return Err(DataError(format!(
+                "{message}\nhint: size = [{rows}, {columns}] resizes them"
+            )));
         }
-        let all = u64::from(channels) * u64::from(rows) * u64::from(columns) * 4 * files.len() as u64;
+        let all =
+            u64::from(channels) * u64::from(rows) * u64::from(columns) * 4 * files.len() as u64;
         if all > MOST_BYTES {
-            return Err(DataError("the images are too many for one machine's memory\nhint: a smaller `size`".into()));
+            return Err(DataError(
+                "the images are too many for one machine's memory\nhint: a smaller `size`".into(),
+            ));
         }
         planes(&image, channels, &mut inputs);
     }
@@ -99,12 +126,16 @@ fn open(base: &Path, file: &str) -> Result<DynamicImage, DataError> {
     let mut limits = Limits::default();
     limits.max_alloc = Some(MOST_IMAGE_BYTES);
     reader.limits(limits);
-    reader.decode().map_err(|error| DataError(format!("`{file}`: {error}")))
+    reader
+        .decode()
+        .map_err(|error| DataError(format!("`{file}`: {error}")))
 }
 
 fn reader(base: &Path, file: &str) -> Result<ImageReader<BufReader<File>>, DataError> {
     let opened = files::open(&base.join(file)).map(|file| ImageReader::new(BufReader::new(file)));
-    opened.and_then(ImageReader::with_guessed_format).map_err(|error| DataError(format!("`{file}`: {error}")))
+    opened
+        .and_then(ImageReader::with_guessed_format)
+        .map_err(|error| DataError(format!("`{file}`: {error}")))
 }
 
 /// Channel after channel.
@@ -115,6 +146,12 @@ fn planes(image: &DynamicImage, channels: u32, inputs: &mut Vec<f32>) {
     }
     let pixels = image.to_rgb8().into_raw();
     for channel in 0..3 {
-        inputs.extend(pixels.iter().skip(channel).step_by(3).map(|value| f32::from(*value)));
+        inputs.extend(
+            pixels
+                .iter()
+                .skip(channel)
+                .step_by(3)
+                .map(|value| f32::from(*value)),
+        );
     }
 }

@@ -157,7 +157,11 @@ impl DataSpec {
         let found = match &self.source {
             Source::Table { path, target } => table::sample_shape(base, path, target)?,
             Source::Arrays { inputs, .. } => arrays::sample_shape(base, inputs)?,
-            Source::Images { files, channels, size } => images::sample_shape(base, files, *channels, *size)?,
+            Source::Images {
+                files,
+                channels,
+                size,
+            } => images::sample_shape(base, files, *channels, *size)?,
         };
         self.shaped(found)
     }
@@ -179,22 +183,34 @@ impl DataSpec {
     }
 
     fn shaped(&self, found: Vec<u32>) -> Result<Vec<u32>, DataError> {
-        let Some(wanted) = &self.shape else { return Ok(found) };
+        let Some(wanted) = &self.shape else {
+            return Ok(found);
+        };
         if shapes::product(wanted) == shapes::product(&found) {
             return Ok(wanted.clone());
         }
         let (wanted, found) = (shapes::shown(wanted), shapes::shown(&found));
-        Err(DataError(format!("samples have {found} numbers, which cannot be {wanted}")))
+        Err(DataError(format!(
+            "samples have {found} numbers, which cannot be {wanted}"
+        )))
     }
 
     /// Reads everything and checks it against the model.
-    pub fn load(&self, base: &Path, model: &ModelSpec, outputs: u32, seed: u64) -> Result<Split, DataError> {
+    pub fn load(
+        &self,
+        base: &Path,
+        model: &ModelSpec,
+        outputs: u32,
+        seed: u64,
+    ) -> Result<Split, DataError> {
         let read = |source: &Source| {
             let mut data = read(source, base, model.loss)?;
             data.sample = self.shaped(data.sample)?;
             if data.sample != model.input {
                 let (found, wanted) = (shapes::shown(&data.sample), shapes::shown(&model.input));
-                return Err(DataError(format!("samples are {found}, the model takes {wanted}")));
+                return Err(DataError(format!(
+                    "samples are {found}, the model takes {wanted}"
+                )));
             }
             check(&data, model, outputs)?;
             Ok(data)
@@ -222,9 +238,13 @@ pub fn load_inputs(source: &Source, base: &Path, sample: &[u32]) -> Result<Vec<f
         Source::Arrays { inputs, .. } => arrays::read_inputs(base, inputs, width),
         Source::Images { files, .. } => {
             let [channels, rows, columns] = *sample else {
-                return Err(DataError(format!("the model takes {}, no images", shapes::shown(sample))));
+                return Err(DataError(format!(
+                    "the model takes {}, no images",
+                    shapes::shown(sample)
+                )));
             };
-            images::read_files(base, files, channels, Some([rows, columns])).map(|(inputs, _)| inputs)
+            images::read_files(base, files, channels, Some([rows, columns]))
+                .map(|(inputs, _)| inputs)
         }
     }
 }
@@ -233,7 +253,11 @@ fn read(source: &Source, base: &Path, loss: Loss) -> Result<Dataset, DataError> 
     match source {
         Source::Table { path, target } => table::read(base, path, target, loss),
         Source::Arrays { inputs, targets } => arrays::read(base, inputs, targets, loss),
-        Source::Images { files, channels, size } => images::read(base, files, *channels, *size, loss),
+        Source::Images {
+            files,
+            channels,
+            size,
+        } => images::read(base, files, *channels, *size, loss),
     }
 }
 
@@ -246,17 +270,22 @@ fn check(data: &Dataset, model: &ModelSpec, outputs: u32) -> Result<(), DataErro
     let width = data.width();
     let wrong = |at: usize, why: &str| {
         let (sample, place, value) = (at / width, at % width, data.inputs[at]);
-        Err(DataError(format!("sample {sample} (from 0), number {place} of it: {value} {why}")))
+        Err(DataError(format!(
+            "sample {sample} (from 0), number {place} of it: {value} {why}"
+        )))
     };
     if let Some(at) = data.inputs.iter().position(|value| !value.is_finite()) {
         return wrong(at, "is not a finite number");
     }
     if let Some(vocabulary) = model.vocabulary() {
-        let is_index = |value: &f32| value.fract() == 0.0 && (0.0..vocabulary as f32).contains(value);
+        let is_index =
+            |value: &f32| value.fract() == 0.0 && (0.0..vocabulary as f32).contains(value);
         if let Some(at) = data.inputs.iter().position(|value| !is_index(value)) {
             return wrong(
                 at,
-                &format!("is no whole number from 0 to below the embedding's vocabulary of {vocabulary}"),
+                &format!(
+                    "is no whole number from 0 to below the embedding's vocabulary of {vocabulary}"
+                ),
             );
         }
     }

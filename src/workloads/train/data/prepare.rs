@@ -26,7 +26,9 @@ impl Preparation {
         if self.scale != 1.0 {
             inputs.iter_mut().for_each(|x| *x *= self.scale);
         }
-        let Some(Standard { means, deviations }) = &self.standard else { return };
+        let Some(Standard { means, deviations }) = &self.standard else {
+            return;
+        };
         for sample in inputs.chunks_exact_mut(width.max(1)) {
             for ((x, mean), deviation) in sample.iter_mut().zip(means).zip(deviations) {
                 *x = (*x - mean) / deviation;
@@ -41,12 +43,20 @@ impl Standard {
         let (mut sums, mut squares) = (vec![0f64; width], vec![0f64; width]);
         let samples = || inputs.chunks_exact(width.max(1));
         for sample in samples() {
-            sums.iter_mut().zip(sample).for_each(|(sum, x)| *sum += f64::from(x * scale));
+            sums.iter_mut()
+                .zip(sample)
+                .for_each(|(sum, x)| *sum += f64::from(x * scale));
         }
         let means: Vec<f64> = sums.iter().map(|sum| sum / count).collect();
         for sample in samples() {
-            let apart = sample.iter().zip(&means).map(|(x, mean)| f64::from(x * scale) - mean);
-            squares.iter_mut().zip(apart).for_each(|(square, apart)| *square += apart * apart);
+            let apart = sample
+                .iter()
+                .zip(&means)
+                .map(|(x, mean)| f64::from(x * scale) - mean);
+            squares
+                .iter_mut()
+                .zip(apart)
+                .for_each(|(square, apart)| *square += apart * apart);
         }
         let deviation = |square: &f64| {
             let deviation = (square / count).sqrt() as f32;
@@ -54,6 +64,9 @@ impl Standard {
             if deviation > 0.0 { deviation } else { 1.0 }
         };
         let deviations = squares.iter().map(deviation).collect();
-        Self { means: means.iter().map(|mean| *mean as f32).collect(), deviations }
+        Self {
+            means: means.iter().map(|mean| *mean as f32).collect(),
+            deviations,
+        }
     }
 }

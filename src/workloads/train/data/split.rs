@@ -17,8 +17,16 @@ pub struct Split {
 
 impl Split {
     pub(super) fn new(training: Dataset, validation: Option<Dataset>) -> Self {
-        let preparation = Preparation { scale: 1.0, standard: None };
-        Self { training, validation, preparation, weights: None }
+        let preparation = Preparation {
+            scale: 1.0,
+            standard: None,
+        };
+        Self {
+            training,
+            validation,
+            preparation,
+            weights: None,
+        }
     }
 
     /// Holds a share back, at least one sample of two.
@@ -35,7 +43,12 @@ impl Split {
         Ok(Self::new(pick(&data, kept), Some(pick(&data, held))))
     }
 
-    pub(super) fn prepared(mut self, spec: &DataSpec, model: &ModelSpec, outputs: u32) -> Result<Self, DataError> {
+    pub(super) fn prepared(
+        mut self,
+        spec: &DataSpec,
+        model: &ModelSpec,
+        outputs: u32,
+    ) -> Result<Self, DataError> {
         let width = self.training.width();
         let (scale, standardize) = (spec.scale, spec.standardize && !model.takes_indices());
         self.preparation = Preparation::learn(&self.training.inputs, width, scale, standardize);
@@ -48,24 +61,40 @@ impl Split {
     }
 }
 
-fn weights(spec: &ClassWeights, targets: &Targets, outputs: u32) -> Result<Option<Vec<f32>>, DataError> {
+fn weights(
+    spec: &ClassWeights,
+    targets: &Targets,
+    outputs: u32,
+) -> Result<Option<Vec<f32>>, DataError> {
     let Targets::Classes(classes) = targets else {
         return match spec {
             ClassWeights::Equal => Ok(None),
-            _ => Err(DataError("`class_weights` are for cross-entropy, whose targets are classes".into())),
+            _ => Err(DataError(
+                "`class_weights` are for cross-entropy, whose targets are classes".into(),
+            )),
         };
     };
     match spec {
         ClassWeights::Equal => Ok(None),
         ClassWeights::Given(weights) if weights.len() != outputs as usize => {
-            Err(DataError(format!("there are {} `class_weights` for {outputs} classes", weights.len())))
+            Err(DataError(format!(
+                "there are {} `class_weights` for {outputs} classes",
+                weights.len()
+            )))
         }
         ClassWeights::Given(weights) => Ok(Some(weights.clone())),
         ClassWeights::Balanced => {
             let mut counts = vec![0u64; outputs as usize];
-            classes.iter().for_each(|class| counts[*class as usize] += 1);
+            classes
+                .iter()
+                .for_each(|class| counts[*class as usize] += 1);
             let share = classes.len() as f64 / f64::from(outputs);
-            Ok(Some(counts.iter().map(|count| (share / (*count).max(1) as f64) as f32).collect()))
+            Ok(Some(
+                counts
+                    .iter()
+                    .map(|count| (share / (*count).max(1) as f64) as f32)
+                    .collect(),
+            ))
         }
     }
 }
@@ -123,18 +152,30 @@ impl Batches<'_> {
         let weights = self.weights.map(|_| {
             let total: f32 = self.sample_weights(batch).iter().sum();
             let total = total.max(f32::MIN_POSITIVE) * (samples.len() as f32 / batch.len() as f32);
-            let share = self.sample_weights(samples).into_iter().map(|weight| weight / total);
-            share.flat_map(|share| share.to_le_bytes().repeat(self.outputs as usize)).collect::<Vec<u8>>().into()
+            let share = self
+                .sample_weights(samples)
+                .into_iter()
+                .map(|weight| weight / total);
+            share
+                .flat_map(|share| share.to_le_bytes().repeat(self.outputs as usize))
+                .collect::<Vec<u8>>()
+                .into()
         });
-        Batch { count: samples.len() as u32, inputs: inputs.into(), targets: targets.into(), weights }
+        Batch {
+            count: samples.len() as u32,
+            inputs: inputs.into(),
+            targets: targets.into(),
+            weights,
+        }
     }
 
     /// How much each counts.
     pub fn sample_weights(&self, samples: &[u32]) -> Vec<f32> {
         match (self.weights, &self.data.targets) {
-            (Some(weights), Targets::Classes(classes)) => {
-                samples.iter().map(|sample| weights[classes[*sample as usize] as usize]).collect()
-            }
+            (Some(weights), Targets::Classes(classes)) => samples
+                .iter()
+                .map(|sample| weights[classes[*sample as usize] as usize])
+                .collect(),
             _ => vec![1.0; samples.len()],
         }
     }

@@ -30,15 +30,29 @@ impl Targets {
         }
         if width != 1 {
             let hint = "hint: cross-entropy takes the number of the class; loss = \"mse\" takes rows of numbers";
-            return Err(DataError(format!("targets have {width} numbers for each sample, not one\n{hint}")));
+            return Err(DataError(format!(
+                "targets have {width} numbers for each sample, not one\n{hint}"
+            )));
         }
         let class = |(sample, value): (usize, f32)| {
             let is_class = value.fract() == 0.0 && (0.0..16_777_216.0).contains(&value);
-            let wrong =
-                || DataError(format!("the target of sample {sample} (from 0) is {value}, no number of a class"));
-            if is_class { Ok(value as u32) } else { Err(wrong()) }
+            let wrong = || {
+                DataError(format!(
+                    "the target of sample {sample} (from 0) is {value}, no number of a class"
+                ))
+            };
+            if is_class {
+                Ok(value as u32)
+            } else {
+                Err(wrong())
+            }
         };
-        values.into_iter().enumerate().map(class).collect::<Result<_, _>>().map(Self::Classes)
+        values
+            .into_iter()
+            .enumerate()
+            .map(class)
+            .collect::<Result<_, _>>()
+            .map(Self::Classes)
     }
 
     /// That they are what a model with so many outputs can be compared with.
@@ -56,9 +70,9 @@ impl Targets {
                     )))
                 }
             },
-            Self::Values { width, .. } if *width != outputs as usize => {
-                Err(DataError(format!("targets have {width} numbers for each sample, the model has {outputs} outputs")))
-            }
+            Self::Values { width, .. } if *width != outputs as usize => Err(DataError(format!(
+                "targets have {width} numbers for each sample, the model has {outputs} outputs"
+            ))),
             Self::Values { values, width } => {
                 let is_wrong = |value: &f32| match loss {
                     Loss::BinaryCrossEntropy => !(0.0..=1.0).contains(value),
@@ -67,8 +81,11 @@ impl Targets {
                 match values.iter().position(is_wrong) {
                     None => Ok(()),
                     Some(at) => {
-                        let what =
-                            if loss == Loss::BinaryCrossEntropy { "not from 0 to 1" } else { "not a finite number" };
+                        let what = if loss == Loss::BinaryCrossEntropy {
+                            "not from 0 to 1"
+                        } else {
+                            "not a finite number"
+                        };
                         Err(DataError(format!(
                             "the target of sample {} (from 0) is {}, {what}",
                             at / width,
@@ -83,10 +100,20 @@ impl Targets {
     /// Those of these samples.
     pub fn pick(&self, samples: &[u32]) -> Self {
         match self {
-            Self::Classes(classes) => Self::Classes(samples.iter().map(|sample| classes[*sample as usize]).collect()),
+            Self::Classes(classes) => Self::Classes(
+                samples
+                    .iter()
+                    .map(|sample| classes[*sample as usize])
+                    .collect(),
+            ),
             Self::Values { values, width } => {
-                let own = |sample: &u32| &values[*sample as usize * width..(*sample as usize + 1) * width];
-                Self::Values { values: samples.iter().flat_map(own).copied().collect(), width: *width }
+                let own = |sample: &u32| {
+                    &values[*sample as usize * width..(*sample as usize + 1) * width]
+                };
+                Self::Values {
+                    values: samples.iter().flat_map(own).copied().collect(),
+                    width: *width,
+                }
             }
         }
     }
@@ -103,14 +130,24 @@ pub fn named(words: Vec<String>) -> (Vec<u32>, Vec<String>) {
 
 /// Fails where all samples are of one class.
 pub fn several(data: &Dataset) -> Result<(), DataError> {
-    let Targets::Classes(classes) = &data.targets else { return Ok(()) };
-    let Some((first, rest)) = classes.split_first() else { return Ok(()) };
+    let Targets::Classes(classes) = &data.targets else {
+        return Ok(());
+    };
+    let Some((first, rest)) = classes.split_first() else {
+        return Ok(());
+    };
     if rest.iter().any(|class| class != first) {
         return Ok(());
     }
-    let name = data.names.get(*first as usize).cloned().unwrap_or_else(|| first.to_string());
+    let name = data
+        .names
+        .get(*first as usize)
+        .cloned()
+        .unwrap_or_else(|| first.to_string());
     let hint = "targets are in the last column or in `target`; of images, each class has a folder of its own";
-    Err(DataError(format!("all samples are of one class, `{name}`: there is nothing to learn\nhint: {hint}")))
+    Err(DataError(format!(
+        "all samples are of one class, `{name}`: there is nothing to learn\nhint: {hint}"
+    )))
 }
 
 /// Numbers the classes of both by the first one's names.
@@ -118,11 +155,21 @@ pub fn same_names(first: &mut Dataset, other: &mut Dataset) -> Result<(), DataEr
     if first.names == other.names {
         return Ok(());
     }
-    let Targets::Classes(classes) = &mut other.targets else { return Ok(()) };
+    let Targets::Classes(classes) = &mut other.targets else {
+        return Ok(());
+    };
     for class in classes {
-        let name = other.names.get(*class as usize).cloned().unwrap_or_else(|| class.to_string());
+        let name = other
+            .names
+            .get(*class as usize)
+            .cloned()
+            .unwrap_or_else(|| class.to_string());
         let known = first.names.iter().position(|known| *known == name);
-        let unknown = || DataError(format!("the validation data have a class `{name}`, which the others lack"));
+        let unknown = || {
+            DataError(format!(
+                "the validation data have a class `{name}`, which the others lack"
+            ))
+        };
         *class = known.ok_or_else(unknown)? as u32;
     }
     other.names = first.names.clone();

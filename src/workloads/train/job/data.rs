@@ -17,7 +17,9 @@ const KEYS: [&str; 12] = [
     "class_weights",
 ];
 /// Those that name files, which a validation of its own has too.
-const SOURCE_KEYS: [&str; 7] = ["table", "target", "inputs", "targets", "images", "channels", "size"];
+const SOURCE_KEYS: [&str; 7] = [
+    "table", "target", "inputs", "targets", "images", "channels", "size",
+];
 /// So that pixels are from 0 to 1.
 const PIXEL: f32 = 1.0 / 255.0;
 
@@ -47,7 +49,9 @@ pub fn plan(fields: &Fields<'_, '_>, files: &mut BTreeMap<String, Upload>) -> Re
     };
     table.check_keys(&KEYS)?;
     let (source, span) = source(&table, files)?;
-    let scale = limited(&table, "scale", "a number other than 0", |number| number != 0.0)?;
+    let scale = limited(&table, "scale", "a number other than 0", |number| {
+        number != 0.0
+    })?;
     let of_images = matches!(source, Source::Images { .. });
     let validation = validation(&table, files)?;
     let spec = DataSpec {
@@ -55,20 +59,34 @@ pub fn plan(fields: &Fields<'_, '_>, files: &mut BTreeMap<String, Upload>) -> Re
         validation,
         shape: shape(&table)?,
         scale: scale.unwrap_or(if of_images { PIXEL } else { 1.0 }),
-        standardize: table.bool("standardize")?.is_some_and(|standardize| standardize.value),
+        standardize: table
+            .bool("standardize")?
+            .is_some_and(|standardize| standardize.value),
         class_weights: class_weights(&table)?,
     };
-    let keys = table.table.iter().map(|(key, value)| (key.get_ref().to_string(), value.span())).collect();
+    let keys = table
+        .table
+        .iter()
+        .map(|(key, value)| (key.get_ref().to_string(), value.span()))
+        .collect();
     Ok(Data { spec, span, keys })
 }
 
 /// Where samples come from, and where that is said.
-fn source(table: &Fields<'_, '_>, files: &mut BTreeMap<String, Upload>) -> Result<(Source, Range<usize>), Fault> {
-    let given: Vec<&str> = ["table", "inputs", "images"].into_iter().filter(|key| table.get(key).is_some()).collect();
+fn source(
+    table: &Fields<'_, '_>,
+    files: &mut BTreeMap<String, Upload>,
+) -> Result<(Source, Range<usize>), Fault> {
+    let given: Vec<&str> = ["table", "inputs", "images"]
+        .into_iter()
+        .filter(|key| table.get(key).is_some())
+        .collect();
     let [key] = given.as_slice() else {
         let message = match given.as_slice() {
             [] => "[data] names no file".to_string(),
-            [one, other, ..] => format!("[data] has one source of samples, not `{one}` and `{other}`"),
+            [one, other, ..] => {
+                format!("[data] has one source of samples, not `{one}` and `{other}`")
+            }
             [_] => unreachable!("it is the other arm"),
         };
         let fault = Fault::new(table.span.clone(), message);
@@ -86,34 +104,57 @@ fn source(table: &Fields<'_, '_>, files: &mut BTreeMap<String, Upload>) -> Resul
         .filter(|other| !allowed.contains(other))
         .find_map(|other| Some((other, table.get(other)?)));
     if let Some((stray, value)) = stray {
-        return Err(Fault::new(value.span(), format!("`{stray}` does not go with `{key}`")));
+        return Err(Fault::new(
+            value.span(),
+            format!("`{stray}` does not go with `{key}`"),
+        ));
     }
     let item = table.string(key)?.expect("the key is there");
     let span = item.span.clone();
     let source = match *key {
-        "table" => Source::Table { path: upload(table, &item, files)?, target: column(table)? },
+        "table" => Source::Table {
+            path: upload(table, &item, files)?,
+            target: column(table)?,
+        },
         "inputs" => {
             let Some(targets) = table.string("targets")? else {
                 let fault = Fault::new(span, "[data] has `inputs` but no `targets`");
                 return Err(fault.hint("targets = \"y.npy\", with as many samples"));
             };
-            Source::Arrays { inputs: place(table, &item, files)?, targets: place(table, &targets, files)? }
+            Source::Arrays {
+                inputs: place(table, &item, files)?,
+                targets: place(table, &targets, files)?,
+            }
         }
         _ => {
             let channels = table.u32("channels", 1)?;
-            if let Some(channels) = channels.as_ref().filter(|channels| ![1, 3].contains(&channels.value)) {
-                return Err(Fault::new(channels.span.clone(), "`channels` is 1, grey values, or 3, colours"));
+            if let Some(channels) = channels
+                .as_ref()
+                .filter(|channels| ![1, 3].contains(&channels.value))
+            {
+                return Err(Fault::new(
+                    channels.span.clone(),
+                    "`channels` is 1, grey values, or 3, colours",
+                ));
             }
             let size = super::numbers::pair(table, "size", 1)?;
             let files = images(table, &item, files)?;
-            Source::Images { files, channels: channels.map(|channels| channels.value), size }
+            Source::Images {
+                files,
+                channels: channels.map(|channels| channels.value),
+                size,
+            }
         }
     };
     Ok((source, span))
 }
 
 /// Adds a file to those that travel; returns its path there.
-fn upload(table: &Fields<'_, '_>, item: &Item<String>, files: &mut BTreeMap<String, Upload>) -> Result<String, Fault> {
+fn upload(
+    table: &Fields<'_, '_>,
+    item: &Item<String>,
+    files: &mut BTreeMap<String, Upload>,
+) -> Result<String, Fault> {
     let upload = uploads::file(table.context, item)?;
     let path = upload.path.clone();
     files.insert(path.clone(), upload);
@@ -132,7 +173,10 @@ fn place(
     };
     match Format::of(Path::new(path)) {
         None | Some(Format::Png | Format::Raw(_)) => {
-            let fault = Fault::new(item.span.clone(), format!("the ending of `{path}` names no format of samples"));
+            let fault = Fault::new(
+                item.span.clone(),
+                format!("the ending of `{path}` names no format of samples"),
+            );
             return Err(
                 fault.hint("samples are read from .npy, .npz, .safetensors, .h5 and IDX files, or a `table` (CSV)")
             );
@@ -143,8 +187,14 @@ fn place(
         }
         Some(_) => {}
     }
-    let own = Item { value: path.to_string(), span: item.span.clone() };
-    Ok(FilePlace { path: upload(table, &own, files)?, member })
+    let own = Item {
+        value: path.to_string(),
+        span: item.span.clone(),
+    };
+    Ok(FilePlace {
+        path: upload(table, &own, files)?,
+        member,
+    })
 }
 
 /// `FOLDER/CLASS/IMAGE`: all images below the folder, in the order of their names.
@@ -154,7 +204,10 @@ fn images(
     files: &mut BTreeMap<String, Upload>,
 ) -> Result<Vec<String>, Fault> {
     let is_image = |path: &str| {
-        let ending = Path::new(path).extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+        let ending = Path::new(path)
+            .extension()
+            .and_then(|ending| ending.to_str())
+            .unwrap_or_default();
         ["png", "jpg", "jpeg"].contains(&ending.to_ascii_lowercase().as_str())
     };
     let found = uploads::folder(table.context, item)?;
@@ -164,34 +217,55 @@ fn images(
         files.insert(upload.path.clone(), upload);
     }
     if paths.is_empty() {
-        let fault = Fault::new(item.span.clone(), format!("`{}` has no .png or .jpg files", item.value));
+        let fault = Fault::new(
+            item.span.clone(),
+            format!("`{}` has no .png or .jpg files", item.value),
+        );
         return Err(fault.hint("a folder for each class: FOLDER/cats/1.png, FOLDER/dogs/1.png"));
     }
     Ok(paths)
 }
 
 fn column(table: &Fields<'_, '_>) -> Result<Column, Fault> {
-    let Some(value) = table.get("target") else { return Ok(Column::Last) };
+    let Some(value) = table.get("target") else {
+        return Ok(Column::Last);
+    };
     match value.get_ref() {
         DeValue::String(name) => Ok(Column::Name(name.to_string())),
         DeValue::Integer(number) => match to_i64(number) {
             Some(-1) => Ok(Column::Last),
             Some(number) => u32::try_from(number).map(Column::Number).map_err(|_| {
-                Fault::new(value.span(), "`target` is a column's number from 0, -1 for the last, or its name")
+                Fault::new(
+                    value.span(),
+                    "`target` is a column's number from 0, -1 for the last, or its name",
+                )
             }),
-            None => Err(Fault::new(value.span(), "`target` is no number of a column")),
+            None => Err(Fault::new(
+                value.span(),
+                "`target` is no number of a column",
+            )),
         },
         other => {
-            let message = format!("`target` is a column's name or number, not {}", type_name(other));
+            let message = format!(
+                "`target` is a column's name or number, not {}",
+                type_name(other)
+            );
             Err(Fault::new(value.span(), message))
         }
     }
 }
 
-fn validation(table: &Fields<'_, '_>, files: &mut BTreeMap<String, Upload>) -> Result<Validation, Fault> {
-    let Some(value) = table.get("validation") else { return Ok(Validation::Nothing) };
+fn validation(
+    table: &Fields<'_, '_>,
+    files: &mut BTreeMap<String, Upload>,
+) -> Result<Validation, Fault> {
+    let Some(value) = table.get("validation") else {
+        return Ok(Validation::Nothing);
+    };
     if let DeValue::Table(_) = value.get_ref() {
-        let own = table.table("validation", "`validation`")?.expect("it is one");
+        let own = table
+            .table("validation", "`validation`")?
+            .expect("it is one");
         own.check_keys(&SOURCE_KEYS)?;
         return source(&own, files).map(|(source, _)| Validation::Other(source));
     }
@@ -199,35 +273,62 @@ fn validation(table: &Fields<'_, '_>, files: &mut BTreeMap<String, Upload>) -> R
         Some(0.0) => Ok(Validation::Nothing),
         Some(share) if share > 0.0 && share < 1.0 => Ok(Validation::Share(share)),
         _ => {
-            let fault = Fault::new(value.span(), "`validation` is a share from 0 to below 1, or a table with files");
+            let fault = Fault::new(
+                value.span(),
+                "`validation` is a share from 0 to below 1, or a table with files",
+            );
             Err(fault.hint("validation = 0.2, or validation = { table = \"test.csv\" }"))
         }
     }
 }
 
 fn shape(table: &Fields<'_, '_>) -> Result<Option<Vec<u32>>, Fault> {
-    let Some(value) = table.get("shape") else { return Ok(None) };
-    let wrong = || Fault::new(value.span(), "`shape` is a list of whole numbers from 1 on").hint("shape = [1, 28, 28]");
-    let DeValue::Array(items) = value.get_ref() else { return Err(wrong()) };
+    let Some(value) = table.get("shape") else {
+        return Ok(None);
+    };
+    let wrong = || {
+        Fault::new(value.span(), "`shape` is a list of whole numbers from 1 on")
+            .hint("shape = [1, 28, 28]")
+    };
+    let DeValue::Array(items) = value.get_ref() else {
+        return Err(wrong());
+    };
     let extent = |item: &toml::Spanned<DeValue<'_>>| {
-        let number = item.get_ref().as_integer().and_then(to_i64).and_then(|number| u32::try_from(number).ok());
+        let number = item
+            .get_ref()
+            .as_integer()
+            .and_then(to_i64)
+            .and_then(|number| u32::try_from(number).ok());
         number.filter(|number| *number > 0).ok_or_else(wrong)
     };
     items.iter().map(extent).collect::<Result<_, _>>().map(Some)
 }
 
 fn class_weights(table: &Fields<'_, '_>) -> Result<ClassWeights, Fault> {
-    let Some(value) = table.get("class_weights") else { return Ok(ClassWeights::Equal) };
+    let Some(value) = table.get("class_weights") else {
+        return Ok(ClassWeights::Equal);
+    };
     let wrong = || {
-        let fault = Fault::new(value.span(), "`class_weights` is \"balanced\", or a number above 0 for each class");
+        let fault = Fault::new(
+            value.span(),
+            "`class_weights` is \"balanced\", or a number above 0 for each class",
+        );
         fault.hint("class_weights = [1.0, 4.0]")
     };
     match value.get_ref() {
         DeValue::String(text) if text == "balanced" => Ok(ClassWeights::Balanced),
         DeValue::Array(items) if !items.is_empty() => {
-            let weight =
-                |item| number(item).filter(|weight| *weight > 0.0).map(|weight| weight as f32).ok_or_else(wrong);
-            items.iter().map(weight).collect::<Result<_, _>>().map(ClassWeights::Given)
+            let weight = |item| {
+                number(item)
+                    .filter(|weight| *weight > 0.0)
+                    .map(|weight| weight as f32)
+                    .ok_or_else(wrong)
+            };
+            items
+                .iter()
+                .map(weight)
+                .collect::<Result<_, _>>()
+                .map(ClassWeights::Given)
         }
         _ => Err(wrong()),
     }

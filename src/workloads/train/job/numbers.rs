@@ -20,13 +20,21 @@ pub fn limited(
     range: &str,
     fits: impl Fn(f64) -> bool,
 ) -> Result<Option<f32>, Fault> {
-    let Some(value) = fields.get(key) else { return Ok(None) };
+    let Some(value) = fields.get(key) else {
+        return Ok(None);
+    };
     match number(value) {
         Some(number) if fits(number) => Ok(Some(number as f32)),
-        Some(number) => Err(Fault::new(value.span(), format!("`{key}` is {range}, not {number}"))),
+        Some(number) => Err(Fault::new(
+            value.span(),
+            format!("`{key}` is {range}, not {number}"),
+        )),
         None => {
             let found = type_name(value.get_ref());
-            Err(Fault::new(value.span(), format!("`{key}` is {range}, not {found}")))
+            Err(Fault::new(
+                value.span(),
+                format!("`{key}` is {range}, not {found}"),
+            ))
         }
     }
 }
@@ -35,13 +43,26 @@ pub fn limited(
 pub fn pair(fields: &Fields<'_, '_>, key: &str, least: u32) -> Result<Option<[u32; 2]>, Fault> {
     /// More than any image has, and small enough for sums of such numbers.
     const MOST: i64 = 1 << 20;
-    let Some(value) = fields.get(key) else { return Ok(None) };
+    let Some(value) = fields.get(key) else {
+        return Ok(None);
+    };
     let wrong = |span| {
-        Fault::new(span, format!("`{key}` is a whole number from {least} to {MOST}, or two of them: rows and columns"))
+        Fault::new(
+            span,
+            format!(
+                "`{key}` is a whole number from {least} to {MOST}, or two of them: rows and columns"
+            ),
+        )
     };
     let one = |value: &Spanned<DeValue<'_>>| {
-        let number = value.get_ref().as_integer().and_then(to_i64).filter(|number| *number <= MOST);
-        let number = number.and_then(|number| u32::try_from(number).ok()).filter(|number| *number >= least);
+        let number = value
+            .get_ref()
+            .as_integer()
+            .and_then(to_i64)
+            .filter(|number| *number <= MOST);
+        let number = number
+            .and_then(|number| u32::try_from(number).ok())
+            .filter(|number| *number >= least);
         number.ok_or_else(|| wrong(value.span()))
     };
     match value.get_ref() {

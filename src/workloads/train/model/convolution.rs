@@ -6,8 +6,8 @@ use super::{
     spec::WindowSpec,
 };
 use nodectl_gpu::ops::{
-    self, Activation, Conv2d, Conv2dInputGradient, Conv2dShape, Conv2dWeightGradient, ElementKind, Pool2d,
-    Pool2dBackward, Pool2dShape, Pooling,
+    self, Activation, Conv2d, Conv2dInputGradient, Conv2dShape, Conv2dWeightGradient, ElementKind,
+    Pool2d, Pool2dBackward, Pool2dShape, Pooling,
 };
 
 impl Recorder<'_> {
@@ -48,9 +48,13 @@ impl Recorder<'_> {
                 x: x.view().clone(),
                 dy: dz.view().clone(),
                 dweights: weight.gradient.clone().expect("it is trained"),
-                dbias: bias.as_ref().map(|bias| bias.gradient.clone().expect("it is trained")),
+                dbias: bias
+                    .as_ref()
+                    .map(|bias| bias.gradient.clone().expect("it is trained")),
             });
-            bias.iter().chain([&weight]).for_each(|variable| recorder.is_ready(variable));
+            bias.iter()
+                .chain([&weight])
+                .for_each(|variable| recorder.is_ready(variable));
             if !x.needs_gradient {
                 return Ok(None);
             }
@@ -76,11 +80,19 @@ impl Recorder<'_> {
     ) -> Result<(LayerValue, Backward), NetworkError> {
         let channels = x.shape[0];
         let image = [x.shape[1], x.shape[2]];
-        let shape = Pool2dShape { planes: self.batch * channels, image, window: moving(window) };
+        let shape = Pool2dShape {
+            planes: self.batch * channels,
+            image,
+            window: moving(window),
+        };
         let y = self.value(&behind(channels, window, &x), x.needs_gradient)?;
         let places = y.view().len;
         let is_needed = self.is_training && x.needs_gradient && pooling == Pooling::Max;
-        let maxima = if is_needed { Some(self.memory(ElementKind::U32, places)?) } else { None };
+        let maxima = if is_needed {
+            Some(self.memory(ElementKind::U32, places)?)
+        } else {
+            None
+        };
         self.push(Pool2d {
             pooling,
             shape,
@@ -96,7 +108,13 @@ impl Recorder<'_> {
             let dx = recorder.value(&before, true)?;
             let maxima = maxima.as_ref().map(|maxima| maxima.view.clone());
             let (dy, dx_view) = (dy.view().clone(), dx.view().clone());
-            recorder.push(Pool2dBackward { pooling, shape, dy, maxima, dx: dx_view });
+            recorder.push(Pool2dBackward {
+                pooling,
+                shape,
+                dy,
+                maxima,
+                dx: dx_view,
+            });
             Ok(Some(dx))
         });
         Ok((y, backward))
@@ -105,12 +123,26 @@ impl Recorder<'_> {
 
 /// The shape behind a window that leaves so many channels.
 fn behind(channels: u32, window: WindowSpec, x: &LayerValue) -> Vec<u32> {
-    let places = |axis: usize| window.places(axis, x.shape[axis + 1]).expect("its shape fits");
+    let places = |axis: usize| {
+        window
+            .places(axis, x.shape[axis + 1])
+            .expect("its shape fits")
+    };
     vec![channels, places(0), places(1)]
 }
 
 /// The engines' words for the same.
 fn moving(window: WindowSpec) -> ops::Window {
-    let WindowSpec { size, stride, padding, dilation } = window;
-    ops::Window { size, stride, padding, dilation }
+    let WindowSpec {
+        size,
+        stride,
+        padding,
+        dilation,
+    } = window;
+    ops::Window {
+        size,
+        stride,
+        padding,
+        dilation,
+    }
 }

@@ -16,7 +16,10 @@ impl Recorder<'_> {
         let weight = self.variable(name, "weight");
         let (vocabulary, count) = (weight.array.shape[0], x.view().len as u32);
         let y = self.value(&[x.shape.as_slice(), &[dimensions]].concat(), true)?;
-        let indices = BufferView { kind: ElementKind::U32, ..x.view().clone() };
+        let indices = BufferView {
+            kind: ElementKind::U32,
+            ..x.view().clone()
+        };
         self.push(Lookup {
             table: weight.values.clone(),
             indices: indices.clone(),

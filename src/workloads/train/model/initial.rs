@@ -42,7 +42,9 @@ impl InitialArray {
         let len = self.len() as usize;
         match self.first {
             First::Fill(value) => vec![value; len],
-            First::Uniform(bound) => (0..len).map(|_| random.random_range(-bound..bound)).collect(),
+            First::Uniform(bound) => (0..len)
+                .map(|_| random.random_range(-bound..bound))
+                .collect(),
             First::Normal => (0..len).map(|_| normal(random)).collect(),
         }
     }
@@ -63,11 +65,25 @@ fn normal(random: &mut impl Rng) -> f32 {
 pub fn arrays(spec: &ModelSpec) -> Result<Vec<InitialArray>, Misfit> {
     shapes::output_shape(spec)?;
     let mut arrays = Vec::new();
-    collect("", &spec.layers, spec.input.clone(), &mut vec![], Place::Layer, &mut arrays)?;
-    let total: u64 = arrays.iter().map(InitialArray::len).fold(0, u64::saturating_add);
+    collect(
+        "",
+        &spec.layers,
+        spec.input.clone(),
+        &mut vec![],
+        Place::Layer,
+        &mut arrays,
+    )?;
+    let total: u64 = arrays
+        .iter()
+        .map(InitialArray::len)
+        .fold(0, u64::saturating_add);
     if total > 1 << 31 {
         let message = format!("the model has {total} parameters, more than 2^31");
-        return Err(Misfit { path: Vec::new(), message, hint: None });
+        return Err(Misfit {
+            path: Vec::new(),
+            message,
+            hint: None,
+        });
     }
     Ok(arrays)
 }
@@ -99,7 +115,13 @@ fn own(
     arrays: &mut Vec<InitialArray>,
 ) -> Result<(), Misfit> {
     let mut add = |part: &str, shape: Vec<u32>, first| {
-        arrays.push(InitialArray { name: format!("{name}.{part}"), shape, is_trained: true, rows: None, first });
+        arrays.push(InitialArray {
+            name: format!("{name}.{part}"),
+            shape,
+            is_trained: true,
+            rows: None,
+            first,
+        });
     };
     match layer {
         Layer::Dense { units, bias } => {
@@ -109,7 +131,13 @@ fn own(
             let bound = 1.0 / (inputs as f32).sqrt();
             let (weight, sizes) = (format!("{name}.weight"), vec![*units, inputs]);
             let (rows, first) = (Some(outer.iter().product()), First::Uniform(bound));
-            arrays.push(InitialArray { name: weight, shape: sizes, is_trained: true, rows, first });
+            arrays.push(InitialArray {
+                name: weight,
+                shape: sizes,
+                is_trained: true,
+                rows,
+                first,
+            });
             if *bias {
                 let sizes = vec![*units];
                 arrays.push(InitialArray {
@@ -121,11 +149,20 @@ fn own(
                 });
             }
         }
-        Layer::Conv2d { channels, window, groups, bias } => {
+        Layer::Conv2d {
+            channels,
+            window,
+            groups,
+            bias,
+        } => {
             let [rows, columns] = window.size;
             let inputs = shape[0] / groups;
             let bound = 1.0 / ((inputs * rows * columns) as f32).sqrt();
-            add("weight", vec![*channels, inputs, rows, columns], First::Uniform(bound));
+            add(
+                "weight",
+                vec![*channels, inputs, rows, columns],
+                First::Uniform(bound),
+            );
             if *bias {
                 add("bias", vec![*channels], First::Uniform(bound));
             }
@@ -136,7 +173,13 @@ fn own(
             add("bias", channels.clone(), First::Fill(0.0));
             for (part, value) in [("running_mean", 0.0), ("running_var", 1.0)] {
                 let (name, first) = (format!("{name}.{part}"), First::Fill(value));
-                arrays.push(InitialArray { name, shape: channels.clone(), is_trained: false, rows: None, first });
+                arrays.push(InitialArray {
+                    name,
+                    shape: channels.clone(),
+                    is_trained: false,
+                    rows: None,
+                    first,
+                });
             }
         }
         Layer::LayerNorm { .. } => {
@@ -144,12 +187,29 @@ fn own(
             add("weight", width.clone(), First::Fill(1.0));
             add("bias", width, First::Fill(0.0));
         }
-        Layer::Embedding { vocabulary, dimensions } => {
+        Layer::Embedding {
+            vocabulary,
+            dimensions,
+        } => {
             add("weight", vec![*vocabulary, *dimensions], First::Normal);
         }
         Layer::Residual { layers, shortcut } => {
-            collect(&format!("{name}.layers."), layers, shape.to_vec(), path, Place::Layer, arrays)?;
-            collect(&format!("{name}.shortcut."), shortcut, shape.to_vec(), path, Place::Shortcut, arrays)?;
+            collect(
+                &format!("{name}.layers."),
+                layers,
+                shape.to_vec(),
+                path,
+                Place::Layer,
+                arrays,
+            )?;
+            collect(
+                &format!("{name}.shortcut."),
+                shortcut,
+                shape.to_vec(),
+                path,
+                Place::Shortcut,
+                arrays,
+            )?;
         }
         Layer::MaxPool { .. }
         | Layer::AvgPool { .. }

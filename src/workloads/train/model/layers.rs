@@ -6,8 +6,8 @@ use super::{
     spec::Layer,
 };
 use nodectl_gpu::ops::{
-    Activation, ElementKind, Elementwise, Expression, Gemm, Matrix, Pooling, Random, RandomDistribution, Reduce,
-    Reduction,
+    Activation, ElementKind, Elementwise, Expression, Gemm, Matrix, Pooling, Random,
+    RandomDistribution, Reduce, Reduction,
 };
 use std::rc::Rc;
 
@@ -24,9 +24,19 @@ impl Recorder<'_> {
         let taken = 1 + usize::from(epilogue.is_some());
         let activation = epilogue.unwrap_or(Activation::None);
         let (value, backward) = match layer {
-            Layer::Dense { units, .. } => return Ok(with(self.dense(name, *units, x, activation)?, taken)),
-            Layer::Conv2d { channels, window, groups, .. } => {
-                return Ok(with(self.conv2d(name, (*channels, *groups), *window, x, activation)?, taken));
+            Layer::Dense { units, .. } => {
+                return Ok(with(self.dense(name, *units, x, activation)?, taken));
+            }
+            Layer::Conv2d {
+                channels,
+                window,
+                groups,
+                ..
+            } => {
+                return Ok(with(
+                    self.conv2d(name, (*channels, *groups), *window, x, activation)?,
+                    taken,
+                ));
             }
             Layer::Residual { layers, shortcut } => {
                 let is_relu = next == Some(&Layer::Relu);
@@ -35,7 +45,9 @@ impl Recorder<'_> {
             }
             Layer::MaxPool { window } => self.pool(Pooling::Max, *window, x)?,
             Layer::AvgPool { window } => self.pool(Pooling::Average, *window, x)?,
-            Layer::BatchNorm { momentum, epsilon } => self.batch_norm(name, *momentum, *epsilon, x)?,
+            Layer::BatchNorm { momentum, epsilon } => {
+                self.batch_norm(name, *momentum, *epsilon, x)?
+            }
             Layer::LayerNorm { epsilon } => self.layer_norm(name, *epsilon, x)?,
             Layer::Dropout { share } => self.dropout(*share, x)?,
             Layer::Embedding { dimensions, .. } => self.embedding(name, *dimensions, x)?,
@@ -76,7 +88,12 @@ impl Recorder<'_> {
             transpose_b: true,
             bias: bias.as_ref().map(|bias| bias.values.clone()),
             activation,
-            ..Gemm::new(x.view().clone(), weight.values.clone(), y.view().clone(), [rows, units, inputs])
+            ..Gemm::new(
+                x.view().clone(),
+                weight.values.clone(),
+                y.view().clone(),
+                [rows, units, inputs],
+            )
         });
         let output = (activation != Activation::None && self.is_training).then(|| y.clone());
         let backward: Backward = Box::new(move |recorder, dy| {
@@ -86,7 +103,12 @@ impl Recorder<'_> {
             };
             let dweight = weight.gradient.clone().expect("it is trained");
             if let Some(bias) = &bias {
-                recorder.sum_rows(&dz, bias.gradient.clone().expect("it is trained"), rows, units);
+                recorder.sum_rows(
+                    &dz,
+                    bias.gradient.clone().expect("it is trained"),
+                    rows,
+                    units,
+                );
                 recorder.is_ready(bias);
             }
             if recorder.is_factored(&weight) {
@@ -95,7 +117,12 @@ impl Recorder<'_> {
                 recorder.push(Gemm {
                     a: Matrix::dense(dz.view().clone(), rows, units),
                     transpose_a: true,
-                    ..Gemm::new(dz.view().clone(), x.view().clone(), dweight, [units, inputs, rows])
+                    ..Gemm::new(
+                        dz.view().clone(),
+                        x.view().clone(),
+                        dweight,
+                        [units, inputs, rows],
+                    )
                 });
                 recorder.is_ready(&weight);
             }
@@ -106,28 +133,56 @@ impl Recorder<'_> {
             drop(x);
             let dx = recorder.value(&shape, true)?;
             let sizes = [rows, inputs, units];
-            recorder.push(Gemm::new(dz.view().clone(), weight.values.clone(), dx.view().clone(), sizes));
+            recorder.push(Gemm::new(
+                dz.view().clone(),
+                weight.values.clone(),
+                dx.view().clone(),
+                sizes,
+            ));
             Ok(Some(dx))
         });
         Ok((y, backward))
     }
 
     /// Each column's sum.
-    fn sum_rows(&mut self, of: &LayerValue, to: nodectl_gpu::ops::BufferView, rows: u32, columns: u32) {
+    fn sum_rows(
+        &mut self,
+        of: &LayerValue,
+        to: nodectl_gpu::ops::BufferView,
+        rows: u32,
+        columns: u32,
+    ) {
         let (kind, input) = (Reduction::Sum, of.view().clone());
-        self.push(Reduce { kind, input, output: to, outer: 1, axis: rows, inner: columns });
+        self.push(Reduce {
+            kind,
+            input,
+            output: to,
+            outer: 1,
+            axis: rows,
+            inner: columns,
+        });
     }
 
-    fn pointwise(&mut self, activation: Activation, x: LayerValue) -> Result<(LayerValue, Backward), NetworkError> {
+    fn pointwise(
+        &mut self,
+        activation: Activation,
+        x: LayerValue,
+    ) -> Result<(LayerValue, Backward), NetworkError> {
         let y = self.value(&x.shape, x.needs_gradient)?;
         self.elementwise(function(activation), &[&x], &y);
         // Of gelu the gradient comes from what it was given, of the others from what it gave.
-        let kept = if activation == Activation::Gelu { x } else { y.clone() };
+        let kept = if activation == Activation::Gelu {
+            x
+        } else {
+            y.clone()
+        };
         let backward: Backward = Box::new(move |recorder, dy| {
             if !kept.needs_gradient {
                 return Ok(None);
             }
-            recorder.activation_gradient(activation, &kept, dy).map(Some)
+            recorder
+                .activation_gradient(activation, &kept, dy)
+                .map(Some)
         });
         Ok((y, backward))
     }
@@ -146,23 +201,48 @@ impl Recorder<'_> {
 
     /// The same memory if this is its only user, else other memory.
     pub fn in_place_of(&mut self, value: &LayerValue) -> Result<LayerValue, NetworkError> {
-        if Rc::strong_count(&value.held) == 1 { Ok(value.clone()) } else { self.value(&value.shape, true) }
+        if Rc::strong_count(&value.held) == 1 {
+            Ok(value.clone())
+        } else {
+            self.value(&value.shape, true)
+        }
     }
 
-    pub fn elementwise(&mut self, expression: Expression, inputs: &[&LayerValue], output: &LayerValue) {
+    pub fn elementwise(
+        &mut self,
+        expression: Expression,
+        inputs: &[&LayerValue],
+        output: &LayerValue,
+    ) {
         let inputs = inputs.iter().map(|value| value.view().clone()).collect();
-        self.push(Elementwise { expression, inputs, output: output.view().clone() });
+        self.push(Elementwise {
+            expression,
+            inputs,
+            output: output.view().clone(),
+        });
     }
 
-    fn dropout(&mut self, share: f32, x: LayerValue) -> Result<(LayerValue, Backward), NetworkError> {
+    fn dropout(
+        &mut self,
+        share: f32,
+        x: LayerValue,
+    ) -> Result<(LayerValue, Backward), NetworkError> {
         if !self.is_training || share == 0.0 {
             return Ok((x, Box::new(|_, dy| Ok(Some(dy)))));
         }
         let len = x.view().len;
         let state = self.random_state();
         let mask = self.memory(ElementKind::F32, len)?;
-        self.push(Random { distribution: RandomDistribution::Uniform, state, output: mask.view.clone() });
-        let mask = LayerValue { held: mask, shape: x.shape.clone(), needs_gradient: false };
+        self.push(Random {
+            distribution: RandomDistribution::Uniform,
+            state,
+            output: mask.view.clone(),
+        });
+        let mask = LayerValue {
+            held: mask,
+            shape: x.shape.clone(),
+            needs_gradient: false,
+        };
         let kept = (input(0) - constant(share)).step() * constant(1.0 / (1.0 - share));
         self.elementwise(kept, &[&mask], &mask);
         let y = self.value(&x.shape, x.needs_gradient)?;
@@ -189,9 +269,16 @@ impl Recorder<'_> {
     ) -> Result<(LayerValue, Backward), NetworkError> {
         let (through, tape) = self.sequence(&format!("{name}.layers."), layers, x.clone())?;
         let (around, way_back) = self.sequence(&format!("{name}.shortcut."), shortcut, x)?;
-        let y = self.value(&through.shape, through.needs_gradient || around.needs_gradient)?;
+        let y = self.value(
+            &through.shape,
+            through.needs_gradient || around.needs_gradient,
+        )?;
         let sum = input(0) + input(1);
-        self.elementwise(if is_relu { sum.relu() } else { sum }, &[&through, &around], &y);
+        self.elementwise(
+            if is_relu { sum.relu() } else { sum },
+            &[&through, &around],
+            &y,
+        );
         let (learns, learns_around) = (through.needs_gradient, around.needs_gradient);
         let output = (is_relu && self.is_training).then(|| y.clone());
         let backward: Backward = Box::new(move |recorder, dy| {
@@ -200,8 +287,16 @@ impl Recorder<'_> {
                 None => dy,
             };
             // In the order in which gradients are pushed: the last layer's first.
-            let around = if learns_around { recorder.backward(way_back, dy.clone())? } else { None };
-            let through = if learns { recorder.backward(tape, dy)? } else { None };
+            let around = if learns_around {
+                recorder.backward(way_back, dy.clone())?
+            } else {
+                None
+            };
+            let through = if learns {
+                recorder.backward(tape, dy)?
+            } else {
+                None
+            };
             match (through, around) {
                 (Some(through), Some(around)) => {
                     let dx = recorder.in_place_of(&through)?;
@@ -221,8 +316,14 @@ fn with((value, backward): (LayerValue, Backward), taken: usize) -> (LayerValue,
 
 fn flatten(x: LayerValue) -> (LayerValue, Backward) {
     let shape = x.shape.clone();
-    let y = LayerValue { shape: vec![shape.iter().product()], ..x };
-    (y, Box::new(move |_, dy| Ok(Some(LayerValue { shape, ..dy }))))
+    let y = LayerValue {
+        shape: vec![shape.iter().product()],
+        ..x
+    };
+    (
+        y,
+        Box::new(move |_, dy| Ok(Some(LayerValue { shape, ..dy }))),
+    )
 }
 
 fn function(activation: Activation) -> Expression {
@@ -245,8 +346,11 @@ fn slope(activation: Activation, kept: Expression) -> Expression {
         Activation::Gelu => {
             // Φ(x) + x φ(x), where Φ(x) is gelu(x) / x.
             const INVERSE_ROOT_TAU: f32 = 0.398_942_3;
-            let cumulative = kept.clone().select(kept.clone().gelu() / kept.clone(), constant(0.5));
-            let density = (kept.clone() * kept.clone() * constant(-0.5)).exp() * constant(INVERSE_ROOT_TAU);
+            let cumulative = kept
+                .clone()
+                .select(kept.clone().gelu() / kept.clone(), constant(0.5));
+            let density =
+                (kept.clone() * kept.clone() * constant(-0.5)).exp() * constant(INVERSE_ROOT_TAU);
             cumulative + kept * density
         }
     }

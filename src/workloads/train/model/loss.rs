@@ -6,7 +6,8 @@ use super::{
     spec::Loss,
 };
 use nodectl_gpu::ops::{
-    BufferView, ElementKind, Elementwise, Expression, Reduce, Reduction, Softmax, SoftmaxCrossEntropy,
+    BufferView, ElementKind, Elementwise, Expression, Reduce, Reduction, Softmax,
+    SoftmaxCrossEntropy,
 };
 
 /// Where a program finds what outputs are compared with, and leaves what it found.
@@ -23,7 +24,12 @@ pub struct Ends {
 
 impl Recorder<'_> {
     /// Compares; in training returns the gradient by the outputs.
-    pub fn loss(&mut self, loss: Loss, outputs: LayerValue, ends: &Ends) -> Result<Option<LayerValue>, NetworkError> {
+    pub fn loss(
+        &mut self,
+        loss: Loss,
+        outputs: LayerValue,
+        ends: &Ends,
+    ) -> Result<Option<LayerValue>, NetworkError> {
         match loss {
             Loss::CrossEntropy => self.cross_entropy(outputs, ends),
             Loss::Mse => {
@@ -52,15 +58,32 @@ impl Recorder<'_> {
     pub fn answer(&mut self, loss: Loss, outputs: &LayerValue, to: BufferView) {
         let (rows, columns, x) = (self.batch, outputs.shape[0], outputs.view().clone());
         match loss {
-            Loss::CrossEntropy => self.push(Softmax { x, y: to, rows, columns }),
-            Loss::Mse => self.push(Elementwise { expression: input(0), inputs: vec![x], output: to }),
+            Loss::CrossEntropy => self.push(Softmax {
+                x,
+                y: to,
+                rows,
+                columns,
+            }),
+            Loss::Mse => self.push(Elementwise {
+                expression: input(0),
+                inputs: vec![x],
+                output: to,
+            }),
             Loss::BinaryCrossEntropy => {
-                self.push(Elementwise { expression: input(0).sigmoid(), inputs: vec![x], output: to });
+                self.push(Elementwise {
+                    expression: input(0).sigmoid(),
+                    inputs: vec![x],
+                    output: to,
+                });
             }
         }
     }
 
-    fn cross_entropy(&mut self, outputs: LayerValue, ends: &Ends) -> Result<Option<LayerValue>, NetworkError> {
+    fn cross_entropy(
+        &mut self,
+        outputs: LayerValue,
+        ends: &Ends,
+    ) -> Result<Option<LayerValue>, NetworkError> {
         let (rows, columns) = (self.batch, outputs.shape[0]);
         self.push(Reduce {
             kind: Reduction::ArgMax,
@@ -70,19 +93,31 @@ impl Recorder<'_> {
             axis: columns,
             inner: 1,
         });
-        let gradient = if self.is_training { Some(self.in_place_of(&outputs)?) } else { None };
+        let gradient = if self.is_training {
+            Some(self.in_place_of(&outputs)?)
+        } else {
+            None
+        };
         self.push(SoftmaxCrossEntropy {
             logits: outputs.view().clone(),
             labels: ends.targets.clone(),
             loss: Some(ends.losses.clone()),
             gradient: gradient.as_ref().map(|gradient| gradient.view().clone()),
-            scale: if ends.weights.is_some() { 1.0 } else { 1.0 / rows as f32 },
+            scale: if ends.weights.is_some() {
+                1.0
+            } else {
+                1.0 / rows as f32
+            },
             rows,
             columns,
         });
         if let (Some(gradient), Some(weights)) = (&gradient, &ends.weights) {
             let inputs = vec![gradient.view().clone(), weights.clone()];
-            self.push(Elementwise { expression: input(0) * input(1), inputs, output: gradient.view().clone() });
+            self.push(Elementwise {
+                expression: input(0) * input(1),
+                inputs,
+                output: gradient.view().clone(),
+            });
         }
         Ok(gradient)
     }
@@ -98,9 +133,20 @@ impl Recorder<'_> {
         let pair = || vec![outputs.view().clone(), ends.targets.clone()];
         for (expression, to) in [(parts.loss, &ends.losses), (parts.metric, &ends.scores)] {
             let all = self.memory(ElementKind::F32, outputs.view().len)?;
-            self.push(Elementwise { expression, inputs: pair(), output: all.view.clone() });
+            self.push(Elementwise {
+                expression,
+                inputs: pair(),
+                output: all.view.clone(),
+            });
             let (kind, input, output) = (Reduction::Mean, all.view.clone(), to.clone());
-            self.push(Reduce { kind, input, output, outer: rows, axis: columns, inner: 1 });
+            self.push(Reduce {
+                kind,
+                input,
+                output,
+                outer: rows,
+                axis: columns,
+                inner: 1,
+            });
         }
         if !self.is_training {
             return Ok(None);
@@ -108,7 +154,11 @@ impl Recorder<'_> {
         let gradient = self.value(&outputs.shape, true)?;
         let share = 1.0 / (f64::from(rows) * f64::from(columns)) as f32;
         let expression = parts.slope * constant(share);
-        self.push(Elementwise { expression, inputs: pair(), output: gradient.view().clone() });
+        self.push(Elementwise {
+            expression,
+            inputs: pair(),
+            output: gradient.view().clone(),
+        });
         Ok(Some(gradient))
     }
 }

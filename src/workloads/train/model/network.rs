@@ -133,11 +133,19 @@ impl NeuralNetwork {
         let buffer = |numbers: u64| engine.buffer(numbers.max(1) * 4);
         let rows = u64::from(most);
         let sample = shapes::product(&spec.input).unwrap_or(0);
-        let per_sample = if spec.loss == Loss::CrossEntropy { 1 } else { u64::from(outputs) };
+        let per_sample = if spec.loss == Loss::CrossEntropy {
+            1
+        } else {
+            u64::from(outputs)
+        };
         Ok(Self {
             inputs: buffer(rows * sample)?,
             targets: buffer(rows * per_sample)?,
-            weights: if is_weighted { Some(buffer(rows * u64::from(outputs))?) } else { None },
+            weights: if is_weighted {
+                Some(buffer(rows * u64::from(outputs))?)
+            } else {
+                None
+            },
             report: buffer(rows * 2)?,
             answers: buffer(rows * u64::from(outputs))?,
             random_states: buffer(4 * generators(&spec.layers))?,
@@ -179,7 +187,12 @@ impl NeuralNetwork {
         let tensor = |variable: &Variable| {
             let gradient = variable.gradient.clone()?;
             let (name, shape) = (variable.array.name.clone(), variable.array.shape.clone());
-            Some(Tensor { name, shape, values: variable.values.clone(), gradient })
+            Some(Tensor {
+                name,
+                shape,
+                values: variable.values.clone(),
+                gradient,
+            })
         };
         variables.filter_map(tensor).collect()
     }
@@ -188,7 +201,9 @@ impl NeuralNetwork {
     pub fn averages(&self) -> Vec<(String, BufferView)> {
         let variables = self.names.iter().map(|name| &self.variables[name]);
         let averaged = variables.filter(|variable| variable.gradient.is_none());
-        averaged.map(|variable| (variable.array.name.clone(), variable.values.clone())).collect()
+        averaged
+            .map(|variable| (variable.array.name.clone(), variable.values.clone()))
+            .collect()
     }
 
     /// All arrays of the model as they are now, in the order of the layers.
@@ -213,14 +228,20 @@ impl NeuralNetwork {
 
     /// Sets an array. False if the model has none of this name.
     pub fn set(&mut self, name: &str, values: &[f32]) -> Result<bool, NetworkError> {
-        let Some(variable) = self.variables.get(name) else { return Ok(false) };
+        let Some(variable) = self.variables.get(name) else {
+            return Ok(false);
+        };
         if values.len() as u64 != variable.array.len() {
             let (found, wanted) = (values.len(), shapes::shown(&variable.array.shape));
-            return Err(NetworkError::Invalid(format!("`{name}` has {found} numbers, the model's is {wanted}")));
+            return Err(NetworkError::Invalid(format!(
+                "`{name}` has {found} numbers, the model's is {wanted}"
+            )));
         }
         let view = &variable.values;
         let bytes = Bytes::copy_from_slice(bytemuck::cast_slice(values));
-        self.engine.upload(&view.buffer, view.offset * 4, bytes).wait(PATIENCE)?;
+        self.engine
+            .upload(&view.buffer, view.offset * 4, bytes)
+            .wait(PATIENCE)?;
         Ok(true)
     }
 
@@ -248,13 +269,19 @@ impl NeuralNetwork {
         }
         self.give(batch);
         for segment in &self.recorded[&(purpose, count)].segments {
-            segment.needs.iter().try_for_each(|tensor| exchange.need(*tensor))?;
+            segment
+                .needs
+                .iter()
+                .try_for_each(|tensor| exchange.need(*tensor))?;
             // A failure shows in the report, which comes behind it.
             let _ = self.engine.run(&segment.program);
-            segment.ready.iter().try_for_each(|ready| match &ready.factors {
-                Some(factors) => exchange.factors(ready.tensor, factors),
-                None => exchange.ready(ready.tensor),
-            })?;
+            segment
+                .ready
+                .iter()
+                .try_for_each(|ready| match &ready.factors {
+                    Some(factors) => exchange.factors(ready.tensor, factors),
+                    None => exchange.ready(ready.tensor),
+                })?;
         }
         Ok(self.report(count))
     }
@@ -273,7 +300,11 @@ impl NeuralNetwork {
         self.record(Purpose::Prediction, count)?;
         let _ = self.engine.upload(&self.inputs, 0, inputs);
         self.run(Purpose::Prediction, count);
-        self.read(&self.answers.view(ElementKind::F32, 0, u64::from(count) * u64::from(self.outputs)))
+        self.read(&self.answers.view(
+            ElementKind::F32,
+            0,
+            u64::from(count) * u64::from(self.outputs),
+        ))
     }
 
     fn give(&self, batch: Batch) {
@@ -289,12 +320,18 @@ impl NeuralNetwork {
 
     fn report(&self, count: u32) -> StepReport {
         let bytes = u64::from(count) * 8;
-        StepReport { pending: self.engine.download(&self.report, 0..bytes), count: count as usize }
+        StepReport {
+            pending: self.engine.download(&self.report, 0..bytes),
+            count: count as usize,
+        }
     }
 
     fn record(&mut self, purpose: Purpose, count: u32) -> Result<(), NetworkError> {
         if count == 0 || count > self.most {
-            return Err(NetworkError::Invalid(format!("a batch of {count} samples, not of 1 to {}", self.most)));
+            return Err(NetworkError::Invalid(format!(
+                "a batch of {count} samples, not of 1 to {}",
+                self.most
+            )));
         }
         if self.recorded.contains_key(&(purpose, count)) {
             return Ok(());
@@ -303,10 +340,22 @@ impl NeuralNetwork {
         let free = std::mem::take(&mut self.free);
         let engine = self.engine.clone();
         let states = self.random_states.u32s();
-        let mut recorder = Recorder::new(engine.as_ref(), &self.variables, states, (count, is_training), free);
+        let mut recorder = Recorder::new(
+            engine.as_ref(),
+            &self.variables,
+            states,
+            (count, is_training),
+            free,
+        );
         recorder.factored = self.factored.clone();
-        let kind = if self.spec.takes_indices() { ElementKind::U32 } else { ElementKind::F32 };
-        let inputs = self.inputs.view(kind, 0, recorder.elements(&self.spec.input));
+        let kind = if self.spec.takes_indices() {
+            ElementKind::U32
+        } else {
+            ElementKind::F32
+        };
+        let inputs = self
+            .inputs
+            .view(kind, 0, recorder.elements(&self.spec.input));
         let x = LayerValue::outside(inputs, self.spec.input.clone());
         let (outputs, tape) = recorder.sequence("", &self.spec.layers, x)?;
         if purpose == Purpose::Prediction {
@@ -324,7 +373,13 @@ impl NeuralNetwork {
         self.free = free;
         let in_segments = purpose == Purpose::Training { in_segments: true };
         let segments = segments(self.engine.as_ref(), &recording, in_segments)?;
-        self.recorded.insert((purpose, count), RecordedStep { segments, generators });
+        self.recorded.insert(
+            (purpose, count),
+            RecordedStep {
+                segments,
+                generators,
+            },
+        );
         Ok(())
     }
 
@@ -332,10 +387,19 @@ impl NeuralNetwork {
         let rows = u64::from(count);
         let all = rows * u64::from(self.outputs);
         let is_classes = self.spec.loss == Loss::CrossEntropy;
-        let kind = if is_classes { ElementKind::U32 } else { ElementKind::F32 };
+        let kind = if is_classes {
+            ElementKind::U32
+        } else {
+            ElementKind::F32
+        };
         Ends {
-            targets: self.targets.view(kind, 0, if is_classes { rows } else { all }),
-            weights: self.weights.as_ref().map(|weights| weights.view(ElementKind::F32, 0, all)),
+            targets: self
+                .targets
+                .view(kind, 0, if is_classes { rows } else { all }),
+            weights: self
+                .weights
+                .as_ref()
+                .map(|weights| weights.view(ElementKind::F32, 0, all)),
             losses: self.report.view(ElementKind::F32, 0, rows),
             scores: self.report.view(kind, rows, rows),
         }
@@ -347,24 +411,50 @@ impl StepReport {
     pub fn wait(self) -> Result<(Vec<f32>, Vec<u32>), NetworkError> {
         let bytes = self.pending.wait(PATIENCE)?;
         let (losses, scores) = bytes.split_at(self.count * 4);
-        Ok((bytemuck::pod_collect_to_vec(losses), bytemuck::pod_collect_to_vec(scores)))
+        Ok((
+            bytemuck::pod_collect_to_vec(losses),
+            bytemuck::pod_collect_to_vec(scores),
+        ))
     }
 }
 
 /// The ops as programs; with `in_segments`, one begins wherever a tensor is needed and ends wherever a gradient is ready.
-fn segments(engine: &dyn Engine, recording: &Recording, in_segments: bool) -> Result<Vec<StepSegment>, EngineError> {
+fn segments(
+    engine: &dyn Engine,
+    recording: &Recording,
+    in_segments: bool,
+) -> Result<Vec<StepSegment>, EngineError> {
     let Recording { ops, needs, ready } = recording;
-    let edges = needs.iter().map(|(edge, _)| *edge).chain(ready.iter().map(|ready| ready.at));
-    let mut edges: BTreeSet<usize> = if in_segments { edges.collect() } else { BTreeSet::new() };
+    let edges = needs
+        .iter()
+        .map(|(edge, _)| *edge)
+        .chain(ready.iter().map(|ready| ready.at));
+    let mut edges: BTreeSet<usize> = if in_segments {
+        edges.collect()
+    } else {
+        BTreeSet::new()
+    };
     edges.insert(ops.len());
     edges.remove(&0);
     let mut first = 0;
     let segment = |end: usize| {
         let program = engine.record(&ops[first..end])?;
-        let needs = needs.iter().filter(|(at, _)| (first..end).contains(at)).map(|(_, tensor)| *tensor).collect();
-        let ready = ready.iter().filter(|ready| (first + 1..=end).contains(&ready.at)).cloned().collect();
+        let needs = needs
+            .iter()
+            .filter(|(at, _)| (first..end).contains(at))
+            .map(|(_, tensor)| *tensor)
+            .collect();
+        let ready = ready
+            .iter()
+            .filter(|ready| (first + 1..=end).contains(&ready.at))
+            .cloned()
+            .collect();
         first = end;
-        Ok(StepSegment { program, needs, ready })
+        Ok(StepSegment {
+            program,
+            needs,
+            ready,
+        })
     };
     edges.into_iter().map(segment).collect()
 }
@@ -380,24 +470,44 @@ fn place(
         of_them.map(InitialArray::len).sum::<u64>()
     };
     let buffer = |numbers: u64| engine.buffer(numbers.max(1) * 4);
-    let (trained, averages, gradients) = (buffer(total(true))?, buffer(total(false))?, buffer(total(true))?);
+    let (trained, averages, gradients) = (
+        buffer(total(true))?,
+        buffer(total(false))?,
+        buffer(total(true))?,
+    );
     let mut random = initial::generator(seed);
     let mut variables = BTreeMap::new();
     let (mut at, mut average_at, mut tensor) = (0, 0, 0);
     for array in arrays {
         let len = array.len();
-        let (buffer, offset) = if array.is_trained { (&trained, &mut at) } else { (&averages, &mut average_at) };
+        let (buffer, offset) = if array.is_trained {
+            (&trained, &mut at)
+        } else {
+            (&averages, &mut average_at)
+        };
         let values = buffer.view(ElementKind::F32, *offset, len);
         let bytes = bytemuck::cast_slice(&array.values(&mut random)).to_vec();
-        engine.upload(buffer, *offset * 4, bytes.into()).wait(PATIENCE)?;
-        let gradient = array.is_trained.then(|| gradients.view(ElementKind::F32, *offset, len));
+        engine
+            .upload(buffer, *offset * 4, bytes.into())
+            .wait(PATIENCE)?;
+        let gradient = array
+            .is_trained
+            .then(|| gradients.view(ElementKind::F32, *offset, len));
         *offset += len;
         let number = array.is_trained.then_some(tensor);
         tensor += usize::from(array.is_trained);
-        let variable = Variable { array: array.clone(), values, gradient, tensor: number };
+        let variable = Variable {
+            array: array.clone(),
+            values,
+            gradient,
+            tensor: number,
+        };
         variables.insert(array.name.clone(), variable);
     }
-    Ok((variables, arrays.iter().map(|array| array.name.clone()).collect()))
+    Ok((
+        variables,
+        arrays.iter().map(|array| array.name.clone()).collect(),
+    ))
 }
 
 /// Layers that draw random numbers.

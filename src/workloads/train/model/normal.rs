@@ -15,8 +15,14 @@ impl Recorder<'_> {
     ) -> Result<(LayerValue, Backward), NetworkError> {
         let (columns, outer) = x.shape.split_last().expect("its shape fits");
         let rows = self.batch * outer.iter().product::<u32>();
-        let groups = Groups::Layer { rows, columns: *columns };
-        let scales = Scales { weight: self.variable(name, "weight"), bias: self.variable(name, "bias") };
+        let groups = Groups::Layer {
+            rows,
+            columns: *columns,
+        };
+        let scales = Scales {
+            weight: self.variable(name, "weight"),
+            bias: self.variable(name, "bias"),
+        };
         self.normalize(groups, rows, scales, epsilon, x, |_, _| {})
     }
 
@@ -29,8 +35,15 @@ impl Recorder<'_> {
     ) -> Result<(LayerValue, Backward), NetworkError> {
         let channels = x.shape[0];
         let pixels: u32 = x.shape[1..].iter().product();
-        let groups = Groups::Batch { samples: self.batch, channels, pixels };
-        let scales = Scales { weight: self.variable(name, "weight"), bias: self.variable(name, "bias") };
+        let groups = Groups::Batch {
+            samples: self.batch,
+            channels,
+            pixels,
+        };
+        let scales = Scales {
+            weight: self.variable(name, "weight"),
+            bias: self.variable(name, "bias"),
+        };
         let mean = self.variable(name, "running_mean").values;
         let variance = self.variable(name, "running_var").values;
         if !self.is_training {
@@ -39,20 +52,27 @@ impl Recorder<'_> {
         let n = f64::from(self.batch) * f64::from(pixels);
         // The unbiased variance is what is averaged, as PyTorch does; of one number there is none.
         let unbiased = if n > 1.0 { (n / (n - 1.0)) as f32 } else { 1.0 };
-        self.normalize(groups, channels, scales, epsilon, x, move |recorder, [means, inverses]| {
-            let averaged = |new| input(0) * constant(1.0 - momentum) + new * constant(momentum);
-            recorder.push(Elementwise {
-                expression: averaged(input(1)),
-                inputs: vec![mean.clone(), means],
-                output: mean,
-            });
-            let batch_variance = constant(1.0) / (input(1) * input(1)) - constant(epsilon);
-            recorder.push(Elementwise {
-                expression: averaged(batch_variance * constant(unbiased)),
-                inputs: vec![variance.clone(), inverses],
-                output: variance,
-            });
-        })
+        self.normalize(
+            groups,
+            channels,
+            scales,
+            epsilon,
+            x,
+            move |recorder, [means, inverses]| {
+                let averaged = |new| input(0) * constant(1.0 - momentum) + new * constant(momentum);
+                recorder.push(Elementwise {
+                    expression: averaged(input(1)),
+                    inputs: vec![mean.clone(), means],
+                    output: mean,
+                });
+                let batch_variance = constant(1.0) / (input(1) * input(1)) - constant(epsilon);
+                recorder.push(Elementwise {
+                    expression: averaged(batch_variance * constant(unbiased)),
+                    inputs: vec![variance.clone(), inverses],
+                    output: variance,
+                });
+            },
+        )
     }
 
     /// `count` groups. `observe` sees their means and inverse deviations.
@@ -111,7 +131,11 @@ impl Recorder<'_> {
     ) -> Result<(LayerValue, Backward), NetworkError> {
         let inverses = self.memory(ElementKind::F32, variance.len)?;
         let expression = constant(1.0) / (input(0) + constant(epsilon)).sqrt();
-        self.push(Elementwise { expression, inputs: vec![variance], output: inverses.view.clone() });
+        self.push(Elementwise {
+            expression,
+            inputs: vec![variance],
+            output: inverses.view.clone(),
+        });
         let y = self.value(&x.shape, true)?;
         self.push(Norm {
             groups,

@@ -46,12 +46,17 @@ impl LayerValue {
 
     /// Memory that outlives the recording.
     pub fn outside(view: BufferView, shape: Vec<u32>) -> Self {
-        Self { held: Rc::new(HeldMemory { view, pool: None }), shape, needs_gradient: false }
+        Self {
+            held: Rc::new(HeldMemory { view, pool: None }),
+            shape,
+            needs_gradient: false,
+        }
     }
 }
 
 /// Goes from the gradient behind a layer to that before it, if that is needed.
-pub type Backward = Box<dyn FnOnce(&mut Recorder<'_>, LayerValue) -> Result<Option<LayerValue>, NetworkError>>;
+pub type Backward =
+    Box<dyn FnOnce(&mut Recorder<'_>, LayerValue) -> Result<Option<LayerValue>, NetworkError>>;
 
 /// An array of the model on the engine.
 #[derive(Clone, Debug)]
@@ -127,32 +132,60 @@ impl<'r> Recorder<'r> {
     /// more.
     pub fn finish(self) -> (Recording, Vec<Buffer>) {
         let free = std::mem::take(&mut self.pool.borrow_mut().free);
-        (Recording { ops: self.ops, needs: self.needs, ready: self.ready }, free)
+        (
+            Recording {
+                ops: self.ops,
+                needs: self.needs,
+                ready: self.ready,
+            },
+            free,
+        )
     }
 
     /// Memory for `len` numbers. What is in it is undefined.
     pub fn memory(&mut self, kind: ElementKind, len: u64) -> Result<Rc<HeldMemory>, NetworkError> {
         let bytes = len * kind.bytes();
         let mut pool = self.pool.borrow_mut();
-        let fits = pool.free.iter().enumerate().filter(|(_, buffer)| buffer.bytes() >= bytes);
-        let best = fits.min_by_key(|(_, buffer)| buffer.bytes()).map(|(index, _)| index);
+        let fits = pool
+            .free
+            .iter()
+            .enumerate()
+            .filter(|(_, buffer)| buffer.bytes() >= bytes);
+        let best = fits
+            .min_by_key(|(_, buffer)| buffer.bytes())
+            .map(|(index, _)| index);
         let buffer = match best {
             Some(index) => pool.free.swap_remove(index),
             None => self.engine.buffer(bytes.max(4))?,
         };
         let view = buffer.view(kind, 0, len);
-        Ok(Rc::new(HeldMemory { view, pool: Some(self.pool.clone()) }))
+        Ok(Rc::new(HeldMemory {
+            view,
+            pool: Some(self.pool.clone()),
+        }))
     }
 
     /// A value of this shape behind `x`.
-    pub fn value(&mut self, shape: &[u32], needs_gradient: bool) -> Result<LayerValue, NetworkError> {
+    pub fn value(
+        &mut self,
+        shape: &[u32],
+        needs_gradient: bool,
+    ) -> Result<LayerValue, NetworkError> {
         let held = self.memory(ElementKind::F32, self.elements(shape))?;
-        Ok(LayerValue { held, shape: shape.to_vec(), needs_gradient })
+        Ok(LayerValue {
+            held,
+            shape: shape.to_vec(),
+            needs_gradient,
+        })
     }
 
     /// Numbers in a batch of samples of this shape.
     pub fn elements(&self, shape: &[u32]) -> u64 {
-        shape.iter().map(|extent| u64::from(*extent)).product::<u64>() * u64::from(self.batch)
+        shape
+            .iter()
+            .map(|extent| u64::from(*extent))
+            .product::<u64>()
+            * u64::from(self.batch)
     }
 
     pub fn push(&mut self, op: impl Into<Op>) {
@@ -167,7 +200,10 @@ impl<'r> Recorder<'r> {
     /// The same where a layer may have none.
     pub fn optional(&mut self, name: &str, part: &str) -> Option<Variable> {
         let variable = self.variables.get(&format!("{name}.{part}"))?.clone();
-        if let Some(tensor) = variable.tensor.filter(|tensor| self.needs.iter().all(|(_, known)| known != tensor)) {
+        if let Some(tensor) = variable
+            .tensor
+            .filter(|tensor| self.needs.iter().all(|(_, known)| known != tensor))
+        {
             self.needs.push((self.ops.len(), tensor));
         }
         Some(variable)
@@ -176,19 +212,29 @@ impl<'r> Recorder<'r> {
     /// The gradient of this array is computed by what was recorded so far.
     pub fn is_ready(&mut self, variable: &Variable) {
         if let Some(tensor) = variable.tensor {
-            self.ready.push(GradientReady { at: self.ops.len(), tensor, factors: None });
+            self.ready.push(GradientReady {
+                at: self.ops.len(),
+                tensor,
+                factors: None,
+            });
         }
     }
 
     /// Whether the gradient of this array goes as factors.
     pub fn is_factored(&self, variable: &Variable) -> bool {
-        variable.tensor.is_some_and(|tensor| self.factored.contains(&tensor))
+        variable
+            .tensor
+            .is_some_and(|tensor| self.factored.contains(&tensor))
     }
 
     /// The factors of its gradient are there.
     pub fn has_factors(&mut self, variable: &Variable, factors: [BufferView; 2]) {
         if let Some(tensor) = variable.tensor {
-            self.ready.push(GradientReady { at: self.ops.len(), tensor, factors: Some(factors) });
+            self.ready.push(GradientReady {
+                at: self.ops.len(),
+                tensor,
+                factors: Some(factors),
+            });
         }
     }
 
@@ -222,7 +268,11 @@ impl<'r> Recorder<'r> {
     }
 
     /// Goes back through layers. None where nothing before them needs a gradient.
-    pub fn backward(&mut self, tape: Vec<Backward>, mut dy: LayerValue) -> Result<Option<LayerValue>, NetworkError> {
+    pub fn backward(
+        &mut self,
+        tape: Vec<Backward>,
+        mut dy: LayerValue,
+    ) -> Result<Option<LayerValue>, NetworkError> {
         for backward in tape.into_iter().rev() {
             match backward(self, dy)? {
                 Some(dx) => dy = dx,

@@ -79,12 +79,19 @@ pub struct WindowSpec {
 impl WindowSpec {
     /// `size` × `size`, step by step, without padding.
     pub fn square(size: u32) -> Self {
-        Self { size: [size; 2], stride: [1; 2], padding: [0; 2], dilation: [1; 2] }
+        Self {
+            size: [size; 2],
+            stride: [1; 2],
+            padding: [0; 2],
+            dilation: [1; 2],
+        }
     }
 
     /// Places of the window along one axis; None where it does not fit.
     pub fn places(&self, axis: usize, extent: u32) -> Option<u32> {
-        let reach = self.dilation[axis].checked_mul(self.size[axis].checked_sub(1)?)?.checked_add(1)?;
+        let reach = self.dilation[axis]
+            .checked_mul(self.size[axis].checked_sub(1)?)?
+            .checked_add(1)?;
         let padded = self.padding[axis].checked_mul(2)?.checked_add(extent)?;
         Some(padded.checked_sub(reach)? / self.stride[axis].max(1) + 1)
     }

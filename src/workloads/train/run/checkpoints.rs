@@ -37,25 +37,48 @@ impl Keeper {
         say: impl Fn(&str) + Send + 'static,
     ) -> Result<(Self, Option<PathBuf>), ParametersError> {
         let lost = |error: io::Error| {
-            ParametersError::Lost(format!("the node that keeps checkpoints, at {}: {error}", socket.display()))
+            ParametersError::Lost(format!(
+                "the node that keeps checkpoints, at {}: {error}",
+                socket.display()
+            ))
         };
         let stream = UnixStream::connect(socket).map_err(lost)?;
-        let alone = Alone { job: job.into(), keep: rule.keep };
+        let alone = Alone {
+            job: job.into(),
+            keep: rule.keep,
+        };
         let alone = serde_json::to_vec(&alone).expect("plain data always encodes");
         frames::write(&stream, Kind::Alone, 0, &alone).map_err(lost)?;
         let Found { newest, part } = loop {
             match receive(&stream).map_err(lost)? {
                 (Kind::Status, _, text) => say(&String::from_utf8_lossy(&text)),
-                (Kind::Found, _, json) => break serde_json::from_slice(&json).map_err(|error| lost(error.into()))?,
-                (_, _, text) => return Err(lost(io::Error::other(String::from_utf8_lossy(&text).into_owned()))),
+                (Kind::Found, _, json) => {
+                    break serde_json::from_slice(&json).map_err(|error| lost(error.into()))?;
+                }
+                (_, _, text) => {
+                    return Err(lost(io::Error::other(
+                        String::from_utf8_lossy(&text).into_owned(),
+                    )));
+                }
             }
         };
         // Whoever has the next before the last is kept waits: no more than two are in memory.
         let (files, waiting) = mpsc::sync_channel(0);
         let write = move || write(&stream, &part, &waiting, say);
-        let writing = std::thread::Builder::new().name("checkpoints".into()).spawn(write).map_err(lost)?;
+        let writing = std::thread::Builder::new()
+            .name("checkpoints".into())
+            .spawn(write)
+            .map_err(lost)?;
         let last = (0, Instant::now());
-        Ok((Self { rule, last, files: Some(files), writing: Some(writing) }, newest))
+        Ok((
+            Self {
+                rule,
+                last,
+                files: Some(files),
+                writing: Some(writing),
+            },
+            newest,
+        ))
     }
 
     pub fn is_due(&self, step: u64) -> bool {
@@ -97,7 +120,9 @@ impl Drop for Keeper {
 }
 
 fn step_of(file: &ModelFile) -> u64 {
-    file.progress.as_ref().map_or(0, |SavedProgress { step, .. }| *step)
+    file.progress
+        .as_ref()
+        .map_or(0, |SavedProgress { step, .. }| *step)
 }
 
 /// Writes what comes to `part`, and has the node give it its name.
@@ -107,7 +132,9 @@ fn write(stream: &UnixStream, part: &Path, files: &mpsc::Receiver<ModelFile>, sa
         let step = step_of(&file);
         match give(stream, part, &file) {
             Ok(()) => last = Some(step),
-            Err(why) => say(&format!("the checkpoint of step {step} could not be kept: {why}")),
+            Err(why) => say(&format!(
+                "the checkpoint of step {step} could not be kept: {why}"
+            )),
         }
     }
     if let Some(Err(why)) = last.map(|step| ask(stream, Kind::Wait, step)) {

@@ -46,17 +46,28 @@ impl History {
     }
 
     /// All that is known of an epoch: what was found while it learnt and in how many seconds, and of what is held back.
-    pub fn put(&mut self, epoch: u32, training: &Totals, seconds: f64, validation: Option<&Totals>) {
+    pub fn put(
+        &mut self,
+        epoch: u32,
+        training: &Totals,
+        seconds: f64,
+        validation: Option<&Totals>,
+    ) {
         let start = epoch as usize * COLUMNS;
         self.0[start..start + COLUMNS].fill(0.0);
         self.add_training(epoch, training);
         self.add_seconds(epoch, seconds);
-        validation.into_iter().for_each(|totals| self.add_validation(epoch, totals));
+        validation
+            .into_iter()
+            .for_each(|totals| self.add_validation(epoch, totals));
     }
 
     fn add(&mut self, epoch: u32, column: usize, totals: &Totals) {
         let start = epoch as usize * COLUMNS + column;
-        self.0[start..].iter_mut().zip(totals.sums()).for_each(|(sum, number)| *sum += number as f32);
+        self.0[start..]
+            .iter_mut()
+            .zip(totals.sums())
+            .for_each(|(sum, number)| *sum += number as f32);
     }
 
     pub fn training(&self, epoch: u32) -> Totals {
@@ -83,21 +94,36 @@ mod tests {
 
     #[test]
     fn what_workers_add_up_is_what_one_would_have_found() {
-        let (one, other) = (Totals::of_sums([3.0, 2.0, 1.0, 2.0]), Totals::of_sums([5.0, 2.0, 2.0, 2.0]));
+        let (one, other) = (
+            Totals::of_sums([3.0, 2.0, 1.0, 2.0]),
+            Totals::of_sums([5.0, 2.0, 2.0, 2.0]),
+        );
         let mut history = History::new(3);
         history.add_training(1, &one);
         history.add_training(1, &other);
         history.add_validation(1, &one);
         history.add_seconds(1, 0.5);
         let history = History::of(history.numbers().to_vec());
-        assert_eq!((history.training(1).loss(), history.training(1).metric()), (2.0, 0.75));
-        assert_eq!((history.validation(1), history.seconds(1)), (one.clone(), 0.5));
+        assert_eq!(
+            (history.training(1).loss(), history.training(1).metric()),
+            (2.0, 0.75)
+        );
+        assert_eq!(
+            (history.validation(1), history.seconds(1)),
+            (one.clone(), 0.5)
+        );
         assert_eq!(history.training(0), Totals::default());
         assert_eq!(history.training(2), Totals::default());
         let mut longer = history.clone().resized(4);
-        assert_eq!((longer.validation(1), longer.training(3)), (one, Totals::default()));
+        assert_eq!(
+            (longer.validation(1), longer.training(3)),
+            (one, Totals::default())
+        );
         longer.put(1, &other, 2.0, None);
-        assert_eq!((longer.training(1), longer.seconds(1), longer.validation(1)), (other, 2.0, Totals::default()));
+        assert_eq!(
+            (longer.training(1), longer.seconds(1), longer.validation(1)),
+            (other, 2.0, Totals::default())
+        );
         assert_eq!(longer.resized(3).numbers().len(), history.numbers().len());
     }
 }

@@ -25,8 +25,17 @@ pub fn steps_per_epoch(plan: &TrainPlan, samples: usize) -> u64 {
 }
 
 /// Makes batches of data; `weights` by class, if they count where it learns.
-pub fn batch_maker<'d>(network: &NeuralNetwork, data: &'d Dataset, weights: Option<&'d [f32]>) -> Batches<'d> {
-    Batches { data, weights, outputs: network.outputs(), takes_indices: network.spec().takes_indices() }
+pub fn batch_maker<'d>(
+    network: &NeuralNetwork,
+    data: &'d Dataset,
+    weights: Option<&'d [f32]>,
+) -> Batches<'d> {
+    Batches {
+        data,
+        weights,
+        outputs: network.outputs(),
+        takes_indices: network.spec().takes_indices(),
+    }
 }
 
 /// Forward and backward; values are pulled and gradients pushed as `parameters` want them. What is drawn at random follows from `draw`.
@@ -37,7 +46,10 @@ pub fn pass(
     draw: u64,
 ) -> Result<StepReport, TrainError> {
     let in_segments = parameters.wants_early_pushes();
-    let mut way = ParameterWay { parameters, failed: None };
+    let mut way = ParameterWay {
+        parameters,
+        failed: None,
+    };
     let report = network.train(batch, draw, in_segments, &mut way);
     match (way.failed, report) {
         (Some(error), _) => Err(error.into()),
@@ -102,9 +114,17 @@ pub fn evaluate(
 }
 
 /// Which classes were taken for which, of what is held back or else of all. None without classes.
-pub fn which_for_which(network: &mut NeuralNetwork, split: &Split) -> Result<Option<Vec<Vec<u64>>>, TrainError> {
+pub fn which_for_which(
+    network: &mut NeuralNetwork,
+    split: &Split,
+) -> Result<Option<Vec<Vec<u64>>>, TrainError> {
     let data = split.validation.as_ref().unwrap_or(&split.training);
-    let Targets::Classes(classes) = &data.targets else { return Ok(None) };
+    let Targets::Classes(classes) = &data.targets else {
+        return Ok(None);
+    };
     let (_, taken_for) = evaluate(network, data, &all(data))?;
-    Ok(Some(confusion(network.outputs(), classes.iter().copied().zip(taken_for))))
+    Ok(Some(confusion(
+        network.outputs(),
+        classes.iter().copied().zip(taken_for),
+    )))
 }

@@ -23,10 +23,16 @@ pub fn curves(title: &str, what: &str, curves: &[Curve]) -> Result<String, Faile
     {
         let root = SVGBackend::with_string(&mut text, (900, 560)).into_drawing_area();
         root.fill(&WHITE)?;
-        let points = || curves.iter().flat_map(|curve| &curve.points).filter(|point| point.1.is_finite());
+        let points = || {
+            curves
+                .iter()
+                .flat_map(|curve| &curve.points)
+                .filter(|point| point.1.is_finite())
+        };
         let last = points().map(|point| point.0).fold(1.0, f64::max);
-        let (low, high) =
-            points().fold((f64::MAX, f64::MIN), |(low, high), point| (low.min(point.1), high.max(point.1)));
+        let (low, high) = points().fold((f64::MAX, f64::MIN), |(low, high), point| {
+            (low.min(point.1), high.max(point.1))
+        });
         let margin = ((high - low) * 0.05).max(1e-6);
         let first = points().map(|point| point.0).fold(last, f64::min);
         let mut chart = ChartBuilder::on(&root)
@@ -45,13 +51,22 @@ pub fn curves(title: &str, what: &str, curves: &[Curve]) -> Result<String, Faile
             .bold_line_style(RGBColor(225, 225, 225))
             .draw()?;
         for (curve, colour) in curves.iter().zip(COLOURS) {
-            let points = curve.points.iter().copied().filter(|point| point.1.is_finite());
+            let points = curve
+                .points
+                .iter()
+                .copied()
+                .filter(|point| point.1.is_finite());
             let series = chart.draw_series(LineSeries::new(points, colour.stroke_width(2)))?;
-            series
-                .label(curve.name)
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
+            series.label(curve.name).legend(move |(x, y)| {
+                PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2))
+            });
         }
-        chart.configure_series_labels().background_style(WHITE).border_style(BLACK).label_font((FONT, 14)).draw()?;
+        chart
+            .configure_series_labels()
+            .background_style(WHITE)
+            .border_style(BLACK)
+            .label_font((FONT, 14))
+            .draw()?;
         root.present()?;
     }
     Ok(xml(&text))
@@ -68,7 +83,8 @@ pub fn confusion(title: &str, names: &[String], counts: &[Vec<u64>]) -> Result<S
         let size = ((left + side + 30) as u32, (top + side + 30) as u32);
         let root = SVGBackend::with_string(&mut text, size).into_drawing_area();
         root.fill(&WHITE)?;
-        let label = |words: &str, place: (i32, i32)| Text::new(words.to_string(), place, (FONT, 13));
+        let label =
+            |words: &str, place: (i32, i32)| Text::new(words.to_string(), place, (FONT, 13));
         root.draw(&Text::new(title.to_string(), (16, 12), (FONT, 20)))?;
         root.draw(&label("taken for", (left, top - 44)))?;
         for (row, of) in counts.iter().enumerate() {
@@ -76,18 +92,28 @@ pub fn confusion(title: &str, names: &[String], counts: &[Vec<u64>]) -> Result<S
             let y = top + row as i32 * cell;
             let short: String = names[row].chars().take(12).collect();
             root.draw(&label(&short, (10, y + cell / 2 - 7)))?;
-            let head: String = names[row].chars().take((cell / 8).max(1) as usize).collect();
+            let head: String = names[row]
+                .chars()
+                .take((cell / 8).max(1) as usize)
+                .collect();
             root.draw(&label(&head, (left + row as i32 * cell + 3, top - 20)))?;
             for (column, count) in of.iter().enumerate() {
                 let x = left + column as i32 * cell;
                 let share = *count as f64 / total;
                 let fade = |to: u8| (255.0 - (255.0 - f64::from(to)) * share) as u8;
                 let colour = RGBColor(fade(0), fade(80), fade(140));
-                root.draw(&Rectangle::new([(x, y), (x + cell, y + cell)], colour.filled()))?;
+                root.draw(&Rectangle::new(
+                    [(x, y), (x + cell, y + cell)],
+                    colour.filled(),
+                ))?;
                 if *count > 0 && cell >= 24 {
                     let ink = if share > 0.5 { WHITE } else { BLACK };
                     let style = (FONT, 12).into_font().color(&ink);
-                    root.draw(&Text::new(count.to_string(), (x + 4, y + cell / 2 - 6), style))?;
+                    root.draw(&Text::new(
+                        count.to_string(),
+                        (x + 4, y + cell / 2 - 6),
+                        style,
+                    ))?;
                 }
             }
         }

@@ -77,7 +77,9 @@ fn masked(checksum: u32) -> u32 {
 /// Castagnoli's polynomial, reflected (RFC 3720, appendix B.4). Bit by bit: some hundred bytes a step.
 fn crc32c(bytes: &[u8]) -> u32 {
     let step = |crc: u32, byte: &u8| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 })
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            crc >> 1 ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 }
+        })
     };
     !bytes.iter().fold(u32::MAX, step)
 }
@@ -101,10 +103,16 @@ mod tests {
         let wanted = [&[0x2a, summary.len() as u8][..], &summary].concat();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE);
-        Events::create(&path).unwrap().scalar(300, "loss", 1.0).unwrap();
+        Events::create(&path)
+            .unwrap()
+            .scalar(300, "loss", 1.0)
+            .unwrap();
         let bytes = std::fs::read(&path).unwrap();
         assert!(bytes.windows(wanted.len()).any(|part| part == wanted));
-        assert!(bytes.windows(3).any(|part| part == [0x10, 0xac, 0x02]), "step 300");
+        assert!(
+            bytes.windows(3).any(|part| part == [0x10, 0xac, 0x02]),
+            "step 300"
+        );
         let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
         assert_eq!(bytes[..16 + length], framed(&bytes[12..12 + length]));
     }

@@ -58,11 +58,22 @@ struct Clock {
 
 /// What workers add up besides gradients, in the order that `Together` expects: the history, a model's averages, and, so that
 /// checkpoints have it, what inputs are standardized by, to which nobody adds anything.
-pub fn sums(plan: &TrainPlan, split: &Split, network: &NeuralNetwork) -> Result<Vec<Sum>, TrainError> {
-    let sum = |name: &str, values: &[f32]| Sum { name: name.into(), values: values.to_vec() };
+pub fn sums(
+    plan: &TrainPlan,
+    split: &Split,
+    network: &NeuralNetwork,
+) -> Result<Vec<Sum>, TrainError> {
+    let sum = |name: &str, values: &[f32]| Sum {
+        name: name.into(),
+        values: values.to_vec(),
+    };
     let mut sums = vec![sum(HISTORY, History::new(plan.epochs).numbers())];
     let names = network.averages().into_iter().map(|(name, _)| name);
-    sums.extend(names.zip(read_averages(network)?).map(|(name, values)| sum(&name, &values)));
+    sums.extend(
+        names
+            .zip(read_averages(network)?)
+            .map(|(name, values)| sum(&name, &values)),
+    );
     if let Some(Standard { means, deviations }) = &split.preparation.standard {
         sums.extend([sum(MEANS, means), sum(DEVIATIONS, deviations)]);
     }
@@ -103,7 +114,8 @@ impl<'t> Together<'t> {
             _ => None,
         };
         let mut own = csv::Writer::from_path(file).map_err(io::Error::other)?;
-        own.write_record(["clock", "epoch", "samples", "part", "of", "seconds"]).map_err(io::Error::other)?;
+        own.write_record(["clock", "epoch", "samples", "part", "of", "seconds"])
+            .map_err(io::Error::other)?;
         let (history, last_clock) = (History::new(plan.epochs), Instant::now());
         Ok(Self {
             plan,
@@ -143,7 +155,8 @@ impl<'t> Together<'t> {
         loop {
             let turn = self.served.begin()?;
             if !std::mem::replace(&mut has_begun, true) && turn.clock > 0 {
-                self.outputs.say(&format!("begins behind step {}", turn.clock))?;
+                self.outputs
+                    .say(&format!("begins behind step {}", turn.clock))?;
             }
             if turn.clock > clocks {
                 return Ok(());
@@ -189,8 +202,16 @@ impl<'t> Together<'t> {
         self.tell_epochs(turn.clock)?;
         self.served.add(0, found.numbers())?;
         let share = samples as f32 / of as f32;
-        for (index, (now, before)) in read_averages(self.network)?.iter().zip(&averages).enumerate() {
-            let moved: Vec<f32> = now.iter().zip(before).map(|(now, before)| (now - before) * share).collect();
+        for (index, (now, before)) in read_averages(self.network)?
+            .iter()
+            .zip(&averages)
+            .enumerate()
+        {
+            let moved: Vec<f32> = now
+                .iter()
+                .zip(before)
+                .map(|(now, before)| (now - before) * share)
+                .collect();
             self.served.add(1 + index, &moved)?;
         }
         self.served.clock(samples)?;
@@ -204,9 +225,15 @@ impl<'t> Together<'t> {
     }
 
     fn pull_averages(&mut self) -> Result<(), TrainError> {
-        for (index, (_, BufferView { buffer, offset, .. })) in self.network.averages().into_iter().enumerate() {
+        for (index, (_, BufferView { buffer, offset, .. })) in
+            self.network.averages().into_iter().enumerate()
+        {
             let bytes = Bytes::copy_from_slice(bytemuck::cast_slice(&self.served.sum(1 + index)?));
-            let uploaded = self.network.engine().upload(&buffer, offset * 4, bytes).wait(PATIENCE);
+            let uploaded = self
+                .network
+                .engine()
+                .upload(&buffer, offset * 4, bytes)
+                .wait(PATIENCE);
             uploaded.map_err(ParametersError::from)?;
         }
         Ok(())
@@ -214,10 +241,16 @@ impl<'t> Together<'t> {
 
     fn what(&self, clock: u64) -> Clock {
         let samples = self.split.training.len();
-        let (of_epoch, steps) = (clocks_per_epoch(self.plan, samples), self.plan.sharing.steps());
+        let (of_epoch, steps) = (
+            clocks_per_epoch(self.plan, samples),
+            self.plan.sharing.steps(),
+        );
         let first = clock % of_epoch * steps;
         let epoch = (clock / of_epoch) as u32;
-        Clock { epoch, batches: first..(first + steps).min(steps_per_epoch(self.plan, samples)) }
+        Clock {
+            epoch,
+            batches: first..(first + steps).min(steps_per_epoch(self.plan, samples)),
+        }
     }
 
     /// The order of an epoch, kept from clock to clock.
@@ -226,21 +259,38 @@ impl<'t> Together<'t> {
         if known == epoch + 1 {
             return kept;
         }
-        order(self.split.training.len() as u32, self.plan.seed, u64::from(epoch) + 1)
+        order(
+            self.split.training.len() as u32,
+            self.plan.seed,
+            u64::from(epoch) + 1,
+        )
     }
 
     /// This worker's part of the batches, forward and backward. Returns what it found, and of how many samples.
-    fn learn(&mut self, turn: Turn, clock: &Clock, all: &[&[u32]]) -> Result<(Totals, u32), TrainError> {
+    fn learn(
+        &mut self,
+        turn: Turn,
+        clock: &Clock,
+        all: &[&[u32]],
+    ) -> Result<(Totals, u32), TrainError> {
         let (mut totals, mut count) = (Totals::default(), 0);
         let samples = self.split.training.len();
-        let first = u64::from(clock.epoch) * steps_per_epoch(self.plan, samples) + clock.batches.start;
+        let first =
+            u64::from(clock.epoch) * steps_per_epoch(self.plan, samples) + clock.batches.start;
         for (step, batch) in (first..).zip(all) {
             let own = part(turn.share, batch.len());
             if own.is_empty() {
                 continue;
             }
-            let maker = batch_maker(self.network, &self.split.training, self.split.weights.as_deref());
-            let (given, weights) = (maker.part(batch, own.clone()), maker.sample_weights(&batch[own.clone()]));
+            let maker = batch_maker(
+                self.network,
+                &self.split.training,
+                self.split.weights.as_deref(),
+            );
+            let (given, weights) = (
+                maker.part(batch, own.clone()),
+                maker.sample_weights(&batch[own.clone()]),
+            );
             // No two workers draw the same.
             let draw = step * u64::from(turn.share.of) + u64::from(turn.share.index) + 1;
             let report = match &mut self.inner {
@@ -254,22 +304,41 @@ impl<'t> Together<'t> {
             };
             let (losses, scores) = report.wait()?;
             let before = totals.loss_sum();
-            totals.add(&losses, &scores, &self.split.training.targets, &batch[own.clone()], &weights);
+            totals.add(
+                &losses,
+                &scores,
+                &self.split.training.targets,
+                &batch[own.clone()],
+                &weights,
+            );
             let loss = totals.loss_sum() - before;
             if !loss.is_finite() {
-                return Err(TrainError::Diverged { loss, step: step + 1, epoch: clock.epoch + 1 });
+                return Err(TrainError::Diverged {
+                    loss,
+                    step: step + 1,
+                    epoch: clock.epoch + 1,
+                });
             }
             count += own.len() as u32;
         }
         if self.inner.is_some() && count > 0 {
-            (0..self.network.tensors().len()).rev().try_for_each(|tensor| self.served.push_difference(tensor))?;
+            (0..self.network.tensors().len())
+                .rev()
+                .try_for_each(|tensor| self.served.push_difference(tensor))?;
         }
         Ok((totals, count))
     }
 
     /// This worker's part of what is held back, with the values that an epoch has left. A checkpoint of the end may have it already.
-    fn validate(&mut self, share: WorkerShare, epoch: u32, found: &mut History) -> Result<(), TrainError> {
-        let Some(data) = &self.split.validation else { return Ok(()) };
+    fn validate(
+        &mut self,
+        share: WorkerShare,
+        epoch: u32,
+        found: &mut History,
+    ) -> Result<(), TrainError> {
+        let Some(data) = &self.split.validation else {
+            return Ok(());
+        };
         let known = History::of(self.served.sum(0)?).validation(epoch);
         if known.samples() >= data.len() as u64 {
             return Ok(());
@@ -302,8 +371,15 @@ impl<'t> Together<'t> {
         let seconds = self.last_clock.elapsed().as_secs_f64();
         self.last_clock = Instant::now();
         let WorkerShare { index, of, .. } = turn.share;
-        let row = [turn.clock.to_string(), (clock.epoch + 1).to_string(), samples.to_string(), index.to_string()];
-        let row = row.into_iter().chain([of.to_string(), format!("{seconds:.6}")]);
+        let row = [
+            turn.clock.to_string(),
+            (clock.epoch + 1).to_string(),
+            samples.to_string(),
+            index.to_string(),
+        ];
+        let row = row
+            .into_iter()
+            .chain([of.to_string(), format!("{seconds:.6}")]);
         Ok(self.own.write_record(row).map_err(io::Error::other)?)
     }
 
@@ -313,11 +389,14 @@ impl<'t> Together<'t> {
         if !self.served.keep(last)? {
             return Ok(());
         }
-        self.outputs.say(&format!("waiting until the checkpoint of step {last} is kept"))?;
+        self.outputs.say(&format!(
+            "waiting until the checkpoint of step {last} is kept"
+        ))?;
         if !self.served.await_kept(last, PATIENCE)? {
             let seconds = PATIENCE.as_secs();
-            self.outputs
-                .say(&format!("the checkpoint of step {last} was not kept within {seconds} s: it is given up"))?;
+            self.outputs.say(&format!(
+                "the checkpoint of step {last} was not kept within {seconds} s: it is given up"
+            ))?;
         }
         Ok(())
     }
@@ -335,17 +414,36 @@ impl<'t> Together<'t> {
         self.wait_for_checkpoint()?;
         self.tell_epochs(u64::MAX)?;
         let last = self.epoch(self.plan.epochs - 1);
-        let samples: u64 = (0..self.plan.epochs).map(|epoch| self.history.training(epoch).samples()).sum();
-        Ok(Ended { last, samples_per_second: samples as f64 / begin.elapsed().as_secs_f64() })
+        let samples: u64 = (0..self.plan.epochs)
+            .map(|epoch| self.history.training(epoch).samples())
+            .sum();
+        Ok(Ended {
+            last,
+            samples_per_second: samples as f64 / begin.elapsed().as_secs_f64(),
+        })
     }
 }
 
 /// The model's averages, in the order of its layers.
 fn read_averages(network: &NeuralNetwork) -> Result<Vec<Vec<f32>>, TrainError> {
     let mut all = Vec::new();
-    for (_, BufferView { buffer, offset, len, .. }) in network.averages() {
-        let bytes = network.engine().download(&buffer, offset * 4..(offset + len) * 4).wait(PATIENCE);
-        all.push(bytemuck::pod_collect_to_vec::<u8, f32>(&bytes.map_err(ParametersError::from)?));
+    for (
+        _,
+        BufferView {
+            buffer,
+            offset,
+            len,
+            ..
+        },
+    ) in network.averages()
+    {
+        let bytes = network
+            .engine()
+            .download(&buffer, offset * 4..(offset + len) * 4)
+            .wait(PATIENCE);
+        all.push(bytemuck::pod_collect_to_vec::<u8, f32>(
+            &bytes.map_err(ParametersError::from)?,
+        ));
     }
     Ok(all)
 }

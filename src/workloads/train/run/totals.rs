@@ -14,13 +14,22 @@ pub struct Totals {
 impl Totals {
     /// Adds what a program reported of `samples`: their losses, and their scores, which of classes are the bits of the class
     /// that each is taken for.
-    pub fn add(&mut self, losses: &[f32], scores: &[u32], targets: &Targets, samples: &[u32], weights: &[f32]) {
+    pub fn add(
+        &mut self,
+        losses: &[f32],
+        scores: &[u32],
+        targets: &Targets,
+        samples: &[u32],
+        weights: &[f32],
+    ) {
         for (index, sample) in samples.iter().enumerate() {
             let weight = f64::from(weights[index]);
             self.loss += f64::from(losses[index]) * weight;
             self.weight += weight;
             self.metric += match targets {
-                Targets::Classes(classes) => f64::from(u8::from(classes[*sample as usize] == scores[index])),
+                Targets::Classes(classes) => {
+                    f64::from(u8::from(classes[*sample as usize] == scores[index]))
+                }
                 Targets::Values { .. } => f64::from(f32::from_bits(scores[index])),
             };
             self.samples += 1;
@@ -38,7 +47,12 @@ impl Totals {
     }
 
     pub fn of_sums([loss, weight, metric, samples]: [f64; 4]) -> Self {
-        Self { loss, weight, metric, samples: samples as u64 }
+        Self {
+            loss,
+            weight,
+            metric,
+            samples: samples as u64,
+        }
     }
 
     pub fn samples(&self) -> u64 {

@@ -78,28 +78,61 @@ impl TrainingRun<'_> {
         }
         let steps = of_epoch * u64::from(self.plan.epochs);
         // Also at the end: more epochs can go on from there.
-        if self.keeper.as_ref().is_some_and(|keeper| keeper.last_step() != steps) {
+        if self
+            .keeper
+            .as_ref()
+            .is_some_and(|keeper| keeper.last_step() != steps)
+        {
             self.checkpoint(steps)?;
         }
         let last = last.expect("there are more steps than `from`, and so an epoch");
-        Ok(Ended { last, samples_per_second: trained as f64 / begin.elapsed().as_secs_f64() })
+        Ok(Ended {
+            last,
+            samples_per_second: trained as f64 / begin.elapsed().as_secs_f64(),
+        })
     }
 
     /// One epoch, which count from 0, without its first `done` steps. `behind` is how many it has behind it.
     fn epoch(&mut self, epoch: u32, behind: u64, done: u64) -> Result<EndedEpoch, TrainError> {
         let started = Instant::now();
-        let order = order(self.split.training.len() as u32, self.plan.seed, u64::from(epoch) + 1);
+        let order = order(
+            self.split.training.len() as u32,
+            self.plan.seed,
+            u64::from(epoch) + 1,
+        );
         let (totals, before) = (self.history.training(epoch), self.history.seconds(epoch));
-        let mut found = Waiting::new(&self.split.training, &self.split.weights, self.network.outputs(), totals);
-        for (batch, samples) in (1..).zip(order.chunks(self.plan.batch as usize)).skip(done as usize) {
+        let mut found = Waiting::new(
+            &self.split.training,
+            &self.split.weights,
+            self.network.outputs(),
+            totals,
+        );
+        for (batch, samples) in (1..)
+            .zip(order.chunks(self.plan.batch as usize))
+            .skip(done as usize)
+        {
             let step = behind + batch;
-            let batch = batch_maker(self.network, &self.split.training, self.split.weights.as_deref()).of(samples);
+            let batch = batch_maker(
+                self.network,
+                &self.split.training,
+                self.split.weights.as_deref(),
+            )
+            .of(samples);
             let report = pass(self.network, self.parameters, batch, step)?;
             self.parameters.clock(samples.len() as u32)?;
             found.push(report, samples, step, self.outputs, epoch + 1)?;
-            if self.keeper.as_ref().is_some_and(|keeper| keeper.is_due(step)) {
+            if self
+                .keeper
+                .as_ref()
+                .is_some_and(|keeper| keeper.is_due(step))
+            {
                 found.drain(0, self.outputs, epoch + 1)?;
-                self.history.put(epoch, &found.totals, before + started.elapsed().as_secs_f64(), None);
+                self.history.put(
+                    epoch,
+                    &found.totals,
+                    before + started.elapsed().as_secs_f64(),
+                    None,
+                );
                 self.checkpoint(step)?;
             }
         }
@@ -109,18 +142,41 @@ impl TrainingRun<'_> {
             Some(validation) => Some(evaluate(self.network, validation, &all(validation))?.0),
             None => None,
         };
-        self.history.put(epoch, &found.totals, seconds, validation.as_ref());
-        let (steps, training) = (behind + steps_per_epoch(self.plan, order.len()), found.totals);
+        self.history
+            .put(epoch, &found.totals, seconds, validation.as_ref());
+        let (steps, training) = (
+            behind + steps_per_epoch(self.plan, order.len()),
+            found.totals,
+        );
         let (rate, samples) = (self.parameters.rate(), training.samples());
-        Ok(EndedEpoch { number: epoch + 1, steps, rate, training, validation, seconds, samples })
+        Ok(EndedEpoch {
+            number: epoch + 1,
+            steps,
+            rate,
+            training,
+            validation,
+            seconds,
+            samples,
+        })
     }
 
     fn checkpoint(&mut self, step: u64) -> Result<(), TrainError> {
-        let Some(keeper) = &mut self.keeper else { return Ok(()) };
+        let Some(keeper) = &mut self.keeper else {
+            return Ok(());
+        };
         let (history, state) = (self.history.numbers().to_vec(), self.parameters.state()?);
-        let progress = SavedProgress { step, history, state };
+        let progress = SavedProgress {
+            step,
+            history,
+            state,
+        };
         let (note, preparation) = (self.note.clone(), self.split.preparation.clone());
-        keeper.keep(ModelFile::of(self.network, note, preparation, Some(progress))?);
+        keeper.keep(ModelFile::of(
+            self.network,
+            note,
+            preparation,
+            Some(progress),
+        )?);
         Ok(())
     }
 }
@@ -136,8 +192,18 @@ struct Waiting<'d> {
 impl<'d> Waiting<'d> {
     /// `totals` are of earlier steps of the epoch.
     fn new(data: &'d Dataset, weights: &'d Option<Vec<f32>>, outputs: u32, totals: Totals) -> Self {
-        let batches = Batches { data, weights: weights.as_deref(), outputs, takes_indices: false };
-        Self { data, batches, reports: VecDeque::new(), totals }
+        let batches = Batches {
+            data,
+            weights: weights.as_deref(),
+            outputs,
+            takes_indices: false,
+        };
+        Self {
+            data,
+            batches,
+            reports: VecDeque::new(),
+            totals,
+        }
     }
 
     fn push(
@@ -160,7 +226,8 @@ impl<'d> Waiting<'d> {
             let weights = self.batches.sample_weights(&samples);
             let mut own = Totals::default();
             own.add(&losses, &scores, &self.data.targets, &samples, &weights);
-            self.totals.add(&losses, &scores, &self.data.targets, &samples, &weights);
+            self.totals
+                .add(&losses, &scores, &self.data.targets, &samples, &weights);
             let loss = own.loss();
             if !loss.is_finite() {
                 return Err(TrainError::Diverged { loss, step, epoch });

@@ -45,25 +45,38 @@ pub struct TrainWorker {
 impl BuiltinPart for TrainWorker {
     fn open(_init: Json) -> Result<Self, CallError> {
         let told = |why: String| CallError::Task(format!("{PLAN_FILE}: {why}"));
-        let length = fs::metadata(PLAN_FILE).map_err(|error| told(error.to_string()))?.len();
+        let length = fs::metadata(PLAN_FILE)
+            .map_err(|error| told(error.to_string()))?
+            .len();
         if length > MAX_PLAN_BYTES as u64 {
-            return Err(told(format!("{length} bytes; a plan has at most {MAX_PLAN_BYTES}")));
+            return Err(told(format!(
+                "{length} bytes; a plan has at most {MAX_PLAN_BYTES}"
+            )));
         }
         let bytes = fs::read(PLAN_FILE).map_err(|error| told(error.to_string()))?;
-        Ok(Self { plan: TrainPlan::decode(&bytes).map_err(told)?, left: None })
+        Ok(Self {
+            plan: TrainPlan::decode(&bytes).map_err(told)?,
+            left: None,
+        })
     }
 
     fn run(&mut self, call: &Call) -> Result<Json, CallError> {
-        if self.left.as_ref().is_some_and(|(task, _)| *task != call.task) {
+        if self
+            .left
+            .as_ref()
+            .is_some_and(|(task, _)| *task != call.task)
+        {
             // A task for which there was no room before.
-            fs::write(call.dir.join(WORKER_FILE), "").map_err(|error| CallError::Task(error.to_string()))?;
+            fs::write(call.dir.join(WORKER_FILE), "")
+                .map_err(|error| CallError::Task(error.to_string()))?;
             return Ok(json!({}));
         }
         self.close();
         let split = load(&self.plan, &call.dir)?;
         let node = NodeConnection::of(call).map_err(CallError::Task)?;
         let engine = engine(self.plan.threads)?;
-        let trained = train(&self.plan, &split, engine, (&call.dir, &call.dir), node).map_err(call_error)?;
+        let trained =
+            train(&self.plan, &split, engine, (&call.dir, &call.dir), node).map_err(call_error)?;
         self.left = trained.served.map(|served| (call.task, served));
         Ok(trained.result)
     }
@@ -102,11 +115,19 @@ pub struct NodeConnection {
 impl NodeConnection {
     /// None of a job that knows nothing of teams.
     fn of(call: &Call) -> Result<Option<Self>, String> {
-        let Some(team) = Team::of_environment()? else { return Ok(None) };
+        let Some(team) = Team::of_environment()? else {
+            return Ok(None);
+        };
         let variable = |name: &str| std::env::var(name).map_err(|error| format!("{name}: {error}"));
-        let worker = u32::try_from(call.task).map_err(|_| format!("worker {} is none", call.task))?;
+        let worker =
+            u32::try_from(call.task).map_err(|_| format!("worker {} is none", call.task))?;
         let socket = variable(SOCKET_VARIABLE)?.into();
-        Ok(Some(Self { socket, job: variable("NODECTL_JOB_ID")?, worker, team }))
+        Ok(Some(Self {
+            socket,
+            job: variable("NODECTL_JOB_ID")?,
+            worker,
+            team,
+        }))
     }
 
     /// Whether its parameter servers have the parameters.
@@ -117,8 +138,11 @@ impl NodeConnection {
 
 /// The data, checked: before any device is touched.
 pub fn load(plan: &TrainPlan, base: &Path) -> Result<Split, CallError> {
-    let outputs = output_shape(&plan.model).map_err(|misfit| CallError::Task(misfit.to_string()))?[0];
-    plan.data.load(base, &plan.model, outputs, plan.seed).map_err(|error| CallError::Task(error.to_string()))
+    let outputs =
+        output_shape(&plan.model).map_err(|misfit| CallError::Task(misfit.to_string()))?[0];
+    plan.data
+        .load(base, &plan.model, outputs, plan.seed)
+        .map_err(|error| CallError::Task(error.to_string()))
 }
 
 /// The GPU that was granted, or else the CPU.
@@ -138,39 +162,71 @@ pub fn train(
     (base, dir): (&Path, &Path),
     node: Option<NodeConnection>,
 ) -> Result<Trained, TrainError> {
-    let mut network =
-        NeuralNetwork::new(engine.clone(), &plan.model, plan.seed, most_samples(plan), split.weights.is_some())?;
+    let mut network = NeuralNetwork::new(
+        engine.clone(),
+        &plan.model,
+        plan.seed,
+        most_samples(plan),
+        split.weights.is_some(),
+    )?;
     if let Some(path) = &plan.init_from {
         file::init_from(&base.join(path), &mut network)?;
     }
     let steps = steps_per_epoch(plan, split.training.len()) * u64::from(plan.epochs);
     let mut outputs = Outputs::create(dir, plan.model.loss, steps, split.validation.is_some())?;
-    let parameters: u64 = network.tensors().iter().map(crate::train::Tensor::len).sum();
-    let (samples, held) = (split.training.len(), split.validation.as_ref().map_or(0, |data| data.len()));
+    let parameters: u64 = network
+        .tensors()
+        .iter()
+        .map(crate::train::Tensor::len)
+        .sum();
+    let (samples, held) = (
+        split.training.len(),
+        split.validation.as_ref().map_or(0, |data| data.len()),
+    );
     let on = engine.name();
-    outputs.say(&format!("{samples} samples, {held} held back; {parameters} parameters; on {on}"))?;
+    outputs.say(&format!(
+        "{samples} samples, {held} held back; {parameters} parameters; on {on}"
+    ))?;
     let workers = node.as_ref().map_or(1, |node| node.team.workers);
     let (ended, served) = match node {
         Some(node) if node.serves(plan) => {
             let mut served = serve(plan, split, &mut network, &outputs, base, node)?;
             let file = dir.join(WORKER_FILE);
-            let ended = Together::new((plan, split), &mut network, &mut served, &mut outputs, &file)?.run()?;
+            let ended = Together::new(
+                (plan, split),
+                &mut network,
+                &mut served,
+                &mut outputs,
+                &file,
+            )?
+            .run()?;
             let Some(ended) = ended else {
                 outputs.discard()?;
                 served.close();
-                return Ok(Trained { result: json!({ "workers": workers, "device": on }), served: None });
+                return Ok(Trained {
+                    result: json!({ "workers": workers, "device": on }),
+                    served: None,
+                });
             };
             (ended, Some(served))
         }
         node => {
             fs::write(dir.join(WORKER_FILE), "")?;
-            (train_alone(plan, split, &mut network, &mut outputs, base, node)?, None)
+            (
+                train_alone(plan, split, &mut network, &mut outputs, base, node)?,
+                None,
+            )
         }
     };
     let note = note(plan, split);
     outputs.finish(plan.model.loss.name())?;
     if let Some(counts) = which_for_which(&mut network, split)? {
-        let number = |class: usize| note.names.get(class).cloned().unwrap_or_else(|| class.to_string());
+        let number = |class: usize| {
+            note.names
+                .get(class)
+                .cloned()
+                .unwrap_or_else(|| class.to_string())
+        };
         let names: Vec<String> = (0..counts.len()).map(number).collect();
         outputs.confusion("which class was taken for which", &names, &counts)?;
     }
@@ -200,7 +256,9 @@ fn train_alone(
 ) -> Result<Ended, TrainError> {
     let (mut keeper, mut newest) = (None, None);
     if let Some(rule) = plan.checkpoints {
-        let node = node.ok_or_else(|| ParametersError::Invalid("no node is there to keep checkpoints".into()))?;
+        let node = node.ok_or_else(|| {
+            ParametersError::Invalid("no node is there to keep checkpoints".into())
+        })?;
         let (opened, found) = Keeper::open(&node.socket, &node.job, rule, outputs.sayer()?)?;
         (keeper, newest) = (Some(opened), found);
     }
@@ -212,7 +270,10 @@ fn train_alone(
     let state = match from {
         Some(path) => {
             let progress = ModelFile::resume(&path, &note, network)?;
-            (step, history) = (progress.step, History::of(progress.history).resized(plan.epochs));
+            (step, history) = (
+                progress.step,
+                History::of(progress.history).resized(plan.epochs),
+            );
             let name = path.file_name().unwrap_or_default().display();
             outputs.say(&format!("going on at step {step} with {name}"))?;
             Some(progress.state)
@@ -226,7 +287,17 @@ fn train_alone(
     if let Some(keeper) = &mut keeper {
         keeper.goes_on(step);
     }
-    TrainingRun { plan, split, network, parameters: &mut local, outputs, note, keeper, history }.run(step)
+    TrainingRun {
+        plan,
+        split,
+        network,
+        parameters: &mut local,
+        outputs,
+        note,
+        keeper,
+        history,
+    }
+    .run(step)
 }
 
 /// With parameters that the workers' nodes keep. Returns when all workers are there.
@@ -238,19 +309,44 @@ fn serve(
     base: &Path,
     node: NodeConnection,
 ) -> Result<Served, TrainError> {
-    let NodeConnection { socket, job, worker, team } = node;
+    let NodeConnection {
+        socket,
+        job,
+        worker,
+        team,
+    } = node;
     let samples = split.training.len();
-    let training = plan.optimizer.training(steps_per_epoch(plan, samples), plan.epochs);
-    let settings = plan.sharing.settings(team.workers, team.servers, training, clocks(plan, samples));
+    let training = plan
+        .optimizer
+        .training(steps_per_epoch(plan, samples), plan.epochs);
+    let settings =
+        plan.sharing
+            .settings(team.workers, team.servers, training, clocks(plan, samples));
     let factored = exchange::factored(plan, &team);
     network.set_factored(factored.iter().map(|tensor| *tensor as usize));
-    let settings = ServerSettings { factored, checkpoints: plan.checkpoints, ..settings };
+    let settings = ServerSettings {
+        factored,
+        checkpoints: plan.checkpoints,
+        ..settings
+    };
     let note = note(plan, split);
-    let resume_from = plan.resume_from.as_ref().map(|path| base.join(path).canonicalize()).transpose()?;
+    let resume_from = plan
+        .resume_from
+        .as_ref()
+        .map(|path| base.join(path).canonicalize())
+        .transpose()?;
     if let Some(path) = &resume_from {
         note.check_resumed(path)?;
     }
-    let way = Way { socket, job, worker, settings, note: note.encode(), resume_from, memory_bytes: team.memory_bytes };
+    let way = Way {
+        socket,
+        job,
+        worker,
+        settings,
+        note: note.encode(),
+        resume_from,
+        memory_bytes: team.memory_bytes,
+    };
     let mut served = Served::new(way, sums(plan, split, network)?, outputs.sayer()?);
     served.register(network.engine().clone(), network.tensors())?;
     Ok(served)
@@ -259,7 +355,9 @@ fn serve(
 /// What files say of the model.
 fn note(plan: &TrainPlan, split: &Split) -> Note {
     let samples = split.training.len();
-    let training = plan.optimizer.training(steps_per_epoch(plan, samples), plan.epochs);
+    let training = plan
+        .optimizer
+        .training(steps_per_epoch(plan, samples), plan.epochs);
     let clocks = clocks(plan, samples);
     let settings = plan.sharing.settings(1, None, training, clocks);
     Note {
@@ -282,11 +380,20 @@ fn note(plan: &TrainPlan, split: &Split) -> Note {
 
 /// The worker must end where its device is of no more use.
 fn call_error(error: TrainError) -> CallError {
-    let of_device = |error: &EngineError| matches!(error, EngineError::Device(_) | EngineError::OutOfMemory { .. });
+    let of_device = |error: &EngineError| {
+        matches!(
+            error,
+            EngineError::Device(_) | EngineError::OutOfMemory { .. }
+        )
+    };
     let is_device = match &error {
         TrainError::Network(NetworkError::Engine(error)) => of_device(error),
         TrainError::Parameters(ParametersError::Engine(error)) => of_device(error),
         _ => false,
     };
-    if is_device { CallError::Device(error.to_string()) } else { CallError::Task(error.to_string()) }
+    if is_device {
+        CallError::Device(error.to_string())
+    } else {
+        CallError::Task(error.to_string())
+    }
 }

@@ -71,7 +71,11 @@ pub struct WorkerShare {
 
 impl Default for WorkerShare {
     fn default() -> Self {
-        Self { number: 0, index: 0, of: 1 }
+        Self {
+            number: 0,
+            index: 0,
+            of: 1,
+        }
     }
 }
 
@@ -93,23 +97,38 @@ impl Link {
         say: impl Fn(&str) + Send + 'static,
     ) -> Result<(Self, Registered), ParametersError> {
         let lost = |error: io::Error| {
-            ParametersError::Lost(format!("the node's parameter servers, at {}: {error}", socket.display()))
+            ParametersError::Lost(format!(
+                "the node's parameter servers, at {}: {error}",
+                socket.display()
+            ))
         };
         let stream = UnixStream::connect(socket).map_err(lost)?;
         let json = serde_json::to_vec(register).expect("plain data always encodes");
         frames::write(&stream, Kind::Register, 0, &json).map_err(lost)?;
         let (registered, memory) = answer(&stream).map_err(lost)?;
-        let told = Told { pulled: vec![false; register.tensors.len()], ..Told::default() };
+        let told = Told {
+            pulled: vec![false; register.tensors.len()],
+            ..Told::default()
+        };
         let told = Arc::new((Mutex::new(told), Condvar::new()));
         let (queue, waiting) = mpsc::sync_channel(QUEUE);
         let reading = stream.try_clone().map_err(lost)?;
-        let (writing, there) = (stream.try_clone().map_err(lost)?, memory.try_clone().map_err(lost)?);
+        let (writing, there) = (
+            stream.try_clone().map_err(lost)?,
+            memory.try_clone().map_err(lost)?,
+        );
         let (hears, fails) = (told.clone(), told.clone());
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
-            std::thread::Builder::new().name(name.into()).spawn(body).map_err(lost)
+            std::thread::Builder::new()
+                .name(name.into())
+                .spawn(body)
+                .map_err(lost)
         };
         let threads = vec![
-            spawn("params-read", Box::new(move || listen(reading, &hears, say)))?,
+            spawn(
+                "params-read",
+                Box::new(move || listen(reading, &hears, say)),
+            )?,
             spawn(
                 "params-write",
                 Box::new(move || {
@@ -119,7 +138,16 @@ impl Link {
                 }),
             )?,
         ];
-        Ok((Self { told, queue: Some(queue), threads, stream, memory }, registered))
+        Ok((
+            Self {
+                told,
+                queue: Some(queue),
+                threads,
+                stream,
+                memory,
+            },
+            registered,
+        ))
     }
 
     pub fn memory(&self) -> &SharedMemory {
@@ -132,7 +160,10 @@ impl Link {
     }
 
     /// Waits until `enough` finds what it looks for.
-    pub fn wait<T>(&self, enough: impl FnMut(&mut Told) -> Option<T>) -> Result<T, ParametersError> {
+    pub fn wait<T>(
+        &self,
+        enough: impl FnMut(&mut Told) -> Option<T>,
+    ) -> Result<T, ParametersError> {
         let found = self.wait_within(Duration::MAX, enough)?;
         Ok(found.expect("there is no end to its patience"))
     }
@@ -170,7 +201,11 @@ impl Link {
 
     /// Sends a gradient when its parts are there; their places are in bytes of the memory.
     pub fn send_gradient(&self, parts: Vec<(Pending<Vec<u8>>, u64)>, clock: u64, tensor: u32) {
-        self.put(OutgoingRequest::Gradient { parts, clock, tensor });
+        self.put(OutgoingRequest::Gradient {
+            parts,
+            clock,
+            tensor,
+        });
     }
 
     fn put(&self, outgoing: OutgoingRequest) {
@@ -194,7 +229,9 @@ impl Drop for Link {
     fn drop(&mut self) {
         self.queue = None;
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
-        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+        self.threads
+            .drain(..)
+            .for_each(|thread| drop(thread.join()));
     }
 }
 
@@ -205,7 +242,9 @@ impl SharedMemory {
     /// `bytes` from `offset` on.
     pub fn read(&self, offset: u64, bytes: u64) -> Result<Vec<u8>, ParametersError> {
         let mut read = vec![0; bytes as usize];
-        self.0.read_exact_at(&mut read, offset).map_err(lost_memory)?;
+        self.0
+            .read_exact_at(&mut read, offset)
+            .map_err(lost_memory)?;
         Ok(read)
     }
 
@@ -236,7 +275,13 @@ fn answer(stream: &UnixStream) -> io::Result<(Registered, SharedMemory)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut header = [0; HEADER_BYTES];
-    let received = recvmsg(stream, &mut [IoSliceMut::new(&mut header)], &mut control, RecvFlags::CMSG_CLOEXEC)?.bytes;
+    let received = recvmsg(
+        stream,
+        &mut [IoSliceMut::new(&mut header)],
+        &mut control,
+        RecvFlags::CMSG_CLOEXEC,
+    )?
+    .bytes;
     let descriptor = control.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,
@@ -245,11 +290,16 @@ fn answer(stream: &UnixStream) -> io::Result<(Registered, SharedMemory)> {
     stream.read_exact(&mut header[received..])?;
     let (kind, payload) = message(stream, header)?;
     match (kind, descriptor) {
-        (Kind::Registered, Some(descriptor)) => {
-            Ok((serde_json::from_slice(&payload)?, SharedMemory(File::from(descriptor))))
-        }
-        (Kind::Error, _) => Err(io::Error::other(String::from_utf8_lossy(&payload).into_owned())),
-        _ => Err(io::Error::other("it answers with something else than shared memory")),
+        (Kind::Registered, Some(descriptor)) => Ok((
+            serde_json::from_slice(&payload)?,
+            SharedMemory(File::from(descriptor)),
+        )),
+        (Kind::Error, _) => Err(io::Error::other(
+            String::from_utf8_lossy(&payload).into_owned(),
+        )),
+        _ => Err(io::Error::other(
+            "it answers with something else than shared memory",
+        )),
     }
 }
 
@@ -284,7 +334,9 @@ fn listen(stream: UnixStream, told: &(Mutex<Told>, Condvar), say: impl Fn(&str))
     let why = loop {
         let (kind, id, payload) = match receive(&stream) {
             Ok(received) => received,
-            Err(_) => break "the node has closed the connection to its parameter servers".to_string(),
+            Err(_) => {
+                break "the node has closed the connection to its parameter servers".to_string();
+            }
         };
         match kind {
             Kind::Status => say(&String::from_utf8_lossy(&payload)),
@@ -302,7 +354,9 @@ fn listen(stream: UnixStream, told: &(Mutex<Told>, Condvar), say: impl Fn(&str))
 
 impl Told {
     fn hear(&mut self, kind: Kind, id: u64, payload: &[u8]) {
-        let numbers = payload.chunks_exact(4).map(|four| u32::from_le_bytes(four.try_into().expect("four bytes")));
+        let numbers = payload
+            .chunks_exact(4)
+            .map(|four| u32::from_le_bytes(four.try_into().expect("four bytes")));
         match kind {
             Kind::Started | Kind::Released => (self.clock, self.released) = (Some(id), true),
             Kind::Moved => {
@@ -328,24 +382,44 @@ impl Told {
     }
 
     fn hear_share(&mut self, payload: &[u8]) {
-        let Some((number, parts)) = payload.split_first_chunk() else { return };
-        let parts = parts.chunks_exact(4).map(|four| u32::from_le_bytes(four.try_into().expect("four bytes")));
+        let Some((number, parts)) = payload.split_first_chunk() else {
+            return;
+        };
+        let parts = parts
+            .chunks_exact(4)
+            .map(|four| u32::from_le_bytes(four.try_into().expect("four bytes")));
         if let [index, of] = parts.collect::<Vec<u32>>()[..] {
-            self.share = WorkerShare { number: u64::from_le_bytes(*number), index, of };
+            self.share = WorkerShare {
+                number: u64::from_le_bytes(*number),
+                index,
+                of,
+            };
         }
     }
 }
 
 /// Sends what is put into the queue, in order.
-fn write(mut stream: UnixStream, memory: &SharedMemory, queue: mpsc::Receiver<OutgoingRequest>) -> Result<(), String> {
+fn write(
+    mut stream: UnixStream,
+    memory: &SharedMemory,
+    queue: mpsc::Receiver<OutgoingRequest>,
+) -> Result<(), String> {
     for outgoing in queue {
         let mut bytes = Vec::new();
         match outgoing {
-            OutgoingRequest::Frame(kind, id, payload) => frames::encode(kind, id, &payload, &mut bytes),
-            OutgoingRequest::Gradient { parts, clock, tensor } => {
+            OutgoingRequest::Frame(kind, id, payload) => {
+                frames::encode(kind, id, &payload, &mut bytes)
+            }
+            OutgoingRequest::Gradient {
+                parts,
+                clock,
+                tensor,
+            } => {
                 for (part, offset) in parts {
                     let part = part.wait(PATIENCE).map_err(|error| error.to_string())?;
-                    memory.write(offset, &part).map_err(|error| error.to_string())?;
+                    memory
+                        .write(offset, &part)
+                        .map_err(|error| error.to_string())?;
                 }
                 frames::encode(Kind::Push, clock, &tensor.to_le_bytes(), &mut bytes);
             }

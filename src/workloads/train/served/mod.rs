@@ -81,9 +81,19 @@ pub struct Turn {
 impl Served {
     /// `say` gets what people should know while workers wait for each other.
     pub fn new(way: Way, sums: Vec<Sum>, say: impl Fn(&str) + Send + 'static) -> Self {
-        let settings = ServerSettings { sums: sums.len() as u32, ..way.settings };
+        let settings = ServerSettings {
+            sums: sums.len() as u32,
+            ..way.settings
+        };
         let way = Way { settings, ..way };
-        Self { way, sums, say: Some(Box::new(say)), registered: None, clock: 0, heard: 0 }
+        Self {
+            way,
+            sums,
+            say: Some(Box::new(say)),
+            registered: None,
+            clock: 0,
+            heard: 0,
+        }
     }
 
     /// Waits until this worker's last gradients count, then says at what clock it is and what is its part of it. Whatever it did in
@@ -113,7 +123,10 @@ impl Served {
         let joined = self.joined()?;
         let tensor = joined.tensors.len() + index;
         joined.await_values(tensor)?;
-        let bytes = joined.link.memory().read(joined.places.tensors[tensor] * 4, len * 4)?;
+        let bytes = joined
+            .link
+            .memory()
+            .read(joined.places.tensors[tensor] * 4, len * 4)?;
         Ok(bytemuck::pod_collect_to_vec(&bytes))
     }
 
@@ -124,8 +137,13 @@ impl Served {
         joined.check()?;
         let tensor = joined.tensors.len() + index;
         let place = joined.places.tensors[tensor] + joined.places.gradients;
-        joined.link.memory().write(place * 4, bytemuck::cast_slice(numbers))?;
-        joined.link.send(Kind::Push, clock, (tensor as u32).to_le_bytes().to_vec());
+        joined
+            .link
+            .memory()
+            .write(place * 4, bytemuck::cast_slice(numbers))?;
+        joined
+            .link
+            .send(Kind::Push, clock, (tensor as u32).to_le_bytes().to_vec());
         Ok(())
     }
 
@@ -134,14 +152,31 @@ impl Served {
         let clock = self.clock;
         let joined = self.joined()?;
         joined.check()?;
-        let BufferView { buffer, offset, len, .. } = &joined.tensors[tensor].values;
-        let now = joined.engine.download(buffer, offset * 4..(offset + len) * 4).wait(PATIENCE)?;
+        let BufferView {
+            buffer,
+            offset,
+            len,
+            ..
+        } = &joined.tensors[tensor].values;
+        let now = joined
+            .engine
+            .download(buffer, offset * 4..(offset + len) * 4)
+            .wait(PATIENCE)?;
         let place = joined.places.tensors[tensor];
         let before = joined.link.memory().read(place * 4, len * 4)?;
         let numbers = |bytes: &[u8]| bytemuck::pod_collect_to_vec::<u8, f32>(bytes);
-        let moved: Vec<f32> = numbers(&before).iter().zip(numbers(&now)).map(|(before, now)| before - now).collect();
-        joined.link.memory().write((place + joined.places.gradients) * 4, bytemuck::cast_slice(&moved))?;
-        joined.link.send(Kind::Push, clock, (tensor as u32).to_le_bytes().to_vec());
+        let moved: Vec<f32> = numbers(&before)
+            .iter()
+            .zip(numbers(&now))
+            .map(|(before, now)| before - now)
+            .collect();
+        joined.link.memory().write(
+            (place + joined.places.gradients) * 4,
+            bytemuck::cast_slice(&moved),
+        )?;
+        joined
+            .link
+            .send(Kind::Push, clock, (tensor as u32).to_le_bytes().to_vec());
         Ok(())
     }
 
@@ -150,7 +185,9 @@ impl Served {
         let joined = self.joined()?;
         let before = joined.link.told().barriers;
         joined.link.send(Kind::Barrier, 0, Vec::new());
-        joined.link.wait(|told| again(told).or((told.barriers > before).then_some(Ok(()))))??;
+        joined
+            .link
+            .wait(|told| again(told).or((told.barriers > before).then_some(Ok(()))))??;
         // There are newer values now.
         joined.link.told().asked = false;
         Ok(())
@@ -161,7 +198,9 @@ impl Served {
     pub fn leads(&mut self) -> Result<(), ParametersError> {
         let joined = self.joined()?;
         joined.link.send(Kind::Wait, 0, Vec::new());
-        joined.link.wait(|told| again(told).or((told.share.index == 0 && told.unfinished).then_some(Ok(()))))?
+        joined.link.wait(|told| {
+            again(told).or((told.share.index == 0 && told.unfinished).then_some(Ok(())))
+        })?
     }
 
     /// At the end: asks for the checkpoint of the last clock, unless it is kept already. Without checkpoints there is nothing to wait for.
@@ -180,7 +219,9 @@ impl Served {
     /// was moved meanwhile.
     pub fn await_kept(&mut self, last: u64, patience: Duration) -> Result<bool, ParametersError> {
         let link = &self.joined()?.link;
-        let kept = link.wait_within(patience, |told| again(told).or((told.kept >= last).then_some(Ok(()))))?;
+        let kept = link.wait_within(patience, |told| {
+            again(told).or((told.kept >= last).then_some(Ok(())))
+        })?;
         Ok(kept.transpose()?.is_some())
     }
 
@@ -192,7 +233,9 @@ impl Served {
     }
 
     fn joined(&mut self) -> Result<&mut Joined, ParametersError> {
-        self.registered.as_mut().ok_or_else(|| ParametersError::Invalid("no tensors were registered".into()))
+        self.registered
+            .as_mut()
+            .ok_or_else(|| ParametersError::Invalid("no tensors were registered".into()))
     }
 }
 
@@ -206,15 +249,24 @@ impl Joined {
         told.pulls += 1;
         let number = told.pulls;
         drop(told);
-        self.link.send(Kind::Pull, number, (0..all).flat_map(u32::to_le_bytes).collect());
+        self.link.send(
+            Kind::Pull,
+            number,
+            (0..all).flat_map(u32::to_le_bytes).collect(),
+        );
     }
 
     fn await_values(&self, tensor: usize) -> Result<(), ParametersError> {
-        self.link.wait(|told| again(told).or(told.pulled[tensor].then_some(Ok(()))))?
+        self.link
+            .wait(|told| again(told).or(told.pulled[tensor].then_some(Ok(()))))?
     }
 
     fn check(&self) -> Result<(), ParametersError> {
-        if self.link.told().moved { Err(ParametersError::Again) } else { Ok(()) }
+        if self.link.told().moved {
+            Err(ParametersError::Again)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -224,34 +276,66 @@ fn again(told: &link::Told) -> Option<Result<(), ParametersError>> {
 }
 
 impl Parameters for Served {
-    fn register(&mut self, engine: Arc<dyn Engine>, tensors: Vec<Tensor>) -> Result<(), ParametersError> {
+    fn register(
+        &mut self,
+        engine: Arc<dyn Engine>,
+        tensors: Vec<Tensor>,
+    ) -> Result<(), ParametersError> {
         let spec = |tensor: &Tensor| TensorSpec {
             name: tensor.name.clone(),
-            shape: tensor.shape.iter().map(|extent| u64::from(*extent)).collect(),
+            shape: tensor
+                .shape
+                .iter()
+                .map(|extent| u64::from(*extent))
+                .collect(),
         };
-        let sum = |sum: &Sum| TensorSpec { name: sum.name.clone(), shape: vec![sum.values.len() as u64] };
+        let sum = |sum: &Sum| TensorSpec {
+            name: sum.name.clone(),
+            shape: vec![sum.values.len() as u64],
+        };
         let register = Register {
             job: self.way.job.clone(),
             worker: self.way.worker,
-            tensors: tensors.iter().map(spec).chain(self.sums.iter().map(sum)).collect(),
+            tensors: tensors
+                .iter()
+                .map(spec)
+                .chain(self.sums.iter().map(sum))
+                .collect(),
             settings: self.way.settings.clone(),
             note: Some(self.way.note.clone()),
             resume_from: self.way.resume_from.clone(),
             memory_bytes: self.way.memory_bytes,
         };
-        let say = self.say.take().ok_or_else(|| ParametersError::Invalid("tensors were registered already".into()))?;
+        let say = self
+            .say
+            .take()
+            .ok_or_else(|| ParametersError::Invalid("tensors were registered already".into()))?;
         let (link, places) = Link::open(&self.way.socket, &register, say)?;
         for (tensor, place) in tensors.iter().zip(&places.tensors) {
-            let BufferView { buffer, offset, len, .. } = &tensor.values;
-            let values = engine.download(buffer, offset * 4..(offset + len) * 4).wait(PATIENCE)?;
+            let BufferView {
+                buffer,
+                offset,
+                len,
+                ..
+            } = &tensor.values;
+            let values = engine
+                .download(buffer, offset * 4..(offset + len) * 4)
+                .wait(PATIENCE)?;
             link.memory().write(place * 4, &values)?;
         }
         for (sum, place) in self.sums.iter().zip(&places.tensors[tensors.len()..]) {
-            link.memory().write(place * 4, bytemuck::cast_slice(&sum.values))?;
+            link.memory()
+                .write(place * 4, bytemuck::cast_slice(&sum.values))?;
         }
         link.send(Kind::Ready, 0, Vec::new());
         link.wait(|told| told.clock)?;
-        self.registered = Some(Joined { link, engine, loaded: vec![false; tensors.len()], tensors, places });
+        self.registered = Some(Joined {
+            link,
+            engine,
+            loaded: vec![false; tensors.len()],
+            tensors,
+            places,
+        });
         Ok(())
     }
 
@@ -263,14 +347,27 @@ impl Parameters for Served {
         let clock = self.clock;
         let joined = self.joined()?;
         joined.check()?;
-        let BufferView { buffer, offset, len, .. } = &joined.tensors[tensor].gradient;
-        let bytes = joined.engine.download(buffer, offset * 4..(offset + len) * 4);
+        let BufferView {
+            buffer,
+            offset,
+            len,
+            ..
+        } = &joined.tensors[tensor].gradient;
+        let bytes = joined
+            .engine
+            .download(buffer, offset * 4..(offset + len) * 4);
         let place = joined.places.tensors[tensor] + joined.places.gradients;
-        joined.link.send_gradient(vec![(bytes, place * 4)], clock, tensor as u32);
+        joined
+            .link
+            .send_gradient(vec![(bytes, place * 4)], clock, tensor as u32);
         Ok(())
     }
 
-    fn push_factors(&mut self, tensor: usize, factors: &[BufferView; 2]) -> Result<(), ParametersError> {
+    fn push_factors(
+        &mut self,
+        tensor: usize,
+        factors: &[BufferView; 2],
+    ) -> Result<(), ParametersError> {
         let clock = self.clock;
         let joined = self.joined()?;
         joined.check()?;
@@ -279,14 +376,30 @@ impl Parameters for Served {
         let samples = factors[0].len / rows;
         if ALIGNMENT + samples * (rows + columns) > own.len() {
             let (name, most) = (&own.name, (own.len() - ALIGNMENT) / (rows + columns));
-            return Err(ParametersError::Invalid(format!("`{name}`: {samples} samples are more than {most}")));
+            return Err(ParametersError::Invalid(format!(
+                "`{name}`: {samples} samples are more than {most}"
+            )));
         }
         let place = joined.places.tensors[tensor] + joined.places.gradients;
-        joined.link.memory().write(place * 4, &(samples as u32).to_le_bytes())?;
+        joined
+            .link
+            .memory()
+            .write(place * 4, &(samples as u32).to_le_bytes())?;
         let mut at = place + ALIGNMENT;
         let mut parts = Vec::new();
-        for BufferView { buffer, offset, len, .. } in factors {
-            parts.push((joined.engine.download(buffer, offset * 4..(offset + len) * 4), at * 4));
+        for BufferView {
+            buffer,
+            offset,
+            len,
+            ..
+        } in factors
+        {
+            parts.push((
+                joined
+                    .engine
+                    .download(buffer, offset * 4..(offset + len) * 4),
+                at * 4,
+            ));
             at += len;
         }
         joined.link.send_gradient(parts, clock, tensor as u32);
@@ -302,7 +415,9 @@ impl Parameters for Served {
         }
         told.released = false;
         drop(told);
-        joined.link.send(Kind::Clock, clock, samples.to_le_bytes().to_vec());
+        joined
+            .link
+            .send(Kind::Clock, clock, samples.to_le_bytes().to_vec());
         // What the next step needs is on its way while others still compute.
         joined.ask();
         Ok(clock + 1)
@@ -314,10 +429,20 @@ impl Parameters for Served {
             return Ok(());
         }
         joined.await_values(tensor)?;
-        let BufferView { buffer, offset, len, .. } = &joined.tensors[tensor].values;
-        let values = joined.link.memory().read(joined.places.tensors[tensor] * 4, len * 4)?;
-        let uploaded: Result<(), EngineError> =
-            joined.engine.upload(buffer, offset * 4, Bytes::from(values)).wait(PATIENCE);
+        let BufferView {
+            buffer,
+            offset,
+            len,
+            ..
+        } = &joined.tensors[tensor].values;
+        let values = joined
+            .link
+            .memory()
+            .read(joined.places.tensors[tensor] * 4, len * 4)?;
+        let uploaded: Result<(), EngineError> = joined
+            .engine
+            .upload(buffer, offset * 4, Bytes::from(values))
+            .wait(PATIENCE);
         Ok(uploaded?)
     }
 

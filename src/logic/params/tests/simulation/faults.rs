@@ -4,7 +4,10 @@ use super::*;
 
 impl Simulation {
     pub fn break_link(&mut self, link: (NodeId, NodeId)) {
-        let ends = [link.0, link.1].into_iter().filter(|end| self.nodes.contains_key(end)).collect();
+        let ends = [link.0, link.1]
+            .into_iter()
+            .filter(|end| self.nodes.contains_key(end))
+            .collect();
         self.wires.break_link(link, ends);
     }
 
@@ -12,7 +15,13 @@ impl Simulation {
     pub(super) fn kill(&mut self, dead: NodeId) -> Vec<Worker> {
         let node = self.nodes.remove(&dead).unwrap();
         let is_silent = self.silent.contains(&dead);
-        self.story.say(self.steps, || format!("{} dies{}", dead.short(), if is_silent { ", unseen" } else { "" }));
+        self.story.say(self.steps, || {
+            format!(
+                "{} dies{}",
+                dead.short(),
+                if is_silent { ", unseen" } else { "" }
+            )
+        });
         self.promises.died(dead);
         self.unnamed.insert(dead);
         self.wires.kill(dead, !is_silent);
@@ -20,7 +29,8 @@ impl Simulation {
         self.done.retain(|(node, _)| *node != dead);
         self.stalled.remove(&dead);
         if !self.silent.contains(&dead) {
-            self.dead.extend(self.nodes.keys().map(|other| (dead, *other)));
+            self.dead
+                .extend(self.nodes.keys().map(|other| (dead, *other)));
         }
         node.workers.into_keys().collect()
     }
@@ -45,23 +55,37 @@ impl Simulation {
         let now = self.steps;
         // Who knows nothing and reaches nobody would begin anew.
         let is_cut = |node: NodeId| self.cut.iter().any(|(a, b)| *a == node || *b == node);
-        for (_, node) in self.back.extract_if(.., |(at, node)| *at <= now && !is_cut(*node)).collect::<Vec<_>>() {
+        for (_, node) in self
+            .back
+            .extract_if(.., |(at, node)| *at <= now && !is_cut(*node))
+            .collect::<Vec<_>>()
+        {
             self.dead.retain(|(dead, _)| *dead != node);
             self.unnamed.remove(&node);
             self.add_node(node);
         }
-        for (_, node, worker) in self.restarts.extract_if(.., |(at, ..)| *at <= now).collect::<Vec<_>>() {
+        for (_, node, worker) in self
+            .restarts
+            .extract_if(.., |(at, ..)| *at <= now)
+            .collect::<Vec<_>>()
+        {
             // Where its node has died meanwhile, it is tried on another.
-            let here = self.nodes.get(&node).map_or_else(|| self.nodes.keys().next().copied(), |_| Some(node));
+            let here = self
+                .nodes
+                .get(&node)
+                .map_or_else(|| self.nodes.keys().next().copied(), |_| Some(node));
             if let Some(script) = here.and_then(|here| self.nodes[&here].workers.get(&worker)) {
                 let life = script.life;
                 if self.promises.is_superseded(worker, life) {
-                    here.into_iter().for_each(|here| self.end_worker(here, worker, life));
+                    here.into_iter()
+                        .for_each(|here| self.end_worker(here, worker, life));
                 }
             }
             match here {
                 _ if self.succeeded.contains(&worker) => {}
-                Some(here) if !self.nodes[&here].workers.contains_key(&worker) => self.add_worker(here, worker),
+                Some(here) if !self.nodes[&here].workers.contains_key(&worker) => {
+                    self.add_worker(here, worker)
+                }
                 Some(_) => {}
                 None => self.restarts.push((now + 1, node, worker)),
             }
@@ -71,13 +95,23 @@ impl Simulation {
     /// Of a worker that runs twice the older process ends in a while, and all of one whose task has succeeded.
     pub(super) fn stop_surplus(&mut self) {
         let all = |node: (&NodeId, &Node)| {
-            let lives = node.1.workers.iter().map(|(worker, script)| (*worker, script.life));
-            lives.map(|(worker, life)| (*node.0, worker, life)).collect::<Vec<_>>()
+            let lives = node
+                .1
+                .workers
+                .iter()
+                .map(|(worker, script)| (*worker, script.life));
+            lives
+                .map(|(worker, life)| (*node.0, worker, life))
+                .collect::<Vec<_>>()
         };
         let all: Vec<(NodeId, Worker, u64)> = self.nodes.iter().flat_map(all).collect();
-        let is_newer = |worker, life| all.iter().any(|(_, other, newer)| *other == worker && *newer > life);
-        let surplus =
-            |(_, worker, life): &&(NodeId, Worker, u64)| self.succeeded.contains(worker) || is_newer(*worker, *life);
+        let is_newer = |worker, life| {
+            all.iter()
+                .any(|(_, other, newer)| *other == worker && *newer > life)
+        };
+        let surplus = |(_, worker, life): &&(NodeId, Worker, u64)| {
+            self.succeeded.contains(worker) || is_newer(*worker, *life)
+        };
         if let Some((at, worker, life)) = all.iter().find(surplus).copied()
             && self.random.random_range(0..40) == 0
         {
@@ -87,13 +121,24 @@ impl Simulation {
 
     /// Nothing passes between these nodes and the others.
     pub fn part(&mut self, side: &[NodeId]) {
-        let others = self.nodes.keys().copied().filter(|node| !side.contains(node)).collect::<Vec<_>>();
-        self.cut_pairs(side.iter().flat_map(|a| others.iter().map(|b| pair(*a, *b))).collect());
+        let others = self
+            .nodes
+            .keys()
+            .copied()
+            .filter(|node| !side.contains(node))
+            .collect::<Vec<_>>();
+        self.cut_pairs(
+            side.iter()
+                .flat_map(|a| others.iter().map(|b| pair(*a, *b)))
+                .collect(),
+        );
     }
 
     pub(super) fn cut_pairs(&mut self, pairs: Vec<(NodeId, NodeId)>) {
         for link in pairs {
-            self.story.say(self.steps, || format!("{} and {} are cut off", link.0.short(), link.1.short()));
+            self.story.say(self.steps, || {
+                format!("{} and {} are cut off", link.0.short(), link.1.short())
+            });
             self.cut.insert(link);
             if self.wires.is_whole(link) {
                 self.break_link(link);
@@ -103,7 +148,8 @@ impl Simulation {
 
     /// All can reach each other again.
     pub fn heal(&mut self) {
-        self.story.say(self.steps, || "all can reach each other".into());
+        self.story
+            .say(self.steps, || "all can reach each other".into());
         self.cut.clear();
         self.stalled.clear();
         self.wires.silent.clear();
@@ -117,7 +163,13 @@ impl Simulation {
 
     /// A person tells all others that a node is dead.
     pub fn forget(&mut self, lost: NodeId) {
-        for node in self.nodes.keys().copied().filter(|node| *node != lost).collect::<Vec<_>>() {
+        for node in self
+            .nodes
+            .keys()
+            .copied()
+            .filter(|node| *node != lost)
+            .collect::<Vec<_>>()
+        {
             // Before that its connection is ended.
             if self.wires.awaits(pair(node, lost), node) {
                 self.notice(pair(node, lost), node);
@@ -151,7 +203,14 @@ impl Simulation {
     pub fn change_view(&mut self, at: NodeId, times: u32) {
         for _ in 0..times {
             let promised = self.nodes[&at].group.promised;
-            self.give(at, ParamsInput::Message { from: at, message: ServerMessage::Refused { promised } }, Bytes::None);
+            self.give(
+                at,
+                ParamsInput::Message {
+                    from: at,
+                    message: ServerMessage::Refused { promised },
+                },
+                Bytes::None,
+            );
         }
     }
 
@@ -177,8 +236,11 @@ impl Simulation {
             _ => {
                 // A process dies and comes again.
                 let node = pick(&mut self.random, &nodes).unwrap();
-                let workers: Vec<(Worker, u64)> =
-                    self.nodes[&node].workers.iter().map(|(worker, script)| (*worker, script.life)).collect();
+                let workers: Vec<(Worker, u64)> = self.nodes[&node]
+                    .workers
+                    .iter()
+                    .map(|(worker, script)| (*worker, script.life))
+                    .collect();
                 if let Some((worker, life)) = pick(&mut self.random, &workers) {
                     self.nodes.get_mut(&node).unwrap().workers.remove(&worker);
                     self.give(node, ParamsInput::Left { worker, life }, Bytes::None);
@@ -191,8 +253,10 @@ impl Simulation {
     /// Several nodes die at once, or all, and come back with nothing but their names.
     pub fn catastrophe(&mut self, count: usize) {
         let nodes: Vec<NodeId> = self.nodes.keys().copied().take(count).collect();
-        let workers: Vec<(NodeId, Worker)> =
-            nodes.iter().flat_map(|node| self.kill(*node).into_iter().map(|worker| (*node, worker))).collect();
+        let workers: Vec<(NodeId, Worker)> = nodes
+            .iter()
+            .flat_map(|node| self.kill(*node).into_iter().map(|worker| (*node, worker)))
+            .collect();
         for node in &nodes {
             self.add_node(*node);
         }

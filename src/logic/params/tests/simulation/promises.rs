@@ -39,7 +39,10 @@ impl Promises {
     pub(super) fn begun_anew(&mut self) -> Content {
         self.reached.clear();
         self.courses.push(0);
-        Content { course: self.courses.len() - 1, updates: Vec::new() }
+        Content {
+            course: self.courses.len() - 1,
+            updates: Vec::new(),
+        }
     }
 
     pub(super) fn restored(&mut self, clock: Clock, mut checkpoint: Checkpoint) -> Checkpoint {
@@ -49,9 +52,17 @@ impl Promises {
         for content in checkpoint.values_mut() {
             content.course = course;
         }
-        let first = checkpoint.values().next().into_iter().flat_map(|content| &content.updates);
+        let first = checkpoint
+            .values()
+            .next()
+            .into_iter()
+            .flat_map(|content| &content.updates);
         let disk = BTreeSet::from([NodeId([0; 32])]);
-        self.seen.extend(first.enumerate().map(|(k, updates)| ((course, k as u64), (updates.clone(), disk.clone()))));
+        self.seen.extend(
+            first
+                .enumerate()
+                .map(|(k, updates)| ((course, k as u64), (updates.clone(), disk.clone()))),
+        );
         checkpoint
     }
 
@@ -59,7 +70,10 @@ impl Promises {
     pub(super) fn give_up(&self) {
         let (lost, of) = (self.lost.len(), self.settled.len());
         let is_first = self.live.is_none_or(|live| live + 1 < self.courses.len());
-        assert!(is_first || self.may_have_lost(), "nothing is given up that some node has: {lost} of {of} were lost");
+        assert!(
+            is_first || self.may_have_lost(),
+            "nothing is given up that some node has: {lost} of {of} were lost"
+        );
     }
 
     /// More nodes than one, or all that there were, since all blocks were where they shall be.
@@ -82,7 +96,10 @@ impl Promises {
         for content in checkpoint.values().filter(|_| synchronous) {
             for (k, updates) in content.updates.iter().enumerate() {
                 let seen = self.seen.get(&(content.course, k as u64));
-                assert!(seen.is_none_or(|(seen, _)| seen == updates), "a checkpoint is what readers saw");
+                assert!(
+                    seen.is_none_or(|(seen, _)| seen == updates),
+                    "a checkpoint is what readers saw"
+                );
             }
         }
     }
@@ -140,14 +157,20 @@ impl Promises {
 
     /// How many updates of each clock readers have seen.
     pub(super) fn updates_seen(&self) -> Vec<usize> {
-        self.seen.values().map(|(updates, _)| updates.len()).collect()
+        self.seen
+            .values()
+            .map(|(updates, _)| updates.len())
+            .collect()
     }
 }
 
 impl Simulation {
     pub(super) fn finishing(&self) -> Vec<(Worker, u64)> {
         let scripts = self.nodes.values().flat_map(|node| &node.workers);
-        scripts.filter(|(_, script)| script.finishing).map(|(worker, script)| (*worker, script.life)).collect()
+        scripts
+            .filter(|(_, script)| script.finishing)
+            .map(|(worker, script)| (*worker, script.life))
+            .collect()
     }
 
     /// A node's view may have gone on just now.
@@ -161,11 +184,21 @@ impl Simulation {
         let nodes: BTreeSet<NodeId> = view.nodes.iter().map(|(node, _)| *node).collect();
         let course = node.blocks.values().next().map(|content| content.course);
         for (life, _) in &view.workers {
-            let other = node.workers.get(&life.worker).filter(|script| script.life != life.life);
-            self.promises.superseded.extend(other.map(|script| (life.worker, script.life)));
+            let other = node
+                .workers
+                .get(&life.worker)
+                .filter(|script| script.life != life.life);
+            self.promises
+                .superseded
+                .extend(other.map(|script| (life.worker, script.life)));
         }
         let was_of_two = view.previous_nodes.len() == 2 && nodes.len() == 1;
-        if was_of_two && view.previous_nodes.iter().any(|other| node.group.dead.contains(other)) {
+        if was_of_two
+            && view
+                .previous_nodes
+                .iter()
+                .any(|other| node.group.dead.contains(other))
+        {
             self.story.count("a killed node's partner of two went on");
         }
         self.story.gone_on(self.steps, at, view);
@@ -175,7 +208,9 @@ impl Simulation {
     /// A worker is told that it has passed a barrier.
     pub(super) fn check_barrier(&self, at: NodeId, worker: Worker) {
         let node = &self.nodes[&at];
-        let Some(script) = node.workers.get(&worker) else { return };
+        let Some(script) = node.workers.get(&worker) else {
+            return;
+        };
         let is_behind = |other: &Worker| {
             let reached = self.promises.reached.get(other).copied();
             reached.is_none_or(|clock| clock + 1 < script.clock.unwrap_or(0))
@@ -189,9 +224,14 @@ impl Simulation {
         {
             let view = &node.group.view().workers;
             // Who came later found it passed.
-            let others = view.iter().filter(|(life, _)| life.worker != worker && script.barrier_with.contains(life));
+            let others = view
+                .iter()
+                .filter(|(life, _)| life.worker != worker && script.barrier_with.contains(life));
             let behind = others.map(|(life, _)| life.worker).find(is_behind);
-            assert_eq!(behind, None, "worker {worker} has passed a barrier that another has not come to");
+            assert_eq!(
+                behind, None,
+                "worker {worker} has passed a barrier that another has not come to"
+            );
         }
     }
 
@@ -208,20 +248,37 @@ impl Simulation {
         for (block, content) in &script.values {
             if consistency.is_synchronous() {
                 let updates = &content.updates;
-                assert_eq!(updates.len() as u64, clock, "a reader sees all updates below its clock and no others");
+                assert_eq!(
+                    updates.len() as u64,
+                    clock,
+                    "a reader sees all updates below its clock and no others"
+                );
                 for (k, updates) in updates.iter().enumerate() {
                     let seen = self.promises.seen.entry((content.course, k as u64));
-                    let (seen, readers) = seen.or_insert_with(|| (updates.clone(), BTreeSet::new()));
+                    let (seen, readers) =
+                        seen.or_insert_with(|| (updates.clone(), BTreeSet::new()));
                     readers.insert(at);
-                    assert_eq!(seen, updates, "block {block}, clock {k}: all readers see the same, for ever");
+                    assert_eq!(
+                        seen, updates,
+                        "block {block}, clock {k}: all readers see the same, for ever"
+                    );
                     assert!(updates.iter().all(|(_, _, clock, _)| *clock == k as u64));
-                    let workers: BTreeSet<Worker> = updates.iter().map(|(worker, ..)| *worker).collect();
-                    assert_eq!(workers.len(), updates.len(), "block {block}, clock {k}: each worker counts once");
+                    let workers: BTreeSet<Worker> =
+                        updates.iter().map(|(worker, ..)| *worker).collect();
+                    assert_eq!(
+                        workers.len(),
+                        updates.len(),
+                        "block {block}, clock {k}: each worker counts once"
+                    );
                     if self.settings.divided {
-                        let parts: BTreeSet<Part> = updates.iter().map(|(.., part)| *part).collect();
+                        let parts: BTreeSet<Part> =
+                            updates.iter().map(|(.., part)| *part).collect();
                         let of = updates.len() as u32;
                         let all: BTreeSet<Part> = (0..of).map(|index| (index, of)).collect();
-                        assert_eq!(parts, all, "block {block}, clock {k}: every sample counts once");
+                        assert_eq!(
+                            parts, all,
+                            "block {block}, clock {k}: every sample counts once"
+                        );
                     }
                 }
                 if script.finishing {
@@ -235,11 +292,19 @@ impl Simulation {
                 assert!(self.faults || own.into_iter().all(|(k, updates)| has(k, updates)));
                 continue;
             }
-            let updates: Vec<Update> = content.updates.iter().flat_map(|updates| updates.iter().copied()).collect();
+            let updates: Vec<Update> = content
+                .updates
+                .iter()
+                .flat_map(|updates| updates.iter().copied())
+                .collect();
             let distinct: BTreeSet<Update> = updates.iter().copied().collect();
             // But for what was behind the clock of a checkpoint that all went on from.
             let once = |update: &Update| {
-                let again = self.promises.courses.iter().any(|began| *began > 0 && update.2 >= *began);
+                let again = self
+                    .promises
+                    .courses
+                    .iter()
+                    .any(|began| *began > 0 && update.2 >= *began);
                 again || updates.iter().filter(|other| *other == update).count() == 1
             };
             assert!(
@@ -248,21 +313,31 @@ impl Simulation {
             );
             let has = |worker, life, k| distinct.contains(&(worker, life, k, WHOLE));
             let has_own = (script.began..clock).all(|k| has(worker, script.life, k));
-            assert!(self.promises.superseded.contains(&(worker, script.life)) || has_own, "its own are there");
+            assert!(
+                self.promises.superseded.contains(&(worker, script.life)) || has_own,
+                "its own are there"
+            );
             if let Consistency::Ssp { staleness } = consistency {
                 let bound = clock.saturating_sub(staleness);
-                let due = script.due[block].iter().filter(|(id, _)| !self.promises.superseded.contains(id));
+                let due = script.due[block]
+                    .iter()
+                    .filter(|(id, _)| !self.promises.superseded.contains(id));
                 for ((other, life), began) in due {
                     assert!((*began..bound).all(|k| has(*other, *life, k)), "the bound");
                 }
             }
-            let of_block = (content.course, *block, NodeId([0; 32]))..=(content.course, *block, NodeId([255; 32]));
+            let of_block = (content.course, *block, NodeId([0; 32]))
+                ..=(content.course, *block, NodeId([255; 32]));
             for (_, log) in self.promises.logs.range(of_block) {
                 let common = log.updates.len().min(content.updates.len());
                 let [log, own] = [log, content].map(|content| &content.updates[..common]);
                 assert_eq!(log, own, "block {block}: nothing that was read is undone");
             }
-            let log = self.promises.logs.entry((content.course, *block, at)).or_default();
+            let log = self
+                .promises
+                .logs
+                .entry((content.course, *block, at))
+                .or_default();
             if content.updates.len() > log.updates.len() {
                 *log = content.clone();
             }

@@ -16,7 +16,12 @@ impl Simulation {
 
     /// The clock that the slowest worker is at.
     pub fn slowest(&self) -> Option<Clock> {
-        self.nodes.values().flat_map(|node| node.workers.values()).map(|script| script.clock).min().flatten()
+        self.nodes
+            .values()
+            .flat_map(|node| node.workers.values())
+            .map(|script| script.clock)
+            .min()
+            .flatten()
     }
 
     /// Whether a node works in a view that goes on, with so many nodes.
@@ -27,7 +32,11 @@ impl Simulation {
 
     /// The most clocks of which a node remembers something.
     pub fn clocks_remembered(&self) -> usize {
-        self.nodes.values().map(|node| node.group.clocks_remembered()).max().unwrap_or(0)
+        self.nodes
+            .values()
+            .map(|node| node.group.clocks_remembered())
+            .max()
+            .unwrap_or(0)
     }
 
     pub fn blocks_kept(&self, node: NodeId) -> usize {
@@ -38,14 +47,19 @@ impl Simulation {
     pub(super) fn states(&self) -> String {
         let state = |(id, node): (&NodeId, &Node)| {
             let group = &node.group;
-            let (id, promised, view, base) =
-                (id.short(), group.promised.number, group.view().epoch.number, group.base.number);
+            let (id, promised, view, base) = (
+                id.short(),
+                group.promised.number,
+                group.view().epoch.number,
+                group.base.number,
+            );
             let workers: Vec<_> = node
                 .workers
                 .iter()
                 .map(|(id, script)| (*id, script.clock, script.at_barrier, script.finishing))
                 .collect();
-            let (shards, missing, told) = (group.shards.len(), group.missing.len(), &group.told_status);
+            let (shards, missing, told) =
+                (group.shards.len(), group.missing.len(), &group.told_status);
             format!(
                 "{id}: promised {promised}, view {view}, base {base}, going {}, {shards} blocks, {missing} missing, \
                  workers {workers:?}: {told}\n",

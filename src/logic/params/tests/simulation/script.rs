@@ -52,11 +52,25 @@ impl Simulation {
                 script.pulling = tensors;
                 script.asked = false;
                 script.passed = None;
-                self.give(at, ParamsInput::Shared { worker, number: share.number }, Bytes::None);
+                self.give(
+                    at,
+                    ParamsInput::Shared {
+                        worker,
+                        number: share.number,
+                    },
+                    Bytes::None,
+                );
             }
             Notice::Share(share) => {
                 script.part = (share.index, share.of);
-                self.give(at, ParamsInput::Shared { worker, number: share.number }, Bytes::None);
+                self.give(
+                    at,
+                    ParamsInput::Shared {
+                        worker,
+                        number: share.number,
+                    },
+                    Bytes::None,
+                );
             }
             Notice::PassedBarrier => script.at_barrier = false,
             Notice::Kept { .. } | Notice::Status(_) => {}
@@ -68,7 +82,10 @@ impl Simulation {
                     self.refused += 1;
                     return;
                 }
-                assert!(why.starts_with("several nodes were lost"), "worker {worker}: {why}");
+                assert!(
+                    why.starts_with("several nodes were lost"),
+                    "worker {worker}: {why}"
+                );
                 self.add_worker(at, worker);
             }
         }
@@ -94,7 +111,10 @@ impl Simulation {
         if std::mem::take(&mut script.reads_last) {
             return self.pull(at, worker);
         }
-        let (Some(clock), false) = (script.clock, script.waiting || script.finishing || script.at_barrier) else {
+        let (Some(clock), false) = (
+            script.clock,
+            script.waiting || script.finishing || script.at_barrier,
+        ) else {
             return;
         };
         if !script.pulling.is_empty() {
@@ -108,7 +128,9 @@ impl Simulation {
             script.finishing = true;
             return self.give(at, ParamsInput::Finished { worker }, Bytes::None);
         }
-        let is_barrier = self.barriers.is_some_and(|often| clock.is_multiple_of(often));
+        let is_barrier = self
+            .barriers
+            .is_some_and(|often| clock.is_multiple_of(often));
         if script.pushing.is_empty() && is_barrier && script.passed != Some(clock) {
             return self.come_to_barrier(at, worker);
         }
@@ -125,7 +147,13 @@ impl Simulation {
         }
         if last {
             self.promises.reached(worker, clock + 1);
-            let script = self.nodes.get_mut(&at).unwrap().workers.get_mut(&worker).unwrap();
+            let script = self
+                .nodes
+                .get_mut(&at)
+                .unwrap()
+                .workers
+                .get_mut(&worker)
+                .unwrap();
             script.waiting = true;
             script.pulling = (0..self.layout.tensors() as u32).collect();
             if self.nodes[&at].group.clock_of(worker) == Some(clock) {
@@ -140,7 +168,13 @@ impl Simulation {
     fn come_to_barrier(&mut self, at: NodeId, worker: Worker) {
         let node = self.nodes.get_mut(&at).unwrap();
         let script = node.workers.get_mut(&worker).unwrap();
-        script.barrier_with = node.group.view().workers.iter().map(|(life, _)| *life).collect();
+        script.barrier_with = node
+            .group
+            .view()
+            .workers
+            .iter()
+            .map(|(life, _)| *life)
+            .collect();
         script.at_barrier = true;
         script.passed = script.clock;
         self.promises.reached(worker, script.clock.unwrap_or(0));
@@ -149,10 +183,24 @@ impl Simulation {
 
     /// A worker asks for all that it waits for.
     fn pull(&mut self, at: NodeId, worker: Worker) {
-        let script = self.nodes.get_mut(&at).unwrap().workers.get_mut(&worker).unwrap();
+        let script = self
+            .nodes
+            .get_mut(&at)
+            .unwrap()
+            .workers
+            .get_mut(&worker)
+            .unwrap();
         script.asked = true;
         script.pulls += 1;
         let (number, tensors) = (script.pulls, script.pulling.iter().copied().collect());
-        self.give(at, ParamsInput::Pull { worker, number, tensors }, Bytes::None);
+        self.give(
+            at,
+            ParamsInput::Pull {
+                worker,
+                number,
+                tensors,
+            },
+            Bytes::None,
+        );
     }
 }

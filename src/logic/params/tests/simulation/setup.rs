@@ -5,26 +5,63 @@ use super::*;
 impl Simulation {
     /// Whose workers divide the samples of each clock among them, and in half of which some gradients go as factors.
     pub fn divided(seed: u64, nodes: u32, rounds: u64) -> Self {
-        let factored = if seed.is_multiple_of(2) { vec![0, 4] } else { Vec::new() };
-        let usual = settings(Consistency::Bsp, nodes, seed.is_multiple_of(3), Some(Every::Steps(4)));
-        Self::with(seed, ServerSettings { divided: true, factored, ..usual }, rounds).begin()
+        let factored = if seed.is_multiple_of(2) {
+            vec![0, 4]
+        } else {
+            Vec::new()
+        };
+        let usual = settings(
+            Consistency::Bsp,
+            nodes,
+            seed.is_multiple_of(3),
+            Some(Every::Steps(4)),
+        );
+        Self::with(
+            seed,
+            ServerSettings {
+                divided: true,
+                factored,
+                ..usual
+            },
+            rounds,
+        )
+        .begin()
     }
 
     pub fn new(seed: u64, consistency: Consistency, nodes: u32, rounds: u64) -> Self {
         // With checkpoints or without.
-        let every = [None, Some(Every::Steps(3)), Some(Every::Steps(1)), Some(Every::Millis(1))][seed as usize / 4 % 4];
+        let every = [
+            None,
+            Some(Every::Steps(3)),
+            Some(Every::Steps(1)),
+            Some(Every::Millis(1)),
+        ][seed as usize / 4 % 4];
         Self::keeping(seed, consistency, nodes, rounds, every)
     }
 
-    pub fn keeping(seed: u64, consistency: Consistency, nodes: u32, rounds: u64, every: Option<Every>) -> Self {
-        Self::with(seed, settings(consistency, nodes, seed.is_multiple_of(3), every), rounds).begin()
+    pub fn keeping(
+        seed: u64,
+        consistency: Consistency,
+        nodes: u32,
+        rounds: u64,
+        every: Option<Every>,
+    ) -> Self {
+        Self::with(
+            seed,
+            settings(consistency, nodes, seed.is_multiple_of(3), every),
+            rounds,
+        )
+        .begin()
     }
 
     pub(super) fn with(seed: u64, settings: ServerSettings, rounds: u64) -> Self {
         let tensors: Vec<TensorSpec> = [[40, 1], [3, 1], [17, 1], [16, 1], [9, 10]]
             .iter()
             .enumerate()
-            .map(|(i, shape)| TensorSpec { name: i.to_string(), shape: shape.to_vec() })
+            .map(|(i, shape)| TensorSpec {
+                name: i.to_string(),
+                shape: shape.to_vec(),
+            })
             .collect();
         let layout = ArenaLayout::with_factored(&tensors, settings.block_bytes, &settings.factored);
         let layout = Arc::new(layout.unwrap());
@@ -95,8 +132,20 @@ impl Simulation {
         let (blocks, sums, contributions, workers, gone_on) = Default::default();
         let desk = Desk::new(self.layout.blocks() as usize);
         let group = Group::new(config);
-        self.nodes.insert(me, Node { group, blocks, sums, contributions, desk, workers, gone_on });
-        self.story.say(self.steps, || format!("{} begins", me.short()));
+        self.nodes.insert(
+            me,
+            Node {
+                group,
+                blocks,
+                sums,
+                contributions,
+                desk,
+                workers,
+                gone_on,
+            },
+        );
+        self.story
+            .say(self.steps, || format!("{} begins", me.short()));
         me
     }
 
@@ -123,7 +172,11 @@ impl Simulation {
             passed: None,
             barrier_with: BTreeSet::new(),
         };
-        self.nodes.get_mut(&node).unwrap().workers.insert(worker, script);
+        self.nodes
+            .get_mut(&node)
+            .unwrap()
+            .workers
+            .insert(worker, script);
         self.give(node, ParamsInput::Joined { worker, life }, Bytes::None);
     }
 }

@@ -84,28 +84,55 @@ impl Storm {
             8 => random.random_range(5..8),
             _ => random.random_range(8..MOST_NODES as u32),
         };
-        let every = [None, None, Some(Every::Steps(3)), Some(Every::Steps(1)), Some(Every::Millis(1))];
+        let every = [
+            None,
+            None,
+            Some(Every::Steps(3)),
+            Some(Every::Steps(1)),
+            Some(Every::Millis(1)),
+        ];
         let every = pick(&mut random, &every).unwrap();
         let usual = settings(consistency, nodes, random.random_range(0..3) == 0, every);
         let is_bsp = consistency == Consistency::Bsp;
         let settings = ServerSettings {
             replicas: pick(&mut random, &[2, 2, 2, 3]).unwrap(),
             divided: consistency.is_synchronous() && random.random_range(0..2) == 0,
-            factored: if is_bsp && random.random_range(0..3) == 0 { vec![0, 4] } else { Vec::new() },
+            factored: if is_bsp && random.random_range(0..3) == 0 {
+                vec![0, 4]
+            } else {
+                Vec::new()
+            },
             ..usual
         };
         let barriers = [None, None, Some(1), Some(2), Some(100)];
         let barriers = pick(&mut random, &barriers).unwrap();
         // Some kinds only: what is always there hides what is rare.
-        let mut kinds: Vec<Kind> = KINDS.into_iter().filter(|_| random.random_range(0..4) == 0).collect();
+        let mut kinds: Vec<Kind> = KINDS
+            .into_iter()
+            .filter(|_| random.random_range(0..4) == 0)
+            .collect();
         let count = random.random_range(0..if kinds.is_empty() { 1 } else { 16 });
         kinds.push(Kind::Heal);
         let mut faults: Vec<(u32, Kind, u64)> = (0..count)
-            .map(|_| (random.random_range(0..STORM), pick(&mut random, &kinds).unwrap(), random.random()))
+            .map(|_| {
+                (
+                    random.random_range(0..STORM),
+                    pick(&mut random, &kinds).unwrap(),
+                    random.random(),
+                )
+            })
             .collect();
         faults.sort_by_key(|(at, ..)| *at);
         let (rounds, never_heals) = (random.random_range(3..14), random.random_range(0..6) == 0);
-        Self { seed, settings, nodes, rounds, barriers, faults, never_heals }
+        Self {
+            seed,
+            settings,
+            nodes,
+            rounds,
+            barriers,
+            faults,
+            never_heals,
+        }
     }
 
     /// Runs it, and returns what came of it. Panics if a promise is broken.
@@ -122,7 +149,9 @@ impl Storm {
             if simulation.has_ended() && simulation.back.is_empty() {
                 return simulation.story;
             }
-            if simulation.steps >= at && (simulation.is_moment_for(kind) || simulation.steps >= at + PATIENCE) {
+            if simulation.steps >= at
+                && (simulation.is_moment_for(kind) || simulation.steps >= at + PATIENCE)
+            {
                 faults.pop_front();
                 let _ = simulation.strike(kind, &mut StdRng::seed_from_u64(seed));
             }
@@ -141,24 +170,49 @@ impl Storm {
 
     /// Runs it. Returns what it came to, or how it failed.
     pub fn check(&self) -> Result<BTreeMap<&'static str, u64>, String> {
-        self.attempt(Story::default()).map(|mut story| std::mem::take(&mut story.counts))
+        self.attempt(Story::default())
+            .map(|mut story| std::mem::take(&mut story.counts))
     }
 
     /// Panics with the story of the fewest faults that make it fail.
     pub fn fail(mut self, failure: &str) {
         // As much of it as has no numbers.
-        let words = |failure: &str| failure.chars().take_while(|char| !char.is_numeric()).collect::<String>();
-        let is_same =
-            |storm: &Self| storm.attempt(Story::default()).is_err_and(|other| words(&other) == words(failure));
+        let words = |failure: &str| {
+            failure
+                .chars()
+                .take_while(|char| !char.is_numeric())
+                .collect::<String>()
+        };
+        let is_same = |storm: &Self| {
+            storm
+                .attempt(Story::default())
+                .is_err_and(|other| words(&other) == words(failure))
+        };
         let mut at = 0;
         while at < self.faults.len() {
             let mut fewer = self.clone();
             fewer.faults.remove(at);
-            if is_same(&fewer) { self = fewer } else { at += 1 }
+            if is_same(&fewer) {
+                self = fewer
+            } else {
+                at += 1
+            }
         }
-        let Self { seed, nodes, rounds, barriers, never_heals, settings, faults } = &self;
-        let (mode, replicas, every, divided) =
-            (settings.consistency, settings.replicas, settings.checkpoints, settings.divided);
+        let Self {
+            seed,
+            nodes,
+            rounds,
+            barriers,
+            never_heals,
+            settings,
+            faults,
+        } = &self;
+        let (mode, replicas, every, divided) = (
+            settings.consistency,
+            settings.replicas,
+            settings.checkpoints,
+            settings.divided,
+        );
         eprintln!(
             "seed {seed} fails: {failure}\nwith {nodes} nodes, {mode:?}, {replicas} replicas, {rounds} rounds, barriers \
              {barriers:?}, checkpoints {every:?}, divided {divided}, never heals {never_heals}, and of its faults {faults:?}"
@@ -168,7 +222,11 @@ impl Storm {
             self.run(Story::telling());
         }));
         eprintln!("{}", TOLD.with_borrow(String::clone));
-        panic!("seed {seed} fails: {}", told.err().map_or("only without its story".into(), |panic| text_of(&*panic)));
+        panic!(
+            "seed {seed} fails: {}",
+            told.err()
+                .map_or("only without its story".into(), |panic| text_of(&*panic))
+        );
     }
 
     fn attempt(&self, story: Story) -> Result<Story, String> {
@@ -195,14 +253,24 @@ impl Drop for Story {
 
 fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_string());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_default()
 }
 
 /// What storms came to, and what none came to.
 pub fn table(counts: &BTreeMap<&'static str, u64>) -> (String, Vec<&'static str>) {
     let count = |what: &str| counts.get(what).copied().unwrap_or(0);
-    let lines = SOMETIMES.iter().map(|what| format!("{:>9} {what}\n", count(what))).collect();
-    (lines, SOMETIMES.into_iter().filter(|what| count(what) == 0).collect())
+    let lines = SOMETIMES
+        .iter()
+        .map(|what| format!("{:>9} {what}\n", count(what)))
+        .collect();
+    (
+        lines,
+        SOMETIMES
+            .into_iter()
+            .filter(|what| count(what) == 0)
+            .collect(),
+    )
 }
 
 impl Simulation {
@@ -215,7 +283,9 @@ impl Simulation {
     }
 
     fn is_changing(&self) -> bool {
-        self.nodes.values().any(|node| node.group.promised != node.group.view().epoch)
+        self.nodes
+            .values()
+            .any(|node| node.group.promised != node.group.view().epoch)
     }
 
     fn look_whether_settled(&mut self) {
@@ -235,9 +305,19 @@ impl Simulation {
                 let link = pick(random, &whole)?;
                 self.break_link(link);
             }
-            Kind::Die | Kind::DieInChange | Kind::DieInMove | Kind::DieLeading | Kind::DieUnseen if nodes.len() > 1 => {
+            Kind::Die
+            | Kind::DieInChange
+            | Kind::DieInMove
+            | Kind::DieLeading
+            | Kind::DieUnseen
+                if nodes.len() > 1 =>
+            {
                 let leader = self.nodes[&one].group.view().epoch.by;
-                let dies = if kind == Kind::DieLeading && nodes.contains(&leader) { leader } else { one };
+                let dies = if kind == Kind::DieLeading && nodes.contains(&leader) {
+                    leader
+                } else {
+                    one
+                };
                 self.strike_dead(dies, kind == Kind::DieUnseen, random);
             }
             Kind::Return => self.strike_several(&[one], random),
@@ -247,7 +327,11 @@ impl Simulation {
                 self.strike_several(&nodes[..count], random);
             }
             Kind::WorkerDies => {
-                let workers: Vec<_> = self.nodes[&one].workers.iter().map(|(id, script)| (*id, script.life)).collect();
+                let workers: Vec<_> = self.nodes[&one]
+                    .workers
+                    .iter()
+                    .map(|(id, script)| (*id, script.life))
+                    .collect();
                 let (worker, life) = pick(random, &workers)?;
                 self.story.count("a worker began again");
                 self.end_worker(one, worker, life);
@@ -256,8 +340,10 @@ impl Simulation {
             Kind::WorkerTwice => {
                 let workers: Vec<Worker> = self.nodes[&one].workers.keys().copied().collect();
                 let worker = pick(random, &workers)?;
-                let others: Vec<NodeId> =
-                    nodes.into_iter().filter(|node| !self.nodes[node].workers.contains_key(&worker)).collect();
+                let others: Vec<NodeId> = nodes
+                    .into_iter()
+                    .filter(|node| !self.nodes[node].workers.contains_key(&worker))
+                    .collect();
                 let other = pick(random, &others)?;
                 self.story.count("a worker ran twice");
                 self.add_worker(other, worker);
@@ -267,7 +353,10 @@ impl Simulation {
                 self.add_node(me);
             }
             Kind::Part => {
-                let side: Vec<NodeId> = nodes.into_iter().filter(|_| random.random_range(0..2) == 0).collect();
+                let side: Vec<NodeId> = nodes
+                    .into_iter()
+                    .filter(|_| random.random_range(0..2) == 0)
+                    .collect();
                 self.story.count(if self.cut.is_empty() {
                     "nodes were cut into two sides"
                 } else {
@@ -277,7 +366,9 @@ impl Simulation {
                 self.part(&side);
             }
             Kind::PartPairs => {
-                let pairs = nodes.iter().flat_map(|a| nodes.iter().filter(move |b| a < *b).map(move |b| (*a, *b)));
+                let pairs = nodes
+                    .iter()
+                    .flat_map(|a| nodes.iter().filter(move |b| a < *b).map(move |b| (*a, *b)));
                 let pairs = pairs.filter(|_| random.random_range(0..3) == 0).collect();
                 self.story.count("some pairs were cut and no sides");
                 self.cut_pairs(pairs);
@@ -285,7 +376,11 @@ impl Simulation {
             Kind::Heal => self.heal(),
             Kind::OneWay => {
                 let (from, to) = pick(random, &self.wires.whole())?;
-                let direction = if random.random_range(0..2) == 0 { (from, to) } else { (to, from) };
+                let direction = if random.random_range(0..2) == 0 {
+                    (from, to)
+                } else {
+                    (to, from)
+                };
                 self.story.count("one direction fell silent");
                 self.wires.silent.insert(direction);
             }
@@ -294,7 +389,12 @@ impl Simulation {
                 self.stalled.insert(one);
                 if random.random_range(0..2) == 0 {
                     // The others take it for dead.
-                    for link in self.wires.whole().into_iter().filter(|link| link.0 == one || link.1 == one) {
+                    for link in self
+                        .wires
+                        .whole()
+                        .into_iter()
+                        .filter(|link| link.0 == one || link.1 == one)
+                    {
                         self.break_link(link);
                     }
                 }
@@ -312,7 +412,11 @@ impl Simulation {
         if self.wires.has_states() {
             self.story.count("a node died while blocks moved");
         }
-        if self.nodes.values().any(|node| node.group.view().epoch.by == dies) {
+        if self
+            .nodes
+            .values()
+            .any(|node| node.group.view().epoch.by == dies)
+        {
             self.story.count("a leader died");
         }
         if self.cut.iter().any(|(a, b)| *a == dies || *b == dies) {
@@ -324,24 +428,41 @@ impl Simulation {
         }
         for worker in self.kill(dies) {
             let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
-            self.restart(pick(random, &nodes).unwrap(), worker, random.random_range(0..100));
+            self.restart(
+                pick(random, &nodes).unwrap(),
+                worker,
+                random.random_range(0..100),
+            );
         }
     }
 
     /// Processes are killed, and come back without anything.
     fn strike_several(&mut self, nodes: &[NodeId], random: &mut StdRng) {
-        let workers: Vec<(NodeId, Worker)> =
-            nodes.iter().flat_map(|node| self.kill(*node).into_iter().map(|worker| (*node, worker))).collect();
+        let workers: Vec<(NodeId, Worker)> = nodes
+            .iter()
+            .flat_map(|node| self.kill(*node).into_iter().map(|worker| (*node, worker)))
+            .collect();
         let after = random.random_range(1..300);
-        self.back.extend(nodes.iter().map(|node| (self.steps + after, *node)));
+        self.back
+            .extend(nodes.iter().map(|node| (self.steps + after, *node)));
         for (node, worker) in workers {
-            self.restarts.push((self.steps + after + random.random_range(0..100), node, worker));
+            self.restarts.push((
+                self.steps + after + random.random_range(0..100),
+                node,
+                worker,
+            ));
         }
     }
 
     pub(super) fn end_worker(&mut self, at: NodeId, worker: Worker, life: u64) {
-        let Some(node) = self.nodes.get_mut(&at) else { return };
-        if node.workers.get(&worker).is_some_and(|script| script.life == life) {
+        let Some(node) = self.nodes.get_mut(&at) else {
+            return;
+        };
+        if node
+            .workers
+            .get(&worker)
+            .is_some_and(|script| script.life == life)
+        {
             node.workers.remove(&worker);
             self.give(at, ParamsInput::Left { worker, life }, Bytes::None);
         }
@@ -350,9 +471,15 @@ impl Simulation {
     /// Between nodes that have lost each other a wall refuses what they say, to one of them or to both.
     fn refuse(&mut self, random: &mut StdRng) {
         let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
-        let pairs = nodes.iter().flat_map(|a| nodes.iter().filter(move |b| a != *b).map(move |b| (*a, *b)));
-        let apart: Vec<(NodeId, NodeId)> = pairs.filter(|(a, b)| self.cut.contains(&pair(*a, *b))).collect();
-        let Some((one, other)) = pick(random, &apart) else { return };
+        let pairs = nodes
+            .iter()
+            .flat_map(|a| nodes.iter().filter(move |b| a != *b).map(move |b| (*a, *b)));
+        let apart: Vec<(NodeId, NodeId)> = pairs
+            .filter(|(a, b)| self.cut.contains(&pair(*a, *b)))
+            .collect();
+        let Some((one, other)) = pick(random, &apart) else {
+            return;
+        };
         self.story.count("a wall refused in a living node's stead");
         self.give(one, ParamsInput::PeerRefuses(other), Bytes::None);
         if random.random_range(0..2) == 0 {
@@ -382,7 +509,9 @@ impl Simulation {
     /// Once all are settled, nodes are cut into two sides for ever: who may go on does, and the others wait.
     fn stay_cut(&mut self, seed: u64) {
         for _ in 0..250_000 {
-            if self.has_ended() || (self.is_settled() && self.back.is_empty() && self.nodes.len() > 1) {
+            if self.has_ended()
+                || (self.is_settled() && self.back.is_empty() && self.nodes.len() > 1)
+            {
                 break;
             }
             if self.nodes.len() < 2 {
@@ -401,18 +530,33 @@ impl Simulation {
         let (one, other) = nodes.split_at(count);
         let first = self.first();
         let has_all = |sim: &Self, side: &[NodeId]| {
-            (0..sim.layout.blocks()).all(|block| side.iter().any(|node| sim.nodes[node].blocks.contains_key(&block)))
+            (0..sim.layout.blocks()).all(|block| {
+                side.iter()
+                    .any(|node| sim.nodes[node].blocks.contains_key(&block))
+            })
         };
-        let [goes_on, waits] = if (one.len(), one.contains(&first)) > (other.len(), other.contains(&first)) {
-            [one, other]
-        } else {
-            [other, one]
-        };
+        let [goes_on, waits] =
+            if (one.len(), one.contains(&first)) > (other.len(), other.contains(&first)) {
+                [one, other]
+            } else {
+                [other, one]
+            };
         let may_go_on = has_all(self, goes_on);
-        self.story.say(self.steps, || format!("--- a cut for ever; {} of {} may go on", goes_on.len(), nodes.len()));
+        self.story.say(self.steps, || {
+            format!(
+                "--- a cut for ever; {} of {} may go on",
+                goes_on.len(),
+                nodes.len()
+            )
+        });
         self.part(waits);
         for step in 0..60_000 {
-            if step > 5_000 && may_go_on && goes_on.iter().all(|node| self.nodes[node].workers.is_empty()) {
+            if step > 5_000
+                && may_go_on
+                && goes_on
+                    .iter()
+                    .all(|node| self.nodes[node].workers.is_empty())
+            {
                 break;
             }
             self.step();
@@ -421,14 +565,26 @@ impl Simulation {
             return;
         }
         if may_go_on {
-            let at_work = goes_on.iter().find(|node| !self.nodes[*node].workers.is_empty());
-            assert_eq!(at_work, None, "the greater part goes on:\n{}", self.states());
+            let at_work = goes_on
+                .iter()
+                .find(|node| !self.nodes[*node].workers.is_empty());
+            assert_eq!(
+                at_work,
+                None,
+                "the greater part goes on:\n{}",
+                self.states()
+            );
             self.story.count("a cut never healed and one side went on");
         } else {
             self.story.count("a cut never healed and both waited");
         }
-        let is_waiting =
-            |node: &&NodeId| self.nodes[*node].workers.is_empty() || self.status(**node).starts_with("waiting");
-        assert!(waits.iter().all(|node| is_waiting(&node)), "the others wait, and say so:\n{}", self.states());
+        let is_waiting = |node: &&NodeId| {
+            self.nodes[*node].workers.is_empty() || self.status(**node).starts_with("waiting")
+        };
+        assert!(
+            waits.iter().all(|node| is_waiting(&node)),
+            "the others wait, and say so:\n{}",
+            self.states()
+        );
     }
 }

@@ -56,7 +56,10 @@ impl Story {
     }
 
     pub fn lines(&self) -> String {
-        self.lines.iter().flatten().fold(String::new(), |story, line| story + line + "\n")
+        self.lines
+            .iter()
+            .flatten()
+            .fold(String::new(), |story, line| story + line + "\n")
     }
 
     pub fn count(&mut self, what: &'static str) {
@@ -76,15 +79,27 @@ impl Story {
     pub fn hear(&mut self, step: u32, at: NodeId, input: &ParamsInput) {
         let at = at.short();
         match input {
-            ParamsInput::PeerUp(peer) => self.say(step, || format!("{at} is connected with {}", peer.short())),
-            ParamsInput::PeerDown(peer) => self.say(step, || format!("{at} has lost {}", peer.short())),
-            ParamsInput::PeerDead(peer) => self.say(step, || format!("{at} knows that {} is gone", peer.short())),
-            ParamsInput::PeerRefuses(peer) => self.say(step, || format!("{at} finds that {} refuses", peer.short())),
-            ParamsInput::PeerEnded(peer) => self.say(step, || format!("{at} sees the end of {}", peer.short())),
-            ParamsInput::Joined { worker, life } => {
-                self.say(step, || format!("{at}: worker {worker} begins, life {life}"))
+            ParamsInput::PeerUp(peer) => {
+                self.say(step, || format!("{at} is connected with {}", peer.short()))
             }
-            ParamsInput::Left { worker, life } => self.say(step, || format!("{at}: worker {worker} ends, life {life}")),
+            ParamsInput::PeerDown(peer) => {
+                self.say(step, || format!("{at} has lost {}", peer.short()))
+            }
+            ParamsInput::PeerDead(peer) => {
+                self.say(step, || format!("{at} knows that {} is gone", peer.short()))
+            }
+            ParamsInput::PeerRefuses(peer) => {
+                self.say(step, || format!("{at} finds that {} refuses", peer.short()))
+            }
+            ParamsInput::PeerEnded(peer) => {
+                self.say(step, || format!("{at} sees the end of {}", peer.short()))
+            }
+            ParamsInput::Joined { worker, life } => self.say(step, || {
+                format!("{at}: worker {worker} begins, life {life}")
+            }),
+            ParamsInput::Left { worker, life } => {
+                self.say(step, || format!("{at}: worker {worker} ends, life {life}"))
+            }
             _ => {}
         }
     }
@@ -92,7 +107,11 @@ impl Story {
     pub fn gone_on(&mut self, step: u32, at: NodeId, view: &View) {
         self.last_view = step;
         self.say(step, || {
-            let nodes: Vec<String> = view.nodes.iter().map(|(node, _)| node.short().to_string()).collect();
+            let nodes: Vec<String> = view
+                .nodes
+                .iter()
+                .map(|(node, _)| node.short().to_string())
+                .collect();
             let workers: Vec<u32> = view.workers.iter().map(|(life, _)| life.worker).collect();
             let (number, commit) = (view.epoch.number, view.commit.map(|(clock, _)| clock));
             format!(
@@ -113,7 +132,9 @@ impl Story {
                         self.say(step, || format!("{by} asks {to} for view {}", epoch.number));
                     }
                     ServerMessage::Install { view } => {
-                        self.say(step, || format!("{by} has {to} install view {}", view.epoch.number));
+                        self.say(step, || {
+                            format!("{by} has {to} install view {}", view.epoch.number)
+                        });
                         if view.commit.is_some() {
                             self.count("the next view committed a clock");
                         }
@@ -124,12 +145,16 @@ impl Story {
                     ServerMessage::Commit { clock, .. } => {
                         self.say(step, || format!("{by} tells {to}: {clock} counts"))
                     }
-                    ServerMessage::PassedAlone { .. } => self.count("a worker passed a barrier alone"),
+                    ServerMessage::PassedAlone { .. } => {
+                        self.count("a worker passed a barrier alone")
+                    }
                     ServerMessage::Passed { .. } => self.count("all passed a barrier"),
                     _ => {}
                 }
             }
-            Effect::Restore { clock } => self.say(step, || format!("{by} goes back to clock {clock}")),
+            Effect::Restore { clock } => {
+                self.say(step, || format!("{by} goes back to clock {clock}"))
+            }
             Effect::Seed { .. } => self.say(step, || format!("{by} begins")),
             Effect::Tell { worker, notice } => {
                 match notice {

@@ -35,7 +35,11 @@ pub struct Wires {
 impl Wires {
     /// What is sent where no connection is, or a broken one, is lost.
     pub(super) fn send(&mut self, from: NodeId, to: NodeId, message: ServerMessage, bytes: Bytes) {
-        if self.links.get(&pair(from, to)).is_none_or(|ends| !ends.is_empty()) {
+        if self
+            .links
+            .get(&pair(from, to))
+            .is_none_or(|ends| !ends.is_empty())
+        {
             return;
         }
         let lane = match message.block() {
@@ -46,7 +50,14 @@ impl Wires {
         let said = self.said.entry((from, to)).or_default();
         let after = said.0;
         said.0 += usize::from(lane == Lane::Said);
-        self.wires.entry((from, to, lane)).or_default().push_back(Frame { after, message, bytes });
+        self.wires
+            .entry((from, to, lane))
+            .or_default()
+            .push_back(Frame {
+                after,
+                message,
+                bytes,
+            });
     }
 
     /// One of the messages that may come next. Blocks that move stay on their way if so wanted.
@@ -56,17 +67,28 @@ impl Wires {
         holds_blocks: bool,
         stalled: &BTreeSet<NodeId>,
     ) -> Option<(NodeId, NodeId, ServerMessage, Bytes)> {
-        let is_held = |message: &ServerMessage| holds_blocks && matches!(message, ServerMessage::State { .. });
-        let has_come = |from, to, after| self.said.get(&(from, to)).is_some_and(|(_, heard)| *heard >= after);
+        let is_held = |message: &ServerMessage| {
+            holds_blocks && matches!(message, ServerMessage::State { .. })
+        };
+        let has_come = |from, to, after| {
+            self.said
+                .get(&(from, to))
+                .is_some_and(|(_, heard)| *heard >= after)
+        };
         let may_come = |(from, to, lane): &(NodeId, NodeId, Lane), wire: &VecDeque<Frame>| {
             let first = wire.front()?;
             if stalled.contains(to) || self.silent.contains(&(*from, *to)) {
                 return None;
             }
-            let is_next = !is_held(&first.message) && (*lane == Lane::Said || has_come(*from, *to, first.after));
+            let is_next = !is_held(&first.message)
+                && (*lane == Lane::Said || has_come(*from, *to, first.after));
             is_next.then_some((*from, *to, *lane))
         };
-        let full: Vec<_> = self.wires.iter().filter_map(|(wire, frames)| may_come(wire, frames)).collect();
+        let full: Vec<_> = self
+            .wires
+            .iter()
+            .filter_map(|(wire, frames)| may_come(wire, frames))
+            .collect();
         let (from, to, lane) = pick(random, &full)?;
         let Frame { message, bytes, .. } = self.wires.get_mut(&(from, to, lane))?.pop_front()?;
         if lane == Lane::Said {
@@ -78,7 +100,9 @@ impl Wires {
     /// Whether blocks are on their way to nodes that shall keep them.
     pub(super) fn has_states(&self) -> bool {
         let is_state = |frame: &Frame| matches!(frame.message, ServerMessage::State { .. });
-        self.wires.values().any(|frames| frames.iter().any(is_state))
+        self.wires
+            .values()
+            .any(|frames| frames.iter().any(is_state))
     }
 
     pub(super) fn is_up(&self, link: Link) -> bool {
@@ -104,17 +128,27 @@ impl Wires {
 
     /// Connections that are whole.
     pub(super) fn whole(&self) -> Vec<Link> {
-        self.links.iter().filter(|(_, ends)| ends.is_empty()).map(|(link, _)| *link).collect()
+        self.links
+            .iter()
+            .filter(|(_, ends)| ends.is_empty())
+            .map(|(link, _)| *link)
+            .collect()
     }
 
     /// Whether an end has not noticed that the connection broke.
     pub(super) fn awaits(&self, link: Link, end: NodeId) -> bool {
-        self.links.get(&link).is_some_and(|ends| ends.contains(&end))
+        self.links
+            .get(&link)
+            .is_some_and(|ends| ends.contains(&end))
     }
 
     /// One of those that broke, and an end that has not noticed it.
     pub(super) fn broken(&self, random: &mut StdRng) -> Option<(Link, NodeId)> {
-        let broken: Vec<_> = self.links.iter().flat_map(|(link, ends)| ends.iter().map(|end| (*link, *end))).collect();
+        let broken: Vec<_> = self
+            .links
+            .iter()
+            .flat_map(|(link, ends)| ends.iter().map(|end| (*link, *end)))
+            .collect();
         pick(random, &broken)
     }
 
@@ -126,7 +160,8 @@ impl Wires {
         if ends.is_empty() {
             self.links.remove(&link);
         }
-        self.wires.retain(|(from, to, _), _| (*from, *to) != (other, end));
+        self.wires
+            .retain(|(from, to, _), _| (*from, *to) != (other, end));
         (other, self.closed.remove(&link))
     }
 

@@ -53,16 +53,29 @@ impl SumPart {
         self.surprises += other.surprises;
         self.invalid.extend(&other.invalid);
         for (ours, theirs) in self.regions.iter_mut().zip(&other.regions) {
-            for (ours, theirs) in [(&mut ours.signal, &theirs.signal), (&mut ours.variance, &theirs.variance)] {
+            for (ours, theirs) in [
+                (&mut ours.signal, &theirs.signal),
+                (&mut ours.variance, &theirs.variance),
+            ] {
                 for (ours, theirs) in ours.iter_mut().flatten().zip(theirs.iter().flatten()) {
                     *ours += theirs;
                 }
             }
-            let Some(theirs) = &theirs.corrections else { continue };
-            for (ours, theirs) in ours.corrections.get_or_insert_default().iter_mut().zip(theirs.iter()) {
+            let Some(theirs) = &theirs.corrections else {
+                continue;
+            };
+            for (ours, theirs) in ours
+                .corrections
+                .get_or_insert_default()
+                .iter_mut()
+                .zip(theirs.iter())
+            {
                 match (ours, theirs) {
                     (_, None) => {}
-                    (Some(ours), Some(theirs)) => ours.iter_mut().zip(theirs).for_each(|(a, b)| *a = a.plus(b)),
+                    (Some(ours), Some(theirs)) => ours
+                        .iter_mut()
+                        .zip(theirs)
+                        .for_each(|(a, b)| *a = a.plus(b)),
                     (ours, Some(theirs)) => *ours = Some(theirs.clone()),
                 }
             }
@@ -91,11 +104,16 @@ impl SumTable {
     #[inline(always)]
     fn flush(&mut self, sums: &mut [[f64; LANES]]) {
         let move_over = |from: &mut Values, to: &mut [f64; LANES]| {
-            to.iter_mut().zip(&*from).for_each(|(to, from)| *to += f64::from(*from));
+            to.iter_mut()
+                .zip(&*from)
+                .for_each(|(to, from)| *to += f64::from(*from));
             *from = [0.0; LANES];
         };
         match self {
-            Self::Single(table) => sums.iter_mut().zip(table.iter_mut()).for_each(|(to, from)| move_over(from, to)),
+            Self::Single(table) => sums
+                .iter_mut()
+                .zip(table.iter_mut())
+                .for_each(|(to, from)| move_over(from, to)),
             Self::Pairs(table) => {
                 for (bin, from) in table.iter_mut().enumerate().take(sums.len()) {
                     move_over(&mut from[0], &mut sums[bin]);
@@ -121,11 +139,15 @@ impl BlockSums {
     fn new(layout: &ShareLayout, bins: usize, start: usize) -> Self {
         let cursor = match layout {
             ShareLayout::Single { .. } => 0,
-            ShareLayout::Pairs { more: sparse, .. } | ShareLayout::Sparse(sparse) => {
-                sparse.pixels.partition_point(|pixel| (*pixel as usize) < start)
-            }
+            ShareLayout::Pairs { more: sparse, .. } | ShareLayout::Sparse(sparse) => sparse
+                .pixels
+                .partition_point(|pixel| (*pixel as usize) < start),
         };
-        Self { table: SumTable::new(layout), sums: vec![[0.0; LANES]; bins], cursor }
+        Self {
+            table: SumTable::new(layout),
+            sums: vec![[0.0; LANES]; bins],
+            cursor,
+        }
     }
 
     /// Adds a block of pixels from `at` on. `SQUARED`: with the squares of shares, as variances are.
@@ -135,7 +157,14 @@ impl BlockSums {
             (SumTable::Single(table), ShareLayout::Single { bins }) => {
                 add_single(table, &bins[at..at + values.len()], values)
             }
-            (SumTable::Pairs(table), ShareLayout::Pairs { bins, seconds, more }) => {
+            (
+                SumTable::Pairs(table),
+                ShareLayout::Pairs {
+                    bins,
+                    seconds,
+                    more,
+                },
+            ) => {
                 let range = at..at + values.len();
                 add_pairs::<SQUARED>(table, &bins[range.clone()], &seconds[range], values);
                 add_sparse::<SQUARED>(&mut self.sums, more, &mut self.cursor, at, values);
@@ -172,7 +201,12 @@ fn add_single(table: &mut [Values], bins: &[u16], values: &[Values]) {
 }
 
 #[inline(always)]
-fn add_pairs<const SQUARED: bool>(table: &mut [[Values; 2]], bins: &[u16], seconds: &[f32], values: &[Values]) {
+fn add_pairs<const SQUARED: bool>(
+    table: &mut [[Values; 2]],
+    bins: &[u16],
+    seconds: &[f32],
+    values: &[Values],
+) {
     let table: &mut [[Values; 2]; TABLE] = table.try_into().expect("a table has that size");
     in_streams(bins.len(), |pixel| {
         let [first, second] = &mut table[usize::from(bins[pixel])];
@@ -195,8 +229,11 @@ fn add_sparse<const SQUARED: bool>(
     at: usize,
     values: &[Values],
 ) {
-    while let Some(pixel) =
-        sparse.pixels.get(*cursor).map(|pixel| *pixel as usize).filter(|pixel| *pixel < at + values.len())
+    while let Some(pixel) = sparse
+        .pixels
+        .get(*cursor)
+        .map(|pixel| *pixel as usize)
+        .filter(|pixel| *pixel < at + values.len())
     {
         let values = &values[pixel - at];
         for share in sparse.starts[*cursor] as usize..sparse.starts[*cursor + 1] as usize {
@@ -226,18 +263,29 @@ pub(super) struct RunningSums {
 
 impl RunningSums {
     fn flush(&mut self) {
-        self.signals.iter_mut().chain(&mut self.variances).for_each(|sums| sums.table.flush(&mut sums.sums));
+        self.signals
+            .iter_mut()
+            .chain(&mut self.variances)
+            .for_each(|sums| sums.table.flush(&mut sums.sums));
     }
 
     pub fn finish(mut self) -> SumPart {
         self.flush();
         let mut variances = self.variances.into_iter().map(|sums| sums.sums);
-        let regions = self.signals.into_iter().zip(self.corrections).map(|(signal, corrections)| RegionSums {
-            signal: signal.sums,
-            variance: variances.next().unwrap_or_default(),
-            corrections,
-        });
-        SumPart { regions: regions.collect(), surprises: self.surprises, invalid: self.invalid }
+        let regions =
+            self.signals
+                .into_iter()
+                .zip(self.corrections)
+                .map(|(signal, corrections)| RegionSums {
+                    signal: signal.sums,
+                    variance: variances.next().unwrap_or_default(),
+                    corrections,
+                });
+        SumPart {
+            regions: regions.collect(),
+            surprises: self.surprises,
+            invalid: self.invalid,
+        }
     }
 }
 
@@ -246,12 +294,23 @@ impl BlockTask<'_> {
     pub fn begin(&self, start: usize) -> RunningSums {
         let bins = |region: usize| self.job.regions[region].matrix.bin_count;
         let sums = |(region, layout)| BlockSums::new(layout, bins(region), start);
-        let all = || self.plan.layouts.iter().enumerate().map(sums).collect::<Vec<_>>();
+        let all = || {
+            self.plan
+                .layouts
+                .iter()
+                .enumerate()
+                .map(sums)
+                .collect::<Vec<_>>()
+        };
         let fewest = (0..self.plan.layouts.len()).map(bins).min().unwrap_or(0);
         let pixels_between = (fewest * ADDITIONS).clamp(8 * BLOCK, 256 * BLOCK);
         RunningSums {
             signals: all(),
-            variances: if self.job.model.is_poissonian() { all() } else { Vec::new() },
+            variances: if self.job.model.is_poissonian() {
+                all()
+            } else {
+                Vec::new()
+            },
             corrections: self.plan.layouts.iter().map(|_| None).collect(),
             surprises: 0,
             invalid: Vec::new(),
@@ -296,7 +355,12 @@ impl BlockTask<'_> {
                 let surprising = (u64::from_le_bytes(*bits) ^ expected) & valid;
                 running.invalid.push(bits[0]);
                 if surprising != 0 {
-                    running.surprises += self.correct(&mut running.corrections, chunk, surprising.to_le_bytes(), bits);
+                    running.surprises += self.correct(
+                        &mut running.corrections,
+                        chunk,
+                        surprising.to_le_bytes(),
+                        bits,
+                    );
                 }
             }
             for (sums, layout) in running.signals.iter_mut().zip(&self.plan.layouts) {
@@ -326,7 +390,9 @@ impl BlockTask<'_> {
         invalid: &[u8; LANES],
     ) -> usize {
         let mut count = 0;
-        for (lane, (surprising, invalid)) in surprising.iter().zip(invalid).enumerate().take(self.frames) {
+        for (lane, (surprising, invalid)) in
+            surprising.iter().zip(invalid).enumerate().take(self.frames)
+        {
             for bit in (0..8).filter(|bit| surprising & (1 << bit) != 0) {
                 count += 1;
                 let sign = if invalid & (1 << bit) != 0 { -1.0 } else { 1.0 };
@@ -360,11 +426,19 @@ fn convert<L: Lanes, T: Pixel>(
     }
     if let (false, Some(last)) = (rest.is_empty(), frames[0].last()) {
         let start = at + 8 * eights.len();
-        let padded: [[T; 8]; LANES] =
-            frames.map(|frame| std::array::from_fn(|index| frame.get(start + index).copied().unwrap_or(*last)));
+        let padded: [[T; 8]; LANES] = frames.map(|frame| {
+            std::array::from_fn(|index| frame.get(start + index).copied().unwrap_or(*last))
+        });
         let mut out = [[0.0; LANES]; 8];
         // SAFETY: `L` was chosen for this processor; there are eight pixels.
-        invalid[eights.len()] = unsafe { L::convert(&padded.each_ref().map(|frame| &frame[..]), 0, dummy, &mut out) };
+        invalid[eights.len()] = unsafe {
+            L::convert(
+                &padded.each_ref().map(|frame| &frame[..]),
+                0,
+                dummy,
+                &mut out,
+            )
+        };
         rest.copy_from_slice(&out[..rest.len()]);
     }
 }
@@ -372,7 +446,10 @@ fn convert<L: Lanes, T: Pixel>(
 /// From counts to their Poisson variances, max(1, counts); of dummies 0.
 #[inline(always)]
 fn to_variances(values: &mut [Values], invalid: &[[u8; LANES]; BLOCK / 8]) {
-    values.iter_mut().flatten().for_each(|value| *value = value.max(1.0));
+    values
+        .iter_mut()
+        .flatten()
+        .for_each(|value| *value = value.max(1.0));
     for (index, bits) in invalid.iter().enumerate().take(values.len().div_ceil(8)) {
         if *bits == [0; LANES] {
             continue;

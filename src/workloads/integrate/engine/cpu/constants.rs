@@ -21,7 +21,8 @@ impl Constants {
     /// What a pixel adds with a share `weight`, `sign` times.
     #[inline]
     pub fn add(&mut self, corrections: &Corrections, pixel: usize, weight: f32, sign: f64) {
-        let at = |image: &Option<Vec<f32>>| image.as_ref().map_or(0.0, |image| f64::from(image[pixel]));
+        let at =
+            |image: &Option<Vec<f32>>| image.as_ref().map_or(0.0, |image| f64::from(image[pixel]));
         let weight = f64::from(weight);
         let norm = weight * f64::from(corrections.omega[pixel]);
         self.count += sign * weight;
@@ -52,7 +53,8 @@ pub(super) struct Expectation {
 
 impl Expectation {
     pub fn new(job: &EngineJob<'_>, valid: &[u8], invalid: Vec<u8>) -> Self {
-        let counts = |pixel: usize| valid[pixel / 8] & !invalid[pixel / 8] & (1 << (pixel % 8)) != 0;
+        let counts =
+            |pixel: usize| valid[pixel / 8] & !invalid[pixel / 8] & (1 << (pixel % 8)) != 0;
         let of_region = job.regions.iter().map(|region| {
             let matrix = &region.matrix;
             let mut constants = vec![Constants::default(); matrix.bin_count];

@@ -56,14 +56,24 @@ pub(super) trait Lanes {
     ///
     /// # Safety
     /// The processor has the instructions, and frames have `at + 8` pixels.
-    unsafe fn convert<T: Pixel>(frames: &[&[T]; LANES], at: usize, dummy: Dummy, out: &mut [Values; 8]) -> [u8; LANES];
+    unsafe fn convert<T: Pixel>(
+        frames: &[&[T]; LANES],
+        at: usize,
+        dummy: Dummy,
+        out: &mut [Values; 8],
+    ) -> [u8; LANES];
 }
 
 pub(super) struct Portable;
 
 impl Lanes for Portable {
     #[inline(always)]
-    unsafe fn convert<T: Pixel>(frames: &[&[T]; LANES], at: usize, dummy: Dummy, out: &mut [Values; 8]) -> [u8; LANES] {
+    unsafe fn convert<T: Pixel>(
+        frames: &[&[T]; LANES],
+        at: usize,
+        dummy: Dummy,
+        out: &mut [Values; 8],
+    ) -> [u8; LANES] {
         let mut bits = [0; LANES];
         for (lane, frame) in frames.iter().enumerate() {
             for (index, value) in frame[at..at + 8].iter().enumerate() {
@@ -83,7 +93,12 @@ pub(super) struct Avx2;
 #[cfg(target_arch = "x86_64")]
 impl Lanes for Avx2 {
     #[inline(always)]
-    unsafe fn convert<T: Pixel>(frames: &[&[T]; LANES], at: usize, dummy: Dummy, out: &mut [Values; 8]) -> [u8; LANES] {
+    unsafe fn convert<T: Pixel>(
+        frames: &[&[T]; LANES],
+        at: usize,
+        dummy: Dummy,
+        out: &mut [Values; 8],
+    ) -> [u8; LANES] {
         let mut bits = [0; LANES];
         // SAFETY: the caller's; `out` is as large as what is stored.
         unsafe {
@@ -113,13 +128,34 @@ impl Lanes for Avx2 {
 unsafe fn transposed(rows: [__m256; 8]) -> [__m256; 8] {
     // SAFETY: the caller's.
     unsafe {
-        let pairs = |a: usize, b: usize| (_mm256_unpacklo_ps(rows[a], rows[b]), _mm256_unpackhi_ps(rows[a], rows[b]));
-        let ((a0, a1), (a2, a3), (a4, a5), (a6, a7)) = (pairs(0, 1), pairs(2, 3), pairs(4, 5), pairs(6, 7));
-        let fours = |a: __m256, b: __m256| (_mm256_shuffle_ps::<0x44>(a, b), _mm256_shuffle_ps::<0xee>(a, b));
-        let ((b0, b1), (b2, b3), (b4, b5), (b6, b7)) = (fours(a0, a2), fours(a1, a3), fours(a4, a6), fours(a5, a7));
+        let pairs = |a: usize, b: usize| {
+            (
+                _mm256_unpacklo_ps(rows[a], rows[b]),
+                _mm256_unpackhi_ps(rows[a], rows[b]),
+            )
+        };
+        let ((a0, a1), (a2, a3), (a4, a5), (a6, a7)) =
+            (pairs(0, 1), pairs(2, 3), pairs(4, 5), pairs(6, 7));
+        let fours = |a: __m256, b: __m256| {
+            (
+                _mm256_shuffle_ps::<0x44>(a, b),
+                _mm256_shuffle_ps::<0xee>(a, b),
+            )
+        };
+        let ((b0, b1), (b2, b3), (b4, b5), (b6, b7)) =
+            (fours(a0, a2), fours(a1, a3), fours(a4, a6), fours(a5, a7));
         let low = |a: __m256, b: __m256| _mm256_permute2f128_ps::<0x20>(a, b);
         let high = |a: __m256, b: __m256| _mm256_permute2f128_ps::<0x31>(a, b);
-        [low(b0, b4), low(b1, b5), low(b2, b6), low(b3, b7), high(b0, b4), high(b1, b5), high(b2, b6), high(b3, b7)]
+        [
+            low(b0, b4),
+            low(b1, b5),
+            low(b2, b6),
+            low(b3, b7),
+            high(b0, b4),
+            high(b1, b5),
+            high(b2, b6),
+            high(b3, b7),
+        ]
     }
 }
 
@@ -134,7 +170,10 @@ mod tests {
             let (mut plain, mut fast) = ([[0.0; LANES]; 8], [[0.0; LANES]; 8]);
             // SAFETY: the frames have 64 pixels, and the caller asked for the instructions.
             let bits = unsafe {
-                [Portable::convert(&frames, at, dummy, &mut plain), Avx2::convert(&frames, at, dummy, &mut fast)]
+                [
+                    Portable::convert(&frames, at, dummy, &mut plain),
+                    Avx2::convert(&frames, at, dummy, &mut fast),
+                ]
             };
             assert_eq!(bits[0], bits[1]);
             assert_eq!(plain, fast);
@@ -150,22 +189,63 @@ mod tests {
         }
         // Numbers all over their range, and dummies among them.
         let spread = |index: u32| index.wrapping_mul(0x9e37_79b9) ^ (index << 7);
-        let dummy = Dummy { value: u32::MAX as f32, delta: 1.0 };
+        let dummy = Dummy {
+            value: u32::MAX as f32,
+            delta: 1.0,
+        };
         let values = || (0..80).map(spread);
         check(
-            values().map(|value| if value.is_multiple_of(5) { u32::MAX - value % 3 } else { value }).collect(),
+            values()
+                .map(|value| {
+                    if value.is_multiple_of(5) {
+                        u32::MAX - value % 3
+                    } else {
+                        value
+                    }
+                })
+                .collect(),
             dummy,
         );
-        check(values().map(|value| value as i32).collect(), Dummy { value: -2.0, delta: 1.5 });
-        check(values().map(|value| value as u16).collect(), Dummy { value: 65534.0, delta: 1.5 });
-        check(values().map(|value| value as u8).collect(), Dummy { value: 254.0, delta: 1.5 });
+        check(
+            values().map(|value| value as i32).collect(),
+            Dummy {
+                value: -2.0,
+                delta: 1.5,
+            },
+        );
+        check(
+            values().map(|value| value as u16).collect(),
+            Dummy {
+                value: 65534.0,
+                delta: 1.5,
+            },
+        );
+        check(
+            values().map(|value| value as u8).collect(),
+            Dummy {
+                value: 254.0,
+                delta: 1.5,
+            },
+        );
         let odd = |value: u32| match value % 7 {
             0 => f32::NAN,
             1 => f32::INFINITY,
             2 => f32::NEG_INFINITY,
             _ => value as f32 / 3.0,
         };
-        check(values().map(odd).collect(), Dummy { value: 0.0, delta: -1.0 });
-        check(values().map(odd).collect(), Dummy { value: 7.0, delta: 0.0 });
+        check(
+            values().map(odd).collect(),
+            Dummy {
+                value: 0.0,
+                delta: -1.0,
+            },
+        );
+        check(
+            values().map(odd).collect(),
+            Dummy {
+                value: 7.0,
+                delta: 0.0,
+            },
+        );
     }
 }

@@ -7,7 +7,11 @@ pub(super) enum ShareLayout {
     /// Each pixel is in one bin.
     Single { bins: Vec<u16> },
     /// Pixels are in a bin, and to a share of `seconds` in the one after it; those with more shares are in `more`.
-    Pairs { bins: Vec<u16>, seconds: Vec<f32>, more: Sparse },
+    Pairs {
+        bins: Vec<u16>,
+        seconds: Vec<f32>,
+        more: Sparse,
+    },
     /// Any matrix.
     Sparse(Sparse),
 }
@@ -32,7 +36,10 @@ impl ShareLayout {
         let pixels = matrix.pixels();
         // Tables are indexed by 16 bits.
         if matrix.bin_count >= usize::from(u16::MAX) {
-            return Self::Sparse(Sparse::new(matrix, (0..pixels).filter(|pixel| is_valid(*pixel))));
+            return Self::Sparse(Sparse::new(
+                matrix,
+                (0..pixels).filter(|pixel| is_valid(*pixel)),
+            ));
         }
         let mut bins = vec![nowhere; pixels];
         let mut seconds = vec![0f32; pixels];
@@ -41,7 +48,9 @@ impl ShareLayout {
             let mut shares = matrix.of(pixel);
             match (shares.next(), shares.next(), shares.next()) {
                 (None, ..) => {}
-                (Some((bin, weight)), None, _) if (weight - 1.0).abs() < ROUNDING => bins[pixel] = bin as u16,
+                (Some((bin, weight)), None, _) if (weight - 1.0).abs() < ROUNDING => {
+                    bins[pixel] = bin as u16
+                }
                 (Some((bin, weight)), Some((next, second)), None)
                     if next == bin + 1 && (weight + second - 1.0).abs() < ROUNDING =>
                 {
@@ -51,18 +60,28 @@ impl ShareLayout {
             }
         }
         if many.len() > pixels / 2 {
-            return Self::Sparse(Sparse::new(matrix, (0..pixels).filter(|pixel| is_valid(*pixel))));
+            return Self::Sparse(Sparse::new(
+                matrix,
+                (0..pixels).filter(|pixel| is_valid(*pixel)),
+            ));
         }
         if many.is_empty() && seconds.iter().all(|second| *second == 0.0) {
             return Self::Single { bins };
         }
-        Self::Pairs { bins, seconds, more: Sparse::new(matrix, many.into_iter()) }
+        Self::Pairs {
+            bins,
+            seconds,
+            more: Sparse::new(matrix, many.into_iter()),
+        }
     }
 }
 
 impl Sparse {
     fn new(matrix: &PixelMatrix, pixels: impl Iterator<Item = usize>) -> Self {
-        let mut sparse = Self { starts: vec![0], ..Self::default() };
+        let mut sparse = Self {
+            starts: vec![0],
+            ..Self::default()
+        };
         for pixel in pixels {
             for (bin, weight) in matrix.of(pixel) {
                 sparse.bins.push(bin as u32);

@@ -60,13 +60,29 @@ impl CpuPlan {
         for pixel in (0..pixels).filter(|pixel| job.corrections.is_valid(*pixel, &job.dummy)) {
             valid[pixel / 8] |= 1 << (pixel % 8);
         }
-        let layouts = job.regions.iter().map(|region| ShareLayout::new(&region.matrix, &valid)).collect();
-        let expectation = Mutex::new(Arc::new(Expectation::new(job, &valid, vec![0; valid.len()])));
-        Self { dummy: job.dummy, valid, layouts, expectation }
+        let layouts = job
+            .regions
+            .iter()
+            .map(|region| ShareLayout::new(&region.matrix, &valid))
+            .collect();
+        let expectation = Mutex::new(Arc::new(Expectation::new(
+            job,
+            &valid,
+            vec![0; valid.len()],
+        )));
+        Self {
+            dummy: job.dummy,
+            valid,
+            layouts,
+            expectation,
+        }
     }
 
     fn expectation(&self) -> Arc<Expectation> {
-        self.expectation.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.expectation
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
@@ -85,10 +101,16 @@ impl CpuEngine {
             Pixels::I32(values) => groups(&plan, job, frames, values),
             Pixels::F32(values) => groups(&plan, job, frames, values),
         };
-        let mut by_region: Vec<Vec<Vec<Sums>>> =
-            job.regions.iter().map(|_| Vec::with_capacity(frames.frames)).collect();
+        let mut by_region: Vec<Vec<Vec<Sums>>> = job
+            .regions
+            .iter()
+            .map(|_| Vec::with_capacity(frames.frames))
+            .collect();
         for group in groups {
-            by_region.iter_mut().zip(group).for_each(|(region, frames)| region.extend(frames));
+            by_region
+                .iter_mut()
+                .zip(group)
+                .for_each(|(region, frames)| region.extend(frames));
         }
         by_region
     }
@@ -128,16 +150,27 @@ fn groups<T: lanes::Pixel>(
             .map(|frame| &values[frame * pixels..(frame + 1) * pixels])
             .collect();
         let expectation = plan.expectation();
-        let task = BlockTask { plan, job, expectation: &expectation, frames: values.len() };
-        let cuts: Vec<Range<usize>> =
-            (0..pixels).step_by(part_pixels).map(|start| start..pixels.min(start + part_pixels)).collect();
+        let task = BlockTask {
+            plan,
+            job,
+            expectation: &expectation,
+            frames: values.len(),
+        };
+        let cuts: Vec<Range<usize>> = (0..pixels)
+            .step_by(part_pixels)
+            .map(|start| start..pixels.min(start + part_pixels))
+            .collect();
         let part = |range: Range<usize>| {
             let mut running = task.begin(range.start);
             let values: Vec<&[T]> = values.iter().map(|frame| &frame[range.clone()]).collect();
             task.add(&mut running, &values);
             running.finish()
         };
-        let mut parts = cuts.into_par_iter().map(part).collect::<Vec<SumPart>>().into_iter();
+        let mut parts = cuts
+            .into_par_iter()
+            .map(part)
+            .collect::<Vec<SumPart>>()
+            .into_iter();
         let mut whole = parts.next().unwrap_or_default();
         parts.for_each(|part| whole.add(&part));
         finish(&task, whole)
@@ -156,8 +189,19 @@ pub(super) struct CpuStrips {
 impl CpuStrips {
     fn new(plan: Arc<CpuPlan>, job: &EngineJob<'_>, frames: usize) -> Self {
         let expectation = plan.expectation();
-        let running = BlockTask { plan: &plan, job, expectation: &expectation, frames }.begin(0);
-        Self { plan, expectation, running, frames }
+        let running = BlockTask {
+            plan: &plan,
+            job,
+            expectation: &expectation,
+            frames,
+        }
+        .begin(0);
+        Self {
+            plan,
+            expectation,
+            running,
+            frames,
+        }
     }
 
     /// The pixels that come next.
@@ -172,15 +216,26 @@ impl CpuStrips {
     }
 
     fn add_of<T: lanes::Pixel>(&mut self, job: &EngineJob<'_>, values: &[T]) {
-        let task = BlockTask { plan: &self.plan, job, expectation: &self.expectation, frames: self.frames };
+        let task = BlockTask {
+            plan: &self.plan,
+            job,
+            expectation: &self.expectation,
+            frames: self.frames,
+        };
         let each = values.len() / self.frames;
-        let frames: [&[T]; LANES] = std::array::from_fn(|lane| &values[lane.min(self.frames - 1) * each..][..each]);
+        let frames: [&[T]; LANES] =
+            std::array::from_fn(|lane| &values[lane.min(self.frames - 1) * each..][..each]);
         task.add(&mut self.running, &frames);
     }
 
     /// By region, frame and bin.
     pub fn finish(self, job: &EngineJob<'_>) -> Vec<Vec<Vec<Sums>>> {
-        let task = BlockTask { plan: &self.plan, job, expectation: &self.expectation, frames: self.frames };
+        let task = BlockTask {
+            plan: &self.plan,
+            job,
+            expectation: &self.expectation,
+            frames: self.frames,
+        };
         finish(&task, self.running.finish())
     }
 }
@@ -189,22 +244,35 @@ impl CpuStrips {
 fn finish(task: &BlockTask<'_>, whole: SumPart) -> Vec<Vec<Vec<Sums>>> {
     if whole.surprises > task.job.corrections.omega.len() / PIXELS_PER_SURPRISE * task.frames {
         let expectation = Expectation::new(task.job, &task.plan.valid, whole.invalid);
-        *task.plan.expectation.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(expectation);
+        *task
+            .plan
+            .expectation
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Arc::new(expectation);
     }
     let is_poisson = task.job.model.is_poissonian();
     let regions = whole.regions.into_iter().zip(&task.expectation.constants);
     let each = regions.map(|(region, constants)| {
         let of_frame = |lane: usize| {
-            let correction = region.corrections.as_ref().and_then(|lanes| lanes[lane].as_ref());
+            let correction = region
+                .corrections
+                .as_ref()
+                .and_then(|lanes| lanes[lane].as_ref());
             let bin = |(bin, constant): (usize, &Constants)| {
-                let now = correction.map_or(*constant, |correction| constant.plus(&correction[bin]));
+                let now =
+                    correction.map_or(*constant, |correction| constant.plus(&correction[bin]));
                 // What corrections leave of nothing is their rounding.
                 if now.count.abs() <= 1e-9 * (constant.count + 1.0) || now.norm == 0.0 {
                     return Sums::default();
                 }
                 Sums {
                     signal: region.signal[bin][lane] - now.dark,
-                    variance: now.variance + if is_poisson { region.variance[bin][lane] } else { 0.0 },
+                    variance: now.variance
+                        + if is_poisson {
+                            region.variance[bin][lane]
+                        } else {
+                            0.0
+                        },
                     norm: now.norm,
                     norm2: now.norm2,
                     count: now.count,

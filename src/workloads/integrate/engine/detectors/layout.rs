@@ -7,7 +7,10 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq)]
 pub(in super::super) enum PixelLayout {
     /// Side by side, all of one height and width.
-    Regular { pixel: [f64; 2], rounds_centers: bool },
+    Regular {
+        pixel: [f64; 2],
+        rounds_centers: bool,
+    },
     /// Side by side in straight rows and columns of differing sizes.
     Edges(Arc<Edges>),
     /// Anywhere.
@@ -107,15 +110,26 @@ pub(super) enum Arrangement {
 impl Arrangement {
     /// Whether other orientations than pyFAI's 3 have a meaning.
     pub fn turns(self) -> bool {
-        matches!(self, Self::Regular { .. } | Self::Cylinder { .. } | Self::WideBorders { turns: true, .. })
+        matches!(
+            self,
+            Self::Regular { .. } | Self::Cylinder { .. } | Self::WideBorders { turns: true, .. }
+        )
     }
 
     /// `radius_m`: in place of the usual one.
     pub fn layout(self, shape: [usize; 2], pixel: [f64; 2], radius_m: Option<f64>) -> PixelLayout {
         match self {
-            Self::Regular { rounds_centers } => PixelLayout::Regular { pixel, rounds_centers },
-            Self::WideBorders { module, border, turns } => {
-                let edges = |axis: usize| edges(&sizes(shape[axis], module[axis], border, pixel[axis]));
+            Self::Regular { rounds_centers } => PixelLayout::Regular {
+                pixel,
+                rounds_centers,
+            },
+            Self::WideBorders {
+                module,
+                border,
+                turns,
+            } => {
+                let edges =
+                    |axis: usize| edges(&sizes(shape[axis], module[axis], border, pixel[axis]));
                 PixelLayout::Edges(Arc::new(Edges {
                     rows: edges(0),
                     columns: edges(1),
@@ -123,7 +137,11 @@ impl Arrangement {
                     rounds_centers: turns,
                 }))
             }
-            Self::SpacedModules { module, border, space_m } => spaced(shape, pixel, module, border, space_m),
+            Self::SpacedModules {
+                module,
+                border,
+                space_m,
+            } => spaced(shape, pixel, module, border, space_m),
             Self::Cylinder { radius_m: usual } => cylinder(shape, pixel, radius_m.unwrap_or(usual)),
             Self::Hexagons => hexagons(shape, pixel[1]),
         }
@@ -137,7 +155,15 @@ fn sizes(count: usize, module: usize, border: f64, pixel: f64) -> Vec<f64> {
         let is_beside = at.is_multiple_of(module) || (at + 1).is_multiple_of(module);
         is_beside && border > 0 && border < count / module
     };
-    (0..count).map(|at| if is_at_border(at) { pixel * border } else { pixel }).collect()
+    (0..count)
+        .map(|at| {
+            if is_at_border(at) {
+                pixel * border
+            } else {
+                pixel
+            }
+        })
+        .collect()
 }
 
 fn edges(sizes: &[f64]) -> Vec<f64> {
@@ -145,11 +171,19 @@ fn edges(sizes: &[f64]) -> Vec<f64> {
         *end += size;
         Some(*end)
     };
-    std::iter::once(0.0).chain(sizes.iter().scan(0.0, add)).collect()
+    std::iter::once(0.0)
+        .chain(sizes.iter().scan(0.0, add))
+        .collect()
 }
 
 /// pyFAI's `Xpad_flat`.
-fn spaced(shape: [usize; 2], pixel: [f64; 2], module: [usize; 2], border: f64, space_m: f64) -> PixelLayout {
+fn spaced(
+    shape: [usize; 2],
+    pixel: [f64; 2],
+    module: [usize; 2],
+    border: f64,
+    space_m: f64,
+) -> PixelLayout {
     let sides = |sizes: &[f64], spaces: &dyn Fn(usize) -> f64| -> Vec<[f32; 2]> {
         let mut before = 0.0;
         let side = |(at, size): (usize, &f64)| {
@@ -159,17 +193,29 @@ fn spaced(shape: [usize; 2], pixel: [f64; 2], module: [usize; 2], border: f64, s
         };
         sizes.iter().enumerate().map(side).collect()
     };
-    let rows = sides(&vec![pixel[0]; shape[0]], &|row| (row / module[0]) as f64 * space_m);
+    let rows = sides(&vec![pixel[0]; shape[0]], &|row| {
+        (row / module[0]) as f64 * space_m
+    });
     let columns = sides(&sizes(shape[1], module[1], border, pixel[1]), &|_| 0.0);
     let of_row = |[top, bottom]: &[f32; 2]| {
         let (top, bottom) = (*top, *bottom);
         let corners = move |[left, right]: &[f32; 2]| {
-            [[0.0, top, *left], [0.0, bottom, *left], [0.0, bottom, *right], [0.0, top, *right]]
+            [
+                [0.0, top, *left],
+                [0.0, bottom, *left],
+                [0.0, bottom, *right],
+                [0.0, top, *right],
+            ]
         };
         columns.iter().flat_map(corners).collect::<Vec<_>>()
     };
     let points = rows.iter().flat_map(of_row).collect();
-    PixelLayout::Corners(Arc::new(PixelCorners { per_pixel: 4, columns: shape[1], points, is_flat: true }))
+    PixelLayout::Corners(Arc::new(PixelCorners {
+        per_pixel: 4,
+        columns: shape[1],
+        points,
+        is_flat: true,
+    }))
 }
 
 /// pyFAI's `Aarhus` and `Rapid`.
@@ -177,9 +223,17 @@ fn cylinder(shape: [usize; 2], pixel: [f64; 2], radius: f64) -> PixelLayout {
     let round = |place: f64| f64::from(place as f32);
     let angle = |column: usize| column as f64 * (pixel[1] / radius);
     PixelLayout::Edges(Arc::new(Edges {
-        rows: (0..=shape[0]).map(|row| round(row as f64 * pixel[0])).collect(),
-        columns: (0..=shape[1]).map(|column| round(radius * angle(column).sin())).collect(),
-        depth: Some((0..=shape[1]).map(|column| round(radius * (angle(column).cos() - 1.0))).collect()),
+        rows: (0..=shape[0])
+            .map(|row| round(row as f64 * pixel[0]))
+            .collect(),
+        columns: (0..=shape[1])
+            .map(|column| round(radius * angle(column).sin()))
+            .collect(),
+        depth: Some(
+            (0..=shape[1])
+                .map(|column| round(radius * (angle(column).cos() - 1.0)))
+                .collect(),
+        ),
         rounds_centers: true,
     }))
 }
@@ -191,7 +245,12 @@ fn hexagons(shape: [usize; 2], pitch: f64) -> PixelLayout {
         let angle = (index as f64 * (2.0 / 6.0) - 0.5) * std::f64::consts::PI;
         [angle.sin() / 3f64.sqrt(), angle.cos() / 3f64.sqrt()]
     });
-    let least = |axis: usize| corners.iter().map(|corner| corner[axis]).fold(f64::INFINITY, f64::min);
+    let least = |axis: usize| {
+        corners
+            .iter()
+            .map(|corner| corner[axis])
+            .fold(f64::INFINITY, f64::min)
+    };
     let first = [least(0), least(1)];
     let pixel = |row: usize, column: usize| {
         let shift = if row % 2 == 1 { 0.5f32 } else { 0.0 };
@@ -201,8 +260,15 @@ fn hexagons(shape: [usize; 2], pitch: f64) -> PixelLayout {
             [0.0, y * pitch as f32, x * pitch as f32]
         })
     };
-    let points = (0..shape[0]).flat_map(|row| (0..shape[1]).flat_map(move |column| pixel(row, column))).collect();
-    PixelLayout::Corners(Arc::new(PixelCorners { per_pixel: 6, columns: shape[1], points, is_flat: true }))
+    let points = (0..shape[0])
+        .flat_map(|row| (0..shape[1]).flat_map(move |column| pixel(row, column)))
+        .collect();
+    PixelLayout::Corners(Arc::new(PixelCorners {
+        per_pixel: 6,
+        columns: shape[1],
+        points,
+        is_flat: true,
+    }))
 }
 
 #[cfg(test)]
@@ -218,10 +284,17 @@ mod tests {
 
     #[test]
     fn hexagons_touch() {
-        let PixelLayout::Corners(corners) = hexagons([2, 2], 1.0) else { panic!("they have corners") };
+        let PixelLayout::Corners(corners) = hexagons([2, 2], 1.0) else {
+            panic!("they have corners")
+        };
         let widths = |pixel: usize| {
-            let x = corners.points[6 * pixel..6 * pixel + 6].iter().map(|point| point[2]);
-            (x.clone().fold(f32::INFINITY, f32::min), x.fold(f32::NEG_INFINITY, f32::max))
+            let x = corners.points[6 * pixel..6 * pixel + 6]
+                .iter()
+                .map(|point| point[2]);
+            (
+                x.clone().fold(f32::INFINITY, f32::min),
+                x.fold(f32::NEG_INFINITY, f32::max),
+            )
         };
         assert!((widths(0).1 - widths(1).0).abs() < 1e-6);
         assert!((widths(2).0 - 0.5).abs() < 1e-6);

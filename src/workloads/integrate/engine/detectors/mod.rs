@@ -53,7 +53,11 @@ impl DetectorSettings {
     pub(super) fn check(&self) -> Result<(), IntegratorError> {
         self.orientation().map(drop)?;
         // What is in a file is seen when it is read.
-        if self.file.is_some() { Ok(()) } else { resolve(self, None).map(drop) }
+        if self.file.is_some() {
+            Ok(())
+        } else {
+            resolve(self, None).map(drop)
+        }
     }
 
     fn orientation(&self) -> Result<u8, IntegratorError> {
@@ -62,7 +66,11 @@ impl DetectorSettings {
         if (1..=4).contains(&orientation) {
             return Ok(orientation);
         }
-        Err(IntegratorError::value("orientation", orientation.to_string(), "1, 2, 3 or 4".into()))
+        Err(IntegratorError::value(
+            "orientation",
+            orientation.to_string(),
+            "1, 2, 3 or 4".into(),
+        ))
     }
 }
 
@@ -116,37 +124,66 @@ pub(super) fn resolve(
     if let Some(path) = &settings.file {
         let file = file.ok_or_else(|| IntegratorError::NoDetectorFile { path: path.clone() })?;
         let (shape, layout, dummy) = (file.shape, file.layout.clone(), file.dummy);
-        return Ok(ResolvedDetector { shape, layout, orientation, definition: None, dummy });
+        return Ok(ResolvedDetector {
+            shape,
+            layout,
+            orientation,
+            definition: None,
+            dummy,
+        });
     }
     let definition = settings.name.as_deref().map(find).transpose()?;
-    let pixel = |given: Option<f64>, axis: usize| given.or(definition.map(|known| known.pixel_m[axis]));
-    let sizes = [("pixel1", pixel(settings.pixel1_m, 0)), ("pixel2", pixel(settings.pixel2_m, 1))];
+    let pixel =
+        |given: Option<f64>, axis: usize| given.or(definition.map(|known| known.pixel_m[axis]));
+    let sizes = [
+        ("pixel1", pixel(settings.pixel1_m, 0)),
+        ("pixel2", pixel(settings.pixel2_m, 1)),
+    ];
     let mut pixel = [0.0; 2];
     for (size, (name, value)) in pixel.iter_mut().zip(sizes) {
         let sound = value.filter(|value| value.is_finite() && *value > 0.0);
         let said = value.map_or("not given".into(), |value| value.to_string());
-        *size = sound
-            .ok_or_else(|| IntegratorError::value(name, said, "a length in metres, or a detector's name".into()))?;
+        *size = sound.ok_or_else(|| {
+            IntegratorError::value(
+                name,
+                said,
+                "a length in metres, or a detector's name".into(),
+            )
+        })?;
     }
     // Of a type, other pixels are several of the usual ones read as one, or a part of one.
     let binned = definition.map(|known| {
-        let extent = |axis: usize| (known.shape[axis] as f64 * known.pixel_m[axis] / pixel[axis]).round() as usize;
+        let extent = |axis: usize| {
+            (known.shape[axis] as f64 * known.pixel_m[axis] / pixel[axis]).round() as usize
+        };
         [extent(0), extent(1)]
     });
     let shape = settings.shape.or(binned).ok_or(IntegratorError::NoShape)?;
-    let pixels = shape[0].checked_mul(shape[1]).filter(|pixels| (1..=MAX_PIXELS).contains(pixels));
+    let pixels = shape[0]
+        .checked_mul(shape[1])
+        .filter(|pixels| (1..=MAX_PIXELS).contains(pixels));
     if pixels.is_none() {
-        return Err(IntegratorError::value("shape", format!("{shape:?}"), format!("1 to {MAX_PIXELS} pixels")));
+        return Err(IntegratorError::value(
+            "shape",
+            format!("{shape:?}"),
+            format!("1 to {MAX_PIXELS} pixels"),
+        ));
     }
     let layout = match definition {
-        None => PixelLayout::Regular { pixel, rounds_centers: true },
+        None => PixelLayout::Regular {
+            pixel,
+            rounds_centers: true,
+        },
         Some(known) => {
             let is_regular = matches!(known.arrangement, Arrangement::Regular { .. });
             if !is_regular && shape != known.shape {
                 return Err(IntegratorError::value(
                     "shape",
                     format!("{shape:?}"),
-                    format!("{:?}: pixels of {} differ and cannot be read as one", known.shape, known.name),
+                    format!(
+                        "{:?}: pixels of {} differ and cannot be read as one",
+                        known.shape, known.name
+                    ),
                 ));
             }
             // pyFAI's own positions of centres and of corners do not agree otherwise.
@@ -160,26 +197,43 @@ pub(super) fn resolve(
             known.arrangement.layout(shape, pixel, settings.radius_m)
         }
     };
-    Ok(ResolvedDetector { shape, layout, orientation, definition, dummy: None })
+    Ok(ResolvedDetector {
+        shape,
+        layout,
+        orientation,
+        definition,
+        dummy: None,
+    })
 }
 
 /// A name as the table has it: case, spaces, dashes and underscores do not matter.
 fn plain(name: &str) -> String {
-    name.chars().filter(|letter| !" -_".contains(*letter)).flat_map(char::to_lowercase).collect()
+    name.chars()
+        .filter(|letter| !" -_".contains(*letter))
+        .flat_map(char::to_lowercase)
+        .collect()
 }
 
 fn find(name: &str) -> Result<&'static Detector, IntegratorError> {
     let wanted = plain(name);
-    let found = table::DETECTORS.iter().find(|known| plain(known.name) == wanted || known.aliases.contains(&&*wanted));
+    let found = table::DETECTORS
+        .iter()
+        .find(|known| plain(known.name) == wanted || known.aliases.contains(&&*wanted));
     found.ok_or_else(|| {
-        let hint = nearest(name, table::DETECTORS.iter().map(|known| known.name)).map(str::to_owned);
-        IntegratorError::UnknownDetector { name: name.into(), hint }
+        let hint =
+            nearest(name, table::DETECTORS.iter().map(|known| known.name)).map(str::to_owned);
+        IntegratorError::UnknownDetector {
+            name: name.into(),
+            hint,
+        }
     })
 }
 
 /// Whether what is given for a detector is a file, and not the name of a type.
 pub fn is_file(name: &str) -> bool {
-    let ending = name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
+    let ending = name
+        .rsplit_once('.')
+        .map(|(_, ending)| ending.to_ascii_lowercase());
     ending.is_some_and(|ending| matches!(ending.as_str(), "h5" | "hdf5" | "nxs"))
 }
 
@@ -202,17 +256,30 @@ impl ResolvedDetector {
             Gaps::Circle => {
                 let middle = [rows / 2, columns / 2].map(|half| half as f64);
                 let beyond = |row: usize, column: usize| {
-                    let across = [row as f64 + 0.5 - middle[0], column as f64 + 0.5 - middle[1]];
+                    let across = [
+                        row as f64 + 0.5 - middle[0],
+                        column as f64 + 0.5 - middle[1],
+                    ];
                     across[0] * across[0] + across[1] * across[1] > middle[0] * middle[0]
                 };
-                Some((0..rows * columns).map(|at| beyond(at / columns, at % columns)).collect())
+                Some(
+                    (0..rows * columns)
+                        .map(|at| beyond(at / columns, at % columns))
+                        .collect(),
+                )
             }
             _ if self.shape != known.shape => None,
             Gaps::None => None,
-            Gaps::Stripes { rows: row_gaps, columns: column_gaps } => {
-                let is_gap =
-                    |gaps: &[(usize, usize)], at: usize| gaps.iter().any(|(from, to)| (*from..*to).contains(&at));
-                let column_gaps: Vec<bool> = (0..columns).map(|column| is_gap(column_gaps, column)).collect();
+            Gaps::Stripes {
+                rows: row_gaps,
+                columns: column_gaps,
+            } => {
+                let is_gap = |gaps: &[(usize, usize)], at: usize| {
+                    gaps.iter().any(|(from, to)| (*from..*to).contains(&at))
+                };
+                let column_gaps: Vec<bool> = (0..columns)
+                    .map(|column| is_gap(column_gaps, column))
+                    .collect();
                 let row = |row: usize| {
                     let whole = is_gap(row_gaps, row);
                     column_gaps.iter().map(move |gap| whole || *gap)
@@ -223,7 +290,8 @@ impl ResolvedDetector {
                 let mut gaps = vec![true; rows * columns];
                 for (first, column) in firsts {
                     for row in *first..(first + side).min(rows) {
-                        gaps[row * columns + column..row * columns + (column + side).min(columns)].fill(false);
+                        gaps[row * columns + column..row * columns + (column + side).min(columns)]
+                            .fill(false);
                     }
                 }
                 Some(gaps)
@@ -253,7 +321,10 @@ mod tests {
     use super::*;
 
     fn named(name: &str) -> DetectorSettings {
-        DetectorSettings { name: Some(name.into()), ..DetectorSettings::default() }
+        DetectorSettings {
+            name: Some(name.into()),
+            ..DetectorSettings::default()
+        }
     }
 
     #[test]
@@ -262,14 +333,24 @@ mod tests {
             let found = resolve(&named(name), None).expect("a known type");
             assert_eq!(found.shape, [2162, 2068]);
         }
-        let error = resolve(&named("Pilatus1N"), None).err().expect("no such type").to_string();
+        let error = resolve(&named("Pilatus1N"), None)
+            .err()
+            .expect("no such type")
+            .to_string();
         assert!(error.contains("did you mean \"Pilatus1M\""), "{error}");
     }
 
     #[test]
     fn no_two_types_share_a_name() {
-        let mut all: Vec<String> = table::DETECTORS.iter().map(|known| plain(known.name)).collect();
-        all.extend(table::DETECTORS.iter().flat_map(|known| known.aliases.iter().map(|alias| (*alias).to_owned())));
+        let mut all: Vec<String> = table::DETECTORS
+            .iter()
+            .map(|known| plain(known.name))
+            .collect();
+        all.extend(
+            table::DETECTORS
+                .iter()
+                .flat_map(|known| known.aliases.iter().map(|alias| (*alias).to_owned())),
+        );
         let count = all.len();
         all.sort();
         all.dedup();
@@ -278,7 +359,10 @@ mod tests {
 
     #[test]
     fn gaps_of_a_pilatus() {
-        let gaps = resolve(&named("Pilatus1M"), None).expect("known").gaps().expect("it has gaps");
+        let gaps = resolve(&named("Pilatus1M"), None)
+            .expect("known")
+            .gaps()
+            .expect("it has gaps");
         let count = gaps.iter().filter(|gap| **gap).count();
         assert_eq!(count, 4 * 17 * 981 + 7 * (1043 - 4 * 17));
         assert!(!gaps[0] && gaps[195 * 981]);
@@ -294,7 +378,11 @@ mod tests {
 
     #[test]
     fn several_pixels_read_as_one() {
-        let settings = DetectorSettings { pixel1_m: Some(100e-6), pixel2_m: Some(100e-6), ..named("Perkin") };
+        let settings = DetectorSettings {
+            pixel1_m: Some(100e-6),
+            pixel2_m: Some(100e-6),
+            ..named("Perkin")
+        };
         assert_eq!(resolve(&settings, None).expect("known").shape, [4096, 4096]);
     }
 }

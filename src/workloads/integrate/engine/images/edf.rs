@@ -11,7 +11,10 @@ const MAX_HEADER: usize = 1 << 20;
 /// The first image of a file.
 pub(super) fn decode(bytes: &[u8]) -> Result<Array, String> {
     let head = &bytes[..bytes.len().min(MAX_HEADER)];
-    let end = head.windows(2).position(|pair| pair == b"}\n").ok_or("it has no EDF header")?;
+    let end = head
+        .windows(2)
+        .position(|pair| pair == b"}\n")
+        .ok_or("it has no EDF header")?;
     let header = String::from_utf8_lossy(&head[..end]);
     let fields: BTreeMap<String, String> = header
         .trim_start()
@@ -21,19 +24,30 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Array, String> {
         .map(|(key, value)| (key.trim().to_ascii_lowercase(), value.trim().to_owned()))
         .collect();
     let field = |name: &str| fields.get(name).map(String::as_str);
-    let extent = |name: &str| field(name).and_then(|text| text.parse::<u64>().ok()).ok_or(format!("{name} is missing"));
+    let extent = |name: &str| {
+        field(name)
+            .and_then(|text| text.parse::<u64>().ok())
+            .ok_or(format!("{name} is missing"))
+    };
     let shape = vec![extent("dim_2")?, extent("dim_1")?];
     let name = field("datatype").ok_or("DataType is missing")?;
     let scalar = scalar(name).ok_or(format!("its DataType {name} is not supported"))?;
     let info = Info { scalar, shape };
     let start = end + 2;
-    let length = info.bytes().and_then(|length| usize::try_from(length).ok()).ok_or("its extents are too large")?;
+    let length = info
+        .bytes()
+        .and_then(|length| usize::try_from(length).ok())
+        .ok_or("its extents are too large")?;
     let rest = &bytes[start.min(bytes.len())..];
     let mut data = match field("compression").map(str::to_ascii_lowercase).as_deref() {
         None | Some("" | "none" | "nospecificvalue") => rest[..rest.len().min(length)].to_vec(),
         Some(name) if name.contains("gzip") => unpack::gzip(rest, length)?,
         Some(name) if name.starts_with('z') => unpack::zlib(rest, length)?,
-        Some(name) => return Err(format!("its compression {name} is not supported; gzip and zlib are")),
+        Some(name) => {
+            return Err(format!(
+                "its compression {name} is not supported; gzip and zlib are"
+            ));
+        }
     };
     if data.len() < length {
         return Err(format!("it is cut short: {} of {length} bytes", data.len()));
@@ -67,7 +81,9 @@ mod tests {
     use std::io::Write;
 
     fn file(order: &str, data: &[u8]) -> Vec<u8> {
-        let mut header = format!("{{\nDim_1 = 3 ;\nDim_2 = 2 ;\nDataType = UnsignedShort ;\nByteOrder = {order} ;\n");
+        let mut header = format!(
+            "{{\nDim_1 = 3 ;\nDim_2 = 2 ;\nDataType = UnsignedShort ;\nByteOrder = {order} ;\n"
+        );
         while header.len() < 510 {
             header.push(' ');
         }
@@ -81,7 +97,10 @@ mod tests {
         let big: Vec<u8> = (1..7u16).flat_map(u16::to_be_bytes).collect();
         for (order, data) in [("LowByteFirst", &little), ("HighByteFirst", &big)] {
             let array = decode(&file(order, data)).expect("an image");
-            assert_eq!((array.info.shape, array.bytes), (vec![2, 3], little.clone()));
+            assert_eq!(
+                (array.info.shape, array.bytes),
+                (vec![2, 3], little.clone())
+            );
         }
     }
 
@@ -92,13 +111,20 @@ mod tests {
         encoder.write_all(&plain).expect("memory");
         let packed = encoder.finish().expect("memory");
         let named = "LowByteFirst ;\nCompression = GzipCompression";
-        assert_eq!(decode(&file(named, &packed)).expect("an image").bytes, plain);
+        assert_eq!(
+            decode(&file(named, &packed)).expect("an image").bytes,
+            plain
+        );
         assert!(decode(&file(named, &packed[..12])).is_err());
     }
 
     #[test]
     fn a_file_that_is_cut_short() {
-        assert!(decode(&file("LowByteFirst", &[0; 11])).expect_err("cut").contains("11 of 12 bytes"));
+        assert!(
+            decode(&file("LowByteFirst", &[0; 11]))
+                .expect_err("cut")
+                .contains("11 of 12 bytes")
+        );
         assert!(decode(b"{ nothing").is_err());
     }
 }

@@ -27,7 +27,11 @@ mod tag {
 pub(super) fn decode(bytes: &[u8]) -> Result<Array, String> {
     let file = File::new(bytes)?;
     let fields = file.fields()?;
-    let first = |tag: u16| fields.get(&tag).and_then(|numbers| numbers.first().copied());
+    let first = |tag: u16| {
+        fields
+            .get(&tag)
+            .and_then(|numbers| numbers.first().copied())
+    };
     let known = |tag: u16, name: &str| first(tag).ok_or(format!("its {name} is missing"));
     type Unpack = fn(&[u8], usize) -> Result<Vec<u8>, String>;
     let unpack: Unpack = match first(tag::COMPRESSION).unwrap_or(1) {
@@ -35,7 +39,11 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Array, String> {
         5 => unpack::lzw,
         8 | 32_946 => unpack::zlib,
         32_773 => unpack::pack_bits,
-        other => return Err(format!("its compression {other} is not supported; LZW, Deflate and PackBits are")),
+        other => {
+            return Err(format!(
+                "its compression {other} is not supported; LZW, Deflate and PackBits are"
+            ));
+        }
     };
     let is_differences = match first(tag::PREDICTOR).unwrap_or(1) {
         1 => false,
@@ -46,20 +54,40 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Array, String> {
         return Err("it has colours; masks and images have one number a pixel".into());
     }
     let shape = vec![known(tag::LENGTH, "length")?, known(tag::WIDTH, "width")?];
-    let (bits, format) = (first(tag::BITS).unwrap_or(1), first(tag::SAMPLE_FORMAT).unwrap_or(1));
-    let scalar = scalar(bits, format).ok_or(format!("samples of {bits} bits (format {format}) are not supported"))?;
+    let (bits, format) = (
+        first(tag::BITS).unwrap_or(1),
+        first(tag::SAMPLE_FORMAT).unwrap_or(1),
+    );
+    let scalar = scalar(bits, format).ok_or(format!(
+        "samples of {bits} bits (format {format}) are not supported"
+    ))?;
     let info = Info { scalar, shape };
     let is_possible = |needed: &u64| *needed <= (bytes.len() as u64).saturating_mul(MAX_INFLATION);
     let needed = info.bytes().filter(is_possible).ok_or("it is cut short")? as usize;
-    let offsets = fields.get(&tag::STRIP_OFFSETS).ok_or("it has no strips; tiles are not supported")?;
-    let lengths = fields.get(&tag::STRIP_BYTES).ok_or("the lengths of its strips are missing")?;
+    let offsets = fields
+        .get(&tag::STRIP_OFFSETS)
+        .ok_or("it has no strips; tiles are not supported")?;
+    let lengths = fields
+        .get(&tag::STRIP_BYTES)
+        .ok_or("the lengths of its strips are missing")?;
     let row_bytes = needed / (info.shape[0] as usize).max(1);
-    let strip_rows = first(tag::STRIP_ROWS).unwrap_or(u64::MAX).min(info.shape[0]) as usize;
+    let strip_rows = first(tag::STRIP_ROWS)
+        .unwrap_or(u64::MAX)
+        .min(info.shape[0]) as usize;
     let mut data = Vec::new();
     for (offset, length) in offsets.iter().zip(lengths) {
-        let range = usize::try_from(*offset).ok().zip(offset.checked_add(*length).and_then(|end| end.try_into().ok()));
-        let strip = range.and_then(|(start, end): (usize, usize)| bytes.get(start..end)).ok_or("it is cut short")?;
-        data.extend(unpack(strip, (strip_rows * row_bytes).min(needed - data.len()))?);
+        let range = usize::try_from(*offset).ok().zip(
+            offset
+                .checked_add(*length)
+                .and_then(|end| end.try_into().ok()),
+        );
+        let strip = range
+            .and_then(|(start, end): (usize, usize)| bytes.get(start..end))
+            .ok_or("it is cut short")?;
+        data.extend(unpack(
+            strip,
+            (strip_rows * row_bytes).min(needed - data.len()),
+        )?);
     }
     if data.len() < needed {
         return Err(format!("it is cut short: {} of {needed} bytes", data.len()));
@@ -68,7 +96,8 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Array, String> {
         data.chunks_mut(scalar.bytes()).for_each(<[u8]>::reverse);
     }
     if is_differences {
-        data.chunks_mut(row_bytes.max(1)).for_each(|row| add_up(row, scalar.bytes()));
+        data.chunks_mut(row_bytes.max(1))
+            .for_each(|row| add_up(row, scalar.bytes()));
     }
     Ok(Array { info, bytes: data })
 }
@@ -111,14 +140,24 @@ impl<'a> File<'a> {
             Some(b"MM\0*") => true,
             _ => return Err("it is no TIFF file".into()),
         };
-        Ok(Self { bytes, is_big_endian })
+        Ok(Self {
+            bytes,
+            is_big_endian,
+        })
     }
 
     /// The unsigned number of `size` bytes at a place.
     fn number(&self, at: usize, size: usize) -> Result<u64, String> {
-        let bytes = at.checked_add(size).and_then(|end| self.bytes.get(at..end)).ok_or("it is cut short")?;
+        let bytes = at
+            .checked_add(size)
+            .and_then(|end| self.bytes.get(at..end))
+            .ok_or("it is cut short")?;
         let join = |number: u64, byte: &u8| number << 8 | u64::from(*byte);
-        Ok(if self.is_big_endian { bytes.iter().fold(0, join) } else { bytes.iter().rev().fold(0, join) })
+        Ok(if self.is_big_endian {
+            bytes.iter().fold(0, join)
+        } else {
+            bytes.iter().rev().fold(0, join)
+        })
     }
 
     /// The fields of whole numbers in the first directory, by tag.
@@ -138,8 +177,14 @@ impl<'a> File<'a> {
                 return Err(format!("a field of {count} numbers"));
             }
             // Numbers that fit into the entry are in the entry.
-            let at = if count * size <= 4 { entry + 8 } else { self.number(entry + 8, 4)? as usize };
-            let numbers = (0..count).map(|index| self.number(at + index * size, size)).collect::<Result<_, _>>()?;
+            let at = if count * size <= 4 {
+                entry + 8
+            } else {
+                self.number(entry + 8, 4)? as usize
+            };
+            let numbers = (0..count)
+                .map(|index| self.number(at + index * size, size))
+                .collect::<Result<_, _>>()?;
             fields.insert(self.number(entry, 2)? as u16, numbers);
         }
         Ok(fields)
@@ -152,12 +197,30 @@ mod tests {
 
     /// 2 × 3 pixels of 16 bits in two strips.
     fn file(big: bool) -> Vec<u8> {
-        let two = |n: u16| if big { n.to_be_bytes() } else { n.to_le_bytes() };
-        let four = |n: u32| if big { n.to_be_bytes() } else { n.to_le_bytes() };
-        let mut bytes = if big { b"MM\0*".to_vec() } else { b"II*\0".to_vec() };
+        let two = |n: u16| {
+            if big {
+                n.to_be_bytes()
+            } else {
+                n.to_le_bytes()
+            }
+        };
+        let four = |n: u32| {
+            if big {
+                n.to_be_bytes()
+            } else {
+                n.to_le_bytes()
+            }
+        };
+        let mut bytes = if big {
+            b"MM\0*".to_vec()
+        } else {
+            b"II*\0".to_vec()
+        };
         bytes.extend(four(36));
         (1..7).for_each(|n| bytes.extend(two(n)));
-        [8, 14, 6, 6].into_iter().for_each(|n| bytes.extend(four(n)));
+        [8, 14, 6, 6]
+            .into_iter()
+            .for_each(|n| bytes.extend(four(n)));
         let fields = [(256, 3), (257, 2), (258, 16), (259, 1), (339, 1)];
         bytes.extend(two(fields.len() as u16 + 2));
         for (tag, value) in fields {
@@ -183,9 +246,18 @@ mod tests {
 
     #[test]
     fn differences_are_added_up() {
-        let mut row: Vec<u8> = [250u16, 10, 65535, 1].into_iter().flat_map(u16::to_le_bytes).collect();
+        let mut row: Vec<u8> = [250u16, 10, 65535, 1]
+            .into_iter()
+            .flat_map(u16::to_le_bytes)
+            .collect();
         add_up(&mut row, 2);
-        assert_eq!(row, [250u16, 260, 259, 260].into_iter().flat_map(u16::to_le_bytes).collect::<Vec<u8>>());
+        assert_eq!(
+            row,
+            [250u16, 260, 259, 260]
+                .into_iter()
+                .flat_map(u16::to_le_bytes)
+                .collect::<Vec<u8>>()
+        );
     }
 
     #[test]

@@ -17,7 +17,10 @@ pub(super) fn gzip(packed: &[u8], most: usize) -> Result<Vec<u8>, String> {
 
 fn take(decoder: impl Read, most: usize) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
-    decoder.take(most as u64).read_to_end(&mut bytes).map_err(|_| CUT)?;
+    decoder
+        .take(most as u64)
+        .read_to_end(&mut bytes)
+        .map_err(|_| CUT)?;
     Ok(bytes)
 }
 
@@ -106,27 +109,49 @@ mod tests {
 
     #[test]
     fn the_example_of_the_specification() {
-        let packed = [0xfe, 0xaa, 0x02, 0x80, 0x00, 0x2a, 0xfd, 0xaa, 0x03, 0x80, 0x00, 0x2a, 0x22, 0xf7, 0xaa];
+        let packed = [
+            0xfe, 0xaa, 0x02, 0x80, 0x00, 0x2a, 0xfd, 0xaa, 0x03, 0x80, 0x00, 0x2a, 0x22, 0xf7,
+            0xaa,
+        ];
         let bytes = pack_bits(&packed, 24).expect("whole");
         assert_eq!(bytes[..8], [0xaa, 0xaa, 0xaa, 0x80, 0x00, 0x2a, 0xaa, 0xaa]);
         assert_eq!(bytes.len(), 24);
         assert!(pack_bits(&packed[..14], 24).is_err());
-        assert_eq!(pack_bits(&packed, 5).expect("as much as is wanted").len(), 5);
+        assert_eq!(
+            pack_bits(&packed, 5).expect("as much as is wanted").len(),
+            5
+        );
     }
 
     /// Codes of their own width, the highest bit first.
     fn codes(codes: &[(u32, u32)]) -> Vec<u8> {
-        let bits = codes.iter().flat_map(|(code, width)| (0..*width).rev().map(move |bit| code >> bit & 1));
+        let bits = codes
+            .iter()
+            .flat_map(|(code, width)| (0..*width).rev().map(move |bit| code >> bit & 1));
         let bits: Vec<u32> = bits.collect();
         bits.chunks(8)
-            .map(|byte| byte.iter().enumerate().fold(0, |all, (at, bit)| all | (*bit as u8) << (7 - at)))
+            .map(|byte| {
+                byte.iter()
+                    .enumerate()
+                    .fold(0, |all, (at, bit)| all | (*bit as u8) << (7 - at))
+            })
             .collect()
     }
 
     #[test]
     fn lzw_says_strings_again() {
         // TIFF 6.0, section 13: 7 7 7 8 8 7 7 6 6.
-        let packed = codes(&[(256, 9), (7, 9), (258, 9), (8, 9), (8, 9), (258, 9), (6, 9), (6, 9), (257, 9)]);
+        let packed = codes(&[
+            (256, 9),
+            (7, 9),
+            (258, 9),
+            (8, 9),
+            (8, 9),
+            (258, 9),
+            (6, 9),
+            (6, 9),
+            (257, 9),
+        ]);
         assert_eq!(lzw(&packed, 9), Ok(vec![7, 7, 7, 8, 8, 7, 7, 6, 6]));
         assert!(lzw(&packed[..4], 9).is_err());
         assert!(lzw(&codes(&[(256, 9), (300, 9)]), 9).is_err());

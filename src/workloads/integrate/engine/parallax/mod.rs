@@ -46,19 +46,37 @@ impl Sensor {
 
     /// Linear attenuation, 1/m.
     fn attenuation(&self, wavelength_m: Option<f64>) -> Result<f64, IntegratorError> {
-        let wavelength = wavelength_m.ok_or(IntegratorError::NoWavelength { unit: "of the parallax" })?;
-        let wrong = |value: String, wanted: String| IntegratorError::value("sensor", value, wanted);
-        let material = materials::MATERIALS.iter().find(|known| known.name == self.material).ok_or_else(|| {
-            let known: Vec<&str> = materials::MATERIALS.iter().map(|known| known.name).collect();
-            wrong(format!("{:?}", self.material), format!("one of {}", known.join(", ")))
+        let wavelength = wavelength_m.ok_or(IntegratorError::NoWavelength {
+            unit: "of the parallax",
         })?;
-        if self.thickness_m.is_some_and(|thickness| !(thickness.is_finite() && thickness > 0.0)) {
+        let wrong = |value: String, wanted: String| IntegratorError::value("sensor", value, wanted);
+        let material = materials::MATERIALS
+            .iter()
+            .find(|known| known.name == self.material)
+            .ok_or_else(|| {
+                let known: Vec<&str> = materials::MATERIALS
+                    .iter()
+                    .map(|known| known.name)
+                    .collect();
+                wrong(
+                    format!("{:?}", self.material),
+                    format!("one of {}", known.join(", ")),
+                )
+            })?;
+        if self
+            .thickness_m
+            .is_some_and(|thickness| !(thickness.is_finite() && thickness > 0.0))
+        {
             return Err(wrong("of no thickness".into(), "a length in metres".into()));
         }
         let energy = HC_KEV_M / wavelength;
-        let holds = |range: &&&[(f64, f64)]| energy >= range[0].0 && energy < range[range.len() - 1].0;
+        let holds =
+            |range: &&&[(f64, f64)]| energy >= range[0].0 && energy < range[range.len() - 1].0;
         let range = material.ranges.iter().find(holds).ok_or_else(|| {
-            wrong(format!("{} at {energy:.3} keV", self.material), "a material whose absorption is known there".into())
+            wrong(
+                format!("{} at {energy:.3} keV", self.material),
+                "a material whose absorption is known there".into(),
+            )
         })?;
         let (energies, attenuations): (Vec<f64>, Vec<f64>) = range.iter().copied().unzip();
         Ok(interpolated(energy, &energies, &attenuations) * material.density * 100.0)
@@ -66,16 +84,35 @@ impl Sensor {
 }
 
 impl Parallax {
-    pub fn new(sensor: &Sensor, distance_m: f64, wavelength_m: Option<f64>) -> Result<Self, IntegratorError> {
+    pub fn new(
+        sensor: &Sensor,
+        distance_m: f64,
+        wavelength_m: Option<f64>,
+    ) -> Result<Self, IntegratorError> {
         let attenuation = sensor.attenuation(wavelength_m)?;
         let angles = (0..ANGLES).map(|index| 0.5 * PI / (ANGLES - 1) as f64 * index as f64);
-        let displacements: Vec<f64> =
-            angles.clone().map(|angle| displacement(angle, attenuation, sensor.thickness_m)).collect();
+        let displacements: Vec<f64> = angles
+            .clone()
+            .map(|angle| displacement(angle, attenuation, sensor.thickness_m))
+            .collect();
         let sin_incidence: Vec<f64> = angles.map(f64::sin).collect();
-        let radii: Vec<f64> = sin_incidence.iter().map(|sin| distance_m * sin / (1.0 - sin * sin).sqrt()).collect();
-        let seen: Vec<f64> = radii.iter().zip(&displacements).map(|(radius, by)| radius + by).collect();
-        let correction = radii.iter().map(|radius| interpolated(*radius, &seen, &radii) - radius).collect();
-        Ok(Self { sin_incidence, correction })
+        let radii: Vec<f64> = sin_incidence
+            .iter()
+            .map(|sin| distance_m * sin / (1.0 - sin * sin).sqrt())
+            .collect();
+        let seen: Vec<f64> = radii
+            .iter()
+            .zip(&displacements)
+            .map(|(radius, by)| radius + by)
+            .collect();
+        let correction = radii
+            .iter()
+            .map(|radius| interpolated(*radius, &seen, &radii) - radius)
+            .collect();
+        Ok(Self {
+            sin_incidence,
+            correction,
+        })
     }
 
     /// Where a place belongs, `place` and `distance_m` as seen from the point of normal incidence.
@@ -107,7 +144,9 @@ impl Parallax {
 
 /// How far from where it entered a ray is absorbed, on average, along the sensor: metres.
 fn displacement(angle: f64, attenuation: f64, thickness_m: Option<f64>) -> f64 {
-    let Some(thickness) = thickness_m else { return angle.sin() / attenuation };
+    let Some(thickness) = thickness_m else {
+        return angle.sin() / attenuation;
+    };
     if angle >= 0.5 * PI {
         return 1.0 / attenuation;
     }
@@ -122,7 +161,10 @@ fn interpolated(x: f64, xs: &[f64], ys: &[f64]) -> f64 {
         0 => ys[0],
         next if next > last => ys[last],
         next if xs[next - 1] == x => ys[next - 1],
-        next => (ys[next] - ys[next - 1]) / (xs[next] - xs[next - 1]) * (x - xs[next - 1]) + ys[next - 1],
+        next => {
+            (ys[next] - ys[next - 1]) / (xs[next] - xs[next - 1]) * (x - xs[next - 1])
+                + ys[next - 1]
+        }
     }
 }
 
@@ -132,7 +174,10 @@ mod tests {
 
     #[test]
     fn a_thick_sensor_sees_rays_too_far_out() {
-        let sensor = Sensor { material: "Si".into(), thickness_m: Some(450e-6) };
+        let sensor = Sensor {
+            material: "Si".into(),
+            thickness_m: Some(450e-6),
+        };
         let parallax = Parallax::new(&sensor, 0.1, Some(0.5e-10)).expect("silicon at 24.8 keV");
         let [row, column] = parallax.corrected([0.03, 0.04], 0.1);
         let moved = 0.05 - (row * row + column * column).sqrt();
@@ -143,9 +188,27 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_told() {
-        let sensor = Sensor { material: "Pb".into(), thickness_m: None };
-        assert!(sensor.check(Some(1e-10)).expect_err("no sensor").to_string().contains("one of Si, Ge"));
-        let sensor = Sensor { material: "Si".into(), thickness_m: None };
-        assert!(sensor.check(Some(1e-5)).expect_err("light").to_string().contains("keV"));
+        let sensor = Sensor {
+            material: "Pb".into(),
+            thickness_m: None,
+        };
+        assert!(
+            sensor
+                .check(Some(1e-10))
+                .expect_err("no sensor")
+                .to_string()
+                .contains("one of Si, Ge")
+        );
+        let sensor = Sensor {
+            material: "Si".into(),
+            thickness_m: None,
+        };
+        assert!(
+            sensor
+                .check(Some(1e-5))
+                .expect_err("light")
+                .to_string()
+                .contains("keV")
+        );
     }
 }

@@ -20,7 +20,12 @@ impl BinSpan {
         let (from, to) = (number(center - delta), number(center + delta));
         let (first, last) = (from as i64, to as i64);
         let is_inside = last >= 0 && first < axis.bins as i64 && from.is_finite() && to.is_finite();
-        is_inside.then(|| Self { from, to, first: first.max(0) as usize, last: (last as usize).min(axis.bins - 1) })
+        is_inside.then(|| Self {
+            from,
+            to,
+            first: first.max(0) as usize,
+            last: (last as usize).min(axis.bins - 1),
+        })
     }
 
     /// What share of the interval is in one of its bins. What lies beyond the axis is dealt to the bin at its end.
@@ -39,7 +44,11 @@ impl BinSpan {
 }
 
 impl Positions {
-    pub(super) fn split_boxes(&self, target: &SplitTarget, masked: Option<&[bool]>) -> Vec<MatrixPart> {
+    pub(super) fn split_boxes(
+        &self,
+        target: &SplitTarget,
+        masked: Option<&[bool]>,
+    ) -> Vec<MatrixPart> {
         let pixels = self.radial.len();
         let task = ROWS_PER_TASK * self.shape[1];
         let parts = (0..pixels.div_ceil(task)).into_par_iter().map(|index| {
@@ -58,12 +67,24 @@ impl Positions {
 
     fn split_box(&self, target: &SplitTarget, pixel: usize, part: &mut MatrixPart) {
         let delta = |deltas: &[f64]| deltas.get(pixel).copied().unwrap_or(0.0);
-        let Some(radial) = BinSpan::new(&target.radial, self.radial[pixel], delta(&self.radial_delta)) else { return };
+        let Some(radial) = BinSpan::new(
+            &target.radial,
+            self.radial[pixel],
+            delta(&self.radial_delta),
+        ) else {
+            return;
+        };
         if let Some(axis) = &target.azimuthal {
-            let Some(azimuthal) = BinSpan::new(axis, self.chi[pixel], delta(&self.chi_delta)) else { return };
+            let Some(azimuthal) = BinSpan::new(axis, self.chi[pixel], delta(&self.chi_delta))
+            else {
+                return;
+            };
             for across in azimuthal.first..=azimuthal.last {
                 for along in radial.first..=radial.last {
-                    part.push(target.bin(along, across), radial.share(along) * azimuthal.share(across));
+                    part.push(
+                        target.bin(along, across),
+                        radial.share(along) * azimuthal.share(across),
+                    );
                 }
             }
             return;

@@ -55,7 +55,12 @@ struct Axis {
 impl Axis {
     fn new([min, max]: [f64; 2], bins: usize) -> Self {
         let end = if max > 0.0 { max * EPS32 } else { max / EPS32 };
-        Self { min, max, end, bins }
+        Self {
+            min,
+            max,
+            end,
+            bins,
+        }
     }
 
     fn width(&self) -> f64 {
@@ -66,24 +71,41 @@ impl Axis {
     fn centers(&self, scale: f64) -> Vec<f64> {
         let half = 0.5 * self.width();
         let (first, last) = (self.min + half, self.end - half);
-        let step = if self.bins > 1 { (last - first) / (self.bins - 1) as f64 } else { 0.0 };
-        (0..self.bins).map(|bin| (first + step * bin as f64) * scale).collect()
+        let step = if self.bins > 1 {
+            (last - first) / (self.bins - 1) as f64
+        } else {
+            0.0
+        };
+        (0..self.bins)
+            .map(|bin| (first + step * bin as f64) * scale)
+            .collect()
     }
 }
 
 impl Positions {
     pub fn new(settings: &IntegrationSettings, projection: &Projection) -> Self {
         let needs_chi = settings.azimuthal_points.is_some()
-            || settings.regions.iter().any(|region| region.azimuthal_range_deg.is_some());
+            || settings
+                .regions
+                .iter()
+                .any(|region| region.azimuthal_range_deg.is_some());
         let splitting = settings.splitting;
         let corners = (splitting != Splitting::No).then(|| projection.corners(settings.unit));
         // Of full splitting, corners say everything.
         let with_centers = splitting != Splitting::Full;
-        let radial = if with_centers { projection.radial_centers(settings.unit) } else { Vec::new() };
+        let radial = if with_centers {
+            projection.radial_centers(settings.unit)
+        } else {
+            Vec::new()
+        };
         // The correction of polarization asks for χ before there are corners.
         let is_after = splitting == Splitting::BBox && settings.polarization_factor.is_none();
         let after_corners_of = is_after.then_some(settings.unit);
-        let chi = if with_centers && needs_chi { projection.chi_centers(after_corners_of) } else { Vec::new() };
+        let chi = if with_centers && needs_chi {
+            projection.chi_centers(after_corners_of)
+        } else {
+            Vec::new()
+        };
         let mut positions = Self {
             shape: projection.shape,
             is_mirrored: projection.is_mirrored(),
@@ -107,8 +129,12 @@ impl Positions {
     fn measure_boxes(&mut self, corners: &Corners) {
         let columns = self.shape[1];
         let greatest = |of: &dyn Fn([f64; 2], usize) -> f64| {
-            let pixel =
-                |at: usize| corners.of(at / columns, at % columns).map(|corner| of(corner, at)).fold(0.0, f64::max);
+            let pixel = |at: usize| {
+                corners
+                    .of(at / columns, at % columns)
+                    .map(|corner| of(corner, at))
+                    .fold(0.0, f64::max)
+            };
             (0..self.radial.len()).map(pixel).collect::<Vec<f64>>()
         };
         let radial_delta = greatest(&|corner, at| (corner[0] - self.radial[at]).abs());
@@ -130,7 +156,11 @@ impl Positions {
         region: &Region,
         masked: Option<&[bool]>,
     ) -> Result<(PixelMatrix, Axes), IntegratorError> {
-        let deciding = if settings.range_over == RangeOver::All { None } else { masked };
+        let deciding = if settings.range_over == RangeOver::All {
+            None
+        } else {
+            masked
+        };
         let (mut radial, mut chi) = self.extents(deciding);
         if settings.unit.is_positive() {
             radial = radial.map(|end| end.max(0.0));
@@ -138,9 +168,15 @@ impl Positions {
         if let Some(range) = region.radial_range {
             radial = sorted(range.map(|end| end / settings.unit.scale()));
         }
-        let whole = if self.chi_from_0 { [0.0, 2.0 * PI32] } else { [-PI32, PI32] };
+        let whole = if self.chi_from_0 {
+            [0.0, 2.0 * PI32]
+        } else {
+            [-PI32, PI32]
+        };
         chi = [chi[0].max(whole[0]), chi[1].min(whole[1])];
-        let chi_range = region.azimuthal_range_deg.map(|range| azimuthal_range(range, self.chi_from_0));
+        let chi_range = region
+            .azimuthal_range_deg
+            .map(|range| azimuthal_range(range, self.chi_from_0));
         if let Some(range) = chi_range {
             chi = sorted(range);
         }
@@ -150,12 +186,18 @@ impl Positions {
             return Err(IntegratorError::Nothing);
         }
         let radial = Axis::new(radial, settings.points as usize);
-        let azimuthal = settings.azimuthal_points.map(|points| Axis::new(chi, points as usize));
+        let azimuthal = settings
+            .azimuthal_points
+            .map(|points| Axis::new(chi, points as usize));
         let axes = Axes {
             radial: radial.centers(settings.unit.scale()),
             azimuthal_deg: azimuthal.map(|axis| axis.centers(180.0 / PI)),
         };
-        let target = SplitTarget { radial, azimuthal, chi_range: chi_range.map(|_| chi) };
+        let target = SplitTarget {
+            radial,
+            azimuthal,
+            chi_range: chi_range.map(|_| chi),
+        };
         let parts = match self.splitting {
             Splitting::Full => self.split_quadrangles(&target, masked),
             _ => self.split_boxes(&target, masked),
@@ -166,10 +208,17 @@ impl Positions {
     /// The smallest and largest radial position and χ of pixels that are not masked.
     fn extents(&self, masked: Option<&[bool]>) -> ([f64; 2], [f64; 2]) {
         let columns = self.shape[1];
-        let (mut radial, mut chi) = ([f64::INFINITY, f64::NEG_INFINITY], [f64::INFINITY, f64::NEG_INFINITY]);
+        let (mut radial, mut chi) = (
+            [f64::INFINITY, f64::NEG_INFINITY],
+            [f64::INFINITY, f64::NEG_INFINITY],
+        );
         // NaN (logarithms of nothing) decides nothing.
-        let widen = |range: &mut [f64; 2], low: f64, high: f64| *range = [range[0].min(low), range[1].max(high)];
-        for at in (0..self.shape[0] * columns).filter(|at| !masked.is_some_and(|masked| masked[*at])) {
+        let widen = |range: &mut [f64; 2], low: f64, high: f64| {
+            *range = [range[0].min(low), range[1].max(high)]
+        };
+        for at in
+            (0..self.shape[0] * columns).filter(|at| !masked.is_some_and(|masked| masked[*at]))
+        {
             if let Some(corners) = &self.corners {
                 for corner in corners.of(at / columns, at % columns) {
                     widen(&mut radial, corner[0], corner[0]);
@@ -178,7 +227,11 @@ impl Positions {
                 continue;
             }
             let delta = self.radial_delta.get(at).copied().unwrap_or(0.0);
-            widen(&mut radial, self.radial[at] - delta, self.radial[at] + delta);
+            widen(
+                &mut radial,
+                self.radial[at] - delta,
+                self.radial[at] + delta,
+            );
             if let Some(center) = self.chi.get(at) {
                 let delta = self.chi_delta.get(at).copied().unwrap_or(0.0);
                 widen(&mut chi, center - delta, center + delta);
@@ -211,7 +264,15 @@ fn sorted([a, b]: [f64; 2]) -> [f64; 2] {
 fn azimuthal_range(degrees: [f64; 2], from_0: bool) -> [f64; 2] {
     let [from, to] = degrees.map(|degrees| {
         let turned = (degrees / 180.0).rem_euclid(2.0);
-        (if turned >= 1.0 && !from_0 { turned - 2.0 } else { turned }) * PI
+        (if turned >= 1.0 && !from_0 {
+            turned - 2.0
+        } else {
+            turned
+        }) * PI
     });
-    if to <= from { [from, to + 2.0 * PI] } else { [from, to] }
+    if to <= from {
+        [from, to + 2.0 * PI]
+    } else {
+        [from, to]
+    }
 }

@@ -12,22 +12,28 @@ const MAX_BOX: usize = 1 << 22;
 type Quadrangle = [[f64; 2]; 4];
 
 impl Positions {
-    pub(super) fn split_quadrangles(&self, target: &SplitTarget, masked: Option<&[bool]>) -> Vec<MatrixPart> {
+    pub(super) fn split_quadrangles(
+        &self,
+        target: &SplitTarget,
+        masked: Option<&[bool]>,
+    ) -> Vec<MatrixPart> {
         let [rows, columns] = self.shape;
-        let parts = (0..rows.div_ceil(ROWS_PER_TASK)).into_par_iter().map(|index| {
-            let mut part = MatrixPart::default();
-            let mut areas = Vec::new();
-            for row in index * ROWS_PER_TASK..rows.min((index + 1) * ROWS_PER_TASK) {
-                for column in 0..columns {
-                    let before = part.bins.len();
-                    if !masked.is_some_and(|masked| masked[row * columns + column]) {
-                        self.split_quadrangle(target, [row, column], &mut areas, &mut part);
+        let parts = (0..rows.div_ceil(ROWS_PER_TASK))
+            .into_par_iter()
+            .map(|index| {
+                let mut part = MatrixPart::default();
+                let mut areas = Vec::new();
+                for row in index * ROWS_PER_TASK..rows.min((index + 1) * ROWS_PER_TASK) {
+                    for column in 0..columns {
+                        let before = part.bins.len();
+                        if !masked.is_some_and(|masked| masked[row * columns + column]) {
+                            self.split_quadrangle(target, [row, column], &mut areas, &mut part);
+                        }
+                        part.end(before);
                     }
-                    part.end(before);
                 }
-            }
-            part
-        });
+                part
+            });
         parts.collect()
     }
 
@@ -40,11 +46,21 @@ impl Positions {
     ) {
         let Some(corners) = &self.corners else { return };
         let seam = match target.azimuthal {
-            None => Seam { turn: 2.0 * PI, is_at_0: false },
-            Some(_) => Seam { turn: 360.0, is_at_0: self.chi_from_0 },
+            None => Seam {
+                turn: 2.0 * PI,
+                is_at_0: false,
+            },
+            Some(_) => Seam {
+                turn: 360.0,
+                is_at_0: self.chi_from_0,
+            },
         };
         let corners = recentred(corners.quadrangle(row, column), self.is_mirrored, &seam);
-        if corners.iter().flatten().any(|position| !position.is_finite()) {
+        if corners
+            .iter()
+            .flatten()
+            .any(|position| !position.is_finite())
+        {
             return;
         }
         match &target.azimuthal {
@@ -67,7 +83,11 @@ fn recentred(mut corners: Quadrangle, is_mirrored: bool, seam: &Seam) -> Quadran
     let [a, b, c, d] = corners;
     let area = 0.5 * ((c[0] - a[0]) * (d[1] - b[1])) - ((c[1] - a[1]) * (d[0] - b[0]));
     if (if is_mirrored { -area } else { area }) > 0.0 {
-        let (low, high) = if seam.is_at_0 { (0.5 * seam.turn, seam.turn) } else { (0.0, 0.5 * seam.turn) };
+        let (low, high) = if seam.is_at_0 {
+            (0.5 * seam.turn, seam.turn)
+        } else {
+            (0.0, 0.5 * seam.turn)
+        };
         for corner in &mut corners {
             corner[1] += if corner[1] < low { seam.turn } else { 0.0 };
         }
@@ -79,8 +99,13 @@ fn recentred(mut corners: Quadrangle, is_mirrored: bool, seam: &Seam) -> Quadran
 }
 
 fn range(corners: &Quadrangle, axis: usize) -> [f64; 2] {
-    let fold = |start: f64, pick: fn(f64, f64) -> f64| corners.iter().map(|corner| corner[axis]).fold(start, pick);
-    [fold(f64::INFINITY, f64::min), fold(f64::NEG_INFINITY, f64::max)]
+    let fold = |start: f64, pick: fn(f64, f64) -> f64| {
+        corners.iter().map(|corner| corner[axis]).fold(start, pick)
+    };
+    [
+        fold(f64::INFINITY, f64::min),
+        fold(f64::NEG_INFINITY, f64::max),
+    ]
 }
 
 fn edges(corners: &Quadrangle) -> impl Iterator<Item = ([f64; 2], [f64; 2])> {
@@ -88,7 +113,12 @@ fn edges(corners: &Quadrangle) -> impl Iterator<Item = ([f64; 2], [f64; 2])> {
 }
 
 /// One dimension: bins are strips in χ.
-fn deal_radially(target: &SplitTarget, corners: &Quadrangle, areas: &mut Vec<f32>, part: &mut MatrixPart) {
+fn deal_radially(
+    target: &SplitTarget,
+    corners: &Quadrangle,
+    areas: &mut Vec<f32>,
+    part: &mut MatrixPart,
+) {
     let axis = &target.radial;
     let width = axis.width();
     let corners = corners.map(|[radial, chi]| [(radial - axis.min) / width, chi]);
@@ -116,7 +146,10 @@ fn deal_radially(target: &SplitTarget, corners: &Quadrangle, areas: &mut Vec<f32
     }
     let sum: f64 = areas.iter().copied().map(f64::from).sum();
     if sum != 0.0 {
-        areas.iter().enumerate().for_each(|(index, area)| part.push(first + index, f64::from(*area) * (1.0 / sum)));
+        areas
+            .iter()
+            .enumerate()
+            .for_each(|(index, area)| part.push(first + index, f64::from(*area) * (1.0 / sum)));
     }
 }
 
@@ -127,11 +160,18 @@ fn add_strips(areas: &mut [f32], first: usize, start: [f64; 2], stop: [f64; 2]) 
     }
     let slope = (stop[1] - start[1]) / (stop[0] - start[0]);
     let intercept = start[1] - slope * start[0];
-    let (low, high, sign) = if start[0] < stop[0] { (start[0], stop[0], 1.0) } else { (stop[0], start[0], -1.0) };
+    let (low, high, sign) = if start[0] < stop[0] {
+        (start[0], stop[0], 1.0)
+    } else {
+        (stop[0], start[0], -1.0)
+    };
     let bins = (low.floor().max(first as f64) as usize)..(high.floor() as i64 + 1).max(0) as usize;
     for bin in bins.start..bins.end.min(first + areas.len()) {
         let (from, to) = (low.max(bin as f64), high.min((bin + 1) as f64));
-        add(&mut areas[bin - first], sign * (to - from) * (0.5 * slope * (to + from) + intercept));
+        add(
+            &mut areas[bin - first],
+            sign * (to - from) * (0.5 * slope * (to + from) + intercept),
+        );
     }
 }
 
@@ -150,16 +190,22 @@ fn deal_to_boxes(
 ) {
     let axes = [&target.radial, azimuthal];
     let [[radial_min, radial_max], [chi_min, chi_max]] = [range(corners, 0), range(corners, 1)];
-    let is_outside =
-        radial_max < axes[0].min || radial_min > axes[0].max || chi_max < axes[1].min || chi_min >= axes[1].end;
+    let is_outside = radial_max < axes[0].min
+        || radial_min > axes[0].max
+        || chi_max < axes[1].min
+        || chi_min >= axes[1].end;
     if is_outside {
         return;
     }
-    let number = |position: f64, axis: &Axis| (position.clamp(axis.min, axis.max) - axis.min) / axis.width();
+    let number =
+        |position: f64, axis: &Axis| (position.clamp(axis.min, axis.max) - axis.min) / axis.width();
     let corners = corners.map(|[radial, chi]| [number(radial, axes[0]), number(chi, axes[1])]);
     let [radial, chi] = [range(&corners, 0), range(&corners, 1)];
     let first = [radial[0].floor(), chi[0].floor()];
-    let extent = [(radial[1].ceil() - first[0]) as usize, (chi[1].ceil() - first[1]) as usize];
+    let extent = [
+        (radial[1].ceil() - first[0]) as usize,
+        (chi[1].ceil() - first[1]) as usize,
+    ];
     if extent[0].saturating_mul(extent[1]) > MAX_BOX {
         return;
     }
@@ -177,7 +223,10 @@ fn deal_to_boxes(
         for across in 0..extent[1] {
             let (along_bin, across_bin) = (first[0] as usize + along, first[1] as usize + across);
             if along_bin < axes[0].bins && across_bin < axes[1].bins {
-                part.push(target.bin(along_bin, across_bin), f64::from(areas[along * extent[1] + across]) / sum);
+                part.push(
+                    target.bin(along_bin, across_bin),
+                    f64::from(areas[along * extent[1] + across]) / sum,
+                );
             }
         }
     }
@@ -192,7 +241,11 @@ fn add_boxes(areas: &mut [f32], extent: [usize; 2], start: [f64; 2], stop: [f64;
     }
     let slope = f64::from(((stop[1] - start[1]) / (stop[0] - start[0])) as f32);
     let intercept = f64::from((stop[1] - slope * stop[0]) as f32);
-    let (low, high, sign) = if start[0] < stop[0] { (start[0], stop[0], 1.0) } else { (stop[0], start[0], -1.0) };
+    let (low, high, sign) = if start[0] < stop[0] {
+        (start[0], stop[0], 1.0)
+    } else {
+        (stop[0], start[0], -1.0)
+    };
     for along in low.floor() as usize..(high.ceil() as usize).min(extent[0]) {
         let (from, to) = (low.max(along as f64), high.min((along + 1) as f64));
         let width = (to - from) as f32;
