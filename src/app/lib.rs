@@ -3,10 +3,12 @@
 //! | file | owns |
 //! |---|---|
 //! | `machine` | what this machine is |
+//! | `this_machine` | this machine as the settings present it |
 //! | `gpus` | its GPUs, and what they were measured at |
 //! | `settings` | what is configured, by whom |
 //! | `node` | a node inside this process |
 //! | `surroundings` | whether somebody uses this machine, for its owner's policy |
+//! | `secret` | secrets of a cluster: made, redeemed, judged |
 //! | `vault` | named secrets |
 //! | `remembered` | the files of what a node's next life should know |
 //! | `bench` | what deciding costs |
@@ -16,13 +18,15 @@ mod gpus;
 pub mod machine;
 mod node;
 mod remembered;
+mod secret;
 pub mod settings;
 mod surroundings;
+mod this_machine;
 mod vault;
 
-pub use node::{
-    StartedNode, changed_secret, generate_secret, has_left_jobs, is_in_use, redeem,
-    replaced_secret, run_node, secret_strength, secret_weakness, start_solo,
+pub use node::{StartedNode, has_left_jobs, is_in_use, run_node, start_solo};
+pub use secret::{
+    changed_secret, generate_secret, redeem, replaced_secret, secret_strength, secret_weakness,
 };
 
 use nodectl_ports::say::{self, tell};

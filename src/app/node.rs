@@ -5,6 +5,7 @@ use super::{
     machine, remembered,
     settings::{ApiSettings, PolicySettings, Settings},
     surroundings,
+    this_machine::ThisMachine,
     vault::{self, Strongbox},
 };
 use anyhow::{Context, anyhow};
@@ -18,18 +19,17 @@ use nodectl_node::{EVENT_QUEUE, Node, Ports};
 use nodectl_params::ParameterServers;
 use nodectl_pool::Pools;
 use nodectl_ports::{
-    BlobFetcher, DiskHealth, Event, GpuMeter, Machine, Network, NodeHandle, PeerStream, PoolHost,
+    BlobFetcher, DiskHealth, Event, GpuMeter, Network, NodeHandle, PeerStream, PoolHost,
     PoolService, Runner, Streams, Trainings, accounts, wall_ms,
 };
 use nodectl_store as store;
 use nodectl_store::{AuditLog, Store};
-use nodectl_types::{Admits, GpuKind, NodeId, NodeInfo, PoolToken, Resources, Roster};
+use nodectl_types::{NodeId, PoolToken, Roster};
 use nodectl_worker as worker;
 use nodectl_worker::Workers;
 use rand::{TryRng, rngs::SysRng};
 use rustix::process::DumpableBehavior;
 use std::{
-    collections::BTreeMap,
     io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -208,44 +208,6 @@ fn as_it_should(ended: Result<(), JoinError>) -> anyhow::Result<()> {
     Err(anyhow!(
         "this node has ended by a fault of nodectl: {reason}\n{FAULT_HINT}"
     ))
-}
-
-/// A new secret, strong and readable.
-pub fn generate_secret() -> Zeroizing<String> {
-    Zeroizing::new(Secret::generate().reveal().to_string())
-}
-
-/// The secret that has replaced this one, as far as the data directory knows.
-pub fn replaced_secret(settings: &Settings, secret: &str) -> io::Result<Option<Zeroizing<String>>> {
-    net::replacement(&settings.node.data_dir, &settings.cluster.name, secret)
-}
-
-/// The newest secret, if it was changed while this node was a member.
-pub fn changed_secret(settings: &Settings) -> io::Result<Option<Zeroizing<String>>> {
-    net::changed_secret(&settings.node.data_dir)
-}
-
-/// Exchanges an invitation for the secret, as the node that this data directory is.
-pub async fn redeem(settings: &Settings, code: &str) -> anyhow::Result<Zeroizing<String>> {
-    let store = store::open(&settings.node.data_dir)?;
-    let identity = Identity::load_or_create(store.dir())?;
-    Ok(net::redeem(
-        &net_config(settings, &store),
-        &identity,
-        code,
-        &settings.cluster.name,
-    )
-    .await?)
-}
-
-/// The power of two of guesses that a secret withstands.
-pub fn secret_strength(secret: &str) -> u32 {
-    Secret::strength(secret)
-}
-
-/// Why a secret is easy to guess, if it is.
-pub fn secret_weakness(secret: &str) -> Option<String> {
-    Secret::weakness(secret)
 }
 
 /// How long a node works that must be gone after `walltime`.
@@ -521,76 +483,7 @@ impl PoolHost for StreamHosts {
     }
 }
 
-/// This machine as the settings present it.
-struct ThisMachine {
-    id: NodeId,
-    name: String,
-    model: String,
-    offered: Resources,
-    labels: BTreeMap<String, String>,
-    network: Arc<dyn Network>,
-    gpus: Arc<Gpus>,
-    disk: Arc<dyn DiskHealth>,
-}
-
-impl ThisMachine {
-    fn new(
-        id: NodeId,
-        settings: &Settings,
-        network: Arc<dyn Network>,
-        gpus: Arc<Gpus>,
-        disk: Arc<dyn DiskHealth>,
-    ) -> Self {
-        let machine = machine::describe();
-        let detected = machine::detected();
-        Self {
-            id,
-            name: settings.node.name.clone(),
-            model: machine.model,
-            offered: settings.node.offered(detected),
-            labels: settings.node.labels.clone(),
-            network,
-            gpus,
-            disk,
-        }
-    }
-}
-
-impl Machine for ThisMachine {
-    fn describe(&self) -> NodeInfo {
-        let gpus = self.gpus.list();
-        let counted = gpus
-            .iter()
-            .filter(|gpu| gpu.kind != GpuKind::Software)
-            .count() as u32;
-        NodeInfo {
-            id: self.id,
-            version: 0,
-            name: self.name.clone(),
-            software: env!("CARGO_PKG_VERSION").into(),
-            model: self.model.clone(),
-            addrs: self.network.addrs(),
-            resources: Resources {
-                gpu_milli: counted * 1000,
-                ..self.offered.clone()
-            },
-            gpus,
-            labels: self.labels.clone(),
-            draining: false,
-            closed: None,
-            admits: Admits::default(),
-            leaving: false,
-            problem: self.disk.problem(),
-        }
-    }
-
-    fn load(&self) -> (u32, u64) {
-        let load = machine::load();
-        (load.load_milli, load.memory_used_bytes)
-    }
-}
-
-fn net_config(settings: &Settings, store: &Store) -> NetConfig {
+pub fn net_config(settings: &Settings, store: &Store) -> NetConfig {
     let network = &settings.network;
     NetConfig {
         listen_port: network.port,

@@ -32,6 +32,7 @@ use std::{
 };
 use tokio::{runtime::Handle, sync::mpsc};
 
+mod checkpoint;
 #[cfg(test)]
 mod tests;
 
@@ -450,67 +451,6 @@ impl Service {
         late
     }
 
-    /// Looks for the newest checkpoint of the job, on all nodes.
-    fn find_checkpoint(&mut self) -> Option<ParamsInput> {
-        let is_resumed = self.kept.resume_from.is_some();
-        let Some(job) = self
-            .kept
-            .job
-            .filter(|_| is_resumed || self.settings.checkpoints.is_some())
-        else {
-            let path = self.kept.resume_from.clone();
-            return self.open(path);
-        };
-        let (checkpoints, events) = (self.kept.checkpoints.clone(), self.events.clone());
-        self.kept.runtime.spawn(async move {
-            let say = |text| {
-                let Some(events) = events.upgrade() else {
-                    return false;
-                };
-                // A full queue has other news; this will be said again.
-                let _ = events.try_send(ServiceEvent::Said(text));
-                true
-            };
-            let found = checkpoints.newest(job, is_resumed, say).await;
-            if let Some(events) = events.upgrade() {
-                let _ = events.send(ServiceEvent::Found(found)).await;
-            }
-        });
-        None
-    }
-
-    fn found(&mut self, path: Option<PathBuf>) {
-        if let Some(input) = self.open(path) {
-            self.give(input);
-        }
-    }
-
-    fn open(&mut self, path: Option<PathBuf>) -> Option<ParamsInput> {
-        let opened = path
-            .as_deref()
-            .map(|path| self.kept.form.open(path))
-            .transpose();
-        match opened {
-            Ok(found) => {
-                let kept = found.as_ref().map(|found| found.kept);
-                if let (Some(kept), Some(path)) = (kept, path.as_deref().and_then(Path::file_name))
-                {
-                    self.say(&format!(
-                        "going on at step {} with {}",
-                        kept.clock,
-                        path.display()
-                    ));
-                }
-                self.found = found;
-                Some(ParamsInput::Found(kept))
-            }
-            Err(error) => {
-                self.fail(&error.to_string());
-                None
-            }
-        }
-    }
-
     /// This node's part ends, and with it its workers.
     fn fail(&mut self, why: &str) {
         tracing::warn!("training cannot go on: {why}");
@@ -524,51 +464,6 @@ impl Service {
         self.workers
             .values_mut()
             .for_each(|(_, link)| link.tell(Notice::Status(text.into())));
-    }
-
-    /// Returns that it has ended where it cannot begin.
-    fn begin_checkpoint(
-        &mut self,
-        kept: logic::KeptCheckpoint,
-        is_last: bool,
-    ) -> Option<ParamsInput> {
-        let KeptParameters {
-            job,
-            form,
-            checkpoints,
-            runtime,
-            ..
-        } = &self.kept;
-        let (Some(job), Some(rule)) = (*job, self.settings.checkpoints) else {
-            return None;
-        };
-        let (form, checkpoints, runtime) = (form.clone(), checkpoints.clone(), runtime.clone());
-        let keeping = Keeping {
-            job,
-            keep: rule.keep,
-            form,
-            checkpoints,
-            runtime,
-        };
-        match CheckpointWriter::start(keeping, kept, is_last, self.events.clone()) {
-            Ok(writer) => {
-                self.writer = Some(writer);
-                None
-            }
-            Err(error) => {
-                let clock = kept.clock;
-                let problem = Some(format!(
-                    "there is no thread to write the checkpoint of step {clock}: {error}"
-                ));
-                Some(ParamsInput::CheckpointEnded { kept, problem })
-            }
-        }
-    }
-
-    fn write(&mut self, block: Block, bytes: Option<Outgoing>) {
-        if let (Some(writer), Some(bytes)) = (&self.writer, bytes) {
-            writer.write(block, bytes);
-        }
     }
 
     fn is(&self, worker: Worker, life: u64) -> bool {

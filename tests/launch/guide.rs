@@ -1,6 +1,10 @@
 //! The guide's commands for launching, word for word, on the real programs: `docs/guide/launching.md`.
 
-use super::*;
+use super::{
+    condor::{condor, condor_queue},
+    slurm::queue,
+    *,
+};
 
 /// A file of this project.
 fn project(path: &str) -> PathBuf {

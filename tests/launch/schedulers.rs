@@ -1,6 +1,8 @@
 //! The computing modes that are shipped, on the real schedulers; and schedulers that are away for a while.
 
 use super::{
+    condor::{condor, condor_queue},
+    slurm::queue,
     training::{run_shipped, train_digits},
     *,
 };

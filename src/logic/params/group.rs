@@ -347,7 +347,7 @@ impl Group {
                 ..
             } => self.came(from, block, version, applied),
             ServerMessage::Arrived { block, version, .. } => {
-                drop(self.arrived(from, block, version))
+                self.arrived(from, block, version);
             }
             ServerMessage::Settled { block, .. } => self.settled(block),
             ServerMessage::Moved { .. } => self.moved(from),

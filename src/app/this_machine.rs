@@ -1,0 +1,75 @@
+//! This machine as the settings present it.
+
+use super::{gpus::Gpus, machine, settings::Settings};
+use nodectl_ports::{DiskHealth, Machine, Network};
+use nodectl_types::{Admits, GpuKind, NodeId, NodeInfo, Resources};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// This machine as the settings present it.
+pub struct ThisMachine {
+    id: NodeId,
+    name: String,
+    model: String,
+    offered: Resources,
+    labels: BTreeMap<String, String>,
+    network: Arc<dyn Network>,
+    gpus: Arc<Gpus>,
+    disk: Arc<dyn DiskHealth>,
+}
+
+impl ThisMachine {
+    pub fn new(
+        id: NodeId,
+        settings: &Settings,
+        network: Arc<dyn Network>,
+        gpus: Arc<Gpus>,
+        disk: Arc<dyn DiskHealth>,
+    ) -> Self {
+        let machine = machine::describe();
+        let detected = machine::detected();
+        Self {
+            id,
+            name: settings.node.name.clone(),
+            model: machine.model,
+            offered: settings.node.offered(detected),
+            labels: settings.node.labels.clone(),
+            network,
+            gpus,
+            disk,
+        }
+    }
+}
+
+impl Machine for ThisMachine {
+    fn describe(&self) -> NodeInfo {
+        let gpus = self.gpus.list();
+        let counted = gpus
+            .iter()
+            .filter(|gpu| gpu.kind != GpuKind::Software)
+            .count() as u32;
+        NodeInfo {
+            id: self.id,
+            version: 0,
+            name: self.name.clone(),
+            software: env!("CARGO_PKG_VERSION").into(),
+            model: self.model.clone(),
+            addrs: self.network.addrs(),
+            resources: Resources {
+                gpu_milli: counted * 1000,
+                ..self.offered.clone()
+            },
+            gpus,
+            labels: self.labels.clone(),
+            draining: false,
+            closed: None,
+            admits: Admits::default(),
+            leaving: false,
+            problem: self.disk.problem(),
+        }
+    }
+
+    fn load(&self) -> (u32, u64) {
+        let load = machine::load();
+        (load.load_milli, load.memory_used_bytes)
+    }
+}

@@ -1,0 +1,222 @@
+//! Parts that several samples are made of.
+
+use super::*;
+
+pub fn node_info() -> NodeInfo {
+    let gpu = |kind, uuid| Gpu {
+        name: "Fast Card 9000".into(),
+        vendor: "NVIDIA".into(),
+        driver: "NVIDIA 590.1".into(),
+        uuid: [uuid; 16],
+        memory_bytes: 24 << 30,
+        kind,
+        details: GpuDetails {
+            features: vec!["f16".into(), "cooperative_matrix".into()],
+            memory_free: Some(23 << 30),
+            rates: (uuid == 1).then_some(GpuRates {
+                copy_bytes_per_s: 900 << 30,
+                gemm_f32_flops: 20 << 40,
+                gemm_f16_flops: 300 << 40,
+            }),
+        },
+    };
+    NodeInfo {
+        id: NODE,
+        version: 1_700_000_000_000,
+        name: "box1".into(),
+        software: "0.1.0".into(),
+        model: "Alienware Aurora R6".into(),
+        addrs: vec![
+            "10.0.0.7:4001".parse().expect("an address"),
+            "[fd00::7]:4001".parse().expect("an address"),
+        ],
+        resources: resources(),
+        gpus: vec![
+            gpu(GpuKind::Discrete, 1),
+            gpu(GpuKind::Integrated, 2),
+            gpu(GpuKind::Virtual, 3),
+            gpu(GpuKind::Software, 4),
+        ],
+        labels: [("room".to_string(), "B12".to_string())].into(),
+        draining: false,
+        closed: Some(Closed::Paused(Pause {
+            until_ms: Some(1_700_000_000_000),
+            finish: false,
+        })),
+        admits: Admits {
+            users: vec!["ali*".into()],
+            nodes: vec!["box?".into()],
+            kinds: vec![WorkKind::Command, WorkKind::Train],
+            commands: vec!["/opt/*".into()],
+        },
+        leaving: false,
+        problem: Some("its disk cannot be written: No space left on device".into()),
+    }
+}
+
+pub fn resources() -> Resources {
+    let named_milli = [("licenses".to_string(), 2000)].into();
+    Resources {
+        cpu_milli: 16_000,
+        memory_bytes: 64 << 30,
+        gpu_milli: 2000,
+        named_milli,
+    }
+}
+
+pub fn head() -> JobHead {
+    JobHead {
+        job: JOB,
+        name: "count".into(),
+        spec: HASH,
+        submitter: NODE,
+        author: author(),
+        submitted_ms: 1_700_000_000_000,
+        epoch: 3,
+        holder: NODE,
+        version: 17,
+        replicas: vec![NODE, NodeId([8; 32])],
+        cancelled: false,
+        reason: Some("no worker could be started".into()),
+        round: 1,
+        phase: Phase::Running,
+        tasks: 12,
+        after: vec![JobId(1)],
+        done: 4,
+        failed: 1,
+        stopped: 2,
+        workers: Some(3),
+        saved: Some(Saved {
+            step: 500,
+            nodes: vec![NODE],
+        }),
+        ended_ms: 0,
+    }
+}
+
+pub fn author() -> Author {
+    Author {
+        user: "alice".into(),
+        uid: Some(1000),
+        node: "box1".into(),
+    }
+}
+
+pub fn work() -> WorkSpec {
+    WorkSpec {
+        name: "count".into(),
+        command: vec!["python3".into(), "count.py".into(), "{file}".into()],
+        worker: None,
+        env: vec![("LC_ALL".into(), "C".into())],
+        resources: resources(),
+        priority: -5,
+        timeout_ms: Some(90_000),
+        grace_ms: 5000,
+        inputs: Some(HASH),
+        after: vec![("earlier".into(), JobId(1))],
+        outputs: vec!["*.csv".into()],
+        output_limit_bytes: 1 << 30,
+        log_limit_bytes: 1 << 20,
+        sweep: Some(Sweep {
+            metric: "loss".into(),
+            goal: Goal::Min,
+            stop: Some(StopRule::Asha {
+                min_steps: 3,
+                reduction: 3,
+            }),
+        }),
+        author: author(),
+        isolation: Isolation {
+            setuid: Some(false),
+            hides_node: Some(true),
+            core_dumps: true,
+            offline: true,
+            read_only: true,
+            image: Some("tools.sif".into()),
+        },
+        secrets: vec!["TOKEN".into()],
+    }
+}
+
+pub fn spec() -> JobSpec {
+    let cells = vec![
+        Value::Bool(true),
+        Value::Int(-3),
+        Value::Float(0.25),
+        Value::Text("a b".into()),
+    ];
+    JobSpec {
+        work: Arc::new(work()),
+        params: ParamSpace::Rows {
+            columns: vec!["x".into()],
+            cells,
+        },
+        repeat: 3,
+        retries: 2,
+        min_nodes: 1,
+        place: "gpu.memory >= 8 GiB".into(),
+        speculate: true,
+        at_once: Some(40),
+        wait_for_nodes: false,
+        extends: Some(JobId(2)),
+        submitter: NODE,
+        submitted_ms: 1_700_000_000_000,
+    }
+}
+
+pub fn grid_spec() -> JobSpec {
+    let axis = |name: &str, count| (name.to_string(), (0..count).map(Value::Int).collect());
+    JobSpec {
+        params: ParamSpace::Grid(vec![axis("x", 3), axis("y", 4)]),
+        ..spec()
+    }
+}
+
+pub fn record(outcome: Outcome) -> TaskRecord {
+    let output = OutputFile {
+        path: "out/table.csv".into(),
+        bytes: 12,
+        hash: HASH,
+        executable: false,
+    };
+    TaskRecord {
+        task: 4,
+        attempt: ATTEMPT,
+        node: NODE,
+        outcome,
+        accepted: 3,
+        failures: 1,
+        started_ms: 1_700_000_000_000,
+        duration_us: 12_345,
+        cpu_us: 10_000,
+        max_rss_bytes: 8 << 20,
+        stdout: Captured {
+            tail: b"42\n".to_vec(),
+            total_bytes: 3,
+            blob: None,
+        },
+        stderr: Captured {
+            tail: b"end".to_vec(),
+            total_bytes: 100_000,
+            blob: Some(HASH),
+        },
+        value: Some("{\"n\":42}".into()),
+        outputs: vec![output],
+    }
+}
+
+pub fn progress() -> Progress {
+    Progress {
+        phase: Phase::Waiting,
+        tasks: 12,
+        done: 4,
+        failed: 1,
+        stopped: 2,
+        running: 2,
+        queued: 3,
+        failures: 2,
+        rate_milli: 1500,
+        waiting_for: Some("2 more nodes".into()),
+        nodes: vec![(NODE, "box1".into(), 2, 3, 4)],
+    }
+}
