@@ -1,70 +1,104 @@
-//! Looks for the members that train the same job, and for what the cluster knows of it.
+//! Connects a job's node with the others that train it: asks the node who the members are, lets
+//! `logic::params::search` decide, and carries that out.
 
-use super::{JobThread, ParamsShared, ServiceEvent, conversation, dedicated, peers};
+use super::{JobThread, ParamsShared, QUEUE, ServiceEvent, conversation, dedicated, peers};
+use nodectl_logic::params::search::{Expected, PeerSeen, Search, SearchEffect, SearchInput};
 use nodectl_ports::Streams;
-use nodectl_types::{Answer, JobId, NodeId, PoolToken, Query, query::Progress};
+use nodectl_types::{Answer, JobId, NodeId, PoolToken, Query, Time};
 use std::{
-    collections::{BTreeMap, BTreeSet},
     io,
-    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
+use tokio::{sync::mpsc, time::Instant};
 
 /// How often the cluster's members are looked at, while a job trains.
 const LOOK: Duration = Duration::from_millis(250);
+/// How often a job that nobody works at is asked for among all that the node knows.
+const ENDED: Duration = Duration::from_secs(2);
 
-/// How long tasks wait for room before those that run begin without them.
-const CROWDED: Duration = Duration::from_secs(5);
+/// Connects with every member that has the job too, as long as it trains here.
+pub async fn look_for_peers(
+    shared: Arc<ParamsShared>,
+    streams: Arc<dyn Streams>,
+    token: PoolToken,
+    job: JobThread,
+) {
+    let begun = Instant::now();
+    let now = || Time(begun.elapsed().as_micros() as u64);
+    let (inputs, mut inbox) = mpsc::channel(QUEUE);
+    let calls = Calls {
+        shared,
+        streams,
+        token,
+        job,
+        inputs,
+    };
+    let (shared, job) = (&calls.shared, &calls.job);
+    let mut search = Search::new(shared.me, now());
+    let mut asked_for_end: Option<Instant> = None;
+    loop {
+        // A full queue is time passing.
+        let _ = job.events.try_send(ServiceEvent::Tick);
+        let is_idle = job.flags.is_idle.load(Ordering::Relaxed);
+        if is_idle && asked_for_end.is_none_or(|asked| asked.elapsed() >= ENDED) {
+            asked_for_end = Some(Instant::now());
+            if is_over(shared, job).await {
+                let _ = job.events.send(ServiceEvent::Unneeded).await;
+            }
+        }
+        if job.flags.waits.load(Ordering::Relaxed)
+            && let Some(expected) = expect(shared, job, &mut search, now()).await
+        {
+            let _ = job.events.send(expected).await;
+        }
+        if let Some(members) = members(shared, job).await {
+            for effect in search.step(now(), SearchInput::Members(members)) {
+                calls.carry_out(effect).await;
+            }
+        }
+        let input = tokio::select! {
+            () = tokio::time::sleep(LOOK) => continue,
+            Some(input) = inbox.recv() => input,
+            () = job.called.notified() => SearchInput::Called,
+            () = job.events.closed() => return,
+            () = shared.stopped.cancelled() => return,
+        };
+        search.step(now(), input);
+    }
+}
 
-/// So long a node looks for the others of a job before it takes fewer workers for enough: they may have trained for long.
-const MEET: Duration = Duration::from_secs(5);
+/// All other members. None while the node does not answer.
+async fn members(shared: &ParamsShared, job: &JobThread) -> Option<Vec<PeerSeen>> {
+    let Ok(Answer::Nodes(members)) = shared.node.ask(Query::Nodes).await else {
+        return None;
+    };
+    let may_serve = dedicated::may_serve(&job.tensors);
+    let others = members.iter().filter(|line| !line.this_node);
+    let seen = others.map(|line| PeerSeen {
+        peer: line.info.id,
+        alive: line.alive,
+        refuses: line.gone,
+        serves: may_serve && dedicated::serves(&line.info),
+    });
+    Some(seen.collect())
+}
 
-/// How long a node without the job is left alone before it is asked again.
-const ASK_AGAIN: Duration = Duration::from_secs(2);
-
-/// What waiting workers should know of the job. Tasks that have ended are not waited for: of scripts none comes back that has succeeded,
-/// and no worker at all that has failed for good. `crowded` is since when how many workers have run while others wait for room.
-async fn news(
+/// What waiting workers should know of those still to come. None while nobody knows.
+async fn expect(
     shared: &ParamsShared,
     job: &JobThread,
-    crowded: &mut Option<(u32, tokio::time::Instant)>,
+    search: &mut Search,
+    now: Time,
 ) -> Option<ServiceEvent> {
     let id = job.tensors.job.parse().ok()?;
     let Ok(Answer::Job(detail)) = shared.node.ask(Query::Job { job: id }).await else {
         return None;
     };
-    let Progress {
-        tasks,
-        done,
-        failed,
-        stopped,
-        running,
-        queued,
-        ..
-    } = detail.progress;
-    if !job.tensors.settings.divided {
-        let left = tasks.saturating_sub(done + failed + stopped);
-        return Some(ServiceEvent::Unfinished {
-            enough: (left < tasks).then_some(left),
-        });
-    }
-    if done > 0 {
-        return Some(ServiceEvent::Over);
-    }
-    let is_same = crowded.is_some_and(|(known, _)| known == running);
-    // Those that a node prepares already are not without room.
-    let waiting = tasks.saturating_sub(failed + stopped + running + queued);
-    if waiting == 0 || !is_same {
-        *crowded = (waiting > 0).then(|| (running, tokio::time::Instant::now()));
-    }
-    let full = crowded.filter(|(workers, since)| *workers > 0 && since.elapsed() >= CROWDED);
-    let left = (failed + stopped > 0).then(|| tasks.saturating_sub(failed + stopped));
-    Some(ServiceEvent::Unfinished {
-        enough: full
-            .map(|(workers, _)| workers)
-            .into_iter()
-            .chain(left)
-            .min(),
+    let divided = job.tensors.settings.divided;
+    Some(match search.expect(now, divided, &detail.progress) {
+        Expected::Nobody => ServiceEvent::Over,
+        Expected::Workers { enough } => ServiceEvent::Unfinished { enough },
     })
 }
 
@@ -82,142 +116,62 @@ async fn is_over(shared: &ParamsShared, job: &JobThread) -> bool {
         .is_none_or(|head| head.phase.is_ended())
 }
 
-/// Connects with every member that has the job too, as long as it trains here.
-pub async fn look_for_peers(
+/// What calls need, and where they say how they ended.
+#[derive(Clone)]
+struct Calls {
     shared: Arc<ParamsShared>,
     streams: Arc<dyn Streams>,
     token: PoolToken,
     job: JobThread,
-) {
-    // Also those that are being called: a second connection would end the first.
-    let connected: Arc<Mutex<BTreeSet<NodeId>>> = Arc::default();
-    let invited: Arc<Mutex<BTreeSet<NodeId>>> = Arc::default();
-    let mut asked: BTreeMap<NodeId, tokio::time::Instant> = BTreeMap::new();
-    let mut known: BTreeSet<NodeId> = BTreeSet::new();
-    let mut lost: BTreeSet<NodeId> = BTreeSet::new();
-    let mut crowded = None;
-    let begun = tokio::time::Instant::now();
-    loop {
-        // A full queue is time passing.
-        let _ = job.events.try_send(ServiceEvent::Tick);
-        if job.flags.is_idle.load(Ordering::Relaxed) && is_over(&shared, &job).await {
-            let _ = job.events.send(ServiceEvent::Unneeded).await;
-        }
-        if job.flags.waits.load(Ordering::Relaxed)
-            && let Some(event) = news(&shared, &job, &mut crowded).await
-        {
-            let event = match event {
-                ServiceEvent::Unfinished { .. } if begun.elapsed() < MEET => {
-                    ServiceEvent::Unfinished { enough: None }
-                }
-                event => event,
-            };
-            let _ = job.events.send(event).await;
-        }
-        let Ok(Answer::Nodes(members)) = shared.node.ask(Query::Nodes).await else {
-            if job.events.is_closed() || shared.stopped.is_cancelled() {
+    inputs: mpsc::Sender<SearchInput>,
+}
+
+impl Calls {
+    async fn carry_out(&self, effect: SearchEffect) {
+        let event = match effect {
+            SearchEffect::Lost(peer) => ServiceEvent::PeerLost { peer },
+            SearchEffect::Gone(peer) => ServiceEvent::PeerGone { peer },
+            SearchEffect::Refuses(peer) => ServiceEvent::PeerRefuses { peer },
+            SearchEffect::Call { peer, invites } => {
+                let calls = self.clone();
+                tokio::spawn(async move {
+                    calls.call(peer, invites).await;
+                    let _ = calls.inputs.send(SearchInput::Ended(peer)).await;
+                });
                 return;
             }
-            tokio::time::sleep(LOOK).await;
-            continue;
         };
-        let others = || members.iter().filter(|line| line.alive && !line.this_node);
-        let alive: BTreeSet<NodeId> = others().map(|line| line.info.id).collect();
-        let servers = others()
-            .filter(|line| dedicated::may_serve(&job.tensors) && dedicated::serves(&line.info));
-        let servers: BTreeSet<NodeId> = servers.map(|line| line.info.id).collect();
-        for peer in known.difference(&alive).copied().collect::<Vec<_>>() {
-            let _ = job.events.send(ServiceEvent::PeerLost { peer }).await;
-            known.remove(&peer);
-            lost.insert(peer);
-            asked.remove(&peer);
-            invited
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .remove(&peer);
-        }
-        for peer in lost.iter().copied() {
-            let _ = match members.iter().find(|line| line.info.id == peer) {
-                // Whoever said goodbye is no member any more, nor is whoever a person says is dead.
-                None => job.events.send(ServiceEvent::PeerGone { peer }).await,
-                Some(line) if line.gone => {
-                    job.events.send(ServiceEvent::PeerRefuses { peer }).await
-                }
-                Some(_) => Ok(()),
-            };
-        }
-        lost.retain(|peer| {
-            !alive.contains(peer) && members.iter().any(|line| line.info.id == *peer)
-        });
-        for peer in alive {
-            let is_first = known.insert(peer);
-            let is_connected = connected
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .contains(&peer);
-            // The lower one calls; the higher one asks for that when it begins.
-            let is_due = asked
-                .get(&peer)
-                .is_none_or(|asked| asked.elapsed() >= ASK_AGAIN);
-            let is_invited = invited
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .contains(&peer);
-            let (calls, invites) = (
-                shared.me < peer && is_due,
-                servers.contains(&peer) && !is_invited && is_due,
-            );
-            if is_connected || !(calls || invites || is_first) {
-                continue;
+        let _ = self.job.events.send(event).await;
+    }
+
+    /// Calls a peer, and talks with it until the connection ends.
+    async fn call(&self, peer: NodeId, invites: bool) {
+        let (connection, settings) = (self.shared.next_life(), &self.job.tensors.settings);
+        let calling = async {
+            if invites {
+                let mut stream = self.streams.open(peer, dedicated::invitation()).await?;
+                dedicated::invite(&mut stream, &self.job.tensors).await?;
+                let _ = self.inputs.send(SearchInput::Accepted(peer)).await;
             }
-            asked.insert(peer, tokio::time::Instant::now());
-            connected
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .insert(peer);
-            let (streams, job, shared) = (streams.clone(), job.clone(), shared.clone());
-            let (connected, invited) = (connected.clone(), invited.clone());
-            tokio::spawn(async move {
-                let (connection, settings) = (shared.next_life(), &job.tensors.settings);
-                let calling = async {
-                    if invites {
-                        let mut stream = streams.open(peer, dedicated::invitation()).await?;
-                        dedicated::invite(&mut stream, &job.tensors).await?;
-                        invited
-                            .lock()
-                            .unwrap_or_else(PoisonError::into_inner)
-                            .insert(peer);
-                    }
-                    peers::call(streams.as_ref(), peer, token, connection, settings).await
-                };
-                match calling.await {
-                    Ok(bundle) => {
-                        conversation::converse(
-                            peer,
-                            connection,
-                            bundle,
-                            job.events,
-                            settings,
-                            job.limit_bytes,
-                        )
-                        .await;
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                        let _ = job.events.send(ServiceEvent::PeerGone { peer }).await;
-                    }
-                    Err(_) => {}
-                }
-                connected
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .remove(&peer);
-            });
-        }
-        tokio::select! {
-            () = tokio::time::sleep(LOOK) => {}
-            () = job.called.notified() => asked.clear(),
-            () = job.events.closed() => return,
-            () = shared.stopped.cancelled() => return,
+            peers::call(
+                self.streams.as_ref(),
+                peer,
+                self.token,
+                connection,
+                settings,
+            )
+            .await
+        };
+        let events = self.job.events.clone();
+        match calling.await {
+            Ok(bundle) => {
+                let limit = self.job.limit_bytes;
+                conversation::converse(peer, connection, bundle, events, settings, limit).await;
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let _ = events.send(ServiceEvent::PeerGone { peer }).await;
+            }
+            Err(_) => {}
         }
     }
 }

@@ -12,6 +12,7 @@
 //! | `moving` | blocks on their way to a new home while training goes on |
 //! | `server` | blocks that this node keeps: contributions, replication, what readers get |
 //! | `valid` | whether what another node says can be |
+//! | `search` | which members take part: who is called, lost, gone; whether workers are still to come |
 //! | `pace` | from when on a worker is late |
 //! | `local` | this node's workers: what they pushed and wait for |
 //! | `checkpoint` | the parameters of one clock, gathered while training goes on; going on from what was kept |
@@ -73,6 +74,7 @@ mod local;
 mod moving;
 pub mod pace;
 pub mod placement;
+pub mod search;
 mod server;
 #[cfg(test)]
 mod tests;

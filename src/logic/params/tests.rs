@@ -2,6 +2,7 @@
 
 mod disk;
 mod nonsense;
+mod search;
 mod simulation;
 
 use nodectl_types::{NodeId, params::Every, servers::Consistency};
