@@ -50,6 +50,7 @@ impl State {
                 let answer = self.pause(asker, pause);
                 self.core.answer(asker, answer);
             }
+            Query::Remove { job } if self.is_ending(job) => self.keep_open(asker, query, None),
             Query::Remove { job } => {
                 let answer = self.remove(job);
                 self.core.answer(asker, answer);
@@ -81,34 +82,37 @@ impl State {
                 let job = query.coordinator_of().unwrap_or(JobId(0));
                 self.core.answer(asker, Err(self.no_coordinator(job)));
             }
-            (Ok(to), Asker::Local(id)) => {
-                let patience = match &query {
-                    Query::Watch { wait_ms, .. } => {
-                        Duration::from_millis(u64::from(*wait_ms)).min(limits::WATCH_WAIT)
-                    }
-                    _ => Duration::ZERO,
-                };
-                let deadline = self.core.mono() + limits::QUERY_TIMEOUT + patience;
-                if let Some(node) = to {
-                    self.core.send(
-                        node,
-                        Message::Ask {
-                            id,
-                            query: query.clone(),
-                        },
-                    );
+            (Ok(to), asker) => {
+                if let (Some(node), Asker::Local(id)) = (to, asker) {
+                    let query = query.clone();
+                    self.core.send(node, Message::Ask { id, query });
                 }
-                self.questions.open.insert(
-                    id,
-                    OpenQuestion {
-                        query,
-                        sent_to: to,
-                        deadline,
-                    },
-                );
-                self.set_question_timer();
+                self.keep_open(asker, query, to);
             }
         }
+    }
+
+    /// Keeps a question of this node's users until it can be answered, at most for so long as it
+    /// may take. Another node's users are told at once that it cannot be answered yet.
+    fn keep_open(&mut self, asker: Asker, query: Query, sent_to: Option<NodeId>) {
+        let Asker::Local(id) = asker else {
+            let error = self.unanswered(&query, sent_to);
+            return self.core.answer(asker, Err(error));
+        };
+        let patience = match &query {
+            Query::Watch { wait_ms, .. } => {
+                Duration::from_millis(u64::from(*wait_ms)).min(limits::WATCH_WAIT)
+            }
+            _ => Duration::ZERO,
+        };
+        let deadline = self.core.mono() + limits::QUERY_TIMEOUT + patience;
+        let open = OpenQuestion {
+            query,
+            sent_to,
+            deadline,
+        };
+        self.questions.open.insert(id, open);
+        self.set_question_timer();
     }
 
     /// The node that can answer; `None` if there is none just now.
@@ -183,6 +187,14 @@ impl State {
                 });
                 continue;
             }
+            if let Query::Remove { job } = query {
+                if !self.is_ending(job) {
+                    self.questions.open.remove(&id);
+                    let answer = self.remove(job);
+                    self.core.answer(Asker::Local(id), answer);
+                }
+                continue;
+            }
             match self.who_knows(&query) {
                 Ok(Some(node)) if node == self.core.me => {
                     self.questions.open.remove(&id);
@@ -224,6 +236,9 @@ impl State {
     }
 
     fn unanswered(&self, query: &Query, sent_to: Option<NodeId>) -> QueryError {
+        if let Query::Remove { job } = query {
+            return QueryError::NotEnded(*job);
+        }
         match (sent_to, query.coordinator_of()) {
             (None, Some(job)) => self.no_coordinator(job),
             (Some(node), _) => QueryError::Timeout(self.core.members.name(node)),

@@ -146,6 +146,14 @@ impl State {
         head.phase.is_ended() && self.coordinators.get(&head.job).is_none_or(tells)
     }
 
+    /// Whether the job has ended, and its coordinator, this node, still makes sure that nobody can
+    /// lose that. So it is for a moment after this node has started.
+    pub(super) fn is_ending(&self, job: JobId) -> bool {
+        let head = self.core.directory.get(job);
+        let is_confirmed = |head| self.has_ended(head) || self.aside.contains(&job);
+        head.is_some_and(|head| head.phase.is_ended() && !is_confirmed(head))
+    }
+
     /// The job's coordinator does, and of a job without one everybody.
     fn decides_about(&self, job: JobId) -> bool {
         let holder = self.core.directory.get(job).map(|head| head.holder);

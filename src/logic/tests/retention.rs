@@ -251,6 +251,65 @@ fn jobs_that_were_put_aside_wait_for_somebody_to_ask() {
     );
 }
 
+#[test]
+fn an_ended_job_is_removed_by_a_node_that_still_makes_sure_of_its_end() {
+    let job = JobId(5);
+    let mut state = node_before_start();
+    state.restore(job, Keep::Spec(spec()));
+    let head = JobHead {
+        job,
+        holder: NodeId([1; 32]),
+        ..head(5, Phase::Done)
+    };
+    state.restore(job, Keep::Head(head));
+    let (me, attempt) = (
+        NodeId([1; 32]),
+        Attempt {
+            epoch: 1,
+            number: 1,
+        },
+    );
+    let mut record = TaskRecord::plain(0, attempt, me, Outcome::Done);
+    record.accepted = 1;
+    state.restore(job, Keep::Task(Arc::new(record)));
+    let mut effects = state.start();
+    let mut mono = Time(1);
+    let mut turn = |inputs: Vec<Input>| {
+        mono = mono + Duration::from_millis(100);
+        state.handle(Now { mono, wall_ms: 0 }, inputs)
+    };
+    // The disk takes its time: the node has claimed the job, and that is not written yet.
+    let is_write = |effect: &Effect| matches!(effect, Effect::Persist { .. });
+    for _ in 0..100 {
+        if effects.iter().any(is_write) {
+            break;
+        }
+        effects = turn(vec![Input::Tick]);
+    }
+    let tickets: Vec<u64> = effects.iter().filter_map(ticket).collect();
+    assert!(!tickets.is_empty(), "the job is claimed");
+    let query = Query::Remove { job };
+    let effects = turn(vec![Input::Ask { id: 1, query }]);
+    assert_eq!(answers(&effects), Vec::<&Result<_, _>>::new());
+    let result = Ok(());
+    let written = |ticket| Input::Persisted {
+        ticket,
+        result: result.clone(),
+    };
+    let mut effects = turn(tickets.into_iter().map(written).collect());
+    for _ in 0..10 {
+        effects.extend(turn(vec![Input::Tick]));
+    }
+    assert_eq!(answers(&effects), [&Ok(Answer::Ok)]);
+}
+
+fn ticket(effect: &Effect) -> Option<u64> {
+    match effect {
+        Effect::Persist { ticket, .. } => Some(*ticket),
+        _ => None,
+    }
+}
+
 fn node_before_start() -> State {
     State::new(Now::default(), info(1), config())
 }
