@@ -66,6 +66,13 @@ fn the_client_and_the_shim_agree() {
 }
 
 #[test]
+fn promises_of_the_standard_library_are_kept() {
+    if let Some(command) = unittest("tests.test_promises") {
+        check(command);
+    }
+}
+
+#[test]
 fn programs_work_where_there_is_no_node_and_leave_none_behind() {
     if let Some(command) = unittest("tests.test_solo") {
         check(command);

@@ -145,11 +145,9 @@ async fn converse(
         End::Closed => Ok(()),
         End::Failed(why) => Err(why),
         End::Leaving(done) => {
+            // The stream just ends, as if the node had died: its client goes on at another one.
             *leaving = Some(done);
-            Err(
-                "the node that served the pool leaves\nhint: open the pool again at another node"
-                    .into(),
-            )
+            Ok(())
         }
     }
 }

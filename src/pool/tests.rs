@@ -533,15 +533,9 @@ async fn room_for_others_is_made_by_telling_a_worker_to_end() {
 }
 
 #[tokio::test]
-async fn a_node_that_leaves_tells_its_clients() {
+async fn a_node_that_leaves_is_as_harmless_as_one_that_dies() {
     let paper = Paper::new();
     let (mut client, _token, _serving) = paper.open("").await;
     timeout(SOON, paper.pools.close()).await.unwrap();
-    let frame = client.next().await.unwrap();
-    assert!(
-        frame.header.kind == Kind::Error
-            && frame
-                .payload()
-                .starts_with(b"the node that served the pool leaves")
-    );
+    assert!(client.next().await.is_none(), "the stream ends, no error");
 }

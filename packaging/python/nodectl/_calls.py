@@ -4,6 +4,7 @@ thread, no faster than the bounds below allow."""
 from __future__ import annotations
 
 import sys
+import threading
 from collections import deque
 from concurrent.futures import Future
 from typing import Any, Deque, Dict, Iterable, Iterator, List, Optional, Tuple
@@ -58,28 +59,46 @@ class Call:
         """Takes items while there is room, and sends them."""
         while not self.exhausted and self.has_room():
             batch: List[Tuple[int, Payload]] = []
+            # Items of which there is no task: the iterable failed, or its item cannot be pickled.
+            failed: List[Tuple[int, BaseException]] = []
             size = 0
             call, taken = self.pickler.call, self.taken
-            try:
-                while len(batch) < _BATCH_ITEMS and size < _BATCH_BYTES and self.has_room():
+            while len(batch) < _BATCH_ITEMS and size < _BATCH_BYTES and self.has_room():
+                try:
                     args, kwargs = next(self.items)
-                    payload = call(args, kwargs)
-                    length = len(payload) if type(payload) is bytes else size_of(payload)
-                    batch.append((self.taken, payload))
+                except StopIteration:
+                    self.exhausted = True
+                    break
+                except Exception as error:
+                    self.exhausted = True
+                    failed.append((self.taken, error))
                     self.taken += 1
-                    self.bytes += length
-                    size += length
-            except StopIteration:
-                self.exhausted = True
+                    break
+                try:
+                    payload = call(args, kwargs)
+                except Exception as error:
+                    failed.append((self.taken, error))
+                    self.taken += 1
+                    continue
+                length = len(payload) if type(payload) is bytes else size_of(payload)
+                batch.append((self.taken, payload))
+                self.taken += 1
+                self.bytes += length
+                size += length
+            self.prepare(self.taken - taken)
             if batch:
-                self.prepare(self.taken - taken)
                 self.engine.add(self, batch)
+            if failed:
+                self.engine.fail(self, failed)
 
     def prepare(self, count: int) -> None:
         """Before that many more tasks are sent."""
 
     def is_complete(self) -> bool:
         return self.exhausted and self.ended == self.taken
+
+    def has_nothing_under_way(self) -> bool:
+        return self.ended == self.taken
 
     def cancel(self) -> None:
         """Nobody wants the rest."""
@@ -119,13 +138,14 @@ class MapCall(Call):
         try:
             shown = 0
             self.feed()
-            while not self.is_complete():
+            while self.error is None and not self.is_complete():
                 self.engine.turn(self)
-                if self.error is not None:
-                    raise self.error
                 bar.advance(self.ended - shown)
                 shown = self.ended
-                self.feed()
+                if self.error is None:
+                    self.feed()
+            if self.error is not None:
+                raise self.error
             return self.results
         except BaseException:
             self.cancel()
@@ -181,6 +201,9 @@ class Results(Call, Iterator[Any]):
         if not self.exhausted and 4 * self.read_since_feed >= self.held():
             self.read_since_feed = 0
             self.feed()
+        if isinstance(error, StopIteration):
+            # Else it would look like the end of the results.
+            raise RuntimeError("a task raised StopIteration") from error
         if error is not None:
             raise error
         return value
@@ -215,16 +238,40 @@ class OrderedResults(Results):
             self.next_index += 1
 
 
+class EagerResults(OrderedResults):
+    """As `OrderedResults`, but all items are taken and sent at once, whether their results are read or not."""
+
+    def has_room(self) -> bool:
+        return True
+
+
 class PoolFuture(Future):  # type: ignore[type-arg]
     """The result of one task. `cancel` succeeds until it is there: a task that runs already comes to nothing."""
 
     _call: "FutureCall"
 
+    def __init__(self) -> None:
+        super().__init__()
+        # Taken for good by whoever ends it: its result, or its cancellation.
+        self._ending = threading.Lock()
+
     def cancel(self) -> bool:
-        cancelled = super().cancel()
-        if cancelled:
+        if not super().cancel():
+            return False
+        if self._ending.acquire(blocking=False):
             self._call.forget()
-        return cancelled
+            # Tells `wait` and `as_completed`, which know of nothing else that a future is done.
+            self.set_running_or_notify_cancel()
+        return True
+
+    def settle(self, value: Any, error: Optional[BaseException]) -> None:
+        """The task has ended, unless it was cancelled before."""
+        if not self._ending.acquire(blocking=False) or not self.set_running_or_notify_cancel():
+            return
+        if error is None:
+            self.set_result(value)
+        else:
+            self.set_exception(error)
 
 
 class FutureCall:
@@ -232,11 +279,18 @@ class FutureCall:
 
     is_future = True
 
-    def __init__(self, engine: Engine, payload: Payload) -> None:
+    def __init__(self, engine: Engine, pickler: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> None:
         self.engine = engine
         self.changed = False
         self.future = PoolFuture()
         self.future._call = self
+        self.id = 0
+        engine.check()
+        try:
+            payload = pickler.call(args, kwargs)
+        except Exception as error:
+            self.future.settle(None, error)
+            return
         self.id = engine.add(self, [(0, payload)])
 
     def done(self, index: int, value: Any, arguments: Payload, size: int) -> None:

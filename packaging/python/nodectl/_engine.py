@@ -20,7 +20,7 @@ import weakref
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from . import _frames as frames
-from ._errors import NodeError, PoolError, UpdateFailed, WorkerLost, from_payload, summary
+from ._errors import NodeError, PoolError, RemoteError, UpdateFailed, WorkerLost, from_payload, summary
 from ._frames import HEADER, MAX_CHUNK_BYTES, Payload, Stream, loads, loads_json, size_of
 
 # How long a node may take to answer, and to come back after it was lost.
@@ -30,10 +30,12 @@ _LOOK_SECONDS = 0.01
 # Messages that are handled before the driver looks after its own affairs.
 _TURN_MESSAGES = 512
 _NOBODY, _CALLER, _BACKGROUND = 0, 1, 2
+# What a node says that opens nothing any more (`QueryError::Leaving`).
+_LEAVING = "this node is leaving"
 
 
 class Engine:
-    """One open pool. `open_request` makes the JSON of OPEN, given whether the node is ours."""
+    """One open pool. `open_request` makes the JSON of OPEN, given whether the node works alone."""
 
     def __init__(
         self, node: Any, open_request: Callable[[bool], Dict[str, Any]], init: bytes, unpickle: bool = True
@@ -101,6 +103,12 @@ class Engine:
                 self._stream.out.append(b"".join(small))
             self._posted()
             return first
+
+    def fail(self, call: Any, failed: List[Tuple[int, BaseException]]) -> None:
+        """Items of a call, given as (index in the call, error), of which no task can be made."""
+        with self._lock:
+            for index, error in failed:
+                call.failed(index, error, b"")
 
     def turn(self, call: Any) -> None:
         """Returns when something has happened to the call. Fails if the pool has ended."""
@@ -277,6 +285,10 @@ class Engine:
                         value = load(payload)
                     except Exception as unloadable:
                         call.failed(index, unloadable, arguments)
+                    except (SystemExit, GeneratorExit) as end:
+                        # Nobody here asked for an end.
+                        what = "%s: %s" % (type(end).__name__, end)
+                        call.failed(index, RemoteError("the result cannot be unpickled: " + what), arguments)
                     else:
                         call.done(index, value, arguments, len(payload))
                     entry = value = None
@@ -309,11 +321,9 @@ class Engine:
         """Tells futures and the user, without the lock: their callbacks may use the pool."""
         while self._finished:
             future, value, error = self._finished.pop(0)
-            if future.set_running_or_notify_cancel():
-                if error is None:
-                    future.set_result(value)
-                else:
-                    future.set_exception(error)
+            future.settle(value, error)
+            # Not kept until the next one ends.
+            del future, value, error
         while self._warnings:
             text = self._warnings.pop(0)
             if text not in self._warned:
@@ -397,9 +407,9 @@ class Engine:
                 raise
 
     def _open_once(self, deadline: float) -> None:
-        connection, early, ours = self.node.open(again=bool(self.job))
+        connection, early, works_alone = self.node.open(again=bool(self.job))
         stream = Stream(connection, early)
-        request = self.open_request(ours)
+        request = self.open_request(works_alone)
         if self.job:
             request["replaces"] = self.job
         stream.put(frames.OPEN, 0, json.dumps(request).encode())
@@ -444,7 +454,11 @@ def _answer(stream: Stream, deadline: float) -> Any:
             if kind == frames.OPENED:
                 return json.loads(bytes(payload))
             if kind == frames.ERROR:
-                raise PoolError(bytes(payload).decode(errors="replace"))
+                why = bytes(payload).decode(errors="replace")
+                if why.startswith(_LEAVING):
+                    # As if it had gone already: another one may serve the pool.
+                    raise ConnectionAbortedError(why)
+                raise PoolError(why)
         poller.modify(stream.socket, select.POLLIN | (select.POLLOUT if stream.out else 0))
         poller.poll(1000)
     raise PoolError("the node did not open the pool within %d s\nhint: `nodectl doctor`" % OPEN_SECONDS)

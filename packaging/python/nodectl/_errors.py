@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import pickle
 from typing import Any, Optional
 
 
-class PoolError(Exception):
+class PoolError(RuntimeError):
     """A pool could not be opened, or has ended."""
 
 
@@ -15,7 +16,7 @@ class NodeError(PoolError):
     """There is no node to talk to, and none could be started."""
 
 
-class WorkerLost(PoolError):
+class WorkerLost(PoolError, concurrent.futures.BrokenExecutor):
     """A task ended its workers too often, and is not tried again."""
 
 

@@ -5,12 +5,13 @@ Bytes in and out of a socket that never blocks; it knows nothing of tasks.
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import socket
 import struct
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Iterator, List, Sequence, Tuple, Union
+from typing import Any, Callable, Deque, Dict, Iterator, List, Sequence, Set, Tuple, Union
 
 INIT, UPDATE, RUN = 1, 2, 3
 DONE, FAILED, UPDATE_FAILED = 19, 20, 21
@@ -25,6 +26,8 @@ MAX_CHUNK_BYTES = 1 << 20
 #: First bytes of a payload that is no plain pickle (which begins with 0x80): a pickle and buffers; `bytes` as they are, the value
 #: or the only argument.
 BUFFERS, RAW = 1, 2
+# In pickles of cloudpickle's that bring a class.
+_CLASS_BY_VALUE = b"_make_skeleton_"
 #: Larger buffers (arrays) travel beside the pickle and are not copied into it.
 OUT_OF_BAND_BYTES = 64 << 10
 # The most that one system call is given.
@@ -189,13 +192,48 @@ def loads_json(payload: Any) -> Any:
     return json.loads(bytes(payload))
 
 
+def _unpickle(data: Any, buffers: Any = ()) -> Any:
+    # Only classes that travel by value need more care, which costs time.
+    if _CLASS_BY_VALUE in (bytes(data) if type(data) is memoryview else data):
+        return _ClassKeeper(io.BytesIO(data), buffers=buffers).load()
+    return pickle.loads(data, buffers=buffers)
+
+
+class _ClassKeeper(pickle.Unpickler):
+    """Unpickles instances of a script's own classes, which travel by value, as instances of the classes that are here:
+    cloudpickle alone would overwrite the program's class with what the worker made of it."""
+
+    def __init__(self, file: Any, *, buffers: Any) -> None:
+        super().__init__(file, buffers=buffers)
+        # Those that were here before.
+        self._own: Set[int] = set()
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        if name in ("_make_skeleton_class", "_make_skeleton_enum"):
+            return lambda *args: self._skeleton(found, args)
+        if name == "_class_setstate":
+            return lambda made, state: made if id(made) in self._own else found(made, state)
+        return found
+
+    def _skeleton(self, make: Any, args: Tuple[Any, ...]) -> Any:
+        from cloudpickle.cloudpickle import _DYNAMIC_CLASS_TRACKER_BY_ID
+
+        # The tracker's id is the argument before the last.
+        is_own = args[-2] in _DYNAMIC_CLASS_TRACKER_BY_ID
+        made = make(*args)
+        if is_own:
+            self._own.add(id(made))
+        return made
+
+
 def loads(payload: Any) -> Any:
     """The object of a payload. Buffers stay in the memory where they arrived, if that is a bytearray."""
     first = payload[0]
     if first == RAW:
         return bytes(memoryview(payload)[1:])
     if first != BUFFERS:
-        return pickle.loads(payload)
+        return _unpickle(payload)
     view = memoryview(payload if isinstance(payload, bytearray) else bytearray(payload))
     (count,) = LENGTH.unpack_from(view, 1)
     at = 1 + LENGTH.size * (count + 1)
@@ -204,4 +242,4 @@ def loads(payload: Any) -> Any:
         (length,) = LENGTH.unpack_from(view, 1 + LENGTH.size * (index + 1))
         parts.append(view[at : at + length])
         at += length
-    return pickle.loads(parts[0], buffers=parts[1:])
+    return _unpickle(parts[0], parts[1:])

@@ -24,6 +24,8 @@ _LOCAL = (None, "", "localhost", "127.0.0.1", "::1")
 _RETURN_SECONDS = 5.0
 # How long a node that another program is starting may take.
 _RIVAL_SECONDS = 5.0
+# How long a node of ours may take to find the cluster.
+_MEET_SECONDS = 5.0
 # How long a node may take to leave.
 _STOP_SECONDS = 10.0
 
@@ -169,6 +171,9 @@ def _answer(status: int, body: bytes) -> Any:
         text = problem["error"] + ("\nhint: " + problem["hint"] if problem.get("hint") else "")
     except (ValueError, KeyError, TypeError):
         text = "the node answered %d: %s" % (status, body[:400].decode(errors="replace"))
+    if status == 503:
+        # It leaves, or only begins.
+        raise ConnectionAbortedError(text)
     raise NodeError(text)
 
 
@@ -181,7 +186,6 @@ class NodeProcess:
             environment["NODECTL_SECRET"] = secret
             # Programs brought their own passwords before there was nodectl: these are warned about, and used.
             environment["NODECTL_CLUSTER__WEAK_SECRET"] = "true"
-        self.is_alone = arguments == ["solo"]
         self.log = tempfile.TemporaryFile()
         # In a session of its own: Ctrl-C is for this program to handle.
         self.process = subprocess.Popen(
@@ -228,20 +232,27 @@ class LocalNode:
         self.password = None if password is None else str(password)
         self.peer = None if address in _LOCAL else "%s:%d" % (_bracketed(str(address)), port or DEFAULT_PORT)
         self.path = socket_path()
+        self._was_alone = False
 
     def open(self, again: bool) -> Tuple[socket.socket, bytes, bool]:
-        """A stream for a pool from the node that runs or that is started now, what came along, and whether the node is ours
-        and works alone. `again` for a pool whose node was lost. Fails with NodeError or OSError."""
+        """A stream for a pool from the node that runs or that is started now, what came along, and whether the node works
+        alone. `again` for a pool whose node was lost. Fails with NodeError or OSError."""
         try:
             stream, early = upgrade(self.path)
         except OSError:
-            self._make_run(again)
+            # One that worked alone, and was another program's, has ended with that.
+            self._make_run(again, returns=not self._was_alone)
             stream, early = upgrade(self.path)
-        return stream, early, _own is not None and _own.process.poll() is None and _own.is_alone
+        try:
+            self._was_alone = bool(request(self.path, "GET", "/v1/node").get("solo"))
+        except BaseException:
+            stream.close()
+            raise
+        return stream, early, self._was_alone
 
-    def _make_run(self, again: bool) -> None:
-        """Returns when a node answers."""
-        if again and _own is None:
+    def _make_run(self, again: bool, returns: bool) -> None:
+        """Returns when a node answers. `returns`: one that was lost may come back by itself."""
+        if again and returns and _own is None:
             # Somebody else's node: whoever keeps it may start it again.
             _wait_for_return()
         with _starting:
@@ -270,7 +281,26 @@ class LocalNode:
         if _own is not None:
             _own.stop()
         _own = node
+        if self.peer and not again:
+            self._meet(self.peer)
         return None
+
+    def _meet(self, peer: str) -> None:
+        """Returns when our node, which does no work itself, has found the cluster. Fails with NodeError if it does not."""
+        deadline = time.monotonic() + _MEET_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                members = request(self.path, "GET", "/v1/nodes")
+            except OSError:
+                members = []  # It has only just begun.
+            if sum(line["alive"] for line in members) > 1:
+                return
+            time.sleep(0.05)
+        _stop_own()
+        raise NodeError(
+            "no node of the cluster was found at %s within %d s\n"
+            "hint: a node has to run there, be reachable from here, and have the same password" % (peer, _MEET_SECONDS)
+        )
 
 
 def _wait_for_return() -> None:
@@ -303,10 +333,10 @@ def _bracketed(address: str) -> str:
     return "[%s]" % address if ":" in address and not address.startswith("[") else address
 
 
-def default_python(node_is_ours: bool) -> str:
-    """The interpreter on the nodes: this one on a node of our own; elsewhere one of the same version, for code cannot be
-    passed between versions."""
+def default_python(works_alone: bool) -> str:
+    """The interpreter on the nodes: this one if there is only this machine's; elsewhere one of the same version, for code cannot
+    be passed between versions."""
     named = os.environ.get("NODECTL_PYTHON")
     if named:
         return named
-    return sys.executable if node_is_ours and sys.executable else "python%d.%d" % sys.version_info[:2]
+    return sys.executable if works_alone and sys.executable else "python%d.%d" % sys.version_info[:2]

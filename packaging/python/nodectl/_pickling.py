@@ -1,7 +1,8 @@
 """What goes to workers: calls as pickles, classes with the code they need.
 
-Code that nodes cannot import is sent by value: that of `__main__` (scripts, notebooks) and of local modules, which are
-those outside of the standard library, of installed packages and of the directories shipped as `sources`.
+Code that nodes cannot import is sent along. Local modules are those outside of the standard library, of installed packages and
+of what is shipped as `sources`: those that are imported when a pool is opened travel as files, and workers import them, so that
+their state is as at home. `__main__` (scripts, notebooks), and modules that are imported later, travel by value.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, Dict, List, Set, Tuple
 import cloudpickle
 
 from ._frames import OUT_OF_BAND_BYTES, RAW, Payload, in_band, with_buffers
+from ._upload import files
 
 _RAW = bytes([RAW])
 # cloudpickle's register of modules is the process's: one at a time.
@@ -29,16 +31,31 @@ _ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes))
 _OWN = {"nodectl", "distributed_computing", "ludwigcluster", "cloudpickle"}
 # But the worker of an executor runs there.
 _BY_VALUE_ALWAYS = {"nodectl.executor"}
+# Larger files of a package are no code: `sources` ships them.
+_LARGEST_FILE = 10 << 20
 
 
 class Pickler:
     """Pickles calls for one pool. Thread-safe."""
 
     def __init__(self, sources: List[str]) -> None:
-        self._not_local = [os.path.realpath(path) + os.sep for path in [*_installed(), *sources]]
+        prefixes = [os.path.realpath(path) for path in [*_installed(), *sources]]
+        self._not_local = [path if os.path.isfile(path) else path + os.sep for path in prefixes]
         self._modules_seen = 0
         self._local: List[str] = []
         self._marks: List[bytes] = []
+        #: Files that workers get, by their names there.
+        self.files = self._take_along()
+
+    def _take_along(self) -> Dict[str, str]:
+        """The files of local modules that are imported now. From here on they are importable on workers."""
+        files: Dict[str, str] = {}
+        for name in {name.partition(".")[0] for name in self._local_modules()} - _BY_VALUE_ALWAYS - {"nodectl"}:
+            found = _module_files(name)
+            files.update(found)
+            self._not_local.extend(os.path.realpath(path) for path in found.values())
+        self._modules_seen = 0
+        return files
 
     def call(self, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Payload:
         """The payload for arguments. Fails with what the arguments' pickling fails with."""
@@ -97,6 +114,22 @@ class Pickler:
         # By the name that modules go by on workers too, not by that of a program's file.
         path = os.path.realpath(file)
         return not any(path.startswith(prefix) for prefix in self._not_local)
+
+
+def _module_files(name: str) -> Dict[str, str]:
+    """The files of a top-level module or package, by their names below the directory that it is imported from. None of one
+    that is not found by its name: one made by hand, or loaded from anywhere."""
+    module = sys.modules.get(name)
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or not os.path.isfile(file):
+        return {}
+    place = os.path.dirname(os.path.dirname(file) if hasattr(module, "__path__") else file)
+    if not any(os.path.realpath(root or os.getcwd()) == os.path.realpath(place) for root in sys.path):
+        return {}
+    if not hasattr(module, "__path__"):
+        return {os.path.basename(file): file}
+    paths = files([os.path.dirname(file)])
+    return {inside: path for inside, path in paths if os.path.getsize(path) <= _LARGEST_FILE}
 
 
 def _installed() -> Set[str]:

@@ -12,11 +12,11 @@ from . import _node
 _LEFT_OUT = (".git", "__pycache__", "*.pyc", ".ipynb_checkpoints", ".venv", ".DS_Store")
 
 
-def upload(node: str, paths: List[str], made: Mapping[str, bytes] = {}) -> str:
-    """The hash of the manifest of files and directories, each under its own name, and of files made from bytes. Fails with
-    OSError for what cannot be read, with NodeError if the node refuses."""
+def upload(node: str, paths: List[str], made: Mapping[str, bytes] = {}, named: Mapping[str, str] = {}) -> str:
+    """The hash of the manifest of files and directories, each under its own name, of files made from bytes, and of files that go
+    by other names. Fails with OSError for what cannot be read, with NodeError if the node refuses."""
     entries = {}
-    for name, path in files(paths):
+    for name, path in [*named.items(), *files(paths)]:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             stored = _node.request(node, "PUT", "/v1/blobs", file, size)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import concurrent.futures
+import os
+import threading
 import time
+import weakref
 from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Set, Tuple
 
-from ._calls import FutureCall, OrderedResults
+from ._calls import EagerResults, FutureCall, OrderedResults
+from ._errors import PoolError
 from .pool import Pool
 
 
@@ -33,54 +38,125 @@ class _Caller:
 
 class Executor(concurrent.futures.Executor):
     """A drop-in for `ProcessPoolExecutor`. Functions and their arguments may be anything that cloudpickle takes: closures and
-    lambdas too.
+    lambdas too. What was submitted is run, as there: also after `shutdown(wait=False)`, and before the program ends.
 
     :param max_workers: The most workers; as many as the cluster has room for if None.
+    :param mp_context: None: workers are processes of other machines, and no start method of this one's fits them.
     :param initializer: Called once in each worker, with `initargs`.
+    :param max_tasks_per_child: None: a worker lives as long as the pool.
     :param options: As for `Pool`.
     """
 
     def __init__(
         self,
         max_workers: Optional[int] = None,
+        mp_context: None = None,
         initializer: Optional[Callable[..., Any]] = None,
         initargs: Tuple[Any, ...] = (),
+        *,
+        max_tasks_per_child: None = None,
         **options: Any,
     ) -> None:
+        if mp_context is not None:
+            raise ValueError("mp_context must be None: workers are not started by multiprocessing")
+        if max_tasks_per_child is not None:
+            raise ValueError("max_tasks_per_child must be None: a worker lives as long as the pool")
+        if initializer is not None and not callable(initializer):
+            raise TypeError("initializer must be a callable")
         options.setdefault("name", "executor")
         self.pool: Pool[_Caller] = Pool(_Caller, (initializer, initargs), max_workers=max_workers, **options)
         self._pending: Set[Any] = set()
+        # Those whose results nobody reads any more: the engine keeps them as long as tasks of theirs are unfinished.
+        self._series: "weakref.WeakSet[OrderedResults]" = weakref.WeakSet()
+        self._is_shut_down = False
+        _executors.add(self)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "concurrent.futures.Future[Any]":
         """A future of `fn(*args, **kwargs)`."""
-        engine, pickler = self.pool._engine, self.pool._pickler
-        future = FutureCall(engine, pickler.call((fn, args, kwargs), {})).future
+        self._check()
+        future = FutureCall(self.pool._engine, self.pool._pickler, (fn, args, kwargs), {}).future
         self._pending.add(future)
         future.add_done_callback(self._pending.discard)
         return future
 
     def map(
-        self, fn: Callable[..., Any], *iterables: Iterable[Any], timeout: Optional[float] = None, chunksize: int = 1
+        self,
+        fn: Callable[..., Any],
+        *iterables: Iterable[Any],
+        timeout: Optional[float] = None,
+        chunksize: int = 1,
+        buffersize: Optional[int] = None,
     ) -> Iterator[Any]:
-        """The results of `fn` over the iterables, in order. As `Pool.imap`, it does not run ahead of its reader without bound.
+        """The results of `fn` over the iterables, in order. All is taken from the iterables and run at once, read or not.
 
         :param timeout: Seconds from now after which the next result is a `TimeoutError`.
+        :param chunksize: For compatibility: tasks are batched as needed.
+        :param buffersize: Any number: items are taken as their results are read, as by `Pool.imap`, of endless iterables too.
+        :raises ValueError: `chunksize` or `buffersize` is less than 1.
         """
-        function = self.pool._pickler.by_value(fn)
-        calls: Iterator[Tuple[Any, Any]] = (((function, args, {}), {}) for args in zip(*iterables))
+        self._check()
+        if chunksize < 1:
+            raise ValueError("chunksize must be >= 1.")
+        if buffersize is not None and buffersize < 1:
+            raise ValueError("buffersize must be None or > 0")
         deadline = None if timeout is None else time.monotonic() + timeout
-        results = OrderedResults(self.pool._engine, self.pool._pickler, calls, self.pool._bar(iterables[0]))
+        engine, pickler = self.pool._engine, self.pool._pickler
+        function = pickler.by_value(fn)
+        arguments: Iterable[Tuple[Any, ...]] = zip(*iterables)
+        if buffersize is None:
+            arguments = list(arguments)
+        calls: Iterator[Tuple[Any, Any]] = (((function, args, {}), {}) for args in arguments)
+        series = EagerResults if buffersize is None else OrderedResults
+        results = series(engine, pickler, calls, self.pool._bar(arguments))
+        self._series.add(results)
         return _until(results, deadline)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Ends the workers: when all futures are done, or at once without `wait`."""
-        pending = list(self._pending)
+        """Ends the workers when all that was submitted is done. Nothing more is taken.
+
+        :param wait: Return when that is so.
+        :param cancel_futures: Do not run what has not ended yet.
+        """
+        is_first, self._is_shut_down = not self._is_shut_down, True
         if cancel_futures:
-            for future in pending:
+            for future in list(self._pending):
                 future.cancel()
+            for results in list(self._series):
+                results.close()
         if wait:
-            concurrent.futures.wait(pending)
+            self._finish()
+        elif is_first:
+            threading.Thread(target=self._finish, name="nodectl-executor").start()
+
+    def _check(self) -> None:
+        if self._is_shut_down:
+            raise PoolError("cannot schedule new futures after shutdown")
+
+    def _finish(self) -> None:
+        """Returns when all that was submitted is done, and the workers have ended."""
+        try:
+            concurrent.futures.wait(list(self._pending))
+            for results in list(self._series):
+                results.engine.wait(results.has_nothing_under_way, None)
+        except PoolError:
+            pass  # Whoever reads a result is told.
         self.pool.close()
+        _executors.discard(self)
+
+
+_executors: "weakref.WeakSet[Executor]" = weakref.WeakSet()
+
+
+def _finish_all() -> None:
+    for executor in list(_executors):
+        executor._is_shut_down = True
+        executor._finish()
+
+
+# After the engine's, so before its: that one ends what is unfinished.
+atexit.register(_finish_all)
+# A forked child has none of its parent's: their pools are closed there.
+os.register_at_fork(after_in_child=_executors.clear)
 
 
 def _until(results: OrderedResults, deadline: Optional[float]) -> Iterator[Any]:
@@ -91,9 +167,10 @@ def _until(results: OrderedResults, deadline: Optional[float]) -> Iterator[Any]:
                 if not engine.wait(lambda: bool(results.ready), max(0.0, deadline - time.monotonic())):
                     raise concurrent.futures.TimeoutError()
             try:
-                value = next(results)
+                # The only reference to it: a large one is freed as soon as its reader is done with it.
+                value = [next(results)]
             except StopIteration:
                 return
-            yield value
+            yield value.pop()
     finally:
         results.close()

@@ -10,15 +10,19 @@ from ._calls import Bar, FutureCall, MapCall, OrderedResults, PoolFuture, Result
 from ._engine import Engine
 from ._errors import PoolError
 from ._pickling import Pickler, as_call, init_payload
+from ._upload import upload
 
 Worker = TypeVar("Worker")
+# How long a worker may take to start before a pool is said to have none.
+_FIRST_WORKER_SECONDS = 10.0
 
 
 class Pool(Generic[Worker]):
     """Workers on the machines of the cluster, each a process with one instance of `worker_class`.
 
     A worker has a method `run`, called for each task, and may have `handle_update`, called between tasks with what
-    `update_workers` is given. A class of `__main__`, of a notebook or of a local module is sent along with its code.
+    `update_workers` is given. Modules of your own that are imported when the pool is opened travel as files, and workers import
+    them; a class of `__main__` or of a notebook is sent along with its code.
 
     The pool is opened at the node of this machine. Without one, a node is started that ends with this program: alone; with a
     `password`, as a member of its cluster; with a `server_address` too, as one that does no work itself. Workers come and
@@ -44,14 +48,16 @@ class Pool(Generic[Worker]):
     :param env: Variables for the workers.
     :param priority: Higher ones get their workers first.
     :param name: The job's name in listings.
-    :param python: The interpreter on the nodes. Default: the variable NODECTL_PYTHON; this interpreter, on a node that this
-        program has started for itself alone; else `python3.X` of this version.
+    :param python: The interpreter on the nodes. Default: the variable NODECTL_PYTHON; this interpreter, on a machine
+        that works alone; else `python3.X` of this version.
     :param sources: Directories and files to ship: workers find them in their working directory, under their own names, and import
         modules from there.
     :param progress: Show the progress of `map`, `imap` and `imap_unordered`.
     :param results: `"pickle"`: `run` may return any object, and whoever has taken over a worker can run code in this program. `"json"`:
         nothing that workers send is unpickled. `run` returns what JSON has a form for (arrays become lists), or `bytes`; its exceptions
         arrive as `RemoteError`.
+    :raises ValueError: A number that makes no sense.
+    :raises FileNotFoundError: `sources` names what is not there.
     :raises NodeError: There is no node, and none could be started.
     :raises PoolError: The node refused the pool. Methods raise it when the pool has ended: closed, cancelled, or because its
         class fails on every worker.
@@ -83,8 +89,12 @@ class Pool(Generic[Worker]):
     ) -> None:
         if results not in ("pickle", "json"):
             raise ValueError("results are \"pickle\" or \"json\", not %r" % (results,))
+        _check_numbers(max_workers, retries, timeout)
         self._progress = progress
         paths = [os.fspath(path) for path in sources]
+        missing = next((path for path in paths if not os.path.exists(path)), None)
+        if missing is not None:
+            raise FileNotFoundError("`sources` names %s, which is not there" % missing)
         self._pickler = Pickler(paths)
         args, kwargs = _init_arguments(init_data)
         # Where modules are found on the worker: among the files shipped, and in the directories of them.
@@ -106,13 +116,11 @@ class Pool(Generic[Worker]):
             request["timeout_ms"] = max(1, round(timeout * 1e3))
         node = _node.LocalNode(password, server_address, server_port)
 
-        def open_request(ours: bool) -> Dict[str, Any]:
-            made = {**request, "python": python or _node.default_python(ours)}
-            if paths:
-                from ._upload import upload
-
+        def open_request(works_alone: bool) -> Dict[str, Any]:
+            made = {**request, "python": python or _node.default_python(works_alone)}
+            if paths or self._pickler.files:
                 # At every opening: another node may not have them.
-                made["inputs"] = upload(node.path, paths)
+                made["inputs"] = upload(node.path, paths, named=self._pickler.files)
             return made
 
         self._engine = Engine(node, open_request, init, results == "pickle")
@@ -148,7 +156,7 @@ class Pool(Generic[Worker]):
 
     def submit(self, *args: Any, **kwargs: Any) -> "PoolFuture":
         """A `concurrent.futures.Future` of `run(*args, **kwargs)`."""
-        return FutureCall(self._engine, self._pickler.call(args, kwargs)).future
+        return FutureCall(self._engine, self._pickler, args, kwargs).future
 
     # Updates
 
@@ -169,13 +177,16 @@ class Pool(Generic[Worker]):
     # The pool
 
     def get_workers_count(self) -> int:
-        """How many worker processes are ready now. They come one by one after the pool is opened."""
+        """How many worker processes are ready now. They come one by one after the pool is opened: where there is none so far, the
+        first one is waited for, 10 s at most."""
         self._engine.refresh()
+        if self._engine.workers == 0:
+            self.wait_for_workers(1, _FIRST_WORKER_SECONDS)
         return self._engine.workers
 
     def get_nodes_count(self) -> int:
         """On how many nodes they are."""
-        self._engine.refresh()
+        self.get_workers_count()
         return self._engine.nodes
 
     def wait_for_workers(self, count: int = 1, timeout: Optional[float] = None) -> bool:
@@ -207,6 +218,15 @@ class Pool(Generic[Worker]):
 
     def _bar(self, data: Any) -> Bar:
         return Bar(len(data) if hasattr(data, "__len__") else None, self._progress)
+
+
+def _check_numbers(max_workers: Optional[int], retries: int, timeout: Optional[float]) -> None:
+    if max_workers is not None and max_workers <= 0:
+        raise ValueError("max_workers must be greater than 0, not %r" % (max_workers,))
+    if retries < 0:
+        raise ValueError("retries must not be negative, as %r is" % (retries,))
+    if timeout is not None and timeout <= 0:
+        raise ValueError("timeout is in seconds and greater than 0, not %r" % (timeout,))
 
 
 def _init_arguments(data: Any) -> Tuple[Tuple[Any, ...], Dict[str, Any]]:

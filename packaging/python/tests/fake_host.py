@@ -3,6 +3,8 @@ in order, deaths blamed on the task that ran. For tests of the client and the sh
 
 import asyncio
 import contextlib
+import hashlib
+import io
 import json
 import os
 import shutil
@@ -209,7 +211,9 @@ class FakeHost:
             writer.close()  # Somebody asked whether the node runs.
             return
         if b"Upgrade: nodectl-pool/1" not in head:
-            writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 16\r\n\r\n" + b'{"error":"what"}')
+            status, answer = await self._answer(head, reader)
+            body = json.dumps(answer).encode()
+            writer.write(b"HTTP/1.1 %d Said\r\nContent-Length: %d\r\n\r\n" % (status, len(body)) + body)
             writer.close()
             return
         writer.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: nodectl-pool/1\r\n\r\n")
@@ -218,8 +222,44 @@ class FakeHost:
         with contextlib.suppress(asyncio.CancelledError):
             await pool.serve(reader)
 
+    async def _answer(self, head, reader):
+        """Status and JSON for a request other than that of a pool's stream."""
+        request, *headers = head.decode().split("\r\n")
+        if request.startswith("GET /v1/node "):
+            return 200, {"solo": True}
+        if not request.startswith("PUT /v1/blobs "):
+            return 404, {"error": "what"}
+        length = next(int(line[15:]) for line in headers if line.lower().startswith("content-length:"))
+        content = await reader.readexactly(length)
+        stored = hashlib.sha256(content).hexdigest()
+        self.blobs[stored] = content
+        return 200, {"hash": stored, "bytes": length}
+
+    def unpack(self, manifest, directory):
+        """Lays the files of a manifest out."""
+        data = io.BytesIO(self.blobs[manifest])
+
+        def varint():
+            number = shift = 0
+            while True:
+                (byte,) = data.read(1)
+                number |= (byte & 0x7F) << shift
+                shift += 7
+                if byte < 0x80:
+                    return number
+
+        for _ in range(varint()):
+            path = os.path.join(directory, data.read(varint()).decode())
+            varint()
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as file:
+                file.write(self.blobs[data.read(32).hex()])
+            data.read(1)
+
     async def start_worker(self, pool):
         directory = tempfile.mkdtemp(dir=self.directory)
+        if pool.request.get("inputs"):
+            self.unpack(pool.request["inputs"], directory)
         path = os.path.join(directory, "s")
         attached = asyncio.Event()
         server = await asyncio.start_unix_server(lambda *pair: attached.pair(*pair), path)

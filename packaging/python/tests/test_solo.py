@@ -35,8 +35,8 @@ class Base(unittest.TestCase):
         self.env = {**os.environ, "NODECTL_NODE__DATA_DIR": os.path.join(self.directory, "data"), "NO_COLOR": "1"}
         self.env.update(NODECTL_NETWORK__MDNS="false", NODECTL_NETWORK__BEACON_PORT="0", NODECTL_NETWORK__INTERFACES='["lo"]')
 
-    def program(self, text, **options):
-        path = os.path.join(self.directory, "program.py")
+    def program(self, text, name="program.py", **options):
+        path = os.path.join(self.directory, name)
         with open(path, "w") as file:
             file.write(text)
         return subprocess.Popen([sys.executable, path], env=self.env, stdout=subprocess.PIPE, text=True, cwd=self.directory, **options)
@@ -136,6 +136,87 @@ with Pool(Slow) as pool:
 """
         )
         self.assertEqual(out, "True\n")
+
+    def test_a_time_out_costs_an_attempt_and_no_worker(self):
+        out = self.output(
+            HEAD
+            + """
+class Slow(Worker):
+    def run(self, seconds):
+        time.sleep(seconds)
+        return seconds
+with Pool(Slow, timeout=0.3, max_workers=2, cpus=0.25, retries=0) as pool:
+    lost = 0
+    results = pool.imap([60, 60, 60, 60, 60])
+    for _ in range(5):
+        try:
+            next(results)
+        except nodectl.WorkerLost as error:
+            lost += "timeout" in str(error)
+    print(lost, pool.map([0] * 20) == [0] * 20)
+"""
+        )
+        self.assertEqual(out, "5 True\n")
+
+    def test_a_program_goes_on_when_the_one_that_started_the_node_ends(self):
+        # Each program's own interpreter.
+        self.env.pop("NODECTL_PYTHON", None)
+        task = HEAD + "class Slow(Worker):\n    def run(self, x):\n        time.sleep(0.05)\n        return x, sys.executable\n"
+        first = self.program(task + "pool = Pool(Slow, cpus=0.5)\nprint(pool.map([0]), flush=True)\nsys.stdin.readline()\n", stdin=subprocess.PIPE)
+        self.addCleanup(first.stdout.close)
+        first.stdout.readline()
+        second = self.program(
+            task
+            + """
+with Pool(Slow, cpus=0.5) as pool:
+    results = []
+    for result in pool.imap(range(60)):
+        results.append(result)
+        if len(results) == 10:
+            print("under way", flush=True)
+    print(results == [(x, sys.executable) for x in range(60)])
+""",
+            name="second.py",
+        )
+        self.addCleanup(second.stdout.close)
+        self.assertEqual(second.stdout.readline(), "under way\n")
+        first.communicate("end\n", timeout=60)
+        self.assertEqual(first.returncode, 0)
+        self.assertEqual(second.stdout.readline(), "True\n")
+        self.assertEqual(second.wait(60), 0)
+
+    def test_a_node_that_leaves_costs_no_result(self):
+        out = self.output(
+            HEAD
+            + """
+import subprocess
+class Slow(Worker):
+    def run(self, x):
+        time.sleep(0.02)
+        return x
+with Pool(Slow) as pool:
+    results = []
+    for result in pool.imap(range(100)):
+        results.append(result)
+        if len(results) == 20:
+            _node._own.process.stdin.close()
+    print(results == list(range(100)))
+"""
+        )
+        self.assertEqual(out, "True\n")
+
+    def test_a_cluster_that_is_not_found_is_an_error(self):
+        out = self.output(
+            HEAD
+            + """
+began = time.monotonic()
+try:
+    Pool(Worker, None, "a password of nobody", "127.0.0.2", 9)
+except nodectl.NodeError as error:
+    print("127.0.0.2:9" in str(error) and "password" in str(error), time.monotonic() - began < 30)
+"""
+        )
+        self.assertEqual(out, "True True\n")
 
     def test_a_result_of_two_gibibytes_arrives(self):
         with open("/proc/meminfo") as info:

@@ -31,6 +31,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// On the way to another node, in each direction.
 const BUFFER_BYTES: usize = 256 << 10;
+/// How a worker's process ends whose stream ended before it was told to: see `shim.py`.
+const CUT_OFF: i32 = 75;
 /// How long the stream of a process that has ended may still be read.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
@@ -69,10 +71,10 @@ impl Inner {
         let verdict = match (attended, end) {
             _ if stop.let_go() => Verdict::Process(ProcessEnd::Stopped),
             (Err(failure @ Failure::Init(_)), _) => Verdict::Failed(failure),
-            // The shim ends well when its stream does, however that happened.
+            // Whatever its end: it never got to work.
             (
                 Err(failure),
-                ProcessEnd::Exited(0) | ProcessEnd::Stopped | ProcessEnd::NotStarted(_),
+                ProcessEnd::Exited(0 | CUT_OFF) | ProcessEnd::Stopped | ProcessEnd::NotStarted(_),
             ) => Verdict::Failed(failure),
             (Ok(()), ProcessEnd::Stopped) => Verdict::Failed(Failure::Inputs(
                 "it went on when its pool was done with it".into(),

@@ -45,6 +45,9 @@ BUFFERS = 1
 # The first byte of a payload that is not pickled: `bytes` as they are, the value or the only argument.
 RAW = 2
 LENGTH = struct.Struct("<Q")
+# How the process ends whose stream ended without EXIT: its task ran too long, or its node is gone. Unlike 0 it says that the worker
+# is still wanted (EX_TEMPFAIL of sysexits.h).
+CUT_OFF = 75
 # Not empty in a forked child.
 IN_CHILD = []
 
@@ -191,7 +194,7 @@ class Stream:
             except OSError:
                 count = 0
             if count == 0:
-                os._exit(0)
+                os._exit(CUT_OFF)
             end += count
 
     def send(self, kind, id, payload):
@@ -216,7 +219,7 @@ class Stream:
                     flags = MORE if chunk is not chunks[-1] else 0
                     self.send_parts([HEADER.pack(kind, flags, sum(map(len, chunk)), id), *chunk])
             except OSError:
-                os._exit(0)
+                os._exit(CUT_OFF)
 
     def send_parts(self, parts):
         sent = self.socket.sendmsg(parts)
@@ -237,7 +240,7 @@ class Stream:
             try:
                 self.socket.sendall(data)
             except OSError:
-                os._exit(0)
+                os._exit(CUT_OFF)
 
     def watch(self):
         """Ends the process when the stream ends; sends what waits behind a long task."""
@@ -250,7 +253,7 @@ class Stream:
         while True:
             for fd, _ in poller.poll(TICK_MS if idle < IDLE_TICKS else None):
                 if fd != self.wake_read:
-                    os._exit(0)
+                    os._exit(CUT_OFF)
                 os.read(fd, 64)
                 idle = 0
             # Only what waited at the last tick too: the main thread sends whatever it comes to.

@@ -1,0 +1,228 @@
+"""What `ProcessPoolExecutor` and `multiprocessing.Pool` promise, kept by `Executor` and `Pool`."""
+
+import concurrent.futures
+import importlib
+import os
+import sys
+import tempfile
+import textwrap
+import threading
+
+import nodectl
+
+from .test_pool import Base
+
+STATEFUL = """
+import functools, threading
+
+LOCK = threading.Lock()
+VALUE = None
+CALLS = []
+
+def set_value(value):
+    global VALUE
+    VALUE = value
+
+def read(_):
+    with LOCK:
+        return VALUE
+
+@functools.lru_cache
+def cached(x):
+    CALLS.append(x)
+    return len(CALLS)
+
+class Item:
+    made = 0
+
+    def __init__(self, x):
+        Item.made += 1
+        self.x = x
+
+def item(x):
+    return Item(x)
+"""
+
+
+class Failing:
+    """An iterable that ends by an error."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __iter__(self):
+        yield from range(self.count)
+        raise OSError("no more")
+
+
+class Worker:
+    def run(self, x):
+        if x == "stop":
+            raise StopIteration(x)
+        return x * 2
+
+
+class Counted:
+    made = 0
+
+    def __init__(self, x):
+        type(self).made += 1
+        self.x = x
+
+    def method(self):
+        return self.x
+
+
+class Promises(Base):
+    def executor(self, **options):
+        executor = nodectl.Executor(**options)
+        self.addCleanup(executor.shutdown)
+        return executor
+
+    def test_map_runs_what_it_was_given_whether_it_is_read_or_not(self):
+        directory = self.host.directory
+
+        def note(x):
+            open(os.path.join(directory, "ran-%d" % x), "w").close()
+
+        with nodectl.Executor() as executor:
+            executor.map(note, range(100))
+        self.assertEqual(sum(name.startswith("ran-") for name in os.listdir(directory)), 100)
+
+    def test_map_with_a_buffer_takes_no_more_than_is_read(self):
+        taken = []
+
+        def endless():
+            while True:
+                taken.append(1)
+                yield len(taken)
+
+        executor = self.executor()
+        results = executor.map(lambda x: x, endless(), buffersize=4)
+        self.assertEqual([next(results) for _ in range(5)], [1, 2, 3, 4, 5])
+        self.assertLess(len(taken), 200)
+
+    def test_a_cancelled_future_is_done(self):
+        executor = self.executor(max_workers=2)
+        go = os.path.join(self.host.directory, "go")
+
+        def wait():
+            while not os.path.exists(go):
+                threading.Event().wait(0.01)
+
+        futures = [executor.submit(wait) for _ in range(20)]
+        self.assertTrue(futures[-1].cancel())
+        done, _ = concurrent.futures.wait([futures[-1]], timeout=30)
+        self.assertEqual(done, {futures[-1]})
+        self.assertEqual(list(concurrent.futures.as_completed([futures[-1]])), [futures[-1]])
+        self.assertTrue(futures[-1].cancel(), "again")
+        executor.shutdown(cancel_futures=True)
+        self.assertTrue(all(future.done() for future in futures))
+
+    def test_what_was_submitted_runs_after_shutdown_without_waiting(self):
+        executor = self.executor()
+        futures = [executor.submit(pow, x, 2) for x in range(50)]
+        executor.shutdown(wait=False)
+        self.assertEqual([future.result(60) for future in futures], [x * x for x in range(50)])
+        with self.assertRaises(RuntimeError):
+            executor.submit(pow, 1, 2)
+
+    def test_an_iterable_that_fails_loses_nothing(self):
+        pool = self.pool(Worker)
+        results = pool.imap(Failing(40))
+        self.assertEqual([next(results) for _ in range(40)], [2 * x for x in range(40)])
+        with self.assertRaisesRegex(OSError, "no more"):
+            next(results)
+        with self.assertRaises(StopIteration):
+            next(results)
+        unordered, got = pool.imap_unordered(Failing(40)), []
+        with self.assertRaisesRegex(OSError, "no more"):
+            for value in unordered:
+                got.append(value)
+        got.extend(unordered)
+        self.assertEqual(sorted(got), [2 * x for x in range(40)])
+        with self.assertRaisesRegex(OSError, "no more"):
+            pool.map(Failing(3))
+
+    def test_an_item_that_cannot_be_pickled_fails_alone(self):
+        pool = self.pool(Worker)
+        results = pool.imap([1, threading.Lock(), 3])
+        self.assertEqual(next(results), 2)
+        with self.assertRaises(TypeError):
+            next(results)
+        self.assertEqual(list(results), [6])
+        with self.assertRaises(TypeError):
+            pool.map([threading.Lock()])
+        future = self.executor().submit(len, threading.Lock())
+        self.assertIsInstance(future.exception(30), TypeError)
+
+    def test_a_task_that_raises_stop_iteration_ends_nothing_silently(self):
+        with self.assertRaisesRegex(RuntimeError, "StopIteration"):
+            list(self.pool(Worker).imap([1, "stop", 3]))
+
+        def stop(x):
+            raise StopIteration(x)
+
+        with self.assertRaisesRegex(RuntimeError, "StopIteration"):
+            list(self.executor().map(stop, range(5)))
+
+    def test_errors_are_those_that_programs_expect(self):
+        self.assertTrue(issubclass(nodectl.PoolError, RuntimeError))
+        self.assertTrue(issubclass(nodectl.WorkerLost, concurrent.futures.BrokenExecutor))
+        for options in ({"max_workers": 0}, {"retries": -1}, {"timeout": -5}):
+            with self.assertRaises(ValueError, msg=str(options)):
+                nodectl.Pool(Worker, **options)
+        with self.assertRaisesRegex(FileNotFoundError, "/nonexistent"):
+            nodectl.Pool(Worker, sources=["/nonexistent"])
+        with self.assertRaises(ValueError):
+            nodectl.Executor(max_tasks_per_child=1)
+        with self.assertRaises(ValueError):
+            self.executor().map(pow, [1], [2], chunksize=-1)
+
+    def test_a_result_that_ends_programs_when_it_is_read_is_an_error(self):
+        class Exits:
+            def __reduce__(self):
+                return sys.exit, (3,)
+
+        future = self.executor().submit(lambda: Exits())
+        self.assertIsInstance(future.exception(30), nodectl.RemoteError)
+        self.assertEqual(self.executor().submit(pow, 2, 3).result(30), 8)
+
+    def test_workers_are_counted_once_there_is_one(self):
+        self.assertGreater(self.pool(Worker).get_workers_count(), 0)
+
+    def module(self, text):
+        """A module beside the script, imported."""
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        name = "beside_%d" % threading.get_native_id()
+        with open(os.path.join(directory.name, name + ".py"), "w") as file:
+            file.write(textwrap.dedent(text))
+        sys.path.insert(0, directory.name)
+        self.addCleanup(sys.path.remove, directory.name)
+        self.addCleanup(sys.modules.pop, name, None)
+        importlib.invalidate_caches()
+        return importlib.import_module(name)
+
+    def test_modules_beside_the_script_are_modules_on_workers(self):
+        beside = self.module(STATEFUL)
+        with nodectl.Executor(1, initializer=beside.set_value, initargs=(7,)) as executor:
+            self.assertEqual(list(executor.map(beside.read, range(3))), [7, 7, 7])
+            self.assertEqual(executor.submit(beside.cached, 1).result(30), 1)
+        item = None
+        with nodectl.Executor(1) as executor:
+            item = executor.submit(beside.item, 5).result(30)
+        self.assertIs(type(item), beside.Item)
+        self.assertEqual((item.x, beside.Item.made), (5, 0))
+
+    def test_results_do_not_change_the_classes_of_the_program(self):
+        class Local(Counted):
+            def method(self):
+                return -self.x
+
+        method = Local.method
+        results = list(self.executor().map(lambda x: Local(x), range(3)))
+        self.assertTrue(all(type(result) is Local for result in results))
+        self.assertEqual([result.method() for result in results], [0, -1, -2])
+        self.assertIs(Local.method, method)
+        self.assertNotIn("made", vars(Local))
