@@ -152,7 +152,7 @@ fn exit_codes_are_as_documented() {
     let (code, _, stderr) = output(nodectl(directory.path()).arg("nodes"));
     assert_eq!(code, Some(3), "{stderr}");
     assert!(
-        stderr.contains("cluster unreachable") && stderr.contains("hint:"),
+        stderr.contains("no node runs here") && stderr.contains("hint:"),
         "{stderr}"
     );
     let (code, _, stderr) = output(nodectl(directory.path()).args(["run", "missing.toml"]));

@@ -60,6 +60,57 @@ fn two_runs_without_a_node_lose_nothing() {
 }
 
 #[test]
+fn a_command_alone_is_a_job_and_what_it_says_to_type_works() {
+    let cluster = Cluster::empty(Discovery::Peers);
+    let dir = cluster.dir.path();
+    let run = |arguments: &[&str]| {
+        let mut command = cluster.command(0);
+        command.current_dir(dir).args(arguments);
+        command.output().expect("nodectl starts")
+    };
+    let output = run(&["run", "--", "awk", "BEGIN {print 6 * 7}"]);
+    assert_eq!(output.status.code(), Some(0), "{}", both(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "42\n");
+    std::fs::write(dir.join("a.txt"), "one\ntwo\n").expect("writable");
+    std::fs::write(dir.join("b.txt"), "three\n").expect("writable");
+    let count = "echo nodectl-result: $(wc -l < $0)";
+    let each = [
+        "run", "--each", "*.txt", "--into", "counted", "--", "sh", "-c", count, "{}",
+    ];
+    let output = run(&each);
+    assert_eq!(output.status.code(), Some(0), "{}", both(&output));
+    let sorted = cluster.ok(0, &["results", "sh", "--sort", "-value", "--csv"]);
+    let values: Vec<_> = sorted
+        .lines()
+        .filter_map(|line| line.rsplit(',').next())
+        .collect();
+    assert_eq!(values, ["value", "2", "1"]);
+    let failing = run(&[
+        "run",
+        "--set",
+        "retries=0",
+        "--",
+        "sh",
+        "-c",
+        "echo why >&2; exit 3",
+    ]);
+    assert_eq!(failing.status.code(), Some(1), "{}", both(&failing));
+    assert!(
+        both(&failing).contains("exit status 3: why"),
+        "{}",
+        both(&failing)
+    );
+    let said = both(&failing);
+    for command in ["logs", "retry"] {
+        let begin = said.find(&format!("nodectl {command} ")).expect("a hint");
+        let line = said[begin..].split([')', '`']).next().expect("its end");
+        let arguments: Vec<_> = line.split(' ').skip(1).collect();
+        let typed = both(&run(&arguments));
+        assert!(typed.contains("why"), "{line}: {typed}");
+    }
+}
+
+#[test]
 fn what_a_killed_run_left_waits_until_somebody_asks_for_it() {
     let cluster = Cluster::empty(Discovery::Peers);
     let old = CountedJob::new(&cluster, "old", 6, "sleep 0.5", "");

@@ -4,7 +4,7 @@ pub use super::trust_args::{
     AdmissionMode, BAN_NOTES, ClusterSecret, DoctorArgs, FORGET_NOTES, ForgetArgs, NodeArgs,
     RotateArgs, SecretCommand,
 };
-use super::{owner, plot::PlotSpec};
+use super::{help, owner, plot::PlotSpec, run::CommandArgs};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use nodectl_types::units::{parse_bytes, parse_duration};
 use std::{
@@ -26,7 +26,13 @@ terminal, makes a new one. One that fewer than 2^60 guesses may find is refused 
 says so and exits with 0.";
 const RUN_NOTES: &str = "\
 With no node running here, one inside this process runs the jobs on this machine alone. Progress goes to stderr; results go to \
-results.csv, results.jsonl and a directory for each task. `nodectl init` writes a job file with every key explained.";
+results.csv, results.jsonl and a directory for each task. `nodectl init` writes a job file with every key explained.
+
+  nodectl run job.toml                                  the jobs of a file
+  nodectl run -- python3 train.py --rate 0.1            one task, whose output is shown
+  nodectl run --each 'logs/*.txt' -- grep -c error {}   a task for each file
+  seq 100 | nodectl run --each - -- ./simulate {}       a task for each line
+  nodectl run --gpus 1 --set 'params.rate=[0.1,0.2]' -- ./fit --rate={rate}";
 
 const UP_NOTES: &str = "\
 A cluster file has a line for each server or worker, `ps,HOST,PORT,GPU` or `worker,HOST,PORT,GPU`; the lines of a host become one \
@@ -42,7 +48,7 @@ started in the background, and `down` stops it. Ctrl-C takes everything back.";
 
 /// Turns the machines of a lab into a GPU cluster.
 #[derive(Debug, Parser)]
-#[command(name = "nodectl", version, after_help = FIRST_STEPS, propagate_version = true)]
+#[command(name = "nodectl", version, after_help = FIRST_STEPS, help_template = help::template(), propagate_version = true)]
 pub struct Cli {
     /// The node's directory: where it keeps its state, and by which commands find it
     /// [default: ~/.local/share/nodectl, or node.data_dir].
@@ -62,17 +68,17 @@ pub enum Command {
     /// A node for one program and this machine alone: prints its socket, ends when its standard input does
     #[command(hide = true)]
     Solo,
-    /// Starts nodes elsewhere: on the hosts of a cluster file, in SLURM or in HTCondor
+    /// Starts nodes elsewhere: on hosts by ssh, in SLURM or in HTCondor
     #[command(after_help = UP_NOTES)]
     Up(Box<UpArgs>),
     /// Stops what `up` started
     Down(DownArgs),
-    /// Runs a command on the workers of a Poseidon cluster, with its servers
+    /// Runs a command on the workers of a Poseidon cluster file
     PsdRun(PsdRunArgs),
     /// Gives a node no new work; what runs there goes on to its end
     #[command(after_help = owner::DRAIN_NOTES)]
     Drain(owner::DrainArgs),
-    /// Has this machine for its owner alone: its tasks stand still, it takes no others
+    /// Stops this machine's tasks until `resume`; it takes no others
     #[command(after_help = owner::PAUSE_NOTES)]
     Pause(owner::PauseArgs),
     /// Ends a pause: this machine's tasks go on
@@ -80,7 +86,7 @@ pub enum Command {
     /// Who did what at this node
     #[command(after_help = owner::AUDIT_NOTES)]
     Audit(owner::AuditArgs),
-    /// Says that a machine is dead for good: trainings that wait for it go on without it
+    /// Declares a machine dead; trainings no longer wait for it
     #[command(after_help = FORGET_NOTES)]
     Forget(ForgetArgs),
     /// Refuses a node's key everywhere, until `unban`
@@ -88,24 +94,24 @@ pub enum Command {
     Ban(NodeArgs),
     /// Takes a ban back
     Unban(NodeArgs),
-    /// Lets a node in that waits for it (`nodectl nodes` lists them)
+    /// Lets a node in that waits to be admitted
     Admit(NodeArgs),
-    /// Whether nodes that have the secret still wait until a member admits them
+    /// Sets whether new nodes wait to be admitted
     Admission { mode: AdmissionMode },
-    /// Makes a code with which one machine can join within ten minutes, in place of the secret
+    /// Makes a code with which one machine can join, without the secret
     Invite,
     /// The cluster's secret, and named values for jobs, such as tokens
     #[command(subcommand)]
     Secret(SecretCommand),
-    /// Runs the jobs of a job file, shows progress, fetches results
+    /// Runs the jobs of a job file, or a command; fetches results
     #[command(after_help = RUN_NOTES)]
     Run(RunArgs),
     /// The cluster at a glance: nodes and open jobs
-    Status(ListArgs),
+    Status(ListingArgs),
     /// The nodes, what they have and how busy they are
-    Nodes(ListArgs),
-    /// The jobs, oldest first
-    Jobs(ListArgs),
+    Nodes(ListingArgs),
+    /// The jobs, newest first
+    Jobs(JobsArgs),
     /// The GPUs of the cluster
     Devices(DevicesArgs),
     /// All about one job; with `--tasks`, each of its tasks
@@ -116,7 +122,7 @@ pub enum Command {
     Results(ResultsArgs),
     /// Follows a submitted job as `run` does, and fetches its results
     Attach(AttachArgs),
-    /// Stops a job, or single tasks of it, for good; results so far are kept
+    /// Stops a job or single tasks of it; results so far are kept
     Cancel(CancelArgs),
     /// Gives the failed tasks of a job as many attempts again
     Retry(RetryArgs),
@@ -126,9 +132,9 @@ pub enum Command {
     Explain(ExplainArgs),
     /// Writes a commented job file that runs as it is
     Init(InitArgs),
-    /// What a trained model says of data: classes with their probabilities, or values
+    /// Applies a trained model to data
     Predict(PredictArgs),
-    /// Finds out what is wrong here and says what to do; exits with 1 if something does not work
+    /// Finds out what is wrong here and says what to do
     Doctor(DoctorArgs),
     /// Measures what this machine can do
     #[command(subcommand)]
@@ -337,19 +343,21 @@ pub struct PsdRunArgs {
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// The job file (TOML); with --extend, a file of parameter sets (CSV, TSV or JSONL)
-    #[arg(required_unless_present = "resume")]
+    #[arg(required_unless_present_any = ["resume", "command"], conflicts_with = "command")]
     pub job_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub line: CommandArgs,
     /// Runs a training job that has ended once more, from its newest checkpoint; with a job file, the training in that from there
-    #[arg(long, value_name = "JOB", conflicts_with_all = ["extend", "computing", "watch"])]
+    #[arg(long, value_name = "JOB", conflicts_with_all = ["extend", "computing", "watch", "command"])]
     pub resume: Option<String>,
     /// Runs more parameter sets of a job: a new job with the same command, files and settings
-    #[arg(long, value_name = "JOB")]
+    #[arg(long, value_name = "JOB", conflicts_with = "command")]
     pub extend: Option<String>,
     /// A computing mode: how many workers, on whose machines (config/computing) [default: what the job file's `computing` says]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["extend", "detach", "detach_on_interrupt"])]
     pub computing: Option<PathBuf>,
     /// Integrates HDF5 files as they appear below a directory, until Ctrl-C (jobs of the kind `integrate`)
-    #[arg(long = "follow", value_name = "DIR", conflicts_with_all = ["extend", "detach"])]
+    #[arg(long = "follow", value_name = "DIR", conflicts_with_all = ["extend", "detach", "command"])]
     pub watch: Option<PathBuf>,
     /// Submits, prints the ids and returns; `nodectl attach` follows later
     #[arg(long, conflicts_with_all = ["into", "timeout", "cancel_on_interrupt", "detach_on_interrupt"])]
@@ -363,14 +371,14 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// The job file; only `--resume` needs none.
+    /// The job file; only `--resume` and a command need none.
     pub fn job_file(&self) -> &Path {
         self.job_file.as_deref().unwrap_or(Path::new(""))
     }
 }
 
 /// How a job is followed.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct FollowArgs {
     /// Where results go; for several jobs, a directory in it for each [default: `<name>-<job id>` here, or for `run` what
     /// the job file's `into` says]
@@ -397,6 +405,42 @@ pub struct ListArgs {
     /// Prints ids only
     #[arg(long, short)]
     pub quiet: bool,
+}
+
+/// A listing that can be watched.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ListingArgs {
+    #[command(flatten)]
+    pub list: ListArgs,
+    /// Shows it anew every 2 seconds, or every so many, until Ctrl-C
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "2",
+        value_parser = period,
+        conflicts_with_all = ["json", "quiet"]
+    )]
+    pub watch: Option<f64>,
+}
+
+#[derive(Clone, Debug, Default, Args)]
+pub struct JobsArgs {
+    /// Only those that have not ended
+    #[arg(long)]
+    pub open: bool,
+    /// Only those with this in their names
+    #[arg(long, value_name = "TEXT")]
+    pub name: Option<String>,
+    /// Only this user's
+    #[arg(long)]
+    pub user: Option<String>,
+    /// At most so many
+    #[arg(short = 'n', value_name = "N")]
+    pub number: Option<usize>,
+    #[command(flatten)]
+    pub listing: ListingArgs,
 }
 
 #[derive(Clone, Copy, Debug, Default, Args)]
@@ -472,6 +516,18 @@ pub struct ResultsArgs {
     /// With the results of the jobs that it extends, as of one job; tasks are numbered on
     #[arg(long)]
     pub all: bool,
+    /// Sorts by a parameter, a part of the results, `seconds`, `node` or `status`; with `-` before it, the greatest first
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true, conflicts_with_all = ["into", "plot"])]
+    pub sort: Option<String>,
+    /// Only the best task, by the metric and the goal of the job's sweep
+    #[arg(long, conflicts_with_all = ["into", "plot", "sort"])]
+    pub best: bool,
+    /// At most so many
+    #[arg(short = 'n', value_name = "N", conflicts_with_all = ["into", "plot"])]
+    pub number: Option<usize>,
+    /// Prints CSV, as in results.csv
+    #[arg(long, conflicts_with_all = ["json", "quiet", "into", "plot"])]
+    pub csv: bool,
     /// Draws one column over another, and marks the best: parameters, parts of results, seconds, node; e.g. lr:accuracy:act
     #[arg(long, value_name = "X:Y[:COLOUR]", conflicts_with_all = ["json", "quiet", "into"])]
     pub plot: Option<PlotSpec>,
@@ -592,6 +648,18 @@ fn size(text: &str) -> Result<u64, String> {
 /// A duration, or SLURM's way to write one.
 fn walltime(text: &str) -> Result<Duration, String> {
     nodectl_launch::slurm::parse_time(text).map_or_else(|| duration(text), Ok)
+}
+
+/// Seconds between two looks.
+fn period(text: &str) -> Result<f64, String> {
+    let seconds = text
+        .parse()
+        .map_err(|_| format!("`{text}` is no number of seconds"))?;
+    if (0.1..=86_400.0).contains(&seconds) {
+        Ok(seconds)
+    } else {
+        Err("from 0.1 to 86400 seconds".into())
+    }
 }
 
 pub fn duration(text: &str) -> Result<Duration, String> {

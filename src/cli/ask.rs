@@ -2,13 +2,14 @@
 
 use super::{
     args::{
-        CancelArgs, DevicesArgs, ExplainArgs, JobArgs, ListArgs, LogsArgs, ResultsArgs, RetryArgs,
-        TaskStates,
+        CancelArgs, DevicesArgs, ExplainArgs, JobArgs, JobsArgs, ListingArgs, LogsArgs,
+        ResultsArgs, TaskStates,
     },
     exit::{CliError, Exit, print},
-    membership,
+    listing, membership,
     output::{self, ClusterStatus},
     run,
+    selection::select,
     shown::ShownLog,
     solo,
 };
@@ -18,27 +19,39 @@ use nodectl_http::{Client, client::LogRequest};
 use nodectl_ports::{say::tell, wall_ms};
 use nodectl_types::text;
 use nodectl_wire::api::{CursorView, StateName};
+use std::collections::BTreeMap;
 
 /// Tasks asked for at once.
 const TASKS_A_PAGE: u32 = 5_000;
 
-pub async fn status(client: &Client, list: ListArgs) -> Result<Exit, CliError> {
-    let (node, nodes, jobs) = tokio::try_join!(client.node(), client.nodes(), client.jobs())?;
-    print(&output::choose(list).status(&ClusterStatus { node, nodes, jobs }))?;
+pub async fn status(client: &Client, args: ListingArgs) -> Result<Exit, CliError> {
+    let make = async || {
+        let (node, nodes, jobs) = tokio::try_join!(client.node(), client.nodes(), client.jobs())?;
+        Ok(output::choose(args.list).status(&ClusterStatus { node, nodes, jobs }))
+    };
+    listing::show(&args, make).await?;
     Ok(Exit::Done)
 }
 
-pub async fn nodes(client: &Client, list: ListArgs) -> Result<Exit, CliError> {
-    let only_table = list.json || list.quiet;
-    print(&output::choose(list).nodes(&client.nodes().await?))?;
-    if !only_table {
-        print(&membership::notes(&client.membership().await?))?;
-    }
+pub async fn nodes(client: &Client, args: ListingArgs) -> Result<Exit, CliError> {
+    let only_table = args.list.json || args.list.quiet;
+    let make = async || {
+        let table = output::choose(args.list).nodes(&client.nodes().await?);
+        if only_table {
+            return Ok(table);
+        }
+        Ok(table + &membership::notes(&client.membership().await?))
+    };
+    listing::show(&args, make).await?;
     Ok(Exit::Done)
 }
 
-pub async fn jobs(client: &Client, list: ListArgs) -> Result<Exit, CliError> {
-    print(&output::choose(list).jobs(&client.jobs().await?, wall_ms()))?;
+pub async fn jobs(client: &Client, args: JobsArgs) -> Result<Exit, CliError> {
+    let make = async || {
+        let jobs = listing::jobs(client.jobs().await?, &args);
+        Ok(output::choose(args.listing.list).jobs(&jobs, wall_ms()))
+    };
+    listing::show(&args.listing, make).await?;
     Ok(Exit::Done)
 }
 
@@ -65,8 +78,20 @@ pub async fn job(client: &Client, args: JobArgs) -> Result<Exit, CliError> {
     if let Some(states) = args.tasks {
         return tasks(client, &args, states).await;
     }
-    print(&output::choose(args.list).job(&client.job(&args.name.job).await?, wall_ms()))?;
+    let mut job = client.job(&args.name.job).await?;
+    if !args.list.json {
+        let names = names(client).await;
+        let name = |id: String| names.get(&id).cloned().unwrap_or(id);
+        job.line.coordinator = job.line.coordinator.map(name);
+    }
+    print(&output::choose(args.list).job(&job, wall_ms()))?;
     Ok(Exit::Done)
+}
+
+/// Names of nodes, by their ids. None while the cluster does not say.
+async fn names(client: &Client) -> BTreeMap<String, String> {
+    let nodes = client.nodes().await.unwrap_or_default();
+    nodes.into_iter().map(|node| (node.id, node.name)).collect()
 }
 
 /// A job's tasks, page by page.
@@ -80,11 +105,22 @@ async fn tasks(client: &Client, args: &JobArgs, states: TaskStates) -> Result<Ex
         TaskStates::Failed => Some(StateName::Failed),
         TaskStates::Cancelled => Some(StateName::Cancelled),
     };
+    let names = if args.list.json {
+        BTreeMap::new()
+    } else {
+        names(client).await
+    };
     let mut offset = 0;
     loop {
-        let page = client
+        let mut page = client
             .tasks(&args.name.job, state, offset, TASKS_A_PAGE)
             .await?;
+        for node in page.tasks.iter_mut().filter_map(|task| task.node.as_mut()) {
+            *node = names
+                .get(node.as_str())
+                .cloned()
+                .unwrap_or_else(|| output::short_id(node));
+        }
         if offset == 0 || !page.tasks.is_empty() {
             print(&output.tasks(&page.tasks, offset == 0))?;
         }
@@ -98,8 +134,17 @@ async fn tasks(client: &Client, args: &JobArgs, states: TaskStates) -> Result<Ex
 /// The results so far, page by page as they are read; does not wait for more.
 pub async fn results(client: &Client, args: ResultsArgs) -> Result<Exit, CliError> {
     let output = output::choose(args.list);
-    if args.all {
-        print(&output.results(&run::all_results(client, &args.name.job, true).await?, true))?;
+    let selects = args.sort.is_some() || args.best || args.number.is_some();
+    if args.all || args.csv || selects {
+        let job = client.job(&args.name.job).await?;
+        let results = run::all_results(client, &args.name.job, args.all).await?;
+        let results = select(results, &args, job.work.sweep.as_ref()).map_err(CliError::Usage)?;
+        let text = if args.csv {
+            run::csv(&results)
+        } else {
+            output.results(&results, true)
+        };
+        print(&text)?;
         return Ok(Exit::Done);
     }
     let mut cursor = CursorView::default();
@@ -145,16 +190,6 @@ pub async fn cancel(client: &Client, args: CancelArgs) -> Result<Exit, CliError>
     }
     client.cancel(job).await?;
     tell!("job {job} is cancelled; `nodectl results {job}` has what was done");
-    Ok(Exit::Done)
-}
-
-pub async fn retry(client: &Client, args: RetryArgs) -> Result<Exit, CliError> {
-    let job = &args.name.job;
-    match client.retry(job).await?.tasks {
-        0 => tell!("job {job} has no failed tasks"),
-        1 => tell!("1 task runs again; `nodectl attach {job}` follows it"),
-        tasks => tell!("{tasks} tasks run again; `nodectl attach {job}` follows them"),
-    }
     Ok(Exit::Done)
 }
 

@@ -136,7 +136,7 @@ async fn dispatch(
         Command::Status(list) => ask::status(&client, list).await,
         Command::Nodes(list) => ask::nodes(&client, list).await,
         Command::Devices(list) => ask::devices(&settings, list).await,
-        Command::Retry(args) => ask::retry(&client, args).await,
+        Command::Retry(args) => run::retry(args, &settings).await,
         Command::Predict(args) => predict::predict_with_job(&args, &settings).await,
         Command::Explain(args) => ask::explain(&client, args).await,
         Command::Doctor(args) if args.security => doctor::show(

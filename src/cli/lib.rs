@@ -10,6 +10,7 @@
 //! | `argv` | the secret out of the visible argument list and environment |
 //! | `entry` | from arguments to an exit code |
 //! | `exit` | exit codes, errors as people see them |
+//! | `help` | the first page of help: commands in groups |
 //! | `flags` | flags as the top layer of the settings |
 //! | `secret` | where the secret comes from |
 //! | `join` | `join`, `leave` |
@@ -20,6 +21,7 @@
 //! | `up` | `up` and `down`: nodes elsewhere |
 //! | `psd_run` | Poseidon's `psd_run` |
 //! | `ask` | the listings and one-line commands |
+//! | `listing` | listings that are watched, and which jobs are listed |
 //! | `remove` | ended jobs are forgotten |
 //! | `forget` | the word that a machine is dead for good |
 //! | `membership` | bans, admissions, invitations, the change of the secret |
@@ -28,6 +30,7 @@
 //! | `security` | what holds here of what is promised |
 //! | `files` | `init`, `config show`, `completions`, `man` |
 //! | `plot` | pictures of results |
+//! | `selection` | which results are shown, in which order |
 //! | `output` | tables, JSON, ids |
 
 mod args;
@@ -40,7 +43,9 @@ mod exit;
 mod files;
 mod flags;
 mod forget;
+mod help;
 mod join;
+mod listing;
 mod membership;
 mod output;
 mod owner;
@@ -52,6 +57,7 @@ mod run;
 mod secret;
 mod secrets;
 mod security;
+mod selection;
 mod shown;
 mod solo;
 mod trust_args;

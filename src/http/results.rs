@@ -3,6 +3,7 @@
 
 use super::{
     caller::Caller,
+    cluster::members,
     error::ApiError,
     extract::{Args, Path},
     resolve,
@@ -104,13 +105,19 @@ async fn task_results(
         return Vec::new();
     }
     let spec = shared.spec(job).await;
-    let names: BTreeMap<_, _> = progress
-        .nodes
-        .iter()
-        .map(|(node, name, ..)| (*node, name))
+    let at_work = progress.nodes.iter();
+    let mut names: BTreeMap<_, _> = at_work
+        .map(|(node, name, ..)| (*node, name.clone()))
         .collect();
+    // Also of nodes that died, or that work no more for the job.
+    let members = members(shared).await.unwrap_or_default();
+    names.extend(
+        members
+            .into_iter()
+            .map(|line| (line.info.id, line.info.name)),
+    );
     let result = |record: &Arc<TaskRecord>| {
-        let name = names.get(&record.node).map(|name| (*name).clone());
+        let name = names.get(&record.node).cloned();
         TaskResult::new(record, spec.as_deref(), name)
     };
     records.iter().map(result).collect()

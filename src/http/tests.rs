@@ -84,7 +84,7 @@ async fn nobody_at_the_socket_is_unreachable() {
         .unwrap_err();
     assert!(error.is_unreachable());
     assert!(
-        error.to_string().contains("cluster unreachable") && error.to_string().contains("hint:"),
+        error.to_string().contains("no node runs here") && error.to_string().contains("hint:"),
         "{error}"
     );
 }

@@ -2,10 +2,12 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `table` | columns for people |
+//! | `columns` | tables that fit the terminal |
+//! | `table` | what is in them |
 //! | `json` | the API's own types, one document a command |
 //! | `quiet` | ids, one a line |
 
+mod columns;
 mod json;
 mod quiet;
 pub mod table;
@@ -15,8 +17,9 @@ mod tests;
 use super::args::ListArgs;
 use nodectl_wire::api::{Device, Job, JobLine, Node, NodeSelf, SecretView, TaskResult, TaskRow};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::LazyLock};
 
+pub use columns::{Column, Look, layout};
 pub use json::document;
 pub use table::{columns, compute_line, failures_text, indented, progress_line, short_id};
 
@@ -92,11 +95,15 @@ pub trait Output {
     fn summary(&self, summaries: &[RunSummary]) -> String;
 }
 
+static ON_STDOUT: LazyLock<table::Table> = LazyLock::new(|| table::Table {
+    look: Look::of(&std::io::stdout()),
+});
+
 /// The way that the flags ask for.
 pub fn choose(list: ListArgs) -> &'static dyn Output {
     match list {
         ListArgs { json: true, .. } => &json::Json,
         ListArgs { quiet: true, .. } => &quiet::Quiet,
-        ListArgs { .. } => &table::Table,
+        ListArgs { .. } => &*ON_STDOUT,
     }
 }

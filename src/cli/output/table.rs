@@ -1,7 +1,9 @@
-//! Columns for people. No colour carries meaning; what a program should read is `--json`.
+//! Tables for people. No colour carries meaning; what a program should read is `--json`.
 
-use super::{ClusterStatus, ComputeRate, FailureGroup, Output, RunSummary};
-use comfy_table::{Table as Grid, presets};
+use super::{
+    ClusterStatus, ComputeRate, FailureGroup, Output, RunSummary,
+    columns::{Column, Look, layout},
+};
 use nodectl_ports::wall_ms;
 use nodectl_types::{
     text,
@@ -23,7 +25,58 @@ const CELL_CHARS: usize = 60;
 /// Of a value that has a line of its own; `--json` has all of it.
 const ROW_CHARS: usize = 1000;
 
-pub struct Table;
+const NODES: [Column; 12] = [
+    Column::kept("NODE"),
+    Column::dropped("ID", 5),
+    Column::state("STATE"),
+    Column::dropped("MODEL", 7),
+    Column::dropped("CORES", 1),
+    Column::dropped("MEMORY", 2),
+    Column::dropped("GPUS", 1),
+    Column::dropped("DRIVER", 8),
+    Column::dropped("LOAD", 3),
+    Column::dropped("RUNS", 1),
+    Column::dropped("QUEUED", 4),
+    Column::dropped("ADDRESS", 6),
+];
+const JOBS: [Column; 9] = [
+    Column::kept("JOB"),
+    Column::kept("NAME"),
+    Column::dropped("USER", 3),
+    Column::state("STATE"),
+    Column::kept("TASKS"),
+    Column::dropped("DONE", 1),
+    Column::dropped("FAILED", 1),
+    Column::dropped("SUBMITTED", 2),
+    Column::dropped("TOOK", 3),
+];
+const DEVICES: [Column; 13] = [
+    Column::kept("NODE"),
+    Column::kept("GPU"),
+    Column::dropped("VENDOR", 6),
+    Column::dropped("KIND", 7),
+    Column::dropped("USED", 1),
+    Column::dropped("MEMORY", 1),
+    Column::dropped("FREE", 3),
+    Column::dropped("COPY", 4),
+    Column::dropped("GEMM F32", 2),
+    Column::dropped("GEMM F16", 5),
+    Column::dropped("DRIVER", 8),
+    Column::dropped("UUID", 10),
+    Column::dropped("FEATURES", 9),
+];
+const RESULTS: [Column; 6] = [
+    Column::kept("TASK"),
+    Column::state("STATUS"),
+    Column::dropped("SECONDS", 2),
+    Column::dropped("NODE", 1),
+    Column::kept("PARAMETERS"),
+    Column::kept("RESULT"),
+];
+
+pub struct Table {
+    pub look: Look,
+}
 
 impl Output for Table {
     fn status(&self, status: &ClusterStatus) -> String {
@@ -66,12 +119,9 @@ impl Output for Table {
     }
 
     fn nodes(&self, nodes: &[Node]) -> String {
-        let table = columns(
-            &[
-                "NODE", "ID", "STATE", "MODEL", "CORES", "MEMORY", "GPUS", "DRIVER", "LOAD",
-                "RUNS", "QUEUED", "ADDRESS",
-            ],
-            nodes.iter().map(|node| {
+        let rows = nodes
+            .iter()
+            .map(|node| {
                 let load = |text: fn(&nodectl_wire::api::Load) -> String| {
                     node.load.as_ref().map_or("?".into(), text)
                 };
@@ -93,20 +143,18 @@ impl Output for Table {
                     load(|load| load.queued.to_string()),
                     node.addrs.first().cloned().unwrap_or_default(),
                 ]
-            }),
-        );
-        table + &closed_notes(nodes, wall_ms())
+            })
+            .collect();
+        layout(self.look, &NODES, true, rows) + &closed_notes(nodes, wall_ms())
     }
 
     fn jobs(&self, jobs: &[JobLine], now_ms: u64) -> String {
         if jobs.is_empty() {
             return "no jobs\n".into();
         }
-        columns(
-            &[
-                "JOB", "NAME", "USER", "STATE", "TASKS", "DONE", "FAILED", "AGE", "TOOK",
-            ],
-            jobs.iter().map(|job| {
+        let rows = jobs
+            .iter()
+            .map(|job| {
                 let took = job
                     .ended_ms
                     .map(|ended| since(job.submitted_ms, ended))
@@ -129,11 +177,12 @@ impl Output for Table {
                     tasks,
                     done,
                     failed,
-                    since(job.submitted_ms, now_ms),
+                    ago(job.submitted_ms, now_ms),
                     took,
                 ]
-            }),
-        )
+            })
+            .collect();
+        layout(self.look, &JOBS, true, rows)
     }
 
     fn secrets(&self, secrets: &[SecretView], now_ms: u64) -> String {
@@ -148,12 +197,9 @@ impl Output for Table {
         if devices.is_empty() {
             return "no GPUs; `nodectl doctor` on a machine that has one says why\n".into();
         }
-        let table = columns(
-            &[
-                "NODE", "GPU", "VENDOR", "KIND", "USED", "MEMORY", "FREE", "COPY", "GEMM F32",
-                "GEMM F16", "DRIVER", "UUID", "FEATURES",
-            ],
-            devices.iter().map(|device| {
+        let rows = devices
+            .iter()
+            .map(|device| {
                 let gpu = &device.gpu;
                 let rate =
                     |text: fn(&GpuRatesView) -> String| gpu.rates.as_ref().map_or("?".into(), text);
@@ -176,9 +222,9 @@ impl Output for Table {
                         gpu.features.join(",")
                     },
                 ]
-            }),
-        );
-        table + &device_notes(devices)
+            })
+            .collect();
+        layout(self.look, &DEVICES, true, rows) + &device_notes(devices)
     }
 
     fn job(&self, job: &Job, now_ms: u64) -> String {
@@ -265,7 +311,7 @@ impl Output for Table {
         if tasks.is_empty() {
             return "no such tasks\n".into();
         }
-        let header: &[&str] = if first {
+        let header: &[&'static str] = if first {
             &["TASK", "STATE", "FAILURES", "NODE", "RUNNING FOR"]
         } else {
             &[]
@@ -277,7 +323,7 @@ impl Output for Table {
                     task.task.to_string(),
                     task.state.word().into(),
                     task.failures.to_string(),
-                    task.node.as_deref().map_or(String::new(), short_id),
+                    task.node.clone().unwrap_or_default(),
                     task.running_ms
                         .map(|running| since(0, running))
                         .unwrap_or_default(),
@@ -294,14 +340,9 @@ impl Output for Table {
                 String::new()
             };
         }
-        let header: &[&str] = if first {
-            &["TASK", "STATUS", "SECONDS", "NODE", "PARAMETERS", "RESULT"]
-        } else {
-            &[]
-        };
-        columns(
-            header,
-            results.iter().map(|result| {
+        let rows = results
+            .iter()
+            .map(|result| {
                 let params: Vec<_> = result
                     .params
                     .iter()
@@ -324,8 +365,9 @@ impl Output for Table {
                     cut(&params.join(" ")),
                     cut(&outcome),
                 ]
-            }),
-        )
+            })
+            .collect();
+        layout(self.look, &RESULTS, first, rows)
     }
 
     fn submitted(&self, job: &str, _: &str) -> String {
@@ -343,24 +385,13 @@ pub fn short_id(id: &str) -> String {
     id.chars().take(8).collect()
 }
 
-/// Left-aligned columns with two spaces between them.
-pub fn columns(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
-    let mut grid = Grid::new();
-    grid.load_preset(presets::NOTHING);
-    if !header.is_empty() {
-        grid.set_header(header.iter().copied());
-    }
-    for row in rows {
-        grid.add_row(row.iter().map(|cell| text::one_line(cell)));
-    }
-    let count = grid.column_count();
-    for column in grid.column_iter_mut() {
-        let last = column.index + 1 == count;
-        column.set_padding((0, if last { 0 } else { 2 }));
-    }
-    grid.lines()
-        .map(|line| line.trim_end().to_string() + "\n")
-        .collect()
+/// Left-aligned columns with two spaces between them, however wide. No heads if `header` is empty.
+pub fn columns(header: &[&'static str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let rows: Vec<_> = rows.collect();
+    let count = rows.first().map_or(header.len(), Vec::len);
+    let head = |index| Column::kept(header.get(index).copied().unwrap_or_default());
+    let columns: Vec<Column> = (0..count).map(head).collect();
+    layout(Look::default(), &columns, !header.is_empty(), rows)
 }
 
 fn state(job: &Job) -> String {
@@ -633,6 +664,18 @@ fn needs(work: &WorkView) -> String {
             .map(|(name, amount)| format!("{amount} {name}")),
     );
     parts.join(", ")
+}
+
+/// How long ago something was, as people say it: `3 min ago`.
+fn ago(then_ms: u64, now_ms: u64) -> String {
+    let seconds = now_ms.saturating_sub(then_ms) / 1000;
+    match seconds {
+        0..60 => format!("{seconds} s ago"),
+        60..3600 => format!("{} min ago", seconds / 60),
+        3600..86_400 => format!("{} h ago", seconds / 3600),
+        86_400..172_800 => "1 day ago".into(),
+        _ => format!("{} days ago", seconds / 86_400),
+    }
 }
 
 fn since(start_ms: u64, end_ms: u64) -> String {

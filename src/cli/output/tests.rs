@@ -1,12 +1,27 @@
 //! What people and programs see.
 
-use super::*;
+use super::{columns::Look, table::Table, *};
 use crate::args::Cli;
 use clap::CommandFactory;
 use nodectl_http::testing::{head, member, progress, record, spec};
 use nodectl_types::{Failure, JobId, NodeLoad, Outcome, Phase, query::JobDetail};
 use nodectl_wire::api::StateName;
 use std::sync::Arc;
+
+/// As on a pipe.
+const WIDE: Table = Table {
+    look: Look {
+        width: None,
+        colour: false,
+    },
+};
+/// As on the terminal that everybody has.
+const NARROW: Table = Table {
+    look: Look {
+        width: Some(80),
+        colour: false,
+    },
+};
 
 fn nodes() -> Vec<Node> {
     let jobs = vec![(JobId(1), "knn".into(), 2), (JobId(2), "fit".into(), 1)];
@@ -34,17 +49,17 @@ fn jobs() -> Vec<JobLine> {
 
 #[test]
 fn tables_line_up() {
-    insta::assert_snapshot!(table::Table.nodes(&nodes()), @r"
+    insta::assert_snapshot!(WIDE.nodes(&nodes()), @r"
     NODE     ID        STATE  MODEL                CORES  MEMORY    GPUS           DRIVER  LOAD  RUNS              QUEUED  ADDRESS
     alpha *  01010101  alive  Alienware Aurora R6  8      16.0 GiB  1 NVIDIA H200  570.1   1.50  3 (knn 2, fit 1)  2       192.0.2.1:40000
     beta     02020202  away   Alienware Aurora R6  8      16.0 GiB  1 NVIDIA H200  570.1   ?     ?                 ?       192.0.2.2:40000
     ");
-    insta::assert_snapshot!(table::Table.jobs(&jobs(), 120_000), @r"
-    JOB               NAME               USER     STATE    TASKS  DONE  FAILED  AGE     TOOK
-    00000000000000ab  sweep              unknown  running  4      1     0       1m 30s
-    00000000000000cd  control character  unknown  done     4      4     0       1m 20s  1m 00s
+    insta::assert_snapshot!(WIDE.jobs(&jobs(), 120_000), @r"
+    JOB               NAME               USER     STATE    TASKS  DONE  FAILED  SUBMITTED  TOOK
+    00000000000000ab  sweep              unknown  running  4      1     0       1 min ago
+    00000000000000cd  control character  unknown  done     4      4     0       1 min ago  1m 00s
     ");
-    assert_eq!(table::Table.jobs(&[], 0), "no jobs\n");
+    assert_eq!(WIDE.jobs(&[], 0), "no jobs\n");
 }
 
 #[test]
@@ -63,7 +78,7 @@ fn gpus_are_listed_with_what_is_known_of_them_and_why_they_are_not_used() {
         (false, "a CPU driver".into(), "llvmpipe".into());
     (software.gpu.memory_free, software.gpu.features) = (None, Vec::new());
     devices.extend([software.clone(), software]);
-    insta::assert_snapshot!(table::Table.devices(&devices), @r"
+    insta::assert_snapshot!(WIDE.devices(&devices), @r"
     NODE   GPU          VENDOR  KIND      USED  MEMORY   FREE     COPY         GEMM F32        GEMM F16         DRIVER  UUID                              FEATURES
     alpha  NVIDIA H200  NVIDIA  discrete  yes   139 GiB  138 GiB  4100.0 GB/s  31.500 TFLOP/s  420.000 TFLOP/s  570.1   01010101010101010101010101010101  f16,subgroups
     beta   NVIDIA H200  NVIDIA  discrete  yes   139 GiB  138 GiB  ?            ?               ?                570.1   02020202020202020202020202020202  f16,subgroups
@@ -75,13 +90,27 @@ fn gpus_are_listed_with_what_is_known_of_them_and_why_they_are_not_used() {
 }
 
 #[test]
+fn tables_fit_eighty_columns() {
+    insta::assert_snapshot!(NARROW.nodes(&nodes()), @r"
+    NODE     STATE  CORES  MEMORY    GPUS           LOAD  RUNS              QUEUED
+    alpha *  alive  8      16.0 GiB  1 NVIDIA H200  1.50  3 (knn 2, fit 1)  2
+    beta     away   8      16.0 GiB  1 NVIDIA H200  ?     ?                 ?
+    ");
+    insta::assert_snapshot!(NARROW.jobs(&jobs(), 120_000), @r"
+    JOB               NAME               USER     STATE    TASKS  DONE  SUBMITTED
+    00000000000000ab  sweep              unknown  running  4      1     1 min ago
+    00000000000000cd  control character  unknown  done     4      4     1 min ago
+    ");
+}
+
+#[test]
 fn a_job_is_described() {
     let detail = JobDetail {
         head: head(0xab, "sweep", 30_000),
         progress: progress(Phase::Running, 1, 1),
         spec: Arc::new(spec("sweep")),
     };
-    insta::assert_snapshot!(table::Table.job(&Job::from(&detail), 120_000), @r"
+    insta::assert_snapshot!(WIDE.job(&Job::from(&detail), 120_000), @r"
     job          00000000000000ab sweep
     state        running: 1/4 done, 1 failed, 2.5/s, ETA 800 ms
     user         unknown
@@ -104,7 +133,7 @@ fn results_are_listed() {
         .iter()
         .map(|record| TaskResult::new(record, Some(&spec), Some("alpha".into())))
         .collect();
-    insta::assert_snapshot!(table::Table.results(&results, true), @r"
+    insta::assert_snapshot!(WIDE.results(&results, true), @r"
     TASK  STATUS  SECONDS  NODE   PARAMETERS  RESULT
     0     done    1.500    alpha  x=10
     1     failed  1.500    alpha  x=11        exit status 3
@@ -123,16 +152,16 @@ fn tasks_are_listed() {
         running_ms,
     };
     let rows = [
-        row(0, StateName::Running, Some("0101010101"), Some(90_000)),
+        row(0, StateName::Running, Some("alpha"), Some(90_000)),
         row(1, StateName::Pending, None, None),
     ];
-    insta::assert_snapshot!(table::Table.tasks(&rows, true), @r"
-    TASK  STATE    FAILURES  NODE      RUNNING FOR
-    0     running  0         01010101  1m 30s
+    insta::assert_snapshot!(WIDE.tasks(&rows, true), @r"
+    TASK  STATE    FAILURES  NODE   RUNNING FOR
+    0     running  0         alpha  1m 30s
     1     pending  0
     ");
     assert_eq!(quiet::Quiet.tasks(&rows, true), "0\n1\n");
-    assert_eq!(table::Table.tasks(&[], true), "no such tasks\n");
+    assert_eq!(WIDE.tasks(&[], true), "no such tasks\n");
 }
 
 #[test]
@@ -156,46 +185,52 @@ fn the_help_names_every_command() {
 
     Usage: nodectl [OPTIONS] <COMMAND>
 
-    Commands:
-      join         Makes this machine a node; says what to type on the next one
-      leave        Stops this node; its running tasks are given to others
-      up           Starts nodes elsewhere: on the hosts of a cluster file, in SLURM or in HTCondor
-      down         Stops what `up` started
-      psd-run      Runs a command on the workers of a Poseidon cluster, with its servers
-      drain        Gives a node no new work; what runs there goes on to its end
-      pause        Has this machine for its owner alone: its tasks stand still, it takes no others
-      resume       Ends a pause: this machine's tasks go on
-      audit        Who did what at this node
-      forget       Says that a machine is dead for good: trainings that wait for it go on without it
-      ban          Refuses a node's key everywhere, until `unban`
-      unban        Takes a ban back
-      admit        Lets a node in that waits for it (`nodectl nodes` lists them)
-      admission    Whether nodes that have the secret still wait until a member admits them
-      invite       Makes a code with which one machine can join within ten minutes, in place of the
-                   secret
-      secret       The cluster's secret, and named values for jobs, such as tokens
-      run          Runs the jobs of a job file, shows progress, fetches results
-      status       The cluster at a glance: nodes and open jobs
-      nodes        The nodes, what they have and how busy they are
-      jobs         The jobs, oldest first
-      devices      The GPUs of the cluster
-      job          All about one job; with `--tasks`, each of its tasks
-      logs         What a task wrote to its stdout or stderr
-      results      The results of a job so far
+    Jobs:
+      init         Writes a commented job file that runs as it is
+      run          Runs the jobs of a job file, or a command; fetches results
       attach       Follows a submitted job as `run` does, and fetches its results
-      cancel       Stops a job, or single tasks of it, for good; results so far are kept
+      jobs         The jobs, newest first
+      job          All about one job; with `--tasks`, each of its tasks
+      explain      Why a job or a task is not running, node by node
+      cancel       Stops a job or single tasks of it; results so far are kept
       retry        Gives the failed tasks of a job as many attempts again
       remove       Forgets jobs that have ended, with their results, on all nodes
-      explain      Why a job or a task is not running, node by node
-      init         Writes a commented job file that runs as it is
-      predict      What a trained model says of data: classes with their probabilities, or values
-      doctor       Finds out what is wrong here and says what to do; exits with 1 if something does not
-                   work
-      bench        Measures what this machine can do
+
+    Results:
+      results      The results of a job so far
+      logs         What a task wrote to its stdout or stderr
+      predict      Applies a trained model to data
+
+    Cluster:
+      join         Makes this machine a node; says what to type on the next one
+      leave        Stops this node; its running tasks are given to others
+      status       The cluster at a glance: nodes and open jobs
+      nodes        The nodes, what they have and how busy they are
+      devices      The GPUs of the cluster
+      up           Starts nodes elsewhere: on hosts by ssh, in SLURM or in HTCondor
+      down         Stops what `up` started
+      psd-run      Runs a command on the workers of a Poseidon cluster file
+      doctor       Finds out what is wrong here and says what to do
+
+    This machine, and who may join:
+      drain        Gives a node no new work; what runs there goes on to its end
+      pause        Stops this machine's tasks until `resume`; it takes no others
+      resume       Ends a pause: this machine's tasks go on
+      audit        Who did what at this node
+      secret       The cluster's secret, and named values for jobs, such as tokens
+      invite       Makes a code with which one machine can join, without the secret
+      admit        Lets a node in that waits to be admitted
+      admission    Sets whether new nodes wait to be admitted
+      ban          Refuses a node's key everywhere, until `unban`
+      unban        Takes a ban back
+      forget       Declares a machine dead; trainings no longer wait for it
+
+    More:
       config       The settings in effect
+      bench        Measures what this machine can do
       completions  Prints a completion script for a shell
       man          Prints the manual page, or writes all pages into a directory
-      help         Print this message or the help of the given subcommand(s)
+      help         Prints this page, or that of a command
 
     Options:
           --data-dir <DIR>  The node's directory: where it keeps its state, and by which commands find

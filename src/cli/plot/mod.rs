@@ -13,22 +13,18 @@ use super::{
     args::ResultsArgs,
     exit::{CliError, Exit, print},
     run,
+    selection::{column, less_is_better, unknown},
 };
 use axis::{Coordinate, PlotAxis};
 use nodectl_http::Client;
 use nodectl_ports::say::tell;
-use nodectl_types::{suggest::nearest, text::escaped};
-use nodectl_wire::api::{StatusName, SweepView, TaskResult};
+use nodectl_types::text::escaped;
+use nodectl_wire::api::{StatusName, TaskResult};
 use serde_json::Value as Json;
-use std::{
-    collections::BTreeSet,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 /// Points beyond this are left out: nobody can tell them apart.
 const MOST_POINTS: usize = 50_000;
-/// Words in the name of a value of which less is better, where no sweep says it.
-const LESS_IS_BETTER: [&str; 6] = ["loss", "error", "seconds", "time", "bytes", "cost"];
 
 /// What is plotted over what.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,19 +154,11 @@ fn nothing_to_plot(results: &[TaskResult], spec: &PlotSpec) -> String {
     if results.is_empty() {
         return "the job has no results yet\nhint: `nodectl attach` waits for them".into();
     }
-    let names: BTreeSet<String> = results.iter().take(1000).flat_map(names).collect();
-    let known = |name: &str| results.iter().any(|result| column(result, name).is_some());
-    match [&spec.x, &spec.y].into_iter().find(|name| !known(name)) {
-        Some(unknown) => {
-            let hint = match nearest(unknown, names.iter().map(String::as_str)) {
-                Some(name) => format!("did you mean `{name}`?"),
-                None => format!(
-                    "there are {}",
-                    names.into_iter().collect::<Vec<_>>().join(", ")
-                ),
-            };
-            format!("no result has a `{unknown}`\nhint: {hint}")
-        }
+    match [&spec.x, &spec.y]
+        .into_iter()
+        .find_map(|name| unknown(results, name))
+    {
+        Some(unknown) => unknown,
         None => format!(
             "no result has a number for `{}` together with a `{}`",
             spec.y, spec.x
@@ -178,59 +166,10 @@ fn nothing_to_plot(results: &[TaskResult], spec: &PlotSpec) -> String {
     }
 }
 
-/// A value by the name of a parameter, of a part of the task's result (`accuracy`, `test.accuracy`), or `task`, `seconds`,
-/// `node`, `status`; `value` is the result itself.
-fn column(result: &TaskResult, name: &str) -> Option<Json> {
-    if let Some(value) = result.params.get(name) {
-        return Some(value.clone());
-    }
-    let name = name.strip_prefix("value.").unwrap_or(name);
-    let mut part = result.value.as_ref();
-    if name != "value" {
-        for key in name.split('.') {
-            part = part.and_then(|value| value.get(key));
-        }
-    }
-    part.cloned().or_else(|| match name {
-        "task" => Some(result.task.into()),
-        "seconds" => Some(result.seconds.into()),
-        "node" => Some(
-            result
-                .node_name
-                .clone()
-                .unwrap_or_else(|| result.node.clone())
-                .into(),
-        ),
-        "status" => Some(result.status.word().into()),
-        _ => None,
-    })
-}
-
-fn names(result: &TaskResult) -> Vec<String> {
-    let mut names: Vec<String> = result.params.keys().cloned().collect();
-    match &result.value {
-        Some(Json::Object(fields)) => names.extend(fields.keys().cloned()),
-        Some(_) => names.push("value".into()),
-        None => {}
-    }
-    names.push("seconds".into());
-    names
-}
-
 fn word(value: &Json) -> String {
     value
         .as_str()
         .map_or_else(|| value.to_string(), str::to_string)
-}
-
-fn less_is_better(name: &str, sweep: Option<&SweepView>) -> bool {
-    let metric = name.rsplit('.').next().unwrap_or(name);
-    match sweep.filter(|sweep| sweep.metric == metric) {
-        Some(sweep) => sweep.goal == "min",
-        None => LESS_IS_BETTER
-            .iter()
-            .any(|word| metric.to_ascii_lowercase().contains(word)),
-    }
 }
 
 /// The index of the best point that is done; of equals the first task's.
@@ -258,6 +197,7 @@ fn caption(point: &PlotPoint, spec: &PlotSpec) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nodectl_wire::api::SweepView;
     use serde_json::json;
 
     fn result(task: u32, params: Json, value: Json, status: StatusName) -> TaskResult {

@@ -279,6 +279,25 @@ fn row(line: &Map<String, Json>, columns: &[String]) -> Vec<String> {
         .collect()
 }
 
+/// Results as `results.csv` has them.
+pub fn csv(results: &[TaskResult]) -> String {
+    let lines: Vec<_> = results.iter().map(line).collect();
+    let mut columns: Vec<String> = Vec::new();
+    let mut known = BTreeSet::new();
+    for (name, _) in lines.iter().flat_map(cells) {
+        if columns.len() < MAX_VALUE_COLUMNS && known.insert(name.clone()) {
+            columns.push(name);
+        }
+    }
+    let header = FIXED.iter().map(|name| (*name).to_string());
+    let mut text = Vec::new();
+    let mut write =
+        |row: &[String]| write_csv(&mut text, row).expect("memory takes what is written");
+    write(&header.chain(columns.clone()).collect::<Vec<_>>());
+    lines.iter().for_each(|line| write(&row(line, &columns)));
+    String::from_utf8(text).expect("made of texts")
+}
+
 fn write_csv(file: &mut impl Write, row: &[String]) -> io::Result<()> {
     let mut writer = csv::Writer::from_writer(file);
     writer.write_record(row).map_err(io::Error::other)?;

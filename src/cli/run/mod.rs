@@ -2,6 +2,7 @@
 //!
 //! | file | owns |
 //! |---|---|
+//! | `command` | a job without a job file |
 //! | `submit` | job file to submitted jobs: uploads, dependencies |
 //! | `computing` | the machines of a computing mode, for one run |
 //! | `chain` | a job and those that it extends |
@@ -19,6 +20,7 @@
 
 mod chain;
 mod collector;
+mod command;
 mod computing;
 mod fetch;
 mod follow;
@@ -36,14 +38,16 @@ mod throughput;
 mod watch;
 
 use super::{
-    args::{AttachArgs, FollowArgs, ListArgs, ResultsArgs, RunArgs},
+    args::{AttachArgs, FollowArgs, ListArgs, ResultsArgs, RetryArgs, RunArgs},
     exit::{CliError, Exit, print},
     output, solo,
 };
 pub use chain::all_results;
+pub use command::CommandArgs;
 pub use fetch::blob_bytes;
 use follow::Followed;
 use interrupt::{InterruptPolicy, Interrupts};
+pub use lines::csv;
 use nodectl_app::settings::Settings;
 use nodectl_http::Client;
 use nodectl_ports::say::tell;
@@ -74,7 +78,11 @@ pub async fn run(
     if let Some(dir) = args.watch.clone() {
         return watch::watch(args, &dir, settings).await;
     }
-    let jobs = job_file::load(args.job_file())?;
+    let jobs = if args.line.command.is_empty() {
+        job_file::load(args.job_file())?
+    } else {
+        args.line.plan()?
+    };
     if let Some(file) = computing::chosen(&args, &jobs) {
         return computing::run(args, jobs, &file, settings, secret).await;
     }
@@ -158,13 +166,38 @@ async fn attach_to(client: &Client, args: AttachArgs) -> Result<Exit, CliError> 
     }
     let job = client.job(&args.name.job).await?;
     let followed = Followed::of(job.line, args.follow.into.clone());
-    follow_all(
-        client,
-        vec![followed],
-        &RunPlan::new(&args.follow, solo),
-        Interrupts::listen()?,
-    )
-    .await
+    let plan = RunPlan::new(&args.follow, solo);
+    follow_all(client, vec![followed], &plan, Interrupts::listen()?).await
+}
+
+/// Gives failed tasks new attempts. Where no node runs here, one inside this process takes up what a
+/// `run` left, and the tasks are followed to their ends.
+pub async fn retry(args: RetryArgs, settings: &Settings) -> Result<Exit, CliError> {
+    let (client, stay) = solo::connect_to_left(settings).await?;
+    let ended = retry_at(&client, &args.name.job).await;
+    stay.end().await;
+    ended
+}
+
+async fn retry_at(client: &Client, job: &str) -> Result<Exit, CliError> {
+    let tasks = client.retry(job).await?.tasks;
+    if tasks == 0 {
+        tell!("job {job} has no failed tasks");
+        return Ok(Exit::Done);
+    }
+    let what = if tasks == 1 {
+        "1 task runs".into()
+    } else {
+        format!("{tasks} tasks run")
+    };
+    if !client.node().await?.solo {
+        tell!("{what} again; `nodectl attach {job}` follows");
+        return Ok(Exit::Done);
+    }
+    tell!("{what} again");
+    let followed = Followed::of(client.job(job).await?.line, None);
+    let plan = RunPlan::new(&FollowArgs::default(), true);
+    follow_all(client, vec![followed], &plan, Interrupts::listen()?).await
 }
 
 /// `results --into`: what there is now, without waiting for more.

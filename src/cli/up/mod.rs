@@ -22,7 +22,7 @@ mod table;
 use super::{
     args::{RequestArgs, UpArgs},
     exit::{CliError, Exit, print},
-    output,
+    output::{self, Look},
 };
 pub use context::{LaunchContext, own_binary};
 pub use down::{down, take_back};
@@ -217,7 +217,7 @@ fn show(args: &UpArgs, table: &LaunchTable) -> Result<(), CliError> {
                 .map(|row| format!("{}\n", row.host))
                 .collect::<String>(),
         ),
-        _ => print(&table::table(&rows)),
+        _ => print(&table::table(&rows, Look::of(&std::io::stdout()))),
     }
 }
 

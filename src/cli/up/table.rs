@@ -1,7 +1,7 @@
 //! The live table of a launch: host, state, GPUs found, time to join. On a terminal it is drawn anew in place; elsewhere each
 //! change is a line on stderr.
 
-use crate::output::columns;
+use crate::output::{Column, Look, layout};
 use nodectl_launch::node::{LAUNCH_LABEL, MEMBER_LABEL};
 use nodectl_ports::say::tell;
 use nodectl_types::{text, units::format_duration};
@@ -194,7 +194,7 @@ impl LaunchTable {
             return;
         }
         self.wipe();
-        let text = table(&self.rows());
+        let text = table(&self.rows(), Look::of(&io::stderr()));
         let lines: Vec<&str> = text.lines().take(MOST_DRAWN).collect();
         tell!("{}", lines.join("\n"));
         *self.drawn.lock().unwrap_or_else(PoisonError::into_inner) = lines.len();
@@ -209,11 +209,19 @@ impl LaunchTable {
     }
 }
 
+const COLUMNS: [Column; 5] = [
+    Column::kept("HOST"),
+    Column::state("STATE"),
+    Column::dropped("GPUS", 2),
+    Column::dropped("JOINED AFTER", 1),
+    Column::kept("NOTE"),
+];
+
 /// For people.
-pub fn table(rows: &[Row]) -> String {
-    columns(
-        &["HOST", "STATE", "GPUS", "JOINED AFTER", "NOTE"],
-        rows.iter().map(|row| {
+pub fn table(rows: &[Row], look: Look) -> String {
+    let rows = rows
+        .iter()
+        .map(|row| {
             vec![
                 row.host.clone(),
                 row.state.word().into(),
@@ -223,8 +231,9 @@ pub fn table(rows: &[Row]) -> String {
                     .unwrap_or_default(),
                 one_line(&row.note),
             ]
-        }),
-    )
+        })
+        .collect();
+    layout(look, &COLUMNS, true, rows)
 }
 
 fn one_line(text: &str) -> String {
@@ -250,7 +259,7 @@ mod tests {
         hosts.set("h1", HostState::Started, "");
         assert_eq!((hosts.failed(), hosts.is_settled()), (1, false));
         hosts.set("h2", HostState::Started, "");
-        insta::assert_snapshot!(table(&hosts.rows()), @r"
+        insta::assert_snapshot!(table(&hosts.rows(), Look::default()), @r"
         HOST  STATE    GPUS  JOINED AFTER  NOTE
         h1    failed                       ssh: no route; to host
         h2    joining

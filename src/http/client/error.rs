@@ -1,15 +1,33 @@
 //! Why a call of the local API failed.
 
 use nodectl_wire::api::Problem;
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+fn unreachable(socket: &Path, source: &io::Error) -> String {
+    let socket = socket.display();
+    match source.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => format!(
+            "no node runs here: nothing answers at {socket}\n\
+             hint: `nodectl join` starts one; --data-dir names another data directory"
+        ),
+        io::ErrorKind::PermissionDenied => format!(
+            "this user may not use the node at {socket}\n\
+             hint: its owner lets a group in with api.group; a node of your own needs another --data-dir"
+        ),
+        _ => format!(
+            "the node at {socket} does not answer: {source}\n\
+             hint: `nodectl leave` and `nodectl join` start it again"
+        ),
+    }
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nobody answers at the socket.
-    #[error(
-        "cluster unreachable: no node answers at {socket} ({source})\n\
-         hint: `nodectl join` starts one; --data-dir names another data directory"
-    )]
+    #[error("{}", unreachable(socket, source))]
     Unreachable { socket: PathBuf, source: io::Error },
     /// The connection broke in the middle.
     #[error(

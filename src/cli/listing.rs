@@ -1,0 +1,106 @@
+//! Listings that are shown again and again: `--watch`.
+
+use super::{
+    args::{JobsArgs, ListingArgs},
+    exit::{CliError, print},
+};
+use nodectl_wire::api::JobLine;
+use rustix::termios::tcgetwinsize;
+use std::{
+    io::{self, IsTerminal},
+    time::Duration,
+};
+
+/// Prints what `make` gives: once, or with `--watch` anew until Ctrl-C.
+pub async fn show(
+    args: &ListingArgs,
+    mut make: impl AsyncFnMut() -> Result<String, CliError>,
+) -> Result<(), CliError> {
+    let Some(period) = args.watch else {
+        return print(&make().await?);
+    };
+    let stdout = io::stdout();
+    let mut is_first = true;
+    loop {
+        let text = make().await?;
+        if stdout.is_terminal() {
+            let rows = tcgetwinsize(&stdout).map_or(24, |size| usize::from(size.ws_row));
+            print(&repainted(&text, rows, std::mem::take(&mut is_first)))?;
+        } else {
+            print(&text)?;
+        }
+        tokio::time::sleep(Duration::from_secs_f64(period)).await;
+    }
+}
+
+/// A text over what was shown before, as far as it fits. ECMA-48: cursor home, erase to the end of
+/// the line, erase to the end of the screen; the whole screen at first.
+fn repainted(text: &str, rows: usize, is_first: bool) -> String {
+    let fits = rows.saturating_sub(1).max(1);
+    let hidden = text.lines().count().saturating_sub(fits);
+    let shown = if hidden == 0 { fits } else { fits - 1 };
+    let lines = text.lines().take(shown).map(str::to_string);
+    let rest = (hidden > 0).then(|| format!("… {} more lines", hidden + 1));
+    let erased: String = lines.chain(rest).map(|line| line + "\x1b[K\n").collect();
+    let begin = if is_first { "\x1b[2J\x1b[H" } else { "\x1b[H" };
+    format!("{begin}{erased}\x1b[J")
+}
+
+/// The jobs that are wanted, newest first.
+pub fn jobs(mut jobs: Vec<JobLine>, args: &JobsArgs) -> Vec<JobLine> {
+    jobs.retain(|job| {
+        let is_named = |wanted: &String| job.name.contains(wanted.as_str());
+        (!args.open || !job.phase.is_ended())
+            && args.name.as_ref().is_none_or(is_named)
+            && args.user.as_ref().is_none_or(|user| job.user == *user)
+    });
+    jobs.sort_by(|a, b| (b.submitted_ms, &b.id).cmp(&(a.submitted_ms, &a.id)));
+    jobs.truncate(args.number.unwrap_or(usize::MAX));
+    jobs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use nodectl_http::testing::head;
+    use nodectl_types::Phase;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: JobsArgs,
+    }
+
+    #[test]
+    fn a_repainted_text_leaves_nothing_of_the_one_before_and_fits() {
+        assert_eq!(
+            repainted("a\nb\n", 24, false),
+            "\x1b[Ha\x1b[K\nb\x1b[K\n\x1b[J"
+        );
+        assert!(repainted("a\n", 24, true).starts_with("\x1b[2J"));
+        let long = repainted(&"x\n".repeat(10), 5, false);
+        assert_eq!(long.lines().count(), 5, "four lines, and the end");
+        assert!(long.contains("… 7 more lines"));
+    }
+
+    #[test]
+    fn the_newest_job_is_first_and_filters_hold() {
+        let mut ended = head(2, "fit-b", 50_000);
+        ended.phase = Phase::Done;
+        let lines = [head(1, "fit-a", 40_000), ended, head(3, "other", 60_000)];
+        let ids = |line: &[&str]| {
+            let args = Line::parse_from(["jobs"].iter().chain(line)).args;
+            let chosen = jobs(lines.iter().map(JobLine::from).collect(), &args);
+            let numbers = chosen.iter().map(|job| u64::from_str_radix(&job.id, 16));
+            numbers
+                .collect::<Result<Vec<_>, _>>()
+                .expect("hexadecimal ids")
+        };
+        assert_eq!(ids(&[]), [3, 2, 1]);
+        assert_eq!(ids(&["--open"]), [3, 1]);
+        assert_eq!(ids(&["-n", "1"]), [3]);
+        assert_eq!(ids(&["--name", "fit"]), [2, 1]);
+        assert_eq!(ids(&["--user", "nobody"]), [0u64; 0]);
+    }
+}
