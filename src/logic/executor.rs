@@ -1,13 +1,15 @@
-//! What this node runs for others: the queue of ordered tasks, the resources that running ones hold, and the results
-//! that no coordinator has acknowledged yet.
+//! What this node runs for others: the queue of ordered tasks, the resources that running ones
+//! hold, and the results that no coordinator has acknowledged yet.
 //!
-//! Orders are obeyed only if their epoch is not below the highest claim known for the job. All news of a turn goes to
-//! the coordinator in one report. `executor/sharing` has pools make room for others; `executor/lifetime` knows when the node ends,
-//! `executor/shut` what to do while nothing is to run here.
+//! Orders are obeyed only if their epoch is not below the highest claim known for the job. All news
+//! of a turn goes to the coordinator in one report. `executor/sharing` has pools make room for
+//! others; `executor/lifetime` knows when the node ends, `executor/shut` what to do while nothing
+//! is to run here.
 
 mod lifetime;
 mod sharing;
 mod shut;
+mod starting;
 
 use super::{
     core::{Core, Try},
@@ -34,8 +36,8 @@ const STARVATION: Duration = Duration::from_secs(5);
 /// Unacknowledged results are reported again after this long.
 const REREPORT: Duration = Duration::from_secs(2);
 
-/// News of a job whose tasks still wait here are gathered this long: no slot is idle meanwhile, and telling the end of each
-/// short task by itself costs more than the task.
+/// News of a job whose tasks still wait here are gathered this long: no slot is idle meanwhile, and
+/// telling the end of each short task by itself costs more than the task.
 const GATHER: Duration = Duration::from_millis(50);
 
 /// A task that holds resources.
@@ -294,7 +296,8 @@ impl Executor {
         }
     }
 
-    /// A running attempt reported its job's metric. Lost messages are not missed: the next tells more.
+    /// A running attempt reported its job's metric. Lost messages are not missed: the next tells
+    /// more.
     pub fn metrics(&mut self, core: &mut Core, job: JobId, key: Try, points: Vec<MetricPoint>) {
         let Some(ordered) = self
             .jobs
@@ -326,7 +329,8 @@ impl Executor {
             return self.after_stop(core, job, key, released.give_back);
         }
         if matches!(record.outcome, Outcome::Failed(Failure::Storage(_))) {
-            // The node's trouble is no end of the task: another node has it, or this one when it can.
+            // The node's trouble is no end of the task: another node has it, or this one when it
+            // can.
             return self.after_stop(core, job, key, true);
         }
         let ordered = self.jobs.get_mut(&job).expect("release() found the job");
@@ -396,7 +400,8 @@ impl Executor {
         self.start_what_fits(core);
     }
 
-    /// Results that nobody acknowledged are told again: the report, or its receiver, may have been lost.
+    /// Results that nobody acknowledged are told again: the report, or its receiver, may have been
+    /// lost.
     pub fn rereport(&mut self, core: &mut Core) {
         self.rereport_set = false;
         for (job, ordered) in &mut self.jobs {
@@ -496,131 +501,6 @@ impl Executor {
         }
     }
 
-    fn start_what_fits(&mut self, core: &mut Core) {
-        self.start_in_turn(core);
-        self.watch_pools(core);
-    }
-
-    /// Starts waiting tasks while resources last: higher priority first, then the job that runs least.
-    fn start_in_turn(&mut self, core: &mut Core) {
-        if self.leaving || self.shut.is_some() {
-            return;
-        }
-        self.give_back_what_cannot_end(core);
-        let mut order: Vec<_> = self
-            .jobs
-            .iter()
-            .filter(|(_, job)| !job.queue.is_empty())
-            .collect();
-        let now = core.mono();
-        // Of those that run as much, the one that has waited longest.
-        order.sort_by_key(|(id, job)| {
-            let since = job.blocked_since.unwrap_or(now);
-            (
-                std::cmp::Reverse(job.work.priority),
-                job.rests(now),
-                job.running.len(),
-                since,
-                **id,
-            )
-        });
-        let mut candidates: VecDeque<JobId> = order.into_iter().map(|(id, _)| *id).collect();
-        while let Some(job) = candidates.pop_front() {
-            let ordered = self
-                .jobs
-                .get_mut(&job)
-                .expect("only keys of the map are candidates");
-            let need = ordered.work.needs(&self.capacity);
-            let cards = if self.free.fits(&need) {
-                pick_cards(&self.cards, need.gpu_milli)
-            } else {
-                None
-            };
-            let Some(cards) = cards else {
-                if self.starves(core, job) {
-                    return;
-                }
-                continue;
-            };
-            ordered.blocked_since = None;
-            self.start_first(core, job, need, cards);
-            let ordered = &self.jobs[&job];
-            if ordered.queue.is_empty() {
-                continue;
-            }
-            // Of equal priority, the job that now runs least is next.
-            let (priority, running) = (ordered.work.priority, ordered.running.len());
-            let goes_before = |other: &JobId| {
-                let other = &self.jobs[other];
-                other.work.priority < priority
-                    || (other.work.priority == priority && other.running.len() > running)
-            };
-            let position = candidates
-                .iter()
-                .position(goes_before)
-                .unwrap_or(candidates.len());
-            candidates.insert(position, job);
-        }
-    }
-
-    /// Notes that a job's first task waits; true once it has waited so long that nothing may slip past it.
-    fn starves(&mut self, core: &mut Core, job: JobId) -> bool {
-        let ordered = self.jobs.get_mut(&job).expect("a job with a queue");
-        let now = core.mono();
-        let Some(since) = ordered.blocked_since else {
-            ordered.blocked_since = Some(now);
-            core.after(STARVATION, Timer::Execute);
-            return false;
-        };
-        // A pool that has workers here makes do with them.
-        now - since >= STARVATION && (ordered.running.is_empty() || ordered.work.pool().is_none())
-    }
-
-    fn start_first(
-        &mut self,
-        core: &mut Core,
-        job: JobId,
-        held: Resources,
-        gpus: Vec<(usize, u32)>,
-    ) {
-        let ordered = self.jobs.get_mut(&job).expect("a job with a queue");
-        let assignment = ordered.queue.pop_front().expect("a job with a queue");
-        self.free.take(&held);
-        for (card, share) in &gpus {
-            self.cards[*card].free_milli -= share;
-        }
-        let uuids = gpus
-            .iter()
-            .map(|(card, _)| self.cards[*card].uuid)
-            .collect();
-        let holders = holders(core, job, ordered.coordinator);
-        let Assignment {
-            task,
-            attempt,
-            params,
-        } = assignment;
-        ordered.running.insert(
-            (task, attempt),
-            Running {
-                held,
-                since: core.mono(),
-                gpus,
-                stopping: false,
-                give_back: false,
-            },
-        );
-        let work = ordered.work.clone();
-        core.effects.push(Effect::StartTask {
-            job,
-            task,
-            attempt,
-            work,
-            params,
-            gpus: uuids,
-            holders,
-        });
-    }
-
     fn release(&mut self, job: JobId, key: Try) -> Option<Running> {
         let ordered = self.jobs.get_mut(&job)?;
         let running = ordered.running.remove(&key)?;
@@ -667,7 +547,8 @@ impl Ordered {
         }
     }
 
-    /// Its coordinator loses nothing if it hears a moment later: what may start next waits here already.
+    /// Its coordinator loses nothing if it hears a moment later: what may start next waits here
+    /// already.
     fn can_gather(&self) -> bool {
         !self.queue.is_empty()
             && self.news.returned.is_empty()
@@ -733,8 +614,9 @@ fn holders(core: &Core, job: JobId, coordinator: NodeId) -> Vec<NodeId> {
     holders
 }
 
-/// Which cards a need of `milli` thousandths takes, and how much of each: whole cards for whole numbers, else a share
-/// of the fullest card that still has room, so that fractions pack on the fewest cards.
+/// Which cards a need of `milli` thousandths takes, and how much of each: whole cards for whole
+/// numbers, else a share of the fullest card that still has room, so that fractions pack on the
+/// fewest cards.
 fn pick_cards(cards: &[Card], milli: u32) -> Option<Vec<(usize, u32)>> {
     if milli == 0 {
         return Some(Vec::new());

@@ -1,12 +1,14 @@
 //! The pure core: every decision of a node, as a function of its state and what happened.
 //!
-//! `State::handle(now, input)` changes the state and returns effects. No IO, no clock, no tasks; randomness is seeded
-//! and every iteration ordered, so that a seed replays a run exactly (`tests/sim` does).
+//! `State::handle(now, input)` changes the state and returns effects. No IO, no clock, no tasks;
+//! randomness is seeded and every iteration ordered, so that a seed replays a run exactly
+//! (`tests/sim` does).
 //!
 //! | file | owns |
 //! |---|---|
 //! | `io` | what goes in and comes out |
 //! | `core` | what all parts share |
+//! | `messages` | to which part what other nodes say goes |
 //! | `timers` | what is due when |
 //! | `members` | who is a member: SWIM with Lifeguard, and who is connected |
 //! | `rank` | rendezvous hashing: who stands first for a job |
@@ -38,6 +40,7 @@ mod healing;
 pub mod io;
 pub mod lattice;
 pub mod members;
+mod messages;
 pub mod owner;
 pub mod params;
 pub mod pool;
@@ -111,7 +114,8 @@ pub struct State {
     retained: Retained,
     owner: Owner,
     secrets: Secrets,
-    /// Jobs that were unfinished when this node's last life ended, and that nobody has asked for yet.
+    /// Jobs that were unfinished when this node's last life ended, and that nobody has asked for
+    /// yet.
     aside: BTreeSet<JobId>,
     healing: Healing,
     roster: Roster,
@@ -124,7 +128,8 @@ pub struct State {
 }
 
 impl State {
-    /// A node that knows nobody yet. What its disk remembers follows through `restore`, then `start`.
+    /// A node that knows nobody yet. What its disk remembers follows through `restore`, then
+    /// `start`.
     pub fn new(now: Now, info: NodeInfo, config: Config) -> Self {
         let owner = Owner::new(config.terms.clone());
         let mut executor = Executor::default();
@@ -193,8 +198,8 @@ impl State {
         self.core.me
     }
 
-    /// Takes in what happened, in order; what is to be done about it comes back, in order. Several inputs in one turn
-    /// cost fewer messages than as many turns.
+    /// Takes in what happened, in order; what is to be done about it comes back, in order. Several
+    /// inputs in one turn cost fewer messages than as many turns.
     pub fn handle(&mut self, now: Now, inputs: impl IntoIterator<Item = Input>) -> Vec<Effect> {
         self.core.now = Now {
             mono: now.mono.max(self.core.now.mono),
@@ -280,168 +285,6 @@ impl State {
         }
     }
 
-    fn message(&mut self, from: NodeId, message: Message) {
-        // What was on its way when it was banned.
-        if self.roster.is_banned(from) {
-            return;
-        }
-        match message {
-            Message::Swim(packet) => {
-                let outcome = self.core.members.packet(self.core.now.mono, from, packet);
-                self.membership(outcome);
-            }
-            Message::Info(info) => self.peer_info(from, info),
-            Message::Describe => {
-                let info = self.core.members.my_info().clone();
-                self.core.send(from, Message::Info(info));
-            }
-            Message::Heads(heads) => heads.into_iter().for_each(|head| self.merge_head(head)),
-            Message::HeadsDigests { digests, reply } => self.heads_digests(from, &digests, reply),
-            Message::Offer { head, spec } => self.offered(from, head, spec),
-            Message::Declined { job, error } => self.declined(from, job, error),
-            Message::OfferKept { job } => self.with_coordinator(job, |coordinator, core, _| {
-                coordinator.offer_kept(core, from);
-            }),
-            Message::Replicate {
-                job,
-                epoch,
-                ticket,
-                head,
-                records,
-            } => {
-                self.replicate(from, (job, epoch, ticket), head.map(|head| *head), records);
-            }
-            Message::ReplicateKept { job, epoch, ticket } => {
-                self.with_claim(job, epoch, |coordinator, core, copy| {
-                    coordinator.replicate_kept(core, &mut copy.lattice, from, ticket);
-                })
-            }
-            Message::Digests {
-                job,
-                epoch,
-                mark,
-                reply,
-                digests,
-            } => {
-                self.digests(from, job, epoch, mark, reply, &digests);
-            }
-            Message::Pull {
-                job,
-                epoch,
-                chunk,
-                left,
-                cells,
-            } => self.pull(from, job, epoch, chunk, left, &cells),
-            Message::Pulled {
-                job,
-                epoch: _,
-                chunk,
-                records,
-                more,
-                error,
-            } => {
-                self.pulled(from, (job, chunk), records, more, error);
-            }
-            Message::CaughtUp {
-                job,
-                epoch: _,
-                mark,
-            } => self.caught_up(from, job, mark),
-            Message::NoCopy { job, epoch } => self.no_copy(from, job, epoch),
-            Message::Assign {
-                job,
-                epoch,
-                work,
-                tasks,
-            } => {
-                self.executor
-                    .assign(&mut self.core, from, (job, epoch), work, tasks);
-            }
-            Message::Recall { job, epoch, count } => {
-                self.executor.recall(&self.core, from, job, epoch, count)
-            }
-            Message::Stop {
-                job,
-                epoch,
-                waiting,
-                tasks,
-            } => {
-                self.executor
-                    .stop(&mut self.core, from, (job, epoch), waiting, &tasks);
-            }
-            Message::NeedWork { job, epoch } => {
-                self.with_claim(job, epoch, |coordinator, core, _| {
-                    coordinator.resend_work(core, from);
-                })
-            }
-            Message::Report {
-                job,
-                epoch,
-                started,
-                finished,
-                returned,
-                free,
-                refuses,
-            } => {
-                self.with_claim(job, epoch, |coordinator, core, copy| {
-                    coordinator.node_refuses(core, from, refuses);
-                    coordinator.started(core, from, &started);
-                    coordinator.report(core, &copy.lattice, from, finished, free);
-                    coordinator.returned(from, &returned);
-                });
-            }
-            Message::Metrics {
-                job,
-                epoch,
-                task,
-                attempt,
-                points,
-            } => {
-                self.with_claim(job, epoch, |coordinator, core, copy| {
-                    coordinator.metrics(core, &copy.lattice, from, (task, attempt), &points);
-                });
-            }
-            Message::ReportKept { job, tasks } => self.executor.kept(job, &tasks),
-            Message::Sync {
-                job,
-                epoch,
-                sequence,
-            } => {
-                let is_kept = self.copies.get(&job).is_some_and(|copy| copy.kept);
-                self.executor
-                    .holding(&mut self.core, from, (job, epoch, sequence), is_kept);
-            }
-            Message::Holding {
-                job,
-                epoch,
-                sequence,
-                inventory,
-                copy: has_copy,
-            } => {
-                self.with_claim(job, epoch, |coordinator, core, copy| {
-                    if has_copy {
-                        coordinator.holds_copy(core, from);
-                    }
-                    coordinator.holding(core, &copy.lattice, from, sequence, &inventory);
-                });
-            }
-            Message::Ask { id, query } => self.ask(Asker::Remote(from, id), query),
-            Message::Answer { id, answer } => self.answered(id, answer),
-            Message::Release { pool, must } => {
-                self.core.effects.push(Effect::ReleaseWorker {
-                    node: from,
-                    pool,
-                    must,
-                });
-            }
-            Message::Leaving => self.peer_gone(from, true),
-            Message::Removed(jobs) => self.remove_all(&jobs),
-            Message::SecretsDigest(digest) => self.secrets_digest(from, digest),
-            Message::Secrets(secrets) => self.secrets_told(from, secrets),
-            Message::Roster(roster) => self.hear_roster(from, *roster),
-        }
-    }
-
     /// Everything that a turn does once, at its end.
     fn finish_turn(&mut self) {
         loop {
@@ -467,7 +310,8 @@ impl State {
         }
     }
 
-    /// Runs `action` on a job's coordinator, if it is this node, and steps it at the end of the turn.
+    /// Runs `action` on a job's coordinator, if it is this node, and steps it at the end of the
+    /// turn.
     fn with_coordinator(
         &mut self,
         job: JobId,
@@ -551,7 +395,8 @@ impl State {
         }
     }
 
-    /// The machine is described anew. Whether the node takes work, or goes, is not the machine's to say.
+    /// The machine is described anew. Whether the node takes work, or goes, is not the machine's to
+    /// say.
     fn described(&mut self, info: NodeInfo) {
         let known = self.core.members.my_info();
         let (draining, leaving, closed) = (known.draining, known.leaving, known.closed.clone());

@@ -1,4 +1,7 @@
-//! What must hold at every moment, whatever goes wrong. `quiet` has what must hold once nothing does.
+//! What must hold at every moment, whatever goes wrong. `quiet` has what must hold once nothing
+//! does.
+
+mod losses;
 
 use crate::world::{Key, World};
 use nodectl::types::{Attempt, BlobHash, Cell, JobId, Phase, TaskIndex, TaskRecord, Time};
@@ -8,7 +11,8 @@ use std::{
     time::Duration,
 };
 
-/// Most timers that a node of these small clusters should ever have, and for each task besides where there are many.
+/// Most timers that a node of these small clusters should ever have, and for each task besides
+/// where there are many.
 const MOST_TIMERS: usize = 2_000;
 const MOST_TIMERS_A_TASK: usize = 2;
 /// So long after nothing is wrong any more, copies are as many as they should be.
@@ -42,7 +46,8 @@ pub struct Told {
     pub promise: Promise,
     /// For its files.
     pub files: Promise,
-    /// At some time nobody who had it was up, and others may have computed the task again, or its claim had a rival.
+    /// At some time nobody who had it was up, and others may have computed the task again, or its
+    /// claim had a rival.
     pub may_change: bool,
 }
 
@@ -111,7 +116,8 @@ impl World {
         }
     }
 
-    /// An attempt begins. One of a task whose result was told must not be the order of a coordinator that could have known.
+    /// An attempt begins. One of a task whose result was told must not be the order of a
+    /// coordinator that could have known.
     pub fn check_start(&mut self, node: usize, key: Key) {
         let (job, task, attempt) = key;
         let runs = |other: &Key| other.0 == job && other.1 == task;
@@ -163,8 +169,8 @@ impl World {
         }
     }
 
-    /// Whoever finished a task keeps its result until somebody has it safe, or the job is over: it is not to be computed again
-    /// meanwhile.
+    /// Whoever finished a task keeps its result until somebody has it safe, or the job is over: it
+    /// is not to be computed again meanwhile.
     fn check_finished(&mut self, node: usize, (job, task, attempt): Key) {
         let Some((maker, life, at)) = self.checker.finished.get(&(job, task)).copied() else {
             return;
@@ -202,7 +208,8 @@ impl World {
         }
     }
 
-    /// A node hears that the results of attempts of its own are safe: it need not keep them any longer.
+    /// A node hears that the results of attempts of its own are safe: it need not keep them any
+    /// longer.
     pub fn note_kept(&mut self, node: usize, job: JobId, tasks: &[(TaskIndex, Attempt)]) {
         for (task, _) in tasks {
             let finished = &mut self.checker.finished;
@@ -215,7 +222,8 @@ impl World {
         }
     }
 
-    /// A node hears that a job is over, as all of its users do: what comes later than that has missed it.
+    /// A node hears that a job is over, as all of its users do: what comes later than that has
+    /// missed it.
     pub fn note_over(&mut self, node: usize, job: JobId) {
         self.checker
             .finished
@@ -337,8 +345,9 @@ impl World {
         state.is_some_and(|state| state.core().members.is_alive(self.machines[other].id))
     }
 
-    /// A coordinator of the job and somebody who could hold a copy, unless one of those who may have spoken is alone, or some
-    /// copy was lost just now. Who is leaving is no company: it waits for its results to count, and takes its disk along.
+    /// A coordinator of the job and somebody who could hold a copy, unless one of those who may
+    /// have spoken is alone, or some copy was lost just now. Who is leaving is no company: it waits
+    /// for its results to count, and takes its disk along.
     pub fn company(&self, job: JobId, speaks: impl Fn(&usize) -> bool) -> Option<(usize, usize)> {
         let recently_lost = self
             .checker
@@ -440,214 +449,6 @@ impl World {
         self.checker.cancelled.entry(job).or_insert(promise);
     }
 
-    /// A disk lost something. What was promised and is nowhere now must have been lost with more than one disk.
-    pub fn copies_lost(&mut self, node: usize, quiet: bool) {
-        let live = self.present().count();
-        self.note_away();
-        self.checker.lost_at = Some(self.now);
-        let mut found: Vec<(&'static str, String)> = Vec::new();
-        let mut last = false;
-        let expired: BTreeSet<_> = self
-            .user
-            .jobs
-            .keys()
-            .copied()
-            .filter(|job| self.is_expired(*job))
-            .collect();
-        let mut checker = std::mem::take(&mut self.checker);
-        let mut judge =
-            |promise: &mut Promise, left: usize, rule: &'static str, what: &dyn Fn() -> String| {
-                promise.losses += 1;
-                last |= left == 1 && promise.copies > 1;
-                if left > 0 || promise.void {
-                    return;
-                }
-                promise.void = true;
-                if (promise.copies >= 2 && promise.losses == 1) || quiet {
-                    let copies = promise.copies;
-                    found.push((
-                        rule,
-                        format!(
-                            "{} was on {copies} disks once; n{node} had the last",
-                            what()
-                        ),
-                    ));
-                }
-            };
-        for (job, promise) in checker
-            .submitted
-            .iter_mut()
-            .filter(|(job, _)| !expired.contains(job))
-        {
-            judge(
-                promise,
-                self.spec_copies(*job),
-                "a confirmed job is gone",
-                &|| self.job_name(*job),
-            );
-        }
-        for (job, told) in checker
-            .told
-            .iter_mut()
-            .filter(|(job, _)| !expired.contains(job))
-        {
-            for (task, told) in told {
-                let what = || format!("the result of task {task} of {}", self.job_name(*job));
-                judge(
-                    &mut told.promise,
-                    self.copies(*job, *task),
-                    "a told result is gone",
-                    &what,
-                );
-                // A file that no result names any more is nobody's.
-                told.files.void |= told.promise.void;
-                let files = self.told_file_copies(*job, &told.record, quiet);
-                if let Some(left) = files {
-                    let what = || format!("a file of task {task} of {}", self.job_name(*job));
-                    judge(&mut told.files, left, "a told result's file is gone", &what);
-                }
-            }
-        }
-        for (job, promise) in checker
-            .cancelled
-            .iter_mut()
-            .filter(|(job, _)| !expired.contains(job))
-        {
-            judge(
-                promise,
-                self.cancel_copies(*job),
-                "a confirmed cancellation is gone",
-                &|| self.job_name(*job),
-            );
-        }
-        self.checker = checker;
-        if last {
-            self.branch("a lost machine held the last copy but one");
-        }
-        if live >= 1 {
-            for (rule, text) in found {
-                self.fail(rule, text);
-            }
-        }
-        self.void_without_inputs();
-        // Nobody can finish what nobody has.
-        for (job, watched) in &mut self.user.jobs {
-            watched.void |= self
-                .checker
-                .submitted
-                .get(job)
-                .is_some_and(|promise| promise.void);
-        }
-    }
-
-    /// A cut never heals: what only the other side has is as good as lost, and nobody is to blame.
-    pub fn void_beyond(&mut self) {
-        let mut checker = std::mem::take(&mut self.checker);
-        let judge = |promise: &mut Promise, left: usize| promise.void |= left == 0;
-        for (job, promise) in &mut checker.submitted {
-            judge(promise, self.spec_copies(*job));
-        }
-        for (job, told) in &mut checker.told {
-            for (task, told) in told {
-                judge(&mut told.promise, self.copies(*job, *task));
-                told.files.void |= told.promise.void;
-                let files = self.told_file_copies(*job, &told.record, false);
-                judge(&mut told.files, files.unwrap_or(usize::MAX));
-            }
-        }
-        for (job, promise) in &mut checker.cancelled {
-            judge(promise, self.cancel_copies(*job));
-        }
-        self.checker = checker;
-        for (job, watched) in &mut self.user.jobs {
-            watched.void |= self
-                .checker
-                .submitted
-                .get(job)
-                .is_some_and(|promise| promise.void);
-        }
-    }
-
-    /// The job ended so long ago that it may be forgotten.
-    pub fn is_expired(&self, job: JobId) -> bool {
-        self.checker
-            .ended
-            .get(&job)
-            .is_some_and(|at| self.now - *at + Duration::from_secs(2) >= self.plan.keep_jobs)
-    }
-
-    pub fn check_forgotten(&mut self, node: usize, job: JobId) {
-        self.branch("an ended job is forgotten");
-        if self.machines[node].beyond {
-            return;
-        }
-        let number = self.user.number(job);
-        let follows = |want: &crate::user::Want, at: usize| {
-            let before = want.plan.after.and_then(|back| at.checked_sub(back));
-            let removed = |job| {
-                self.states()
-                    .any(|(_, state)| state.core().directory.is_removed(job))
-            };
-            let open = want
-                .job
-                .is_none_or(|job| !self.has_ended(job) && !removed(job));
-            let void = want
-                .job
-                .and_then(|job| self.user.jobs.get(&job))
-                .is_some_and(|watched| watched.void);
-            before.is_some() && before == number && open && !want.cancel && !void
-        };
-        let needed = self
-            .user
-            .wants
-            .iter()
-            .enumerate()
-            .any(|(at, want)| follows(want, at));
-        // A claim that was given up, since its files could not be had, counted for nothing beside one that was confirmed.
-        let others = self
-            .machines
-            .iter()
-            .enumerate()
-            .filter(|(other, machine)| *other != node && !machine.lost);
-        let is_elsewhere = others
-            .into_iter()
-            .any(|(_, machine)| machine.disk.has_spec(job));
-        let known = self.user.jobs.contains_key(&job)
-            && !(is_elsewhere && !self.is_expired(job) && !needed);
-        if known && (needed || !self.is_expired(job)) {
-            let why = if needed {
-                "which another waits for"
-            } else {
-                "before its time"
-            };
-            let text = format!("n{node} forgets {}, {why}", self.job_name(job));
-            self.fail("a job is forgotten that is needed", text);
-        }
-    }
-
-    /// Before a node dies: what makes its death worth a line.
-    pub fn note_crash(&mut self, node: usize) {
-        let disk = &self.machines[node].disk;
-        let lacks = self.checker.told.iter().any(|(job, told)| {
-            disk.has_spec(*job)
-                && !told.is_empty()
-                && told.keys().any(|task| !disk.has_done(*job, *task))
-        });
-        if lacks {
-            self.branch("a replica is lost before it has all");
-        }
-        let life = self.machines[node].life;
-        if self
-            .checker
-            .fetching
-            .range((node, life, 0)..=(node, life, u64::MAX))
-            .next()
-            .is_some()
-        {
-            self.checker.interrupted = Some(self.now);
-        }
-    }
-
     pub fn note_takeover(&mut self) {
         self.statistics.takeovers += 1;
         self.branch("a takeover");
@@ -702,7 +503,8 @@ impl World {
         }
     }
 
-    /// A turn is over, and what it led to. A loop that is not back soon answers nobody, and is taken for dead.
+    /// A turn is over, and what it led to. A loop that is not back soon answers nobody, and is
+    /// taken for dead.
     pub fn check_turn(&mut self, node: usize) {
         let machine = &self.machines[node];
         let took = machine.busy_until - machine.turn_began;

@@ -1,4 +1,5 @@
-//! JSON: the API's own types, one document a command; tasks and results one a line, so that a million of them need no memory.
+//! JSON: the API's own types, one document a command; tasks and results one a line, so that a
+//! million of them need no memory.
 
 use super::{ClusterStatus, Output, RunSummary};
 use nodectl_wire::api::{Device, Job, JobLine, Node, SecretView, Submitted, TaskResult, TaskRow};

@@ -1,13 +1,16 @@
-//! What commands print: a table for people, JSON for programs, ids for pipes. Pure: data in, text out.
+//! What commands print: a table for people, JSON for programs, ids for pipes. Pure: data in, text
+//! out.
 //!
 //! | file | owns |
 //! |---|---|
 //! | `columns` | tables that fit the terminal |
 //! | `table` | what is in them |
+//! | `failures` | why tasks failed |
 //! | `json` | the API's own types, one document a command |
 //! | `quiet` | ids, one a line |
 
 mod columns;
+mod failures;
 mod json;
 mod quiet;
 pub mod table;
@@ -20,8 +23,9 @@ use serde::{Deserialize, Serialize};
 use std::{path::PathBuf, sync::LazyLock};
 
 pub use columns::{Column, Look, layout};
+pub use failures::{failures_text, indented};
 pub use json::document;
-pub use table::{columns, compute_line, failures_text, indented, progress_line, short_id};
+pub use table::{columns, compute_line, progress_line, short_id};
 
 /// The cluster at a glance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,8 +1,9 @@
 //! Tables for people. No colour carries meaning; what a program should read is `--json`.
 
 use super::{
-    ClusterStatus, ComputeRate, FailureGroup, Output, RunSummary,
+    ClusterStatus, ComputeRate, Output, RunSummary,
     columns::{Column, Look, layout},
+    failures::indented,
 };
 use nodectl_ports::wall_ms;
 use nodectl_types::{
@@ -18,8 +19,6 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-/// Failures that are shown with their traceback.
-const TRACEBACKS: usize = 3;
 /// Characters of a cell that may hold anything.
 const CELL_CHARS: usize = 60;
 /// Of a value that has a line of its own; `--json` has all of it.
@@ -470,32 +469,6 @@ pub fn compute_line(rate: &ComputeRate) -> String {
         items / size,
         rate.gpu_busy * 100.0
     )
-}
-
-/// Failures by reason, the most frequent first.
-pub fn failures_text(job: &str, failures: &[FailureGroup]) -> String {
-    let text = |(index, group): (usize, &FailureGroup)| {
-        let plural = if group.tasks == 1 { "task" } else { "tasks" };
-        let logs = format!("nodectl logs --stderr {job} {}", group.example);
-        let line = format!(
-            "  {} {plural}: {} ({logs})\n",
-            group.tasks,
-            text::one_line(&group.reason)
-        );
-        let traceback = group.traceback.as_deref().filter(|_| index < TRACEBACKS);
-        line + &traceback
-            .map(|traceback| indented(traceback, "      "))
-            .unwrap_or_default()
-    };
-    failures.iter().enumerate().map(text).collect()
-}
-
-/// Lines of a text that a task wrote, set off by `margin`.
-pub fn indented(text: &str, margin: &str) -> String {
-    text.trim_end()
-        .lines()
-        .map(|line| format!("{margin}{}\n", text::one_line(line)))
-        .collect()
 }
 
 fn real_gpus(node: &Node) -> impl Iterator<Item = &GpuView> {

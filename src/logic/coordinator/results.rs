@@ -1,5 +1,7 @@
-//! From a reported end of an attempt to a result that counts: bring its blobs here, write it down, have another node
-//! write it down, and only then tell the worker, the lattice and the watchers.
+//! From a reported end of an attempt to a result that counts: bring its blobs here, write it down,
+//! have another node write it down, and only then tell the worker, the lattice and the watchers.
+
+mod files;
 
 use super::Coordinator;
 use crate::{
@@ -27,9 +29,11 @@ const SPARED: Duration = Duration::from_secs(5);
 pub(super) const MOST_FORGIVEN: u32 = 5;
 /// A write that takes longer than this may never end.
 const HANGING: Duration = Duration::from_secs(10);
-/// Whoever has a result tells of it every 2 s until it counts; who has not for so long has it no longer.
+/// Whoever has a result tells of it every 2 s until it counts; who has not for so long has it no
+/// longer.
 const FORGOTTEN: Duration = Duration::from_secs(10);
-/// Results that do not count yet, in bytes: no more are taken before some do. Who has them reports them again.
+/// Results that do not count yet, in bytes: no more are taken before some do. Who has them reports
+/// them again.
 const MOST_UNSETTLED_BYTES: usize = 2 * limits::REPLICA_WINDOW_BYTES;
 
 /// Records on their way to being durable.
@@ -136,7 +140,8 @@ impl ResultPipeline {
             .map_or(Cell::Unknown, |settling| settling.cell)
     }
 
-    /// Where an attempt ran whose record is on its way: what it wrote is there until the record counts.
+    /// Where an attempt ran whose record is on its way: what it wrote is there until the record
+    /// counts.
     pub fn settling_at(&self, task: TaskIndex) -> Option<(NodeId, Attempt)> {
         self.settling.get(&task)?.of
     }
@@ -233,7 +238,8 @@ impl Coordinator {
             let is_over = matches!(lattice.cell(record.task), Cell::Done(_) | Cell::Cancelled);
             if record.task >= lattice.tasks() || is_over {
                 self.drop_active(from, key.0, key.1);
-                // What only this node has beside the one that tells of it is not safe yet: that one will tell of it again.
+                // What only this node has beside the one that tells of it is not safe yet: that one
+                // will tell of it again.
                 if self.is_confirmed(core) || !matches!(lattice.cell(record.task), Cell::Done(_)) {
                     known.push(key);
                 }
@@ -309,7 +315,8 @@ impl Coordinator {
         }
     }
 
-    /// The failure of an attempt that counts already. One that this coordinator never heard of may have been ordered by another.
+    /// The failure of an attempt that counts already. One that this coordinator never heard of may
+    /// have been ordered by another.
     fn is_old_failure(&self, lattice: &Lattice, from: NodeId, record: &TaskRecord) -> bool {
         let counts = match lattice.cell(record.task) {
             Cell::Failed { attempt, .. } => record.attempt <= attempt,
@@ -335,8 +342,8 @@ impl Coordinator {
         );
     }
 
-    /// A failure that is the node's and not the task's uses up no retry, a few times: the node is spared for a while, and
-    /// others try.
+    /// A failure that is the node's and not the task's uses up no retry, a few times: the node is
+    /// spared for a while, and others try.
     fn is_forgiven(&mut self, core: &mut Core, from: NodeId, record: &TaskRecord) -> bool {
         let Outcome::Failed(failure) = &record.outcome else {
             return false;
@@ -362,107 +369,6 @@ impl Coordinator {
         let forgiven = self.forgiven.entry(record.task).or_default();
         *forgiven += 1;
         *forgiven <= MOST_FORGIVEN
-    }
-
-    fn fetch(&mut self, core: &mut Core, awaited: Awaited) {
-        let ticket = awaited.fetching.begin(core, self.job);
-        self.results.awaited.insert(ticket, awaited);
-    }
-
-    /// The files of some records are here, or could not be had: they are asked for again, as long as the node lives that has them.
-    pub fn fetched(
-        &mut self,
-        core: &mut Core,
-        lattice: &Lattice,
-        ticket: u64,
-        result: &Result<(), String>,
-    ) -> bool {
-        let Some(awaited) = self.results.awaited.get_mut(&ticket) else {
-            return false;
-        };
-        let Err(error) = result else {
-            let Awaited {
-                from,
-                records,
-                chunk,
-                ..
-            } = self.results.awaited.remove(&ticket).expect("just found");
-            match chunk {
-                None => self.results.accepted.extend(records),
-                Some(chunk) => self.keep_learned(core, from, chunk, records),
-            }
-            return true;
-        };
-        let (tries, pause) = awaited.fetching.pause();
-        let from = awaited.from;
-        if tries > REFETCHES && awaited.chunk.is_some() {
-            // They count already, with their holder at least. Their files are looked for elsewhere, and later.
-            let Awaited {
-                from,
-                records,
-                chunk,
-                ..
-            } = self.results.awaited.remove(&ticket).expect("just found");
-            self.results
-                .lost
-                .extend(records.iter().flat_map(|record| record.blobs()));
-            self.keep_learned(core, from, chunk.flatten(), records);
-            return true;
-        }
-        if tries == 1 {
-            let name = core.members.name(from);
-            core.notice(format!(
-                "job {}: files of {name}'s results are not here yet: {error}",
-                self.job
-            ));
-        }
-        // A node that was started again is here, and knows nothing of what it had told.
-        let has_it = awaited.chunk.is_some() || core.mono() - awaited.told < FORGOTTEN;
-        if has_it && core.members.is_in_reach(from) {
-            core.after(pause, Timer::Refetch(self.job, ticket));
-        } else {
-            self.give_up_awaited(core, lattice, ticket);
-        }
-        true
-    }
-
-    /// Files that results lack here, for whoever looks for them.
-    pub fn take_lost(&mut self) -> Vec<BlobHash> {
-        std::mem::take(&mut self.results.lost)
-    }
-
-    /// Files that could not be had are asked for again; false if the ticket is not ours.
-    pub fn refetch(&mut self, core: &mut Core, ticket: u64) -> bool {
-        let Some(awaited) = self.results.awaited.remove(&ticket) else {
-            return false;
-        };
-        self.fetch(core, awaited);
-        true
-    }
-
-    /// The node that has the files is gone: what it did is done again.
-    fn give_up_awaited(&mut self, core: &mut Core, lattice: &Lattice, ticket: u64) {
-        let Some(Awaited {
-            from,
-            records,
-            chunk,
-            ..
-        }) = self.results.awaited.remove(&ticket)
-        else {
-            return;
-        };
-        for record in records {
-            self.results.end(record.task);
-            if !lattice.has_ended(record.task, self.failure_limit(core)) {
-                self.reopen(record.task);
-            }
-        }
-        if let Some(Some(chunk)) = chunk {
-            core.resync.written(from, self.job, chunk, false);
-        }
-        if chunk.is_some() {
-            self.compare_anew(core);
-        }
     }
 
     /// Writes what this turn accepted, here and on the replicas.
@@ -599,7 +505,8 @@ impl Coordinator {
         }
     }
 
-    /// If a batch is durable, it counts: it is on this node's disk, and on that of a replica that has everything else, too.
+    /// If a batch is durable, it counts: it is on this node's disk, and on that of a replica that
+    /// has everything else, too.
     pub(super) fn settle(&mut self, core: &mut Core, lattice: &mut Lattice, ticket: u64) {
         let alone = core.is_alone();
         let Some(batch) = self.results.batches.get(&ticket) else {
@@ -660,8 +567,8 @@ impl Coordinator {
         self.progress.ended(record.task);
     }
 
-    /// Records that another holder had and we had not, of a chunk that it was asked for or unasked: they count like those that are
-    /// reported.
+    /// Records that another holder had and we had not, of a chunk that it was asked for or unasked:
+    /// they count like those that are reported.
     pub fn learned(
         &mut self,
         core: &mut Core,
@@ -726,7 +633,8 @@ impl Coordinator {
             .insert(ticket, RecordBatch::new(records, core.mono()));
     }
 
-    /// Records that this node wrote as another's replica, before it took over: they count once a replica has them.
+    /// Records that this node wrote as another's replica, before it took over: they count once a
+    /// replica has them.
     pub fn has_written(
         &mut self,
         core: &mut Core,

@@ -1,6 +1,7 @@
-//! A node that knows its end, such as one in an allocation of a batch scheduler: what is not expected to end before is not
-//! started. A task is expected to take as long as its job's tasks took here on average; before one was done, as long as its
-//! timeout says, unless no node of this lifetime could promise that. The coordinator is told, and orders elsewhere.
+//! A node that knows its end, such as one in an allocation of a batch scheduler: what is not
+//! expected to end before is not started. A task is expected to take as long as its job's tasks
+//! took here on average; before one was done, as long as its timeout says, unless no node of this
+//! lifetime could promise that. The coordinator is told, and orders elsewhere.
 
 use super::{Executor, Ordered};
 use crate::core::Core;
@@ -63,7 +64,8 @@ impl Executor {
 }
 
 impl Ordered {
-    /// A task of the job that started now would not end in time. Workers of pools end whenever they are told.
+    /// A task of the job that started now would not end in time. Workers of pools end whenever they
+    /// are told.
     pub(super) fn is_over(&self, lifetime: Option<&Lifetime>, now: Time) -> bool {
         let Some(lifetime) = lifetime.filter(|_| self.work.pool().is_none()) else {
             return false;

@@ -1,12 +1,16 @@
-//! Pools and others on one node. A pool's workers hold their slots as long as the pool lives, so nothing would start beside them.
-//! While a job waits here for what they hold, the pool's host is asked to let one go:
+//! Pools and others on one node. A pool's workers hold their slots as long as the pool lives, so
+//! nothing would start beside them. While a job waits here for what they hold, the pool's host is
+//! asked to let one go:
 //!
 //! - every `PERIOD`, in case the pool has nothing to do; the host knows;
-//! - without fail, if the job has waited for `PATIENCE`, runs less than its share of the node, and the pool more than its own;
-//! - without fail, if there are fewer slots than jobs, the waiting one has none, and the pool's workers have held theirs for `TURN`.
+//! - without fail, if the job has waited for `PATIENCE`, runs less than its share of the node, and
+//!   the pool more than its own;
+//! - without fail, if there are fewer slots than jobs, the waiting one has none, and the pool's
+//!   workers have held theirs for `TURN`.
 //!
-//! A share is what the node could run of the pool, divided by the jobs of at least the pool's priority; one at least. A worker that
-//! ends after its host was asked goes back to the coordinator, like a task that never ran.
+//! A share is what the node could run of the pool, divided by the jobs of at least the pool's
+//! priority; one at least. A worker that ends after its host was asked goes back to the
+//! coordinator, like a task that never ran.
 
 use super::{Executor, Ordered};
 use crate::{core::Core, timers::Timer};
@@ -16,7 +20,8 @@ use std::time::Duration;
 const PERIOD: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(1);
 const TURN: Duration = Duration::from_secs(3);
-/// A pool that gave way since it had nothing to do comes back only where nobody else waits, for so long.
+/// A pool that gave way since it had nothing to do comes back only where nobody else waits, for so
+/// long.
 const REST: Duration = Duration::from_secs(10);
 
 /// What a pool was asked for, on this node.

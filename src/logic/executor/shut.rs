@@ -1,5 +1,6 @@
-//! A node that runs nothing for others: its disk is full or broken, its owner says so, or somebody drains it. It says so to whoever
-//! orders all the same, since coordinators may not know it, or not care.
+//! A node that runs nothing for others: its disk is full or broken, its owner says so, or somebody
+//! drains it. It says so to whoever orders all the same, since coordinators may not know it, or not
+//! care.
 
 use super::{Executor, Ordered, Try};
 use crate::core::Core;

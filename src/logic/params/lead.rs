@@ -1,5 +1,7 @@
-//! The leader: a view's proposal, a clock's commit, barriers. All that it knows it was told by the members, so that another can
-//! take its place at any time.
+//! The leader: a view's proposal, a clock's commit, barriers. All that it knows it was told by the
+//! members, so that another can take its place at any time.
+
+mod clocks;
 
 use super::{
     Effect,
@@ -66,14 +68,16 @@ struct BlocksFit {
     previous_nodes: Vec<NodeId>,
     commit: Option<(Clock, f32)>,
     sources: Vec<(u16, u64)>,
-    /// For each block who has it in that state; all shall fetch them from the source if there is nothing of this.
+    /// For each block who has it in that state; all shall fetch them from the source if there is
+    /// nothing of this.
     holders: Option<Vec<Vec<u16>>>,
     seed: Option<Worker>,
     restore: Option<Clock>,
 }
 
 impl BlocksFit {
-    /// Every block goes on as those of its holders have it who are `right`, after a commit if there is one.
+    /// Every block goes on as those of its holders have it who are `right`, after a commit if there
+    /// is one.
     fn of(
         previous: Epoch,
         previous_nodes: Vec<NodeId>,
@@ -356,8 +360,8 @@ impl Group {
         (held.len() == self.config.layout.blocks() as usize).then_some(last)
     }
 
-    /// Blocks come from the newest checkpoint, or at first, without one, from what a worker registered. What nodes hold of earlier
-    /// views does not count any more.
+    /// Blocks come from the newest checkpoint, or at first, without one, from what a worker
+    /// registered. What nodes hold of earlier views does not count any more.
     fn begin(&self, is_first: bool) -> Result<BlocksFit, Missing> {
         let leading = self.leading.as_ref().expect("the caller has it");
         let index = |node: NodeId| {
@@ -394,8 +398,8 @@ impl Group {
         })
     }
 
-    /// Nobody here has some blocks. Where every node of the last view is here, if without its memory, or known to be gone, so are the
-    /// blocks. Others are waited for.
+    /// Nobody here has some blocks. Where every node of the last view is here, if without its
+    /// memory, or known to be gone, so are the blocks. Others are waited for.
     fn lacking(&self, blocks: u32, last: &[NodeId]) -> Result<BlocksFit, Missing> {
         let away = self.away(last);
         if away.is_empty() {
@@ -421,8 +425,8 @@ impl Group {
         }
     }
 
-    /// While nodes of the last view are only out of reach, the greater part of those that are not known to be gone goes on, or of two
-    /// halves the one with the node that stands first.
+    /// While nodes of the last view are only out of reach, the greater part of those that are not
+    /// known to be gone goes on, or of two halves the one with the node that stands first.
     fn check_side(&self, last: &[NodeId]) -> Result<(), Missing> {
         let leading = self.leading.as_ref().expect("the caller has it");
         let here = last.iter().filter(|node| leading.has(**node)).count();
@@ -456,8 +460,9 @@ impl Group {
         let ViewStage::Gathering(promises) = &leading.stage else {
             unreachable!("the caller gathers")
         };
-        // From a checkpoint all start again, and whoever was away when the others went back to one. So does who may have gone on by
-        // itself while the others took it for dead; where clocks are not everybody's, it keeps its own.
+        // From a checkpoint all start again, and whoever was away when the others went back to one.
+        // So does who may have gone on by itself while the others took it for dead; where clocks
+        // are not everybody's, it keeps its own.
         let apart = if self.config.settings.consistency.is_synchronous() {
             ALONE
         } else {
@@ -521,7 +526,8 @@ impl Group {
         }
     }
 
-    /// Where the blocks of the view are: where they are meant to be, as far as those nodes have them.
+    /// Where the blocks of the view are: where they are meant to be, as far as those nodes have
+    /// them.
     fn homes(&self, nodes: &[(NodeId, u32)], holders: Option<&[Vec<u16>]>) -> Vec<Vec<u16>> {
         let target = self.target(nodes);
         let homes = if let Some(holders) = holders {
@@ -551,123 +557,6 @@ impl Group {
             }
         }
     }
-
-    /// A node has all its sums of a clock, on all replicas.
-    pub(super) fn node_ready(&mut self, from: NodeId, clock: Clock, norms: Vec<(Block, f64)>) {
-        let epoch = self.view.epoch;
-        if self
-            .leading
-            .as_ref()
-            .is_none_or(|leading| leading.epoch != epoch)
-        {
-            return;
-        }
-        let blocks = self.config.layout.blocks();
-        let primaries: BTreeSet<NodeId> = (0..blocks)
-            .flat_map(|block| self.primaries(block))
-            .collect();
-        let leading = self.leading.as_mut().expect("just looked at");
-        leading.ready.insert(from, norms);
-        if primaries
-            .iter()
-            .all(|node| leading.ready.contains_key(node))
-        {
-            // In the order of blocks: whoever adds them up comes to the same.
-            let norms: BTreeMap<Block, f64> = std::mem::take(&mut leading.ready)
-                .into_values()
-                .flatten()
-                .collect();
-            let scale = self.clip(norms.into_values());
-            for (node, _) in self.view.nodes.clone() {
-                self.send(
-                    node,
-                    ServerMessage::Commit {
-                        epoch,
-                        clock,
-                        scale,
-                    },
-                    None,
-                );
-            }
-        }
-    }
-
-    pub(super) fn at_barrier(&mut self, worker: Worker, number: u64, clock: Clock) {
-        let epoch = self.view.epoch;
-        if let Some(leading) = self
-            .leading
-            .as_mut()
-            .filter(|leading| leading.epoch == epoch)
-        {
-            leading.barriers.insert(worker, (number, clock));
-            self.consider_barriers();
-        }
-    }
-
-    /// A barrier is passed when all have come to it. One before which others cannot come, since they wait for the clock of a worker that
-    /// waits at it, is passed by that one alone: it has begun again, and they have passed theirs.
-    pub(super) fn consider_barriers(&mut self) {
-        let epoch = self.view.epoch;
-        let Some(leading) = self
-            .leading
-            .as_ref()
-            .filter(|leading| leading.epoch == epoch)
-        else {
-            return;
-        };
-        let waits = |worker: Worker| {
-            leading
-                .barriers
-                .get(&worker)
-                .filter(|(number, _)| *number > self.barriers)
-        };
-        let waiting: Vec<(Worker, NodeId, u64, Clock)> = leading
-            .workers
-            .iter()
-            .filter_map(|(life, node)| {
-                waits(life.worker).map(|(number, clock)| (life.worker, *node, *number, *clock))
-            })
-            .collect();
-        if waiting.len() == leading.workers.len() {
-            let Some(number) = waiting.iter().map(|(_, _, number, _)| *number).min() else {
-                return;
-            };
-            for (node, _) in self.view.nodes.clone() {
-                self.send(node, ServerMessage::Passed { epoch, number }, None);
-            }
-            return;
-        }
-        let ahead = match self.config.settings.consistency {
-            Consistency::Bsp | Consistency::Local { .. } => 0,
-            Consistency::Ssp { staleness } => staleness,
-            Consistency::Async => return,
-        };
-        let absent: Vec<Worker> = leading
-            .workers
-            .iter()
-            .map(|(life, _)| life.worker)
-            .filter(|worker| waits(*worker).is_none())
-            .collect();
-        for (worker, node, _, clock) in waiting {
-            let most = clock.saturating_add(ahead);
-            let awaits_it = |other: &Worker| {
-                let leading = self.leading.as_ref().expect("just found");
-                leading.clocks.get(other).is_some_and(|begun| *begun > most)
-                    || self
-                        .ended
-                        .range(most..)
-                        .any(|(_, workers)| workers.contains_key(other))
-            };
-            if absent.iter().all(awaits_it) {
-                self.leading
-                    .as_mut()
-                    .expect("just found")
-                    .barriers
-                    .remove(&worker);
-                self.send(node, ServerMessage::PassedAlone { epoch, worker }, None);
-            }
-        }
-    }
 }
 
 /// The views after `previous` that may have gone on, and their nodes.
@@ -686,7 +575,8 @@ fn perhaps(
         .filter(move |(epoch, _)| *epoch > previous)
 }
 
-/// Of views of the same nodes one is enough, the last: there are no more than ways for nodes to be together.
+/// Of views of the same nodes one is enough, the last: there are no more than ways for nodes to be
+/// together.
 fn distinct<'a>(
     views: impl Iterator<Item = (Epoch, &'a Vec<NodeId>)>,
 ) -> Vec<(Epoch, Vec<NodeId>)> {
@@ -701,7 +591,8 @@ fn distinct<'a>(
         .collect()
 }
 
-/// Pascanu, Mikolov and Bengio, arXiv 1211.5063; with PyTorch's ε, as where one process trains alone.
+/// Pascanu, Mikolov and Bengio, arXiv 1211.5063; with PyTorch's ε, as where one process trains
+/// alone.
 pub(super) fn clip_scale(limit: f64, norm2: f64) -> f32 {
     (limit / (norm2.sqrt() + CLIP_EPSILON)).min(1.0) as f32
 }

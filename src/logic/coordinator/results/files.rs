@@ -1,0 +1,108 @@
+//! Files that results name: brought to a second disk before their users are told.
+
+use super::*;
+
+impl Coordinator {
+    pub(super) fn fetch(&mut self, core: &mut Core, awaited: Awaited) {
+        let ticket = awaited.fetching.begin(core, self.job);
+        self.results.awaited.insert(ticket, awaited);
+    }
+
+    /// The files of some records are here, or could not be had: they are asked for again, as long
+    /// as the node lives that has them.
+    pub fn fetched(
+        &mut self,
+        core: &mut Core,
+        lattice: &Lattice,
+        ticket: u64,
+        result: &Result<(), String>,
+    ) -> bool {
+        let Some(awaited) = self.results.awaited.get_mut(&ticket) else {
+            return false;
+        };
+        let Err(error) = result else {
+            let Awaited {
+                from,
+                records,
+                chunk,
+                ..
+            } = self.results.awaited.remove(&ticket).expect("just found");
+            match chunk {
+                None => self.results.accepted.extend(records),
+                Some(chunk) => self.keep_learned(core, from, chunk, records),
+            }
+            return true;
+        };
+        let (tries, pause) = awaited.fetching.pause();
+        let from = awaited.from;
+        if tries > REFETCHES && awaited.chunk.is_some() {
+            // They count already, with their holder at least. Their files are looked for elsewhere,
+            // and later.
+            let Awaited {
+                from,
+                records,
+                chunk,
+                ..
+            } = self.results.awaited.remove(&ticket).expect("just found");
+            self.results
+                .lost
+                .extend(records.iter().flat_map(|record| record.blobs()));
+            self.keep_learned(core, from, chunk.flatten(), records);
+            return true;
+        }
+        if tries == 1 {
+            let name = core.members.name(from);
+            core.notice(format!(
+                "job {}: files of {name}'s results are not here yet: {error}",
+                self.job
+            ));
+        }
+        // A node that was started again is here, and knows nothing of what it had told.
+        let has_it = awaited.chunk.is_some() || core.mono() - awaited.told < FORGOTTEN;
+        if has_it && core.members.is_in_reach(from) {
+            core.after(pause, Timer::Refetch(self.job, ticket));
+        } else {
+            self.give_up_awaited(core, lattice, ticket);
+        }
+        true
+    }
+
+    /// Files that results lack here, for whoever looks for them.
+    pub fn take_lost(&mut self) -> Vec<BlobHash> {
+        std::mem::take(&mut self.results.lost)
+    }
+
+    /// Files that could not be had are asked for again; false if the ticket is not ours.
+    pub fn refetch(&mut self, core: &mut Core, ticket: u64) -> bool {
+        let Some(awaited) = self.results.awaited.remove(&ticket) else {
+            return false;
+        };
+        self.fetch(core, awaited);
+        true
+    }
+
+    /// The node that has the files is gone: what it did is done again.
+    pub(super) fn give_up_awaited(&mut self, core: &mut Core, lattice: &Lattice, ticket: u64) {
+        let Some(Awaited {
+            from,
+            records,
+            chunk,
+            ..
+        }) = self.results.awaited.remove(&ticket)
+        else {
+            return;
+        };
+        for record in records {
+            self.results.end(record.task);
+            if !lattice.has_ended(record.task, self.failure_limit(core)) {
+                self.reopen(record.task);
+            }
+        }
+        if let Some(Some(chunk)) = chunk {
+            core.resync.written(from, self.job, chunk, false);
+        }
+        if chunk.is_some() {
+            self.compare_anew(core);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Which of the ordered tasks starts next: in turn between jobs, and on which GPUs.
+
+use super::*;
+
+impl Executor {
+    pub(super) fn start_what_fits(&mut self, core: &mut Core) {
+        self.start_in_turn(core);
+        self.watch_pools(core);
+    }
+
+    /// Starts waiting tasks while resources last: higher priority first, then the job that runs
+    /// least.
+    pub(super) fn start_in_turn(&mut self, core: &mut Core) {
+        if self.leaving || self.shut.is_some() {
+            return;
+        }
+        self.give_back_what_cannot_end(core);
+        let mut order: Vec<_> = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| !job.queue.is_empty())
+            .collect();
+        let now = core.mono();
+        // Of those that run as much, the one that has waited longest.
+        order.sort_by_key(|(id, job)| {
+            let since = job.blocked_since.unwrap_or(now);
+            (
+                std::cmp::Reverse(job.work.priority),
+                job.rests(now),
+                job.running.len(),
+                since,
+                **id,
+            )
+        });
+        let mut candidates: VecDeque<JobId> = order.into_iter().map(|(id, _)| *id).collect();
+        while let Some(job) = candidates.pop_front() {
+            let ordered = self
+                .jobs
+                .get_mut(&job)
+                .expect("only keys of the map are candidates");
+            let need = ordered.work.needs(&self.capacity);
+            let cards = if self.free.fits(&need) {
+                pick_cards(&self.cards, need.gpu_milli)
+            } else {
+                None
+            };
+            let Some(cards) = cards else {
+                if self.starves(core, job) {
+                    return;
+                }
+                continue;
+            };
+            ordered.blocked_since = None;
+            self.start_first(core, job, need, cards);
+            let ordered = &self.jobs[&job];
+            if ordered.queue.is_empty() {
+                continue;
+            }
+            // Of equal priority, the job that now runs least is next.
+            let (priority, running) = (ordered.work.priority, ordered.running.len());
+            let goes_before = |other: &JobId| {
+                let other = &self.jobs[other];
+                other.work.priority < priority
+                    || (other.work.priority == priority && other.running.len() > running)
+            };
+            let position = candidates
+                .iter()
+                .position(goes_before)
+                .unwrap_or(candidates.len());
+            candidates.insert(position, job);
+        }
+    }
+
+    /// Notes that a job's first task waits; true once it has waited so long that nothing may slip
+    /// past it.
+    pub(super) fn starves(&mut self, core: &mut Core, job: JobId) -> bool {
+        let ordered = self.jobs.get_mut(&job).expect("a job with a queue");
+        let now = core.mono();
+        let Some(since) = ordered.blocked_since else {
+            ordered.blocked_since = Some(now);
+            core.after(STARVATION, Timer::Execute);
+            return false;
+        };
+        // A pool that has workers here makes do with them.
+        now - since >= STARVATION && (ordered.running.is_empty() || ordered.work.pool().is_none())
+    }
+
+    pub(super) fn start_first(
+        &mut self,
+        core: &mut Core,
+        job: JobId,
+        held: Resources,
+        gpus: Vec<(usize, u32)>,
+    ) {
+        let ordered = self.jobs.get_mut(&job).expect("a job with a queue");
+        let assignment = ordered.queue.pop_front().expect("a job with a queue");
+        self.free.take(&held);
+        for (card, share) in &gpus {
+            self.cards[*card].free_milli -= share;
+        }
+        let uuids = gpus
+            .iter()
+            .map(|(card, _)| self.cards[*card].uuid)
+            .collect();
+        let holders = holders(core, job, ordered.coordinator);
+        let Assignment {
+            task,
+            attempt,
+            params,
+        } = assignment;
+        ordered.running.insert(
+            (task, attempt),
+            Running {
+                held,
+                since: core.mono(),
+                gpus,
+                stopping: false,
+                give_back: false,
+            },
+        );
+        let work = ordered.work.clone();
+        core.effects.push(Effect::StartTask {
+            job,
+            task,
+            attempt,
+            work,
+            params,
+            gpus: uuids,
+            holders,
+        });
+    }
+}

@@ -1,0 +1,215 @@
+//! What may be lost when machines are: which promises still bind.
+
+use super::*;
+
+impl World {
+    /// A disk lost something. What was promised and is nowhere now must have been lost with more
+    /// than one disk.
+    pub fn copies_lost(&mut self, node: usize, quiet: bool) {
+        let live = self.present().count();
+        self.note_away();
+        self.checker.lost_at = Some(self.now);
+        let mut found: Vec<(&'static str, String)> = Vec::new();
+        let mut last = false;
+        let expired: BTreeSet<_> = self
+            .user
+            .jobs
+            .keys()
+            .copied()
+            .filter(|job| self.is_expired(*job))
+            .collect();
+        let mut checker = std::mem::take(&mut self.checker);
+        let mut judge =
+            |promise: &mut Promise, left: usize, rule: &'static str, what: &dyn Fn() -> String| {
+                promise.losses += 1;
+                last |= left == 1 && promise.copies > 1;
+                if left > 0 || promise.void {
+                    return;
+                }
+                promise.void = true;
+                if (promise.copies >= 2 && promise.losses == 1) || quiet {
+                    let copies = promise.copies;
+                    found.push((
+                        rule,
+                        format!(
+                            "{} was on {copies} disks once; n{node} had the last",
+                            what()
+                        ),
+                    ));
+                }
+            };
+        for (job, promise) in checker
+            .submitted
+            .iter_mut()
+            .filter(|(job, _)| !expired.contains(job))
+        {
+            judge(
+                promise,
+                self.spec_copies(*job),
+                "a confirmed job is gone",
+                &|| self.job_name(*job),
+            );
+        }
+        for (job, told) in checker
+            .told
+            .iter_mut()
+            .filter(|(job, _)| !expired.contains(job))
+        {
+            for (task, told) in told {
+                let what = || format!("the result of task {task} of {}", self.job_name(*job));
+                judge(
+                    &mut told.promise,
+                    self.copies(*job, *task),
+                    "a told result is gone",
+                    &what,
+                );
+                // A file that no result names any more is nobody's.
+                told.files.void |= told.promise.void;
+                let files = self.told_file_copies(*job, &told.record, quiet);
+                if let Some(left) = files {
+                    let what = || format!("a file of task {task} of {}", self.job_name(*job));
+                    judge(&mut told.files, left, "a told result's file is gone", &what);
+                }
+            }
+        }
+        for (job, promise) in checker
+            .cancelled
+            .iter_mut()
+            .filter(|(job, _)| !expired.contains(job))
+        {
+            judge(
+                promise,
+                self.cancel_copies(*job),
+                "a confirmed cancellation is gone",
+                &|| self.job_name(*job),
+            );
+        }
+        self.checker = checker;
+        if last {
+            self.branch("a lost machine held the last copy but one");
+        }
+        if live >= 1 {
+            for (rule, text) in found {
+                self.fail(rule, text);
+            }
+        }
+        self.void_without_inputs();
+        // Nobody can finish what nobody has.
+        for (job, watched) in &mut self.user.jobs {
+            watched.void |= self
+                .checker
+                .submitted
+                .get(job)
+                .is_some_and(|promise| promise.void);
+        }
+    }
+
+    /// A cut never heals: what only the other side has is as good as lost, and nobody is to blame.
+    pub fn void_beyond(&mut self) {
+        let mut checker = std::mem::take(&mut self.checker);
+        let judge = |promise: &mut Promise, left: usize| promise.void |= left == 0;
+        for (job, promise) in &mut checker.submitted {
+            judge(promise, self.spec_copies(*job));
+        }
+        for (job, told) in &mut checker.told {
+            for (task, told) in told {
+                judge(&mut told.promise, self.copies(*job, *task));
+                told.files.void |= told.promise.void;
+                let files = self.told_file_copies(*job, &told.record, false);
+                judge(&mut told.files, files.unwrap_or(usize::MAX));
+            }
+        }
+        for (job, promise) in &mut checker.cancelled {
+            judge(promise, self.cancel_copies(*job));
+        }
+        self.checker = checker;
+        for (job, watched) in &mut self.user.jobs {
+            watched.void |= self
+                .checker
+                .submitted
+                .get(job)
+                .is_some_and(|promise| promise.void);
+        }
+    }
+
+    /// The job ended so long ago that it may be forgotten.
+    pub fn is_expired(&self, job: JobId) -> bool {
+        self.checker
+            .ended
+            .get(&job)
+            .is_some_and(|at| self.now - *at + Duration::from_secs(2) >= self.plan.keep_jobs)
+    }
+
+    pub fn check_forgotten(&mut self, node: usize, job: JobId) {
+        self.branch("an ended job is forgotten");
+        if self.machines[node].beyond {
+            return;
+        }
+        let number = self.user.number(job);
+        let follows = |want: &crate::user::Want, at: usize| {
+            let before = want.plan.after.and_then(|back| at.checked_sub(back));
+            let removed = |job| {
+                self.states()
+                    .any(|(_, state)| state.core().directory.is_removed(job))
+            };
+            let open = want
+                .job
+                .is_none_or(|job| !self.has_ended(job) && !removed(job));
+            let void = want
+                .job
+                .and_then(|job| self.user.jobs.get(&job))
+                .is_some_and(|watched| watched.void);
+            before.is_some() && before == number && open && !want.cancel && !void
+        };
+        let needed = self
+            .user
+            .wants
+            .iter()
+            .enumerate()
+            .any(|(at, want)| follows(want, at));
+        // A claim that was given up, since its files could not be had, counted for nothing beside
+        // one that was confirmed.
+        let others = self
+            .machines
+            .iter()
+            .enumerate()
+            .filter(|(other, machine)| *other != node && !machine.lost);
+        let is_elsewhere = others
+            .into_iter()
+            .any(|(_, machine)| machine.disk.has_spec(job));
+        let known = self.user.jobs.contains_key(&job)
+            && !(is_elsewhere && !self.is_expired(job) && !needed);
+        if known && (needed || !self.is_expired(job)) {
+            let why = if needed {
+                "which another waits for"
+            } else {
+                "before its time"
+            };
+            let text = format!("n{node} forgets {}, {why}", self.job_name(job));
+            self.fail("a job is forgotten that is needed", text);
+        }
+    }
+
+    /// Before a node dies: what makes its death worth a line.
+    pub fn note_crash(&mut self, node: usize) {
+        let disk = &self.machines[node].disk;
+        let lacks = self.checker.told.iter().any(|(job, told)| {
+            disk.has_spec(*job)
+                && !told.is_empty()
+                && told.keys().any(|task| !disk.has_done(*job, *task))
+        });
+        if lacks {
+            self.branch("a replica is lost before it has all");
+        }
+        let life = self.machines[node].life;
+        if self
+            .checker
+            .fetching
+            .range((node, life, 0)..=(node, life, u64::MAX))
+            .next()
+            .is_some()
+        {
+            self.checker.interrupted = Some(self.now);
+        }
+    }
+}
