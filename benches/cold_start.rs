@@ -1,5 +1,6 @@
-//! `nodectl run` of one task with no node running, from its exec to its exit: the result is printed before it exits.
-//! Beside it: what starting a process costs on this machine at all. `-- --trials N` (20).
+//! `nodectl run` of one task with no node running, from its exec to its exit: the result is printed
+//! before it exits. Beside it: what starting a process costs on this machine at all.
+//! `-- --trials N` (20).
 
 mod support;
 

@@ -1,6 +1,6 @@
-//! What the compression of gradients does to loss and accuracy, and to the bytes on the wire: the shipped digits, trained by two
-//! workers on two nodes in network namespaces, whose counters count. Each value is a mean and a
-//! standard deviation over seeds. `-- --seeds N` (5). Needs root.
+//! What the compression of gradients does to loss and accuracy, and to the bytes on the wire: the
+//! shipped digits, trained by two workers on two nodes in network namespaces, whose counters count.
+//! Each value is a mean and a standard deviation over seeds. `-- --seeds N` (5). Needs root.
 
 mod support;
 

@@ -1,7 +1,8 @@
-//! What an exchange of gradients costs by parameter servers, by sufficient factors, and by the cheaper of both for each layer
-//! (`types::exchange`), for the layers of VGG19-22K and Inception-V3 on 2 to 32 nodes at 10 GbE. The cluster is
-//! simulated (`exchange/links.rs` says how); the rule and the placement of blocks are the product's. No node runs.
-//! `-- --replicas R` (2), `-- --plot` writes `results/exchange.svg`.
+//! What an exchange of gradients costs by parameter servers, by sufficient factors, and by the
+//! cheaper of both for each layer (`types::exchange`), for the layers of VGG19-22K and Inception-V3
+//! on 2 to 32 nodes at 10 GbE. The cluster is simulated (`exchange/links.rs` says how); the rule
+//! and the placement of blocks are the product's. No node runs. `-- --replicas R` (2), `-- --plot`
+//! writes `results/exchange.svg`.
 
 #[path = "exchange/links.rs"]
 mod links;

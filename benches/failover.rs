@@ -1,6 +1,7 @@
-//! From a node's death until its work goes on elsewhere: `kill -9` on loopback; in network namespaces, a cable pulled out,
-//! which nothing tells the others of. With each trial: what of the dead node's processes is left, and how many results that
-//! a user had seen were computed again. `-- --trials N` (20), `-- --cuts N` (10).
+//! From a node's death until its work goes on elsewhere: `kill -9` on loopback; in network
+//! namespaces, a cable pulled out, which nothing tells the others of. With each trial: what of the
+//! dead node's processes is left, and how many results that a user had seen were computed again.
+//! `-- --trials N` (20), `-- --cuts N` (10).
 
 mod support;
 
@@ -233,7 +234,8 @@ fn ancestors(mut pid: u32) -> Vec<u32> {
     line
 }
 
-/// Tasks that note that they begin, and under which process id: the first `QUICK` end at once, the others sleep.
+/// Tasks that note that they begin, and under which process id: the first `QUICK` end at once, the
+/// others sleep.
 struct Job {
     file: PathBuf,
     notes: PathBuf,

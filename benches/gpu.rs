@@ -1,5 +1,6 @@
-//! What the device costs over Vulkan itself: launching a recording, waiting for it, copying on the device, to it and from it.
-//! On the best GPU here; a software one where there is no other, with less work. `-- --runs N` (10,000; 1,000).
+//! What the device costs over Vulkan itself: launching a recording, waiting for it, copying on the
+//! device, to it and from it. On the best GPU here; a software one where there is no other, with
+//! less work. `-- --runs N` (10,000; 1,000).
 
 mod support;
 
@@ -190,7 +191,8 @@ fn transfers(device: &Device, bytes: u64) {
     beside("download", download, "copy in host memory", host, "GB/s");
 }
 
-/// Batches of upload, run, download on two sets of buffers: all enqueued at once, against waiting for each call.
+/// Batches of upload, run, download on two sets of buffers: all enqueued at once, against waiting
+/// for each call.
 fn overlap(device: &Device, bytes: u64) {
     const BATCHES: usize = 16;
     let sets: Vec<(DeviceBuffer, DeviceBuffer, DeviceRecording)> = (0..2)
@@ -316,7 +318,8 @@ impl Raw {
             command_buffers,
             ..Default::default()
         };
-        // SAFETY: the commands do nothing, and live as long as `self`, which waits for the last submission.
+        // SAFETY: the commands do nothing, and live as long as `self`, which waits for the last
+        // submission.
         self.queue
             .with(|mut queue| unsafe { queue.submit(&[submit], fence) })
             .expect("a submission");

@@ -1,5 +1,5 @@
-//! What nodes cost that have nothing to do: memory and CPU of three of them, and what the core sends as the cluster grows.
-//! `-- --seconds N` (30).
+//! What nodes cost that have nothing to do: memory and CPU of three of them, and what the core
+//! sends as the cluster grows. `-- --seconds N` (30).
 
 #[path = "support/fleet.rs"]
 mod fleet;
@@ -10,7 +10,8 @@ use std::time::Duration;
 use support::{common::cluster::Cluster, number, pause, proc, report};
 
 const NODES: usize = 3;
-/// What the bytes of the smallest of these fleets may grow by in the largest: members' counters and addresses vary.
+/// What the bytes of the smallest of these fleets may grow by in the largest: members' counters and
+/// addresses vary.
 const GROWTH: f64 = 1.25;
 const FLEETS: [usize; 3] = [10, 100, 1000];
 
@@ -22,7 +23,8 @@ fn main() {
 
 fn real(seconds: usize) {
     let cluster = Cluster::of(NODES);
-    // Joining, with its stretching of keys, is over when all members are seen; what follows is idling.
+    // Joining, with its stretching of keys, is over when all members are seen; what follows is
+    // idling.
     pause(Duration::from_secs(2));
     let cpu = || {
         (0..NODES)

@@ -1,5 +1,6 @@
-//! Azimuthal integration of frames in memory, on one thread: milliseconds of CPU time a frame beside pyFAI's fastest method of the
-//! same splitting, in turns in the same run, and gigabytes of frames a second beside a stream copy. `-- --rounds N` (3).
+//! Azimuthal integration of frames in memory, on one thread: milliseconds of CPU time a frame
+//! beside pyFAI's fastest method of the same splitting, in turns in the same run, and gigabytes of
+//! frames a second beside a stream copy. `-- --rounds N` (3).
 
 mod support;
 

@@ -1,6 +1,7 @@
-//! Frames from files: decompression alone beside hdf5plugin's library, and from file to patterns on disk beside pyFAI; one thread,
-//! per CPU-second, in turns in the same run. `-- --rounds N` (3). `NODECTL_BENCH_PYTHON` names an interpreter with pyFAI, h5py and
-//! hdf5plugin; without it a virtual environment is made in the temporary directory.
+//! Frames from files: decompression alone beside hdf5plugin's library, and from file to patterns on
+//! disk beside pyFAI; one thread, per CPU-second, in turns in the same run. `-- --rounds N` (3).
+//! `NODECTL_BENCH_PYTHON` names an interpreter with pyFAI, h5py and hdf5plugin; without it a
+//! virtual environment is made in the temporary directory.
 
 mod support;
 

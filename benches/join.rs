@@ -1,5 +1,6 @@
-//! From the start of a node's process until it is a member: seen by itself and by the node that was there before. On
-//! loopback, and in network namespaces where those can be made. `-- --trials N` (20).
+//! From the start of a node's process until it is a member: seen by itself and by the node that was
+//! there before. On loopback, and in network namespaces where those can be made. `-- --trials N`
+//! (20).
 
 mod support;
 
@@ -83,7 +84,8 @@ fn crowd() -> Duration {
     all_see(&nodes, begun)
 }
 
-/// Until each sees as many members as there are. One after the other: who saw all does not unsee them meanwhile.
+/// Until each sees as many members as there are. One after the other: who saw all does not unsee
+/// them meanwhile.
 fn all_see(nodes: &[Api], begun: Instant) -> Duration {
     for node in nodes {
         time_until(begun, "a node sees all others", || {

@@ -1,6 +1,7 @@
-//! A kernel job on nodes whose devices differ in speed: how busy each is from the first tile's start to the last one's end. The
-//! devices are made up, on a software device that has next to nothing to compute; the nodes, workers and files are real.
-//! `-- --seconds N` (15): what the job should take.
+//! A kernel job on nodes whose devices differ in speed: how busy each is from the first tile's
+//! start to the last one's end. The devices are made up, on a software device that has next to
+//! nothing to compute; the nodes, workers and files are real. `-- --seconds N` (15): what the job
+//! should take.
 
 mod support;
 

@@ -1,6 +1,6 @@
-//! `kill -9` at random moments, during jobs of 500 calls of a Python class and during pools that map 500 tasks: each result
-//! must be there once, the pool's in order, and nothing may hang. `-- --trials N` (50), `-- --seed N` (1). Pools need
-//! `cloudpickle`.
+//! `kill -9` at random moments, during jobs of 500 calls of a Python class and during pools that
+//! map 500 tasks: each result must be there once, the pool's in order, and nothing may hang.
+//! `-- --trials N` (50), `-- --seed N` (1). Pools need `cloudpickle`.
 
 mod support;
 
@@ -154,7 +154,8 @@ fn kill(cluster: &mut Cluster, victim: Victim, head: usize) -> usize {
     }
 }
 
-/// `packaging/python/tests/survivor.py` at node 0; where that dies, it starts a node with the cluster's settings.
+/// `packaging/python/tests/survivor.py` at node 0; where that dies, it starts a node with the
+/// cluster's settings.
 fn survivor(cluster: &Cluster) -> Command {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let package = root.join("packaging/python");

@@ -1,5 +1,5 @@
-//! A job of a million tasks, as a repetition and as a table of a million rows: how long submitting takes, what the node
-//! needs, and how fast it answers meanwhile.
+//! A job of a million tasks, as a repetition and as a table of a million rows: how long submitting
+//! takes, what the node needs, and how fast it answers meanwhile.
 
 mod support;
 

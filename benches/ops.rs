@@ -1,6 +1,6 @@
-//! Library operations. On one thread of the CPU: the matrix product beside numpy's OpenBLAS, sparse products and histograms
-//! beside a stream copy, each in turns in the same run. On a GPU, where there is one: rates, with a copy of its own memory.
-//! `-- --rounds N` (7).
+//! Library operations. On one thread of the CPU: the matrix product beside numpy's OpenBLAS, sparse
+//! products and histograms beside a stream copy, each in turns in the same run. On a GPU, where
+//! there is one: rates, with a copy of its own memory. `-- --rounds N` (7).
 
 mod support;
 
@@ -45,7 +45,8 @@ fn main() {
     }
 }
 
-/// Milliseconds: on a CPU those of its own time, so that what else runs there does not count; on a GPU those that passed.
+/// Milliseconds: on a CPU those of its own time, so that what else runs there does not count; on a
+/// GPU those that passed.
 fn timed(engine: &dyn Engine, work: impl FnOnce()) -> f64 {
     if !is_cpu(engine) {
         let begun = Instant::now();
@@ -151,7 +152,8 @@ fn memory_bound(engine: &dyn Engine, rounds: usize, share: f64) {
         f32s(engine, (0..len).map(|i| (i % 1009) as f32 / 1009.0)),
         upload(engine, ElementKind::F32, 0..len as u32),
     );
-    // About as one frame of a detector with 4 million pixels to 1000 bins, neighbours mostly together.
+    // About as one frame of a detector with 4 million pixels to 1000 bins, neighbours mostly
+    // together.
     let (rows, width, each) = (1000, 4 << 20, 4 << 10);
     let nonzeros = rows * each;
     let starts = upload(engine, ElementKind::U32, (0..=rows).map(|row| row * each));

@@ -1,6 +1,7 @@
-//! Parameter servers across the network path: a worker on one node, all blocks on another, 64 MiB as 16 blocks of 4 MiB over
-//! loopback, sealed. Beside a plain TCP loop over one connection between two processes, in turns in the same run. The worker is
-//! `python/params.py`, which has what one machine is measured with, too. `-- --rounds N` (15).
+//! Parameter servers across the network path: a worker on one node, all blocks on another, 64 MiB
+//! as 16 blocks of 4 MiB over loopback, sealed. Beside a plain TCP loop over one connection between
+//! two processes, in turns in the same run. The worker is `python/params.py`, which has what one
+//! machine is measured with, too. `-- --rounds N` (15).
 
 mod support;
 
@@ -64,7 +65,8 @@ fn main() {
     }
 }
 
-/// GB/s and CPU-seconds a GB of each operation, by the worker whose blocks are elsewhere: the slower one.
+/// GB/s and CPU-seconds a GB of each operation, by the worker whose blocks are elsewhere: the
+/// slower one.
 fn measure(cluster: &Cluster, rounds: usize, streams: u32) -> Value {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let dir = cluster.dir.path();

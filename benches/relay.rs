@@ -1,6 +1,6 @@
-//! Bytes between two nodes in network namespaces: over TCP, and through the relay where each is behind an address translator of
-//! its own. Fresh random bytes are put into one node's store and read from the other's API. Root, `ip` and `nft` only.
-//! `-- --trials N` (5), `-- --mib N` (64).
+//! Bytes between two nodes in network namespaces: over TCP, and through the relay where each is
+//! behind an address translator of its own. Fresh random bytes are put into one node's store and
+//! read from the other's API. Root, `ip` and `nft` only. `-- --trials N` (5), `-- --mib N` (64).
 
 mod support;
 
@@ -18,7 +18,8 @@ use support::{
     number, proc, report, time_until,
 };
 
-/// Hosts 1 and 2 are each in a private network; the others reach each other, and are reached by these.
+/// Hosts 1 and 2 are each in a private network; the others reach each other, and are reached by
+/// these.
 const HOSTS: usize = 4;
 const PRIVATE: [usize; 2] = [1, 2];
 const MEET: [(&str, &str); 1] = [("NODECTL_CLUSTER__PEERS", "[\"10.77.0.1:4711\"]")];

@@ -1,6 +1,7 @@
-//! How long a job's whole state takes to a node that is new, how long the others wait for an answer meanwhile, and how soon that node
-//! goes on when the first is killed: many small results, fewer large ones, and a job of very many tasks of which few are done.
-//! `-- --results N` (100,000) of `--bytes N` (2,048), `--tasks N` (10,000,000).
+//! How long a job's whole state takes to a node that is new, how long the others wait for an answer
+//! meanwhile, and how soon that node goes on when the first is killed: many small results, fewer
+//! large ones, and a job of very many tasks of which few are done. `-- --results N` (100,000) of
+//! `--bytes N` (2,048), `--tasks N` (10,000,000).
 
 mod support;
 

@@ -1,9 +1,11 @@
-//! Whether nodes hold together where the machine has too much to do: real nodes beside processes that never rest, for a while, with a
-//! long task on each. Counts members taken for dead and tasks killed; then one node is stopped (as if its machine were silent), and one
-//! is killed. `-- --nodes N` (8), `--busy N` (20), `--minutes N` (30).
+//! Whether nodes hold together where the machine has too much to do: real nodes beside processes
+//! that never rest, for a while, with a long task on each. Counts members taken for dead and tasks
+//! killed; then one node is stopped (as if its machine were silent), and one is killed.
+//! `-- --nodes N` (8), `--busy N` (20), `--minutes N` (30).
 //!
-//! `-- --crowd N` (0): so many small nodes on this machine find each other, a tenth is killed at once, the rest leaves.
-//! `-- --simulated N` (1000): the same with cores alone, each turn of which takes its time.
+//! `-- --crowd N` (0): so many small nodes on this machine find each other, a tenth is killed at
+//! once, the rest leaves. `-- --simulated N` (1000): the same with cores alone, each turn of which
+//! takes its time.
 
 #[path = "support/fleet.rs"]
 mod fleet;

@@ -1,6 +1,7 @@
-//! What a task costs beyond its process: no-op tasks on one node with 2 slots, against a loop that spawns the same program
-//! 2 at a time, before and after in the same run. Then the same job run by another node than its coordinator, which shows
-//! what coordinating alone costs, and how the node's memory grows. `-- --tasks N` (4000; of so few the growth says little).
+//! What a task costs beyond its process: no-op tasks on one node with 2 slots, against a loop that
+//! spawns the same program 2 at a time, before and after in the same run. Then the same job run by
+//! another node than its coordinator, which shows what coordinating alone costs, and how the node's
+//! memory grows. `-- --tasks N` (4000; of so few the growth says little).
 
 mod support;
 
@@ -66,8 +67,8 @@ fn one_node(tasks: usize) {
     );
 }
 
-/// The job runs on the node that does not coordinate it. Who coordinates is drawn by the job's id: jobs are submitted until
-/// one falls to the right node.
+/// The job runs on the node that does not coordinate it. Who coordinates is drawn by the job's id:
+/// jobs are submitted until one falls to the right node.
 fn coordinator_alone(tasks: usize) {
     let mut cluster = Cluster::empty(Discovery::Beacon);
     cluster.add(&[

@@ -1,5 +1,6 @@
-//! Steps of training on the CPU, beside PyTorch eager with as many threads, in turns in the same run: an MLP and a LeNet, forward,
-//! backward and Adam, on batches of 64. `-- --rounds N` (7), `-- --threads N` (1).
+//! Steps of training on the CPU, beside PyTorch eager with as many threads, in turns in the same
+//! run: an MLP and a LeNet, forward, backward and Adam, on batches of 64. `-- --rounds N` (7),
+//! `-- --threads N` (1).
 
 mod support;
 

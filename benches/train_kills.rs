@@ -1,6 +1,7 @@
-//! `kill -9` of a random process, a node or a worker, every 5 s, while the shipped digits are trained again and again by two workers on
-//! three nodes. Every training must end, and come to what undisturbed ones come to. `-- --trials N` (100), `-- --undisturbed N` (10),
-//! `-- --every S` (5), `-- --seed N` (1).
+//! `kill -9` of a random process, a node or a worker, every 5 s, while the shipped digits are
+//! trained again and again by two workers on three nodes. Every training must end, and come to what
+//! undisturbed ones come to. `-- --trials N` (100), `-- --undisturbed N` (10), `-- --every S` (5),
+//! `-- --seed N` (1).
 
 mod support;
 
@@ -97,7 +98,8 @@ fn train(cluster: &mut Cluster, trial: usize, name: &str, mut killer: Option<&mu
                     asked(cluster),
                     &["results", &id, "--into", into.to_str().expect("UTF-8")],
                 );
-                // A node that has just come back may claim the job before it has heard of its results.
+                // A node that has just come back may claim the job before it has heard of its
+                // results.
                 if let Some((_, accuracy)) = digits::validation(&into) {
                     return accuracy;
                 }

@@ -1,6 +1,8 @@
-//! nodectl: one binary that turns the machines of a lab into a GPU cluster. ARCHITECTURE.md has the layers.
+//! nodectl: one binary that turns the machines of a lab into a GPU cluster. ARCHITECTURE.md has the
+//! layers.
 //!
-//! Each module is a crate of its own; here they have the names by which tests and benches call them.
+//! Each module is a crate of its own; here they have the names by which tests and benches call
+//! them.
 
 pub use nodectl_app as app;
 pub use nodectl_cli as cli;

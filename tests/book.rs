@@ -1,5 +1,6 @@
-//! The book in `docs`: pages that are generated are what the program says, links lead somewhere, SUMMARY.md has every page, and what
-//! the guide and the README show as commands are commands of the program. `UPDATE_BOOK=1` writes the generated pages anew.
+//! The book in `docs`: pages that are generated are what the program says, links lead somewhere,
+//! SUMMARY.md has every page, and what the guide and the README show as commands are commands of
+//! the program. `UPDATE_BOOK=1` writes the generated pages anew.
 
 use serde_json::Value;
 use std::{

@@ -1,4 +1,5 @@
-//! Checkpoints of models, made by one worker or by several: gone on from by whichever, whatever died; read by `predict`.
+//! Checkpoints of models, made by one worker or by several: gone on from by whichever, whatever
+//! died; read by `predict`.
 
 mod common;
 
@@ -18,8 +19,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Batch normalization has averages that are no parameters; it and dropout would tell the workers apart, so that where one is
-/// compared with several there is neither.
+/// Batch normalization has averages that are no parameters; it and dropout would tell the workers
+/// apart, so that where one is compared with several there is neither.
 const ALONE: &str = "{ dense = 96 }, \"batch_norm\", \"tanh\", { dropout = 0.1 }, { dense = 3 }";
 const EITHER: &str = "{ dense = 96 }, \"tanh\", { dense = 3 }";
 const ADAM: &str = "kind = \"adam\"\nrate = 0.002\nclip_norm = 0.5\ndecay = \"cosine\"\nwarmup = 5";
@@ -53,7 +54,8 @@ fn first_kept(cluster: &Cluster, id: &str, nodes: usize) -> u64 {
     })
 }
 
-/// A file of a checkpoint of a job that has ended, as `nodectl job` shows it: the newest before the last step.
+/// A file of a checkpoint of a job that has ended, as `nodectl job` shows it: the newest before the
+/// last step.
 fn file_of(cluster: &Cluster, id: &str) -> (u64, PathBuf) {
     let shown = cluster.json(0, &["job", id, "--json"]);
     let files = shown["training"]["checkpoints"]
@@ -78,7 +80,8 @@ fn file_of(cluster: &Cluster, id: &str) -> (u64, PathBuf) {
         .unwrap_or_else(|| panic!("{shown}"))
 }
 
-/// Cancels a job once it has a checkpoint in the middle, and puts the newest where job files find it.
+/// Cancels a job once it has a checkpoint in the middle, and puts the newest where job files find
+/// it.
 fn cancelled(cluster: &Cluster, file: &Path, name: &str) -> (String, u64) {
     let id = cluster.submit(0, file);
     first_kept(cluster, &id, 1);
@@ -495,7 +498,8 @@ fn a_checkpoint_that_does_not_fit_is_told() {
     let file = kept(&cluster, "first", EITHER, "", "40");
     cancelled(&cluster, &file, "begun.safetensors");
     let layers = EITHER.replace("96", "95");
-    // Another model shows when the job is submitted, another number of steps when its data has been counted.
+    // Another model shows when the job is submitted, another number of steps when its data has been
+    // counted.
     for (workers, layers, more, code, what) in [
         (
             1,

@@ -1,4 +1,5 @@
-//! Clusters of real nodes on loopback: what users are promised, nodes dying included. Reads like the README's walk-through.
+//! Clusters of real nodes on loopback: what users are promised, nodes dying included. Reads like
+//! the README's walk-through.
 
 mod common;
 

@@ -75,7 +75,8 @@ fn a_secret_that_is_easy_to_guess_is_refused_unless_it_is_wanted() {
             && !said.contains("123456"),
         "{said}"
     );
-    // As programs do that bring a password of their own; this one then cannot use its data directory.
+    // As programs do that bring a password of their own; this one then cannot use its data
+    // directory.
     let file = directory.path().join("file");
     std::fs::write(&file, "").unwrap();
     for (flags, setting) in [(&["--weak-secret"][..], "false"), (&[], "true")] {

@@ -1,4 +1,5 @@
-//! What the commands promise their users, on the real binary: exit codes, messages, what may be piped where.
+//! What the commands promise their users, on the real binary: exit codes, messages, what may be
+//! piped where.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Disks that are full, read-only or damaged, under real nodes: a clear error, the intact part is used, nothing lies.
+//! Disks that are full, read-only or damaged, under real nodes: a clear error, the intact part is
+//! used, nothing lies.
 
 mod common;
 
@@ -88,7 +89,8 @@ fn a_node_with_a_full_disk_does_not_use_up_the_retries_of_tasks() {
     }
     cluster.wait_members(3);
     fill(&disk.path().join("ballast"));
-    // Whom a job is offered to first, its random number decides: some are declined by the node without room.
+    // Whom a job is offered to first, its random number decides: some are declined by the node
+    // without room.
     for _ in 0..4 {
         let job = CountedJob::new(&cluster, "squares", 30, "true", "retries = 0");
         let id = cluster.submit(1, &job.file);
@@ -285,7 +287,8 @@ fn largest_file(dir: &Path) -> PathBuf {
         .expect("a file")
 }
 
-/// Waits for the file, then writes more to its stderr than a journal's last page takes without a new one.
+/// Waits for the file, then writes more to its stderr than a journal's last page takes without a
+/// new one.
 fn wait_and_write(gate: &Path) -> String {
     let wait = format!("while ! test -e {}; do sleep 0.02; done", gate.display());
     format!("{wait}; head -c 1500 /dev/zero | tr \"\\\\0\" x >&2")

@@ -18,7 +18,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Fits y = x·w + b, each worker on its share of the samples, in `steps` steps, and writes what it came to.
+/// Fits y = x·w + b, each worker on its share of the samples, in `steps` steps, and writes what it
+/// came to.
 const SCRIPT: &str = r#"
 import json, os, sys, time
 import numpy as np

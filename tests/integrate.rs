@@ -1,5 +1,6 @@
-//! Integrations on clusters of real nodes: the shipped example against the rings of its calibrant, the strategies against each
-//! other, bad datasets beside good ones, files as they appear, and what h5py makes of the results.
+//! Integrations on clusters of real nodes: the shipped example against the rings of its calibrant,
+//! the strategies against each other, bad datasets beside good ones, files as they appear, and what
+//! h5py makes of the results.
 
 #[path = "common/mod.rs"]
 mod common;

@@ -1,5 +1,5 @@
-//! Integrations whose job file chooses the engine or brings a detector: the GPU's engine beside the processor's, a detector from a
-//! file beside the same one in words.
+//! Integrations whose job file chooses the engine or brings a detector: the GPU's engine beside the
+//! processor's, a detector from a file beside the same one in words.
 
 mod common;
 

@@ -1,5 +1,6 @@
-//! Kernel jobs on clusters of real nodes, on Mesa's software device: the shipped examples against what they should give, and
-//! what becomes of shaders that hang, workers that are killed, and mistakes.
+//! Kernel jobs on clusters of real nodes, on Mesa's software device: the shipped examples against
+//! what they should give, and what becomes of shaders that hang, workers that are killed, and
+//! mistakes.
 
 mod common;
 

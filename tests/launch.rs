@@ -1,5 +1,5 @@
-//! Nodes elsewhere, through the real programs: sshd on loopback, SLURM, HTCondor. Clusters have no discovery here: launched nodes
-//! join because they are handed addresses.
+//! Nodes elsewhere, through the real programs: sshd on loopback, SLURM, HTCondor. Clusters have no
+//! discovery here: launched nodes join because they are handed addresses.
 
 #[path = "common/mod.rs"]
 mod common;
@@ -73,7 +73,8 @@ fn run_squares(cluster: &Cluster, tasks: usize, script: &str) {
 
 // --- ssh
 
-/// Hosts with homes of their own, whose nodes use loopback only. They have the program already, which is large: unoptimized.
+/// Hosts with homes of their own, whose nodes use loopback only. They have the program already,
+/// which is large: unoptimized.
 fn hosts() -> Option<Testbed> {
     let bed = bare_hosts()?;
     static HASH: OnceLock<String> = OnceLock::new();
@@ -316,7 +317,8 @@ fn who_fails_is_named_within_the_connect_timeout_and_stops_the_others_only_if_st
         &["up", &file, "--connect-timeout", "2s", "--strict"],
     );
     assert_eq!(strict.status.code(), Some(1), "{}", both(&strict));
-    // Hosts that never were reached cannot be told to stop: they stay written down, and are named again.
+    // Hosts that never were reached cannot be told to stop: they stay written down, and are named
+    // again.
     let down = output_within(
         NEVER,
         &mut nodectl(&cluster, &bed, &["down", "--connect-timeout", "2s"]),
@@ -532,7 +534,8 @@ fn an_interrupted_psd_run_leaves_nothing_behind() {
             .expect("nodectl starts"),
     );
     let told = || fs::read_to_string(&told).unwrap_or_default();
-    // Two nodes start before it, one after the other; psd-run itself gives up when that takes too long.
+    // Two nodes start before it, one after the other; psd-run itself gives up when that takes too
+    // long.
     wait_until(NEVER, "the worker runs", || {
         let ended = run.0.try_wait().expect("our child");
         assert_eq!(ended, None, "{}", told());

@@ -130,7 +130,8 @@ fn named_secrets_are_there_after_the_clusters_secret_was_changed() {
     cluster.wait_members(2);
     assert_eq!(secret_of_a_task(&cluster, 1, "TOKEN"), "the first token");
     put_secret(&cluster, 0, "NEW", "put after the change");
-    // The one that was away is given a value of its own, sealed with the key that it has, before it hears of the change.
+    // The one that was away is given a value of its own, sealed with the key that it has, before it
+    // hears of the change.
     cluster.kill9(0);
     cluster.kill9(1);
     cluster.restart(2);

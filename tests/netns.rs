@@ -1,5 +1,5 @@
-//! Clusters on a network that can be cut: discovery by multicast, silent losses, partitions, private networks. Needs root, `ip`
-//! and `nft`.
+//! Clusters on a network that can be cut: discovery by multicast, silent losses, partitions,
+//! private networks. Needs root, `ip` and `nft`.
 
 mod common;
 
@@ -63,8 +63,8 @@ fn a_named_peer_needs_no_discovery() {
     cluster.wait_members(2);
 }
 
-/// A firewall that answers in another's stead resets connections and refuses new ones, as the kernel of a machine does whose
-/// process is gone. A third node knows better.
+/// A firewall that answers in another's stead resets connections and refuses new ones, as the
+/// kernel of a machine does whose process is gone. A third node knows better.
 #[test]
 fn a_wall_that_refuses_is_no_death() {
     let Some(lab) = Lab::new(3) else { return };
@@ -142,7 +142,8 @@ fn strangers_answers_by_mdns_cost_nothing() {
     let before = memory();
     let socket = cluster.lab.as_ref().expect("made above").socket(1);
     for number in 0..20_000u64 {
-        // One record: a text of a service, with an address of libp2p's; or what looks like a beacon of another secret.
+        // One record: a text of a service, with an address of libp2p's; or what looks like a beacon
+        // of another secret.
         let mut text = if number % 2 == 0 {
             b"dnsaddr=/ip4/10.77.0.2/tcp/9/p2p/".to_vec()
         } else {
@@ -172,7 +173,8 @@ fn strangers_answers_by_mdns_cost_nothing() {
     assert!(warnings <= 2, "{warnings} warnings");
 }
 
-/// Nothing closes a connection to a machine whose cable was pulled. The bar is 3 s for its tasks to run elsewhere.
+/// Nothing closes a connection to a machine whose cable was pulled. The bar is 3 s for its tasks to
+/// run elsewhere.
 #[test]
 fn a_node_that_falls_silent_is_gone_and_its_tasks_run_elsewhere() {
     let Some(lab) = Lab::new(3) else { return };
@@ -214,7 +216,8 @@ fn a_silent_coordinator_is_replaced() {
     assert_all_squares(&cluster.results(survivor, &id), 60);
 }
 
-/// Both sides may go on with the job; when they meet again there is one result a task and everyone agrees on it.
+/// Both sides may go on with the job; when they meet again there is one result a task and everyone
+/// agrees on it.
 #[test]
 fn a_partition_heals_into_one_result_a_task() {
     let Some(lab) = Lab::new(4) else { return };
@@ -265,7 +268,8 @@ fn walls(cluster: &Cluster, node: usize) -> String {
         .collect()
 }
 
-/// Tasks with a file each, in and out, on all nodes; none is done twice, although nobody was ever declared dead.
+/// Tasks with a file each, in and out, on all nodes; none is done twice, although nobody was ever
+/// declared dead.
 fn run_everywhere(cluster: &Cluster, submitter: usize, nodes: usize) {
     let input = cluster.dir.path().join("input");
     fs::write(&input, vec![b'x'; 100_000]).expect("writable");
@@ -317,7 +321,8 @@ fn assert_never_gone(cluster: &Cluster, nodes: &[usize]) {
     }
 }
 
-/// Two private networks, alike in their addresses, and two nodes that both can reach. One of those dies, then the other.
+/// Two private networks, alike in their addresses, and two nodes that both can reach. One of those
+/// dies, then the other.
 #[test]
 fn nodes_behind_different_translators_reach_each_other_through_others() {
     let Some(lab) = Lab::with_private(4, &[1, 2]) else {

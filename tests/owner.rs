@@ -1,4 +1,5 @@
-//! The machine's owner and its users, on the real binary: what is paused stays so, and what is others' is not one's own.
+//! The machine's owner and its users, on the real binary: what is paused stays so, and what is
+//! others' is not one's own.
 
 mod common;
 

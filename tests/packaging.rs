@@ -144,7 +144,8 @@ fn the_service_file_is_valid() {
     assert!(wrong.is_empty(), "{wrong:?}");
 }
 
-/// Every crate of a release comes from crates.io, is known by its hash and has a licence that `deny.toml` allows.
+/// Every crate of a release comes from crates.io, is known by its hash and has a licence that
+/// `deny.toml` allows.
 #[test]
 fn the_bill_of_materials_names_every_crate_with_its_hash_and_licence() {
     let has_toml = Command::new("python3")

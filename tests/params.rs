@@ -1,5 +1,5 @@
-//! Training with parameter servers on the real binary: scripts that share parameters on one node and on several, and what becomes
-//! of them when a node is killed.
+//! Training with parameter servers on the real binary: scripts that share parameters on one node
+//! and on several, and what becomes of them when a node is killed.
 
 #[path = "common/mod.rs"]
 mod common;

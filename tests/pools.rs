@@ -1,4 +1,5 @@
-//! Pools on the real binary, as far as their clients' side goes: what opens one, what refuses it, what is left of it.
+//! Pools on the real binary, as far as their clients' side goes: what opens one, what refuses it,
+//! what is left of it.
 
 mod common;
 
@@ -143,7 +144,8 @@ fn a_pool_ends_when_the_node_that_serves_it_is_killed() {
     });
 }
 
-/// Whoever stands still is taken for dead. A client whose stream just ends opens its pool again, an error would end its program.
+/// Whoever stands still is taken for dead. A client whose stream just ends opens its pool again, an
+/// error would end its program.
 #[test]
 fn a_node_that_was_taken_for_dead_sends_its_client_away_without_an_error() {
     let cluster = Cluster::of(3);

@@ -1,5 +1,5 @@
-//! The Python package against the worker's shim, against the real binary on a machine without a node, and on a cluster of
-//! three. The tests themselves are in `packaging/python/tests`.
+//! The Python package against the worker's shim, against the real binary on a machine without a
+//! node, and on a cluster of three. The tests themselves are in `packaging/python/tests`.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! The shipped shaders: every `.wgsl` in `shaders/` has beside it the `.spv` that it compiles to. `UPDATE_SHADERS=1` writes
-//! them anew.
+//! The shipped shaders: every `.wgsl` in `shaders/` has beside it the `.spv` that it compiles to.
+//! `UPDATE_SHADERS=1` writes them anew.
 
 use nodectl::gpu::ops::{compile, shader_source};
 use std::{

@@ -1,5 +1,5 @@
-//! Commands without a node: they work side by side, and what a killed one left waits until somebody asks for it. Then what the
-//! commands promise of submissions, removals and signals.
+//! Commands without a node: they work side by side, and what a killed one left waits until somebody
+//! asks for it. Then what the commands promise of submissions, removals and signals.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Sweeps on real nodes: parameter sets that are drawn and added, single tasks cancelled, hopeless ones given up, pictures of
-//! results; and what tasks write, wherever they ran.
+//! Sweeps on real nodes: parameter sets that are drawn and added, single tasks cancelled, hopeless
+//! ones given up, pictures of results; and what tasks write, wherever they ran.
 
 mod common;
 
@@ -323,7 +323,8 @@ fn a_task_never_sees_the_secret() {
     wait_until(SOON, "the node is up", || {
         data_dir.join("api.sock").exists()
     });
-    // Its environment and its parents', the supervisor's and the node's, as far as they can be read.
+    // Its environment and its parents', the supervisor's and the node's, as far as they can be
+    // read.
     let script = "env; p=$$; while [ $p -gt 1 ]; do tr '\\0' '\\n' < /proc/$p/environ; tr '\\0' ' ' < /proc/$p/cmdline; \
                   p=$(awk '/PPid/ {{ print $2 }}' /proc/$p/status); done; echo looked";
     let text = format!(

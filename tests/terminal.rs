@@ -69,7 +69,8 @@ fn without_a_secret_join_makes_one_and_shows_it_once() {
     join.wait_for(kept.trim());
 }
 
-/// Ctrl-C reaches every process of the terminal; what the node runs must not end by it before the node says so.
+/// Ctrl-C reaches every process of the terminal; what the node runs must not end by it before the
+/// node says so.
 #[test]
 fn ctrl_c_on_a_node_gives_its_tasks_back() {
     let cluster = Cluster::of(1);

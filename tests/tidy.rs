@@ -1,5 +1,6 @@
-//! The rules of ARCHITECTURE.md that a compiler does not check: that its table of crates is the workspace's, the purity of `logic`,
-//! the shape of files. Reads the sources; knows just enough Rust to find paths.
+//! The rules of ARCHITECTURE.md that a compiler does not check: that its table of crates is the
+//! workspace's, the purity of `logic`, the shape of files. Reads the sources; knows just enough
+//! Rust to find paths.
 
 #[path = "tidy/scan.rs"]
 mod scan;
@@ -13,10 +14,12 @@ use std::{
     process::Command,
 };
 
-/// Who depends on whom, of the workspace's own crates: as cargo has it, or as ARCHITECTURE.md's table says.
+/// Who depends on whom, of the workspace's own crates: as cargo has it, or as ARCHITECTURE.md's
+/// table says.
 type Crates = BTreeMap<String, BTreeSet<String>>;
 
-/// What a pure decision must not touch: IO, clocks, threads, unseeded randomness, undefined iteration order.
+/// What a pure decision must not touch: IO, clocks, threads, unseeded randomness, undefined
+/// iteration order.
 const IMPURE_PATHS: &[&str] = &[
     "std::fs",
     "std::net",
@@ -44,6 +47,8 @@ const IMPURE_NAMES: &[&str] = &[
 ];
 
 const MAX_LINES: usize = 600;
+/// Columns of a comment, as rustfmt has them for code.
+const MAX_WIDTH: usize = 100;
 /// They panic when what they write to is full or closed.
 const PRINTS: &[&str] = &["print", "println", "eprint", "eprintln"];
 const UNFINISHED: &[&str] = &["todo", "unimplemented", "dbg"];
@@ -220,6 +225,27 @@ fn impurities(source: &Source) -> Vec<String> {
     problems
 }
 
+/// Prose in comments that is wider than code may be. Tables, formulas and addresses cannot be wrapped.
+fn wide_comments(source: &Source) -> Vec<String> {
+    let mut is_formula = false;
+    let mut problems = Vec::new();
+    for (number, line) in source.text.lines().enumerate() {
+        let Some(comment) = line.trim_start().strip_prefix("//") else {
+            continue;
+        };
+        let comment = comment.trim_start_matches(['/', '!']).trim_start();
+        is_formula ^= comment.starts_with("```");
+        let cannot_wrap = is_formula || comment.starts_with('|') || comment.contains("://");
+        if !cannot_wrap && comment.contains(' ') && line.chars().count() > MAX_WIDTH {
+            let (path, number) = (&source.path, number + 1);
+            problems.push(format!(
+                "{path}:{number}: a comment of more than {MAX_WIDTH} columns"
+            ));
+        }
+    }
+    problems
+}
+
 fn shape(source: &Source) -> Vec<String> {
     let mut problems = Vec::new();
     if !source.text.starts_with("//!") {
@@ -235,6 +261,7 @@ fn shape(source: &Source) -> Vec<String> {
             source.path
         ));
     }
+    problems.extend(wide_comments(source));
     for name in scan::macros_called(&source.code) {
         if UNFINISHED.contains(&name.0.as_str()) {
             problems.push(format!(

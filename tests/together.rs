@@ -1,5 +1,5 @@
-//! Models that several workers train together, on clusters of real nodes: what they come to beside one worker, in every mode, and when
-//! workers, nodes and coordinators are killed.
+//! Models that several workers train together, on clusters of real nodes: what they come to beside
+//! one worker, in every mode, and when workers, nodes and coordinators are killed.
 
 mod common;
 

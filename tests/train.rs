@@ -1,5 +1,5 @@
-//! Training jobs on clusters of real nodes: the shipped digits to their accuracy, what a model says afterwards, what becomes of a
-//! worker that is killed, and of mistakes.
+//! Training jobs on clusters of real nodes: the shipped digits to their accuracy, what a model says
+//! afterwards, what becomes of a worker that is killed, and of mistakes.
 
 mod common;
 

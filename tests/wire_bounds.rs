@@ -1,4 +1,5 @@
-//! What a hostile peer can make a decoder allocate. A program of its own, because it counts every byte allocated.
+//! What a hostile peer can make a decoder allocate. A program of its own, because it counts every
+//! byte allocated.
 
 use nodectl::{
     types::{Answer, Message, limits},
@@ -52,7 +53,8 @@ fn peak_of<T>(work: impl FnOnce() -> T) -> (usize, T) {
     ((PEAK.get() - before) as usize, result)
 }
 
-/// A field claims 2^50 elements and the message ends: nothing near that is allocated, whatever the variant and the field.
+/// A field claims 2^50 elements and the message ends: nothing near that is allocated, whatever the
+/// variant and the field.
 #[test]
 fn a_length_without_its_bytes_allocates_little() {
     const HUGE_LENGTH: [u8; 8] = [0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x02];

@@ -1,4 +1,5 @@
-//! Python workers on clusters of real nodes: what users are told, and that every result is there once, whatever dies.
+//! Python workers on clusters of real nodes: what users are told, and that every result is there
+//! once, whatever dies.
 
 mod common;
 

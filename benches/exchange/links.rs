@@ -1,6 +1,6 @@
-//! A simulated cluster that trains: nodes with a worker and a server each, joined by token-bucket links. Simulated are the
-//! times of the layers' passes, bytes on links, and the order in which messages leave; arithmetic of servers and messages without
-//! arrays are free.
+//! A simulated cluster that trains: nodes with a worker and a server each, joined by token-bucket
+//! links. Simulated are the times of the layers' passes, bytes on links, and the order in which
+//! messages leave; arithmetic of servers and messages without arrays are free.
 
 use super::nets::Net;
 use nodectl::{

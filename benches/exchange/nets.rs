@@ -1,4 +1,5 @@
-//! Shapes of networks whose exchange is simulated: those of Poseidon's evaluation (arXiv 1706.03292, table 3).
+//! Shapes of networks whose exchange is simulated: those of Poseidon's evaluation (arXiv
+//! 1706.03292, table 3).
 
 /// A layer with weights.
 #[derive(Clone, Copy)]
@@ -6,7 +7,8 @@ pub struct Layer {
     /// Rows of its matrix: inputs, or of a convolution channels × window.
     pub inputs: u64,
     pub outputs: u64,
-    /// How often a sample meets the matrix: 1 in a dense layer, each place of a convolution's output.
+    /// How often a sample meets the matrix: 1 in a dense layer, each place of a convolution's
+    /// output.
     pub places: u64,
 }
 
@@ -47,13 +49,16 @@ pub struct Net {
     pub layers: Vec<Layer>,
     /// Samples of a batch on each node, as in the paper.
     pub samples: u64,
-    /// FLOP/s that a GPU sustains in training it. An assumption, about what GPUs of 2017 did: 34 and 44 images a second.
+    /// FLOP/s that a GPU sustains in training it. An assumption, about what GPUs of 2017 did: 34
+    /// and 44 images a second.
     pub rate: f64,
-    /// Nodes, and Poseidon's speed-up over one at 10 GbE (VGG19-22K) and as published (Inception-V3).
+    /// Nodes, and Poseidon's speed-up over one at 10 GbE (VGG19-22K) and as published
+    /// (Inception-V3).
     pub published: &'static [(usize, f64)],
 }
 
-/// VGG19 (Simonyan and Zisserman, arXiv 1409.1556, configuration E) with 21,841 classes: 229 M weights.
+/// VGG19 (Simonyan and Zisserman, arXiv 1409.1556, configuration E) with 21,841 classes: 229 M
+/// weights.
 pub fn vgg19_22k() -> Net {
     let stages: [(u64, &[(u64, u64)]); 5] = [
         (224, &[(3, 64), (64, 64)]),
@@ -82,7 +87,8 @@ pub fn vgg19_22k() -> Net {
     }
 }
 
-/// Inception-V3 (Szegedy et al., arXiv 1512.00567) without the auxiliary classifier: 24 M weights. Branches follow each other.
+/// Inception-V3 (Szegedy et al., arXiv 1512.00567) without the auxiliary classifier: 24 M weights.
+/// Branches follow each other.
 pub fn inception_v3() -> Net {
     let conv = Layer::conv;
     let mut layers = vec![

@@ -1,5 +1,6 @@
-//! Many nodes' cores over a network that loses nothing and counts bytes: what membership costs when nothing happens, and what
-//! happens when many are lost. With costs, a turn takes its time, and what comes meanwhile waits.
+//! Many nodes' cores over a network that loses nothing and counts bytes: what membership costs when
+//! nothing happens, and what happens when many are lost. With costs, a turn takes its time, and
+//! what comes meanwhile waits.
 
 // Each bench uses its own part of this.
 #![allow(dead_code)]
@@ -17,8 +18,8 @@ use std::{
 const LATENCY: Duration = Duration::from_micros(500);
 /// Between the starts of two nodes.
 const ARRIVALS: Duration = Duration::from_millis(10);
-/// Between two members' hearing of each other and their connection: by then news have gone around, and nobody has to
-/// introduce itself to everybody. Joining is not what is measured here.
+/// Between two members' hearing of each other and their connection: by then news have gone around,
+/// and nobody has to introduce itself to everybody. Joining is not what is measured here.
 const DIALING: Duration = Duration::from_secs(5);
 /// After the last start: news have gone around, periodic work has begun.
 const SETTLING: Duration = Duration::from_secs(40);

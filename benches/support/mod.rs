@@ -1,5 +1,6 @@
-//! What all benches share: clusters of real nodes (those of the tests), questions to a node, `/proc`, and reports that
-//! print a measured value beside its bar and beside what the nearest peer was measured at.
+//! What all benches share: clusters of real nodes (those of the tests), questions to a node,
+//! `/proc`, and reports that print a measured value beside its bar and beside what the nearest peer
+//! was measured at.
 //!
 //! | file | owns |
 //! |---|---|
@@ -37,7 +38,8 @@ pub fn nodes_of_one_core(count: usize) -> Cluster {
     cluster
 }
 
-/// Asks every millisecond until there is an answer; panics, saying what was awaited, when `LIMIT` is over.
+/// Asks every millisecond until there is an answer; panics, saying what was awaited, when `LIMIT`
+/// is over.
 pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + LIMIT;
     loop {

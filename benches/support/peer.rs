@@ -1,4 +1,5 @@
-//! A peer in a process of its own: a script of `benches/python` that says what it is, and then answers lines with lines.
+//! A peer in a process of its own: a script of `benches/python` that says what it is, and then
+//! answers lines with lines.
 
 use std::{
     io::{BufRead, BufReader, Lines, Write},
@@ -14,7 +15,8 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Starts the script and prints its first line; None, after saying so, if what it needs cannot be installed.
+    /// Starts the script and prints its first line; None, after saying so, if what it needs cannot
+    /// be installed.
     pub fn start(script: &str, arguments: &[&str]) -> Option<Self> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("benches/python")

@@ -1,5 +1,6 @@
-//! What deciding costs: the real core drives a whole job of tasks that end at once, over a journal that answers at once.
-//! No process, disk or network takes part, and the clock is made up, so that nothing but the core's own work is measured.
+//! What deciding costs: the real core drives a whole job of tasks that end at once, over a journal
+//! that answers at once. No process, disk or network takes part, and the clock is made up, so that
+//! nothing but the core's own work is measured.
 
 use anyhow::{Context, bail};
 use nodectl_logic::{Config, Effect, Input, Keep, Now, State};
@@ -37,7 +38,8 @@ impl SchedulerCost {
     }
 }
 
-/// Runs `tasks` tasks through the core of a node that runs `slots` of them at a time, with one user following the job.
+/// Runs `tasks` tasks through the core of a node that runs `slots` of them at a time, with one user
+/// following the job.
 pub fn scheduler(tasks: u32, slots: u32) -> anyhow::Result<SchedulerCost> {
     let mut drive = Drive::new(slots);
     drive.ask(Query::Submit {

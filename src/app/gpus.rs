@@ -1,5 +1,5 @@
-//! This machine's GPUs: looked for when the node starts, measured when somebody asks. What was measured is kept in the data
-//! directory, and holds while GPU and driver are the same.
+//! This machine's GPUs: looked for when the node starts, measured when somebody asks. What was
+//! measured is kept in the data directory, and holds while GPU and driver are the same.
 
 use futures::future::BoxFuture;
 use nodectl_gpu as gpu;
@@ -62,7 +62,8 @@ impl GpuChoice {
     }
 }
 
-/// Those that are offered: all if nothing is chosen. Software ones, which do not count, are listed in any case.
+/// Those that are offered: all if nothing is chosen. Software ones, which do not count, are listed
+/// in any case.
 fn offered(gpus: Vec<Gpu>, choices: &[GpuChoice]) -> Vec<Gpu> {
     let mut index = 0;
     let mut is_offered = |gpu: &Gpu| {
@@ -146,7 +147,8 @@ impl Gpus {
         self.handle.tell(Event::InfoChanged).await;
     }
 
-    /// Looks again, since memory and drivers change, and measures those that count; software ones where there is no other.
+    /// Looks again, since memory and drivers change, and measures those that count; software ones
+    /// where there is no other.
     async fn measure_all(&self) -> Result<(), String> {
         let _alone = self.measuring.lock().await;
         let gpus = gpu::probe_in_child(LOOK_LIMIT)

@@ -1,4 +1,5 @@
-//! Wiring: the only place that names concrete adapters. What the command line may ask of it is listed here.
+//! Wiring: the only place that names concrete adapters. What the command line may ask of it is
+//! listed here.
 //!
 //! | file | owns |
 //! |---|---|
@@ -87,7 +88,8 @@ pub fn train_worker() -> ExitCode {
     nodectl_workloads::train::run::main()
 }
 
-/// The body of the hidden `nodectl kernel-interface JOB_FILE`: what its shader binds, as JSON, or what is wrong with the shader.
+/// The body of the hidden `nodectl kernel-interface JOB_FILE`: what its shader binds, as JSON, or
+/// what is wrong with the shader.
 pub fn kernel_interface(arguments: &[std::ffi::OsString]) -> ExitCode {
     let [path] = arguments else {
         tell!("error: nodectl kernel-interface JOB_FILE");

@@ -1,6 +1,7 @@
-//! What this machine is and how busy it is: name, cores, memory, load, as the kernel and the process's control groups say.
-//! Reads `/proc` and `/sys` only; knows nothing of nodes or jobs. What cannot be read counts as unlimited or
-//! unknown: a container that hides a file must not keep a node from starting.
+//! What this machine is and how busy it is: name, cores, memory, load, as the kernel and the
+//! process's control groups say. Reads `/proc` and `/sys` only; knows nothing of nodes or jobs.
+//! What cannot be read counts as unlimited or unknown: a container that hides a file must not keep
+//! a node from starting.
 
 use nodectl_types::Resources;
 use std::{fs, path::Path, thread::available_parallelism};
@@ -9,7 +10,8 @@ use std::{fs, path::Path, thread::available_parallelism};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineShare {
     pub hostname: String,
-    /// Thousandths of a core: the cores it may run on, or its control group's quota where that is less.
+    /// Thousandths of a core: the cores it may run on, or its control group's quota where that is
+    /// less.
     pub cpu_milli: u32,
     /// The machine's memory, or its control group's limit where that is less. 0: unknown.
     pub memory_bytes: u64,
@@ -22,7 +24,8 @@ pub struct MachineShare {
 pub struct MachineLoad {
     /// The kernel's one-minute load average, in thousandths.
     pub load_milli: u32,
-    /// Memory that could not be had without swapping: by the whole machine, or by the control group that limits us.
+    /// Memory that could not be had without swapping: by the whole machine, or by the control group
+    /// that limits us.
     pub memory_used_bytes: u64,
 }
 
@@ -84,7 +87,8 @@ fn hostname() -> String {
     }
 }
 
-/// What the firmware says (SMBIOS, or the device tree where there is none), unless its maker left the form empty.
+/// What the firmware says (SMBIOS, or the device tree where there is none), unless its maker left
+/// the form empty.
 fn model(sys: &Path) -> String {
     let read = |path: &str| fs::read_to_string(sys.join(path)).ok();
     let text = read("class/dmi/id/product_name").or_else(|| read("firmware/devicetree/base/model"));
@@ -127,7 +131,8 @@ fn read_meminfo() -> Option<Memory> {
     parse_meminfo(&fs::read_to_string("/proc/meminfo").ok()?)
 }
 
-/// The control group (version 2) of this process and those above it, innermost first. Each can limit it.
+/// The control group (version 2) of this process and those above it, innermost first. Each can
+/// limit it.
 struct ControlGroups {
     paths: Vec<std::path::PathBuf>,
 }

@@ -46,7 +46,8 @@ use zeroize::Zeroizing;
 const ONE_SIGNAL: Duration = Duration::from_millis(500);
 /// Of a data directory whose last node worked alone.
 const SOLO_MARK: &str = "solo";
-/// How long before its walltime a node leaves: running tasks get their grace, and what they were goes elsewhere.
+/// How long before its walltime a node leaves: running tasks get their grace, and what they were
+/// goes elsewhere.
 const LEAVING: Duration = Duration::from_secs(20);
 /// A node that leaves and its swarm end within this time of each other.
 const TOGETHER: Duration = Duration::from_secs(5);
@@ -69,7 +70,8 @@ pub struct StartedNode {
 }
 
 impl StartedNode {
-    /// Returns when the node has said which GPUs it has: only then can a job that needs one be judged.
+    /// Returns when the node has said which GPUs it has: only then can a job that needs one be
+    /// judged.
     pub async fn gpus_known(&mut self) {
         let _ = self.gpus_known.wait_for(|known| *known).await;
     }
@@ -99,8 +101,8 @@ impl StartedNode {
     }
 }
 
-/// Starts a node that works alone: it does so also where settings say that this machine's node takes no work, since nobody else
-/// would. Returns when its API answers.
+/// Starts a node that works alone: it does so also where settings say that this machine's node
+/// takes no work, since nobody else would. Returns when its API answers.
 pub async fn start_solo(settings: &Settings) -> anyhow::Result<StartedNode> {
     let mut settings = settings.clone();
     (
@@ -122,15 +124,16 @@ pub fn is_in_use(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(store::StoreError::InUse { .. }))
 }
 
-/// The last node here worked alone, inside a command, and kept jobs. What members of a cluster keep is no such thing: there
-/// others know more.
+/// The last node here worked alone, inside a command, and kept jobs. What members of a cluster keep
+/// is no such thing: there others know more.
 pub fn has_left_jobs(data_dir: &Path) -> bool {
     let jobs =
         || std::fs::read_dir(data_dir.join("jobs")).is_ok_and(|mut jobs| jobs.next().is_some());
     data_dir.join(SOLO_MARK).exists() && jobs()
 }
 
-/// Runs a member of the cluster until it leaves: by the API, SIGTERM, SIGINT, or because `unneeded` has ended.
+/// Runs a member of the cluster until it leaves: by the API, SIGTERM, SIGINT, or because `unneeded`
+/// has ended.
 pub async fn run_node(
     settings: Settings,
     secret: Zeroizing<String>,
@@ -174,7 +177,8 @@ pub async fn run_node(
         },
         () = unneeded_or_asked_to_stop(unneeded) => {
             tracing::info!("stopping: work is given back first");
-            // Whoever is impatient signals again. Schedulers signal a process and its parent, which may hand it on: that is one.
+            // Whoever is impatient signals again. Schedulers signal a process and its parent, which
+            // may hand it on: that is one.
             let impatience = async {
                 tokio::time::sleep(ONE_SIGNAL).await;
                 asked_to_stop().await;
@@ -455,7 +459,8 @@ async fn shared_listener(settings: &ApiSettings) -> anyhow::Result<Option<UnixLi
     Ok(Some(http::bind_shared(&settings.socket, group).await?))
 }
 
-/// Nobody attaches to this process, reads its memory or finds it in a core dump: the cluster's keys are there.
+/// Nobody attaches to this process, reads its memory or finds it in a core dump: the cluster's keys
+/// are there.
 fn keep_to_itself() {
     if let Err(error) = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable) {
         tracing::warn!("other processes of this user can look into this one: {error}");
@@ -518,8 +523,8 @@ fn random() -> anyhow::Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// No life of a node is past this, milliseconds since 1970: a number that is has not been written by one. Others would believe
-/// it for ever, and take every later life for an older one.
+/// No life of a node is past this, milliseconds since 1970: a number that is has not been written
+/// by one. Others would believe it for ever, and take every later life for an older one.
 const LAST_GENERATION: u64 = 1 << 45;
 
 /// Higher than in every earlier life of this data directory, also when the clock was set back.

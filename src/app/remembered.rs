@@ -1,5 +1,6 @@
-//! The files in which a node keeps what its next life should know, besides journals: what it remembers of ended jobs, what the
-//! machine's owner said, and named secrets. Each is replaced whole.
+//! The files in which a node keeps what its next life should know, besides journals: what it
+//! remembers of ended jobs, what the machine's owner said, and named secrets. Each is replaced
+//! whole.
 
 use nodectl_node::EarlierLives;
 use nodectl_ports::{OwnerKeeper, RetentionKeeper};
@@ -19,8 +20,8 @@ pub const SECRETS_FILE: &str = "secrets";
 /// More than the owner's word ever has.
 const OWNER_BYTES: u64 = 4 << 10;
 
-/// What the node's last life left. A file that is of no use costs jobs nothing but that they grow old from now on; the owner has
-/// to say again what he said.
+/// What the node's last life left. A file that is of no use costs jobs nothing but that they grow
+/// old from now on; the owner has to say again what he said.
 pub fn load(
     data_dir: &Path,
     secrets: Vec<KeptSecret>,
@@ -77,7 +78,8 @@ impl NotesWriter<Retention> {
             data_dir.join(RETENTION_FILE),
             retention::encode,
             |path, error| {
-                // It is told again in some minutes; what is lost until then is that jobs are older, or were removed.
+                // It is told again in some minutes; what is lost until then is that jobs are older,
+                // or were removed.
                 tracing::debug!("{} cannot be written: {error}", path.display());
             },
         )

@@ -1,6 +1,7 @@
-//! Every setting, and where its value came from. Layers, each over the one before: built-in, `/etc/nodectl/nodectl.toml`,
-//! the user's `nodectl/nodectl.toml`, `./nodectl.toml`, `NODECTL_SECTION__KEY`, flags. `config/nodectl.toml` documents
-//! each key. The secret itself is no setting: it is never part of what is shown.
+//! Every setting, and where its value came from. Layers, each over the one before: built-in,
+//! `/etc/nodectl/nodectl.toml`, the user's `nodectl/nodectl.toml`, `./nodectl.toml`,
+//! `NODECTL_SECTION__KEY`, flags. `config/nodectl.toml` documents each key. The secret itself is no
+//! setting: it is never part of what is shown.
 //!
 //! | file | owns |
 //! |---|---|
@@ -55,7 +56,8 @@ pub struct NodeSettings {
     pub nice: u8,
     /// GPUs offered to tasks, by index or UUID; empty for all, `none` for none.
     pub gpus: Vec<String>,
-    /// The node must be gone after this long: it takes no task that would not end before, and leaves in time.
+    /// The node must be gone after this long: it takes no task that would not end before, and
+    /// leaves in time.
     pub walltime: Option<Period>,
     pub policy: PolicySettings,
 }
@@ -88,7 +90,8 @@ pub struct NetworkSettings {
 /// Who may use this node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ApiSettings {
-    /// A group whose users may: they submit jobs, and touch their own only. None: only who runs the node.
+    /// A group whose users may: they submit jobs, and touch their own only. None: only who runs the
+    /// node.
     pub group: Option<String>,
     /// Where the node answers them, and where commands look that find no node of their own user's.
     pub socket: PathBuf,
@@ -244,8 +247,8 @@ impl Settings {
 }
 
 impl NodeSettings {
-    /// What the node offers: `detected`, cut down to the settings and less what is left to whoever sits there, with the user-named
-    /// resources added.
+    /// What the node offers: `detected`, cut down to the settings and less what is left to whoever
+    /// sits there, with the user-named resources added.
     pub fn offered(&self, detected: Resources) -> Resources {
         let milli = |amount: f64| (amount * 1000.0).round() as u32;
         let PolicySettings {

@@ -1,8 +1,10 @@
-//! Looks at the machine for its owner's policy: the hour, when somebody last pressed a key, how busy programs other than tasks are.
+//! Looks at the machine for its owner's policy: the hour, when somebody last pressed a key, how
+//! busy programs other than tasks are.
 //!
-//! Keys: terminals' access times (the kernel sets them when somebody types, to within 8 s), and where logind runs what it says of
-//! graphical sessions, asked through `loginctl`. Where both know something, the later key counts. Load: the machine's processor time
-//! less that of this node's own processes, living and ended, averaged over some seconds.
+//! Keys: terminals' access times (the kernel sets them when somebody types, to within 8 s), and
+//! where logind runs what it says of graphical sessions, asked through `loginctl`. Where both know
+//! something, the later key counts. Load: the machine's processor time less that of this node's own
+//! processes, living and ended, averaged over some seconds.
 
 use nodectl_ports::{
     Event, NodeHandle,
@@ -204,8 +206,8 @@ fn times() -> Option<Times> {
     Some(Times { machine, own })
 }
 
-/// The first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq; what follows was another machine's, or is counted
-/// in these.
+/// The first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq; what follows was
+/// another machine's, or is counted in these.
 fn busy_ticks(stat: &str) -> Option<u64> {
     let fields = stat
         .lines()

@@ -1,4 +1,5 @@
-//! Named secrets: sealed and opened with a key of the cluster's, kept in the file `secrets` of the data directory.
+//! Named secrets: sealed and opened with a key of the cluster's, kept in the file `secrets` of the
+//! data directory.
 
 use super::remembered::{NotesWriter, SECRETS_FILE};
 use anyhow::Context;
@@ -28,8 +29,8 @@ pub struct Strongbox {
 }
 
 impl Strongbox {
-    /// With what the node's last life kept, as far as it can be read, and as it is sealed now. The cluster's secret may have changed just
-    /// before that life ended.
+    /// With what the node's last life kept, as far as it can be read, and as it is sealed now. The
+    /// cluster's secret may have changed just before that life ended.
     pub fn open(
         data_dir: &Path,
         keys: Option<SealingKeys>,
@@ -123,7 +124,8 @@ impl Vault for Strongbox {
     }
 }
 
-/// What the node's last life kept. An error is better than to begin anew: it would be told to the others as if nothing were known.
+/// What the node's last life kept. An error is better than to begin anew: it would be told to the
+/// others as if nothing were known.
 fn load(data_dir: &Path) -> anyhow::Result<Vec<KeptSecret>> {
     let path = data_dir.join(SECRETS_FILE);
     let mut bytes = Vec::new();
@@ -177,7 +179,8 @@ impl SealingKey {
         })
     }
 
-    /// Another one for each name, version and value, so that no nonce is used for two values; the same one on every node.
+    /// Another one for each name, version and value, so that no nonce is used for two values; the
+    /// same one on every node.
     fn nonce_of(&self, name: &str, version: u64, value: &[u8]) -> [u8; NONCE_LEN] {
         let mut hash = blake3::Hasher::new_keyed(&self.nonces);
         hash.update(&(name.len() as u64).to_le_bytes())

@@ -1,4 +1,5 @@
-//! The flags, as plain data. What they mean together with files and the environment is resolved in `flags`.
+//! The flags, as plain data. What they mean together with files and the environment is resolved in
+//! `flags`.
 
 pub use super::trust_args::{
     AdmissionMode, BAN_NOTES, ClusterSecret, DoctorArgs, FORGET_NOTES, ForgetArgs, NodeArgs,
@@ -65,7 +66,8 @@ pub enum Command {
     Join(JoinArgs),
     /// Stops this node; its running tasks are given to others
     Leave,
-    /// A node for one program and this machine alone: prints its socket, ends when its standard input does
+    /// A node for one program and this machine alone: prints its socket, ends when its standard
+    /// input does
     #[command(hide = true)]
     Solo,
     /// Starts nodes elsewhere: on hosts by ssh, in SLURM or in HTCondor
@@ -144,7 +146,8 @@ pub enum Command {
     Config(ConfigCommand),
     /// Prints a completion script for a shell
     Completions {
-        /// The shell, e.g. `nodectl completions bash > ~/.local/share/bash-completion/completions/nodectl`
+        /// The shell, e.g.
+        /// `nodectl completions bash > ~/.local/share/bash-completion/completions/nodectl`
         shell: clap_complete::Shell,
     },
     /// Prints the manual page, or writes all pages into a directory
@@ -168,7 +171,8 @@ pub struct JoinArgs {
     /// In place of the secret: a code that `nodectl invite` made on a member; asked for if left out
     #[arg(long, value_name = "CODE", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["secret", "secret_file"])]
     pub invite: Option<String>,
-    /// Takes a secret that is easy to guess, with a warning: everybody on the network can try secrets out at home
+    /// Takes a secret that is easy to guess, with a warning: everybody on the network can try
+    /// secrets out at home
     #[arg(long)]
     pub weak_secret: bool,
     /// Runs in the background; `nodectl leave` stops it
@@ -195,7 +199,8 @@ pub struct JoinArgs {
     /// GPUs for tasks: numbers or UUIDs with commas between them, or `none` [default: all]
     #[arg(long, value_name = "LIST")]
     pub gpus: Option<String>,
-    /// Leaves in time before this is over, and starts nothing that would not end before; e.g. `2h`, or as SLURM says it, `2:00:00`
+    /// Leaves in time before this is over, and starts nothing that would not end before; e.g. `2h`,
+    /// or as SLURM says it, `2:00:00`
     #[arg(long, value_name = "TIME", value_parser = walltime)]
     pub walltime: Option<Duration>,
     /// Leaves when its standard input ends: with the program that started it, however that ends
@@ -219,13 +224,15 @@ pub struct UpArgs {
     /// How long ssh may take to connect
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "10s")]
     pub connect_timeout: Duration,
-    /// How long nodes may take to join [default: 2m on hosts; with a scheduler, as long as it takes]
+    /// How long nodes may take to join [default: 2m on hosts; with a scheduler, as long as it
+    /// takes]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub timeout: Option<Duration>,
     /// Takes everything back if one host fails
     #[arg(long)]
     pub strict: bool,
-    /// Elastic, or not waiting for the scheduler: goes on in the background; its log is below the data directory
+    /// Elastic, or not waiting for the scheduler: goes on in the background; its log is below the
+    /// data directory
     #[arg(long, conflicts_with = "file")]
     pub detach: bool,
     /// The cluster's secret; wiped from the visible argument list at once
@@ -234,7 +241,8 @@ pub struct UpArgs {
     /// A file with the secret [also: NODECTL_SECRET in the environment]
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
-    /// Takes a secret that is easy to guess, with a warning: everybody on the network can try secrets out at home
+    /// Takes a secret that is easy to guess, with a warning: everybody on the network can try
+    /// secrets out at home
     #[arg(long)]
     pub weak_secret: bool,
     /// The launch that this process goes on with, in the background
@@ -260,7 +268,8 @@ pub struct RequestArgs {
     /// Memory of each node, e.g. `48 GiB`
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory: Option<u64>,
-    /// How long a node may run, e.g. `1h`; it leaves in time, and starts nothing that would not end before
+    /// How long a node may run, e.g. `1h`; it leaves in time, and starts nothing that would not end
+    /// before
     #[arg(long, value_name = "TIME", value_parser = walltime)]
     pub time: Option<Duration>,
     /// SLURM's partition; `local` is this machine, without SLURM
@@ -272,7 +281,8 @@ pub struct RequestArgs {
     /// SLURM: one job of all nodes, which start together or not at all, in place of a job for each
     #[arg(long)]
     pub together: bool,
-    /// SLURM: its nodes share no files with this machine; they are sent this program and, sealed by MUNGE, the secret
+    /// SLURM: its nodes share no files with this machine; they are sent this program and, sealed by
+    /// MUNGE, the secret
     #[arg(long)]
     pub transfer: bool,
     /// HTCondor's requirements on machines
@@ -281,7 +291,8 @@ pub struct RequestArgs {
     /// HTCondor: a script that prepares the environment and then executes its arguments
     #[arg(long, value_name = "FILE")]
     pub create_environment: Option<PathBuf>,
-    /// A further option of sbatch, e.g. `--option=--constraint=a100`, or line of the submit description; repeatable
+    /// A further option of sbatch, e.g. `--option=--constraint=a100`, or line of the submit
+    /// description; repeatable
     #[arg(long = "option", value_name = "TEXT")]
     pub options: Vec<String>,
     /// Elastic: never fewer nodes than this
@@ -300,9 +311,11 @@ pub struct RequestArgs {
 
 #[derive(Debug, Args)]
 pub struct DownArgs {
-    /// What to stop: the file that `up` was given, `slurm`, `condor`, or the id of a launch [default: all that was started from here]
+    /// What to stop: the file that `up` was given, `slurm`, `condor`, or the id of a launch
+    /// [default: all that was started from here]
     pub what: Option<String>,
-    /// Also what launchers left that are gone: every job in SLURM and HTCondor that was submitted with this data directory
+    /// Also what launchers left that are gone: every job in SLURM and HTCondor that was submitted
+    /// with this data directory
     #[arg(long, conflicts_with = "what")]
     pub all: bool,
     /// How long ssh may take to connect
@@ -312,7 +325,8 @@ pub struct DownArgs {
 
 #[derive(Debug, Args)]
 pub struct PsdRunArgs {
-    /// The cluster: JSON with `worker_nodes` and `server_nodes`; optional are `master_node`, `pem_file`, `virtualenv`, `username`
+    /// The cluster: JSON with `worker_nodes` and `server_nodes`; optional are `master_node`,
+    /// `pem_file`, `virtualenv`, `username`
     #[arg(short, long, value_name = "FILE")]
     pub cluster_config: PathBuf,
     /// Where logs go: `master.log`, `server<k>.log`, `worker<k>.log`
@@ -327,10 +341,12 @@ pub struct PsdRunArgs {
     /// Tells the workers' command, as --num_pull_threads, and `nodectl.params` in it
     #[arg(long, value_name = "N")]
     pub num_pull_threads: Option<u32>,
-    /// Tells the workers' command, in bytes, as --block_size, and `nodectl.params` in it; e.g. `4 MiB`
+    /// Tells the workers' command, in bytes, as --block_size, and `nodectl.params` in it; e.g.
+    /// `4 MiB`
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub block_size: Option<u64>,
-    /// Tells the workers' command --use_sfb=True, and scripts with nodectl.torch to send sufficient factors of dense layers
+    /// Tells the workers' command --use_sfb=True, and scripts with nodectl.torch to send sufficient
+    /// factors of dense layers
     #[arg(long)]
     pub use_sfb: bool,
     /// How long ssh may take to connect
@@ -347,22 +363,26 @@ pub struct RunArgs {
     pub job_file: Option<PathBuf>,
     #[command(flatten)]
     pub line: CommandArgs,
-    /// Runs a training job that has ended once more, from its newest checkpoint; with a job file, the training in that from there
+    /// Runs a training job that has ended once more, from its newest checkpoint; with a job file,
+    /// the training in that from there
     #[arg(long, value_name = "JOB", conflicts_with_all = ["extend", "computing", "watch", "command"])]
     pub resume: Option<String>,
     /// Runs more parameter sets of a job: a new job with the same command, files and settings
     #[arg(long, value_name = "JOB", conflicts_with = "command")]
     pub extend: Option<String>,
-    /// A computing mode: how many workers, on whose machines (config/computing) [default: what the job file's `computing` says]
+    /// A computing mode: how many workers, on whose machines (config/computing) [default: what the
+    /// job file's `computing` says]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["extend", "detach", "detach_on_interrupt"])]
     pub computing: Option<PathBuf>,
-    /// Integrates HDF5 files as they appear below a directory, until Ctrl-C (jobs of the kind `integrate`)
+    /// Integrates HDF5 files as they appear below a directory, until Ctrl-C (jobs of the kind
+    /// `integrate`)
     #[arg(long = "follow", value_name = "DIR", conflicts_with_all = ["extend", "detach", "command"])]
     pub watch: Option<PathBuf>,
     /// Submits, prints the ids and returns; `nodectl attach` follows later
     #[arg(long, conflicts_with_all = ["into", "timeout", "cancel_on_interrupt", "detach_on_interrupt"])]
     pub detach: bool,
-    /// A name for this submission: run again with the same one, the jobs are the same and are followed, not submitted twice
+    /// A name for this submission: run again with the same one, the jobs are the same and are
+    /// followed, not submitted twice
     /// [default: drawn]
     #[arg(long, value_name = "KEY", conflicts_with = "watch")]
     pub key: Option<String>,
@@ -380,8 +400,8 @@ impl RunArgs {
 /// How a job is followed.
 #[derive(Debug, Default, Args)]
 pub struct FollowArgs {
-    /// Where results go; for several jobs, a directory in it for each [default: `<name>-<job id>` here, or for `run` what
-    /// the job file's `into` says]
+    /// Where results go; for several jobs, a directory in it for each [default: `<name>-<job id>`
+    /// here, or for `run` what the job file's `into` says]
     #[arg(long, value_name = "DIR")]
     pub into: Option<PathBuf>,
     /// On Ctrl-C, cancels without asking; so it does anyway where there is no terminal
@@ -445,7 +465,8 @@ pub struct JobsArgs {
 
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct DevicesArgs {
-    /// First measures how fast this machine's GPUs copy and multiply; best while nothing else uses them
+    /// First measures how fast this machine's GPUs copy and multiply; best while nothing else uses
+    /// them
     #[arg(long)]
     pub measure: bool,
     #[command(flatten)]
@@ -516,7 +537,8 @@ pub struct ResultsArgs {
     /// With the results of the jobs that it extends, as of one job; tasks are numbered on
     #[arg(long)]
     pub all: bool,
-    /// Sorts by a parameter, a part of the results, `seconds`, `node` or `status`; with `-` before it, the greatest first
+    /// Sorts by a parameter, a part of the results, `seconds`, `node` or `status`; with `-` before
+    /// it, the greatest first
     #[arg(long, value_name = "KEY", allow_hyphen_values = true, conflicts_with_all = ["into", "plot"])]
     pub sort: Option<String>,
     /// Only the best task, by the metric and the goal of the job's sweep
@@ -528,7 +550,8 @@ pub struct ResultsArgs {
     /// Prints CSV, as in results.csv
     #[arg(long, conflicts_with_all = ["json", "quiet", "into", "plot"])]
     pub csv: bool,
-    /// Draws one column over another, and marks the best: parameters, parts of results, seconds, node; e.g. lr:accuracy:act
+    /// Draws one column over another, and marks the best: parameters, parts of results, seconds,
+    /// node; e.g. lr:accuracy:act
     #[arg(long, value_name = "X:Y[:COLOUR]", conflicts_with_all = ["json", "quiet", "into"])]
     pub plot: Option<PlotSpec>,
     /// The picture's file, an SVG [default: `<name>-<job id>.svg` here]
@@ -589,7 +612,8 @@ pub struct ExplainArgs {
 
 #[derive(Debug, Args)]
 pub struct InitArgs {
-    /// What to write: `map` (default), `worker`, `kernel`, `train`, `integrate`, `quickstart`, or a kernel that does something: `heat`, `nbody`, `option`, `knn`
+    /// What to write: `map` (default), `worker`, `kernel`, `train`, `integrate`, `quickstart`, or a
+    /// kernel that does something: `heat`, `nbody`, `option`, `knn`
     pub kind: Option<String>,
     /// Overwrites files that are there
     #[arg(long)]
@@ -602,7 +626,8 @@ pub struct PredictArgs {
     /// The model that a training left: model.safetensors, or a checkpoint
     #[arg(required_unless_present = "job")]
     pub model: Option<PathBuf>,
-    /// In place of a file: the model of a training job, or while there is none its newest checkpoint
+    /// In place of a file: the model of a training job, or while there is none its newest
+    /// checkpoint
     #[arg(long, value_name = "JOB", conflicts_with = "model")]
     pub job: Option<String>,
     /// Samples: a CSV file, an image or a folder of them, or an array, e.g. `data.npz:images`

@@ -1,5 +1,6 @@
-//! The secret out of what other processes can see: `/proc/PID/cmdline`, which everybody may read, and
-//! `/proc/PID/environ`. The kernel says where in this process both lie (proc_pid_stat(5)), whatever the C library.
+//! The secret out of what other processes can see: `/proc/PID/cmdline`, which everybody may read,
+//! and `/proc/PID/environ`. The kernel says where in this process both lie (proc_pid_stat(5)),
+//! whatever the C library.
 
 use nodectl_app::settings::SECRET_VARIABLE;
 use nodectl_ports::processes::Stat;
@@ -16,8 +17,9 @@ pub struct Given {
     pub secret: Option<Zeroizing<String>>,
 }
 
-/// Copies the arguments and the secret variable, then overwrites the secret in the originals: the variable stays set,
-/// to nonsense, and children inherit that. To be called first in `main`, while there is one thread.
+/// Copies the arguments and the secret variable, then overwrites the secret in the originals: the
+/// variable stays set, to nonsense, and children inherit that. To be called first in `main`, while
+/// there is one thread.
 pub fn take() -> Given {
     let args = std::env::args_os().collect();
     let secret = std::env::var(SECRET_VARIABLE)
@@ -26,7 +28,8 @@ pub fn take() -> Given {
         .map(Zeroizing::new);
     // Without /proc, nobody else can read it there either.
     if let Ok(stat) = Stat::own() {
-        // SAFETY: one thread, and `args` and `secret` are copies: nobody holds a reference into these strings.
+        // SAFETY: one thread, and `args` and `secret` are copies: nobody holds a reference into
+        // these strings.
         unsafe {
             wipe(stat.arguments(), secret_in_arguments);
             wipe(stat.environment(), secret_in_environment);
@@ -44,12 +47,14 @@ unsafe fn wipe(strings: Option<Range<usize>>, find: fn(&[u8]) -> Vec<Range<usize
     // SAFETY: the kernel put the strings there, on this process's own stack, readable and writable.
     let strings = unsafe { std::slice::from_raw_parts(memory, place.len()) }.to_vec();
     for index in find(&strings).into_iter().flatten() {
-        // SAFETY: as above; `index` is within the copy's length. Volatile, or the compiler may drop what nobody reads.
+        // SAFETY: as above; `index` is within the copy's length. Volatile, or the compiler may drop
+        // what nobody reads.
         unsafe { memory.add(index).write_volatile(b'x') };
     }
 }
 
-/// Where secrets lie in NUL-separated arguments: after `--secret` and in `--secret=…`, and the same for invitations.
+/// Where secrets lie in NUL-separated arguments: after `--secret` and in `--secret=…`, and the same
+/// for invitations.
 fn secret_in_arguments(strings: &[u8]) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut value_follows = false;

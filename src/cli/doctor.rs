@@ -1,4 +1,5 @@
-//! `doctor`: what the node says about the swarm, and what any process on this machine can see for itself.
+//! `doctor`: what the node says about the swarm, and what any process on this machine can see for
+//! itself.
 
 use super::{
     exit::{CliError, Exit, print},
@@ -20,10 +21,12 @@ use std::{
 
 /// How long drivers may take to say what they have.
 const PROBE: Duration = Duration::from_secs(10);
-/// What Python workers run with unless their job says otherwise, and the oldest version that will do.
+/// What Python workers run with unless their job says otherwise, and the oldest version that will
+/// do.
 const PYTHON: &str = "python3";
 const OLDEST_PYTHON: (u32, u32) = (3, 9);
-/// 2026-01-01 and 2100-01-01, in seconds since 1970: a clock outside has no battery or no time server.
+/// 2026-01-01 and 2100-01-01, in seconds since 1970: a clock outside has no battery or no time
+/// server.
 const SANE_CLOCK: std::ops::Range<u64> = 1_767_225_600..4_102_444_800;
 
 /// Exits with 1 if something does not work.

@@ -26,7 +26,8 @@ pub fn command() -> clap::Command {
 /// The `nodectl` program.
 pub fn main() -> ExitCode {
     let given = argv::take();
-    // Started by nodes and by the Python package, not by people: before anything that it does not need, such as a runtime with its threads.
+    // Started by nodes and by the Python package, not by people: before anything that it does not
+    // need, such as a runtime with its threads.
     match given.args.get(1).and_then(|first| first.to_str()) {
         Some("gpu-probe") => {
             let arguments: Vec<_> = given.args[2..]
@@ -168,7 +169,8 @@ async fn look(client: &Client, command: Command) -> Result<Exit, CliError> {
     }
 }
 
-/// Logs go to stderr. News of a node (`info`) are for those who run one; elsewhere they would hide the progress.
+/// Logs go to stderr. News of a node (`info`) are for those who run one; elsewhere they would hide
+/// the progress.
 fn start_log(settings: &LogSettings, is_node: bool) {
     let level = match settings.level {
         LogLevel::Error => "error",

@@ -13,7 +13,8 @@ use nodectl_workloads::templates::{self, Template};
 use serde_json::json;
 use std::{fs, io, path::Path};
 
-/// Writes a template's files into the working directory. Nothing is written if one of them is there already.
+/// Writes a template's files into the working directory. Nothing is written if one of them is there
+/// already.
 pub fn init(args: &InitArgs) -> Result<Exit, CliError> {
     let template = find(args.kind.as_deref())?;
     write_template(template, Path::new("."), args.force)?;

@@ -57,7 +57,8 @@ pub fn settings(cli: &Cli) -> Result<(Settings, Vec<Origin>), CliError> {
     Ok((settings, origins))
 }
 
-/// Where the node answers that a command speaks to: that of its own user, or of the directory that was named; else the machine's service.
+/// Where the node answers that a command speaks to: that of its own user, or of the directory that
+/// was named; else the machine's service.
 pub fn socket(settings: &Settings) -> PathBuf {
     let own = socket_path(&settings.node.data_dir);
     let service = &settings.api.socket;

@@ -1,4 +1,5 @@
-//! `join` and `leave`: a node in the foreground or in the background, and what to type on the next machine.
+//! `join` and `leave`: a node in the foreground or in the background, and what to type on the next
+//! machine.
 
 use super::{
     args::JoinArgs,
@@ -23,7 +24,8 @@ use std::{
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-/// How long a node may take until its API answers: what it writes first may have to wait for a disk that is busy with copies.
+/// How long a node may take until its API answers: what it writes first may have to wait for a disk
+/// that is busy with copies.
 const START: Duration = Duration::from_secs(60);
 /// How long one may take to leave.
 const LEAVE: Duration = Duration::from_secs(30);

@@ -1,5 +1,6 @@
-//! The command line: flags to plain data, questions to the node through its local API only, answers as tables, JSON or
-//! ids. It decides nothing about the cluster and keeps no state but the files that `run` and `results` write.
+//! The command line: flags to plain data, questions to the node through its local API only, answers
+//! as tables, JSON or ids. It decides nothing about the cluster and keeps no state but the files
+//! that `run` and `results` write.
 //!
 //! Data goes to stdout, progress and remarks to stderr. Exit codes: `exit`.
 //!

@@ -1,4 +1,5 @@
-//! Who belongs to the cluster: `ban`, `unban`, `admit`, `admission`, `invite`, `secret rotate`, `secret show`.
+//! Who belongs to the cluster: `ban`, `unban`, `admit`, `admission`, `invite`, `secret rotate`,
+//! `secret show`.
 
 use super::{
     args::{AdmissionMode, ClusterSecret, RotateArgs},
@@ -17,7 +18,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-/// How long nodes that are there may take to keep a new secret, before those that have not are listed.
+/// How long nodes that are there may take to keep a new secret, before those that have not are
+/// listed.
 const CHANGING: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 

@@ -1,4 +1,5 @@
-//! What the person says who sits at a machine: `drain`, `pause`, `resume`; and what was said there: `audit`.
+//! What the person says who sits at a machine: `drain`, `pause`, `resume`; and what was said there:
+//! `audit`.
 
 use super::{
     args::duration,

@@ -1,6 +1,7 @@
-//! `psd-run`: Poseidon's launcher. A master and parameter servers are nodes of a cluster of their own, with a secret made for this
-//! run; workers run the user's command natively, over `ssh`, with what Poseidon adds to it. A script that uses `nodectl.params`
-//! shares parameters through the servers: on hosts without one, a node is its way there. Everything ends with the workers.
+//! `psd-run`: Poseidon's launcher. A master and parameter servers are nodes of a cluster of their
+//! own, with a secret made for this run; workers run the user's command natively, over `ssh`, with
+//! what Poseidon adds to it. A script that uses `nodectl.params` shares parameters through the
+//! servers: on hosts without one, a node is its way there. Everything ends with the workers.
 
 use super::{
     args::PsdRunArgs,
@@ -293,8 +294,8 @@ async fn follow(workers: &mut [RunningProcess]) -> Exit {
     }
 }
 
-/// `HOST:PORT` of a node, by what `join` printed there: its own address here, since workers elsewhere cannot use `localhost`; else
-/// the name by which we reach it.
+/// `HOST:PORT` of a node, by what `join` printed there: its own address here, since workers
+/// elsewhere cannot use `localhost`; else the name by which we reach it.
 fn address_of(greeting: &str, host: &str) -> Option<String> {
     let is_loopback = |address: &&str| address.starts_with("127.") || address.starts_with("[::1]");
     if host == HERE {

@@ -1,5 +1,6 @@
-//! Where the secret comes from: `--secret`, `--secret-file` (or the setting), `NODECTL_SECRET`, the one that an earlier
-//! `join` generated here, a prompt on a terminal, or a new one. It is never printed unless it was made here.
+//! Where the secret comes from: `--secret`, `--secret-file` (or the setting), `NODECTL_SECRET`, the
+//! one that an earlier `join` generated here, a prompt on a terminal, or a new one. It is never
+//! printed unless it was made here.
 
 use super::exit::CliError;
 use nodectl_app as app;
@@ -35,7 +36,8 @@ pub enum SecretSource {
     Kept(PathBuf),
 }
 
-/// Finds the secret; generates one if there is none, and keeps it in the data directory for the next start.
+/// Finds the secret; generates one if there is none, and keeps it in the data directory for the
+/// next start.
 pub fn resolve(
     flag: Option<Zeroizing<String>>,
     variable: Option<Zeroizing<String>>,
@@ -65,7 +67,8 @@ pub fn of_this_machine(
     known(None, variable, &tolerant)
 }
 
-/// Finds the secret where it can be had without asking anybody; None where one would have to be made.
+/// Finds the secret where it can be had without asking anybody; None where one would have to be
+/// made.
 fn known(
     flag: Option<Zeroizing<String>>,
     variable: Option<Zeroizing<String>>,
@@ -139,7 +142,8 @@ fn kept(settings: &Settings) -> PathBuf {
     settings.node.data_dir.join("secret")
 }
 
-/// What the cluster has in its place, if that was changed while this data directory's node was a member.
+/// What the cluster has in its place, if that was changed while this data directory's node was a
+/// member.
 fn newest(settings: &Settings, secret: ChosenSecret) -> Result<ChosenSecret, CliError> {
     let failed = |source| {
         CliError::file(

@@ -1,4 +1,5 @@
-//! `secret`: values that jobs name and their tasks find in memory. They come by stdin or are asked for, and are never shown again.
+//! `secret`: values that jobs name and their tasks find in memory. They come by stdin or are asked
+//! for, and are never shown again.
 
 use super::{
     args::ListArgs,

@@ -10,7 +10,8 @@ use std::{cmp::Ordering, collections::BTreeSet};
 /// Words in the name of a value of which less is better, where no sweep says it.
 const LESS_IS_BETTER: [&str; 6] = ["loss", "error", "seconds", "time", "bytes", "cost"];
 
-/// Results in the order and the number that are wanted. The error says what is wrong with the flags.
+/// Results in the order and the number that are wanted. The error says what is wrong with the
+/// flags.
 pub fn select(
     mut results: Vec<TaskResult>,
     args: &ResultsArgs,
@@ -109,8 +110,8 @@ pub fn unknown(results: &[TaskResult], name: &str) -> Option<String> {
     Some(format!("no result has a `{name}`\nhint: {hint}"))
 }
 
-/// A value by the name of a parameter, of a part of the task's result (`accuracy`, `test.accuracy`), or `task`, `seconds`,
-/// `node`, `status`; `value` is the result itself.
+/// A value by the name of a parameter, of a part of the task's result (`accuracy`,
+/// `test.accuracy`), or `task`, `seconds`, `node`, `status`; `value` is the result itself.
 pub fn column(result: &TaskResult, name: &str) -> Option<Json> {
     if let Some(value) = result.params.get(name) {
         return Some(value.clone());

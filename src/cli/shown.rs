@@ -1,5 +1,5 @@
-//! What tasks wrote, on a terminal: their bytes as text that only shows. Where the output goes to a file or a program, they stay as
-//! they are.
+//! What tasks wrote, on a terminal: their bytes as text that only shows. Where the output goes to a
+//! file or a program, they stay as they are.
 
 use super::exit::{CliError, print_bytes};
 use nodectl_types::text;
@@ -33,7 +33,8 @@ impl ShownLog {
         self.rest.extend_from_slice(bytes);
         let whole = match std::str::from_utf8(&self.rest) {
             Ok(_) => self.rest.len(),
-            // What is no text in the middle is shown as such; a character that is cut off waits for its end.
+            // What is no text in the middle is shown as such; a character that is cut off waits for
+            // its end.
             Err(error) if error.error_len().is_none() => error.valid_up_to(),
             Err(_) => self.rest.len() - cut_off(&self.rest),
         };

@@ -22,7 +22,8 @@ HTCondor's queues find it when they begin; named secrets can be read by all who 
 
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// Shows what is protected on this machine: handshake, the secret's strength, limits, who may use the socket, what is hidden from tasks
+    /// Shows what is protected on this machine: handshake, the secret's strength, limits, who may
+    /// use the socket, what is hidden from tasks
     #[arg(long)]
     pub security: bool,
     /// Prints JSON
@@ -38,7 +39,8 @@ pub struct NodeArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AdmissionMode {
-    /// Nodes that join from now on wait for `nodectl admit`, unless they come with an invitation; those that are members stay so
+    /// Nodes that join from now on wait for `nodectl admit`, unless they come with an invitation;
+    /// those that are members stay so
     Approve,
     /// Every node that has the secret is a member, unless it is banned
     Open,
@@ -67,7 +69,8 @@ pub struct RotateArgs {
     /// Takes the new secret from a file [default: makes one, and prints it]
     #[arg(long, value_name = "FILE", conflicts_with = "finish")]
     pub new_secret_file: Option<PathBuf>,
-    /// Ends a change that is under way: nodes that have not come yet are refused with the secret before
+    /// Ends a change that is under way: nodes that have not come yet are refused with the secret
+    /// before
     #[arg(long)]
     pub finish: bool,
 }

@@ -1,5 +1,6 @@
-//! Looks for GPUs, and measures them, from a child process (`nodectl gpu-probe [--measure UUID]`, hidden), so that a driver
-//! that crashes or hangs harms nobody. Owns that process and the line of JSON that it answers with.
+//! Looks for GPUs, and measures them, from a child process (`nodectl gpu-probe [--measure UUID]`,
+//! hidden), so that a driver that crashes or hangs harms nobody. Owns that process and the line of
+//! JSON that it answers with.
 
 use super::{
     measure::measure,
@@ -22,11 +23,13 @@ use std::{
 const MAX_OUTPUT_BYTES: usize = 1 << 20;
 /// How much of the child's stderr an error shows.
 const SHOWN_STDERR_BYTES: usize = 2000;
-/// How long a killed child may take to end. One stuck inside a driver's system call never does: it is left behind.
+/// How long a killed child may take to end. One stuck inside a driver's system call never does: it
+/// is left behind.
 const DEATH_LIMIT: Duration = Duration::from_secs(1);
 
-/// The GPUs of this machine, software ones marked, or why they are not known. Returns soon after `deadline` at the
-/// latest. Needs a Tokio runtime; blocks one of its blocking threads, not the caller.
+/// The GPUs of this machine, software ones marked, or why they are not known. Returns soon after
+/// `deadline` at the latest. Needs a Tokio runtime; blocks one of its blocking threads, not the
+/// caller.
 pub async fn probe_in_child(deadline: Duration) -> Result<Vec<Gpu>, ProbeError> {
     ask_nodectl(Vec::new(), deadline).await
 }
@@ -37,7 +40,8 @@ pub async fn measure_in_child(uuid: [u8; 16], deadline: Duration) -> Result<GpuR
     ask_nodectl(vec!["--measure".into(), hex], deadline).await
 }
 
-/// The body of `nodectl gpu-probe`: prints the result as one line of JSON. Always exits 0: the line says what failed.
+/// The body of `nodectl gpu-probe`: prints the result as one line of JSON. Always exits 0: the line
+/// says what failed.
 pub fn main(arguments: &[String]) -> ExitCode {
     // Without it, a hung driver would keep this process after its parent was killed.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
@@ -103,8 +107,8 @@ struct ChildOutput {
     stderr: Vec<u8>,
 }
 
-/// Reads both streams until the child has ended. `None`: it had not by the deadline. The end of the child counts, not
-/// that of the streams: a driver may have started a helper that holds them open.
+/// Reads both streams until the child has ended. `None`: it had not by the deadline. The end of the
+/// child counts, not that of the streams: a driver may have started a helper that holds them open.
 fn collect(child: &mut Child, deadline: Duration) -> io::Result<Option<ChildOutput>> {
     let end = Instant::now() + deadline;
     let death = watch_death(child)?;
@@ -171,7 +175,8 @@ fn drain(from: &mut impl Read, kept: &mut Vec<u8>) -> io::Result<bool> {
                 let room = MAX_OUTPUT_BYTES - kept.len();
                 kept.extend_from_slice(&buffer[..count.min(room)]);
                 if room == 0 {
-                    // Whoever writes this much is no probe: leave the pipe full, the deadline ends it.
+                    // Whoever writes this much is no probe: leave the pipe full, the deadline ends
+                    // it.
                     return Ok(false);
                 }
             }

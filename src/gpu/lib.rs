@@ -1,5 +1,5 @@
-//! The machine's GPUs, found through Vulkan. Owns the only calls into Vulkan drivers; never makes them inside the node's
-//! own process, because a driver may crash or hang. Imports only `types`.
+//! The machine's GPUs, found through Vulkan. Owns the only calls into Vulkan drivers; never makes
+//! them inside the node's own process, because a driver may crash or hang. Imports only `types`.
 //!
 //! | file | owns |
 //! |---|---|

@@ -1,5 +1,6 @@
-//! How fast a GPU copies its memory and multiplies matrices: enough to compare GPUs and to cut work in proportion. Copies and
-//! products of f32 are two plain shaders, those of f16 what the library has for them. Runs in a child of the node.
+//! How fast a GPU copies its memory and multiplies matrices: enough to compare GPUs and to cut work
+//! in proportion. Copies and products of f32 are two plain shaders, those of f16 what the library
+//! has for them. Runs in a child of the node.
 
 use super::{
     device::{

@@ -1,5 +1,5 @@
-//! Which Vulkan devices this machine has. Loads drivers into the calling process, so only the child of `gpu::child` calls
-//! it. Must not create a device or a queue.
+//! Which Vulkan devices this machine has. Loads drivers into the calling process, so only the child
+//! of `gpu::child` calls it. Must not create a device or a queue.
 
 use super::device::{NO_DRIVER, info, no_loader};
 use nodectl_types::{Gpu, GpuDetails, GpuKind};
@@ -11,7 +11,8 @@ use vulkano::{
     memory::MemoryHeapFlags,
 };
 
-/// Why it is not known which GPUs there are. The first two are ordinary: the machine just has none that Vulkan can use.
+/// Why it is not known which GPUs there are. The first two are ordinary: the machine just has none
+/// that Vulkan can use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum ProbeError {
     #[error("{}", no_loader(.0))]
@@ -35,8 +36,8 @@ pub enum ProbeError {
     Crashed { status: String, stderr: String },
 }
 
-/// Every device that says which one it is, software ones included and marked. An empty list means drivers without
-/// devices.
+/// Every device that says which one it is, software ones included and marked. An empty list means
+/// drivers without devices.
 pub fn probe() -> Result<Vec<Gpu>, ProbeError> {
     let library = VulkanLibrary::new().map_err(no_library)?;
     let instance = Instance::new(library, InstanceCreateInfo::default()).map_err(no_instance)?;
@@ -61,13 +62,15 @@ fn no_instance(error: Validated<VulkanError>) -> ProbeError {
 fn refused(error: VulkanError) -> ProbeError {
     match error {
         VulkanError::IncompatibleDriver => ProbeError::NoDriver,
-        // The loader's answer when every driver's own initialisation fails, as without the device's kernel module.
+        // The loader's answer when every driver's own initialisation fails, as without the device's
+        // kernel module.
         VulkanError::InitializationFailed => ProbeError::NoDriver,
         other => ProbeError::Driver(other.to_string()),
     }
 }
 
-/// `None` for a device without a UUID (Vulkan 1.0): it could not be picked out again, and lacks what workloads need.
+/// `None` for a device without a UUID (Vulkan 1.0): it could not be picked out again, and lacks
+/// what workloads need.
 pub(super) fn describe(device: &PhysicalDevice) -> Option<Gpu> {
     let properties = device.properties();
     let driver = [&properties.driver_name, &properties.driver_info]
@@ -88,7 +91,8 @@ pub(super) fn describe(device: &PhysicalDevice) -> Option<Gpu> {
     })
 }
 
-/// The largest heap on the device. Not the sum: cards list the part that the CPU can see (the PCI window) once more.
+/// The largest heap on the device. Not the sum: cards list the part that the CPU can see (the PCI
+/// window) once more.
 pub(super) fn own_memory(device: &PhysicalDevice) -> u64 {
     let heaps = device.memory_properties().memory_heaps.iter();
     let on_device = heaps.filter(|heap| heap.flags.intersects(MemoryHeapFlags::DEVICE_LOCAL));

@@ -89,7 +89,8 @@ async fn forward(body: Body, pieces: mpsc::Sender<Option<Bytes>>) -> Result<(), 
             return Ok(());
         }
         if pieces.send(piece).await.is_err() {
-            // The writer failed and says so itself. Its word reaches a sender that is through, or sees nobody read any more.
+            // The writer failed and says so itself. Its word reaches a sender that is through, or
+            // sees nobody read any more.
             let _ = timeout(REST_TIMEOUT, async {
                 while let Some(Ok(_)) = body.next().await {}
             })

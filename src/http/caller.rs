@@ -1,9 +1,10 @@
-//! Who asks, and what of others' they may touch. The kernel says who is at the other end of the socket (SO_PEERCRED), so nobody can
-//! pass for another user.
+//! Who asks, and what of others' they may touch. The kernel says who is at the other end of the
+//! socket (SO_PEERCRED), so nobody can pass for another user.
 //!
-//! A node is for whoever may open its socket: each submits jobs and looks at what there is. To end, remove or retry a job, and to read
-//! what it was given or wrote, takes its own user; to drain, pause or stop the node, to say who belongs to the cluster and
-//! to keep secrets, its owner. Root, the user that runs the node, and the group `api.admins` may do all of that.
+//! A node is for whoever may open its socket: each submits jobs and looks at what there is. To end,
+//! remove or retry a job, and to read what it was given or wrote, takes its own user; to drain,
+//! pause or stop the node, to say who belongs to the cluster and to keep secrets, its owner. Root,
+//! the user that runs the node, and the group `api.admins` may do all of that.
 
 use super::{error::ApiError, server::Shared};
 use axum::http::StatusCode;

@@ -105,7 +105,8 @@ pub(super) async fn devices(
     Ok(Json(devices.collect()))
 }
 
-/// Measures the GPUs of the node that answers, and keeps what was found. Takes seconds, and disturbs what runs on them.
+/// Measures the GPUs of the node that answers, and keeps what was found. Takes seconds, and
+/// disturbs what runs on them.
 #[utoipa::path(post, path = "/v1/devices/measure", tag = "cluster", responses((status = 200, body = Okay),
     (status = 500, description = "A GPU could not be measured.", body = Problem)))]
 pub(super) async fn measure(
@@ -124,8 +125,8 @@ pub(super) async fn measure(
         .await
 }
 
-/// Gives a node no new work, or work again. Running tasks end. What is said to the node itself is its owner's word, which cannot be
-/// taken back at another one.
+/// Gives a node no new work, or work again. Running tasks end. What is said to the node itself is
+/// its owner's word, which cannot be taken back at another one.
 #[utoipa::path(post, path = "/v1/drain", tag = "cluster", request_body = DrainRequest, responses(
     (status = 200, body = Okay), (status = 404, description = "No such node.", body = Problem),
     (status = 403, description = "Its owner said so, and only its owner can take it back.", body = Problem)))]
@@ -158,8 +159,8 @@ pub(super) async fn drain(
     shared.noted(&caller, what, request.node, drained).await
 }
 
-/// Has this machine for its owner alone: no new tasks, and those that run stand still, or go on to their ends. The node's next life
-/// keeps to it.
+/// Has this machine for its owner alone: no new tasks, and those that run stand still, or go on to
+/// their ends. The node's next life keeps to it.
 #[utoipa::path(post, path = "/v1/pause", tag = "cluster", request_body = PauseRequest, responses(
     (status = 200, body = Okay)))]
 pub(super) async fn pause(
@@ -203,7 +204,8 @@ pub(super) async fn resume(
         .await
 }
 
-/// Has every node of the cluster take one for dead for good. Refused while any of them reaches it. Unless `sure`, nothing changes.
+/// Has every node of the cluster take one for dead for good. Refused while any of them reaches it.
+/// Unless `sure`, nothing changes.
 #[utoipa::path(post, path = "/v1/forget", tag = "cluster", request_body = ForgetRequest, responses(
     (status = 200, body = Forgotten), (status = 404, description = "No such node.", body = Problem),
     (status = 409, description = "A node reaches it.", body = Problem),

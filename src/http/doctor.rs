@@ -1,5 +1,5 @@
-//! What only the node itself knows of its health: how discovery does, who else is here. The command line adds what any
-//! process on this machine can see (clock, disk, ports, driver).
+//! What only the node itself knows of its health: how discovery does, who else is here. The command
+//! line adds what any process on this machine can see (clock, disk, ports, driver).
 
 use super::{
     cluster,

@@ -44,7 +44,8 @@ impl ApiError {
         Self::new(StatusCode::CONFLICT, error)
     }
 
-    /// The node answered another question than was asked: a defect of this program, told rather than hidden.
+    /// The node answered another question than was asked: a defect of this program, told rather
+    /// than hidden.
     pub fn unexpected(asked: &str) -> Self {
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,

@@ -76,8 +76,8 @@ pub(super) struct WholeBody {
     _room: Vec<OwnedSemaphorePermit>,
 }
 
-/// The whole body, of at most `limit_bytes`. Room is taken as bytes come: a sender that announces much and sends nothing holds
-/// none.
+/// The whole body, of at most `limit_bytes`. Room is taken as bytes come: a sender that announces
+/// much and sends nothing holds none.
 pub(super) async fn body_bytes(
     shared: &Shared,
     body: Body,

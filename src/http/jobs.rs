@@ -61,7 +61,8 @@ pub(super) async fn list(
     }
 }
 
-/// All about one job. `job` is an id, the unique beginning of one, a name (the newest job of that name), or `last`.
+/// All about one job. `job` is an id, the unique beginning of one, a name (the newest job of that
+/// name), or `last`.
 #[utoipa::path(get, path = "/v1/jobs/{job}", tag = "jobs", params(("job" = String, Path, min_length = 1)), responses(
     (status = 200, body = Job), (status = 404, description = "No such job.", body = Problem),
     (status = 409, description = "The beginning of several ids.", body = Problem),
@@ -160,10 +161,10 @@ pub(super) async fn explain(
     }
 }
 
-/// Submits a job: `JobRequest` as JSON, or the specification itself (postcard) as `application/octet-stream`, which
-/// `nodectl run` sends. With a key (the header `Idempotency-Key`, or `key` in the JSON) it may be submitted again when the
-/// answer is lost, or says that nothing is known yet (504), also through another node: it is the same job. A key is of one
-/// submission.
+/// Submits a job: `JobRequest` as JSON, or the specification itself (postcard) as
+/// `application/octet-stream`, which `nodectl run` sends. With a key (the header `Idempotency-Key`,
+/// or `key` in the JSON) it may be submitted again when the answer is lost, or says that nothing is
+/// known yet (504), also through another node: it is the same job. A key is of one submission.
 #[utoipa::path(post, path = "/v1/jobs", tag = "jobs", request_body = JobRequest, responses(
     (status = 201, body = Submitted), (status = 400, description = "The body is no job.", body = Problem),
     (status = 413, description = "The body is too large.", body = Problem),
@@ -316,8 +317,8 @@ async fn read_spec(
     })
 }
 
-/// Stops a job for good, or single tasks of it. Results so far are kept. For tasks, answers when it is durable that they
-/// have ended; those that had ended before stay as they are.
+/// Stops a job for good, or single tasks of it. Results so far are kept. For tasks, answers when it
+/// is durable that they have ended; those that had ended before stay as they are.
 #[utoipa::path(post, path = "/v1/jobs/{job}/cancel", tag = "jobs", params(("job" = String, Path, min_length = 1)),
     request_body(content = Option<CancelRequest>, description = "Nothing, for the whole job."), responses(
     (status = 200, body = Okay), (status = 404, description = "No such job or task.", body = Problem)))]
@@ -364,8 +365,8 @@ async fn end(
     Ok(Json(Okay { ok: true }))
 }
 
-/// Forgets a job that has ended, on all nodes: its journal, its results, its checkpoints. Nodes that are away hear of it when
-/// they are back. Refused while an unfinished job comes after it.
+/// Forgets a job that has ended, on all nodes: its journal, its results, its checkpoints. Nodes
+/// that are away hear of it when they are back. Refused while an unfinished job comes after it.
 #[utoipa::path(delete, path = "/v1/jobs/{job}", tag = "jobs", params(("job" = String, Path, min_length = 1)), responses(
     (status = 200, body = Okay), (status = 404, description = "No such job.", body = Problem),
     (status = 409, description = "It has not ended, or another job needs it.", body = Problem)))]
@@ -386,8 +387,8 @@ pub(super) async fn remove(
         .await
 }
 
-/// Goes on with a job that an earlier `run` left unfinished when it was killed, and that this node, inside another `run`, has put
-/// aside. Does nothing to other jobs.
+/// Goes on with a job that an earlier `run` left unfinished when it was killed, and that this node,
+/// inside another `run`, has put aside. Does nothing to other jobs.
 #[utoipa::path(post, path = "/v1/jobs/{job}/resume", tag = "jobs", params(("job" = String, Path, min_length = 1)), responses(
     (status = 200, body = Okay), (status = 404, description = "No such job.", body = Problem)))]
 pub(super) async fn resume(

@@ -1,6 +1,7 @@
-//! The local API: HTTP and JSON on a Unix socket that its owner may open, and others where its owner says so, and the client that the command line
-//! uses. It turns requests into `Query`s for the node's loop and answers into `wire::api` types; it decides nothing and
-//! keeps no state but a small cache of specifications. Every stream is pulled by its reader: nothing piles up here.
+//! The local API: HTTP and JSON on a Unix socket that its owner may open, and others where its
+//! owner says so, and the client that the command line uses. It turns requests into `Query`s for
+//! the node's loop and answers into `wire::api` types; it decides nothing and keeps no state but a
+//! small cache of specifications. Every stream is pulled by its reader: nothing piles up here.
 //!
 //! | file | owns |
 //! |---|---|

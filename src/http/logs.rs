@@ -1,4 +1,5 @@
-//! What tasks write: from the node that runs the attempt while it runs, from its record and blob once it has ended.
+//! What tasks write: from the node that runs the attempt while it runs, from its record and blob
+//! once it has ended.
 
 use super::{
     caller::Caller,
@@ -31,7 +32,8 @@ use utoipa::{IntoParams, ToSchema};
 const FOLLOW_PERIOD: Duration = Duration::from_millis(250);
 /// How often a log is looked for again when it moved from the runner to its record in between.
 const MOVES: u32 = 20;
-/// How often a coordinator that does not answer is asked again: longer than it takes to be found dead.
+/// How often a coordinator that does not answer is asked again: longer than it takes to be found
+/// dead.
 const FOLLOW_MOVES: u32 = 120;
 const READ_BYTES: usize = 64 << 10;
 
@@ -100,7 +102,8 @@ struct Tail {
     stream: Stream,
     offset: u64,
     follow: bool,
-    /// The attempt whose bytes were given. Those of a later one follow only where the log is followed.
+    /// The attempt whose bytes were given. Those of a later one follow only where the log is
+    /// followed.
     followed: Option<Attempt>,
     /// All that `followed` wrote was given.
     is_over: bool,
@@ -239,8 +242,8 @@ impl Tail {
         }
     }
 
-    /// Looks for the log until it is somewhere; `moves` counts how often in vain. Gives a line that tells of another
-    /// attempt, if one is followed from here on.
+    /// Looks for the log until it is somewhere; `moves` counts how often in vain. Gives a line that
+    /// tells of another attempt, if one is followed from here on.
     async fn find_again(&mut self, moves: &mut u32) -> Result<Option<Bytes>, ApiError> {
         let place = match self.locate().await {
             // A coordinator that died has a successor soon.

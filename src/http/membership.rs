@@ -180,7 +180,8 @@ fn view(shared: &Shared, roster: &Roster, members: &[MemberLine]) -> Membership 
     }
 }
 
-/// A node that is known, was decided about, or waits: by its name, its id, or the unique beginning of its id.
+/// A node that is known, was decided about, or waits: by its name, its id, or the unique beginning
+/// of its id.
 fn pick(
     shared: &Shared,
     roster: &Roster,

@@ -1,5 +1,6 @@
-//! The description of the API, generated from the handlers. `openapi.json` beside this file is the same, checked in; a
-//! test keeps them equal (`UPDATE_OPENAPI=1 cargo test openapi` writes it anew).
+//! The description of the API, generated from the handlers. `openapi.json` beside this file is the
+//! same, checked in; a test keeps them equal (`UPDATE_OPENAPI=1 cargo test openapi` writes it
+//! anew).
 
 use super::{
     audit, blobs, cluster, doctor, jobs,

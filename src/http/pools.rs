@@ -13,7 +13,8 @@ use hyper_util::rt::TokioIo;
 use nodectl_wire::api::{AuditName, OpenPool, Problem, pool::UPGRADE};
 use std::sync::Arc;
 
-/// Opens a pool: the connection carries the frames of `nodectl-pool/1` from here on, an `OPEN` with `OpenPool` first.
+/// Opens a pool: the connection carries the frames of `nodectl-pool/1` from here on, an `OPEN` with
+/// `OpenPool` first.
 #[utoipa::path(post, path = "/v1/pools", tag = "pools", request_body(content = OpenPool,
     description = "In the first frame after the upgrade; the request itself has no body."),
     params(("upgrade" = String, Header, description = "`nodectl-pool/1`")), responses(

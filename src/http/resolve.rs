@@ -3,8 +3,8 @@
 use super::{caller::Caller, error::ApiError, server::Shared};
 use nodectl_types::{Answer, JobHead, JobId, NodeId, Query};
 
-/// The job that `reference` names: its id, `last` (submitted last), its name (the newest of several), or the unique
-/// beginning of its id; in this order.
+/// The job that `reference` names: its id, `last` (submitted last), its name (the newest of
+/// several), or the unique beginning of its id; in this order.
 pub(super) async fn job(shared: &Shared, reference: &str) -> Result<JobId, ApiError> {
     if let Ok(id) = reference.parse() {
         return Ok(id);

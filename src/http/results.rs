@@ -1,5 +1,5 @@
-//! Pages and streams of results. Both are `Query::Watch`: a page waits for news at most `WATCH_WAIT`, a stream asks for
-//! one page after the other as its reader takes them.
+//! Pages and streams of results. Both are `Query::Watch`: a page waits for news at most
+//! `WATCH_WAIT`, a stream asks for one page after the other as its reader takes them.
 
 use super::{
     caller::Caller,
@@ -41,8 +41,8 @@ pub(super) struct PageArgs {
     limit: Option<u32>,
 }
 
-/// A page of results, as soon as there is one or after `wait_ms`. The job is over when its phase says so and the page is
-/// empty.
+/// A page of results, as soon as there is one or after `wait_ms`. The job is over when its phase
+/// says so and the page is empty.
 #[utoipa::path(get, path = "/v1/jobs/{job}/results", tag = "results", params(("job" = String, Path, min_length = 1), PageArgs),
     responses((status = 200, body = Results), (status = 404, description = "No such job.", body = Problem)))]
 pub(super) async fn page(
@@ -123,9 +123,9 @@ async fn task_results(
     records.iter().map(result).collect()
 }
 
-/// Server-sent events: `progress` (`ProgressView`) when it changes, `result` (`TaskResult`) as tasks end, `end`
-/// (`ProgressView`) when the job is over, `error` (`Problem`) if the stream cannot go on. An event's id is a cursor:
-/// `Last-Event-ID` resumes after it.
+/// Server-sent events: `progress` (`ProgressView`) when it changes, `result` (`TaskResult`) as
+/// tasks end, `end` (`ProgressView`) when the job is over, `error` (`Problem`) if the stream cannot
+/// go on. An event's id is a cursor: `Last-Event-ID` resumes after it.
 #[utoipa::path(get, path = "/v1/jobs/{job}/events", tag = "results", params(("job" = String, Path, min_length = 1)), responses(
     (status = 200, content_type = "text/event-stream", body = String),
     (status = 404, description = "No such job.", body = Problem)))]

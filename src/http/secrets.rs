@@ -23,7 +23,8 @@ pub(super) async fn list(
     }
 }
 
-/// Keeps the body as the value of a secret, sealed, on all nodes. One of that name is replaced. For the node's owner.
+/// Keeps the body as the value of a secret, sealed, on all nodes. One of that name is replaced. For
+/// the node's owner.
 #[utoipa::path(put, path = "/v1/secrets/{name}", tag = "secrets", params(("name" = String, Path, description = "Its name.")),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 200, body = Okay), (status = 422, description = "The node cannot keep it.", body = Problem)))]

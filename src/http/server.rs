@@ -103,7 +103,8 @@ pub fn socket_path(data_dir: &Path) -> PathBuf {
     data_dir.join("api.sock")
 }
 
-/// Opens the socket: 0600, in a directory made 0700 if it is missing. A stale socket is removed only if nobody answers.
+/// Opens the socket: 0600, in a directory made 0700 if it is missing. A stale socket is removed
+/// only if nobody answers.
 pub async fn bind(path: &Path) -> Result<UnixListener, ServeError> {
     let failed = |source| ServeError::Socket {
         path: path.to_path_buf(),
@@ -156,7 +157,8 @@ async fn remove_stale(path: &Path) -> Result<(), ServeError> {
     }
 }
 
-/// Serves until `stop` fires or is dropped; then open requests have `CLOSE_GRACE` to end, and the socket goes.
+/// Serves until `stop` fires or is dropped; then open requests have `CLOSE_GRACE` to end, and the
+/// socket goes.
 pub async fn serve(
     listener: UnixListener,
     api: Api,
@@ -258,7 +260,8 @@ async fn serve_connection(
 }
 
 impl Shared {
-    /// Puts a question to the node. The node has its own deadline; this one is for a node that hangs.
+    /// Puts a question to the node. The node has its own deadline; this one is for a node that
+    /// hangs.
     pub async fn ask(&self, query: Query) -> Result<Answer, QueryError> {
         match timeout(limits::QUERY_TIMEOUT + ASK_GRACE, self.api.node.ask(query)).await {
             Ok(answer) => answer,

@@ -8,7 +8,8 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Specifications kept. One may have `MAX_SPEC_BYTES`; the node usually holds the same allocation anyway.
+/// Specifications kept. One may have `MAX_SPEC_BYTES`; the node usually holds the same allocation
+/// anyway.
 const KEPT: usize = 8;
 
 /// The latest few, newest last.
@@ -35,7 +36,8 @@ impl SpecCache {
 }
 
 impl Shared {
-    /// A job's specification. None if nobody can say now: results are then shown without parameters, not withheld.
+    /// A job's specification. None if nobody can say now: results are then shown without
+    /// parameters, not withheld.
     pub async fn spec(&self, job: JobId) -> Option<Arc<JobSpec>> {
         if let Some(spec) = self.specs.get(job) {
             return Some(spec);

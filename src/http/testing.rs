@@ -1,5 +1,5 @@
-//! A node of paper for tests of the API and of the commands: a task that answers `Event::User` from a closure, a blob
-//! store of plain files, a network that reports what it is given.
+//! A node of paper for tests of the API and of the commands: a task that answers `Event::User` from
+//! a closure, a blob store of plain files, a network that reports what it is given.
 
 use super::{Api, Client, NodeFacts, UserAccess, bind, caller::Caller, serve, socket_path};
 use futures::future::BoxFuture;

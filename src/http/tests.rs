@@ -248,7 +248,8 @@ async fn a_job_is_submitted_as_postcard_and_as_json() {
     );
 }
 
-/// The way of a job of a million rows must not copy or parse them cell by cell: seconds even in a debug build.
+/// The way of a job of a million rows must not copy or parse them cell by cell: seconds even in a
+/// debug build.
 #[tokio::test]
 async fn a_million_rows_are_submitted_in_time() {
     let node = FakeNode::start(|query| match query {

@@ -1,6 +1,7 @@
-//! Files that name hosts. Nabu's cluster file has a line for each job of a training, `ps,HOST,PORT,GPU` or
-//! `worker,HOST,PORT,GPU`, where the GPU may be empty; the lines of one host become one node. Our own inventory is TOML,
-//! with what `ssh` and the node need to know of each host. Every mistake is named with its line.
+//! Files that name hosts. Nabu's cluster file has a line for each job of a training,
+//! `ps,HOST,PORT,GPU` or `worker,HOST,PORT,GPU`, where the GPU may be empty; the lines of one host
+//! become one node. Our own inventory is TOML, with what `ssh` and the node need to know of each
+//! host. Every mistake is named with its line.
 
 use super::LaunchError;
 use serde::Deserialize;
@@ -204,7 +205,8 @@ fn check_count(hosts: &[Host], file: &str) -> Result<(), LaunchError> {
     }
 }
 
-/// The inventory as it is written: what stands on top holds for every host that does not say otherwise.
+/// The inventory as it is written: what stands on top holds for every host that does not say
+/// otherwise.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct InventoryFile {

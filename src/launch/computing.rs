@@ -1,6 +1,7 @@
-//! Computing modes (Nabu, chapter Computing; ESRF integrator, section `[computations distribution]`): how many parameter
-//! servers and workers, with how many threads and which share of a GPU, and on whose machines. A mode is a TOML file, chosen
-//! with `run --computing FILE` or `computing = "FILE"` in a job file.
+//! Computing modes (Nabu, chapter Computing; ESRF integrator, section
+//! `[computations distribution]`): how many parameter servers and workers, with how many threads
+//! and which share of a GPU, and on whose machines. A mode is a TOML file, chosen with
+//! `run --computing FILE` or `computing = "FILE"` in a job file.
 
 use super::{
     LaunchError,

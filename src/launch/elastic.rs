@@ -1,4 +1,5 @@
-//! How many allocations a queue of tasks deserves. Pure: what is seen goes in, what to do comes out.
+//! How many allocations a queue of tasks deserves. Pure: what is seen goes in, what to do comes
+//! out.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
-//! Nodes elsewhere: started and stopped through the system's `ssh`, SLURM's `sbatch` and HTCondor's `condor_submit`. An
-//! adapter: it turns files and flags into calls of those programs, and what they print into plain data. It knows nothing
-//! of the cluster beyond what each launched node is told; the commands `up`, `down` and `psd-run` drive it, from processes
-//! of their own, so that no node ever waits for a scheduler.
+//! Nodes elsewhere: started and stopped through the system's `ssh`, SLURM's `sbatch` and HTCondor's
+//! `condor_submit`. An adapter: it turns files and flags into calls of those programs, and what
+//! they print into plain data. It knows nothing of the cluster beyond what each launched node is
+//! told; the commands `up`, `down` and `psd-run` drive it, from processes of their own, so that no
+//! node ever waits for a scheduler.
 //!
 //! | file | owns |
 //! |---|---|
@@ -18,8 +19,8 @@
 //! | `poseidon` | `psd-run`'s cluster file, and the words it adds to commands |
 //! | `state` | what was launched, on disk, so that `down` finds it |
 //!
-//! **Architecture invariant: the secret goes over a pipe or lies in a file of mode 0600.** It is in no argument list and no
-//! environment variable.
+//! **Architecture invariant: the secret goes over a pipe or lies in a file of mode 0600.** It is in
+//! no argument list and no environment variable.
 
 pub mod cluster_file;
 pub mod computing;

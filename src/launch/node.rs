@@ -37,7 +37,8 @@ pub struct LaunchFacts {
 }
 
 impl LaunchFacts {
-    /// The arguments of `nodectl` after the data directory, but for what only the machine knows: GPUs and walltime.
+    /// The arguments of `nodectl` after the data directory, but for what only the machine knows:
+    /// GPUs and walltime.
     pub fn join_args(&self, facts: &ClusterFacts) -> Vec<String> {
         // It runs as whom the cluster file or the scheduler says; where that is root, it is meant.
         let mut args: Vec<String> = vec!["join".into(), "--allow-root".into()];
@@ -63,12 +64,13 @@ impl LaunchFacts {
     }
 }
 
-/// Shell that forgets what the launching machine's environment says of itself as a node: schedulers hand the environment on.
+/// Shell that forgets what the launching machine's environment says of itself as a node: schedulers
+/// hand the environment on.
 pub const FORGET_NODE_SETTINGS: &str =
     "for v in $(env | sed -n 's/^\\(NODECTL_NODE__[A-Z_]*\\)=.*/\\1/p'); do unset \"$v\"; done";
 
-/// Lines of shell that turn GPU indices in the variable `gpus` into UUIDs where NVIDIA's tool is there: drivers count GPUs in
-/// different orders.
+/// Lines of shell that turn GPU indices in the variable `gpus` into UUIDs where NVIDIA's tool is
+/// there: drivers count GPUs in different orders.
 pub const GPUS_BY_UUID: &str = "case \"$gpus\" in *[!0-9,]*|'') ;; *) uuids=$(nvidia-smi -i \"$gpus\" --query-gpu=uuid \
      --format=csv,noheader 2>/dev/null | tr -s '\\n ' ',,') && [ -n \"$uuids\" ] && gpus=${uuids%,} ;; esac";
 

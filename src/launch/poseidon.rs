@@ -1,5 +1,5 @@
-//! `psd-run`'s cluster file, and the words that it adds to a worker's command (Poseidon, reference of `psd_run`). Unlike there,
-//! the numbers of workers and servers may differ.
+//! `psd-run`'s cluster file, and the words that it adds to a worker's command (Poseidon, reference
+//! of `psd_run`). Unlike there, the numbers of workers and servers may differ.
 
 use super::{
     LaunchError,
@@ -34,7 +34,8 @@ pub struct Cluster {
     pub username: Option<String>,
 }
 
-/// What scripts may be told besides; what is None keeps the script's own default, and nothing is added for it.
+/// What scripts may be told besides; what is None keeps the script's own default, and nothing is
+/// added for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScriptOptions {
     pub num_push_threads: Option<u32>,
@@ -122,8 +123,9 @@ fn list(object: &Map<String, Value>, key: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// What a worker's script finds in its environment if it uses `nodectl.params`: the parameter servers, through the node `member` of
-/// the launch on its host, and which of how many workers it is.
+/// What a worker's script finds in its environment if it uses `nodectl.params`: the parameter
+/// servers, through the node `member` of the launch on its host, and which of how many workers it
+/// is.
 #[derive(Clone, Debug)]
 pub struct ScriptSharing<'a> {
     pub launch: &'a str,
@@ -169,8 +171,9 @@ impl ScriptSharing<'_> {
     }
 }
 
-/// Script of a remote shell that runs a worker's command in the launcher's directory, if that is there too. When the connection's
-/// standard input ends, the command and all it started are stopped: `ssh` alone would leave them behind.
+/// Script of a remote shell that runs a worker's command in the launcher's directory, if that is
+/// there too. When the connection's standard input ends, the command and all it started are
+/// stopped: `ssh` alone would leave them behind.
 pub fn worker_script(
     command: &str,
     directory: &Path,

@@ -1,5 +1,6 @@
-//! A call of a program: what goes in, what comes out, within a time limit. Output beyond a bound is cut off; a program that
-//! takes too long is killed with all it started. Schedulers that are away are asked again, ever more slowly.
+//! A call of a program: what goes in, what comes out, within a time limit. Output beyond a bound is
+//! cut off; a program that takes too long is killed with all it started. Schedulers that are away
+//! are asked again, ever more slowly.
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -23,7 +24,8 @@ use zeroize::Zeroizing;
 
 /// What is kept of each stream.
 const MAX_OUTPUT_BYTES: usize = 4 << 20;
-/// After the program's end, its streams end at once, unless it left something behind that holds them open.
+/// After the program's end, its streams end at once, unless it left something behind that holds
+/// them open.
 const STREAMS_END: Duration = Duration::from_secs(1);
 /// How long a program may take to end once its standard input has.
 const LAST_GRACE: Duration = Duration::from_secs(8);
@@ -41,7 +43,8 @@ const PAUSES: [Duration; 6] = [
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Returns when no call is under way. Whoever gave up waiting for some waits here before it undoes what they may have done.
+/// Returns when no call is under way. Whoever gave up waiting for some waits here before it undoes
+/// what they may have done.
 pub async fn settled() {
     while UNDER_WAY.load(Ordering::Acquire) > 0 {
         tokio::time::sleep(LOOK_AGAIN).await;
@@ -178,7 +181,8 @@ impl Invocation {
         })
     }
 
-    /// The same again, with pauses, while `is_away` says of the answer that nobody was there to give a real one.
+    /// The same again, with pauses, while `is_away` says of the answer that nobody was there to
+    /// give a real one.
     pub async fn run_patiently(
         self,
         is_away: impl Fn(&Finished) -> bool,
@@ -221,7 +225,8 @@ impl Invocation {
         })
     }
 
-    /// Starts it with its output in a file. It ends by itself, or when what is returned is dropped: its standard input ends then.
+    /// Starts it with its output in a file. It ends by itself, or when what is returned is dropped:
+    /// its standard input ends then.
     pub fn spawn_into(&self, log: File) -> Result<RunningProcess, ProcessError> {
         let failed = |source| ProcessError::Spawn {
             program: self.program.clone(),
@@ -255,7 +260,8 @@ impl Invocation {
         command
             .args(&self.args)
             .envs(self.env.iter().map(|(key, value)| (key, value)));
-        // A group of its own: what it starts is killed with it, and Ctrl-C is for us to decide about.
+        // A group of its own: what it starts is killed with it, and Ctrl-C is for us to decide
+        // about.
         command
             .process_group(0)
             .stdout(Stdio::piped())
@@ -271,7 +277,8 @@ impl Invocation {
         })
     }
 
-    /// Writes the input from a thread of its own: a program may write before it has read everything.
+    /// Writes the input from a thread of its own: a program may write before it has read
+    /// everything.
     fn feed(&self, child: &mut Child) {
         if let (ProcessInput::Bytes(bytes), Some(mut pipe)) = (&self.input, child.stdin.take()) {
             let bytes = bytes.clone();

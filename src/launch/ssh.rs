@@ -1,6 +1,7 @@
-//! Nodes on hosts that the system's `ssh` reaches: the user's configuration, agent and jumps apply. Each host keeps copies
-//! of this program by their hash, so that one is sent only where it is missing or different. A node runs in the background
-//! there, in a directory of its own; `stop` has it leave and removes that.
+//! Nodes on hosts that the system's `ssh` reaches: the user's configuration, agent and jumps apply.
+//! Each host keeps copies of this program by their hash, so that one is sent only where it is
+//! missing or different. A node runs in the background there, in a directory of its own; `stop` has
+//! it leave and removes that.
 
 use super::{
     LaunchError,
@@ -153,8 +154,8 @@ impl SshTarget {
     }
 }
 
-/// Starts a node on a host; `tell` hears how far it is. Its secret goes through the connection's standard input. Returns what
-/// `join` printed.
+/// Starts a node on a host; `tell` hears how far it is. Its secret goes through the connection's
+/// standard input. Returns what `join` printed.
 pub async fn start(
     host: &Host,
     node: &LaunchFacts,
@@ -236,7 +237,8 @@ pub async fn log(
     }
 }
 
-/// Has a node leave, gives its tasks back, and removes what it kept. A node that is gone already is no error.
+/// Has a node leave, gives its tasks back, and removes what it kept. A node that is gone already is
+/// no error.
 pub async fn stop(
     target: &SshTarget,
     launch: &str,
@@ -278,8 +280,8 @@ fn data_dir(launch: &str, member: &str) -> String {
     )
 }
 
-/// Lines of shell that set what the host's environment is to be. Passwords may be in it, and everybody on both machines can read
-/// arguments: it goes ahead of the secret.
+/// Lines of shell that set what the host's environment is to be. Passwords may be in it, and
+/// everybody on both machines can read arguments: it goes ahead of the secret.
 fn environment(host: &Host) -> Zeroizing<String> {
     let lines = host
         .environment
@@ -352,7 +354,8 @@ fn copy_script(hash: &str) -> String {
 }
 
 fn stop_script(launch: &str, member: &str, hash: &str) -> String {
-    // 3: no node answers; it is gone already. One that has just left may still write a last file, so its process is waited for.
+    // 3: no node answers; it is gone already. One that has just left may still write a last file,
+    // so its process is waited for.
     let leave = "test -e \"$n\" || exit 0; p=$(cat \"$n/lock\" 2>/dev/null); \"$b\" --data-dir \"$n\" leave; s=$?; \
                  test $s = 0 || test $s = 3 || exit $s; \
                  for i in $(seq 100); do kill -0 \"$p\" 2>/dev/null || break; sleep 0.1; done; rm -rf \"$n\"";

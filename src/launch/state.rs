@@ -1,6 +1,6 @@
-//! What was launched, on disk: a directory for each launch below `launched/` in the data directory, with `launch.json`, the
-//! secret for nodes that read it there, and their logs. It is written before anything starts elsewhere, so that `down` finds
-//! everything, also after the launcher died.
+//! What was launched, on disk: a directory for each launch below `launched/` in the data directory,
+//! with `launch.json`, the secret for nodes that read it there, and their logs. It is written
+//! before anything starts elsewhere, so that `down` finds everything, also after the launcher died.
 
 use super::{LaunchError, ssh::SshTarget};
 use nodectl_ports::processes::Stat;
@@ -90,8 +90,8 @@ impl Launches {
         Ok(path)
     }
 
-    /// The name that what is launched from here has in a scheduler's queue, where everybody reads it: a random one, made with the first
-    /// launch, that tells nothing of the secret.
+    /// The name that what is launched from here has in a scheduler's queue, where everybody reads
+    /// it: a random one, made with the first launch, that tells nothing of the secret.
     pub fn job_name(&self) -> Result<String, LaunchError> {
         let path = &self.tag;
         let known = || match fs::read_to_string(path) {

@@ -1,6 +1,6 @@
-//! The state of jobs as this node keeps it, for itself as their coordinator or for another: offered, brought here with
-//! everything that tasks are given and left, written, and only then confirmed. What is not on disk is not known, and a result is
-//! on disk when its files are.
+//! The state of jobs as this node keeps it, for itself as their coordinator or for another:
+//! offered, brought here with everything that tasks are given and left, written, and only then
+//! confirmed. What is not on disk is not known, and a result is on disk when its files are.
 
 use super::{
     State,
@@ -72,7 +72,8 @@ pub(super) enum Fetching {
 }
 
 impl Fetching {
-    /// The files of these records, as a node has them that sent the records; `None` if there are none.
+    /// The files of these records, as a node has them that sent the records; `None` if there are
+    /// none.
     pub(super) fn of(records: &[Arc<TaskRecord>], from: NodeId) -> Option<Self> {
         let hashes: BTreeSet<_> = records.iter().flat_map(|record| record.blobs()).collect();
         let makers = records
@@ -136,8 +137,8 @@ impl LocalCopy {
 }
 
 impl State {
-    /// A record from this node's own journal, at start-up, in the order written. A journal that was damaged may have lost its
-    /// specification.
+    /// A record from this node's own journal, at start-up, in the order written. A journal that was
+    /// damaged may have lost its specification.
     pub fn restore(&mut self, job: JobId, record: Keep) {
         match record {
             Keep::Spec(spec) => {
@@ -175,7 +176,8 @@ impl State {
             return;
         }
         self.merge_head(head.clone());
-        // The claim has given way to another by now, perhaps with another specification. Whoever makes it hears of that.
+        // The claim has given way to another by now, perhaps with another specification. Whoever
+        // makes it hears of that.
         if self
             .core
             .directory
@@ -225,7 +227,8 @@ impl State {
         }
     }
 
-    /// Becomes a replica: first come the files that tasks are given, then the specification is written, then it is said.
+    /// Becomes a replica: first come the files that tasks are given, then the specification is
+    /// written, then it is said.
     fn keep_spec(&mut self, coordinator: NodeId, head: &JobHead, spec: Arc<JobSpec>) {
         let job = head.job;
         if self
@@ -261,8 +264,9 @@ impl State {
         );
     }
 
-    /// A job's specification. Where it was submitted twice by one key, on both sides of a partition, the later claim's
-    /// replaces the other: they differ in who submitted it and when, and results of either are results of both.
+    /// A job's specification. Where it was submitted twice by one key, on both sides of a
+    /// partition, the later claim's replaces the other: they differ in who submitted it and when,
+    /// and results of either are results of both.
     fn specify(&mut self, job: JobId, spec: Arc<JobSpec>) {
         let tasks = spec.task_count() as u32;
         match self
@@ -343,8 +347,9 @@ impl State {
         );
     }
 
-    /// This node claims the job: what it was writing for another counts like what it accepts itself, from now on. What still waited for
-    /// its files was promised to nobody, and is asked for anew.
+    /// This node claims the job: what it was writing for another counts like what it accepts
+    /// itself, from now on. What still waited for its files was promised to nobody, and is asked
+    /// for anew.
     pub(super) fn hand_writes_over(&mut self, job: JobId) {
         let Some((coordinator, copy)) = super::pair(&mut self.coordinators, &mut self.copies, job)
         else {
@@ -371,15 +376,17 @@ impl State {
         }
     }
 
-    /// What we accepted as a coordinator and did not count: known once it is written, and then the new coordinator's too.
+    /// What we accepted as a coordinator and did not count: known once it is written, and then the
+    /// new coordinator's too.
     pub(super) fn keep_unsettled(&mut self, job: JobId, keep: Vec<Keep>) {
         if !keep.is_empty() {
             self.promise(job, keep, Then::Nothing, None);
         }
     }
 
-    /// Fetches what is missing, writes, and says so when it is on disk. Repeated messages find nothing new to write and are
-    /// answered again, but not before what they repeat is on disk: the journal writes in order.
+    /// Fetches what is missing, writes, and says so when it is on disk. Repeated messages find
+    /// nothing new to write and are answered again, but not before what they repeat is on disk: the
+    /// journal writes in order.
     fn promise(&mut self, job: JobId, keep: Vec<Keep>, then: Then, fetching: Option<Fetching>) {
         let ticket = match &fetching {
             Some(fetching) => fetching.begin(&mut self.core, job),
@@ -395,8 +402,8 @@ impl State {
         }
     }
 
-    /// Shows the job's coordinator what we hold: a copy from before a partition or a restart may know results that it
-    /// does not.
+    /// Shows the job's coordinator what we hold: a copy from before a partition or a restart may
+    /// know results that it does not.
     pub(super) fn compare_copy(&mut self, job: JobId) {
         let (Some(copy), Some(head)) = (self.copies.get(&job), self.core.directory.get(job)) else {
             return;
@@ -613,7 +620,8 @@ impl State {
         if let (Then::Pulled(..) | Then::Nothing, Some(Fetching::Blobs { hashes, .. })) =
             (&promise.then, &promise.fetching)
         {
-            // These results count already. Better a copy without files, which are looked for, than none.
+            // These results count already. Better a copy without files, which are looked for, than
+            // none.
             self.blobs_lost(hashes.clone());
             return self.promise(job, promise.keep, promise.then, None);
         }

@@ -1,4 +1,5 @@
-//! What every part of the logic shares: identity, clock, randomness, members, heads, timers and the way out.
+//! What every part of the logic shares: identity, clock, randomness, members, heads, timers and the
+//! way out.
 
 use super::{
     directory::Directory,
@@ -31,7 +32,8 @@ pub struct Core {
     pub directory: Directory,
     pub timers: Timers,
     pub effects: Vec<Effect>,
-    /// Messages to ourselves, handled at the end of the turn: a coordinator treats its own node like any other.
+    /// Messages to ourselves, handled at the end of the turn: a coordinator treats its own node
+    /// like any other.
     pub loopback: VecDeque<Message>,
     pub started: Time,
     /// Since when no other member is there.
@@ -39,7 +41,8 @@ pub struct Core {
     pub resync: Resync,
     /// Connected peers that have told us all heads they know.
     pub heard: BTreeSet<NodeId>,
-    /// Nodes that said they do not hold a job, and the claim and version of its head that this is about.
+    /// Nodes that said they do not hold a job, and the claim and version of its head that this is
+    /// about.
     pub without: BTreeMap<JobId, BTreeMap<NodeId, (u32, u64)>>,
     /// The next job whose copies are to be compared without any other reason.
     pub compared: JobId,
@@ -77,8 +80,8 @@ impl Core {
         self.now.mono
     }
 
-    /// Nobody is there, or about to be, who could keep copies of what we keep. Who is connected is a member in a moment, or
-    /// something is wrong with the connection.
+    /// Nobody is there, or about to be, who could keep copies of what we keep. Who is connected is
+    /// a member in a moment, or something is wrong with the connection.
     pub fn is_alone(&self) -> bool {
         let lasts = self
             .without_company

@@ -1,4 +1,5 @@
-//! The heads of all jobs, merged from everyone. A join-semilattice: any order of merging gives the same heads.
+//! The heads of all jobs, merged from everyone. A join-semilattice: any order of merging gives the
+//! same heads.
 
 #[cfg(test)]
 mod tests;
@@ -10,9 +11,11 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub struct Directory {
     heads: BTreeMap<JobId, JobHead>,
-    /// Hashes over the heads of each bucket and over what was removed of it, kept up: equal where these are.
+    /// Hashes over the heads of each bucket and over what was removed of it, kept up: equal where
+    /// these are.
     digests: Vec<u64>,
-    /// Jobs that were removed, and when, by the wall clock of whoever did it: no head of them is taken in.
+    /// Jobs that were removed, and when, by the wall clock of whoever did it: no head of them is
+    /// taken in.
     removed: BTreeMap<JobId, u64>,
 }
 
@@ -56,8 +59,9 @@ impl Directory {
         self.heads.values()
     }
 
-    /// Merges a head; `Some(previous)` if that changed anything, where `previous` is what was known before. A new job
-    /// beyond the limit is not taken in: memory is bounded, and jobs that are known stay known.
+    /// Merges a head; `Some(previous)` if that changed anything, where `previous` is what was known
+    /// before. A new job beyond the limit is not taken in: memory is bounded, and jobs that are
+    /// known stay known.
     pub fn merge(&mut self, head: JobHead) -> Option<Option<JobHead>> {
         let Some(known) = self.heads.get(&head.job) else {
             if self.is_full() || self.is_removed(head.job) {
@@ -92,7 +96,8 @@ impl Directory {
         &self.removed
     }
 
-    /// What was removed before that time needs no remembering any more; false if there is nothing such.
+    /// What was removed before that time needs no remembering any more; false if there is nothing
+    /// such.
     pub fn forget_removed(&mut self, before_ms: u64) -> bool {
         let old: Vec<_> = self
             .removed
@@ -133,7 +138,8 @@ impl Directory {
         &self.digests
     }
 
-    /// The heads of those buckets whose digests are others there, in messages of at most `HEADS_BATCH`.
+    /// The heads of those buckets whose digests are others there, in messages of at most
+    /// `HEADS_BATCH`.
     pub fn differing(&self, theirs: &[u64]) -> Vec<Vec<JobHead>> {
         let differs: Vec<_> = (0..self.digests.len())
             .map(|at| theirs.get(at) != Some(&self.digests[at]))

@@ -1,9 +1,10 @@
 //! Who coordinates which job.
 //!
-//! The candidates of a job are the nodes that hold its state; the one first by rendezvous hash claims it. A claim holds
-//! while its holder lives. When the holder dies, the first live candidate claims the next epoch at once; the others wait
-//! their turn, so that a job is never without a coordinator for long. Two claims of one epoch (a partition) are settled
-//! by rank: the loser hands what it knows to the winner.
+//! The candidates of a job are the nodes that hold its state; the one first by rendezvous hash
+//! claims it. A claim holds while its holder lives. When the holder dies, the first live candidate
+//! claims the next epoch at once; the others wait their turn, so that a job is never without a
+//! coordinator for long. Two claims of one epoch (a partition) are settled by rank: the loser hands
+//! what it knows to the winner.
 
 use super::{
     Effect, State,
@@ -20,8 +21,8 @@ use std::{sync::Arc, time::Duration};
 
 /// How long the next candidate waits for the one before it.
 const TURN: Duration = Duration::from_millis(700);
-/// Who holds a copy that no head names claims a job this long after the last holder was lost: the copy may lack much, and
-/// whoever has more may come back.
+/// Who holds a copy that no head names claims a job this long after the last holder was lost: the
+/// copy may lack much, and whoever has more may come back.
 const LAST_RESORT: Duration = Duration::from_secs(20);
 /// A coordinator that could not write for so long lets another node take the job.
 const UNFIT: Duration = Duration::from_secs(4);
@@ -29,7 +30,8 @@ const UNFIT: Duration = Duration::from_secs(4);
 const REST: Duration = Duration::from_secs(60);
 /// Copies of ended jobs that are compared in one period, of those that this node coordinates.
 const COMPARED: usize = 64;
-/// A node that just started waits this long for the others who held a job before it claims it from its own disk.
+/// A node that just started waits this long for the others who held a job before it claims it from
+/// its own disk.
 pub(super) const LOOK_AROUND: Duration = Duration::from_secs(5);
 
 impl State {
@@ -199,7 +201,8 @@ impl State {
         }
     }
 
-    /// Whether a node, which a head names, has said that it does not hold the job: until there is news from who coordinates it.
+    /// Whether a node, which a head names, has said that it does not hold the job: until there is
+    /// news from who coordinates it.
     pub(super) fn is_without(&self, job: JobId, node: NodeId) -> bool {
         let said = self
             .core
@@ -230,9 +233,10 @@ impl State {
         }
     }
 
-    /// At once, if everyone who may know more of the job is here, or was and is lost. Of the others, a node that just
-    /// started cannot know that they are not about to come back, too, and gives them time; also where its disk names
-    /// nobody else, since others may have come to hold the job after it was last written.
+    /// At once, if everyone who may know more of the job is here, or was and is lost. Of the
+    /// others, a node that just started cannot know that they are not about to come back, too, and
+    /// gives them time; also where its disk names nobody else, since others may have come to hold
+    /// the job after it was last written.
     fn earliest_claim(&self, job: JobId) -> Time {
         let head = self
             .core
@@ -260,7 +264,8 @@ impl State {
         (self.core.started + patience).max(self.core.mono())
     }
 
-    /// 0 if we stand first among the live candidates; `None` if the job has a live coordinator or is not ours to claim.
+    /// 0 if we stand first among the live candidates; `None` if the job has a live coordinator or
+    /// is not ours to claim.
     fn turn_to_claim(&self, job: JobId) -> Option<u32> {
         let copy = self
             .copies
@@ -324,7 +329,8 @@ impl State {
             "taking over job {job} ({}), epoch {epoch}",
             head.name
         ));
-        // What is offered is what is here: the last claim may have been made with a specification that never came.
+        // What is offered is what is here: the last claim may have been made with a specification
+        // that never came.
         let head = JobHead {
             epoch,
             holder: self.core.me,
@@ -338,8 +344,9 @@ impl State {
         self.touched.insert(job);
     }
 
-    /// Compares heads with a random member, and copies with coordinators that may lack something. A job may have lost its coordinator
-    /// without a message that says so: one whose disk failed may take it again after a while.
+    /// Compares heads with a random member, and copies with coordinators that may lack something. A
+    /// job may have lost its coordinator without a message that says so: one whose disk failed may
+    /// take it again after a while.
     pub(super) fn compare_heads(&mut self) {
         self.look_for_orphans();
         self.compare_copies();
@@ -374,7 +381,8 @@ impl State {
             self.core.send(from, Message::Heads(heads));
         }
         self.tell_removed(from);
-        // What the other knows beyond that, it tells in turn; there it ends, also if one of us refuses some of it.
+        // What the other knows beyond that, it tells in turn; there it ends, also if one of us
+        // refuses some of it.
         if reply && !is_same {
             self.tell_digests(from, false);
         }

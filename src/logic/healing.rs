@@ -1,5 +1,5 @@
-//! Files that this node's journals name and its disk has lost: brought here again from whoever has them. Any member may: blobs are
-//! known by their contents alone.
+//! Files that this node's journals name and its disk has lost: brought here again from whoever has
+//! them. Any member may: blobs are known by their contents alone.
 
 use super::{State, timers::Timer};
 use nodectl_types::{BlobHash, Time};
@@ -10,7 +10,8 @@ use std::{
 
 /// Files fetched at a time.
 const AT_ONCE: usize = 8;
-/// A file that nobody has now is asked for again after this long, and twice as long each time, until somebody comes.
+/// A file that nobody has now is asked for again after this long, and twice as long each time,
+/// until somebody comes.
 const PAUSE: Duration = Duration::from_secs(5);
 const MOST_DOUBLINGS: u32 = 6;
 

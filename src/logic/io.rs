@@ -1,4 +1,5 @@
-//! What goes into the core and what comes out of it. Everything the core knows of the world passes through here.
+//! What goes into the core and what comes out of it. Everything the core knows of the world passes
+//! through here.
 
 use nodectl_types::{
     Answer, Attempt, BlobHash, JobHead, JobId, JobSpec, KeptSecret, Message, MetricPoint, NodeId,
@@ -9,7 +10,8 @@ use nodectl_types::{
 };
 use std::{net::SocketAddr, sync::Arc};
 
-/// The two clocks of a turn. Logic decides by `mono` alone; `wall_ms` only ends up in records for people.
+/// The two clocks of a turn. Logic decides by `mono` alone; `wall_ms` only ends up in records for
+/// people.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Now {
     pub mono: Time,
@@ -77,7 +79,8 @@ pub enum Input {
     Seen(Surroundings),
     /// This node keeps that secret, to which the cluster's was changed.
     SecretKept(SecretText),
-    /// Answer to `Effect::RenewSecrets`: of those that were, these can be read; they are sealed with the key of the newest secret.
+    /// Answer to `Effect::RenewSecrets`: of those that were, these can be read; they are sealed
+    /// with the key of the newest secret.
     SecretsRenewed {
         were: Vec<KeptSecret>,
         are: Vec<KeptSecret>,
@@ -135,7 +138,8 @@ pub enum Effect {
         id: u64,
         answer: Result<Answer, QueryError>,
     },
-    /// An `Answer::Watch` with the records of these tasks, from the journal. `cursor` is behind the last of them.
+    /// An `Answer::Watch` with the records of these tasks, from the journal. `cursor` is behind the
+    /// last of them.
     AnswerWatch {
         to: Asker,
         job: JobId,
@@ -225,8 +229,8 @@ pub enum Effect {
     },
     /// All tasks of this node stand still, those too that start later; or go on.
     Suspend(bool),
-    /// Others need room on that node: a worker there of a pool that this one serves is to end; unless it `must`, only if the pool has
-    /// nothing to do.
+    /// Others need room on that node: a worker there of a pool that this one serves is to end;
+    /// unless it `must`, only if the pool has nothing to do.
     ReleaseWorker {
         node: NodeId,
         pool: PoolToken,

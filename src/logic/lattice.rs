@@ -1,8 +1,9 @@
-//! What is known of a job's tasks: a join-semilattice, the product of its tasks' cells (`types::Cell`). So replicas that
-//! merged the same records, in any order and any number of times, agree; no quorum is needed.
+//! What is known of a job's tasks: a join-semilattice, the product of its tasks' cells
+//! (`types::Cell`). So replicas that merged the same records, in any order and any number of times,
+//! agree; no quorum is needed.
 //!
-//! Each chunk of `limits::DIGEST_CHUNK` tasks has a digest that is kept up with every merge, so that comparing two replicas costs no
-//! look at their cells.
+//! Each chunk of `limits::DIGEST_CHUNK` tasks has a digest that is kept up with every merge, so
+//! that comparing two replicas costs no look at their cells.
 
 #[cfg(test)]
 mod tests;
@@ -13,7 +14,8 @@ use std::{
     ops::Range,
 };
 
-/// The state of a job. Memory: 8 bytes a task up to the highest that ended, more for those that failed.
+/// The state of a job. Memory: 8 bytes a task up to the highest that ended, more for those that
+/// failed.
 #[derive(Clone, Debug)]
 pub struct Lattice {
     tasks: u32,
@@ -186,8 +188,8 @@ impl Lattice {
         first..first.saturating_add(CHUNK).min(self.tasks)
     }
 
-    /// The tasks of a chunk of which this replica knows more than another, whose cells of it these are; those that it left
-    /// out are unknown to it.
+    /// The tasks of a chunk of which this replica knows more than another, whose cells of it these
+    /// are; those that it left out are unknown to it.
     pub fn ahead_of(&self, chunk: u32, theirs: &[Cell]) -> Vec<TaskIndex> {
         let cells = theirs
             .iter()
@@ -203,8 +205,8 @@ impl Lattice {
     }
 }
 
-/// A cell in 8 bytes: 2 bits say which, then the epoch that accepted it (11 bits), that of its attempt (11), the attempt's
-/// number (8) and the stamp (32). What does not fit is `WIDE`.
+/// A cell in 8 bytes: 2 bits say which, then the epoch that accepted it (11 bits), that of its
+/// attempt (11), the attempt's number (8) and the stamp (32). What does not fit is `WIDE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Packed(u64);
 
@@ -254,8 +256,8 @@ impl Packed {
     }
 }
 
-/// A hash of what is known of a task, 0 if nothing. Between replicas of one cluster, which trust each other: it need not
-/// withstand anybody.
+/// A hash of what is known of a task, 0 if nothing. Between replicas of one cluster, which trust
+/// each other: it need not withstand anybody.
 fn hash(task: TaskIndex, cell: Cell) -> u64 {
     let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
     let parts = match cell {

@@ -1,6 +1,6 @@
-//! What the machine's owner says, by settings and at the node itself, and what follows from it: whether the node takes work, whose, and
-//! what becomes of tasks that run when it takes none any more. Other members can drain a node as well; they cannot take back what its
-//! owner said.
+//! What the machine's owner says, by settings and at the node itself, and what follows from it:
+//! whether the node takes work, whose, and what becomes of tasks that run when it takes none any
+//! more. Other members can drain a node as well; they cannot take back what its owner said.
 
 use super::{
     State,
@@ -81,7 +81,8 @@ impl State {
         self.look_at_owner();
     }
 
-    /// Tells everybody what the owner's word comes to now, if that is another thing than before, and has tasks keep to it.
+    /// Tells everybody what the owner's word comes to now, if that is another thing than before,
+    /// and has tasks keep to it.
     pub(super) fn look_at_owner(&mut self) {
         let known = self.core.members.my_info();
         let closed = self
@@ -133,7 +134,8 @@ impl State {
         }
     }
 
-    /// Who sits at the node speaks for its owner. Others can drain it too, and take back what others said.
+    /// Who sits at the node speaks for its owner. Others can drain it too, and take back what
+    /// others said.
     pub(super) fn drain(&mut self, asker: Asker, on: bool) -> Result<Answer, QueryError> {
         let known = self.core.members.my_info();
         let draining = match asker {

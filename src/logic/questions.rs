@@ -1,5 +1,5 @@
-//! Users' questions: answered here where possible, else passed to whoever can, again and again until the answer comes
-//! or time is up. A takeover in between goes unnoticed by the user.
+//! Users' questions: answered here where possible, else passed to whoever can, again and again
+//! until the answer comes or time is up. A takeover in between goes unnoticed by the user.
 
 use super::{
     State,

@@ -1,4 +1,5 @@
-//! Rendezvous hashing (Thaler and Ravishankar, 1998): who stands first for a job, without any agreement.
+//! Rendezvous hashing (Thaler and Ravishankar, 1998): who stands first for a job, without any
+//! agreement.
 
 use nodectl_types::{JobId, NodeId};
 

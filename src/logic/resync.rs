@@ -1,9 +1,11 @@
 //! Bringing copies of jobs' states to the same contents, by pulling.
 //!
-//! Whoever has a reason to (a new replica, a new connection, a takeover, some time passed) shows another node the digests of
-//! its copy: `Digests`. That one pulls the chunks that differ, a few at a time, each request answered by one message; what
-//! comes is written before the next is asked for. When all of it is on disk it says `CaughtUp`. So nothing is sent that was not
-//! asked for, however large the job, and a slow disk or link slows the pulling and nothing else. `NoCopy` is an answer, too.
+//! Whoever has a reason to (a new replica, a new connection, a takeover, some time passed) shows
+//! another node the digests of its copy: `Digests`. That one pulls the chunks that differ, a few at
+//! a time, each request answered by one message; what comes is written before the next is asked
+//! for. When all of it is on disk it says `CaughtUp`. So nothing is sent that was not asked for,
+//! however large the job, and a slow disk or link slows the pulling and nothing else. `NoCopy` is
+//! an answer, too.
 //!
 //! What is under way belongs to a connection and goes with it.
 
@@ -19,7 +21,8 @@ use std::{
 const PULLS: usize = 8;
 /// Copies shown to one peer that it has not caught up with.
 const SHOWN: usize = 64;
-/// What is not answered for so long is asked again: the connection lives, but the peer may not have understood.
+/// What is not answered for so long is asked again: the connection lives, but the peer may not have
+/// understood.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often that is looked at.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -35,7 +38,8 @@ pub struct Resync {
     timer_set: bool,
 }
 
-/// A chunk as one answer brought it. What was asked before a connection broke may be on disk only after it was asked again.
+/// A chunk as one answer brought it. What was asked before a connection broke may be on disk only
+/// after it was asked again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PulledChunk {
     chunk: u32,
@@ -106,7 +110,8 @@ impl Resync {
         self.ready.insert(peer);
     }
 
-    /// Records of a chunk are on disk, or could not be kept: then the copies are compared anew some time.
+    /// Records of a chunk are on disk, or could not be kept: then the copies are compared anew some
+    /// time.
     pub fn written(
         &mut self,
         peer: NodeId,
@@ -234,7 +239,8 @@ impl State {
         }
     }
 
-    /// Asks for one more chunk, of the jobs in turn; false if there is none, or enough is under way.
+    /// Asks for one more chunk, of the jobs in turn; false if there is none, or enough is under
+    /// way.
     fn pull_next(&mut self, peer: NodeId) -> bool {
         let now = self.core.mono();
         let Some(entry) = self.core.resync.peers.get_mut(&peer) else {

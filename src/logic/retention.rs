@@ -1,10 +1,12 @@
 //! Ended jobs: how long they are kept, and removing them.
 //!
-//! A job's age is the time for which its coordinator has run since its users can learn of the end, counted on across restarts
-//! (`Retention`). No wall clock takes part: one that is wrong removes nothing, and while a lab is switched off nothing grows
-//! old. A job that an unfinished one comes after is kept whatever its age. When a job is old enough its coordinator removes it
-//! as a user does: all members are told, and remember the removal for a while, so that a node that was away does not bring the
-//! job back. For that memory alone wall clocks will do: when it ends too early, a job comes back and is removed again.
+//! A job's age is the time for which its coordinator has run since its users can learn of the end,
+//! counted on across restarts (`Retention`). No wall clock takes part: one that is wrong removes
+//! nothing, and while a lab is switched off nothing grows old. A job that an unfinished one comes
+//! after is kept whatever its age. When a job is old enough its coordinator removes it as a user
+//! does: all members are told, and remember the removal for a while, so that a node that was away
+//! does not bring the job back. For that memory alone wall clocks will do: when it ends too early,
+//! a job comes back and is removed again.
 
 use super::{Effect, State, coordinator::Coordinator, timers::Timer};
 use nodectl_types::{Answer, JobHead, JobId, Message, NodeId, QueryError, Retention, Time, limits};
@@ -55,7 +57,8 @@ impl State {
         }
     }
 
-    /// Unfinished jobs of this node's last life wait until somebody asks for them. After `restore`, before `start`.
+    /// Unfinished jobs of this node's last life wait until somebody asks for them. After `restore`,
+    /// before `start`.
     pub fn put_aside(&mut self) {
         let is_open = |job: &JobId| {
             self.core
@@ -81,7 +84,8 @@ impl State {
         self.retained.earlier_s + (self.core.mono() - self.core.started).as_secs()
     }
 
-    /// Counts the ages of ended jobs, and removes those that are old enough and this node's to remove.
+    /// Counts the ages of ended jobs, and removes those that are old enough and this node's to
+    /// remove.
     pub(super) fn look_after_ended(&mut self) {
         let uptime_s = self.uptime_s();
         let known = std::mem::take(&mut self.retained.ended);
@@ -206,7 +210,8 @@ impl State {
         }
     }
 
-    /// Nothing of the job is left on this node. One that runs, on this side of a partition, is stopped.
+    /// Nothing of the job is left on this node. One that runs, on this side of a partition, is
+    /// stopped.
     fn drop_job(&mut self, job: JobId) {
         if let Some(mut coordinator) = self.coordinators.remove(&job)
             && let Some(copy) = self.copies.get(&job)

@@ -1,5 +1,6 @@
-//! Who belongs to the cluster: what users decide, told to all at once and compared now and then, like heads. The network keeps it
-//! on disk and closes the door by it; here it is merged, and decided upon.
+//! Who belongs to the cluster: what users decide, told to all at once and compared now and then,
+//! like heads. The network keeps it on disk and closes the door by it; here it is merged, and
+//! decided upon.
 
 use super::{
     State,

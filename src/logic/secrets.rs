@@ -1,11 +1,14 @@
-//! Named secrets, merged from everyone. A join-semilattice: of two of one name the one that precedes counts, in whatever order they came.
+//! Named secrets, merged from everyone. A join-semilattice: of two of one name the one that
+//! precedes counts, in whatever order they came.
 //!
-//! Nodes that meet compare hashes over all that they know; who knows other ones sends them. What is new is passed on to all. There are few
-//! of them, and all fit into a message.
+//! Nodes that meet compare hashes over all that they know; who knows other ones sends them. What is
+//! new is passed on to all. There are few of them, and all fit into a message.
 //!
-//! What is merged here is sealed with the key of the newest secret of the cluster that this node has: what others tell is sealed anew, or left
-//! out, before it comes. When the secret changes, each node seals anew what it knows, and all make the same bytes of it. So nothing has to be
-//! told, and nothing looks like a later word of a user. What was told with a key that this node did not have yet comes again when it compares.
+//! What is merged here is sealed with the key of the newest secret of the cluster that this node
+//! has: what others tell is sealed anew, or left out, before it comes. When the secret changes,
+//! each node seals anew what it knows, and all make the same bytes of it. So nothing has to be
+//! told, and nothing looks like a later word of a user. What was told with a key that this node did
+//! not have yet comes again when it compares.
 
 use super::{
     State,
@@ -20,7 +23,8 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub struct Secrets {
     kept: BTreeMap<String, KeptSecret>,
-    /// The changed secret of the cluster with whose key these were last sealed anew, in this life of the node.
+    /// The changed secret of the cluster with whose key these were last sealed anew, in this life
+    /// of the node.
     renewed_for: Option<SecretText>,
 }
 

@@ -1,5 +1,6 @@
-//! From a user's job to one that its coordinator has safe: checked, numbered, offered to the member that ranks first for
-//! it, offered to the next one if that does not answer, and only then promised to the user.
+//! From a user's job to one that its coordinator has safe: checked, numbered, offered to the member
+//! that ranks first for it, offered to the next one if that does not answer, and only then promised
+//! to the user.
 
 use super::{Effect, State, io::Asker, rank, timers::Timer};
 use nodectl_types::{
@@ -20,7 +21,8 @@ pub struct PendingSubmission {
     askers: Vec<Asker>,
     /// When they are told that it is not known what became of it.
     deadline: Time,
-    /// Specifications too large for a message stay with the submitter, and make it the first coordinator.
+    /// Specifications too large for a message stay with the submitter, and make it the first
+    /// coordinator.
     is_inline: bool,
     /// Whom it was offered to last, and whom ever.
     choice: NodeId,
@@ -29,8 +31,8 @@ pub struct PendingSubmission {
 }
 
 impl State {
-    /// A user's job: chosen, numbered and offered to the member that ranks first for it. One that is known already is the
-    /// same, submitted again because the answer was lost.
+    /// A user's job: chosen, numbered and offered to the member that ranks first for it. One that
+    /// is known already is the same, submitted again because the answer was lost.
     pub(super) fn submit(&mut self, asker: Asker, job: Option<JobId>, spec: Arc<JobSpec>) {
         let job = job.unwrap_or_else(|| JobId(self.core.rng.random()));
         let deadline = self.core.mono() + limits::QUERY_TIMEOUT;
@@ -225,8 +227,8 @@ impl State {
             |holder: &NodeId| self.core.members.is_alive(*holder) && !self.is_without(job, *holder);
         let holder = head.map(|head| head.holder).filter(lives);
         match holder {
-            // It has a coordinator, which only lacks a replica as yet; or which told of it, and died before it had written it:
-            // that one takes it anew.
+            // It has a coordinator, which only lacks a replica as yet; or which told of it, and
+            // died before it had written it: that one takes it anew.
             Some(holder) if submission.is_inline || holder == self.core.me => {
                 self.offer_to(job, holder)
             }
@@ -271,7 +273,8 @@ impl State {
         }
     }
 
-    /// A submission is safe once its coordinator and a replica have it, or the one node that there is.
+    /// A submission is safe once its coordinator and a replica have it, or the one node that there
+    /// is.
     pub(super) fn answer_submission(&mut self, head: &JobHead) {
         let job = head.job;
         if head.epoch == 0 || !self.submissions.contains_key(&job) {
@@ -283,7 +286,8 @@ impl State {
             .any(|node| self.core.members.may_be_alive(*node));
         let safe = match self.coordinators.get(&job) {
             Some(coordinator) => coordinator.is_written() && (has_second || self.core.is_alone()),
-            // Who finds itself alone may be the one that is cut off: it cannot speak for what another had.
+            // Who finds itself alone may be the one that is cut off: it cannot speak for what
+            // another had.
             None => has_second,
         };
         if safe && let Some(submission) = self.submissions.remove(&job) {
@@ -293,8 +297,9 @@ impl State {
         }
     }
 
-    /// Our disk refuses a job that we are to coordinate, or its files cannot be had: its submitter finds another coordinator. It is
-    /// not cancelled: by the same key it may be submitted again, and another node may have taken it.
+    /// Our disk refuses a job that we are to coordinate, or its files cannot be had: its submitter
+    /// finds another coordinator. It is not cancelled: by the same key it may be submitted again,
+    /// and another node may have taken it.
     pub(super) fn decline(&mut self, job: JobId, error: &str) {
         if let Some(mut coordinator) = self.coordinators.remove(&job)
             && let Some(copy) = self.copies.remove(&job)
@@ -319,8 +324,8 @@ impl State {
         }
     }
 
-    /// The coordinator that was chosen has no room: the next node is asked. Where nobody is left the user decides what to
-    /// do, and the job does not linger.
+    /// The coordinator that was chosen has no room: the next node is asked. Where nobody is left
+    /// the user decides what to do, and the job does not linger.
     pub(super) fn declined(&mut self, from: NodeId, job: JobId, error: String) {
         if self.coordinators.contains_key(&job) && from != self.core.me {
             return self.with_coordinator(job, |coordinator, core, copy| {

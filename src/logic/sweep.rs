@@ -1,11 +1,14 @@
-//! Which tasks of a sweep are hopeless, from what they report. Pure numbers: who stops them is the coordinator's business.
+//! Which tasks of a sweep are hopeless, from what they report. Pure numbers: who stops them is the
+//! coordinator's business.
 //!
-//! *Median*: Golovin et al., Google Vizier, KDD 2017, section 3.2.1: a trial is stopped at step s if its best value by then is
-//! worse than the median of the running averages, by s, of the trials that are done.
+//! *Median*: Golovin et al., Google Vizier, KDD 2017, section 3.2.1: a trial is stopped at step s
+//! if its best value by then is worse than the median of the running averages, by s, of the trials
+//! that are done.
 //!
-//! *Asha*: Li et al., arXiv 1810.05934: rungs at `min_steps` · `reduction`^k. The paper pauses trials at each rung and goes on
-//! with the best 1/`reduction` of those that reached it. Here trials run on, and one is stopped at a rung unless it is among
-//! the best 1/`reduction` of those that reached it so far; the first few, with which there is nothing to compare, go on.
+//! *Asha*: Li et al., arXiv 1810.05934: rungs at `min_steps` · `reduction`^k. The paper pauses
+//! trials at each rung and goes on with the best 1/`reduction` of those that reached it. Here
+//! trials run on, and one is stopped at a rung unless it is among the best 1/`reduction` of those
+//! that reached it so far; the first few, with which there is nothing to compare, go on.
 //!
 //! What is known is lost with its coordinator: the next one judges by what it hears from then on.
 
@@ -339,7 +342,8 @@ mod tests {
             }
         }
 
-        /// Whoever is among the best one in `reduction` when it reaches a rung goes on, and nobody else.
+        /// Whoever is among the best one in `reduction` when it reaches a rung goes on, and nobody
+        /// else.
         #[test]
         fn asha_goes_by_rank(values in prop::collection::vec(0.0..1.0f64, 1..60), reduction in 2..5u32) {
             let mut trials = trials(Goal::Min, StopRule::Asha { min_steps: 1, reduction });

@@ -1,4 +1,5 @@
-//! What is due when. Timers are never cancelled: whoever sets one checks, when it fires, whether it still matters.
+//! What is due when. Timers are never cancelled: whoever sets one checks, when it fires, whether it
+//! still matters.
 
 use nodectl_types::{JobId, Time};
 use std::collections::BTreeMap;

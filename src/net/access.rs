@@ -1,6 +1,7 @@
-//! Who may connect, with which key. The newest secret's key opens for all but those who are banned or wait for admission; the one
-//! before for those who were members when the secret was changed, until the change is over; a code's for one node, which is handed the
-//! secret and nothing else. What is decided comes from the node's loop; here it is kept, and the door opened or shut by it.
+//! Who may connect, with which key. The newest secret's key opens for all but those who are banned
+//! or wait for admission; the one before for those who were members when the secret was changed,
+//! until the change is over; a code's for one node, which is handed the secret and nothing else.
+//! What is decided comes from the node's loop; here it is kept, and the door opened or shut by it.
 
 use super::{
     invite,
@@ -204,7 +205,8 @@ impl Access {
             .collect()
     }
 
-    /// What named secrets are sealed with, then what they were sealed with before, the latest first.
+    /// What named secrets are sealed with, then what they were sealed with before, the latest
+    /// first.
     pub fn sealing_keys(&self) -> Vec<Zeroizing<[u8; 32]>> {
         let held = self.held();
         let before = held.sealing.iter().rev().map(|key| Zeroizing::new(key.0));

@@ -1,4 +1,5 @@
-//! The handshake as somebody tries it who should not get through, for `tests/attacks.rs`. Public for that test alone.
+//! The handshake as somebody tries it who should not get through, for `tests/attacks.rs`. Public
+//! for that test alone.
 
 use super::{
     Identity, Keys,

@@ -1,5 +1,6 @@
-//! The decoders of bytes from outside, for fuzzing: each must end without a panic and without allocating more than its
-//! bound, whatever it is given. Public for the fuzz targets alone, which are a crate of their own.
+//! The decoders of bytes from outside, for fuzzing: each must end without a panic and without
+//! allocating more than its bound, whatever it is given. Public for the fuzz targets alone, which
+//! are a crate of their own.
 
 use super::{
     Identity,
@@ -66,7 +67,8 @@ pub fn mdns(bytes: &[u8]) {
     }
 }
 
-/// What a stranger says to an end that listens and to one that has dialed; and what a member says of its identity.
+/// What a stranger says to an end that listens and to one that has dialed; and what a member says
+/// of its identity.
 pub fn handshake(bytes: &[u8]) {
     static OWN: OnceLock<Handshake> = OnceLock::new();
     let own = OWN.get_or_init(|| {
@@ -85,7 +87,8 @@ pub fn handshake(bytes: &[u8]) {
     }
 }
 
-/// A stream of sealed frames: as it came, then cut into pieces and sealed as a member could, for both ways of reading.
+/// A stream of sealed frames: as it came, then cut into pieces and sealed as a member could, for
+/// both ways of reading.
 pub fn sealed(bytes: &[u8]) {
     let keys = DirectionKeys {
         out: [1; 32],

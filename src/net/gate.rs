@@ -1,6 +1,7 @@
-//! Room for connections that have not shown yet that they are a member's. Strangers may open as many as they like: when the
-//! room is full the newest comes in and the oldest goes, of the address that has most. A member shows itself within a round
-//! trip, so that it has long left the room when it would be its turn.
+//! Room for connections that have not shown yet that they are a member's. Strangers may open as
+//! many as they like: when the room is full the newest comes in and the oldest goes, of the address
+//! that has most. A member shows itself within a round trip, so that it has long left the room when
+//! it would be its turn.
 
 use std::{
     collections::{BTreeMap, HashMap},

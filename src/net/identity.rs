@@ -1,5 +1,6 @@
-//! The node's identity: an ed25519 key in `<data_dir>/identity`, readable by its owner only and bound to the machine, so
-//! that a copied data directory does not make twins. The public key is the `NodeId`.
+//! The node's identity: an ed25519 key in `<data_dir>/identity`, readable by its owner only and
+//! bound to the machine, so that a copied data directory does not make twins. The public key is the
+//! `NodeId`.
 
 use libp2p::{
     PeerId,
@@ -58,13 +59,14 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The identity kept in the data directory. A new one is made if there is none, or if the directory was copied here
-    /// from another machine.
+    /// The identity kept in the data directory. A new one is made if there is none, or if the
+    /// directory was copied here from another machine.
     pub fn load_or_create(data_dir: &Path) -> Result<Self, IdentityError> {
         Self::load_for_machine(data_dir, machine_hash())
     }
 
-    /// Makes sure that nobody else on this machine runs with this identity: two nodes of one name undo each other's work.
+    /// Makes sure that nobody else on this machine runs with this identity: two nodes of one name
+    /// undo each other's work.
     pub fn claim(&self, data_dir: &Path) -> Result<Claim, IdentityError> {
         let name = format!("nodectl-{}", self.node_id());
         match SocketAddr::from_abstract_name(name)
@@ -208,7 +210,8 @@ fn restrict(path: &Path) -> Result<(), IdentityError> {
     Ok(())
 }
 
-/// Tells machines apart. Where there is no machine id (minimal containers) all count as one machine.
+/// Tells machines apart. Where there is no machine id (minimal containers) all count as one
+/// machine.
 fn machine_hash() -> [u8; 32] {
     let id = fs::read("/etc/machine-id").unwrap_or_default();
     blake3::derive_key("nodectl identity: machine id", id.trim_ascii())

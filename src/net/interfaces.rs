@@ -4,7 +4,8 @@ use super::config::NetError;
 use if_addrs::{IfAddr, Interface};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// Bridges and tunnels of containers and virtual machines: the same address on every machine, reachable from none.
+/// Bridges and tunnels of containers and virtual machines: the same address on every machine,
+/// reachable from none.
 const VIRTUAL: [&str; 6] = ["docker", "br-", "veth", "virbr", "cni", "flannel"];
 
 /// A snapshot; interfaces come and go.
@@ -17,7 +18,8 @@ pub struct Interfaces {
 }
 
 impl Interfaces {
-    /// Reads them. `wanted` names those to use; empty means all but virtual ones, or these too if there are no others.
+    /// Reads them. `wanted` names those to use; empty means all but virtual ones, or these too if
+    /// there are no others.
     pub fn read(wanted: &[String]) -> Result<Self, NetError> {
         let all = if_addrs::get_if_addrs().map_err(NetError::Interfaces)?;
         if let Some(name) = wanted
@@ -59,7 +61,8 @@ impl Interfaces {
         names
     }
 
-    /// Where this node can be reached: loopback only if there is nothing else, link-local never (it needs a scope).
+    /// Where this node can be reached: loopback only if there is nothing else, link-local never (it
+    /// needs a scope).
     pub fn addrs(&self, port: u16) -> Vec<SocketAddr> {
         let usable = self
             .used

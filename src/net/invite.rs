@@ -1,5 +1,6 @@
-//! Invitations: a code in place of the secret, good for ten minutes and one node. The code is 120 random bits, so its keys need no
-//! stretching; whoever has it looks for the node that gave it out by a beacon, shakes hands, is handed the secret, and is hung up on.
+//! Invitations: a code in place of the secret, good for ten minutes and one node. The code is 120
+//! random bits, so its keys need no stretching; whoever has it looks for the node that gave it out
+//! by a beacon, shakes hands, is handed the secret, and is hung up on.
 
 use super::{
     access::Refusal,

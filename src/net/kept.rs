@@ -1,5 +1,5 @@
-//! What a node keeps of who belongs to its cluster, for the next start: `<data_dir>/membership`, readable by its user alone, since
-//! the newest secret is in it once that was changed.
+//! What a node keeps of who belongs to its cluster, for the next start: `<data_dir>/membership`,
+//! readable by its user alone, since the newest secret is in it once that was changed.
 
 use super::{identity::write_private, secret::Secret};
 use nodectl_types::Roster;
@@ -13,7 +13,8 @@ const MAGIC: [u8; 8] = *b"nodectm2";
 const MAX_FILE_BYTES: u64 = 4 << 20;
 /// Secrets before the newest that are recognized.
 pub const MAX_BEFORE: usize = 32;
-/// Those of them whose named secrets can still be opened: more changes than may come before these are sealed anew.
+/// Those of them whose named secrets can still be opened: more changes than may come before these
+/// are sealed anew.
 pub const MAX_SEALING: usize = 4;
 
 #[derive(Serialize, Deserialize)]
@@ -96,8 +97,8 @@ pub fn changed_secret(data_dir: &Path) -> io::Result<Option<Zeroizing<String>>> 
     Ok(rotation.map(|rotation| Zeroizing::new(rotation.secret.0.trim().to_string())))
 }
 
-/// The secret that has replaced this one, as far as this data directory knows. Takes as long as deriving keys where there was a
-/// change.
+/// The secret that has replaced this one, as far as this data directory knows. Takes as long as
+/// deriving keys where there was a change.
 pub fn replacement(
     data_dir: &Path,
     cluster: &str,

@@ -1,6 +1,7 @@
-//! The swarm: who is out there, an encrypted connection to each of them, and sealed streams for blobs. An adapter: it
-//! turns `ports::Network` and `ports::BlobFetcher` calls into packets, and packets into `ports::Event`s. It decides
-//! nothing about membership, jobs or trust beyond "has the secret and speaks our version".
+//! The swarm: who is out there, an encrypted connection to each of them, and sealed streams for
+//! blobs. An adapter: it turns `ports::Network` and `ports::BlobFetcher` calls into packets, and
+//! packets into `ports::Event`s. It decides nothing about membership, jobs or trust beyond "has the
+//! secret and speaks our version".
 //!
 //! | file | owns |
 //! |---|---|

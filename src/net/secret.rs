@@ -1,8 +1,10 @@
-//! The cluster's secret and every key derived from it. The secret and the keys are wiped when dropped and never printed.
+//! The cluster's secret and every key derived from it. The secret and the keys are wiped when
+//! dropped and never printed.
 //!
-//! Secret -> Argon2id (RFC 9106; salt: protocol label and cluster name) -> root key -> HKDF-SHA256 (RFC 5869) -> one key a
-//! purpose. Argon2id is there because whoever hears a packet that only members can make can try out secrets on it at home: each
-//! guess should cost 64 MiB and tens of milliseconds.
+//! Secret -> Argon2id (RFC 9106; salt: protocol label and cluster name) -> root key -> HKDF-SHA256
+//! (RFC 5869) -> one key a purpose. Argon2id is there because whoever hears a packet that only
+//! members can make can try out secrets on it at home: each guess should cost 64 MiB and tens of
+//! milliseconds.
 
 use super::strength;
 use argon2::{Algorithm, Argon2, Params, Version};
@@ -13,7 +15,8 @@ use zeroize::Zeroizing;
 
 /// Memory of one derivation, in KiB.
 const MEMORY_KIB: u32 = 64 << 10;
-/// Passes over it. RFC 9106's second recommendation is 3; as many as fit into 0.12 s on a slow core were measured.
+/// Passes over it. RFC 9106's second recommendation is 3; as many as fit into 0.12 s on a slow core
+/// were measured.
 const PASSES: u32 = 2;
 /// Crockford's base 32: no I, L, O or U, so that a secret can be read out loud.
 const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
@@ -56,7 +59,8 @@ pub struct Keys {
 }
 
 impl Secret {
-    /// A secret as a user gave it; surrounding white space (a file's last newline) is no part of it.
+    /// A secret as a user gave it; surrounding white space (a file's last newline) is no part of
+    /// it.
     pub fn new(text: impl Into<String>) -> Result<Self, SecretError> {
         let text = Zeroizing::new(text.into());
         let trimmed = text.trim();
@@ -74,7 +78,8 @@ impl Secret {
         Self(Zeroizing::new(text.trim().to_string()))
     }
 
-    /// A strong secret that people can read out and type: 120 random bits and their check, as five groups of five characters.
+    /// A strong secret that people can read out and type: 120 random bits and their check, as five
+    /// groups of five characters.
     pub fn generate() -> Self {
         let mut values = Zeroizing::new([0u8; GROUPS * 5]);
         fill_random(values.as_mut());
@@ -122,7 +127,8 @@ impl Secret {
         &self.0
     }
 
-    /// Derives the cluster's keys, which takes 64 MiB and about a tenth of a second: on a blocking thread.
+    /// Derives the cluster's keys, which takes 64 MiB and about a tenth of a second: on a blocking
+    /// thread.
     pub async fn derive(self, cluster: String) -> Result<Keys, SecretError> {
         let derived = tokio::task::spawn_blocking(move || self.derive_blocking(&cluster)).await;
         derived.unwrap_or_else(|error| Err(SecretError::Derive(error.to_string())))

@@ -1,7 +1,9 @@
-//! How much guessing a secret withstands. Nobody can know that of a text; this is what somebody who tries words, names, numbers and
-//! keyboard runs first would need, and never more than the text has.
+//! How much guessing a secret withstands. Nobody can know that of a text; this is what somebody who
+//! tries words, names, numbers and keyboard runs first would need, and never more than the text
+//! has.
 
-/// Guesses that a secret must withstand, as a power of two: everybody on the network can try them at home.
+/// Guesses that a secret must withstand, as a power of two: everybody on the network can try them
+/// at home.
 pub const ENOUGH_BITS: u32 = 60;
 /// A word of a list of some thousands, a name, a place: one of 2^13.
 const WORD_BITS: f64 = 13.0;

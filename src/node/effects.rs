@@ -1,4 +1,5 @@
-//! Carrying out what logic decided. What takes time runs beside the loop and comes back as an event.
+//! Carrying out what logic decided. What takes time runs beside the loop and comes back as an
+//! event.
 
 use super::{Node, Ports, convert};
 use futures::{StreamExt, TryStreamExt, stream};

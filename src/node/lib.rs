@@ -1,5 +1,6 @@
-//! The one loop that owns the node's state: an `Event` becomes an `Input`, `logic` decides, its `Effect`s become calls of
-//! the ports. Nothing here decides anything, and nothing here waits but the loop itself.
+//! The one loop that owns the node's state: an `Event` becomes an `Input`, `logic` decides, its
+//! `Effect`s become calls of the ports. Nothing here decides anything, and nothing here waits but
+//! the loop itself.
 //!
 //! | file | owns |
 //! |---|---|
@@ -36,7 +37,8 @@ use tokio::sync::{mpsc, oneshot};
 pub const EVENT_QUEUE: usize = 8192;
 /// Events taken in one turn, while turns are short.
 const TURN: usize = 256;
-/// A turn that took longer than this is followed by one of fewer events, so that members are answered in time.
+/// A turn that took longer than this is followed by one of fewer events, so that members are
+/// answered in time.
 const LONG_TURN: Duration = Duration::from_millis(20);
 /// A turn that took this long is worth a line in the log: something in it belongs beside the loop.
 const STANDSTILL: Duration = Duration::from_millis(500);
@@ -87,7 +89,8 @@ pub struct Node {
     left: bool,
 }
 
-/// Events that wait for their turn, in order; but packets of membership before all others: whoever is late with them counts as dead.
+/// Events that wait for their turn, in order; but packets of membership before all others: whoever
+/// is late with them counts as dead.
 #[derive(Default)]
 struct EventQueue {
     urgent: VecDeque<Event>,

@@ -1,5 +1,5 @@
-//! Which blobs the node still needs, found while it reads its journals: the others are those of forgotten jobs, and those that are
-//! not here any more are brought again.
+//! Which blobs the node still needs, found while it reads its journals: the others are those of
+//! forgotten jobs, and those that are not here any more are brought again.
 
 use nodectl_ports::{Blobs, specs};
 use nodectl_types::BlobHash;
@@ -36,7 +36,8 @@ impl LiveBlobs {
             .collect()
     }
 
-    /// Removes all other blobs. Nothing is removed if a manifest cannot be read. Returns the bytes that were freed.
+    /// Removes all other blobs. Nothing is removed if a manifest cannot be read. Returns the bytes
+    /// that were freed.
     pub fn sweep(mut self, blobs: &dyn Blobs) -> io::Result<u64> {
         for hash in std::mem::take(&mut self.manifests) {
             // What is not here any more keeps nothing alive.

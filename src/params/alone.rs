@@ -1,5 +1,6 @@
-//! A worker that trains alone: its parameters are its own affair, its checkpoints are kept here, as those of parameter servers are.
-//! It writes them where it is told to, a file at a time; each gets its name, is told of and copied when it is whole.
+//! A worker that trains alone: its parameters are its own affair, its checkpoints are kept here, as
+//! those of parameter servers are. It writes them where it is told to, a file at a time; each gets
+//! its name, is told of and copied when it is whole.
 
 use super::{
     ParamsShared,

@@ -6,14 +6,16 @@ use rustix::{
 };
 use std::{io, ops::Range, os::fd::OwnedFd, ptr::NonNull};
 
-/// Values of an arena from this size on are written past the cache, in which they would not stay until the worker reads them: so
-/// memory that is overwritten wholly is not read before. From there on huge pages are worth asking for, too.
+/// Values of an arena from this size on are written past the cache, in which they would not stay
+/// until the worker reads them: so memory that is overwritten wholly is not read before. From there
+/// on huge pages are worth asking for, too.
 const STREAMED_BYTES: usize = 32 << 20;
 
-/// Values of `len` f32, then as many for gradients. The file cannot shrink: no access of it fails, whatever the worker does.
+/// Values of `len` f32, then as many for gradients. The file cannot shrink: no access of it fails,
+/// whatever the worker does.
 ///
-/// The worker may write at any time what this process reads. It spoils nothing but its own training with that: f32 have no
-/// invalid bits, and nothing is read twice.
+/// The worker may write at any time what this process reads. It spoils nothing but its own training
+/// with that: f32 have no invalid bits, and nothing is read twice.
 pub struct Arena {
     file: OwnedFd,
     base: NonNull<f32>,
@@ -54,7 +56,8 @@ impl Arena {
             )
         }?;
         if bytes as usize >= STREAMED_BYTES {
-            // SAFETY: advice on that mapping, which changes no contents. A system without them says no.
+            // SAFETY: advice on that mapping, which changes no contents. A system without them says
+            // no.
             let _ = unsafe { madvise(base, bytes as usize, Advice::LinuxHugepage) };
         }
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -126,7 +129,8 @@ unsafe fn stream(from: &[f32], to: *mut f32) {
     let unaligned = to.align_offset(align_of::<__m128>()).min(from.len());
     let whole = (from.len() - unaligned) / LANES * LANES;
     let end = unaligned + whole;
-    // SAFETY: all is inside of `from` and of the room behind `to`; what is streamed begins where a register may.
+    // SAFETY: all is inside of `from` and of the room behind `to`; what is streamed begins where a
+    // register may.
     unsafe {
         std::ptr::copy_nonoverlapping(from.as_ptr(), to, unaligned);
         for at in (unaligned..end).step_by(LANES) {

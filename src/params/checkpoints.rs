@@ -1,8 +1,9 @@
-//! Checkpoints of training jobs on this node's disk, `checkpoints/<job>/step-<step>.safetensors`, and on others': where they are,
-//! copies of them, the newest of all. A file has its name when it is whole and durable.
+//! Checkpoints of training jobs on this node's disk, `checkpoints/<job>/step-<step>.safetensors`,
+//! and on others': where they are, copies of them, the newest of all. A file has its name when it
+//! is whole and durable.
 //!
-//! The node's loop asks what is here, and never waits for the disk: the answer is what was found when the directory was last read, and
-//! who changes it reads it again.
+//! The node's loop asks what is here, and never waits for the disk: the answer is what was found
+//! when the directory was last read, and who changes it reads it again.
 
 use super::file;
 use futures::future::join_all;
@@ -26,14 +27,15 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 const DIRECTORY: &str = "checkpoints";
 /// How often is looked again for a checkpoint whose nodes are away.
 const LOOK: Duration = Duration::from_millis(250);
-/// How long nodes that have the newest checkpoint are waited for, before an older one will do; and a second copy, beside the time that its
-/// bytes take.
+/// How long nodes that have the newest checkpoint are waited for, before an older one will do; and
+/// a second copy, beside the time that its bytes take.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How often is looked whether a second node has copied one.
 const LOOK_FOR_COPY: Duration = Duration::from_millis(50);
 /// Bytes a second: who copies more slowly is not waited for.
 const SLOWEST_COPY: u64 = 4 << 20;
-/// A node that sends nothing of a checkpoint, or asks for none, for so long hangs: its kernel may still answer.
+/// A node that sends nothing of a checkpoint, or asks for none, for so long hangs: its kernel may
+/// still answer.
 const STALLED: Duration = Duration::from_secs(20);
 /// Bytes of a checkpoint that are read at once.
 const PIECE_BYTES: usize = 256 << 10;
@@ -63,7 +65,8 @@ impl CheckpointStore {
         }
     }
 
-    /// Makes the directory, and removes what was not finished and jobs that nobody has touched for so long.
+    /// Makes the directory, and removes what was not finished and jobs that nobody has touched for
+    /// so long.
     pub fn open(&self, streams: Arc<dyn Streams>, keep: Duration) -> io::Result<()> {
         let _ = self.streams.set(streams);
         fs::DirBuilder::new()
@@ -152,8 +155,8 @@ impl CheckpointStore {
         )))
     }
 
-    /// Makes a file, a checkpoint of this step, one of the job's, unless there is a newer one. It is linked where that can be, and stays
-    /// where it is.
+    /// Makes a file, a checkpoint of this step, one of the job's, unless there is a newer one. It
+    /// is linked where that can be, and stays where it is.
     pub fn adopt(&self, job: JobId, step: u64, file: &Path) -> io::Result<()> {
         if self.read(job).iter().any(|known| known.step >= step) {
             return Ok(());
@@ -166,7 +169,8 @@ impl CheckpointStore {
         self.keep(job, step, &part.0, u32::MAX).map(drop)
     }
 
-    /// Gives a file that is whole and durable its name, and removes the oldest beyond those that stay.
+    /// Gives a file that is whole and durable its name, and removes the oldest beyond those that
+    /// stay.
     pub fn keep(&self, job: JobId, step: u64, part: &Path, keep: u32) -> io::Result<PathBuf> {
         let path = self.path(job, step);
         fs::rename(part, &path)?;
@@ -222,8 +226,8 @@ impl CheckpointStore {
         Some(second)
     }
 
-    /// Waits until a second node has what was published, for as long as a copy takes at most; of several the next is asked where one
-    /// has died. Otherwise says why there is none.
+    /// Waits until a second node has what was published, for as long as a copy takes at most; of
+    /// several the next is asked where one has died. Otherwise says why there is none.
     pub async fn wait_for_copy(
         &self,
         job: JobId,
@@ -295,8 +299,9 @@ impl CheckpointStore {
         }
     }
 
-    /// The newest checkpoint of a job on any node, brought here; None only if there never was one, and never if there `is_one` for
-    /// certain. `say` gets what is waited for, and says whether anybody still does.
+    /// The newest checkpoint of a job on any node, brought here; None only if there never was one,
+    /// and never if there `is_one` for certain. `say` gets what is waited for, and says whether
+    /// anybody still does.
     pub async fn newest(
         &self,
         job: JobId,

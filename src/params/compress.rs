@@ -1,5 +1,5 @@
-//! Gradients on their way to another node, in fewer bytes. What is lost goes into the worker's next gradient of the block (error
-//! feedback; Karimireddy et al., arXiv 1901.09847).
+//! Gradients on their way to another node, in fewer bytes. What is lost goes into the worker's next
+//! gradient of the block (error feedback; Karimireddy et al., arXiv 1901.09847).
 
 use half::{bf16, f16};
 use nodectl_types::servers::Compression;
@@ -8,8 +8,8 @@ use std::io;
 /// Numbers that share a scale in `Int8`.
 const GROUP: usize = 1024;
 
-/// Encodes `gradient` and what was left of the last one, `residual` (empty at first). Afterwards `gradient` is what the other end
-/// makes of it, and `residual` what it lacks.
+/// Encodes `gradient` and what was left of the last one, `residual` (empty at first). Afterwards
+/// `gradient` is what the other end makes of it, and `residual` what it lacks.
 pub fn encode(compression: Compression, gradient: &mut [f32], residual: &mut Vec<f32>) -> Vec<u8> {
     if residual.len() == gradient.len() {
         gradient
@@ -37,8 +37,8 @@ pub fn encode(compression: Compression, gradient: &mut [f32], residual: &mut Vec
     bytes
 }
 
-/// A number that is too large for the format is sent as the largest that it has: the rest goes with the next ones. What is not finite
-/// stays so.
+/// A number that is too large for the format is sent as the largest that it has: the rest goes with
+/// the next ones. What is not finite stays so.
 fn within(number: f32, largest: f32) -> f32 {
     if number.is_finite() {
         number.clamp(-largest, largest)

@@ -1,5 +1,6 @@
-//! The threads of a connection to another node: one for each direction of each stream, so that sealing and opening go on side by side
-//! and a block's bytes pass through nothing but the socket and its memory.
+//! The threads of a connection to another node: one for each direction of each stream, so that
+//! sealing and opening go on side by side and a block's bytes pass through nothing but the socket
+//! and its memory.
 
 use super::{
     ServiceEvent,

@@ -1,6 +1,7 @@
-//! Nodes that serve parameters and run no workers of the job: members with the label `parameter_servers`, as `ps` lines of cluster
-//! files and `psd-run` make them. A node whose worker begins a job invites them; they keep the blocks then, and the workers' nodes
-//! keep none, unless all such members are gone.
+//! Nodes that serve parameters and run no workers of the job: members with the label
+//! `parameter_servers`, as `ps` lines of cluster files and `psd-run` make them. A node whose worker
+//! begins a job invites them; they keep the blocks then, and the workers' nodes keep none, unless
+//! all such members are gone.
 
 use super::{ParamsShared, worker};
 use nodectl_ports::{NodeHandle, PeerStream};
@@ -32,8 +33,8 @@ pub fn serves(info: &NodeInfo) -> bool {
         .is_some_and(|count| count.parse::<u32>().is_ok_and(|count| count > 0))
 }
 
-/// A checkpoint of another job to go on from is among the job's own, unless the cluster does not know it: then it lies in workers'
-/// directories, where other nodes do not see it.
+/// A checkpoint of another job to go on from is among the job's own, unless the cluster does not
+/// know it: then it lies in workers' directories, where other nodes do not see it.
 pub fn may_serve(register: &Register) -> bool {
     register.resume_from.is_none() || register.job.parse::<JobId>().is_ok()
 }

@@ -1,6 +1,7 @@
-//! Gradients of dense layers as sufficient factors: the gradient is Σ uᵢvᵢᵀ over a batch's samples, so that K(M + N) numbers say
-//! what M × N do (Xie et al., arXiv 1511.08486). In the shared memory they lie in the gradient's place, behind `HEADER` numbers
-//! of which the first has the bits of K; all u first, sample after sample, then all v. On the wire the header is K alone.
+//! Gradients of dense layers as sufficient factors: the gradient is Σ uᵢvᵢᵀ over a batch's samples,
+//! so that K(M + N) numbers say what M × N do (Xie et al., arXiv 1511.08486). In the shared memory
+//! they lie in the gradient's place, behind `HEADER` numbers of which the first has the bits of K;
+//! all u first, sample after sample, then all v. On the wire the header is K alone.
 
 use rayon::prelude::*;
 use std::io;
@@ -42,7 +43,8 @@ impl Factors {
         .concat()
     }
 
-    /// Fails on bytes that `encode` does not make for a gradient of this shape. Returns how many samples it is of, and the numbers.
+    /// Fails on bytes that `encode` does not make for a gradient of this shape. Returns how many
+    /// samples it is of, and the numbers.
     pub fn check(bytes: &[u8], [rows, columns]: [u64; 2]) -> io::Result<(usize, &[u8])> {
         let wrong = || {
             io::Error::new(
@@ -75,8 +77,8 @@ impl Factors {
     }
 }
 
-/// Adds up the gradients that factors stand for, each with its weight. In a fixed order and without contraction: the same bits on
-/// every node.
+/// Adds up the gradients that factors stand for, each with its weight. In a fixed order and without
+/// contraction: the same bits on every node.
 pub fn sum(parts: &[(Factors, f32)], columns: u64, out: &mut [f32]) {
     let columns = columns as usize;
     let rows = out.len() / columns;

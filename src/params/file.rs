@@ -1,5 +1,6 @@
-//! A checkpoint in a file: safetensors with the tensors by their registered names, then what the optimizer remembers of each as
-//! `optimizer/<name>/first` and `second`, as the built-in models have it. Written and read block by block, in any order.
+//! A checkpoint in a file: safetensors with the tensors by their registered names, then what the
+//! optimizer remembers of each as `optimizer/<name>/first` and `second`, as the built-in models
+//! have it. Written and read block by block, in any order.
 
 use nodectl_logic::params::{ArenaLayout, KeptCheckpoint};
 use nodectl_types::{
@@ -24,7 +25,8 @@ use std::{
 /// A longer header describes more than the most tensors with the longest names.
 const MAX_HEADER_BYTES: u64 = 256 << 20;
 
-/// What is in the file of a job: all its tensors, and arrays of the optimizer for those that are no sums.
+/// What is in the file of a job: all its tensors, and arrays of the optimizer for those that are no
+/// sums.
 #[derive(Clone)]
 pub struct Form {
     layout: Arc<ArenaLayout>,
@@ -37,7 +39,8 @@ pub struct Form {
     note: Option<String>,
 }
 
-/// Where each array lies, in bytes from the beginning of the file: values, then what the optimizer remembers.
+/// Where each array lies, in bytes from the beginning of the file: values, then what the optimizer
+/// remembers.
 pub struct ArrayPlaces {
     form: Form,
     file: File,
@@ -141,8 +144,8 @@ impl Form {
         })
     }
 
-    /// Opens a checkpoint to read it. Fails with what it lacks. Sums may be longer than they were, or shorter: there may be more to
-    /// add up now.
+    /// Opens a checkpoint to read it. Fails with what it lacks. Sums may be longer than they were,
+    /// or shorter: there may be more to add up now.
     pub fn open(&self, path: &Path) -> io::Result<ArrayPlaces> {
         let told = |why: String| {
             io::Error::new(

@@ -1,5 +1,5 @@
-//! Memory for what comes from other nodes. It goes round: a block's memory serves the next block, since fresh memory costs a page
-//! fault for each page.
+//! Memory for what comes from other nodes. It goes round: a block's memory serves the next block,
+//! since fresh memory costs a page fault for each page.
 
 use std::{
     io,

@@ -1,5 +1,5 @@
-//! Parameter servers in the node's process: workers of one job share parameters through the nodes that they run on. One thread a job
-//! carries out what `logic::params` decides.
+//! Parameter servers in the node's process: workers of one job share parameters through the nodes
+//! that they run on. One thread a job carries out what `logic::params` decides.
 //!
 //! | file | owns |
 //! |---|---|
@@ -23,9 +23,10 @@
 //! | `incoming` | memory for what comes over them |
 //! | `dedicated` | nodes that serve and run no workers |
 //!
-//! A worker's values and gradients lie in memory that it shares with its node; frames carry names only. So on one machine a push
-//! copies nothing and a pull is one copy. Memory of a job on a node: values and gradients of each of its workers; values and the
-//! optimizer's state of the blocks that it keeps; for these, one gradient of each worker elsewhere.
+//! A worker's values and gradients lie in memory that it shares with its node; frames carry names
+//! only. So on one machine a push copies nothing and a pull is one copy. Memory of a job on a node:
+//! values and gradients of each of its workers; values and the optimizer's state of the blocks that
+//! it keeps; for these, one gradient of each worker elsewhere.
 
 mod alone;
 mod arena;
@@ -114,12 +115,15 @@ pub mod fuzz {
 const QUEUE: usize = 64;
 /// Connections of workers at a time.
 const CONNECTIONS: usize = 512;
-/// What a job's thread is told. `Waits`: a worker has come to the end. `Over`: a model's worker has succeeded, so the task of all is done.
-/// `Unfinished`: none has so far, and how many workers are enough to begin with if not all will come. `Finished`: a worker has done its part,
-/// and stays until all have. `Keep`: it waits for the last checkpoint. `Found`: the newest checkpoint. `Said`: workers should know this.
-/// `Tick`: time passes. `Unneeded`: the job has ended. `PeerLost`: the swarm finds a node dead, which may only be cut off. `PeerGone`: it
-/// said goodbye, or knows nothing of the job, or a person says so: what it may have had of it is no more. `PeerRefuses`: its machine does, or
-/// a wall in its stead. `PeerEnded`: its kernel closed its connection.
+/// What a job's thread is told. `Waits`: a worker has come to the end. `Over`: a model's worker has
+/// succeeded, so the task of all is done. `Unfinished`: none has so far, and how many workers are
+/// enough to begin with if not all will come. `Finished`: a worker has done its part, and stays
+/// until all have. `Keep`: it waits for the last checkpoint. `Found`: the newest checkpoint.
+/// `Said`: workers should know this. `Tick`: time passes. `Unneeded`: the job has ended.
+/// `PeerLost`: the swarm finds a node dead, which may only be cut off. `PeerGone`: it said goodbye,
+/// or knows nothing of the job, or a person says so: what it may have had of it is no more.
+/// `PeerRefuses`: its machine does, or a wall in its stead. `PeerEnded`: its kernel closed its
+/// connection.
 #[expect(
     clippy::large_enum_variant,
     reason = "most events are messages, and each moves through one queue once"
@@ -267,8 +271,9 @@ impl ParameterServers {
         }
     }
 
-    /// Opens the door. Called inside the runtime that runs the node, whose lock on the data directory says that no other listens.
-    /// Checkpoints of jobs that were not heard of for `keep` go.
+    /// Opens the door. Called inside the runtime that runs the node, whose lock on the data
+    /// directory says that no other listens. Checkpoints of jobs that were not heard of for `keep`
+    /// go.
     pub fn open(
         &self,
         data_dir: &Path,
@@ -309,7 +314,8 @@ impl ParameterServers {
             || self.shared.checkpoints.asked(token).is_some()
     }
 
-    /// Another node opened a stream for a job of ours. Returns at the end of its connection, or while that still lacks others.
+    /// Another node opened a stream for a job of ours. Returns at the end of its connection, or
+    /// while that still lacks others.
     pub async fn attach(
         &self,
         from: NodeId,
@@ -448,7 +454,8 @@ impl ParamsShared {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The job that a worker, or a worker's node, wants this node to take part in; begun if it is the first.
+    /// The job that a worker, or a worker's node, wants this node to take part in; begun if it is
+    /// the first.
     fn join(
         self: &Arc<Self>,
         register: &Register,

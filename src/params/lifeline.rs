@@ -1,8 +1,11 @@
-//! A stream beside those of a connection, on which each end says nothing but that it is there, and before it closes the connection that
-//! it does. Whoever sees it end without that word knows that the kernel at the other end has closed it, as it does when a process is
-//! killed. A wall that refuses in a node's stead resets connections, or lets them be silent: it ends none so. What bytes pass is sealed.
+//! A stream beside those of a connection, on which each end says nothing but that it is there, and
+//! before it closes the connection that it does. Whoever sees it end without that word knows that
+//! the kernel at the other end has closed it, as it does when a process is killed. A wall that
+//! refuses in a node's stead resets connections, or lets them be silent: it ends none so. What
+//! bytes pass is sealed.
 //!
-//! Nobody sends anything on it, so that nothing is left unread: with unread bytes a kernel resets a connection of a killed process, too.
+//! Nobody sends anything on it, so that nothing is left unread: with unread bytes a kernel resets a
+//! connection of a killed process, too.
 
 use nodectl_ports::{Close, Halves, PeerStream};
 use std::{
@@ -20,7 +23,8 @@ const CLOSES: u8 = b'C';
 pub struct Lifeline {
     sink: Mutex<Box<dyn Write + Send>>,
     close: Close,
-    /// Where something in between forwards the bytes, the end of that tells nothing of the other node.
+    /// Where something in between forwards the bytes, the end of that tells nothing of the other
+    /// node.
     is_direct: bool,
     closed: AtomicBool,
 }
@@ -55,7 +59,8 @@ impl Lifeline {
     fn say(&self, word: u8) {
         if self.is_direct {
             let mut sink = self.sink.lock().unwrap_or_else(PoisonError::into_inner);
-            // Of a connection that is broken it need not come. It is a byte, for which a socket has room.
+            // Of a connection that is broken it need not come. It is a byte, for which a socket has
+            // room.
             let _ = sink.write_all(&[word]).and_then(|()| sink.flush());
         }
     }
@@ -104,7 +109,8 @@ mod tests {
         let (source, mut other) = (one.try_clone().unwrap(), two.try_clone().unwrap());
         let (one, two) = (end(one, is_direct), end(two, is_direct));
         if is_direct {
-            // As the other end's thread does: a kernel that ends a process with unread bytes resets its connection.
+            // As the other end's thread does: a kernel that ends a process with unread bytes resets
+            // its connection.
             other.read_exact(&mut [0]).unwrap();
         }
         drop(other);

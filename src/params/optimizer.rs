@@ -1,6 +1,7 @@
-//! One step of the optimizer on a block: gradients are added up, scaled, and move the values, all in one pass, by one thread: where
-//! several blocks take steps, others do so beside. The formulas are those of `gpu::ops::Optimize`, which are PyTorch's. In plain f32
-//! without contraction, so that a block's replicas, which take the same steps, have the same bits.
+//! One step of the optimizer on a block: gradients are added up, scaled, and move the values, all
+//! in one pass, by one thread: where several blocks take steps, others do so beside. The formulas
+//! are those of `gpu::ops::Optimize`, which are PyTorch's. In plain f32 without contraction, so
+//! that a block's replicas, which take the same steps, have the same bits.
 
 use nodectl_types::params::{Optimizer, Training};
 use rayon::prelude::*;
@@ -11,8 +12,9 @@ const CHUNK: usize = 1 << 13;
 /// A gradient, and what it counts.
 pub type Weighted<'a> = (&'a [f32], f32);
 
-/// The `step`th step, from 1: `values` and `state` (`Optimizer::states` times as many, one after the other) move by the weighted sum of
-/// `gradients`, times `scale`. `round` is the step by which the schedule goes.
+/// The `step`th step, from 1: `values` and `state` (`Optimizer::states` times as many, one after
+/// the other) move by the weighted sum of `gradients`, times `scale`. `round` is the step by which
+/// the schedule goes.
 pub fn step(
     training: &Training,
     values: &mut [f32],
@@ -35,7 +37,8 @@ pub fn step(
     }
 }
 
-/// The weighted sum of a piece, in the order of the gradients. One that counts wholly is passed on as it is.
+/// The weighted sum of a piece, in the order of the gradients. One that counts wholly is passed on
+/// as it is.
 fn add_up<'a>(
     gradients: &'a [Weighted<'a>],
     start: usize,
@@ -71,7 +74,8 @@ pub fn sum(gradients: &[Weighted<'_>], out: &mut [f32]) {
         });
 }
 
-/// Adds what gradients have from `start` on to `out`, each as it is: sums of counts know no weights.
+/// Adds what gradients have from `start` on to `out`, each as it is: sums of counts know no
+/// weights.
 pub fn add(gradients: &[Weighted<'_>], start: usize, out: &mut [f32]) {
     for (gradient, _) in gradients {
         out.iter_mut()

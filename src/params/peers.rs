@@ -1,5 +1,6 @@
-//! Connections to the other nodes of a training job: one a pair, opened by the node with the lower id. It has several streams: one
-//! for messages about no block, others for blocks, each of which keeps to its own, and a lifeline (`lifeline`). What waits to be written goes out by priority,
+//! Connections to the other nodes of a training job: one a pair, opened by the node with the lower
+//! id. It has several streams: one for messages about no block, others for blocks, each of which
+//! keeps to its own, and a lifeline (`lifeline`). What waits to be written goes out by priority,
 //! the first layers' blocks first (P3; Jayarajan et al., arXiv 1905.03960).
 
 use super::{lifeline::Lifeline, store::Outgoing};
@@ -57,8 +58,9 @@ struct PeerFrame {
     payload: Option<Outgoing>,
 }
 
-/// What waits to be written to one node. What it holds is bounded by what the job's workers may have under way: a gradient and the
-/// values of each block a worker, a sum and a state of each block a replica, a few blocks that move; most of it by reference.
+/// What waits to be written to one node. What it holds is bounded by what the job's workers may
+/// have under way: a gradient and the values of each block a worker, a sum and a state of each
+/// block a replica, a few blocks that move; most of it by reference.
 pub struct Outbox {
     lanes: Vec<StreamQueue>,
     /// Lanes for what is for a block's primary, and for what comes from it.
@@ -227,7 +229,8 @@ pub async fn call(
 }
 
 impl OpeningBundles {
-    /// The accepting end of a stream. Returns the connection once this was the last stream that it lacked.
+    /// The accepting end of a stream. Returns the connection once this was the last stream that it
+    /// lacked.
     pub async fn accept(
         &self,
         from: NodeId,

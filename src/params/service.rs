@@ -78,7 +78,8 @@ impl ParallelWork {
                 self.deliveries.is_empty() && !self.steps.contains_key(block)
             }
             Effect::Deliver { .. } => true,
-            // The one only notes where gradients are; what the other tells of, workers hear at last.
+            // The one only notes where gradients are; what the other tells of, workers hear at
+            // last.
             Effect::Contribute { .. }
             | Effect::Tell {
                 notice: Notice::Pulled { .. },
@@ -175,7 +176,8 @@ pub fn run(
         let is_idle = service.group.is_idle();
         flags.is_idle.store(is_idle, Ordering::Relaxed);
         service.idle_since = is_idle.then(|| service.idle_since.unwrap_or_else(Instant::now));
-        // While a job goes on that the cluster knows, whoever takes a dead worker's place needs the parameters.
+        // While a job goes on that the cluster knows, whoever takes a dead worker's place needs the
+        // parameters.
         service.over |=
             is_idle && service.kept.job.is_none() && (finished || service.has_lingered());
         if service.over {

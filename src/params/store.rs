@@ -1,4 +1,5 @@
-//! Bytes: the blocks that this node keeps, what workers contributed, sums that wait. Does what effects say, and knows no reasons.
+//! Bytes: the blocks that this node keeps, what workers contributed, sums that wait. Does what
+//! effects say, and knows no reasons.
 
 use super::{
     arena::Arena,
@@ -23,7 +24,8 @@ use std::{
 /// Blocks of fewer numbers together are not worth waking other threads.
 const ALONE_NUMBERS: usize = 512 << 10;
 
-/// One step of the optimizer on a block. Where updates count one by one, `workers` of them are a round of the schedule.
+/// One step of the optimizer on a block. Where updates count one by one, `workers` of them are a
+/// round of the schedule.
 pub struct BlockStep {
     pub block: Block,
     pub gradient: Gradient,
@@ -32,7 +34,8 @@ pub struct BlockStep {
     pub workers: u64,
 }
 
-/// A block that this node keeps. What a checkpoint or a reader still needs of it is copied when it changes.
+/// A block that this node keeps. What a checkpoint or a reader still needs of it is copied when it
+/// changes.
 #[derive(Clone)]
 struct StoredShard {
     values: Arc<Vec<f32>>,
@@ -213,7 +216,8 @@ impl BlockStore {
         })
     }
 
-    /// Whether what came with a message of another node is what belongs to it. Fails if it is not, before anything is made of either.
+    /// Whether what came with a message of another node is what belongs to it. Fails if it is not,
+    /// before anything is made of either.
     pub fn fits(&self, message: &ServerMessage, incoming: &Incoming) -> io::Result<()> {
         let bytes = incoming.bytes();
         let block = message.block().unwrap_or(0);
@@ -609,7 +613,8 @@ impl BlockStore {
     }
 }
 
-/// Does the work of each, so many numbers together: by this thread, or by several where that is worth it.
+/// Does the work of each, so many numbers together: by this thread, or by several where that is
+/// worth it.
 fn for_each<T: Send>(works: &mut [T], numbers: usize, work: impl Fn(&mut T) + Send + Sync) {
     match works {
         works if works.len() > 1 && numbers >= ALONE_NUMBERS => works.par_iter_mut().for_each(work),

@@ -1,4 +1,5 @@
-//! Local workers for which the others wait: how long each takes over a clock, and whether its processes still do something.
+//! Local workers for which the others wait: how long each takes over a clock, and whether its
+//! processes still do something.
 
 use nodectl_logic::params::pace::ClockPace;
 use nodectl_ports::processes::Stat;
@@ -15,7 +16,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A process that does nothing may still be looked after by its interpreter's threads: one tick of the kernel's clock in so long.
+/// A process that does nothing may still be looked after by its interpreter's threads: one tick of
+/// the kernel's clock in so long.
 const NEXT_TO_NOTHING: Duration = Duration::from_secs(5);
 
 /// What is known of the workers of this node.
@@ -68,7 +70,8 @@ impl Watch {
         }
     }
 
-    /// Who is late, and whom to give up: its processes have done nothing since it was seen to be late, and that is long.
+    /// Who is late, and whom to give up: its processes have done nothing since it was seen to be
+    /// late, and that is long.
     pub fn look(&mut self) -> (Vec<LateWorker>, Vec<(Worker, String)>) {
         let (mut late, mut given_up) = (Vec::new(), Vec::new());
         for (worker, watched) in &mut self.workers {
@@ -143,7 +146,8 @@ pub fn peer(stream: &UnixStream) -> Option<Pid> {
         .map(|peer| peer.pid)
 }
 
-/// The session that a process is in; none where its leader is outside this PID namespace, as a container's may be.
+/// The session that a process is in; none where its leader is outside this PID namespace, as a
+/// container's may be.
 fn session(pid: Pid) -> Option<Pid> {
     Pid::from_raw(Stat::of(pid.as_raw_nonzero().get()).ok()?.session()?)
 }

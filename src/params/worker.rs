@@ -1,4 +1,5 @@
-//! A worker's connection over `params.sock`: what it says becomes events, what it is told becomes frames.
+//! A worker's connection over `params.sock`: what it says becomes events, what it is told becomes
+//! frames.
 
 use super::{ParamsShared, ServiceEvent, alone, arena::Arena, dedicated, watch};
 use nodectl_logic::params::{ArenaLayout, Notice, Share};
@@ -106,8 +107,8 @@ impl WorkerLink {
 }
 
 impl Drop for WorkerLink {
-    /// Whoever is not served any more is not to wait for anything: a worker whose place another process has taken, or whose job's thread
-    /// has ended before it heard of it.
+    /// Whoever is not served any more is not to wait for anything: a worker whose place another
+    /// process has taken, or whose job's thread has ended before it heard of it.
     fn drop(&mut self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
@@ -210,8 +211,8 @@ fn attend(shared: &Arc<ParamsShared>, stream: &UnixStream) -> io::Result<()> {
     Ok(())
 }
 
-/// A checkpoint of another job becomes this one's first, so that whichever node begins finds it as any other. Of a job that the cluster
-/// does not know the worker's own node reads it.
+/// A checkpoint of another job becomes this one's first, so that whichever node begins finds it as
+/// any other. Of a job that the cluster does not know the worker's own node reads it.
 fn adopt(shared: &ParamsShared, register: &Register, step: u64, path: &Path) -> io::Result<()> {
     let (Ok(job), Some((_, runtime))) = (register.job.parse(), shared.way.get()) else {
         return Ok(());

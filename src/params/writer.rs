@@ -42,7 +42,8 @@ enum WriterOrder {
 }
 
 impl CheckpointWriter {
-    /// The file is made with the first block. The last one has ended when another node has it too, or cannot.
+    /// The file is made with the first block. The last one has ended when another node has it too,
+    /// or cannot.
     pub fn start(
         keeping: Keeping,
         kept: KeptCheckpoint,

@@ -1,4 +1,5 @@
-//! The loop that owns one pool's state: batches of frames in, decisions out. Whoever has something for it waits while it is behind.
+//! The loop that owns one pool's state: batches of frames in, decisions out. Whoever has something
+//! for it waits while it is behind.
 
 use super::{
     ARGUMENTS_BYTES, HubInput,

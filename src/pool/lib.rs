@@ -1,5 +1,6 @@
-//! Pools of Python workers, on the node that serves their client: the client's stream on one side, those of the workers on the
-//! other, and between them `logic::pool`, which decides who gets what. Nothing here outlives the client's stream.
+//! Pools of Python workers, on the node that serves their client: the client's stream on one side,
+//! those of the workers on the other, and between them `logic::pool`, which decides who gets what.
+//! Nothing here outlives the client's stream.
 //!
 //! | file | owns |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! A pool's beginning and end: what its client wants, the job whose tasks are its workers, and what becomes of that job.
+//! A pool's beginning and end: what its client wants, the job whose tasks are its workers, and what
+//! becomes of that job.
 
 use super::{
     HubInput, PoolEntry, PoolShared, QUEUE,
@@ -36,7 +37,8 @@ use tokio::{
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the workers' streams, and the client's, may take to write their last frames.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
-/// How long the end of a pool waits for its job to be cancelled; that is tried so often, every `LATER_LOOK`.
+/// How long the end of a pool waits for its job to be cancelled; that is tried so often, every
+/// `LATER_LOOK`.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(2);
 const CANCEL_TRIES: u32 = 60;
 /// How often the pool's job is looked at before the first worker came, and after.
@@ -317,7 +319,8 @@ async fn finish(node: &NodeHandle, mut hub: Hub, job: JobId, inbox: &mut mpsc::R
     );
 }
 
-/// Cancels a pool's job, also when nobody coordinates it at the moment: its workers would look for their pool for ever.
+/// Cancels a pool's job, also when nobody coordinates it at the moment: its workers would look for
+/// their pool for ever.
 async fn cancel(node: NodeHandle, job: JobId) {
     for _ in 0..CANCEL_TRIES {
         match node.ask(Query::Cancel { job }).await {
@@ -330,7 +333,8 @@ async fn cancel(node: NodeHandle, job: JobId) {
     }
 }
 
-/// The same of one that a client names, if it is of the client's user: whoever runs the node does not do it for others.
+/// The same of one that a client names, if it is of the client's user: whoever runs the node does
+/// not do it for others.
 async fn cancel_own(node: NodeHandle, author: Author, job: JobId) {
     let Ok(Answer::Jobs(heads)) = node.ask(Query::Jobs).await else {
         return;

@@ -1,5 +1,5 @@
-//! What waits to be written to one stream. Small frames gather in buffers, so that many share a system call; large ones and spooled
-//! ones are passed on as they are.
+//! What waits to be written to one stream. Small frames gather in buffers, so that many share a
+//! system call; large ones and spooled ones are passed on as they are.
 
 use super::spool::Spool;
 use bytes::Bytes;

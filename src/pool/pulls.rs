@@ -1,5 +1,6 @@
-//! Large arguments on their way from the client to a worker: asked for with `SEND`, passed on chunk by chunk. Chunks whose worker
-//! died are thrown away, and the arguments asked for anew when they have ended.
+//! Large arguments on their way from the client to a worker: asked for with `SEND`, passed on chunk
+//! by chunk. Chunks whose worker died are thrown away, and the arguments asked for anew when they
+//! have ended.
 
 use super::outbox::PoolOutbox;
 use nodectl_logic::pool::WorkerKey;

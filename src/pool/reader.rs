@@ -23,8 +23,8 @@ impl<R: AsyncRead + Unpin> PoolReader<R> {
         }
     }
 
-    /// The whole frames that have come, one at least. None at the end of the stream; an error if that is inside a frame, or at bytes
-    /// that are no frame.
+    /// The whole frames that have come, one at least. None at the end of the stream; an error if
+    /// that is inside a frame, or at bytes that are no frame.
     pub async fn batch(&mut self) -> io::Result<Option<Bytes>> {
         loop {
             let (whole, wanted) = measure(&self.buffer)?;

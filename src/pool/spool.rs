@@ -1,4 +1,5 @@
-//! Frames that many workers get: in memory while they are few, else in a file without a name, which goes with the last that reads it.
+//! Frames that many workers get: in memory while they are few, else in a file without a name, which
+//! goes with the last that reads it.
 
 use std::{
     fs::File,

@@ -1,4 +1,5 @@
-//! Pools with clients and workers that speak the frames over real sockets, and a node's loop of paper.
+//! Pools with clients and workers that speak the frames over real sockets, and a node's loop of
+//! paper.
 
 use super::*;
 use nodectl_ports::Event;
@@ -193,7 +194,8 @@ impl Paper {
     }
 }
 
-/// Answers each task with its arguments, until the stream ends; the numbers of the updates, and of the tasks.
+/// Answers each task with its arguments, until the stream ends; the numbers of the updates, and of
+/// the tasks.
 async fn echo(mut worker: Peer) -> (Vec<u64>, usize) {
     let (mut updates, mut tasks) = (Vec::new(), 0);
     let mut out = Vec::new();

@@ -1,4 +1,5 @@
-//! The updates so far, and how far each worker has got: which frames of which spool are still to be sent to it.
+//! The updates so far, and how far each worker has got: which frames of which spool are still to be
+//! sent to it.
 
 use super::{outbox::PoolOutbox, spool::Spool};
 use bytes::Bytes;
@@ -57,7 +58,8 @@ impl Updates {
         Ok(())
     }
 
-    /// Takes a frame of a snapshot: for those who join after it, the update that stands for all before.
+    /// Takes a frame of a snapshot: for those who join after it, the update that stands for all
+    /// before.
     pub async fn snapshot(&mut self, header: Header, frame: Bytes) -> io::Result<()> {
         let directory = &self.directory;
         let spool = self

@@ -67,7 +67,8 @@ impl Hub {
         match frame.header.kind {
             Kind::Ready => {
                 self.changed = true;
-                // From here on it gets each update by itself; what was before may come as a snapshot.
+                // From here on it gets each update by itself; what was before may come as a
+                // snapshot.
                 let worker = self.workers.get_mut(&key).expect("just found");
                 self.updates.feed(&mut worker.cursor, &worker.outbox);
                 if self.pool.ready(key) {
@@ -123,7 +124,8 @@ impl Hub {
         Ok(())
     }
 
-    /// Workers may tell of one update at the same time: each in one frame, if need be without the exception itself.
+    /// Workers may tell of one update at the same time: each in one frame, if need be without the
+    /// exception itself.
     fn update_failed(&mut self, frame: &Frame) {
         let mut payload = frame.payload();
         if frame.header.has_more() {

@@ -1,5 +1,5 @@
-//! Users and groups as the system's databases have them (passwd, LDAP, …). Every question may take as long as a network: not for the
-//! runtime's threads.
+//! Users and groups as the system's databases have them (passwd, LDAP, …). Every question may take
+//! as long as a network: not for the runtime's threads.
 
 use std::ffi::{CStr, CString};
 
@@ -11,8 +11,9 @@ const MOST_GROUPS: usize = 4096;
 /// The name of an account.
 pub fn user_name(uid: u32) -> Option<String> {
     let mut buffer = vec![0; BUFFER_BYTES];
-    // SAFETY: a `passwd` of null pointers and zeros is a valid one; all pointers are to locals that outlive the call, whose length
-    // is told. What is found points into the buffer, and is copied while that lives.
+    // SAFETY: a `passwd` of null pointers and zeros is a valid one; all pointers are to locals that
+    // outlive the call, whose length is told. What is found points into the buffer, and is copied
+    // while that lives.
     unsafe {
         let mut entry: libc::passwd = std::mem::zeroed();
         let mut found = std::ptr::null_mut();

@@ -1,8 +1,9 @@
-//! What the node needs of the outside world: the traits that adapters implement, and the events that they send back.
+//! What the node needs of the outside world: the traits that adapters implement, and the events
+//! that they send back.
 //!
-//! Adapters (`net`, `store`, `worker`, `gpu`) implement these traits and know nothing of each other or of `logic`; `app`
-//! puts them together. Every method that is not `async` returns at once and never blocks the node's loop, except where
-//! its text says otherwise.
+//! Adapters (`net`, `store`, `worker`, `gpu`) implement these traits and know nothing of each other
+//! or of `logic`; `app` puts them together. Every method that is not `async` returns at once and
+//! never blocks the node's loop, except where its text says otherwise.
 //!
 //! | file | owns |
 //! |---|---|
@@ -73,19 +74,23 @@ pub enum Event {
     reason = "most events are messages, and each moves through one queue once"
 )]
 pub enum NetEvent {
-    /// An authenticated connection to a peer of our protocol version exists. Messages to it arrive in order while it lasts.
+    /// An authenticated connection to a peer of our protocol version exists. Messages to it arrive
+    /// in order while it lasts.
     PeerUp {
         peer: NodeId,
     },
-    /// The last connection to the peer is gone. Messages on their way are lost. No proof of its death.
+    /// The last connection to the peer is gone. Messages on their way are lost. No proof of its
+    /// death.
     PeerDown {
         peer: NodeId,
     },
-    /// After `PeerDown` or `probe`: nobody listens at the peer's addresses any more; its process is gone.
+    /// After `PeerDown` or `probe`: nobody listens at the peer's addresses any more; its process is
+    /// gone.
     PeerRefused {
         peer: NodeId,
     },
-    /// `Network::adopt` has put a changed secret on disk: what is sealed from now on is sealed with its key.
+    /// `Network::adopt` has put a changed secret on disk: what is sealed from now on is sealed with
+    /// its key.
     SecretKept {
         secret: SecretText,
     },
@@ -127,7 +132,8 @@ pub enum WorkerEvent {
         task: TaskIndex,
         attempt: Attempt,
     },
-    /// A running attempt reported its job's metric; at most `limits::METRIC_POINTS` values, none after `Ended`.
+    /// A running attempt reported its job's metric; at most `limits::METRIC_POINTS` values, none
+    /// after `Ended`.
     Metric {
         job: JobId,
         task: TaskIndex,
@@ -151,7 +157,8 @@ pub struct UserRequest {
     pub reply: oneshot::Sender<Result<Answer, QueryError>>,
 }
 
-/// The way to the node's loop for everything that runs beside it. Bounded: a full queue makes the sender wait.
+/// The way to the node's loop for everything that runs beside it. Bounded: a full queue makes the
+/// sender wait.
 #[derive(Clone, Debug)]
 pub struct NodeHandle {
     events: mpsc::Sender<Event>,
@@ -197,7 +204,8 @@ impl NodeHandle {
     }
 }
 
-/// The wall clock in milliseconds since 1970: for people to read, never to order events by. A clock before 1970 reads 0.
+/// The wall clock in milliseconds since 1970: for people to read, never to order events by. A clock
+/// before 1970 reads 0.
 pub fn wall_ms() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -214,14 +222,15 @@ pub trait Machine: Send + Sync {
 
 /// The disk that this node works on.
 pub trait DiskHealth: Send + Sync {
-    /// Something of `bytes` bytes could not be kept, or read. True if the disk is to blame, and no task: then the node runs
-    /// none until the disk can be written again, and says why. Blocks until the node is told: not from the runtime.
+    /// Something of `bytes` bytes could not be kept, or read. True if the disk is to blame, and no
+    /// task: then the node runs none until the disk can be written again, and says why. Blocks
+    /// until the node is told: not from the runtime.
     fn suspect(&self, error: &io::Error, bytes: u64) -> bool;
-    /// The same where something went wrong that may come of the disk: looks whether so many bytes could be written now. Gives
-    /// what is wrong with it.
+    /// The same where something went wrong that may come of the disk: looks whether so many bytes
+    /// could be written now. Gives what is wrong with it.
     fn look(&self, bytes: u64) -> Option<String>;
-    /// Why something that a task wrote within the last `time` may not be there, though the task ended well: not every program says
-    /// that it found the disk full. Costs next to nothing.
+    /// Why something that a task wrote within the last `time` may not be there, though the task
+    /// ended well: not every program says that it found the disk full. Costs next to nothing.
     fn trouble_within(&self, time: Duration) -> Option<String>;
     /// Why this node runs no tasks, if the disk is in trouble.
     fn problem(&self) -> Option<String>;
@@ -229,23 +238,26 @@ pub trait DiskHealth: Send + Sync {
 
 /// Measures this node's GPUs.
 pub trait GpuMeter: Send + Sync {
-    /// Measures each GPU that counts, or the software ones where none does; what the node says of itself then has the
-    /// result. One after the other; takes seconds. The error says which failed and why, line by line.
+    /// Measures each GPU that counts, or the software ones where none does; what the node says of
+    /// itself then has the result. One after the other; takes seconds. The error says which failed
+    /// and why, line by line.
     fn measure(self: Arc<Self>) -> BoxFuture<'static, Result<(), String>>;
 }
 
 /// The swarm.
 pub trait Network: Send + Sync {
-    /// Sends a message to a connected peer; it is dropped if there is no connection. A peer that does not keep up with
-    /// its queue (`limits::PEER_QUEUE`) is disconnected.
+    /// Sends a message to a connected peer; it is dropped if there is no connection. A peer that
+    /// does not keep up with its queue (`limits::PEER_QUEUE`) is disconnected.
     fn send(&self, to: NodeId, message: Message);
-    /// Connects to a peer if it is not connected, retrying with back-off for a while. Addresses add to those known.
+    /// Connects to a peer if it is not connected, retrying with back-off for a while. Addresses add
+    /// to those known.
     fn connect(&self, peer: NodeId, addrs: &[SocketAddr]);
     /// Where this node can be reached.
     fn addrs(&self) -> Vec<SocketAddr>;
     /// How discovery is doing, for `doctor`.
     fn report(&self) -> NetReport;
-    /// Keeps what was decided of who belongs to the cluster, and connects to nobody else. `SecretKept` follows where a secret is in it.
+    /// Keeps what was decided of who belongs to the cluster, and connects to nobody else.
+    /// `SecretKept` follows where a secret is in it.
     fn adopt(&self, roster: Roster);
     /// A code with which one node may come for the secret; or why there is none.
     fn invite(&self) -> Result<String, String>;
@@ -256,14 +268,16 @@ pub trait Network: Send + Sync {
 /// How discovery is doing.
 #[derive(Clone, Debug, Default)]
 pub struct NetReport {
-    /// The ciphers on the wire, e.g. `noise(XXpsk0, X25519, AES-256-GCM, SHA-256) + yamux; bulk AES-256-GCM`.
+    /// The ciphers on the wire, e.g.
+    /// `noise(XXpsk0, X25519, AES-256-GCM, SHA-256) + yamux; bulk AES-256-GCM`.
     pub suite: String,
     pub listening: Vec<SocketAddr>,
     pub interfaces: Vec<String>,
     pub connected: Vec<NodeId>,
     /// Those of them that can only be reached through another node.
     pub relayed: Vec<NodeId>,
-    /// Per way (`loopback`, `broadcast`, `mdns`, `remembered`, `--peer`, `kademlia`): does it work, whom did it find.
+    /// Per way (`loopback`, `broadcast`, `mdns`, `remembered`, `--peer`, `kademlia`): does it work,
+    /// whom did it find.
     pub ways: Vec<DiscoveryWay>,
     /// Nodes seen here that do not share the secret.
     pub foreign_nodes: usize,
@@ -289,24 +303,27 @@ pub struct DiscoveryWay {
 
 /// The journals: one a job, append-only, checksummed.
 pub trait Journals: Send + Sync {
-    /// Gives every intact record of every job, in the order written, also those behind damage, each job beginning with
-    /// `Record::Spec`; a job whose specification is lost has the others only, and they are in its journal again once that is
-    /// begun anew. Blocks: called once, before the loop starts. False if some job's journal is damaged, or kept aside
-    /// because it was, or could not be read: what it named is not all known.
+    /// Gives every intact record of every job, in the order written, also those behind damage, each
+    /// job beginning with `Record::Spec`; a job whose specification is lost has the others only,
+    /// and they are in its journal again once that is begun anew. Blocks: called once, before the
+    /// loop starts. False if some job's journal is damaged, or kept aside because it was, or could
+    /// not be read: what it named is not all known.
     fn replay(&self, each: &mut dyn FnMut(JobId, Record)) -> io::Result<bool>;
-    /// Appends to a job's journal, making it if need be. `StoreEvent::Persisted` follows when the bytes are on disk
-    /// (fdatasync; several appends share one) or cannot be. Where the disk hangs an error is told first, and again whenever the
-    /// ticket is appended again; should the bytes come to be on disk after all, that is told too.
+    /// Appends to a job's journal, making it if need be. `StoreEvent::Persisted` follows when the
+    /// bytes are on disk (fdatasync; several appends share one) or cannot be. Where the disk hangs
+    /// an error is told first, and again whenever the ticket is appended again; should the bytes
+    /// come to be on disk after all, that is told too.
     fn append(&self, job: JobId, records: Vec<Record>, ticket: u64);
-    /// Of the records that were appended of each of these tasks the one that counts (`TaskRecord::precedence`), missing ones
-    /// left out. Blocks for reads of the page
-    /// cache: give it at most `limits::RECORD_BATCH` tasks.
+    /// Of the records that were appended of each of these tasks the one that counts
+    /// (`TaskRecord::precedence`), missing ones left out. Blocks for reads of the page cache: give
+    /// it at most `limits::RECORD_BATCH` tasks.
     fn read(&self, job: JobId, tasks: &[TaskIndex]) -> io::Result<Vec<Arc<TaskRecord>>>;
     /// Removes a job's journal and files.
     fn forget(&self, job: JobId);
 }
 
-/// Keeps what the node's next life should know of ended jobs; what is told last counts. A failure is no news to the loop.
+/// Keeps what the node's next life should know of ended jobs; what is told last counts. A failure
+/// is no news to the loop.
 pub trait RetentionKeeper: Send + Sync {
     fn keep(&self, retention: Retention);
 }
@@ -329,16 +346,19 @@ pub trait Vault: Send + Sync {
     /// The error is a part of a sentence about the secret, here and below.
     fn seal(&self, name: &str, value: &[u8]) -> Result<Vec<u8>, String>;
     fn open(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, String>;
-    /// Those that can be opened, sealed with the newest key: of one that was sealed with a key before it, every node makes the same
-    /// bytes. A node that works alone has no keys and gives them all back as they are.
+    /// Those that can be opened, sealed with the newest key: of one that was sealed with a key
+    /// before it, every node makes the same bytes. A node that works alone has no keys and gives
+    /// them all back as they are.
     fn renew(&self, secrets: Vec<KeptSecret>) -> Vec<KeptSecret>;
-    /// All that are known now; what is told last counts. They are written, too, so that the node's next life knows them.
+    /// All that are known now; what is told last counts. They are written, too, so that the node's
+    /// next life knows them.
     fn keep(&self, secrets: Vec<KeptSecret>);
 }
 
-/// The content-addressed store of this node. Methods block on the disk: call them from blocking tasks. Whoever reads a blob
-/// is given verified bytes: a file that this process has not hashed yet is hashed first, which takes a second for a gigabyte
-/// or so, and one that is damaged is put aside, told in the log, and not here any more.
+/// The content-addressed store of this node. Methods block on the disk: call them from blocking
+/// tasks. Whoever reads a blob is given verified bytes: a file that this process has not hashed yet
+/// is hashed first, which takes a second for a gigabyte or so, and one that is damaged is put
+/// aside, told in the log, and not here any more.
 pub trait Blobs: Send + Sync {
     /// Whether the blob is here, and sound.
     fn has(&self, hash: BlobHash) -> bool {
@@ -348,9 +368,11 @@ pub trait Blobs: Send + Sync {
     fn is_listed(&self, hash: BlobHash) -> bool {
         self.has(hash)
     }
-    /// The blob's file, at its beginning; it never changes. `None` if the blob is not here, or was found damaged.
+    /// The blob's file, at its beginning; it never changes. `None` if the blob is not here, or was
+    /// found damaged.
     fn open(&self, hash: BlobHash) -> io::Result<Option<File>>;
-    /// The same for whoever sends it to somebody that hashes what comes: a long one need not have been hashed here before.
+    /// The same for whoever sends it to somebody that hashes what comes: a long one need not have
+    /// been hashed here before.
     fn open_to_send(&self, hash: BlobHash) -> io::Result<Option<File>> {
         self.open(hash)
     }
@@ -376,8 +398,8 @@ pub trait Blobs: Send + Sync {
     fn put_bytes(&self, bytes: &[u8]) -> io::Result<BlobHash>;
     /// Removes a blob, and returns how many bytes it had: 0 if it was not here.
     fn remove(&self, hash: BlobHash) -> io::Result<u64>;
-    /// Removes every blob that is not `live`, and returns how many bytes these had. Called once, before anything can add
-    /// blobs. A store for a while only keeps them all.
+    /// Removes every blob that is not `live`, and returns how many bytes these had. Called once,
+    /// before anything can add blobs. A store for a while only keeps them all.
     fn sweep(&self, live: &dyn Fn(BlobHash) -> bool) -> io::Result<u64> {
         let _ = live;
         Ok(0)
@@ -387,22 +409,24 @@ pub trait Blobs: Send + Sync {
 /// A blob being written. Dropping it leaves nothing behind.
 pub trait BlobWriter: Send {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// Makes the blob visible and durable. Fails if `expected` is given and the bytes hash to something else.
+    /// Makes the blob visible and durable. Fails if `expected` is given and the bytes hash to
+    /// something else.
     fn finish(self: Box<Self>, expected: Option<BlobHash>) -> io::Result<BlobHash>;
 }
 
 /// Brings blobs from other nodes.
 pub trait BlobFetcher: Send + Sync {
-    /// Makes sure that the blob is in this node's store, trying the given holders in turn, then every connected peer.
-    /// The error says what each of them answered.
+    /// Makes sure that the blob is in this node's store, trying the given holders in turn, then
+    /// every connected peer. The error says what each of them answered.
     fn fetch(&self, hash: BlobHash, holders: Vec<NodeId>)
     -> BoxFuture<'static, Result<(), String>>;
 }
 
 /// Serves the pools of this node's users.
 pub trait PoolHost: Send + Sync {
-    /// A worker's process on node `from` is at the pool's disposal. The frames that follow are those of `wire::frames`, `HELLO`
-    /// left out. Returns when the pool is done with it; at once if there is no such pool.
+    /// A worker's process on node `from` is at the pool's disposal. The frames that follow are
+    /// those of `wire::frames`, `HELLO` left out. Returns when the pool is done with it; at once if
+    /// there is no such pool.
     fn attach(
         &self,
         from: NodeId,
@@ -413,9 +437,11 @@ pub trait PoolHost: Send + Sync {
 
 /// Opens pools and ends them.
 pub trait PoolService: Send + Sync {
-    /// Serves a client that opens a pool over this stream, until either ends it. Then the pool's workers end too.
+    /// Serves a client that opens a pool over this stream, until either ends it. Then the pool's
+    /// workers end too.
     fn serve(&self, author: Author, client: Box<dyn Duplex>) -> BoxFuture<'static, ()>;
-    /// Others need room on a node: one of the pool's workers there is to end. Unless it `must`, only if the pool has nothing to do.
+    /// Others need room on a node: one of the pool's workers there is to end. Unless it `must`,
+    /// only if the pool has nothing to do.
     fn release(&self, pool: PoolToken, node: NodeId, must: bool);
     /// Ends every pool, since the node leaves; their clients are told.
     fn close(&self) -> BoxFuture<'static, ()>;
@@ -451,13 +477,14 @@ pub struct StartTask {
 pub trait Runner: Send + Sync {
     /// Prepares the task's directory and starts it. `WorkerEvent`s follow.
     fn start(&self, task: StartTask);
-    /// SIGTERM, then SIGKILL after the task's grace, to everything the task started. `Stopped` follows unless it had
-    /// already ended.
+    /// SIGTERM, then SIGKILL after the task's grace, to everything the task started. `Stopped`
+    /// follows unless it had already ended.
     fn stop(&self, job: JobId, task: TaskIndex, attempt: Attempt);
-    /// All tasks stand still from now on, those too that start later, or go on. The time does not count against their limits.
+    /// All tasks stand still from now on, those too that start later, or go on. The time does not
+    /// count against their limits.
     fn suspend(&self, on: bool);
-    /// Up to 64 KiB of a running attempt's stream from `offset`, and whether the attempt has ended. Blocks for reads of
-    /// the page cache.
+    /// Up to 64 KiB of a running attempt's stream from `offset`, and whether the attempt has ended.
+    /// Blocks for reads of the page cache.
     fn read_log(
         &self,
         job: JobId,

@@ -1,4 +1,5 @@
-//! Processes as the kernel tells of them in `/proc/PID/stat`: proc_pid_stat(5). All of it may have changed when it is read.
+//! Processes as the kernel tells of them in `/proc/PID/stat`: proc_pid_stat(5). All of it may have
+//! changed when it is read.
 
 use std::{fs, io, ops::Range, time::Duration};
 
@@ -8,7 +9,8 @@ pub const TICK: Duration = Duration::from_millis(10);
 /// A process as it was a moment ago.
 pub struct Stat {
     pub pid: i32,
-    /// The fields from the third on: the second, the name, may hold anything, blanks and brackets included.
+    /// The fields from the third on: the second, the name, may hold anything, blanks and brackets
+    /// included.
     fields: String,
 }
 
@@ -86,7 +88,8 @@ impl Stat {
         Some(self.number(48)?..self.number(49)?)
     }
 
-    /// Where its environment is in its memory; zeros for others' processes, and while it becomes another program.
+    /// Where its environment is in its memory; zeros for others' processes, and while it becomes
+    /// another program.
     pub fn environment(&self) -> Option<Range<usize>> {
         Some(self.number(50)?..self.number(51)?)
     }

@@ -1,5 +1,6 @@
-//! Words for people on stderr. A reader that has gone, or a full disk behind it, is no reason to fail, as `eprintln!` would; and
-//! what is said may quote names and values from anywhere, so nothing in it may act on the terminal.
+//! Words for people on stderr. A reader that has gone, or a full disk behind it, is no reason to
+//! fail, as `eprintln!` would; and what is said may quote names and values from anywhere, so
+//! nothing in it may act on the terminal.
 
 use nodectl_types::text;
 use std::{

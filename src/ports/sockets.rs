@@ -9,8 +9,9 @@ use std::{io, os::unix::net::UnixListener, path::Path};
 /// Connections that wait to be accepted; the system has its own bound.
 const BACKLOG: i32 = 1024;
 
-/// Listens at `path`, 0600. The mode is that of the socket when it gets its name (unix_bind in the kernel's net/unix/af_unix.c), so
-/// there is no moment in which others could connect, whatever directory it is in.
+/// Listens at `path`, 0600. The mode is that of the socket when it gets its name (unix_bind in the
+/// kernel's net/unix/af_unix.c), so there is no moment in which others could connect, whatever
+/// directory it is in.
 pub fn bind_private(path: &Path) -> io::Result<UnixListener> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

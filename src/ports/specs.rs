@@ -1,4 +1,5 @@
-//! What is kept as a blob and means something here: specifications that are too large for a message, and lists of files.
+//! What is kept as a blob and means something here: specifications that are too large for a
+//! message, and lists of files.
 
 use super::{BlobFetcher, Blobs};
 use nodectl_types::{
@@ -12,7 +13,8 @@ use std::sync::Arc;
 /// The largest list of files: about 500,000.
 const MAX_MANIFEST_BYTES: u64 = 64 << 20;
 
-/// Brings, reads and checks a specification. The error says who refused it, or what is wrong with it.
+/// Brings, reads and checks a specification. The error says who refused it, or what is wrong with
+/// it.
 pub async fn fetch(
     fetcher: &dyn BlobFetcher,
     blobs: &Arc<dyn Blobs>,

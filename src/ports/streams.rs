@@ -19,11 +19,13 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
 /// A stream to another node.
 pub trait PeerStream: Duplex + 'static {
-    /// Whether this is a connection of the other node's own kernel: nothing that may end by itself is in between.
+    /// Whether this is a connection of the other node's own kernel: nothing that may end by itself
+    /// is in between.
     fn is_direct(&self) -> bool {
         false
     }
-    /// The two directions for threads that block: where much goes over the stream that costs less. Called inside the runtime.
+    /// The two directions for threads that block: where much goes over the stream that costs less.
+    /// Called inside the runtime.
     fn blocking(self: Box<Self>) -> io::Result<Halves> {
         let (source, sink) = tokio::io::split(self);
         let (runtime, closed) = (Handle::current(), CancellationToken::new());
@@ -49,9 +51,11 @@ pub struct Halves {
 /// Ends both directions of a stream: whoever waits in them fails.
 pub type Close = Box<dyn Fn() + Send + Sync>;
 
-/// Streams to other nodes, sealed, for what does not fit messages: the workers of pools, parameters.
+/// Streams to other nodes, sealed, for what does not fit messages: the workers of pools,
+/// parameters.
 pub trait Streams: Send + Sync {
-    /// Opens a stream to a member for the pool of that token; `PoolHost::attach` gets the other end there.
+    /// Opens a stream to a member for the pool of that token; `PoolHost::attach` gets the other end
+    /// there.
     fn open(
         &self,
         to: NodeId,

@@ -1,4 +1,5 @@
-//! Files that are replaced whole: a reader, or the power going, finds the old bytes or the new ones, never a mixture.
+//! Files that are replaced whole: a reader, or the power going, finds the old bytes or the new
+//! ones, never a mixture.
 
 use std::{
     fs::{self, File, OpenOptions},

@@ -1,5 +1,6 @@
-//! The log of what users did at this node: lines of JSON in the data directory, appended only, for the node's user alone (0600). It
-//! is bounded: a file that is full is put aside, and the oldest of them goes.
+//! The log of what users did at this node: lines of JSON in the data directory, appended only, for
+//! the node's user alone (0600). It is bounded: a file that is full is put aside, and the oldest of
+//! them goes.
 
 use nodectl_ports::Audit;
 use nodectl_wire::api::AuditLine;

@@ -1,6 +1,6 @@
-//! Immutable files named by the BLAKE3 hash of their bytes: `blobs/<2 hex digits>/<64 hex digits>`. A blob is visible only
-//! when it is whole and durable: it is written in `tmp/`, synced, renamed, and its directory synced. Whoever opens one is given
-//! bytes that were verified (`shelf`).
+//! Immutable files named by the BLAKE3 hash of their bytes: `blobs/<2 hex digits>/<64 hex digits>`.
+//! A blob is visible only when it is whole and durable: it is written in `tmp/`, synced, renamed,
+//! and its directory synced. Whoever opens one is given bytes that were verified (`shelf`).
 
 use super::{
     StoreError, make_dir,
@@ -27,7 +27,8 @@ pub struct BlobStore {
 }
 
 impl BlobStore {
-    /// Drops what interrupted writers left. The caller holds the directory's lock, so nobody writes now.
+    /// Drops what interrupted writers left. The caller holds the directory's lock, so nobody writes
+    /// now.
     pub(super) fn open(data_dir: &Path) -> Result<Self, StoreError> {
         let (blobs, temporary) = (data_dir.join("blobs"), data_dir.join(super::TEMPORARY));
         make_dir(&blobs)?;
@@ -111,7 +112,8 @@ impl Blobs for BlobStore {
     fn put_file(&self, path: &Path) -> io::Result<(BlobHash, u64)> {
         let mut source = open_regular(path)?;
         let mut temporary = self.temporary()?;
-        // A clone shares the blocks and is a snapshot; what is hashed is what was kept, in either case.
+        // A clone shares the blocks and is a snapshot; what is hashed is what was kept, in either
+        // case.
         let (hash, bytes) = match rustix::fs::ioctl_ficlone(&temporary.file, &source) {
             Ok(()) => copy_hashing(&mut temporary.file, &mut io::sink())?,
             Err(_) => copy_hashing(&mut source, &mut temporary.file)?,

@@ -1,5 +1,6 @@
-//! Whether the data directory's disk can be written. It is looked at only when something went wrong; from then on the node
-//! runs no tasks, and tries again ever more rarely, until a write works and there is room for what could not be kept.
+//! Whether the data directory's disk can be written. It is looked at only when something went
+//! wrong; from then on the node runs no tasks, and tries again ever more rarely, until a write
+//! works and there is room for what could not be kept.
 
 use nodectl_ports::{DiskHealth, Event, NodeHandle};
 use rustix::fs::StatVfsMountFlags;
@@ -18,7 +19,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LAST_PAUSE: Duration = Duration::from_secs(30);
 /// Trouble that begins within this time after the last goes on with its pauses.
 const SAME_TROUBLE: Duration = Duration::from_secs(60);
-/// That a write worked is believed this long, as long as there is room: tasks may fail by the thousand.
+/// That a write worked is believed this long, as long as there is room: tasks may fail by the
+/// thousand.
 const STILL_GOOD: Duration = Duration::from_secs(2);
 
 pub struct Health {
@@ -210,7 +212,8 @@ impl DiskHealth for Health {
     }
 }
 
-/// What a disk answers that is full, read-only or broken, and a machine that has no files left to open.
+/// What a disk answers that is full, read-only or broken, and a machine that has no files left to
+/// open.
 fn is_of_the_disk(error: &io::Error) -> bool {
     let full = [libc::ENOSPC, libc::EDQUOT, libc::EROFS];
     let broken = [

@@ -1,5 +1,6 @@
-//! The node's disk: journals of jobs, the content-addressed blob store, files that are replaced atomically, and the lock
-//! that keeps two nodes out of one data directory. Knows bytes and durability, not what the records mean.
+//! The node's disk: journals of jobs, the content-addressed blob store, files that are replaced
+//! atomically, and the lock that keeps two nodes out of one data directory. Knows bytes and
+//! durability, not what the records mean.
 //!
 //! | file | owns |
 //! |---|---|
@@ -12,8 +13,9 @@
 //! | `health` | whether the disk can be written, and when again |
 //! | `shelf` | these files, verified whenever they are read |
 //!
-//! Layout of a data directory: `lock`, `jobs/<job id>/journal`, `blobs/<2 hex digits>/<64 hex digits>`, `tmp/`.
-//! `jobs/<job id>/` also holds what `worker` keeps there; `store` never touches that.
+//! Layout of a data directory: `lock`, `jobs/<job id>/journal`,
+//! `blobs/<2 hex digits>/<64 hex digits>`, `tmp/`. `jobs/<job id>/` also holds what `worker` keeps
+//! there; `store` never touches that.
 
 pub mod atomic;
 mod audit;
@@ -79,8 +81,8 @@ impl StoreError {
     }
 }
 
-/// Of a data directory's path: `sockaddr_un::sun_path` has 108 bytes with the closing zero (unix(7)), and the longest name of a
-/// socket there is `/workers.sock`.
+/// Of a data directory's path: `sockaddr_un::sun_path` has 108 bytes with the closing zero
+/// (unix(7)), and the longest name of a socket there is `/workers.sock`.
 const MAX_PATH_BYTES: usize = 107 - "/workers.sock".len();
 
 /// Where files are that have no name yet, in the data directory.
@@ -93,7 +95,8 @@ pub struct Store {
     blobs: Arc<BlobStore>,
 }
 
-/// Opens a data directory, making it (0700) if need be. Fails with the holder's pid if another node has it.
+/// Opens a data directory, making it (0700) if need be. Fails with the holder's pid if another node
+/// has it.
 pub fn open(data_dir: &Path) -> Result<Store, StoreError> {
     let made = fs::DirBuilder::new()
         .recursive(true)
@@ -115,7 +118,8 @@ pub fn open(data_dir: &Path) -> Result<Store, StoreError> {
     Ok(Store { dir, lock, blobs })
 }
 
-/// Whoever may write to the directory may put his programs, sockets and links into the place of ours.
+/// Whoever may write to the directory may put his programs, sockets and links into the place of
+/// ours.
 fn check_owner(dir: &Path) -> Result<(), StoreError> {
     let metadata = fs::metadata(dir).map_err(StoreError::io("look at", dir))?;
     let shown = dir.display();

@@ -1,4 +1,5 @@
-//! One node a data directory: an advisory lock (`flock`) that the kernel drops with its holder, however that ends.
+//! One node a data directory: an advisory lock (`flock`) that the kernel drops with its holder,
+//! however that ends.
 
 use super::StoreError;
 use rustix::fs::{FlockOperation, OFlags, flock};
@@ -9,7 +10,8 @@ use std::{
     path::Path,
 };
 
-/// Held while it lives. The file stays: removing it would let two holders lock two files of one name.
+/// Held while it lives. The file stays: removing it would let two holders lock two files of one
+/// name.
 pub struct Lock {
     _file: File,
 }
@@ -38,7 +40,8 @@ impl Lock {
             }
             Err(errno) => return Err(StoreError::io("lock", &path)(errno.into())),
         }
-        // The pid is for people only; the lock does not depend on it, so a full disk does not matter here.
+        // The pid is for people only; the lock does not depend on it, so a full disk does not
+        // matter here.
         let _ = file
             .set_len(0)
             .and_then(|()| write!(file, "{}", std::process::id()));

@@ -1,6 +1,7 @@
-//! The files of the blob store, verified: whoever opens one is given bytes that hash to its name. A file is hashed once in
-//! the life of the process, and again whenever it is not the file that was hashed: another inode, length or time. One
-//! whose bytes are others is put aside as `<hash>.damaged`, and then is not here.
+//! The files of the blob store, verified: whoever opens one is given bytes that hash to its name. A
+//! file is hashed once in the life of the process, and again whenever it is not the file that was
+//! hashed: another inode, length or time. One whose bytes are others is put aside as
+//! `<hash>.damaged`, and then is not here.
 
 use super::atomic;
 use nodectl_ports::{Event, NodeHandle, StoreEvent};
@@ -15,7 +16,8 @@ use std::{
 };
 
 const COPY_BUFFER_BYTES: usize = 256 << 10;
-/// Files whose state when they were hashed is remembered; past this, all are hashed again when they are needed.
+/// Files whose state when they were hashed is remembered; past this, all are hashed again when they
+/// are needed.
 const REMEMBERED: usize = 64 << 10;
 /// Several who want one blob wait for one of them to hash it. So do some who want different ones.
 const LANES: usize = 16;
@@ -102,7 +104,8 @@ impl Shelf {
         )
     }
 
-    /// The same for whoever sends it to somebody that hashes what comes: a long file is hashed beside its sending.
+    /// The same for whoever sends it to somebody that hashes what comes: a long file is hashed
+    /// beside its sending.
     pub fn open_to_send(self: &Arc<Self>, hash: BlobHash) -> io::Result<Option<File>> {
         let Some(file) = self.open_unverified(hash)? else {
             return Ok(None);
@@ -131,7 +134,8 @@ impl Shelf {
             let _naming = lock(&self.naming);
             fs::rename(from, &place)?;
         }
-        // The bytes were hashed on their way here. Looked at after the renaming, which is a change too.
+        // The bytes were hashed on their way here. Looked at after the renaming, which is a change
+        // too.
         self.remember(hash, &file.metadata()?);
         atomic::sync_dir(directory)
     }

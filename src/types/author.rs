@@ -27,7 +27,8 @@ impl Default for Author {
 }
 
 impl Author {
-    /// Whether a user of this name is the one: one person has one name on all machines of a lab, but not one number.
+    /// Whether a user of this name is the one: one person has one name on all machines of a lab,
+    /// but not one number.
     pub fn is(&self, user: &str) -> bool {
         self.user == user && user != UNKNOWN
     }

@@ -1,8 +1,9 @@
 //! What is known of one task: an element of the chain that makes a job's state a join-semilattice.
 //!
-//! `Unknown < Failed(1) < Failed(2) < … < Cancelled < Done(key)`: a total order, so that the join of two is the greater. Of two
-//! failures that count the same it is the later attempt; of two `Done`s the one that was accepted in the later epoch, then the one
-//! with the smaller `(attempt, stamp)`. A journal's index goes by the same order.
+//! `Unknown < Failed(1) < Failed(2) < … < Cancelled < Done(key)`: a total order, so that the join
+//! of two is the greater. Of two failures that count the same it is the later attempt; of two
+//! `Done`s the one that was accepted in the later epoch, then the one with the smaller
+//! `(attempt, stamp)`. A journal's index goes by the same order.
 
 use super::{Attempt, TaskRecord};
 use serde::{Deserialize, Serialize};
@@ -13,7 +14,8 @@ use std::cmp::{Ordering, Reverse};
 pub enum Cell {
     #[default]
     Unknown,
-    /// How often it failed, and the last attempt that did: a report of that one or an earlier one is no other failure.
+    /// How often it failed, and the last attempt that did: a report of that one or an earlier one
+    /// is no other failure.
     Failed {
         count: u32,
         attempt: Attempt,
@@ -25,8 +27,9 @@ pub enum Cell {
 /// Which of a task's results it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
-    /// The epoch of the coordinator that accepted it. A coordinator accepts one result of a task, and learns what its
-    /// predecessors told before it orders anything: so the later epoch's is never one that nobody was told of.
+    /// The epoch of the coordinator that accepted it. A coordinator accepts one result of a task,
+    /// and learns what its predecessors told before it orders anything: so the later epoch's is
+    /// never one that nobody was told of.
     pub accepted: u32,
     pub attempt: Attempt,
     /// Differs between different records.

@@ -1,6 +1,7 @@
-//! What a job must be to be accepted, whoever submits it: names that name something, patterns that can be compiled, placeholders
-//! that something is known of, text that a program can be given. Where jobs are planned, at the API and where a submission is
-//! taken, it is this that is asked. A job that was accepted before is not: nodes run it as it is, or fail its tasks.
+//! What a job must be to be accepted, whoever submits it: names that name something, patterns that
+//! can be compiled, placeholders that something is known of, text that a program can be given.
+//! Where jobs are planned, at the API and where a submission is taken, it is this that is asked. A
+//! job that was accepted before is not: nodes run it as it is, or fail its tasks.
 
 use super::{
     JobSpec, ParamSpace, PythonWorker, Value, WorkSpec, WorkerRole, WorkerSpec, glob,
@@ -216,7 +217,8 @@ impl WorkSpec {
             .try_for_each(|pattern| check_output(pattern))
     }
 
-    /// Placeholders that something is known of, and what tasks become with their parameters in their places.
+    /// Placeholders that something is known of, and what tasks become with their parameters in
+    /// their places.
     fn check_placeholders(&self, params: &ParamSpace) -> Checked {
         let names: BTreeSet<&str> = params
             .names()

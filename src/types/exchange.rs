@@ -1,5 +1,6 @@
-//! How a dense layer's gradient reaches the workers: through parameter servers, or as sufficient factors from each worker to each
-//! other. The rule is Poseidon's (Zhang et al., arXiv 1706.03292, section 3.2), with what replicas and compression add.
+//! How a dense layer's gradient reaches the workers: through parameter servers, or as sufficient
+//! factors from each worker to each other. The rule is Poseidon's (Zhang et al., arXiv 1706.03292,
+//! section 3.2), with what replicas and compression add.
 
 use super::servers::Compression;
 
@@ -8,12 +9,13 @@ use super::servers::Compression;
 pub enum Exchange {
     /// Gradients go to the servers, values come back.
     ParameterServer,
-    /// The gradient of a dense layer is Σ uᵢvᵢᵀ over the samples of a batch: each worker sends its u and v to all others, which
-    /// multiply them out (Xie et al., arXiv 1511.08486).
+    /// The gradient of a dense layer is Σ uᵢvᵢᵀ over the samples of a batch: each worker sends its
+    /// u and v to all others, which multiply them out (Xie et al., arXiv 1511.08486).
     SufficientFactors,
 }
 
-/// A dense layer: `inputs` × `outputs` weights (M × N), trained with `samples` of a batch (K) on each worker.
+/// A dense layer: `inputs` × `outputs` weights (M × N), trained with `samples` of a batch (K) on
+/// each worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DenseLayer {
     pub inputs: u64,
@@ -21,7 +23,8 @@ pub struct DenseLayer {
     pub samples: u64,
 }
 
-/// Who takes part. Each node runs a worker (P1 of them) and the servers (P2) are among them, as in the paper's Table 1.
+/// Who takes part. Each node runs a worker (P1 of them) and the servers (P2) are among them, as in
+/// the paper's Table 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Participants {
     pub workers: u64,
@@ -33,7 +36,8 @@ pub struct Participants {
 /// Bytes on the wire for each byte of f32. `Compression::ratio` of a setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratios {
-    /// Of gradients that workers push. Values that they pull, and sums on their way to replicas, are not compressed.
+    /// Of gradients that workers push. Values that they pull, and sums on their way to replicas,
+    /// are not compressed.
     pub gradients: f64,
     /// Of sufficient factors.
     pub factors: f64,
@@ -115,8 +119,8 @@ mod tests {
 
     #[test]
     fn the_example_of_the_paper_comes_out() {
-        // Section 3.2: VGG19's 4096 × 4096 layer, batches of 32, P1 = P2 = 8: 58.7 M numbers for a node that is worker and server,
-        // 3.7 M by sufficient factors.
+        // Section 3.2: VGG19's 4096 × 4096 layer, batches of 32, P1 = P2 = 8: 58.7 M numbers for a
+        // node that is worker and server, 3.7 M by sufficient factors.
         let layer = DenseLayer {
             inputs: 4096,
             outputs: 4096,

@@ -1,6 +1,7 @@
-//! Patterns of file names, before anything compiles them. What compiles a pattern calls itself once for each brace within
-//! braces, so that a pattern from outside could end the process; and a placeholder's value may be a pattern, too. Whoever
-//! compiles one checks it here first: where a job is planned, where it is accepted, and where its placeholders are replaced.
+//! Patterns of file names, before anything compiles them. What compiles a pattern calls itself once
+//! for each brace within braces, so that a pattern from outside could end the process; and a
+//! placeholder's value may be a pattern, too. Whoever compiles one checks it here first: where a
+//! job is planned, where it is accepted, and where its placeholders are replaced.
 
 /// The longest pattern, in bytes.
 pub const MAX_BYTES: usize = 16 << 10;
@@ -65,8 +66,9 @@ pub fn check(pattern: &str) -> Result<(), BadGlob> {
     }
 }
 
-/// Whether a name is one of a pattern's: `*` stands for any characters, `?` for one, everything else for itself. Nothing is compiled,
-/// and no pattern takes longer than its length times the name's.
+/// Whether a name is one of a pattern's: `*` stands for any characters, `?` for one, everything
+/// else for itself. Nothing is compiled, and no pattern takes longer than its length times the
+/// name's.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) =
         (pattern.chars().collect(), name.chars().collect());

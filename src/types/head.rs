@@ -25,8 +25,9 @@ impl Phase {
 
 /// Who coordinates a job, who holds its state, and how far it is.
 ///
-/// Two heads of a job merge: `cancelled` and `round` only rise; all else is taken whole from the head with the greater
-/// `(epoch, rank of holder, version)`, where the rank is the rendezvous hash of (job, holder).
+/// Two heads of a job merge: `cancelled` and `round` only rise; all else is taken whole from the
+/// head with the greater `(epoch, rank of holder, version)`, where the rank is the rendezvous hash
+/// of (job, holder).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobHead {
     pub job: JobId,

@@ -7,7 +7,8 @@ use std::{fmt, str::FromStr};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NodeId(pub [u8; 32]);
 
-/// A job: 64 bits, random or of the key that it was submitted with. Printed as 16 hex digits; any unique prefix names it.
+/// A job: 64 bits, random or of the key that it was submitted with. Printed as 16 hex digits; any
+/// unique prefix names it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct JobId(pub u64);
 
@@ -21,8 +22,9 @@ pub struct TaskKey {
     pub task: TaskIndex,
 }
 
-/// One try at a task. Unique within its task: the epoch names the coordinator that ordered it, `number` counts that
-/// coordinator's orders for the task from 1. Ordered: a lower one was ordered earlier.
+/// One try at a task. Unique within its task: the epoch names the coordinator that ordered it,
+/// `number` counts that coordinator's orders for the task from 1. Ordered: a lower one was ordered
+/// earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Attempt {
     pub epoch: u32,
@@ -56,7 +58,8 @@ impl BlobHash {
 }
 
 impl JobId {
-    /// The job of a submission's key: whichever node is asked with that key, however often, it is the same job.
+    /// The job of a submission's key: whichever node is asked with that key, however often, it is
+    /// the same job.
     pub fn of_key(key: &str) -> Self {
         let hash = blake3::derive_key("nodectl 2026 the key of a submission", key.as_bytes());
         Self(u64::from_le_bytes(

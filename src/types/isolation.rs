@@ -1,14 +1,16 @@
-//! How far a job's tasks are kept from the node that runs them and from its machine, as the job says. What it does not say, the
-//! node's settings do.
+//! How far a job's tasks are kept from the node that runs them and from its machine, as the job
+//! says. What it does not say, the node's settings do.
 
 use crate::text::is_unsafe;
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Isolation {
-    /// Whether programs such as sudo may gain rights that the node's user lacks. Where they may, nothing can be hidden from them.
+    /// Whether programs such as sudo may gain rights that the node's user lacks. Where they may,
+    /// nothing can be hidden from them.
     pub setuid: Option<bool>,
-    /// Whether what is the node's alone is out of reach: its secret, its identity, other jobs, its API.
+    /// Whether what is the node's alone is out of reach: its secret, its identity, other jobs, its
+    /// API.
     pub hides_node: Option<bool>,
     /// Whether a program that crashes may leave a core dump.
     pub core_dumps: bool,
@@ -20,8 +22,8 @@ pub struct Isolation {
     pub image: Option<String>,
 }
 
-/// Whether it can name a container: a file `NAME.sif` of Apptainer's, or what podman knows an image by
-/// (`docker.io/library/python:3.12`, `oci-archive:FILE`).
+/// Whether it can name a container: a file `NAME.sif` of Apptainer's, or what podman knows an image
+/// by (`docker.io/library/python:3.12`, `oci-archive:FILE`).
 pub fn is_image(image: &str) -> bool {
     if is_apptainers(image) {
         return !image.contains(is_unsafe);

@@ -1,5 +1,6 @@
-//! The vocabulary of nodectl: ids, units, resources, limits, logical time, job specifications and the messages that
-//! nodes exchange. Plain data with its invariants; no IO, no clock, no randomness. Imports nothing else of ours.
+//! The vocabulary of nodectl: ids, units, resources, limits, logical time, job specifications and
+//! the messages that nodes exchange. Plain data with its invariants; no IO, no clock, no
+//! randomness. Imports nothing else of ours.
 //!
 //! | file | owns |
 //! |---|---|

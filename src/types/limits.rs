@@ -7,7 +7,8 @@ pub const PROTOCOL_VERSION: u32 = 5;
 /// The oldest. Two nodes use the newest that both speak, and refuse each other where there is none.
 pub const OLDEST_PROTOCOL_VERSION: u32 = 5;
 
-/// The largest control message accepted from a peer, in bytes. Checked before anything is allocated for it.
+/// The largest control message accepted from a peer, in bytes. Checked before anything is allocated
+/// for it.
 pub const MAX_MESSAGE_BYTES: usize = 8 << 20;
 /// Records are sent in batches of about this many bytes.
 pub const RECORD_BATCH_BYTES: usize = 256 << 10;
@@ -23,8 +24,8 @@ pub const RECORD_BATCH: usize = 512;
 pub const INLINE_SPEC_BYTES: usize = 64 << 10;
 /// The largest specification (parameters included) that a node accepts.
 pub const MAX_SPEC_BYTES: usize = 256 << 20;
-/// Bytes of a task's command, variables and output patterns together, its parameters in their places. No kernel starts a
-/// program with more.
+/// Bytes of a task's command, variables and output patterns together, its parameters in their
+/// places. No kernel starts a program with more.
 pub const MAX_TASK_TEXT_BYTES: usize = 8 << 20;
 /// The most nodes that a job may wait for.
 pub const MAX_MIN_NODES: u32 = 100_000;
@@ -38,7 +39,8 @@ pub const MAX_PREFETCH: u32 = 512;
 pub const INLINE_LOG_BYTES: usize = 2 << 10;
 /// Bytes of `nodectl-result:` or `result.json` kept in a record.
 pub const MAX_RESULT_BYTES: usize = 64 << 10;
-/// Values of a metric in one message; what a task reports between two of them is thinned out to so many.
+/// Values of a metric in one message; what a task reports between two of them is thinned out to so
+/// many.
 pub const METRIC_POINTS: usize = 64;
 /// Tasks cancelled by one request.
 pub const MAX_CANCELLED: usize = 100_000;
@@ -82,8 +84,8 @@ pub const REMOVED_BATCH: usize = 4096;
 pub const HEADS_BATCH: usize = 128;
 /// Digests of all job heads: a difference costs sending the heads of one of so many parts.
 pub const HEADS_BUCKETS: usize = 64;
-/// Bytes of records on their way to a replica that has not confirmed them. One that falls further behind gets no more, and catches up
-/// afterwards.
+/// Bytes of records on their way to a replica that has not confirmed them. One that falls further
+/// behind gets no more, and catches up afterwards.
 pub const REPLICA_WINDOW_BYTES: usize = 16 << 20;
 /// Copies of a job's state: its coordinator's and two more.
 pub const JOB_REPLICAS: usize = 3;
@@ -92,7 +94,8 @@ pub const JOB_REPLICAS: usize = 3;
 pub const PROBE_PERIOD: Duration = Duration::from_millis(350);
 /// Membership: how long a direct answer may take before others are asked to ask.
 pub const PROBE_RTT: Duration = Duration::from_millis(150);
-/// Membership: how long a suspect has to show that it lives, where all is well and others suspect it too.
+/// Membership: how long a suspect has to show that it lives, where all is well and others suspect
+/// it too.
 pub const SUSPICION: Duration = Duration::from_millis(1500);
 /// Membership: news in one packet.
 pub const SWIM_NEWS: usize = 64;

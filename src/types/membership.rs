@@ -1,4 +1,5 @@
-//! The packets of the membership protocol (`logic/members/swim.rs`). They ride the control channel, so whoever sent one is known.
+//! The packets of the membership protocol (`logic/members/swim.rs`). They ride the control channel,
+//! so whoever sent one is known.
 
 use super::NodeId;
 use serde::{Deserialize, Serialize};
@@ -7,8 +8,8 @@ use std::net::SocketAddr;
 /// What a member says to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Packet {
-    /// The sender's own. It rises with every start of a node, and whenever the node has to object to its death: what is said of a
-    /// node counts for its incarnation and earlier ones.
+    /// The sender's own. It rises with every start of a node, and whenever the node has to object
+    /// to its death: what is said of a node counts for its incarnation and earlier ones.
     pub incarnation: u64,
     /// How slow the sender finds itself to be: 0 is well.
     pub slowness: u8,
@@ -38,8 +39,8 @@ pub enum Body {
     Feed,
 }
 
-/// Something about one member. The greater incarnation counts; of one incarnation, `Suspect` counts more than `Alive`, and `Down` more
-/// than both.
+/// Something about one member. The greater incarnation counts; of one incarnation, `Suspect` counts
+/// more than `Alive`, and `Down` more than both.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum News {
     Alive {

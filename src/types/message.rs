@@ -1,7 +1,8 @@
 //! What nodes say to each other over the control channel.
 //!
-//! The encoding (postcard: variant index, then fields in order) is the protocol: whoever changes this file raises
-//! `limits::PROTOCOL_VERSION`. A golden test in `wire` holds the bytes of every variant.
+//! The encoding (postcard: variant index, then fields in order) is the protocol: whoever changes
+//! this file raises `limits::PROTOCOL_VERSION`. A golden test in `wire` holds the bytes of every
+//! variant.
 
 use super::{
     Answer, Attempt, Cell, JobHead, JobId, JobSpec, KeptSecret, MetricPoint, NodeInfo, Params,
@@ -36,15 +37,17 @@ pub enum Message {
 
     /// Job heads to merge.
     Heads(Vec<JobHead>),
-    /// Hashes over the heads that the sender knows, `limits::HEADS_BUCKETS` in all; answered with `Heads` where they differ.
+    /// Hashes over the heads that the sender knows, `limits::HEADS_BUCKETS` in all; answered with
+    /// `Heads` where they differ.
     HeadsDigests {
         digests: Vec<u64>,
-        /// The receiver, if it knows other heads, sends its own digests too, behind them. An answer asks for none.
+        /// The receiver, if it knows other heads, sends its own digests too, behind them. An answer
+        /// asks for none.
         reply: bool,
     },
 
-    /// Asks the receiver to keep a job's state. Sent by the submitter first, later by the coordinator. The
-    /// specification is inside where it is small, else a blob that the sender has.
+    /// Asks the receiver to keep a job's state. Sent by the submitter first, later by the
+    /// coordinator. The specification is inside where it is small, else a blob that the sender has.
     Offer {
         head: JobHead,
         spec: Option<Arc<JobSpec>>,
@@ -58,7 +61,8 @@ pub enum Message {
         job: JobId,
         error: String,
     },
-    /// Records to keep, and a head. Acknowledged by `ReplicateKept` when they are on disk, and every blob that they name.
+    /// Records to keep, and a head. Acknowledged by `ReplicateKept` when they are on disk, and
+    /// every blob that they name.
     Replicate {
         job: JobId,
         epoch: u32,
@@ -71,8 +75,9 @@ pub enum Message {
         epoch: u32,
         ticket: u64,
     },
-    /// What the sender holds of a job: a digest of each chunk of its tasks. The receiver pulls what it lacks of that, and says
-    /// `CaughtUp` once it has it on disk. With `reply` it also shows what it holds itself.
+    /// What the sender holds of a job: a digest of each chunk of its tasks. The receiver pulls what
+    /// it lacks of that, and says `CaughtUp` once it has it on disk. With `reply` it also shows
+    /// what it holds itself.
     Digests {
         job: JobId,
         epoch: u32,
@@ -80,8 +85,9 @@ pub enum Message {
         reply: bool,
         digests: Vec<u64>,
     },
-    /// Asks for the records of a chunk of which the receiver knows more than these cells, which are the sender's; those left out
-    /// at the end are unknown. `left`: so many chunks are still to be pulled, this one included.
+    /// Asks for the records of a chunk of which the receiver knows more than these cells, which are
+    /// the sender's; those left out at the end are unknown. `left`: so many chunks are still to be
+    /// pulled, this one included.
     Pull {
         job: JobId,
         epoch: u32,
@@ -105,8 +111,8 @@ pub enum Message {
         epoch: u32,
         mark: u64,
     },
-    /// The sender has no copy of the job's state, or none that it can write: whatever heads of this epoch or a lower one say, it does
-    /// not hold the job.
+    /// The sender has no copy of the job's state, or none that it can write: whatever heads of this
+    /// epoch or a lower one say, it does not hold the job.
     NoCopy {
         job: JobId,
         epoch: u32,
@@ -125,7 +131,8 @@ pub enum Message {
         epoch: u32,
         count: u32,
     },
-    /// Stop these attempts; nothing is reported of them. With `waiting`, only those that have not started.
+    /// Stop these attempts; nothing is reported of them. With `waiting`, only those that have not
+    /// started.
     Stop {
         job: JobId,
         epoch: u32,
@@ -137,8 +144,9 @@ pub enum Message {
         job: JobId,
         epoch: u32,
     },
-    /// News of a job's tasks on the sender. `free` is how many more it could start now; `refuses`: why it takes none of the job at
-    /// present, whoever orders it, if so. What it was ordered is `returned` then, and no task has failed.
+    /// News of a job's tasks on the sender. `free` is how many more it could start now; `refuses`:
+    /// why it takes none of the job at present, whoever orders it, if so. What it was ordered is
+    /// `returned` then, and no task has failed.
     Report {
         job: JobId,
         epoch: u32,
@@ -148,7 +156,8 @@ pub enum Message {
         free: u32,
         refuses: Option<String>,
     },
-    /// What a running task reported of its job's metric since the last time; at most `limits::METRIC_POINTS`.
+    /// What a running task reported of its job's metric since the last time; at most
+    /// `limits::METRIC_POINTS`.
     Metrics {
         job: JobId,
         epoch: u32,
@@ -167,8 +176,8 @@ pub enum Message {
         epoch: u32,
         sequence: u64,
     },
-    /// Everything unfinished that the sender holds. Orders up to `sequence` that are not in it were lost. `copy`: it keeps the job's
-    /// state, and may know results that the receiver lacks.
+    /// Everything unfinished that the sender holds. Orders up to `sequence` that are not in it were
+    /// lost. `copy`: it keeps the job's state, and may know results that the receiver lacks.
     Holding {
         job: JobId,
         epoch: u32,
@@ -190,15 +199,17 @@ pub enum Message {
     /// The sender leaves of its own will; its unfinished work is given back.
     Leaving,
 
-    /// Somebody waits on the sender for room that a pool's workers hold: the receiver, its host, lets one of them go, if the pool
-    /// has nothing to do, or if it `must`.
+    /// Somebody waits on the sender for room that a pool's workers hold: the receiver, its host,
+    /// lets one of them go, if the pool has nothing to do, or if it `must`.
     Release {
         pool: PoolToken,
         must: bool,
     },
-    /// Jobs that were removed, with the wall clock of whoever did it (ms since 1970); at most `limits::REMOVED_BATCH`.
+    /// Jobs that were removed, with the wall clock of whoever did it (ms since 1970); at most
+    /// `limits::REMOVED_BATCH`.
     Removed(Vec<(JobId, u64)>),
-    /// A hash over the named secrets that the sender knows; answered with `Secrets` by who knows other ones.
+    /// A hash over the named secrets that the sender knows; answered with `Secrets` by who knows
+    /// other ones.
     SecretsDigest([u8; 32]),
     /// Named secrets to merge, sealed.
     Secrets(Vec<KeptSecret>),

@@ -30,7 +30,8 @@ pub struct Gpu {
 /// What is good to know of a GPU and decides nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuDetails {
-    /// What it offers to shaders beyond Vulkan 1.2, by the names that shaders and papers use: `f16`, `subgroups`, …
+    /// What it offers to shaders beyond Vulkan 1.2, by the names that shaders and papers use:
+    /// `f16`, `subgroups`, …
     pub features: Vec<String>,
     /// Bytes of its own memory that nobody used when the node looked, where the driver tells.
     pub memory_free: Option<u64>,
@@ -49,11 +50,13 @@ pub struct GpuRates {
     pub gemm_f16_flops: u64,
 }
 
-/// The slowly changing description of a node, sent to each peer on connecting and again when it changes.
+/// The slowly changing description of a node, sent to each peer on connecting and again when it
+/// changes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeInfo {
     pub id: NodeId,
-    /// Counts changes, so that an older description never replaces a newer one; starts at the wall clock in ms.
+    /// Counts changes, so that an older description never replaces a newer one; starts at the wall
+    /// clock in ms.
     pub version: u64,
     pub name: String,
     pub software: String,
@@ -77,7 +80,8 @@ pub struct NodeInfo {
 }
 
 impl NodeInfo {
-    /// Why it takes no new work, if it takes none: the rest of a sentence that begins with the node.
+    /// Why it takes no new work, if it takes none: the rest of a sentence that begins with the
+    /// node.
     pub fn takes_no_work(&self) -> Option<String> {
         if self.leaving {
             return Some("is leaving".into());

@@ -1,5 +1,5 @@
-//! The word of a machine's owner: who has it, and why the machine takes no work by it. It is kept apart from what other members say,
-//! and its own node enforces it, whoever sends orders.
+//! The word of a machine's owner: who has it, and why the machine takes no work by it. It is kept
+//! apart from what other members say, and its own node enforces it, whoever sends orders.
 
 use super::Policy;
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,8 @@ impl Default for Terms {
     }
 }
 
-/// What was said at the node itself while it ran. It is on the node's disk, so that its next life knows it.
+/// What was said at the node itself while it ran. It is on the node's disk, so that its next life
+/// knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnerWord {
     /// `nodectl drain`.

@@ -1,5 +1,5 @@
-//! How parameters are trained: optimizers, learning-rate schedules, clipping; how often they are kept. Plain data; arithmetic is
-//! with whoever holds the parameters.
+//! How parameters are trained: optimizers, learning-rate schedules, clipping; how often they are
+//! kept. Plain data; arithmetic is with whoever holds the parameters.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,8 +12,8 @@ pub struct Training {
     pub schedule: Schedule,
     /// λ: as `gpu::ops::Optimize` takes it.
     pub weight_decay: f32,
-    /// The most that the norm of all gradients of a step together may be; larger ones are scaled down to it. Pascanu, Mikolov
-    /// and Bengio, arXiv 1211.5063.
+    /// The most that the norm of all gradients of a step together may be; larger ones are scaled
+    /// down to it. Pascanu, Mikolov and Bengio, arXiv 1211.5063.
     pub clip_norm: Option<f32>,
 }
 
@@ -85,7 +85,8 @@ pub enum Every {
 /// What the learning rate is multiplied by, by the number of the step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Schedule {
-    /// Steps in which the rate rises in equal parts from 0 to its whole. Goyal et al., arXiv 1706.02677.
+    /// Steps in which the rate rises in equal parts from 0 to its whole. Goyal et al., arXiv
+    /// 1706.02677.
     pub warmup_steps: u64,
     pub decay: Decay,
 }

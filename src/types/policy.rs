@@ -1,5 +1,5 @@
-//! When a machine's owner lends it, and to whom: hours of the week, only while nobody uses it, whose jobs and which. Decided from what
-//! was seen of the machine; looking belongs to `app`.
+//! When a machine's owner lends it, and to whom: hours of the week, only while nobody uses it,
+//! whose jobs and which. Decided from what was seen of the machine; looking belongs to `app`.
 
 use super::{Closed, WorkSpec, WorkerRole, WorkerSpec, glob, spec::Builtin};
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,8 @@ pub struct Policy {
 pub struct Idle {
     /// So long no key was pressed.
     pub after: Duration,
-    /// Other programs keep at most so much of a core busy, in thousandths; twice as much once tasks run.
+    /// Other programs keep at most so much of a core busy, in thousandths; twice as much once tasks
+    /// run.
     pub load_milli: u32,
 }
 
@@ -39,7 +40,8 @@ pub enum WhenClosed {
     /// They go on to their ends.
     #[default]
     Finish,
-    /// They stand still until the node opens again. Those for which that takes longer than the grace are given to other nodes.
+    /// They stand still until the node opens again. Those for which that takes longer than the
+    /// grace are given to other nodes.
     Suspend,
     /// They may go on for the grace; what has not ended then is given to other nodes.
     Stop,
@@ -62,7 +64,8 @@ impl Policy {
         !self.hours.is_empty() || self.idle.is_some()
     }
 
-    /// Why no task may run now, if none may. `is_open`: they may at present, so that a node at the edge does not flutter.
+    /// Why no task may run now, if none may. `is_open`: they may at present, so that a node at the
+    /// edge does not flutter.
     pub fn closed(&self, seen: Option<&Surroundings>, is_open: bool) -> Option<Closed> {
         if !self.looks() {
             return None;
@@ -178,7 +181,8 @@ impl Admits {
     }
 }
 
-/// A part of the week: some days, and hours of them; those that go past midnight belong to the day on which they begin.
+/// A part of the week: some days, and hours of them; those that go past midnight belong to the day
+/// on which they begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// A bit for each, Monday the lowest.

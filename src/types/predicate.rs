@@ -1,4 +1,5 @@
-//! The language of `where = "gpu.memory >= 8 GiB and labels.rack == 'b'"`: which nodes may run a job.
+//! The language of `where = "gpu.memory >= 8 GiB and labels.rack == 'b'"`: which nodes may run a
+//! job.
 //!
 //! ```text
 //! any      = all ("or" all)*
@@ -6,8 +7,9 @@
 //! one      = "not" one | "(" any ")" | field op value | field "in" "[" value ("," value)* "]"
 //! op       = "==" | "!=" | "<" | "<=" | ">" | ">=" | "~"
 //! ```
-//! `~` asks whether the field contains the value, whatever the case. A `gpu.` field holds if any one GPU satisfies it; a
-//! label that the node does not have satisfies nothing, `!=` included. Pure; parsing is bounded in length and depth.
+//! `~` asks whether the field contains the value, whatever the case. A `gpu.` field holds if any
+//! one GPU satisfies it; a label that the node does not have satisfies nothing, `!=` included.
+//! Pure; parsing is bounded in length and depth.
 
 mod lex;
 mod parse;
@@ -172,7 +174,8 @@ impl PredicateField {
     }
 }
 
-/// The GPUs that the node offers. CPU drivers are among them only where the node counts them as GPUs.
+/// The GPUs that the node offers. CPU drivers are among them only where the node counts them as
+/// GPUs.
 fn counted_gpus(node: &NodeInfo) -> impl Iterator<Item = &Gpu> {
     let hardware = node
         .gpus
@@ -239,7 +242,8 @@ impl ComparisonOp {
     }
 }
 
-/// Text order in which runs of digits count as numbers: `node9` < `node10`, driver `550.54` < `550.120`.
+/// Text order in which runs of digits count as numbers: `node9` < `node10`, driver `550.54` <
+/// `550.120`.
 fn natural_order(left: &str, right: &str) -> Ordering {
     let (mut left, mut right) = (left, right);
     loop {

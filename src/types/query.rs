@@ -14,8 +14,8 @@ pub enum Stream {
     Stderr,
 }
 
-/// Where a watcher of results has got to: a position in the order in which one coordinator learned of them. When the
-/// claim changes, watching starts over and the watcher skips the tasks it has.
+/// Where a watcher of results has got to: a position in the order in which one coordinator learned
+/// of them. When the claim changes, watching starts over and the watcher skips the tasks it has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cursor {
     /// Which claim's order: a number drawn when it was made; 0 for none yet.
@@ -36,8 +36,8 @@ pub enum TaskFilter {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Query {
-    /// Answered by any node: `Answer::Submitted`. The job has this id, and is the one that has it already, if there is one; the
-    /// node draws one if none is given.
+    /// Answered by any node: `Answer::Submitted`. The job has this id, and is the one that has it
+    /// already, if there is one; the node draws one if none is given.
     Submit {
         job: Option<JobId>,
         spec: Arc<JobSpec>,
@@ -87,7 +87,8 @@ pub enum Query {
     Saved { job: JobId, step: u64, node: NodeId },
     /// The named node: `Training`, what it has of a training job.
     Training { node: NodeId, job: JobId },
-    /// The named node: `Ok`; it brings a copy of that node's checkpoint, and keeps so many of the newest.
+    /// The named node: `Ok`; it brings a copy of that node's checkpoint, and keeps so many of the
+    /// newest.
     CopyCheckpoint {
         node: NodeId,
         job: JobId,
@@ -95,10 +96,11 @@ pub enum Query {
         from: NodeId,
         keep: u32,
     },
-    /// The node itself: no new work, running tasks end. `Ok`. What is said at the node itself is its owner's word, which others cannot
-    /// take back.
+    /// The node itself: no new work, running tasks end. `Ok`. What is said at the node itself is
+    /// its owner's word, which others cannot take back.
     Drain { node: NodeId, on: bool },
-    /// The named node: `Ok` if the `lost` one is out of its reach; if the asker is `sure`, it is taken for dead for good then.
+    /// The named node: `Ok` if the `lost` one is out of its reach; if the asker is `sure`, it is
+    /// taken for dead for good then.
     Forget {
         node: NodeId,
         lost: NodeId,
@@ -119,7 +121,8 @@ pub enum Query {
     },
     /// Any node: `Secrets`.
     Secrets,
-    /// The node that is asked, by a user of its own: `Roster`, as it is after the decision if there is one.
+    /// The node that is asked, by a user of its own: `Roster`, as it is after the decision if there
+    /// is one.
     Roster(Option<Decision>),
 }
 

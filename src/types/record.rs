@@ -24,8 +24,8 @@ pub struct OutputFile {
     pub executable: bool,
 }
 
-/// What a worker says went wrong: an exception of Python code, or what stood in for one. Its texts are bounded by
-/// `limits::MAX_ERROR_BYTES` together.
+/// What a worker says went wrong: an exception of Python code, or what stood in for one. Its texts
+/// are bounded by `limits::MAX_ERROR_BYTES` together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorReport {
     /// The exception's class, e.g. `ValueError`; empty if there was none.
@@ -60,10 +60,11 @@ pub enum Failure {
     Raised(ErrorReport),
     /// The worker could not be started: its program, its module, its `__init__`.
     Init(ErrorReport),
-    /// What a built-in worker computes on failed: a GPU that was lost, hangs or is out of memory. An accident: another attempt
-    /// may fare better.
+    /// What a built-in worker computes on failed: a GPU that was lost, hangs or is out of memory.
+    /// An accident: another attempt may fare better.
     Device(ErrorReport),
-    /// The node's disk is full, read-only or broken, so what the task needed or came to could not be kept there.
+    /// The node's disk is full, read-only or broken, so what the task needed or came to could not
+    /// be kept there.
     Storage(String),
 }
 
@@ -87,7 +88,8 @@ pub struct TaskRecord {
     pub outcome: Outcome,
     /// The epoch of the coordinator that accepted it; 0 until one did.
     pub accepted: u32,
-    /// Which failure of the task this is, counted from 1 by the coordinator that accepted it; 0 for any other end.
+    /// Which failure of the task this is, counted from 1 by the coordinator that accepted it; 0 for
+    /// any other end.
     pub failures: u32,
     /// Wall clock of the executing node, milliseconds since 1970.
     pub started_ms: u64,
@@ -132,7 +134,8 @@ impl TaskRecord {
         matches!(self.outcome, Outcome::Cancelled | Outcome::Stopped(_))
     }
 
-    /// What the record says of its task: of two records of a task the one with the greater cell counts.
+    /// What the record says of its task: of two records of a task the one with the greater cell
+    /// counts.
     pub fn cell(&self) -> Cell {
         Cell::of(self)
     }
@@ -165,7 +168,8 @@ impl TaskRecord {
         128 + error + self.stdout.tail.len() + self.stderr.tail.len() + value + files
     }
 
-    /// 32 bits that differ between ends of a task that are not the same, whoever accepted them: the last tie-breaker of the lattice.
+    /// 32 bits that differ between ends of a task that are not the same, whoever accepted them: the
+    /// last tie-breaker of the lattice.
     pub fn stamp(&self) -> u32 {
         let as_reported = Self {
             accepted: 0,

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Amounts of each resource. CPU, GPU and named resources are in thousandths, so that shares are exact; memory is in
-/// bytes. As a need, zero means "none needed"; as a capacity, "none here".
+/// Amounts of each resource. CPU, GPU and named resources are in thousandths, so that shares are
+/// exact; memory is in bytes. As a need, zero means "none needed"; as a capacity, "none here".
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resources {
     pub cpu_milli: u32,
@@ -80,7 +80,8 @@ impl Resources {
         }
     }
 
-    /// How many times `need` fits into `self` at once. Needs of nothing are bounded by one per hundredth of a core.
+    /// How many times `need` fits into `self` at once. Needs of nothing are bounded by one per
+    /// hundredth of a core.
     pub fn slots(&self, need: &Resources) -> u32 {
         let mut slots = u64::from(self.cpu_milli) / u64::from(need.cpu_milli.max(10));
         if let Some(fitting) = self.memory_bytes.checked_div(need.memory_bytes) {

@@ -1,5 +1,6 @@
-//! What the cluster has decided about who belongs to it: nodes that are banned or admitted, whether nodes have to be admitted, and
-//! the change from one secret to the next. A join-semilattice like heads: any order of merging gives the same roster.
+//! What the cluster has decided about who belongs to it: nodes that are banned or admitted, whether
+//! nodes have to be admitted, and the change from one secret to the next. A join-semilattice like
+//! heads: any order of merging gives the same roster.
 
 use super::{NodeId, limits};
 use serde::{Deserialize, Serialize};
@@ -27,7 +28,8 @@ pub struct Admission {
     pub approve: bool,
 }
 
-/// What was said last of a node. Of two words the greater counts: the later one, and of two at once the stricter.
+/// What was said last of a node. Of two words the greater counts: the later one, and of two at once
+/// the stricter.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Word {
     pub version: u32,
@@ -46,8 +48,8 @@ pub enum Standing {
     Banned,
 }
 
-/// A change of the secret. Nodes that are listed may come with the secret before until the change is over; of two changes the one
-/// with the greater (number, secret) counts.
+/// A change of the secret. Nodes that are listed may come with the secret before until the change
+/// is over; of two changes the one with the greater (number, secret) counts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rotation {
     /// 1 for the cluster's first.

@@ -1,4 +1,5 @@
-//! The number types of array elements, in files, in shaders and on the wire: one vocabulary for all of them.
+//! The number types of array elements, in files, in shaders and on the wire: one vocabulary for all
+//! of them.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -1,5 +1,5 @@
-//! Named secrets: values that jobs name and their tasks find in memory. Nodes keep them sealed under a key of the cluster's, and tell
-//! each other of them as of all else that they share.
+//! Named secrets: values that jobs name and their tasks find in memory. Nodes keep them sealed
+//! under a key of the cluster's, and tell each other of them as of all else that they share.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,13 +19,15 @@ pub struct KeptSecret {
 }
 
 impl KeptSecret {
-    /// A total order: of two that were put at the same time on two sides of a partition, the same one counts everywhere.
+    /// A total order: of two that were put at the same time on two sides of a partition, the same
+    /// one counts everywhere.
     pub fn precedence(&self) -> (u64, Option<&[u8]>, u64) {
         (self.version, self.sealed.as_deref(), self.changed_ms)
     }
 }
 
-/// Whether it can name a secret, and so end the name of a variable: a letter, then letters, digits and single `_`.
+/// Whether it can name a secret, and so end the name of a variable: a letter, then letters, digits
+/// and single `_`.
 pub fn is_secret_name(name: &str) -> bool {
     name.len() <= MAX_NAME_BYTES
         && name.starts_with(|c: char| c.is_ascii_alphabetic())

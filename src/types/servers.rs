@@ -1,4 +1,5 @@
-//! Parameter servers: what is shared, and what workers may see of each other. How parameters move is `params::Training`.
+//! Parameter servers: what is shared, and what workers may see of each other. How parameters move
+//! is `params::Training`.
 
 pub mod message;
 
@@ -6,7 +7,8 @@ use super::params::{Checkpoints, Decay, Every, Optimizer, Training};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Tells a task's program what the job file says of parameter servers: JSON with some of `ServerSettings`.
+/// Tells a task's program what the job file says of parameter servers: JSON with some of
+/// `ServerSettings`.
 pub const VARIABLE: &str = "NODECTL_PARAMS";
 /// Tells it where its node's parameter servers are.
 pub const SOCKET_VARIABLE: &str = "NODECTL_PARAMS_SOCKET";
@@ -16,7 +18,8 @@ pub const MODEL: &str = "model.safetensors";
 pub const SOCKET: &str = "params.sock";
 /// A tensor begins at a multiple of this many numbers: 64 bytes, a cache line.
 pub const ALIGNMENT: u64 = 16;
-/// Bytes of a block unless the settings say otherwise. Measured best among 256 KiB, 4 MiB and 64 MiB.
+/// Bytes of a block unless the settings say otherwise. Measured best among 256 KiB, 4 MiB and 64
+/// MiB.
 pub const BLOCK_BYTES: u64 = 4 << 20;
 /// The most tensors of a model, and the most blocks that they make.
 pub const MAX_TENSORS: usize = 1 << 16;
@@ -24,8 +27,8 @@ pub const MAX_BLOCKS: u64 = 1 << 16;
 /// The longest name of a tensor, in bytes, and the most dimensions.
 pub const MAX_NAME_BYTES: usize = 512;
 pub const MAX_DIMENSIONS: usize = 16;
-/// Streams between two nodes for gradients, and for values, unless the settings say otherwise. On two busy cores one and two came
-/// to the same; machines with more cores have threads for both.
+/// Streams between two nodes for gradients, and for values, unless the settings say otherwise. On
+/// two busy cores one and two came to the same; machines with more cores have threads for both.
 pub const STREAMS: u32 = 2;
 pub const MAX_STREAMS: u32 = 64;
 /// The most workers of a training job.
@@ -70,28 +73,31 @@ pub struct ServerSettings {
     /// Of gradients on their way to another node.
     #[serde(default)]
     pub compression: Compression,
-    /// On how many streams gradients leave a node for another one at once, and on how many values. Each stream is sealed and
-    /// opened by a thread of its own.
+    /// On how many streams gradients leave a node for another one at once, and on how many values.
+    /// Each stream is sealed and opened by a thread of its own.
     #[serde(default = "threads")]
     pub num_push_threads: u32,
     #[serde(default = "threads")]
     pub num_pull_threads: u32,
-    /// How many nodes hand blocks out and add gradients up, of those that run workers; all of them if there is no number.
+    /// How many nodes hand blocks out and add gradients up, of those that run workers; all of them
+    /// if there is no number.
     #[serde(default)]
     pub servers: Option<u32>,
-    /// So many tensors, the last ones, are sums and no parameters: what workers push is added to them as it is.
+    /// So many tensors, the last ones, are sums and no parameters: what workers push is added to
+    /// them as it is.
     #[serde(default)]
     pub sums: u32,
-    /// Tensors with two dimensions whose gradients workers push as sufficient factors, which go to every node; every node keeps
-    /// these tensors and works their gradients out (Xie et al., arXiv 1511.08486). In `bsp` only.
+    /// Tensors with two dimensions whose gradients workers push as sufficient factors, which go to
+    /// every node; every node keeps these tensors and works their gradients out (Xie et al., arXiv
+    /// 1511.08486). In `bsp` only.
     #[serde(default)]
     pub factored: Vec<u32>,
     /// Behind so many clocks the parameters stay as they are; sums still grow.
     #[serde(default)]
     pub steps: Option<u64>,
-    /// Workers divide the samples of a clock among those who are there. When that changes in a synchronous mode, a clock that
-    /// does not count yet begins anew, so that each sample counts once. And whoever comes when the task of one has succeeded
-    /// has nothing left to do.
+    /// Workers divide the samples of a clock among those who are there. When that changes in a
+    /// synchronous mode, a clock that does not count yet begins anew, so that each sample counts
+    /// once. And whoever comes when the task of one has succeeded has nothing left to do.
     #[serde(default)]
     pub divided: bool,
     /// None are made without.
@@ -115,16 +121,18 @@ fn threads() -> u32 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "mode", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Consistency {
-    /// Bulk synchronous: a reader at clock c sees exactly the updates of clocks below c of the workers that counted then.
+    /// Bulk synchronous: a reader at clock c sees exactly the updates of clocks below c of the
+    /// workers that counted then.
     #[default]
     Bsp,
-    /// Stale synchronous (Ho et al., NIPS 2013): a reader at clock c sees at least the updates of clocks below c - `staleness`
-    /// of all workers, and its own below c.
+    /// Stale synchronous (Ho et al., NIPS 2013): a reader at clock c sees at least the updates of
+    /// clocks below c - `staleness` of all workers, and its own below c.
     Ssp { staleness: u64 },
     /// A reader sees its own updates, and whatever has come.
     Async,
-    /// Workers take `steps` steps by themselves, then what they came to is averaged and the optimizer takes an outer step
-    /// (DiLoCo, Douillard et al., arXiv 2311.08105). A clock is such a round; rounds are synchronous.
+    /// Workers take `steps` steps by themselves, then what they came to is averaged and the
+    /// optimizer takes an outer step (DiLoCo, Douillard et al., arXiv 2311.08105). A clock is such
+    /// a round; rounds are synchronous.
     Local { steps: u32 },
 }
 
@@ -135,8 +143,8 @@ impl Consistency {
     }
 }
 
-/// What becomes of gradients on their way to another node. What is lost on the way is added to the worker's next gradient of the
-/// block (error feedback; Seide et al., Interspeech 2014).
+/// What becomes of gradients on their way to another node. What is lost on the way is added to the
+/// worker's next gradient of the block (error feedback; Seide et al., Interspeech 2014).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "to", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Compression {
@@ -167,8 +175,9 @@ impl ServerSettings {
         (64..=1 << 30).contains(&bytes) && bytes.is_multiple_of(64)
     }
 
-    /// What a worker's part of the job takes on its node, in bytes, for so many numbers: values and gradients in the memory that it
-    /// shares, and of all nodes' blocks its share: values, what the optimizer remembers, a gradient, on each replica.
+    /// What a worker's part of the job takes on its node, in bytes, for so many numbers: values and
+    /// gradients in the memory that it shares, and of all nodes' blocks its share: values, what the
+    /// optimizer remembers, a gradient, on each replica.
     pub fn bytes_of_worker(&self, numbers: u64) -> u64 {
         let arrays = 2 + self.training.optimizer.states() as u64;
         let workers = u64::from(self.workers.max(1));

@@ -11,7 +11,8 @@ pub enum Value {
     Int(i64),
     Float(f64),
     Text(Box<str>),
-    /// A number or truth value whose spelling says more than `Display` of the others would: `1.10`, `1e5`, `True`. See `plain`.
+    /// A number or truth value whose spelling says more than `Display` of the others would: `1.10`,
+    /// `1e5`, `True`. See `plain`.
     Spelled(Box<str>),
 }
 
@@ -28,7 +29,8 @@ pub enum ParamSpace {
     Single,
     /// The cartesian product; the last axis varies fastest.
     Grid(Vec<(String, Vec<Value>)>),
-    /// Explicit rows. `cells` holds them one after the other, each `columns.len()` long (never zero).
+    /// Explicit rows. `cells` holds them one after the other, each `columns.len()` long (never
+    /// zero).
     Rows {
         columns: Vec<String>,
         cells: Vec<Value>,
@@ -40,8 +42,8 @@ pub enum ParamSpace {
 pub struct WorkSpec {
     /// The job's name, for listings.
     pub name: String,
-    /// The program and its arguments; `{name}` stands for a parameter (see `types::template`). Empty if there is a
-    /// `worker`, and only then.
+    /// The program and its arguments; `{name}` stands for a parameter (see `types::template`).
+    /// Empty if there is a `worker`, and only then.
     pub command: Vec<String>,
     pub worker: Option<WorkerSpec>,
     pub env: Vec<(String, String)>,
@@ -55,7 +57,8 @@ pub struct WorkSpec {
     pub inputs: Option<BlobHash>,
     /// Finished jobs whose results appear in the task's directory under the given name.
     pub after: Vec<(String, JobId)>,
-    /// Globs, relative to the task's directory, of files to keep. A pattern that matches nothing fails the task.
+    /// Globs, relative to the task's directory, of files to keep. A pattern that matches nothing
+    /// fails the task.
     pub outputs: Vec<String>,
     /// The most bytes that a task's outputs, and each single file it writes, may have.
     pub output_limit_bytes: u64,
@@ -80,14 +83,16 @@ pub enum WorkerSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BuiltinWorker {
     pub part: Builtin,
-    /// JSON that the part gets before its first task, with the job's files in its working directory.
+    /// JSON that the part gets before its first task, with the job's files in its working
+    /// directory.
     pub init: String,
 }
 
 /// The parts of this program that run in worker processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Builtin {
-    /// Runs tiles of a kernel on a Vulkan device, or puts their results together (`workloads::kernel`).
+    /// Runs tiles of a kernel on a Vulkan device, or puts their results together
+    /// (`workloads::kernel`).
     Kernel,
     /// Trains a model (`workloads::train`).
     Train,
@@ -113,7 +118,8 @@ pub enum WorkerRole {
         /// JSON for the constructor: `{"args": [...], "kwargs": {...}}`.
         init: String,
     },
-    /// Worker processes, each at the disposal of the pool that node `host` serves under this token until it is closed.
+    /// Worker processes, each at the disposal of the pool that node `host` serves under this token
+    /// until it is closed.
     Pool { host: NodeId, token: PoolToken },
 }
 
@@ -138,7 +144,8 @@ pub struct JobSpec {
     pub place: String,
     /// Run stragglers twice near the end.
     pub speculate: bool,
-    /// The most tasks that run at the same time, on all nodes together; None: as many as there is room for.
+    /// The most tasks that run at the same time, on all nodes together; None: as many as there is
+    /// room for.
     pub at_once: Option<u32>,
     /// Accept the job even if no present node could run it.
     pub wait_for_nodes: bool,
@@ -150,7 +157,8 @@ pub struct JobSpec {
 }
 
 impl WorkSpec {
-    /// A command that holds a core and asks for nothing else. It has a second to end, and may leave a mebibyte.
+    /// A command that holds a core and asks for nothing else. It has a second to end, and may leave
+    /// a mebibyte.
     pub fn plain(name: &str, command: &[&str]) -> Self {
         Self {
             name: name.into(),
@@ -250,7 +258,8 @@ impl WorkSpec {
         self.command.is_empty() == self.worker.is_some()
     }
 
-    /// What a task holds on a node that offers `node`. Workers that ask for nothing get a GPU where there are some, else a core.
+    /// What a task holds on a node that offers `node`. Workers that ask for nothing get a GPU where
+    /// there are some, else a core.
     pub fn needs(&self, node: &Resources) -> Resources {
         if !self.has_default_needs() {
             self.resources.clone()
@@ -269,7 +278,8 @@ impl WorkSpec {
         self.worker.is_some() && self.resources == Resources::default()
     }
 
-    /// The pool whose worker processes the tasks are, if they are: the node that serves it, and its name there.
+    /// The pool whose worker processes the tasks are, if they are: the node that serves it, and its
+    /// name there.
     pub fn pool(&self) -> Option<(NodeId, PoolToken)> {
         self.worker.as_ref()?.pool()
     }
@@ -309,7 +319,8 @@ impl JobSpec {
         self.params.len().saturating_mul(u64::from(self.repeat))
     }
 
-    /// The same without the values of its parameters, which may be more than a message holds. It has no tasks.
+    /// The same without the values of its parameters, which may be more than a message holds. It
+    /// has no tasks.
     pub fn outline(&self) -> Self {
         let columns = self
             .params
@@ -333,8 +344,9 @@ impl JobSpec {
 }
 
 impl Value {
-    /// A number or truth value as somebody has spelled it, which `Display` gives back. Text where it is neither, and where its
-    /// whole digits would be lost: beyond 64 bits, or of a fraction beyond 2⁵³.
+    /// A number or truth value as somebody has spelled it, which `Display` gives back. Text where
+    /// it is neither, and where its whole digits would be lost: beyond 64 bits, or of a fraction
+    /// beyond 2⁵³.
     pub fn spelled(text: &str) -> Self {
         match plain(text) {
             Some(value) if value.to_string() == text => value,

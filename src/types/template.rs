@@ -1,10 +1,10 @@
-//! `{placeholder}` expansion in commands, environment and output names: `{name}` is replaced, `{{` and `}}` stand for
-//! braces. Pure text: which names exist is the caller's business.
+//! `{placeholder}` expansion in commands, environment and output names: `{name}` is replaced, `{{`
+//! and `}}` stand for braces. Pure text: which names exist is the caller's business.
 
 use std::borrow::Cow;
 
-/// The names that every task has besides its parameters: its index in the job, the number of this try (from 1), and the
-/// job's id.
+/// The names that every task has besides its parameters: its index in the job, the number of this
+/// try (from 1), and the job's id.
 pub const BUILTINS: [&str; 3] = ["task", "attempt", "job"];
 
 /// A `{name}` in a template.
@@ -48,7 +48,8 @@ impl TemplateError {
     }
 }
 
-/// Replaces every placeholder by what `lookup` says. One pass: braces in replacements are left alone.
+/// Replaces every placeholder by what `lookup` says. One pass: braces in replacements are left
+/// alone.
 pub fn expand(
     template: &str,
     lookup: &dyn Fn(&str) -> Option<String>,

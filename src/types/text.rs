@@ -1,8 +1,10 @@
-//! Text from elsewhere on a terminal. A control character moves the cursor or rewrites what stands there already, and a
-//! bidirectional override shows other letters than there are; either makes a name look like something that it is not.
+//! Text from elsewhere on a terminal. A control character moves the cursor or rewrites what stands
+//! there already, and a bidirectional override shows other letters than there are; either makes a
+//! name look like something that it is not.
 //!
-//! What is laid out, as in tables, shows a space in its place (`one_line`, `lines`); what is quoted, as in messages about it, is
-//! written out (`escaped`, `shown`), so that who wrote it finds it.
+//! What is laid out, as in tables, shows a space in its place (`one_line`, `lines`); what is
+//! quoted, as in messages about it, is written out (`escaped`, `shown`), so that who wrote it finds
+//! it.
 
 use std::borrow::Cow;
 
@@ -84,7 +86,8 @@ pub fn shown(text: &str) -> Cow<'_, str> {
     ends(text, MAX_CHARS)
 }
 
-/// A whole message. Its lines stay lines; what stands between backticks, which is others' text, is one line and short.
+/// A whole message. Its lines stay lines; what stands between backticks, which is others' text, is
+/// one line and short.
 pub fn message(text: &str) -> String {
     let parts = text.split('`').enumerate().map(|(index, part)| {
         if index % 2 == 1 {
@@ -102,7 +105,8 @@ pub fn message(text: &str) -> String {
     }
 }
 
-/// A document of XML, an SVG image for one, of which no character is one that XML lacks. Those that act on a terminal go, too.
+/// A document of XML, an SVG image for one, of which no character is one that XML lacks. Those that
+/// act on a terminal go, too.
 pub fn xml(document: &str) -> String {
     let lacks = |c: char| {
         (is_unsafe(c) && !matches!(c, '\n' | '\t' | '\r')) || matches!(c, '\u{fffe}' | '\u{ffff}')

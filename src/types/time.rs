@@ -1,4 +1,5 @@
-//! Logical time: microseconds since an arbitrary start. Only differences mean anything, and only on one node.
+//! Logical time: microseconds since an arbitrary start. Only differences mean anything, and only on
+//! one node.
 
 use serde::{Deserialize, Serialize};
 use std::{

@@ -31,8 +31,8 @@ pub fn encode(message: &Message) -> Result<Vec<u8>, BadMessage> {
     }
 }
 
-/// Inverse of `encode`. Postcard never allocates more than the input has bytes left, so memory is bounded by
-/// `MAX_MESSAGE_BYTES` times the size of the largest element.
+/// Inverse of `encode`. Postcard never allocates more than the input has bytes left, so memory is
+/// bounded by `MAX_MESSAGE_BYTES` times the size of the largest element.
 pub fn decode(bytes: &[u8]) -> Result<Message, BadMessage> {
     if bytes.len() > limits::MAX_MESSAGE_BYTES {
         return Err(BadMessage::TooLarge(bytes.len()));
@@ -54,7 +54,8 @@ fn check(holds: bool, problem: &'static str) -> Result<(), BadMessage> {
     }
 }
 
-/// Checks what the types alone do not say. A new message is decided upon here: what has neither list nor text passes.
+/// Checks what the types alone do not say. A new message is decided upon here: what has neither
+/// list nor text passes.
 fn validate(message: &Message) -> Result<(), BadMessage> {
     match message {
         Message::Swim(packet) => validate_packet(packet),
@@ -95,7 +96,8 @@ fn validate(message: &Message) -> Result<(), BadMessage> {
             check(secrets.iter().all(is_secret), "an impossible secret")
         }
         Message::Roster(roster) => validate_roster(roster),
-        // What is in lists of these is looked up one by one, and what is unknown passed over; texts are shown, and shortened then.
+        // What is in lists of these is looked up one by one, and what is unknown passed over; texts
+        // are shown, and shortened then.
         Message::Declined { .. }
         | Message::Stop { .. }
         | Message::ReportKept { .. }

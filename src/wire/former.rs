@@ -1,5 +1,6 @@
-//! The journal's records as the version before had them: version 2, in which nobody noted who accepted a result, in a job's
-//! head what it comes after, or in its specification who submitted it, what its tasks are kept from and which secrets they get.
+//! The journal's records as the version before had them: version 2, in which nobody noted who
+//! accepted a result, in a job's head what it comes after, or in its specification who submitted
+//! it, what its tasks are kept from and which secrets they get.
 
 use super::journal::Record;
 use nodectl_types::{

@@ -1,5 +1,6 @@
-//! Frames of the streams to workers and clients: between a worker process and whoever gives it work, and between a pool's client and the
-//! node that serves the pool. Bytes only. The Python side is `worker/persistent/shim.py` and `packaging/python/nodectl/_frames.py`.
+//! Frames of the streams to workers and clients: between a worker process and whoever gives it
+//! work, and between a pool's client and the node that serves the pool. Bytes only. The Python side
+//! is `worker/persistent/shim.py` and `packaging/python/nodectl/_frames.py`.
 //!
 //! A frame is a header of 16 bytes, little-endian, and up to `MAX_CHUNK_BYTES` of payload:
 //!
@@ -11,8 +12,9 @@
 //! | 4 | 4 | bytes of payload that follow |
 //! | 8 | 8 | id: of a task or an update, else 0 |
 //!
-//! A message larger than a chunk travels as several frames of the same kind and id, all but the last flagged `MORE`. Frames of
-//! other messages may come in between; a receiver keeps apart by (kind, id).
+//! A message larger than a chunk travels as several frames of the same kind and id, all but the
+//! last flagged `MORE`. Frames of other messages may come in between; a receiver keeps apart by
+//! (kind, id).
 //!
 //! | kind | from | to | id | payload |
 //! |---|---|---|---|---|
@@ -36,7 +38,8 @@
 //! | `CLOSE` | client | pool | | end the workers |
 //! | `ERROR` | pool, servers | client | | text: the pool has ended, or the worker cannot go on, and why |
 //!
-//! Workers that train together speak to their node's parameter servers over `params.sock`, in frames too:
+//! Workers that train together speak to their node's parameter servers over `params.sock`, in
+//! frames too:
 //!
 //! | kind | from | to | id | payload |
 //! |---|---|---|---|---|
@@ -62,7 +65,8 @@
 //! | `CLOSE` | worker | servers | | it has finished |
 //! | `STATUS` | servers | worker | | text: what everybody waits for |
 //!
-//! One that trains alone has its parameters to itself. Over the same socket its node finds and keeps its checkpoints:
+//! One that trains alone has its parameters to itself. Over the same socket its node finds and
+//! keeps its checkpoints:
 //!
 //! | kind | from | to | id | payload |
 //! |---|---|---|---|---|
@@ -72,21 +76,25 @@
 //! | `KEPT` | node | worker | step | that has its name, and the next may be written; or text: why it could not be kept |
 //! | `WAIT` | worker | node | step | the last is kept: `KEPT` when a second node has it too; or text: why none has |
 //!
-//! `INIT`'s JSON for calls is `{"mode": "calls", "class": "dir/module.py:Class", "init": {"args", "kwargs"}}` and no bytes
-//! follow; for a built-in worker it has no class, and `init` is that of `types::BuiltinWorker`; for pools it is
-//! `{"mode": "pool", …}` with bytes that only client and worker understand. Calls exchange JSON: `RUN` is
-//! `{"dir", "env", "kwargs"}`, `DONE` the JSON of the value. Pools exchange pickles, which nodes never open; where `INIT` says
+//! `INIT`'s JSON for calls is `{"mode": "calls", "class": "dir/module.py:Class", "init": {"args",
+//! "kwargs"}}` and no bytes follow; for a built-in worker it has no class, and `init` is that of
+//! `types::BuiltinWorker`; for pools it is `{"mode": "pool", …}` with bytes that only client and
+//! worker understand. Calls exchange JSON: `RUN` is `{"dir", "env", "kwargs"}`, `DONE` the JSON of
+//! the value. Pools exchange pickles, which nodes never open; where `INIT` says
 //! `"results": "json"`, the client opens none either: `DONE` is JSON, or 2 and bytes.
 //!
-//! An error is JSON `{"type", "message", "traceback"}` in a line of its own; in pools the pickled exception follows, if it
-//! can be pickled, which such a client passes over. With `"of_device": true` what the worker computes on failed: the worker ends, the task is tried again.
+//! An error is JSON `{"type", "message", "traceback"}` in a line of its own; in pools the pickled
+//! exception follows, if it can be pickled, which such a client passes over. With
+//! `"of_device": true` what the worker computes on failed: the worker ends, the task is tried
+//! again.
 //!
-//! A `RUN` with `PULL` announces a task: its payload is the size in bytes as u64, and the arguments come in a second `RUN` once
-//! asked for by `SEND`; so large arguments wait at the client and not in a node's memory. Arguments of more than a chunk must
-//! travel so, smaller ones may. A client answers `SEND` before it sends further tasks, or with `CANCEL`; it may be asked again.
+//! A `RUN` with `PULL` announces a task: its payload is the size in bytes as u64, and the arguments
+//! come in a second `RUN` once asked for by `SEND`; so large arguments wait at the client and not
+//! in a node's memory. Arguments of more than a chunk must travel so, smaller ones may. A client
+//! answers `SEND` before it sends further tasks, or with `CANCEL`; it may be asked again.
 //!
-//! A worker may die within a long result. What the client has of it is void when a `DONE` or `FAILED` of the same id comes with
-//! `AGAIN`, or a `LOST`.
+//! A worker may die within a long result. What the client has of it is void when a `DONE` or
+//! `FAILED` of the same id comes with `AGAIN`, or a `LOST`.
 
 /// Larger messages travel in pieces.
 pub const MAX_CHUNK_BYTES: usize = 1 << 20;

@@ -1,9 +1,10 @@
-//! The records of a job's journal and their bytes, of this version and of the one before. Framing and checksums belong to
-//! `store`.
+//! The records of a job's journal and their bytes, of this version and of the one before. Framing
+//! and checksums belong to `store`.
 //!
-//! A journal's header says which version its records have. This program writes `JOURNAL_VERSION` and reads that and the one
-//! before, so that a node that is brought up to date keeps what it has; `store` writes such a journal anew when it opens it.
-//! When a type inside a record changes, `JOURNAL_VERSION` is raised by one, the bytes in `tests/golden/records.txt` become
+//! A journal's header says which version its records have. This program writes `JOURNAL_VERSION`
+//! and reads that and the one before, so that a node that is brought up to date keeps what it has;
+//! `store` writes such a journal anew when it opens it. When a type inside a record changes,
+//! `JOURNAL_VERSION` is raised by one, the bytes in `tests/golden/records.txt` become
 //! `records-before.txt`, and `former` learns to read them.
 
 use super::former;

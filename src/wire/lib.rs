@@ -1,5 +1,6 @@
-//! Bytes that leave the process: control messages between nodes, journal records on disk, JSON of the local API. Each
-//! format is versioned, its decoder checks sizes before it allocates, and golden tests hold its bytes.
+//! Bytes that leave the process: control messages between nodes, journal records on disk, JSON of
+//! the local API. Each format is versioned, its decoder checks sizes before it allocates, and
+//! golden tests hold its bytes.
 //!
 //! | file | owns |
 //! |---|---|

@@ -4,7 +4,8 @@ use nodectl_types::{JobId, Retention, limits};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The version in the file. Raised when its meaning changes; a file of another version is begun anew.
+/// The version in the file. Raised when its meaning changes; a file of another version is begun
+/// anew.
 const VERSION: u32 = 1;
 /// More than any such file has: sixty bytes for each job.
 pub const MAX_BYTES: u64 = 64 * (limits::MAX_REMOVED + limits::MAX_JOBS) as u64;

@@ -1,4 +1,5 @@
-//! Named secrets as the file `secrets` of a data directory: a line that says which version it is, then postcard. The values are sealed.
+//! Named secrets as the file `secrets` of a data directory: a line that says which version it is,
+//! then postcard. The values are sealed.
 
 use nodectl_types::{KeptSecret, limits};
 

@@ -1,5 +1,5 @@
-//! The results of an earlier job, as files: `results.jsonl`, one object a task in the order in which they ended, and each
-//! task's output files below its index.
+//! The results of an earlier job, as files: `results.jsonl`, one object a task in the order in
+//! which they ended, and each task's output files below its index.
 
 use super::staging::{Stager, build_tree};
 use nodectl_types::{
@@ -16,8 +16,8 @@ use std::{
     sync::Arc,
 };
 
-/// The earlier job has ended before this one starts; if its coordinator is only just learning that, this many waits are
-/// granted.
+/// The earlier job has ended before this one starts; if its coordinator is only just learning that,
+/// this many waits are granted.
 const PATIENCE_WAITS: u32 = 8;
 
 /// Writes the results of `job` into `dir`, which is empty. The error is a sentence for the user.

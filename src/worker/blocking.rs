@@ -3,8 +3,8 @@
 use std::{future, panic};
 use tokio::task::spawn_blocking;
 
-/// Runs on a thread that may block; a panic there goes on here. Never returns once the runtime ends before the work began:
-/// whoever waits for it ends as well.
+/// Runs on a thread that may block; a panic there goes on here. Never returns once the runtime ends
+/// before the work began: whoever waits for it ends as well.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match spawn_blocking(work).await {
         Ok(value) => value,

@@ -1,4 +1,5 @@
-//! Time as tasks have it: it stands still while they do, so that a limit on a task's time counts what the task had of it.
+//! Time as tasks have it: it stands still while they do, so that a limit on a task's time counts
+//! what the task had of it.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},

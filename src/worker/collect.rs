@@ -1,5 +1,5 @@
-//! What an attempt left: how it ended, its streams, its result, its files; put together into the record that counts. Runs
-//! when no process of the attempt is left.
+//! What an attempt left: how it ended, its streams, its result, its files; put together into the
+//! record that counts. Runs when no process of the attempt is left.
 
 use super::{
     outputs,
@@ -77,7 +77,8 @@ pub fn collect(ended: &EndedAttempt<'_>, dir: &Path, blobs: &dyn Blobs) -> TaskR
     });
     let mut files = Vec::new();
     if failure.is_none() {
-        // What a script that shares its parameters came to: one of its workers leaves it, also in the place of an upload.
+        // What a script that shares its parameters came to: one of its workers leaves it, also in
+        // the place of an upload.
         let trains = work.env.iter().any(|(name, _)| name == servers::VARIABLE);
         let model = fs::symlink_metadata(dir.join(servers::MODEL))
             .is_ok_and(|metadata| trains && metadata.is_file());
@@ -118,7 +119,8 @@ pub fn never_ran(task: &StartTask, node: NodeId, started_ms: u64, failure: Failu
     }
 }
 
-/// Something that a task came to could not be read or kept: that is the task's doing, or the disk's.
+/// Something that a task came to could not be read or kept: that is the task's doing, or the
+/// disk's.
 pub fn unkept(disk: &dyn DiskHealth, error: &io::Error, bytes: u64, why: String) -> Failure {
     if disk.suspect(error, bytes) {
         Failure::Storage(why)
@@ -127,8 +129,8 @@ pub fn unkept(disk: &dyn DiskHealth, error: &io::Error, bytes: u64, why: String)
     }
 }
 
-/// What a task's own failure came of, if that was the disk: a program that finds it full fails in its own way. Unless it is the
-/// program itself that fills it.
+/// What a task's own failure came of, if that was the disk: a program that finds it full fails in
+/// its own way. Unless it is the program itself that fills it.
 fn excused(ended: &EndedAttempt<'_>, dir: &Path, failure: Failure) -> Failure {
     let may_be_the_disk = match &failure {
         Failure::Signal(signal) => *signal == libc::SIGBUS,
@@ -161,7 +163,8 @@ fn failure_of(ended: &EndedAttempt<'_>, dir: &Path) -> Option<Failure> {
     let wanted = file_limit(work.output_limit_bytes, work.log_limit_bytes);
     let own = rustix::process::getrlimit(rustix::process::Resource::Fsize).maximum;
     let limit_bytes = own.map_or(wanted, |own| own.min(wanted));
-    // What the user set is what is told: a file of results may grow as long as a stream, so that one limit holds for all.
+    // What the user set is what is told: a file of results may grow as long as a stream, so that
+    // one limit holds for all.
     let too_large = |name: String| match name.as_str() {
         STDOUT_FILE => Failure::OutputTooLarge {
             name: "stdout".into(),
@@ -191,7 +194,8 @@ fn failure_of(ended: &EndedAttempt<'_>, dir: &Path) -> Option<Failure> {
         ProcessEnd::Exited(0) => None,
         ProcessEnd::Exited(status) => Some(grown().unwrap_or(Failure::Exit(*status))),
         ProcessEnd::Signalled(libc::SIGXFSZ) => {
-            // Refused to grow at once, or on a node whose own limit is lower: most likely what it wrote to last.
+            // Refused to grow at once, or on a node whose own limit is lower: most likely what it
+            // wrote to last.
             let last = || outputs::last_written(dir).unwrap_or_else(|| "a file elsewhere".into());
             Some(grown().unwrap_or_else(|| too_large(last())))
         }
@@ -207,12 +211,14 @@ fn failure_of(ended: &EndedAttempt<'_>, dir: &Path) -> Option<Failure> {
     }
 }
 
-/// No file of a task may grow past this. Streams are files too, and may be allowed more than outputs.
+/// No file of a task may grow past this. Streams are files too, and may be allowed more than
+/// outputs.
 pub fn file_limit(output_limit_bytes: u64, log_limit_bytes: u64) -> u64 {
     output_limit_bytes.max(log_limit_bytes)
 }
 
-/// A stream as it is kept: whole, or its two ends with a line between them that says what is missing.
+/// A stream as it is kept: whole, or its two ends with a line between them that says what is
+/// missing.
 fn capture(path: &Path, limit_bytes: u64, blobs: &dyn Blobs) -> io::Result<Captured> {
     let Some((file, length)) = streams::open(path)? else {
         return Ok(Captured::default());
@@ -270,7 +276,8 @@ fn returned(verdict: &Verdict) -> Result<Option<String>, String> {
     }
 }
 
-/// What the task gave as its result: the last line of stdout if that is marked, else `result.json`, unless that was uploaded.
+/// What the task gave as its result: the last line of stdout if that is marked, else `result.json`,
+/// unless that was uploaded.
 fn result(
     ended: &EndedAttempt<'_>,
     dir: &Path,

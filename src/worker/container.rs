@@ -1,6 +1,6 @@
-//! Commands inside of a container, which Apptainer or podman makes: one of them has to be installed on the node. The container
-//! sees the task's own directory and its job's inputs at their usual places, the task's GPUs, the network, and of the
-//! machine's files nothing else.
+//! Commands inside of a container, which Apptainer or podman makes: one of them has to be installed
+//! on the node. The container sees the task's own directory and its job's inputs at their usual
+//! places, the task's GPUs, the network, and of the machine's files nothing else.
 
 use nodectl_types::isolation;
 use std::path::{Path, PathBuf};
@@ -81,8 +81,9 @@ impl Container<'_> {
         words.0
     }
 
-    /// What the command makes is the node's user's, not of one whom the image names; labels of SELinux would keep it from the directory;
-    /// podman would raise limits, which not every machine lets it.
+    /// What the command makes is the node's user's, not of one whom the image names; labels of
+    /// SELinux would keep it from the directory; podman would raise limits, which not every machine
+    /// lets it.
     fn podman(&self) -> Vec<String> {
         let dir = shown(self.dir);
         let mut words = Words::of(&[

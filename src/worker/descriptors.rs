@@ -1,5 +1,5 @@
-//! How many files this process may have open. The node takes as many as it may have; its tasks get what they would have had
-//! without it, since programs that use `select` break above 1,024.
+//! How many files this process may have open. The node takes as many as it may have; its tasks get
+//! what they would have had without it, since programs that use `select` break above 1,024.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::sync::OnceLock;

@@ -1,4 +1,5 @@
-//! A task's directory: its making and removal. Removal happens beside the work, by a thread of its own.
+//! A task's directory: its making and removal. Removal happens beside the work, by a thread of its
+//! own.
 
 use super::{
     WorkerError,
@@ -56,7 +57,8 @@ impl Layout {
 pub fn make(dir: &Path, staged: &Staged, params: &Params) -> io::Result<()> {
     make_private(dir)?;
     for (name, target) in &staged.links {
-        // An uploaded file of that name gives way to the task's own, which would be written through the link else.
+        // An uploaded file of that name gives way to the task's own, which would be written through
+        // the link else.
         if params.is_empty() || name != PARAMS_FILE {
             symlink(target, dir.join(name))?;
         }
@@ -67,7 +69,8 @@ pub fn make(dir: &Path, staged: &Staged, params: &Params) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a directory holds what `make` put there and nothing else but empty streams: then it is as good as a new one.
+/// Whether a directory holds what `make` put there and nothing else but empty streams: then it is
+/// as good as a new one.
 pub fn is_as_made(dir: &Path, staged: &Staged) -> bool {
     let Ok(entries) = fs::read_dir(dir) else {
         return false;
@@ -98,14 +101,15 @@ pub fn is_as_made(dir: &Path, staged: &Staged) -> bool {
     links == staged.links.len()
 }
 
-/// Gives the directory of an attempt that left it as it was made to another of the same job, for a tenth of what removing
-/// one and making one cost.
+/// Gives the directory of an attempt that left it as it was made to another of the same job, for a
+/// tenth of what removing one and making one cost.
 pub fn pass_on(from: &Path, to: &Path, params: &Params) -> io::Result<()> {
     fs::rename(from, to)?;
     if params.is_empty() {
         return Ok(());
     }
-    // In place: a file that is cut to nothing and written again is flushed by some file systems when it is closed.
+    // In place: a file that is cut to nothing and written again is flushed by some file systems
+    // when it is closed.
     let mut file = OpenOptions::new()
         .write(true)
         .create(true)
@@ -126,8 +130,8 @@ pub fn params_json(params: &Params) -> serde_json::Value {
         .into()
 }
 
-/// The same for workers that are part of this program, which name files by their parameters as the node does: a value whose
-/// spelling counts is an object with it.
+/// The same for workers that are part of this program, which name files by their parameters as the
+/// node does: a value whose spelling counts is an object with it.
 pub fn spelled_json(params: &Params) -> serde_json::Value {
     let value = |value: &Value| match value {
         Value::Spelled(text) => serde_json::json!({ SPELLED: text }),
@@ -237,8 +241,8 @@ impl Remover {
         }
     }
 
-    /// Removes an attempt's directory. The usual one holds what we put there and nothing else, which is gone sooner than
-    /// set aside; any other is as it was but for those files.
+    /// Removes an attempt's directory. The usual one holds what we put there and nothing else,
+    /// which is gone sooner than set aside; any other is as it was but for those files.
     pub fn remove_attempt(&self, dir: PathBuf, staged: &Staged) {
         let links = staged.links.iter().map(|(name, _)| name.as_str());
         for name in [STDOUT_FILE, STDERR_FILE, PARAMS_FILE]
@@ -275,7 +279,8 @@ impl Remover {
         }
     }
 
-    /// Removes what the runner keeps in a job's directory, and the directory if nothing else is in it.
+    /// Removes what the runner keeps in a job's directory, and the directory if nothing else is in
+    /// it.
     pub fn remove_parts(&self, job_dir: &Path) {
         for part in ["tasks", "workers", "input", "after", "staging"] {
             self.remove(job_dir.join(part));

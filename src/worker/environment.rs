@@ -14,7 +14,8 @@ use std::{
     path::Path,
 };
 
-/// Variables that a task inherits from the node. A list of what may pass, not of what may not: the rest may hold secrets.
+/// Variables that a task inherits from the node. A list of what may pass, not of what may not: the
+/// rest may hold secrets.
 const INHERITED: [&str; 19] = [
     "PATH",
     "HOME",
@@ -62,8 +63,8 @@ const INHERITED_PREFIXES: [&str; 12] = [
     "OCL_",
 ];
 
-/// The part of this process's environment that tasks inherit, and where they find what is in the data directory. Absolute, without
-/// links.
+/// The part of this process's environment that tasks inherit, and where they find what is in the
+/// data directory. Absolute, without links.
 pub fn base(data_dir: &Path) -> Result<BTreeMap<OsString, OsString>, WorkerError> {
     let mut base = inherited(std::env::vars_os());
     // A service's home is its data directory, which is no place for tasks.
@@ -103,7 +104,8 @@ fn inherited(all: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<OsStri
 /// The variables that each call of a persistent worker changes, without those of the job.
 pub const OF_CALL: [&str; 3] = ["NODECTL_TASK_ID", "NODECTL_ATTEMPT", TASK_DIR_VARIABLE];
 
-/// `NAME=value` for everything that a persistent worker gets: what a task does, and how it reaches its node.
+/// `NAME=value` for everything that a persistent worker gets: what a task does, and how it reaches
+/// its node.
 pub fn of_worker(
     base: &BTreeMap<OsString, OsString>,
     own: &[(String, String)],
@@ -186,7 +188,8 @@ fn gpu_variables(gpus: &[[u8; 16]], pci_devices: &Path) -> Vec<(&'static str, St
             list(gpus.iter().map(hyphenated).collect()),
         ),
     ];
-    // ROCm has ids of its own. One that it does not know would hide every card, so none is given where none is found.
+    // ROCm has ids of its own. One that it does not know would hide every card, so none is given
+    // where none is found.
     let rocm: Option<Vec<String>> = gpus
         .iter()
         .map(|uuid| rocm_name(uuid, pci_devices))
@@ -207,8 +210,9 @@ fn hyphenated(uuid: &[u8; 16]) -> String {
     )
 }
 
-/// Mesa's driver for AMD makes a device's UUID of its PCI address (`ac_compute_device_uuid`: domain, bus, device, function, a
-/// native `u32` each); the kernel has the id that ROCm goes by at that address.
+/// Mesa's driver for AMD makes a device's UUID of its PCI address (`ac_compute_device_uuid`:
+/// domain, bus, device, function, a native `u32` each); the kernel has the id that ROCm goes by at
+/// that address.
 fn rocm_name(uuid: &[u8; 16], pci_devices: &Path) -> Option<String> {
     let part = |at: usize| u32::from_ne_bytes(uuid[at..at + 4].try_into().expect("four bytes"));
     let address = format!(

@@ -1,4 +1,5 @@
-//! A task's parameters put into the places that its job has for them, within bounds: the same ones that its job was accepted by.
+//! A task's parameters put into the places that its job has for them, within bounds: the same ones
+//! that its job was accepted by.
 
 use nodectl_ports::StartTask;
 use nodectl_types::{

@@ -1,4 +1,5 @@
-//! What tasks are kept from: whether this node can be hidden from them, and what each job's tasks reach all the same.
+//! What tasks are kept from: whether this node can be hidden from them, and what each job's tasks
+//! reach all the same.
 
 use super::{directory::Layout, persistent::SHIMS, protocol::Confinement, supervisor};
 use nodectl_ports::StartTask;
@@ -80,7 +81,8 @@ impl Confiner {
         self.hides || self.asked.load(Ordering::Relaxed)
     }
 
-    /// For a process that runs in `dir`: an attempt's, or a worker's, which has those of its calls too.
+    /// For a process that runs in `dir`: an attempt's, or a worker's, which has those of its calls
+    /// too.
     pub fn confine(&self, task: &StartTask, dir: &Path) -> io::Result<Confinement> {
         let Isolation {
             setuid,
@@ -180,7 +182,8 @@ fn private(data_dir: &Path, policy: &IsolationPolicy) -> Vec<PathBuf> {
     secrets.chain([data_dir.to_path_buf()]).collect()
 }
 
-/// Why tasks are not kept from what is this node's alone, where jobs do not say whether. None: they are.
+/// Why tasks are not kept from what is this node's alone, where jobs do not say whether. None: they
+/// are.
 pub fn why_not(data_dir: &Path, policy: &IsolationPolicy) -> Option<String> {
     if policy.setuid {
         return Some("tasks may gain rights (isolation.setuid)".into());
@@ -199,7 +202,8 @@ pub fn why_not(data_dir: &Path, policy: &IsolationPolicy) -> Option<String> {
         .find_map(|path| path.ancestors().skip(1).find_map(needed_whole))
 }
 
-/// Beside what is hidden, tasks reach what is there when they start, and can make nothing new. Where that would be felt, nothing is hidden.
+/// Beside what is hidden, tasks reach what is there when they start, and can make nothing new.
+/// Where that would be felt, nothing is hidden.
 fn needed_whole(directory: &Path) -> Option<String> {
     let shown = directory.display();
     if fs::metadata(directory).is_ok_and(|metadata| metadata.mode() & 0o002 != 0) {

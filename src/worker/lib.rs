@@ -1,5 +1,5 @@
-//! Tasks as processes: prepared, started, watched, killed, and their results collected. Implements `ports::Runner`. Decides
-//! nothing: what runs, how often and where is the coordinator's business.
+//! Tasks as processes: prepared, started, watched, killed, and their results collected. Implements
+//! `ports::Runner`. Decides nothing: what runs, how often and where is the coordinator's business.
 //!
 //! | file | owns |
 //! |---|---|
@@ -24,9 +24,10 @@
 //! | `metrics` | what a sweep's running task reports |
 //! | `outputs` | the files that a task was asked for |
 //!
-//! Layout: `<data dir>/jobs/<job>/tasks/<task>-<epoch>.<number>/` is a task's directory, `…/<job>/workers/<number>/` that of a
-//! persistent worker, `…/<job>/input/` the uploaded files,
-//! `…/<job>/after/<job>/` the results of an earlier job; `<data dir>/trash/` is what is being removed.
+//! Layout: `<data dir>/jobs/<job>/tasks/<task>-<epoch>.<number>/` is a task's directory,
+//! `…/<job>/workers/<number>/` that of a persistent worker, `…/<job>/input/` the uploaded files,
+//! `…/<job>/after/<job>/` the results of an earlier job; `<data dir>/trash/` is what is being
+//! removed.
 
 mod after;
 mod blocking;

@@ -1,5 +1,6 @@
-//! The supervisor process as seen from the node. One thread reads its reports; orders are written by whoever has one. When
-//! the supervisor dies, what it ran is killed and reported, and another is started.
+//! The supervisor process as seen from the node. One thread reads its reports; orders are written
+//! by whoever has one. When the supervisor dies, what it ran is killed and reported, and another is
+//! started.
 
 use super::{
     WorkerError,
@@ -72,7 +73,8 @@ pub struct Launched {
 }
 
 impl SupervisorLink {
-    /// `program` with its arguments becomes the supervisor; `jobs_dir` holds the directories of all tasks.
+    /// `program` with its arguments becomes the supervisor; `jobs_dir` holds the directories of all
+    /// tasks.
     pub fn start(program: Vec<OsString>, jobs_dir: PathBuf) -> Result<Self, WorkerError> {
         // Of an earlier life: node and supervisor may have been killed together.
         let killed = supervisor::kill_marked(&jobs_dir, KILL_PATIENCE);
@@ -128,7 +130,8 @@ impl SupervisorLink {
             let _ = ended.send((ProcessEnd::NotStarted(why), Usage::default()));
             return launched;
         };
-        // A failed write means that the supervisor died; the reader finds that out and answers the waiter.
+        // A failed write means that the supervisor died; the reader finds that out and answers the
+        // waiter.
         let _ = socket.write_all(&encode(&Order::Start(Box::new(launch))));
         state.waiters.insert(
             id,
@@ -143,14 +146,16 @@ impl SupervisorLink {
         launched
     }
 
-    /// Whether a process is a task's, or of what it started, and this node is hidden from that task. Orphans are no longer known by
-    /// their task: they are kept out where any task is. Waits a moment for what the supervisor is about to say.
+    /// Whether a process is a task's, or of what it started, and this node is hidden from that
+    /// task. Orphans are no longer known by their task: they are kept out where any task is. Waits
+    /// a moment for what the supervisor is about to say.
     pub fn keeps_out(&self, pid: i32) -> bool {
         let state = self.shared.lock();
         let main = match supervisor::started_by(state.supervisor, pid) {
             Ok(None) => return false,
             Ok(Some(main)) => main,
-            // Whoever is gone by now may have connected for somebody else; of another namespace it never was a task.
+            // Whoever is gone by now may have connected for somebody else; of another namespace it
+            // never was a task.
             Err(_) => return pid != 0,
         };
         let is_open = |state: &LinkState| state.open.values().any(|open| *open == Some(main));
@@ -226,8 +231,9 @@ impl LinkShared {
             .program
             .split_first()
             .ok_or_else(|| io::Error::other("no program is configured"))?;
-        // A process group of its own: Ctrl-C at the terminal is the node's business. No environment: the secret may be
-        // in ours. Standard output must not mix into what the command prints.
+        // A process group of its own: Ctrl-C at the terminal is the node's business. No
+        // environment: the secret may be in ours. Standard output must not mix into what the
+        // command prints.
         let child = Command::new(program)
             .args(args)
             .env_clear()
@@ -307,14 +313,16 @@ impl LinkShared {
         }
     }
 
-    /// After a supervisor's end: makes sure that nothing it started is left, and answers who waits for it.
+    /// After a supervisor's end: makes sure that nothing it started is left, and answers who waits
+    /// for it.
     fn bury(&self, mut child: Child, error: io::Error) {
         let closing = {
             let mut state = self.lock();
             state.socket = None;
             state.closing
         };
-        // Closing, it takes the time that killing takes. Otherwise it may live with a broken socket: it must not.
+        // Closing, it takes the time that killing takes. Otherwise it may live with a broken
+        // socket: it must not.
         if !closing {
             let _ = child.kill();
         }

@@ -1,5 +1,6 @@
-//! The metric of a sweep's running task: lines `nodectl-metric: {"step": 3, "loss": 0.5}` on its stdout, read while it grows.
-//! Bounded: of what came since the last look, at most `READ_BYTES` are read and `limits::METRIC_POINTS` values told.
+//! The metric of a sweep's running task: lines `nodectl-metric: {"step": 3, "loss": 0.5}` on its
+//! stdout, read while it grows. Bounded: of what came since the last look, at most `READ_BYTES` are
+//! read and `limits::METRIC_POINTS` values told.
 
 use super::protocol::STDOUT_FILE;
 use nodectl_types::{MetricPoint, limits::METRIC_POINTS};
@@ -38,8 +39,8 @@ impl Meter {
         }
     }
 
-    /// The values that the task in `dir` has reported since the last call. A task that made something else of its stdout
-    /// reports nothing.
+    /// The values that the task in `dir` has reported since the last call. A task that made
+    /// something else of its stdout reports nothing.
     pub fn read(&mut self, dir: &Path) -> Vec<MetricPoint> {
         self.read_lines(&dir.join(STDOUT_FILE)).unwrap_or_default()
     }

@@ -1,5 +1,5 @@
-//! The files that a task was asked for: found by pattern, checked, taken into the blob store. Called when no process of the
-//! task is left, so that nothing changes under it.
+//! The files that a task was asked for: found by pattern, checked, taken into the blob store.
+//! Called when no process of the task is left, so that nothing changes under it.
 
 use super::collect::unkept;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
@@ -46,8 +46,8 @@ struct Search<'a> {
     store: OutputStore<'a>,
 }
 
-/// Takes the files of `dir` that match `patterns` into the store. Every pattern must match something. A pattern without
-/// wildcards may name a directory: all that is in it counts.
+/// Takes the files of `dir` that match `patterns` into the store. Every pattern must match
+/// something. A pattern without wildcards may name a directory: all that is in it counts.
 pub fn take(
     dir: &Path,
     patterns: &[String],
@@ -91,7 +91,8 @@ fn compile(patterns: &[String]) -> Result<(GlobSet, Vec<usize>), Failure> {
     let (mut set, mut origins) = (GlobSetBuilder::new(), Vec::new());
     for (index, pattern) in patterns.iter().enumerate() {
         let pattern = pattern.trim_start_matches("./").trim_end_matches('/');
-        // Its parameters are in their places only now, and compiling what they may be could end this process.
+        // Its parameters are in their places only now, and compiling what they may be could end
+        // this process.
         let unfit = |error| {
             Failure::OutputUnreadable(format!(
                 "the output `{}` is no pattern: {error}",
@@ -253,8 +254,8 @@ fn describe(kind: fs::FileType) -> &'static str {
     }
 }
 
-/// The first file below `dir` that has grown to `limit_bytes`, by its relative path. For tasks that failed: a program may
-/// ignore SIGXFSZ and fail in its own way.
+/// The first file below `dir` that has grown to `limit_bytes`, by its relative path. For tasks that
+/// failed: a program may ignore SIGXFSZ and fail in its own way.
 pub fn grown_to(dir: &Path, limit_bytes: u64) -> Option<String> {
     let mut grown = None;
     walk_files(dir, &mut |path, metadata| {
@@ -279,7 +280,8 @@ pub fn last_written(dir: &Path) -> Option<String> {
     last.map(|(_, path)| path)
 }
 
-/// What is below `dir` takes so much of the disk that it is on. `None` if that is half of it, or more.
+/// What is below `dir` takes so much of the disk that it is on. `None` if that is half of it, or
+/// more.
 pub fn taken_by(dir: &Path) -> Option<u64> {
     let disk = rustix::fs::statvfs(dir).ok()?;
     let half = disk.f_blocks.saturating_mul(disk.f_frsize) / 2;
@@ -291,7 +293,8 @@ pub fn taken_by(dir: &Path) -> Option<u64> {
     (taken < half).then_some(taken)
 }
 
-/// Shows each file below `dir` to `each`, until that says no. What cannot be looked at is passed over.
+/// Shows each file below `dir` to `each`, until that says no. What cannot be looked at is passed
+/// over.
 fn walk_files(dir: &Path, each: &mut dyn FnMut(&Path, &fs::Metadata) -> bool) {
     let mut waiting = vec![(dir.to_path_buf(), 0)];
     while let Some((next, depth)) = waiting.pop() {

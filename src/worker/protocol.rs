@@ -1,10 +1,12 @@
-//! What the node and its supervisor say to each other over their socket: postcard, length first (u32, little-endian).
-//! Both ends are the same binary, so there is no version. Sizes are checked all the same: a length is never trusted.
+//! What the node and its supervisor say to each other over their socket: postcard, length first
+//! (u32, little-endian). Both ends are the same binary, so there is no version. Sizes are checked
+//! all the same: a length is never trusted.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io;
 
-/// The largest message: a command line with its environment. The kernel takes no more than 6 MiB of them.
+/// The largest message: a command line with its environment. The kernel takes no more than 6 MiB of
+/// them.
 pub const MAX_FRAME_BYTES: usize = 16 << 20;
 
 /// Names an attempt between the two; never used twice by one node.
@@ -25,7 +27,8 @@ pub enum Order {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Launch {
     pub id: LaunchId,
-    /// Where it runs; its streams go to `STDOUT_FILE` and `STDERR_FILE` there. Absolute. Bytes of a path.
+    /// Where it runs; its streams go to `STDOUT_FILE` and `STDERR_FILE` there. Absolute. Bytes of a
+    /// path.
     pub dir: Vec<u8>,
     pub command: Vec<String>,
     /// `NAME=value` each.
@@ -35,7 +38,8 @@ pub struct Launch {
     pub grace_ms: u64,
     /// No file may grow past this.
     pub file_limit_bytes: u64,
-    /// Streams keep this much at both ends while they are written; the middle's blocks are given back.
+    /// Streams keep this much at both ends while they are written; the middle's blocks are given
+    /// back.
     pub log_limit_bytes: u64,
     /// 0 for no limit.
     pub memory_bytes: u64,
@@ -102,7 +106,8 @@ pub const STDOUT_FILE: &str = ".nodectl.stdout";
 pub const STDERR_FILE: &str = ".nodectl.stderr";
 /// In the environment of every process of a task: by it, strays are found.
 pub const TASK_DIR_VARIABLE: &str = "NODECTL_TASK_DIR";
-/// The same for what a persistent worker starts, which outlives the tasks that the worker is called for.
+/// The same for what a persistent worker starts, which outlives the tasks that the worker is called
+/// for.
 pub const WORKER_DIR_VARIABLE: &str = "NODECTL_WORKER_DIR";
 
 /// Length and bytes of a message.

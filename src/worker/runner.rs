@@ -130,7 +130,8 @@ pub(super) struct Remains {
 }
 
 impl Workers {
-    /// Starts the supervisor and clears away what an earlier life left. Called inside the runtime that runs the node.
+    /// Starts the supervisor and clears away what an earlier life left. Called inside the runtime
+    /// that runs the node.
     pub fn start(
         config: RunnerConfig,
         keep: TaskFiles,
@@ -184,7 +185,8 @@ impl Workers {
                 .is_some_and(|link| link.keeps_out(pid))
     }
 
-    /// Kills every task and ends the supervisor. Blocks until nothing is left of them; nothing can be started afterwards.
+    /// Kills every task and ends the supervisor. Blocks until nothing is left of them; nothing can
+    /// be started afterwards.
     pub fn close(&self) {
         self.inner.close();
     }
@@ -289,8 +291,8 @@ impl Inner {
         }
     }
 
-    /// An attempt from its order to its last event, which is returned or was told already. Cheap steps are done where they
-    /// are, those that touch the disk on a thread that may block.
+    /// An attempt from its order to its last event, which is returned or was told already. Cheap
+    /// steps are done where they are, those that touch the disk on a thread that may block.
     async fn live(self: &Arc<Self>, task: StartTask, stop: &Stop) -> Option<WorkerEvent> {
         let started_ms = wall_ms();
         let task = Arc::new(task);
@@ -378,8 +380,8 @@ impl Inner {
         }
     }
 
-    /// Collects what an attempt left, clears it away and tells the node. Blocks: this thread tells it, since waking
-    /// another to do so takes as long as all the rest.
+    /// Collects what an attempt left, clears it away and tells the node. Blocks: this thread tells
+    /// it, since waking another to do so takes as long as all the rest.
     pub fn finish(&self, task: &StartTask, staged: &Staged, remains: Remains) {
         let Remains {
             dir,

@@ -1,6 +1,6 @@
-//! What a job's tasks share: its uploaded files and the results of earlier jobs, brought to this node once a job and linked
-//! into every task's directory. Tasks that come meanwhile wait for the one that stages; a failure is that task's alone,
-//! and the next one tries again.
+//! What a job's tasks share: its uploaded files and the results of earlier jobs, brought to this
+//! node once a job and linked into every task's directory. Tasks that come meanwhile wait for the
+//! one that stages; a failure is that task's alone, and the next one tries again.
 
 use super::{after, directory::Layout};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -188,7 +188,8 @@ impl Stager {
     }
 }
 
-/// Copies files out of the blob store: copies, since a task that runs as this user could change a hard link's content.
+/// Copies files out of the blob store: copies, since a task that runs as this user could change a
+/// hard link's content.
 pub fn build_tree(blobs: &dyn Blobs, files: &[FileEntry], dir: &Path) -> Result<(), String> {
     for file in files {
         let told = |error: io::Error| format!("could not write `{}`: {error}", file.path);
@@ -220,7 +221,8 @@ fn copy(blob: &mut fs::File, path: &Path, mode: u32) -> io::Result<()> {
     file.set_permissions(fs::Permissions::from_mode(mode))
 }
 
-/// Gives a staged directory its place, read-only. If another staging was quicker, its result is as good.
+/// Gives a staged directory its place, read-only. If another staging was quicker, its result is as
+/// good.
 fn publish(staging: &Path, target: &Path) -> io::Result<()> {
     if let Some(parent) = target.parent() {
         fs::create_dir_all(parent)?;

@@ -19,7 +19,8 @@ impl Default for Stop {
 }
 
 impl Stop {
-    /// Asks the attempt to end: whoever waits for it in `asked` learns of it, and the process named by `ends` is stopped.
+    /// Asks the attempt to end: whoever waits for it in `asked` learns of it, and the process named
+    /// by `ends` is stopped.
     pub fn ask(&self) {
         self.asked.send_replace(true);
         if let Some((link, id)) = &*self.process() {
@@ -46,7 +47,8 @@ impl Stop {
         }
     }
 
-    /// From now on asking stops nothing. Whether somebody has asked: then the process that `ends` named is being stopped.
+    /// From now on asking stops nothing. Whether somebody has asked: then the process that `ends`
+    /// named is being stopped.
     pub fn let_go(&self) -> bool {
         let mut process = self.process();
         *process = None;

@@ -12,7 +12,8 @@ use std::{
 /// Holes in streams begin and end on this.
 const BLOCK_BYTES: u64 = 4096;
 
-/// A file that the task may have replaced by anything, and its length: links are not followed, nothing is waited for.
+/// A file that the task may have replaced by anything, and its length: links are not followed,
+/// nothing is waited for.
 pub fn open(path: &Path) -> io::Result<Option<(File, u64)>> {
     open_with(OpenOptions::new().read(true), path)
 }
@@ -36,8 +37,8 @@ fn open_with(options: &mut OpenOptions, path: &Path) -> io::Result<Option<(File,
     }
 }
 
-/// Gives back the blocks in the middle of the streams in `dir` that have outgrown their limit; their two ends are what is
-/// kept.
+/// Gives back the blocks in the middle of the streams in `dir` that have outgrown their limit;
+/// their two ends are what is kept.
 pub fn trim(dir: &Path, limit_bytes: u64) {
     for name in [STDOUT_FILE, STDERR_FILE] {
         let Ok(Some((file, length))) = open_with(OpenOptions::new().write(true), &dir.join(name))

@@ -1,5 +1,6 @@
-//! The process of a built-in worker: this program, started by a node to be called as a Python worker is (`wire::frames`). Owns
-//! the stream to the node; what a call means is a `BuiltinPart`'s business.
+//! The process of a built-in worker: this program, started by a node to be called as a Python
+//! worker is (`wire::frames`). Owns the stream to the node; what a call means is a `BuiltinPart`'s
+//! business.
 
 use nodectl_ports::say::tell;
 use nodectl_wire::frames::{self, HEADER_BYTES, Header, Kind};
@@ -19,7 +20,8 @@ const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
 /// What a built-in worker does with its calls.
 pub trait BuiltinPart: Sized {
-    /// Gets ready, with the job's files in the working directory. `init` is what the job's specification says.
+    /// Gets ready, with the job's files in the working directory. `init` is what the job's
+    /// specification says.
     fn open(init: Json) -> Result<Self, CallError>;
     /// One task. Returns its result.
     fn run(&mut self, call: &Call) -> Result<Json, CallError>;
@@ -31,7 +33,8 @@ pub struct Call {
     /// Its number in the job.
     #[serde(skip)]
     pub task: u64,
-    /// The task's directory, absolute: the job's files are linked there too, and outputs are collected from it.
+    /// The task's directory, absolute: the job's files are linked there too, and outputs are
+    /// collected from it.
     pub dir: PathBuf,
     /// The task's parameters.
     #[serde(rename = "kwargs")]

@@ -1,4 +1,5 @@
-//! Files that users name. Only plain ones are opened: a FIFO would be waited for, and a device never ends.
+//! Files that users name. Only plain ones are opened: a FIFO would be waited for, and a device
+//! never ends.
 
 use globset::{GlobBuilder, GlobMatcher};
 use nodectl_types::glob;

@@ -1,5 +1,5 @@
-//! A job between its file and its submission. Knows which files it needs, not how they are stored: the caller stores
-//! each upload, and gets the manifest and then the specification.
+//! A job between its file and its submission. Knows which files it needs, not how they are stored:
+//! the caller stores each upload, and gets the manifest and then the specification.
 
 use nodectl_types::{
     BlobHash, FileEntry, JobId, JobSpec, Manifest, NodeId, ParamSpace, WorkSpec,
@@ -27,7 +27,8 @@ pub enum UploadSource {
     Stored(BlobHash, u64),
 }
 
-/// A directory of the user's, on the machine of `run`, in which each file of the results gets a place of its own.
+/// A directory of the user's, on the machine of `run`, in which each file of the results gets a
+/// place of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
     pub directory: PathBuf,
@@ -39,9 +40,11 @@ pub struct Delivery {
 #[derive(Clone, Debug)]
 pub struct PlannedJob {
     pub name: String,
-    /// A step on the way to the job that the user wrote: its outputs are for the jobs after it, not for the user.
+    /// A step on the way to the job that the user wrote: its outputs are for the jobs after it, not
+    /// for the user.
     pub is_step: bool,
-    /// Names of jobs of the same file that come first. They precede this one in what `job_file::load` returns.
+    /// Names of jobs of the same file that come first. They precede this one in what
+    /// `job_file::load` returns.
     pub after: Vec<String>,
     /// Sorted by path, each path once.
     pub uploads: Vec<Upload>,
@@ -91,8 +94,8 @@ impl PlannedJob {
         self.params.len().saturating_mul(u64::from(self.repeat))
     }
 
-    /// Stores every upload with `store`, which returns a file's hash and size, and lists them. None without uploads.
-    /// The caller stores the encoded manifest too, and gives its hash to `spec`.
+    /// Stores every upload with `store`, which returns a file's hash and size, and lists them. None
+    /// without uploads. The caller stores the encoded manifest too, and gives its hash to `spec`.
     pub async fn manifest<E>(
         &self,
         mut store: impl AsyncFnMut(&UploadSource) -> Result<(BlobHash, u64), E>,

@@ -305,7 +305,8 @@ mod tests {
         assert_shows(&text, &map::KEYS);
     }
 
-    /// Every commented key, uncommented on its own, is accepted; of `params` the commented forms replace the first.
+    /// Every commented key, uncommented on its own, is accepted; of `params` the commented forms
+    /// replace the first.
     #[test]
     fn what_the_map_template_comments_out_is_valid() {
         let text = std::str::from_utf8(find("map").unwrap().files[0].1).unwrap();

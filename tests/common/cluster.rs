@@ -150,7 +150,8 @@ impl Cluster {
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a descriptor"))
             .stderr(log);
-        // SAFETY: one system call, no allocation, no lock. Nodes must not outlive a test that was killed.
+        // SAFETY: one system call, no allocation, no lock. Nodes must not outlive a test that was
+        // killed.
         unsafe {
             command.pre_exec(|| {
                 use rustix::process::{Signal, set_parent_process_death_signal};

@@ -20,7 +20,8 @@ pub struct CountedJob {
 }
 
 impl CountedJob {
-    /// `tasks` tasks with parameter `i` = 0, 1, …; each notes that it runs, does `script`, and prints `i` squared.
+    /// `tasks` tasks with parameter `i` = 0, 1, …; each notes that it runs, does `script`, and
+    /// prints `i` squared.
     pub fn new(cluster: &Cluster, name: &str, tasks: usize, script: &str, more: &str) -> Self {
         let notes = cluster.dir.path().join(format!("{name}.notes"));
         let numbers: Vec<String> = (0..tasks).map(|number| number.to_string()).collect();
@@ -105,7 +106,8 @@ impl Cluster {
     }
 }
 
-/// The lines of `results.jsonl`, by task, each with what the task printed as its `stdout`. No task comes twice.
+/// The lines of `results.jsonl`, by task, each with what the task printed as its `stdout`. No task
+/// comes twice.
 pub fn read_results(dir: &Path) -> BTreeMap<u64, Value> {
     let text = fs::read_to_string(dir.join("results.jsonl")).expect("results were fetched");
     let mut results = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! The real programs that nodes are launched through, on this machine: SLURM, HTCondor, sshd on loopback. Each in a directory of
-//! its own, gone with the test. The scripts are in `tests/lab`.
+//! The real programs that nodes are launched through, on this machine: SLURM, HTCondor, sshd on
+//! loopback. Each in a directory of its own, gone with the test. The scripts are in `tests/lab`.
 
 use super::{LATER, NEVER, output_within};
 use std::{
@@ -20,7 +20,8 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// Brings one up, with settings of its script. None, and a word on stderr, where this machine cannot have it.
+    /// Brings one up, with settings of its script. None, and a word on stderr, where this machine
+    /// cannot have it.
     pub fn up(kind: &'static str, settings: &[(&str, &str)]) -> Option<Self> {
         if !super::is_root() {
             eprintln!("SKIPPED: {kind} is tested as root: hosts are namespaces");

@@ -1,5 +1,6 @@
-//! Clusters of real `nodectl` processes for the end-to-end tests. Everything a cluster starts dies with it, in a panic
-//! too; clusters of tests that run at the same time share no port, no secret and no directory.
+//! Clusters of real `nodectl` processes for the end-to-end tests. Everything a cluster starts dies
+//! with it, in a panic too; clusters of tests that run at the same time share no port, no secret
+//! and no directory.
 //!
 //! | file | owns |
 //! |---|---|
@@ -38,7 +39,8 @@ pub const LATER: Duration = Duration::from_secs(240);
 /// Nothing takes longer, unless it never ends.
 pub const NEVER: Duration = Duration::from_secs(300);
 
-/// Asks until there is an answer and returns it; panics, saying what was awaited, when `limit` is over.
+/// Asks until there is an answer and returns it; panics, saying what was awaited, when `limit` is
+/// over.
 pub fn wait_for<T>(limit: Duration, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + limit;
     loop {
@@ -61,8 +63,8 @@ fn pause() {
     std::thread::sleep(Duration::from_millis(20));
 }
 
-/// Runs a program to its end, and what it said; panics, saying that, when it has not ended within `limit`. What it leaves behind
-/// may hold its streams open as long as it likes.
+/// Runs a program to its end, and what it said; panics, saying that, when it has not ended within
+/// `limit`. What it leaves behind may hold its streams open as long as it likes.
 pub fn output_within(limit: Duration, command: &mut Command) -> Output {
     let files = [(); 2].map(|()| tempfile::NamedTempFile::new().expect("a temporary file"));
     let [stdout, stderr] = files
@@ -97,7 +99,8 @@ pub fn output_within(limit: Duration, command: &mut Command) -> Output {
     }
 }
 
-/// Workers that are the program itself, of this kind, whose node's data directory is `home` or below it.
+/// Workers that are the program itself, of this kind, whose node's data directory is `home` or
+/// below it.
 pub fn builtin_workers(kind: &str, home: &Path) -> Vec<u32> {
     let home = home.to_str().expect("UTF-8").as_bytes();
     let is_ours = |pid: &u32| {

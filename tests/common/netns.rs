@@ -1,5 +1,5 @@
-//! Network namespaces on a bridge, to cut and to part. Needs root and `ip`; partitions need `nft`. Nothing else of the
-//! machine's network is touched: the bridge lives in a namespace too.
+//! Network namespaces on a bridge, to cut and to part. Needs root and `ip`; partitions need `nft`.
+//! Nothing else of the machine's network is touched: the bridge lives in a namespace too.
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::{
@@ -11,8 +11,9 @@ use std::{
     time::Duration,
 };
 
-/// Hosts 0..count, each with `eth0` at 10.77.0.(i + 1)/24 and fd77::(i + 1)/64, multicast flooded. Private ones are at
-/// 192.168.1.2/24, all of them, each behind an address translator of its own that has such an address. Removed when dropped.
+/// Hosts 0..count, each with `eth0` at 10.77.0.(i + 1)/24 and fd77::(i + 1)/64, multicast flooded.
+/// Private ones are at 192.168.1.2/24, all of them, each behind an address translator of its own
+/// that has such an address. Removed when dropped.
 pub struct Lab {
     prefix: String,
     count: usize,
@@ -25,7 +26,8 @@ impl Lab {
         Self::with_private(count, &[])
     }
 
-    /// The same with some hosts in private networks: they can connect to others, and nobody to them. Needs `nft`.
+    /// The same with some hosts in private networks: they can connect to others, and nobody to
+    /// them. Needs `nft`.
     pub fn with_private(count: usize, private: &[usize]) -> Option<Self> {
         if !super::is_root() {
             eprintln!("SKIPPED: network namespaces need root");
@@ -47,7 +49,8 @@ impl Lab {
         Some(lab)
     }
 
-    /// A program inside a host's network. Its process is the one that is spawned: killing that kills the program.
+    /// A program inside a host's network. Its process is the one that is spawned: killing that
+    /// kills the program.
     pub fn command(&self, host: usize, program: &str) -> Command {
         let mut command = Command::new(ip_program());
         command.args(["netns", "exec", &self.host(host), program]);
@@ -73,7 +76,8 @@ impl Lab {
         socket
     }
 
-    /// Pulls a host's cable out, silently for the others: their connections stay open and nothing arrives.
+    /// Pulls a host's cable out, silently for the others: their connections stay open and nothing
+    /// arrives.
     pub fn cut(&self, host: usize) {
         self.hub(&["link", "set", &format!("p{host}"), "down"])
             .expect("the link is there");
@@ -84,7 +88,8 @@ impl Lab {
             .expect("the link is there");
     }
 
-    /// Hosts of different groups lose every packet to each other. False, said with its reason, without `nft`.
+    /// Hosts of different groups lose every packet to each other. False, said with its reason,
+    /// without `nft`.
     pub fn part(&self, groups: [&[usize]; 2]) -> bool {
         let ports = groups.map(|group| {
             let names: Vec<String> = group.iter().map(|host| format!("\"p{host}\"")).collect();
@@ -102,8 +107,8 @@ impl Lab {
         parted.is_ok()
     }
 
-    /// From now on each of the two hosts refuses TCP of the other, as a firewall does that answers with resets. False, said
-    /// with its reason, without `nft`.
+    /// From now on each of the two hosts refuses TCP of the other, as a firewall does that answers
+    /// with resets. False, said with its reason, without `nft`.
     pub fn refuse(&self, one: usize, two: usize) -> bool {
         let refused = [(one, two), (two, one)].iter().try_for_each(|(at, from)| {
             let number = from + 1;
@@ -184,7 +189,8 @@ impl Lab {
         self.attach_to_bridge(host, &self.host(host))
     }
 
-    /// Between the host and the bridge stands a router that translates addresses and lets nobody in.
+    /// Between the host and the bridge stands a router that translates addresses and lets nobody
+    /// in.
     fn attach_private(&self, host: usize) -> Result<(), String> {
         let (name, router) = (self.host(host), self.router(host));
         self.attach_to_bridge(host, &router)?;

@@ -32,7 +32,8 @@ impl Terminal {
         let (ours, theirs) = open_pty();
         let stream = || Stdio::from(theirs.try_clone().expect("a descriptor"));
         command.stdin(stream()).stdout(stream()).stderr(stream());
-        // SAFETY: system calls alone, no allocation, no lock. It dies with the test, as everything here.
+        // SAFETY: system calls alone, no allocation, no lock. It dies with the test, as everything
+        // here.
         unsafe {
             command.pre_exec(|| {
                 rustix::process::set_parent_process_death_signal(Some(

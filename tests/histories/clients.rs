@@ -1,5 +1,6 @@
-//! Clients of the cluster: they submit, watch, cancel, retry, read and drain, at whatever node they like, and note each call and
-//! each answer. What a client does is drawn from the run's seed; what comes of it is not.
+//! Clients of the cluster: they submit, watch, cancel, retry, read and drain, at whatever node they
+//! like, and note each call and each answer. What a client does is drawn from the run's seed; what
+//! comes of it is not.
 
 use crate::{
     history::History,
@@ -214,7 +215,8 @@ impl Crowd {
         None
     }
 
-    /// Follows a job's results to its end, and does on the way what is to be done with a job of this sort.
+    /// Follows a job's results to its end, and does on the way what is to be done with a job of
+    /// this sort.
     fn attend(&self, client: &str, job: &Job, sort: Sort, rng: &mut Rng) {
         let begun = Instant::now();
         let acts_after = Duration::from_millis(rng.between(300, 8_000));
@@ -295,7 +297,8 @@ impl Crowd {
         .is_ok()
     }
 
-    /// Lets a job's tasks succeed, and asks for those that have failed to be tried again. True when all have succeeded.
+    /// Lets a job's tasks succeed, and asks for those that have failed to be tried again. True when
+    /// all have succeeded.
     pub fn open_gate(&self, client: &str, job: &Job, rng: &mut Rng) -> bool {
         let _ = fs::write(self.dir.join(format!("gate-{}", job.name)), "");
         if self.phase_of(job, rng).is_some_and(|phase| phase == "done") {

@@ -1,5 +1,5 @@
-//! The history of a run: JSON lines in the order in which they happened, written by many threads. `docs/internals/histories.md` describes
-//! every line; the checker knows nothing else of a run.
+//! The history of a run: JSON lines in the order in which they happened, written by many threads.
+//! `docs/internals/histories.md` describes every line; the checker knows nothing else of a run.
 
 use serde_json::{Map, Value, json};
 use std::{

@@ -1,5 +1,5 @@
-//! Calls of a node's local API over its Unix socket, each with a limit. No client of the product's: a history must not depend
-//! on what that makes of an answer.
+//! Calls of a node's local API over its Unix socket, each with a limit. No client of the product's:
+//! a history must not depend on what that makes of an answer.
 
 use serde_json::Value;
 use std::{

@@ -1,4 +1,5 @@
-//! Machines: a network namespace, a disk of its own, a node's process. They start, die, stall, and their disks fill or rot.
+//! Machines: a network namespace, a disk of its own, a node's process. They start, die, stall, and
+//! their disks fill or rot.
 
 use crate::{Settings, common::netns::Lab, history::History, http::Api, plan::Rng};
 use rustix::process::{Pid, Signal, kill_process};
@@ -124,7 +125,8 @@ impl Machine {
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a descriptor"))
             .stderr(log);
-        // SAFETY: one system call, no allocation, no lock. Nodes must not outlive a test that was killed.
+        // SAFETY: one system call, no allocation, no lock. Nodes must not outlive a test that was
+        // killed.
         unsafe {
             command.pre_exec(|| {
                 use rustix::process::set_parent_process_death_signal;
@@ -135,7 +137,8 @@ impl Machine {
         self.starting = Some(Instant::now());
     }
 
-    /// Looks whether it answers by now, and whether it has ended without being asked to. True when it has just come up.
+    /// Looks whether it answers by now, and whether it has ended without being asked to. True when
+    /// it has just come up.
     pub fn look(&mut self, site: &Site) -> bool {
         let Some(child) = &mut self.child else {
             return false;
@@ -223,7 +226,8 @@ impl Machine {
         self.disk.join("ballast")
     }
 
-    /// Flips a bit of a journal or, where they may be, of a blob, or cuts its end off; says which. Nothing where there is none yet.
+    /// Flips a bit of a journal or, where they may be, of a blob, or cuts its end off; says which.
+    /// Nothing where there is none yet.
     pub fn damage(&self, blobs_may: bool, rng: &mut Rng) -> Option<String> {
         let data = self.data_dir();
         let (mut journals, mut blobs) = (Vec::new(), Vec::new());

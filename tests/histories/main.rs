@@ -1,5 +1,6 @@
-//! Histories: real nodes in network namespaces, clients that note every call and answer, a nemesis that keeps to a schedule drawn from a
-//! seed, and a checker that reads what was noted and knows the promises. `docs/internals/histories.md` describes it all, with the format.
+//! Histories: real nodes in network namespaces, clients that note every call and answer, a nemesis
+//! that keeps to a schedule drawn from a seed, and a checker that reads what was noted and knows
+//! the promises. `docs/internals/histories.md` describes it all, with the format.
 //!
 //! | file | owns |
 //! |---|---|
@@ -10,10 +11,11 @@
 //! | `history` | the lines that are written |
 //! | `check` | the checker, which knows only those |
 //!
-//! Settings come from the environment; `tests/histories/run` sets them:
-//! `HISTORIES_MINUTES` (schedules until then; without it one short one), `HISTORIES_SEED` (of the first), `HISTORIES_SECONDS` (of faults
-//! in each), `HISTORIES_FAULTS` (names, with commas: no others), `HISTORIES_KEEP` (a directory for every history; without it those with
-//! violations go below the target directory), `HISTORIES_CHECK` (a history to check), `NODECTL` (the program).
+//! Settings come from the environment; `tests/histories/run` sets them: `HISTORIES_MINUTES`
+//! (schedules until then; without it one short one), `HISTORIES_SEED` (of the first),
+//! `HISTORIES_SECONDS` (of faults in each), `HISTORIES_FAULTS` (names, with commas: no others),
+//! `HISTORIES_KEEP` (a directory for every history; without it those with violations go below the
+//! target directory), `HISTORIES_CHECK` (a history to check), `NODECTL` (the program).
 
 mod check;
 mod clients;

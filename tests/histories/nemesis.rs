@@ -1,4 +1,5 @@
-//! Carries a plan out: begins and ends faults at their times, starts what was killed, and knows when a cluster is whole again.
+//! Carries a plan out: begins and ends faults at their times, starts what was killed, and knows
+//! when a cluster is whole again.
 
 use crate::{
     clients::{Crowd, pause},
@@ -13,7 +14,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a cluster is given to have its copies again after a disk is lost, once all its nodes see each other.
+/// What a cluster is given to have its copies again after a disk is lost, once all its nodes see
+/// each other.
 pub const REPAIR: Duration = Duration::from_secs(10);
 /// Members see each other again long before.
 const WHOLE_WITHIN: Duration = Duration::from_secs(120);
@@ -35,7 +37,8 @@ pub struct Nemesis<'a> {
     pub kept: Option<usize>,
     /// Lost machines may be silent, and not only dead.
     pub silence: bool,
-    /// Blobs may be damaged, too: nobody reads those that lie there, so that damage in them counts until all others are lost.
+    /// Blobs may be damaged, too: nobody reads those that lie there, so that damage in them counts
+    /// until all others are lost.
     pub blobs_may: bool,
 }
 
@@ -205,7 +208,8 @@ impl<'a> Nemesis<'a> {
                 Some(format!("{seconds:+} s"))
             }
             Kind::Lost => {
-                // A machine without power says nothing any more; one whose process is gone still refuses connections.
+                // A machine without power says nothing any more; one whose process is gone still
+                // refuses connections.
                 let silent = if self.silence && rng.chance(50) {
                     self.raise(number, Wall::Cut { host })
                 } else {
@@ -388,7 +392,8 @@ impl<'a> Nemesis<'a> {
         }
     }
 
-    /// Waits until all nodes see each other, and nobody else; false, which is noted, if they do not within the limit.
+    /// Waits until all nodes see each other, and nobody else; false, which is noted, if they do not
+    /// within the limit.
     pub fn wait_whole(&mut self) -> bool {
         let end = Instant::now() + WHOLE_WITHIN;
         let mut tried_again = false;
@@ -403,7 +408,8 @@ impl<'a> Nemesis<'a> {
                 .iter()
                 .any(|machine| !machine.lost && !machine.is_running());
             if down && !tried_again {
-                // One that ended by itself is started once more: what it does then belongs to its history.
+                // One that ended by itself is started once more: what it does then belongs to its
+                // history.
                 tried_again = true;
                 (0..self.machines.len()).for_each(|index| self.start(index));
             }
@@ -450,7 +456,8 @@ impl<'a> Nemesis<'a> {
         missing
     }
 
-    /// A machine is lost, with its disk, in a cluster that is whole: whoever coordinates, or anybody.
+    /// A machine is lost, with its disk, in a cluster that is whole: whoever coordinates, or
+    /// anybody.
     pub fn decay(&mut self, rng: &mut Rng) {
         let aim = if rng.chance(60) {
             Aim::Coordinator

@@ -1,8 +1,10 @@
-//! What a seed makes of a run: how many nodes, which faults, when and of whom. Pure, so that a seed replays its schedule.
+//! What a seed makes of a run: how many nodes, which faults, when and of whom. Pure, so that a seed
+//! replays its schedule.
 
 use std::fmt;
 
-/// SplitMix64 (Steele, Lea and Flood, 2014): the same numbers for ever, whatever version of whatever crate.
+/// SplitMix64 (Steele, Lea and Flood, 2014): the same numbers for ever, whatever version of
+/// whatever crate.
 #[derive(Clone)]
 pub struct Rng(u64);
 
@@ -60,7 +62,8 @@ pub enum Kind {
     Clock,
     /// Not a byte more fits on a node's disk.
     Full,
-    /// Bits of a node that is down flip in its journals or blobs, or their ends are cut off; it is started again.
+    /// Bits of a node that is down flip in its journals or blobs, or their ends are cut off; it is
+    /// started again.
     Damage,
     /// A machine is gone for good with its disk.
     Lost,

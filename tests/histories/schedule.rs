@@ -1,5 +1,6 @@
-//! One schedule from beginning to end: a cluster, clients and faults beside each other, then everything heals, jobs end, and all that
-//! was told is read again; then, perhaps, machine after machine is lost.
+//! One schedule from beginning to end: a cluster, clients and faults beside each other, then
+//! everything heals, jobs end, and all that was told is read again; then, perhaps, machine after
+//! machine is lost.
 
 use crate::{
     Settings, check,
@@ -24,7 +25,8 @@ use std::{
 
 /// Jobs that have not ended by then in a cluster that is whole never will.
 const ENDS_WITHIN: Duration = Duration::from_secs(150);
-/// What is asked of a cluster that is whole is answered by then; all that is asked of it one after the other has this much patience.
+/// What is asked of a cluster that is whole is answered by then; all that is asked of it one after
+/// the other has this much patience.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 const DISK: &str = "96m";
 const SUBMITTERS: u64 = 2;
@@ -33,7 +35,8 @@ const FAKETIME: [&str; 2] = [
     "/usr/lib/faketime/libfaketimeMT.so.1",
 ];
 
-/// Runs it; gives what is to be said of it, and where its history is if that was kept. None, said with its reason, where it cannot run.
+/// Runs it; gives what is to be said of it, and where its history is if that was kept. None, said
+/// with its reason, where it cannot run.
 pub fn run(settings: &Settings, seed: u64, seconds: u64) -> Option<(check::Verdict, PathBuf)> {
     let plan = Plan::new(seed, seconds, settings.only.as_deref());
     let losses = plan
@@ -205,7 +208,8 @@ fn close(nemesis: &mut Nemesis, pool: &mut Pool) {
     }
 }
 
-/// Nothing is drained any more, what waits for a word gets it, and all jobs end; what does not is noted with its reasons.
+/// Nothing is drained any more, what waits for a word gets it, and all jobs end; what does not is
+/// noted with its reasons.
 fn settle(nemesis: &mut Nemesis, rng: &mut Rng, given_up: &mut BTreeSet<String>) {
     let crowd = nemesis.crowd;
     let end = Instant::now() + ENDS_WITHIN;
@@ -243,8 +247,9 @@ fn settle(nemesis: &mut Nemesis, rng: &mut Rng, given_up: &mut BTreeSet<String>)
     }
 }
 
-/// Every node is asked for all results of every job, and for each file once. From here on everything that was told has to be there.
-/// False if so much came to nothing that the rest was not asked.
+/// Every node is asked for all results of every job, and for each file once. From here on
+/// everything that was told has to be there. False if so much came to nothing that the rest was not
+/// asked.
 fn read_all(nemesis: &mut Nemesis, rng: &mut Rng) -> bool {
     let crowd = nemesis.crowd;
     nemesis.site.history.note("quiet", json!({}));
@@ -292,7 +297,8 @@ fn read_all(nemesis: &mut Nemesis, rng: &mut Rng) -> bool {
     !patience.is_zero()
 }
 
-/// Asks until there is an answer or a refusal. Whatever came to nothing costs patience, and nothing is asked without any.
+/// Asks until there is an answer or a refusal. Whatever came to nothing costs patience, and nothing
+/// is asked without any.
 fn again<T>(patience: &mut Duration, mut ask: impl FnMut() -> Result<T, bool>) -> Option<T> {
     while !patience.is_zero() {
         let begun = Instant::now();
@@ -343,7 +349,8 @@ fn can_mount(dir: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Where the history lies afterwards: of a violation, and if asked to always, it is kept with the nodes' logs.
+/// Where the history lies afterwards: of a violation, and if asked to always, it is kept with the
+/// nodes' logs.
 fn keep(settings: &Settings, seed: u64, dir: &Path, verdict: &check::Verdict) -> PathBuf {
     let into = settings.keep.join(format!("seed-{seed}"));
     if verdict.violations.is_empty() && !settings.keep_all {

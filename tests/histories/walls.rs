@@ -1,5 +1,6 @@
-//! What is wrong with the network: each host's own packet filter drops or refuses what comes in, so that any pair and direction
-//! can be parted without a word to anybody, and `tc` makes links late or slow.
+//! What is wrong with the network: each host's own packet filter drops or refuses what comes in, so
+//! that any pair and direction can be parted without a word to anybody, and `tc` makes links late
+//! or slow.
 
 use crate::common::netns::Lab;
 use std::collections::BTreeMap;

@@ -72,7 +72,8 @@ fn workers(cluster: &Cluster) -> Vec<Pid> {
         .collect()
 }
 
-/// Eight nodes of five workers. Some workers stand still for a while, two of them are killed: one in twenty.
+/// Eight nodes of five workers. Some workers stand still for a while, two of them are killed: one
+/// in twenty.
 #[test]
 fn forty_workers_lose_no_frame_and_double_none() {
     const FRAMES: usize = 800;
@@ -136,7 +137,8 @@ fn no_more_workers_run_than_the_job_says() {
     assert!((1..=2).contains(&seen.len()), "{} workers", seen.len());
 }
 
-/// What is finished can be read while the rest is integrated, and is not done again after the node was killed.
+/// What is finished can be read while the rest is integrated, and is not done again after the node
+/// was killed.
 #[test]
 fn a_killed_node_goes_on_where_it_was() {
     const FRAMES: usize = 6000;
@@ -201,7 +203,8 @@ fn a_killed_node_goes_on_where_it_was() {
     );
 }
 
-/// The whole cluster is killed; then the job is cancelled, and begun once more: nothing that was done is done again.
+/// The whole cluster is killed; then the job is cancelled, and begun once more: nothing that was
+/// done is done again.
 #[test]
 fn an_interrupted_run_goes_on_at_the_missing_frames() {
     const FRAMES: usize = 400;

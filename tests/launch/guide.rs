@@ -1,4 +1,5 @@
-//! The guide's commands for launching, word for word, on the real programs: `docs/guide/launching.md`.
+//! The guide's commands for launching, word for word, on the real programs:
+//! `docs/guide/launching.md`.
 
 use super::{
     condor::{condor, condor_queue},

@@ -1,4 +1,5 @@
-//! The computing modes that are shipped, on the real schedulers; and schedulers that are away for a while.
+//! The computing modes that are shipped, on the real schedulers; and schedulers that are away for a
+//! while.
 
 use super::{
     condor::{condor, condor_queue},
@@ -8,8 +9,9 @@ use super::{
 };
 use std::collections::BTreeSet;
 
-/// Modes in which the shipped digits train. In all others, where that takes minutes in an unoptimized build, a job that takes no time
-/// stands for them, unless the environment has `TEST_ALL_MODES`.
+/// Modes in which the shipped digits train. In all others, where that takes minutes in an
+/// unoptimized build, a job that takes no time stands for them, unless the environment has
+/// `TEST_ALL_MODES`.
 const TRAINED: [&str; 2] = ["slurm/single_machine", "condor/multi_machine"];
 
 /// Runs a job over a shipped mode with so many workers to its end. Returns what was said.

@@ -80,7 +80,8 @@ fn slurm_gives_nodes_that_join_work_and_go() {
     });
 }
 
-/// The launcher's program and data directory, and the nodes' own, are each in a temporary directory that nobody else sees.
+/// The launcher's program and data directory, and the nodes' own, are each in a temporary directory
+/// that nobody else sees.
 #[test]
 fn slurms_nodes_that_share_no_files_are_sent_what_they_need() {
     let Some(bed) = Testbed::up("slurm", &[("SLURM_PRIVATE", "1")]) else {

@@ -1,4 +1,5 @@
-//! The shipped digits over the shipped computing modes: to the same accuracy, with as many workers and servers as each mode says.
+//! The shipped digits over the shipped computing modes: to the same accuracy, with as many workers
+//! and servers as each mode says.
 
 use super::*;
 use common::training::{accuracy, left, most_at_once};

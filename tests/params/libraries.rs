@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// A dense layer whose gradients go as factors beside one whose gradients go whole: both come to the same.
+/// A dense layer whose gradients go as factors beside one whose gradients go whole: both come to
+/// the same.
 const FACTORS_SCRIPT: &str = r#"
 import json, sys
 import numpy as np

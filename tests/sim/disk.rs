@@ -1,8 +1,9 @@
-//! A machine's disk as far as the core can tell: journals of frames in the order written, the index that answers reads,
-//! blobs by their hash, and a writer that groups what waits. It can be full, slow, hang, fail now and then, and be damaged.
+//! A machine's disk as far as the core can tell: journals of frames in the order written, the index
+//! that answers reads, blobs by their hash, and a writer that groups what waits. It can be full,
+//! slow, hang, fail now and then, and be damaged.
 //!
-//! What belongs to `store/` and not to `logic/` is modelled in three places, marked `as store/ does`: whoever changes it
-//! there changes it here.
+//! What belongs to `store/` and not to `logic/` is modelled in three places, marked
+//! `as store/ does`: whoever changes it there changes it here.
 
 use nodectl::{
     logic::Keep,
@@ -17,7 +18,8 @@ use std::{
 #[derive(Default)]
 pub struct Journal {
     pub frames: Vec<Keep>,
-    /// Where in `frames` something else than a task's record is. There are few of these, and they are often asked for.
+    /// Where in `frames` something else than a task's record is. There are few of these, and they
+    /// are often asked for.
     rare: Vec<usize>,
     /// The record that a read of the task gives, written or about to be.
     index: BTreeMap<TaskIndex, Arc<TaskRecord>>,
@@ -188,8 +190,8 @@ impl Disk {
         });
     }
 
-    /// The write under way comes to its end for the first that waits. As store/ does: a journal begins with the
-    /// specification or not at all.
+    /// The write under way comes to its end for the first that waits. As store/ does: a journal
+    /// begins with the specification or not at all.
     pub fn finish(&mut self, write: Write, fails: bool) -> (u64, Result<(), String>) {
         let Write {
             job,
@@ -214,7 +216,8 @@ impl Disk {
         (ticket, Ok(()))
     }
 
-    /// The process ends: of what was being written the first `durable` got there, though nobody heard of it.
+    /// The process ends: of what was being written the first `durable` got there, though nobody
+    /// heard of it.
     pub fn crash(&mut self, durable: usize) {
         let mut pending = std::mem::take(&mut self.pending);
         for write in pending.drain(..self.writing.min(durable)) {
@@ -233,8 +236,9 @@ impl Disk {
         self.writing = self.writing.min(self.pending.len());
     }
 
-    /// While no process runs on it. As store/ does (`journal/recover.rs`): what is intact is kept, and what a journal held beside
-    /// its lost specification waits for the job's next journal. Gives the files that are gone.
+    /// While no process runs on it. As store/ does (`journal/recover.rs`): what is intact is kept,
+    /// and what a journal held beside its lost specification waits for the job's next journal.
+    /// Gives the files that are gone.
     pub fn damage(&mut self, damage: Damage, salt: u64) -> Vec<BlobHash> {
         if damage == Damage::Blobs {
             let mut index = salt;
@@ -274,8 +278,8 @@ impl Disk {
         Vec::new()
     }
 
-    /// As the node does when it starts (`node/sweep.rs`): blobs that its own journals do not name are removed, unless one is damaged.
-    /// Returns how many.
+    /// As the node does when it starts (`node/sweep.rs`): blobs that its own journals do not name
+    /// are removed, unless one is damaged. Returns how many.
     pub fn sweep(&mut self) -> usize {
         if self.was_damaged {
             return 0;

@@ -1,4 +1,5 @@
-//! `cargo run --release --example sim -- [OPTIONS]`: the simulation of `tests/sim`, as long as you like.
+//! `cargo run --release --example sim -- [OPTIONS]`: the simulation of `tests/sim`, as long as you
+//! like.
 //!
 //! `--seeds N --from S`, or `--hours H`; `--jobs N` threads; `--shrink SEED`, perhaps
 //! with the `--rule RULE` by which it is to fail; `--drop 1,2,…` leaves faults and acts out;

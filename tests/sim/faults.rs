@@ -200,7 +200,8 @@ impl World {
         self.after(away, Event::Start { node });
     }
 
-    /// A process ends: what was not on disk is lost, but for what nobody heard of; connections close.
+    /// A process ends: what was not on disk is lost, but for what nobody heard of; connections
+    /// close.
     pub fn crash(&mut self, node: usize) {
         if self.machines[node].state.is_none() {
             return;
@@ -314,7 +315,8 @@ impl World {
         }
     }
 
-    /// The node has given everything back and goes; later it is started again, unless it was told to go for good.
+    /// The node has given everything back and goes; later it is started again, unless it was told
+    /// to go for good.
     pub fn left(&mut self, node: usize) {
         self.crash(node);
         if !self.machines[node].retired {

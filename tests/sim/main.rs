@@ -1,8 +1,10 @@
-//! Clusters of real `logic::State`s on a fake network, clock and disk. A seed replays a run exactly.
+//! Clusters of real `logic::State`s on a fake network, clock and disk. A seed replays a run
+//! exactly.
 //!
-//! Each seed draws machines, users' work and faults (`plan`), rages for a while, heals everything but what is lost for good,
-//! and waits until every job has ended; then it is quiet for a while, and at last machines are lost one by one.
-//! `cargo run --release --example sim -- --seeds 1000000` runs more of them.
+//! Each seed draws machines, users' work and faults (`plan`), rages for a while, heals everything
+//! but what is lost for good, and waits until every job has ended; then it is quiet for a while,
+//! and at last machines are lost one by one. `cargo run --release --example sim -- --seeds 1000000`
+//! runs more of them.
 //!
 //! | file | owns |
 //! |---|---|

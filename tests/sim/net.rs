@@ -1,5 +1,6 @@
-//! Connections as TCP makes them: in order and without loss while they are open, bounded where they leave; held up by a cut,
-//! which each end notices late or never; what is under way is lost with the connection.
+//! Connections as TCP makes them: in order and without loss while they are open, bounded where they
+//! leave; held up by a cut, which each end notices late or never; what is under way is lost with
+//! the connection.
 
 use crate::world::{Event, World};
 use nodectl::{
@@ -137,7 +138,8 @@ impl World {
         for _ in 0..=usize::from(doubles) {
             let packed = match message {
                 Message::Swim(packet) => Packed::Swim(packet.clone()),
-                // What a real node could not decode must not be sent: it is not, and the log says so.
+                // What a real node could not decode must not be sent: it is not, and the log says
+                // so.
                 other => match nodectl::wire::control::encode(other) {
                     Ok(bytes) => Packed::Bytes(bytes),
                     Err(error) => return self.tell(|| format!("n{from} cannot send: {error}")),
@@ -304,7 +306,8 @@ impl World {
         }
     }
 
-    /// A cut holds a connection up: each end gives up after a while, or never. The connection is over when one has.
+    /// A cut holds a connection up: each end gives up after a while, or never. The connection is
+    /// over when one has.
     pub fn held_up(&mut self, a: usize, b: usize) {
         let Some(id) = self.links.get(&key(a, b)).map(|link| link.id) else {
             return;

@@ -1,5 +1,6 @@
-//! Everything that a seed draws before the run begins: the machines, the network, what users do and what goes wrong, when.
-//! Faults and acts are one list, each item by itself, so that a failing run can be tried again without some of them.
+//! Everything that a seed draws before the run begins: the machines, the network, what users do and
+//! what goes wrong, when. Faults and acts are one list, each item by itself, so that a failing run
+//! can be tried again without some of them.
 
 use crate::disk::Damage;
 use rand::{RngExt, SeedableRng, rngs::StdRng};

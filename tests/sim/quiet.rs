@@ -1,5 +1,5 @@
-//! What must hold once everything works: that each job has one coordinator, as many copies as there should be, all of them
-//! equal, and all that was ever promised.
+//! What must hold once everything works: that each job has one coordinator, as many copies as there
+//! should be, all of them equal, and all that was ever promised.
 
 use crate::{told::is_same, world::World};
 use nodectl::types::{Cell, JobId, Phase, TaskIndex, limits::JOB_REPLICAS};

@@ -1,5 +1,5 @@
-//! Tasks: how long they take, how they end, what they leave. All of it follows from the seed and the attempt, so that a run
-//! with fewer faults has the same tasks.
+//! Tasks: how long they take, how they end, what they leave. All of it follows from the seed and
+//! the attempt, so that a run with fewer faults has the same tasks.
 
 use crate::world::{Event, Fetch, Key, World};
 use nodectl::{
@@ -10,7 +10,8 @@ use nodectl::{
 };
 use std::time::Duration;
 
-/// How often a task of a sweep reports, of which every value is worse than any other's for one in three.
+/// How often a task of a sweep reports, of which every value is worse than any other's for one in
+/// three.
 const REPORT: Duration = Duration::from_millis(150);
 
 impl World {

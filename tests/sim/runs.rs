@@ -15,10 +15,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a healed cluster may take to finish everything, beside what all tasks take on one slow core.
+/// How long a healed cluster may take to finish everything, beside what all tasks take on one slow
+/// core.
 const CALM: Duration = Duration::from_secs(1_800);
 const SLOWEST: u32 = 3;
-/// After that it has so long to bring all copies up to date, and between two losses, beside the time that copying takes.
+/// After that it has so long to bring all copies up to date, and between two losses, beside the
+/// time that copying takes.
 const QUIET: Duration = Duration::from_secs(100);
 /// The longest that a node lives that knows its end, and stays away then.
 const LIFETIMES: Duration = Duration::from_secs(60);
@@ -213,7 +215,8 @@ pub fn many(from: u64, count: u64, options: &Options) -> bool {
     findings.is_empty() && (missed.is_empty() || done < ENOUGH)
 }
 
-/// Drops faults and acts from a failing seed while it still fails by the same rule, and tells what is left.
+/// Drops faults and acts from a failing seed while it still fails by the same rule, and tells what
+/// is left.
 pub fn shrink(seed: u64, dropped: &BTreeSet<usize>, options: &Options) {
     let plan = Plan::draw(seed);
     // Other rules must not end a run before this one does.

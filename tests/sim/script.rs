@@ -1,5 +1,5 @@
-//! Scenarios by hand: a quiet world in which only happens what a scenario says. What it says wrong panics, and so does
-//! whatever the checks find.
+//! Scenarios by hand: a quiet world in which only happens what a scenario says. What it says wrong
+//! panics, and so does whatever the checks find.
 
 use crate::{
     disk::Damage,

@@ -66,8 +66,9 @@ impl World {
         }
     }
 
-    /// A result was told that only one disk has: right only for a node that is alone. Of files one disk is enough while some
-    /// file is nowhere any more: a replica that cannot get it takes the results without, and looks for the others.
+    /// A result was told that only one disk has: right only for a node that is alone. Of files one
+    /// disk is enough while some file is nowhere any more: a replica that cannot get it takes the
+    /// results without, and looks for the others.
     fn check_alone(&mut self, job: JobId, task: TaskIndex, copies: usize, files: usize) {
         if copies >= 2
             && self
@@ -96,8 +97,8 @@ impl World {
         }
     }
 
-    /// One of two results may give way to the other: of two sides that both went on, of one that nobody could tell of while the task was
-    /// done again, and of two claims of one epoch.
+    /// One of two results may give way to the other: of two sides that both went on, of one that
+    /// nobody could tell of while the task was done again, and of two claims of one epoch.
     pub fn may_change(&self, job: JobId, known: &TaskRecord) -> bool {
         let told = self
             .checker
@@ -109,8 +110,9 @@ impl World {
             || self.has_rivals(job, known.accepted..=known.accepted)
     }
 
-    /// Two nodes claimed the job in these epochs, as far as was written: it was submitted again when nobody was there who had heard of
-    /// it, or a coordinator that had been away alone claims it anew.
+    /// Two nodes claimed the job in these epochs, as far as was written: it was submitted again
+    /// when nobody was there who had heard of it, or a coordinator that had been away alone claims
+    /// it anew.
     pub fn has_rivals(&self, job: JobId, epochs: RangeInclusive<u32>) -> bool {
         let journals = self
             .machines
@@ -137,10 +139,11 @@ impl World {
         self.checker = checker;
     }
 
-    /// Live disks that have all files of a told result, `None` if it has none. Another result of the task may have come to count: of
-    /// two sides that told different ones, one gives way, and what only a lone node had may be lost with its disk and done again.
-    /// Whether that may be is another rule's to say. The files of the one that counts are owed once nothing is wrong; until then it may
-    /// not be settled which that is, and those of either will do.
+    /// Live disks that have all files of a told result, `None` if it has none. Another result of
+    /// the task may have come to count: of two sides that told different ones, one gives way, and
+    /// what only a lone node had may be lost with its disk and done again. Whether that may be is
+    /// another rule's to say. The files of the one that counts are owed once nothing is wrong;
+    /// until then it may not be settled which that is, and those of either will do.
     pub fn told_file_copies(&self, job: JobId, told: &TaskRecord, quiet: bool) -> Option<usize> {
         let copies = |record: &TaskRecord| record.blobs().map(|hash| self.file_copies(hash)).min();
         let known = self
@@ -156,7 +159,8 @@ impl World {
         }
     }
 
-    /// What tasks were given is on no disk any more: nobody can go on with the job, or keep another copy of it.
+    /// What tasks were given is on no disk any more: nobody can go on with the job, or keep another
+    /// copy of it.
     pub fn void_without_inputs(&mut self) {
         let is_void = |job: &JobId| {
             let specs = self

@@ -1,5 +1,5 @@
-//! Users and operators: they submit jobs to any node, watch them through any node, cancel, drain, leave; and believe what they
-//! are told.
+//! Users and operators: they submit jobs to any node, watch them through any node, cancel, drain,
+//! leave; and believe what they are told.
 
 use crate::{
     plan::{Act, JobPlan, Moment},

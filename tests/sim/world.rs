@@ -52,7 +52,8 @@ pub enum Event {
         b: usize,
     },
     Beacon,
-    /// The loop may go on: with the effects that it has not carried out, what waits for it, or a timer.
+    /// The loop may go on: with the effects that it has not carried out, what waits for it, or a
+    /// timer.
     Turn {
         node: usize,
         life: u64,

@@ -113,7 +113,8 @@ pub fn macros_called(code: &str) -> Vec<(String, usize)> {
         .collect()
 }
 
-/// Reads the path that begins at `at`, one result for each leaf of its groups; returns the position after it.
+/// Reads the path that begins at `at`, one result for each leaf of its groups; returns the position
+/// after it.
 fn path_at(
     tokens: &[(&str, usize)],
     at: usize,

@@ -351,7 +351,8 @@ fn an_upload_with_the_name_of_a_result_is_an_upload() {
     );
 }
 
-/// Whatever the values of parameters, this process goes on: they are checked where they are in their places.
+/// Whatever the values of parameters, this process goes on: they are checked where they are in
+/// their places.
 #[test]
 fn what_parameters_become_is_bounded() {
     let mut lab = Lab::new();

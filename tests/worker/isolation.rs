@@ -330,7 +330,8 @@ impl Podman {
         for tool in ["ls", "sleep", "true"] {
             symlink("sh", dir.path().join("root/bin").join(tool)).unwrap();
         }
-        // Neither the machine's settings nor its images; limits are not raised, which root may not do everywhere.
+        // Neither the machine's settings nor its images; limits are not raised, which root may not
+        // do everywhere.
         let runtime = if find("runc").is_some() {
             "runc"
         } else {

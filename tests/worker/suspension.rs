@@ -13,7 +13,8 @@ fn state(pid: i32) -> Option<char> {
     stat[stat.rfind(')')? + 2..].chars().next()
 }
 
-/// A task that has four seconds, and ends once there is a file `go` in its directory. It and a child in a session of its own.
+/// A task that has four seconds, and ends once there is a file `go` in its directory. It and a
+/// child in a session of its own.
 fn waiting(lab: &mut Lab) -> [i32; 2] {
     let script = "setsid sh -c 'echo $$ > child; while ! [ -e go ]; do :; done' & \
                   echo $$ > main; while ! [ -e go ]; do :; done; wait";

@@ -16,7 +16,8 @@ pub(super) const MAX_AMOUNT: f64 = 1e6;
 /// Of a value in an error.
 const SHOWN_CHARS: usize = 60;
 
-/// Fails on the first key of a layer that `schema` (the built-in layer) does not have. `place` says where a key stands.
+/// Fails on the first key of a layer that `schema` (the built-in layer) does not have. `place` says
+/// where a key stands.
 pub(super) fn keys(
     layer: &Dict,
     schema: &Dict,

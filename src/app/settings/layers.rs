@@ -62,8 +62,8 @@ impl Environment {
         environment
     }
 
-    /// systemd's state directory, the user's data directory, or /var/lib/nodectl for a root without a home. Empty if
-    /// there is none of them.
+    /// systemd's state directory, the user's data directory, or /var/lib/nodectl for a root without
+    /// a home. Empty if there is none of them.
     pub(super) fn default_data_dir(&self) -> PathBuf {
         let given = self
             .variables
@@ -79,7 +79,8 @@ impl Environment {
         }
     }
 
-    /// A directory of the XDG base directory specification: relative values are ignored, as it demands.
+    /// A directory of the XDG base directory specification: relative values are ignored, as it
+    /// demands.
     fn directory(&self, variable: &str, below_home: &str) -> Option<PathBuf> {
         let absolute = |name: &str| {
             self.variables
@@ -177,7 +178,8 @@ impl Layers {
         }
     }
 
-    /// Every effective value and its layer, by key; a secret in the environment is named, never shown.
+    /// Every effective value and its layer, by key; a secret in the environment is named, never
+    /// shown.
     pub(super) fn origins(&self, settings: &Settings) -> Vec<Origin> {
         let flat = flatten(settings).into_iter();
         let mut origins: Vec<_> = flat
@@ -295,7 +297,8 @@ fn dict(data: Map<Profile, Dict>) -> Dict {
     data.into_values().next().unwrap_or_default()
 }
 
-/// `NODECTL_SECTION__KEY=value`. Names without `__` are no settings: tasks and other tools have some of their own.
+/// `NODECTL_SECTION__KEY=value`. Names without `__` are no settings: tasks and other tools have
+/// some of their own.
 fn variables(environment: &Environment, built_in: &Dict) -> Dict {
     let mut values = Dict::new();
     for (name, text) in &environment.variables {
@@ -310,7 +313,8 @@ fn variables(environment: &Environment, built_in: &Dict) -> Dict {
     values
 }
 
-/// A variable's text as the type that its setting has: a name of digits stays text, a list may do without brackets.
+/// A variable's text as the type that its setting has: a name of digits stays text, a list may do
+/// without brackets.
 fn typed(key: &str, text: &str, built_in: &Dict) -> Value {
     let mut parts = key.split('.');
     let section = parts.next().and_then(|section| built_in.get(section));

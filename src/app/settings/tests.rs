@@ -1,4 +1,5 @@
-//! Layers and origins, errors that name place and key, and that `config/nodectl.toml` tells the truth.
+//! Layers and origins, errors that name place and key, and that `config/nodectl.toml` tells the
+//! truth.
 
 use super::*;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! Numbers and words along an axis. Numbers that span two orders of magnitude stand on a logarithmic scale, words side by side.
+//! Numbers and words along an axis. Numbers that span two orders of magnitude stand on a
+//! logarithmic scale, words side by side.
 
 use serde_json::Value as Json;
 

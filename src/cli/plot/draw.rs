@@ -7,7 +7,8 @@ use plotters::{prelude::*, style::RGBColor};
 const WIDTH: u32 = 900;
 const HEIGHT: u32 = 560;
 const FONT: &str = "sans-serif";
-/// Okabe and Ito, Color Universal Design (2008): eight colours that the colour-blind can tell apart; black is the axes'.
+/// Okabe and Ito, Color Universal Design (2008): eight colours that the colour-blind can tell
+/// apart; black is the axes'.
 const PALETTE: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -17,7 +18,8 @@ const PALETTE: [RGBColor; 7] = [
     RGBColor(86, 180, 233),
     RGBColor(240, 228, 66),
 ];
-/// Viridis (van der Walt and Smith, matplotlib, CC0) at five places: dark for small, bright for large.
+/// Viridis (van der Walt and Smith, matplotlib, CC0) at five places: dark for small, bright for
+/// large.
 const SCALE: [RGBColor; 5] = [
     RGBColor(68, 1, 84),
     RGBColor(59, 82, 139),

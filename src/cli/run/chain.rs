@@ -1,5 +1,6 @@
-//! A job and those that it extends. A specification is named by its hash and never changes, so more parameter sets are a
-//! job of their own, with the same work, that names the one before. Seen together they are one sweep: tasks are numbered on.
+//! A job and those that it extends. A specification is named by its hash and never changes, so more
+//! parameter sets are a job of their own, with the same work, that names the one before. Seen
+//! together they are one sweep: tasks are numbered on.
 
 use super::{
     RunPlan, collector::Collector, collector::check_directory, default_directory, follow::Followed,
@@ -22,7 +23,8 @@ use std::{collections::BTreeMap, path::Path, time::Instant};
 /// Jobs that are seen together.
 const MOST_JOBS: usize = 1000;
 
-/// `run --extend`: submits the parameter sets of a file as one more job of the same work, and follows it.
+/// `run --extend`: submits the parameter sets of a file as one more job of the same work, and
+/// follows it.
 pub async fn extend(extended: &str, args: &RunArgs, settings: &Settings) -> Result<Exit, CliError> {
     let client = Client::new(flags::socket(settings));
     let base = client.job(extended).await?.line;
@@ -115,7 +117,8 @@ fn more_params(path: &Path, spec: &JobSpec) -> Result<ParamSpace, String> {
     })
 }
 
-/// Every result so far of a job, with `all` also of those that it extends; of a task that was told twice the last.
+/// Every result so far of a job, with `all` also of those that it extends; of a task that was told
+/// twice the last.
 pub async fn all_results(
     client: &Client,
     job: &str,

@@ -1,8 +1,8 @@
-//! The output directory of a job: `results.jsonl` and `results.csv`, and a directory a task with its stdout, stderr and
-//! output files. A line appears only after the files that it names.
+//! The output directory of a job: `results.jsonl` and `results.csv`, and a directory a task with
+//! its stdout, stderr and output files. A line appears only after the files that it names.
 //!
-//! The streams of jobs with more than `MANY_TASKS` tasks are written for failed tasks only: a million directories with
-//! one line each help nobody, and `nodectl logs` has them all.
+//! The streams of jobs with more than `MANY_TASKS` tasks are written for failed tasks only: a
+//! million directories with one line each help nobody, and `nodectl logs` has them all.
 
 use super::{fetch, follow::Followed, lines::Lines, throughput::Throughput};
 use crate::{
@@ -144,7 +144,8 @@ impl Collector {
         let failed = |source| CliError::file("making", &delivery.directory, source);
         fs::create_dir_all(&delivery.directory).map_err(failed)?;
         let from = self.directory.join(result.task.to_string());
-        // A task says which of its files are for the user's directory; those of one that had nothing to do are not.
+        // A task says which of its files are for the user's directory; those of one that had
+        // nothing to do are not.
         let files = result
             .value
             .as_ref()
@@ -264,7 +265,8 @@ pub fn check_directory(directory: &Path) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Why a task failed, with the last line that it said, which mostly tells more than its exit status.
+/// Why a task failed, with the last line that it said, which mostly tells more than its exit
+/// status.
 fn reason(failure: &FailureView, stderr: &str) -> String {
     let last = stderr
         .lines()

@@ -1,5 +1,5 @@
-//! A job without a job file: `run [OPTIONS] -- COMMAND…` writes the text that a job file would have,
-//! so that both mean the same.
+//! A job without a job file: `run [OPTIONS] -- COMMAND…` writes the text that a job file would
+//! have, so that both mean the same.
 
 use crate::exit::CliError;
 use clap::Args;
@@ -51,8 +51,8 @@ pub struct CommandArgs {
         help_heading = "Without a job file"
     )]
     files: Vec<String>,
-    /// A task for each file of a pattern, which is `{}` in the command, or with `-` for each line of
-    /// the standard input
+    /// A task for each file of a pattern, which is `{}` in the command, or with `-` for each line
+    /// of the standard input
     #[arg(
         long,
         value_name = "PATTERN",
@@ -60,8 +60,8 @@ pub struct CommandArgs {
         help_heading = "Without a job file"
     )]
     each: Option<String>,
-    /// Sets a key of the job file, e.g. `retries=0`, `outputs='["*.npy"]'` or `params.rate=[0.1,0.2]`;
-    /// repeatable
+    /// Sets a key of the job file, e.g. `retries=0`, `outputs='["*.npy"]'` or
+    /// `params.rate=[0.1,0.2]`; repeatable
     #[arg(
         long,
         value_name = "KEY=VALUE",
@@ -161,7 +161,8 @@ fn name_of(program: &str) -> String {
     }
 }
 
-/// A value as a job file has it, or the text itself where it is none: `2` is a number, `2 GiB` a text.
+/// A value as a job file has it, or the text itself where it is none: `2` is a number, `2 GiB` a
+/// text.
 fn value_of(text: &str) -> Value {
     let parsed = format!("value = {text}").parse::<Table>().ok();
     parsed

@@ -1,4 +1,5 @@
-//! `run --computing`: the machines and workers of a computing mode are there for the jobs of one file, and gone after it.
+//! `run --computing`: the machines and workers of a computing mode are there for the jobs of one
+//! file, and gone after it.
 
 use super::submit_and_follow;
 use crate::{
@@ -191,8 +192,8 @@ async fn count_gpus(
     }
 }
 
-/// Jobs that leave it open get the mode's threads and share of a GPU; those that train get its workers and servers, and all are
-/// told how many there are.
+/// Jobs that leave it open get the mode's threads and share of a GPU; those that train get its
+/// workers and servers, and all are told how many there are.
 fn adapt(
     jobs: &mut [PlannedJob],
     computing: &Computing,

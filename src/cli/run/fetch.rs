@@ -1,5 +1,6 @@
-//! A task's files: its stdout and stderr and what it made. They are gathered in a directory beside the final one and
-//! renamed into its place, so that a task's directory is whole whenever it is there.
+//! A task's files: its stdout and stderr and what it made. They are gathered in a directory beside
+//! the final one and renamed into its place, so that a task's directory is whole whenever it is
+//! there.
 
 use crate::exit::CliError;
 use futures::TryStreamExt;
@@ -17,8 +18,8 @@ use std::{
 };
 use tokio::{fs, io::AsyncWriteExt};
 
-/// Brings the task's files into `directory/<task>`; with `streams`, those with its stdout and stderr, where it wrote any.
-/// Returns how many files no node could give.
+/// Brings the task's files into `directory/<task>`; with `streams`, those with its stdout and
+/// stderr, where it wrote any. Returns how many files no node could give.
 pub async fn task(
     client: &Client,
     (job, first): (&str, u32),
@@ -141,8 +142,8 @@ impl Gathering<'_> {
         self.store(blob, &path, output.executable).await
     }
 
-    /// Writes the bytes to a file. What the cluster cannot give now is told and counted: it may be there later, and
-    /// `nodectl results --into` fetches it then.
+    /// Writes the bytes to a file. What the cluster cannot give now is told and counted: it may be
+    /// there later, and `nodectl results --into` fetches it then.
     async fn store(
         &self,
         bytes: Result<ByteStream, ClientError>,

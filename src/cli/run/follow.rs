@@ -73,7 +73,8 @@ pub async fn follow(
         cursor = page.cursor;
         collector.take(&page.results).await?;
         shown.update(&page.progress, collector.compute().as_ref());
-        // An empty page of an ended job is its last; of a running one, it only says that time has passed.
+        // An empty page of an ended job is its last; of a running one, it only says that time has
+        // passed.
         if page.results.is_empty() && (page.progress.phase.is_ended() || !wait) {
             break page.progress;
         }

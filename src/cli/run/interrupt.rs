@@ -1,7 +1,9 @@
 //! Ctrl-C, SIGTERM and `--timeout` while jobs are followed.
 //!
-//! On a terminal, Ctrl-C asks whether to detach, cancel or go on; a second one cancels at once. Without a terminal it
-//! cancels, and so does SIGTERM. While jobs are being submitted, it counts once they are; a second one gives up. With a node inside this process, nothing would run after a detach: it cancels and says so.
+//! On a terminal, Ctrl-C asks whether to detach, cancel or go on; a second one cancels at once.
+//! Without a terminal it cancels, and so does SIGTERM. While jobs are being submitted, it counts
+//! once they are; a second one gives up. With a node inside this process, nothing would run after a
+//! detach: it cancels and says so.
 
 use super::{RunPlan, follow::Followed, progress::ProgressDisplay};
 use crate::{exit::CliError, output::RunSummary};
@@ -58,7 +60,8 @@ enum InterruptChoice {
     GoOn,
 }
 
-/// What the user or the system may do to the command from its start: nothing that is submitted is ever left unattended.
+/// What the user or the system may do to the command from its start: nothing that is submitted is
+/// ever left unattended.
 pub struct Interrupts {
     interrupt: Signal,
     terminate: Signal,
@@ -169,7 +172,8 @@ async fn decide(
     interrupts: &mut Interrupts,
 ) -> InterruptChoice {
     match policy {
-        // A batch system, or `timeout`, that ends the command may have been told to leave its job alone.
+        // A batch system, or `timeout`, that ends the command may have been told to leave its job
+        // alone.
         _ if kind == SignalKind::terminate() && policy != InterruptPolicy::Detach => {
             InterruptChoice::Cancel
         }

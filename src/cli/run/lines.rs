@@ -1,6 +1,7 @@
-//! Results as lines: `results.jsonl` (the whole truth, one JSON object a task) and `results.csv` (the same, flattened for
-//! spreadsheets). Lines are appended as results come. A task that was retried has a second line; `finish` keeps the last.
-//! A value column that shows up late makes the CSV be written anew from the JSON lines.
+//! Results as lines: `results.jsonl` (the whole truth, one JSON object a task) and `results.csv`
+//! (the same, flattened for spreadsheets). Lines are appended as results come. A task that was
+//! retried has a second line; `finish` keeps the last. A value column that shows up late makes the
+//! CSV be written anew from the JSON lines.
 
 use crate::exit::CliError;
 use nodectl_wire::api::TaskResult;
@@ -22,7 +23,8 @@ const MAX_VALUE_COLUMNS: usize = 500;
 pub struct Lines {
     jsonl: Appended,
     csv: Appended,
-    /// Parameters and then values, in the order in which they were seen; empty until the first result.
+    /// Parameters and then values, in the order in which they were seen; empty until the first
+    /// result.
     columns: Vec<String>,
     known: BTreeSet<String>,
     /// Lines so far, and the number of each task's last line.
@@ -254,7 +256,8 @@ fn cell(value: &Json) -> String {
     }
 }
 
-/// Spreadsheets take text that begins so for a formula and carry it out; an apostrophe in front says that it is text.
+/// Spreadsheets take text that begins so for a formula and carry it out; an apostrophe in front
+/// says that it is text.
 fn text_cell(text: &str) -> String {
     let is_formula =
         text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err();

@@ -1,4 +1,5 @@
-//! What a job that trains says while it does: the last line of its first worker's log, beside its progress.
+//! What a job that trains says while it does: the last line of its first worker's log, beside its
+//! progress.
 
 use super::{follow::Followed, progress::JobProgress};
 use futures::TryStreamExt;

@@ -1,4 +1,5 @@
-//! The display on stderr: live bars on a terminal (a job's, and a line a node), plain lines elsewhere.
+//! The display on stderr: live bars on a terminal (a job's, and a line a node), plain lines
+//! elsewhere.
 
 use crate::output::{ComputeRate, compute_line, progress_line};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};

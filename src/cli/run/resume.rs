@@ -1,5 +1,5 @@
-//! `run --resume`: the same training once more, from the newest checkpoint of a job that has ended; or another job file's training, from that
-//! of any.
+//! `run --resume`: the same training once more, from the newest checkpoint of a job that has ended;
+//! or another job file's training, from that of any.
 
 use super::{
     RunPlan, collector::check_directory, default_directory, fetch::blob_bytes, follow::Followed,

@@ -1,4 +1,5 @@
-//! Job file to submitted jobs: uploads what the node lacks, side by side, then submits in the order of dependencies.
+//! Job file to submitted jobs: uploads what the node lacks, side by side, then submits in the order
+//! of dependencies.
 
 use super::{collector::check_directory, default_directory, follow::Followed, patience::telling};
 use crate::{args::RunArgs, exit::CliError};
@@ -35,8 +36,9 @@ const MAX_UNASKED_BYTES: u64 = 16 << 30;
 
 type StoredUploads = BTreeMap<UploadSource, (BlobHash, u64)>;
 
-/// Submits the jobs, which are in an order that their dependencies allow. `into` overrides where results go: the directory
-/// itself for one job, a directory in it for each of several. What is not submitted by the `deadline` takes back what was.
+/// Submits the jobs, which are in an order that their dependencies allow. `into` overrides where
+/// results go: the directory itself for one job, a directory in it for each of several. What is not
+/// submitted by the `deadline` takes back what was.
 pub async fn submit(
     client: &Client,
     jobs: Vec<PlannedJob>,
@@ -207,8 +209,8 @@ async fn submit_one(
     submit_spec(client, &job.spec(submission), (key, index), deadline).await
 }
 
-/// Names what one command submits. It is kept while the command tries, and shown when it gives up: with the same key another
-/// command submits the same jobs.
+/// Names what one command submits. It is kept while the command tries, and shown when it gives up:
+/// with the same key another command submits the same jobs.
 pub struct CommandKey(String);
 
 impl CommandKey {
@@ -221,8 +223,8 @@ impl CommandKey {
     }
 }
 
-/// Submits until the answer is clear: one that is lost, or says that nothing is known yet, is asked for again, though not past the
-/// `deadline`.
+/// Submits until the answer is clear: one that is lost, or says that nothing is known yet, is asked
+/// for again, though not past the `deadline`.
 pub async fn submit_spec(
     client: &Client,
     spec: &JobSpec,

@@ -1,5 +1,6 @@
-//! `run --follow DIR`: integrates files as they appear below a directory, until it is told to stop. A file is taken once it
-//! has rested for a moment and can be read; one that changes afterwards is integrated again.
+//! `run --follow DIR`: integrates files as they appear below a directory, until it is told to stop.
+//! A file is taken once it has rested for a moment and can be read; one that changes afterwards is
+//! integrated again.
 
 use super::{
     Followed, Interrupts, RunPlan, follow, interrupt, progress::ProgressDisplay, submit, summary,

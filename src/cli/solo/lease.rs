@@ -1,6 +1,6 @@
-//! Commands that work on a node inside another command. Each holds a shared lock on a file of the data directory for as long as it
-//! does; the other one ends its node when it gets the lock for itself alone. The kernel drops the lock with its holder, however
-//! that ends.
+//! Commands that work on a node inside another command. Each holds a shared lock on a file of the
+//! data directory for as long as it does; the other one ends its node when it gets the lock for
+//! itself alone. The kernel drops the lock with its holder, however that ends.
 
 use crate::exit::CliError;
 use rustix::{

@@ -1,10 +1,11 @@
-//! Nodes that live as long as somebody needs them: inside of `run` and other commands where no node runs; and of `solo` and
-//! `join --while-stdin`, as long as the program that started it, which holds the other end of its standard input. However that
-//! program ends, the kernel closes the pipe.
+//! Nodes that live as long as somebody needs them: inside of `run` and other commands where no node
+//! runs; and of `solo` and `join --while-stdin`, as long as the program that started it, which
+//! holds the other end of its standard input. However that program ends, the kernel closes the
+//! pipe.
 //!
-//! Two commands without a node work side by side: the second one is a guest of the node inside the first, which stays until its
-//! guests are done. What a command left unfinished because it was killed is put aside by the next node here, until somebody asks
-//! for it.
+//! Two commands without a node work side by side: the second one is a guest of the node inside the
+//! first, which stays until its guests are done. What a command left unfinished because it was
+//! killed is put aside by the next node here, until somebody asks for it.
 //!
 //! | file | owns |
 //! |---|---|
@@ -73,7 +74,8 @@ impl Stay {
                     "another command works on the node inside this one: waiting for it (Ctrl-C ends both)"
                 )
             };
-            // Kept until the node has ended, so that no guest comes meanwhile. One that cannot be had is no reason to stay.
+            // Kept until the node has ended, so that no guest comes meanwhile. One that cannot be
+            // had is no reason to stay.
             let _alone = tokio::select! {
                 lease = Lease::when_alone(&data_dir, told) => lease.ok(),
                 () = interrupted() => None,
@@ -106,7 +108,8 @@ pub async fn connect(settings: &Settings, may_start: bool) -> Result<(Client, St
             Ok(node) if !node.solo => return Ok((client, Stay::default())),
             Ok(_) if !may_start => return Err(nothing_to_detach_from()),
             Ok(_) => {
-                // Looked again with the lock in hand: from now on the other command waits for this one.
+                // Looked again with the lock in hand: from now on the other command waits for this
+                // one.
                 if let Some(lease) = Lease::shared(&data_dir)?
                     && client.node().await.is_ok()
                 {
@@ -159,7 +162,8 @@ fn nothing_to_detach_from() -> CliError {
     )
 }
 
-/// For going on with what an earlier command left: as `connect`, but starts a node only if something is left.
+/// For going on with what an earlier command left: as `connect`, but starts a node only if
+/// something is left.
 pub async fn connect_to_left(settings: &Settings) -> Result<(Client, Stay), CliError> {
     let client = Client::new(flags::socket(settings));
     match client.node().await {
@@ -170,7 +174,8 @@ pub async fn connect_to_left(settings: &Settings) -> Result<(Client, Stay), CliE
     }
 }
 
-/// For a look at what earlier commands left: the node that runs here, or one for this moment, without guests.
+/// For a look at what earlier commands left: the node that runs here, or one for this moment,
+/// without guests.
 pub async fn look_at_left(settings: &Settings) -> Result<(Client, Stay), CliError> {
     let data_dir = settings.node.data_dir.clone();
     let client = Client::new(flags::socket(settings));
@@ -241,7 +246,8 @@ async fn interrupted() {
     }
 }
 
-/// Returns when nobody can write to the standard input any more. What is written there is passed over.
+/// Returns when nobody can write to the standard input any more. What is written there is passed
+/// over.
 pub async fn stdin_ends() {
     let (ended, end) = tokio::sync::oneshot::channel();
     // A thread of its own: nothing interrupts a read, and the runtime would wait for it.

@@ -1,5 +1,5 @@
-//! What every launch stands on: the secret, this machine's node (started in the background if there is none), what launched
-//! nodes are told, and where the launch is written down.
+//! What every launch stands on: the secret, this machine's node (started in the background if there
+//! is none), what launched nodes are told, and where the launch is written down.
 
 use crate::{
     exit::CliError,
@@ -33,7 +33,8 @@ pub struct LaunchContext {
 }
 
 impl LaunchContext {
-    /// `source`: what the user named, by which `down` finds the launch. `resume`: the launch that another process has begun.
+    /// `source`: what the user named, by which `down` finds the launch. `resume`: the launch that
+    /// another process has begun.
     pub async fn prepare(
         settings: &Settings,
         flag: Option<Zeroizing<String>>,
@@ -145,7 +146,8 @@ async fn start_node(
     }
 }
 
-/// Where others can reach this node. Loopback addresses are of use where there is nothing else: all nodes are here.
+/// Where others can reach this node. Loopback addresses are of use where there is nothing else: all
+/// nodes are here.
 fn peers(addrs: &[String]) -> Vec<String> {
     let is_loopback = |addr: &&String| addr.starts_with("127.") || addr.starts_with("[::1]");
     let reachable: Vec<String> = addrs

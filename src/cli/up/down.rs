@@ -1,5 +1,6 @@
-//! Stopping what `up` started: everything written down in this data directory, or also whatever carries this data directory's tag in
-//! the schedulers' queues. What could not be stopped stays written down.
+//! Stopping what `up` started: everything written down in this data directory, or also whatever
+//! carries this data directory's tag in the schedulers' queues. What could not be stopped stays
+//! written down.
 
 use super::context::LaunchContext;
 use crate::{

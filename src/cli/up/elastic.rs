@@ -1,5 +1,5 @@
-//! Elastic launches: as many of a scheduler's jobs as the tasks that wait deserve. This process looks and decides; the node is
-//! only asked.
+//! Elastic launches: as many of a scheduler's jobs as the tasks that wait deserve. This process
+//! looks and decides; the node is only asked.
 
 use super::{
     context::LaunchContext,
@@ -191,7 +191,8 @@ async fn seen(
     Ok((seen, jobs))
 }
 
-/// Tasks of jobs that have not ended, and that have not ended themselves. Workers of pools are not counted: they take what there is.
+/// Tasks of jobs that have not ended, and that have not ended themselves. Workers of pools are not
+/// counted: they take what there is.
 fn open_tasks(lines: &[JobLine]) -> u64 {
     let open = lines
         .iter()

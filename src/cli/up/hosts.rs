@@ -1,4 +1,5 @@
-//! The hosts of a cluster file: all at once, each over its own `ssh`; who fails does not stop the others.
+//! The hosts of a cluster file: all at once, each over its own `ssh`; who fails does not stop the
+//! others.
 
 use super::{
     context::LaunchContext,

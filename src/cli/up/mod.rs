@@ -1,5 +1,6 @@
-//! `up` and `down`: nodes elsewhere, started from this process, which speaks to this machine's node through its local API only.
-//! What it starts is written down first, so that `down` finds it whatever becomes of this process.
+//! `up` and `down`: nodes elsewhere, started from this process, which speaks to this machine's node
+//! through its local API only. What it starts is written down first, so that `down` finds it
+//! whatever becomes of this process.
 //!
 //! | file | owns |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! A fixed number of a scheduler's jobs: submitted at once, watched until each has become a node, or ended before.
+//! A fixed number of a scheduler's jobs: submitted at once, watched until each has become a node,
+//! or ended before.
 
 use super::{
     context::LaunchContext,

@@ -149,8 +149,8 @@ impl Scheduler {
         }
     }
 
-    /// The launch's jobs that have not ended. Whoever starts one looks at it until it is a node: so those that see no files of ours
-    /// are sent them here, when they are seen to run.
+    /// The launch's jobs that have not ended. Whoever starts one looks at it until it is a node: so
+    /// those that see no files of ours are sent them here, when they are seen to run.
     pub async fn jobs(&self) -> Result<Vec<LaunchJob>, LaunchError> {
         match self {
             Self::Slurm {

@@ -1,5 +1,5 @@
-//! The live table of a launch: host, state, GPUs found, time to join. On a terminal it is drawn anew in place; elsewhere each
-//! change is a line on stderr.
+//! The live table of a launch: host, state, GPUs found, time to join. On a terminal it is drawn
+//! anew in place; elsewhere each change is a line on stderr.
 
 use crate::output::{Column, Look, layout};
 use nodectl_launch::node::{LAUNCH_LABEL, MEMBER_LABEL};

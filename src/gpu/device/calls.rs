@@ -1,4 +1,5 @@
-//! The calls that wait for a device's thread, and what their callers wait on. Bounded: who fills the queue waits.
+//! The calls that wait for a device's thread, and what their callers wait on. Bounded: who fills
+//! the queue waits.
 
 use super::{DeviceError, DeviceFailure, memory::DeviceBuffer, recording::DeviceRecording};
 use bytes::Bytes;
@@ -164,8 +165,9 @@ impl<T> PendingCall<T> {
     /// Waits until the call has taken effect, for at most `limit`.
     ///
     /// # Errors
-    /// `TimedOut` after `limit`: the device is unusable from then on, and the process should end, since nothing can take
-    /// back what the GPU was given. `Lost` when the driver gave up. `Invalid` for what the call itself got wrong.
+    /// `TimedOut` after `limit`: the device is unusable from then on, and the process should end,
+    /// since nothing can take back what the GPU was given. `Lost` when the driver gave up.
+    /// `Invalid` for what the call itself got wrong.
     pub fn wait(self, limit: Duration) -> Result<T, DeviceError> {
         match self.result.recv_timeout(limit) {
             Ok(result) => result,

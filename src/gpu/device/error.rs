@@ -3,8 +3,8 @@
 use std::{fmt, time::Duration};
 use vulkano::{Validated, VulkanError};
 
-/// Why a call on a device failed. After `Lost` and `TimedOut` every further call fails in the same way: the process that
-/// owns the device must end.
+/// Why a call on a device failed. After `Lost` and `TimedOut` every further call fails in the same
+/// way: the process that owns the device must end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
     #[error("{}", no_loader(.0))]

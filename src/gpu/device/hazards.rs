@@ -17,8 +17,8 @@ pub(super) struct Hazards {
 }
 
 impl Hazards {
-    /// Adds a step. True: it reads or writes what a step since the last barrier wrote, or writes what one read, so that a
-    /// barrier must stand before it.
+    /// Adds a step. True: it reads or writes what a step since the last barrier wrote, or writes
+    /// what one read, so that a barrier must stand before it.
     pub(super) fn add(&mut self, step: &[BufferAccess]) -> bool {
         let conflict = step.iter().any(|access| self.conflicts(access));
         if conflict {

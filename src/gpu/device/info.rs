@@ -16,7 +16,8 @@ pub struct DeviceInfo {
     pub gpu: Gpu,
     pub limits: DeviceLimits,
     pub features: DeviceFeatures,
-    /// Bytes of its own memory that nobody used when it was opened, where the driver tells (VK_EXT_memory_budget).
+    /// Bytes of its own memory that nobody used when it was opened, where the driver tells
+    /// (VK_EXT_memory_budget).
     pub memory_free: Option<u64>,
 }
 
@@ -114,7 +115,8 @@ impl DeviceInfo {
         })
     }
 
-    /// Whether its subgroups, of 32 invocations always, multiply 16 × 16 matrices of f16 with sums of f32.
+    /// Whether its subgroups, of 32 invocations always, multiply 16 × 16 matrices of f16 with sums
+    /// of f32.
     pub(crate) fn multiplies_halves(&self) -> bool {
         let is_it = |shape: &CooperativeShape| {
             let sizes = [shape.m, shape.n, shape.k];
@@ -209,7 +211,8 @@ pub(crate) fn memory_free(physical: &PhysicalDevice) -> Option<u64> {
     let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
     let mut properties = vk::PhysicalDeviceMemoryProperties2::default().push_next(&mut budget);
     let functions = physical.instance().fns();
-    // SAFETY: the handle is alive, and the extension that the chained structure belongs to is there.
+    // SAFETY: the handle is alive, and the extension that the chained structure belongs to is
+    // there.
     unsafe {
         (functions.v1_1.get_physical_device_memory_properties2)(physical.handle(), &mut properties)
     };
@@ -220,7 +223,8 @@ fn cooperative_shapes(physical: &PhysicalDevice) -> Vec<CooperativeShape> {
     let functions = &physical.instance().fns().khr_cooperative_matrix;
     let get = functions.get_physical_device_cooperative_matrix_properties_khr;
     let mut count = 0;
-    // SAFETY: the handle is alive and the extension supported; without an array only the count is written.
+    // SAFETY: the handle is alive and the extension supported; without an array only the count is
+    // written.
     let counted = unsafe { get(physical.handle(), &mut count, std::ptr::null_mut()) };
     let mut shapes = vec![vk::CooperativeMatrixPropertiesKHR::default(); count as usize];
     // SAFETY: as above; the array has `count` elements.

@@ -1,4 +1,5 @@
-//! Kernels: compiled compute pipelines, and what they expect to be bound. Compiled once for each content.
+//! Kernels: compiled compute pipelines, and what they expect to be bound. Compiled once for each
+//! content.
 
 use super::{
     DeviceError, DeviceInfo,
@@ -26,7 +27,8 @@ use vulkano::{
     },
 };
 
-/// How many compiled kernels a device keeps for those who ask again. Those in use stay whatever their number.
+/// How many compiled kernels a device keeps for those who ask again. Those in use stay whatever
+/// their number.
 const MAX_KEPT: usize = 256;
 
 /// A compute shader to be compiled.
@@ -78,8 +80,8 @@ impl Kernel {
         &self.0.name
     }
 
-    /// Invocations of a workgroup in each dimension, as the shader declares; 0 where a specialization constant says it in
-    /// a form that is not followed.
+    /// Invocations of a workgroup in each dimension, as the shader declares; 0 where a
+    /// specialization constant says it in a form that is not followed.
     pub fn workgroup(&self) -> [u32; 3] {
         self.0.workgroup
     }
@@ -169,8 +171,8 @@ fn compile(
             Some(why) => DeviceError::Invalid(format!("its SPIR-V cannot be read: {error} {why}")),
             None => DeviceError::Invalid(format!("its SPIR-V cannot be read: {error}")),
         })?;
-    // SAFETY: the SPIR-V comes from naga, was validated by it, or was committed with this program; what is bound and
-    // dispatched is checked against its declarations.
+    // SAFETY: the SPIR-V comes from naga, was validated by it, or was committed with this program;
+    // what is bound and dispatched is checked against its declarations.
     let module =
         unsafe { ShaderModule::new(device.clone(), ShaderModuleCreateInfo::new(source.spirv)) };
     let module = module.map_err(refused::<Validated<VulkanError>>("the driver refuses it"))?;

@@ -10,7 +10,8 @@ use vulkano::{
     sync::semaphore::{Semaphore, SemaphoreCreateInfo, SemaphoreType, SemaphoreWaitInfo},
 };
 
-/// A place on a lane's timeline: reached when the submission with that number, and all before it, have ended.
+/// A place on a lane's timeline: reached when the submission with that number, and all before it,
+/// have ended.
 #[derive(Clone, Debug)]
 pub(super) struct Point {
     pub(super) timeline: Arc<Semaphore>,
@@ -75,8 +76,9 @@ impl Lane {
             .collect();
         self.queue.with(|_guard| {
             let submit = self.queue.device().fns().v1_0.queue_submit;
-            // SAFETY: the queue is locked by the guard; all handles belong to live objects of its device, which whoever
-            // submits keeps until the point is reached; `infos` points into `parts` and `timelines`, which outlive the call.
+            // SAFETY: the queue is locked by the guard; all handles belong to live objects of its
+            // device, which whoever submits keeps until the point is reached; `infos` points into
+            // `parts` and `timelines`, which outlive the call.
             let result = unsafe {
                 submit(
                     self.queue.handle(),

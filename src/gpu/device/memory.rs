@@ -1,5 +1,6 @@
-//! Memory: buffers on the device, and the host's staging memory that transfers go through. Both are pooled by size, since
-//! an allocation by the driver costs milliseconds, and both are given back only when nothing uses them any more.
+//! Memory: buffers on the device, and the host's staging memory that transfers go through. Both are
+//! pooled by size, since an allocation by the driver costs milliseconds, and both are given back
+//! only when nothing uses them any more.
 
 use super::{DeviceError, error::refused, info};
 use std::{
@@ -28,14 +29,15 @@ use vulkano::{
 
 /// The ways into the GPU, each in order by itself: the work of kernels, what comes and what goes.
 pub(super) const LANES: usize = 3;
-/// Memory of this size and more is the driver's own allocation, and goes back to it when dropped. Smaller pieces share
-/// blocks that stay until the device ends.
+/// Memory of this size and more is the driver's own allocation, and goes back to it when dropped.
+/// Smaller pieces share blocks that stay until the device ends.
 const OWN_ALLOCATION_BYTES: u64 = 16 << 20;
-/// The smallest piece. Multiples of it satisfy every alignment that the Vulkan specification allows a device to ask for.
+/// The smallest piece. Multiples of it satisfy every alignment that the Vulkan specification allows
+/// a device to ask for.
 const SMALLEST_BYTES: u64 = 256;
 
-/// Bytes of device memory. Clones name the same bytes. They go back to the pool when the last clone, and the last recording
-/// or call that uses them, is gone.
+/// Bytes of device memory. Clones name the same bytes. They go back to the pool when the last
+/// clone, and the last recording or call that uses them, is gone.
 #[derive(Clone)]
 pub struct DeviceBuffer(pub(super) Arc<MemoryRegion>);
 
@@ -101,7 +103,8 @@ pub(super) enum MemoryKind {
     Device,
     /// The host writes it, the device reads it.
     ToDevice,
-    /// The device writes it, the host reads it: cached, since reading uncached memory is slower by orders of magnitude.
+    /// The device writes it, the host reads it: cached, since reading uncached memory is slower by
+    /// orders of magnitude.
     FromDevice,
 }
 

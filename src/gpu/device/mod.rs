@@ -1,5 +1,5 @@
-//! One GPU through Vulkan: buffers, kernels, recordings, and calls that return at once. Loads drivers, so it belongs in
-//! worker processes, never in a node's own.
+//! One GPU through Vulkan: buffers, kernels, recordings, and calls that return at once. Loads
+//! drivers, so it belongs in worker processes, never in a node's own.
 //!
 //! | file | owns |
 //! |---|---|
@@ -13,8 +13,8 @@
 //! | `recording`, `hazards` | `Step`, its checks, its barriers |
 //! | `error` | `DeviceError` |
 //!
-//! Calls take effect in order, as if one after the other. Where a device has queues for transfers, those of buffers that a
-//! run does not touch overlap it; timeline semaphores order the rest.
+//! Calls take effect in order, as if one after the other. Where a device has queues for transfers,
+//! those of buffers that a run does not touch overlap it; timeline semaphores order the rest.
 
 mod calls;
 mod error;
@@ -66,7 +66,8 @@ const END_LIMIT: Duration = Duration::from_secs(5);
 /// How to open a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceOptions {
-    /// Checks every call by VK_LAYER_KHRONOS_validation, where it is installed; what it says becomes an error of a call.
+    /// Checks every call by VK_LAYER_KHRONOS_validation, where it is installed; what it says
+    /// becomes an error of a call.
     pub validation: bool,
     /// Software devices may be taken.
     pub software: bool,
@@ -98,12 +99,14 @@ impl Device {
     /// Opens the device with this UUID, as `types::Gpu` has it.
     ///
     /// # Errors
-    /// `NoLoader` and `NoDriver` where Vulkan is not installed; `NoSuchDevice`, which tells what is there.
+    /// `NoLoader` and `NoDriver` where Vulkan is not installed; `NoSuchDevice`, which tells what is
+    /// there.
     pub fn open(uuid: [u8; 16], options: &DeviceOptions) -> Result<Self, DeviceError> {
         Self::start(open::open(Wanted::Uuid(uuid), options)?)
     }
 
-    /// Opens the best device: discrete before integrated before virtual, software last and only if allowed.
+    /// Opens the best device: discrete before integrated before virtual, software last and only if
+    /// allowed.
     ///
     /// # Errors
     /// As `open`.
@@ -174,8 +177,9 @@ impl Device {
     /// Device memory of that many bytes, all zero.
     ///
     /// # Errors
-    /// `OutOfMemory`, also for more than the device gives in one piece (`DeviceLimits::buffer_bytes`). Where memory is short,
-    /// earlier calls are waited for first, since they may hold some that was dropped.
+    /// `OutOfMemory`, also for more than the device gives in one piece
+    /// (`DeviceLimits::buffer_bytes`). Where memory is short, earlier calls are waited for first,
+    /// since they may hold some that was dropped.
     pub fn buffer(&self, bytes: u64) -> Result<DeviceBuffer, DeviceError> {
         self.0.failure.verdict()?;
         let first = DeviceBuffer::new(&self.0.memory, bytes);
@@ -206,11 +210,13 @@ impl Device {
         pending.wait(SETTLE_LIMIT)
     }
 
-    /// Compiles a kernel, or finds it if the same was compiled before. May take seconds, on the caller's thread.
+    /// Compiles a kernel, or finds it if the same was compiled before. May take seconds, on the
+    /// caller's thread.
     ///
     /// # Errors
-    /// `Invalid`: malformed SPIR-V, a missing entry point, constants that do not match, a workgroup that is too large,
-    /// something else than buffers among the bindings, or what the driver's compiler says.
+    /// `Invalid`: malformed SPIR-V, a missing entry point, constants that do not match, a workgroup
+    /// that is too large, something else than buffers among the bindings, or what the driver's
+    /// compiler says.
     pub fn kernel(&self, source: &KernelSource<'_>) -> Result<Kernel, DeviceError> {
         let kernel = self
             .0
@@ -220,7 +226,8 @@ impl Device {
         Ok(kernel)
     }
 
-    /// Checks the steps, and records them with a barrier before each one that depends on an earlier one.
+    /// Checks the steps, and records them with a barrier before each one that depends on an earlier
+    /// one.
     ///
     /// # Errors
     /// `Invalid` names the step and what is wrong with it; nothing has reached the GPU then.
@@ -331,7 +338,8 @@ impl fmt::Debug for Device {
 impl Drop for DeviceHandle {
     fn drop(&mut self) {
         self.calls.close();
-        // Drivers do not like a process that exits while they work. A device that hangs is left behind.
+        // Drivers do not like a process that exits while they work. A device that hangs is left
+        // behind.
         if let Ok(ended) = self.ended.get_mut() {
             let _ = ended.recv_timeout(END_LIMIT);
         }

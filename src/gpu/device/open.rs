@@ -1,4 +1,5 @@
-//! From the loader to a logical device and its queues: which device is taken, and what is switched on.
+//! From the loader to a logical device and its queues: which device is taken, and what is switched
+//! on.
 
 use super::{DeviceError, DeviceOptions, error::refused, info::DeviceInfo, memory::LANES};
 use nodectl_types::{Gpu, GpuKind};

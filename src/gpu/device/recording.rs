@@ -1,4 +1,5 @@
-//! Recordings: steps that were checked, given their barriers and written into a command buffer once, to be run many times.
+//! Recordings: steps that were checked, given their barriers and written into a command buffer
+//! once, to be run many times.
 
 use super::{
     DeviceError, DeviceInfo,
@@ -25,7 +26,8 @@ use vulkano::{
     sync::{AccessFlags, DependencyInfo, MemoryBarrier, PipelineStages},
 };
 
-/// One thing that a recording does. Steps take effect in order; those that do not depend on each other may overlap.
+/// One thing that a recording does. Steps take effect in order; those that do not depend on each
+/// other may overlap.
 #[derive(Clone, Debug)]
 pub enum RecordingStep {
     /// Runs a kernel over `groups` workgroups. `push` holds its push constants, all of them.
@@ -72,7 +74,8 @@ impl BufferBinding {
     }
 }
 
-/// Steps that can be run again and again. Clones name the same one. It keeps its buffers and kernels.
+/// Steps that can be run again and again. Clones name the same one. It keeps its buffers and
+/// kernels.
 #[derive(Clone, Debug)]
 pub struct DeviceRecording(pub(super) Arc<Recorded>);
 
@@ -194,7 +197,8 @@ impl DeviceRecorder<'_> {
         if groups.contains(&0) {
             return Ok(Vec::new());
         }
-        // SAFETY: the recording keeps the pipeline; the device has the features it needs, else it had not been made.
+        // SAFETY: the recording keeps the pipeline; the device has the features it needs, else it
+        // had not been made.
         unsafe { commands.bind_pipeline_compute(&kernel.pipeline) }.map_err(not_recorded)?;
         let mut writes: BTreeMap<u32, Vec<WriteDescriptorSet>> = BTreeMap::new();
         for binding in bindings {
@@ -226,7 +230,8 @@ impl DeviceRecorder<'_> {
             sets.push(made);
         }
         push_constants(commands, kernel, push);
-        // SAFETY: everything that the kernel declares is bound, and `check` compared the counts with the limits.
+        // SAFETY: everything that the kernel declares is bound, and `check` compared the counts
+        // with the limits.
         unsafe { commands.dispatch(groups) }.map_err(not_recorded)?;
         Ok(sets)
     }
@@ -419,7 +424,8 @@ fn accesses(step: &RecordingStep) -> Vec<BufferAccess> {
     }
 }
 
-/// A command buffer, whose first command waits for everything that was submitted to its queue before.
+/// A command buffer, whose first command waits for everything that was submitted to its queue
+/// before.
 pub(super) fn begin(
     allocator: &Arc<StandardCommandBufferAllocator>,
     family: u32,
@@ -525,7 +531,8 @@ fn push_constants(commands: &mut RecordingCommandBuffer, kernel: &CompiledKernel
     let functions = commands.device().fns();
     for range in kernel.layout.push_constant_ranges() {
         let bytes = &push[range.offset as usize..][..range.size as usize];
-        // SAFETY: handles of live objects; the range is one of the layout's, and `push` has its bytes.
+        // SAFETY: handles of live objects; the range is one of the layout's, and `push` has its
+        // bytes.
         unsafe {
             (functions.v1_0.cmd_push_constants)(
                 commands.handle(),

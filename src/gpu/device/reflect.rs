@@ -1,5 +1,5 @@
-//! What a SPIR-V module says about its bindings that vulkano's reflection does not: whether it may write one, and how many
-//! bytes a buffer must have for the shader's own declarations.
+//! What a SPIR-V module says about its bindings that vulkano's reflection does not: whether it may
+//! write one, and how many bytes a buffer must have for the shader's own declarations.
 
 use std::collections::BTreeMap;
 use vulkano::shader::spirv::{Decoration, Id, Instruction, Spirv, StorageClass};
@@ -108,7 +108,8 @@ fn decoration<T>(spirv: &Spirv, id: Id, wanted: impl Fn(&Decoration) -> Option<T
         })
 }
 
-/// Bytes of a value in a buffer; of a runtime-sized array one element. What has no size in memory counts as none.
+/// Bytes of a value in a buffer; of a runtime-sized array one element. What has no size in memory
+/// counts as none.
 fn size(spirv: &Spirv, ty: Id) -> u64 {
     match spirv.id(ty).instruction() {
         Instruction::TypeInt { width, .. } | Instruction::TypeFloat { width, .. } => {

@@ -1,5 +1,6 @@
-//! The device's threads. The first takes calls, makes submissions of them and never waits for the GPU, except for staging
-//! memory. The second waits for submissions to end, in order, and answers. What a submission uses is kept until then.
+//! The device's threads. The first takes calls, makes submissions of them and never waits for the
+//! GPU, except for staging memory. The second waits for submissions to end, in order, and answers.
+//! What a submission uses is kept until then.
 
 use super::{
     DeviceError, DeviceFailure,
@@ -343,7 +344,8 @@ impl Submitter {
                 .max()
                 .unwrap_or(0);
             if last > self.waited[lane][other] {
-                // Each command buffer waits for those before it on its lane, so later ones need not wait again.
+                // Each command buffer waits for those before it on its lane, so later ones need not
+                // wait again.
                 self.waited[lane][other] = last;
                 after.push(self.lanes[other].point(last));
             }
@@ -392,7 +394,8 @@ impl Submitter {
         }
         for flight in batch {
             let point = self.lanes[flight.lane].point(flight.number);
-            // Fails only if the other thread has panicked; then the callers are told by their dropped replies.
+            // Fails only if the other thread has panicked; then the callers are told by their
+            // dropped replies.
             let _ = self.flights.send(Landing { point, flight });
         }
     }
@@ -451,7 +454,8 @@ fn land(landings: &Receiver<Landing>, failure: &DeviceFailure) {
     }
 }
 
-/// However long it takes: what the submission uses must live as long. Whoever waits for the call gives up in time.
+/// However long it takes: what the submission uses must live as long. Whoever waits for the call
+/// gives up in time.
 fn wait(point: &Point) -> Result<(), DeviceError> {
     while !point.wait(LOOK_UP)? {}
     Ok(())

@@ -1,5 +1,6 @@
-//! What an op reads and writes, and the rules all ops share: views have the kind and length that the op needs, lie inside
-//! their buffers, and what is written overlaps nothing else. The engines rely on it for memory safety.
+//! What an op reads and writes, and the rules all ops share: views have the kind and length that
+//! the op needs, lie inside their buffers, and what is written overlaps nothing else. The engines
+//! rely on it for memory safety.
 
 use super::buffer::{BufferView, ElementKind};
 
@@ -10,7 +11,8 @@ const MAX_ELEMENTS: u64 = 1 << 31;
 #[derive(Default)]
 pub struct OpAccess {
     reads: Vec<Used>,
-    /// Read by one thread before the same thread writes there: may be the very view that is written.
+    /// Read by one thread before the same thread writes there: may be the very view that is
+    /// written.
     in_place: Vec<Used>,
     writes: Vec<Used>,
 }

@@ -1,4 +1,5 @@
-//! Memory that ops work on: buffers of an engine, and typed views into them. Owns no memory itself; does no IO.
+//! Memory that ops work on: buffers of an engine, and typed views into them. Owns no memory itself;
+//! does no IO.
 
 use std::{any::Any, fmt, ops::Range, sync::Arc};
 
@@ -42,7 +43,8 @@ impl Buffer {
         self.view(ElementKind::F16, 0, self.bytes / 2)
     }
 
-    /// `len` elements from element `offset` on. Whether they are inside is checked when an op is recorded.
+    /// `len` elements from element `offset` on. Whether they are inside is checked when an op is
+    /// recorded.
     pub fn view(&self, kind: ElementKind, offset: u64, len: u64) -> BufferView {
         BufferView {
             buffer: self.clone(),

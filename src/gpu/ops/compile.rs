@@ -1,5 +1,6 @@
-//! WGSL to SPIR-V for shaders of our own, which need no protection from themselves: bounds checks, zeroing of workgroup
-//! memory and loop limits cost 30 to 100 times their pipeline's compile time. Users' shaders are compiled elsewhere.
+//! WGSL to SPIR-V for shaders of our own, which need no protection from themselves: bounds checks,
+//! zeroing of workgroup memory and loop limits cost 30 to 100 times their pipeline's compile time.
+//! Users' shaders are compiled elsewhere.
 
 use naga::{
     back::spv::{self, WriterFlags, ZeroInitializeWorkgroupMemoryMode},
@@ -9,8 +10,9 @@ use naga::{
 };
 use std::{fs, path::Path};
 
-/// The text of `name` in `folder`, then that of each file that it names in a line `#include "FILE"`, once: WGSL lets things be used
-/// before they are declared. Lines of `name` keep their numbers.
+/// The text of `name` in `folder`, then that of each file that it names in a line
+/// `#include "FILE"`, once: WGSL lets things be used before they are declared. Lines of `name` keep
+/// their numbers.
 pub fn shader_source(folder: &Path, name: &str) -> Result<String, String> {
     let (mut files, mut text, mut next) = (vec![name.to_owned()], String::new(), 0);
     while let Some(file) = files.get(next).cloned() {
@@ -32,7 +34,8 @@ pub fn shader_source(folder: &Path, name: &str) -> Result<String, String> {
     Ok(text)
 }
 
-/// The module's SPIR-V 1.3, all entry points, or naga's message with line and column. The same source gives the same words.
+/// The module's SPIR-V 1.3, all entry points, or naga's message with line and column. The same
+/// source gives the same words.
 pub fn compile(name: &str, source: &str) -> Result<Vec<u32>, String> {
     let module =
         wgsl::parse_str(source).map_err(|error| error.emit_to_string_with_path(source, name))?;

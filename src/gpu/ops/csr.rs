@@ -11,9 +11,10 @@ use super::{
 };
 use rayon::prelude::*;
 
-/// `y[v, r]` = Σ of `values[j] · x[v, columns[j]]` over j from `starts[r]` to `starts[r + 1]`. Sums are f32, in a fixed order
-/// on each engine. What is in the index arrays is not known when an op is recorded: see `check`. A broken matrix gives wrong
-/// numbers, and reads nothing outside of the views.
+/// `y[v, r]` = Σ of `values[j] · x[v, columns[j]]` over j from `starts[r]` to `starts[r + 1]`. Sums
+/// are f32, in a fixed order on each engine. What is in the index arrays is not known when an op is
+/// recorded: see `check`. A broken matrix gives wrong numbers, and reads nothing outside of the
+/// views.
 #[derive(Clone, Debug)]
 pub struct Csr {
     /// rows + 1, u32, rising from 0 to `nonzeros`.
@@ -33,7 +34,8 @@ pub struct Csr {
 }
 
 impl Csr {
-    /// That the index arrays are those of a matrix with columns below `width`: to be called before they are uploaded.
+    /// That the index arrays are those of a matrix with columns below `width`: to be called before
+    /// they are uploaded.
     pub fn check(starts: &[u32], columns: &[u32], width: u32) -> Result<(), String> {
         if starts.first() != Some(&0) {
             return Err("row starts do not begin with 0".into());

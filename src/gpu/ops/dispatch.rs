@@ -1,8 +1,9 @@
-//! What ops become for a GPU: dispatches of shaders on views, as data. Knows the conventions of the shipped shaders; knows
-//! no Vulkan.
+//! What ops become for a GPU: dispatches of shaders on views, as data. Knows the conventions of the
+//! shipped shaders; knows no Vulkan.
 //!
-//! Every shader has its storage buffers in set 0, bindings 0, 1, …, and one block of push constants: for each binding the
-//! element at which the view begins (bindings must begin at aligned bytes, views need not), then the op's own parameters.
+//! Every shader has its storage buffers in set 0, bindings 0, 1, …, and one block of push
+//! constants: for each binding the element at which the view begins (bindings must begin at aligned
+//! bytes, views need not), then the op's own parameters.
 
 use super::{
     buffer::{Buffer, BufferView, ElementKind},
@@ -73,7 +74,8 @@ impl<'a> Lowering<'a> {
         self.generated.shader(name, source)
     }
 
-    /// Memory of `len` elements that lives as long as the program. What is in it when the program starts is undefined.
+    /// Memory of `len` elements that lives as long as the program. What is in it when the program
+    /// starts is undefined.
     pub fn scratch(&mut self, kind: ElementKind, len: u64) -> Result<BufferView, EngineError> {
         let buffer = (self.allocate)((len * kind.bytes()).max(4))?;
         Ok(buffer.view(kind, 0, len))
@@ -133,7 +135,8 @@ impl Generated {
     }
 }
 
-/// Workgroups for `items` of which each group takes `per_group` at a time; shaders loop where there are more.
+/// Workgroups for `items` of which each group takes `per_group` at a time; shaders loop where there
+/// are more.
 pub fn grid(items: u64, per_group: u64) -> [u32; 3] {
     [items.div_ceil(per_group).clamp(1, MAX_GROUPS) as u32, 1, 1]
 }

@@ -19,8 +19,8 @@ pub const MAX_CONSTANTS: usize = 12;
 #[derive(Clone, Debug)]
 pub struct Elementwise {
     pub expression: Expression,
-    /// Each as long as the output, or shorter by a whole factor: then it is repeated, as a bias is for each row. An input
-    /// may be the very view of the output.
+    /// Each as long as the output, or shorter by a whole factor: then it is repeated, as a bias is
+    /// for each row. An input may be the very view of the output.
     pub inputs: Vec<BufferView>,
     pub output: BufferView,
 }
@@ -123,7 +123,8 @@ fn load(values: &[f32], first: usize, to: &mut [f32]) {
     }
 }
 
-/// The shader of an expression. Constants are parameters, so that it is compiled once for all their values.
+/// The shader of an expression. Constants are parameters, so that it is compiled once for all their
+/// values.
 fn wgsl(line: &Line, repeated: &[bool]) -> String {
     let inputs = repeated.len();
     let fields = |count: usize, name: &str, kind: &str| -> String {
@@ -193,7 +194,8 @@ fn binary(function: Binary, x: usize, y: usize) -> String {
     }
 }
 
-/// What WGSL leaves open or devices do in different ways. NaN is told by its bits: compilers may believe that there is none.
+/// What WGSL leaves open or devices do in different ways. NaN is told by its bits: compilers may
+/// believe that there is none.
 const FUNCTIONS: &str = "
 fn is_nan(x: f32) -> bool {
     return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u;

@@ -1,11 +1,12 @@
-//! What every engine does: memory, programs of ops, results that come later. Owns the trait and its types; the engines are
-//! `cpu` and `vulkan`.
+//! What every engine does: memory, programs of ops, results that come later. Owns the trait and its
+//! types; the engines are `cpu` and `vulkan`.
 
 use super::{super::device::DeviceError, buffer::Buffer, op::Op};
 use bytes::Bytes;
 use std::{any::Any, ops::Range, time::Duration};
 
-/// Runs ops on one device. Calls take effect in order, as if one after the other; what they return is waited for.
+/// Runs ops on one device. Calls take effect in order, as if one after the other; what they return
+/// is waited for.
 pub trait Engine: Send + Sync {
     /// For people.
     fn name(&self) -> String;
@@ -13,8 +14,8 @@ pub trait Engine: Send + Sync {
     /// New memory, zeroed.
     fn buffer(&self, bytes: u64) -> Result<Buffer, EngineError>;
 
-    /// Checks the ops and prepares to run them, one after the other, any number of times. Each sees what the ones before it
-    /// wrote.
+    /// Checks the ops and prepares to run them, one after the other, any number of times. Each sees
+    /// what the ones before it wrote.
     fn record(&self, ops: &[Op]) -> Result<Program, EngineError>;
 
     fn upload(&self, to: &Buffer, offset: u64, bytes: Bytes) -> Pending<()>;

@@ -1,5 +1,5 @@
-//! Expressions over numbers: the tree, its straight-line form, and how the CPU evaluates that, block by block. What each
-//! function means is defined here; `elementwise` says the same in WGSL.
+//! Expressions over numbers: the tree, its straight-line form, and how the CPU evaluates that,
+//! block by block. What each function means is defined here; `elementwise` says the same in WGSL.
 
 use super::cpu::{math, simd};
 use std::ops;
@@ -159,8 +159,8 @@ impl Line {
         })
     }
 
-    /// Evaluates one block. `load` puts an input's elements of the block into a register; registers are one a step, each at
-    /// least as long as the block. The result is in the last.
+    /// Evaluates one block. `load` puts an input's elements of the block into a register; registers
+    /// are one a step, each at least as long as the block. The result is in the last.
     pub fn evaluate(
         &self,
         registers: &mut [Vec<f32>],

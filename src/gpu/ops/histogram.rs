@@ -11,8 +11,9 @@ use super::{
 };
 use rayon::prelude::*;
 
-/// `counts[b]` = how many of `values` are in bin b = ⌊(value - low) · (bins / (high - low))⌋, computed in f32, so that every
-/// engine counts alike. `high` itself is in the last bin, as in numpy. NaN and what is outside are not counted.
+/// `counts[b]` = how many of `values` are in bin b = ⌊(value - low) · (bins / (high - low))⌋,
+/// computed in f32, so that every engine counts alike. `high` itself is in the last bin, as in
+/// numpy. NaN and what is outside are not counted.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     pub values: BufferView,
@@ -80,7 +81,8 @@ impl Operation for Histogram {
                 self.scale().to_bits(),
             ];
             let parameters = [len as u32, self.bins, bits[0], bits[1], bits[2]];
-            // Each workgroup adds its bins to the result: that must be little beside its share of values.
+            // Each workgroup adds its bins to the result: that must be little beside its share of
+            // values.
             let per_group = GROUP * (u64::from(self.bins) / 64).clamp(8, 64);
             lowering.dispatch(
                 shaders::histogram(),
@@ -108,8 +110,9 @@ impl Histogram {
             }
             return counts;
         }
-        // Two tables side by side, since equal values that follow each other would wait for their common bin; more leave the
-        // first cache. Places of 16 bits, and no checks, for what takes time are loads and stores.
+        // Two tables side by side, since equal values that follow each other would wait for their
+        // common bin; more leave the first cache. Places of 16 bits, and no checks, for what takes
+        // time are loads and stores.
         let mut counts = vec![0u32; 2 * size];
         let mut places = [0u16; BLOCK];
         for block in values.chunks(BLOCK) {
@@ -140,7 +143,8 @@ impl Histogram {
         } else {
             0.0
         };
-        // SAFETY: what is inside is from 0 to about `bins`, which `access` keeps below 2³⁰; the rest is 0.
+        // SAFETY: what is inside is from 0 to about `bins`, which `access` keeps below 2³⁰; the
+        // rest is 0.
         let bin = unsafe { bin.to_int_unchecked::<i32>() }.min(bins - 1);
         if inside { bin } else { bins }
     }

@@ -1,5 +1,6 @@
-//! Library operations: matrix products, reductions, sorting and the like on buffers of numbers, as data (`Op`), done the
-//! same way by every `Engine`. Vulkan engines belong into worker processes, see `gpu`.
+//! Library operations: matrix products, reductions, sorting and the like on buffers of numbers, as
+//! data (`Op`), done the same way by every `Engine`. Vulkan engines belong into worker processes,
+//! see `gpu`.
 //!
 //! NaN propagates through every op, as in numpy; the exceptions say so.
 //!

@@ -1,5 +1,5 @@
-//! Layer and batch normalization, forward and backward. Both normalize groups of numbers; they differ in where the numbers of
-//! a group lie, and in what has a scale and a shift of its own.
+//! Layer and batch normalization, forward and backward. Both normalize groups of numbers; they
+//! differ in where the numbers of a group lie, and in what has a scale and a shift of its own.
 
 use super::{
     access::{OpAccess, elements},
@@ -15,9 +15,11 @@ use rayon::prelude::*;
 /// What is normalized together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Groups {
-    /// Each row of rows × columns; scale and shift for each column. Ba, Kiros and Hinton, arXiv 1607.06450.
+    /// Each row of rows × columns; scale and shift for each column. Ba, Kiros and Hinton, arXiv
+    /// 1607.06450.
     Layer { rows: u32, columns: u32 },
-    /// Each channel of samples × channels × pixels; scale and shift for each channel. Ioffe and Szegedy, arXiv 1502.03167.
+    /// Each channel of samples × channels × pixels; scale and shift for each channel. Ioffe and
+    /// Szegedy, arXiv 1502.03167.
     Batch {
         samples: u32,
         channels: u32,
@@ -25,7 +27,8 @@ pub enum Groups {
     },
 }
 
-/// y = (x - mean) · inverse · scale + shift, where inverse = 1 / √(variance + ε), with the variance over n.
+/// y = (x - mean) · inverse · scale + shift, where inverse = 1 / √(variance + ε), with the variance
+/// over n.
 #[derive(Clone, Debug)]
 pub struct Norm {
     pub groups: Groups,

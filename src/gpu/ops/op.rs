@@ -1,5 +1,5 @@
-//! The list of ops, and what each family provides: its rules, how the CPU does it, how it becomes dispatches. An op is here
-//! only when every engine has it and the conformance suite tests it.
+//! The list of ops, and what each family provides: its rules, how the CPU does it, how it becomes
+//! dispatches. An op is here only when every engine has it and the conformance suite tests it.
 
 use super::{access::OpAccess, cpu::CpuMemory, dispatch::Lowering, engine::EngineError};
 

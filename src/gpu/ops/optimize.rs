@@ -12,7 +12,8 @@ use super::{
 use nodectl_types::params::Optimizer;
 use rayon::prelude::*;
 
-/// One step: `parameters` are moved against `gradients`, by a rule that remembers something in `state`.
+/// One step: `parameters` are moved against `gradients`, by a rule that remembers something in
+/// `state`.
 #[derive(Clone, Debug)]
 pub struct Optimize {
     pub rule: Optimizer,
@@ -21,15 +22,17 @@ pub struct Optimize {
     pub gradients: BufferView,
     /// `Optimizer::states` views of as many, zero at first.
     pub state: Vec<BufferView>,
-    /// Four f32, see `Optimize::schedule`: in memory, so that a recorded program can run with another one each time.
+    /// Four f32, see `Optimize::schedule`: in memory, so that a recorded program can run with
+    /// another one each time.
     pub schedule: BufferView,
-    /// λ: added to each gradient is λ times its parameter; for `AdamW` the parameter shrinks by rate · λ instead.
+    /// λ: added to each gradient is λ times its parameter; for `AdamW` the parameter shrinks by
+    /// rate · λ instead.
     pub weight_decay: f32,
 }
 
 impl Optimize {
-    /// What varies from step to step: the learning rate, what gradients are multiplied by (clipping, averaging), and
-    /// `Optimizer::corrections` for the step, the first of which is 1.
+    /// What varies from step to step: the learning rate, what gradients are multiplied by
+    /// (clipping, averaging), and `Optimizer::corrections` for the step, the first of which is 1.
     pub fn schedule(rule: Optimizer, rate: f32, gradient_scale: f32, step: u64) -> [f32; 4] {
         let [a, b] = rule.corrections(step);
         [rate, gradient_scale, a, b]

@@ -21,7 +21,8 @@ pub enum Pooling {
     Average,
 }
 
-/// Each channel of each sample is a plane: images of samples × channels × height × width have samples · channels of them.
+/// Each channel of each sample is a plane: images of samples × channels × height × width have
+/// samples · channels of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool2dShape {
     pub planes: u32,
@@ -220,7 +221,8 @@ impl Operation for Pool2d {
 }
 
 impl Pool2d {
-    /// A row of maxima: first down the columns of the image, side by side, then along them. Of `best` the memory is used.
+    /// A row of maxima: first down the columns of the image, side by side, then along them. Of
+    /// `best` the memory is used.
     fn maxima_of_row(
         &self,
         plane: &[f32],
@@ -256,7 +258,8 @@ impl Pool2d {
     }
 }
 
-/// The larger of two pixels; of equal ones, or of two that are NaN, the one that comes first in the plane.
+/// The larger of two pixels; of equal ones, or of two that are NaN, the one that comes first in the
+/// plane.
 #[inline(always)]
 fn larger(one: (f32, u32), other: (f32, u32)) -> (f32, u32) {
     let is_larger = other.0 > one.0 || (other.0.is_nan() && !one.0.is_nan());

@@ -1,5 +1,6 @@
-//! Random numbers by counter: element i depends on the state and i alone, so every engine and every cut of the work gives the
-//! same. Philox 4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+//! Random numbers by counter: element i depends on the state and i alone, so every engine and every
+//! cut of the work gives the same. Philox 4x32-10: Salmon et al., "Parallel random numbers: as easy
+//! as 1, 2, 3", SC 2011.
 
 use super::{
     access::OpAccess,
@@ -16,8 +17,8 @@ use rayon::prelude::*;
 #[derive(Clone, Debug)]
 pub struct Random {
     pub distribution: RandomDistribution,
-    /// Four u32: the key, low and high word; the counter to start from, low and high word. In memory, so that a recorded
-    /// program can go on where it was: add ⌈len / 4⌉ to the counter.
+    /// Four u32: the key, low and high word; the counter to start from, low and high word. In
+    /// memory, so that a recorded program can go on where it was: add ⌈len / 4⌉ to the counter.
     pub state: BufferView,
     /// f32; u32 for `Bits`.
     pub output: BufferView,
@@ -29,7 +30,8 @@ pub enum RandomDistribution {
     Bits,
     /// Multiples of 2⁻²⁴ from 0 up to, not including, 1. The same bits on every engine.
     Uniform,
-    /// By the method of Box and Muller; engines agree within 1e-5 deviations. At most 5.8 deviations from the mean.
+    /// By the method of Box and Muller; engines agree within 1e-5 deviations. At most 5.8
+    /// deviations from the mean.
     Normal { mean: f32, deviation: f32 },
 }
 

@@ -1,4 +1,5 @@
-//! Reductions over one axis. In a fixed order on each engine, without atomics: the same input gives the same bits.
+//! Reductions over one axis. In a fixed order on each engine, without atomics: the same input gives
+//! the same bits.
 
 use super::{
     access::{OpAccess, elements},
@@ -11,8 +12,9 @@ use super::{
 };
 use rayon::prelude::*;
 
-/// output[o, i] = over j of input[o, j, i], for input [outer, axis, inner]. NaN wins; of equal maxima `ArgMax` takes the
-/// first. Over nothing: 0, +∞ (`Min`), -∞ (`Max`), NaN (`Mean`); `ArgMax` has no answer and is refused.
+/// output[o, i] = over j of input[o, j, i], for input [outer, axis, inner]. NaN wins; of equal
+/// maxima `ArgMax` takes the first. Over nothing: 0, +∞ (`Min`), -∞ (`Max`), NaN (`Mean`); `ArgMax`
+/// has no answer and is refused.
 #[derive(Clone, Debug)]
 pub struct Reduce {
     pub kind: Reduction,
@@ -146,7 +148,8 @@ impl Operation for Reduce {
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>) -> Result<(), EngineError> {
-        /// What an invocation reduces by itself before a second round is worth it, and the most parts of a second round.
+        /// What an invocation reduces by itself before a second round is worth it, and the most
+        /// parts of a second round.
         const ELEMENTS: u32 = 32;
         const MAX_PARTS: u32 = 1024;
         let outputs = self.outer * self.inner;

@@ -89,7 +89,8 @@ impl Operation for Scan {
 }
 
 impl Scan {
-    /// Sums of blocks, then each block on top of those before it: bits do not depend on the number of threads.
+    /// Sums of blocks, then each block on top of those before it: bits do not depend on the number
+    /// of threads.
     fn scan<T: Pod + Default + Send + Sync>(&self, memory: &CpuMemory, add: fn(T, T) -> T) {
         const CHUNK: usize = 1 << 14;
         let (input, output) = (

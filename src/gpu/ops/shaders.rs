@@ -1,4 +1,5 @@
-//! The shipped shaders. Their sources are in `shaders/`; `tests/shaders.rs` checks that these are what they compile to.
+//! The shipped shaders. Their sources are in `shaders/`; `tests/shaders.rs` checks that these are
+//! what they compile to.
 
 use super::dispatch::CompiledShader;
 

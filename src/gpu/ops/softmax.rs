@@ -1,4 +1,5 @@
-//! Softmax over rows, and its cross-entropy against labels. The maximum is taken off first, so that nothing overflows.
+//! Softmax over rows, and its cross-entropy against labels. The maximum is taken off first, so that
+//! nothing overflows.
 
 use super::{
     access::{OpAccess, elements},
@@ -11,7 +12,8 @@ use super::{
 };
 use rayon::prelude::*;
 
-/// y[r, j] = exp(x[r, j]) / Σ exp(x[r, ·]). A row with NaN or +∞ in it, or of -∞ alone, becomes NaN.
+/// y[r, j] = exp(x[r, j]) / Σ exp(x[r, ·]). A row with NaN or +∞ in it, or of -∞ alone, becomes
+/// NaN.
 #[derive(Clone, Debug)]
 pub struct Softmax {
     /// rows × columns; may be the view of `y`.

@@ -12,8 +12,8 @@ use super::{
 };
 use rayon::prelude::*;
 
-/// Sorts `keys` in place, and `payload` alike. Equal keys keep their order; -0 and 0 are equal; NaN comes last, ascending or
-/// descending.
+/// Sorts `keys` in place, and `payload` alike. Equal keys keep their order; -0 and 0 are equal; NaN
+/// comes last, ascending or descending.
 #[derive(Clone, Debug)]
 pub struct Sort {
     /// f32 or u32.
@@ -23,7 +23,8 @@ pub struct Sort {
     pub descending: bool,
 }
 
-/// Bits of a key that one pass sorts by, and keys that a workgroup takes: the shaders know them too.
+/// Bits of a key that one pass sorts by, and keys that a workgroup takes: the shaders know them
+/// too.
 const DIGIT_BITS: u32 = 4;
 const BLOCK: u64 = 2048;
 

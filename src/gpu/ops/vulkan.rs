@@ -1,4 +1,5 @@
-//! Ops on a GPU: their dispatches become steps of a recording on a `Device`. Only in worker processes: a driver may crash.
+//! Ops on a GPU: their dispatches become steps of a recording on a `Device`. Only in worker
+//! processes: a driver may crash.
 
 use super::{
     super::device::{self, Device, DeviceError, DeviceRecording, KernelSource},
@@ -125,7 +126,8 @@ impl Vulkan {
         }
     }
 
-    /// The bytes to bind for a view, from an aligned one on, and the element of them that is the view's first.
+    /// The bytes to bind for a view, from an aligned one on, and the element of them that is the
+    /// view's first.
     fn bind(
         &self,
         view: &BufferView,

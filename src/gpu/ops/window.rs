@@ -71,8 +71,8 @@ impl Window {
             }
     }
 
-    /// Along an axis of `image` pixels: of `places` windows, those whose element `tap` is a pixel of the image, and the pixel
-    /// of the first of them. Neighbours are `stride` pixels apart.
+    /// Along an axis of `image` pixels: of `places` windows, those whose element `tap` is a pixel
+    /// of the image, and the pixel of the first of them. Neighbours are `stride` pixels apart.
     pub(super) fn inside(
         &self,
         axis: usize,

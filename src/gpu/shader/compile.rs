@@ -26,8 +26,9 @@ pub struct Compiled {
 }
 
 impl Shader {
-    /// SPIR-V 1.3 for the entry point, with values for constants by name (see `Constant::name`). Fails on an entry point or a
-    /// constant that is not there, a value that does not fit, and a constant that has neither a value nor a default.
+    /// SPIR-V 1.3 for the entry point, with values for constants by name (see `Constant::name`).
+    /// Fails on an entry point or a constant that is not there, a value that does not fit, and a
+    /// constant that has neither a value nor a default.
     pub fn compile(
         &self,
         entry: &str,

@@ -1,4 +1,5 @@
-//! GLSL to SPIR-V, by glslang, in builds with the feature `glsl`: where a job is submitted, so that no other node needs it.
+//! GLSL to SPIR-V, by glslang, in builds with the feature `glsl`: where a job is submitted, so that
+//! no other node needs it.
 
 use super::parse::ShaderError;
 
@@ -13,7 +14,8 @@ pub fn is_glsl(name: &str) -> bool {
 /// The bytes of a compute shader's SPIR-V, for Vulkan 1.2. `name` is the file's, for hints.
 ///
 /// # Errors
-/// With its place in the text what is wrong with the shader; what to do in a build without the feature.
+/// With its place in the text what is wrong with the shader; what to do in a build without the
+/// feature.
 #[cfg(feature = "glsl")]
 pub fn compile(_name: &str, source: &[u8]) -> Result<Vec<u8>, ShaderError> {
     use glslang::{
@@ -62,7 +64,8 @@ pub fn compile(name: &str, _source: &[u8]) -> Result<Vec<u8>, ShaderError> {
     Err(ShaderError::new("GLSL is not compiled here").hint(hint))
 }
 
-/// The first error of glslang's log: lines such as `ERROR: 0:LINE:COLUMN: 'name' : message`, columns perhaps left out.
+/// The first error of glslang's log: lines such as `ERROR: 0:LINE:COLUMN: 'name' : message`,
+/// columns perhaps left out.
 #[cfg(any(feature = "glsl", test))]
 fn of_log(text: &str, log: &str) -> ShaderError {
     let Some(error) = log.lines().find_map(|line| line.strip_prefix("ERROR: ")) else {

@@ -1,4 +1,5 @@
-//! Where the numbers of a shader's types lie in memory: uniforms as named fields, array elements as numbers of one type.
+//! Where the numbers of a shader's types lie in memory: uniforms as named fields, array elements as
+//! numbers of one type.
 
 use naga::{ArraySize, Handle, Module, ScalarKind, Type, TypeInner};
 use nodectl_types::Scalar;
@@ -7,7 +8,8 @@ use serde::{Deserialize, Serialize};
 /// The most numbers that one uniform may have: 64 KiB, which is all that most devices bind.
 const MAX_FIELD_NUMBERS: u32 = 16 << 10;
 
-/// One element of an array in a storage buffer: numbers of one type side by side, then padding up to the next element.
+/// One element of an array in a storage buffer: numbers of one type side by side, then padding up
+/// to the next element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Element {
     pub scalar: Scalar,
@@ -23,8 +25,8 @@ pub struct Field {
     /// Empty for a uniform that is no struct; of a struct within a struct `outer.inner`.
     pub name: String,
     pub scalar: Scalar,
-    /// The offset in bytes of each number: one of a scalar; of a matrix column by column; of an array one element after the
-    /// other.
+    /// The offset in bytes of each number: one of a scalar; of a matrix column by column; of an
+    /// array one element after the other.
     pub places: Vec<u32>,
 }
 
@@ -163,8 +165,8 @@ fn numbers(
     }
 }
 
-/// The type of a storage buffer, as an array of elements. A struct with nothing but a runtime-sized array, as GLSL has it,
-/// is that array.
+/// The type of a storage buffer, as an array of elements. A struct with nothing but a runtime-sized
+/// array, as GLSL has it, is that array.
 pub(super) fn stored(module: &Module, ty: Handle<Type>) -> Result<StoredType, String> {
     match module.types[ty].inner {
         TypeInner::Array { base, size, stride } => {
@@ -213,7 +215,8 @@ pub(super) fn stored(module: &Module, ty: Handle<Type>) -> Result<StoredType, St
     }
 }
 
-/// Numbers of one type. Where there is padding among them rather than behind, it counts as numbers too.
+/// Numbers of one type. Where there is padding among them rather than behind, it counts as numbers
+/// too.
 fn element(module: &Module, ty: Handle<Type>, stride: u32) -> Result<Element, String> {
     let mut places = Vec::new();
     let scalar = numbers(module, ty, 0, &mut places)?;

@@ -1,7 +1,10 @@
-//! Users' shaders: WGSL or SPIR-V in, validated SPIR-V and a description of what it needs out. Touches no driver.
+//! Users' shaders: WGSL or SPIR-V in, validated SPIR-V and a description of what it needs out.
+//! Touches no driver.
 //!
-//! WGSL is compiled with every check on: indices out of bounds read zero and write nothing (in a shader with atomics on arrays they
-//! become some index within), workgroup memory begins as zeros, loops are bounded, integer division by zero is defined. SPIR-V is handed on as it is, once it has been understood.
+//! WGSL is compiled with every check on: indices out of bounds read zero and write nothing (in a
+//! shader with atomics on arrays they become some index within), workgroup memory begins as zeros,
+//! loops are bounded, integer division by zero is defined. SPIR-V is handed on as it is, once it
+//! has been understood.
 //!
 //! | file | owns |
 //! |---|---|

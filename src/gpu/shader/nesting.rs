@@ -1,5 +1,6 @@
-//! How deep the expressions of a WGSL text are, before it is parsed. naga's parser counts braces within braces, but not operators
-//! on operators, which it then walks by calling itself: a long enough text would end the process.
+//! How deep the expressions of a WGSL text are, before it is parsed. naga's parser counts braces
+//! within braces, but not operators on operators, which it then walks by calling itself: a long
+//! enough text would end the process.
 
 use super::ShaderError;
 

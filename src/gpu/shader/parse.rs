@@ -10,8 +10,9 @@ use std::{error::Error, ops::Range, thread};
 
 /// The largest shader that is read, in bytes.
 pub const MAX_SHADER_BYTES: usize = 4 << 20;
-/// naga's parser, validator and writer call themselves for what lies within each other; its documentation asks callers for room.
-/// `nesting` bounds how deep that is. Only what is used of it becomes memory.
+/// naga's parser, validator and writer call themselves for what lies within each other; its
+/// documentation asks callers for room. `nesting` bounds how deep that is. Only what is used of it
+/// becomes memory.
 const STACK_BYTES: usize = 256 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -175,7 +176,8 @@ fn placed(error: ShaderError, text: &str) -> ShaderError {
     }
 }
 
-/// What compute devices may offer; what a given one lacks is found when an entry point's features are compared with it.
+/// What compute devices may offer; what a given one lacks is found when an entry point's features
+/// are compared with it.
 pub(super) fn offered() -> Capabilities {
     Capabilities::FLOAT64
         | Capabilities::SHADER_INT64

@@ -1,4 +1,5 @@
-//! What shaders are taken for: their errors, their bindings and layouts, and that what comes out is SPIR-V.
+//! What shaders are taken for: their errors, their bindings and layouts, and that what comes out is
+//! SPIR-V.
 
 use super::*;
 use nodectl_types::Scalar;

@@ -82,7 +82,8 @@ impl Client {
         .await
     }
 
-    /// The page after `cursor`, as soon as it is not empty, the job makes progress, or `wait_ms` have passed.
+    /// The page after `cursor`, as soon as it is not empty, the job makes progress, or `wait_ms`
+    /// have passed.
     pub async fn results(
         &self,
         job: &str,
@@ -193,7 +194,8 @@ impl Client {
         })
     }
 
-    /// Puts the job's newest checkpoint into the node's store; takes as long as it takes to bring it there.
+    /// Puts the job's newest checkpoint into the node's store; takes as long as it takes to bring
+    /// it there.
     pub async fn store_checkpoint(&self, job: &str) -> Result<Stored, ClientError> {
         let doing = "looking for the job's newest checkpoint";
         let request = build(Method::POST, &job_path(job, "/checkpoint"), None, empty());
@@ -215,7 +217,8 @@ impl Client {
             .await
     }
 
-    /// The node that answers takes no tasks, and those that run stand still unless they may `finish`.
+    /// The node that answers takes no tasks, and those that run stand still unless they may
+    /// `finish`.
     pub async fn pause(&self, for_ms: Option<u64>, finish: bool) -> Result<Okay, ClientError> {
         self.post_json(
             "pausing the node",
@@ -236,7 +239,8 @@ impl Client {
             .await
     }
 
-    /// Has all nodes take one for dead for good; unless `sure`, says only which is meant and that none reaches it.
+    /// Has all nodes take one for dead for good; unless `sure`, says only which is meant and that
+    /// none reaches it.
     pub async fn forget(&self, node: &str, sure: bool) -> Result<Forgotten, ClientError> {
         self.post_json(
             "forgetting the node",

@@ -1,5 +1,5 @@
-//! The local API from the other side: typed calls over the Unix socket. One connection a request: they cost a few
-//! microseconds, and requests run side by side without waiting for each other.
+//! The local API from the other side: typed calls over the Unix socket. One connection a request:
+//! they cost a few microseconds, and requests run side by side without waiting for each other.
 //!
 //! | file | owns |
 //! |---|---|

@@ -46,7 +46,8 @@ impl Client {
         &self.socket
     }
 
-    /// Sends a request; gives the answer once its head is there and says success. `doing` is for errors.
+    /// Sends a request; gives the answer once its head is there and says success. `doing` is for
+    /// errors.
     pub(super) async fn send(
         &self,
         doing: &str,

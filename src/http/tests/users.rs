@@ -94,7 +94,8 @@ async fn others_jobs_and_the_node_are_not_a_users_to_touch() {
     assert_eq!(client.jobs().await.unwrap()[0].user, "alice");
 }
 
-/// Requests of each route that changes something, with bodies that make sense: {job} is another's, {name} a secret's.
+/// Requests of each route that changes something, with bodies that make sense: {job} is another's,
+/// {name} a secret's.
 const CHANGES: &[(&str, &[&str])] = &[
     ("POST /v1/devices/measure", &[""]),
     (
@@ -125,7 +126,8 @@ const CHANGES: &[(&str, &[&str])] = &[
     ("DELETE /v1/secrets/{name}", &[""]),
 ];
 
-/// What anybody may do who may open the socket. A checkpoint is only copied, and takes its job's user.
+/// What anybody may do who may open the socket. A checkpoint is only copied, and takes its job's
+/// user.
 const OPEN: &[&str] = &[
     "POST /v1/jobs",
     "POST /v1/pools",

@@ -1,5 +1,6 @@
-//! Nodes in jobs of HTCondor. No shared file system is assumed: program, secret and environment script are transferred.
-//! Jobs carry the cluster's tag as their batch name, and the launch as an attribute of their own.
+//! Nodes in jobs of HTCondor. No shared file system is assumed: program, secret and environment
+//! script are transferred. Jobs carry the cluster's tag as their batch name, and the launch as an
+//! attribute of their own.
 //!
 //! | file | owns |
 //! |---|---|
@@ -39,7 +40,8 @@ impl Condor {
         &self.batch_name
     }
 
-    /// Submits `count` jobs. Where it stays unknown whether `condor_submit` was heard, the queue decides. Returns the jobs' ids.
+    /// Submits `count` jobs. Where it stays unknown whether `condor_submit` was heard, the queue
+    /// decides. Returns the jobs' ids.
     pub async fn submit(
         &self,
         request: &CondorRequest,

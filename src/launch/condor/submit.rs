@@ -1,4 +1,5 @@
-//! The submit description, and the script that becomes a node. Pure, but for writing that script down.
+//! The submit description, and the script that becomes a node. Pure, but for writing that script
+//! down.
 
 use crate::{
     LaunchError,
@@ -101,8 +102,8 @@ impl CondorSubmission {
             .map_err(|source| LaunchError::Unwritable { path, source })
     }
 
-    /// What runs on the machine that HTCondor found. The node leaves when its standard input ends: that also reaches it through
-    /// the environment script.
+    /// What runs on the machine that HTCondor found. The node leaves when its standard input ends:
+    /// that also reaches it through the environment script.
     fn script(&self, request: &CondorRequest) -> String {
         let args = self.node.join_args(&self.facts);
         let args = join(args.iter().map(String::as_str));

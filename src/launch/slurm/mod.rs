@@ -1,5 +1,6 @@
-//! Nodes in allocations of SLURM: an array of single-node jobs, or one job of many nodes. Jobs carry the cluster's tag as
-//! their name, and the launch as their comment, so that they are found again whatever became of the launcher.
+//! Nodes in allocations of SLURM: an array of single-node jobs, or one job of many nodes. Jobs
+//! carry the cluster's tag as their name, and the launch as their comment, so that they are found
+//! again whatever became of the launcher.
 //!
 //! | file | owns |
 //! |---|---|
@@ -45,8 +46,9 @@ impl Slurm {
         &self.job_name
     }
 
-    /// Submits `count` jobs of one node, or one job of `count` nodes if the request says so. Where it stays unknown whether
-    /// `sbatch` was heard, the queue decides; nothing is submitted twice. Returns the jobs' ids.
+    /// Submits `count` jobs of one node, or one job of `count` nodes if the request says so. Where
+    /// it stays unknown whether `sbatch` was heard, the queue decides; nothing is submitted twice.
+    /// Returns the jobs' ids.
     pub async fn submit(
         &self,
         request: &SlurmRequest,
@@ -109,8 +111,9 @@ impl Slurm {
         Ok(jobs)
     }
 
-    /// Sends to those of the jobs that run and are not in `sent` what their nodes need; `sent` are then all that run. Returns what
-    /// went wrong: such a job waits a while, says that it got nothing, and ends.
+    /// Sends to those of the jobs that run and are not in `sent` what their nodes need; `sent` are
+    /// then all that run. Returns what went wrong: such a job waits a while, says that it got
+    /// nothing, and ends.
     pub async fn deliver(
         &self,
         jobs: &[Allocation],
@@ -132,7 +135,8 @@ impl Slurm {
         failed
     }
 
-    /// Has the nodes of these jobs leave, then cancels what is left; returns when SLURM has none of them any more.
+    /// Has the nodes of these jobs leave, then cancels what is left; returns when SLURM has none of
+    /// them any more.
     pub async fn cancel(&self, jobs: &[Allocation]) -> Result<(), LaunchError> {
         let ids: BTreeSet<&str> = jobs.iter().map(|job| job.id.as_str()).collect();
         if ids.is_empty() {

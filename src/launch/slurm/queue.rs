@@ -49,7 +49,8 @@ pub fn squeue_args(job_name: &str) -> Vec<String> {
     ]
 }
 
-/// The jobs that `sbatch --parsable` says it has made (`12`, or `12;cluster`), as `squeue` names them.
+/// The jobs that `sbatch --parsable` says it has made (`12`, or `12;cluster`), as `squeue` names
+/// them.
 pub fn parse_sbatch(text: &str, together: bool, count: u32) -> Vec<String> {
     let id = text
         .lines()
@@ -107,7 +108,8 @@ fn parse_line(line: &str) -> Result<Allocation, LaunchError> {
     })
 }
 
-/// SLURM's `[days-]hours:minutes:seconds`, also `minutes:seconds`; None for anything else, such as `UNLIMITED`.
+/// SLURM's `[days-]hours:minutes:seconds`, also `minutes:seconds`; None for anything else, such as
+/// `UNLIMITED`.
 pub fn parse_time(text: &str) -> Option<Duration> {
     let (days, clock) = match text.split_once('-') {
         Some((days, clock)) => (days.parse::<u64>().ok()?, clock),

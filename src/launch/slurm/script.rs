@@ -38,7 +38,8 @@ pub struct Script {
     pub sent: Option<String>,
 }
 
-/// Where a job's nodes get what they are sent: there is a `/tmp` everywhere. `job` is SLURM's number of it, or what stands for it.
+/// Where a job's nodes get what they are sent: there is a `/tmp` everywhere. `job` is SLURM's
+/// number of it, or what stands for it.
 pub fn sent_to(launch: &str, job: &str) -> String {
     format!("/tmp/nodectl-{launch}-{job}")
 }
@@ -153,7 +154,8 @@ rm -rf "$dir"
 exit $status"#
         );
         if self.together {
-            // A signal makes `srun` kill the nodes: they leave when their standard input ends, which it hands on.
+            // A signal makes `srun` kill the nodes: they leave when their standard input ends,
+            // which it hands on.
             let step = quote(&format!("exec 3<&0\n{node}"));
             format!(
                 r#"#!/bin/sh
@@ -185,8 +187,9 @@ done"#
         )
     }
 
-    /// Shell that sets them to what the launcher sends once the job runs. Whoever sends something else is not heard: the files
-    /// are to be this user's, the program is known by its hash, and only this user can open the secret's seal.
+    /// Shell that sets them to what the launcher sends once the job runs. Whoever sends something
+    /// else is not heard: the files are to be this user's, the program is known by its hash, and
+    /// only this user can open the secret's seal.
     fn wait_for_files(&self, hash: &str) -> String {
         let (at, sealed) = (self.sent_here(), format!("{}{SEALED}", self.sent_here()));
         format!(

@@ -1,5 +1,6 @@
-//! For nodes that share no file system with this machine: when their job runs, SLURM's `sbcast` takes them this program, and the
-//! secret under a seal of MUNGE, which SLURM's hosts have in common and which only this user can open there.
+//! For nodes that share no file system with this machine: when their job runs, SLURM's `sbcast`
+//! takes them this program, and the secret under a seal of MUNGE, which SLURM's hosts have in
+//! common and which only this user can open there.
 
 use super::{
     LIMIT, is_away, queue, refused,
@@ -85,7 +86,8 @@ async fn ask(program: &str, call: Invocation) -> Result<Finished, LaunchError> {
     }
 }
 
-/// The socket of the MUNGE that SLURM uses, where `scontrol show config` says that it is not the usual one.
+/// The socket of the MUNGE that SLURM uses, where `scontrol show config` says that it is not the
+/// usual one.
 fn munge_socket(config: &str) -> Option<&str> {
     let line = config.lines().find(|line| line.starts_with("AuthInfo"))?;
     line.split_once("socket=")?.1.split([' ', ',']).next()

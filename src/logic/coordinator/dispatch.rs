@@ -1,8 +1,9 @@
 //! Which node gets which task.
 //!
-//! Every eligible node is kept supplied with as many tasks as it can run at once, plus a few in advance where tasks are
-//! short, so that the network's latency is hidden. When nothing is left to order, tasks that wait on a busy node are
-//! taken back for an idle one, and stragglers may run twice: the first result counts.
+//! Every eligible node is kept supplied with as many tasks as it can run at once, plus a few in
+//! advance where tasks are short, so that the network's latency is hidden. When nothing is left to
+//! order, tasks that wait on a busy node are taken back for an idle one, and stragglers may run
+//! twice: the first result counts.
 
 use super::{Active, Coordinator, NodeRefusal};
 use crate::{
@@ -52,8 +53,8 @@ impl Candidate {
         (f64::from(self.slots) * advance).min(f64::from(MAX_PREFETCH)) as u32
     }
 
-    /// It has at least half of what it should have waiting: a message for each task that ends would cost more than it
-    /// brings.
+    /// It has at least half of what it should have waiting: a message for each task that ends would
+    /// cost more than it brings.
     fn is_sated(&self, advance: f64) -> bool {
         self.outstanding > self.slots.saturating_add(self.in_advance(advance) / 2)
     }
@@ -151,8 +152,8 @@ impl Coordinator {
         unsuitable.then(|| format!("it does not satisfy `where = \"{}\"`", self.spec.place))
     }
 
-    /// How many tasks a slot should have waiting, from how long they take. Beside other jobs always one: a slot that
-    /// falls free would go to a job of lower priority that has one there.
+    /// How many tasks a slot should have waiting, from how long they take. Beside other jobs always
+    /// one: a slot that falls free would go to a job of lower priority that has one there.
     fn prefetch_per_slot(&self, core: &Core) -> f64 {
         // A worker of a pool that waits is of use only where there is room.
         if self.spec.work.pool().is_some() {
@@ -169,8 +170,8 @@ impl Coordinator {
             .max(if others { 1.0 } else { 0.0 })
     }
 
-    /// Deals tasks one by one, always to the node that is least busy for its size, up to each node's target. A node on
-    /// which a task just failed gets it again only if no other has room.
+    /// Deals tasks one by one, always to the node that is least busy for its size, up to each
+    /// node's target. A node on which a task just failed gets it again only if no other has room.
     fn fill(&mut self, core: &Core, lattice: &Lattice, candidates: &mut [Candidate], advance: f64) {
         let sated: BTreeSet<_> = candidates
             .iter()

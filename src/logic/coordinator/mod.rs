@@ -11,8 +11,9 @@
 //! | `replicas` | who else holds the job's state, and keeping it complete |
 //! | `progress` | what watchers and users are told |
 //!
-//! Invariant: a task counts as ended only after its record is on this node's disk and on another node's, if there is
-//! another. Who runs what is soft state: a new coordinator rebuilds it from what the members say they hold.
+//! Invariant: a task counts as ended only after its record is on this node's disk and on another
+//! node's, if there is another. Who runs what is soft state: a new coordinator rebuilds it from
+//! what the members say they hold.
 
 mod dispatch;
 mod progress;
@@ -68,7 +69,8 @@ struct NodeWork {
     has_work_spec: bool,
     /// When tasks were last asked back.
     recalled: Option<Time>,
-    /// When it was last asked what it holds, and whether it still owes the answer: who follows another claim gives none.
+    /// When it was last asked what it holds, and whether it still owes the answer: who follows
+    /// another claim gives none.
     synced: Time,
     owes_answer: bool,
     /// How many more of the job's tasks it said it could start, and when.
@@ -92,7 +94,8 @@ impl NodeWork {
         self.spared_until.is_some_and(|until| until > now)
     }
 
-    /// Why it takes nothing of the job, as it said itself. Believed for a while only: it may have come back with more time.
+    /// Why it takes nothing of the job, as it said itself. Believed for a while only: it may have
+    /// come back with more time.
     fn refusal(&self, info: &NodeInfo, now: Time) -> Option<&str> {
         let refusal = self.refuses.as_ref()?;
         let holds = refusal.described == info.version && now - refusal.heard < REFUSAL_IS_NEWS;
@@ -138,7 +141,8 @@ pub struct Coordinator {
     recovery: Option<recovery::Recovery>,
     /// Who held the job when this coordinator began.
     former: BTreeSet<NodeId>,
-    /// Those of them that were away when they were to be asked what they know: they are asked when they come back.
+    /// Those of them that were away when they were to be asked what they know: they are asked when
+    /// they come back.
     absent: BTreeSet<NodeId>,
     storage: Option<StorageTrouble>,
     /// Tasks below this have been ordered once or are in `again`.
@@ -162,8 +166,9 @@ pub struct Coordinator {
     tick_set: bool,
     /// The specification is on this node's disk.
     kept: bool,
-    /// Another node has all that counts, or had it when the last of it came to count. Who takes over may be the only one that has some
-    /// of what its predecessor sent to its replicas, and what counts for want of company is here alone.
+    /// Another node has all that counts, or had it when the last of it came to count. Who takes
+    /// over may be the only one that has some of what its predecessor sent to its replicas, and
+    /// what counts for want of company is here alone.
     confirmed: bool,
     /// The job's files are being brought here.
     inputs: Option<u64>,
@@ -174,7 +179,8 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// Takes the job: the head, which names this node and its epoch, is merged, stored and told to all.
+    /// Takes the job: the head, which names this node and its epoch, is merged, stored and told to
+    /// all.
     pub fn claim(
         core: &mut Core,
         spec: Arc<JobSpec>,
@@ -227,8 +233,8 @@ impl Coordinator {
             coordinator.recruit(core);
             coordinator.end_recovery_if_heard(core, lattice);
         } else {
-            // In one write: a journal begins with the specification, and a head without one is worth nothing. Others hear
-            // of the job when it is on this disk (`spec_written`).
+            // In one write: a journal begins with the specification, and a head without one is
+            // worth nothing. Others hear of the job when it is on this disk (`spec_written`).
             core.directory.merge(head.clone());
             coordinator.persist(
                 core,
@@ -270,7 +276,8 @@ impl Coordinator {
         self.kept
     }
 
-    /// The specification and the job's files are on this node's disk; until then no copy elsewhere makes the job safe.
+    /// The specification and the job's files are on this node's disk; until then no copy elsewhere
+    /// makes the job safe.
     fn is_safe_here(&self) -> bool {
         self.kept && self.inputs.is_none()
     }
@@ -280,7 +287,8 @@ impl Coordinator {
         self.is_safe_here() && !self.results.has_writes()
     }
 
-    /// The job's files are here, or cannot be had from the node that submitted it: then it cannot be coordinated here.
+    /// The job's files are here, or cannot be had from the node that submitted it: then it cannot
+    /// be coordinated here.
     pub fn inputs_fetched(
         &mut self,
         core: &mut Core,
@@ -335,7 +343,8 @@ impl Coordinator {
         self.confirmed || core.is_alone()
     }
 
-    /// Called once a turn in which something happened: orders what can be ordered, ends the job when it is complete.
+    /// Called once a turn in which something happened: orders what can be ordered, ends the job
+    /// when it is complete.
     pub fn step(&mut self, core: &mut Core, lattice: &mut Lattice) {
         self.confirmed |= self.has_current_replica();
         self.flush_results(core);
@@ -484,7 +493,8 @@ impl Coordinator {
         failed.len() as u32
     }
 
-    /// A retry was asked for, here or, during a partition, of another coordinator: what had failed for good is open again.
+    /// A retry was asked for, here or, during a partition, of another coordinator: what had failed
+    /// for good is open again.
     fn notice_round(&mut self, core: &mut Core, lattice: &Lattice) {
         let round = self.head(core).round;
         if std::mem::replace(&mut self.round, round) == round {
@@ -578,7 +588,8 @@ impl Coordinator {
         }
     }
 
-    /// A head that says that all is done, beside a task of which nobody knows anything any more: disks lost it. It is done again.
+    /// A head that says that all is done, beside a task of which nobody knows anything any more:
+    /// disks lost it. It is done again.
     fn reopen_incomplete(&mut self, core: &mut Core, lattice: &Lattice) {
         let head = self.head(core);
         let is_whole =
@@ -621,7 +632,8 @@ impl Coordinator {
             .map(|(name, _)| name.clone())
     }
 
-    /// The job is a pool, and the node that served its client has gone, or has come back without it.
+    /// The job is a pool, and the node that served its client has gone, or has come back without
+    /// it.
     fn host_is_gone(&self, core: &Core) -> bool {
         let Some((host, _)) = self.spec.work.pool() else {
             return false;

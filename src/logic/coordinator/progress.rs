@@ -1,4 +1,5 @@
-//! What watchers and users are told of a job: counts, rates, the order in which tasks ended, and explanations.
+//! What watchers and users are told of a job: counts, rates, the order in which tasks ended, and
+//! explanations.
 
 use super::Coordinator;
 use crate::{
@@ -30,8 +31,8 @@ pub struct Watcher {
 /// Numbers about a job that only its coordinator has; lost with it, and not missed.
 #[derive(Debug)]
 pub struct Tracker {
-    /// Tells this order of ended tasks from every other's: a rival's of the same epoch, or our own of a life that could not
-    /// write its claim down.
+    /// Tells this order of ended tasks from every other's: a rival's of the same epoch, or our own
+    /// of a life that could not write its claim down.
     claim: u32,
     /// Tasks in the order in which they ended, for watchers' cursors.
     log: Vec<TaskIndex>,
@@ -188,8 +189,8 @@ impl Coordinator {
         }
     }
 
-    /// Members may know of more ends than this one, which has just come to the job: what was told once is not to be gone. Until
-    /// then nobody is told of results, or of an end.
+    /// Members may know of more ends than this one, which has just come to the job: what was told
+    /// once is not to be gone. Until then nobody is told of results, or of an end.
     fn may_tell(&self, core: &Core) -> bool {
         self.is_confirmed(core) && !self.is_recovering()
     }

@@ -1,5 +1,5 @@
-//! Who runs what, and who knows what: asked after a takeover, and of every node that is met, now and then of all. Whatever runs
-//! is taken on, whoever ordered it.
+//! Who runs what, and who knows what: asked after a takeover, and of every node that is met, now
+//! and then of all. Whatever runs is taken on, whoever ordered it.
 
 use super::{Active, Coordinator, NodeWork};
 use crate::{core::Core, lattice::Lattice};
@@ -9,8 +9,9 @@ use std::collections::BTreeSet;
 /// So many attempts of a task may run beside another that is met.
 const MOST_ATTEMPTS: usize = 1;
 
-/// Whom a coordinator waits for that has taken over, or that met a former holder: members that may know more than it does. Each is waited
-/// for until it has told, or is dead: a clock would have work done again that a slow node is doing, or has done.
+/// Whom a coordinator waits for that has taken over, or that met a former holder: members that may
+/// know more than it does. Each is waited for until it has told, or is dead: a clock would have
+/// work done again that a slow node is doing, or has done.
 #[derive(Debug, Default)]
 pub struct Recovery {
     /// Members that have not told what they run.
@@ -19,7 +20,8 @@ pub struct Recovery {
     pub(super) uncompared: BTreeSet<NodeId>,
     /// Those of whose copy all is here.
     pub(super) compared: BTreeSet<NodeId>,
-    /// Former holders, also those that are away, which the head goes on to name: who coordinates next is to wait for them, too.
+    /// Former holders, also those that are away, which the head goes on to name: who coordinates
+    /// next is to wait for them, too.
     pub(super) still_named: BTreeSet<NodeId>,
 }
 
@@ -53,8 +55,9 @@ impl Coordinator {
         self.ask_everyone(core);
     }
 
-    /// Who is reachable is not who was. A former holder that is away is not waited for; when it is back, nothing is ordered before it has
-    /// been heard, as at the takeover: it may have results that were told.
+    /// Who is reachable is not who was. A former holder that is away is not waited for; when it is
+    /// back, nothing is ordered before it has been heard, as at the takeover: it may have results
+    /// that were told.
     pub(super) fn review_recovery(&mut self, core: &mut Core) {
         let back: BTreeSet<_> = self
             .absent
@@ -76,7 +79,8 @@ impl Coordinator {
         }
     }
 
-    /// What a holder was to bring will not come. Others have not sent it, since it was on its way: all holders are heard once more.
+    /// What a holder was to bring will not come. Others have not sent it, since it was on its way:
+    /// all holders are heard once more.
     pub(super) fn compare_anew(&mut self, core: &mut Core) {
         let holders = self.former.iter().chain(self.replicas.keys()).copied();
         let mut holders: BTreeSet<_> = holders
@@ -89,7 +93,8 @@ impl Coordinator {
         self.compare_with(core, holders);
     }
 
-    /// Has holders of the job show their copies: nothing is ordered before all that is in them is here.
+    /// Has holders of the job show their copies: nothing is ordered before all that is in them is
+    /// here.
     pub(super) fn compare_with(&mut self, core: &mut Core, holders: BTreeSet<NodeId>) {
         for node in &holders {
             core.resync.show(*node, self.job, true);
@@ -110,7 +115,8 @@ impl Coordinator {
         self.end_recovery_if_heard(core, lattice);
     }
 
-    /// A node keeps the job's state. The last coordinator may have forgotten it, since it was away for a moment.
+    /// A node keeps the job's state. The last coordinator may have forgotten it, since it was away
+    /// for a moment.
     pub fn holds_copy(&mut self, core: &mut Core, from: NodeId) {
         let is_new = |recovery: &Recovery| {
             !recovery.compared.contains(&from) && !recovery.uncompared.contains(&from)
@@ -176,8 +182,9 @@ impl Coordinator {
         self.end_recovery_if_heard(core, lattice);
     }
 
-    /// Takes an attempt that a node holds into account; false if it should not run. Whatever runs goes on, whoever ordered it
-    /// and when: it has come further than any other would. What only waits there goes on if nobody else has the task.
+    /// Takes an attempt that a node holds into account; false if it should not run. Whatever runs
+    /// goes on, whoever ordered it and when: it has come further than any other would. What only
+    /// waits there goes on if nobody else has the task.
     fn adopt(
         &mut self,
         core: &mut Core,
@@ -226,8 +233,9 @@ impl Coordinator {
         }
     }
 
-    /// Asks every node with our tasks what it holds, now and then: that it talks does not mean that it got every order. And those
-    /// that never answered: what another claim ordered may wait there.
+    /// Asks every node with our tasks what it holds, now and then: that it talks does not mean that
+    /// it got every order. And those that never answered: what another claim ordered may wait
+    /// there.
     pub(super) fn compare_orders(&mut self, core: &mut Core) {
         let now = core.mono();
         let is_due = |work: &NodeWork| {

@@ -1,9 +1,10 @@
 //! Who else holds the job's state: kept as state, and repaired.
 //!
-//! A replica is offered the job, writes its specification, is shown what the coordinator holds and pulls what it lacks
-//! (`logic::resync`). From the moment that it was shown, every further record is pushed to it as well, within a window of bytes
-//! that it has not confirmed. Once it says that it caught up it is *current*: it has all that counts. A replica that misses a
-//! push, through a lost connection or because it is slow, is current no longer, and is shown the copy again.
+//! A replica is offered the job, writes its specification, is shown what the coordinator holds and
+//! pulls what it lacks (`logic::resync`). From the moment that it was shown, every further record
+//! is pushed to it as well, within a window of bytes that it has not confirmed. Once it says that
+//! it caught up it is *current*: it has all that counts. A replica that misses a push, through a
+//! lost connection or because it is slow, is current no longer, and is shown the copy again.
 
 use super::Coordinator;
 use crate::{core::Core, lattice::Lattice, rank};
@@ -73,8 +74,8 @@ impl Replica {
 }
 
 impl Coordinator {
-    /// Asks members to become replicas until there are enough. Those that are replicas stay so while they live: moving
-    /// state costs more than a better rank is worth.
+    /// Asks members to become replicas until there are enough. Those that are replicas stay so
+    /// while they live: moving state costs more than a better rank is worth.
     pub(super) fn recruit(&mut self, core: &mut Core) {
         let lost: Vec<_> = self
             .replicas
@@ -85,7 +86,8 @@ impl Coordinator {
         for node in lost {
             self.replicas.remove(&node);
         }
-        // A job is offered once it is on this node's disk: what nobody has on disk is not to be heard of.
+        // A job is offered once it is on this node's disk: what nobody has on disk is not to be
+        // heard of.
         if !self.kept {
             return;
         }
@@ -113,7 +115,8 @@ impl Coordinator {
             .filter(is_new)
             .filter(|node| core.members.info(*node).is_some_and(|info| !info.leaving));
         let mut ranked = rank::ranked(self.job, usable);
-        // A node that is drained may be about to go. Who held the state under the last coordinator has most of it already.
+        // A node that is drained may be about to go. Who held the state under the last coordinator
+        // has most of it already.
         ranked.sort_by_key(|node| {
             (
                 core.members
@@ -128,8 +131,8 @@ impl Coordinator {
         }
     }
 
-    /// Whom to ask for the job's state if this node dies: replicas that had all that counted, and those who held it before, until they
-    /// have been heard.
+    /// Whom to ask for the job's state if this node dies: replicas that had all that counted, and
+    /// those who held it before, until they have been heard.
     pub(super) fn holders(&self) -> Vec<NodeId> {
         let safe = self.is_safe_here();
         let kept = self

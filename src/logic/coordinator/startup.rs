@@ -1,6 +1,6 @@
-//! Workers that cannot be started. One such node is avoided and costs its tasks no retry. Where no worker at all comes
-//! up, on different nodes if there are several, the fault is the job's: it is given up with what they said, instead of failing
-//! task by task.
+//! Workers that cannot be started. One such node is avoided and costs its tasks no retry. Where no
+//! worker at all comes up, on different nodes if there are several, the fault is the job's: it is
+//! given up with what they said, instead of failing task by task.
 
 use super::{Coordinator, results::MOST_FORGIVEN};
 use crate::{core::Core, lattice::Lattice};
@@ -9,7 +9,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// So many workers, on so many nodes, have to agree, or as many as there is room for.
 const AGREEMENT: u32 = 3;
-/// A node on which a worker could not be started gets none for this long, and twice as long each time.
+/// A node on which a worker could not be started gets none for this long, and twice as long each
+/// time.
 const SPARED: Duration = Duration::from_secs(5);
 const MOST_DOUBLINGS: u32 = 4;
 
@@ -32,7 +33,8 @@ impl Startups {
 }
 
 impl Coordinator {
-    /// A worker could not be started for this task: true if that is dealt with, false if it counts as a failure after all.
+    /// A worker could not be started for this task: true if that is dealt with, false if it counts
+    /// as a failure after all.
     pub(super) fn worker_failed(
         &mut self,
         core: &mut Core,

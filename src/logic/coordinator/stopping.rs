@@ -1,6 +1,6 @@
-//! Tasks that end before their time: those that a user cancels, and those that the job's sweep gives up. Their coordinator
-//! writes the record of their end itself, and it counts like any other, once it is on two disks. A success that comes all the
-//! same counts more.
+//! Tasks that end before their time: those that a user cancels, and those that the job's sweep
+//! gives up. Their coordinator writes the record of their end itself, and it counts like any other,
+//! once it is on two disks. A success that comes all the same counts more.
 
 use super::Coordinator;
 use crate::{core::Core, io::Asker, lattice::Lattice, sweep::Trials};
@@ -27,7 +27,8 @@ pub struct Stopping {
 }
 
 impl Stopping {
-    /// The job goes on: the next cancellation is one of its own. Returns who waits to hear that it has ended.
+    /// The job goes on: the next cancellation is one of its own. Returns who waits to hear that it
+    /// has ended.
     fn forget_cancellation(&mut self) -> Vec<Asker> {
         let Some(cancelled) = self.cancelled.take() else {
             return Vec::new();
@@ -48,7 +49,8 @@ impl Stopping {
 }
 
 impl Coordinator {
-    /// Ends tasks for good, and answers when that is durable. Those that have ended stay as they are.
+    /// Ends tasks for good, and answers when that is durable. Those that have ended stay as they
+    /// are.
     pub fn cancel_tasks(
         &mut self,
         core: &mut Core,
@@ -68,7 +70,8 @@ impl Coordinator {
     pub fn cancel_job(&mut self, core: &mut Core, lattice: &Lattice, asker: Asker) {
         let ticket = match self.stopping.cancelled {
             Some(ticket) => ticket,
-            // The end may be known only from a coordinator that died before it had written it down: it is kept once more.
+            // The end may be known only from a coordinator that died before it had written it down:
+            // it is kept once more.
             None => {
                 if !self.head(core).phase.is_ended() {
                     self.cancel(core, lattice);
@@ -81,7 +84,8 @@ impl Coordinator {
         self.answer_when_kept(core, lattice, ticket, asker, Answer::Ok);
     }
 
-    /// The job had ended, and has not any more. Whoever asked for its end before did not ask for this one's.
+    /// The job had ended, and has not any more. Whoever asked for its end before did not ask for
+    /// this one's.
     pub(super) fn reopened(&mut self, core: &mut Core) {
         for asker in self.stopping.forget_cancellation() {
             core.answer(
@@ -151,7 +155,8 @@ impl Coordinator {
     fn end_early(&mut self, core: &mut Core, lattice: &Lattice, task: TaskIndex, outcome: Outcome) {
         let ended =
             self.head(core).phase.is_ended() || lattice.has_ended(task, self.failure_limit(core));
-        // What is being written decides; a task that it leaves open is asked for again by `answer_cancellers`.
+        // What is being written decides; a task that it leaves open is asked for again by
+        // `answer_cancellers`.
         if ended || self.results.is_settling(task) || !self.stopping.ending.insert(task) {
             return;
         }

@@ -103,7 +103,8 @@ proptest! {
         prop_assert_eq!(lattice.failed_for_good(limit) as usize, failed);
     }
 
-    /// Two replicas that pull from each other what differs end up equal, whatever they held, and their digests say so.
+    /// Two replicas that pull from each other what differs end up equal, whatever they held, and
+    /// their digests say so.
     #[test]
     fn one_exchange_makes_replicas_equal(
         here in prop::collection::vec(any_record(), 0..30),

@@ -1,8 +1,8 @@
 //! Who is a member, and what each member says about itself.
 //!
-//! A closed connection is a hint, never proof. A refused one is: the process is gone, so the member is declared down at
-//! once. Everything else takes probes and suspicion. A member declared down by mistake learns of it and returns in a new
-//! incarnation.
+//! A closed connection is a hint, never proof. A refused one is: the process is gone, so the member
+//! is declared down at once. Everything else takes probes and suspicion. A member declared down by
+//! mistake learns of it and returns in a new incarnation.
 //!
 //! | file | owns |
 //! |---|---|
@@ -34,7 +34,8 @@ pub struct Peer {
     /// SWIM says so.
     pub alive: bool,
     pub connected: bool,
-    /// SWIM declared it down since it was connected: nothing may be at the other end of that connection.
+    /// SWIM declared it down since it was connected: nothing may be at the other end of that
+    /// connection.
     mute: bool,
     /// SWIM declared it down, and it has not come back since.
     pub declared_down: bool,
@@ -42,7 +43,8 @@ pub struct Peer {
     pub left: bool,
     /// It did, or nobody listens any more where it was: its process has ended.
     pub gone: bool,
-    /// A person said that it is dead for good; only a connection is left, at whose other end nobody may be.
+    /// A person said that it is dead for good; only a connection is left, at whose other end nobody
+    /// may be.
     forgotten: bool,
 }
 
@@ -84,7 +86,8 @@ impl Members {
         &self.my_info
     }
 
-    /// Our own description changed; members are told by whoever calls this. New addresses make a new incarnation.
+    /// Our own description changed; members are told by whoever calls this. New addresses make a
+    /// new incarnation.
     pub fn set_my_info(&mut self, now: Time, info: NodeInfo) {
         if info.addrs != self.my_info.addrs {
             self.swim.moved(now, &info.addrs);
@@ -114,8 +117,8 @@ impl Members {
         self.with_swim(|swim, out| swim.linked(peer, out))
     }
 
-    /// Introduces us again to those that are connected and still do not count as alive: after a short partition both
-    /// sides may hold each other for dead over a connection that never broke.
+    /// Introduces us again to those that are connected and still do not count as alive: after a
+    /// short partition both sides may hold each other for dead over a connection that never broke.
     pub fn announce_to_the_dead(&mut self) -> SwimOutcome {
         let dead = self
             .peers
@@ -142,8 +145,8 @@ impl Members {
         self.with_swim(|swim, out| swim.gone(now, peer, out))
     }
 
-    /// The peer is dead for good, a person says: it is not looked for any more. Should it come back all the same, it joins as a new
-    /// one. Returns whether it was known.
+    /// The peer is dead for good, a person says: it is not looked for any more. Should it come back
+    /// all the same, it joins as a new one. Returns whether it was known.
     pub fn forget(&mut self, peer: NodeId) -> bool {
         let Some(known) = self.peers.remove(&peer) else {
             return false;
@@ -170,8 +173,9 @@ impl Members {
         self.with_swim(Swim::leave)
     }
 
-    /// Takes a newer description of a peer; false if it is no news. Versions follow the wall clock, and that may have been set back
-    /// before the node started anew: what a connection begins with counts, whatever the last one ended with.
+    /// Takes a newer description of a peer; false if it is no news. Versions follow the wall clock,
+    /// and that may have been set back before the node started anew: what a connection begins with
+    /// counts, whatever the last one ended with.
     pub fn set_info(&mut self, info: NodeInfo) -> bool {
         if info.id == self.me {
             return false;
@@ -207,7 +211,8 @@ impl Members {
         node == self.me || self.peers.get(&node).is_some_and(|peer| peer.alive)
     }
 
-    /// Which life of a node is known to be alive: about the wall clock there at its start, in milliseconds.
+    /// Which life of a node is known to be alive: about the wall clock there at its start, in
+    /// milliseconds.
     pub fn generation(&self, node: NodeId) -> Option<u64> {
         self.swim.incarnation(node)
     }
@@ -218,8 +223,8 @@ impl Members {
         self.is_alive(node) || self.peers.get(&node).is_some_and(arriving)
     }
 
-    /// It is connected, or members find it alive: who has been found dead and is connected again is about to be a member. A
-    /// connection that has outlived its node does not count.
+    /// It is connected, or members find it alive: who has been found dead and is connected again is
+    /// about to be a member. A connection that has outlived its node does not count.
     pub fn is_in_reach(&self, node: NodeId) -> bool {
         let answers = |peer: &Peer| peer.connected && !peer.left && !peer.mute;
         self.is_alive(node) || self.peers.get(&node).is_some_and(answers)
@@ -282,7 +287,8 @@ impl Members {
         silent.map(|(id, _)| *id).collect()
     }
 
-    /// Members that should be reachable again one day: not connected, and not gone of their own will.
+    /// Members that should be reachable again one day: not connected, and not gone of their own
+    /// will.
     pub fn lost(&self) -> Vec<(NodeId, Vec<SocketAddr>)> {
         let lost = self
             .peers

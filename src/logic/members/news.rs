@@ -1,5 +1,6 @@
-//! News on their way: each goes out a bounded number of times, on the back of other packets or in rounds of their own. What was told
-//! least goes first; the newer of two things said of a member takes the other's place.
+//! News on their way: each goes out a bounded number of times, on the back of other packets or in
+//! rounds of their own. What was told least goes first; the newer of two things said of a member
+//! takes the other's place.
 
 use nodectl_types::{NodeId, membership::News};
 use std::collections::BTreeMap;

@@ -1,12 +1,15 @@
-//! How long a silent member is waited for. What a node does not hear in time says as much about the node as about whom it waits for:
-//! a slow one gives the others longer, and says in every packet how slow it is, so that they give it longer too.
+//! How long a silent member is waited for. What a node does not hear in time says as much about the
+//! node as about whom it waits for: a slow one gives the others longer, and says in every packet
+//! how slow it is, so that they give it longer too.
 
 use nodectl_types::limits;
 use std::time::Duration;
 
-/// Timers later than this are a sign of slowness, and the time that was lost is given back to whoever was waited for.
+/// Timers later than this are a sign of slowness, and the time that was lost is given back to
+/// whoever was waited for.
 const LATE: Duration = Duration::from_millis(100);
-/// After a standstill of this length everybody gets a fresh chance: what they said meanwhile is yet to be read.
+/// After a standstill of this length everybody gets a fresh chance: what they said meanwhile is yet
+/// to be read.
 const STANDSTILL: Duration = Duration::from_millis(500);
 
 /// What decides how long members are waited for.
@@ -26,7 +29,8 @@ pub struct Tuning {
     pub confirmations: usize,
     /// The slowest that a node takes itself, or another, for.
     pub slowest: u8,
-    /// So many answers in time make it a point less slow: it is found out quickly, and forgotten slowly.
+    /// So many answers in time make it a point less slow: it is found out quickly, and forgotten
+    /// slowly.
     pub recovery: u8,
 }
 
@@ -47,7 +51,8 @@ impl Tuning {
         time * (4 + u32::from(slowness.min(self.slowest))) / 4
     }
 
-    /// How long a suspect has, where there are so many live members, and so many have confirmed the first one's suspicion.
+    /// How long a suspect has, where there are so many live members, and so many have confirmed the
+    /// first one's suspicion.
     pub fn suspicion(&self, members: usize, confirmed: usize, slowness: u8) -> Duration {
         let least = self.least.mul_f64((members.max(10) as f64).log10());
         // Neither the suspect nor who suspects it can confirm anything.

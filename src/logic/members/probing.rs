@@ -1,4 +1,5 @@
-//! What time does to membership: one member at a time is asked whether it lives, others are asked to ask it, suspects run out of time.
+//! What time does to membership: one member at a time is asked whether it lives, others are asked
+//! to ask it, suspects run out of time.
 
 use super::{
     SwimOutcome,
@@ -8,7 +9,8 @@ use nodectl_types::{NodeId, Time, membership::Body};
 use rand::{RngExt, rngs::StdRng, seq::SliceRandom};
 use std::{collections::BTreeMap, time::Duration};
 
-/// Members that are down are remembered for this long, so that old news of them are known for what they are.
+/// Members that are down are remembered for this long, so that old news of them are known for what
+/// they are.
 const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
 /// What others may ask for at a time.
 const MAX_RELAYS: usize = 1024;
@@ -265,7 +267,8 @@ impl Swim {
         }
     }
 
-    /// The probe's time is over. That no helper said a word, not even that it has nothing to say, is rather our fault.
+    /// The probe's time is over. That no helper said a word, not even that it has nothing to say,
+    /// is rather our fault.
     fn conclude(&mut self, now: Time, out: &mut SwimOutcome) {
         let Some(probe) = self.probing.current.take() else {
             return;

@@ -1,8 +1,10 @@
-//! SWIM (Das, Gupta and Motivala, 2002) with Lifeguard (Dadgar, Phillips and Currey, 2018, arXiv 1707.00788), over connections that keep
-//! order: what members say of each other, and what follows from it. `probing` is what time does to it.
+//! SWIM (Das, Gupta and Motivala, 2002) with Lifeguard (Dadgar, Phillips and Currey, 2018, arXiv
+//! 1707.00788), over connections that keep order: what members say of each other, and what follows
+//! from it. `probing` is what time does to it.
 //!
-//! A member is alive, suspected or down, in its newest incarnation that is known. Only the member itself begins another, when it
-//! starts, and when it hears that it is suspected or down; whoever holds it for that tells it at the next packet from it.
+//! A member is alive, suspected or down, in its newest incarnation that is known. Only the member
+//! itself begins another, when it starts, and when it hears that it is suspected or down; whoever
+//! holds it for that tells it at the next packet from it.
 
 use super::{
     MembershipChange, SwimOutcome,
@@ -30,7 +32,8 @@ const FRESH: Duration = Duration::from_millis(10);
 const FANOUT: usize = 4;
 /// Each piece of news is told this often, times the cluster's decimal digits.
 const TELLINGS: u32 = 4;
-/// A node that stands still again and again finds the dead all the same: after so many fresh chances, only lost time is given back.
+/// A node that stands still again and again finds the dead all the same: after so many fresh
+/// chances, only lost time is given back.
 const FRESH_CHANCES: u8 = 2;
 /// So many members are asked for all that they know, at most, in `FEEDING`.
 const FEEDS: u32 = 3;
@@ -69,7 +72,8 @@ impl SwimEntry {
     }
 }
 
-/// The protocol's state. Members have no order in it; whoever is not in the table was never heard of, or was forgotten.
+/// The protocol's state. Members have no order in it; whoever is not in the table was never heard
+/// of, or was forgotten.
 #[derive(Debug)]
 pub struct Swim {
     pub(super) me: NodeId,
@@ -151,7 +155,8 @@ impl Swim {
         self.probing.ask_soon(peer);
     }
 
-    /// Introduces us to a peer; it answers likewise if it is asked to. One that we hold for dead hears that too, so that it objects.
+    /// Introduces us to a peer; it answers likewise if it is asked to. One that we hold for dead
+    /// hears that too, so that it objects.
     pub fn join(&mut self, peer: NodeId, answer: bool, out: &mut SwimOutcome) {
         let body = Body::Join {
             addrs: self.addrs.clone(),
@@ -267,7 +272,8 @@ impl Swim {
         self.gossip_at.into_iter().chain(self.next_probe()).min()
     }
 
-    /// A turn begins, before anything is taken in: if it comes late, nobody else is to blame for what was not heard meanwhile.
+    /// A turn begins, before anything is taken in: if it comes late, nobody else is to blame for
+    /// what was not heard meanwhile.
     pub fn wake(&mut self, now: Time) {
         let late = self.next().map_or(Duration::ZERO, |due| now.since(due));
         let lateness = self.slowness.late(late);
@@ -307,7 +313,8 @@ impl Swim {
                 incarnation,
                 by,
             } => self.suspect(now, node, incarnation, by, out),
-            // Who was cut off itself found everybody dead: whoever is connected here is asked first.
+            // Who was cut off itself found everybody dead: whoever is connected here is asked
+            // first.
             News::Down { node, incarnation }
                 if node != from && self.links.contains(&node) && !self.has_asked(node) =>
             {

@@ -8,14 +8,16 @@ use std::{
     ops::Range,
 };
 
-/// The largest tensor that is a block by itself: with the optimizer's state it travels in one message.
+/// The largest tensor that is a block by itself: with the optimizer's state it travels in one
+/// message.
 const MAX_FACTORED_BYTES: u64 = 1 << 30;
 
 /// Where everything lies. All positions count f32.
 ///
-/// Tensors follow each other in the order in which they were registered, each beginning at a multiple of `ALIGNMENT`; the arena is
-/// cut every so many numbers, also in the middle of tensors. So many small tensors share a block and its messages. A tensor whose
-/// gradient goes as factors is a block by itself.
+/// Tensors follow each other in the order in which they were registered, each beginning at a
+/// multiple of `ALIGNMENT`; the arena is cut every so many numbers, also in the middle of tensors.
+/// So many small tensors share a block and its messages. A tensor whose gradient goes as factors is
+/// a block by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArenaLayout {
     tensors: Vec<Range<u64>>,

@@ -1,9 +1,11 @@
-//! Checkpoints: the parameters of one clock, gathered by the leader while training goes on; and going on from what was kept.
+//! Checkpoints: the parameters of one clock, gathered by the leader while training goes on; and
+//! going on from what was kept.
 //!
-//! Primaries keep what a block is when it reaches the checkpoint's clock; the leader collects blocks, a few at a time, and writes
-//! them. In synchronous modes a checkpoint of clock c is what a reader at clock c sees. In asynchronous ones a block is taken once all
-//! workers' updates of clocks below c are in it; some later ones may be too, and count again for who goes on from there. A change of
-//! the view gives an unfinished checkpoint up, and the next view begins another.
+//! Primaries keep what a block is when it reaches the checkpoint's clock; the leader collects
+//! blocks, a few at a time, and writes them. In synchronous modes a checkpoint of clock c is what a
+//! reader at clock c sees. In asynchronous ones a block is taken once all workers' updates of
+//! clocks below c are in it; some later ones may be too, and count again for who goes on from
+//! there. A change of the view gives an unfinished checkpoint up, and the next view begins another.
 
 use super::{ByteTarget, Effect, KeptCheckpoint, Notice, Payload, group::Group};
 use nodectl_types::{
@@ -15,7 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Blocks of a checkpoint on their way or waiting to be written.
 const COLLECTED_AT_ONCE: Block = 4;
-/// More than a job's views before it goes back to a checkpoint: it goes on with numbers behind the next multiple.
+/// More than a job's views before it goes back to a checkpoint: it goes on with numbers behind the
+/// next multiple.
 pub(super) const VIEWS: u64 = 1 << 48;
 
 /// What a member keeps for a checkpoint.
@@ -240,7 +243,8 @@ impl Group {
         }
     }
 
-    /// A block is in the file: of the checkpoint that is being made, or of one that an earlier view gave up.
+    /// A block is in the file: of the checkpoint that is being made, or of one that an earlier view
+    /// gave up.
     pub(super) fn written(&mut self, kept: KeptCheckpoint) {
         let blocks = self.config.layout.blocks();
         let Some(saving) = self.saving.as_mut().filter(|saving| saving.kept == kept) else {
@@ -288,7 +292,8 @@ impl Group {
         }
     }
 
-    /// The leader hears that a worker waits for the last checkpoint. In asynchronous modes it may not know how far others are.
+    /// The leader hears that a worker waits for the last checkpoint. In asynchronous modes it may
+    /// not know how far others are.
     pub(super) fn asked_to_keep(&mut self) {
         let is_known = self.config.settings.steps.is_some();
         if let Some(leading) = self.leading.as_mut().filter(|_| is_known) {
@@ -328,8 +333,9 @@ impl Group {
         }
     }
 
-    /// What was to be found was found, or there is none. Views that go on from it are higher than all that may have come after it,
-    /// also than those of nodes that are away: what these hold is out of date then.
+    /// What was to be found was found, or there is none. Views that go on from it are higher than
+    /// all that may have come after it, also than those of nodes that are away: what these hold is
+    /// out of date then.
     pub(super) fn found(&mut self, kept: Option<KeptCheckpoint>) {
         if self.restorable == Restorable::Sought {
             self.restorable = Restorable::Found(kept.map(|kept| kept.clock));
@@ -344,7 +350,8 @@ impl Group {
         }
     }
 
-    /// The version of blocks that come from a checkpoint. Where updates count one by one, those of all workers were in it.
+    /// The version of blocks that come from a checkpoint. Where updates count one by one, those of
+    /// all workers were in it.
     pub(super) fn version_at(&self, clock: Clock) -> u64 {
         if self.is_synchronous() {
             clock
@@ -353,7 +360,8 @@ impl Group {
         }
     }
 
-    /// Blocks are gone for good and no checkpoint has them: this node forgets, and its workers end. Their next lives begin anew.
+    /// Blocks are gone for good and no checkpoint has them: this node forgets, and its workers end.
+    /// Their next lives begin anew.
     pub(super) fn lost(&mut self, epoch: Epoch) {
         if epoch != self.promised {
             return;

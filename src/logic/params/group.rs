@@ -38,7 +38,8 @@ pub struct GroupConfig {
     pub weight: u32,
 }
 
-/// What speaks for it that a node is gone. A wall may refuse in its stead, and what forwards its connection may end: neither does both.
+/// What speaks for it that a node is gone. A wall may refuse in its stead, and what forwards its
+/// connection may end: neither does both.
 #[derive(Clone, Copy, Default)]
 struct Signs {
     refuses: bool,
@@ -86,7 +87,8 @@ pub struct Group {
     pub(super) committed: Option<(Clock, f32)>,
     pub(super) barriers: u64,
     pub(super) locals: BTreeMap<Worker, LocalWorker>,
-    /// Processes in whose place others have counted: they never do again, so that no update of theirs counts twice.
+    /// Processes in whose place others have counted: they never do again, so that no update of
+    /// theirs counts twice.
     pub(super) superseded: BTreeSet<WorkerLife>,
     /// The clock of the last checkpoint.
     pub(super) saved: Clock,
@@ -155,8 +157,8 @@ impl Group {
         &self.view
     }
 
-    /// How many blocks this node keeps because they were placed on it, and how many factored ones, which every node keeps. None while
-    /// the view does not go on.
+    /// How many blocks this node keeps because they were placed on it, and how many factored ones,
+    /// which every node keeps. None while the view does not go on.
     pub fn blocks_kept(&self) -> Option<(usize, usize)> {
         let me = self.index.filter(|_| self.going)?;
         let layout = &self.config.layout;
@@ -457,7 +459,8 @@ impl Group {
         }
     }
 
-    /// Workers that wait to begin are told if another node's have registered something else: neither can train with the other.
+    /// Workers that wait to begin are told if another node's have registered something else:
+    /// neither can train with the other.
     pub(super) fn compare(&mut self) {
         let differs = |here: &Here| here.digest != self.config.digest && !here.workers.is_empty();
         let other = self
@@ -509,8 +512,9 @@ impl Group {
             .flat_map(|(node, here)| here.peers.iter().copied().chain([*node]))
             .collect();
         reachable.retain(|node| !strangers.contains(node));
-        // Who has just come stands behind those who train already, until it has met them all: nobody is left out for its sake. Then
-        // whoever leads goes on as long as it lives: another's messages would wait behind the blocks on their way to it.
+        // Who has just come stands behind those who train already, until it has met them all:
+        // nobody is left out for its sake. Then whoever leads goes on as long as it lives:
+        // another's messages would wait behind the blocks on their way to it.
         let is_new = |node: &NodeId| known.get(node).is_some_and(|here| !here.started);
         let leader = known
             .values()
@@ -605,8 +609,8 @@ impl Group {
         self.leads() && self.view.nodes.iter().all(|known| nodes.contains(known))
     }
 
-    /// Views that this node proposes from now on have higher numbers than all that others may have given theirs meanwhile: `apart` is more
-    /// than they can have proposed.
+    /// Views that this node proposes from now on have higher numbers than all that others may have
+    /// given theirs meanwhile: `apart` is more than they can have proposed.
     pub(super) fn outnumber(&mut self, apart: u64) {
         self.seen = (self.seen / apart).saturating_add(1).saturating_mul(apart);
     }

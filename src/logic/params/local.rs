@@ -39,7 +39,8 @@ pub(super) struct LocalWorker {
     keeps: bool,
     /// What it was told last of its part; number 0 before the first view.
     share: Share,
-    /// What it does is void until it has heard of the part of this number, and of which it has heard.
+    /// What it does is void until it has heard of the part of this number, and of which it has
+    /// heard.
     void_before: u64,
     heard: u64,
     /// It has done its part, and waits for the others to finish.
@@ -179,8 +180,8 @@ impl Group {
         }
     }
 
-    /// The clock that a local worker is at. None while what it does is void: it has not heard yet that it was moved, or that its part is
-    /// another.
+    /// The clock that a local worker is at. None while what it does is void: it has not heard yet
+    /// that it was moved, or that its part is another.
     pub fn clock_of(&self, worker: Worker) -> Option<Clock> {
         let local = self.locals.get(&worker)?;
         local.started().filter(|_| local.heard >= local.void_before)
@@ -219,7 +220,8 @@ impl Group {
         local.share
     }
 
-    /// The clock that others wait for this worker to end. None while it waits itself, or when it has done all clocks.
+    /// The clock that others wait for this worker to end. None while it waits itself, or when it
+    /// has done all clocks.
     pub fn works_at(&self, worker: Worker) -> Option<Clock> {
         let local = self
             .locals
@@ -556,7 +558,8 @@ impl Group {
         }
     }
 
-    /// Tells a worker its part, which is another than before. Where clocks are synchronous, what it does for the old one is void.
+    /// Tells a worker its part, which is another than before. Where clocks are synchronous, what it
+    /// does for the old one is void.
     fn tell_share(&mut self, worker: Worker) {
         let share = self.next_share(worker);
         if self.is_synchronous() {
@@ -568,7 +571,8 @@ impl Group {
         self.tell(worker, Notice::Share(share));
     }
 
-    /// A view goes on: workers begin, and what they did and wait for is told to whoever keeps the blocks now.
+    /// A view goes on: workers begin, and what they did and wait for is told to whoever keeps the
+    /// blocks now.
     pub(super) fn resume_locals(&mut self) {
         self.passed(self.barriers);
         for worker in self.locals.keys().copied().collect::<Vec<_>>() {
@@ -610,7 +614,8 @@ impl Group {
                 self.move_to(worker, clock);
                 let local = self.locals.get_mut(&worker).expect("just found");
                 if local.barrier.take().is_some() {
-                    // The others come to it again, and so does this one: until then they need its clocks.
+                    // The others come to it again, and so does this one: until then they need its
+                    // clocks.
                     self.tell(worker, Notice::PassedBarrier);
                 }
                 return;
@@ -623,7 +628,8 @@ impl Group {
         if self.config.settings.consistency.is_synchronous()
             && (local.clock != version || is_divided_anew)
         {
-            // Its clock counts already; or the others are elsewhere, since it was cut off, or its part is another.
+            // Its clock counts already; or the others are elsewhere, since it was cut off, or its
+            // part is another.
             if local.ended.is_none() || local.clock + 1 != version {
                 return self.move_to(worker, version);
             }

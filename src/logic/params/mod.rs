@@ -1,6 +1,7 @@
-//! One training job's shared parameters, as one of its nodes sees them: which node keeps which block, when an update counts, what a
-//! reader may see, what happens when somebody dies. Pure, and apart from the node's `State`; `params/` carries out what is decided
-//! here. No bytes pass through: effects name them.
+//! One training job's shared parameters, as one of its nodes sees them: which node keeps which
+//! block, when an update counts, what a reader may see, what happens when somebody dies. Pure, and
+//! apart from the node's `State`; `params/` carries out what is decided here. No bytes pass
+//! through: effects name them.
 //!
 //! | file | owns |
 //! |---|---|
@@ -17,54 +18,64 @@
 //! | `local` | this node's workers: what they pushed and wait for |
 //! | `checkpoint` | the parameters of one clock, gathered while training goes on; going on from what was kept |
 //!
-//! **The view.** All nodes of the job that are connected with each other work in one view: nodes, workers, an epoch. Whenever a
-//! node or a worker comes or goes, or a connection breaks, the leader proposes a new one: nodes promise to heed no older epoch
-//! and say what they hold, the leader works out in what state to go on and which of them keep which blocks, and all go on. Of
-//! those who are there, the leader is whoever proposed the newest epoch that any has promised to heed, else the highest-ranked
-//! node. Where two think so for a moment, the higher epoch wins: a view has one leader, since its epoch names it. That is
-//! Viewstamped Replication's view change (Oki and Liskov, 1988) without its quorum: instead of a majority, the new view must have every
-//! block as the last view left it.
+//! **The view.** All nodes of the job that are connected with each other work in one view: nodes,
+//! workers, an epoch. Whenever a node or a worker comes or goes, or a connection breaks, the leader
+//! proposes a new one: nodes promise to heed no older epoch and say what they hold, the leader
+//! works out in what state to go on and which of them keep which blocks, and all go on. Of those
+//! who are there, the leader is whoever proposed the newest epoch that any has promised to heed,
+//! else the highest-ranked node. Where two think so for a moment, the higher epoch wins: a view has
+//! one leader, since its epoch names it. That is Viewstamped Replication's view change (Oki and
+//! Liskov, 1988) without its quorum: instead of a majority, the new view must have every block as
+//! the last view left it.
 //!
-//! **Synchronous modes.** A block's primary takes a clock's gradients, sums them when all workers' are there, and keeps the sum on
-//! the replicas too, all before `Ready`; the leader's `Commit` makes it count. Let V be the last view's nodes that are left:
+//! **Synchronous modes.** A block's primary takes a clock's gradients, sums them when all workers'
+//! are there, and keeps the sum on the replicas too, all before `Ready`; the leader's `Commit`
+//! makes it count. Let V be the last view's nodes that are left:
 //!
 //! ```text
 //! clock c was committed      ⇒  for each block some v ∈ V has applied c or holds its sum     (while one node at a time is lost)
 //! each block's sum of c or its effect is in V  ⇒  it is safe to commit c: all sums are of the same workers, those of the view
 //! ```
 //!
-//! So the leader of the next view voids the sums of c unless all who keep a block have its sum: no reader saw c then. Either way all
-//! who keep a block have the same, and whoever is lost next is one of several.
+//! So the leader of the next view voids the sums of c unless all who keep a block have its sum: no
+//! reader saw c then. Either way all who keep a block have the same, and whoever is lost next is
+//! one of several.
 //!
-//! **Nodes given up.** Let a node f of the last view be known to be gone, by proof or by a person's word:
+//! **Nodes given up.** Let a node f of the last view be known to be gone, by proof or by a person's
+//! word:
 //!
 //! ```text
 //! the epochs proposed from then on > those that f may have proposed meanwhile      (by the next multiple of `group::ALONE`)
 //! ```
 //!
-//! So if f was only cut off, what it comes back with is older than the others' view, and does not count.
+//! So if f was only cut off, what it comes back with is older than the others' view, and does not
+//! count.
 //!
-//! A machine that refuses connections is no proof, since a wall does so in a living node's stead, on both sides of it. But no wall ends
-//! a connection as the kernel of a process does that is killed:
+//! A machine that refuses connections is no proof, since a wall does so in a living node's stead,
+//! on both sides of it. But no wall ends a connection as the kernel of a process does that is
+//! killed:
 //!
 //! ```text
 //! f is proven to be gone      ⇔  its kernel closed its connection unannounced, and refuses new ones
 //! ```
 //!
-//! **Moves.** A view puts a block on nodes that have it, so nothing is brought before it goes on (but at first, and from a checkpoint).
-//! Where another node shall keep it, the primary p sends that newcomer n what the block is, and every update u from then on:
+//! **Moves.** A view puts a block on nodes that have it, so nothing is brought before it goes on
+//! (but at first, and from a checkpoint). Where another node shall keep it, the primary p sends
+//! that newcomer n what the block is, and every update u from then on:
 //!
 //! ```text
 //! n has settled      ⇒  u counts only if n has it      (and until then only if n lacks fewer than 8)
 //! n says that it holds the block, in a later view  ⇒  n has settled
 //! ```
 //!
-//! So a newcomer that counts as a holder has all that counts, as a replica has, and the arguments above hold with it. The last view
-//! of a move begins when all have settled and nothing is under way.
+//! So a newcomer that counts as a holder has all that counts, as a replica has, and the arguments
+//! above hold with it. The last view of a move begins when all have settled and nothing is under
+//! way.
 //!
-//! **Asynchronous modes.** A block's primary puts updates in an order, and lets them count when all replicas have applied them.
-//! The next view takes each block from whoever applied most, and the primary catches up with the updates that it has sent. Updates are told apart by (worker, clock, block), so that one which
-//! is pushed again counts once.
+//! **Asynchronous modes.** A block's primary puts updates in an order, and lets them count when all
+//! replicas have applied them. The next view takes each block from whoever applied most, and the
+//! primary catches up with the updates that it has sent. Updates are told apart by (worker, clock,
+//! block), so that one which is pushed again counts once.
 
 pub mod blocks;
 mod checkpoint;
@@ -101,16 +112,18 @@ pub enum ParamsInput {
     PeerDown(NodeId),
     /// The node's part in the job is known to be gone, and not only out of reach.
     PeerDead(NodeId),
-    /// The machine there refuses connections to the node: it is gone, or a wall refuses in its stead.
+    /// The machine there refuses connections to the node: it is gone, or a wall refuses in its
+    /// stead.
     PeerRefuses(NodeId),
-    /// The kernel closed the node's connection, and the node had not said that it would: its process has ended, or what forwarded the
-    /// connection.
+    /// The kernel closed the node's connection, and the node had not said that it would: its
+    /// process has ended, or what forwarded the connection.
     PeerEnded(NodeId),
     Message {
         from: NodeId,
         message: ServerMessage,
     },
-    /// A worker's process on this node has registered. `life` is different for each, and greater for later ones.
+    /// A worker's process on this node has registered. `life` is different for each, and greater
+    /// for later ones.
     Joined {
         worker: Worker,
         life: u64,
@@ -180,7 +193,8 @@ pub enum ParamsInput {
     Found(Option<KeptCheckpoint>),
 }
 
-/// A checkpoint on disk, or on its way there. Views that follow each other may make two of the same clock.
+/// A checkpoint on disk, or on its way there. Views that follow each other may make two of the same
+/// clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptCheckpoint {
     pub clock: Clock,
@@ -207,20 +221,23 @@ pub enum Effect {
     },
     /// Keep what came with the message that is being handled.
     Take(ByteTarget),
-    /// A worker's gradient is a contribution where it lies: its worker leaves it alone until `Notice::Released`.
+    /// A worker's gradient is a contribution where it lies: its worker leaves it alone until
+    /// `Notice::Released`.
     Contribute {
         worker: Worker,
         clock: Clock,
         block: Block,
     },
-    /// Add the contributions of a clock, each with its weight, in this order. They are not needed any more then.
+    /// Add the contributions of a clock, each with its weight, in this order. They are not needed
+    /// any more then.
     Sum {
         epoch: Epoch,
         block: Block,
         clock: Clock,
         weights: Vec<(Worker, f32)>,
     },
-    /// One step of the optimizer, the `step`th from 1, with the gradient times `scale`. It is not needed any more then.
+    /// One step of the optimizer, the `step`th from 1, with the gradient times `scale`. It is not
+    /// needed any more then.
     Apply {
         block: Block,
         gradient: Gradient,
@@ -242,7 +259,8 @@ pub enum Effect {
         block: Block,
     },
     DropSnapshots,
-    /// A checkpoint of this clock begins; what there was of another is of no use. The last one has ended once there are two copies.
+    /// A checkpoint of this clock begins; what there was of another is of no use. The last one has
+    /// ended once there are two copies.
     BeginCheckpoint {
         kept: KeptCheckpoint,
         is_last: bool,
@@ -365,14 +383,15 @@ pub enum Notice {
     Released {
         clock: Clock,
     },
-    /// It was cut off, and the others are at this clock. What it has pushed and what it waits for is void, and so is what it does until
-    /// it has heard of this: of its part, which it is told too.
+    /// It was cut off, and the others are at this clock. What it has pushed and what it waits for
+    /// is void, and so is what it does until it has heard of this: of its part, which it is told
+    /// too.
     Moved {
         clock: Clock,
         share: Share,
     },
-    /// Values are there for whoever has asked with this number, or a lower one: answers to those before may still be on their way to the
-    /// worker, who knows better by now.
+    /// Values are there for whoever has asked with this number, or a lower one: answers to those
+    /// before may still be on their way to the worker, who knows better by now.
     Pulled {
         number: u64,
         tensor: u32,

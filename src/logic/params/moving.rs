@@ -1,7 +1,8 @@
-//! Blocks that move to a new home while training goes on. A view begins with every block on nodes that have it. Where others shall
-//! keep it, its primary sends them what it is, a few blocks at a time, and from then on every update. Once such a newcomer has all of
-//! them it is waited for as replicas are. When all have settled the leader lets what is under way end, and the next view puts each
-//! block where it shall be: nothing is left to be brought.
+//! Blocks that move to a new home while training goes on. A view begins with every block on nodes
+//! that have it. Where others shall keep it, its primary sends them what it is, a few blocks at a
+//! time, and from then on every update. Once such a newcomer has all of them it is waited for as
+//! replicas are. When all have settled the leader lets what is under way end, and the next view
+//! puts each block where it shall be: nothing is left to be brought.
 
 use super::{
     ByteTarget, Effect, Payload, group::Group, lead::Leading, placement::Placement, server::Shard,
@@ -254,8 +255,8 @@ impl Group {
         }
     }
 
-    /// The leader wants to change a view in which all is well: whatever is under way shall end first, so that all who keep a
-    /// block have the same.
+    /// The leader wants to change a view in which all is well: whatever is under way shall end
+    /// first, so that all who keep a block have the same.
     pub(super) fn end_view(&mut self, moved: bool) {
         let epoch = self.view.epoch;
         let Some(Leading {
@@ -332,7 +333,8 @@ pub(super) struct Update {
     pub version: u64,
     /// None of a sum.
     pub of: Option<(Worker, Clock)>,
-    /// The factor of a step with it; with a sum goes that of the clock before, of whose commit the receiver may not have heard.
+    /// The factor of a step with it; with a sum goes that of the clock before, of whose commit the
+    /// receiver may not have heard.
     pub scale: f32,
     pub norm2: f64,
 }

@@ -1,5 +1,5 @@
-//! How long a worker takes over a clock, as measured on its own node, and from when on that is too long. No fixed deadline tells a
-//! slow worker from one that hangs: each has its own.
+//! How long a worker takes over a clock, as measured on its own node, and from when on that is too
+//! long. No fixed deadline tells a slow worker from one that hangs: each has its own.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ const LATE: Duration = Duration::from_secs(1);
 const GIVEN_UP: Duration = Duration::from_secs(20);
 const TIMES_LATE: u32 = 5;
 
-/// Mean and mean deviation of what clocks took, by Jacobson's estimator (Congestion avoidance and control, SIGCOMM 1988): gains 1/8
-/// and 1/4.
+/// Mean and mean deviation of what clocks took, by Jacobson's estimator (Congestion avoidance and
+/// control, SIGCOMM 1988): gains 1/8 and 1/4.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ClockPace {
     mean: f64,
@@ -39,8 +39,8 @@ impl ClockPace {
         Duration::from_secs_f64(self.mean.max(0.0))
     }
 
-    /// From when on a clock takes longer than is usual: four deviations, at least the mean, above the mean. None while too little is
-    /// known.
+    /// From when on a clock takes longer than is usual: four deviations, at least the mean, above
+    /// the mean. None while too little is known.
     pub fn late_after(&self) -> Option<Duration> {
         let late = self.mean + (4.0 * self.deviation).max(self.mean);
         (self.clocks >= MEASURED).then(|| Duration::from_secs_f64(late.max(0.0)).max(LATE))

@@ -1,23 +1,24 @@
-//! Which nodes keep a block: rendezvous hashing (Thaler and Ravishankar, 1998), weighted, with a bound on what one node gets
-//! (Mirrokni, Thorup and Zadimoghaddam, arXiv 1608.01350). A function of the nodes and their weights, the same on every node:
-//! integers only.
+//! Which nodes keep a block: rendezvous hashing (Thaler and Ravishankar, 1998), weighted, with a
+//! bound on what one node gets (Mirrokni, Thorup and Zadimoghaddam, arXiv 1608.01350). A function
+//! of the nodes and their weights, the same on every node: integers only.
 
 use nodectl_types::{NodeId, servers::message::Block};
 
-/// The finest difference of weights: a node with less than a 16th of the heaviest one's weight counts as a 16th. One without any
-/// weight gets blocks only where no others are left for them.
+/// The finest difference of weights: a node with less than a 16th of the heaviest one's weight
+/// counts as a 16th. One without any weight gets blocks only where no others are left for them.
 const STEPS: u64 = 16;
 
-/// The nodes of every block, by index into the nodes given; the first of each is its primary, the others are replicas.
+/// The nodes of every block, by index into the nodes given; the first of each is its primary, the
+/// others are replicas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
     homes: Vec<Vec<u16>>,
 }
 
 impl Placement {
-    /// Puts `blocks` blocks on `replicas` nodes each, or on all if there are fewer. `nodes` are sorted, with a weight each.
-    /// Primaries are on `servers` of them, those with a weight first, else chosen by a hash, if there are so many; replicas may be
-    /// on any.
+    /// Puts `blocks` blocks on `replicas` nodes each, or on all if there are fewer. `nodes` are
+    /// sorted, with a weight each. Primaries are on `servers` of them, those with a weight first,
+    /// else chosen by a hash, if there are so many; replicas may be on any.
     pub fn new(nodes: &[(NodeId, u32)], blocks: u32, replicas: u32, servers: Option<u32>) -> Self {
         let seeds: Vec<u64> = nodes.iter().map(|(node, _)| seed(*node)).collect();
         let heaviest = nodes
@@ -75,8 +76,9 @@ impl Placement {
         Self { homes }
     }
 
-    /// Who keeps blocks that only some nodes have: of those who shall, who have it; beside them others who have it, as long as some
-    /// of the former have not. `holders` are the nodes that have each block, of which there is at least one.
+    /// Who keeps blocks that only some nodes have: of those who shall, who have it; beside them
+    /// others who have it, as long as some of the former have not. `holders` are the nodes that
+    /// have each block, of which there is at least one.
     pub fn among(&self, holders: &[Vec<u16>]) -> Self {
         let homes = self.homes.iter().zip(holders).map(|(shall, have)| {
             let right = shall.iter().filter(|node| have.contains(node));

@@ -49,7 +49,8 @@ pub enum SearchInput {
 /// What the adapter has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SearchEffect {
-    /// Opens a connection, after an invitation to serve if `invites`. Ends with `SearchInput::Ended`.
+    /// Opens a connection, after an invitation to serve if `invites`. Ends with
+    /// `SearchInput::Ended`.
     Call { peer: NodeId, invites: bool },
     /// The swarm finds the peer dead, which may only be cut off.
     Lost(NodeId),

@@ -68,7 +68,8 @@ impl Shard {
         }
     }
 
-    /// At a primary: updates that do not count yet, in order. `before` is the factor of the clock before.
+    /// At a primary: updates that do not count yet, in order. `before` is the factor of the clock
+    /// before.
     pub fn under_way(&self, before: f32) -> Vec<Update> {
         let flight = |flight: &Flight| {
             let of = Some((flight.worker, flight.clock));
@@ -130,7 +131,8 @@ impl Group {
         }
     }
 
-    /// Who adds a block's gradients up: one node, or all that have it where factors go from each to each.
+    /// Who adds a block's gradients up: one node, or all that have it where factors go from each to
+    /// each.
     pub(super) fn primaries(&self, block: Block) -> Vec<NodeId> {
         let homes = self.placement.homes(block);
         let count = if self.is_factored(block) {
@@ -222,8 +224,8 @@ impl Group {
 
     /// A worker has pushed all of a clock.
     pub(super) fn ended(&mut self, worker: Worker, clock: Clock, samples: u32, norm2: f64) {
-        // What it has pushed of clocks before counts already, or it would not be so far; but that the clock before does may not be
-        // known here yet.
+        // What it has pushed of clocks before counts already, or it would not be so far; but that
+        // the clock before does may not be known here yet.
         let oldest = clock.saturating_sub(u64::from(self.is_synchronous()));
         self.ended.retain(|before, workers| {
             workers.retain(|of, _| *of != worker || *before >= oldest);
@@ -329,7 +331,8 @@ impl Group {
 
     /// Sends an update to all who keep the block, or shall.
     fn replicate(&mut self, block: Block, update: &Update) {
-        // A factored block's primaries come to the same by themselves, and one of them is enough for newcomers.
+        // A factored block's primaries come to the same by themselves, and one of them is enough
+        // for newcomers.
         let others = self
             .replicas(block)
             .into_iter()
@@ -397,7 +400,8 @@ impl Group {
         norm2: f64,
     ) {
         if of.is_none() && version > 0 {
-            // The primary has committed the clock before; word of that may still be on its way here.
+            // The primary has committed the clock before; word of that may still be on its way
+            // here.
             self.apply_sum(block, version - 1, scale);
         }
         let Some(shard) = self
@@ -583,7 +587,8 @@ impl Group {
         self.serve_readers(block);
     }
 
-    /// Another view goes on from a version of which some replica has the updates, and this primary too: those under way.
+    /// Another view goes on from a version of which some replica has the updates, and this primary
+    /// too: those under way.
     pub(super) fn catch_up(&mut self, block: Block, version: u64) {
         let Some(shard) = self
             .shards

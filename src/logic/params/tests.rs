@@ -15,7 +15,8 @@ use std::{
     collections::BTreeMap,
 };
 
-/// Runs seeds; the panic of one that fails is preceded by its number. PARAMS_SEEDS="1000..3000" runs others.
+/// Runs seeds; the panic of one that fails is preceded by its number. PARAMS_SEEDS="1000..3000"
+/// runs others.
 fn seeds(count: u64, run: impl Fn(u64)) {
     let others = std::env::var("PARAMS_SEEDS").ok();
     let others = others.as_deref().and_then(|range| range.split_once(".."));
@@ -64,7 +65,8 @@ fn a_clock_that_is_divided_counts_every_part_once_whoever_dies_and_joins() {
 /// Seeds in storms of which each rare thing must happen.
 const MANY: u64 = 20_000;
 
-/// Prints what came to pass: `PARAMS_SEEDS="0..100000" cargo test --release --lib every_promise_is_kept_in_storms -- --nocapture`.
+/// Prints what came to pass:
+/// `PARAMS_SEEDS="0..100000" cargo test --release --lib every_promise_is_kept_in_storms -- --nocapture`.
 #[test]
 fn every_promise_is_kept_in_storms() {
     let (counts, failures) = (RefCell::new(BTreeMap::new()), RefCell::new(Vec::new()));

@@ -1,5 +1,5 @@
-//! What other nodes say is checked here before anything is made of it: whatever is taken from it to index, count or divide by.
-//! What cannot be is answered by ending the connection.
+//! What other nodes say is checked here before anything is made of it: whatever is taken from it to
+//! index, count or divide by. What cannot be is answered by ending the connection.
 
 use nodectl_types::{
     NodeId,

@@ -183,8 +183,8 @@ impl Group {
         }
     }
 
-    /// Asks for all blocks that this node keeps in the view and has not got: at first, or from a checkpoint. Later, blocks move while
-    /// training goes on.
+    /// Asks for all blocks that this node keeps in the view and has not got: at first, or from a
+    /// checkpoint. Later, blocks move while training goes on.
     fn fetch_missing(&mut self) {
         let Some(me) = self.index else { return };
         let epoch = self.view.epoch;
@@ -204,7 +204,8 @@ impl Group {
             if self.placement.homes(block).contains(&me) {
                 self.missing.insert(block);
                 let node = self.view.nodes[usize::from(source)].0;
-                // Its own it lacks only where who was to begin has just left: there will be another view.
+                // Its own it lacks only where who was to begin has just left: there will be another
+                // view.
                 if source != me {
                     self.send(node, ServerMessage::Fetch { epoch, block }, None);
                 }

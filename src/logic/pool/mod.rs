@@ -1,13 +1,15 @@
-//! One pool: which worker gets which task, and what happens when one dies. Pure, and apart from the node's `State`: a pool's
-//! tasks are its client's, short, and in no journal. `pool/` carries out what is decided here.
+//! One pool: which worker gets which task, and what happens when one dies. Pure, and apart from the
+//! node's `State`: a pool's tasks are its client's, short, and in no journal. `pool/` carries out
+//! what is decided here.
 //!
 //! | file | owns |
 //! |---|---|
 //! | `mod` | the pool's state: tasks, workers, updates; dealing tasks out |
 //! | `pace` | how many tasks a worker may have waiting |
 //!
-//! Invariants: a task is in one place, waiting or with one worker, until it is answered, lost or cancelled. A worker gets every
-//! update once and in order, those before a task's arrival before that task. No task waits while a worker has nothing to do.
+//! Invariants: a task is in one place, waiting or with one worker, until it is answered, lost or
+//! cancelled. A worker gets every update once and in order, those before a task's arrival before
+//! that task. No task waits while a worker has nothing to do.
 
 mod pace;
 #[cfg(test)]
@@ -51,7 +53,8 @@ pub enum PoolEffect<P> {
     },
     /// Ask the client for a task's arguments and pass them on to the worker.
     Pull { worker: WorkerKey, task: u64 },
-    /// Send the worker every update up to this one that it has not got: from the last snapshot on if it has got none.
+    /// Send the worker every update up to this one that it has not got: from the last snapshot on
+    /// if it has got none.
     Feed { worker: WorkerKey, through: u64 },
     /// The worker is to finish what it was sent and end.
     Exit { worker: WorkerKey },
@@ -178,7 +181,8 @@ impl<P: Clone> Pool<P> {
         }
     }
 
-    /// A cancelled task whose arguments were never sent: the worker that was to get them is free again.
+    /// A cancelled task whose arguments were never sent: the worker that was to get them is free
+    /// again.
     pub fn withdraw(&mut self, key: WorkerKey, id: u64, now: Time) {
         let Some(worker) = self.workers.get_mut(&key) else {
             return;
@@ -188,7 +192,8 @@ impl<P: Clone> Pool<P> {
         }
     }
 
-    /// The client's update of this number is complete; numbers count from 1. False if it is out of turn.
+    /// The client's update of this number is complete; numbers count from 1. False if it is out of
+    /// turn.
     pub fn update(&mut self, number: u64) -> bool {
         if number != self.updates + 1 {
             return false;
@@ -341,8 +346,8 @@ impl<P: Clone> Pool<P> {
         self.close_task(task.bytes, now);
     }
 
-    /// Others need room on a node: one of the pool's workers there ends, the one with the least to do. Unless it `must`, only if the
-    /// pool has had no tasks for a while. False if none was told.
+    /// Others need room on a node: one of the pool's workers there ends, the one with the least to
+    /// do. Unless it `must`, only if the pool has had no tasks for a while. False if none was told.
     pub fn release(&mut self, node: NodeId, must: bool, now: Time) -> bool {
         let is_idle = self
             .idle_since
@@ -413,8 +418,8 @@ impl<P: Clone> Pool<P> {
         }
     }
 
-    /// Short tasks are sent before their turn, so that no worker waits for the way here and back; never more to one worker than
-    /// its share of what is left.
+    /// Short tasks are sent before their turn, so that no worker waits for the way here and back;
+    /// never more to one worker than its share of what is left.
     fn send_ahead(&mut self, now: Time) {
         if self.waiting.is_empty() || self.pace.ahead() <= 1 {
             return;
@@ -431,7 +436,8 @@ impl<P: Clone> Pool<P> {
                 let worker = &self.workers[&key];
                 let has_room = worker.sent.len() < limit.min(1 + worker.answered)
                     && worker.sent_bytes < AHEAD_BYTES;
-                // Arguments that are still the client's go to idle workers only, and nothing may overtake them for ever.
+                // Arguments that are still the client's go to idle workers only, and nothing may
+                // overtake them for ever.
                 let waits_for_pull = worker
                     .sent
                     .back()

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Tasks sent ahead should keep a worker busy for this long: longer than the way to a node and back, and than the scheduler of a
-/// busy machine lets the host wait.
+/// Tasks sent ahead should keep a worker busy for this long: longer than the way to a node and
+/// back, and than the scheduler of a busy machine lets the host wait.
 const AHEAD: Duration = Duration::from_millis(5);
 const MAX_AHEAD: usize = 128;
 /// The weight of one task in the mean: a long one among many short ones is remembered for hundreds.

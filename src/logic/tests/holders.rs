@@ -275,7 +275,8 @@ fn third_takes_over(trio: &mut Trio, job: JobId) {
     assert_eq!(trio.nodes[2].claim_of(job), Some(2));
 }
 
-/// What it was still writing for its predecessor is on its way to it as their coordinator, and is not done again.
+/// What it was still writing for its predecessor is on its way to it as their coordinator, and is
+/// not done again.
 #[test]
 fn what_is_being_written_at_a_takeover_is_not_ordered_again() {
     let mut trio = Trio::new();
@@ -305,8 +306,9 @@ fn what_is_being_written_at_a_takeover_is_not_ordered_again() {
     );
 }
 
-/// The first coordinates, the second has all results; the third lacks some when it takes both for dead and takes over, with nobody there
-/// to ask. When the second is back it is ordered nothing that it has done, or keeps.
+/// The first coordinates, the second has all results; the third lacks some when it takes both for
+/// dead and takes over, with nobody there to ask. When the second is back it is ordered nothing
+/// that it has done, or keeps.
 #[test]
 fn a_former_holder_that_comes_back_is_heard_before_anything_is_ordered() {
     let mut trio = Trio::new();
@@ -336,7 +338,8 @@ fn a_former_holder_that_comes_back_is_heard_before_anything_is_ordered() {
     );
 }
 
-/// Both holders show the same results; the one that was to bring them dies before their files are here. The other is heard once more.
+/// Both holders show the same results; the one that was to bring them dies before their files are
+/// here. The other is heard once more.
 #[test]
 fn what_a_dead_holder_was_to_bring_comes_from_another() {
     let mut trio = Trio::new();
@@ -378,7 +381,8 @@ fn what_a_dead_holder_was_to_bring_comes_from_another() {
     );
 }
 
-/// The first cancels the job and dies before anybody has written that; the third has heard of it, and takes over.
+/// The first cancels the job and dies before anybody has written that; the third has heard of it,
+/// and takes over.
 #[test]
 fn a_cancellation_that_was_only_heard_of_is_confirmed_when_it_is_durable() {
     let mut trio = Trio::new();

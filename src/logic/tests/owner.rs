@@ -9,7 +9,8 @@ use nodectl_types::{
 const ALPHA: NodeId = NodeId([1; 32]);
 const BETA: NodeId = NodeId([2; 32]);
 
-/// Two members, and a wire between them that loses nothing. Their disks answer at once; tasks run until they are ended.
+/// Two members, and a wire between them that loses nothing. Their disks answer at once; tasks run
+/// until they are ended.
 struct Pair {
     nodes: [State; 2],
     mono: Time,

@@ -1,4 +1,5 @@
-//! Submissions that are made again, that nobody confirms, and cancellations that are told too early.
+//! Submissions that are made again, that nobody confirms, and cancellations that are told too
+//! early.
 
 use super::*;
 use nodectl_types::JobHead;

@@ -1,5 +1,5 @@
-//! A swarm's stream for code that blocks: the same sealing and opening then serves both ways of transfer. Only for
-//! blocking threads.
+//! A swarm's stream for code that blocks: the same sealing and opening then serves both ways of
+//! transfer. Only for blocking threads.
 
 use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use std::{

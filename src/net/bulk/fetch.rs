@@ -1,5 +1,5 @@
-//! The requester's side: asks holders in turn, goes on where a broken transfer ended, and makes one transfer of several
-//! requests for the same blob.
+//! The requester's side: asks holders in turn, goes on where a broken transfer ended, and makes one
+//! transfer of several requests for the same blob.
 
 use super::{
     blocking::{Blocking, STALL},
@@ -141,7 +141,8 @@ impl Fetcher {
         Err(format!("blob {hash} could not be fetched ({answers})"))
     }
 
-    /// The holders first, then every other connected peer; last who did not answer when it was asked before.
+    /// The holders first, then every other connected peer; last who did not answer when it was
+    /// asked before.
     fn everybody(&self, mut holders: Vec<NodeId>) -> Vec<NodeId> {
         let sessions = self.inner.shared.sessions();
         let silent: BTreeSet<_> = sessions
@@ -184,7 +185,8 @@ impl Fetcher {
                 Err(error) => problem = error,
             }
             if partial.as_ref().map_or(0, |partial| partial.written) == offset {
-                // Somebody answered at the port who is not the holder, perhaps: an address translator on the way.
+                // Somebody answered at the port who is not the holder, perhaps: an address
+                // translator on the way.
                 session.way.note(BulkWay::Swarm);
             }
         }

@@ -1,5 +1,5 @@
-//! The directions of a sealed stream for threads that block: a frame is read to where its bytes are wanted and opened there, and
-//! several frames are written at once.
+//! The directions of a sealed stream for threads that block: a frame is read to where its bytes are
+//! wanted and opened there, and several frames are written at once.
 
 use super::{
     seal::{FINAL, FrameCipher, HEADER_BYTES, TAG_BYTES},
@@ -122,7 +122,8 @@ impl<R: Read> HalfSource<R> {
         Ok(())
     }
 
-    /// The frame that has begun, with contents of `out`'s length. What of it is here already is copied.
+    /// The frame that has begun, with contents of `out`'s length. What of it is here already is
+    /// copied.
     fn read_frame(&mut self, out: &mut [u8]) -> io::Result<()> {
         let (header, mut here, mut beside) = self.incoming.move_to(out);
         let length = out.len();

@@ -1,8 +1,8 @@
-//! Blobs between nodes. The swarm's connection is shared by all streams of a pair, so bulk bytes do not ride it: over it the requester asks,
-//! and the holder answers with a one-time ticket, a fresh key and a TCP port. The requester connects there directly, shows
-//! the ticket, and gets the blob as AES-256-GCM frames. Where a firewall forbids that, the holder connects to the requester, or the
-//! same frames come over the swarm.
-//! Nothing is sent in clear, no ticket works twice.
+//! Blobs between nodes. The swarm's connection is shared by all streams of a pair, so bulk bytes do
+//! not ride it: over it the requester asks, and the holder answers with a one-time ticket, a fresh
+//! key and a TCP port. The requester connects there directly, shows the ticket, and gets the blob
+//! as AES-256-GCM frames. Where a firewall forbids that, the holder connects to the requester, or
+//! the same frames come over the swarm. Nothing is sent in clear, no ticket works twice.
 //!
 //! | file | owns |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! The question and the answer that go over the swarm before a transfer. Fixed sizes; nothing is allocated for them.
+//! The question and the answer that go over the swarm before a transfer. Fixed sizes; nothing is
+//! allocated for them.
 
 use futures::{AsyncRead, AsyncReadExt};
 use nodectl_types::BlobHash;
@@ -10,8 +11,8 @@ const OFFER_BYTES: usize = 1 + 8 + TICKET_BYTES + 32 + 2;
 pub const MAX_BLOB_BYTES: u64 = 1 << 44;
 /// Sent by a requester that cannot connect directly.
 pub const OVER_THE_SWARM: u8 = b'S';
-/// Sent by one that asks the holder to connect to it; its port (u16, little-endian) follows. The holder answers 1 when it has
-/// connected, or 0 when it could not.
+/// Sent by one that asks the holder to connect to it; its port (u16, little-endian) follows. The
+/// holder answers 1 when it has connected, or 0 when it could not.
 pub const CALL_BACK: u8 = b'C';
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
-//! The way on which bulk bytes go, once the holder has offered a ticket: the requester connects to the holder; where a wall
-//! or an address translator forbids that, the holder connects to the requester; else they go over the swarm, slowly. What
-//! worked is remembered for a while, so that failures are not paid for with each blob.
+//! The way on which bulk bytes go, once the holder has offered a ticket: the requester connects to
+//! the holder; where a wall or an address translator forbids that, the holder connects to the
+//! requester; else they go over the swarm, slowly. What worked is remembered for a while, so that
+//! failures are not paid for with each blob.
 
 use super::{
     offer::{CALL_BACK, OVER_THE_SWARM, Offer, TICKET_BYTES},

@@ -1,6 +1,6 @@
-//! Sealed frames: `length | final bit` (4 bytes, authenticated), ciphertext, tag. The nonce is a counter that both ends
-//! keep, so frames cannot be dropped, repeated or reordered; the final bit tells an end from a cut. One key seals one
-//! direction of one transfer.
+//! Sealed frames: `length | final bit` (4 bytes, authenticated), ciphertext, tag. The nonce is a
+//! counter that both ends keep, so frames cannot be dropped, repeated or reordered; the final bit
+//! tells an end from a cut. One key seals one direction of one transfer.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use std::io::{self, Read, Write};
@@ -33,8 +33,8 @@ pub fn send(
     }
 }
 
-/// Reads frames to the final one and gives their contents to `sink`. Exactly `bytes` must come; what `sink` got before an
-/// error is authentic.
+/// Reads frames to the final one and gives their contents to `sink`. Exactly `bytes` must come;
+/// what `sink` got before an error is authentic.
 pub fn receive(
     source: &mut impl Read,
     bytes: u64,

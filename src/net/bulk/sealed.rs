@@ -1,4 +1,5 @@
-//! A duplex stream of sealed frames, for conversations: what is written goes out with the next flush, as a frame of its own.
+//! A duplex stream of sealed frames, for conversations: what is written goes out with the next
+//! flush, as a frame of its own.
 
 use super::seal::{FINAL, FRAME_BYTES, FrameCipher, HEADER_BYTES, TAG_BYTES, bad};
 use std::{
@@ -8,7 +9,8 @@ use std::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A frame holds at most this much, so that the other end can begin with it soon. Less than `FRAME_BYTES`, which it accepts.
+/// A frame holds at most this much, so that the other end can begin with it soon. Less than
+/// `FRAME_BYTES`, which it accepts.
 pub(super) const WRITE_BYTES: usize = 64 << 10;
 /// Sealed bytes read at once.
 const READ_BYTES: usize = 128 << 10;
@@ -163,8 +165,9 @@ impl SealedInput {
         Ok(Some(length))
     }
 
-    /// Moves the frame that has begun, as far as it is here: contents to `out`, which is as long as they are, bytes of the tag to the
-    /// buffer's start. Returns the header and how many bytes were moved to each.
+    /// Moves the frame that has begun, as far as it is here: contents to `out`, which is as long as
+    /// they are, bytes of the tag to the buffer's start. Returns the header and how many bytes were
+    /// moved to each.
     pub fn move_to(&mut self, out: &mut [u8]) -> ([u8; HEADER_BYTES], usize, usize) {
         let header = *self.buffer[self.next..]
             .first_chunk()

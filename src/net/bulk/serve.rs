@@ -112,7 +112,8 @@ impl Server {
         drop(self.inner.tickets.redeem(ticket, Instant::now()));
     }
 
-    /// Answers a peer that opened a stream for a blob; `requester` is its address, if it is not relayed. Too many at once are dropped.
+    /// Answers a peer that opened a stream for a blob; `requester` is its address, if it is not
+    /// relayed. Too many at once are dropped.
     pub fn serve(&self, requester: Option<IpAddr>, stream: Stream) {
         let Ok(permit) = self.inner.conversations.clone().try_acquire_owned() else {
             return;
@@ -370,8 +371,8 @@ enum Carrier {
     Swarm(Stream),
 }
 
-/// The key of the only direction in which a transfer carries anything: from the holder to the requester. `fresh` came over the
-/// swarm, which nobody reads who lacks the secret.
+/// The key of the only direction in which a transfer carries anything: from the holder to the
+/// requester. `fresh` came over the swarm, which nobody reads who lacks the secret.
 pub fn transfer_key(fresh: &[u8; 32], ticket: &[u8; TICKET_BYTES]) -> [u8; 32] {
     expand(
         b"nodectl bulk",

@@ -1,5 +1,6 @@
-//! Streams to other nodes' pools, on the same way as blobs: asked for over the swarm, then directly over TCP with a ticket that works
-//! once, sealed with a key for each direction; over the swarm where no direct connection is possible.
+//! Streams to other nodes' pools, on the same way as blobs: asked for over the swarm, then directly
+//! over TCP with a ticket that works once, sealed with a key for each direction; over the swarm
+//! where no direct connection is possible.
 
 use super::{
     offer::{Answer, Offer},

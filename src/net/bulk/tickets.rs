@@ -1,4 +1,5 @@
-//! Transfers and streams that were offered, or asked for, and not yet begun. A ticket works once, for a short time, and there are only so many.
+//! Transfers and streams that were offered, or asked for, and not yet begun. A ticket works once,
+//! for a short time, and there are only so many.
 
 use super::{offer::TICKET_BYTES, sealed::DirectionKeys};
 use crate::secret::fill_random;

@@ -1,5 +1,6 @@
-//! When the beacon is sent, who is answered, and who of those heard does not share the secret. Whatever is heard may come from
-//! a stranger: it costs a bounded amount of memory, and a bounded number of lines in the log.
+//! When the beacon is sent, who is answered, and who of those heard does not share the secret.
+//! Whatever is heard may come from a stranger: it costs a bounded amount of memory, and a bounded
+//! number of lines in the log.
 
 use super::{
     beacon::{self, Beacon, Cipher, HeardPacket},
@@ -55,7 +56,8 @@ struct Announcer {
     twin_said: Option<Instant>,
 }
 
-/// Starts announcing and listening. What does not work is in the report; the node runs on without it.
+/// Starts announcing and listening. What does not work is in the report; the node runs on without
+/// it.
 pub fn start(shared: Arc<SwarmShared>, config: &NetConfig) {
     let beacon = open(config.beacon_port != 0, config.beacon_port, || {
         Sockets::open(config.beacon_port)
@@ -124,7 +126,8 @@ impl Announcer {
         loop {
             let next = self.next_announcement();
             tokio::select! {
-                // In this order, so that no flood of packets can keep this node from announcing itself.
+                // In this order, so that no flood of packets can keep this node from announcing
+                // itself.
                 biased;
                 () = self.shared.stopped.cancelled() => return,
                 () = tokio::time::sleep_until(next.into()) => self.announce().await,
@@ -244,8 +247,8 @@ impl Announcer {
         }
     }
 
-    /// Another run of a node with our identity: a data directory that was copied within one machine or image. What was sent
-    /// before we started is our own last run's, come late or replayed.
+    /// Another run of a node with our identity: a data directory that was copied within one machine
+    /// or image. What was sent before we started is our own last run's, come late or replayed.
     fn hear_twin(&mut self, beacon: &Beacon, from: SocketAddr) {
         if beacon.sent_ms > self.started_ms && due(&mut self.twin_said) {
             tracing::error!(
@@ -374,8 +377,8 @@ async fn heard_by_mdns(socket: Option<&Multicast>, buffer: &mut [u8]) -> (usize,
     }
 }
 
-/// Where the sender may be reached: where the packet came from, then what it says. Addresses that this machine has too
-/// lead back here unless the sender is here.
+/// Where the sender may be reached: where the packet came from, then what it says. Addresses that
+/// this machine has too lead back here unless the sender is here.
 fn candidates(beacon: &Beacon, from: SocketAddr, interfaces: &Interfaces) -> Vec<SocketAddr> {
     let link_local = matches!(from, SocketAddr::V6(v6) if v6.ip().is_unicast_link_local());
     let here = interfaces.is_own(from.ip());

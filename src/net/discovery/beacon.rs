@@ -1,6 +1,7 @@
-//! The beacon's bytes. In clear only that a nodectl is here: a magic and a random number for this run of the node. The
-//! rest is sealed with a key derived from the secret and that number. Old packets may be replayed by anybody: they are address
-//! hints, and the connection that follows is authenticated. Pure, and never panics on what it is given.
+//! The beacon's bytes. In clear only that a nodectl is here: a magic and a random number for this
+//! run of the node. The rest is sealed with a key derived from the secret and that number. Old
+//! packets may be replayed by anybody: they are address hints, and the connection that follows is
+//! authenticated. Pure, and never panics on what it is given.
 
 use crate::{config::Versions, secret::fill_random};
 use nodectl_types::NodeId;
@@ -75,7 +76,8 @@ impl Cipher {
         beacon.name = cut(&beacon.name);
         beacon.software = cut(&beacon.software);
         let mut body = postcard::to_stdvec(&beacon).expect("plain data always encodes");
-        // Random nonces of a key that only this run seals with: centuries before 96 bits are at risk of repeating.
+        // Random nonces of a key that only this run seals with: centuries before 96 bits are at
+        // risk of repeating.
         let mut nonce = [0; NONCE_LEN];
         fill_random(&mut nonce);
         let clear = self.clear();

@@ -1,6 +1,7 @@
-//! A sealed beacon inside multicast DNS (RFC 6762, RFC 6763): an announcement of the service `_nodectl._udp` whose text is
-//! the beacon. Many networks and firewalls let mDNS through and no other multicast. It tells a stranger what the beacon tells:
-//! a random number for this run. Pure, and never panics on what it is given.
+//! A sealed beacon inside multicast DNS (RFC 6762, RFC 6763): an announcement of the service
+//! `_nodectl._udp` whose text is the beacon. Many networks and firewalls let mDNS through and no
+//! other multicast. It tells a stranger what the beacon tells: a random number for this run. Pure,
+//! and never panics on what it is given.
 
 /// Where mDNS is spoken.
 pub const PORT: u16 = 5353;

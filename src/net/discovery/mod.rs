@@ -1,6 +1,7 @@
-//! Ways to find peers that need no libp2p: our own beacon, by broadcast and by mDNS, peers remembered from last time, peers
-//! named by the user. (Kademlia is a behaviour of the swarm.) All at once, each on its own; whatever is found is a hint to the
-//! driver, which the handshake and the control channel's hello verify. It must not connect by itself.
+//! Ways to find peers that need no libp2p: our own beacon, by broadcast and by mDNS, peers
+//! remembered from last time, peers named by the user. (Kademlia is a behaviour of the swarm.) All
+//! at once, each on its own; whatever is found is a hint to the driver, which the handshake and the
+//! control channel's hello verify. It must not connect by itself.
 //!
 //! | file | owns |
 //! |---|---|

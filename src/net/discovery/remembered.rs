@@ -1,5 +1,5 @@
-//! The peers that were connected, for the next start: `<data_dir>/peers.json`. A help, never needed: a damaged file is
-//! told in the log and begun anew.
+//! The peers that were connected, for the next start: `<data_dir>/peers.json`. A help, never
+//! needed: a damaged file is told in the log and begun anew.
 
 use crate::{
     identity::write_private,
@@ -61,7 +61,8 @@ impl Remembered {
         Self { notes }
     }
 
-    /// The peer was connected and listens there. Lost if many connect at once: then others are remembered.
+    /// The peer was connected and listens there. Lost if many connect at once: then others are
+    /// remembered.
     pub fn note(&self, peer: NodeId, addr: SocketAddr) {
         tracing::debug!(%peer, %addr, "it listens there");
         let _ = self.notes.try_send((peer, addr));

@@ -18,8 +18,9 @@ const LOOPBACK_BROADCAST: Ipv4Addr = Ipv4Addr::new(127, 255, 255, 255);
 /// Where mDNS is heard (RFC 6762).
 const MDNS_GROUP: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 251);
 
-/// One per address family shares the well-known port with the other nodes of the machine and hears what is said to all; one
-/// more sends from a port of its own, so that answers reach this node alone.
+/// One per address family shares the well-known port with the other nodes of the machine and hears
+/// what is said to all; one more sends from a port of its own, so that answers reach this node
+/// alone.
 pub struct Sockets {
     port: u16,
     hear_v4: UdpSocket,
@@ -56,7 +57,8 @@ impl Sockets {
         self.joined = present;
     }
 
-    /// Sends to everybody who may hear. The error is that of the broadcasts if none went out; loopback does not count.
+    /// Sends to everybody who may hear. The error is that of the broadcasts if none went out;
+    /// loopback does not count.
     pub async fn send_all(
         &self,
         packet: &[u8],
@@ -97,7 +99,8 @@ impl Sockets {
         }
     }
 
-    /// The next packet from anywhere. Errors of the sockets (an ICMP answer to an earlier packet) are no packets.
+    /// The next packet from anywhere. Errors of the sockets (an ICMP answer to an earlier packet)
+    /// are no packets.
     pub async fn receive(&self, buffer: &mut [u8]) -> (usize, SocketAddr) {
         loop {
             for socket in [
@@ -183,8 +186,8 @@ async fn readable(socket: Option<&UdpSocket>) {
     }
 }
 
-/// SO_REUSEADDR is enough on Linux for several nodes to share the port and all hear broadcasts; SO_REUSEPORT would be no
-/// better and lets any program of this user in.
+/// SO_REUSEADDR is enough on Linux for several nodes to share the port and all hear broadcasts;
+/// SO_REUSEPORT would be no better and lets any program of this user in.
 fn bind(domain: Domain, port: u16) -> io::Result<UdpSocket> {
     let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
     let address: SocketAddr = if domain == Domain::IPV6 {

@@ -1,4 +1,5 @@
-//! `--peer HOST:PORT`: resolved and offered to the driver again and again, since names and machines come up late.
+//! `--peer HOST:PORT`: resolved and offered to the driver again and again, since names and machines
+//! come up late.
 
 use crate::swarm::shared::{DriverInput, SwarmShared};
 use std::{sync::Arc, time::Duration};

@@ -1,5 +1,5 @@
-//! The address book: where each peer may be reached, and when to dial it next. Pure: time and chance are passed in.
-//! Every bound is here, since hints come from anybody who can send a packet.
+//! The address book: where each peer may be reached, and when to dial it next. Pure: time and
+//! chance are passed in. Every bound is here, since hints come from anybody who can send a packet.
 
 use nodectl_types::NodeId;
 use std::{
@@ -11,10 +11,12 @@ use std::{
 const MAX_PEERS: usize = 8192;
 /// Peers dialed at once; each at several of its addresses.
 const MAX_DIALS: usize = 32;
-/// How long after it was last connected an address stands for a peer. Later the network may have given it to another machine.
+/// How long after it was last connected an address stands for a peer. Later the network may have
+/// given it to another machine.
 const PROOF_AGE: Duration = Duration::from_secs(600);
 const MAX_ADDRS: usize = 16;
-/// Attempts before a peer is given up until somebody mentions it again; with the back-off below, about 20 s.
+/// Attempts before a peer is given up until somebody mentions it again; with the back-off below,
+/// about 20 s.
 const MAX_ATTEMPTS: u32 = 9;
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
@@ -83,8 +85,8 @@ impl Book {
             .unwrap_or_default()
     }
 
-    /// The peer is to be dialed. One that is being dialed already, or waits for it, keeps its back-off: hints cannot
-    /// make us dial faster.
+    /// The peer is to be dialed. One that is being dialed already, or waits for it, keeps its
+    /// back-off: hints cannot make us dial faster.
     pub fn want(&mut self, peer: NodeId, delay: Duration, now: Instant) {
         let Some(entry) = self.entry(peer) else {
             return;
@@ -109,7 +111,8 @@ impl Book {
             .filter(|_| self.dialing < MAX_DIALS)
     }
 
-    /// Takes a peer whose time has come, with its addresses; it counts as being dialed until told otherwise.
+    /// Takes a peer whose time has come, with its addresses; it counts as being dialed until told
+    /// otherwise.
     pub fn take_due(&mut self, now: Instant) -> Option<(NodeId, Vec<SocketAddr>)> {
         let (due, peer) = *self.queue.first()?;
         if due > now || self.dialing >= MAX_DIALS {
@@ -135,9 +138,9 @@ impl Book {
         entry.confirmed.iter().chain(others).copied().collect()
     }
 
-    /// The address whose refusal says that the peer's process is gone: where it was reached, not long ago. What was only
-    /// told of it says nothing: another machine may have that address here (private networks are alike), and a wall refuses
-    /// in the peer's stead.
+    /// The address whose refusal says that the peer's process is gone: where it was reached, not
+    /// long ago. What was only told of it says nothing: another machine may have that address here
+    /// (private networks are alike), and a wall refuses in the peer's stead.
     pub fn proof_addr(&self, peer: NodeId, now: Instant) -> Option<SocketAddr> {
         let entry = self.peers.get(&peer)?;
         entry.confirmed.filter(|_| {
@@ -182,7 +185,8 @@ impl Book {
         }
     }
 
-    /// The peer listens elsewhere now, or is reached at another port than its own: a refusal there proves nothing any more.
+    /// The peer listens elsewhere now, or is reached at another port than its own: a refusal there
+    /// proves nothing any more.
     pub fn doubt(&mut self, peer: NodeId) {
         if let Some(before) = self
             .peers

@@ -8,15 +8,16 @@ use libp2p::{
 };
 use std::{io, net::SocketAddr};
 
-/// What an error says of a node that has the key, and is not let in. libp2p's layers leave nothing of it but its text.
+/// What an error says of a node that has the key, and is not let in. libp2p's layers leave nothing
+/// of it but its text.
 pub const REFUSED: &str = "it is refused";
 
 pub fn multiaddr(addr: SocketAddr) -> Multiaddr {
     Multiaddr::from(addr.ip()).with(Protocol::Tcp(addr.port()))
 }
 
-/// The `/ip4/…/tcp/…` or `/ip6/…/tcp/…` at the beginning. Link-local ones are left out: they mean nothing without a scope; and
-/// circuits, which begin with the address of who relays.
+/// The `/ip4/…/tcp/…` or `/ip6/…/tcp/…` at the beginning. Link-local ones are left out: they mean
+/// nothing without a scope; and circuits, which begin with the address of who relays.
 pub fn socket_addr(addr: &Multiaddr) -> Option<SocketAddr> {
     if addr.iter().any(|part| part == Protocol::P2pCircuit) {
         return None;
@@ -67,15 +68,17 @@ fn reason(error: &TransportError<io::Error>) -> String {
             "nothing listens there".into()
         }
         Some(error) if error.kind() != io::ErrorKind::ConnectionReset => error.to_string(),
-        // It listens, but we do not understand each other, or it says nothing until the time is over.
+        // It listens, but we do not understand each other, or it says nothing until the time is
+        // over.
         _ => format!(
             "it does not accept us; probably it has another secret, or is no nodectl ({text})"
         ),
     }
 }
 
-/// A connection from outside whose first words were not made with this cluster's key. One that ended before it had said them
-/// proves nothing: whoever asks only whether we listen does so, and members do that give up a dial of several.
+/// A connection from outside whose first words were not made with this cluster's key. One that
+/// ended before it had said them proves nothing: whoever asks only whether we listen does so, and
+/// members do that give up a dial of several.
 pub fn is_foreign(error: &ListenError) -> bool {
     let ListenError::Transport(TransportError::Other(error)) = error else {
         return false;
@@ -84,7 +87,8 @@ pub fn is_foreign(error: &ListenError) -> bool {
     format!("{error:?}").contains("InvalidData")
 }
 
-/// The kernel's error under libp2p's wrappings. Those (`Either`) hide it from `Error::source`, but not from the text.
+/// The kernel's error under libp2p's wrappings. Those (`Either`) hide it from `Error::source`, but
+/// not from the text.
 fn os_error(text: &str) -> Option<i32> {
     let (_, rest) = text.rsplit_once("(os error ")?;
     rest.split_once(')')?.0.parse().ok()

@@ -1,5 +1,6 @@
-//! The one task that owns the libp2p swarm: it takes inputs and swarm events in turn, dials what the address book says is
-//! due, and never waits for anybody. `links` has what happens to connections.
+//! The one task that owns the libp2p swarm: it takes inputs and swarm events in turn, dials what
+//! the address book says is due, and never waits for anybody. `links` has what happens to
+//! connections.
 
 use super::{
     book::{Book, FailedDial},
@@ -30,8 +31,8 @@ use std::{
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
-/// With both ends knowing of each other, the one with the lower id dials at once and the other gives it this start, so
-/// that most pairs are connected once, not twice.
+/// With both ends knowing of each other, the one with the lower id dials at once and the other
+/// gives it this start, so that most pairs are connected once, not twice.
 const HEAD_START: Duration = Duration::from_millis(60);
 /// Peers of another version are not dialed again for this long.
 const VERSION_BAN: Duration = Duration::from_secs(60);
@@ -417,7 +418,8 @@ impl Driver {
             return;
         };
         tracing::debug!(?peer, "cannot connect: {}", convert::explain(error));
-        // Kademlia dials too; its failures, which giving up may cause, are not to be followed by more.
+        // Kademlia dials too; its failures, which giving up may cause, are not to be followed by
+        // more.
         if !self.links.is_connected(peer) && self.book.is_dialing(peer) {
             self.dial_failed(peer, Instant::now());
         }
@@ -495,7 +497,8 @@ impl Driver {
         }
     }
 
-    /// Finds out whether a peer's process still listens, now that the last connection to it is gone.
+    /// Finds out whether a peer's process still listens, now that the last connection to it is
+    /// gone.
     pub(super) fn probe(&mut self, peer: NodeId) {
         let (addr, fell_silent) = (
             self.book.proof_addr(peer, Instant::now()),

@@ -1,7 +1,8 @@
-//! What both ends of a connection say before anything else: Noise XXpsk0 (Perrin, 2018) with a key that comes of the
-//! cluster's secret, then frames sealed as those of bulk transfers. Who lacks the key cannot make the first message, and is
-//! answered with a closed connection, whatever was sent; who has it proves its identity inside. Messages have fixed lengths,
-//! so nothing that a stranger says decides what is read or allocated.
+//! What both ends of a connection say before anything else: Noise XXpsk0 (Perrin, 2018) with a key
+//! that comes of the cluster's secret, then frames sealed as those of bulk transfers. Who lacks the
+//! key cannot make the first message, and is answered with a closed connection, whatever was sent;
+//! who has it proves its identity inside. Messages have fixed lengths, so nothing that a stranger
+//! says decides what is read or allocated.
 
 use crate::bulk::sealed::{DirectionKeys, Sealed};
 use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -185,7 +186,8 @@ fn stranger(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the other end {what}"))
 }
 
-/// From here on everything is sealed with the keys that came of the handshake, one for each direction.
+/// From here on everything is sealed with the keys that came of the handshake, one for each
+/// direction.
 fn seal<S: AsyncRead + AsyncWrite + Unpin>(state: &mut HandshakeState, socket: S) -> Channel<S> {
     let (mut ours, mut theirs) = state.dangerously_get_raw_split();
     if !state.is_initiator() {

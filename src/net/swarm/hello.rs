@@ -1,6 +1,6 @@
-//! The control channel's bytes: the hello that opens it and the frames that follow. Stable across protocol versions as far
-//! as the hello goes, so that any two versions can tell each other apart. Pure encoding; sizes are checked before anything
-//! is allocated.
+//! The control channel's bytes: the hello that opens it and the frames that follow. Stable across
+//! protocol versions as far as the hello goes, so that any two versions can tell each other apart.
+//! Pure encoding; sizes are checked before anything is allocated.
 
 use crate::Versions;
 use futures::{AsyncRead, AsyncReadExt};

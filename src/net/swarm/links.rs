@@ -1,10 +1,11 @@
 //! Connections and the session that rides on one of them.
 //!
-//! Two nodes that find each other at once may be connected twice. The node with the lower id decides: it opens the control
-//! channel on the first connection that it sees, whoever dialed; once that works it asks over it for a sign of life and
-//! then closes the others. One decider means that both never close different ones. The sign of life matters: a peer that
-//! was reset comes back while its old connection still looks open, and then the old one must go. A direct connection takes the
-//! place of one through a relay.
+//! Two nodes that find each other at once may be connected twice. The node with the lower id
+//! decides: it opens the control channel on the first connection that it sees, whoever dialed; once
+//! that works it asks over it for a sign of life and then closes the others. One decider means that
+//! both never close different ones. The sign of life matters: a peer that was reset comes back
+//! while its old connection still looks open, and then the old one must go. A direct connection
+//! takes the place of one through a relay.
 
 use super::{driver::Driver, hello::Hello, probe, session, streams::CONTROL};
 use crate::identity;
@@ -38,7 +39,8 @@ struct PeerLink {
     /// In the order of their coming; without an address, through a relay.
     connections: Vec<(ConnectionId, Option<IpAddr>)>,
     session: Session,
-    /// A control stream that the deciding peer opened while the session before it has not ended here.
+    /// A control stream that the deciding peer opened while the session before it has not ended
+    /// here.
     next: Option<(ConnectionId, Stream)>,
     deadline: Option<(Instant, WaitingFor)>,
     /// A session was up and is not any more.
@@ -330,8 +332,8 @@ impl Driver {
         if ended.was_up {
             self.book.left(peer, Instant::now());
         }
-        // The side that reads the other's version last closes, so that both have read it; the first one waits for that
-        // until its deadline.
+        // The side that reads the other's version last closes, so that both have read it; the first
+        // one waits for that until its deadline.
         if ended.other_version.is_none() || self.shared.local < peer {
             link.connections
                 .retain(|(known, _)| *known != ended.connection);
@@ -378,8 +380,8 @@ impl Driver {
         }
     }
 
-    /// With more than one connection, the deciding side makes sure that the session's one lives; or ends the session, if that
-    /// lies on a relayed connection and there is a direct one now.
+    /// With more than one connection, the deciding side makes sure that the session's one lives; or
+    /// ends the session, if that lies on a relayed connection and there is a direct one now.
     fn settle_duplicates(&mut self, peer: NodeId) {
         let Some(link) = self.links.peers.get(&peer) else {
             return;
@@ -470,7 +472,8 @@ impl Driver {
         }
     }
 
-    /// With the last connection gone, a peer that was up is asked at once whether its process is gone too.
+    /// With the last connection gone, a peer that was up is asked at once whether its process is
+    /// gone too.
     fn forget_if_idle(&mut self, peer: NodeId) {
         let Some(link) = self.links.peers.get(&peer) else {
             return;

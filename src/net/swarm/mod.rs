@@ -1,5 +1,6 @@
-//! libp2p: private, authenticated connections to every member, one control channel each, and the discovery that libp2p
-//! brings (mDNS, Kademlia). `Net` is the handle that the node holds; `driver` owns the swarm.
+//! libp2p: private, authenticated connections to every member, one control channel each, and the
+//! discovery that libp2p brings (mDNS, Kademlia). `Net` is the handle that the node holds; `driver`
+//! owns the swarm.
 //!
 //! | file | owns |
 //! |---|---|

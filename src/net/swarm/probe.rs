@@ -1,10 +1,11 @@
-//! Finds out whether a process still listens, by plain TCP. Where it was reached before, a kernel's refusal says that it is
-//! gone; silence says nothing, and an answer only that somebody lives.
+//! Finds out whether a process still listens, by plain TCP. Where it was reached before, a kernel's
+//! refusal says that it is gone; silence says nothing, and an answer only that somebody lives.
 //!
-//! A refusal may be a wall's, or forged by somebody on the way, so one alone is no proof. It is where this machine's own kernel
-//! refuses, or where another member, asked over its own connection, was refused too and none says that it is connected to the
-//! node. Where there is nobody to ask it is proof only if the far end closed the connection before: a cut that begins with
-//! silence is none.
+//! A refusal may be a wall's, or forged by somebody on the way, so one alone is no proof. It is
+//! where this machine's own kernel refuses, or where another member, asked over its own connection,
+//! was refused too and none says that it is connected to the node. Where there is nobody to ask it
+//! is proof only if the far end closed the connection before: a cut that begins with silence is
+//! none.
 
 use super::{
     hello::Opinion,
@@ -28,14 +29,16 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// A node says nothing to strangers. Who keeps a connection for so long without a word is one that listens.
+/// A node says nothing to strangers. Who keeps a connection for so long without a word is one that
+/// listens.
 const SILENCE: Duration = Duration::from_millis(200);
-/// A process that is being killed may close its connections before its listener: asked so often, so far apart, its kernel
-/// refuses in the end.
+/// A process that is being killed may close its connections before its listener: asked so often, so
+/// far apart, its kernel refuses in the end.
 const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(5);
-/// A process that is being killed on a busy machine may close its listener much later than its connections, and other members
-/// may notice its end later than this node: who is neither proven to be gone nor back is asked again, for so long.
+/// A process that is being killed on a busy machine may close its listener much later than its
+/// connections, and other members may notice its end later than this node: who is neither proven to
+/// be gone nor back is asked again, for so long.
 const PERSISTENCE: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -43,8 +46,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const ASKED: usize = 3;
 /// For all their answers.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// A member that is connected to a node waits so long for the end of that, before it says that the node is here: of a
-/// process that was killed all hear at the same time, more or less.
+/// A member that is connected to a node waits so long for the end of that, before it says that the
+/// node is here: of a process that was killed all hear at the same time, more or less.
 const SAME_TIME: Duration = Duration::from_millis(500);
 /// Questions of others that are looked into at once.
 const MAX_QUESTIONS: usize = 64;
@@ -86,8 +89,9 @@ impl Witnesses {
     }
 }
 
-/// `PeerRefused` follows if it is proven that nobody listens at `addr` any more; else a connection is tried. `fell_silent`
-/// says that the last connection ended for want of any sign of life. Ends early if what it returns is dropped.
+/// `PeerRefused` follows if it is proven that nobody listens at `addr` any more; else a connection
+/// is tried. `fell_silent` says that the last connection ended for want of any sign of life. Ends
+/// early if what it returns is dropped.
 pub fn start(
     shared: Arc<SwarmShared>,
     peer: NodeId,
@@ -196,8 +200,8 @@ pub fn bear_witness(shared: Arc<SwarmShared>, by: NodeId, node: NodeId, addr: Op
     });
 }
 
-/// A peer that connected to us says that it listens there. If somebody does, a refusal will mean something one day: no wall
-/// and no address translator lies between.
+/// A peer that connected to us says that it listens there. If somebody does, a refusal will mean
+/// something one day: no wall and no address translator lies between.
 pub fn confirm(shared: Arc<SwarmShared>, peer: NodeId, addr: SocketAddr) {
     tokio::spawn(async move {
         if ask(addr).await == ProbeAnswer::Listens {

@@ -1,7 +1,8 @@
-//! Ways around firewalls and address translators: libp2p's circuit relay (version 2). Every node relays for members, and is
-//! relayed where it must be: when two nodes cannot dial each other, both reserve a place with nodes that they are connected to
-//! directly, and ask such nodes for a circuit to the other. Nobody is told of circuits: both ends rank the nodes that could
-//! relay alike, so that they meet. Inside a circuit the two speak noise end to end: who relays reads nothing.
+//! Ways around firewalls and address translators: libp2p's circuit relay (version 2). Every node
+//! relays for members, and is relayed where it must be: when two nodes cannot dial each other, both
+//! reserve a place with nodes that they are connected to directly, and ask such nodes for a circuit
+//! to the other. Nobody is told of circuits: both ends rank the nodes that could relay alike, so
+//! that they meet. Inside a circuit the two speak noise end to end: who relays reads nothing.
 
 use super::{convert, driver::Driver};
 use crate::identity;
@@ -15,19 +16,23 @@ use std::{
 
 /// Places that a node reserves, so that one relay may die.
 const RESERVATIONS: usize = 4;
-/// Relays that are asked for a circuit at once. More than `RESERVATIONS`: the other may be connected to others.
+/// Relays that are asked for a circuit at once. More than `RESERVATIONS`: the other may be
+/// connected to others.
 const CIRCUITS: usize = 6;
 /// Before a lost reservation is replaced: its connection is often about to come back.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Before who would not is asked again, where there are not enough others.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
-/// A peer is dialed directly for this long before others are asked for circuits: it may be about to dial us.
+/// A peer is dialed directly for this long before others are asked for circuits: it may be about to
+/// dial us.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Peers behind a relay are dialed directly soon after, in case they were only late, and then this often: firewalls get opened.
+/// Peers behind a relay are dialed directly soon after, in case they were only late, and then this
+/// often: firewalls get opened.
 const DIRECT_FIRST: Duration = Duration::from_secs(5);
 const DIRECT_EVERY: Duration = Duration::from_secs(60);
 
-/// What a node relays for others. Members only come this far, and each has one connection, so the bounds are for memory.
+/// What a node relays for others. Members only come this far, and each has one connection, so the
+/// bounds are for memory.
 pub fn config() -> relay::Config {
     relay::Config {
         max_reservations: 1024,
@@ -139,7 +144,8 @@ impl Driver {
         }
     }
 
-    /// Addresses at which somebody may relay to the peer; none before direct dials have failed for a while.
+    /// Addresses at which somebody may relay to the peer; none before direct dials have failed for
+    /// a while.
     pub(super) fn circuits_to(&self, peer: NodeId, now: Instant) -> Vec<Multiaddr> {
         if self.book.wanted_for(peer, now) < PATIENCE && !self.relays.walled.contains(&peer) {
             return Vec::new();
@@ -169,8 +175,9 @@ impl Driver {
         Some(address.with(Protocol::P2p(id)).with(Protocol::P2pCircuit))
     }
 
-    /// Peers that are connected directly. Those in our own networks come last, since they are likely to be behind the same
-    /// wall; the others in the order of a hash, which the other end of a circuit computes alike.
+    /// Peers that are connected directly. Those in our own networks come last, since they are
+    /// likely to be behind the same wall; the others in the order of a hash, which the other end of
+    /// a circuit computes alike.
     fn possible_relays(&self, destination: NodeId) -> Vec<NodeId> {
         let own = self.shared.interfaces();
         let sessions = self.shared.sessions().into_iter();

@@ -1,7 +1,8 @@
-//! The control channel with one peer: one full-duplex stream on one connection, both halves pumped at once (a peer that
-//! writes before it reads would deadlock us otherwise). It says hello, then carries messages until either side ends it. It
-//! alone sends `PeerUp`, `Message` and `PeerDown` of the peer, so these come in order. It must not decide which connection
-//! to use or whether to dial again.
+//! The control channel with one peer: one full-duplex stream on one connection, both halves pumped
+//! at once (a peer that writes before it reads would deadlock us otherwise). It says hello, then
+//! carries messages until either side ends it. It alone sends `PeerUp`, `Message` and `PeerDown` of
+//! the peer, so these come in order. It must not decide which connection to use or whether to dial
+//! again.
 
 use super::{
     hello::{Hello, Opinion, SessionFrame},
@@ -76,7 +77,8 @@ impl Handle {
 }
 
 impl Handle {
-    /// The peer did not answer what it was asked last on a stream: it may be gone, and its connection still look open.
+    /// The peer did not answer what it was asked last on a stream: it may be gone, and its
+    /// connection still look open.
     pub fn is_silent(&self) -> bool {
         self.is_silent.load(Ordering::Relaxed)
     }
@@ -240,7 +242,8 @@ async fn read(
             Err(error) => return error.to_string(),
         };
         let decoded = {
-            // A message may be many times as large in memory: of large ones there is one at a time, whoever sends them.
+            // A message may be many times as large in memory: of large ones there is one at a time,
+            // whoever sends them.
             let _turn = if body.len() > LARGE_BYTES {
                 shared.large.acquire().await.ok()
             } else {
@@ -325,8 +328,8 @@ async fn drain(
         }
         stream.write_all(&buffer).await?;
         stream.close().await?;
-        // Closed is not yet sent: the swarm lives until the peer, having read the end, closes too, which the reading
-        // half sees.
+        // Closed is not yet sent: the swarm lives until the peer, having read the end, closes too,
+        // which the reading half sees.
         std::future::pending::<io::Result<()>>().await
     };
     match tokio::time::timeout(DRAIN_TIMEOUT, last).await {

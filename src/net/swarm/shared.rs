@@ -1,5 +1,5 @@
-//! What the swarm's tasks share: the way to the node, the way to the driver, the live sessions, the report's state. Locks
-//! are held for a lookup or an insert, never across an await.
+//! What the swarm's tasks share: the way to the node, the way to the driver, the live sessions, the
+//! report's state. Locks are held for a lookup or an insert, never across an await.
 
 pub use super::session::Handle as Session;
 use super::{hello::Hello, probe::Witnesses, session::SessionEnd};
@@ -293,7 +293,8 @@ impl ReportState {
         }
     }
 
-    /// Somebody there does not have the secret. True if that is news, and the log has not had such news for a while.
+    /// Somebody there does not have the secret. True if that is news, and the log has not had such
+    /// news for a while.
     pub fn add_foreign_addr(&mut self, ip: IpAddr, now: Instant) -> bool {
         self.foreign_addrs
             .retain(|_, at| now.duration_since(*at) < FOREIGN_TTL);

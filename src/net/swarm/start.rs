@@ -36,7 +36,8 @@ use std::{
 use tokio::sync::{mpsc, oneshot};
 use zeroize::Zeroizing;
 
-/// Inputs waiting for the driver. Tasks wait when it is full; the node's own requests, which it repeats, are dropped.
+/// Inputs waiting for the driver. Tasks wait when it is full; the node's own requests, which it
+/// repeats, are dropped.
 const DRIVER_QUEUE: usize = 4096;
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -111,7 +112,8 @@ pub async fn start(
 
 /// Listens on every address of both families; returns the port. Only IPv4 is required.
 async fn listen(swarm: &mut Swarm<Behaviour>, port: u16) -> Result<u16, NetError> {
-    // libp2p binds with SO_REUSEPORT: a second program on the port would silently share it. This asks first.
+    // libp2p binds with SO_REUSEPORT: a second program on the port would silently share it. This
+    // asks first.
     drop(
         TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))
             .map_err(|source| NetError::Listen { port, source })?,

@@ -1,6 +1,7 @@
-//! A libp2p behaviour that opens and accepts plain streams on a *given* connection, and loses none of them. The
-//! `libp2p-stream` crate picks a connection at random and drops inbound streams when two arrive at once; both would break
-//! the control channel while two nodes hold duplicate connections. It must not interpret what the streams carry.
+//! A libp2p behaviour that opens and accepts plain streams on a *given* connection, and loses none
+//! of them. The `libp2p-stream` crate picks a connection at random and drops inbound streams when
+//! two arrive at once; both would break the control channel while two nodes hold duplicate
+//! connections. It must not interpret what the streams carry.
 
 use libp2p::{
     Multiaddr, PeerId, Stream, StreamProtocol,
@@ -45,7 +46,8 @@ pub enum StreamEvent {
     },
 }
 
-/// Its queue holds what one poll of the swarm takes out again; the swarm bounds what peers can have in negotiation.
+/// Its queue holds what one poll of the swarm takes out again; the swarm bounds what peers can have
+/// in negotiation.
 #[derive(Default)]
 pub struct StreamsBehaviour {
     queue: VecDeque<ToSwarm<StreamEvent, StreamRequest>>,

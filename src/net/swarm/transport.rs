@@ -1,5 +1,5 @@
-//! The layers under every connection: TCP without delay, or another node's circuit; the handshake, yamux; and the
-//! behaviours that run over them. It must not know what the streams carry.
+//! The layers under every connection: TCP without delay, or another node's circuit; the handshake,
+//! yamux; and the behaviours that run over them. It must not know what the streams carry.
 
 use super::{
     convert::{self, REFUSED},
@@ -45,8 +45,9 @@ use tokio::net::TcpStream;
 /// What protects the wire, for `doctor`.
 pub const SUITE: &str = "noise(XXpsk0, X25519, AES-256-GCM, SHA-256; Argon2id key), then AES-256-GCM + yamux; bulk AES-256-GCM";
 
-/// A connection ends when nothing that was sent has been acknowledged for so long: its other end is gone, or cut off for longer than
-/// it takes to connect anew. The kernel would wait for a quarter of an hour.
+/// A connection ends when nothing that was sent has been acknowledged for so long: its other end is
+/// gone, or cut off for longer than it takes to connect anew. The kernel would wait for a quarter
+/// of an hour.
 const SILENCE: Duration = Duration::from_secs(60);
 /// For connecting and the handshake.
 pub const CONNECTION_TIMEOUT: Duration = Duration::from_secs(3);
@@ -54,7 +55,8 @@ pub const CONNECTION_TIMEOUT: Duration = Duration::from_secs(3);
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(10 * 365 * 86400);
 /// The handshake's prologue says it too, so that it is not negotiated.
 const MUXER: &str = "/yamux/1.0.0";
-/// Connections that have not shaken hands. Many nodes of one machine or behind one translator may start at once.
+/// Connections that have not shaken hands. Many nodes of one machine or behind one translator may
+/// start at once.
 const STRANGERS: Limits = Limits {
     total: 256,
     of_one: 128,
@@ -98,7 +100,8 @@ pub fn build(
 
 fn kademlia_behaviour(peer: PeerId) -> kad::Behaviour<kad::store::MemoryStore> {
     let mut config = kad::Config::new(KADEMLIA);
-    // Only routing is wanted: records of others are told to the driver, which drops them, and not kept.
+    // Only routing is wanted: records of others are told to the driver, which drops them, and not
+    // kept.
     config.set_record_filtering(kad::StoreInserts::FilterBoth);
     let mut behaviour =
         kad::Behaviour::with_config(peer, kad::store::MemoryStore::new(peer), config);
@@ -154,7 +157,8 @@ struct Door {
     access: Arc<Access>,
 }
 
-/// A connection that came in, or was dialed: then once for each key that there is, until one is known there.
+/// A connection that came in, or was dialed: then once for each key that there is, until one is
+/// known there.
 async fn direct(
     door: Arc<Door>,
     socket: tcp::tokio::TcpStream,
@@ -197,7 +201,8 @@ async fn direct(
     Err(problem)
 }
 
-/// In a circuit there is one try. While the secret is being changed, those who are there have the old one.
+/// In a circuit there is one try. While the secret is being changed, those who are there have the
+/// old one.
 async fn relayed<S>(
     door: Arc<Door>,
     circuit: S,
@@ -301,9 +306,9 @@ fn refused(why: &str) -> io::Error {
 ///
 /// Connections that come in hold a place in the room of strangers until they have shaken hands.
 ///
-/// It dials from a fresh port, always. libp2p's default reuses the listening port, and then two nodes that dial each other
-/// at once get one TCP simultaneous open in which both are initiators, so that the handshake fails. Behaviours (Kademlia)
-/// dial too and cannot be told, hence here.
+/// It dials from a fresh port, always. libp2p's default reuses the listening port, and then two
+/// nodes that dial each other at once get one TCP simultaneous open in which both are initiators,
+/// so that the handshake fails. Behaviours (Kademlia) dial too and cannot be told, hence here.
 struct DirectTransport {
     tcp: Boxed<(PeerId, StreamMuxerBox)>,
     gate: Gate,

@@ -283,7 +283,8 @@ async fn a_join_is_quick() {
     }
     times.sort_unstable();
     eprintln!("second node up on both sides, from its start: {times:?}");
-    // The bar is 0.2 s, optimised and alone; this only notices a lost packet or a timeout on the way.
+    // The bar is 0.2 s, optimised and alone; this only notices a lost packet or a timeout on the
+    // way.
     assert!(times[2] < Duration::from_secs(2), "{times:?}");
 }
 

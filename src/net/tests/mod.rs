@@ -1,4 +1,5 @@
-//! Real swarms in one process, over loopback. Each test picks its own ports; mDNS is off, so that tests do not meet.
+//! Real swarms in one process, over loopback. Each test picks its own ports; mDNS is off, so that
+//! tests do not meet.
 
 mod blobs;
 mod bulk;

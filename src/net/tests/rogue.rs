@@ -30,7 +30,8 @@ pub struct Rogue {
 }
 
 impl Rogue {
-    /// Connects with a lower id than the node's, so that opening the control channel is the rogue's to do.
+    /// Connects with a lower id than the node's, so that opening the control channel is the rogue's
+    /// to do.
     pub async fn connect(node: &Node) -> Self {
         Self::connect_as(Self::lower_identity(node), node).await
     }

@@ -54,7 +54,8 @@ async fn nodes_that_dial_each_other_at_once_keep_one_session() {
         for round in 0..500 {
             one.net.send(two.id, message(round, 10));
         }
-        // In order and complete although duplicates are being closed meanwhile; no `PeerDown` in between.
+        // In order and complete although duplicates are being closed meanwhile; no `PeerDown` in
+        // between.
         for round in 0..500 {
             assert_eq!(number(&two.next().await), Some(round));
         }
@@ -77,7 +78,8 @@ async fn a_gone_process_is_refused_at_once() {
     assert!(one.net.report().connected.is_empty());
 }
 
-/// A kernel goes on to take connections for a process that is being killed until it comes to the listener.
+/// A kernel goes on to take connections for a process that is being killed until it comes to the
+/// listener.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_whose_listener_is_closed_last_is_refused_in_the_end() {
     let (mut one, _two) = pair().await;

@@ -58,7 +58,8 @@ async fn a_thread_that_panics_ends_its_workers_with_a_reason() {
     let (events, inbox) = mpsc::channel(4);
     let (ours, theirs) = UnixStream::pair().unwrap();
     theirs.set_read_timeout(Some(SOON)).unwrap();
-    // Memory that has not room for the parameters is never made: what writes there breaks an invariant.
+    // Memory that has not room for the parameters is never made: what writes there breaks an
+    // invariant.
     let arena = Arc::new(Arena::new(1).unwrap());
     events
         .send(ServiceEvent::Joined {

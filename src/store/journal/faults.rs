@@ -104,7 +104,8 @@ impl DiskFile for FaultyFile {
     fn sync(&self) -> io::Result<()> {
         self.1.hangs.pass();
         if strikes(&self.1.sync_and_lose) {
-            // Zeroes inside what was acknowledged before: the header and first frame are longer than this.
+            // Zeroes inside what was acknowledged before: the header and first frame are longer
+            // than this.
             self.0.write_all_at(&[0; 4], self.0.len()? - 400)?;
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }

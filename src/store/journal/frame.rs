@@ -4,9 +4,10 @@
 //! header  magic "NODECTLJ" (8) | JOURNAL_VERSION u32 | job u64 | checksum of the 20 bytes before, u32
 //! frame   length u32 | checksum u32 | `length` bytes: wire::journal::Record
 //! ```
-//! The checksum is BLAKE3 cut to 32 bits, over the frame's position in the file, its length and its bytes. BLAKE3 because
-//! the blobs have it already and it costs well under a microsecond for a record (nothing beside an fdatasync); the
-//! position, so that bytes of another place that the file system brought back after a crash are not taken for a record.
+//! The checksum is BLAKE3 cut to 32 bits, over the frame's position in the file, its length and its
+//! bytes. BLAKE3 because the blobs have it already and it costs well under a microsecond for a
+//! record (nothing beside an fdatasync); the position, so that bytes of another place that the file
+//! system brought back after a crash are not taken for a record.
 
 use nodectl_types::{JobId, limits};
 use nodectl_wire::journal::{JOURNAL_VERSION, READABLE};
@@ -72,7 +73,8 @@ pub fn likely_version(bytes: &[u8; HEADER_BYTES]) -> u32 {
     }
 }
 
-/// Appends a frame to `buffer`, whose first byte will be at `start` in the file. Returns the frame's position.
+/// Appends a frame to `buffer`, whose first byte will be at `start` in the file. Returns the
+/// frame's position.
 pub fn push(buffer: &mut Vec<u8>, start: u64, record: &[u8]) -> u64 {
     let offset = start + buffer.len() as u64;
     let length = u32::try_from(record.len()).expect("the caller checked MAX_RECORD_BYTES");
@@ -82,7 +84,8 @@ pub fn push(buffer: &mut Vec<u8>, start: u64, record: &[u8]) -> u64 {
     offset
 }
 
-/// The length and checksum that a frame's first `PREFIX_BYTES` announce. `None` if no record has that length.
+/// The length and checksum that a frame's first `PREFIX_BYTES` announce. `None` if no record has
+/// that length.
 pub fn prefix(bytes: &[u8]) -> Option<(usize, u32)> {
     let length = u32_at(bytes, 0) as usize;
     (1..=MAX_RECORD_BYTES)

@@ -1,6 +1,7 @@
-//! Where the record of each task is that counts: 8 bytes a task, in chunks made on demand, so that a million tasks cost 8 MB
-//! and a single high index costs no more than its chunk. Of two records the one of the greater `Cell` counts, as in the
-//! job lattice. Their ranks are here; where these are equal, which is rare, the older record is read to compare.
+//! Where the record of each task is that counts: 8 bytes a task, in chunks made on demand, so that
+//! a million tasks cost 8 MB and a single high index costs no more than its chunk. Of two records
+//! the one of the greater `Cell` counts, as in the job lattice. Their ranks are here; where these
+//! are equal, which is rare, the older record is read to compare.
 
 use nodectl_types::{TaskIndex, TaskRecord};
 use std::{cmp::Ordering, sync::Arc};
@@ -17,8 +18,8 @@ pub struct Offsets {
 }
 
 impl Offsets {
-    /// Notes where a record of a task is, unless the one noted before counts at least as much. `read` gives that one; it is
-    /// asked only where the ranks are equal.
+    /// Notes where a record of a task is, unless the one noted before counts at least as much.
+    /// `read` gives that one; it is asked only where the ranks are equal.
     pub fn note(
         &mut self,
         record: &TaskRecord,

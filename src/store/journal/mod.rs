@@ -11,9 +11,10 @@
 //! | `stall` | telling that the disk hangs |
 //! | `store` | `JournalStore`, the port |
 //!
-//! Invariants: bytes below a journal's `end` are intact and were synced, or are about to be reported. Whatever fails, the
-//! file is cut back to `end`, so that a later attempt starts clean. A journal has its name only once its specification is on
-//! the disk, so that one which is empty, or has none, was damaged. No intact record is ever given up.
+//! Invariants: bytes below a journal's `end` are intact and were synced, or are about to be
+//! reported. Whatever fails, the file is cut back to `end`, so that a later attempt starts clean. A
+//! journal has its name only once its specification is on the disk, so that one which is empty, or
+//! has none, was damaged. No intact record is ever given up.
 
 mod frame;
 mod index;

@@ -1,4 +1,5 @@
-//! What waits for the writer, and which tickets have no answer yet. Nothing here waits for the disk: the node's loop appends.
+//! What waits for the writer, and which tickets have no answer yet. Nothing here waits for the
+//! disk: the node's loop appends.
 
 use nodectl_types::{JobId, TaskRecord};
 use nodectl_wire::journal::Record;
@@ -28,8 +29,8 @@ pub struct Append {
     pub order: u64,
 }
 
-/// What waits for the writer. The port's methods never wait for it, since the node's loop calls them: a full queue
-/// refuses records. What a refused append leaves behind is its ticket.
+/// What waits for the writer. The port's methods never wait for it, since the node's loop calls
+/// them: a full queue refuses records. What a refused append leaves behind is its ticket.
 #[derive(Default)]
 pub struct Queue {
     inner: Mutex<WaitingWrites>,
@@ -60,8 +61,8 @@ struct Unanswered {
 }
 
 impl Queue {
-    /// Queues an append. Gives the task records that were accepted, with the append's order. One that was given up and comes
-    /// again is on its way already.
+    /// Queues an append. Gives the task records that were accepted, with the append's order. One
+    /// that was given up and comes again is on its way already.
     pub fn push(
         &self,
         job: JobId,
@@ -136,8 +137,8 @@ impl Queue {
         tell();
     }
 
-    /// Gives up what has waited for `limit`: gives these tickets, and those that were given up and asked again, to `tell`.
-    /// Returns whether any that was given up is still on its way.
+    /// Gives up what has waited for `limit`: gives these tickets, and those that were given up and
+    /// asked again, to `tell`. Returns whether any that was given up is still on its way.
     pub fn give_up(&self, limit: Duration, tell: impl FnOnce(Vec<u64>)) -> bool {
         let _telling = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -156,7 +157,8 @@ impl Queue {
         hangs
     }
 
-    /// Waits for a given-up ticket that is asked for again, but no longer than this. False once the journals are closed.
+    /// Waits for a given-up ticket that is asked for again, but no longer than this. False once the
+    /// journals are closed.
     pub fn watch(&self, patience: Duration) -> bool {
         let inner = self.lock();
         if inner.closed {

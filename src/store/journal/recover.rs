@@ -1,8 +1,10 @@
-//! Opening a journal for appending, at start-up and after any failure. A torn tail is cut off. A journal that is damaged, or
-//! of the version before, is written anew with every record that is intact; what was damaged is kept aside as it was.
+//! Opening a journal for appending, at start-up and after any failure. A torn tail is cut off. A
+//! journal that is damaged, or of the version before, is written anew with every record that is
+//! intact; what was damaged is kept aside as it was.
 //!
-//! A journal that has lost its specification cannot be gone on with. Its other records wait in `journal.partial`, which has
-//! the same bytes, until the job is begun anew: when another node's copy of the specification comes.
+//! A journal that has lost its specification cannot be gone on with. Its other records wait in
+//! `journal.partial`, which has the same bytes, until the job is begun anew: when another node's
+//! copy of the specification comes.
 
 use super::{
     super::disk::{Disk, DiskFile, Mode},
@@ -18,7 +20,8 @@ use std::{
     sync::Arc,
 };
 
-/// At most this many damaged journals of one job are kept; a disk that damages more is beyond a journal's help.
+/// At most this many damaged journals of one job are kept; a disk that damages more is beyond a
+/// journal's help.
 const MAX_SET_ASIDE: u32 = 1000;
 /// How much is written at a time.
 const WRITE_BYTES: usize = 1 << 20;
@@ -29,7 +32,8 @@ const ASIDE: &str = "journal.damaged-";
 pub enum FoundJournal {
     /// There is none.
     Nothing,
-    /// Its specification is lost. It is kept aside, and what was intact waits for the job to begin anew.
+    /// Its specification is lost. It is kept aside, and what was intact waits for the job to begin
+    /// anew.
     Orphans,
     Journal(OpenedJournal),
 }
@@ -39,12 +43,13 @@ pub struct OpenedJournal {
     pub offsets: Offsets,
     /// The version of these records.
     pub version: u32,
-    /// The file, and where the next frame goes. An error if it cannot be written now: its records can be read.
+    /// The file, and where the next frame goes. An error if it cannot be written now: its records
+    /// can be read.
     pub ready: io::Result<(Arc<dyn DiskFile>, u64)>,
 }
 
-/// Reads the journal at `path` and makes it ready for appending. Gives all that is intact to `each`, the specification
-/// first if there is one.
+/// Reads the journal at `path` and makes it ready for appending. Gives all that is intact to
+/// `each`, the specification first if there is one.
 pub fn open(
     disk: &dyn Disk,
     path: &Path,
@@ -221,7 +226,8 @@ fn make_ready(
     Ok(Ready::Anew(anew))
 }
 
-/// Keeps a journal without a specification aside, and its records where the job's next journal finds them.
+/// Keeps a journal without a specification aside, and its records where the job's next journal
+/// finds them.
 fn set_orphans_aside(
     disk: &dyn Disk,
     path: &Path,

@@ -1,6 +1,6 @@
-//! Reading a whole journal: every intact record, also behind damage, and what stands between and after them. A frame's
-//! checksum covers its position, and a task's record depends on nothing before it, so what follows damage is as good as
-//! what precedes it.
+//! Reading a whole journal: every intact record, also behind damage, and what stands between and
+//! after them. A frame's checksum covers its position, and a task's record depends on nothing
+//! before it, so what follows damage is as good as what precedes it.
 
 use super::{
     super::disk::DiskFile,
@@ -184,7 +184,8 @@ fn read_frame(
         offset + PREFIX_BYTES as u64,
         (next - offset) as usize - PREFIX_BYTES,
     )?;
-    // A checksum that holds over bytes that are no record is damage all the same: made before the checksum was.
+    // A checksum that holds over bytes that are no record is damage all the same: made before the
+    // checksum was.
     Ok(Record::decode_version(version, body)
         .ok()
         .map(|record| (record, next)))
@@ -257,8 +258,8 @@ fn cost(window: &mut FileWindow<'_>, offset: u64, length: u64) -> io::Result<u64
     Ok(1 + hashed)
 }
 
-/// A part of the file in memory. It only ever grows past `WINDOW_BYTES` for a record that is larger, whose length the
-/// caller has compared with the file's.
+/// A part of the file in memory. It only ever grows past `WINDOW_BYTES` for a record that is
+/// larger, whose length the caller has compared with the file's.
 struct FileWindow<'a> {
     file: &'a dyn DiskFile,
     start: u64,

@@ -1,5 +1,6 @@
-//! A disk that hangs: a network file system without its server, a drive in trouble. Its writes neither fail nor end, so whoever
-//! waits for them is told that they are late; should they end after all, that is told too.
+//! A disk that hangs: a network file system without its server, a drive in trouble. Its writes
+//! neither fail nor end, so whoever waits for them is told that they are late; should they end
+//! after all, that is told too.
 
 use super::queue::Queue;
 use nodectl_ports::{Event, NodeHandle, StoreEvent};

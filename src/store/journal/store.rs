@@ -1,5 +1,5 @@
-//! `JournalStore`: what callers see of the journals. Holds the index and what waits to be written; the file operations are
-//! the writer's, except for reads.
+//! `JournalStore`: what callers see of the journals. Holds the index and what waits to be written;
+//! the file operations are the writer's, except for reads.
 
 use super::{
     super::{
@@ -65,7 +65,8 @@ impl Tasks {
         self.opened += 1;
     }
 
-    /// A record that is appended answers for its task, unless one that waits or is written counts more.
+    /// A record that is appended answers for its task, unless one that waits or is written counts
+    /// more.
     fn wait(&mut self, order: u64, record: Arc<TaskRecord>) {
         let waiting = self.waiting.get(&record.task).map(|(_, waiting)| waiting);
         let counts_more = |waiting: &Arc<TaskRecord>| waiting.cell() >= record.cell();
@@ -154,7 +155,8 @@ impl JournalStore {
         Ok(store)
     }
 
-    /// One job's records to `each`, and into the index. False if something of it was, or is, damaged.
+    /// One job's records to `each`, and into the index. False if something of it was, or is,
+    /// damaged.
     fn replay_job(
         &self,
         job: JobId,

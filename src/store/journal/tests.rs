@@ -446,8 +446,8 @@ fn a_record_that_rots_under_a_reader_is_told() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever is cut off or changed where, nothing is lost but what was cut off and the record that was changed, and where
-    /// the specification is left the journal can go on.
+    /// Whatever is cut off or changed where, nothing is lost but what was cut off and the record
+    /// that was changed, and where the specification is left the journal can go on.
     #[test]
     fn damage_costs_what_it_hit(tasks in 0u32..6, cut in 0.0f64..1.0, change in proptest::option::of((0.0f64..1.0, 1u8..))) {
         let (dir, mut bytes) = written(tasks);
@@ -489,8 +489,8 @@ proptest! {
         prop_assert_eq!(now, expected);
     }
 
-    /// The record that answers for a task is the one that the job lattice takes, whatever was appended in which order, while it
-    /// waits, when it is written, and after a restart.
+    /// The record that answers for a task is the one that the job lattice takes, whatever was
+    /// appended in which order, while it waits, when it is written, and after a restart.
     #[test]
     fn the_index_answers_in_the_order_of_the_lattice(
         appends in proptest::collection::vec((0u32..3, 0u32..4, 1u32..4, 0u32..3), 1..24),

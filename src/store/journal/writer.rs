@@ -1,5 +1,5 @@
-//! The thread that writes journals. Group commit: it takes everything that waits, writes each journal once, syncs each
-//! once, and only then reports. While a sync runs, the next group gathers.
+//! The thread that writes journals. Group commit: it takes everything that waits, writes each
+//! journal once, syncs each once, and only then reports. While a sync runs, the next group gathers.
 
 use super::{
     super::disk::{DiskFile, Mode},
@@ -31,7 +31,8 @@ pub struct Writer {
     group: u64,
 }
 
-/// A journal that is known to be intact up to `end`. One that failed is not kept: it is opened and scanned anew.
+/// A journal that is known to be intact up to `end`. One that failed is not kept: it is opened and
+/// scanned anew.
 struct OpenJournal {
     file: Arc<dyn DiskFile>,
     /// 0: nothing is in it yet, and it gets its name when its first records are on the disk.
@@ -86,7 +87,8 @@ impl Writer {
                     }
                     QueueItem::Refused(ticket) => self.report(vec![(ticket, Err(full_queue()))]),
                     QueueItem::Forget(job) => {
-                        // What was appended before is written first, so that its tickets are answered truly.
+                        // What was appended before is written first, so that its tickets are
+                        // answered truly.
                         self.commit(std::mem::take(&mut group));
                         self.forget(job);
                     }
@@ -119,7 +121,8 @@ impl Writer {
         self.report(reports);
     }
 
-    /// Writes the frames of one journal in one piece. Gives the places that will count, and where the journal will end.
+    /// Writes the frames of one journal in one piece. Gives the places that will count, and where
+    /// the journal will end.
     fn write(&mut self, job: JobId, addition: &mut Addition) -> io::Result<(Vec<TaskPlace>, u64)> {
         self.ensure_open(job)?;
         let open = self.open.get_mut(&job).expect("ensure_open put it there");
@@ -127,7 +130,8 @@ impl Writer {
         let mut buffer = Vec::new();
         if open.end == 0 {
             if !addition.begins_with_spec() {
-                // After a failed append of the specification: what follows it must not take its place.
+                // After a failed append of the specification: what follows it must not take its
+                // place.
                 return Err(io::Error::other(
                     "the job's specification is not written yet",
                 ));
@@ -137,7 +141,8 @@ impl Writer {
                 recover::orphans(&*self.shared.disk, &path, job).map_err(io::Error::other)?;
             buffer.extend_from_slice(&frame::header(job));
         }
-        // Of the records of one task that are written now, only the one that counts most is compared with an older one.
+        // Of the records of one task that are written now, only the one that counts most is
+        // compared with an older one.
         let mut best: BTreeMap<TaskIndex, (u64, &Arc<TaskRecord>)> = BTreeMap::new();
         for record in addition.records() {
             let bytes = record.encode();
@@ -160,7 +165,8 @@ impl Writer {
         }
         open.file.write_all_at(&buffer, open.end)?;
         let end = open.end + buffer.len() as u64;
-        // Only this thread changes the index of a journal that is open, so what counts now counts when it is synced.
+        // Only this thread changes the index of a journal that is open, so what counts now counts
+        // when it is synced.
         let noted = |task| {
             self.shared
                 .jobs()
@@ -279,8 +285,9 @@ impl Writer {
         );
     }
 
-    /// Cuts off what may have been written and closes the file. After a failed sync the kernel may call pages clean
-    /// that never reached the disk, so only a new descriptor and a new scan tell what is there.
+    /// Cuts off what may have been written and closes the file. After a failed sync the kernel may
+    /// call pages clean that never reached the disk, so only a new descriptor and a new scan tell
+    /// what is there.
     fn fail(
         &mut self,
         job: JobId,

@@ -92,7 +92,8 @@ fn word(rest: &str) -> (Token, usize) {
     )
 }
 
-/// `16`, `0.5`, `8 GiB`, `8GiB`; also `550.54.14` and `3b`-like names, which are values without being numbers.
+/// `16`, `0.5`, `8 GiB`, `8GiB`; also `550.54.14` and `3b`-like names, which are values without
+/// being numbers.
 fn number(rest: &str) -> (Token, usize) {
     let end = word_end(rest);
     let blanks = rest[end..].len() - rest[end..].trim_start().len();

@@ -1,4 +1,5 @@
-//! Tokens to a condition, by recursive descent. Owns the limits and the rule which field takes which value.
+//! Tokens to a condition, by recursive descent. Owns the limits and the rule which field takes
+//! which value.
 
 use super::{
     ComparisonOp, Expr, FIELDS, Literal, PredicateError, PredicateField,

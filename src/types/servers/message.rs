@@ -1,5 +1,6 @@
-//! What the nodes that train together say to each other. A connection delivers in order all that belongs to one block, and all
-//! that belongs to none; when one breaks, the view changes and whatever was under way begins anew.
+//! What the nodes that train together say to each other. A connection delivers in order all that
+//! belongs to one block, and all that belongs to none; when one breaks, the view changes and
+//! whatever was under way begins anew.
 
 use crate::NodeId;
 use serde::{Deserialize, Serialize};
@@ -65,7 +66,8 @@ pub struct Held {
     pub block: Block,
     /// How many updates were applied to it; in synchronous modes that is its clock.
     pub version: u64,
-    /// The version that it has with the updates that are under way here: those of a primary that count one by one.
+    /// The version that it has with the updates that are under way here: those of a primary that
+    /// count one by one.
     pub reach: u64,
     /// The squared norm of a sum of all workers' gradients that waits to be applied.
     pub pending: Option<f64>,
@@ -105,7 +107,8 @@ pub struct View {
     pub previous: Epoch,
     /// Its nodes.
     pub previous_nodes: Vec<NodeId>,
-    /// Later ones that may have gone on without anybody here knowing: the greater part of each is here.
+    /// Later ones that may have gone on without anybody here knowing: the greater part of each is
+    /// here.
     pub perhaps: Vec<(Epoch, Vec<NodeId>)>,
     /// With their weights, in order.
     pub nodes: Vec<(NodeId, u32)>,
@@ -117,11 +120,13 @@ pub struct View {
     pub commit: Option<(Clock, f32)>,
     /// For each block who has it, as an index into `nodes`, and its version, after `commit`.
     pub sources: Vec<(u16, u64)>,
-    /// For each block who keeps it, the primary first: those who shall and have it, and others until those who shall have it too.
+    /// For each block who keeps it, the primary first: those who shall and have it, and others
+    /// until those who shall have it too.
     pub homes: Vec<Vec<u16>>,
     /// The blocks' values are those that this worker registered.
     pub seed: Option<Worker>,
-    /// The blocks' values and the optimizer's state are those of a checkpoint that their source has, of this clock.
+    /// The blocks' values and the optimizer's state are those of a checkpoint that their source
+    /// has, of this clock.
     pub restore: Option<Clock>,
     /// The workers have finished: they read what all came to, and leave.
     pub finished: bool,
@@ -161,7 +166,8 @@ pub enum ServerMessage {
         epoch: Epoch,
         block: Block,
     },
-    /// With the block's values and the optimizer's state. The clocks up to which workers' updates are in it.
+    /// With the block's values and the optimizer's state. The clocks up to which workers' updates
+    /// are in it.
     State {
         epoch: Epoch,
         block: Block,
@@ -219,7 +225,8 @@ pub enum ServerMessage {
     Moved {
         epoch: Epoch,
     },
-    /// The view is about to change: finish what is under way and begin nothing. All blocks have moved, or not.
+    /// The view is about to change: finish what is under way and begin nothing. All blocks have
+    /// moved, or not.
     Drain {
         epoch: Epoch,
         moved: bool,
@@ -228,7 +235,8 @@ pub enum ServerMessage {
     Drained {
         epoch: Epoch,
     },
-    /// All of the node's blocks have their sums, and replicas have them. Squared norms where they matter.
+    /// All of the node's blocks have their sums, and replicas have them. Squared norms where they
+    /// matter.
     Ready {
         epoch: Epoch,
         clock: Clock,
@@ -325,8 +333,9 @@ impl ServerMessage {
         }
     }
 
-    /// Whether it is of a block's primary, about what it hands out; otherwise it is for the primary. Within a view a node is the
-    /// one or the other, so that messages of both sorts need no order among them.
+    /// Whether it is of a block's primary, about what it hands out; otherwise it is for the
+    /// primary. Within a view a node is the one or the other, so that messages of both sorts need
+    /// no order among them.
     pub fn is_of_primary(&self) -> bool {
         matches!(
             self,

@@ -13,7 +13,8 @@ pub struct AuditLine {
     /// The name of the node at which it was said.
     pub node: String,
     pub what: AuditName,
-    /// The job, the node, the named secret or the mode of admission that it was about: its id, or as it was named.
+    /// The job, the node, the named secret or the mode of admission that it was about: its id, or
+    /// as it was named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub about: Option<String>,
     /// What went wrong, if it was not done.

@@ -109,7 +109,8 @@ pub struct GpuView {
     /// Bytes of its memory that were free when the node looked, where the driver tells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_free: Option<u64>,
-    /// What it offers to shaders: `f16`, `f64`, `int64`, `subgroups`, `float_atomics`, `cooperative_matrix`, …
+    /// What it offers to shaders: `f16`, `f64`, `int64`, `subgroups`, `float_atomics`,
+    /// `cooperative_matrix`, …
     pub features: Vec<String>,
     /// Missing until `POST /v1/devices/measure` on its node.
     #[serde(default, skip_serializing_if = "Option::is_none")]

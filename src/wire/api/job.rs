@@ -26,7 +26,8 @@ pub struct JobLine {
     pub failed: u32,
     /// Tasks that were cancelled one by one, by a user or by the job's sweep.
     pub stopped: u32,
-    /// Of a pool: how many of its workers run. Its tasks are processes of workers; `done` and `failed` say little then.
+    /// Of a pool: how many of its workers run. Its tasks are processes of workers; `done` and
+    /// `failed` say little then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<u32>,
     /// The node at which it was submitted.
@@ -50,7 +51,8 @@ pub struct JobLine {
     pub epoch: u32,
     /// The other nodes that hold the job's state.
     pub replicas: Vec<String>,
-    /// An earlier `run` was killed and left it unfinished; nothing of it runs until somebody goes on with it (`/resume`).
+    /// An earlier `run` was killed and left it unfinished; nothing of it runs until somebody goes
+    /// on with it (`/resume`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub aside: bool,
 }
@@ -203,8 +205,8 @@ pub struct WorkView {
     pub exchange: Vec<ExchangeView>,
 }
 
-/// How the gradient of a dense layer's weights reaches the other workers, and what either way costs: bytes that a node sends and
-/// receives in a step.
+/// How the gradient of a dense layer's weights reaches the other workers, and what either way
+/// costs: bytes that a node sends and receives in a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExchangeView {
     /// The weights' name in the model.

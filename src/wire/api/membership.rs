@@ -19,7 +19,8 @@ pub enum MembershipRequest {
     Admit { node: String },
     /// Whether nodes have to be admitted. All that are members now are.
     Admission { approve: bool },
-    /// The cluster gets this secret. Nodes that are known take it over; the one before is worth nothing once all have.
+    /// The cluster gets this secret. Nodes that are known take it over; the one before is worth
+    /// nothing once all have.
     Rotate {
         #[schema(value_type = String)]
         secret: SecretText,

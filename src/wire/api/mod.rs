@@ -1,6 +1,7 @@
-//! The JSON of the local HTTP API, version 1: plain data, apart from the types that nodes exchange, so that either can
-//! change without the other. Ids are strings, times are milliseconds since 1970, sizes are bytes, amounts of cores and
-//! GPUs are numbers (1.5 cores). Fields may be added within a version; none is removed or changes its meaning.
+//! The JSON of the local HTTP API, version 1: plain data, apart from the types that nodes exchange,
+//! so that either can change without the other. Ids are strings, times are milliseconds since 1970,
+//! sizes are bytes, amounts of cores and GPUs are numbers (1.5 cores). Fields may be added within a
+//! version; none is removed or changes its meaning.
 //!
 //! | file | owns |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! What workers that train together and their node's parameter servers tell each other in JSON (`wire::frames`).
+//! What workers that train together and their node's parameter servers tell each other in JSON
+//! (`wire::frames`).
 
 use nodectl_types::servers::{ServerSettings, TensorSpec};
 use serde::{Deserialize, Serialize};
@@ -19,7 +20,8 @@ pub struct Register {
     /// What the parameters are, for whoever reads a checkpoint: it goes into each.
     #[serde(default)]
     pub note: Option<String>,
-    /// A checkpoint of another job to begin with, where this one has none: values, the optimizer's memory, the clock.
+    /// A checkpoint of another job to begin with, where this one has none: values, the optimizer's
+    /// memory, the clock.
     #[serde(default)]
     pub resume_from: Option<PathBuf>,
     /// What the worker may use in all, with what its node keeps for it.
@@ -27,7 +29,8 @@ pub struct Register {
     pub memory_bytes: Option<u64>,
 }
 
-/// Where everything lies in the shared memory, in f32 from its beginning: values first, gradients `gradients` later.
+/// Where everything lies in the shared memory, in f32 from its beginning: values first, gradients
+/// `gradients` later.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Registered {
     pub bytes: u64,

@@ -55,7 +55,8 @@ pub const MAX_WORKERS: u32 = 1024;
 const GRACE_MS: u64 = 2_000;
 
 impl OpenPool {
-    /// The job whose tasks are the pool's workers, served by `host` under `token`. How often they fail is for the host to judge.
+    /// The job whose tasks are the pool's workers, served by `host` under `token`. How often they
+    /// fail is for the host to judge.
     pub fn into_spec(
         self,
         host: NodeId,

@@ -14,8 +14,8 @@ pub struct Results {
     /// Give it back for the next page.
     pub cursor: CursorView,
     pub progress: ProgressView,
-    /// In the order in which the coordinator learned of them. A task may come again after its coordinator changed or
-    /// after `retry`; the last one counts.
+    /// In the order in which the coordinator learned of them. A task may come again after its
+    /// coordinator changed or after `retry`; the last one counts.
     pub results: Vec<TaskResult>,
 }
 
@@ -187,7 +187,8 @@ fn params_json(spec: &JobSpec, task: u32) -> Map<String, Json> {
         .collect()
 }
 
-/// NaN and infinities, which JSON lacks, become text. Numbers are numbers, however they were spelled.
+/// NaN and infinities, which JSON lacks, become text. Numbers are numbers, however they were
+/// spelled.
 pub fn param_json(value: &Value) -> Json {
     match value.plain().as_ref() {
         Value::Bool(value) => Json::Bool(*value),

@@ -1,5 +1,5 @@
-//! A job as people and programs submit it in JSON. `nodectl run` sends the specification itself (postcard): a parameter
-//! space of millions of rows is read ten times faster so.
+//! A job as people and programs submit it in JSON. `nodectl run` sends the specification itself
+//! (postcard): a parameter space of millions of rows is read ten times faster so.
 
 use super::sweep::SweepRequest;
 use nodectl_types::{
@@ -16,7 +16,8 @@ use utoipa::ToSchema;
 #[serde(deny_unknown_fields)]
 pub struct JobRequest {
     pub name: String,
-    /// Submitted again with the same key, it is the same job. The header `Idempotency-Key` says the same.
+    /// Submitted again with the same key, it is the same job. The header `Idempotency-Key` says the
+    /// same.
     #[serde(default)]
     pub key: Option<String>,
     /// The program and its arguments; `{name}` stands for a parameter. Empty beside a `worker`.
@@ -38,7 +39,8 @@ pub struct JobRequest {
     pub grace_ms: u64,
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// Of a task, or of a worker. Missing: a core; for a worker a GPU on nodes that have some, else a core.
+    /// Of a task, or of a worker. Missing: a core; for a worker a GPU on nodes that have some, else
+    /// a core.
     #[serde(default)]
     pub resources: Option<ResourcesRequest>,
     #[serde(default)]
@@ -50,7 +52,8 @@ pub struct JobRequest {
     pub place: String,
     #[serde(default = "yes")]
     pub speculate: bool,
-    /// The most tasks that run at the same time, on all nodes together. Missing: as many as there is room for.
+    /// The most tasks that run at the same time, on all nodes together. Missing: as many as there
+    /// is room for.
     #[serde(default)]
     pub at_once: Option<u32>,
     /// Accept the job even if no present node could run it.
@@ -80,13 +83,15 @@ pub struct JobRequest {
     pub log_limit_bytes: u64,
 }
 
-/// A Python class: one instance in each worker process, `run` called once a task with the parameters as keyword arguments.
+/// A Python class: one instance in each worker process, `run` called once a task with the
+/// parameters as keyword arguments.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WorkerRequest {
     /// `path/of/module.py:Class`, the path relative to the job's files.
     pub class: String,
-    /// The interpreter on the nodes: a name that is looked up in PATH, a path, or a virtual environment's directory.
+    /// The interpreter on the nodes: a name that is looked up in PATH, a path, or a virtual
+    /// environment's directory.
     #[serde(default = "default_python")]
     pub python: String,
     #[serde(default)]
@@ -152,8 +157,9 @@ pub struct IsolationRequest {
     /// Whether nothing can be changed but a task's own directory and what is temporary.
     #[serde(default)]
     pub read_only: bool,
-    /// The container that the command runs in: a file `NAME.sif` of Apptainer's, relative to the task's directory or a path on
-    /// the nodes, or an image of podman's, such as `docker.io/library/python:3.12` or `oci-archive:FILE`.
+    /// The container that the command runs in: a file `NAME.sif` of Apptainer's, relative to the
+    /// task's directory or a path on the nodes, or an image of podman's, such as
+    /// `docker.io/library/python:3.12` or `oci-archive:FILE`.
     #[serde(default)]
     pub image: Option<String>,
 }

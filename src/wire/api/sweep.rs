@@ -37,7 +37,8 @@ pub enum StopRequest {
         #[serde(default = "min_trials")]
         min_trials: u32,
     },
-    /// Not the best one in `reduction` at step `min_steps`, and at each step `reduction` times the one before.
+    /// Not the best one in `reduction` at step `min_steps`, and at each step `reduction` times the
+    /// one before.
     Asha {
         #[serde(default = "min_steps")]
         min_steps: u64,

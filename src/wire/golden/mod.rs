@@ -1,5 +1,6 @@
-//! Tests of the wire formats: their bytes are held in `tests/golden/`, decoders survive whatever they are given. Two nodes
-//! that disagree about these bytes corrupt each other's state, so a change must be deliberate.
+//! Tests of the wire formats: their bytes are held in `tests/golden/`, decoders survive whatever
+//! they are given. Two nodes that disagree about these bytes corrupt each other's state, so a
+//! change must be deliberate.
 //!
 //! | file | owns |
 //! |---|---|
@@ -179,7 +180,8 @@ proptest! {
         let _ = Record::decode(&bytes);
     }
 
-    /// Near-valid input reaches deeper than noise. What still decodes must survive the way out and in again.
+    /// Near-valid input reaches deeper than noise. What still decodes must survive the way out and
+    /// in again.
     #[test]
     fn damaged_messages_are_refused_or_are_messages(
         pick in any::<prop::sample::Index>(),
@@ -277,7 +279,8 @@ fn check(file: &str, version: u32, constant: &str, encoded: Vec<(String, Vec<u8>
     );
 }
 
-/// How many variants an enum has, by asking its decoder: it knows variant n, or says that there is none.
+/// How many variants an enum has, by asking its decoder: it knows variant n, or says that there is
+/// none.
 fn variants<T: DeserializeOwned>() -> usize {
     let unknown = |n: &u8| {
         matches!(

@@ -1,6 +1,7 @@
-//! Tasks as calls. A worker is a thread and a process for the tasks of one job on one set of GPUs, one after the other:
-//! the thread prepares a task's directory, has the process run it, collects what it left and tells the node, all without
-//! waking anybody else. A worker whose process ends is over; the next task gets another.
+//! Tasks as calls. A worker is a thread and a process for the tasks of one job on one set of GPUs,
+//! one after the other: the thread prepares a task's directory, has the process run it, collects
+//! what it left and tells the node, all without waking anybody else. A worker whose process ends is
+//! over; the next task gets another.
 
 use super::{
     super::{
@@ -32,7 +33,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A call that takes longer is told to have started. To tell it of every short one costs more than the call.
+/// A call that takes longer is told to have started. To tell it of every short one costs more than
+/// the call.
 const TOLD: Duration = Duration::from_millis(20);
 /// How often a call that goes on is looked at.
 const LOOK: Duration = Duration::from_millis(250);
@@ -254,8 +256,8 @@ impl AttemptCall {
 }
 
 impl ReadyWorker {
-    /// Has a process ready for the call's job, with the call's directory in place: what `__init__` prints goes to the log
-    /// of the task that it is started for.
+    /// Has a process ready for the call's job, with the call's directory in place: what `__init__`
+    /// prints goes to the log of the task that it is started for.
     fn start(inner: &Arc<Inner>, call: &AttemptCall) -> Result<Self, NoWorker> {
         let begun = Instant::now();
         let staged = inner.runtime.block_on(async {
@@ -309,7 +311,8 @@ impl ReadyWorker {
         })
     }
 
-    /// Runs its calls until it is no longer needed or its process has ended. Gives back one that it could not begin.
+    /// Runs its calls until it is no longer needed or its process has ended. Gives back one that it
+    /// could not begin.
     fn serve(mut self, first: AttemptCall) -> Option<AttemptCall> {
         let mut call = first;
         let mut is_first = true;
@@ -373,9 +376,11 @@ impl ReadyWorker {
         } else {
             self.wait_for_more(call)
         };
-        // What it waited for comes sooner if it is told now, and the directory is cleared meanwhile.
+        // What it waited for comes sooner if it is told now, and the directory is cleared
+        // meanwhile.
         call.tell(&inner, event);
-        // The first one's streams are the worker's too. What a call left running may write where it stands.
+        // The first one's streams are the worker's too. What a call left running may write where it
+        // stands.
         let can_be_passed_on = !is_first && !supervisor::has_children(self.pid);
         if can_be_passed_on && directory::is_as_made(&dir, &self.staged) {
             self.spare = Some(dir);

@@ -1,5 +1,6 @@
-//! Workers between two tasks. A worker stays while its job lives, since its `__init__` may have been long; but not for ever
-//! beside the tasks of other jobs, which were promised the memory of its slot.
+//! Workers between two tasks. A worker stays while its job lives, since its `__init__` may have
+//! been long; but not for ever beside the tasks of other jobs, which were promised the memory of
+//! its slot.
 
 use super::calls::AttemptCall;
 use nodectl_types::JobId;
@@ -9,7 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a worker without a task stays when tasks of other jobs start, unless its own start took longer.
+/// How long a worker without a task stays when tasks of other jobs start, unless its own start took
+/// longer.
 const SPARE: Duration = Duration::from_secs(2);
 
 #[derive(Default)]

@@ -1,5 +1,5 @@
-//! `workers.sock`, where worker processes connect. Each was given a token of its own at its launch, which is what it says
-//! first and which opens once.
+//! `workers.sock`, where worker processes connect. Each was given a token of its own at its launch,
+//! which is what it says first and which opens once.
 
 use nodectl_ports::sockets;
 use nodectl_wire::frames::{HEADER_BYTES, Header, Kind};
@@ -43,7 +43,8 @@ pub struct Invited {
 }
 
 impl WorkerListener {
-    /// Called inside the runtime that runs the node, whose lock on the data directory says that no other listens here.
+    /// Called inside the runtime that runs the node, whose lock on the data directory says that no
+    /// other listens here.
     pub fn open(socket: PathBuf) -> io::Result<Self> {
         if socket.as_os_str().len() > MAX_PATH_BYTES {
             let why = format!(

@@ -1,5 +1,6 @@
-//! Persistent workers: processes that stay while tasks come and go, and are given them through a stream (`wire::frames`). Each
-//! makes one instance of a user's Python class, or is a part of this program.
+//! Persistent workers: processes that stay while tasks come and go, and are given them through a
+//! stream (`wire::frames`). Each makes one instance of a user's Python class, or is a part of this
+//! program.
 //!
 //! | file | owns |
 //! |---|---|
@@ -13,8 +14,9 @@
 //! | `pool` | processes at the disposal of a pool |
 //! | `shim.py` | what runs in a Python worker's process |
 //!
-//! Processes are started, limited and killed by the supervisor, as those of commands are. `<data dir>/workers.sock` (0600) and
-//! `<data dir>/python/` with the shim are all that they need besides a program.
+//! Processes are started, limited and killed by the supervisor, as those of commands are.
+//! `<data dir>/workers.sock` (0600) and `<data dir>/python/` with the shim are all that they need
+//! besides a program.
 
 pub(super) mod calls;
 mod idle;
@@ -66,7 +68,8 @@ pub struct PoolLinks {
 }
 
 impl Persistent {
-    /// Opens the listener and puts the shim in its place. `own` is this program. Called inside the runtime that runs the node.
+    /// Opens the listener and puts the shim in its place. `own` is this program. Called inside the
+    /// runtime that runs the node.
     pub fn start(
         data_dir: &Path,
         own: OsString,

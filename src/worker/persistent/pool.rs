@@ -1,5 +1,5 @@
-//! Workers of pools: an attempt is a worker process from its start to its end, whose stream is passed on, unread, to the node
-//! that serves the pool.
+//! Workers of pools: an attempt is a worker process from its start to its end, whose stream is
+//! passed on, unread, to the node that serves the pool.
 
 use super::{
     super::{
@@ -121,8 +121,8 @@ impl Inner {
         Ok((dir, outputs, process))
     }
 
-    /// Joins the process's stream to its pool, until one of them closes it. The failure says that there is no interpreter, no
-    /// such pool, or no way to it.
+    /// Joins the process's stream to its pool, until one of them closes it. The failure says that
+    /// there is no interpreter, no such pool, or no way to it.
     async fn pass_on(&self, task: &StartTask, process: &mut WorkerProcess) -> Result<(), Failure> {
         let stream = process.connected().await.map_err(Failure::Init)?;
         let (job, index, attempt) = (task.job, task.task, task.attempt);

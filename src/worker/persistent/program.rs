@@ -91,7 +91,8 @@ fn check_owner(dir: &Path) -> io::Result<()> {
     Err(io::Error::other(format!("{why}: remove it")))
 }
 
-/// The program to run: `~/` is the home of the node's user, and a directory is a virtual environment.
+/// The program to run: `~/` is the home of the node's user, and a directory is a virtual
+/// environment.
 fn interpreter(python: &str, home: Option<&OsStr>) -> String {
     let path = match (python.strip_prefix("~/"), home) {
         (Some(below), Some(home)) => Path::new(home).join(below),

@@ -48,7 +48,8 @@ struct ReadyMessage {
     pid: u32,
 }
 
-/// The directories of the worker and of its first call, which share their streams: what `__init__` prints is in the call's log.
+/// The directories of the worker and of its first call, which share their streams: what `__init__`
+/// prints is in the call's log.
 pub(super) fn make_directories(
     task_dir: &Path,
     dir: &Path,
@@ -176,7 +177,8 @@ fn error_of(payload: &[u8]) -> ErrorReport {
     read_error(payload).0
 }
 
-/// The error of a line of JSON, and whether it is the device's; one that is too long to be kept is said to be.
+/// The error of a line of JSON, and whether it is the device's; one that is too long to be kept is
+/// said to be.
 fn read_error(payload: &[u8]) -> (ErrorReport, bool) {
     let line = payload
         .split(|byte| *byte == b'\n')

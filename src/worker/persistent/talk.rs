@@ -7,7 +7,8 @@ use std::{
     time::Duration,
 };
 
-/// Bytes of a message that are kept; the rest is counted. Values and errors that are kept in records are smaller.
+/// Bytes of a message that are kept; the rest is counted. Values and errors that are kept in
+/// records are smaller.
 const KEPT_BYTES: usize = 1 << 20;
 /// A worker waits for messages: one that does not take them for so long hangs.
 const SEND_PATIENCE: Duration = Duration::from_secs(30);
@@ -44,7 +45,8 @@ impl Talk {
         frames::write(&self.stream, kind, id, payload)
     }
 
-    /// The next message; `None` if it is not there within `patience`. The end of the stream is an error.
+    /// The next message; `None` if it is not there within `patience`. The end of the stream is an
+    /// error.
     pub fn receive(&mut self, patience: Duration) -> io::Result<Option<WorkerMessage>> {
         loop {
             if let Some(message) = self.take()? {

@@ -1,6 +1,7 @@
-//! Control groups, version 2: the kernel itself holds a task to its memory and ends it as a whole when it wants more. Only
-//! where such groups are ours to make: in a service with `Delegate=`, or for root. Elsewhere `task` looks at the memory
-//! now and then. Source: the kernel's Documentation/admin-guide/cgroup-v2.rst.
+//! Control groups, version 2: the kernel itself holds a task to its memory and ends it as a whole
+//! when it wants more. Only where such groups are ours to make: in a service with `Delegate=`, or
+//! for root. Elsewhere `task` looks at the memory now and then. Source: the kernel's
+//! Documentation/admin-guide/cgroup-v2.rst.
 
 use super::proc;
 use nodectl_ports::say::tell;
@@ -13,11 +14,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where the node and the supervisor go: a group that hands a controller on may have no processes of its own.
+/// Where the node and the supervisor go: a group that hands a controller on may have no processes
+/// of its own.
 const LEAF: &str = "nodectl-node";
 /// What root makes below the topmost group.
 const TOP: &str = "nodectl";
-/// Of processor and disk, the node's own group gets as much as ten groups of tasks, which have the kernel's 100 each.
+/// Of processor and disk, the node's own group gets as much as ten groups of tasks, which have the
+/// kernel's 100 each.
 const LEAF_WEIGHT: &str = "1000";
 /// Root's node is elsewhere; all tasks together weigh as a tenth of what is beside them.
 const TOP_WEIGHT: &str = "10";
@@ -41,7 +44,8 @@ impl ParentGroup {
         })
     }
 
-    /// A group whose processes together may use so many bytes, the cached files that they use among them.
+    /// A group whose processes together may use so many bytes, the cached files that they use among
+    /// them.
     pub fn make(&self, memory_bytes: u64) -> io::Result<TaskGroup> {
         let number = self.made.replace(self.made.get() + 1);
         let dir = self
@@ -170,7 +174,8 @@ fn hand_on_memory(group: &Path) -> bool {
     has_memory
 }
 
-/// Where processor and disk are shared out by groups. Elsewhere there are no such files, and niceness does the same.
+/// Where processor and disk are shared out by groups. Elsewhere there are no such files, and
+/// niceness does the same.
 fn weigh(group: &Path, weight: &str) {
     for file in ["cpu.weight", "io.weight"] {
         let _ = fs::write(group.join(file), weight);

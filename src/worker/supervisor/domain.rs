@@ -1,9 +1,11 @@
-//! A Landlock domain: what a task can reach of the file system, kept by the kernel (landlock(7), Linux 5.19). It knows what is
-//! allowed, not what is forbidden, and what is allowed of a directory is allowed of all below it. So to hide a directory, whatever stands
-//! beside it and beside those above it is allowed, one by one.
+//! A Landlock domain: what a task can reach of the file system, kept by the kernel (landlock(7),
+//! Linux 5.19). It knows what is allowed, not what is forbidden, and what is allowed of a directory
+//! is allowed of all below it. So to hide a directory, whatever stands beside it and beside those
+//! above it is allowed, one by one.
 //!
-//! Names and attributes stay visible, and programs can be executed: only contents and changes are kept from tasks. What
-//! is made in a directory above a hidden one after the domain was is not in it.
+//! Names and attributes stay visible, and programs can be executed: only contents and changes are
+//! kept from tasks. What is made in a directory above a hidden one after the domain was is not in
+//! it.
 
 use crate::protocol::Confinement;
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
@@ -136,7 +138,8 @@ pub fn make(confinement: &Confinement) -> Result<Option<OwnedFd>, String> {
     Ok(Some(ruleset.fd))
 }
 
-/// What has to be allowed so that all is but `hidden`. `list` gives a directory's entries; one that it does not know has none.
+/// What has to be allowed so that all is but `hidden`. `list` gives a directory's entries; one that
+/// it does not know has none.
 fn around(hidden: &[PathBuf], list: &mut dyn FnMut(&Path) -> Vec<PathBuf>) -> Vec<PathBuf> {
     let mut allowed = Vec::new();
     let mut above = vec![PathBuf::from("/")];
@@ -179,8 +182,9 @@ impl Ruleset {
             handled_access_net: 0,
             scoped,
         };
-        // SAFETY: the pointer is to a local of the size that is told; older kernels take a longer one whose rest is zero. The descriptor
-        // is new and nobody else's, and closes itself on execution.
+        // SAFETY: the pointer is to a local of the size that is told; older kernels take a longer
+        // one whose rest is zero. The descriptor is new and nobody else's, and closes itself on
+        // execution.
         unsafe {
             let fd = libc::syscall(
                 libc::SYS_landlock_create_ruleset,
@@ -215,7 +219,8 @@ impl Ruleset {
             allowed_access: allowed,
             parent_fd: opened.as_raw_fd(),
         };
-        // SAFETY: both descriptors are open, and the pointer is to a local of the kind that the rule's type says.
+        // SAFETY: both descriptors are open, and the pointer is to a local of the kind that the
+        // rule's type says.
         let added = unsafe {
             let rule = &raw const attr;
             libc::syscall(

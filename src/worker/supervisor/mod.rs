@@ -1,6 +1,7 @@
-//! The supervisor: a small process beside the node that starts tasks, watches them and kills them. A process of its own,
-//! for three reasons: it outlives a killed node just long enough to kill what the node started; orphans of tasks become
-//! its children (it is their subreaper), so none escapes; and starting a process from it costs what a small process costs.
+//! The supervisor: a small process beside the node that starts tasks, watches them and kills them.
+//! A process of its own, for three reasons: it outlives a killed node just long enough to kill what
+//! the node started; orphans of tasks become its children (it is their subreaper), so none escapes;
+//! and starting a process from it costs what a small process costs.
 //!
 //! | file | owns |
 //! |---|---|
@@ -12,8 +13,9 @@
 //! | `task` | one attempt, from start to the end of its last process |
 //! | `strays` | whose a process is, and killing all of one attempt |
 //!
-//! Single-threaded, one `poll` loop, no runtime, and it must stay so: `spawn` relies on it. It writes to its socket and
-//! waits if the node is slow; what it holds is bounded by what the node ordered.
+//! Single-threaded, one `poll` loop, no runtime, and it must stay so: `spawn` relies on it. It
+//! writes to its socket and waits if the node is slow; what it holds is bounded by what the node
+//! ordered.
 
 mod cgroup;
 mod domain;
@@ -51,12 +53,15 @@ use task::{SupervisedTask, TurnOutcome};
 const LOOK_PERIOD: Duration = Duration::from_millis(250);
 /// How often a killed attempt is looked at whose processes have not all gone.
 const DRAIN_PERIOD: Duration = Duration::from_millis(2);
-/// How long an attempt waits for orphans that cannot say yet whose they are; those of another user never can.
+/// How long an attempt waits for orphans that cannot say yet whose they are; those of another user
+/// never can.
 const CLEAR_UP: Duration = Duration::from_millis(100);
-/// A process that is still there so long after SIGKILL hangs in the kernel; it is reported and left.
+/// A process that is still there so long after SIGKILL hangs in the kernel; it is reported and
+/// left.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Runs the supervisor over the socket that is its standard input; returns when the node has gone and every task with it.
+/// Runs the supervisor over the socket that is its standard input; returns when the node has gone
+/// and every task with it.
 pub fn main() -> ExitCode {
     // As the node was started, not as it made itself.
     let limited = std::env::args().nth(2).map_or(Ok(()), |told| {

@@ -1,5 +1,5 @@
-//! What `/proc` says of processes: parents, sessions, memory, environment. Everything here may have changed when it
-//! returns; callers look again until nothing is left.
+//! What `/proc` says of processes: parents, sessions, memory, environment. Everything here may have
+//! changed when it returns; callers look again until nothing is left.
 
 use super::super::protocol::{TASK_DIR_VARIABLE, WORKER_DIR_VARIABLE};
 use nodectl_ports::processes::Stat;
@@ -42,7 +42,8 @@ pub fn all() -> Vec<Process> {
     Stat::all().filter_map(|stat| Process::of(&stat)).collect()
 }
 
-/// The direct children of this single-threaded process. Without `CONFIG_PROC_CHILDREN`, from a look at all processes.
+/// The direct children of this single-threaded process. Without `CONFIG_PROC_CHILDREN`, from a look
+/// at all processes.
 pub fn own_children() -> Vec<Pid> {
     let own = rustix::process::getpid().as_raw_nonzero().get();
     match fs::read_to_string(format!("/proc/self/task/{own}/children")) {
@@ -87,8 +88,8 @@ pub fn with_descendants(all: &[Process], roots: impl IntoIterator<Item = Pid>) -
         .collect()
 }
 
-/// Of the processes that `root` started, the one that is or has started `pid`, by as many steps as may be: an orphan's is itself, since
-/// `root` is its parent then. An error if one of them is gone.
+/// Of the processes that `root` started, the one that is or has started `pid`, by as many steps as
+/// may be: an orphan's is itself, since `root` is its parent then. An error if one of them is gone.
 pub fn started_by(root: u32, pid: i32) -> io::Result<Option<i32>> {
     let mut child = pid;
     for _ in 0..MOST_GENERATIONS {
@@ -104,7 +105,8 @@ pub fn started_by(root: u32, pid: i32) -> io::Result<Option<i32>> {
     Ok(None)
 }
 
-/// The directory of the task or worker that a process was started by, unless it cleared its environment or is not ours to read.
+/// The directory of the task or worker that a process was started by, unless it cleared its
+/// environment or is not ours to read.
 pub fn task_dir(pid: Pid) -> Option<Vec<u8>> {
     let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero())).ok()?;
     let value = |name: &str| {
@@ -116,7 +118,8 @@ pub fn task_dir(pid: Pid) -> Option<Vec<u8>> {
         .map(<[u8]>::to_vec)
 }
 
-/// Whether a process is becoming another program: its environment cannot be read then. Of another user's it is never known.
+/// Whether a process is becoming another program: its environment cannot be read then. Of another
+/// user's it is never known.
 pub fn is_executing(pid: Pid) -> bool {
     let environment = Stat::of(pid.as_raw_nonzero().get())
         .ok()
@@ -133,8 +136,8 @@ pub fn peak_rss_bytes(pid: u32) -> Option<u64> {
     Some(line.split_ascii_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
-/// Kills every process whose task directory is below `dir`: what a supervisor left that was itself killed. Waits until
-/// they are gone, at most `patience`. Gives how many there were.
+/// Kills every process whose task directory is below `dir`: what a supervisor left that was itself
+/// killed. Waits until they are gone, at most `patience`. Gives how many there were.
 pub fn kill_marked(dir: &Path, patience: Duration) -> usize {
     let mut prefix = dir.as_os_str().as_bytes().to_vec();
     prefix.push(b'/');

@@ -1,5 +1,5 @@
-//! Secrets of a task: each a file in memory that only the processes have which inherit it. It has no name, is on no disk, cannot be changed,
-//! and is gone with the last of them.
+//! Secrets of a task: each a file in memory that only the processes have which inherit it. It has
+//! no name, is on no disk, cannot be changed, and is gone with the last of them.
 
 use nodectl_types::secret;
 use rustix::{

@@ -1,5 +1,6 @@
-//! Starting one process, and learning how it ended. Has `unsafe`, as `domain` has: what has to happen between `clone` and
-//! `execve` (session, parent-death signal, limits, streams) has no safe interface that costs as little as `vfork`.
+//! Starting one process, and learning how it ended. Has `unsafe`, as `domain` has: what has to
+//! happen between `clone` and `execve` (session, parent-death signal, limits, streams) has no safe
+//! interface that costs as little as `vfork`.
 
 use super::{
     super::protocol::{Launch, STDERR_FILE, STDOUT_FILE},
@@ -22,8 +23,8 @@ use std::{
 const CHILD_STACK_BYTES: usize = 64 << 10;
 /// Before the node, tasks are what a machine out of memory gives up.
 const OOM_SCORE: &[u8] = b"500";
-/// A session has a share of the processor of its own where the kernel groups processes by sessions (sched(7)), and tasks are
-/// sessions: there, niceness counts only if the session has it too.
+/// A session has a share of the processor of its own where the kernel groups processes by sessions
+/// (sched(7)), and tasks are sessions: there, niceness counts only if the session has it too.
 const SESSION_NICE: &CStr = c"/proc/self/autogroup";
 const GREATEST_NICE: i32 = 19;
 
@@ -40,7 +41,8 @@ pub struct ChildExit {
     pub max_rss_bytes: u64,
 }
 
-/// Everything the child needs, made before it exists: it shares this process's memory and must not allocate.
+/// Everything the child needs, made before it exists: it shares this process's memory and must not
+/// allocate.
 struct SpawnPlan {
     program: CString,
     argv: Vec<*const libc::c_char>,
@@ -182,7 +184,8 @@ fn describe(step: SpawnStep, error: &io::Error, launch: &Launch, program: &str) 
     }
 }
 
-/// The program's path: as given if it has a slash, else the first executable of that name in the task's own PATH.
+/// The program's path: as given if it has a slash, else the first executable of that name in the
+/// task's own PATH.
 fn find_program(launch: &Launch) -> Result<PathBuf, String> {
     let name = launch.command.first().ok_or("an empty command")?;
     let dir = Path::new(OsStr::from_bytes(&launch.dir));
@@ -217,13 +220,14 @@ fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
         .collect()
 }
 
-/// `vfork` with a stack of the child's own, as `posix_spawn` does it: returns when the child has executed or failed.
+/// `vfork` with a stack of the child's own, as `posix_spawn` does it: returns when the child has
+/// executed or failed.
 fn clone_and_run(plan: &mut SpawnPlan) -> io::Result<Pid> {
     let mut stack = vec![0u128; CHILD_STACK_BYTES / 16];
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD | plan.namespaces;
-    // SAFETY: the stack outlives the child's use of it, since CLONE_VFORK suspends this thread until the child executes
-    // or exits; its end is aligned to 16. `plan` likewise outlives it, and this thread, the only one, touches neither
-    // meanwhile. `child` only makes system calls.
+    // SAFETY: the stack outlives the child's use of it, since CLONE_VFORK suspends this thread
+    // until the child executes or exits; its end is aligned to 16. `plan` likewise outlives it, and
+    // this thread, the only one, touches neither meanwhile. `child` only makes system calls.
     let pid = unsafe {
         let top = stack.as_mut_ptr().add(stack.len());
         libc::clone(child, top.cast(), flags, ptr::from_mut(plan).cast())
@@ -236,7 +240,8 @@ fn clone_and_run(plan: &mut SpawnPlan) -> io::Result<Pid> {
 
 /// Runs in the child, on its own stack, in the parent's memory. Async-signal-safe calls only.
 extern "C" fn child(plan: *mut libc::c_void) -> libc::c_int {
-    // SAFETY: `clone_and_run` passes a `SpawnPlan` that lives until this process executes or exits, and nobody else uses it.
+    // SAFETY: `clone_and_run` passes a `SpawnPlan` that lives until this process executes or exits,
+    // and nobody else uses it.
     let plan = unsafe { &mut *plan.cast::<SpawnPlan>() };
     // SAFETY: every pointer in the plan is a valid C string or a null-terminated array of them.
     let step = unsafe { become_task(plan) };
@@ -296,8 +301,9 @@ unsafe fn become_task(plan: &SpawnPlan) -> SpawnStep {
         if !keep_core_dumps(plan.core_dumps) {
             return SpawnStep::Limits;
         }
-        // Where these cannot be set, tasks are as much in the node's way as other processes. The second may come to nothing: the kernel
-        // takes few such wishes at a time from whoever is not root.
+        // Where these cannot be set, tasks are as much in the node's way as other processes. The
+        // second may come to nothing: the kernel takes few such wishes at a time from whoever is
+        // not root.
         let _ = rustix::process::setpriority_process(None, plan.nice);
         write_to(SESSION_NICE.as_ptr(), &plan.session_nice);
         // Where it cannot be set, tasks are as likely to go as the node.
@@ -347,7 +353,8 @@ unsafe fn keep_core_dumps(wanted: bool) -> bool {
     }
 }
 
-/// Whoever is not root may make a network in a namespace of users, in which he is himself and nobody else is anybody.
+/// Whoever is not root may make a network in a namespace of users, in which he is himself and
+/// nobody else is anybody.
 fn own_network() -> (libc::c_int, Option<[Vec<u8>; 2]>) {
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     if user.is_root() {
@@ -360,9 +367,11 @@ fn own_network() -> (libc::c_int, Option<[Vec<u8>; 2]>) {
     )
 }
 
-/// In a new network: says who is who, and switches loopback on, which many programs use to speak to themselves.
+/// In a new network: says who is who, and switches loopback on, which many programs use to speak to
+/// themselves.
 unsafe fn enter_network(users: Option<&[Vec<u8>; 2]>) -> bool {
-    // SAFETY: the paths are valid C strings, `request` is a local of the kind that the call takes, the socket is closed.
+    // SAFETY: the paths are valid C strings, `request` is a local of the kind that the call takes,
+    // the socket is closed.
     unsafe {
         if let Some([user, group]) = users
             && !(write_to(c"/proc/self/setgroups".as_ptr(), b"deny")
@@ -407,9 +416,11 @@ unsafe fn open_as(path: *const libc::c_char, flags: libc::c_int, fd: libc::c_int
     }
 }
 
-/// What this process ignores or blocks, the task does not. SIGPIPE is ignored by Rust's start-up code.
+/// What this process ignores or blocks, the task does not. SIGPIPE is ignored by Rust's start-up
+/// code.
 unsafe fn default_signals() {
-    // SAFETY: changes dispositions and mask of the calling process; without CLONE_SIGHAND the parent's are its own.
+    // SAFETY: changes dispositions and mask of the calling process; without CLONE_SIGHAND the
+    // parent's are its own.
     unsafe {
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
         let mut none = std::mem::zeroed();
@@ -421,7 +432,8 @@ unsafe fn default_signals() {
 /// The next child that has ended, if one has.
 pub fn wait_any() -> Option<ChildExit> {
     let mut status = 0;
-    // SAFETY: `rusage` is plain numbers, for which zero is a value; both pointers are to locals that outlive the call.
+    // SAFETY: `rusage` is plain numbers, for which zero is a value; both pointers are to locals
+    // that outlive the call.
     let (pid, usage) = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         (
@@ -456,7 +468,8 @@ pub fn page_bytes() -> u64 {
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as u64 }
 }
 
-/// CPU time that a process has used, in microseconds, if it is there. Its clock's number: clock_getcpuclockid(3).
+/// CPU time that a process has used, in microseconds, if it is there. Its clock's number:
+/// clock_getcpuclockid(3).
 pub fn cpu_us(pid: u32) -> Option<u64> {
     let clock = (!i32::try_from(pid).ok()? << 3) | 2;
     let mut time = libc::timespec {
@@ -468,8 +481,8 @@ pub fn cpu_us(pid: u32) -> Option<u64> {
     (read == 0).then(|| time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1_000)
 }
 
-/// A descriptor that is readable when a child has ended. From here on the signals that end programs politely wait: this
-/// process ends when its socket closes.
+/// A descriptor that is readable when a child has ended. From here on the signals that end programs
+/// politely wait: this process ends when its socket closes.
 pub fn child_signal_fd() -> io::Result<OwnedFd> {
     // SAFETY: the sets are locals; the descriptor that is returned is new and owned by nobody else.
     unsafe {
@@ -508,10 +521,12 @@ pub fn drain_signals(fd: &OwnedFd) -> io::Result<()> {
 /// Closes whatever this process inherited besides its three streams.
 pub fn close_others() -> io::Result<()> {
     let first = io::stderr().as_raw_fd() as libc::c_uint + 1;
-    // SAFETY: called before anything else is opened, so that nothing in this process owns what it closes.
+    // SAFETY: called before anything else is opened, so that nothing in this process owns what it
+    // closes.
     if unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) } < 0 {
         let error = io::Error::last_os_error();
-        // Kernels before 5.9 lack the call; all that this program opens closes itself on execution anyway.
+        // Kernels before 5.9 lack the call; all that this program opens closes itself on execution
+        // anyway.
         return if error.raw_os_error() == Some(libc::ENOSYS) {
             Ok(())
         } else {

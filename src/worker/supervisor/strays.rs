@@ -1,6 +1,7 @@
-//! Whose a process is, and killing all of one attempt. A process belongs to the attempt whose main process it descends
-//! from; once orphaned, to the one whose session it is in or whose directory its environment names; an orphan that hides
-//! both belongs to nobody and goes when no attempt is left that could own it.
+//! Whose a process is, and killing all of one attempt. A process belongs to the attempt whose main
+//! process it descends from; once orphaned, to the one whose session it is in or whose directory
+//! its environment names; an orphan that hides both belongs to nobody and goes when no attempt is
+//! left that could own it.
 
 use super::proc::{self, Process};
 use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group};
@@ -9,7 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What one turn of the loop sees. `/proc` is read when first needed and once a turn, however many attempts there are.
+/// What one turn of the loop sees. `/proc` is read when first needed and once a turn, however many
+/// attempts there are.
 pub struct ProcessView {
     /// The main processes that run.
     mains: Vec<Pid>,
@@ -29,7 +31,8 @@ impl ProcessView {
     /// The processes that are left of the attempt whose main process `main` ran in `dir`.
     pub fn left_of(&self, main: Pid, dir: &[u8]) -> Vec<Process> {
         let main_runs = self.mains.contains(&main);
-        // The usual end of a task: it left nothing. Looking at every process would cost more than the task.
+        // The usual end of a task: it left nothing. Looking at every process would cost more than
+        // the task.
         if !main_runs && !self.has_orphans(main) {
             return Vec::new();
         }
@@ -45,7 +48,8 @@ impl ProcessView {
             .collect()
     }
 
-    /// Whether there is an orphan that could not say whose it is, because it is, or was, becoming another program.
+    /// Whether there is an orphan that could not say whose it is, because it is, or was, becoming
+    /// another program.
     pub fn is_unclear(&self, main: Pid, dir: &[u8]) -> bool {
         let unclear = |orphan: &Process| {
             let executing = proc::is_executing(orphan.pid);
@@ -62,7 +66,8 @@ impl ProcessView {
             .any(|pid| *pid != main && !self.mains.contains(pid))
     }
 
-    /// From the same look as their descendants: a process between two looks at its parent would be in neither.
+    /// From the same look as their descendants: a process between two looks at its parent would be
+    /// in neither.
     fn orphans(&self, main: Pid) -> impl Iterator<Item = &Process> {
         let own = getpid().as_raw_nonzero().get();
         let ours = self
@@ -96,8 +101,9 @@ impl ProcessView {
     }
 }
 
-/// Signals an attempt's process group at once, so that what forks meanwhile is met too, then whatever left the group.
-/// The main process runs, or some of `processes` is in its session: else its number could be another's by now.
+/// Signals an attempt's process group at once, so that what forks meanwhile is met too, then
+/// whatever left the group. The main process runs, or some of `processes` is in its session: else
+/// its number could be another's by now.
 pub fn signal(main: Pid, processes: &[Process], main_runs: bool, signal: Signal) {
     // Failures mean that a process has ended meanwhile, which is what was wanted.
     if main_runs

@@ -1,7 +1,8 @@
 //! One attempt, from its start to the end of its last process.
 //!
-//! Running → (its main process ends) → Draining: strays are killed → ended. A reason to end it (timeout, stop, memory)
-//! sends SIGTERM first and SIGKILL after the grace; the reason, not the signal, is what is reported.
+//! Running → (its main process ends) → Draining: strays are killed → ended. A reason to end it
+//! (timeout, stop, memory) sends SIGTERM first and SIGKILL after the grace; the reason, not the
+//! signal, is what is reported.
 
 use super::{
     super::{
@@ -177,7 +178,8 @@ impl SupervisedTask {
         }
     }
 
-    /// The sum over all its processes; pages that they share count once for each, so a limit needs that much room.
+    /// The sum over all its processes; pages that they share count once for each, so a limit needs
+    /// that much room.
     fn check_memory(&mut self, view: &ProcessView) {
         if self.launch.memory_bytes == 0 || self.group.is_some() {
             return;

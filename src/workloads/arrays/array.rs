@@ -87,7 +87,8 @@ impl Array {
     }
 }
 
-/// Copies the box of `shape` at `from_start` of one array to `to_start` of another of the same type and number of axes.
+/// Copies the box of `shape` at `from_start` of one array to `to_start` of another of the same type
+/// and number of axes.
 ///
 /// # Panics
 /// If types differ, or the box does not lie within both.
@@ -122,8 +123,8 @@ pub struct ContiguousRun {
     pub length: u64,
 }
 
-/// The runs of a box that lies within an array of `whole`, in order. As long as they can be: axes that the box takes whole
-/// belong to one run.
+/// The runs of a box that lies within an array of `whole`, in order. As long as they can be: axes
+/// that the box takes whole belong to one run.
 pub fn runs(whole: &[u64], start: &[u64], shape: &[u64]) -> impl Iterator<Item = ContiguousRun> {
     let axes = whole.len();
     // The first axis of which a run has several entries.

@@ -10,8 +10,8 @@ enum Wide {
     Float(f64),
 }
 
-/// The same numbers as another type. What the other does not have is rounded to the nearest and saturates; NaN becomes 0 where
-/// there is none, and everything but 0 becomes true.
+/// The same numbers as another type. What the other does not have is rounded to the nearest and
+/// saturates; NaN becomes 0 where there is none, and everything but 0 becomes true.
 ///
 /// # Panics
 /// If `bytes` are no whole number of numbers.

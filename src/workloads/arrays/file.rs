@@ -153,8 +153,9 @@ impl ArrayLocation {
     }
 }
 
-/// Writes arrays with the names of their members to a file of the format that its ending names: one for `.npy`, `.png` and raw
-/// files, any number for `.npz` and HDF5. `scale`: of a PNG, the values of black and white. The file appears whole or not at all.
+/// Writes arrays with the names of their members to a file of the format that its ending names: one
+/// for `.npy`, `.png` and raw files, any number for `.npz` and HDF5. `scale`: of a PNG, the values
+/// of black and white. The file appears whole or not at all.
 pub fn write(
     path: &Path,
     arrays: &[(&str, &Array)],

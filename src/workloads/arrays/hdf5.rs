@@ -1,4 +1,5 @@
-//! HDF5 datasets of numbers, through `rust-hdf5`: contiguous, chunked, deflated; groups by path. Written contiguous.
+//! HDF5 datasets of numbers, through `rust-hdf5`: contiguous, chunked, deflated; groups by path.
+//! Written contiguous.
 
 use super::{
     Array, Info, MAX_INFLATION,
@@ -125,7 +126,8 @@ fn find(path: &Path, dataset: &str) -> Result<(PathBuf, H5Dataset), String> {
     Ok((place, found))
 }
 
-/// Fails where a dataset's numbers lie outside of its file: the library would read whatever is named there.
+/// Fails where a dataset's numbers lie outside of its file: the library would read whatever is
+/// named there.
 fn check_own(file: &H5File, dataset: &H5Dataset, depth: usize) -> Result<(), String> {
     check_stored(dataset)?;
     if dataset

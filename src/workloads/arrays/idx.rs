@@ -1,4 +1,5 @@
-//! IDX, the format of the MNIST files, also gzipped: <http://yann.lecun.com/exdb/mnist/>. Big-endian.
+//! IDX, the format of the MNIST files, also gzipped: <http://yann.lecun.com/exdb/mnist/>.
+//! Big-endian.
 
 use super::{Array, Info, MAX_INFLATION, array::MAX_AXES};
 use flate2::read::GzDecoder;
@@ -9,7 +10,8 @@ use std::{
     path::Path,
 };
 
-/// Whether a file's name is that of such a file: `train-images-idx3-ubyte`, `labels.idx`, and `.gz` behind it.
+/// Whether a file's name is that of such a file: `train-images-idx3-ubyte`, `labels.idx`, and `.gz`
+/// behind it.
 pub(super) fn is_named(path: &Path) -> bool {
     let name = path
         .file_name()

@@ -1,6 +1,7 @@
-//! Links of HDF5 files: from a name in a file to the file and the name that it stands for, and how far that may be from the file
-//! that the user named. A file comes from anybody; what it names is read as the user, and travels with his job. So links,
-//! virtual datasets and lists of external files lead to files below its own directory, or below others that the user named.
+//! Links of HDF5 files: from a name in a file to the file and the name that it stands for, and how
+//! far that may be from the file that the user named. A file comes from anybody; what it names is
+//! read as the user, and travels with his job. So links, virtual datasets and lists of external
+//! files lead to files below its own directory, or below others that the user named.
 //!
 //! Followed here and not by the library, which goes wherever a file says.
 
@@ -67,7 +68,8 @@ pub(crate) enum LinkError {
     },
 }
 
-/// Where a name leads. `file` is open at `path`. What does not exist in a file is returned as it is: opening it says why.
+/// Where a name leads. `file` is open at `path`. What does not exist in a file is returned as it
+/// is: opening it says why.
 pub(crate) fn follow(
     file: &H5File,
     path: &Path,

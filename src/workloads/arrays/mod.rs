@@ -1,5 +1,6 @@
-//! Arrays in files: what kernels read and write. `.npy`, `.npz`, raw numbers, PNG and HDF5; row-major, little-endian in memory.
-//! What a file's header claims is checked against the file before anything is allocated for it.
+//! Arrays in files: what kernels read and write. `.npy`, `.npz`, raw numbers, PNG and HDF5;
+//! row-major, little-endian in memory. What a file's header claims is checked against the file
+//! before anything is allocated for it.
 //!
 //! | file | owns |
 //! |---|---|
@@ -34,5 +35,6 @@ pub use convert::convert;
 pub use file::{ArrayError, ArrayLocation, Format, write};
 pub use npy::{decode as decode_npy, encode as encode_npy};
 
-/// Deflate makes of a byte at most so many: RFC 1951 codes 258 bytes in two bits. What claims more lies.
+/// Deflate makes of a byte at most so many: RFC 1951 codes 258 bytes in two bits. What claims more
+/// lies.
 const MAX_INFLATION: u64 = 1032;

@@ -1,4 +1,5 @@
-//! numpy's format, versions 1 to 3: a magic number, a header that is the text of a Python dictionary, the numbers.
+//! numpy's format, versions 1 to 3: a magic number, a header that is the text of a Python
+//! dictionary, the numbers.
 //! <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>
 
 use super::{
@@ -175,7 +176,8 @@ impl NpyHeader {
         ))
     }
 
-    /// The numbers as `Array` has them; `fill` gives the bytes as they are stored. Their number was checked.
+    /// The numbers as `Array` has them; `fill` gives the bytes as they are stored. Their number was
+    /// checked.
     fn numbers(&self, fill: impl FnOnce(&mut [u8]) -> io::Result<()>) -> Result<Array, String> {
         let mut array = Array::zeros(self.info.clone()).ok_or("it is too large")?;
         fill(&mut array.bytes).map_err(|error| error.to_string())?;

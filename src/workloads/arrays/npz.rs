@@ -1,4 +1,5 @@
-//! Zip archives of `.npy` files, stored or deflated, as `numpy.savez` and `savez_compressed` make them.
+//! Zip archives of `.npy` files, stored or deflated, as `numpy.savez` and `savez_compressed` make
+//! them.
 
 use super::{Array, Info, MAX_INFLATION, npy};
 use std::{

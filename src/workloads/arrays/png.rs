@@ -62,8 +62,8 @@ fn open(file: &File) -> Result<(Reader<BufReader<&File>>, Info), String> {
     Ok((reader, info))
 }
 
-/// Floats: `scale` (0 and 1 unless given) become black and white. Whole numbers without a scale are taken as they are, and
-/// saturate: u16 stays, everything else becomes u8.
+/// Floats: `scale` (0 and 1 unless given) become black and white. Whole numbers without a scale are
+/// taken as they are, and saturate: u16 stays, everything else becomes u8.
 pub(super) fn write(path: &Path, array: &Array, scale: Option<[f64; 2]>) -> Result<(), String> {
     let Info { scalar, shape } = &array.info;
     let (height, width, color) = match shape[..] {

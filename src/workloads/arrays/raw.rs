@@ -1,4 +1,5 @@
-//! Numbers without a header: little-endian, row-major. The ending names their type, or the caller does; the caller has the shape.
+//! Numbers without a header: little-endian, row-major. The ending names their type, or the caller
+//! does; the caller has the shape.
 
 use super::{Array, Info, npy};
 use nodectl_types::Scalar;

@@ -1,4 +1,5 @@
-//! safetensors: a JSON header with names, types and shapes, then the numbers. Readable by every framework.
+//! safetensors: a JSON header with names, types and shapes, then the numbers. Readable by every
+//! framework.
 //! <https://github.com/huggingface/safetensors#format>
 
 use super::{Array, ArrayError, Info, convert};
@@ -18,7 +19,8 @@ use std::{
 /// A longer header describes a million arrays. The crate's own limit is 100 MB.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
-/// The arrays of a file, by name, and entries of its metadata. With one entry the same content gives the same bytes.
+/// The arrays of a file, by name, and entries of its metadata. With one entry the same content
+/// gives the same bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NamedArrays {
     pub arrays: BTreeMap<String, Array>,
@@ -141,7 +143,8 @@ pub fn write_all(path: &Path, named: &NamedArrays) -> Result<(), ArrayError> {
     })
 }
 
-/// Writes a file for the caller to give it its name: it is durable, but may be there in part if that fails.
+/// Writes a file for the caller to give it its name: it is durable, but may be there in part if
+/// that fails.
 pub fn write_part(path: &Path, named: &NamedArrays) -> Result<(), ArrayError> {
     let invalid = |problem: String| ArrayError::Invalid {
         path: path.to_path_buf(),

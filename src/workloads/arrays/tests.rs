@@ -1,4 +1,5 @@
-//! Formats against numpy, h5py and Pillow, whose files are committed; blocks against the whole; headers that lie.
+//! Formats against numpy, h5py and Pillow, whose files are committed; blocks against the whole;
+//! headers that lie.
 
 use super::{array::runs, *};
 use nodectl_types::Scalar;

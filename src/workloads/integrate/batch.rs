@@ -1,6 +1,6 @@
-//! Stored frames to patterns. Where engine and chunks allow it frames go strip by strip: the same pixels of several frames are
-//! decoded, interleaved and added up while they are in the second cache, and no frame is ever whole in memory. Elsewhere
-//! frames are decoded first.
+//! Stored frames to patterns. Where engine and chunks allow it frames go strip by strip: the same
+//! pixels of several frames are decoded, interleaved and added up while they are in the second
+//! cache, and no frame is ever whole in memory. Elsewhere frames are decoded first.
 
 use super::{
     engine::{Frames, IntegrationError, Integrator, MAX_STRIPS, Patterns, Pixels, Strips},
@@ -32,7 +32,8 @@ pub struct BatchScratch {
 }
 
 impl BatchScratch {
-    /// The patterns of frames that follow each other, for each region. `monitors`: what each is divided by; none for 1.
+    /// The patterns of frames that follow each other, for each region. `monitors`: what each is
+    /// divided by; none for 1.
     pub fn integrate(
         &mut self,
         integrator: &Integrator,

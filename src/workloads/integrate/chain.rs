@@ -29,7 +29,8 @@ use std::{
     sync::Arc,
 };
 
-/// More datasets than so many that are split share their jobs: each pair of jobs has worker processes of its own.
+/// More datasets than so many that are split share their jobs: each pair of jobs has worker
+/// processes of its own.
 const MAX_GROUPS: usize = 16;
 /// Decoded bytes of frames that are worth two seconds of measuring.
 const MUCH_BYTES: u64 = 16 << 30;
@@ -49,7 +50,8 @@ pub(super) struct Request {
     pub(super) settings: IntegrationSettings,
     pub(super) pictures: Pictures,
     pub(super) strategy: Strategy,
-    /// The most at the same time, and for how many it is planned; None: as many as there is room for, and cores of this machine.
+    /// The most at the same time, and for how many it is planned; None: as many as there is room
+    /// for, and cores of this machine.
     pub(super) workers: Option<u32>,
     pub(super) threads: Threads,
     pub(super) workers_per_gpu: Option<u32>,
@@ -179,7 +181,8 @@ fn check_shape(request: &Request, seen: &[Seen]) -> Result<(), Fault> {
     Err(Fault::new(request.place.clone(), message).hint(hint))
 }
 
-/// The files that datasets lead to: nobody named them, and they are read and travel like those that were.
+/// The files that datasets lead to: nobody named them, and they are read and travel like those that
+/// were.
 fn others(request: &Request, seen: &[Seen]) -> Option<String> {
     const LISTED: usize = 8;
     // Without the `.` that names in files begin with.
@@ -213,7 +216,8 @@ fn others(request: &Request, seen: &[Seen]) -> Option<String> {
     })
 }
 
-/// How many threads workers have, and what is to be said of it. What cannot be measured fails where it is integrated.
+/// How many threads workers have, and what is to be said of it. What cannot be measured fails where
+/// it is integrated.
 fn threads(request: &Request, seen: &[Seen], cores: u32) -> (Threads, Option<String>) {
     let has_much_to_do = || {
         seen.iter()
@@ -514,7 +518,8 @@ fn params(plan: &IntegratePlan) -> ParamSpace {
     }
 }
 
-/// Without `[resources]`: a share of a GPU for Vulkan, a core for each thread; if nothing was said, what a node has.
+/// Without `[resources]`: a share of a GPU for Vulkan, a core for each thread; if nothing was said,
+/// what a node has.
 fn resources(request: &Request) -> Resources {
     let cores = |threads: u32| Resources {
         cpu_milli: threads.saturating_mul(1000),

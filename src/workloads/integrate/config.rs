@@ -1,6 +1,7 @@
-//! Configuration files of the ESRF's integrator, as they are: `[dataset]`, `[azimuthal integration]`, `[computations distribution]`
-//! and `[output]` with `key = value`. Keys that have a meaning here keep it; those that cannot have one are told in the log, and
-//! one that is unknown is an error.
+//! Configuration files of the ESRF's integrator, as they are: `[dataset]`,
+//! `[azimuthal integration]`, `[computations distribution]` and `[output]` with `key = value`. Keys
+//! that have a meaning here keep it; those that cannot have one are told in the log, and one that
+//! is unknown is an error.
 //!
 //! | key | what becomes of it |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! Which files are integrated: paths, patterns, lists. Reads directories and headers of HDF5 files, never frames.
+//! Which files are integrated: paths, patterns, lists. Reads directories and headers of HDF5 files,
+//! never frames.
 
 use super::{
     frames::Stack,
@@ -30,8 +31,9 @@ pub(super) struct Named {
     pub(super) dataset: Option<String>,
 }
 
-/// Everything that one word names, sorted: a path, a pattern, or with `@` before it a file with one of these a line. Each may
-/// have `::/path/in/file` behind it. Relative to `base`. The error is a sentence.
+/// Everything that one word names, sorted: a path, a pattern, or with `@` before it a file with one
+/// of these a line. Each may have `::/path/in/file` behind it. Relative to `base`. The error is a
+/// sentence.
 pub(super) fn named(word: &str, base: &Path) -> Result<Vec<Named>, String> {
     let Some(list) = word.strip_prefix('@') else {
         return pattern_or_path(word, base);
@@ -70,7 +72,8 @@ pub(super) fn following(following: &Following) -> Vec<Named> {
         .collect()
 }
 
-/// What becomes of results that are there: what is followed is not done twice, unless it has changed.
+/// What becomes of results that are there: what is followed is not done twice, unless it has
+/// changed.
 pub(super) fn existing(following: Option<&Following>, existing: Existing) -> Existing {
     match following {
         Some(following) if following.is_again => Existing::Overwrite,
@@ -79,8 +82,9 @@ pub(super) fn existing(following: Option<&Following>, existing: Existing) -> Exi
     }
 }
 
-/// HDF5 files below a directory with their lengths and times of change, by name; without Dectris' data files, which are read
-/// through their master files, and without what is in the directories `except`.
+/// HDF5 files below a directory with their lengths and times of change, by name; without Dectris'
+/// data files, which are read through their master files, and without what is in the directories
+/// `except`.
 pub fn files_below(dir: &Path, depth: usize, except: &[PathBuf]) -> Vec<(PathBuf, (u64, u64))> {
     let mut builder = WalkBuilder::new(dir);
     builder
@@ -140,7 +144,8 @@ fn pattern_or_path(word: &str, base: &Path) -> Result<Vec<Named>, String> {
         path,
         dataset: dataset.clone(),
     };
-    // A name with brackets in it is still a name. What does not exist is that dataset's problem, not the others'.
+    // A name with brackets in it is still a name. What does not exist is that dataset's problem,
+    // not the others'.
     if path.exists() || !file.contains(['*', '?', '[', '{']) {
         return Ok(vec![name(path)]);
     }
@@ -208,7 +213,8 @@ pub(super) struct Seen {
     pub(super) shape: Option<[usize; 2]>,
 }
 
-/// Looks into each file. What is wrong with one is found again, and told, by the task that writes its results.
+/// Looks into each file. What is wrong with one is found again, and told, by the task that writes
+/// its results.
 pub(super) fn look(named: &[Named], look: &Look<'_>) -> Vec<Seen> {
     let names = names(named);
     let seen = |(named, name): (&Named, String)| {
@@ -272,7 +278,8 @@ fn frames_per_task(stack: &Stack, workers: u32) -> u64 {
         .saturating_mul(unit)
 }
 
-/// What results are called: the file's name without its ending, with more of its path where that is not enough.
+/// What results are called: the file's name without its ending, with more of its path where that is
+/// not enough.
 fn names(named: &[Named]) -> Vec<String> {
     let safe = |text: &str| -> String {
         text.chars()

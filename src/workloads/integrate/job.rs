@@ -1,4 +1,5 @@
-//! The job file of an integration: its keys, put together to a request and the jobs that carry it out.
+//! The job file of an integration: its keys, put together to a request and the jobs that carry it
+//! out.
 
 use super::{
     chain::{self, CommonKeys, InputFiles, Request, Strategy, Threads},
@@ -25,7 +26,8 @@ pub(in crate) const KEYS: [&str; 53] = [
     "where", "speculate", "resources",
 ];
 
-/// Of a job with a worker: for workers that die or hang. What is wrong with a dataset is not tried again.
+/// Of a job with a worker: for workers that die or hang. What is wrong with a dataset is not tried
+/// again.
 pub(super) const DEFAULT_RETRIES: u32 = 3;
 /// Workers that share a GPU unless somebody says otherwise.
 pub(super) const DEFAULT_WORKERS_PER_GPU: u32 = 4;
@@ -49,7 +51,8 @@ pub(crate) fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
         ));
     }
     let output = output.map(|output| output.value);
-    // What is followed has one place for all its results, and is not done twice when it is begun again.
+    // What is followed has one place for all its results, and is not done twice when it is begun
+    // again.
     let following = fields.context.following;
     let output = output.or_else(|| following.map(|_| format!("{}-patterns", common.name)));
     let location =

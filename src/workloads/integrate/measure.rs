@@ -1,6 +1,7 @@
-//! How many threads a worker should have, found by trying: some frames of a dataset are integrated by 1, 2, 4, … threads, for
-//! two seconds in all. Threads of one worker share its matrix, so that more of them need less memory and less of the caches;
-//! workers of their own wait for nobody. So a worker has as many threads as still bring nearly as much each as one alone.
+//! How many threads a worker should have, found by trying: some frames of a dataset are integrated
+//! by 1, 2, 4, … threads, for two seconds in all. Threads of one worker share its matrix, so that
+//! more of them need less memory and less of the caches; workers of their own wait for nobody. So a
+//! worker has as many threads as still bring nearly as much each as one alone.
 
 use super::{
     batch::BatchScratch,
@@ -75,7 +76,8 @@ fn units(stack: &Arc<Stack>) -> Result<Vec<StoredFrames>, String> {
     Ok(units)
 }
 
-/// Frames a second of an integrator's threads that each integrate the same frames again and again. What is begun is ended.
+/// Frames a second of an integrator's threads that each integrate the same frames again and again.
+/// What is begun is ended.
 fn rate(
     integrator: &Integrator,
     stack: &Stack,

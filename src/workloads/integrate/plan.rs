@@ -1,14 +1,15 @@
-//! What an integration is once its file is understood: the contract between the job file's reader and the workers. It travels
-//! as the upload `PLAN_FILE`, JSON, one for each job of a chain.
+//! What an integration is once its file is understood: the contract between the job file's reader
+//! and the workers. It travels as the upload `PLAN_FILE`, JSON, one for each job of a chain.
 //!
 //! # The chain
 //!
 //! `strategy = "split"`: for each dataset (or group of some, where there are many) two jobs.
-//! - `<name>.frames`: `Stage::Frames`. A task integrates some consecutive frames (`DatasetPlan::ranges`) and leaves a `Part` as
-//!   `PART_FILE`. It never fails for what is wrong with a dataset: then it leaves the reason in the part's place, so that
-//!   other datasets go on.
-//! - `<name>`: `Stage::Write`, a task a dataset. It puts the parts together, integrates the frames that have none itself, and
-//!   writes the results. What is wrong with a dataset fails here, and another attempt does only what is missing.
+//! - `<name>.frames`: `Stage::Frames`. A task integrates some consecutive frames
+//!   (`DatasetPlan::ranges`) and leaves a `Part` as `PART_FILE`. It never fails for what is wrong
+//!   with a dataset: then it leaves the reason in the part's place, so that other datasets go on.
+//! - `<name>`: `Stage::Write`, a task a dataset. It puts the parts together, integrates the frames
+//!   that have none itself, and writes the results. What is wrong with a dataset fails here, and
+//!   another attempt does only what is missing.
 //!
 //! `strategy = "whole"` is the second job alone: no frame has a part, so one worker does them all.
 

@@ -101,8 +101,9 @@ pub(super) fn geometry(path: &Path) -> Result<Geometry, String> {
     Geometry::from_poni(&text).map_err(|error| told(error.to_string()))
 }
 
-/// What a job says of its detector in place of its `.poni` file, and the file that says where its pixels are, if there is one.
-/// Paths in a job are below `base`, paths in a `.poni` file are beside it.
+/// What a job says of its detector in place of its `.poni` file, and the file that says where its
+/// pixels are, if there is one. Paths in a job are below `base`, paths in a `.poni` file are beside
+/// it.
 pub(super) fn detector(
     geometry: &mut Geometry,
     base: &Path,

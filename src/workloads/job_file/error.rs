@@ -42,8 +42,8 @@ fn unreadable_hint(error: &io::Error) -> &'static str {
     }
 }
 
-/// A problem at a place of the job file. Displayed over several lines, as compilers do, so that nothing of what the file says
-/// acts on a terminal.
+/// A problem at a place of the job file. Displayed over several lines, as compilers do, so that
+/// nothing of what the file says acts on a terminal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
     pub file: PathBuf,
@@ -77,7 +77,8 @@ impl Diagnostic {
         }
     }
 
-    /// The part of the source line around the place, without tabs and control characters, and the column in it.
+    /// The part of the source line around the place, without tabs and control characters, and the
+    /// column in it.
     fn window(&self) -> (String, usize) {
         let skipped = if self.column > SHOWN_CHARS {
             self.column - SHOWN_CHARS / 2

@@ -1,4 +1,5 @@
-//! Typed reading of a TOML table: each reader returns the value with its place, or a fault that says what was expected.
+//! Typed reading of a TOML table: each reader returns the value with its place, or a fault that
+//! says what was expected.
 
 use super::{Context, Fault};
 use nodectl_types::units::{parse_bytes, parse_duration};
@@ -16,7 +17,8 @@ pub(crate) struct Item<T> {
 }
 
 impl Item<String> {
-    /// Where `length` bytes at `offset` of the string stand in the job file; all of it where escapes hide that.
+    /// Where `length` bytes at `offset` of the string stand in the job file; all of it where
+    /// escapes hide that.
     pub(crate) fn within(
         &self,
         context: &Context<'_>,

@@ -1,5 +1,5 @@
-//! The job file: TOML to planned jobs. Owns reading it, `[[job]]` and `after`; what the keys of a job mean is its kind's
-//! business. Every error shows file, line, column and the offending text.
+//! The job file: TOML to planned jobs. Owns reading it, `[[job]]` and `after`; what the keys of a
+//! job mean is its kind's business. Every error shows file, line, column and the offending text.
 //!
 //! | file | owns |
 //! |---|---|
@@ -33,7 +33,8 @@ use toml::{
 /// The largest job file; parameters beyond that go into a CSV or JSONL file beside it.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// Reads a job file and everything that it refers to. The jobs come in an order in which they can be submitted.
+/// Reads a job file and everything that it refers to. The jobs come in an order in which they can
+/// be submitted.
 pub fn load(path: &Path) -> Result<Vec<PlannedJob>, JobFileError> {
     parse(&read(path)?, path)
 }

@@ -1,4 +1,5 @@
-//! The jobs that carry a kernel's plan out: one, or the rounds of its tiles and a last one that puts their parts together.
+//! The jobs that carry a kernel's plan out: one, or the rounds of its tiles and a last one that
+//! puts their parts together.
 
 use super::plan::{KernelPlan, PLAN_FILE, Stage, part_file};
 use crate::{
@@ -9,7 +10,8 @@ use crate::{
 use nodectl_types::{Builtin, ParamSpace, Resources, WorkSpec, limits};
 use std::ops::Range;
 
-/// Of a job with a worker: for workers that die or hang, since what a shader does wrong it does again.
+/// Of a job with a worker: for workers that die or hang, since what a shader does wrong it does
+/// again.
 const DEFAULT_RETRIES: u32 = 3;
 
 pub(super) struct Chain {

@@ -1,4 +1,5 @@
-//! Every parameter set of a plan before anything is sent: values that fit, arrays that are what shader and space need.
+//! Every parameter set of a plan before anything is sent: values that fit, arrays that are what
+//! shader and space need.
 
 use super::{
     cut::STORAGE_BYTES,
@@ -26,7 +27,8 @@ pub(super) struct Needs {
     pub(super) cell_bytes: BTreeMap<String, u64>,
     /// The files of all inputs, sorted by path, each once.
     pub(super) uploads: Vec<Upload>,
-    /// What each cell has of an input from a file: the axes behind those of the space, in the first set.
+    /// What each cell has of an input from a file: the axes behind those of the space, in the first
+    /// set.
     pub(super) per_cell: BTreeMap<String, Vec<u64>>,
 }
 

@@ -41,7 +41,8 @@ pub(super) struct Cut {
 }
 
 impl Demand {
-    /// The cut that the job file asks for by its largest tile. None where a space is too small for it.
+    /// The cut that the job file asks for by its largest tile. None where a space is too small for
+    /// it.
     pub(super) fn by_tile(&self, tile: [u32; 3]) -> Option<Cut> {
         let grid: [u32; 3] = std::array::from_fn(|axis| self.most[axis].div_ceil(tile[axis]));
         (0..3)
@@ -49,7 +50,8 @@ impl Demand {
             .then(|| self.cut(grid))
     }
 
-    /// The cut that nobody chose: halves the longest extent until tiles are small enough. None if that cannot be.
+    /// The cut that nobody chose: halves the longest extent until tiles are small enough. None if
+    /// that cannot be.
     pub(super) fn choose(&self) -> Option<Cut> {
         let mut grid = [1u32; 3];
         loop {
@@ -68,7 +70,8 @@ impl Demand {
                 return Some(self.cut(grid));
             }
             let size = self.size(grid);
-            // Of equal extents the slowest axis: rows stay whole, and files are read in longer runs.
+            // Of equal extents the slowest axis: rows stay whole, and files are read in longer
+            // runs.
             let can_be_cut = |axis: &usize| size[*axis] > 1 && grid[*axis] < self.least[*axis];
             match (0..3)
                 .filter(can_be_cut)

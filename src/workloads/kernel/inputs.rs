@@ -308,7 +308,8 @@ fn generated(
                 Some([start, stop, step]) => (*start, *stop, *step),
                 _ => return Err(wrong()),
             };
-            // A hair less than the quotient, so that [0, 1, 0.1] has ten numbers although 0.1 is not exact.
+            // A hair less than the quotient, so that [0, 1, 0.1] has ten numbers although 0.1 is
+            // not exact.
             let count = ((stop - start) / step - 1e-9).ceil();
             if !(1.0..=1e15).contains(&count) {
                 return Err(Fault::new(

@@ -417,7 +417,8 @@ fn check(
     checker(counts).check(plan, params, differ)
 }
 
-/// Compiles the shader with the constants of the first sets, as workers will; returns the largest workgroup.
+/// Compiles the shader with the constants of the first sets, as workers will; returns the largest
+/// workgroup.
 fn compile(
     plan: &KernelPlan,
     program: &KernelProgram,
@@ -540,7 +541,8 @@ fn choose(
     Ok(found)
 }
 
-/// What tiles leave for the next round and for the end. Returns the rounds: first step and steps of each.
+/// What tiles leave for the next round and for the end. Returns the rounds: first step and steps of
+/// each.
 fn exchange(plan: &mut KernelPlan, parts: &JobTables, cut: Cut) -> Result<Vec<(u32, u32)>, Fault> {
     let steps = parts.iterate.as_ref().map_or(1, |iterate| iterate.steps);
     if cut.grid == [1; 3] {

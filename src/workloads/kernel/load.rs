@@ -1,4 +1,5 @@
-//! The bytes of storage buffers: elements from files or generated, laid out as the shader has them, and back.
+//! The bytes of storage buffers: elements from files or generated, laid out as the shader has them,
+//! and back.
 
 use super::{
     plan::{ArrayPlan, Extent},
@@ -26,9 +27,9 @@ pub enum LoadError {
     TooLarge(Vec<u64>),
 }
 
-/// The numbers that a task's buffer begins with, of the shader's type: of `Extent::Cells` those of `cells` (the widened box),
-/// else all. `space` is the set's, in `dimensions` axes; files are relative to `base`. Where the plan has no source, zeros.
-/// Takes no notice of `resumes`.
+/// The numbers that a task's buffer begins with, of the shader's type: of `Extent::Cells` those of
+/// `cells` (the widened box), else all. `space` is the set's, in `dimensions` axes; files are
+/// relative to `base`. Where the plan has no source, zeros. Takes no notice of `resumes`.
 pub fn content(
     plan: &ArrayPlan,
     resolved: &ResolvedArray,

@@ -20,7 +20,8 @@ const COMBINATIONS: [&str; 4] = ["concat", "sum", "min", "max"];
 /// What the job file says of one output.
 pub(super) struct OutputSpec {
     pub(super) plan: OutputPlan,
-    /// Of an output that is combined number by number its shape; of one that is put together by its cells None.
+    /// Of an output that is combined number by number its shape; of one that is put together by its
+    /// cells None.
     pub(super) shape: Option<Vec<Quantity>>,
     /// What each cell has.
     pub(super) per_cell: Vec<Quantity>,

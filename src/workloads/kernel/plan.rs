@@ -1,34 +1,39 @@
-//! What a kernel job is once its file is understood: the contract between the job file's reader and the worker that runs it.
-//! It travels as the upload `PLAN_FILE`, postcard behind a version, one for each job of the chain. Holds no values of
-//! parameters: `resolve` puts those of a task in.
+//! What a kernel job is once its file is understood: the contract between the job file's reader and
+//! the worker that runs it. It travels as the upload `PLAN_FILE`, postcard behind a version, one
+//! for each job of the chain. Holds no values of parameters: `resolve` puts those of a task in.
 //!
 //! # The chain
 //!
 //! A kernel job becomes one planned job (`Stage::Whole`), or several, each `after` the one before:
-//! - `<name>.tiles` or `<name>.round-1`, `<name>.round-2`, …: `Stage::Tiles`. `repeat` is the number of tiles, so task t is
-//!   tile `t % tile_count()` of parameter set `t / tile_count()`. Each task leaves one part for each name in `parts`:
-//!   the file `part_file(name)` in its directory, a `.npy` with what the tile's own cells hold.
+//! - `<name>.tiles` or `<name>.round-1`, `<name>.round-2`, …: `Stage::Tiles`. `repeat` is the
+//!   number of tiles, so task t is tile `t % tile_count()` of parameter set `t / tile_count()`.
+//!   Each task leaves one part for each name in `parts`: the file `part_file(name)` in its
+//!   directory, a `.npy` with what the tile's own cells hold.
 //! - `<name>`: `Stage::Assemble`, one task a parameter set. Task t finds the parts of tile i as
-//!   `<from>/<t * tile_count() + i>/<part_file(name)>` in its directory, combines them, and writes the outputs' files.
+//!   `<from>/<t * tile_count() + i>/<part_file(name)>` in its directory, combines them, and writes
+//!   the outputs' files.
 //!
 //! # A tile
 //!
-//! `tiles::Grid` cuts the space into boxes. A task computes its box widened by the halo of all its steps, clamped at the
-//! space's edges: that is the `origin` and `size` its shader sees, the size of its dispatch, and the shape of its buffers
-//! with `Extent::Cells`. What it computes outside of its own box is dropped when the part is written. So a shader addresses
-//! cell `id` of every such buffer as `id.x + size.x * (id.y + size.y * id.z)`, halo or not, cut or not.
+//! `tiles::Grid` cuts the space into boxes. A task computes its box widened by the halo of all its
+//! steps, clamped at the space's edges: that is the `origin` and `size` its shader sees, the size
+//! of its dispatch, and the shape of its buffers with `Extent::Cells`. What it computes outside of
+//! its own box is dropped when the part is written. So a shader addresses cell `id` of every such
+//! buffer as `id.x + size.x * (id.y + size.y * id.z)`, halo or not, cut or not.
 //!
 //! # What the worker does with a task
 //!
 //! 1. `KernelPlan::resolve` with the task's parameters.
-//! 2. Compiles `shader` with `Resolved::constants` (`gpu::shader`), and compares the entry point with the device's limits:
-//!    workgroups, shared bytes, features, storage ranges. What a device lacks is an error of the task that names both.
-//! 3. Makes a buffer for each binding and fills it (`load::content`, or the parts of the round before: see `resumes`); a
-//!    binding without content begins as zeros.
-//! 4. For each step s of `steps()`: writes `tile_bytes(.., s)` into the binding `Content::Tile`, dispatches
-//!    `ceil(size / workgroup)` groups, then exchanges the buffers of each pair in `swaps`.
-//! 5. Reads the buffers named in `parts` or `outputs`. A swapped pair's second name stands for the buffer that the *last* step
-//!    wrote to under that name.
+//! 2. Compiles `shader` with `Resolved::constants` (`gpu::shader`), and compares the entry point
+//!    with the device's limits: workgroups, shared bytes, features, storage ranges. What a device
+//!    lacks is an error of the task that names both.
+//! 3. Makes a buffer for each binding and fills it (`load::content`, or the parts of the round
+//!    before: see `resumes`); a binding without content begins as zeros.
+//! 4. For each step s of `steps()`: writes `tile_bytes(.., s)` into the binding `Content::Tile`,
+//!    dispatches `ceil(size / workgroup)` groups, then exchanges the buffers of each pair in
+//!    `swaps`.
+//! 5. Reads the buffers named in `parts` or `outputs`. A swapped pair's second name stands for the
+//!    buffer that the *last* step wrote to under that name.
 
 use nodectl_gpu::shader::{Element, Language};
 use nodectl_types::{Params, Scalar, Value};
@@ -55,9 +60,11 @@ pub struct KernelPlan {
     pub shader: ShaderPlan,
     /// Extents of the index space along x, y and z; of fewer dimensions the last are 1.
     pub space: [Quantity; 3],
-    /// How many of the three the job file gave. Arrays over the cells have so many axes, the last of them x.
+    /// How many of the three the job file gave. Arrays over the cells have so many axes, the last
+    /// of them x.
     pub dimensions: usize,
-    /// Into how many tiles the space is cut along x, y and z. No space of any parameter set is smaller.
+    /// Into how many tiles the space is cut along x, y and z. No space of any parameter set is
+    /// smaller.
     pub grid: [u32; 3],
     /// How far a step looks along x, y and z, in cells.
     pub halo: [u32; 3],
@@ -78,8 +85,8 @@ pub struct KernelPlan {
 pub enum Stage {
     /// A parameter set is one tile and one task, which writes the outputs itself. All steps from 0.
     Whole { steps: u32 },
-    /// A task a tile, steps `first_step .. first_step + steps`. From the second round on `from` is the directory with the
-    /// round before, whose parts are the content of bindings that resume.
+    /// A task a tile, steps `first_step .. first_step + steps`. From the second round on `from` is
+    /// the directory with the round before, whose parts are the content of bindings that resume.
     Tiles {
         first_step: u32,
         steps: u32,
@@ -89,7 +96,8 @@ pub enum Stage {
     Assemble { from: String },
 }
 
-/// A shader as it travels: compiled again where it runs, since constants may differ from task to task.
+/// A shader as it travels: compiled again where it runs, since constants may differ from task to
+/// task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ShaderPlan {
     /// For messages.
@@ -147,32 +155,35 @@ pub struct UniformValue {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ArrayPlan {
-    /// One element of the shader's array. On the device elements are `stride` apart; in files they are not.
+    /// One element of the shader's array. On the device elements are `stride` apart; in files they
+    /// are not.
     pub element: Element,
     pub extent: Extent,
     /// None: zeros.
     pub source: Option<ArraySource>,
-    /// From the second round on the content is what the round before left of this binding: the cells of the widened box are
-    /// put together from the parts of the tiles that they lie in.
+    /// From the second round on the content is what the round before left of this binding: the
+    /// cells of the widened box are put together from the parts of the tiles that they lie in.
     pub resumes: Option<String>,
     pub is_written: bool,
 }
 
-/// Which elements of an array a task holds. An array's axes are numpy's, last fastest, and include the components of its elements
-/// as the last axis where they are vectors.
+/// Which elements of an array a task holds. An array's axes are numpy's, last fastest, and include
+/// the components of its elements as the last axis where they are vectors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Extent {
-    /// One for each cell of the widened box, times `per_cell` (empty: a number or a vector each). Of a file, the axes behind
-    /// those of the space; `per_cell` is empty then.
+    /// One for each cell of the widened box, times `per_cell` (empty: a number or a vector each).
+    /// Of a file, the axes behind those of the space; `per_cell` is empty then.
     Cells { per_cell: Vec<Quantity> },
     /// All of it, in every task. Of a file, what its header says; `shape` is empty then.
     Whole { shape: Vec<Quantity> },
 }
 
-/// Where an array's content comes from. `i` is an element's place in the whole array, in row-major order, whatever the tile.
+/// Where an array's content comes from. `i` is an element's place in the whole array, in row-major
+/// order, whatever the tile.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ArraySource {
-    /// An uploaded file; `path` is a template. `convert`: numbers that the shader's type does not have are cast.
+    /// An uploaded file; `path` is a template. `convert`: numbers that the shader's type does not
+    /// have are cast.
     File {
         path: String,
         member: Option<String>,
@@ -236,13 +247,15 @@ pub enum Combine {
     Sum,
     Min,
     Max,
-    /// A shader folds part after part, in the order of the tiles, into the first one: its storage bindings are set 0, binding
-    /// 0 (read and written: what was folded so far) and binding 1 (the next part), both flat arrays of the output's elements;
-    /// its invocations are one an element along x.
+    /// A shader folds part after part, in the order of the tiles, into the first one: its storage
+    /// bindings are set 0, binding 0 (read and written: what was folded so far) and binding 1 (the
+    /// next part), both flat arrays of the output's elements; its invocations are one an element
+    /// along x.
     Shader(ShaderPlan),
 }
 
-/// The size of the shader's `struct Tile { origin: vec3<u32>, size: vec3<u32>, space: vec3<u32>, step: u32 }`.
+/// The size of the shader's `struct Tile { origin: vec3<u32>, size: vec3<u32>, space: vec3<u32>,
+/// step: u32 }`.
 pub const TILE_BYTES: usize = 48;
 
 /// The bytes of that struct.
@@ -324,7 +337,8 @@ impl KernelPlan {
         self.grid.iter().product()
     }
 
-    /// The steps that a task of this stage does: the first, and how many. None of an `Assemble` stage.
+    /// The steps that a task of this stage does: the first, and how many. None of an `Assemble`
+    /// stage.
     pub fn steps(&self) -> Option<(u32, u32)> {
         match self.stage {
             Stage::Whole { steps } => Some((0, steps)),

@@ -1,4 +1,5 @@
-//! The shader that a job file names: read, checked, its entry point chosen. Faults about it stand in its own text.
+//! The shader that a job file names: read, checked, its entry point chosen. Faults about it stand
+//! in its own text.
 
 use super::plan::{MAX_UNIFORM_BYTES, ShaderPlan};
 use crate::{

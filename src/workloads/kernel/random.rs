@@ -1,5 +1,6 @@
-//! Random numbers that depend on nothing but a seed and their place: Philox4x32-10 of Salmon et al., "Parallel random numbers: as
-//! easy as 1, 2, 3", SC 2011. Every tile, worker and machine makes the same.
+//! Random numbers that depend on nothing but a seed and their place: Philox4x32-10 of Salmon et
+//! al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011. Every tile, worker and machine
+//! makes the same.
 
 /// The four words of a counter under a key.
 fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {

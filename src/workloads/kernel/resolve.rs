@@ -1,5 +1,5 @@
-//! A plan with the parameters of one set in it. Pure: the job file's reader tries every set before anything is sent, and the
-//! worker computes the same for each task.
+//! A plan with the parameters of one set in it. Pure: the job file's reader tries every set before
+//! anything is sent, and the worker computes the same for each task.
 
 use super::plan::{
     ArraySource, Content, Distribution, Extent, KernelPlan, OutputPlan, PlanError, Quantity,
@@ -27,7 +27,8 @@ pub struct Resolved {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Number {
     pub scalar: Scalar,
-    /// As stored: little-endian, the first `scalar.bytes()` of it; of a `Bool`, 4 bytes of 0 or 1, as `VkBool32`.
+    /// As stored: little-endian, the first `scalar.bytes()` of it; of a `Bool`, 4 bytes of 0 or 1,
+    /// as `VkBool32`.
     pub bytes: [u8; 8],
 }
 
@@ -40,7 +41,8 @@ pub enum ResolvedContent {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResolvedArray {
-    /// Of `Extent::Cells` without a file the whole array over the space; of files empty: their headers say.
+    /// Of `Extent::Cells` without a file the whole array over the space; of files empty: their
+    /// headers say.
     pub shape: Vec<u64>,
     pub source: Option<ResolvedSource>,
 }

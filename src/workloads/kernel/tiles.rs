@@ -16,8 +16,9 @@ pub struct Tile {
     pub wide: Cells,
 }
 
-/// Tile `index` of a space that is cut `grid` times along each axis, x fastest: along an axis of n cells tile i of g has cells
-/// ⌊in/g⌋ to ⌊(i+1)n/g⌋. `reach` is how far the cells' values depend on others: halo times steps.
+/// Tile `index` of a space that is cut `grid` times along each axis, x fastest: along an axis of n
+/// cells tile i of g has cells ⌊in/g⌋ to ⌊(i+1)n/g⌋. `reach` is how far the cells' values depend on
+/// others: halo times steps.
 ///
 /// # Panics
 /// If `index` is not below the product of `grid`.

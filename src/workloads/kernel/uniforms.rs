@@ -1,4 +1,5 @@
-//! `[uniforms]` and `[constants]`: numbers for a shader's uniforms, by their members' names, and for its constants.
+//! `[uniforms]` and `[constants]`: numbers for a shader's uniforms, by their members' names, and
+//! for its constants.
 
 use super::{
     plan::{ConstantPlan, Content, UniformValue},

@@ -1,4 +1,5 @@
-//! The program of a job with its arguments, environment and outputs; checks every placeholder in them.
+//! The program of a job with its arguments, environment and outputs; checks every placeholder in
+//! them.
 
 use crate::{
     Upload,
@@ -173,7 +174,8 @@ fn no_nul<'i>(items: impl IntoIterator<Item = &'i Item<String>>) -> Result<(), F
     }
 }
 
-/// The names that placeholders may have. There may be as many of either, so they are found and not searched.
+/// The names that placeholders may have. There may be as many of either, so they are found and not
+/// searched.
 pub(crate) struct Known<'n> {
     pub(crate) names: Vec<&'n str>,
     set: BTreeSet<&'n str>,

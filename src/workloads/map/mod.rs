@@ -1,4 +1,5 @@
-//! `kind = "map"`: a command, or a method of a Python class, run once for each parameter set. Owns the meaning of its keys.
+//! `kind = "map"`: a command, or a method of a Python class, run once for each parameter set. Owns
+//! the meaning of its keys.
 //!
 //! | file | owns |
 //! |---|---|
@@ -40,7 +41,8 @@ pub(super) const KEYS: [&str; 33] = [
 ];
 
 const DEFAULT_RETRIES: u32 = 2;
-/// Of a job with a worker. Its exceptions are not tried again: these are for workers that die or hang.
+/// Of a job with a worker. Its exceptions are not tried again: these are for workers that die or
+/// hang.
 const DEFAULT_WORKER_RETRIES: u32 = 3;
 
 /// Plans one job.

@@ -1,4 +1,5 @@
-//! Parameter sets: `params` as grid, list or file, `zip`, `sample`, and one set for each of `files`.
+//! Parameter sets: `params` as grid, list or file, `zip`, `sample`, and one set for each of
+//! `files`.
 
 use super::{
     rows,
@@ -15,7 +16,8 @@ use toml::{
     de::{DeArray, DeTable, DeValue},
 };
 
-/// The most values that parameter sets may be written with (a grid multiplies them). Bounds memory: 24 bytes each.
+/// The most values that parameter sets may be written with (a grid multiplies them). Bounds memory:
+/// 24 bytes each.
 pub(super) const MAX_VALUES: usize = 10_000_000;
 /// The name of the parameter that `files` makes.
 const FILE: &str = "file";

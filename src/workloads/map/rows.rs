@@ -1,5 +1,5 @@
-//! Parameter sets in a file beside the job file: CSV, TSV or JSON lines. Errors name the file's line. Values keep the spelling
-//! that they have there (`Value::spelled`).
+//! Parameter sets in a file beside the job file: CSV, TSV or JSON lines. Errors name the file's
+//! line. Values keep the spelling that they have there (`Value::spelled`).
 
 use super::params::MAX_VALUES;
 use crate::{
@@ -34,8 +34,8 @@ pub(crate) fn load(
     Ok(ParamSpace::Rows { columns, cells })
 }
 
-/// The columns of a CSV, TSV or JSONL file and its rows, one after the other; at least one row. An error has a `hint:` line
-/// where there is something to do about it.
+/// The columns of a CSV, TSV or JSONL file and its rows, one after the other; at least one row. An
+/// error has a `hint:` line where there is something to do about it.
 pub fn read(path: &Path) -> Result<(Vec<String>, Vec<Value>), String> {
     read_as(path, &path.display().to_string())
 }

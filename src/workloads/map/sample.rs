@@ -1,11 +1,13 @@
-//! `sample = { method, count, seed }`: rows drawn from the `params` table, in place of all its combinations. The rows are
-//! those of every machine and every version: row i depends on the seed, the method, i and the table, not on `count`.
+//! `sample = { method, count, seed }`: rows drawn from the `params` table, in place of all its
+//! combinations. The rows are those of every machine and every version: row i depends on the seed,
+//! the method, i and the table, not on `count`.
 //!
-//! *random*: the coordinate of row i in column c is the first 53 bits of BLAKE3("nodectl sample" ‖ seed ‖ i ‖ c), the numbers
-//! as 64 bits little-endian, over 2⁵³.
+//! *random*: the coordinate of row i in column c is the first 53 bits of BLAKE3("nodectl sample" ‖
+//! seed ‖ i ‖ c), the numbers as 64 bits little-endian, over 2⁵³.
 //!
-//! *sobol*: Sobol points with the direction numbers of Joe and Kuo (new-joe-kuo-6.21201), Owen-scrambled with the seed
-//! (Burley, Practical Hash-based Owen Scrambling, JCGT 2020), as the crate `sobol_burley` computes them: 24 bits a coordinate.
+//! *sobol*: Sobol points with the direction numbers of Joe and Kuo (new-joe-kuo-6.21201),
+//! Owen-scrambled with the seed (Burley, Practical Hash-based Owen Scrambling, JCGT 2020), as the
+//! crate `sobol_burley` computes them: 24 bits a coordinate.
 
 use crate::job_file::{Fault, Fields, Item};
 use nodectl_types::{ParamSpace, Value};

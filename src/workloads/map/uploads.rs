@@ -1,5 +1,6 @@
-//! Which files travel with a job: `source`, `data`, `files`, and what `command` names. Nothing outside of the job file's
-//! directory does, by `..` or by a link. Reads directories and metadata, never contents.
+//! Which files travel with a job: `source`, `data`, `files`, and what `command` names. Nothing
+//! outside of the job file's directory does, by `..` or by a link. Reads directories and metadata,
+//! never contents.
 
 use crate::{
     Upload, UploadSource, files,
@@ -105,8 +106,9 @@ fn not_empty(item: &Item<String>, key: &str) -> Result<(), Fault> {
     )))
 }
 
-/// Files that every task makes for itself, at the top of its directory. An earlier run by hand may have left them beside the job
-/// file: in a directory or a pattern they are passed over, and by name they are refused.
+/// Files that every task makes for itself, at the top of its directory. An earlier run by hand may
+/// have left them beside the job file: in a directory or a pattern they are passed over, and by
+/// name they are refused.
 fn leave_out_own(
     item: &Item<String>,
     taken: &mut BTreeMap<String, Upload>,
@@ -125,7 +127,8 @@ fn leave_out_own(
     Ok(())
 }
 
-/// What `exclude` leaves out of `source` and `data`: patterns as in `.gitignore`, relative to the job file's directory.
+/// What `exclude` leaves out of `source` and `data`: patterns as in `.gitignore`, relative to the
+/// job file's directory.
 fn excluded(fields: &Fields<'_, '_>) -> Result<Gitignore, Fault> {
     let mut builder = GitignoreBuilder::new("");
     builder.allow_unclosed_class(false);
@@ -286,8 +289,8 @@ fn pattern<'n>(
     Ok((root, Some(matcher)))
 }
 
-/// Gives every file below `root`, relative to the job file's directory. Walks from that directory, so that ignore files
-/// above `root` count, but none above it.
+/// Gives every file below `root`, relative to the job file's directory. Walks from that directory,
+/// so that ignore files above `root` count, but none above it.
 fn walk(
     context: &Context<'_>,
     root: &str,
@@ -343,7 +346,8 @@ fn walk(
     for entry in builder.build() {
         let entry = match entry {
             Ok(entry) => entry,
-            // A dangling link beside `root`, or a hidden one (editors' lock files), is not ours to follow.
+            // A dangling link beside `root`, or a hidden one (editors' lock files), is not ours to
+            // follow.
             Err(error) if !concerns(&error, &root, skip) => continue,
             Err(error) => {
                 return Err(Fault::new(

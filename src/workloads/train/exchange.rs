@@ -1,5 +1,6 @@
-//! Which dense layers' gradients go as sufficient factors from node to node, and which through the parameter servers: what costs
-//! less by Poseidon's rule (`types::exchange`), or what the job file says.
+//! Which dense layers' gradients go as sufficient factors from node to node, and which through the
+//! parameter servers: what costs less by Poseidon's rule (`types::exchange`), or what the job file
+//! says.
 
 use super::{model, plan::TrainPlan, team::Team};
 use nodectl_types::{
@@ -21,7 +22,8 @@ pub struct Choice {
     pub exchange: Exchange,
 }
 
-/// What becomes of each dense layer where several workers train. Each is taken to run on a node of its own.
+/// What becomes of each dense layer where several workers train. Each is taken to run on a node of
+/// its own.
 pub fn choices(plan: &TrainPlan, team: &Team) -> Vec<Choice> {
     let Ok(arrays) = model::arrays(&plan.model) else {
         return Vec::new();

@@ -1,5 +1,6 @@
-//! Models in files: safetensors, with what else is needed to use them in the metadata. A checkpoint is such a file with more; whether
-//! one worker made it, as here, or parameter servers did, it has the same arrays under the same names.
+//! Models in files: safetensors, with what else is needed to use them in the metadata. A checkpoint
+//! is such a file with more; whether one worker made it, as here, or parameter servers did, it has
+//! the same arrays under the same names.
 
 use super::{
     data::{Column, Preparation, Standard},
@@ -14,8 +15,8 @@ use nodectl_types::{
 use serde::{Deserialize, Serialize};
 use std::{collections::HashMap, path::Path};
 
-/// Names of arrays that are no layer's, which begin with a number: what inputs were standardized by, and what was found while it learnt
-/// (`run::history`).
+/// Names of arrays that are no layer's, which begin with a number: what inputs were standardized
+/// by, and what was found while it learnt (`run::history`).
 pub const MEANS: &str = "input.means";
 pub const DEVIATIONS: &str = "input.deviations";
 pub const HISTORY: &str = "history";
@@ -64,7 +65,8 @@ pub struct Course {
     pub steps: u64,
     /// Batches of an epoch.
     pub batches: u64,
-    /// Batches of a step: more than one where workers take steps by themselves and average now and then.
+    /// Batches of a step: more than one where workers take steps by themselves and average now and
+    /// then.
     pub batches_per_step: u64,
     /// Whose memory goes on with the steps.
     pub optimizer: Optimizer,
@@ -86,7 +88,8 @@ impl Note {
         serde_json::to_string(self).expect("plain data always encodes")
     }
 
-    /// Fails unless a training with this note can go on from a checkpoint, of which nothing else is read.
+    /// Fails unless a training with this note can go on from a checkpoint, of which nothing else is
+    /// read.
     pub fn check_resumed(&self, path: &Path) -> Result<(), FileError> {
         let metadata = safetensors::read_metadata(path)?;
         let step = step(path, &metadata)?.ok_or_else(|| no_checkpoint(path))?;
@@ -277,7 +280,8 @@ impl ModelFile {
         put(&self.arrays, network)
     }
 
-    /// Puts a checkpoint's values into the model of a training with the note `own`, which goes on from there. Returns what else there is.
+    /// Puts a checkpoint's values into the model of a training with the note `own`, which goes on
+    /// from there. Returns what else there is.
     pub fn resume(
         path: &Path,
         own: &Note,
@@ -345,8 +349,8 @@ pub fn check_values(path: &Path, wanted: &[OwnArray]) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Fails unless a training of this model may go on from the file. Reads its header alone; what else must be the same, the
-/// training finds out.
+/// Fails unless a training of this model may go on from the file. Reads its header alone; what else
+/// must be the same, the training finds out.
 pub fn check_checkpoint(path: &Path, model: &ModelSpec) -> Result<(), FileError> {
     let metadata = safetensors::read_metadata(path)?;
     step(path, &metadata)?.ok_or_else(|| no_checkpoint(path))?;

@@ -1,5 +1,5 @@
-//! Parameters that stay in this process: the optimizer's steps are ops of the engine that computes the gradients, so that
-//! nothing leaves its memory.
+//! Parameters that stay in this process: the optimizer's steps are ops of the engine that computes
+//! the gradients, so that nothing leaves its memory.
 
 use super::parameters::{Parameters, ParametersError, Tensor};
 use bytes::Bytes;
@@ -81,7 +81,8 @@ impl Local {
         Ok(all)
     }
 
-    /// Goes on after `step` steps with what `state` gave then. After `register`, which has the values of then.
+    /// Goes on after `step` steps with what `state` gave then. After `register`, which has the
+    /// values of then.
     pub fn resume(&mut self, step: u64, state: &[OptimizerState]) -> Result<(), ParametersError> {
         let registered = self.registered()?;
         for (index, buffer) in registered.states.iter().enumerate() {
@@ -169,7 +170,8 @@ impl Parameters for Local {
         let numbers = Optimize::schedule(self.training.optimizer, self.rate(), 1.0, step);
         let registered = self.registered()?;
         let bytes = Bytes::copy_from_slice(bytemuck::cast_slice(&numbers));
-        // What is not waited for takes effect all the same, and its failure shows in what comes next.
+        // What is not waited for takes effect all the same, and its failure shows in what comes
+        // next.
         let _ = registered.engine.upload(&registered.schedule, 0, bytes);
         let _ = registered.engine.run(&registered.update);
         self.step = step;
@@ -185,7 +187,8 @@ impl Parameters for Local {
     }
 }
 
-/// Values and gradients of tensors, as few views as they can be: an op over all costs less than one for each.
+/// Values and gradients of tensors, as few views as they can be: an op over all costs less than one
+/// for each.
 fn stretches(tensors: &[Tensor]) -> Vec<(BufferView, BufferView)> {
     let mut stretches: Vec<(BufferView, BufferView)> = Vec::new();
     for tensor in tensors {
@@ -301,7 +304,8 @@ mod tests {
         }
     }
 
-    /// An engine with two tensors side by side and one elsewhere, with values 1 and gradients 3, 0 and 4.
+    /// An engine with two tensors side by side and one elsewhere, with values 1 and gradients 3, 0
+    /// and 4.
     fn registered(training: Training) -> (Arc<dyn Engine>, Local, Vec<Tensor>) {
         let engine: Arc<dyn Engine> = Arc::new(Cpu::new(1).unwrap());
         let (values, gradients) = (

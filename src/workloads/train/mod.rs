@@ -66,7 +66,8 @@ pub fn resumed_plan(plan: &[u8]) -> Result<Vec<u8>, String> {
     .encode())
 }
 
-/// Has a planned training go on from a checkpoint that its node has stored: so many bytes. Fails for other jobs.
+/// Has a planned training go on from a checkpoint that its node has stored: so many bytes. Fails
+/// for other jobs.
 pub fn resume_planned(job: &mut PlannedJob, checkpoint: (BlobHash, u64)) -> Result<(), String> {
     let plan = job
         .uploads

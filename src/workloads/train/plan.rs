@@ -1,5 +1,5 @@
-//! What a training job is once its file is understood: the contract between the job file's reader and the worker that trains.
-//! It travels as the upload `PLAN_FILE`, postcard behind a version.
+//! What a training job is once its file is understood: the contract between the job file's reader
+//! and the worker that trains. It travels as the upload `PLAN_FILE`, postcard behind a version.
 
 use super::{data::DataSpec, model::ModelSpec};
 pub use nodectl_types::params::{Checkpoints, Every};
@@ -48,14 +48,15 @@ pub struct Sharing {
     pub compression: Compression,
     pub block_bytes: u64,
     pub replicas: u32,
-    /// Whether dense layers' gradients go as sufficient factors, from node to node; none where that is if it costs less.
+    /// Whether dense layers' gradients go as sufficient factors, from node to node; none where that
+    /// is if it costs less.
     pub use_sfb: Option<bool>,
     pub num_push_threads: u32,
     pub num_pull_threads: u32,
 }
 
-/// A Nesterov step with the average of what workers have come to. The defaults are those of DiLoCo (Douillard et al.,
-/// arXiv 2311.08105, section 3).
+/// A Nesterov step with the average of what workers have come to. The defaults are those of DiLoCo
+/// (Douillard et al., arXiv 2311.08105, section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outer {
     pub rate: f32,

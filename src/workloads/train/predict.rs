@@ -26,8 +26,8 @@ pub struct Prediction {
     pub classes: Option<Vec<String>>,
 }
 
-/// Asks a model about the samples in files. `data` is a CSV file, a folder of images or one, or a file of arrays,
-/// `FILE:MEMBER` where it has several. Errors are sentences for people.
+/// Asks a model about the samples in files. `data` is a CSV file, a folder of images or one, or a
+/// file of arrays, `FILE:MEMBER` where it has several. Errors are sentences for people.
 pub fn predict(file: &ModelFile, data: &str, threads: usize) -> Result<Prediction, String> {
     let spec = &file.note.model;
     let source = source(data, file.note.target.clone())?;

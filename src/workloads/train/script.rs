@@ -1,5 +1,6 @@
-//! `kind = "train"` with a command: the user's own program, as several workers that share parameters through the nodes that they
-//! run on (`nodectl.params` in Python). Owns the meaning of its keys.
+//! `kind = "train"` with a command: the user's own program, as several workers that share
+//! parameters through the nodes that they run on (`nodectl.params` in Python). Owns the meaning of
+//! its keys.
 
 use super::{
     job::{checkpoints, values},

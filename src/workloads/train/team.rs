@@ -1,4 +1,5 @@
-//! How many workers train together, and how many of their nodes are servers: keys of every training job, or of a computing mode.
+//! How many workers train together, and how many of their nodes are servers: keys of every training
+//! job, or of a computing mode.
 
 use super::{
     RESUMED, exchange,
@@ -92,7 +93,8 @@ fn count(fields: &Fields<'_, '_>, key: &str) -> Result<Option<u32>, Fault> {
     Ok(Some(count.value))
 }
 
-/// Gives a training job as many workers and servers as its computing mode has. Other jobs stay as they are.
+/// Gives a training job as many workers and servers as its computing mode has. Other jobs stay as
+/// they are.
 pub fn set_team(job: &mut PlannedJob, workers: u32, servers: u32) {
     if let Some(variable) = job.work.env.iter_mut().find(|(name, _)| name == VARIABLE) {
         let servers = Some(servers).filter(|servers| *servers > 0);

@@ -1,5 +1,5 @@
-//! Arrays in files: the first byte chooses a format. What is read is what the header says; nothing makes a reader panic, hang
-//! or allocate more than the file could hold.
+//! Arrays in files: the first byte chooses a format. What is read is what the header says; nothing
+//! makes a reader panic, hang or allocate more than the file could hold.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

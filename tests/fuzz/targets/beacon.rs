@@ -1,4 +1,5 @@
-//! Packets on the beacon's port, from anybody on the network: as they are, and as somebody with the secret could seal them.
+//! Packets on the beacon's port, from anybody on the network: as they are, and as somebody with the
+//! secret could seal them.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

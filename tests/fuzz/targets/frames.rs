@@ -1,5 +1,5 @@
-//! Chunks of frames: whatever filter and bytes, there are pixels or an error; LZ4 gives as many bytes as were asked for. And plans
-//! of integrations, and integrator's configuration files.
+//! Chunks of frames: whatever filter and bytes, there are pixels or an error; LZ4 gives as many
+//! bytes as were asked for. And plans of integrations, and integrator's configuration files.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! What strangers say in place of a handshake, to either end, and the proof of an identity as a member could make it.
+//! What strangers say in place of a handshake, to either end, and the proof of an identity as a
+//! member could make it.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

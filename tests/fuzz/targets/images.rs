@@ -1,4 +1,5 @@
-//! Files that an integration names: images as EDF and TIFF, geometries, datasets. The first byte chooses a format.
+//! Files that an integration names: images as EDF and TIFF, geometries, datasets. The first byte
+//! chooses a format.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

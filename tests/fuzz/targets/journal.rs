@@ -1,5 +1,5 @@
-//! Journals on disk: real records and nonsense in intact frames, then damage anywhere. What replays was written, and what
-//! replays again replayed before.
+//! Journals on disk: real records and nonsense in intact frames, then damage anywhere. What replays
+//! was written, and what replays again replayed before.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

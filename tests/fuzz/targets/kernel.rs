@@ -1,4 +1,5 @@
-//! Plans of kernel jobs, and users' shaders: bytes are a plan or an error; a shader that is accepted compiles or says why not.
+//! Plans of kernel jobs, and users' shaders: bytes are a plan or an error; a shader that is
+//! accepted compiles or says why not.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! The language of `where = "…"`. What parses must survive being printed, and be answerable for any node.
+//! The language of `where = "…"`. What parses must survive being printed, and be answerable for any
+//! node.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Sealed streams, read by tasks and by threads: bytes of anybody, and frames of any lengths as a member seals them.
+//! Sealed streams, read by tasks and by threads: bytes of anybody, and frames of any lengths as a
+//! member seals them.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

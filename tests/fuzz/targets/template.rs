@@ -1,4 +1,5 @@
-//! `{placeholder}` expansion. Expanding with every name known fails only where listing the names does.
+//! `{placeholder}` expansion. Expanding with every name known fails only where listing the names
+//! does.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

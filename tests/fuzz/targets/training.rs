@@ -1,5 +1,5 @@
-//! What nodes that train together say to each other: whatever comes, a node goes on, or ends that connection. And the frames, files and
-//! lists that come with it.
+//! What nodes that train together say to each other: whatever comes, a node goes on, or ends that
+//! connection. And the frames, files and lists that come with it.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Promises about jobs: what was told stays, with its content and its files; one result a task; a cancellation is final; jobs end;
-//! a submission is one job.
+//! Promises about jobs: what was told stays, with its content and its files; one result a task; a
+//! cancellation is final; jobs end; a submission is one job.
 
 use super::{
     Verdict,
@@ -104,7 +104,8 @@ fn attempts(model: &Model, job: &Job, tasks: &BTreeMap<u64, Vec<Told>>, verdict:
     }
 }
 
-/// A read of all results has each task once, unless the coordinator changed in its middle or failures were retried: then tasks come again.
+/// A read of all results has each task once, unless the coordinator changed in its middle or
+/// failures were retried: then tasks come again.
 fn once_a_read(model: &Model, job: &Job, verdict: &mut Verdict) {
     let retried = model.calls_of(job, "retry").next().is_some();
     for (_, call) in model.calls_of(job, "read") {
@@ -189,7 +190,8 @@ fn kept(model: &Model, job: &Job, tasks: &BTreeMap<u64, Vec<Told>>, verdict: &mu
     }
 }
 
-/// Files of results are what their tasks wrote, always; and can be had, whenever the cluster is whole.
+/// Files of results are what their tasks wrote, always; and can be had, whenever the cluster is
+/// whole.
 fn files(model: &Model, job: &Job, verdict: &mut Verdict) {
     let Some(bytes) = known_bytes(model, job) else {
         return;
@@ -238,7 +240,8 @@ fn files(model: &Model, job: &Job, verdict: &mut Verdict) {
     }
 }
 
-/// A cancellation that was answered stands; of single tasks, too, but for successes that were on their way.
+/// A cancellation that was answered stands; of single tasks, too, but for successes that were on
+/// their way.
 fn cancelled(model: &Model, job: &Job, tasks: &BTreeMap<u64, Vec<Told>>, verdict: &mut Verdict) {
     let whole = model
         .calls_of(job, "cancel")
@@ -411,8 +414,8 @@ fn known_bytes(model: &Model, job: &Job) -> Option<u64> {
     call.line["bytes"].as_u64().filter(|bytes| *bytes > 0)
 }
 
-/// The sum of what a task writes: its file is `JOB:TASK` and a newline again and again; its stream is 3,000 bytes of the same, and two
-/// lines more.
+/// The sum of what a task writes: its file is `JOB:TASK` and a newline again and again; its stream
+/// is 3,000 bytes of the same, and two lines more.
 pub fn expected_sum(job: &str, task: u64, file: &str, bytes: u64) -> String {
     let line = format!("{job}:{task}\n");
     let repeated = |bytes: u64| line.bytes().cycle().take(bytes as usize);

@@ -1,5 +1,6 @@
-//! Reads a history and says which promises it breaks. Knows the format of `docs/internals/histories.md` and the promises, and nothing of the
-//! product: no type of it, no file of it. A pure function.
+//! Reads a history and says which promises it breaks. Knows the format of
+//! `docs/internals/histories.md` and the promises, and nothing of the product: no type of it, no
+//! file of it. A pure function.
 //!
 //! | file | owns |
 //! |---|---|

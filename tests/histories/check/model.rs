@@ -1,4 +1,5 @@
-//! A history's lines, put together: jobs with their calls and executions, faults with their nodes and times.
+//! A history's lines, put together: jobs with their calls and executions, faults with their nodes
+//! and times.
 
 use super::jobs::COUNTED;
 use serde_json::Value;
@@ -11,7 +12,8 @@ pub struct Model<'a> {
     pub lines: &'a [Value],
     pub jobs: BTreeMap<&'a str, Job<'a>>,
     pub faults: Vec<Fault<'a>>,
-    /// From `quiet` to `read`: when everything has to be there, with what index in `lines` it begins.
+    /// From `quiet` to `read`: when everything has to be there, with what index in `lines` it
+    /// begins.
     pub quiet: Vec<(u64, u64)>,
     pub calls: Vec<Call<'a>>,
     /// The run came to its end.
@@ -188,7 +190,8 @@ impl<'a> Model<'a> {
         faults.flat_map(|fault| fault.nodes.clone()).collect()
     }
 
-    /// Whether the network was parted at some moment between: then both sides may go on without each other.
+    /// Whether the network was parted at some moment between: then both sides may go on without
+    /// each other.
     pub fn parted_between(&self, from: u64, to: u64) -> bool {
         self.faults
             .iter()

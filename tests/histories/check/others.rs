@@ -1,5 +1,6 @@
-//! Promises about nodes, pools and trainings: nodes do not end by themselves and find each other again; a pool's updates come in order,
-//! each once, and its tasks give each a result; a training in `bsp` learns from each sample once an epoch.
+//! Promises about nodes, pools and trainings: nodes do not end by themselves and find each other
+//! again; a pool's updates come in order, each once, and its tasks give each a result; a training
+//! in `bsp` learns from each sample once an epoch.
 
 use super::{
     Verdict,
@@ -150,7 +151,8 @@ fn pools(model: &Model, verdict: &mut Verdict) {
     }
 }
 
-/// Counts come from a rate and a time, both rounded; a batch that is missing or counted twice is far more.
+/// Counts come from a rate and a time, both rounded; a batch that is missing or counted twice is
+/// far more.
 const ROUNDING: u64 = 5;
 
 fn trainings(model: &Model, verdict: &mut Verdict) {

@@ -1,5 +1,5 @@
-//! The few lines of a history that a violation is about: how the job was asked for, what its task did, what was told of it and
-//! when that changed, and the faults meanwhile.
+//! The few lines of a history that a violation is about: how the job was asked for, what its task
+//! did, what was told of it and when that changed, and the faults meanwhile.
 
 use super::model::{Call, Job, Model, text};
 use serde_json::Value;

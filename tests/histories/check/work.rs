@@ -1,5 +1,5 @@
-//! Promises about what runs: a result that was told is not computed again, a cancelled job does not run on, and what runs and is wanted
-//! is let run.
+//! Promises about what runs: a result that was told is not computed again, a cancelled job does not
+//! run on, and what runs and is wanted is let run.
 
 use super::{
     Verdict,
@@ -35,8 +35,8 @@ fn beyond_need(_: &Model, job: &Job, verdict: &mut Verdict) {
         .or_default() += of_task.values().map(|count| count - 1).sum::<u64>();
 }
 
-/// A result that was told is computed again only by those who could not know: after a partition, by a node that was away, or when two
-/// nodes were away at once.
+/// A result that was told is computed again only by those who could not know: after a partition, by
+/// a node that was away, or when two nodes were away at once.
 fn computed_again(model: &Model, job: &Job, verdict: &mut Verdict) {
     let mut told: BTreeMap<u64, u64> = BTreeMap::new();
     for one in model
@@ -113,7 +113,8 @@ fn after_cancel(model: &Model, job: &Job, verdict: &mut Verdict) {
     }
 }
 
-/// What runs is stopped only when its task has a result or is cancelled, when its node ends, or when more than two attempts run.
+/// What runs is stopped only when its task has a result or is cancelled, when its node ends, or
+/// when more than two attempts run.
 fn needless_stops(model: &Model, job: &Job, verdict: &mut Verdict) {
     let mut needless = Vec::new();
     for stop in job.runs.iter().filter(|run| run.event == "stopped") {
@@ -171,8 +172,8 @@ fn needless_stops(model: &Model, job: &Job, verdict: &mut Verdict) {
     }
 }
 
-/// The task was told to have failed for good, by a later attempt: this one was ordered before that, and a node that had been away began it
-/// before it heard.
+/// The task was told to have failed for good, by a later attempt: this one was ordered before that,
+/// and a node that had been away began it before it heard.
 fn had_failed_for_good(model: &Model, job: &Job, stop: &Run) -> bool {
     model.told(job).iter().any(|one| {
         let is_of_it = one.row["task"] == stop.task && one.row["status"] == "failed";

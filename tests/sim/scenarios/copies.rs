@@ -1,4 +1,5 @@
-//! Copies of results and of their files: as many as there should be, equal, and not lost while machines are lost one by one.
+//! Copies of results and of their files: as many as there should be, equal, and not lost while
+//! machines are lost one by one.
 
 use crate::{
     disk::Damage,
@@ -76,7 +77,8 @@ pub const ALL: &[Scenario] = &[
     ),
 ];
 
-/// A stalled coordinator wakes up with results that only it has, and yields: its successor learns them.
+/// A stalled coordinator wakes up with results that only it has, and yields: its successor learns
+/// them.
 pub fn what_a_coordinator_learns_reaches_its_replicas() {
     for seed in 1..=12 {
         let mut script = Script::seeded(6, seed);
@@ -163,7 +165,8 @@ pub fn a_finished_result_outlives_broken_connections() {
     script.settle();
 }
 
-/// Second runs of slow tasks, and coordinators that die and come back: no partition, so one result a task.
+/// Second runs of slow tasks, and coordinators that die and come back: no partition, so one result
+/// a task.
 pub fn the_same_result_everywhere_after_takeovers() {
     for seed in 1..=60 {
         let mut script = Script::seeded(4, seed);
@@ -210,8 +213,9 @@ pub fn a_split_heals_to_equal_copies() {
     }
 }
 
-/// A disk has lost files, and all who have them are away for so long that hardly anybody asks for them any more. Once they are back
-/// there are as many copies as before within the time that a repair may take.
+/// A disk has lost files, and all who have them are away for so long that hardly anybody asks for
+/// them any more. Once they are back there are as many copies as before within the time that a
+/// repair may take.
 pub fn files_come_back_with_their_holders() {
     for away in [20.0, 100.0, 200.0, 400.0] {
         let mut script = Script::of(4);
@@ -237,7 +241,8 @@ pub fn files_come_back_with_their_holders() {
     }
 }
 
-/// A lone node has lost most of its files for good; another that comes gets the rest in no more time than a repair may take.
+/// A lone node has lost most of its files for good; another that comes gets the rest in no more
+/// time than a repair may take.
 pub fn files_that_are_gone_keep_no_others_waiting() {
     let mut script = Script::of(2);
     script.kill(1);
@@ -256,7 +261,8 @@ pub fn files_that_are_gone_keep_no_others_waiting() {
     script.settle();
 }
 
-/// One holder's disk has lost the files that tasks are given; whoever takes over, another copy is made, with the other's files.
+/// One holder's disk has lost the files that tasks are given; whoever takes over, another copy is
+/// made, with the other's files.
 pub fn what_tasks_are_given_comes_from_any_holder() {
     for keeper in 0..2 {
         let mut script = Script::of(5);
@@ -280,8 +286,8 @@ pub fn what_tasks_are_given_comes_from_any_holder() {
     }
 }
 
-/// The others come with full disks, so results are written by their coordinator and not told. It starts again, and for a moment it is
-/// alone.
+/// The others come with full disks, so results are written by their coordinator and not told. It
+/// starts again, and for a moment it is alone.
 pub fn what_was_written_alone_is_told_when_another_has_it() {
     let mut script = Script::of(3);
     script.kill(1);
@@ -306,8 +312,9 @@ pub fn what_was_written_alone_is_told_when_another_has_it() {
     script.settle();
 }
 
-/// Its answer is lost, so it is submitted again, to whoever may be on the other side: two claims with two specifications, which differ in
-/// who submitted it. Who holds copies of the one that gives way keeps, and passes on, that of the other.
+/// Its answer is lost, so it is submitted again, to whoever may be on the other side: two claims
+/// with two specifications, which differ in who submitted it. Who holds copies of the one that
+/// gives way keeps, and passes on, that of the other.
 pub fn a_job_submitted_on_both_sides_of_a_split() {
     for seed in 1..=12 {
         let mut script = Script::seeded(6, seed);
@@ -331,7 +338,8 @@ pub fn a_job_submitted_on_both_sides_of_a_split() {
     }
 }
 
-/// What it says of itself then has a lower number than its goodbye, and counts: it keeps copies again.
+/// What it says of itself then has a lower number than its goodbye, and counts: it keeps copies
+/// again.
 pub fn who_left_and_comes_back_with_its_clock_set_back() {
     let mut script = Script::of(2);
     script.job(tasks(20, 3_000));

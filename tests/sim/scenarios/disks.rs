@@ -1,4 +1,5 @@
-//! Disks that are full, slow or do not answer: the node steps aside, no task fails for it, and it comes back.
+//! Disks that are full, slow or do not answer: the node steps aside, no task fails for it, and it
+//! comes back.
 
 use crate::script::{Scenario, Script, tasks};
 

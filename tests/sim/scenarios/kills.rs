@@ -1,4 +1,5 @@
-//! Running tasks that are wanted go on, whatever happens to coordinators and whoever was silent for a moment.
+//! Running tasks that are wanted go on, whatever happens to coordinators and whoever was silent for
+//! a moment.
 
 use crate::script::{Scenario, Script, tasks};
 use nodectl::types::JobId;

@@ -56,7 +56,8 @@ pub fn one_wrong_clock_deletes_nothing() {
     script.settle();
 }
 
-/// A lone node ends a job, and has somebody to copy the results to before it told of them. Copying takes longer than jobs are kept.
+/// A lone node ends a job, and has somebody to copy the results to before it told of them. Copying
+/// takes longer than jobs are kept.
 pub fn a_job_whose_end_is_not_told_is_kept() {
     for offset in 0..12 {
         let mut plan = Plan {

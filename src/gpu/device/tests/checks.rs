@@ -219,7 +219,8 @@ fn what_belongs_to_another_device_is_refused() {
     assert_eq!(read(&device, &ours), [0]);
 }
 
-/// No device here has cooperative matrices; that their shader can be read for one that has them is all that can be seen.
+/// No device here has cooperative matrices; that their shader can be read for one that has them is
+/// all that can be seen.
 #[test]
 fn cooperative_matrices_are_understood() {
     let bytes = include_bytes!("../../../../shaders/gemm_cooperative.spv");

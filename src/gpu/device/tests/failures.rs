@@ -125,7 +125,8 @@ fn a_runaway_shader_meets_the_limit_and_the_process_can_end() {
     assert!(said.contains("later: TimedOut"), "{said}");
 }
 
-/// Ends by itself after hours, if nothing ends it before. Lavapipe leaves a loop after 65,535 rounds.
+/// Ends by itself after hours, if nothing ends it before. Lavapipe leaves a loop after 65,535
+/// rounds.
 const LONG: &str = "
     @group(0) @binding(0) var<storage, read_write> n: array<u32>;
     @compute @workgroup_size(1) fn main() {

@@ -1,4 +1,5 @@
-//! The device on lavapipe, or whatever Vulkan is here, with the validation layers where they are installed.
+//! The device on lavapipe, or whatever Vulkan is here, with the validation layers where they are
+//! installed.
 
 mod calls;
 mod checks;
@@ -10,7 +11,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Far more than anything here takes.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A device whose whole life the validation layers watched without a word. One at a time: lavapipe runs each with all cores.
+/// A device whose whole life the validation layers watched without a word. One at a time: lavapipe
+/// runs each with all cores.
 struct Fixture {
     device: Option<Device>,
     messages: Arc<Messages>,

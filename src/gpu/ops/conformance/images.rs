@@ -118,7 +118,8 @@ impl ConvolutionCase {
         }
     }
 
-    /// All three against f64. Each product and sum rounds once, by EPSILON of the sum of magnitudes at most.
+    /// All three against f64. Each product and sum rounds once, by EPSILON of the sum of magnitudes
+    /// at most.
     #[track_caller]
     fn check(&self, rig: &Rig) {
         let shape = self.shape;

@@ -1,5 +1,6 @@
-//! One suite for every engine: random shapes with odd sizes, none, one, NaN and infinities, against references in f64. Each
-//! tolerance is stated with its reason. Views begin in the middle of buffers, and what lies around them must stay as it was.
+//! One suite for every engine: random shapes with odd sizes, none, one, NaN and infinities, against
+//! references in f64. Each tolerance is stated with its reason. Views begin in the middle of
+//! buffers, and what lies around them must stay as it was.
 //!
 //! | file | ops |
 //! |---|---|
@@ -29,7 +30,8 @@ use half::f16;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{sync::LazyLock, time::Duration};
 
-/// Half a unit in the last place of numbers from 1 to 2: the most that one rounding moves a result, relative to it.
+/// Half a unit in the last place of numbers from 1 to 2: the most that one rounding moves a result,
+/// relative to it.
 const EPSILON: f64 = 5.960_464_477_539_063e-8;
 const LIMIT: Duration = Duration::from_secs(60);
 /// What lies around views.
@@ -209,8 +211,8 @@ fn size(rng: &mut StdRng, most: u32) -> u32 {
     }
 }
 
-/// Each is the exact one, as far as the tolerance for its place goes. NaN is NaN; infinities are themselves, and so is
-/// what overflows.
+/// Each is the exact one, as far as the tolerance for its place goes. NaN is NaN; infinities are
+/// themselves, and so is what overflows.
 #[track_caller]
 fn assert_close(what: &str, ours: &[f32], exact: &[f64], tolerance: impl Fn(usize) -> f64) {
     assert_eq!(ours.len(), exact.len(), "{what}");

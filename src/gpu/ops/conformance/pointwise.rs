@@ -95,9 +95,10 @@ fn binary(function: Binary, x: f64, y: f64) -> f64 {
     }
 }
 
-/// What Vulkan's table "Precision of core SPIR-V instructions" and the formulas used leave: arithmetic rounds once, division
-/// within 2.5 ulp, sqrt as 1/inversesqrt; exp(x) within 3 + 2|x| ulp, log within 3 ulp or 2⁻²¹ near 1; tanh and what is
-/// made of exp accordingly; pow(x, y) as exp2(y log2 x). Gelu: erf within 3e-7.
+/// What Vulkan's table "Precision of core SPIR-V instructions" and the formulas used leave:
+/// arithmetic rounds once, division within 2.5 ulp, sqrt as 1/inversesqrt; exp(x) within 3 + 2|x|
+/// ulp, log within 3 ulp or 2⁻²¹ near 1; tanh and what is made of exp accordingly; pow(x, y) as
+/// exp2(y log2 x). Gelu: erf within 3e-7.
 fn unary_tolerance(function: Unary, x: f64) -> f64 {
     let relative = match function {
         Unary::Neg | Unary::Abs | Unary::Relu | Unary::Step => 0.0,
@@ -144,7 +145,8 @@ fn apply(rig: &Rig, expression: Expression, inputs: &[BufferView], len: usize) -
     rig.read_f32(&output)
 }
 
-/// Values of every size and sign, with those that are special to some function. No subnormal ones: devices may flush them.
+/// Values of every size and sign, with those that are special to some function. No subnormal ones:
+/// devices may flush them.
 fn values(seed: u64, len: usize) -> Vec<f32> {
     let rng = &mut rng(seed);
     let specials = [
@@ -320,7 +322,8 @@ pub fn random_bits(rig: &Rig) {
     assert!(uniform.iter().copied().eq(expected));
 }
 
-/// The moments of so many samples are within five standard errors; the values are those of the formula.
+/// The moments of so many samples are within five standard errors; the values are those of the
+/// formula.
 pub fn random_normal(rig: &Rig) {
     let len = 40_001;
     let state = [11, 22, 33, 44];

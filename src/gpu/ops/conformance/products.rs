@@ -72,8 +72,9 @@ impl Case {
         }
     }
 
-    /// Runs it; compares all of `c`, what is between its rows, too. Each of k products and sums rounds once, at most by
-    /// EPSILON of the sum of magnitudes; α, β, bias and activation by a few more, erf by 3e-7.
+    /// Runs it; compares all of `c`, what is between its rows, too. Each of k products and sums
+    /// rounds once, at most by EPSILON of the sum of magnitudes; α, β, bias and activation by a few
+    /// more, erf by 3e-7.
     #[track_caller]
     fn check(&self, rig: &Rig) {
         let gemm = &self.gemm;
@@ -199,8 +200,9 @@ pub fn gemm_of_f16(rig: &Rig) {
     }
 }
 
-/// `gemm_cooperative` computes what it should where plain arrays stand for the matrices that 32 invocations hold together: its
-/// tiles, edges and results are those of a product. What a device makes of the matrices themselves no software device shows.
+/// `gemm_cooperative` computes what it should where plain arrays stand for the matrices that 32
+/// invocations hold together: its tiles, edges and results are those of a product. What a device
+/// makes of the matrices themselves no software device shows.
 #[test]
 fn cooperative_products_are_products() {
     let Some(rig) = Rig::vulkan() else { return };
@@ -263,7 +265,8 @@ fn cooperative_products_are_products() {
     }
 }
 
-/// In place of cooperative matrices: A and B are places in the tiles, and of C each of 32 invocations has eight elements.
+/// In place of cooperative matrices: A and B are places in the tiles, and of C each of 32
+/// invocations has eight elements.
 const EMULATION: &str = "
 struct Sums { v: array<f32, 8> }
 fn multiply_add(thread: u32, x: vec2<u32>, y: vec2<u32>, z: Sums) -> Sums {

@@ -277,7 +277,8 @@ pub fn foreign_buffers(rig: &Rig) {
     ));
 }
 
-/// Ops see what earlier ones wrote, runs what earlier runs wrote; calls take effect in order without waiting.
+/// Ops see what earlier ones wrote, runs what earlier runs wrote; calls take effect in order
+/// without waiting.
 pub fn programs_are_replayed(rig: &Rig) {
     let (x, y) = (rig.f32(&[1.0; 300]), rig.output(ElementKind::F32, 300));
     let sum = rig.output(ElementKind::F32, 1);

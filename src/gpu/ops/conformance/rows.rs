@@ -43,7 +43,8 @@ fn reference(kind: Reduction, values: &[f64]) -> f64 {
     }
 }
 
-/// All kinds over one input. Sums round once an addition, in whatever order: at most (n - 1) EPSILON of the magnitudes.
+/// All kinds over one input. Sums round once an addition, in whatever order: at most (n - 1)
+/// EPSILON of the magnitudes.
 #[track_caller]
 fn check(rig: &Rig, x: &[f32], [outer, axis, inner]: [u32; 3]) {
     let input = rig.f32(x);
@@ -154,7 +155,8 @@ fn exact(values: &[f32]) -> Vec<f64> {
     values.iter().map(|x| f64::from(*x)).collect()
 }
 
-/// exp within 3 + 2|x| ulp of its argument's rounding, a sum of `columns`, a division: relative to the result.
+/// exp within 3 + 2|x| ulp of its argument's rounding, a sum of `columns`, a division: relative to
+/// the result.
 fn softmax_tolerance(columns: usize, widest: f64) -> f64 {
     (2.0 * columns as f64 + 4.0 * widest + 16.0) * EPSILON
 }

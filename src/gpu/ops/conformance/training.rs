@@ -60,8 +60,8 @@ fn step(
     }
 }
 
-/// Five steps of one recorded program. Each step rounds some ten times, of numbers up to 1; Adam divides numbers whose
-/// 1 - β was rounded, by 6e-5 of itself at 0.999.
+/// Five steps of one recorded program. Each step rounds some ten times, of numbers up to 1; Adam
+/// divides numbers whose 1 - β was rounded, by 6e-5 of itself at 0.999.
 pub fn optimizers(rig: &Rig) {
     for (seed, rule) in RULES.into_iter().enumerate() {
         for len in [0, 1, 20_003] {
@@ -167,8 +167,9 @@ fn layouts(seed: u64) -> (Groups, Vec<Vec<usize>>) {
     )
 }
 
-/// The mean is off by n EPSILON of the values' size at most, and the deviation by as much again; both are relative to a
-/// deviation of about 0.6, or to √ε where a group has one element or equal ones.
+/// The mean is off by n EPSILON of the values' size at most, and the deviation by as much again;
+/// both are relative to a deviation of about 0.6, or to √ε where a group has one element or equal
+/// ones.
 pub fn norms(rig: &Rig) {
     for seed in 0..16 {
         let (groups, members) = layouts(seed);
@@ -262,7 +263,8 @@ pub fn norms(rig: &Rig) {
                 exact_dshift[own(j)] += of(&dy, *at);
             }
         }
-        // Few elements may lie close together: then the deviation is small, and what is divided by it is off by more.
+        // Few elements may lie close together: then the deviation is small, and what is divided by
+        // it is off by more.
         let tolerance = 2e-5 + if n < 8 { 3e-3 } else { 0.0 };
         let many = (members.len() + n + 4) as f64;
         assert_close("y", &rig.read_f32(&y), &exact_y, |_| tolerance);

@@ -1,6 +1,7 @@
-//! Convolutions on the CPU: the windows of some rows of the output become the columns of a matrix (im2col), whose product
-//! with the filters is the output; gradients go the same way back. Chellapilla, Puri and Simard, "High performance
-//! convolutional neural networks for document processing", 2006.
+//! Convolutions on the CPU: the windows of some rows of the output become the columns of a matrix
+//! (im2col), whose product with the filters is the output; gradients go the same way back.
+//! Chellapilla, Puri and Simard, "High performance convolutional neural networks for document
+//! processing", 2006.
 
 use super::{
     super::cpu::{CpuMemory, Product, product},
@@ -100,7 +101,8 @@ pub fn input_gradient(op: &Conv2dInputGradient, memory: &CpuMemory) {
                 .for_each_init(Vec::new, |matrix, (part, dx)| {
                     dx.fill(0.0);
                     let taps = dx.len() / sizes.pixels * area;
-                    // All channels' blocks, so that the number of threads does not show in the order of sums.
+                    // All channels' blocks, so that the number of threads does not show in the
+                    // order of sums.
                     for rows in sizes.blocks(sizes.taps()) {
                         let (first, width) =
                             (rows.start * sizes.columns, rows.len() * sizes.columns);
@@ -144,7 +146,8 @@ pub fn weight_gradient(op: &Conv2dWeightGradient, memory: &CpuMemory) {
         return dweights.fill(0.0);
     }
     let pointwise = op.shape.window.is_pointwise();
-    // The number of parts follows from the sizes alone, so that the number of threads does not show in the sums.
+    // The number of parts follows from the sizes alone, so that the number of threads does not show
+    // in the sums.
     let share = samples.div_ceil((PARTS / len).clamp(1, 16));
     let parts = (0..samples.div_ceil(share)).into_par_iter().map(|part| {
         let mut sums = vec![0f32; len];
@@ -251,8 +254,9 @@ impl Sizes {
         });
     }
 
-    /// For each tap and each of these rows of the output: where its elements begin in the matrix, those of them that are
-    /// pixels of the image, and the first one's pixel; 0 where there is none.
+    /// For each tap and each of these rows of the output: where its elements begin in the matrix,
+    /// those of them that are pixels of the image, and the first one's pixel; 0 where there is
+    /// none.
     fn walk(
         &self,
         matrix_len: usize,

@@ -1,6 +1,6 @@
-//! Convolutions on a GPU: a convolution and both its gradients are matrix products C = A B for each group, in which the
-//! elements of B are pixels of an image, found by arithmetic. `shaders/convolution.wgsl` does all three; they differ in what
-//! the push constants say.
+//! Convolutions on a GPU: a convolution and both its gradients are matrix products C = A B for each
+//! group, in which the elements of B are pixels of an image, found by arithmetic.
+//! `shaders/convolution.wgsl` does all three; they differ in what the push constants say.
 
 use super::{
     super::{
@@ -23,8 +23,8 @@ const ENOUGH: u32 = 1024;
 /// Memory for sums of weight gradients, in elements.
 const PARTS: u32 = 1 << 24;
 
-/// The parameters, as in the shader. Rows of B are (plane, row, column) of `k`, columns those of `n`; the pixel is
-/// (n · n_step + k · k_step + shift) / divide, if that is whole and inside.
+/// The parameters, as in the shader. Rows of B are (plane, row, column) of `k`, columns those of
+/// `n`; the pixel is (n · n_step + k · k_step + shift) / divide, if that is whole and inside.
 struct Gather {
     m: u32,
     n: u32,
@@ -153,7 +153,8 @@ pub fn input_gradient(op: &Conv2dInputGradient, lowering: &mut Lowering<'_>) {
     );
 }
 
-/// A: filters × (samples, places). B: (samples, places) × taps. Samples are cut into parts, whose sums are added in the end.
+/// A: filters × (samples, places). B: (samples, places) × taps. Samples are cut into parts, whose
+/// sums are added in the end.
 pub fn weight_gradient(
     op: &Conv2dWeightGradient,
     lowering: &mut Lowering<'_>,

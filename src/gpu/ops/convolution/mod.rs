@@ -1,5 +1,6 @@
-//! Convolutions of images with filters, and their gradients. Images lie as samples × channels × height × width, filters as
-//! filters × channels of a group × height × width. What networks call so is a correlation: the filter is not mirrored.
+//! Convolutions of images with filters, and their gradients. Images lie as samples × channels ×
+//! height × width, filters as filters × channels of a group × height × width. What networks call so
+//! is a correlation: the filter is not mirrored.
 //!
 //! | file | owns |
 //! |---|---|
@@ -31,11 +32,13 @@ pub struct Conv2dShape {
     /// Height and width of the input.
     pub image: [u32; 2],
     pub window: Window,
-    /// Channels and filters are cut into so many groups; filters see the channels of their own group. 1: all of them.
+    /// Channels and filters are cut into so many groups; filters see the channels of their own
+    /// group. 1: all of them.
     pub groups: u32,
 }
 
-/// y = act(x ∗ weights + bias). Padding is zeros, with which weights are multiplied: infinite ones give NaN there.
+/// y = act(x ∗ weights + bias). Padding is zeros, with which weights are multiplied: infinite ones
+/// give NaN there.
 #[derive(Clone, Debug)]
 pub struct Conv2d {
     pub shape: Conv2dShape,
@@ -50,8 +53,8 @@ pub struct Conv2d {
     pub activation: Activation,
 }
 
-/// Gradient by the input of a `Conv2d` without activation. A weight that is not finite may make pixels NaN that it does not
-/// reach.
+/// Gradient by the input of a `Conv2d` without activation. A weight that is not finite may make
+/// pixels NaN that it does not reach.
 #[derive(Clone, Debug)]
 pub struct Conv2dInputGradient {
     pub shape: Conv2dShape,
@@ -99,7 +102,8 @@ impl Conv2dShape {
             ));
         }
         let [height, width] = self.window.size;
-        // Shaders count images and places in 32 bits, also where an empty side leaves nothing to compute.
+        // Shaders count images and places in 32 bits, also where an empty side leaves nothing to
+        // compute.
         elements(&[height, width])?;
         elements(&[self.samples, self.channels])?;
         elements(&[self.samples, self.filters])?;

@@ -1,20 +1,23 @@
-//! Matrix products with the elements of A read where they lie, and of B where they lie or from a copy of a few columns:
-//! copying both matrices into panels first, as `matrixmultiply` does, costs a small or skinny product up to a third of its
-//! time. Where rows of A meet columns of B that both lie in order (B is transposed), their products are added up in lanes.
-//! Needs AVX2 or AVX-512, and gives the same bits with both.
+//! Matrix products with the elements of A read where they lie, and of B where they lie or from a
+//! copy of a few columns: copying both matrices into panels first, as `matrixmultiply` does, costs
+//! a small or skinny product up to a third of its time. Where rows of A meet columns of B that both
+//! lie in order (B is transposed), their products are added up in lanes. Needs AVX2 or AVX-512, and
+//! gives the same bits with both.
 
 use std::arch::x86_64::*;
 
 /// B of at most so many elements is read where it lies: half of a small second-level cache.
 const MAX_B: usize = 1 << 16;
-/// Of a larger B, so many rows at most: some columns of them at a time are copied next to each other, and stay in the cache.
+/// Of a larger B, so many rows at most: some columns of them at a time are copied next to each
+/// other, and stay in the cache.
 const MAX_K: usize = 2048;
 /// Rows of C that are computed at once.
 const ROWS: usize = 6;
 /// Elements of A that stay in the cache while all of a transposed B passes by.
 const MAX_A: usize = 1 << 16;
 
-/// C = α A B + β C. Beside each pointer are the elements from one row, and of A and B from one column, to the next.
+/// C = α A B + β C. Beside each pointer are the elements from one row, and of A and B from one
+/// column, to the next.
 pub struct Direct {
     /// m, n, k.
     pub size: [usize; 3],
@@ -25,7 +28,8 @@ pub struct Direct {
     pub c: (*mut f32, usize),
 }
 
-/// A register of numbers, of which only some may be loaded and stored. All of it is for processors that have such registers.
+/// A register of numbers, of which only some may be loaded and stored. All of it is for processors
+/// that have such registers.
 trait Vector: Copy {
     const LANES: usize;
     type Mask: Copy;
@@ -36,13 +40,15 @@ trait Vector: Copy {
     unsafe fn store(self, to: *mut f32, mask: Self::Mask);
     /// self · b + c, rounded once.
     unsafe fn fma(self, b: Self, c: Self) -> Self;
-    /// The sum of all lanes: of those that are eight apart, then of what is four, two and one apart.
+    /// The sum of all lanes: of those that are eight apart, then of what is four, two and one
+    /// apart.
     unsafe fn total(self) -> f32;
 }
 
 impl Direct {
-    /// Computes it if this way is the faster one here; else does nothing and says false. That depends on n, k and the strides
-    /// alone, and the order of a sum on nothing. C is not read if β is 0.
+    /// Computes it if this way is the faster one here; else does nothing and says false. That
+    /// depends on n, k and the strides alone, and the order of a sum on nothing. C is not read if β
+    /// is 0.
     ///
     /// # Safety
     /// The matrices are inside of the memory that is pointed to, and nothing else uses C meanwhile.
@@ -76,7 +82,8 @@ impl Direct {
 
     #[target_feature(enable = "avx512f")]
     unsafe fn avx512(&self) {
-        // SAFETY: as `multiply`. So many registers are there for 6 × 4 sums, a row of B and an element of A.
+        // SAFETY: as `multiply`. So many registers are there for 6 × 4 sums, a row of B and an
+        // element of A.
         unsafe {
             if self.in_lanes() {
                 self.dots::<__m512, 6, 4>()
@@ -122,9 +129,11 @@ impl Direct {
     ) {
         let ([m, n, k], (a, [a_row, _]), (b, [_, b_column]), (c, c_row)) =
             (self.size, self.a, self.b, self.c);
-        // SAFETY: rows and columns are at most the last ones, the mask keeps loads inside of the k steps.
+        // SAFETY: rows and columns are at most the last ones, the mask keeps loads inside of the k
+        // steps.
         unsafe {
-            // Behind the last row and column they are computed once more, which is quicker than loops of fewer.
+            // Behind the last row and column they are computed once more, which is quicker than
+            // loops of fewer.
             let rows: [*const f32; HEIGHT] =
                 std::array::from_fn(|h| a.add((row + h).min(m - 1) * a_row));
             let columns: [*const f32; WIDTH] =
@@ -178,7 +187,8 @@ impl Direct {
                 panel = (copy.as_ptr(), width);
             }
             for row in (0..m).step_by(ROWS) {
-                // SAFETY: row and column are inside of C, and the panel has k rows of so many columns.
+                // SAFETY: row and column are inside of C, and the panel has k rows of so many
+                // columns.
                 unsafe {
                     match columns.div_ceil(V::LANES) {
                         1 => self.rows::<V, 1>(row, column, panel),
@@ -219,7 +229,8 @@ impl Direct {
         (mut b, b_row): (*const f32, usize),
     ) {
         let ([_, n, k], (a, [a_row, a_column]), (c, c_row)) = (self.size, self.a, self.c);
-        // SAFETY: the masks keep loads and stores inside of the n columns; rows and steps of k are counted.
+        // SAFETY: the masks keep loads and stores inside of the n columns; rows and steps of k are
+        // counted.
         unsafe {
             let lanes = |w: usize| (n - column).saturating_sub(w * V::LANES).min(V::LANES);
             let masks: [V::Mask; WIDTH] = std::array::from_fn(|w| V::mask(lanes(w)));
@@ -252,7 +263,8 @@ impl Direct {
     }
 }
 
-// SAFETY of all: whoever compiled a call of these for the processor at hand has asked for what they need.
+// SAFETY of all: whoever compiled a call of these for the processor at hand has asked for what they
+// need.
 impl Vector for __m512 {
     const LANES: usize = 16;
     type Mask = __mmask16;

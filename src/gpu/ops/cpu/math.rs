@@ -1,8 +1,10 @@
-//! exp, tanh, erf and what is made of them, in f32 without branches and calls, so that loops over them become SIMD.
+//! exp, tanh, erf and what is made of them, in f32 without branches and calls, so that loops over
+//! them become SIMD.
 
 use std::f32::consts::{FRAC_1_SQRT_2, LOG2_E};
 
-/// e^x within 2 ulp where the result is normal; subnormal results lose digits. Polynomial: Cephes, `expf`.
+/// e^x within 2 ulp where the result is normal; subnormal results lose digits. Polynomial: Cephes,
+/// `expf`.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     // Adding it rounds to an integer, without a call of `round`.
@@ -18,7 +20,8 @@ pub fn exp(x: f32) -> f32 {
     let p = p * r + 1.666_666_5e-1;
     let p = p * r + 5e-1;
     let value = p * (r * r) + r + 1.0;
-    // In two steps: 2^n itself may not be a normal number. NaN converts to 0 and stays NaN in `value`.
+    // In two steps: 2^n itself may not be a normal number. NaN converts to 0 and stays NaN in
+    // `value`.
     let n = n as i32;
     let half = n >> 1;
     let power = |n: i32| f32::from_bits(((n + 127) << 23) as u32);

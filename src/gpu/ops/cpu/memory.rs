@@ -1,4 +1,5 @@
-//! Memory of the CPU engine, and the one place where ops borrow from it without the compiler's checks.
+//! Memory of the CPU engine, and the one place where ops borrow from it without the compiler's
+//! checks.
 
 use super::super::buffer::{Buffer, BufferView};
 use bytemuck::{Pod, Zeroable, allocation::try_zeroed_slice_box};
@@ -16,7 +17,8 @@ pub struct MemoryBlock {
     engine: u64,
 }
 
-// SAFETY: the lines are touched through `CpuMemory` only, of which there is one at a time in an engine.
+// SAFETY: the lines are touched through `CpuMemory` only, of which there is one at a time in an
+// engine.
 unsafe impl Sync for MemoryBlock {}
 
 impl MemoryBlock {
@@ -37,8 +39,9 @@ pub struct CpuMemory {
 
 impl CpuMemory {
     /// # Safety
-    /// There is no other of the same engine; slices that an op borrowed are gone before the next op begins; and each op's
-    /// views have passed `Access::check`, so that what it borrows mutably overlaps nothing else that it borrows.
+    /// There is no other of the same engine; slices that an op borrowed are gone before the next op
+    /// begins; and each op's views have passed `Access::check`, so that what it borrows mutably
+    /// overlaps nothing else that it borrows.
     pub unsafe fn new(engine: u64) -> Self {
         Self { engine }
     }
@@ -61,11 +64,13 @@ impl CpuMemory {
 
     pub fn bytes(&self, buffer: &Buffer, range: Range<u64>) -> &[u8] {
         let (start, len) = self.locate(buffer, range);
-        // SAFETY: inside the block, see `locate`; no op borrows it mutably at the same time, see `new`.
+        // SAFETY: inside the block, see `locate`; no op borrows it mutably at the same time, see
+        // `new`.
         unsafe { std::slice::from_raw_parts(start, len) }
     }
 
-    // Mutable from shared: the views of an op do not overlap, which `Access` has checked and the compiler cannot see.
+    // Mutable from shared: the views of an op do not overlap, which `Access` has checked and the
+    // compiler cannot see.
     #[allow(clippy::mut_from_ref)]
     pub fn bytes_mut(&self, buffer: &Buffer, range: Range<u64>) -> &mut [u8] {
         let (start, len) = self.locate(buffer, range);

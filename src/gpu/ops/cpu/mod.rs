@@ -1,5 +1,5 @@
-//! Ops on the processor: every core that the engine was given, SIMD as far as the compiler finds it. What each op computes
-//! is in the op's own file.
+//! Ops on the processor: every core that the engine was given, SIMD as far as the compiler finds
+//! it. What each op computes is in the op's own file.
 //!
 //! | file | owns |
 //! |---|---|
@@ -37,8 +37,8 @@ use std::{
     },
 };
 
-/// Runs ops on `threads` threads of its own; calls return when they are done. The same ops give the same bits
-/// with any number of threads.
+/// Runs ops on `threads` threads of its own; calls return when they are done. The same ops give the
+/// same bits with any number of threads.
 pub struct Cpu {
     id: u64,
     pool: ThreadPool,
@@ -67,8 +67,8 @@ impl Cpu {
     fn with_memory<R: Send>(&self, work: impl FnOnce(&CpuMemory) -> R + Send) -> R {
         // A panic in an op leaves numbers half written, nothing worse.
         let _busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the lock is held; the ops and copies below run one after the other, on views that `record`, `upload` or
-        // `download` has checked.
+        // SAFETY: the lock is held; the ops and copies below run one after the other, on views that
+        // `record`, `upload` or `download` has checked.
         let memory = unsafe { CpuMemory::new(self.id) };
         self.pool.install(|| work(&memory))
     }

@@ -23,7 +23,8 @@ pub struct Product<'a> {
     pub c_stride: usize,
 }
 
-/// Panics if a matrix is larger than its slice. The order of a sum depends on n, k and the strides alone.
+/// Panics if a matrix is larger than its slice. The order of a sum depends on n, k and the strides
+/// alone.
 pub fn product(product: Product<'_>) {
     let Product {
         m,
@@ -61,7 +62,8 @@ pub fn product(product: Product<'_>) {
             (b.as_ptr(), b_strides),
             (c.as_mut_ptr(), c_stride),
         );
-        // SAFETY: the lines above check that the last element of each matrix is inside its slice; C is borrowed.
+        // SAFETY: the lines above check that the last element of each matrix is inside its slice; C
+        // is borrowed.
         if unsafe {
             Direct {
                 size: [m, n, k],
@@ -79,7 +81,8 @@ pub fn product(product: Product<'_>) {
     let [a_row, a_column] = a_strides.map(|stride| stride as isize);
     let [b_row, b_column] = b_strides.map(|stride| stride as isize);
     let (a, b, c, c_row) = (a.as_ptr(), b.as_ptr(), c.as_mut_ptr(), c_stride as isize);
-    // SAFETY: the lines above check that the last element of each matrix is inside its slice; rows of C do not overlap.
+    // SAFETY: the lines above check that the last element of each matrix is inside its slice; rows
+    // of C do not overlap.
     unsafe {
         matrixmultiply::sgemm(
             m, k, n, alpha, a, a_row, a_column, b, b_row, b_column, beta, c, c_row, 1,

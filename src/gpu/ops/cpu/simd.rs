@@ -1,5 +1,6 @@
-//! Loops that are compiled a second time for AVX2, chosen at run time: where arithmetic, not memory, is what takes time.
-//! Both give the same bits, since Rust never fuses or reorders f32 operations by itself.
+//! Loops that are compiled a second time for AVX2, chosen at run time: where arithmetic, not
+//! memory, is what takes time. Both give the same bits, since Rust never fuses or reorders f32
+//! operations by itself.
 
 /// Defines a function in two versions. Everything it calls must be inlined to gain from it.
 macro_rules! simd {

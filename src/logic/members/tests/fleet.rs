@@ -1,4 +1,5 @@
-//! Members on a made-up network, each on a made-up machine that lets its process run late: nothing else of a node.
+//! Members on a made-up network, each on a made-up machine that lets its process run late: nothing
+//! else of a node.
 
 use crate::members::{MembershipChange, SwimOutcome, patience::Tuning, swim::Swim};
 use nodectl_types::{NodeId, Time, membership::Packet};
@@ -13,7 +14,8 @@ use std::{
 pub enum Load {
     /// They run at once.
     Quiet,
-    /// Each core has many others to serve: they run after tens of milliseconds, sometimes after hundreds, now and then after seconds.
+    /// Each core has many others to serve: they run after tens of milliseconds, sometimes after
+    /// hundreds, now and then after seconds.
     Starved,
 }
 

@@ -1,4 +1,5 @@
-//! Nobody is found dead who lives, also where machines are starved; who is dead is found soon; news reach everybody.
+//! Nobody is found dead who lives, also where machines are starved; who is dead is found soon; news
+//! reach everybody.
 //!
 //! | file | owns |
 //! |---|---|
@@ -26,7 +27,8 @@ fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-/// False deaths in half an hour, and how long it takes then until all have found a machine that has fallen silent.
+/// False deaths in half an hour, and how long it takes then until all have found a machine that has
+/// fallen silent.
 fn half_an_hour(size: usize, tuning: Tuning, load: Load, seed: u64) -> (usize, Duration) {
     let mut fleet = Fleet::formed(size, tuning, load, seed);
     fleet.notices = tuning.slowest > 0;
@@ -286,7 +288,8 @@ fn news_are_told_a_bounded_number_of_times_and_the_latest_only() {
     assert!(queue.is_empty());
 }
 
-/// A node said that it leaves; it starts again after its clock was set back, and what it says then has a lower number.
+/// A node said that it leaves; it starts again after its clock was set back, and what it says then
+/// has a lower number.
 #[test]
 fn the_first_word_of_a_connection_counts_and_then_the_newest() {
     let mut members = Members::new(info(id(0), 1, false), 1, 1);

@@ -1,4 +1,5 @@
-//! Nonsense of another node: no message of it makes a node panic, and it is answered by ending the connection.
+//! Nonsense of another node: no message of it makes a node panic, and it is answered by ending the
+//! connection.
 
 use super::super::{ArenaLayout, Effect, Group, GroupConfig, ParamsInput};
 use nodectl_types::{

@@ -1,8 +1,10 @@
-//! Seeded simulation: groups of nodes on a network that delays, breaks and partitions, nodes and workers that die and join. Each
-//! mode's guarantee is checked on every read: what a block's values are is the list of updates that were applied to it.
+//! Seeded simulation: groups of nodes on a network that delays, breaks and partitions, nodes and
+//! workers that die and join. Each mode's guarantee is checked on every read: what a block's values
+//! are is the list of updates that were applied to it.
 //!
-//! As on real nodes, everything beside a node's thread takes its time: blocks keep to streams of their own and come behind what was said
-//! about none, workers hear what they are told later, and what a disk did or has is known later, also to a view that did not ask.
+//! As on real nodes, everything beside a node's thread takes its time: blocks keep to streams of
+//! their own and come behind what was said about none, workers hear what they are told later, and
+//! what a disk did or has is known later, also to a view that did not ask.
 
 mod faults;
 mod promises;
@@ -40,7 +42,8 @@ use wires::Wires;
 pub type Update = (Worker, u64, Clock, Part);
 /// Which part of how many.
 pub type Part = (u32, u32);
-/// What a block's values are made of, in order. Whoever begins anew, or goes back to a checkpoint, begins another course.
+/// What a block's values are made of, in order. Whoever begins anew, or goes back to a checkpoint,
+/// begins another course.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Content {
     pub course: usize,
@@ -114,7 +117,8 @@ pub struct Simulation {
     hung: Option<NodeId>,
     /// Nodes that died, and whom others have still to find refusing.
     dead: BTreeSet<(NodeId, NodeId)>,
-    /// Nodes whose process is back without the job, and workers that are yet to begin again: at which step.
+    /// Nodes whose process is back without the job, and workers that are yet to begin again: at
+    /// which step.
     back: Vec<(u32, NodeId)>,
     /// A person says who is dead, whom nobody can know to be.
     told_of_the_dead: bool,
@@ -131,7 +135,8 @@ pub struct Simulation {
     /// At which clock each process began.
     began: BTreeMap<(Worker, u64), Clock>,
     rounds: u64,
-    /// Workers wait for each other before their first clock, and before each that is a multiple of this.
+    /// Workers wait for each other before their first clock, and before each that is a multiple of
+    /// this.
     barriers: Option<u64>,
     promises: Promises,
     story: Story,
@@ -528,7 +533,8 @@ impl Simulation {
         }
     }
 
-    /// A node without workers joins, which ranks before all others: but for its being new, it would lead.
+    /// A node without workers joins, which ranks before all others: but for its being new, it would
+    /// lead.
     pub fn join(&mut self) -> NodeId {
         let group = &self.nodes.values().next().expect("others are there").group;
         let first = self

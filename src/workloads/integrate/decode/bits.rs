@@ -1,9 +1,10 @@
-//! The inverse of bitshuffle's transposition (Masui et al., 2015, "A compression scheme for radio data in high performance
-//! computing"). Of a block of n elements of s bytes it makes 8·s rows of n/8 bytes: bit b of byte k of element i is bit i % 8 of
-//! byte i / 8 of row 8·k + b.
+//! The inverse of bitshuffle's transposition (Masui et al., 2015, "A compression scheme for radio
+//! data in high performance computing"). Of a block of n elements of s bytes it makes 8·s rows of
+//! n/8 bytes: bit b of byte k of element i is bit i % 8 of byte i / 8 of row 8·k + b.
 //!
-//! Eight rows are transposed at a time, 32 columns wide, to 256 bytes k; the bytes of s such runs then make elements. Counts
-//! of photons leave most rows of the high bits zero: eight rows that are zero are not transposed.
+//! Eight rows are transposed at a time, 32 columns wide, to 256 bytes k; the bytes of s such runs
+//! then make elements. Counts of photons leave most rows of the high bits zero: eight rows that are
+//! zero are not transposed.
 
 /// Columns that are done at once: elements by 8.
 const WIDTH: usize = 32;
@@ -12,8 +13,8 @@ const RUN: usize = WIDTH * 8;
 /// The largest element.
 pub(super) const MAX_SIZE: usize = 8;
 
-/// Undoes the transposition of one block. `source` and `target` have the same length, a multiple of 8·`size` bytes; `size` is
-/// 1, 2, 4 or 8.
+/// Undoes the transposition of one block. `source` and `target` have the same length, a multiple of
+/// 8·`size` bytes; `size` is 1, 2, 4 or 8.
 pub(super) fn untranspose(source: &[u8], target: &mut [u8], size: usize) {
     assert_eq!(source.len(), target.len());
     assert!(matches!(size, 1 | 2 | 4 | 8) && source.len().is_multiple_of(8 * size));

@@ -1,9 +1,11 @@
-//! Filter 32008 (bitshuffle, `bshuf_h5filter.c`): blocks of some kilobytes, each transposed by itself and then, mostly,
-//! compressed. A block is decompressed into a buffer that stays in the first cache and transposed from there.
+//! Filter 32008 (bitshuffle, `bshuf_h5filter.c`): blocks of some kilobytes, each transposed by
+//! itself and then, mostly, compressed. A block is decompressed into a buffer that stays in the
+//! first cache and transposed from there.
 
 use super::{DecodeError, bits, lz4, pipeline::FilterBuffers};
 
-/// Without another size, a block has so many bytes (`BSHUF_TARGET_BLOCK_SIZE_B`), and at least so many elements.
+/// Without another size, a block has so many bytes (`BSHUF_TARGET_BLOCK_SIZE_B`), and at least so
+/// many elements.
 const TARGET_BLOCK_BYTES: usize = 8192;
 const MIN_BLOCK_ELEMENTS: usize = 128;
 const MISMATCH: DecodeError = DecodeError::Damaged("its blocks are shorter or longer than it says");
@@ -168,7 +170,8 @@ impl BitshufflePieces<'_> {
     }
 }
 
-/// What a compressed chunk begins with: its size, eight bytes, and that of a block, four; big-endian. Returns what follows.
+/// What a compressed chunk begins with: its size, eight bytes, and that of a block, four;
+/// big-endian. Returns what follows.
 pub(super) fn header(source: &[u8], expected: usize) -> Result<(&[u8], usize), DecodeError> {
     let Some((head, rest)) = source.split_first_chunk::<12>() else {
         return Err(DecodeError::Damaged("it is shorter than its header"));

@@ -1,7 +1,9 @@
-//! The inverse of the shuffle filter (HDF5 filter 2): from all first bytes, all second bytes, … to whole elements.
+//! The inverse of the shuffle filter (HDF5 filter 2): from all first bytes, all second bytes, … to
+//! whole elements.
 
-/// `source` holds `size` rows of `source.len() / size` bytes; element i of `target` is byte i of each row. What is left over
-/// of a length that is no multiple of `size` is copied. Both have the same length.
+/// `source` holds `size` rows of `source.len() / size` bytes; element i of `target` is byte i of
+/// each row. What is left over of a length that is no multiple of `size` is copied. Both have the
+/// same length.
 pub(super) fn unshuffle(source: &[u8], target: &mut [u8], size: usize) {
     assert_eq!(source.len(), target.len());
     let count = source.len() / size.max(1);

@@ -1,5 +1,6 @@
-//! Blocks of LZ4 (lz4.org, "LZ4 Block Format Description"). A decoder of our own because everything else waits for it: it
-//! copies whole vectors past the end of what is wanted, into slack that its caller provides.
+//! Blocks of LZ4 (lz4.org, "LZ4 Block Format Description"). A decoder of our own because everything
+//! else waits for it: it copies whole vectors past the end of what is wanted, into slack that its
+//! caller provides.
 
 use super::DecodeError;
 use std::ptr;
@@ -10,8 +11,9 @@ pub(super) const SLACK: usize = 64;
 /// The shortest match that the format has.
 const MIN_MATCH: usize = 4;
 
-/// Decodes all of `source` into the first `length` bytes of `target`, which is at least `SLACK` longer; what lies behind
-/// them is overwritten. The error says what is wrong; the target's content is undefined then.
+/// Decodes all of `source` into the first `length` bytes of `target`, which is at least `SLACK`
+/// longer; what lies behind them is overwritten. The error says what is wrong; the target's content
+/// is undefined then.
 pub(super) fn decode(source: &[u8], target: &mut [u8], length: usize) -> Result<(), DecodeError> {
     const SHORT: DecodeError = DecodeError::Damaged("an LZ4 block ends too early");
     const LONG: DecodeError = DecodeError::Damaged("an LZ4 block is longer than it should be");
@@ -26,7 +28,8 @@ pub(super) fn decode(source: &[u8], target: &mut [u8], length: usize) -> Result<
             if written + literals > length {
                 return Err(LONG);
             }
-            // SAFETY: 16 bytes from `at` lie in the source; `written` is at most `length`, and the target has slack behind it.
+            // SAFETY: 16 bytes from `at` lie in the source; `written` is at most `length`, and the
+            // target has slack behind it.
             unsafe { copy16(source.as_ptr().add(at), start.add(written)) };
         } else {
             if literals == 15 {
@@ -68,7 +71,8 @@ pub(super) fn decode(source: &[u8], target: &mut [u8], length: usize) -> Result<
         if count > length - written {
             return Err(LONG);
         }
-        // SAFETY: the match lies in what was written; `count` bytes fit, and slack lies behind them.
+        // SAFETY: the match lies in what was written; `count` bytes fit, and slack lies behind
+        // them.
         unsafe { repeat(start.add(written), offset, count) };
         written += count;
     }
@@ -88,14 +92,15 @@ fn extension(source: &[u8], at: &mut usize) -> Option<usize> {
     }
 }
 
-/// Writes `count` bytes at `to` that repeat those `offset` before it; may write up to 32 bytes more.
+/// Writes `count` bytes at `to` that repeat those `offset` before it; may write up to 32 bytes
+/// more.
 ///
 /// # Safety
 /// `offset` bytes before `to` are initialised, and `count` + 32 at it are writable.
 #[inline(always)]
 unsafe fn repeat(to: *mut u8, offset: usize, count: usize) {
-    // SAFETY: within what the caller promises: each copy begins before `to + count` and is at most 32 bytes long, and reads
-    // only what lies before the byte that it writes first.
+    // SAFETY: within what the caller promises: each copy begins before `to + count` and is at most
+    // 32 bytes long, and reads only what lies before the byte that it writes first.
     unsafe {
         if offset >= 32 {
             let mut done = 0;

@@ -1,5 +1,6 @@
-//! Chunks of HDF5 datasets back to bytes: the filters that detectors' files are written with. Pure: bytes in, bytes out. What
-//! a chunk claims is checked against what is expected of it before anything is allocated; no input makes it panic.
+//! Chunks of HDF5 datasets back to bytes: the filters that detectors' files are written with. Pure:
+//! bytes in, bytes out. What a chunk claims is checked against what is expected of it before
+//! anything is allocated; no input makes it panic.
 //!
 //! | file | owns |
 //! |---|---|

@@ -99,8 +99,8 @@ impl Pipeline {
         filters.iter().map(step).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Begins with a chunk of `length` decoded bytes where no filter but one of blocks is to be undone. None where the whole chunk
-    /// must be decoded at once. `mask` as in `decode`.
+    /// Begins with a chunk of `length` decoded bytes where no filter but one of blocks is to be
+    /// undone. None where the whole chunk must be decoded at once. `mask` as in `decode`.
     pub fn pieces<'s>(
         &'s self,
         source: &'s [u8],
@@ -129,8 +129,8 @@ impl Pipeline {
             .map(|(_, step)| step)
     }
 
-    /// Undoes the filters but those that `mask` names (bit i: filter i was not applied to this chunk). `target` is as long as
-    /// the chunk's elements are.
+    /// Undoes the filters but those that `mask` names (bit i: filter i was not applied to this
+    /// chunk). `target` is as long as the chunk's elements are.
     pub fn decode(
         &self,
         source: &[u8],
@@ -154,7 +154,8 @@ impl Pipeline {
         let mut run = || {
             let mut is_first = true;
             for step in before {
-                // A checksum shortens; everything else that comes before the last step keeps the length of the elements.
+                // A checksum shortens; everything else that comes before the last step keeps the
+                // length of the elements.
                 let length = match step {
                     Step::Fletcher32 => {
                         let length = if is_first { source.len() } else { from.len() };
@@ -241,7 +242,8 @@ fn inflate(source: &[u8], target: &mut [u8]) -> Result<(), DecodeError> {
     }
 }
 
-/// Filter 32004 (`H5Zlz4.c`): the header of bitshuffle, then blocks; one that did not shrink is as it was.
+/// Filter 32004 (`H5Zlz4.c`): the header of bitshuffle, then blocks; one that did not shrink is as
+/// it was.
 fn lz4_blocks(
     source: &[u8],
     target: &mut [u8],

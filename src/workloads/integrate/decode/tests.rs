@@ -1,4 +1,5 @@
-//! Each decoder beside an encoder written from its format's description, and on bytes that are no chunk.
+//! Each decoder beside an encoder written from its format's description, and on bytes that are no
+//! chunk.
 
 use super::{DecodeError, FilterSpec, Pipeline, Scratch, bits, bytes, lz4};
 use proptest::prelude::*;

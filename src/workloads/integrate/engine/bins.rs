@@ -1,5 +1,5 @@
-//! Sums that need all pixels of a bin together: the spread around its mean, outliers, quantiles. One frame at a time, in the
-//! order of pixels, as pyFAI's `ext/CSR_common.pxi` does it.
+//! Sums that need all pixels of a bin together: the spread around its mean, outliers, quantiles.
+//! One frame at a time, in the order of pixels, as pyFAI's `ext/CSR_common.pxi` does it.
 
 use super::{
     corrections::{Corrections, Dummy},
@@ -124,7 +124,8 @@ pub(super) fn sums(
         .collect()
 }
 
-/// The variance around the mean grows by ω²·(x - x̄ before)·(x - x̄ after) with each pixel (after Schubert and Gertz, SSDBM 2018).
+/// The variance around the mean grows by ω²·(x - x̄ before)·(x - x̄ after) with each pixel (after
+/// Schubert and Gertz, SSDBM 2018).
 fn add(shares: &[PixelShare], model: ErrorModel) -> Sums {
     let mut sums = Sums::default();
     for share in shares {
@@ -144,8 +145,9 @@ fn add(shares: &[PixelShare], model: ErrorModel) -> Sums {
     sums
 }
 
-/// Again and again without the pixels that are farther from the mean than `threshold` standard deviations, or than Chauvenet's
-/// criterion allows for so many pixels. The hybrid model is azimuthal until the last time.
+/// Again and again without the pixels that are farther from the mean than `threshold` standard
+/// deviations, or than Chauvenet's criterion allows for so many pixels. The hybrid model is
+/// azimuthal until the last time.
 fn sigma_clip(
     shares: &mut Vec<PixelShare>,
     is_clipped: &mut [bool],
@@ -192,8 +194,9 @@ fn sigma_clip(
     sums
 }
 
-/// The pixels between two quantiles of their values, each as wide as its ω: those that lie wholly between them, or over both.
-/// In 32 bits where pyFAI has them: which pixels lie at a quantile depends on it, and on the order of equal values.
+/// The pixels between two quantiles of their values, each as wide as its ω: those that lie wholly
+/// between them, or over both. In 32 bits where pyFAI has them: which pixels lie at a quantile
+/// depends on it, and on the order of equal values.
 fn quantile(shares: &mut [PixelShare], low: f64, high: f64) -> Sums {
     sort::introsort(shares, |a, b| a.value32() < b.value32());
     let width = |share: &PixelShare| (share.norm as f32) * (share.weight as f32);

@@ -1,5 +1,5 @@
-//! Matrices on disk, by the hash of all that they depend on. A file that is missing, damaged or of another version is as none:
-//! the matrix is built, and written for the next time.
+//! Matrices on disk, by the hash of all that they depend on. A file that is missing, damaged or of
+//! another version is as none: the matrix is built, and written for the next time.
 
 use super::{
     detectors::{PixelLayout, ResolvedDetector},
@@ -93,7 +93,8 @@ fn write(folder: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
-/// Magic, key, number of regions; of each its axes and its matrix, arrays with their lengths before them; the hash of it all.
+/// Magic, key, number of regions; of each its axes and its matrix, arrays with their lengths before
+/// them; the hash of it all.
 fn encode(parts: &[(PixelMatrix, Axes)], key: &[u8; HASH_BYTES]) -> Vec<u8> {
     let mut bytes = [MAGIC.as_slice(), key].concat();
     let mut array = |count: usize, data: &[u8]| {

@@ -1,4 +1,5 @@
-//! What is the same for all frames: which pixels count, by what their counts are divided (ω), what is subtracted.
+//! What is the same for all frames: which pixels count, by what their counts are divided (ω), what
+//! is subtracted.
 
 use super::{
     detectors::{self, DetectorFile},
@@ -15,7 +16,8 @@ pub(super) struct Corrections {
     pub dark: Option<Vec<f32>>,
     /// Beside what counts say by themselves.
     pub variance: Option<Vec<f32>>,
-    /// Not looked at, from the mask or the detector's gaps. Such pixels do not decide about ranges either.
+    /// Not looked at, from the mask or the detector's gaps. Such pixels do not decide about ranges
+    /// either.
     pub masked: Option<Vec<bool>>,
     flat: Option<Vec<f32>>,
 }
@@ -78,7 +80,8 @@ impl Corrections {
         }
         let variance = match settings.error_model {
             ErrorModel::Variance => variance,
-            // That darks are counts too, pyFAI's Poisson model knows in two dimensions, without full splitting.
+            // That darks are counts too, pyFAI's Poisson model knows in two dimensions, without
+            // full splitting.
             model
                 if model.is_poissonian()
                     && settings.azimuthal_points.is_some()
@@ -98,7 +101,8 @@ impl Corrections {
         })
     }
 
-    /// Whether a pixel can count at all, whatever its value in a frame. A flat field may hold dummies too.
+    /// Whether a pixel can count at all, whatever its value in a frame. A flat field may hold
+    /// dummies too.
     pub fn is_valid(&self, pixel: usize, dummy: &Dummy) -> bool {
         let is_number = |values: &Option<Vec<f32>>| {
             values

@@ -87,8 +87,8 @@ impl Axes {
     }
 }
 
-/// What became of frames in one region. Arrays are [frames, radial] or [frames, azimuthal, radial], row-major; bins that no
-/// pixel fell into are 0.
+/// What became of frames in one region. Arrays are [frames, radial] or [frames, azimuthal, radial],
+/// row-major; bins that no pixel fell into are 0.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Patterns {
     pub frames: usize,

@@ -1,5 +1,6 @@
-//! Where pixels are, seen from the sample: the six numbers of a calibration, and positions and corrections of all pixels.
-//! Conventions and formulas are those of pyFAI (`geometry/core.py`, `ext/_geometry.pyx`): d1 counts rows, d2 columns.
+//! Where pixels are, seen from the sample: the six numbers of a calibration, and positions and
+//! corrections of all pixels. Conventions and formulas are those of pyFAI (`geometry/core.py`,
+//! `ext/_geometry.pyx`): d1 counts rows, d2 columns.
 
 use super::{
     detectors::{DetectorSettings, PixelLayout, ResolvedDetector},
@@ -20,7 +21,8 @@ const MAX_DISTANCE_M: f64 = 10_000.0;
 pub struct Geometry {
     /// From the sample to the detector's plane, along its normal.
     pub distance_m: f64,
-    /// The point of normal incidence, along rows' numbers and columns' numbers, from the outer corner of the first pixel.
+    /// The point of normal incidence, along rows' numbers and columns' numbers, from the outer
+    /// corner of the first pixel.
     pub poni1_m: f64,
     pub poni2_m: f64,
     #[serde(default)]
@@ -94,8 +96,8 @@ pub(super) struct Projection {
     parallax: Option<Parallax>,
 }
 
-/// sin and cos of the three rotations, and what the coordinates of a point are multiplied with: in the order of pyFAI's
-/// `ext/_geometry.pyx`, to the last bit.
+/// sin and cos of the three rotations, and what the coordinates of a point are multiplied with: in
+/// the order of pyFAI's `ext/_geometry.pyx`, to the last bit.
 struct RotationAngles {
     sin: [f64; 3],
     cos: [f64; 3],
@@ -200,8 +202,8 @@ impl Projection {
         }
     }
 
-    /// Rows and columns counted as the orientation says (EXIF's numbers, see pyFAI's `detectors/orientation.py`). `last`: the
-    /// greatest of each.
+    /// Rows and columns counted as the orientation says (EXIF's numbers, see pyFAI's
+    /// `detectors/orientation.py`). `last`: the greatest of each.
     fn oriented(&self, row: usize, column: usize, last: [usize; 2]) -> [usize; 2] {
         match self.orientation {
             1 => [last[0] - row, last[1] - column],
@@ -211,7 +213,8 @@ impl Projection {
         }
     }
 
-    /// Rows, columns and depth in metres, of the centre of a pixel. `is_rounded`: halfway between corners of 32 bits.
+    /// Rows, columns and depth in metres, of the centre of a pixel. `is_rounded`: halfway between
+    /// corners of 32 bits.
     fn center(&self, row: usize, column: usize, is_rounded: bool) -> [f64; 3] {
         let [row, column] = self.oriented(row, column, [self.shape[0] - 1, self.shape[1] - 1]);
         match &self.layout {
@@ -330,8 +333,8 @@ impl Projection {
         self.each_pixel(|row, column| self.radial(&self.center_seen(row, column, false), unit))
     }
 
-    /// χ of pixels' centres. `after_corners_of`: pyFAI has corners by then, those of most units in 32 bits, and takes centres
-    /// from them.
+    /// χ of pixels' centres. `after_corners_of`: pyFAI has corners by then, those of most units in
+    /// 32 bits, and takes centres from them.
     pub fn chi_centers(&self, after_corners_of: Option<Unit>) -> Vec<f64> {
         let is_rounded = after_corners_of.is_some_and(|unit| !self.is_fast(unit));
         self.each_pixel(|row, column| self.chi(&self.center_seen(row, column, is_rounded)))
@@ -407,12 +410,14 @@ impl Projection {
         }
     }
 
-    /// ΔΩ of pixels in units of that at normal incidence: cos³ of the incidence (pyFAI's `diffSolidAngle`).
+    /// ΔΩ of pixels in units of that at normal incidence: cos³ of the incidence (pyFAI's
+    /// `diffSolidAngle`).
     pub fn solid_angles(&self) -> Vec<f32> {
         self.each_pixel(|row, column| self.incidence(row, column).powi(3) as f32)
     }
 
-    /// What share a sensitive layer sees that lets `transmission` pass at normal incidence (pyFAI's `calc_transmission`).
+    /// What share a sensitive layer sees that lets `transmission` pass at normal incidence (pyFAI's
+    /// `calc_transmission`).
     pub fn transmissions(&self, transmission: f64) -> Vec<f32> {
         let share = |cosine: f64| (1.0 - (transmission.ln() / cosine).exp()) / (1.0 - transmission);
         self.each_pixel(|row, column| share(self.incidence(row, column)) as f32)
@@ -445,7 +450,8 @@ fn dot(a: [f64; 3], b: [f64; 3]) -> f64 {
     a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
 }
 
-/// Radial position and χ of corners: [rows + 1, columns + 1] that pixels share, or of each pixel its own.
+/// Radial position and χ of corners: [rows + 1, columns + 1] that pixels share, or of each pixel
+/// its own.
 pub(super) struct Corners {
     width: usize,
     per_pixel: Option<usize>,

@@ -1,4 +1,5 @@
-//! Images that go with an integration: masks, dark, flat, variance. Read from EDF, TIFF, `.npy`, PNG and HDF5.
+//! Images that go with an integration: masks, dark, flat, variance. Read from EDF, TIFF, `.npy`,
+//! PNG and HDF5.
 
 mod edf;
 mod tiff;
@@ -80,7 +81,8 @@ impl Image {
 }
 
 impl Mask {
-    /// Reads a mask: what is not 0 is masked. Of an HDF5 file without `member`, the mask of its `NXdetector`.
+    /// Reads a mask: what is not 0 is masked. Of an HDF5 file without `member`, the mask of its
+    /// `NXdetector`.
     ///
     /// # Errors
     /// Where there is no such file, or it is not an image.

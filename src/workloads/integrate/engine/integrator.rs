@@ -1,4 +1,5 @@
-//! The integrator: settings and images become matrices once, then batches of frames become patterns.
+//! The integrator: settings and images become matrices once, then batches of frames become
+//! patterns.
 
 use super::{
     bins::{self, Prepared},
@@ -45,7 +46,8 @@ pub const MAX_STRIPS: usize = cpu::LANES;
 pub enum EngineChoice {
     #[default]
     Cpu,
-    /// A GPU. Sums that need all pixels of a bin together (filters, the azimuthal error model) are the processor's there too.
+    /// A GPU. Sums that need all pixels of a bin together (filters, the azimuthal error model) are
+    /// the processor's there too.
     Vulkan(Device),
 }
 
@@ -189,8 +191,9 @@ impl Integrator {
         Ok(self.patterns(sums, monitors))
     }
 
-    /// Begins the integration of up to `MAX_STRIPS` frames whose pixels come a strip at a time, so that nobody needs whole
-    /// frames in memory. None where they are needed: by filters, the azimuthal error model and GPUs.
+    /// Begins the integration of up to `MAX_STRIPS` frames whose pixels come a strip at a time, so
+    /// that nobody needs whole frames in memory. None where they are needed: by filters, the
+    /// azimuthal error model and GPUs.
     pub fn strips(&self, pixels: &Pixels<'_>, frames: usize) -> Option<Strips<'_>> {
         let AnyEngine::Cpu(engine) = &self.engine else {
             return None;
@@ -298,7 +301,8 @@ pub struct Strips<'i> {
 }
 
 impl Strips<'_> {
-    /// Adds the pixels that come next: a strip as a frame of one row, of each frame. All but the last are a multiple of 8 long.
+    /// Adds the pixels that come next: a strip as a frame of one row, of each frame. All but the
+    /// last are a multiple of 8 long.
     ///
     /// # Errors
     /// Where strips are those of another number of frames, or longer than frames.

@@ -1,9 +1,10 @@
-//! Which share of each pixel falls into which bin: a sparse matrix, by pixels as it is built and by bins for what needs all
-//! pixels of a bin together.
+//! Which share of each pixel falls into which bin: a sparse matrix, by pixels as it is built and by
+//! bins for what needs all pixels of a bin together.
 
 use super::errors::IntegratorError;
 
-/// Shares by pixel. Pixel p has `starts[p]..starts[p + 1]` of `bins` and `weights`; bins are below `bin_count`.
+/// Shares by pixel. Pixel p has `starts[p]..starts[p + 1]` of `bins` and `weights`; bins are below
+/// `bin_count`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PixelMatrix {
     pub bin_count: usize,
@@ -21,7 +22,8 @@ pub(super) struct BinRows {
 }
 
 impl PixelMatrix {
-    /// Joins the shares of consecutive rows of pixels: of each, how many shares each pixel has, and the shares.
+    /// Joins the shares of consecutive rows of pixels: of each, how many shares each pixel has, and
+    /// the shares.
     pub fn join(bin_count: usize, parts: Vec<MatrixPart>) -> Result<Self, IntegratorError> {
         let elements: usize = parts.iter().map(|part| part.bins.len()).sum();
         if elements > u32::MAX as usize {

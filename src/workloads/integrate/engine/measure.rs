@@ -74,8 +74,8 @@ impl fmt::Display for Comparison {
 }
 
 impl Integrator {
-    /// Goes on with the engine that is faster on such frames: the device's, or the processor's with the integrator's threads.
-    /// A device that is a processor in disguise never wins.
+    /// Goes on with the engine that is faster on such frames: the device's, or the processor's with
+    /// the integrator's threads. A device that is a processor in disguise never wins.
     ///
     /// # Errors
     /// Where the frames do not fit the integrator. A device that fails loses.

@@ -1,8 +1,9 @@
-//! Azimuthal integration of frames that are in memory: what pyFAI's `integrate1d_ng` and `integrate2d_ng` compute, with its
-//! conventions. Knows nothing of files of frames, jobs or results.
+//! Azimuthal integration of frames that are in memory: what pyFAI's `integrate1d_ng` and
+//! `integrate2d_ng` compute, with its conventions. Knows nothing of files of frames, jobs or
+//! results.
 //!
-//! I = Σ c·(raw - dark) / Σ c·ω over the pixels of a bin, c being the share of the pixel in the bin and
-//! ω = monitor · flat · polarization · solid angle · absorption. σ = √(Σ c²·variance) / Σ c·ω.
+//! I = Σ c·(raw - dark) / Σ c·ω over the pixels of a bin, c being the share of the pixel in the bin
+//! and ω = monitor · flat · polarization · solid angle · absorption. σ = √(Σ c²·variance) / Σ c·ω.
 //!
 //! | file | owns |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! `.poni` files: calibrations as pyFAI writes them, versions 1, 2, 2.1 and 3 (`io/ponifile.py`). Lines are `key: value`,
-//! keys in any case, the last one of a key counts, `#` begins a comment.
+//! `.poni` files: calibrations as pyFAI writes them, versions 1, 2, 2.1 and 3 (`io/ponifile.py`).
+//! Lines are `key: value`, keys in any case, the last one of a key counts, `#` begins a comment.
 
 use super::{
     detectors::{self, DetectorSettings},
@@ -139,7 +139,8 @@ fn wrong(line: usize, problem: String) -> IntegratorError {
     IntegratorError::Poni { line, problem }
 }
 
-/// The detector of any version: by its name, its configuration, or version 1's pixel sizes. With its sensor, if that is told.
+/// The detector of any version: by its name, its configuration, or version 1's pixel sizes. With
+/// its sensor, if that is told.
 fn detector(
     entries: &BTreeMap<String, Entry<'_>>,
 ) -> Result<(DetectorSettings, Option<Sensor>), IntegratorError> {

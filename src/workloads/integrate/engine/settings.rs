@@ -1,5 +1,5 @@
-//! What users choose about an integration, as plain data that travels with a job. Images (mask, dark, …) come beside it: see
-//! `images`.
+//! What users choose about an integration, as plain data that travels with a job. Images (mask,
+//! dark, …) come beside it: see `images`.
 
 use super::{DetectorFile, detectors, errors::IntegratorError, geometry::Geometry, units::Unit};
 use serde::{Deserialize, Serialize};
@@ -37,10 +37,12 @@ pub struct IntegrationSettings {
     /// Angle between the polarization's main axis and the detector's second axis.
     #[serde(default)]
     pub polarization_offset_rad: f64,
-    /// Transmission of the detector's sensitive layer at normal incidence, 0 to 1 (G. Wu et al., J. Appl. Cryst. 35 (2002) 356).
+    /// Transmission of the detector's sensitive layer at normal incidence, 0 to 1 (G. Wu et al., J.
+    /// Appl. Cryst. 35 (2002) 356).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transmission: Option<f64>,
-    /// Pixels with this value count nothing. None: what the detector's type says, of Dectris -2 ± 1.5.
+    /// Pixels with this value count nothing. None: what the detector's type says, of Dectris -2 ±
+    /// 1.5.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dummy: Option<f64>,
     /// How far from `dummy` a value may be and still be one.
@@ -58,7 +60,8 @@ pub struct IntegrationSettings {
 pub struct Region {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Smallest and largest position, in the unit of the settings. None: all that the detector sees.
+    /// Smallest and largest position, in the unit of the settings. None: all that the detector
+    /// sees.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub radial_range: Option<[f64; 2]>,
     /// From and to, in degrees; what would lie beyond the seam of χ is left out, as pyFAI does.
@@ -118,7 +121,8 @@ impl ErrorModel {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Filter {
-    /// Pixels farther from the mean of their bin than `threshold` standard deviations are left out, again and again.
+    /// Pixels farther from the mean of their bin than `threshold` standard deviations are left out,
+    /// again and again.
     SigmaClip {
         #[serde(default = "five")]
         threshold: f64,

@@ -1,11 +1,12 @@
-//! Sorting that leaves elements where libstdc++'s `std::sort` does, also equal ones and those that are not in any order (NaN).
-//! pyFAI's quantiles depend on it: of pixels with equal values, those on one side of a quantile count and the others do not; and
-//! dead pixels are NaN there.
+//! Sorting that leaves elements where libstdc++'s `std::sort` does, also equal ones and those that
+//! are not in any order (NaN). pyFAI's quantiles depend on it: of pixels with equal values, those
+//! on one side of a quantile count and the others do not; and dead pixels are NaN there.
 
 /// Runs so short are left to the insertion sort at the end (`_S_threshold` in bits/stl_algo.h).
 const SHORT: usize = 16;
 
-/// Sorts by `is_less`, not stably: Musser's introsort (Software: Practice and Experience 27 (1997) 983) as in bits/stl_algo.h.
+/// Sorts by `is_less`, not stably: Musser's introsort (Software: Practice and Experience 27 (1997) 983)
+/// as in bits/stl_algo.h.
 pub(super) fn introsort<T: Copy>(items: &mut [T], is_less: impl Fn(&T, &T) -> bool + Copy) {
     if items.is_empty() {
         return;
@@ -34,7 +35,8 @@ fn split<T: Copy>(mut items: &mut [T], mut depth: u32, is_less: impl Fn(&T, &T) 
     }
 }
 
-/// Moves the median of three to the front and the rest to the right side of it; where the right side begins.
+/// Moves the median of three to the front and the rest to the right side of it; where the right
+/// side begins.
 fn partition<T: Copy>(items: &mut [T], is_less: impl Fn(&T, &T) -> bool) -> usize {
     let (a, b, c) = (1, items.len() / 2, items.len() - 1);
     let less = |x: usize, y: usize| is_less(&items[x], &items[y]);

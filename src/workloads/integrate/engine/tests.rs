@@ -1,6 +1,7 @@
-//! The engines against pyFAI: `tests/fixtures/integrate` holds small frames and what pyFAI made of them, `survey/` there what it
-//! made of noise on detectors of all sorts, each with the script that asked. `INTEGRATE_REFERENCE` names another folder that a
-//! script filled, with another seed for example.
+//! The engines against pyFAI: `tests/fixtures/integrate` holds small frames and what pyFAI made of
+//! them, `survey/` there what it made of noise on detectors of all sorts, each with the script that
+//! asked. `INTEGRATE_REFERENCE` names another folder that a script filled, with another seed for
+//! example.
 
 use super::*;
 use crate::arrays::{Array, ArrayLocation, Info, convert};
@@ -289,7 +290,8 @@ fn images(reference: &Reference, case: &Value, stack: &Stack) -> Images {
     }
 }
 
-/// The largest difference, relative to each number; numbers that are nothing beside the largest count as that.
+/// The largest difference, relative to each number; numbers that are nothing beside the largest
+/// count as that.
 fn difference(ours: &[f64], theirs: &[f64]) -> f64 {
     assert_eq!(ours.len(), theirs.len());
     let largest = theirs
@@ -311,7 +313,8 @@ fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().copied().map(f64::from).collect()
 }
 
-/// All cases, or one of so many, by one engine. `tolerance`: without full splitting, whose areas pyFAI keeps in 32 bits.
+/// All cases, or one of so many, by one engine. `tolerance`: without full splitting, whose areas
+/// pyFAI keeps in 32 bits.
 fn check(engine: impl Fn() -> EngineChoice, threads: usize, tolerance: f64, one_of: usize) {
     let mut problems = Vec::new();
     for reference in Reference::all() {
@@ -484,7 +487,8 @@ fn regions_at_once_are_regions_one_by_one() {
     }
 }
 
-/// The constants are corrected by pixels, then expected anew: each frame alone must give what it gives among others.
+/// The constants are corrected by pixels, then expected anew: each frame alone must give what it
+/// gives among others.
 #[test]
 fn dead_pixels_may_come_and_go() {
     let dead = |frame: usize, pixel: usize| {

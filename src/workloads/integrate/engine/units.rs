@@ -1,4 +1,5 @@
-//! Radial units: what the first axis of a pattern counts. Names and formulas are those of pyFAI's `units.py`.
+//! Radial units: what the first axis of a pattern counts. Names and formulas are those of pyFAI's
+//! `units.py`.
 
 use serde::{Deserialize, Serialize};
 use std::f64::consts::PI;
@@ -87,7 +88,8 @@ impl Unit {
         }
     }
 
-    /// The unit of a name, pyFAI's or its part before the underscore where that says enough (`q`, `2th`, `r`, `d*2`).
+    /// The unit of a name, pyFAI's or its part before the underscore where that says enough (`q`,
+    /// `2th`, `r`, `d*2`).
     pub fn from_name(name: &str) -> Option<Self> {
         let short = match name {
             "q" => "q_nm^-1",
@@ -125,7 +127,8 @@ impl Unit {
         )
     }
 
-    /// The radial position of a point, unscaled. `radius_m`: its distance from the beam; `z_m`: along the beam.
+    /// The radial position of a point, unscaled. `radius_m`: its distance from the beam; `z_m`:
+    /// along the beam.
     #[inline]
     pub fn position(self, radius_m: f64, z_m: f64, wavelength_m: f64) -> f64 {
         let two_theta = || radius_m.atan2(z_m);

@@ -1,5 +1,6 @@
-//! The engine on a GPU: the matrix by bins and the constants of pixels are uploaded once; frames follow in batches as they are
-//! in memory, and come back as sums, pairs of 32-bit floats. While one batch is computed the next one is on its way.
+//! The engine on a GPU: the matrix by bins and the constants of pixels are uploaded once; frames
+//! follow in batches as they are in memory, and come back as sums, pairs of 32-bit floats. While
+//! one batch is computed the next one is on its way.
 
 use super::{
     corrections::Dummy,

@@ -1,5 +1,5 @@
-//! Where the chunks of a dataset lie in its file. Its index is walked once: the library walks all of it for each chunk that it is
-//! asked for. What is not understood here is left to the library.
+//! Where the chunks of a dataset lie in its file. Its index is walked once: the library walks all
+//! of it for each chunk that it is asked for. What is not understood here is left to the library.
 
 use super::{indexes, objects::Objects};
 use rust_hdf5::format::messages::{
@@ -91,7 +91,8 @@ impl Chunks {
         })
     }
 
-    /// The stored bytes of a chunk and its filter mask. None where the index had no such chunk when it was read.
+    /// The stored bytes of a chunk and its filter mask. None where the index had no such chunk when
+    /// it was read.
     pub(super) fn read(&self, place: &[u64]) -> Option<Result<(Vec<u8>, u32), String>> {
         let ChunkPlace {
             address,

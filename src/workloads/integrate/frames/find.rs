@@ -1,5 +1,5 @@
-//! Which dataset holds the frames: where NeXus' `default` and `signal` lead, an Eiger master file's links, else the largest
-//! dataset of three axes.
+//! Which dataset holds the frames: where NeXus' `default` and `signal` lead, an Eiger master file's
+//! links, else the largest dataset of three axes.
 
 use super::{FramesError, stack};
 use crate::arrays::links::{self, LinkBounds};
@@ -28,8 +28,8 @@ struct LocalDataset {
     datasets: Vec<String>,
 }
 
-/// A file that is looked into. What a name in it leads to in others is asked of `links`, never of the library, which goes
-/// wherever a file says.
+/// A file that is looked into. What a name in it leads to in others is asked of `links`, never of
+/// the library, which goes wherever a file says.
 #[derive(Clone, Copy)]
 struct OpenedFile<'f> {
     file: &'f H5File,
@@ -101,7 +101,8 @@ pub(super) fn frames(
     })
 }
 
-/// The frames of the first link to another file that has some: scans of a sample are often files of their own.
+/// The frames of the first link to another file that has some: scans of a sample are often files of
+/// their own.
 fn linked(own: OpenedFile<'_>, below: &str) -> Option<FoundDatasets> {
     let frames = |link: String| {
         let (place, target) = links::follow(own.file, own.path, &link, own.bounds).ok()?;

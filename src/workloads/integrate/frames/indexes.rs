@@ -1,5 +1,6 @@
-//! Indexes of chunks: B-trees of both versions, arrays of fixed and of growing length ("HDF5 File Format Specification", III.A.1,
-//! III.A.2, VII.C, VII.D). Each gives all chunks that were written, or None where it is not understood.
+//! Indexes of chunks: B-trees of both versions, arrays of fixed and of growing length ("HDF5 File
+//! Format Specification", III.A.1, III.A.2, VII.C, VII.D). Each gives all chunks that were written,
+//! or None where it is not understood.
 
 use super::{
     chunks::ChunkPlace,
@@ -119,8 +120,8 @@ pub(super) fn tree_2(
     Some(each.collect())
 }
 
-/// How many chunks there are along each axis of the grid in which arrays count: that of the largest extents, where the first may
-/// have no end. None for grids of another kind.
+/// How many chunks there are along each axis of the grid in which arrays count: that of the largest
+/// extents, where the first may have no end. None for grids of another kind.
 pub(super) fn grid(extents: &[u64], largest: Option<&[u64]>, chunk: &[u64]) -> Option<Vec<u64>> {
     let extent = |axis: usize| match largest.and_then(|largest| largest.get(axis)) {
         Some(&u64::MAX) if axis == 0 => Some(extents[0]),
@@ -293,8 +294,8 @@ pub(super) fn fixed(
     Some(elements.places)
 }
 
-/// An array that grows: elements in its index block, then in data blocks, then in data blocks of super blocks, each larger than
-/// those before.
+/// An array that grows: elements in its index block, then in data blocks, then in data blocks of
+/// super blocks, each larger than those before.
 pub(super) fn extensible(
     objects: &mut Objects,
     address: u64,

@@ -1,4 +1,5 @@
-//! Virtual datasets: their mappings as blocks of whole frames. Pure but for the last function, which looks where a source is.
+//! Virtual datasets: their mappings as blocks of whole frames. Pure but for the last function,
+//! which looks where a source is.
 
 use super::MAX_SOURCES;
 use rust_hdf5::format::{
@@ -16,7 +17,8 @@ pub(super) struct FrameBlock {
     pub(super) count: u64,
 }
 
-/// The blocks of a virtual dataset of this shape, in the order of its frames. The error is a sentence.
+/// The blocks of a virtual dataset of this shape, in the order of its frames. The error is a
+/// sentence.
 pub(super) fn blocks(
     mappings: &[VirtualMapping],
     shape: &[usize],
@@ -170,7 +172,8 @@ fn whole(
     if first == 0 { Some((0, 1)) } else { axis(0) }
 }
 
-/// Where a source of the virtual dataset in `path` is: as it is named, or beside that file, which may have moved with it.
+/// Where a source of the virtual dataset in `path` is: as it is named, or beside that file, which
+/// may have moved with it.
 pub(super) fn source_path(path: &Path, named: &str) -> PathBuf {
     if named == "." {
         return path.to_path_buf();

@@ -1,6 +1,7 @@
-//! Stacks of detector frames in HDF5 files: plain datasets of three axes, virtual ones, Eiger's master files with their data
-//! files, LIMA's. A `Stack` says where each frame lies; a `Reader` brings the stored bytes of a few frames at a time, and
-//! decoding them needs no file, so that threads can do it. Everything that a file claims is checked before it is believed.
+//! Stacks of detector frames in HDF5 files: plain datasets of three axes, virtual ones, Eiger's
+//! master files with their data files, LIMA's. A `Stack` says where each frame lies; a `Reader`
+//! brings the stored bytes of a few frames at a time, and decoding them needs no file, so that
+//! threads can do it. Everything that a file claims is checked before it is believed.
 //!
 //! | file | owns |
 //! |---|---|

@@ -1,5 +1,6 @@
-//! Objects of an HDF5 file: from its superblock through groups of the old and the new kind to the headers of datasets ("HDF5 File
-//! Format Specification"). Only what `chunks` needs to find an index; whatever is not understood gives None.
+//! Objects of an HDF5 file: from its superblock through groups of the old and the new kind to the
+//! headers of datasets ("HDF5 File Format Specification"). Only what `chunks` needs to find an
+//! index; whatever is not understood gives None.
 
 use rust_hdf5::format::{
     BlockReader, FormatContext, FormatError, FormatResult, UNDEF_ADDR,
@@ -123,7 +124,8 @@ impl Objects {
         Some(header)
     }
 
-    /// The messages of an object, those of its continuations among them. None where some are shared with others.
+    /// The messages of an object, those of its continuations among them. None where some are shared
+    /// with others.
     fn header(&mut self, address: u64) -> Option<Vec<HeaderMessage>> {
         let block = self.read_block(address, HEADER_BYTES).ok()?;
         let header = match ObjectHeader::decode_any(&block) {
@@ -265,7 +267,8 @@ pub(super) fn number(bytes: &[u8]) -> u64 {
         .fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// Messages of a header of version 1 that lie elsewhere: kind and length of two bytes each, flags, three of nothing.
+/// Messages of a header of version 1 that lie elsewhere: kind and length of two bytes each, flags,
+/// three of nothing.
 fn continued_old(mut block: &[u8]) -> Option<Vec<HeaderMessage>> {
     let mut messages = Vec::new();
     while let Some((head, rest)) = block.split_first_chunk::<8>() {
@@ -283,7 +286,8 @@ fn continued_old(mut block: &[u8]) -> Option<Vec<HeaderMessage>> {
     Some(messages)
 }
 
-/// Those of version 2: kind, length of two bytes, flags, and the order where it is kept; a checksum at the end.
+/// Those of version 2: kind, length of two bytes, flags, and the order where it is kept; a checksum
+/// at the end.
 fn continued(block: &[u8], has_order: bool) -> Option<Vec<HeaderMessage>> {
     let mut block = block.strip_prefix(b"OCHK")?;
     block = block.get(..block.len().checked_sub(4)?)?;

@@ -1,5 +1,5 @@
-//! Stored chunks, and the frames that they decode to. A `Reader` holds files open and belongs to one thread; a `StoredFrames` is plain
-//! bytes and may be decoded by another.
+//! Stored chunks, and the frames that they decode to. A `Reader` holds files open and belongs to
+//! one thread; a `StoredFrames` is plain bytes and may be decoded by another.
 
 use super::{
     FramesError, Stack,
@@ -71,7 +71,8 @@ impl Reader {
         }
     }
 
-    /// The next frames of `frames`, which is not empty: those of the chunk that holds the first one.
+    /// The next frames of `frames`, which is not empty: those of the chunk that holds the first
+    /// one.
     pub fn read(&mut self, frames: Range<u64>) -> Result<StoredFrames, FramesError> {
         let stack = self.stack.clone();
         let run = *run(&stack, frames.start);
@@ -197,7 +198,8 @@ impl StoredFrames {
         self.parts.iter().map(|part| part.raw.len()).sum()
     }
 
-    /// Decodes all its frames into `target`, which is as long as they are: row by row, little-endian.
+    /// Decodes all its frames into `target`, which is as long as they are: row by row,
+    /// little-endian.
     pub fn decode(&self, target: &mut [u8], scratch: &mut Decoder) -> Result<(), FramesError> {
         let source = &self.stack.sources[self.source];
         let frame_bytes = self.stack.frame_bytes();
@@ -248,7 +250,8 @@ impl StoredFrames {
         Ok(())
     }
 
-    /// Its pixels some at a time, little-endian, where it is one frame and its chunk can be decoded so.
+    /// Its pixels some at a time, little-endian, where it is one frame and its chunk can be decoded
+    /// so.
     pub fn pieces(&self) -> Option<Result<Pieces<'_>, FramesError>> {
         let source = &self.stack.sources[self.source];
         let [part] = &self.parts[..] else { return None };

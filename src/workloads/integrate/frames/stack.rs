@@ -19,7 +19,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Frames in order. Invariant: `runs` cover 0..`frames` without gaps, in order, each within its source.
+/// Frames in order. Invariant: `runs` cover 0..`frames` without gaps, in order, each within its
+/// source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stack {
     pub path: PathBuf,
@@ -69,8 +70,9 @@ impl Stack {
         Scalar::F32,
     ];
 
-    /// Looks into a file and whatever its frames lie in. `dataset` is a path to a dataset, or to a group that holds or names
-    /// one; None looks for it, within the group `entry` where one is given.
+    /// Looks into a file and whatever its frames lie in. `dataset` is a path to a dataset, or to a
+    /// group that holds or names one; None looks for it, within the group `entry` where one is
+    /// given.
     pub fn open(
         path: &Path,
         dataset: Option<&str>,
@@ -179,7 +181,8 @@ impl Builder {
         self.add_from(&open(&place)?, &place, &name, None, 0)
     }
 
-    /// Some frames of a dataset: `start` and how many; None for all. `depth`: of virtual datasets within others.
+    /// Some frames of a dataset: `start` and how many; None for all. `depth`: of virtual datasets
+    /// within others.
     fn add_from(
         &mut self,
         file: &H5File,
@@ -269,8 +272,8 @@ impl Builder {
         Ok(())
     }
 
-    /// What a block of a virtual dataset is made of, which may be links and virtual datasets again. `file` is that of the
-    /// virtual dataset, open at `path`.
+    /// What a block of a virtual dataset is made of, which may be links and virtual datasets again.
+    /// `file` is that of the virtual dataset, open at `path`.
     fn add_block(
         &mut self,
         file: &H5File,

@@ -246,8 +246,8 @@ fn a_sample_whose_scans_are_files_of_their_own_is_followed_into_them() {
     check("numbered.h5", None, None, Scalar::U32);
 }
 
-/// Trees of one node and of several, arrays of one page and of several, in old groups and in new ones: the library finds no other
-/// chunks.
+/// Trees of one node and of several, arrays of one page and of several, in old groups and in new
+/// ones: the library finds no other chunks.
 #[test]
 fn chunks_are_where_the_library_finds_them() {
     let many = tempfile::tempdir().unwrap();
@@ -350,7 +350,8 @@ proptest! {
     }
 }
 
-/// A file comes from anybody. What it says is elsewhere is read as the user, so it stays below the file's own directory.
+/// A file comes from anybody. What it says is elsewhere is read as the user, so it stays below the
+/// file's own directory.
 #[test]
 fn no_file_leads_out_of_its_directory() {
     let dir = tempfile::tempdir().unwrap();
@@ -419,7 +420,8 @@ fn no_file_leads_out_of_its_directory() {
             FRAMES,
             "{name}: its directory was named"
         );
-        // What kernels and trainings read is looked at in the same way; there nobody can name others.
+        // What kernels and trainings read is looked at in the same way; there nobody can name
+        // others.
         let location = ArrayLocation {
             member: Some("/data".into()),
             ..ArrayLocation::new(own.join(name))

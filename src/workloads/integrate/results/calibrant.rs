@@ -1,8 +1,10 @@
-//! Where the Debye-Scherrer rings of well-known powders are. Cubic lattices only: d = a / √(h² + k² + l²).
+//! Where the Debye-Scherrer rings of well-known powders are. Cubic lattices only: d = a / √(h² + k² +
+//! l²).
 
 use serde::{Deserialize, Serialize};
 
-/// A powder that detectors are calibrated with; lattice constants at 22.5 °C from NIST's certificates.
+/// A powder that detectors are calibrated with; lattice constants at 22.5 °C from NIST's
+/// certificates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Calibrant {
     /// SRM 660c, primitive.
@@ -82,7 +84,8 @@ impl Calibrant {
 }
 
 impl Ring {
-    /// Its place on a radial axis of this unit (pyFAI's names); None where that needs a wavelength or has no formula here.
+    /// Its place on a radial axis of this unit (pyFAI's names); None where that needs a wavelength
+    /// or has no formula here.
     pub fn position(&self, unit: &str, wavelength_m: Option<f64>) -> Option<f64> {
         let q = 2.0 * std::f64::consts::PI / self.d_nm;
         let two_theta = || {

@@ -8,7 +8,8 @@ use crate::arrays::{Array, ArrayLocation};
 use nodectl_types::Scalar;
 use std::path::Path;
 
-/// The patterns of a file's frames, and their axes. `names` are those of the regions. None where it is no such file, or not whole.
+/// The patterns of a file's frames, and their axes. `names` are those of the regions. None where it
+/// is no such file, or not whole.
 pub fn finished(path: &Path, names: &[Option<String>]) -> Option<(Part, Vec<RegionAxes>)> {
     let read = |group: &str, name: &str| -> Option<Array> {
         ArrayLocation {

@@ -1,4 +1,5 @@
-//! All patterns of a dataset as one image: frames down, radial positions across. Frames beyond its height are averaged.
+//! All patterns of a dataset as one image: frames down, radial positions across. Frames beyond its
+//! height are averaged.
 
 use super::Part;
 use crate::arrays::{self, Array, ArrayError, Info};

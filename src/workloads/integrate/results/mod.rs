@@ -1,5 +1,5 @@
-//! What comes of a dataset: one NeXus file with a pattern a frame and their mean, a picture of all patterns, a table and a plot of
-//! the mean.
+//! What comes of a dataset: one NeXus file with a pattern a frame and their mean, a picture of all
+//! patterns, a table and a plot of the mean.
 //!
 //! | file | owns |
 //! |---|---|
@@ -32,7 +32,8 @@ pub use total::Total;
 use super::engine::Patterns;
 use serde::{Deserialize, Serialize};
 
-/// Patterns of consecutive frames in every region: what a task leaves and what files are written from.
+/// Patterns of consecutive frames in every region: what a task leaves and what files are written
+/// from.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Part {
     pub first: u64,

@@ -1,5 +1,6 @@
-//! A dataset's results as NeXus (manual.nexusformat.org: NXentry, NXprocess, NXdata, NXnote), with the names that pyFAI gives
-//! what it writes: `data`, `data_errors`, `radial`, `azimuthal`. silx, pyFAI and h5py open it at its default plot.
+//! A dataset's results as NeXus (manual.nexusformat.org: NXentry, NXprocess, NXdata, NXnote), with
+//! the names that pyFAI gives what it writes: `data`, `data_errors`, `radial`, `azimuthal`. silx,
+//! pyFAI and h5py open it at its default plot.
 //!
 //! The file is written under another name and gets its own when it is whole and on the disk.
 

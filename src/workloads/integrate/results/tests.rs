@@ -1,4 +1,5 @@
-//! What is written, read again: with our own reader here, with h5py and silx's conventions in `tests/integrate.rs`.
+//! What is written, read again: with our own reader here, with h5py and silx's conventions in
+//! `tests/integrate.rs`.
 
 use super::{
     Calibrant, HeatMap, NexusFile, Part, RegionPart, Total, finished, nexus, peaks, svg, table,

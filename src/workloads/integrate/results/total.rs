@@ -1,4 +1,5 @@
-//! Sums over frames. The mean of patterns is that of their sums, so that frames count by what they measured.
+//! Sums over frames. The mean of patterns is that of their sums, so that frames count by what they
+//! measured.
 
 use serde::{Deserialize, Serialize};
 

@@ -95,7 +95,8 @@ fn choose(
     integrator.choose_engine(device, &Frames::new(pixels, BATCH, shape)?)
 }
 
-/// Where matrices, and parts of datasets that nobody has asked to see, stay from job to job: the user's cache.
+/// Where matrices, and parts of datasets that nobody has asked to see, stay from job to job: the
+/// user's cache.
 pub fn cache() -> Option<PathBuf> {
     let base = env::var_os("XDG_CACHE_HOME")
         .filter(|path| !path.is_empty())

@@ -1,8 +1,10 @@
-//! Finished frames of a dataset that is not finished: `<output>/<dataset>.parts/`, or a folder of the user's cache, with a NeXus
-//! file for some frames at a time. People look at them while a dataset is integrated, and whoever begins with the dataset
-//! again, another attempt or another run, goes on from them. They go when the dataset's results are whole.
+//! Finished frames of a dataset that is not finished: `<output>/<dataset>.parts/`, or a folder of
+//! the user's cache, with a NeXus file for some frames at a time. People look at them while a
+//! dataset is integrated, and whoever begins with the dataset again, another attempt or another
+//! run, goes on from them. They go when the dataset's results are whole.
 //!
-//! A file's name has its frames, and a hash of all that they depend on: those of other settings or other data are no use.
+//! A file's name has its frames, and a hash of all that they depend on: those of other settings or
+//! other data are no use.
 
 use super::{
     engine::{cache, region_name},
@@ -156,7 +158,8 @@ impl<'p> Kept<'p> {
         })
     }
 
-    /// Takes patterns, and writes those that wait if it is time. What cannot be written is only told: results do not need it.
+    /// Takes patterns, and writes those that wait if it is time. What cannot be written is only
+    /// told: results do not need it.
     pub fn keep(&mut self, part: Part, axes: &[RegionAxes], engine: &str, stack: &Stack) {
         self.waiting.insert(part.first, part);
         if self.written.elapsed() >= INTERVAL {
@@ -249,7 +252,8 @@ fn forget(cache: &Path) {
         .for_each(|path| drop(fs::remove_dir_all(path)));
 }
 
-/// A hash of what patterns depend on. None where an image cannot be read, which opening the engine tells.
+/// A hash of what patterns depend on. None where an image cannot be read, which opening the engine
+/// tells.
 fn key(plan: &IntegratePlan, dataset: &DatasetPlan, stack: &Stack, dir: &Path) -> Option<String> {
     // Files that were brought have other times than where they come from.
     let seen = |path: &PathBuf| path.metadata().ok().map(|metadata| input::seen(&metadata));

@@ -1,4 +1,5 @@
-//! A dataset's files: NeXus, a picture, the mean as a table and as a plot. What was begun and not ended is removed.
+//! A dataset's files: NeXus, a picture, the mean as a table and as a plot. What was begun and not
+//! ended is removed.
 
 use crate::integrate::{
     frames::Stack,
@@ -184,7 +185,8 @@ fn now() -> String {
     )
 }
 
-/// Year, month and day of a day since 1970 (Hinnant, "chrono-compatible low-level date algorithms").
+/// Year, month and day of a day since 1970 (Hinnant, "chrono-compatible low-level date
+/// algorithms").
 fn civil(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);

@@ -1,5 +1,6 @@
-//! Frames to patterns: one thread reads stored chunks, several decompress and integrate, the caller takes what comes of it.
-//! Between them stand queues of a few batches, so that memory is bounded whatever is slowest.
+//! Frames to patterns: one thread reads stored chunks, several decompress and integrate, the caller
+//! takes what comes of it. Between them stand queues of a few batches, so that memory is bounded
+//! whatever is slowest.
 
 use super::engine::SharedEngine;
 use crate::{
@@ -38,8 +39,8 @@ pub struct Spent {
 /// Stored frames that follow each other.
 type FrameBatch = Vec<StoredFrames>;
 
-/// Integrates ranges of a stack's frames. `monitors`: a number for each frame of the stack. `take` gets the patterns in any
-/// order, each frame once; its error ends everything.
+/// Integrates ranges of a stack's frames. `monitors`: a number for each frame of the stack. `take`
+/// gets the patterns in any order, each frame once; its error ends everything.
 pub fn integrate(
     stack: &Arc<Stack>,
     ranges: &[Range<u64>],
@@ -56,8 +57,9 @@ pub fn integrate(
     thread::scope(|threads| {
         let spent = &spent;
         threads.spawn(move || read(stack, ranges, engine.batch(), &unit_sender, spent));
-        // In the engine's own threads, so that what it does with several of them needs no others. They own the receiver: when
-        // the last of them ends, for whatever reason, the reader sees that nobody listens.
+        // In the engine's own threads, so that what it does with several of them needs no others.
+        // They own the receiver: when the last of them ends, for whatever reason, the reader sees
+        // that nobody listens.
         engine.pool().in_place_scope(|scope| {
             scope.spawn_broadcast(move |_, _| {
                 work(stack, engine, monitors, &units, &part_sender, spent)
@@ -193,7 +195,8 @@ mod tests {
         IntegratePlan::decode(bytes).unwrap()
     }
 
-    /// Integrates 1,300 frames, with more batches than all queues hold; what comes of it, which is something before long.
+    /// Integrates 1,300 frames, with more batches than all queues hold; what comes of it, which is
+    /// something before long.
     fn ends(
         rows: u32,
         columns: u32,

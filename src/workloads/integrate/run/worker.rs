@@ -1,4 +1,5 @@
-//! The worker of an integration: a plan, read once; then some frames, or a dataset's results, for each task.
+//! The worker of an integration: a plan, read once; then some frames, or a dataset's results, for
+//! each task.
 
 use super::{
     engine::{self, SharedEngine},
@@ -33,7 +34,8 @@ const MAX_PART_BYTES: u64 = 4 << 30;
 
 pub struct IntegrateWorker {
     plan: Arc<IntegratePlan>,
-    /// Opened by the first task that integrates: building a matrix takes a while, and putting parts together needs none.
+    /// Opened by the first task that integrates: building a matrix takes a while, and putting parts
+    /// together needs none.
     engine: Option<SharedEngine>,
 }
 
@@ -55,7 +57,8 @@ impl BuiltinPart for IntegrateWorker {
 }
 
 impl IntegrateWorker {
-    /// Some frames of a dataset. What is wrong with the dataset is told where its results are written.
+    /// Some frames of a dataset. What is wrong with the dataset is told where its results are
+    /// written.
     fn frames(&mut self, plan: &IntegratePlan, call: &Call) -> Result<Json, CallError> {
         let (index, range) = usize::try_from(call.task)
             .ok()

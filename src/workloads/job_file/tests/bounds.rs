@@ -1,4 +1,5 @@
-//! What job files may not do: end the process, hang it, fill a screen or act on it, or be taken for what they do not say.
+//! What job files may not do: end the process, hang it, fill a screen or act on it, or be taken for
+//! what they do not say.
 
 use super::{ECHO, lab, paths, plan_one};
 use crate::job_file::{load, parse};

@@ -1,4 +1,5 @@
-//! Parts put together into outputs: side by side, folded on the CPU, or folded by a user's shader on a device.
+//! Parts put together into outputs: side by side, folded on the CPU, or folded by a user's shader
+//! on a device.
 
 use super::{
     clock::{PATIENCE, SubmissionClock},
@@ -60,7 +61,8 @@ impl Assembler {
         Ok(Self { plan, shaders })
     }
 
-    /// The outputs of a parameter set, in the plan's order, and how long a device was busy with them.
+    /// The outputs of a parameter set, in the plan's order, and how long a device was busy with
+    /// them.
     pub fn run(
         &mut self,
         inputs: &KernelInputs<'_>,

@@ -1,4 +1,5 @@
-//! How long a device is busy: a thread notes when submissions end, whatever else is being done at that moment.
+//! How long a device is busy: a thread notes when submissions end, whatever else is being done at
+//! that moment.
 
 use nodectl_gpu::device::{DeviceError, PendingCall};
 use std::{
@@ -7,13 +8,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What one submission may take: a task's own timeout ends the process earlier, and a submission is meant to take far less.
+/// What one submission may take: a task's own timeout ends the process earlier, and a submission is
+/// meant to take far less.
 pub const PATIENCE: Duration = Duration::from_secs(3600);
 /// Submissions under way at once; more wait to be noted.
 const UNDER_WAY: usize = 64;
 
-/// For `benches/kernel.rs`: what a cell takes on a device that is only made up, in nanoseconds on top of what it takes here.
-/// So named that nodes pass it on to their workers.
+/// For `benches/kernel.rs`: what a cell takes on a device that is only made up, in nanoseconds on
+/// top of what it takes here. So named that nodes pass it on to their workers.
 const SIMULATED: &str = "VK_NODECTL_SIMULATED_CELL_NS";
 
 /// A submission, its time on a simulated device, and who is told when it has ended.
@@ -86,7 +88,8 @@ impl SubmissionClock {
         }
     }
 
-    /// Waits for a submission; those that were submitted before it were waited for. Returns how long it took the device.
+    /// Waits for a submission; those that were submitted before it were waited for. Returns how
+    /// long it took the device.
     pub fn wait(&mut self, run: Run) -> Result<Duration, DeviceError> {
         let ended = run.ended.recv().expect("the thread answers for each")?;
         let took = ended.saturating_duration_since(run.submitted.max(self.until));

@@ -1,4 +1,5 @@
-//! The device that a worker computes on: the GPU that its tasks were granted, or a software device where they were granted none.
+//! The device that a worker computes on: the GPU that its tasks were granted, or a software device
+//! where they were granted none.
 
 use crate::builtin::CallError;
 use nodectl_gpu as gpu;
@@ -69,7 +70,8 @@ fn parse(text: &str) -> Option<[u8; 16]> {
     Some(number.to_be_bytes())
 }
 
-/// What went wrong on a device, as the end of a task: the worker must end where the device is of no more use.
+/// What went wrong on a device, as the end of a task: the worker must end where the device is of no
+/// more use.
 pub fn failed(error: DeviceError) -> CallError {
     match error {
         DeviceError::Lost(_) | DeviceError::TimedOut { .. } | DeviceError::OutOfMemory { .. } => {

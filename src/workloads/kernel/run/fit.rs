@@ -1,4 +1,5 @@
-//! Whether a kernel fits a device: what the entry point needs against what the device offers. Pure; the sentences are for users.
+//! Whether a kernel fits a device: what the entry point needs against what the device offers. Pure;
+//! the sentences are for users.
 
 use nodectl_gpu::{
     device::{DeviceFeatures, DeviceInfo},
@@ -56,7 +57,8 @@ fn has(features: &DeviceFeatures, feature: Feature) -> bool {
     }
 }
 
-/// The workgroups that cover `size` cells; None where the device takes no such number in one dispatch.
+/// The workgroups that cover `size` cells; None where the device takes no such number in one
+/// dispatch.
 pub fn groups(size: [u32; 3], workgroup: [u32; 3], most: [u32; 3]) -> Option<[u32; 3]> {
     let mut groups = [0; 3];
     for axis in 0..3 {

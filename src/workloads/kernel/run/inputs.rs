@@ -62,7 +62,8 @@ impl KernelInputs<'_> {
         Ok(shape)
     }
 
-    /// The numbers of an array over `cells`, or of the whole one, as the shader's type; None for zeros.
+    /// The numbers of an array over `cells`, or of the whole one, as the shader's type; None for
+    /// zeros.
     pub fn numbers(
         &self,
         index: usize,

@@ -1,4 +1,5 @@
-//! What runs in the worker processes of kernel jobs (`nodectl kernel-worker`): tiles on a device, parts put together.
+//! What runs in the worker processes of kernel jobs (`nodectl kernel-worker`): tiles on a device,
+//! parts put together.
 //!
 //! | file | owns |
 //! |---|---|

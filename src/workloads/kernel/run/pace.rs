@@ -1,5 +1,6 @@
-//! How much a device is given at a time: enough that submitting costs nothing beside it, little enough that a driver's
-//! watchdog (2 s on desktops) is never met. Learned from how long the last one took. Pure.
+//! How much a device is given at a time: enough that submitting costs nothing beside it, little
+//! enough that a driver's watchdog (2 s on desktops) is never met. Learned from how long the last
+//! one took. Pure.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Parts: what the tiles of a stage leave for the stage after it. Found by their task's number, put together by their cells.
+//! Parts: what the tiles of a stage leave for the stage after it. Found by their task's number, put
+//! together by their cells.
 
 use crate::{
     arrays::{Array, ArrayError, ArrayLocation, Info, copy_box},

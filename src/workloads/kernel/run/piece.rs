@@ -33,7 +33,8 @@ pub struct KernelPiece<'a> {
     groups: [u32; 3],
     /// By binding; none for `Content::Tile`.
     buffers: Vec<Option<DeviceBuffer>>,
-    /// `Tile` structs, one behind the other for the steps of a batch. None where the kernel has no such uniform.
+    /// `Tile` structs, one behind the other for the steps of a batch. None where the kernel has no
+    /// such uniform.
     places: Option<[DeviceBuffer; SLOTS]>,
     /// From one of those structs to the next.
     stride: u64,
@@ -92,8 +93,8 @@ impl<'a> KernelPiece<'a> {
         self.wide.count()
     }
 
-    /// How many steps to submit at once, of those left: where buffers are exchanged an even number, so that the same recording
-    /// serves again.
+    /// How many steps to submit at once, of those left: where buffers are exchanged an even number,
+    /// so that the same recording serves again.
     pub fn batch(&self, paced: u64, left: u32) -> u32 {
         let batch = u32::try_from(paced).unwrap_or(u32::MAX).min(MAX_BATCH);
         if batch >= left || batch < 2 {
@@ -103,7 +104,8 @@ impl<'a> KernelPiece<'a> {
         }
     }
 
-    /// Submits steps `done .. done + batch`, the first of all being number `first`, and the uploads that they need.
+    /// Submits steps `done .. done + batch`, the first of all being number `first`, and the uploads
+    /// that they need.
     pub fn submit(
         &self,
         first: u32,

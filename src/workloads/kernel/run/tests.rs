@@ -61,7 +61,8 @@ fn file(path: &str) -> Option<ArraySource> {
     })
 }
 
-/// Bindings in set 0 with the names and numbers given, over a space of two dimensions, all in one task.
+/// Bindings in set 0 with the names and numbers given, over a space of two dimensions, all in one
+/// task.
 fn plan(
     source: &str,
     space: [i64; 2],

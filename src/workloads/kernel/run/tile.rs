@@ -1,6 +1,6 @@
-//! Tiles on a device: buffers filled, steps submitted, what a tile's own cells hold read back. A tile is cut into slabs where
-//! its kernel allows it, so that memory and the time of a submission stay bounded and copies of one slab overlap the
-//! computation of another.
+//! Tiles on a device: buffers filled, steps submitted, what a tile's own cells hold read back. A
+//! tile is cut into slabs where its kernel allows it, so that memory and the time of a submission
+//! stay bounded and copies of one slab overlap the computation of another.
 
 use super::{
     clock::{PATIENCE, Run, SubmissionClock},
@@ -96,7 +96,8 @@ impl Tiles {
         })
     }
 
-    /// Computes a tile and returns what the bindings `names` hold of it: of arrays over the cells its own ones.
+    /// Computes a tile and returns what the bindings `names` hold of it: of arrays over the cells
+    /// its own ones.
     pub fn run(
         &mut self,
         inputs: &KernelInputs<'_>,
@@ -268,7 +269,8 @@ impl Tiles {
         Ok(bytes)
     }
 
-    /// The next slab of the tile, or all of it where it is not cut. `done`: layers along the last axis that has several.
+    /// The next slab of the tile, or all of it where it is not cut. `done`: layers along the last
+    /// axis that has several.
     fn next_slab(&self, work: &Work<'_>, done: &mut u32) -> Result<Option<Tile>, CallError> {
         let own = work.tile.own;
         let axis = (0..3).rev().find(|axis| own.size[*axis] > 1).unwrap_or(0);
@@ -369,7 +371,8 @@ impl Tiles {
         })
     }
 
-    /// Submits all steps, waits for all but the last submission, and returns that one with the number of its steps.
+    /// Submits all steps, waits for all but the last submission, and returns that one with the
+    /// number of its steps.
     fn steps(
         &mut self,
         piece: &KernelPiece<'_>,
@@ -465,8 +468,8 @@ impl Tiles {
     }
 }
 
-/// Whether slabs give what the whole tile gives: it knows where it is, its cells are computed in one step, and nothing but
-/// cells is written.
+/// Whether slabs give what the whole tile gives: it knows where it is, its cells are computed in
+/// one step, and nothing but cells is written.
 fn is_cut(plan: &KernelPlan) -> bool {
     let is_one_step = plan.steps().is_some_and(|(_, steps)| steps == 1);
     let knows_its_place = plan

@@ -158,7 +158,8 @@ fn told(plan: &KernelPlan, tile: &Tile, busy: Duration, gpu: &str) -> Json {
     json!({ "items": tile.own.count() * u64::from(steps), "gpu_seconds": busy.as_secs_f64(), "gpu": gpu })
 }
 
-/// Writes each file once, with all outputs that go into it. `arrays` are in the order of the plan's outputs.
+/// Writes each file once, with all outputs that go into it. `arrays` are in the order of the plan's
+/// outputs.
 fn write_outputs(
     plan: &KernelPlan,
     resolved: &Resolved,

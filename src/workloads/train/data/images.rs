@@ -1,4 +1,5 @@
-//! Images in a folder for each class: `FOLDER/CLASS/IMAGE.png`. Grey values or colours from 0 to 255, channel by channel.
+//! Images in a folder for each class: `FOLDER/CLASS/IMAGE.png`. Grey values or colours from 0 to
+//! 255, channel by channel.
 
 use super::{DataError, Dataset, MOST_BYTES, Targets, targets};
 use crate::{files, train::model::Loss};
@@ -67,7 +68,8 @@ pub fn read(
     })
 }
 
-/// The pixels of all files, and rows and columns of each. With a `size` they are resized; without, all must be like the first.
+/// The pixels of all files, and rows and columns of each. With a `size` they are resized; without,
+/// all must be like the first.
 pub fn read_files(
     base: &Path,
     files: &[String],
@@ -107,7 +109,8 @@ pub fn read_files(
     Ok((inputs, first.unwrap_or([0; 2])))
 }
 
-/// What the images take when they are decoded, by their headers; of more than `most`, some that are.
+/// What the images take when they are decoded, by their headers; of more than `most`, some that
+/// are.
 pub fn bytes(base: &Path, files: &[String], most: u64) -> Result<u64, DataError> {
     let mut all = 0u64;
     for file in files {

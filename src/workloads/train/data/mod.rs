@@ -35,7 +35,8 @@ pub struct DataSpec {
     pub shape: Option<Vec<u32>>,
     /// What each input is multiplied by.
     pub scale: f32,
-    /// Whether each input then gets mean 0 and deviation 1, as the samples that are trained on have them.
+    /// Whether each input then gets mean 0 and deviation 1, as the samples that are trained on have
+    /// them.
     pub standardize: bool,
     pub class_weights: ClassWeights,
 }
@@ -51,8 +52,8 @@ pub enum Source {
         inputs: FilePlace,
         targets: FilePlace,
     },
-    /// Files in a directory for each class. `channels` and `size` (rows, columns) are those of the first image where not given;
-    /// with a size, images of another are resized.
+    /// Files in a directory for each class. `channels` and `size` (rows, columns) are those of the
+    /// first image where not given; with a size, images of another are resized.
     Images {
         files: Vec<String>,
         channels: Option<u32>,
@@ -166,7 +167,8 @@ impl DataSpec {
         self.shaped(found)
     }
 
-    /// The bytes that reading it all would take, which may be many more than its files have; of more than `most`, some that are.
+    /// The bytes that reading it all would take, which may be many more than its files have; of
+    /// more than `most`, some that are.
     pub fn bytes(&self, base: &Path, most: u64) -> Result<u64, DataError> {
         let of = |source: &Source| match source {
             Source::Table { path, .. } => table::bytes(base, path, most + 1),

@@ -132,7 +132,8 @@ impl Batches<'_> {
         self.part(samples, 0..samples.len())
     }
 
-    /// A worker's part of a batch. Gradients of all parts, each in proportion to its samples, come to that of the batch.
+    /// A worker's part of a batch. Gradients of all parts, each in proportion to its samples, come
+    /// to that of the batch.
     pub fn part(&self, batch: &[u32], part: Range<usize>) -> Batch {
         let samples = &batch[part];
         let width = self.data.width();

@@ -1,5 +1,5 @@
-//! Tables: CSV, also gzipped, a sample a line. The first line names the columns if none of its inputs is a number; if only some
-//! are, it is a slip of the keyboard, and an error.
+//! Tables: CSV, also gzipped, a sample a line. The first line names the columns if none of its
+//! inputs is a number; if only some are, it is a slip of the keyboard, and an error.
 
 use super::{Column, DataError, Dataset, MOST_BYTES, Targets, targets};
 use crate::{files, train::model::Loss};
@@ -194,8 +194,9 @@ impl<'p> DataTable<'p> {
         Ok(table)
     }
 
-    /// Fails where the first line has numbers beside words: as names of columns a sample would be lost, and nobody would know.
-    /// Whoever names the target's column says that the first line has names.
+    /// Fails where the first line has numbers beside words: as names of columns a sample would be
+    /// lost, and nobody would know. Whoever names the target's column says that the first line has
+    /// names.
     fn check_names(&self, target: &Column) -> Result<(), DataError> {
         let Some(names) = self
             .names

@@ -45,7 +45,8 @@ const DEFAULT_RETRIES: u32 = 3;
 const DEFAULT_EPOCHS: u32 = 10;
 const DEFAULT_BATCH: u32 = 32;
 const DEFAULT_KEPT: u32 = 2;
-/// Data up to this size are read and checked whole before the job is submitted; of more, the headers.
+/// Data up to this size are read and checked whole before the job is submitted; of more, the
+/// headers.
 const CHECKED_BYTES: u64 = 64 << 20;
 
 pub(crate) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
@@ -354,7 +355,8 @@ fn work(
         outputs.push("confusion.*".into());
     }
     outputs.push(WORKER_FILE.into());
-    // One pattern: of several workers one leaves the model and what belongs to it. Braces are doubled, as in every template.
+    // One pattern: of several workers one leaves the model and what belongs to it. Braces are
+    // doubled, as in every template.
     let outputs = vec![format!("{{{{{}}}}}", outputs.join(","))];
     let work = common::builtin_work(
         fields,

@@ -1,5 +1,5 @@
-//! How several workers share the parameters: `consistency`, `compression`, `block_size`, `replicas`, `use_sfb`, `num_push_threads`,
-//! `num_pull_threads`.
+//! How several workers share the parameters: `consistency`, `compression`, `block_size`,
+//! `replicas`, `use_sfb`, `num_push_threads`, `num_pull_threads`.
 
 use super::numbers::{limited, number};
 use crate::{

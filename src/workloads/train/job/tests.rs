@@ -268,7 +268,8 @@ fn layers_are_read_with_their_sizes() {
     );
 }
 
-/// Each mistake: what the file says beside a table, what the error says, the text that it points at.
+/// Each mistake: what the file says beside a table, what the error says, the text that it points
+/// at.
 #[test]
 fn mistakes_are_shown_at_their_place() {
     let dir = directory();
@@ -464,7 +465,8 @@ fn mistakes_are_shown_at_their_place() {
     assert!(format!("{columns:?}").contains(&format!("{:?}", Column::Name("kind".into()))));
 }
 
-/// What is read before a job is submitted is bounded by what it is when it is inflated, not by its files.
+/// What is read before a job is submitted is bounded by what it is when it is inflated, not by its
+/// files.
 #[test]
 fn large_data_in_small_files_are_not_read_whole_before_a_job_is_submitted() {
     let dir = directory();

@@ -13,7 +13,8 @@ pub struct InitialArray {
     pub shape: Vec<u32>,
     /// By gradients; else it is what batch normalization averages.
     pub is_trained: bool,
-    /// Of a dense layer's weights: how many rows it has for each sample. Its gradient is a sum of as many products.
+    /// Of a dense layer's weights: how many rows it has for each sample. Its gradient is a sum of
+    /// as many products.
     pub rows: Option<u32>,
     first: First,
 }
@@ -127,7 +128,8 @@ fn own(
         Layer::Dense { units, bias } => {
             let (inputs, outer) = shape.split_last().expect("its shape fits");
             let inputs = *inputs;
-            // PyTorch's for linear and convolutional layers: He et al., arXiv 1502.01852, with a = √5.
+            // PyTorch's for linear and convolutional layers: He et al., arXiv 1502.01852, with a =
+            // √5.
             let bound = 1.0 / (inputs as f32).sqrt();
             let (weight, sizes) = (format!("{name}.weight"), vec![*units, inputs]);
             let (rows, first) = (Some(outer.iter().product()), First::Uniform(bound));

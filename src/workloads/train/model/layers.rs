@@ -1,4 +1,5 @@
-//! What layers record, forward and backward. A layer that an activation follows may take it along, as an epilogue.
+//! What layers record, forward and backward. A layer that an activation follows may take it along,
+//! as an epilogue.
 
 use super::{
     network::NetworkError,
@@ -12,7 +13,8 @@ use nodectl_gpu::ops::{
 use std::rc::Rc;
 
 impl Recorder<'_> {
-    /// The first of `layers`, and of what follows it as much as goes into the same ops: says how many layers that is.
+    /// The first of `layers`, and of what follows it as much as goes into the same ops: says how
+    /// many layers that is.
     pub fn layer(
         &mut self,
         name: &str,
@@ -60,7 +62,8 @@ impl Recorder<'_> {
         Ok((value, backward, 1))
     }
 
-    /// The activation that can be the epilogue of the layer before: its gradient must not need what it was given.
+    /// The activation that can be the epilogue of the layer before: its gradient must not need what
+    /// it was given.
     fn epilogue(&self, layer: &Layer) -> Option<Activation> {
         match layer {
             Layer::Relu => Some(Activation::Relu),

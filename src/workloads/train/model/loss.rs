@@ -14,11 +14,13 @@ use nodectl_gpu::ops::{
 pub struct Ends {
     /// Classes, u32, one a sample; otherwise f32, as many as outputs.
     pub targets: BufferView,
-    /// One for each sample and class: what its gradient is multiplied by. None: the share of a sample.
+    /// One for each sample and class: what its gradient is multiplied by. None: the share of a
+    /// sample.
     pub weights: Option<BufferView>,
     /// The loss of each sample.
     pub losses: BufferView,
-    /// Of cross-entropy the class that each sample is taken for, u32; otherwise the metric of each sample, f32.
+    /// Of cross-entropy the class that each sample is taken for, u32; otherwise the metric of each
+    /// sample, f32.
     pub scores: BufferView,
 }
 
@@ -54,7 +56,8 @@ impl Recorder<'_> {
         }
     }
 
-    /// What a model says of samples: probabilities of classes, or of each output, or the outputs themselves.
+    /// What a model says of samples: probabilities of classes, or of each output, or the outputs
+    /// themselves.
     pub fn answer(&mut self, loss: Loss, outputs: &LayerValue, to: BufferView) {
         let (rows, columns, x) = (self.batch, outputs.shape[0], outputs.view().clone());
         match loss {

@@ -1,4 +1,5 @@
-//! A model on an engine: its arrays, and the programs that were recorded of it, one for each purpose and number of samples.
+//! A model on an engine: its arrays, and the programs that were recorded of it, one for each
+//! purpose and number of samples.
 
 use super::{
     initial::{self, InitialArray},
@@ -119,7 +120,8 @@ pub enum NetworkError {
 }
 
 impl NeuralNetwork {
-    /// A model with its first values, for at most `most` samples at once. `is_weighted`: batches come with weights.
+    /// A model with its first values, for at most `most` samples at once. `is_weighted`: batches
+    /// come with weights.
     pub fn new(
         engine: Arc<dyn Engine>,
         spec: &ModelSpec,
@@ -245,9 +247,9 @@ impl NeuralNetwork {
         Ok(true)
     }
 
-    /// Forward and backward over a batch. `exchange` hears of each tensor before it is needed, and once its gradient is on its
-    /// way, from the last on; with `in_segments` as late and as early as can be. `step` counts from 1: what is drawn in it
-    /// follows from it.
+    /// Forward and backward over a batch. `exchange` hears of each tensor before it is needed, and
+    /// once its gradient is on its way, from the last on; with `in_segments` as late and as early
+    /// as can be. `step` counts from 1: what is drawn in it follows from it.
     pub fn train(
         &mut self,
         batch: Batch,
@@ -295,7 +297,8 @@ impl NeuralNetwork {
         Ok(self.report(count))
     }
 
-    /// What the model says of samples, `outputs` numbers each: probabilities, of classes or each for itself, or values.
+    /// What the model says of samples, `outputs` numbers each: probabilities, of classes or each
+    /// for itself, or values.
     pub fn predict(&mut self, count: u32, inputs: Bytes) -> Result<Vec<f32>, NetworkError> {
         self.record(Purpose::Prediction, count)?;
         let _ = self.engine.upload(&self.inputs, 0, inputs);
@@ -407,7 +410,8 @@ impl NeuralNetwork {
 }
 
 impl StepReport {
-    /// Of each sample the loss, and the metric: of cross-entropy the bits of the class that it is taken for.
+    /// Of each sample the loss, and the metric: of cross-entropy the bits of the class that it is
+    /// taken for.
     pub fn wait(self) -> Result<(Vec<f32>, Vec<u32>), NetworkError> {
         let bytes = self.pending.wait(PATIENCE)?;
         let (losses, scores) = bytes.split_at(self.count * 4);
@@ -418,7 +422,8 @@ impl StepReport {
     }
 }
 
-/// The ops as programs; with `in_segments`, one begins wherever a tensor is needed and ends wherever a gradient is ready.
+/// The ops as programs; with `in_segments`, one begins wherever a tensor is needed and ends
+/// wherever a gradient is ready.
 fn segments(
     engine: &dyn Engine,
     recording: &Recording,
@@ -459,7 +464,8 @@ fn segments(
     edges.into_iter().map(segment).collect()
 }
 
-/// Memory for all arrays, with their first values: what is trained side by side, in the order of the layers.
+/// Memory for all arrays, with their first values: what is trained side by side, in the order of
+/// the layers.
 fn place(
     engine: &dyn Engine,
     arrays: &[InitialArray],

@@ -1,5 +1,6 @@
-//! Recording of a model: ops forward, and a tape of what they become backward. What an op leaves lives until nothing on the
-//! tape needs it; then its memory serves others. Ops run in the order of their recording, so that is safe.
+//! Recording of a model: ops forward, and a tape of what they become backward. What an op leaves
+//! lives until nothing on the tape needs it; then its memory serves others. Ops run in the order of
+//! their recording, so that is safe.
 
 use super::{initial::InitialArray, network::NetworkError, spec::Layer};
 use nodectl_gpu::ops::{Buffer, BufferView, ElementKind, Engine, Expression, Op};
@@ -92,7 +93,8 @@ pub struct Recorder<'r> {
     /// Samples.
     pub batch: u32,
     pub is_training: bool,
-    /// Where layers with randomness find the states of their generators, four u32 each, in the order of layers.
+    /// Where layers with randomness find the states of their generators, four u32 each, in the
+    /// order of layers.
     pub random_states: BufferView,
     pub used_random_states: u64,
     pub ops: Vec<Op>,
@@ -128,8 +130,8 @@ impl<'r> Recorder<'r> {
         }
     }
 
-    /// Ops with what they need and have ready, and the memory for the next recording. Nothing that was recorded may be held any
-    /// more.
+    /// Ops with what they need and have ready, and the memory for the next recording. Nothing that
+    /// was recorded may be held any more.
     pub fn finish(self) -> (Recording, Vec<Buffer>) {
         let free = std::mem::take(&mut self.pool.borrow_mut().free);
         (
@@ -283,8 +285,8 @@ impl<'r> Recorder<'r> {
     }
 }
 
-/// The state of a generator in a step: the key from the seed and the layer's number, the counter's high word from the step, so
-/// that a step draws the same wherever the run began.
+/// The state of a generator in a step: the key from the seed and the layer's number, the counter's
+/// high word from the step, so that a step draws the same wherever the run began.
 pub fn random_state(seed: u64, layer: u64, step: u64) -> [u32; 4] {
     let key = seed ^ (layer + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     [key as u32, (key >> 32) as u32, 0, step as u32]

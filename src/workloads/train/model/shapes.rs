@@ -7,7 +7,8 @@ const MOST_ELEMENTS: u64 = 1 << 31;
 /// Blocks in blocks: nobody writes more by hand, and all that walks a model may rely on it.
 pub const MOST_DEPTH: usize = 8;
 
-/// A layer that does not fit. `path` leads to it: its number in `layers`, within blocks theirs first.
+/// A layer that does not fit. `path` leads to it: its number in `layers`, within blocks theirs
+/// first.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Misfit {

@@ -1,4 +1,5 @@
-//! Layers and losses as plain data: what a job file describes, what travels with a job, what a model's file says of itself.
+//! Layers and losses as plain data: what a job file describes, what travels with a job, what a
+//! model's file says of itself.
 
 use serde::{Deserialize, Serialize};
 
@@ -34,8 +35,8 @@ pub enum Layer {
     AvgPool {
         window: WindowSpec,
     },
-    /// Over the batch, for each channel. Ioffe and Szegedy, arXiv 1502.03167. What is used after training is a running average,
-    /// in which a step counts `momentum`.
+    /// Over the batch, for each channel. Ioffe and Szegedy, arXiv 1502.03167. What is used after
+    /// training is a running average, in which a step counts `momentum`.
     BatchNorm {
         momentum: f32,
         epsilon: f32,
@@ -44,7 +45,8 @@ pub enum Layer {
     LayerNorm {
         epsilon: f32,
     },
-    /// Zeroes a share of the numbers in training, and scales the others. Srivastava et al., JMLR 15, 2014.
+    /// Zeroes a share of the numbers in training, and scales the others. Srivastava et al., JMLR
+    /// 15, 2014.
     Dropout {
         share: f32,
     },
@@ -118,7 +120,8 @@ impl Loss {
         }
     }
 
-    /// What is counted beside it, for people: more is better of `accuracy`, less of `mae`, the mean absolute difference.
+    /// What is counted beside it, for people: more is better of `accuracy`, less of `mae`, the mean
+    /// absolute difference.
     pub fn metric(self) -> &'static str {
         match self {
             Self::CrossEntropy | Self::BinaryCrossEntropy => "accuracy",

@@ -27,8 +27,9 @@ fn cpu() -> Arc<dyn Engine> {
     Arc::new(Cpu::new(2).unwrap())
 }
 
-/// One step of each model on an engine: everything within `tolerance` of what PyTorch found, relative to the largest number of
-/// the array, or 1e-2: biases before batch normalization have none.
+/// One step of each model on an engine: everything within `tolerance` of what PyTorch found,
+/// relative to the largest number of the array, or 1e-2: biases before batch normalization have
+/// none.
 fn agrees_with_pytorch(engine: &Arc<dyn Engine>, tolerance: f32) {
     for case in CASES {
         let path = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -134,7 +135,8 @@ fn agrees_with_pytorch(engine: &Arc<dyn Engine>, tolerance: f32) {
     }
 }
 
-/// Sums of some hundred products round in another order; batch normalization divides small differences.
+/// Sums of some hundred products round in another order; batch normalization divides small
+/// differences.
 #[test]
 fn models_agree_with_pytorch() {
     agrees_with_pytorch(&cpu(), 2e-5);
@@ -165,9 +167,9 @@ fn loss(network: &mut NeuralNetwork, batch: &Batch) -> f64 {
     losses.iter().map(|loss| f64::from(*loss)).sum::<f64>() / losses.len() as f64
 }
 
-/// Smooth models with every kind of layer, moved a little along each tensor's gradient: the loss changes by its square. The loss
-/// is rounded at 1e-7 of itself, a step is some 1e-2 long, so differences are good to 1e-3 of a gradient of norm 0.1; the third
-/// derivative adds as much.
+/// Smooth models with every kind of layer, moved a little along each tensor's gradient: the loss
+/// changes by its square. The loss is rounded at 1e-7 of itself, a step is some 1e-2 long, so
+/// differences are good to 1e-3 of a gradient of norm 0.1; the third derivative adds as much.
 #[test]
 fn gradients_are_those_of_finite_differences() {
     let window = |size, padding| WindowSpec {

@@ -1,5 +1,5 @@
-//! Checkpoints of a worker that trains alone: when one is due, and the way to the node, which finds and keeps them. They are written beside
-//! the training, one at a time.
+//! Checkpoints of a worker that trains alone: when one is due, and the way to the node, which finds
+//! and keeps them. They are written beside the training, one at a time.
 
 use crate::train::{
     ParametersError,
@@ -29,7 +29,8 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Asks the node at `socket` for the newest checkpoint of the job, on whatever node it is. `say` gets what people should know.
+    /// Asks the node at `socket` for the newest checkpoint of the job, on whatever node it is.
+    /// `say` gets what people should know.
     pub fn open(
         socket: &Path,
         job: &str,

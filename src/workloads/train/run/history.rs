@@ -1,5 +1,6 @@
-//! What all workers found, epoch by epoch, as sums that lie with the parameters, also in checkpoints: so it is known to each of them, and
-//! to whoever takes another's place or goes on later. Pure.
+//! What all workers found, epoch by epoch, as sums that lie with the parameters, also in
+//! checkpoints: so it is known to each of them, and to whoever takes another's place or goes on
+//! later. Pure.
 
 use super::totals::Totals;
 
@@ -45,7 +46,8 @@ impl History {
         self.0[epoch as usize * COLUMNS + SECONDS] += seconds as f32;
     }
 
-    /// All that is known of an epoch: what was found while it learnt and in how many seconds, and of what is held back.
+    /// All that is known of an epoch: what was found while it learnt and in how many seconds, and
+    /// of what is held back.
     pub fn put(
         &mut self,
         epoch: u32,

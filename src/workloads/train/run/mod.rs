@@ -1,4 +1,5 @@
-//! What runs in the worker process of a training job (`nodectl train-worker`): the loop, and what it leaves.
+//! What runs in the worker process of a training job (`nodectl train-worker`): the loop, and what
+//! it leaves.
 //!
 //! | file | owns |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! What a run leaves: a line of `metrics.csv`, TensorBoard's numbers and a line for people as it goes on; pictures and the
-//! confusion matrix at its end.
+//! What a run leaves: a line of `metrics.csv`, TensorBoard's numbers and a line for people as it
+//! goes on; pictures and the confusion matrix at its end.
 
 use super::{
     history::History,

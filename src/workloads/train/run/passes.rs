@@ -38,7 +38,8 @@ pub fn batch_maker<'d>(
     }
 }
 
-/// Forward and backward; values are pulled and gradients pushed as `parameters` want them. What is drawn at random follows from `draw`.
+/// Forward and backward; values are pulled and gradients pushed as `parameters` want them. What is
+/// drawn at random follows from `draw`.
 pub fn pass(
     network: &mut NeuralNetwork,
     parameters: &mut dyn Parameters,

@@ -1,4 +1,5 @@
-//! TensorBoard's event files: records of a protocol-buffer message, each with checksums. Written by hand, since it is so little.
+//! TensorBoard's event files: records of a protocol-buffer message, each with checksums. Written by
+//! hand, since it is so little.
 //! <https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details>, `event.proto` and `summary.proto`.
 
 use nodectl_ports::wall_ms;
@@ -74,7 +75,8 @@ fn masked(checksum: u32) -> u32 {
     checksum.rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// Castagnoli's polynomial, reflected (RFC 3720, appendix B.4). Bit by bit: some hundred bytes a step.
+/// Castagnoli's polynomial, reflected (RFC 3720, appendix B.4). Bit by bit: some hundred bytes a
+/// step.
 fn crc32c(bytes: &[u8]) -> u32 {
     let step = |crc: u32, byte: &u8| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| {

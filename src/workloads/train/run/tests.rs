@@ -1,4 +1,5 @@
-//! Trainings, whole, on the CPU: that they learn and give the same bits; what is told when they cannot begin.
+//! Trainings, whole, on the CPU: that they learn and give the same bits; what is told when they
+//! cannot begin.
 
 use super::worker::{load, train};
 use crate::train::{

@@ -1,8 +1,10 @@
-//! The loop of one of several workers. All have all samples, in the same order; of each batch every worker takes its part, by its
-//! place among those who are there. What they find is added up where the parameters are (`history`), so each knows all of it, and
-//! whoever is the first of them at the end leaves the model.
+//! The loop of one of several workers. All have all samples, in the same order; of each batch every
+//! worker takes its part, by its place among those who are there. What they find is added up where
+//! the parameters are (`history`), so each knows all of it, and whoever is the first of them at the
+//! end leaves the model.
 //!
-//! Clocks count from 0 to `clocks`, and one more: in the last nothing is learnt, but what the last epoch came to is told.
+//! Clocks count from 0 to `clocks`, and one more: in the last nothing is learnt, but what the last
+//! epoch came to is told.
 
 use super::{
     history::History,
@@ -56,8 +58,9 @@ struct Clock {
     batches: Range<u64>,
 }
 
-/// What workers add up besides gradients, in the order that `Together` expects: the history, a model's averages, and, so that
-/// checkpoints have it, what inputs are standardized by, to which nobody adds anything.
+/// What workers add up besides gradients, in the order that `Together` expects: the history, a
+/// model's averages, and, so that checkpoints have it, what inputs are standardized by, to which
+/// nobody adds anything.
 pub fn sums(
     plan: &TrainPlan,
     split: &Split,
@@ -137,7 +140,8 @@ impl<'t> Together<'t> {
         let begin = Instant::now();
         let ended = loop {
             match self.clocks().and_then(|()| self.end(begin)) {
-                // All went back to a checkpoint meanwhile, or the parts are others: clocks that are done already cost nothing.
+                // All went back to a checkpoint meanwhile, or the parts are others: clocks that are
+                // done already cost nothing.
                 Err(TrainError::Parameters(ParametersError::Again)) => {}
                 ended => break ended,
             }
@@ -266,7 +270,8 @@ impl<'t> Together<'t> {
         )
     }
 
-    /// This worker's part of the batches, forward and backward. Returns what it found, and of how many samples.
+    /// This worker's part of the batches, forward and backward. Returns what it found, and of how
+    /// many samples.
     fn learn(
         &mut self,
         turn: Turn,
@@ -329,7 +334,8 @@ impl<'t> Together<'t> {
         Ok((totals, count))
     }
 
-    /// This worker's part of what is held back, with the values that an epoch has left. A checkpoint of the end may have it already.
+    /// This worker's part of what is held back, with the values that an epoch has left. A
+    /// checkpoint of the end may have it already.
     fn validate(
         &mut self,
         share: WorkerShare,
@@ -401,7 +407,8 @@ impl<'t> Together<'t> {
         Ok(())
     }
 
-    /// All clocks count. Whoever is the first of those who are there goes on; `Over` where another has done so.
+    /// All clocks count. Whoever is the first of those who are there goes on; `Over` where another
+    /// has done so.
     fn end(&mut self, begin: Instant) -> Result<Ended, TrainError> {
         if !self.plan.sharing.consistency.is_synchronous() {
             self.served.begin()?;

@@ -2,7 +2,8 @@
 
 use crate::train::data::Targets;
 
-/// Of some samples. Sums are f64 and in the order of the samples, so that the same run gives the same bits.
+/// Of some samples. Sums are f64 and in the order of the samples, so that the same run gives the
+/// same bits.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Totals {
     loss: f64,
@@ -12,8 +13,8 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Adds what a program reported of `samples`: their losses, and their scores, which of classes are the bits of the class
-    /// that each is taken for.
+    /// Adds what a program reported of `samples`: their losses, and their scores, which of classes
+    /// are the bits of the class that each is taken for.
     pub fn add(
         &mut self,
         losses: &[f32],

@@ -1,4 +1,5 @@
-//! The loop of a worker that trains alone: epochs of steps, each a batch forward and backward; what is held back, behind each epoch.
+//! The loop of a worker that trains alone: epochs of steps, each a batch forward and backward; what
+//! is held back, behind each epoch.
 
 use super::{
     checkpoints::Keeper,
@@ -62,7 +63,8 @@ impl TrainingRun<'_> {
     pub fn run(mut self, from: u64) -> Result<Ended, TrainError> {
         let of_epoch = steps_per_epoch(self.plan, self.split.training.len());
         let (begin, mut trained, mut last) = (Instant::now(), 0, None);
-        // An epoch whose steps are all behind it is ended here: what is held back may not have been looked at.
+        // An epoch whose steps are all behind it is ended here: what is held back may not have been
+        // looked at.
         let first = (from.saturating_sub(1) / of_epoch) as u32;
         for epoch in 0..first {
             let known = EndedEpoch::known(self.plan, self.split, &self.history, epoch);
@@ -92,7 +94,8 @@ impl TrainingRun<'_> {
         })
     }
 
-    /// One epoch, which count from 0, without its first `done` steps. `behind` is how many it has behind it.
+    /// One epoch, which count from 0, without its first `done` steps. `behind` is how many it has
+    /// behind it.
     fn epoch(&mut self, epoch: u32, behind: u64, done: u64) -> Result<EndedEpoch, TrainError> {
         let started = Instant::now();
         let order = order(

@@ -37,8 +37,8 @@ pub const WORKER_FILE: &str = "worker.csv";
 
 pub struct TrainWorker {
     plan: TrainPlan,
-    /// The task in which this worker left the model, and the way to the others: it stays the first of them, so that no other leaves
-    /// it too.
+    /// The task in which this worker left the model, and the way to the others: it stays the first
+    /// of them, so that no other leaves it too.
     left: Option<(u64, Served)>,
 }
 

@@ -1,6 +1,6 @@
-//! A worker's connection to its node's parameter servers: frames over `params.sock`, and memory that both see. One thread reads
-//! what the node says, another writes what this worker does, gradients when the engine has them; so the backward pass waits for
-//! neither.
+//! A worker's connection to its node's parameter servers: frames over `params.sock`, and memory
+//! that both see. One thread reads what the node says, another writes what this worker does,
+//! gradients when the engine has them; so the backward pass waits for neither.
 
 use crate::train::ParametersError;
 use nodectl_gpu::ops::Pending;
@@ -24,7 +24,8 @@ use std::{
 const PATIENCE: Duration = Duration::from_secs(600);
 /// The longest wait at a time, since `Duration::MAX` is beyond what clocks can tell.
 const LOOK: Duration = Duration::from_secs(60);
-/// Frames and gradients that wait to be sent. A model's tensors seldom are more; the backward pass waits then.
+/// Frames and gradients that wait to be sent. A model's tensors seldom are more; the backward pass
+/// waits then.
 const QUEUE: usize = 1024;
 /// The longest message of the node: tensors that were pulled, or a text.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;

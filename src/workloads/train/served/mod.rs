@@ -1,12 +1,13 @@
-//! Parameters that several workers share through the nodes that they run on. Gradients go out as their layers' backward passes end;
-//! the optimizer runs where the parameters are kept.
+//! Parameters that several workers share through the nodes that they run on. Gradients go out as
+//! their layers' backward passes end; the optimizer runs where the parameters are kept.
 //!
 //! | file | owns |
 //! |---|---|
 //! | `link` | the connection to the node, and the memory shared with it |
 //!
-//! Behind the model's tensors lie sums: numbers to which every worker adds. They count with the clock in which they were pushed, as
-//! gradients do, so that what workers found is known to all of them, once and for good, whoever dies.
+//! Behind the model's tensors lie sums: numbers to which every worker adds. They count with the
+//! clock in which they were pushed, as gradients do, so that what workers found is known to all of
+//! them, once and for good, whoever dies.
 
 mod link;
 
@@ -96,8 +97,9 @@ impl Served {
         }
     }
 
-    /// Waits until this worker's last gradients count, then says at what clock it is and what is its part of it. Whatever it did in
-    /// a clock that is void, which `ParametersError::Again` has said, is forgotten.
+    /// Waits until this worker's last gradients count, then says at what clock it is and what is
+    /// its part of it. Whatever it did in a clock that is void, which `ParametersError::Again` has
+    /// said, is forgotten.
     pub fn begin(&mut self) -> Result<Turn, ParametersError> {
         let heard = self.heard;
         let joined = self.joined()?;
@@ -147,7 +149,8 @@ impl Served {
         Ok(())
     }
 
-    /// In place of `push`, where the engine has moved the values itself: the gradient is what they have moved by, backwards.
+    /// In place of `push`, where the engine has moved the values itself: the gradient is what they
+    /// have moved by, backwards.
     pub fn push_difference(&mut self, tensor: usize) -> Result<(), ParametersError> {
         let clock = self.clock;
         let joined = self.joined()?;
@@ -180,7 +183,8 @@ impl Served {
         Ok(())
     }
 
-    /// Waits until all workers are here. `Again` if this one was moved meanwhile: the others may have clocks to do.
+    /// Waits until all workers are here. `Again` if this one was moved meanwhile: the others may
+    /// have clocks to do.
     pub fn barrier(&mut self) -> Result<(), ParametersError> {
         let joined = self.joined()?;
         let before = joined.link.told().barriers;
@@ -193,8 +197,8 @@ impl Served {
         Ok(())
     }
 
-    /// At the end: waits until it is on this worker to leave what all came to. `ParametersError::Over` if another has done so, `Again` if
-    /// this one was moved meanwhile.
+    /// At the end: waits until it is on this worker to leave what all came to.
+    /// `ParametersError::Over` if another has done so, `Again` if this one was moved meanwhile.
     pub fn leads(&mut self) -> Result<(), ParametersError> {
         let joined = self.joined()?;
         joined.link.send(Kind::Wait, 0, Vec::new());
@@ -203,8 +207,8 @@ impl Served {
         })?
     }
 
-    /// At the end: asks for the checkpoint of the last clock, unless it is kept already. Without checkpoints there is nothing to wait for.
-    /// Returns whether there is.
+    /// At the end: asks for the checkpoint of the last clock, unless it is kept already. Without
+    /// checkpoints there is nothing to wait for. Returns whether there is.
     pub fn keep(&mut self, last: u64) -> Result<bool, ParametersError> {
         let keeps = self.way.settings.checkpoints.is_some();
         let link = &self.joined()?.link;
@@ -215,8 +219,8 @@ impl Served {
         Ok(true)
     }
 
-    /// Waits until that is kept, or it was told that it will not be; false where that takes longer than `patience`. `Again` if this one
-    /// was moved meanwhile.
+    /// Waits until that is kept, or it was told that it will not be; false where that takes longer
+    /// than `patience`. `Again` if this one was moved meanwhile.
     pub fn await_kept(&mut self, last: u64, patience: Duration) -> Result<bool, ParametersError> {
         let link = &self.joined()?.link;
         let kept = link.wait_within(patience, |told| {

@@ -92,7 +92,8 @@ impl Simulation {
         }
     }
 
-    /// Of a worker that runs twice the older process ends in a while, and all of one whose task has succeeded.
+    /// Of a worker that runs twice the older process ends in a while, and all of one whose task has
+    /// succeeded.
     pub(super) fn stop_surplus(&mut self) {
         let all = |node: (&NodeId, &Node)| {
             let lives = node

@@ -1,7 +1,9 @@
 //! What must hold, whatever dies, joins or is cut off:
 //!
-//! - each read is what its mode promises, and nothing that was read is undone while training goes on: so one side does at most;
-//! - whoever goes back to a checkpoint, or begins anew, had to: fewer lost nodes than a block has homes lose nothing;
+//! - each read is what its mode promises, and nothing that was read is undone while training goes
+//!   on: so one side does at most;
+//! - whoever goes back to a checkpoint, or begins anew, had to: fewer lost nodes than a block has
+//!   homes lose nothing;
 //! - once it has gone on from there, nothing more is added to what was given up;
 //! - a checkpoint is what a reader at its clock sees;
 //! - a barrier is passed when all have come to it, or to a later place.
@@ -25,9 +27,11 @@ pub struct Promises {
     live: Option<usize>,
     /// The clock up to which a worker has come to barriers, or ended clocks.
     reached: BTreeMap<Worker, Clock>,
-    /// Processes whose updates need not be in what is read: others have counted in their place, or they had finished.
+    /// Processes whose updates need not be in what is read: others have counted in their place, or
+    /// they had finished.
     superseded: BTreeSet<(Worker, u64)>,
-    /// When all blocks were last where they shall be: on which nodes. Who was in a view since then, and who of those died or was left out.
+    /// When all blocks were last where they shall be: on which nodes. Who was in a view since then,
+    /// and who of those died or was left out.
     settled: BTreeSet<NodeId>,
     members: BTreeSet<NodeId>,
     lost: BTreeSet<NodeId>,

@@ -3,7 +3,8 @@
 use super::*;
 
 impl Simulation {
-    /// Whose workers divide the samples of each clock among them, and in half of which some gradients go as factors.
+    /// Whose workers divide the samples of each clock among them, and in half of which some
+    /// gradients go as factors.
     pub fn divided(seed: u64, nodes: u32, rounds: u64) -> Self {
         let factored = if seed.is_multiple_of(2) {
             vec![0, 4]

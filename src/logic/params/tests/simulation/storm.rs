@@ -1,5 +1,6 @@
-//! Storms: each seed draws a group of nodes, some kinds of faults and when they strike. Everything heals, and then all must come to an
-//! end; or a last cut stays for ever, and the side that may go on must. What fails is told with the fewest faults that fail.
+//! Storms: each seed draws a group of nodes, some kinds of faults and when they strike. Everything
+//! heals, and then all must come to an end; or a last cut stays for ever, and the side that may go
+//! on must. What fails is told with the fewest faults that fail.
 
 use super::{story::SOMETIMES, *};
 
@@ -468,7 +469,8 @@ impl Simulation {
         }
     }
 
-    /// Between nodes that have lost each other a wall refuses what they say, to one of them or to both.
+    /// Between nodes that have lost each other a wall refuses what they say, to one of them or to
+    /// both.
     fn refuse(&mut self, random: &mut StdRng) {
         let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
         let pairs = nodes
@@ -506,7 +508,8 @@ impl Simulation {
         panic!("training hangs:\n{}", self.states());
     }
 
-    /// Once all are settled, nodes are cut into two sides for ever: who may go on does, and the others wait.
+    /// Once all are settled, nodes are cut into two sides for ever: who may go on does, and the
+    /// others wait.
     fn stay_cut(&mut self, seed: u64) {
         for _ in 0..250_000 {
             if self.has_ended()

@@ -1,4 +1,5 @@
-//! Connections between nodes: a stream for messages about no block, others for blocks, as `params::peers` has them.
+//! Connections between nodes: a stream for messages about no block, others for blocks, as
+//! `params::peers` has them.
 
 use super::*;
 
@@ -152,7 +153,8 @@ impl Wires {
         pick(random, &broken)
     }
 
-    /// An end notices: nothing more comes to it. Returns the other, and whether its kernel closed the connection.
+    /// An end notices: nothing more comes to it. Returns the other, and whether its kernel closed
+    /// the connection.
     pub(super) fn notice(&mut self, link: Link, end: NodeId) -> (NodeId, bool) {
         let other = if link.0 == end { link.1 } else { link.0 };
         let ends = self.links.get_mut(&link).expect("it broke");
@@ -165,7 +167,8 @@ impl Wires {
         (other, self.closed.remove(&link))
     }
 
-    /// A node is gone: others are still to notice, and that its kernel closed its connections, if it did.
+    /// A node is gone: others are still to notice, and that its kernel closed its connections, if
+    /// it did.
     pub(super) fn kill(&mut self, dead: NodeId, closes: bool) {
         self.wires.retain(|(_, to, _), _| *to != dead);
         for (link, mut ends) in std::mem::take(&mut self.links) {

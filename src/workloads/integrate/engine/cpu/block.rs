@@ -8,8 +8,8 @@ use super::{
     layout::{ShareLayout, Sparse},
 };
 
-/// Streams of pixels within a block that are added in turn: pixels side by side are often in one bin, and an addition would
-/// wait for the one before it.
+/// Streams of pixels within a block that are added in turn: pixels side by side are often in one
+/// bin, and an addition would wait for the one before it.
 const STREAMS: usize = 4;
 /// Additions of 32-bit floats to a bin, on average, before they go over to 64 bits.
 const ADDITIONS: usize = 64;
@@ -150,7 +150,8 @@ impl BlockSums {
         }
     }
 
-    /// Adds a block of pixels from `at` on. `SQUARED`: with the squares of shares, as variances are.
+    /// Adds a block of pixels from `at` on. `SQUARED`: with the squares of shares, as variances
+    /// are.
     #[inline(always)]
     fn add<const SQUARED: bool>(&mut self, layout: &ShareLayout, at: usize, values: &[Values]) {
         match (&mut self.table, layout) {
@@ -320,8 +321,8 @@ impl BlockTask<'_> {
         }
     }
 
-    /// Adds the pixels that come next, as many of each frame, with the best instructions there are. Only the last ones may be
-    /// no multiple of 8.
+    /// Adds the pixels that come next, as many of each frame, with the best instructions there are.
+    /// Only the last ones may be no multiple of 8.
     pub fn add<T: Pixel>(&self, running: &mut RunningSums, frames: &[&[T]]) {
         // Of frames that are not there, the last one is added up once more.
         let frames: [&[T]; LANES] = std::array::from_fn(|lane| frames[lane.min(frames.len() - 1)]);
@@ -380,7 +381,8 @@ impl BlockTask<'_> {
         running.next += length;
     }
 
-    /// Corrects the constants for the pixels of a chunk of eight that are not what was expected. Returns how many.
+    /// Corrects the constants for the pixels of a chunk of eight that are not what was expected.
+    /// Returns how many.
     #[cold]
     fn correct(
         &self,
@@ -410,7 +412,8 @@ impl BlockTask<'_> {
     }
 }
 
-/// Converts a block from `at` on. Its last pixels, fewer than eight, are copied to where eight can be read.
+/// Converts a block from `at` on. Its last pixels, fewer than eight, are copied to where eight can
+/// be read.
 #[inline(always)]
 fn convert<L: Lanes, T: Pixel>(
     frames: &[&[T]; LANES],

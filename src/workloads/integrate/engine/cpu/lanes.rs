@@ -1,5 +1,5 @@
-//! Pixels of several frames, converted to 32-bit floats and interleaved; dummies become 0 and are told as bits. Portable, and
-//! with AVX2.
+//! Pixels of several frames, converted to 32-bit floats and interleaved; dummies become 0 and are
+//! told as bits. Portable, and with AVX2.
 
 use super::{super::corrections::Dummy, LANES};
 #[cfg(target_arch = "x86_64")]
@@ -52,7 +52,8 @@ pixel!(u32, from => {
 
 /// A way of converting.
 pub(super) trait Lanes {
-    /// Eight pixels from `at` on of each frame: `out[pixel][frame]`, and the bits of pixels that are dummies, by frame.
+    /// Eight pixels from `at` on of each frame: `out[pixel][frame]`, and the bits of pixels that
+    /// are dummies, by frame.
     ///
     /// # Safety
     /// The processor has the instructions, and frames have `at + 8` pixels.

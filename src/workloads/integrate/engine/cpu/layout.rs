@@ -2,11 +2,13 @@
 
 use super::super::matrix::PixelMatrix;
 
-/// The shares of each pixel. A pixel without shares has those of a bin beyond the last, which nobody reads.
+/// The shares of each pixel. A pixel without shares has those of a bin beyond the last, which
+/// nobody reads.
 pub(super) enum ShareLayout {
     /// Each pixel is in one bin.
     Single { bins: Vec<u16> },
-    /// Pixels are in a bin, and to a share of `seconds` in the one after it; those with more shares are in `more`.
+    /// Pixels are in a bin, and to a share of `seconds` in the one after it; those with more shares
+    /// are in `more`.
     Pairs {
         bins: Vec<u16>,
         seconds: Vec<f32>,
@@ -25,7 +27,8 @@ pub(super) struct Sparse {
     pub weights: Vec<f32>,
 }
 
-/// How far the shares of a pixel may be from 1 together and still be a pair: what 32-bit floats leave.
+/// How far the shares of a pixel may be from 1 together and still be a pair: what 32-bit floats
+/// leave.
 const ROUNDING: f32 = 1e-6;
 
 impl ShareLayout {

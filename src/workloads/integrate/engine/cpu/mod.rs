@@ -1,7 +1,8 @@
-//! The engine on the processor. Frames go through it eight at a time: a block of their pixels is converted and interleaved, so
-//! that each share of the matrix is looked up once and multiplied with eight values. Sums over few pixels are 32-bit floats,
-//! over many 64-bit ones. What depends on the detector alone (Σ c·ω, Σ c, …) is summed once; pixels that differ from what was
-//! expected of them (a dead pixel that lives, or the other way round) correct it.
+//! The engine on the processor. Frames go through it eight at a time: a block of their pixels is
+//! converted and interleaved, so that each share of the matrix is looked up once and multiplied
+//! with eight values. Sums over few pixels are 32-bit floats, over many 64-bit ones. What depends
+//! on the detector alone (Σ c·ω, Σ c, …) is summed once; pixels that differ from what was expected
+//! of them (a dead pixel that lives, or the other way round) correct it.
 //!
 //! | file | owns |
 //! |---|---|
@@ -35,7 +36,8 @@ use std::{
 pub(super) const LANES: usize = 8;
 /// Pixels that are converted together. A multiple of 8 and of the streams in `block`.
 const BLOCK: usize = 256;
-/// One frame in so many pixels may differ from what is expected before the expectation is made anew.
+/// One frame in so many pixels may differ from what is expected before the expectation is made
+/// anew.
 const PIXELS_PER_SURPRISE: usize = 512;
 
 #[derive(Default)]

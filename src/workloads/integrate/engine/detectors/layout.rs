@@ -1,5 +1,5 @@
-//! Where pixels are on a detector, in metres from its first corner. Rows, columns and, of detectors that are not flat, depth: how
-//! much farther from the sample along the detector's normal.
+//! Where pixels are on a detector, in metres from its first corner. Rows, columns and, of detectors
+//! that are not flat, depth: how much farther from the sample along the detector's normal.
 
 use std::sync::Arc;
 
@@ -93,7 +93,8 @@ pub(super) enum Arrangement {
         border: f64,
         turns: bool,
     },
-    /// Modules with a space between rows of them; columns at borders between modules are `border` times as wide.
+    /// Modules with a space between rows of them; columns at borders between modules are `border`
+    /// times as wide.
     SpacedModules {
         module: [usize; 2],
         border: f64,
@@ -148,7 +149,8 @@ impl Arrangement {
     }
 }
 
-/// Sizes of rows or columns: on both sides of a border between modules larger ones (pyFAI's `_calc_pixels_size`).
+/// Sizes of rows or columns: on both sides of a border between modules larger ones (pyFAI's
+/// `_calc_pixels_size`).
 fn sizes(count: usize, module: usize, border: f64, pixel: f64) -> Vec<f64> {
     let is_at_border = |at: usize| {
         let border = (at + 1) / module;

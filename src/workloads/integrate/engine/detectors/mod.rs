@@ -1,5 +1,6 @@
-//! Detectors: by the name of their type, by their pixels alone, or by a file that says where each pixel is. What is known of types
-//! (sizes and places of pixels, gaps between modules, values of dead pixels) is pyFAI's.
+//! Detectors: by the name of their type, by their pixels alone, or by a file that says where each
+//! pixel is. What is known of types (sizes and places of pixels, gaps between modules, values of
+//! dead pixels) is pyFAI's.
 //!
 //! | file | owns |
 //! |---|---|
@@ -27,7 +28,8 @@ pub struct DetectorSettings {
     /// As pyFAI calls it: `Pilatus1M`, `Eiger2 4M`, …
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// A NeXus file that says where each pixel is, in place of a name. It is read by who makes an integrator: see `DetectorFile`.
+    /// A NeXus file that says where each pixel is, in place of a name. It is read by who makes an
+    /// integrator: see `DetectorFile`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
     /// Height and width of a pixel.
@@ -248,7 +250,8 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 }
 
 impl ResolvedDetector {
-    /// Which pixels of the type do not exist, [rows, columns]; None where all do. Gaps are known of unbinned detectors only.
+    /// Which pixels of the type do not exist, [rows, columns]; None where all do. Gaps are known of
+    /// unbinned detectors only.
     pub fn gaps(&self) -> Option<Vec<bool>> {
         let known = self.definition?;
         let [rows, columns] = self.shape;
@@ -299,8 +302,8 @@ impl ResolvedDetector {
         }
     }
 
-    /// The value of dead pixels of frames whose numbers have `bits` bits unsigned (None: signed or floats), and how far from it
-    /// values may be (pyFAI's `get_dummies`).
+    /// The value of dead pixels of frames whose numbers have `bits` bits unsigned (None: signed or
+    /// floats), and how far from it values may be (pyFAI's `get_dummies`).
     pub fn dummy(&self, unsigned_bits: Option<u32>) -> Option<(f32, f32)> {
         let (value, delta) = match self.definition {
             Some(known) => known.dummy.map(|(value, delta)| (value as f64, delta))?,

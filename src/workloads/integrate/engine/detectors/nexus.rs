@@ -1,4 +1,5 @@
-//! Detectors from NeXus files, as pyFAI's `Detector.save` writes them: an `NXdetector` with the corners of each pixel.
+//! Detectors from NeXus files, as pyFAI's `Detector.save` writes them: an `NXdetector` with the
+//! corners of each pixel.
 
 use super::{MAX_PIXELS, PixelCorners, PixelLayout};
 use crate::{

@@ -1,4 +1,5 @@
-//! Detector types, as pyFAI 2026.9 defines them. Made by `tests/fixtures/integrate/make_detectors.py`.
+//! Detector types, as pyFAI 2026.9 defines them. Made by
+//! `tests/fixtures/integrate/make_detectors.py`.
 
 use super::{Arrangement, Detector, Gaps};
 

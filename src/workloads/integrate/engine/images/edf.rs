@@ -1,4 +1,5 @@
-//! EDF, the ESRF data format: a header `{ Key = value ; … }` padded to a multiple of 512 bytes, then the numbers.
+//! EDF, the ESRF data format: a header `{ Key = value ; … }` padded to a multiple of 512 bytes,
+//! then the numbers.
 
 use super::unpack;
 use crate::arrays::{Array, Info};

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 /// The most numbers in a field that is read: one for each strip.
 const MAX_NUMBERS: usize = 1 << 20;
-/// What a byte of a compressed image becomes at most: with LZW, twelve bits may say some four thousand bytes.
+/// What a byte of a compressed image becomes at most: with LZW, twelve bits may say some four
+/// thousand bytes.
 const MAX_INFLATION: u64 = 4096;
 
 mod tag {
@@ -102,8 +103,8 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Array, String> {
     Ok(Array { info, bytes: data })
 }
 
-/// Horizontal differencing undone: each number of a row says how much more it is than the one before it. Byte by byte, as whole
-/// numbers of `size` bytes that wrap around.
+/// Horizontal differencing undone: each number of a row says how much more it is than the one
+/// before it. Byte by byte, as whole numbers of `size` bytes that wrap around.
 fn add_up(row: &mut [u8], size: usize) {
     for at in (size..row.len()).step_by(size) {
         let mut carried = 0;

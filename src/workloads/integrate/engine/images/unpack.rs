@@ -1,4 +1,5 @@
-//! Compressions of images in TIFF and EDF files. What comes out is never longer than the image can be.
+//! Compressions of images in TIFF and EDF files. What comes out is never longer than the image can
+//! be.
 
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use std::io::Read;
@@ -48,7 +49,8 @@ pub(super) fn pack_bits(mut packed: &[u8], most: usize) -> Result<Vec<u8>, Strin
     Ok(bytes)
 }
 
-/// LZW, TIFF 6.0 section 13: codes of 9 to 12 bits, the highest bit first, that grow one code early.
+/// LZW, TIFF 6.0 section 13: codes of 9 to 12 bits, the highest bit first, that grow one code
+/// early.
 pub(super) fn lzw(packed: &[u8], most: usize) -> Result<Vec<u8>, String> {
     const CLEAR: usize = 256;
     const END: usize = 257;

@@ -1,5 +1,6 @@
-//! Parallax: rays that come in at an angle are absorbed at some depth of a thick sensor, and seen farther out than where they
-//! entered. How far, and where pixels are to be moved (pyFAI's `parallax.py`).
+//! Parallax: rays that come in at an angle are absorbed at some depth of a thick sensor, and seen
+//! farther out than where they entered. How far, and where pixels are to be moved (pyFAI's
+//! `parallax.py`).
 
 mod materials;
 

@@ -13,8 +13,8 @@ struct BinSpan {
 }
 
 impl BinSpan {
-    /// None where it touches none. Numbers are cut towards zero, as C does: what begins less than a bin before the first one
-    /// is in the first one.
+    /// None where it touches none. Numbers are cut towards zero, as C does: what begins less than a
+    /// bin before the first one is in the first one.
     fn new(axis: &Axis, center: f64, delta: f64) -> Option<Self> {
         let number = |position: f64| (position - axis.min) / axis.width();
         let (from, to) = (number(center - delta), number(center + delta));
@@ -28,7 +28,8 @@ impl BinSpan {
         })
     }
 
-    /// What share of the interval is in one of its bins. What lies beyond the axis is dealt to the bin at its end.
+    /// What share of the interval is in one of its bins. What lies beyond the axis is dealt to the
+    /// bin at its end.
     fn share(&self, bin: usize) -> f64 {
         if self.first == self.last {
             1.0

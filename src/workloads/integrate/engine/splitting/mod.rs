@@ -1,6 +1,6 @@
-//! From positions of pixels to the bins they fall into. Follows pyFAI's `ext/splitBBox_common.pyx`, `ext/splitpixel_common.pyx`
-//! and `ext/regrid_common.pxi`, down to what happens at the edges: bin = (x - min) / Δ with the upper end a float's step beyond
-//! the largest position.
+//! From positions of pixels to the bins they fall into. Follows pyFAI's `ext/splitBBox_common.pyx`,
+//! `ext/splitpixel_common.pyx` and `ext/regrid_common.pxi`, down to what happens at the edges: bin =
+//! (x - min) / Δ with the upper end a float's step beyond the largest position.
 //!
 //! | file | owns |
 //! |---|---|
@@ -260,7 +260,8 @@ fn sorted([a, b]: [f64; 2]) -> [f64; 2] {
     [a.min(b), a.max(b)]
 }
 
-/// Degrees to radians from -π to π or from 0 to 2π, the second beyond the first (pyFAI's `normalize_azimuth_range`).
+/// Degrees to radians from -π to π or from 0 to 2π, the second beyond the first (pyFAI's
+/// `normalize_azimuth_range`).
 fn azimuthal_range(degrees: [f64; 2], from_0: bool) -> [f64; 2] {
     let [from, to] = degrees.map(|degrees| {
         let turned = (degrees / 180.0).rem_euclid(2.0);

@@ -1,12 +1,14 @@
-//! Pixels as the quadrangles of their corners in (radial, χ): their area in each bin, by integrals under their edges
-//! (`_integrate1d`, `_integrate2d` in pyFAI's `ext/regrid_common.pxi`). Areas are kept in 32 bits as there: an area is a small
-//! difference of large ones, and its rounding shows in the fourth digit of a pattern.
+//! Pixels as the quadrangles of their corners in (radial, χ): their area in each bin, by integrals
+//! under their edges (`_integrate1d`, `_integrate2d` in pyFAI's `ext/regrid_common.pxi`). Areas are
+//! kept in 32 bits as there: an area is a small difference of large ones, and its rounding shows in
+//! the fourth digit of a pattern.
 
 use super::{super::matrix::MatrixPart, Axis, Positions, ROWS_PER_TASK, SplitTarget};
 use rayon::prelude::*;
 use std::f64::consts::PI;
 
-/// Bins of one pixel in two dimensions, at most: one that covers more is next to the beam, where χ is nothing.
+/// Bins of one pixel in two dimensions, at most: one that covers more is next to the beam, where χ
+/// is nothing.
 const MAX_BOX: usize = 1 << 22;
 
 type Quadrangle = [[f64; 2]; 4];
@@ -70,15 +72,16 @@ impl Positions {
     }
 }
 
-/// Where χ jumps, as pyFAI has it: in one dimension it knows of ±π only; in two it takes the whole turn for 360, since that is what
-/// it is on the axis that people see, while positions are radians. So a pixel over the seam is stretched, and cut at the axis' end.
+/// Where χ jumps, as pyFAI has it: in one dimension it knows of ±π only; in two it takes the whole
+/// turn for 360, since that is what it is on the axis that people see, while positions are radians.
+/// So a pixel over the seam is stretched, and cut at the axis' end.
 struct Seam {
     turn: f64,
     is_at_0: bool,
 }
 
-/// A pixel over the seam of χ is moved to one side of it. Such a pixel's corners run the wrong way round (the formula for the
-/// area is pyFAI's, as it is).
+/// A pixel over the seam of χ is moved to one side of it. Such a pixel's corners run the wrong way
+/// round (the formula for the area is pyFAI's, as it is).
 fn recentred(mut corners: Quadrangle, is_mirrored: bool, seam: &Seam) -> Quadrangle {
     let [a, b, c, d] = corners;
     let area = 0.5 * ((c[0] - a[0]) * (d[1] - b[1])) - ((c[1] - a[1]) * (d[0] - b[0]));
@@ -232,9 +235,9 @@ fn deal_to_boxes(
     }
 }
 
-/// Adds the signed areas under an edge, box by box: under each piece of it, boxes are filled from below. All in 32 bits, so that
-/// what two edges fill both is nothing, and not its rounding; where rounding leaves a piece below zero, its area counts with its
-/// sign, from below as well.
+/// Adds the signed areas under an edge, box by box: under each piece of it, boxes are filled from
+/// below. All in 32 bits, so that what two edges fill both is nothing, and not its rounding; where
+/// rounding leaves a piece below zero, its area counts with its sign, from below as well.
 fn add_boxes(areas: &mut [f32], extent: [usize; 2], start: [f64; 2], stop: [f64; 2]) {
     if start[0] == stop[0] {
         return;
