@@ -193,7 +193,7 @@ fn every_mode_and_compression_trains_across_nodes() {
         ("topk", r#""compression": "topk", "fraction": 0.5"#),
     ];
     for (name, more) in modes {
-        let options = format!(r#"{{"steps": 150, "rate": 0.03, "block_bytes": 64, {more}}}"#);
+        let options = format!(r#"{{"steps": 300, "rate": 0.03, "block_bytes": 64, {more}}}"#);
         // A worker needs all cores of a node.
         let job = job(&cluster, name, 2, 2, &options);
         for outcome in outcome(start(&cluster, 0, &job), &job, 2) {
