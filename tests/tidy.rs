@@ -46,7 +46,7 @@ const IMPURE_NAMES: &[&str] = &[
     "RandomState",
 ];
 
-const MAX_LINES: usize = 600;
+const MAX_LINES: usize = 700;
 /// Columns of a comment, as rustfmt has them for code.
 const MAX_WIDTH: usize = 100;
 /// They panic when what they write to is full or closed.
