@@ -54,7 +54,8 @@ impl Optimizer {
         }
     }
 
-    /// What Adam divides its means by, 1 - βᵗ for the step t, the first of which is 1; for others 1.
+    /// What Adam divides its means by, 1 - βᵗ for the step t, the first of which is 1; for others
+    /// 1.
     pub fn corrections(self, step: u64) -> [f32; 2] {
         match self {
             Self::Adam { betas, .. } | Self::AdamW { betas, .. } => {

@@ -65,8 +65,8 @@ fn a_clock_that_is_divided_counts_every_part_once_whoever_dies_and_joins() {
 /// Seeds in storms of which each rare thing must happen.
 const MANY: u64 = 20_000;
 
-/// Prints what came to pass:
-/// `PARAMS_SEEDS="0..100000" cargo test --release --lib every_promise_is_kept_in_storms -- --nocapture`.
+/// Prints what came to pass with `--nocapture`. PARAMS_SEEDS="0..100000" runs as many in a release
+/// build.
 #[test]
 fn every_promise_is_kept_in_storms() {
     let (counts, failures) = (RefCell::new(BTreeMap::new()), RefCell::new(Vec::new()));

@@ -171,7 +171,8 @@ impl Integrator {
         self.regions.iter().map(|region| &region.axes)
     }
 
-    /// The patterns of frames, for each region. `monitors`: what each frame is divided by; none for 1.
+    /// The patterns of frames, for each region. `monitors`: what each frame is divided by; none for
+    /// one.
     ///
     /// # Errors
     /// Where frames have another shape than the detector, or monitors another number than frames.

@@ -5,8 +5,8 @@
 /// Runs so short are left to the insertion sort at the end (`_S_threshold` in bits/stl_algo.h).
 const SHORT: usize = 16;
 
-/// Sorts by `is_less`, not stably: Musser's introsort (Software: Practice and Experience 27 (1997) 983)
-/// as in bits/stl_algo.h.
+/// Sorts by `is_less`, not stably: Musser's introsort (Software: Practice and Experience 27 (1997),
+/// page 983) as in bits/stl_algo.h.
 pub(super) fn introsort<T: Copy>(items: &mut [T], is_less: impl Fn(&T, &T) -> bool + Copy) {
     if items.is_empty() {
         return;

@@ -1,5 +1,5 @@
-//! Where the Debye-Scherrer rings of well-known powders are. Cubic lattices only: d = a / √(h² + k² +
-//! l²).
+//! Where the Debye-Scherrer rings of well-known powders are. Cubic lattices only:
+//! d = a / √(h² + k² + l²).
 
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,6 @@
 //! From positions of pixels to the bins they fall into. Follows pyFAI's `ext/splitBBox_common.pyx`,
-//! `ext/splitpixel_common.pyx` and `ext/regrid_common.pxi`, down to what happens at the edges: bin =
-//! (x - min) / Δ with the upper end a float's step beyond the largest position.
+//! `ext/splitpixel_common.pyx` and `ext/regrid_common.pxi`, down to what happens at the edges: the
+//! bin is (x - min) / Δ with the upper end a float's step beyond the largest position.
 //!
 //! | file | owns |
 //! |---|---|
