@@ -488,8 +488,8 @@ fn strangers_cost_little() {
     attackers
         .into_iter()
         .for_each(|attacker| attacker.join().expect("no panic"));
-    // What slows the machine meanwhile, a compilation say, slows it still, and is not the strangers'
-    // doing.
+    // What slows the machine meanwhile, a compilation say, slows it still, and is not the
+    // strangers' doing.
     let calm = if under < scale.rate * calm {
         rate(&cluster).min(calm)
     } else {

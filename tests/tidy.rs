@@ -225,7 +225,8 @@ fn impurities(source: &Source) -> Vec<String> {
     problems
 }
 
-/// Prose in comments that is wider than code may be. Tables, formulas and addresses cannot be wrapped.
+/// Prose in comments that is wider than code may be. Tables, formulas and addresses cannot be
+/// wrapped.
 fn wide_comments(source: &Source) -> Vec<String> {
     let mut is_formula = false;
     let mut problems = Vec::new();

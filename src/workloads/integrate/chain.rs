@@ -25,6 +25,7 @@ use nodectl_types::{
 use std::{
     collections::BTreeSet,
     ops::Range,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -59,6 +60,8 @@ pub(super) struct Request {
     pub(super) frames_per_task: Option<u64>,
     pub(super) input: InputFiles,
     pub(super) location: Option<PathBuf>,
+    /// Where the file says that.
+    pub(super) location_place: Range<usize>,
     pub(super) existing: Existing,
 }
 
@@ -143,6 +146,7 @@ pub(super) fn build(request: Request, common: &CommonKeys) -> Result<Vec<PlacedJ
     };
     let seen = datasets::look(&request.named, &look);
     check_shape(&request, &seen)?;
+    check_output(&request, &seen)?;
     let (threads, measured) = threads(&request, &seen, cores());
     let notes: Vec<String> = [measured, others(&request, &seen)]
         .into_iter()
@@ -179,6 +183,33 @@ fn check_shape(request: &Request, seen: &[Seen]) -> Result<(), Fault> {
     );
     let hint = "another `detector`, or a .poni file of this one; of binned frames, with the size of their pixels";
     Err(Fault::new(request.place.clone(), message).hint(hint))
+}
+
+/// Fails where results would have the place of what they are made of: measured data are never
+/// replaced, whatever is said of results that are there.
+fn check_output(request: &Request, seen: &[Seen]) -> Result<(), Fault> {
+    let Some(location) = &request.location else {
+        return Ok(());
+    };
+    let file = |path: &Path| path.metadata().ok().map(|file| (file.dev(), file.ino()));
+    let named = seen.iter().map(|seen| seen.plan.path.as_path());
+    let others = seen
+        .iter()
+        .flat_map(|seen| &seen.files)
+        .map(PathBuf::as_path);
+    let inputs: BTreeSet<(u64, u64)> = named.chain(others).filter_map(file).collect();
+    let results = seen.iter().flat_map(|seen| seen.plan.files());
+    let mut targets = results.map(|name| location.join(name));
+    let is_input = |target: &PathBuf| file(target).is_some_and(|target| inputs.contains(&target));
+    let Some(target) = targets.find(is_input) else {
+        return Ok(());
+    };
+    let message = format!(
+        "the results would replace the data that they are made of: {}",
+        target.display()
+    );
+    let hint = "name another directory; data are never replaced";
+    Err(Fault::new(request.location_place.clone(), message).hint(hint))
 }
 
 /// The files that datasets lead to: nobody named them, and they are read and travel like those that

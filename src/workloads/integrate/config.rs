@@ -143,6 +143,9 @@ pub(crate) fn plan(context: &Context<'_>) -> Result<Vec<PlacedJob>, Fault> {
         // What integrator reads lies on a file system that all machines share.
         input: InputFiles::Shared,
         location: location.map(|location| std::path::absolute(&location).unwrap_or(location)),
+        location_place: config
+            .get("output", "location")
+            .map_or(0..0, |entry| entry.span.clone()),
         existing: datasets::existing(context.following, config.existing()?),
     };
     chain::build(request, &config.common(context, &share)?)

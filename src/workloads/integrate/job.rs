@@ -117,6 +117,7 @@ pub(crate) fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
             ],
         )?,
         location,
+        location_place: fields.get("output").map(Spanned::span).unwrap_or_default(),
         existing: datasets::existing(following, existing),
     };
     chain::build(request, &common)

@@ -284,6 +284,40 @@ fn a_detector_of_another_shape_is_told_before_anything_runs() {
 }
 
 #[test]
+fn data_are_never_replaced_whatever_is_said_of_results() {
+    let lab = lab();
+    let refused = |text: &str| {
+        let error = parsed(lab.path(), text).expect_err(text);
+        assert!(error.contains("would replace the data"), "{text}\n{error}");
+        error
+    };
+    for existing in ["error", "skip", "overwrite"] {
+        let text = format!(
+            "kind = \"integrate\"\nname = \"i\"\nponi = \"geometry.poni\"\ndatasets = \"scans/a.h5\"\n\
+             output = \"{}\"\nexisting_output = \"{existing}\"\n",
+            lab.path().join("scans").display()
+        );
+        let error = refused(&text);
+        assert!(error.contains("job.toml:5:"), "{error}");
+    }
+    // Under another name, too.
+    let link = lab.path().join("link");
+    std::os::unix::fs::symlink(lab.path().join("scans"), &link).unwrap();
+    let config = format!(
+        "[dataset]\nlocation = {}\n[azimuthal integration]\nponi_file = {}\nn_pts = 10\n[output]\n\
+         location = {}\nexisting_output = overwrite\n",
+        lab.path().join("scans/b.h5").display(),
+        lab.path().join("geometry.poni").display(),
+        link.display()
+    );
+    refused(&config);
+    jobs(
+        lab.path(),
+        "datasets = \"scans/a.h5\"\noutput = \"x\"\nexisting_output = \"overwrite\"",
+    );
+}
+
+#[test]
 fn files_that_datasets_lead_to_are_shown_and_stay_below_their_directories() {
     let lab = lab();
     let note = jobs(lab.path(), "datasets = \"x/scan.h5\"\nstrategy = \"whole\"")[0]
