@@ -4,7 +4,7 @@
 mod losses;
 
 use crate::world::{Key, World};
-use nodectl::types::{Attempt, BlobHash, Cell, JobId, Phase, TaskIndex, TaskRecord, Time};
+use nodectl_types::{Attempt, BlobHash, Cell, JobId, Phase, TaskIndex, TaskRecord, Time};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -273,7 +273,7 @@ impl World {
             Cell::Failed { count, .. } => count >= limit,
             Cell::Unknown => false,
         };
-        let over = |head: &nodectl::types::JobHead| head.cancelled || head.phase.is_ended();
+        let over = |head: &nodectl_types::JobHead| head.cancelled || head.phase.is_ended();
         let heads = self
             .states()
             .any(|(_, state)| state.core().directory.get(job).is_some_and(over));

@@ -5,9 +5,9 @@
 //! What belongs to `store/` and not to `logic/` is modelled in three places, marked
 //! `as store/ does`: whoever changes it there changes it here.
 
-use nodectl::{
-    logic::Keep,
-    types::{BlobHash, Cell, JobHead, JobId, JobSpec, Retention, TaskIndex, TaskRecord, Time},
+use nodectl_logic::Keep;
+use nodectl_types::{
+    BlobHash, Cell, JobHead, JobId, JobSpec, Retention, TaskIndex, TaskRecord, Time,
 };
 use std::{
     collections::{BTreeMap, VecDeque},

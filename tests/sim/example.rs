@@ -1,4 +1,4 @@
-//! `cargo run --release --example sim -- [OPTIONS]`: the simulation of `tests/sim`, as long as you
+//! `cargo run --release -p nodectl-logic --example sim -- [OPTIONS]`: the simulation of `tests/sim`, as long as you
 //! like.
 //!
 //! `--seeds N --from S`, or `--hours H`; `--jobs N` threads; `--shrink SEED`, perhaps

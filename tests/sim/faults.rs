@@ -5,7 +5,7 @@ use crate::{
     plan::{Fault, Moment, Victim},
     world::{Event, World},
 };
-use nodectl::types::Time;
+use nodectl_types::Time;
 use rand::RngExt;
 use std::time::Duration;
 

@@ -3,10 +3,8 @@
 //! the connection.
 
 use crate::world::{Event, World};
-use nodectl::{
-    logic::Input,
-    types::{Message, NodeId, Time, limits, membership::Packet},
-};
+use nodectl_logic::Input;
+use nodectl_types::{Message, NodeId, Time, limits, membership::Packet};
 use rand::RngExt;
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -140,7 +138,7 @@ impl World {
                 Message::Swim(packet) => Packed::Swim(packet.clone()),
                 // What a real node could not decode must not be sent: it is not, and the log says
                 // so.
-                other => match nodectl::wire::control::encode(other) {
+                other => match nodectl_wire::control::encode(other) {
                     Ok(bytes) => Packed::Bytes(bytes),
                     Err(error) => return self.tell(|| format!("n{from} cannot send: {error}")),
                 },
@@ -225,7 +223,7 @@ impl World {
         let size = packed.size();
         let message = match packed {
             Packed::Swim(packet) => Message::Swim(packet),
-            Packed::Bytes(bytes) => match nodectl::wire::control::decode(&bytes) {
+            Packed::Bytes(bytes) => match nodectl_wire::control::decode(&bytes) {
                 Ok(message) => message,
                 Err(error) => {
                     self.fail(

@@ -2,7 +2,7 @@
 //! should be, all of them equal, and all that was ever promised.
 
 use crate::{told::is_same, world::World};
-use nodectl::types::{Cell, JobId, Phase, TaskIndex, limits::JOB_REPLICAS};
+use nodectl_types::{Cell, JobId, Phase, TaskIndex, limits::JOB_REPLICAS};
 
 type Finding = (&'static str, String);
 
@@ -112,7 +112,7 @@ impl World {
     }
 
     /// A disk with a result that will take the place of the one that was told.
-    fn better(&self, job: JobId, task: TaskIndex) -> Option<(usize, nodectl::types::Attempt)> {
+    fn better(&self, job: JobId, task: TaskIndex) -> Option<(usize, nodectl_types::Attempt)> {
         let told = &self.checker.told.get(&job)?.get(&task)?.record;
         self.machines
             .iter()

@@ -2,11 +2,9 @@
 //! the attempt, so that a run with fewer faults has the same tasks.
 
 use crate::world::{Event, Fetch, Key, World};
-use nodectl::{
-    logic::Input,
-    types::{
-        BlobHash, Failure, MetricPoint, Outcome, TaskRecord, record::Captured, record::OutputFile,
-    },
+use nodectl_logic::Input;
+use nodectl_types::{
+    BlobHash, Failure, MetricPoint, Outcome, TaskRecord, record::Captured, record::OutputFile,
 };
 use std::time::Duration;
 

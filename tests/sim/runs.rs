@@ -195,9 +195,9 @@ pub fn many(from: u64, count: u64, options: &Options) -> bool {
             println!("  also with seeds {}", others.join(", "));
         }
         println!(
-            "  replay: SIM_TRACE=1 cargo run --release --example sim -- --from {seed} --seeds 1"
+            "  replay: SIM_TRACE=1 cargo run --release -p nodectl-logic --example sim -- --from {seed} --seeds 1"
         );
-        println!("  shrink: cargo run --release --example sim -- --shrink {seed}");
+        println!("  shrink: cargo run --release -p nodectl-logic --example sim -- --shrink {seed}");
     }
     if let Some(seed) = findings
         .values()
@@ -265,7 +265,7 @@ pub fn shrink(seed: u64, dropped: &BTreeSet<usize>, options: &Options) {
     print!("{}", plan.story());
     let list: Vec<_> = dropped.iter().map(usize::to_string).collect();
     println!(
-        "replay: SIM_TRACE=1 cargo run --release --example sim -- --from {seed} --seeds 1 --drop {}",
+        "replay: SIM_TRACE=1 cargo run --release -p nodectl-logic --example sim -- --from {seed} --seeds 1 --drop {}",
         if list.is_empty() {
             "none".into()
         } else {

@@ -6,7 +6,7 @@ use crate::{
     plan::{Act, Fault, JobPlan, Moment, Plan, Victim},
     world::World,
 };
-use nodectl::types::{JobId, Phase};
+use nodectl_types::{JobId, Phase};
 use std::time::Duration;
 
 /// A named scenario.

@@ -8,12 +8,10 @@ use crate::{
     plan::Moment,
     world::{Event, Fetch, Machine, World},
 };
-use nodectl::{
-    logic::{Asker, Config, Effect, Input, Keep, State},
-    types::{
-        Answer, BlobHash, Cell, JobId, JobSpec, Message, NodeId, NodeInfo, OwnerWord, Query,
-        QueryError, Resources, TaskIndex, TaskRecord, Terms, Time, limits, query::Location,
-    },
+use nodectl_logic::{Asker, Config, Effect, Input, Keep, State};
+use nodectl_types::{
+    Answer, BlobHash, Cell, JobId, JobSpec, Message, NodeId, NodeInfo, OwnerWord, Query,
+    QueryError, Resources, TaskIndex, TaskRecord, Terms, Time, limits, query::Location,
 };
 use rand::RngExt;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -248,7 +246,7 @@ impl World {
         let cost = cost * u64::from(machine.slowness);
         machine.busy_until = self.now + Duration::from_micros(cost);
         for (input, _) in &inputs {
-            self.trace(|| format!("n{node} <- {input:?}").chars().take(220).collect());
+            self.trace(|| format!("n{node} <- {input:?}").chars().take(6000).collect());
         }
         let inputs = inputs.into_iter().map(|(input, _)| input);
         let state = self.machines[node]
@@ -291,7 +289,7 @@ impl World {
                 self.trace(|| {
                     format!("n{node} -> {to:?} {message:?}")
                         .chars()
-                        .take(220)
+                        .take(6000)
                         .collect()
                 });
                 self.notice_sent(node, to, &message);
@@ -350,7 +348,7 @@ impl World {
                 self.moment(Moment::Resync, node);
                 let more = tasks.len() > limits::RECORD_BATCH;
                 tasks.truncate(limits::RECORD_BATCH);
-                let mut batches = nodectl::logic::executor::batches(self.read(node, job, &tasks));
+                let mut batches = nodectl_logic::executor::batches(self.read(node, job, &tasks));
                 let more = more || batches.len() > 1;
                 let records = if batches.is_empty() {
                     Vec::new()
@@ -622,7 +620,7 @@ fn listed(records: &[Keep]) -> String {
     words.collect::<Vec<String>>().join(", ")
 }
 
-fn attempts(tasks: &[(TaskIndex, nodectl::types::Attempt)]) -> String {
+fn attempts(tasks: &[(TaskIndex, nodectl_types::Attempt)]) -> String {
     let words: Vec<_> = tasks
         .iter()
         .take(6)

@@ -5,7 +5,7 @@ use crate::{
     disk::Journal,
     world::{Machine, World},
 };
-use nodectl::types::{Cell, JobId, TaskIndex, TaskRecord};
+use nodectl_types::{Cell, JobId, TaskIndex, TaskRecord};
 use std::{collections::BTreeSet, ops::RangeInclusive, sync::Arc};
 
 impl World {

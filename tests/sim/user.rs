@@ -5,14 +5,12 @@ use crate::{
     plan::{Act, JobPlan, Moment},
     world::{Event, World},
 };
-use nodectl::{
-    logic::Input,
-    types::{
-        Answer, BlobHash, JobId, JobSpec, NodeId, ParamSpace, Phase, Query, QueryError, Sweep,
-        TaskIndex, TaskRecord, Time, Value, WorkSpec,
-        query::Cursor,
-        sweep::{Goal, StopRule},
-    },
+use nodectl_logic::Input;
+use nodectl_types::{
+    Answer, BlobHash, JobId, JobSpec, NodeId, ParamSpace, Phase, Query, QueryError, Sweep,
+    TaskIndex, TaskRecord, Time, Value, WorkSpec,
+    query::Cursor,
+    sweep::{Goal, StopRule},
 };
 use rand::RngExt;
 use std::{

@@ -8,10 +8,8 @@ use crate::{
     user::User,
     verdict::{Statistics, Verdict},
 };
-use nodectl::{
-    logic::{Effect, Input, Now, State},
-    types::{Attempt, BlobHash, JobId, JobSpec, NodeId, TaskIndex, Time},
-};
+use nodectl_logic::{Effect, Input, Now, State};
+use nodectl_types::{Attempt, BlobHash, JobId, JobSpec, NodeId, TaskIndex, Time};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
     cmp::Reverse,

@@ -4,7 +4,7 @@ use crate::{
     plan::Moment,
     script::{Scenario, Script, tasks},
 };
-use nodectl::types::Phase;
+use nodectl_types::Phase;
 
 pub const ALL: &[Scenario] = &[
     (

@@ -4,7 +4,7 @@ use crate::{
     disk::Damage,
     script::{Scenario, Script, tasks},
 };
-use nodectl::types::JobId;
+use nodectl_types::JobId;
 
 pub const ALL: &[Scenario] = &[
     (

@@ -2,7 +2,7 @@
 //! a moment.
 
 use crate::script::{Scenario, Script, tasks};
-use nodectl::types::JobId;
+use nodectl_types::JobId;
 
 pub const ALL: &[Scenario] = &[
     (

@@ -10,7 +10,7 @@ impl World {
                 let Some(state) = &self.machines[to].state else {
                     return;
                 };
-                let lacks = |copy: &nodectl::logic::copies::LocalCopy| {
+                let lacks = |copy: &nodectl_logic::copies::LocalCopy| {
                     records.iter().any(|record| copy.lattice.lacks(record))
                 };
                 if state.claim_of(*job).is_some() && state.copy_of(*job).is_some_and(lacks) {

@@ -3,7 +3,7 @@
 //!
 //! Each seed draws machines, users' work and faults (`plan`), rages for a while, heals everything
 //! but what is lost for good, and waits until every job has ended; then it is quiet for a while,
-//! and at last machines are lost one by one. `cargo run --release --example sim -- --seeds 1000000`
+//! and at last machines are lost one by one. `cargo run --release -p nodectl-logic --example sim -- --seeds 1000000`
 //! runs more of them.
 //!
 //! | file | owns |
