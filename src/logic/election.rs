@@ -213,6 +213,22 @@ impl State {
         said.is_some_and(|said| head.is_some_and(|head| (head.epoch, head.version) == *said))
     }
 
+    /// Makes heads for jobs whose own were in a damaged part of the journal, and which no other
+    /// node has told of: as of claims of this node's that ended with its last life, under the latest
+    /// epoch that the journal knows.
+    pub(super) fn replace_lost_heads(&mut self) {
+        for (job, copy) in &self.copies {
+            if self.core.directory.get(*job).is_none() {
+                self.core.directory.merge(JobHead {
+                    epoch: copy.lattice.newest_epoch().max(1),
+                    holder: self.core.me,
+                    ..JobHead::unclaimed(*job, &copy.spec, copy.hash)
+                });
+            }
+        }
+        self.look_for_orphans();
+    }
+
     pub(super) fn look_for_orphans(&mut self) {
         let jobs: Vec<_> = self.copies.keys().copied().collect();
         for job in jobs {

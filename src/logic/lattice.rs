@@ -62,6 +62,16 @@ impl Lattice {
         packed.open().unwrap_or_else(|| self.wide[&task])
     }
 
+    /// The latest claim under which something was written; 0 if nothing was.
+    pub fn newest_epoch(&self) -> u32 {
+        let epoch = |task| match self.cell(task) {
+            Cell::Done(key) => key.accepted,
+            Cell::Failed { attempt, .. } => attempt.epoch,
+            Cell::Unknown | Cell::Cancelled => 0,
+        };
+        (0..self.tasks).map(epoch).max().unwrap_or_default()
+    }
+
     pub fn is_done(&self, task: TaskIndex) -> bool {
         self.cell(task).is_done()
     }

@@ -60,6 +60,7 @@ use self::{
     coordinator::Coordinator,
     copies::LocalCopy,
     core::Core,
+    election::LOOK_AROUND,
     executor::Executor,
     healing::Healing,
     members::{Members, MembershipChange, SwimOutcome},
@@ -179,6 +180,10 @@ impl State {
             self.core.after(lifetime, Timer::Lifetime);
         }
         self.forget_removed_copies();
+        match self.config.alone {
+            true => self.replace_lost_heads(),
+            false => self.core.after(LOOK_AROUND, Timer::LostHeads),
+        }
         self.look_after_ended();
         self.look_for_orphans();
         std::mem::take(&mut self.core.effects)
@@ -268,6 +273,7 @@ impl State {
                 self.hand_over_if_unfit(job);
             }
             Timer::Orphan(job) => self.adopt_orphan(job),
+            Timer::LostHeads => self.replace_lost_heads(),
             Timer::Resubmit(job) => self.resubmit(job),
             Timer::Questions => self.question_timer(),
             Timer::Rewrite(job, ticket) => self.rewrite(job, ticket),

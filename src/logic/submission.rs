@@ -4,8 +4,7 @@
 
 use super::{Effect, State, io::Asker, rank, timers::Timer};
 use nodectl_types::{
-    Answer, BlobHash, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo, Phase, QueryError, Time,
-    limits,
+    Answer, BlobHash, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo, QueryError, Time, limits,
 };
 use rand::RngExt;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -141,28 +140,10 @@ impl State {
         submission.tries = tries + 1;
         let spec = submission.spec.clone();
         let head = JobHead {
-            job,
-            name: spec.work.name.clone(),
-            spec: submission.hash,
             submitter: self.core.me,
-            author: spec.work.author.clone(),
-            submitted_ms: spec.submitted_ms,
-            epoch: 0,
             holder: choice,
             version: tries,
-            replicas: Vec::new(),
-            cancelled: false,
-            reason: None,
-            round: 0,
-            phase: Phase::Waiting,
-            tasks: spec.task_count() as u32,
-            after: spec.work.after.iter().map(|(_, job)| *job).collect(),
-            done: 0,
-            failed: 0,
-            stopped: 0,
-            saved: None,
-            workers: spec.work.pool().map(|_| 0),
-            ended_ms: 0,
+            ..JobHead::unclaimed(job, &spec, submission.hash)
         };
         self.core.send(
             choice,
@@ -341,6 +322,12 @@ impl State {
         }
         if self.next_choice(job).is_some() {
             return self.offer_submission(job);
+        }
+        // One that was asked before, and answered late, may have it: what becomes of it there is
+        // not known yet.
+        let lives = |head: &JobHead| head.epoch > 0 && self.core.members.is_alive(head.holder);
+        if self.core.directory.get(job).is_some_and(lives) {
+            return self.wait_for_submission(job);
         }
         let submission = self.submissions.remove(&job).expect("just found");
         for asker in submission.askers {

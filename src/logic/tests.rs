@@ -3,6 +3,7 @@
 mod holders;
 mod owner;
 mod pools;
+mod restart;
 mod retention;
 mod roster;
 mod submissions;

@@ -12,6 +12,8 @@ pub enum Timer {
     Reconnect,
     /// A coordinator looks after its job.
     Coordinate(JobId),
+    /// No other node has told of jobs whose heads this node has lost.
+    LostHeads,
     /// Nobody seems to coordinate this job.
     Orphan(JobId),
     /// The chosen coordinator of a submission has not answered.

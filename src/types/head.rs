@@ -1,6 +1,6 @@
 //! What every member knows about every job: small, merged on arrival, compared now and then.
 
-use super::{Author, BlobHash, JobId, NodeId};
+use super::{Author, BlobHash, JobId, JobSpec, NodeId};
 use serde::{Deserialize, Serialize};
 
 /// Where a job stands.
@@ -72,6 +72,34 @@ pub struct Saved {
 }
 
 impl JobHead {
+    /// Of a job that nobody has claimed yet. `hash` is that of `spec`.
+    pub fn unclaimed(job: JobId, spec: &JobSpec, hash: BlobHash) -> Self {
+        Self {
+            job,
+            name: spec.work.name.clone(),
+            spec: hash,
+            submitter: spec.submitter,
+            author: spec.work.author.clone(),
+            submitted_ms: spec.submitted_ms,
+            epoch: 0,
+            holder: spec.submitter,
+            version: 0,
+            replicas: Vec::new(),
+            cancelled: false,
+            reason: None,
+            round: 0,
+            phase: Phase::Waiting,
+            tasks: spec.task_count() as u32,
+            after: spec.work.after.iter().map(|(_, job)| *job).collect(),
+            done: 0,
+            failed: 0,
+            stopped: 0,
+            workers: spec.work.pool().map(|_| 0),
+            saved: None,
+            ended_ms: 0,
+        }
+    }
+
     /// Everyone who holds the job's state, its coordinator first.
     pub fn holders(&self) -> Vec<NodeId> {
         let coordinator = (self.epoch > 0).then_some(self.holder);

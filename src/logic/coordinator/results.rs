@@ -168,6 +168,28 @@ impl ResultPipeline {
         }
     }
 
+    /// Records do not come after all: of their tasks is expected what the others say that are on
+    /// their way.
+    fn withdraw(&mut self, records: &[Arc<TaskRecord>]) {
+        let mut tasks = BTreeSet::new();
+        for record in records {
+            self.end(record.task);
+            if let Some(settling) = self.settling.get_mut(&record.task) {
+                (settling.of, settling.cell) = (None, Cell::Unknown);
+                tasks.insert(record.task);
+            }
+        }
+        let awaited = self.awaited.values().flat_map(|awaited| &awaited.records);
+        let written = self.batches.values().flat_map(|batch| &batch.records);
+        let others = self.accepted.iter().chain(awaited).chain(written);
+        for other in others.filter(|other| tasks.contains(&other.task)) {
+            if let Some(settling) = self.settling.get_mut(&other.task) {
+                settling.of = Some((other.node, other.attempt));
+                settling.cell = settling.cell.join(Cell::of(other));
+            }
+        }
+    }
+
     /// A node still has the result whose files are asked of it.
     fn note_told(&mut self, from: NodeId, key: Try, now: Time) {
         let is_it = |record: &Arc<TaskRecord>| (record.task, record.attempt) == key;

@@ -92,8 +92,8 @@ impl Coordinator {
         else {
             return;
         };
+        self.results.withdraw(&records);
         for record in records {
-            self.results.end(record.task);
             if !lattice.has_ended(record.task, self.failure_limit(core)) {
                 self.reopen(record.task);
             }
@@ -104,5 +104,34 @@ impl Coordinator {
         if chunk.is_some() {
             self.compare_anew(core);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nodectl_types::Failure;
+
+    #[test]
+    fn a_result_that_does_not_come_is_not_expected_any_more() {
+        let node = NodeId([2; 32]);
+        let record = |epoch, outcome| {
+            let attempt = Attempt { epoch, number: 1 };
+            Arc::new(TaskRecord {
+                accepted: epoch,
+                failures: 1,
+                ..TaskRecord::plain(9, attempt, node, outcome)
+            })
+        };
+        let failed = record(3, Outcome::Failed(Failure::Exit(1)));
+        let done = record(2, Outcome::Done);
+        let mut results = ResultPipeline::default();
+        results.accept(failed.clone());
+        results.begin(&done);
+        assert_eq!(results.expected(9), Cell::of(&done));
+        results.withdraw(&[done]);
+        assert_eq!(results.expected(9), Cell::of(&failed));
+        results.withdraw(&[failed]);
+        assert!(results.is_empty());
     }
 }

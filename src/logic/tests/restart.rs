@@ -1,0 +1,47 @@
+//! What a node makes of its own journals when it starts.
+
+use super::*;
+
+const JOB: JobId = JobId(7);
+
+/// The head was in the damaged part of the only journal that had it.
+#[test]
+fn a_job_whose_head_was_damaged_is_gone_on_with() {
+    let mut state = State::new(Now::default(), info(1), config());
+    let spec = Arc::new(JobSpec {
+        repeat: 3,
+        ..(*spec()).clone()
+    });
+    let attempt = Attempt {
+        epoch: 4,
+        number: 1,
+    };
+    let record = TaskRecord {
+        accepted: 4,
+        ..TaskRecord::plain(1, attempt, state.node(), Outcome::Done)
+    };
+    state.restore(JOB, Keep::Spec(spec));
+    state.restore(JOB, Keep::Task(Arc::new(record)));
+    state.start();
+    let mut at = |seconds: u64| {
+        state.handle(
+            Now {
+                mono: Time(1) + Duration::from_secs(seconds),
+                wall_ms: 0,
+            },
+            [Input::Tick],
+        );
+        (
+            state.claim_of(JOB),
+            state.core().directory.get(JOB).cloned(),
+        )
+    };
+    assert_eq!(at(4), (None, None), "others may know more of it");
+    let (claim, head) = at(6);
+    assert_eq!(claim, Some(5));
+    let head = head.expect("it is claimed");
+    assert_eq!(
+        (head.name.as_str(), head.tasks, head.done),
+        ("squares", 3, 1)
+    );
+}
