@@ -438,6 +438,7 @@ pub fn progress(phase: Phase, done: u32, failed: u32) -> query::Progress {
         queued: 0,
         failures: failed,
         rate_milli: 2_500,
+        left_ms: Some(1_600),
         waiting_for: None,
         nodes: vec![(node_id(1), "alpha".into(), 0, 0, done)],
     }

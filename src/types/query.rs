@@ -170,8 +170,10 @@ pub struct Progress {
     pub queued: u32,
     /// Attempts that ended in failure, retried ones included.
     pub failures: u32,
-    /// Results per second over the last seconds, in thousandths.
+    /// Tasks a second, in thousandths, as they ended lately.
     pub rate_milli: u64,
+    /// How long the rest is expected to take; None while nothing is known.
+    pub left_ms: Option<u64>,
     /// What the job waits for, if it waits.
     pub waiting_for: Option<String>,
     /// Per node: tasks running, queued, done.

@@ -262,6 +262,7 @@ fn done() -> Progress {
         queued: 0,
         failures: 0,
         rate_milli: 0,
+        left_ms: None,
         waiting_for: None,
         nodes: Vec::new(),
     }

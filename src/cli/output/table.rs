@@ -421,16 +421,26 @@ pub fn progress_line(progress: &ProgressView) -> String {
             text += &format!(", {count} {what}");
         }
     }
-    if !progress.phase.is_ended() && progress.rate > 0.0 {
-        let left = progress
-            .tasks
-            .saturating_sub(progress.done)
-            .saturating_sub(progress.failed + progress.stopped);
-        let eta =
-            Duration::try_from_secs_f64(f64::from(left) / progress.rate).unwrap_or(Duration::MAX);
-        text += &format!(", {:.1}/s, ETA {}", progress.rate, format_duration(eta));
+    if !progress.phase.is_ended() {
+        if progress.rate > 0.0 {
+            text += &format!(", {}/s", rate(progress.rate));
+        }
+        if let Some(left) = progress.left_seconds.filter(|left| *left >= 1.0) {
+            let left = Duration::try_from_secs_f64(left).unwrap_or(Duration::MAX);
+            text += &format!(", ETA {}", format_duration(left));
+        }
     }
     text
+}
+
+/// Two digits, at least: of long tasks less than one ends in a second.
+fn rate(rate: f64) -> String {
+    match rate {
+        rate if rate >= 10.0 => format!("{rate:.0}"),
+        rate if rate >= 1.0 => format!("{rate:.1}"),
+        rate if rate >= 0.001 => format!("{rate:.3}"),
+        _ => "less than 0.001".into(),
+    }
 }
 
 fn shares(nodes: &[NodeShare]) -> String {

@@ -112,7 +112,7 @@ fn a_job_is_described() {
     };
     insta::assert_snapshot!(WIDE.job(&Job::from(&detail), 120_000), @r"
     job          00000000000000ab sweep
-    state        running: 1/4 done, 1 failed, 2.5/s, ETA 800 ms
+    state        running: 1/4 done, 1 failed, 2.5/s, ETA 1.6 s
     user         unknown
     age          1m 30s
     command      echo {x}

@@ -18,7 +18,11 @@ use nodectl_ports::{say::tell, wall_ms};
 use nodectl_types::{JobSpec, NodeId, ParamSpace};
 use nodectl_wire::api::{CursorView, Job, TaskResult};
 use nodectl_workloads::load_rows;
-use std::{collections::BTreeMap, path::Path, time::Instant};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 /// Jobs that are seen together.
 const MOST_JOBS: usize = 1000;
@@ -60,6 +64,7 @@ pub async fn extend(extended: &str, args: &RunArgs, settings: &Settings) -> Resu
         id,
         name: base.name,
         tasks,
+        age: Duration::ZERO,
         directory,
         is_step: false,
         delivery: None,
@@ -150,6 +155,7 @@ pub async fn collect(client: &Client, args: ResultsArgs) -> Result<Exit, CliErro
         id: last.id.clone(),
         name: last.name.clone(),
         tasks,
+        age: Duration::ZERO,
         directory: directory.clone(),
         is_step: false,
         delivery: None,

@@ -4,8 +4,7 @@ use super::{collector::Collector, default_directory, live, progress::ProgressDis
 use crate::{exit::CliError, output::RunSummary};
 use futures::future::try_join_all;
 use nodectl_http::{Client, ClientError};
-use nodectl_ports::say::tell;
-use nodectl_types::limits;
+use nodectl_ports::{say::tell, wall_ms};
 use nodectl_wire::api::{CursorView, JobLine, PhaseName, Results};
 use nodectl_workloads::Delivery;
 use std::{
@@ -15,6 +14,8 @@ use std::{
 
 /// While nobody can answer for the job (its coordinator died, its successor is not there yet).
 const ASK_AGAIN: Duration = Duration::from_millis(300);
+/// What is shown is never older than this.
+const REFRESH: Duration = Duration::from_secs(1);
 
 /// A job that is followed.
 #[derive(Clone, Debug)]
@@ -22,6 +23,8 @@ pub struct Followed {
     pub id: String,
     pub name: String,
     pub tasks: u32,
+    /// How long ago it was submitted.
+    pub age: Duration,
     pub directory: PathBuf,
     /// A step on the way to another job: its files stay in the cluster, and `directory` is empty.
     pub is_step: bool,
@@ -37,6 +40,7 @@ impl Followed {
             id: job.id,
             name: job.name,
             tasks: job.tasks,
+            age: Duration::from_millis(wall_ms().saturating_sub(job.submitted_ms)),
             directory,
             is_step: false,
             delivery: None,
@@ -62,15 +66,18 @@ pub async fn follow(
 ) -> Result<RunSummary, CliError> {
     let begin = Instant::now();
     let mut collector = Collector::create(client.clone(), job)?;
-    let shown = progress.job(&job.name, job.tasks);
+    let shown = progress.job(&job.name, job.tasks, job.age);
     let mut cursor = CursorView::default();
+    // What there is now comes at once.
+    let mut patience = Duration::ZERO;
     let mut live = std::pin::pin!(live::show(client, job, &shown));
     let last = loop {
         let page = tokio::select! {
-            page = next_page(client, job, cursor, wait) => page?,
+            page = next_page(client, job, cursor, wait.then_some(patience)) => page?,
             () = &mut live, if wait => unreachable!("it never ends"),
         };
         cursor = page.cursor;
+        patience = REFRESH;
         collector.take(&page.results).await?;
         shown.update(&page.progress, collector.compute().as_ref());
         // An empty page of an ended job is its last; of a running one, it only says that time has
@@ -104,18 +111,15 @@ pub async fn follow(
     })
 }
 
-/// The next page, however long nobody can answer; an end of the local node ends the waiting.
+/// The next page, after as long as `patience` if there is nothing new, however long nobody can
+/// answer; an end of the local node ends the waiting. Without patience, what there is now.
 async fn next_page(
     client: &Client,
     job: &Followed,
     cursor: CursorView,
-    wait: bool,
+    patience: Option<Duration>,
 ) -> Result<Results, CliError> {
-    let wait_ms = if wait {
-        limits::WATCH_WAIT.as_millis() as u32
-    } else {
-        0
-    };
+    let wait_ms = patience.unwrap_or_default().as_millis() as u32;
     let mut told = false;
     loop {
         match client.results(&job.id, cursor, wait_ms).await {
@@ -124,7 +128,7 @@ async fn next_page(
                 error @ ClientError::Refused {
                     status: 503 | 504, ..
                 },
-            ) if wait => {
+            ) if patience.is_some() => {
                 if !told {
                     tell!("job {}: {error}; asking again", job.id);
                     told = true;

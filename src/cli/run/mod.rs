@@ -51,6 +51,7 @@ pub use lines::csv;
 use nodectl_app::settings::Settings;
 use nodectl_http::Client;
 use nodectl_ports::say::tell;
+use nodectl_types::text;
 use nodectl_workloads::{PlannedJob, job_file};
 use std::{path::PathBuf, time::Duration};
 use tokio::time::Instant;
@@ -148,7 +149,27 @@ async fn follow_submitted(
         );
         return Ok(Exit::Done);
     }
+    if !args.follow.list.quiet {
+        tell_of_submitted(client, &submitted).await?;
+    }
     follow_all(client, submitted, plan, interrupts).await
+}
+
+/// Says what runs where, before anything has happened.
+async fn tell_of_submitted(client: &Client, submitted: &[Followed]) -> Result<(), CliError> {
+    let nodes = client.nodes().await?;
+    let alive = nodes.iter().filter(|node| node.alive).count();
+    let nodes = if alive == 1 { "node" } else { "nodes" };
+    for job in submitted.iter().filter(|job| !job.is_step) {
+        let tasks = if job.tasks == 1 { "task" } else { "tasks" };
+        tell!(
+            "submitted {} as job {}: {} {tasks}, {alive} {nodes}",
+            text::shortened(&job.name, 24),
+            job.id,
+            job.tasks
+        );
+    }
+    Ok(())
 }
 
 /// Follows a job as `run` does; goes on with one that a `run` left.

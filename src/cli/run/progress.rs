@@ -46,13 +46,13 @@ impl ProgressDisplay {
         }
     }
 
-    /// A job's part of the display.
-    pub fn job(&self, name: &str, tasks: u32) -> JobProgress {
+    /// The part of the display of a job that was submitted `age` ago.
+    pub fn job(&self, name: &str, tasks: u32, age: Duration) -> JobProgress {
         let name = text::shortened(name, 24).into_owned();
         let kind = match self {
             Self::Bars(all) => LineKind::Bars {
                 all: all.clone(),
-                bar: all.add(job_bar(&name, tasks)),
+                bar: all.add(job_bar(&name, tasks, age)),
                 nodes: Mutex::default(),
             },
             Self::Lines => LineKind::Lines {
@@ -161,10 +161,11 @@ impl JobProgress {
     }
 }
 
-fn job_bar(name: &str, tasks: u32) -> ProgressBar {
-    let style = ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len} {msg}")
+fn job_bar(name: &str, tasks: u32, age: Duration) -> ProgressBar {
+    let style = ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len} {elapsed} {msg}")
         .expect("a constant template");
     ProgressBar::new(u64::from(tasks))
+        .with_elapsed(age)
         .with_style(style.progress_chars("=> "))
         .with_prefix(name.to_string())
 }
@@ -269,7 +270,7 @@ mod tests {
     #[test]
     fn a_bar_says_what_it_does_not_show() {
         let mut view = ProgressView::from(&progress(Phase::Running, 1, 1));
-        assert_eq!(message(&view, None), "1 failed, 2.5/s, ETA 800 ms");
+        assert_eq!(message(&view, None), "1 failed, 2.5/s, ETA 1.6 s");
         view.waiting_for = Some("2 more nodes".into());
         assert_eq!(message(&view, None), "waits for 2 more nodes");
     }

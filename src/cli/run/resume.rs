@@ -19,7 +19,7 @@ use nodectl_workloads::{
     PlannedJob,
     train::{self, PLAN_FILE, RESUMED},
 };
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 pub async fn resume(resumed: &str, args: &RunArgs, settings: &Settings) -> Result<Exit, CliError> {
     let (client, stay) = solo::connect(settings, !args.detach).await?;
@@ -87,6 +87,7 @@ async fn submit_and_follow(
         id,
         name: line.name,
         tasks,
+        age: Duration::ZERO,
         directory,
         is_step: false,
         delivery: None,

@@ -100,6 +100,7 @@ pub async fn submit(
                 id,
                 name: job.name,
                 tasks,
+                age: Duration::ZERO,
                 directory,
                 is_step: job.is_step,
                 delivery,

@@ -24,6 +24,7 @@ fn followed(directory: &Path) -> Followed {
         id: "0000000000000007".into(),
         name: "w".into(),
         tasks: 4,
+        age: Duration::ZERO,
         directory: directory.join("out"),
         is_step: false,
         delivery: None,

@@ -165,7 +165,8 @@ impl Coordinator {
             .any(|head| head.job != self.job && head.phase == Phase::Running);
         let hidden = |mean: Duration| PREFETCH.as_secs_f64() / mean.as_secs_f64().max(1e-5);
         self.progress
-            .mean_duration()
+            .pace
+            .mean()
             .map_or(0.0, hidden)
             .max(if others { 1.0 } else { 0.0 })
     }
@@ -354,7 +355,7 @@ impl Coordinator {
 
     /// Runs the slowest task a second time on an idle node.
     fn speculate(&mut self, core: &Core, candidates: &mut [Candidate]) {
-        let Some(median) = self.progress.median_duration() else {
+        let Some(median) = self.progress.pace.median() else {
             return;
         };
         if !self.spec.speculate || self.nodes.values().any(|work| work.queued > 0) {

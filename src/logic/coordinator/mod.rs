@@ -16,6 +16,7 @@
 //! what the members say they hold.
 
 mod dispatch;
+mod pace;
 mod progress;
 mod recovery;
 mod replicas;

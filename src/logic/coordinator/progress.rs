@@ -1,7 +1,7 @@
 //! What watchers and users are told of a job: counts, rates, the order in which tasks ended, and
 //! explanations.
 
-use super::Coordinator;
+use super::{Coordinator, pace::Pace};
 use crate::{
     core::Core,
     io::{Asker, Effect},
@@ -12,12 +12,7 @@ use nodectl_types::{
     limits::{RECORD_BATCH, WATCH_WAIT},
     query::{Cursor, JobDetail, Location, Progress, TaskFilter, TaskLine, TaskState},
 };
-use std::{collections::VecDeque, sync::Arc, time::Duration};
-
-/// Durations kept for the median.
-const SAMPLES: usize = 101;
-/// The rate is over this many seconds.
-const RATE_SECONDS: u64 = 5;
+use std::{sync::Arc, time::Duration};
 
 /// A user who waits for news.
 #[derive(Debug)]
@@ -38,11 +33,7 @@ pub struct Tracker {
     log: Vec<TaskIndex>,
     watchers: Vec<Watcher>,
     failures: u32,
-    /// Durations of the last tasks that succeeded.
-    samples: VecDeque<Duration>,
-    mean: Option<Duration>,
-    /// (second, ends in it), the last few.
-    ends: VecDeque<(u64, u32)>,
+    pub pace: Pace,
 }
 
 impl Tracker {
@@ -53,9 +44,7 @@ impl Tracker {
             log: (0..lattice.tasks()).filter(has_ended).collect(),
             watchers: Vec::new(),
             failures: lattice.failed().map(|(_, count)| count).sum(),
-            samples: VecDeque::new(),
-            mean: None,
-            ends: VecDeque::new(),
+            pace: Pace::default(),
         }
     }
 
@@ -65,63 +54,15 @@ impl Tracker {
             return;
         }
         let duration = Duration::from_micros(record.duration_us);
-        self.mean = Some(
-            self.mean
-                .map_or(duration, |mean| mean.mul_f64(0.9) + duration.mul_f64(0.1)),
-        );
-        if self.samples.len() == SAMPLES {
-            self.samples.pop_front();
-        }
-        self.samples.push_back(duration);
-        let second = now.0 / 1_000_000;
-        match self.ends.back_mut() {
-            Some((last, count)) if *last == second => *count += 1,
-            _ => self.ends.push_back((second, 1)),
-        }
-        while self
-            .ends
-            .front()
-            .is_some_and(|(oldest, _)| oldest + RATE_SECONDS < second)
-        {
-            self.ends.pop_front();
-        }
+        self.pace.note(now, duration);
     }
 
     pub fn ended(&mut self, task: TaskIndex) {
         self.log.push(task);
     }
 
-    pub fn mean_duration(&self) -> Option<Duration> {
-        self.mean
-    }
-
-    pub fn median_duration(&self) -> Option<Duration> {
-        let mut sorted: Vec<_> = self.samples.iter().copied().collect();
-        sorted.sort_unstable();
-        (sorted.len() >= 3).then(|| sorted[sorted.len() / 2])
-    }
-
     pub fn is_watched(&self) -> bool {
         !self.watchers.is_empty()
-    }
-
-    fn rate_milli(&self, now: Time) -> u64 {
-        let second = now.0 / 1_000_000;
-        let recent = self
-            .ends
-            .iter()
-            .filter(|(at, _)| *at + RATE_SECONDS >= second && *at < second);
-        let (count, seconds) = recent.fold((0u64, 0u64), |(sum, n), (_, count)| {
-            (sum + u64::from(*count), n + 1)
-        });
-        if seconds == 0 {
-            let now = self
-                .ends
-                .back()
-                .filter(|(at, _)| *at + RATE_SECONDS >= second);
-            return now.map_or(0, |(_, count)| u64::from(*count) * 1000);
-        }
-        count * 1000 / seconds
     }
 }
 
@@ -242,20 +183,20 @@ impl Coordinator {
             )
         };
         let idle = |work: &super::NodeWork| work.running + work.queued + work.done == 0;
+        let failed = lattice.failed_for_good(self.failure_limit(core));
+        let ended = lattice.done() + failed + lattice.cancelled();
+        let (rate, left) = self.expected(core, lattice.tasks().saturating_sub(ended));
         Progress {
             phase: head.phase,
             tasks: lattice.tasks(),
             done: lattice.done(),
-            failed: lattice.failed_for_good(self.failure_limit(core)),
+            failed,
             stopped: lattice.cancelled(),
             running: self.nodes.values().map(|work| work.running).sum(),
             queued: self.nodes.values().map(|work| work.queued).sum(),
             failures: self.progress.failures,
-            rate_milli: if self.storage.is_some() {
-                0
-            } else {
-                self.progress.rate_milli(core.mono())
-            },
+            rate_milli: (rate * 1e3) as u64,
+            left_ms: left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
             waiting_for: if head.phase.is_ended() {
                 None
             } else {
@@ -268,6 +209,25 @@ impl Coordinator {
                 .map(node_line)
                 .collect(),
         }
+    }
+
+    /// Tasks a second, and how long the `open` ones will take. Nothing is said of pools, whose
+    /// workers run until they are told to end, nor while results cannot be kept.
+    fn expected(&self, core: &Core, open: u32) -> (f64, Option<Duration>) {
+        if self.storage.is_some() || self.spec.work.pool().is_some() {
+            return (0.0, None);
+        }
+        let now = core.mono();
+        let attempts = self.active.values().flat_map(|attempts| attempts.first());
+        let elapsed: Vec<_> = attempts
+            .filter_map(|attempt| Some(now - attempt.started?))
+            .collect();
+        let waiting = (open as usize).saturating_sub(elapsed.len());
+        let pace = &self.progress.pace;
+        (
+            pace.rate(now, elapsed.len()),
+            pace.left(now, waiting, &elapsed),
+        )
     }
 
     /// All about the job. Another node gets no more of the specification than a message holds.

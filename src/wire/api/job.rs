@@ -156,8 +156,11 @@ pub struct ProgressView {
     pub queued: u32,
     /// Attempts that ended in failure, retried ones included.
     pub failures: u32,
-    /// Results per second over the last seconds.
+    /// Tasks a second, as they ended lately.
     pub rate: f64,
+    /// Seconds that the rest is expected to take; missing while nothing is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_seconds: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<String>,
     pub nodes: Vec<NodeShare>,
@@ -386,6 +389,7 @@ impl From<&Progress> for ProgressView {
             queued: progress.queued,
             failures: progress.failures,
             rate: progress.rate_milli as f64 / 1e3,
+            left_seconds: progress.left_ms.map(|left| left as f64 / 1e3),
             waiting_for: progress.waiting_for.clone(),
             nodes: progress.nodes.iter().map(share).collect(),
         }

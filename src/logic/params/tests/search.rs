@@ -254,6 +254,7 @@ fn progress(done: u32, failed: u32, running: u32) -> Progress {
         queued: 0,
         failures: 0,
         rate_milli: 0,
+        left_ms: None,
         waiting_for: None,
         nodes: Vec::new(),
     }

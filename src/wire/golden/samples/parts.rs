@@ -216,6 +216,7 @@ pub fn progress() -> Progress {
         queued: 3,
         failures: 2,
         rate_milli: 1500,
+        left_ms: Some(90_000),
         waiting_for: Some("2 more nodes".into()),
         nodes: vec![(NODE, "box1".into(), 2, 3, 4)],
     }
