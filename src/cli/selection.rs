@@ -39,10 +39,11 @@ pub fn select(
     Ok(results)
 }
 
-/// By a column; those that have none come last either way, equals in the order of tasks.
+/// By a column; those that have none, or no number, come last either way, equals in the order of
+/// tasks.
 fn sort(results: &mut [TaskResult], name: &str, falls: bool) {
     results.sort_by_cached_key(|result| SortKey {
-        value: column(result, name),
+        value: column(result, name).filter(|value| value != "NaN"),
         falls,
         task: result.task,
     });
@@ -81,10 +82,19 @@ impl PartialEq for SortKey {
 impl Eq for SortKey {}
 
 fn compare(a: &Json, b: &Json) -> Ordering {
-    match (a.as_f64(), b.as_f64()) {
+    match (number(a), number(b)) {
         (Some(a), Some(b)) => a.total_cmp(&b),
         (a, b) if a.is_some() != b.is_some() => b.is_some().cmp(&a.is_some()),
         _ => word(a).cmp(&word(b)),
+    }
+}
+
+/// Infinities are strings in JSON.
+fn number(value: &Json) -> Option<f64> {
+    match value.as_str() {
+        Some("Infinity") => Some(f64::INFINITY),
+        Some("-Infinity") => Some(f64::NEG_INFINITY),
+        _ => value.as_f64(),
     }
 }
 
@@ -190,6 +200,8 @@ mod tests {
             result(1, 0.1, json!({"loss": 10.0})),
             result(2, 0.2, Json::Null),
             result(3, 0.1, json!({"loss": -1})),
+            result(4, 0.4, json!({"loss": "NaN"})),
+            result(5, 0.5, json!({"loss": "Infinity"})),
         ];
         let selected = select(results, &args(line), sweep)?;
         Ok(selected.iter().map(|result| result.task).collect())
@@ -197,8 +209,11 @@ mod tests {
 
     #[test]
     fn results_are_sorted_by_any_column_with_those_that_lack_it_last() {
-        assert_eq!(tasks(&["--sort", "loss"], None), Ok(vec![3, 0, 1, 2]));
-        assert_eq!(tasks(&["--sort", "-loss"], None), Ok(vec![1, 0, 3, 2]));
+        assert_eq!(tasks(&["--sort", "loss"], None), Ok(vec![3, 0, 1, 5, 2, 4]));
+        assert_eq!(
+            tasks(&["--sort", "-loss"], None),
+            Ok(vec![5, 1, 0, 3, 2, 4])
+        );
         assert_eq!(tasks(&["--sort=rate", "-n", "3"], None), Ok(vec![1, 3, 2]));
         let error = tasks(&["--sort", "los"], None).expect_err("no such column");
         assert!(error.contains("did you mean `loss`"), "{error}");
@@ -211,7 +226,7 @@ mod tests {
             goal: goal.into(),
         };
         assert_eq!(tasks(&["--best"], Some(&sweep("min"))), Ok(vec![3]));
-        assert_eq!(tasks(&["--best"], Some(&sweep("max"))), Ok(vec![1]));
+        assert_eq!(tasks(&["--best"], Some(&sweep("max"))), Ok(vec![5]));
         assert!(tasks(&["--best"], None).is_err());
     }
 }

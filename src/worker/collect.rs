@@ -4,6 +4,7 @@
 use super::{
     outputs,
     protocol::{ProcessEnd, STDERR_FILE, STDOUT_FILE, Usage},
+    result,
     staging::Staged,
     streams,
 };
@@ -18,8 +19,6 @@ use std::{
     path::Path,
     time::Duration,
 };
-
-const RESULT_MARK: &str = "nodectl-result:";
 
 /// What is known besides the directory.
 pub struct EndedAttempt<'a> {
@@ -272,21 +271,22 @@ fn returned(verdict: &Verdict) -> Result<Option<String>, String> {
     if text == "null" {
         Ok(None)
     } else {
-        check_json(text, "what run returned").map(Some)
+        result::as_json(text, "what run returned").map(Some)
     }
 }
 
-/// What the task gave as its result: the last line of stdout if that is marked, else `result.json`,
-/// unless that was uploaded.
+/// What the task gave as its result: the last marked line of stdout, else `result.json`, unless
+/// that was uploaded.
 fn result(
     ended: &EndedAttempt<'_>,
     dir: &Path,
     has_stdout: bool,
 ) -> Result<Option<String>, String> {
     if has_stdout
-        && let Some(text) = marked_line(dir).map_err(|error| format!("stdout: {error}"))?
+        && let Some(text) = result::marked_line(&dir.join(STDOUT_FILE))
+            .map_err(|error| format!("stdout: {error}"))?
     {
-        return check_json(&text, "the last line of stdout").map(Some);
+        return result::as_json(&text, "stdout").map(Some);
     }
     let is_link =
         || fs::symlink_metadata(dir.join(RESULT_FILE)).is_ok_and(|metadata| metadata.is_symlink());
@@ -311,31 +311,7 @@ fn result(
     }
     let bytes = read(&file, 0, length).map_err(told)?;
     let text = String::from_utf8(bytes).map_err(|error| format!("{RESULT_FILE}: {error}"))?;
-    check_json(text.trim(), RESULT_FILE).map(Some)
-}
-
-fn marked_line(dir: &Path) -> io::Result<Option<String>> {
-    let Some((file, length)) = streams::open(&dir.join(STDOUT_FILE))? else {
-        return Ok(None);
-    };
-    let window = length.min(limits::MAX_RESULT_BYTES as u64 + 64);
-    let bytes = read(&file, length - window, window)?;
-    let text = String::from_utf8_lossy(&bytes);
-    let last = text.trim_end().rsplit('\n').next().unwrap_or_default();
-    Ok(last
-        .strip_prefix(RESULT_MARK)
-        .map(|json| json.trim().to_string()))
-}
-
-fn check_json(text: &str, place: &str) -> Result<String, String> {
-    match serde_json::from_str::<serde::de::IgnoredAny>(text) {
-        Ok(_) if text.len() <= limits::MAX_RESULT_BYTES => Ok(text.to_string()),
-        Ok(_) => Err(format!(
-            "the result in {place} has more than {} bytes",
-            limits::MAX_RESULT_BYTES
-        )),
-        Err(error) => Err(format!("the result in {place} is not JSON: {error}")),
-    }
+    result::as_json(&text, RESULT_FILE).map(Some)
 }
 
 /// `count` bytes, which the file has.

@@ -44,6 +44,7 @@ mod metrics;
 mod outputs;
 mod persistent;
 pub mod protocol;
+mod result;
 mod runner;
 mod staging;
 mod stop;

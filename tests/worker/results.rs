@@ -65,7 +65,7 @@ fn a_running_stream_can_be_read() {
 }
 
 #[test]
-fn a_result_is_the_last_line_or_the_file() {
+fn a_result_is_the_last_marked_line_or_the_file() {
     let mut lab = Lab::new();
     assert_eq!(
         lab.sh("echo x; echo 'nodectl-result: {\"a\": [1, 2]}'")
@@ -78,15 +78,22 @@ fn a_result_is_the_last_line_or_the_file() {
         Some("{\"b\": 1}")
     );
     assert_eq!(
-        lab.sh("echo 'nodectl-result: 1'; echo more").value,
-        None,
-        "only the last line counts"
+        lab.sh("echo 'nodectl-result: 1'; echo 'nodectl-result: 2'; echo more")
+            .value
+            .as_deref(),
+        Some("2")
+    );
+    assert_eq!(
+        lab.sh("echo 'nodectl-result: {\"loss\": NaN}'")
+            .value
+            .as_deref(),
+        Some("{\"loss\": \"NaN\"}")
     );
     let record = lab.sh("echo 'nodectl-result: {oops'");
     assert!(
         failure(&record)
             .to_string()
-            .contains("last line of stdout is not JSON"),
+            .contains("the result in stdout is not JSON"),
         "{record:?}"
     );
     let record = lab.sh("head -c 70000 /dev/zero > result.json");
