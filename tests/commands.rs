@@ -181,6 +181,8 @@ fn explain_says_why_no_node_is_suitable() {
     });
     cluster.ok(0, &["cancel", &id]);
     assert_eq!(cluster.wait_end(1, &id), "cancelled");
+    let again = both(&cluster.run(1, &["cancel", &id]));
+    assert!(again.contains("was cancelled already"), "{again}");
 }
 
 #[test]

@@ -18,7 +18,7 @@ use nodectl_app::settings::Settings;
 use nodectl_http::{Client, client::LogRequest};
 use nodectl_ports::{say::tell, wall_ms};
 use nodectl_types::text;
-use nodectl_wire::api::{CursorView, StateName};
+use nodectl_wire::api::{CursorView, PhaseName, StateName};
 use std::collections::BTreeMap;
 
 /// Tasks asked for at once.
@@ -188,8 +188,15 @@ pub async fn cancel(client: &Client, args: CancelArgs) -> Result<Exit, CliError>
         tell!("{noun} {} of job {job} {verb} ended", tasks.join(", "));
         return Ok(Exit::Done);
     }
+    let before = client.job(job).await?.line.phase;
+    // Also where it has ended already: what its coordinator knows may be newer than what was shown.
     client.cancel(job).await?;
-    tell!("job {job} is cancelled; `nodectl results {job}` has what was done");
+    match before {
+        PhaseName::Done => tell!("job {job} was done already: there is nothing to cancel"),
+        PhaseName::Failed => tell!("job {job} had failed already: there is nothing to cancel"),
+        PhaseName::Cancelled => tell!("job {job} was cancelled already"),
+        _ => tell!("job {job} is cancelled; `nodectl results {job}` has what was done"),
+    }
     Ok(Exit::Done)
 }
 
