@@ -426,10 +426,10 @@ impl Scale {
         }
         // Other tests run beside this one: of the rate only that the job goes on is certain.
         Self {
-            connections: 500,
-            beacons: 1600,
+            connections: 100,
+            beacons: 400,
             tasks: 60,
-            rate: 0.5,
+            rate: 0.25,
         }
     }
 }
