@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `columns` | tables that fit the terminal |
 //! | `table` | what is in them |
+//! | `progress` | how far a job is |
 //! | `failures` | why tasks failed |
 //! | `json` | the API's own types, one document a command |
 //! | `quiet` | ids, one a line |
@@ -12,6 +13,7 @@
 mod columns;
 mod failures;
 mod json;
+mod progress;
 mod quiet;
 pub mod table;
 #[cfg(test)]
@@ -25,7 +27,8 @@ use std::{path::PathBuf, sync::LazyLock};
 pub use columns::{Column, Look, layout};
 pub use failures::{failures_text, indented};
 pub use json::document;
-pub use table::{columns, compute_line, progress_line, short_id};
+pub use progress::{compute_line, progress_line};
+pub use table::{columns, short_id};
 
 /// The cluster at a glance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
