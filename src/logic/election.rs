@@ -214,8 +214,8 @@ impl State {
     }
 
     /// Makes heads for jobs whose own were in a damaged part of the journal, and which no other
-    /// node has told of: as of claims of this node's that ended with its last life, under the latest
-    /// epoch that the journal knows.
+    /// node has told of: as of claims of this node's that ended with its last life, under the
+    /// latest epoch that the journal knows.
     pub(super) fn replace_lost_heads(&mut self) {
         for (job, copy) in &self.copies {
             if self.core.directory.get(*job).is_none() {
