@@ -4,7 +4,7 @@ mod common;
 
 use common::{
     SOON,
-    cluster::{Cluster, both},
+    cluster::{Cluster, Discovery, both},
     job::write_job,
     wait_until,
 };
@@ -252,4 +252,33 @@ fn who_has_to_be_admitted_waits_and_is_let_in() {
         .to_string();
     cluster.ok(0, &["admit", &id]);
     cluster.wait_members(2);
+}
+
+/// Who joins with another secret learns it from `join` itself, within seconds.
+#[test]
+fn join_says_whom_it_found_and_whom_it_may_not_meet() {
+    let mut cluster = Cluster::empty(Discovery::Beacon);
+    cluster.add(&[]);
+    let right = cluster.dir.path().join("secret");
+    let wrong = cluster.dir.path().join("another");
+    fs::write(&wrong, "7R2QK-another-secret-of-enough-letters").expect("writable");
+    let join = |cluster: &mut Cluster, secret: &std::path::Path| {
+        let guest = cluster.prepare(&[]);
+        let name = format!("guest{guest}");
+        let secret = secret.to_str().expect("UTF-8");
+        let said = cluster.ok(
+            guest,
+            &["join", "--detach", "--name", &name, "--secret-file", secret],
+        );
+        cluster.ok(guest, &["leave"]);
+        said
+    };
+    let said = join(&mut cluster, &right);
+    assert!(said.contains("with     n0"), "{said}");
+    let said = join(&mut cluster, &wrong);
+    assert!(said.contains("no other node so far"), "{said}");
+    assert!(
+        said.contains("1 node here does not share this secret"),
+        "{said}"
+    );
 }

@@ -12,7 +12,7 @@ use nodectl_app::settings::Settings;
 use nodectl_http::{Client, ClientError, socket_path};
 use nodectl_ports::say::tell;
 use nodectl_types::{text, units::format_bytes};
-use nodectl_wire::api::{GpuKindName, Node, NodeSelf};
+use nodectl_wire::api::{Finding, GpuKindName, Node, NodeSelf, Severity};
 use std::{
     fs::{self, File},
     io::{self, Read, Seek, Write},
@@ -30,6 +30,11 @@ const START: Duration = Duration::from_secs(60);
 /// How long one may take to leave.
 const LEAVE: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// How long a node looks for others before it says that it is alone: each tells of itself more
+/// often than that.
+const COMPANY: Duration = Duration::from_millis(2750);
+/// Names of members that are shown; the others are counted.
+const SHOWN_MEMBERS: usize = 8;
 /// How much of a failed node's log is shown.
 const SHOWN_LOG_BYTES: u64 = 4 << 10;
 
@@ -151,11 +156,61 @@ async fn greet(
         }
     };
     print(&describe(&node, this_node(client).await?.as_ref()))?;
+    // Whoever has just made the secret knows that nobody else has it.
+    if !shows(source) {
+        print(&company(client).await?)?;
+    }
     print(&next_line(
         source,
         secret.as_ref().map(|secret| secret.as_str()),
         &node.addrs,
     ))
+}
+
+/// The other members, once there are any; or that there are none, and what may be the reason.
+async fn company(client: &Client) -> Result<String, CliError> {
+    let deadline = Instant::now() + COMPANY;
+    loop {
+        let nodes = client.nodes().await?;
+        let others: Vec<_> = nodes
+            .into_iter()
+            .filter(|node| node.alive && !node.this_node)
+            .map(|node| node.name)
+            .collect();
+        if !others.is_empty() {
+            return Ok(format!("  with     {}\n", listed(&others)));
+        }
+        if Instant::now() >= deadline {
+            let alone = "  with     no other node so far; who starts later is found, too\n";
+            return Ok(alone.to_string() + &objections(&client.doctor().await?.findings));
+        }
+        tokio::time::sleep(COMPANY / 32).await;
+    }
+}
+
+fn listed(names: &[String]) -> String {
+    let shown = names[..names.len().min(SHOWN_MEMBERS)].join(", ");
+    match names.len() - names.len().min(SHOWN_MEMBERS) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+/// What keeps nodes that were seen from being members.
+fn objections(findings: &[Finding]) -> String {
+    let concerns = |finding: &&Finding| {
+        finding.severity != Severity::Ok
+            && ["secret", "version", "admission", "discovery.--peer"].contains(&&*finding.check)
+    };
+    let line = |finding: &Finding| {
+        let hint = finding
+            .hint
+            .as_deref()
+            .map(|hint| format!("hint: {hint}\n"));
+        let warning = format!("warning: {}\n", text::one_line(&finding.message));
+        warning + &hint.unwrap_or_default()
+    };
+    findings.iter().filter(concerns).map(line).collect()
 }
 
 /// The secret is shown where it was just made and nobody knows it yet.
@@ -420,6 +475,28 @@ mod tests {
         on the next machine, which asks for the secret:
           nodectl join
         ");
+    }
+
+    #[test]
+    fn members_are_named_and_what_keeps_others_out_is_said() {
+        let names: Vec<_> = (0..10).map(|number| format!("n{number}")).collect();
+        assert_eq!(listed(&names[..2]), "n0, n1");
+        assert_eq!(listed(&names), "n0, n1, n2, n3, n4, n5, n6, n7 and 2 more");
+        let finding = |check: &str, severity| Finding {
+            check: check.into(),
+            severity,
+            message: format!("about {check}"),
+            hint: Some("do this".into()),
+        };
+        let findings = [
+            finding("network", Severity::Problem),
+            finding("secret", Severity::Problem),
+            finding("version", Severity::Ok),
+        ];
+        assert_eq!(
+            objections(&findings),
+            "warning: about secret\nhint: do this\n"
+        );
     }
 
     #[test]

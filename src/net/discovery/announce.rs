@@ -24,8 +24,9 @@ use std::{
 };
 
 /// After the start; packets get lost while interfaces come up and other nodes start.
-const BURST_MS: [u64; 7] = [0, 20, 60, 150, 400, 1000, 2500];
-const PERIOD: Duration = Duration::from_secs(5);
+const BURST_MS: [u64; 6] = [0, 20, 60, 150, 400, 1000];
+/// Afterwards. `join` says whether it sees others after a little more than that.
+const PERIOD: Duration = Duration::from_millis(2500);
 /// One node is answered once in this time, and all together `MAX_ANSWERS` times.
 const ANSWER_EVERY: Duration = Duration::from_secs(1);
 const MAX_ANSWERS: usize = 256;
