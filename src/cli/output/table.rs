@@ -4,7 +4,7 @@ use super::{
     ClusterStatus, Output, RunSummary,
     columns::{Column, Look, layout},
     failures::indented,
-    progress::{compute_line, progress_line},
+    progress::progress_line,
 };
 use nodectl_ports::wall_ms;
 use nodectl_types::{
