@@ -226,19 +226,34 @@ fn strategies_agree_and_bad_datasets_stop_nobody() {
     let (code, output) = run_to_end(&cluster, 0, &again, &cluster.dir.path().join("again"));
     assert_eq!(code, Some(1), "{output}");
     assert!(output.contains("scan.h5 exists"), "{output}");
-    let skip = job(
-        &dir,
-        "skip",
-        &format!("datasets = [\"scan.h5\"]\nexisting_output = \"skip\"\noutput = {out:?}"),
-    );
-    let into = cluster.dir.path().join("skip");
-    let (code, output) = run_to_end(&cluster, 0, &skip, &into);
-    assert_eq!(
-        (code, output.contains("is there already")),
-        (Some(0), true),
-        "{output}"
-    );
-    assert_eq!(read_results(&into).len(), 1);
+    // What is there is of these data and settings, or that is said.
+    let same = |existing: &str, more: &str| {
+        let keys = format!(
+            "datasets = [\"scan.h5\"]\nexisting_output = \"{existing}\"\noutput = {out:?}\n{more}"
+        );
+        let file = job(&dir, existing, &keys);
+        let into = cluster.dir.path().join(existing);
+        let _ = fs::remove_dir_all(&into);
+        let ended = run_to_end(&cluster, 0, &file, &into);
+        assert_eq!(read_results(&into).len(), 1);
+        ended
+    };
+    let poisson = "error_model = \"poisson\"";
+    let (code, output) = same("skip", poisson);
+    let is_there = output.contains("is there already");
+    assert_eq!((code, is_there), (Some(0), true), "{output}");
+    let (code, output) = same("skip", "");
+    let is_said = output.contains("was made with other settings");
+    assert_eq!((code, is_said), (Some(1), true), "{output}");
+    for is_there in [false, true] {
+        let (code, output) = same("outdated", "");
+        let told = output.contains("is there already");
+        assert_eq!((code, told), (Some(0), is_there), "{output}");
+    }
+    fs::copy(fixture("tiles.h5"), dir.join("scan.h5")).expect("writable");
+    let (code, output) = same("outdated", "");
+    let told = output.contains("is there already");
+    assert_eq!((code, told), (Some(0), false), "{output}");
 }
 
 #[test]
@@ -321,8 +336,15 @@ fn files_are_integrated_as_they_appear_until_it_is_told_to_stop() {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let child = command.spawn().expect("nodectl starts");
-    for name in ["chunked.h5", "bitshuffle_zstd.h5"] {
-        fs::copy(fixture(name), watched.join(name)).expect("writable");
+    // Files of one name have results of their own.
+    for name in ["chunked.h5", "bitshuffle_zstd.h5", "one/x.h5", "two/x.h5"] {
+        let of = if name.ends_with("x.h5") {
+            "chunked.h5"
+        } else {
+            name
+        };
+        fs::create_dir_all(watched.join(name).parent().expect("it has one")).expect("writable");
+        fs::copy(fixture(of), watched.join(name)).expect("writable");
         wait_until(LATER, &format!("{name} is integrated"), || {
             out.join(name).exists()
         });
@@ -337,7 +359,7 @@ fn files_are_integrated_as_they_appear_until_it_is_told_to_stop() {
         one
     );
     let runs = fs::read_dir(out.join("runs")).expect("it is there").count();
-    assert_eq!(runs, 2, "one for each file, none for what came of them");
+    assert_eq!(runs, 4, "one for each file, none for what came of them");
 }
 
 /// silx, pyFAI and h5py go by these attributes.

@@ -33,9 +33,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Files that are integrated together.
 const MOST_AT_ONCE: usize = 16;
 /// How deep below the directory files are looked for.
-const MAX_DEPTH: usize = 8;
+const MAX_DEPTH: usize = 32;
 
-/// Length and time of change.
+/// Length and time of change, of a file together with those that it leads to: a master file stays
+/// as it is while its data files grow.
 type FileState = (u64, u64);
 
 /// Files and what is known of them.
@@ -47,6 +48,10 @@ struct FileWatch {
     resting: BTreeMap<PathBuf, (FileState, Instant)>,
     /// As it was when it was integrated.
     taken: BTreeMap<PathBuf, FileState>,
+    /// Those that could not be read even then: they are tried again when they can be.
+    unreadable: BTreeSet<PathBuf>,
+    /// What a file leads to, as far as it was looked into.
+    led_to: BTreeMap<PathBuf, Vec<PathBuf>>,
 }
 
 /// Runs the job of a file on what appears below `dir`.
@@ -62,7 +67,7 @@ pub async fn watch(args: RunArgs, dir: &Path, settings: &Settings) -> Result<Exi
         args.job_file(),
         &Following {
             files: Vec::new(),
-            is_again: false,
+            root: dir.to_path_buf(),
         },
     )?;
     let watch = FileWatch::new(dir, results(&jobs, args.follow.into.as_deref()))?;
@@ -83,14 +88,18 @@ async fn integrate_all(
     let mut exit = Exit::Done;
     tell!("watching {}; Ctrl-C ends it", watch.dir.display());
     loop {
-        let (files, is_again) = watch.ready(Instant::now());
+        let files = watch.ready(Instant::now());
         if files.is_empty() {
             tokio::select! {
                 () = tokio::time::sleep(PERIOD) => continue,
                 _ = interrupts.next() => return Ok(exit),
             }
         }
-        let jobs = job_file::load_following(args.job_file(), &Following { files, is_again })?;
+        let following = Following {
+            files,
+            root: watch.dir.clone(),
+        };
+        let jobs = job_file::load_following(args.job_file(), &following)?;
         let into = runs(&jobs, args.follow.into.as_deref()).join(wall_ms().to_string());
         let key = submit::CommandKey::draw();
         let submitting = submit::submit(client, jobs, Some(&into), &key, None);
@@ -181,17 +190,21 @@ impl FileWatch {
             results,
             resting: BTreeMap::new(),
             taken: BTreeMap::new(),
+            unreadable: BTreeSet::new(),
+            led_to: BTreeMap::new(),
         })
     }
 
-    /// The files that are to be integrated now, and whether they were before.
-    fn ready(&mut self, now: Instant) -> (Vec<PathBuf>, bool) {
+    /// The files that are to be integrated now, for the first time or again.
+    fn ready(&mut self, now: Instant) -> Vec<PathBuf> {
         let found = integrate::files_below(&self.dir, MAX_DEPTH, &self.results);
         let names: BTreeSet<&PathBuf> = found.iter().map(|(path, _)| path).collect();
         self.resting.retain(|path, _| names.contains(path));
-        let mut ready: [Vec<(PathBuf, FileState)>; 2] = Default::default();
-        for (path, state) in found {
-            if self.taken.get(&path) == Some(&state) {
+        let mut ready = Vec::new();
+        for (path, own) in found {
+            let state = self.with_led_to(&path, own);
+            let failed = self.unreadable.contains(&path);
+            if self.taken.get(&path) == Some(&state) && !failed {
                 continue;
             }
             let (known, since) = self.resting.entry(path.clone()).or_insert((state, now));
@@ -199,23 +212,63 @@ impl FileWatch {
                 (*known, *since) = (state, now);
             }
             let rested = now.duration_since(*since);
-            if rested >= PATIENCE || (rested >= REST && Stack::open(&path, None, None).is_ok()) {
-                ready[usize::from(self.taken.contains_key(&path))].push((path, state));
+            // A master file may come after the files that it leads to.
+            let rest = match integrate::is_data_file(&path) {
+                true => PATIENCE,
+                false => REST,
+            };
+            if rested < rest {
+                continue;
+            }
+            match Stack::open(&path, None, None) {
+                // What it leads to may still be written.
+                Ok(stack) if self.leads_to_more(&path, &stack) => {
+                    let state = self.with_led_to(&path, own);
+                    self.resting.insert(path, (state, now));
+                }
+                Ok(_) => {
+                    self.unreadable.remove(&path);
+                    ready.push((path, state));
+                }
+                Err(_) if rested >= PATIENCE && !failed => {
+                    self.unreadable.insert(path.clone());
+                    ready.push((path, state));
+                }
+                Err(_) => {}
+            }
+            if ready.len() == MOST_AT_ONCE {
+                break;
             }
         }
-        let [new, again] = ready;
-        let (batch, is_again) = if new.is_empty() {
-            (again, true)
-        } else {
-            (new, false)
-        };
-        let batch = batch.into_iter().take(MOST_AT_ONCE);
         let take = |(path, state): (PathBuf, FileState)| {
             self.resting.remove(&path);
             self.taken.insert(path.clone(), state);
             path
         };
-        (batch.map(take).collect(), is_again)
+        ready.into_iter().map(take).collect()
+    }
+
+    /// Learns what a file leads to; true if that is news.
+    fn leads_to_more(&mut self, path: &Path, stack: &Stack) -> bool {
+        let others: Vec<_> = stack
+            .files()
+            .into_iter()
+            .filter(|file| file != path)
+            .collect();
+        let before = self.led_to.get(path).map_or(&[][..], Vec::as_slice);
+        let is_news = before != others;
+        if is_news {
+            self.led_to.insert(path.to_path_buf(), others);
+        }
+        is_news
+    }
+
+    fn with_led_to(&self, path: &Path, own: FileState) -> FileState {
+        let others = self.led_to.get(path).into_iter().flatten();
+        let states = others.filter_map(|file| Some(integrate::seen(&file.metadata().ok()?)));
+        states.fold(own, |(bytes, changed), (more, later)| {
+            (bytes + more, changed.max(later))
+        })
     }
 }
 
@@ -245,17 +298,51 @@ mod tests {
             Instant::now(),
         );
         let mut ready = |seconds: u64| watch.ready(start + Duration::from_secs(seconds));
-        assert_eq!(ready(0), (Vec::new(), true), "it may still be written");
-        assert_eq!(ready(3), (vec![path.clone()], false));
-        assert_eq!(ready(6), (Vec::new(), true), "once is enough");
+        assert_eq!(ready(0), Vec::<PathBuf>::new(), "it may still be written");
+        assert_eq!(ready(3), [path.clone()]);
+        assert_eq!(ready(6), Vec::<PathBuf>::new(), "once is enough");
         fs::copy(fixture.join("tiles.h5"), &path).unwrap();
-        assert_eq!(ready(7), (Vec::new(), true));
-        assert_eq!(ready(10), (vec![path], true));
+        assert_eq!(ready(7), Vec::<PathBuf>::new());
+        assert_eq!(ready(10), [path]);
+        assert_eq!(ready(70), [bad], "why it cannot be read is worth knowing");
+    }
+
+    #[test]
+    fn a_master_file_is_taken_again_when_what_it_leads_to_has_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/frames");
+        let bring = |name: &str, as_name: &str| {
+            fs::copy(fixture.join(name), dir.path().join(as_name)).unwrap();
+        };
+        bring("eiger_master.h5", "eiger_master.h5");
+        let master = dir.path().join("eiger_master.h5");
+        let (mut watch, start) = (
+            FileWatch::new(dir.path(), vec![dir.path().join("out")]).unwrap(),
+            Instant::now(),
+        );
+        let mut ready = |seconds: u64| watch.ready(start + Duration::from_secs(seconds));
+        let none = Vec::<PathBuf>::new();
+        assert_eq!(ready(0), none);
+        assert_eq!(ready(59), none, "its data may be on their way");
         assert_eq!(
-            ready(70),
-            (vec![bad], false),
+            ready(60),
+            [master.clone()],
             "why it cannot be read is worth knowing"
         );
+        assert_eq!(ready(200), none, "once");
+        bring("eiger_data_000001.h5", "eiger_data_000001.h5");
+        bring("eiger_data_000002.h5", "eiger_data_000002.h5");
+        assert_eq!(ready(203), none, "they may still be written");
+        assert_eq!(ready(206), [master.clone()]);
+        assert_eq!(ready(300), none);
+        bring("eiger_data_000001.h5", "eiger_data_000002.h5");
+        let data = fs::File::options()
+            .write(true)
+            .open(dir.path().join("eiger_data_000002.h5"));
+        let later = std::time::SystemTime::now() + Duration::from_secs(5);
+        data.unwrap().set_modified(later).unwrap();
+        assert_eq!(ready(301), none);
+        assert_eq!(ready(304), [master]);
     }
 
     #[test]

@@ -466,7 +466,7 @@ fn job(
     let outputs = if is_step {
         vec![PART_FILE.to_string()]
     } else {
-        vec!["*.{{h5,png,csv,svg,log}}".to_string()]
+        outputs(&plan)
     };
     let job = PlannedJob {
         name: name.to_string(),
@@ -484,7 +484,7 @@ fn job(
             .filter(|_| !is_step)
             .map(|directory| Delivery {
                 directory,
-                replaces: request.existing == Existing::Overwrite,
+                replaces: matches!(request.existing, Existing::Overwrite | Existing::Outdated),
             }),
         into: if is_step { None } else { common.into.clone() },
         computing: common.computing.clone(),
@@ -528,6 +528,17 @@ fn job(
         name_span: common.name_span.clone(),
         after_spans,
     })
+}
+
+/// Patterns for the results, which may be in directories.
+fn outputs(plan: &IntegratePlan) -> Vec<String> {
+    let directory = |dataset: &DatasetPlan| match dataset.name.rsplit_once('/') {
+        Some((directory, _)) => format!("{directory}/"),
+        None => String::new(),
+    };
+    let directories: BTreeSet<String> = plan.datasets.iter().map(directory).collect();
+    let pattern = |directory| format!("{directory}*.{{{{h5,png,csv,svg,log}}}}");
+    directories.into_iter().map(pattern).collect()
 }
 
 /// The tasks as users see them.

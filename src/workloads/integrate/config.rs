@@ -418,13 +418,14 @@ impl ConfigFile {
         match entry.value.to_lowercase().as_str() {
             "error" | "raise" | "fail" => Ok(Existing::Error),
             "skip" => Ok(Existing::Skip),
+            "outdated" | "reprocess_if_conffile_more_recent" => Ok(Existing::Outdated),
             "overwrite" | "reprocess" | "replace" => Ok(Existing::Overwrite),
             other => {
                 let fault = Fault::new(
                     entry.span.clone(),
                     format!("`existing_output` cannot be `{other}`"),
                 );
-                Err(fault.suggest(other, &["skip", "overwrite", "error"]))
+                Err(fault.suggest(other, &["skip", "outdated", "overwrite", "error"]))
             }
         }
     }

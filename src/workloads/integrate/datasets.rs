@@ -29,6 +29,8 @@ const TASKS_PER_WORKER: u64 = 4;
 pub(super) struct Named {
     pub(super) path: PathBuf,
     pub(super) dataset: Option<String>,
+    /// What its results are called, whatever else is integrated.
+    pub(super) name: Option<String>,
 }
 
 /// Everything that one word names, sorted: a path, a pattern, or with `@` before it a file with one
@@ -60,14 +62,25 @@ pub(super) fn named(word: &str, base: &Path) -> Result<Vec<Named>, String> {
     }
 }
 
-/// The files that `run --follow` gives.
+/// The files that `run --follow` gives. Their results have the same places below `output` as they
+/// have below the directory that is followed, so that no two ever share one.
 pub(super) fn following(following: &Following) -> Vec<Named> {
+    let name = |path: &Path| {
+        let below = path.strip_prefix(&following.root).unwrap_or(path);
+        let parts = below.components().filter_map(|part| match part {
+            Component::Normal(part) => Some(safe(&part.to_string_lossy())),
+            _ => None,
+        });
+        let name = parts.collect::<Vec<_>>().join("/");
+        name.strip_suffix(".h5").map(str::to_string).unwrap_or(name)
+    };
     following
         .files
         .iter()
         .map(|path| Named {
             path: path.clone(),
             dataset: None,
+            name: Some(name(path)),
         })
         .collect()
 }
@@ -76,15 +89,14 @@ pub(super) fn following(following: &Following) -> Vec<Named> {
 /// changed.
 pub(super) fn existing(following: Option<&Following>, existing: Existing) -> Existing {
     match following {
-        Some(following) if following.is_again => Existing::Overwrite,
-        Some(_) if existing == Existing::Error => Existing::Skip,
+        Some(_) if existing != Existing::Overwrite => Existing::Outdated,
         _ => existing,
     }
 }
 
 /// HDF5 files below a directory with their lengths and times of change, by name; without Dectris'
-/// data files, which are read through their master files, and without what is in the directories
-/// `except`.
+/// data files that are read through a master file beside them, and without what is in the
+/// directories `except`.
 pub fn files_below(dir: &Path, depth: usize, except: &[PathBuf]) -> Vec<(PathBuf, (u64, u64))> {
     let mut builder = WalkBuilder::new(dir);
     builder
@@ -101,24 +113,10 @@ pub fn files_below(dir: &Path, depth: usize, except: &[PathBuf]) -> Vec<(PathBuf
             .ends_with(PARTS.as_bytes());
         !is_parts && !except.iter().any(|except| except == entry.path())
     });
-    let is_data = |name: &str| {
-        let digits = name.rsplit_once("_data_").map(|(_, digits)| digits);
-        digits.is_some_and(|digits| {
-            !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
-        })
-    };
     let mut found = Vec::new();
     for entry in builder.build().flatten() {
         let path = entry.path();
-        let ending = path
-            .extension()
-            .and_then(|ending| ending.to_str())
-            .unwrap_or_default();
-        let stem = path
-            .file_stem()
-            .and_then(|stem| stem.to_str())
-            .unwrap_or_default();
-        if !matches!(ending, "h5" | "hdf5" | "nxs" | "hdf") || is_data(stem) {
+        if !is_hdf5(path) || master_of(path).is_some_and(|master| master.exists()) {
             continue;
         }
         if let Ok(metadata) = path.metadata()
@@ -134,6 +132,28 @@ pub fn files_below(dir: &Path, depth: usize, except: &[PathBuf]) -> Vec<(PathBuf
     found
 }
 
+fn is_hdf5(path: &Path) -> bool {
+    let ending = path.extension().and_then(|ending| ending.to_str());
+    ending.is_some_and(|ending| {
+        ["h5", "hdf5", "hdf", "nxs", "cxi"]
+            .iter()
+            .any(|known| ending.eq_ignore_ascii_case(known))
+    })
+}
+
+/// By its name, a file of frames that a master file leads to.
+pub fn is_data_file(path: &Path) -> bool {
+    master_of(path).is_some()
+}
+
+/// `scan_master.h5` of `scan_data_000001.h5`, as Dectris' detectors write them.
+fn master_of(path: &Path) -> Option<PathBuf> {
+    let (scan, digits) = path.file_stem()?.to_str()?.rsplit_once("_data_")?;
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let ending = path.extension()?.to_str()?;
+    is_number.then(|| path.with_file_name(format!("{scan}_master.{ending}")))
+}
+
 fn pattern_or_path(word: &str, base: &Path) -> Result<Vec<Named>, String> {
     let (file, dataset) = match word.split_once("::") {
         Some((file, dataset)) if !dataset.is_empty() => (file, Some(dataset.to_string())),
@@ -143,6 +163,7 @@ fn pattern_or_path(word: &str, base: &Path) -> Result<Vec<Named>, String> {
     let name = |path: PathBuf| Named {
         path,
         dataset: dataset.clone(),
+        name: None,
     };
     // A name with brackets in it is still a name. What does not exist is that dataset's problem,
     // not the others'.
@@ -230,10 +251,11 @@ pub(super) fn look(named: &[Named], look: &Look<'_>) -> Vec<Seen> {
             frames: 0,
             frames_per_task: 1,
         };
+        // Whether it is of these data and settings, the task knows that would write it.
         let is_done = look.existing != Existing::Overwrite
             && look
                 .location
-                .is_some_and(|location| location.join(&plan.files()[0]).exists());
+                .is_some_and(|location| is_newer(&location.join(&plan.files()[0]), plan.seen));
         let stack = Stack::open_within(&path, dataset, look.entry, look.directories);
         let files = stack.as_ref().map_or_else(|_| vec![path], Stack::files);
         let bytes = |stack: &Stack| stack.frames.saturating_mul(stack.frame_bytes() as u64);
@@ -258,6 +280,12 @@ pub(super) fn look(named: &[Named], look: &Look<'_>) -> Vec<Seen> {
     named.iter().zip(names).map(seen).collect()
 }
 
+/// It is there, and has changed since the data have.
+fn is_newer(results: &Path, data: Option<(u64, u64)>) -> bool {
+    let results = results.metadata().ok().map(|metadata| seen(&metadata).1);
+    results.is_some_and(|results| data.is_none_or(|(_, data)| data <= results))
+}
+
 /// Enough tasks for all workers, none so large that much is lost with it, and whole chunks.
 fn frames_per_task(stack: &Stack, workers: u32) -> u64 {
     let tasks = u64::from(workers.max(1)) * TASKS_PER_WORKER;
@@ -278,20 +306,21 @@ fn frames_per_task(stack: &Stack, workers: u32) -> u64 {
         .saturating_mul(unit)
 }
 
+/// A name of a file or directory with nothing in it that shells, patterns or URLs take for more.
+fn safe(name: &str) -> String {
+    let is_plain = |c: &char| c.is_alphanumeric() || "-_.".contains(*c);
+    name.chars()
+        .map(|c| if is_plain(&c) { c } else { '_' })
+        .collect()
+}
+
 /// What results are called: the file's name without its ending, with more of its path where that is
 /// not enough.
 fn names(named: &[Named]) -> Vec<String> {
-    let safe = |text: &str| -> String {
-        text.chars()
-            .map(|c| {
-                if c.is_ascii_alphanumeric() || "-_.".contains(c) {
-                    c
-                } else {
-                    '_'
-                }
-            })
-            .collect()
-    };
+    let given: Option<Vec<String>> = named.iter().map(|named| named.name.clone()).collect();
+    if let Some(given) = given {
+        return numbered(given);
+    }
     let of = |named: &Named, parts: usize| {
         let stem = named.path.with_extension("");
         let components: Vec<String> = stem
@@ -314,6 +343,11 @@ fn names(named: &[Named]) -> Vec<String> {
             return names;
         }
     }
+    numbered(names)
+}
+
+/// The same names with numbers behind those that come again.
+fn numbered(names: Vec<String>) -> Vec<String> {
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
     let numbered = |name: String| {
         let count = known
@@ -326,5 +360,5 @@ fn names(named: &[Named]) -> Vec<String> {
             format!("{name}_{count}")
         }
     };
-    names.drain(..).map(numbered).collect()
+    names.into_iter().map(numbered).collect()
 }

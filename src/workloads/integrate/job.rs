@@ -63,6 +63,7 @@ pub(crate) fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
         &[
             ("error", Existing::Error),
             ("skip", Existing::Skip),
+            ("outdated", Existing::Outdated),
             ("overwrite", Existing::Overwrite),
         ],
     )?;

@@ -32,7 +32,8 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
-pub use datasets::files_below;
+pub use datasets::{files_below, is_data_file};
 #[cfg(test)]
 pub(super) use job::KEYS;
 pub(super) use job::plan;
+pub use run::seen;

@@ -23,7 +23,7 @@ use std::{ops::Range, path::PathBuf};
 /// The upload with the plan.
 pub const PLAN_FILE: &str = "integrate.plan";
 /// Raised with every change of these types: worker and submitter may be of different builds.
-pub const PLAN_VERSION: u32 = 2;
+pub const PLAN_VERSION: u32 = 3;
 /// The largest plan that is read, in bytes.
 pub const MAX_PLAN_BYTES: u64 = 64 << 20;
 /// How folders with the finished frames of a dataset end.
@@ -116,8 +116,11 @@ pub enum Existing {
     /// They stay, and their dataset fails.
     #[default]
     Error,
-    /// They stay, and their dataset is not integrated again.
+    /// They stay, and their dataset is not integrated again. It fails where they are of something
+    /// else: other data, other settings.
     Skip,
+    /// The same, but where the data or the settings have changed since, it is integrated again.
+    Outdated,
     Overwrite,
 }
 

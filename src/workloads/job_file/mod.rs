@@ -80,8 +80,8 @@ fn read(path: &Path) -> Result<String, JobFileError> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Following {
     pub files: Vec<PathBuf>,
-    /// They were integrated before, and have changed.
-    pub is_again: bool,
+    /// The directory below which they are.
+    pub root: PathBuf,
 }
 
 /// A job file whose jobs are to integrate these files.

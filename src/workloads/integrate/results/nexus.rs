@@ -19,6 +19,8 @@ pub struct About {
     pub title: String,
     pub source_file: String,
     pub source_dataset: String,
+    /// A hash of all that the patterns depend on.
+    pub fingerprint: String,
     /// The number of the first frame: 0, unless the file holds some of a dataset's frames.
     pub first: u64,
     pub frames: u64,
@@ -31,6 +33,28 @@ pub struct About {
     pub date: String,
     /// What integrated, for people.
     pub engine: String,
+}
+
+/// What a file's patterns are of, as it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    pub source_file: String,
+    pub fingerprint: String,
+}
+
+impl Origin {
+    /// None where it is no file of ours.
+    pub fn of(path: &Path) -> Option<Self> {
+        let file = H5File::open(path).ok()?;
+        let text = |name: &str| {
+            let dataset = file.dataset(&format!("entry/process/input/{name}")).ok()?;
+            dataset.read_vlen_strings().ok()?.into_iter().next()
+        };
+        Some(Self {
+            source_file: text("file")?,
+            fingerprint: text("fingerprint")?,
+        })
+    }
 }
 
 /// A region's axes.
@@ -270,6 +294,7 @@ fn process(entry: &H5Group, about: &About) -> Written<()> {
     let input = class(&process, "input", "NXcollection")?;
     text(&input, "file", &about.source_file)?;
     text(&input, "dataset", &about.source_dataset)?;
+    text(&input, "fingerprint", &about.fingerprint)?;
     let frames = input
         .new_dataset::<u64>()
         .shape([1usize])

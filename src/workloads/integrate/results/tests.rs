@@ -11,6 +11,7 @@ fn about(frames: u64, has_errors: bool) -> super::About {
         title: "lab6".into(),
         source_file: "/data/lab6.h5".into(),
         source_dataset: "entry/data".into(),
+        fingerprint: "0123".into(),
         first: 0,
         frames,
         configuration: "{\"points\":4}".into(),
@@ -58,6 +59,11 @@ fn parts_in_any_order_make_the_file() {
     assert!(file.write(&part(6, 2, 4)).is_err(), "beyond the end");
     assert!(!path.exists(), "only what is whole has the name");
     file.finish(&[total]).unwrap();
+    let origin = nexus::Origin::of(&path).expect("it says so");
+    assert_eq!(
+        (&*origin.source_file, &*origin.fingerprint),
+        ("/data/lab6.h5", "0123")
+    );
     assert!(path.exists() && !dir.path().join("out.h5.part").exists());
     let read = |member: &str| {
         ArrayLocation {

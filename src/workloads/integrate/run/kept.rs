@@ -13,7 +13,7 @@ use super::{
 };
 use crate::integrate::{
     frames::Stack,
-    plan::{DatasetPlan, ImageFile, IntegratePlan, Integrated, PARTS},
+    plan::{DatasetPlan, ImageFile, IntegratePlan, Integrated, PARTS, PLAN_VERSION},
     results::{NexusFile, Part, Total, finished, nexus::RegionAxes},
 };
 use std::{
@@ -60,7 +60,7 @@ impl<'p> Kept<'p> {
             .location
             .as_ref()
             .filter(|location| location.is_dir())?;
-        let key = key(plan, dataset, stack, dir)?;
+        let key = fingerprint(plan, dataset, stack, dir)?;
         Some(Self::new(
             plan,
             dataset,
@@ -77,7 +77,7 @@ impl<'p> Kept<'p> {
         dir: &Path,
     ) -> Option<Self> {
         Self::beside_results(plan, dataset, stack, dir).or_else(|| {
-            let (key, cache) = (key(plan, dataset, stack, dir)?, cache()?);
+            let (key, cache) = (fingerprint(plan, dataset, stack, dir)?, cache()?);
             forget(&cache);
             Some(Self::new(
                 plan,
@@ -201,7 +201,7 @@ impl<'p> Kept<'p> {
         let own = self.folder.join(format!(".{}-{name}", process::id()));
         let mut file = NexusFile::create(
             &own,
-            about(self.plan, self.dataset, stack, frames, engine),
+            about(self.plan, self.dataset, stack, frames, &self.key, engine),
             axes.to_vec(),
         )?;
         let mut totals = vec![Total::default(); axes.len()];
@@ -254,7 +254,12 @@ fn forget(cache: &Path) {
 
 /// A hash of what patterns depend on. None where an image cannot be read, which opening the engine
 /// tells.
-fn key(plan: &IntegratePlan, dataset: &DatasetPlan, stack: &Stack, dir: &Path) -> Option<String> {
+pub fn fingerprint(
+    plan: &IntegratePlan,
+    dataset: &DatasetPlan,
+    stack: &Stack,
+    dir: &Path,
+) -> Option<String> {
     // Files that were brought have other times than where they come from.
     let seen = |path: &PathBuf| path.metadata().ok().map(|metadata| input::seen(&metadata));
     let sources: Vec<_> = if dataset.upload.is_some() {
@@ -267,7 +272,7 @@ fn key(plan: &IntegratePlan, dataset: &DatasetPlan, stack: &Stack, dir: &Path) -
             .collect()
     };
     let what = serde_json::json!({
-        "version": env!("CARGO_PKG_VERSION"),
+        "version": PLAN_VERSION,
         "settings": plan.settings,
         "monitor": plan.monitor,
         "path": dataset.path,

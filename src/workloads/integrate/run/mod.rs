@@ -17,7 +17,7 @@ mod pipeline;
 mod worker;
 
 pub(super) use engine::{cache, images};
-pub(super) use input::seen;
+pub use input::seen;
 use std::process::ExitCode;
 
 /// The body of the hidden `nodectl integrate-worker`.

@@ -1,6 +1,7 @@
 //! A dataset's files: NeXus, a picture, the mean as a table and as a plot. What was begun and not
 //! ended is removed.
 
+use super::kept::fingerprint;
 use crate::integrate::{
     frames::Stack,
     plan::{DatasetPlan, IntegratePlan},
@@ -36,8 +37,14 @@ impl<'p> OutputFiles<'p> {
         axes: Vec<RegionAxes>,
         engine: &str,
     ) -> Result<Self, String> {
-        let about = about(plan, dataset, stack, 0..stack.frames, engine);
-        let file = NexusFile::create(&dir.join(&dataset.files()[0]), about, axes.clone())?;
+        let fingerprint = fingerprint(plan, dataset, stack, dir).unwrap_or_default();
+        let about = about(plan, dataset, stack, 0..stack.frames, &fingerprint, engine);
+        let path = dir.join(&dataset.files()[0]);
+        // Of what is followed, results lie in directories as the data do.
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(|error| error.to_string())?;
+        }
+        let file = NexusFile::create(&path, about, axes.clone())?;
         let map = HeatMap::new(
             stack.frames,
             axes.first().map_or(1, |axes| axes.radial.len()),
@@ -119,12 +126,14 @@ pub fn about(
     dataset: &DatasetPlan,
     stack: &Stack,
     frames: Range<u64>,
+    fingerprint: &str,
     engine: &str,
 ) -> About {
     About {
         title: dataset.name.clone(),
         source_file: dataset.path.display().to_string(),
         source_dataset: stack.dataset.clone(),
+        fingerprint: fingerprint.to_string(),
         first: frames.start,
         frames: frames.end - frames.start,
         configuration: serde_json::to_string_pretty(&plan.settings)

@@ -4,7 +4,7 @@
 use super::{
     engine::{self, SharedEngine},
     input,
-    kept::{Kept, PatternsFile},
+    kept::{Kept, PatternsFile, fingerprint},
     output::OutputFiles,
     pipeline::{self, Spent},
 };
@@ -16,10 +16,11 @@ use crate::{
             DatasetPlan, Existing, FramesOutcome, IntegratePlan, IntegrateStage, Integrated,
             MAX_PLAN_BYTES, PART_FILE, PLAN_FILE,
         },
-        results::Part,
+        results::{Part, nexus::Origin},
     },
 };
 use nodectl_ports::say;
+use nodectl_types::text;
 use serde_json::{Value as Json, json};
 use std::{
     fs,
@@ -148,10 +149,10 @@ impl IntegrateWorker {
         let dataset = plan.datasets.get(index).ok_or_else(|| {
             CallError::Task(format!("there is no dataset {} in the plan", call.task))
         })?;
-        if let Some(value) = existing(plan, dataset, &call.dir)? {
+        let stack = input::open(dataset, &plan.directories, &call.dir).map_err(CallError::Task)?;
+        if let Some(value) = existing(plan, dataset, &stack, &call.dir)? {
             return Ok(value);
         }
-        let stack = input::open(dataset, &plan.directories, &call.dir).map_err(CallError::Task)?;
         let monitors = monitors(plan, dataset, &stack)?;
         let failed = |why: String| CallError::Task(format!("{}: {why}", dataset.name));
         let parts = |(number, range): (u64, &Range<u64>)| {
@@ -255,32 +256,54 @@ fn from_before(kept: &Kept<'_>, missing: &mut Vec<Range<u64>>) -> Vec<PatternsFi
 fn existing(
     plan: &IntegratePlan,
     dataset: &DatasetPlan,
+    stack: &Stack,
     dir: &Path,
 ) -> Result<Option<Json>, CallError> {
     let Some(location) = &plan.location else {
         return Ok(None);
     };
     let path = location.join(&dataset.files()[0]);
-    match plan.existing {
-        Existing::Overwrite => Ok(None),
-        _ if !path.exists() => Ok(None),
-        Existing::Skip => {
-            let text = format!("{}: {} is there already\n", dataset.name, path.display());
-            say::out(&text);
-            let [.., log] = dataset.files();
-            fs::write(dir.join(log), text).map_err(|error| CallError::Task(error.to_string()))?;
-            Ok(Some(
-                json!({ "dataset": dataset.name, "frames": 0, "files": [] }),
-            ))
-        }
-        Existing::Error => {
-            let hint = "remove it and retry, or say existing_output = \"skip\" or \"overwrite\"";
-            Err(CallError::Task(format!(
-                "{} exists\nhint: {hint}",
-                path.display()
-            )))
-        }
+    if plan.existing == Existing::Overwrite || !path.exists() {
+        return Ok(None);
     }
+    let fails = |what: String, hint: &str| {
+        let message = format!("{} {what}\nhint: {hint}", path.display());
+        Err(CallError::Task(message))
+    };
+    if plan.existing == Existing::Error {
+        let hint =
+            "remove it and retry, or say existing_output = \"skip\", \"outdated\" or \"overwrite\"";
+        return fails("exists".into(), hint);
+    }
+    let another = "give the results another directory as `output`, or remove the file";
+    let Some(origin) = Origin::of(&path) else {
+        return fails(
+            "exists, and does not say what it was made of".into(),
+            another,
+        );
+    };
+    if Path::new(&origin.source_file) != dataset.path {
+        let what = format!("has the results of {}", text::one_line(&origin.source_file));
+        return fails(what, another);
+    }
+    if fingerprint(plan, dataset, stack, dir).as_deref() == Some(&*origin.fingerprint) {
+        let told = format!("{}: {} is there already\n", dataset.name, path.display());
+        say::out(&told);
+        let log = dir.join(dataset.files().last().expect("five files"));
+        let written =
+            fs::create_dir_all(log.parent().unwrap_or(dir)).and_then(|()| fs::write(&log, told));
+        written.map_err(|error| CallError::Task(error.to_string()))?;
+        return Ok(Some(
+            json!({ "dataset": dataset.name, "frames": 0, "files": [] }),
+        ));
+    }
+    if plan.existing == Existing::Outdated {
+        return Ok(None);
+    }
+    fails(
+        "was made with other settings, or before its data changed".into(),
+        "existing_output = \"outdated\" integrates such datasets again, \"overwrite\" all",
+    )
 }
 
 fn monitors(
