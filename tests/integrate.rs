@@ -217,6 +217,17 @@ fn strategies_agree_and_bad_datasets_stop_nobody() {
     {
         assert!((one - other).abs() <= 1e-6 * other, "{one} {other}");
     }
+    // A calibration of the first version says nothing of the detector but its pixels.
+    let old = "PixelSize1: 1e-4\nPixelSize2: 1e-4\nDistance: 0.1\nPoni1: 0.0018\nPoni2: 0.002\nRot1: 0\n\
+               Rot2: 0\nRot3: 0\nWavelength: 1e-10\n";
+    fs::write(dir.join("old.poni"), old).expect("writable");
+    let text = "kind = \"integrate\"\nname = \"old\"\nponi = \"old.poni\"\npoints = 20\nengine = \"cpu\"\n\
+                datasets = \"scan.h5\"\nerror_model = \"poisson\"";
+    let into = cluster.dir.path().join("old");
+    let (code, output) = run_to_end(&cluster, 0, &write_job(&dir, "old", text), &into);
+    assert_eq!(code, Some(0), "{output}");
+    let file = into.join("0/scan.h5");
+    assert_eq!(f32s(&read(&file, "entry/result/data")), patterns);
     // What is there is not overwritten.
     let again = job(
         &dir,

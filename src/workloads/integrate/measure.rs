@@ -47,6 +47,7 @@ pub(super) fn measure(
     let units = units(stack)?;
     let time = TIME / steps.len() as u32;
     let mut rates = Vec::with_capacity(steps.len());
+    let settings = &settings.of_frames(stack.shape);
     for threads in steps {
         // As a worker has it: its own threads, and the matrix from the cache.
         let options = Options {

@@ -12,13 +12,16 @@ use super::{
 use std::{
     fs,
     io::{self, Write},
-    path::Path,
+    path::{Path, PathBuf},
     process,
+    time::SystemTime,
 };
 
 /// Of the format and of what the numbers mean: to be raised when either changes.
 const MAGIC: &[u8; 8] = b"azint\0\x02\0";
 const HASH_BYTES: usize = 32;
+/// Matrices that are kept take at most so much: those of some tens of geometries.
+const MAX_BYTES: u64 = 4 << 30;
 
 /// The regions of an integration: from the folder, or as `split` makes them.
 pub(super) fn regions(
@@ -41,13 +44,46 @@ pub(super) fn regions(
         .ok()
         .and_then(|bytes| decode(&bytes, key.as_bytes()));
     if let Some(parts) = kept.filter(|parts| parts.len() == settings.regions().len()) {
+        note_used(&path);
         return Ok(into_regions(parts));
     }
     let parts = split()?;
     if let Err(error) = write(folder, &path, &encode(&parts, key.as_bytes())) {
         tracing::warn!(path = %path.display(), %error, "the matrix could not be kept");
     }
+    make_room(folder, &path, MAX_BYTES);
     Ok(into_regions(parts))
+}
+
+/// A matrix is as old as its last use. What cannot be written stays as it is.
+fn note_used(path: &Path) {
+    let file = fs::File::options().write(true).open(path);
+    let _ = file.and_then(|file| file.set_modified(SystemTime::now()));
+}
+
+/// Removes those matrices that were not used for longest, until the rest has at most `max_bytes`;
+/// not the one at `newest`.
+fn make_room(folder: &Path, newest: &Path, max_bytes: u64) {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut kept: Vec<(SystemTime, u64, PathBuf)> = entries
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "matrix"))
+        .filter_map(|path| {
+            let metadata = path.metadata().ok()?;
+            Some((metadata.modified().ok()?, metadata.len(), path))
+        })
+        .collect();
+    kept.sort();
+    let mut bytes: u64 = kept.iter().map(|(_, length, _)| length).sum();
+    for (_, length, path) in kept {
+        if bytes <= max_bytes {
+            return;
+        }
+        // Another worker may have removed it, and does not need it either.
+        if path != newest && fs::remove_file(&path).is_ok() {
+            bytes -= length;
+        }
+    }
 }
 
 /// The hash of what a matrix depends on: not of corrections, dummies or errors.
@@ -174,6 +210,7 @@ impl CacheReader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     fn parts() -> Vec<(PixelMatrix, Axes)> {
         let matrix = PixelMatrix {
@@ -189,6 +226,32 @@ mod tests {
                 azimuthal_deg: None,
             },
         )]
+    }
+
+    #[test]
+    fn those_used_last_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let begin = SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 30);
+        for (age, name) in ["a.matrix", "b.matrix", "c.matrix", "old.part", "new.matrix"]
+            .iter()
+            .enumerate()
+        {
+            let file = fs::File::create(path(name)).unwrap();
+            file.set_len(100).unwrap();
+            file.set_modified(begin + Duration::from_secs(age as u64))
+                .unwrap();
+        }
+        note_used(&path("a.matrix"));
+        make_room(folder.path(), &path("new.matrix"), 250);
+        let mut names: Vec<_> = fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        assert_eq!(names, ["a.matrix", "new.matrix", "old.part"]);
+        make_room(folder.path(), &path("new.matrix"), 1);
+        assert!(path("new.matrix").exists() && !path("a.matrix").exists());
     }
 
     #[test]

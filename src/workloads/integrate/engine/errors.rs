@@ -19,7 +19,7 @@ pub enum IntegratorError {
     )]
     NoWavelength { unit: &'static str },
     #[error(
-        "the detector's shape is not known; hint: name a detector type, or give `shape = [rows, columns]`"
+        "the detector's shape is not known; hint: name a detector type, or say `max_shape` in the .poni file's Detector_config"
     )]
     NoShape,
     #[error("no detector is called {name:?}{}", hint.as_ref().map(|near| format!("; hint: did you mean {near:?}?")).unwrap_or_default())]

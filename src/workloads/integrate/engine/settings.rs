@@ -183,6 +183,14 @@ impl IntegrationSettings {
     }
 
     /// That the numbers make sense by themselves. Whether images fit is the integrator's to say.
+    /// The same settings, for frames of so many rows and columns: a detector that does not say how
+    /// many it has is taken to have as many.
+    pub fn of_frames(&self, shape: [usize; 2]) -> Self {
+        let mut settings = self.clone();
+        settings.geometry.detector = self.geometry.detector.of_frames(shape);
+        settings
+    }
+
     pub fn check(&self) -> Result<(), IntegratorError> {
         self.geometry.check()?;
         if self.unit.needs_wavelength() && self.geometry.wavelength_m.is_none() {

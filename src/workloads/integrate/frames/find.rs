@@ -168,7 +168,7 @@ fn named(own: OpenedFile<'_>, name: &str) -> Option<LocalDataset> {
         (class != LinkClass::Hard).then_some(())
     };
     if let Some(group) = own.group(name).filter(|_| !name.is_empty()) {
-        return signal(&group, name)
+        return signal(own, &group, name)
             .or_else(|| parts(own, name))
             .or_else(|| default(own, name))
             .or_else(|| largest(own, name));
@@ -208,16 +208,19 @@ fn default(own: OpenedFile<'_>, from: &str) -> Option<LocalDataset> {
                     own.shape(&found.datasets[0])
                         .is_some_and(|shape| shape.len() == 3)
                 };
-                return signal(&group, &name).filter(is_frames);
+                return signal(own, &group, &name).filter(is_frames);
             }
         }
     }
     None
 }
 
-/// The dataset that a group's `signal` names.
-fn signal(group: &H5Group, name: &str) -> Option<LocalDataset> {
+/// The dataset that a group's `signal` names, with those that it is one part of.
+fn signal(own: OpenedFile<'_>, group: &H5Group, name: &str) -> Option<LocalDataset> {
     let signal = group.attr_string("signal").ok()?;
+    if is_part(signal.trim_matches('/')) {
+        return parts(own, name);
+    }
     let dataset = format!("{name}/{}", signal.trim_matches('/'))
         .trim_matches('/')
         .to_string();
@@ -227,19 +230,21 @@ fn signal(group: &H5Group, name: &str) -> Option<LocalDataset> {
     })
 }
 
+/// `data_000001`, of several.
+fn is_part(leaf: &str) -> bool {
+    leaf.strip_prefix("data_").is_some_and(|digits| {
+        !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+    })
+}
+
 /// Dectris' master files: `data_000001`, `data_000002`, … in a group, mostly links to other files.
 fn parts(own: OpenedFile<'_>, name: &str) -> Option<LocalDataset> {
     let group = own.group(name)?;
-    let is_part = |leaf: &String| {
-        leaf.strip_prefix("data_").is_some_and(|digits| {
-            !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
-        })
-    };
     let mut leaves: Vec<String> = group
         .link_names()
         .ok()?
         .into_iter()
-        .filter(is_part)
+        .filter(|leaf| is_part(leaf))
         .collect();
     leaves.sort_by_key(|leaf| (leaf.len(), leaf.clone()));
     if leaves.is_empty() {

@@ -471,3 +471,26 @@ fn no_file_leads_out_of_its_directory() {
         FRAMES
     );
 }
+
+/// Some writers name the first part as what is to be plotted.
+#[test]
+fn a_signal_that_names_one_part_means_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("scan_master.h5");
+    let file = H5File::create(&path).unwrap();
+    file.set_attr_string("default", "entry/data").unwrap();
+    let entry = file.create_group("entry").unwrap();
+    let data = entry.create_group("data").unwrap();
+    data.set_attr_string("signal", "data_000001").unwrap();
+    for (name, frames) in [("data_000001", 2), ("data_000002", 3)] {
+        let part = data.new_dataset::<u16>().shape([frames, 4, 5]).create(name);
+        part.unwrap().write_raw(&vec![1_u16; frames * 20]).unwrap();
+    }
+    drop((data, entry));
+    file.close().unwrap();
+    for dataset in [None, Some("/entry/data")] {
+        assert_eq!(Stack::open(&path, dataset, None).unwrap().frames, 5);
+    }
+    let one = Stack::open(&path, Some("/entry/data/data_000002"), None);
+    assert_eq!(one.unwrap().frames, 3);
+}

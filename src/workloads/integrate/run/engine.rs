@@ -33,6 +33,8 @@ pub struct SharedEngine {
     threads: usize,
     name: String,
     scalar: Scalar,
+    /// Of its frames, where nothing else says it.
+    shape: Option<[usize; 2]>,
 }
 
 /// Opens a plan's integrator; its images are in `dir`.
@@ -60,18 +62,21 @@ pub fn open(plan: &IntegratePlan, dir: &Path, stack: &Stack) -> Result<SharedEng
         cache: cache(),
     };
     let images = images(&plan.images, |file| dir.join(&file.path)).map_err(task)?;
-    let mut integrator = Integrator::new(&plan.settings, &images, options)
-        .map_err(|error| task(error.to_string()))?;
+    let settings = plan.settings.of_frames(stack.shape);
+    let mut integrator =
+        Integrator::new(&settings, &images, options).map_err(|error| task(error.to_string()))?;
     if let Some(device) = device.filter(|_| plan.engine == EngineRequest::Auto) {
         name = choose(&mut integrator, &device, stack.scalar)
             .map_err(|error| task(error.to_string()))?
             .to_string();
     }
+    let detector = &plan.settings.geometry.detector;
     Ok(SharedEngine {
         integrator,
         threads,
         name,
         scalar: stack.scalar,
+        shape: detector.takes_any_shape().then_some(stack.shape),
     })
 }
 
@@ -162,7 +167,7 @@ impl SharedEngine {
 
     /// Whether it was opened for frames such as these.
     pub fn suits(&self, stack: &Stack) -> bool {
-        self.scalar == stack.scalar
+        self.scalar == stack.scalar && self.shape.is_none_or(|shape| shape == stack.shape)
     }
 
     /// The axes of each region.

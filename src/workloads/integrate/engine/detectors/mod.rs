@@ -58,7 +58,20 @@ impl DetectorSettings {
         if self.file.is_some() {
             Ok(())
         } else {
-            resolve(self, None).map(drop)
+            resolve(&self.of_frames([1, 1]), None).map(drop)
+        }
+    }
+
+    /// It is known by the size of its pixels alone: frames say how many there are.
+    pub fn takes_any_shape(&self) -> bool {
+        self.name.is_none() && self.file.is_none() && self.shape.is_none()
+    }
+
+    /// The same detector, with so many rows and columns if it does not say how many it has.
+    pub fn of_frames(&self, shape: [usize; 2]) -> Self {
+        Self {
+            shape: self.shape.or(self.takes_any_shape().then_some(shape)),
+            ..self.clone()
         }
     }
 
