@@ -3,7 +3,10 @@
 
 mod losses;
 
-use crate::world::{Key, World};
+use crate::{
+    told::is_same,
+    world::{Key, World},
+};
 use nodectl_types::{Attempt, BlobHash, Cell, JobId, Phase, TaskIndex, TaskRecord, Time};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -324,7 +327,7 @@ impl World {
             .map(|told| told.record.clone());
         if let Some(known) = known
             .as_ref()
-            .filter(|known| *known != record && !self.may_change(job, known))
+            .filter(|known| !is_same(known, record) && !self.may_change(job, known))
         {
             let text = format!(
                 "task {task} of {}: {}, now {}",

@@ -336,6 +336,10 @@ impl World {
         for node in 0..self.machines.len() {
             let slowness = self.plan.machines.get(node).map_or(1, |plan| plan.slowness);
             let machine = &mut self.machines[node];
+            // It goes on with what it knew before.
+            if machine.is_stalled(self.now) || machine.disk.hangs_until > self.now {
+                machine.unwell = self.now;
+            }
             machine.stalled_until = machine.stalled_until.min(self.now);
             machine.slowness = slowness;
             (

@@ -79,6 +79,11 @@ impl World {
         {
             return;
         }
+        // Who has just been cut off for ever had it when it came to count.
+        let has_it = |machine: &Machine| machine.beyond && machine.disk.has_done(job, task);
+        if self.machines.iter().any(has_it) {
+            return;
+        }
         let tells = |claim: &usize| self.machines[*claim].disk.has_done(job, task);
         match self.company(job, tells) {
             Some((teller, other)) => {
@@ -125,13 +130,15 @@ impl World {
         holders.len() > 1
     }
 
-    /// Of which told results no copy is on a machine that is up.
+    /// Of which told results no copy is on a machine that is up. Another result of the task is none.
     pub fn note_away(&mut self) {
         let mut checker = std::mem::take(&mut self.checker);
         for (job, told) in &mut checker.told {
             for (task, told) in told.iter_mut().filter(|(_, told)| !told.may_change) {
                 let has = |machine: &Machine| {
-                    machine.state.is_some() && machine.disk.has_done(*job, *task)
+                    let known = machine.disk.durable(*job, *task);
+                    machine.state.is_some()
+                        && known.is_some_and(|record| is_same(record, &told.record))
                 };
                 told.may_change = !self.machines.iter().any(has);
             }

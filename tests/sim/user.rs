@@ -362,6 +362,17 @@ impl World {
         })
     }
 
+    /// Who coordinates the job found it over when it was to be cancelled.
+    fn ended_by_itself(&self, job: JobId) -> bool {
+        let head = |coordinator: usize| {
+            let (_, state) = self.states().find(|(node, _)| *node == coordinator)?;
+            state.core().directory.get(job)
+        };
+        self.coordinator(job)
+            .and_then(head)
+            .is_some_and(|head| head.phase.is_ended() && !head.cancelled)
+    }
+
     fn submit(&mut self, node: usize, number: usize) {
         let submitter = self.machines[node].id;
         let spec = self.spec(number, submitter);
@@ -518,7 +529,7 @@ impl World {
                     want.cancel_asked = None;
                 }
                 if answer.is_ok() {
-                    let ended = had_ended && self.has_ended(job);
+                    let ended = (had_ended && self.has_ended(job)) || self.ended_by_itself(job);
                     self.hear_cancelled(node, job, ended);
                 }
             }

@@ -409,7 +409,7 @@ impl World {
         let machine = &self.machines[node];
         machine.state.is_some()
             && !machine.is_stalled(self.now)
-            && self.now - machine.unwell >= for_long
+            && self.now - machine.unwell.max(machine.stalled_until) >= for_long
     }
 
     /// Nothing is cut anywhere, and nothing has been for so long.
