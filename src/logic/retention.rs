@@ -115,7 +115,13 @@ impl State {
         let is_news = !ended.keys().eq(known.keys());
         self.retained.ended = ended;
         let needed = self.core.directory.needed();
-        let keep_s = self.config.keep_jobs.as_secs();
+        // Beyond a cut a job may come after one of these: there is time to hear of it.
+        let patience = if self.core.members.is_anyone_cut_off() {
+            2
+        } else {
+            1
+        };
+        let keep_s = patience * self.config.keep_jobs.as_secs();
         let is_old = |(job, since_s): &(&JobId, &u64)| {
             uptime_s - **since_s >= keep_s && !needed.contains_key(job) && self.decides_about(**job)
         };

@@ -264,9 +264,12 @@ impl State {
         let has_second = head
             .replicas
             .iter()
-            .any(|node| self.core.members.may_be_alive(*node));
+            .any(|node| self.core.members.may_be_alive(*node) && !self.is_without(job, *node));
         let safe = match self.coordinators.get(&job) {
-            Some(coordinator) => coordinator.is_written() && (has_second || self.core.is_alone()),
+            Some(coordinator) => {
+                coordinator.is_written()
+                    && (coordinator.has_second_copy(&self.core) || self.core.is_alone())
+            }
             // Who finds itself alone may be the one that is cut off: it cannot speak for what
             // another had.
             None => has_second,

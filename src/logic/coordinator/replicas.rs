@@ -225,6 +225,14 @@ impl Coordinator {
             .is_some_and(|replica| replica.is_current)
     }
 
+    /// Another node that may be alive has had all that counted. Who only held the job before a
+    /// takeover may have lost it since.
+    pub fn has_second_copy(&self, core: &Core) -> bool {
+        self.replicas
+            .iter()
+            .any(|(node, replica)| replica.is_candidate && core.members.may_be_alive(*node))
+    }
+
     pub(super) fn has_current_replica(&self) -> bool {
         self.replicas
             .values()

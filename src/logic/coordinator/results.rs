@@ -97,6 +97,8 @@ pub struct ResultPipeline {
     writes: BTreeMap<u64, (Vec<Keep>, Time)>,
     /// Tasks of all of the above.
     settling: BTreeMap<TaskIndex, Settling>,
+    /// Results that others have of tasks whose files are awaited: if they do not come, these count.
+    spare: BTreeMap<TaskIndex, (NodeId, Arc<TaskRecord>)>,
 }
 
 /// Records of one task on their way.
@@ -133,6 +135,14 @@ impl ResultPipeline {
         self.settling.contains_key(&task)
     }
 
+    /// Whether what is on its way makes a reported record news no more, or not yet: a result waits
+    /// for no failure of another attempt.
+    fn decides(&self, record: &TaskRecord) -> bool {
+        self.settling
+            .get(&record.task)
+            .is_some_and(|settling| settling.cell.is_done() || !record.is_done())
+    }
+
     /// What is known of a task once everything that is on its way has come.
     fn expected(&self, task: TaskIndex) -> Cell {
         self.settling
@@ -164,6 +174,7 @@ impl ResultPipeline {
             settling.records -= 1;
             if settling.records == 0 {
                 self.settling.remove(&task);
+                self.spare.remove(&task);
             }
         }
     }
@@ -190,14 +201,22 @@ impl ResultPipeline {
         }
     }
 
-    /// A node still has the result whose files are asked of it.
-    fn note_told(&mut self, from: NodeId, key: Try, now: Time) {
-        let is_it = |record: &Arc<TaskRecord>| (record.task, record.attempt) == key;
-        let of_it = self
-            .awaited
-            .values_mut()
-            .filter(|awaited| awaited.from == from && awaited.records.iter().any(is_it));
-        of_it.for_each(|awaited| awaited.told = now);
+    /// A node still has the result whose files are asked of it, or has another of that task.
+    fn note_told(&mut self, from: NodeId, record: Arc<TaskRecord>, now: Time) {
+        let key = (record.task, record.attempt);
+        let of_task =
+            |awaited: &&mut Awaited| awaited.records.iter().any(|record| record.task == key.0);
+        let (mut is_awaited, mut is_another) = (false, true);
+        for awaited in self.awaited.values_mut().filter(of_task) {
+            is_awaited = true;
+            let is_it = |record: &Arc<TaskRecord>| (record.task, record.attempt) == key;
+            if awaited.from == from && awaited.records.iter().any(is_it) {
+                (awaited.told, is_another) = (now, false);
+            }
+        }
+        if is_awaited && is_another && record.is_done() {
+            self.spare.insert(key.0, (from, record));
+        }
     }
 
     /// Since when the journal owes an answer.
@@ -265,8 +284,8 @@ impl Coordinator {
                 if self.is_confirmed(core) || !matches!(lattice.cell(record.task), Cell::Done(_)) {
                     known.push(key);
                 }
-            } else if self.results.is_settling(record.task) {
-                self.results.note_told(from, key, now);
+            } else if self.results.decides(&record) {
+                self.results.note_told(from, record, now);
             } else if !self.results.is_full() {
                 self.accept(core, lattice, from, record);
             }

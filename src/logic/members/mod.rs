@@ -235,6 +235,14 @@ impl Members {
         self.peers.get(&node).is_some_and(|peer| peer.declared_down)
     }
 
+    /// Some member was lost, and may go on somewhere all the same: its process is not known to have
+    /// ended.
+    pub fn is_anyone_cut_off(&self) -> bool {
+        let is_cut_off =
+            |peer: &Peer| peer.declared_down && !(peer.alive || peer.gone || peer.left);
+        self.peers.values().any(is_cut_off)
+    }
+
     /// Alive and reachable by message now.
     pub fn is_reachable(&self, node: NodeId) -> bool {
         node == self.me

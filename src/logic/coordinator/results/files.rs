@@ -92,9 +92,15 @@ impl Coordinator {
         else {
             return;
         };
-        self.results.withdraw(&records);
-        for record in records {
-            if !lattice.has_ended(record.task, self.failure_limit(core)) {
+        for record in &records {
+            let spare = self.results.spare.remove(&record.task);
+            self.results.withdraw(std::slice::from_ref(record));
+            if let Some((node, spare)) = spare
+                && core.members.is_in_reach(node)
+                && !self.results.is_settling(spare.task)
+            {
+                self.accept(core, lattice, node, spare);
+            } else if !lattice.has_ended(record.task, self.failure_limit(core)) {
                 self.reopen(record.task);
             }
         }
