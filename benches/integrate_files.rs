@@ -178,6 +178,7 @@ fn pattern(
         first: 0,
         frames: stack.frames,
         configuration: "{}".into(),
+        fingerprint: String::new(),
         unit: "q_nm^-1".into(),
         has_errors: true,
         date: String::new(),

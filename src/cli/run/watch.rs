@@ -275,7 +275,7 @@ impl FileWatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
+    use std::{fs, slice};
 
     #[test]
     fn a_file_is_taken_when_it_rests_and_again_when_it_changed() {
@@ -299,7 +299,7 @@ mod tests {
         );
         let mut ready = |seconds: u64| watch.ready(start + Duration::from_secs(seconds));
         assert_eq!(ready(0), Vec::<PathBuf>::new(), "it may still be written");
-        assert_eq!(ready(3), [path.clone()]);
+        assert_eq!(ready(3), slice::from_ref(&path));
         assert_eq!(ready(6), Vec::<PathBuf>::new(), "once is enough");
         fs::copy(fixture.join("tiles.h5"), &path).unwrap();
         assert_eq!(ready(7), Vec::<PathBuf>::new());
@@ -326,14 +326,14 @@ mod tests {
         assert_eq!(ready(59), none, "its data may be on their way");
         assert_eq!(
             ready(60),
-            [master.clone()],
+            slice::from_ref(&master),
             "why it cannot be read is worth knowing"
         );
         assert_eq!(ready(200), none, "once");
         bring("eiger_data_000001.h5", "eiger_data_000001.h5");
         bring("eiger_data_000002.h5", "eiger_data_000002.h5");
         assert_eq!(ready(203), none, "they may still be written");
-        assert_eq!(ready(206), [master.clone()]);
+        assert_eq!(ready(206), slice::from_ref(&master));
         assert_eq!(ready(300), none);
         bring("eiger_data_000001.h5", "eiger_data_000002.h5");
         let data = fs::File::options()

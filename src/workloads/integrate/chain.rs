@@ -466,7 +466,7 @@ fn job(
     let outputs = if is_step {
         vec![PART_FILE.to_string()]
     } else {
-        outputs(&plan)
+        outputs(plan)
     };
     let job = PlannedJob {
         name: name.to_string(),
