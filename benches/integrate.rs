@@ -4,7 +4,7 @@
 
 mod support;
 
-use nodectl::workloads::integrate::engine::{
+use nodectl::azint::engine::{
     Frames, Geometry, Images, IntegrationSettings, Integrator, Options, Pixels, Splitting, Unit,
 };
 use support::{number, peer::Peer, proc::own_cpu, report};

@@ -5,7 +5,7 @@
 
 mod support;
 
-use nodectl::workloads::integrate::{
+use nodectl::azint::{
     batch::BatchScratch,
     engine::{
         ErrorModel, Geometry, Images, IntegrationSettings, Integrator, Options, Splitting,

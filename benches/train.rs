@@ -7,12 +7,12 @@ mod support;
 use bytes::Bytes;
 use nodectl::{
     gpu::ops::{Cpu, Engine},
-    types::params::{Optimizer, Schedule, Training},
-    workloads::train::{
+    train::{
         Parameters,
         local::Local,
         model::{Batch, Layer, Loss, ModelSpec, NeuralNetwork, WindowSpec},
     },
+    types::params::{Optimizer, Schedule, Training},
 };
 use std::sync::Arc;
 use support::{number, peer::Peer, proc::own_cpu, report};

@@ -15,9 +15,9 @@ use common::{
     python::python_with,
     wait_until,
 };
-use nodectl::workloads::{
-    arrays::{Array, ArrayLocation},
-    integrate::results::{Calibrant, peaks},
+use nodectl::{
+    azint::results::{Calibrant, peaks},
+    formats::{Array, ArrayLocation},
 };
 use rustix::process::{Pid, Signal, kill_process};
 use std::{

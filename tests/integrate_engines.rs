@@ -8,8 +8,8 @@ use common::{
     job::{run_to_end, write_job},
 };
 use nodectl::{
+    formats::{self, Array, ArrayLocation, Info},
     types::Scalar,
-    workloads::arrays::{self, Array, ArrayLocation, Info},
 };
 use std::{
     fs,
@@ -159,7 +159,7 @@ fn write_detector(path: &Path) {
         ("entry/instrument/detector/pixel_corners", &corners),
         ("entry/instrument/detector/pixel_size", &sizes),
     ];
-    arrays::write(path, &named, None).expect("written");
+    formats::write(path, &named, None).expect("written");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use common::{
     job::{read_results, run_to_end, write_job},
     wait_for,
 };
-use nodectl::workloads::arrays::{Array, ArrayLocation};
+use nodectl::formats::{Array, ArrayLocation};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     f64::consts::PI,

@@ -80,12 +80,12 @@ pub fn why_node_is_open(settings: &settings::Settings) -> Option<String> {
 
 /// The body of the hidden `nodectl kernel-worker`.
 pub fn kernel_worker() -> ExitCode {
-    nodectl_workloads::kernel::run::main()
+    nodectl_kernel::run::main()
 }
 
 /// The body of the hidden `nodectl train-worker`.
 pub fn train_worker() -> ExitCode {
-    nodectl_workloads::train::run::main()
+    nodectl_train::run::main()
 }
 
 /// The body of the hidden `nodectl kernel-interface JOB_FILE`: what its shader binds, as JSON, or
@@ -95,7 +95,7 @@ pub fn kernel_interface(arguments: &[std::ffi::OsString]) -> ExitCode {
         tell!("error: nodectl kernel-interface JOB_FILE");
         return ExitCode::from(2);
     };
-    match nodectl_workloads::job_file::interface(path.as_ref()) {
+    match nodectl_workloads::interface(path.as_ref()) {
         Ok(interface) => {
             say::out(&format!(
                 "{}\n",
@@ -112,7 +112,7 @@ pub fn kernel_interface(arguments: &[std::ffi::OsString]) -> ExitCode {
 
 /// The body of the hidden `nodectl integrate-worker`.
 pub fn integrate_worker() -> ExitCode {
-    nodectl_workloads::integrate::run::main()
+    nodectl_azint::run::main()
 }
 
 /// The body of the hidden `nodectl gpu-probe`.

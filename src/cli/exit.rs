@@ -2,10 +2,10 @@
 
 use nodectl_app::settings::SettingsError;
 use nodectl_http::ClientError;
+use nodectl_jobfile::JobFileError;
 use nodectl_launch::LaunchError;
 use nodectl_ports::say;
 use nodectl_types::JobId;
-use nodectl_workloads::job_file::JobFileError;
 use std::{
     io::{self, IsTerminal},
     path::Path,

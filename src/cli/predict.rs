@@ -6,12 +6,10 @@ use super::{
     run, solo,
 };
 use nodectl_app::settings::Settings;
+use nodectl_formats::{self as formats, Array};
 use nodectl_http::Client;
+use nodectl_train::{self as train, ModelFile};
 use nodectl_types::servers::MODEL;
-use nodectl_workloads::{
-    arrays::{self, Array},
-    train::{self, ModelFile},
-};
 use std::path::{Path, PathBuf};
 
 /// Asks the model in a file; no node is needed.
@@ -63,7 +61,7 @@ fn answer(args: &PredictArgs, model: &ModelFile) -> Result<Exit, CliError> {
                 vec![prediction.answers.len() as u64 / width, width],
                 &prediction.answers,
             );
-            let written = arrays::write(path, &[("answers", &array)], None);
+            let written = formats::write(path, &[("answers", &array)], None);
             written.map_err(|error| CliError::Usage(error.to_string()))?;
         }
         _ => {

@@ -16,7 +16,7 @@ use axum::{
 };
 use nodectl_ports::wall_ms;
 use nodectl_types::{
-    Answer, JobHead, JobId, JobSpec, Query, limits,
+    Answer, JobDraft, JobHead, JobId, Query, limits,
     query::{JobDetail, TaskFilter},
     servers,
 };
@@ -161,7 +161,7 @@ pub(super) async fn explain(
     }
 }
 
-/// Submits a job: `JobRequest` as JSON, or the specification itself (postcard) as
+/// Submits a job: `JobRequest` as JSON, or the job itself (postcard) as
 /// `application/octet-stream`, which `nodectl run` sends. With a key (the header `Idempotency-Key`,
 /// or `key` in the JSON) it may be submitted again when the answer is lost, or says that nothing is
 /// known yet (504), also through another node: it is the same job. A key is of one submission.
@@ -176,9 +176,9 @@ pub(super) async fn submit(
     headers: HeaderMap,
     body: Body,
 ) -> Result<(StatusCode, Json<Submitted>), ApiError> {
-    let (spec, key) = read_spec(&shared, &headers, body).await?;
-    let name = spec.work.name.clone();
-    let submitted = accept(&shared, &caller, &headers, spec, key).await;
+    let (draft, key) = read_draft(&shared, &headers, body).await?;
+    let name = draft.work.name.clone();
+    let submitted = accept(&shared, &caller, &headers, draft, key).await;
     let about = submitted
         .as_ref()
         .map_or(name, |(_, Json(submitted))| submitted.job.clone());
@@ -191,14 +191,12 @@ async fn accept(
     shared: &Shared,
     caller: &Caller,
     headers: &HeaderMap,
-    mut spec: JobSpec,
+    mut draft: JobDraft,
     key: Option<String>,
 ) -> Result<(StatusCode, Json<Submitted>), ApiError> {
     let key = submission_key(headers, key)?;
-    // Told by the node, whatever the body says: they order jobs and name who asked.
-    spec.submitter = shared.api.facts.id;
-    spec.submitted_ms = wall_ms();
-    Arc::make_mut(&mut spec.work).author = caller.author(&shared.api.facts.name);
+    draft.work.author = caller.author(&shared.api.facts.name);
+    let spec = draft.submitted(shared.api.facts.id, wall_ms());
     let invalid = |error: &dyn std::fmt::Display| {
         ApiError::new(
             StatusCode::UNPROCESSABLE_ENTITY,
@@ -270,12 +268,12 @@ fn submission_key(
     Ok(key)
 }
 
-/// The specification, and the key that came with it.
-async fn read_spec(
+/// The job of a body, and the key that came with it.
+async fn read_draft(
     shared: &Shared,
     headers: &HeaderMap,
     body: Body,
-) -> Result<(JobSpec, Option<String>), ApiError> {
+) -> Result<(JobDraft, Option<String>), ApiError> {
     let kind = headers
         .get(header::CONTENT_TYPE)
         .and_then(|kind| kind.to_str().ok())
@@ -296,25 +294,26 @@ async fn read_spec(
     let whole = body_bytes(shared, body, limits::MAX_SPEC_BYTES).await?;
     let bytes = &whole.bytes;
     if kind == "application/octet-stream" {
-        let (spec, rest) = postcard::take_from_bytes(bytes).map_err(|error| {
-            ApiError::bad_request(format!("the body is no job specification: {error}"))
-        })?;
+        let (draft, rest) = postcard::take_from_bytes(bytes)
+            .map_err(|error| ApiError::bad_request(format!("the body is no job: {error}")))?;
         return if rest.is_empty() {
-            Ok((spec, None))
+            Ok((draft, None))
         } else {
-            Err(ApiError::bad_request("bytes after the job specification"))
+            Err(ApiError::bad_request("bytes after the job"))
         };
     }
     let mut request: JobRequest = serde_json::from_slice(bytes)
         .map_err(|error| ApiError::bad_request(format!("the job: {error}")))?;
     let key = request.key.take();
-    let spec = request.into_spec(shared.api.facts.id, 0);
-    spec.map(|spec| (spec, key)).map_err(|error| {
-        ApiError::new(
-            StatusCode::UNPROCESSABLE_ENTITY,
-            format!("the job is not valid: {error}"),
-        )
-    })
+    request
+        .into_draft()
+        .map(|draft| (draft, key))
+        .map_err(|error| {
+            ApiError::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                format!("the job is not valid: {error}"),
+            )
+        })
 }
 
 /// Stops a job for good, or single tasks of it. Results so far are kept. For tasks, answers when it

@@ -418,13 +418,15 @@ pub fn head(job: u64, name: &str, submitted_ms: u64) -> JobHead {
     }
 }
 
-pub fn spec(name: &str) -> JobSpec {
-    JobSpec {
+pub fn draft(name: &str) -> JobDraft {
+    JobDraft {
         params: ParamSpace::Grid(vec![("x".into(), (10..14).map(Value::Int).collect())]),
-        retries: 2,
-        speculate: true,
-        ..JobSpec::plain(WorkSpec::plain(name, &["echo", "{x}"]), NodeId([0; 32]))
+        ..JobDraft::new(WorkSpec::plain(name, &["echo", "{x}"]))
     }
+}
+
+pub fn spec(name: &str) -> JobSpec {
+    draft(name).submitted(NodeId([0; 32]), 0)
 }
 
 pub fn progress(phase: Phase, done: u32, failed: u32) -> query::Progress {

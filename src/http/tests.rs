@@ -191,7 +191,7 @@ async fn a_job_is_submitted_as_postcard_and_as_json() {
     })
     .await;
     assert_eq!(
-        node.client.submit(&spec("p"), &key()).await.unwrap().job,
+        node.client.submit(&draft("p"), &key()).await.unwrap().job,
         "0000000000000007"
     );
     let json =
@@ -259,16 +259,16 @@ async fn a_million_rows_are_submitted_in_time() {
         _ => Err(QueryError::Leaving),
     })
     .await;
-    let mut spec = spec("rows");
+    let mut job = draft("rows");
     let cells = (0..1_000_000)
         .flat_map(|row| [Value::Int(row), Value::Text(format!("row-{row}").into())])
         .collect();
-    spec.params = ParamSpace::Rows {
+    job.params = ParamSpace::Rows {
         columns: vec!["x".into(), "name".into()],
         cells,
     };
     let begin = std::time::Instant::now();
-    node.client.submit(&spec, &key()).await.unwrap();
+    node.client.submit(&job, &key()).await.unwrap();
     eprintln!("1,000,000 rows submitted in {:?}", begin.elapsed());
     assert!(begin.elapsed() < std::time::Duration::from_secs(10));
 }
@@ -317,7 +317,7 @@ async fn a_bad_submission_is_refused_and_says_why() {
             "application/octet-stream",
             b"\xff\xff\xff\xff",
             400,
-            "no job specification",
+            "the body is no job",
         ),
         ("text/toml", b"", 415, "text/toml"),
     ] {

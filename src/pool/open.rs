@@ -107,8 +107,9 @@ async fn converse(
     // Coordinators compare the two: a pool from before its host's start has no host any more.
     let now_ms = wall_ms().max(pools.generation);
     let spec = open
-        .into_spec(pools.me, author, token, now_ms)
-        .map_err(|error| format!("the pool is not valid: {error}"))?;
+        .into_draft(pools.me, author, token)
+        .map_err(|error| format!("the pool is not valid: {error}"))?
+        .submitted(pools.me, now_ms);
     let (inputs, mut inbox) = mpsc::channel(QUEUE);
     let entry = PoolEntry {
         inputs,

@@ -4,7 +4,7 @@
 //! job that was accepted before is not: nodes run it as it is, or fail its tasks.
 
 use super::{
-    JobSpec, ParamSpace, PythonWorker, Value, WorkSpec, WorkerRole, WorkerSpec, glob,
+    JobDraft, JobSpec, ParamSpace, PythonWorker, Value, WorkSpec, WorkerRole, WorkerSpec, glob,
     isolation::is_image,
     limits,
     manifest::safe_path,
@@ -42,29 +42,34 @@ fn check(holds: bool, field: &'static str, problem: impl FnOnce() -> String) -> 
     }
 }
 
-impl JobSpec {
+impl JobDraft {
     /// Whether it may be submitted.
     pub fn check(&self) -> Checked {
-        check(self.min_nodes <= limits::MAX_MIN_NODES, "min_nodes", || {
-            format!(
-                "it would wait for {} nodes; at most {} are possible",
-                self.min_nodes,
-                limits::MAX_MIN_NODES
-            )
-        })?;
-        let of_job = |name: &str, count: u64| {
-            format!(
-                "{name} has {count} tasks; 1 to {} are possible",
-                limits::MAX_TASKS
-            )
-        };
-        check(
-            (1..=limits::MAX_TASKS).contains(&self.task_count()),
-            "params",
-            || of_job("the job", self.task_count()),
-        )?;
-        self.work.check(&self.params)
+        check_job(&self.work, &self.params, self.task_count(), self.min_nodes)
     }
+}
+
+impl JobSpec {
+    /// Whether it may have been submitted.
+    pub fn check(&self) -> Checked {
+        check_job(&self.work, &self.params, self.task_count(), self.min_nodes)
+    }
+}
+
+fn check_job(work: &WorkSpec, params: &ParamSpace, tasks: u64, min_nodes: u32) -> Checked {
+    check(min_nodes <= limits::MAX_MIN_NODES, "min_nodes", || {
+        format!(
+            "it would wait for {min_nodes} nodes; at most {} are possible",
+            limits::MAX_MIN_NODES
+        )
+    })?;
+    check((1..=limits::MAX_TASKS).contains(&tasks), "params", || {
+        format!(
+            "the job has {tasks} tasks; 1 to {} are possible",
+            limits::MAX_TASKS
+        )
+    })?;
+    work.check(params)
 }
 
 impl WorkSpec {

@@ -19,6 +19,7 @@
 //! | `policy` | when an owner lends a machine, and to whom |
 //! | `roster` | who belongs to the cluster: bans, admissions, the change of the secret |
 //! | `spec` | the immutable description of a job |
+//! | `defaults` | what a job has whose user says nothing of it |
 //! | `check` | what a job must be to be accepted |
 //! | `servers` | parameter servers: tensors, consistency, compression |
 //! | `scalar` | the number types of array elements |
@@ -42,6 +43,7 @@ pub mod author;
 pub mod cell;
 pub mod check;
 pub mod checkpoint;
+pub mod defaults;
 pub mod exchange;
 pub mod glob;
 pub mod head;
@@ -90,8 +92,8 @@ pub use roster::{Decision, Roster, Standing};
 pub use scalar::Scalar;
 pub use secret::KeptSecret;
 pub use spec::{
-    Builtin, BuiltinWorker, JobSpec, ParamSpace, Params, PoolToken, PythonWorker, Value, WorkSpec,
-    WorkerRole, WorkerSpec,
+    Builtin, BuiltinWorker, JobDraft, JobSpec, ParamSpace, Params, PoolToken, PythonWorker, Value,
+    WorkSpec, WorkerRole, WorkerSpec,
 };
 pub use sweep::{MetricPoint, Sweep};
 pub use time::Time;

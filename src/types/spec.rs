@@ -1,6 +1,6 @@
 //! The immutable description of a job, addressed by its hash.
 
-use super::{Author, BlobHash, Isolation, JobId, NodeId, Resources, Sweep, TaskIndex};
+use super::{Author, BlobHash, Isolation, JobId, NodeId, Resources, Sweep, TaskIndex, defaults};
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, fmt, sync::Arc};
 
@@ -92,11 +92,11 @@ pub struct BuiltinWorker {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Builtin {
     /// Runs tiles of a kernel on a Vulkan device, or puts their results together
-    /// (`workloads::kernel`).
+    /// (`kernel`).
     Kernel,
-    /// Trains a model (`workloads::train`).
+    /// Trains a model (`train`).
     Train,
-    /// Integrates frames of detectors, or writes a dataset's results (`workloads::integrate`).
+    /// Integrates frames of detectors, or writes a dataset's results (`azint`).
     Integrate,
 }
 
@@ -129,6 +129,21 @@ pub type PoolToken = [u8; 16];
 /// The reason for which a coordinator cancels the job of a pool whose host it takes for dead.
 pub const POOL_HOST_GONE: &str = "the node that served the pool was gone";
 
+/// A job before it is submitted: what the node that takes it adds is who asked for it, and when.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobDraft {
+    pub work: WorkSpec,
+    pub params: ParamSpace,
+    pub repeat: u32,
+    pub retries: u32,
+    pub min_nodes: u32,
+    pub place: String,
+    pub speculate: bool,
+    pub at_once: Option<u32>,
+    pub wait_for_nodes: bool,
+    pub extends: Option<JobId>,
+}
+
 /// A job. Its hash is that of its encoding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobSpec {
@@ -157,27 +172,101 @@ pub struct JobSpec {
 }
 
 impl WorkSpec {
-    /// A command that holds a core and asks for nothing else. It has a second to end, and may leave
-    /// a mebibyte.
-    pub fn plain(name: &str, command: &[&str]) -> Self {
+    /// Work without a program; all else is what a job has whose user says nothing of it.
+    pub fn named(name: &str) -> Self {
         Self {
             name: name.into(),
-            command: command.iter().map(|argument| (*argument).into()).collect(),
+            command: Vec::new(),
             worker: None,
             env: Vec::new(),
             resources: Resources::one_core(),
             priority: 0,
             timeout_ms: None,
-            grace_ms: 1_000,
+            grace_ms: defaults::GRACE_MS,
             inputs: None,
             after: Vec::new(),
             outputs: Vec::new(),
-            output_limit_bytes: 1 << 20,
-            log_limit_bytes: 1 << 20,
+            output_limit_bytes: defaults::OUTPUT_LIMIT_BYTES,
+            log_limit_bytes: defaults::LOG_LIMIT_BYTES,
             sweep: None,
             author: Author::default(),
             isolation: Isolation::default(),
             secrets: Vec::new(),
+        }
+    }
+
+    /// A command that holds a core and asks for nothing else. It has a second to end, and may leave
+    /// a mebibyte.
+    pub fn plain(name: &str, command: &[&str]) -> Self {
+        Self {
+            command: command.iter().map(|argument| (*argument).into()).collect(),
+            grace_ms: 1_000,
+            output_limit_bytes: 1 << 20,
+            log_limit_bytes: 1 << 20,
+            ..Self::named(name)
+        }
+    }
+}
+
+impl JobDraft {
+    /// One task on any node; all else is what a job has whose user says nothing of it.
+    pub fn new(work: WorkSpec) -> Self {
+        Self {
+            retries: if work.worker.is_some() {
+                defaults::WORKER_RETRIES
+            } else {
+                defaults::COMMAND_RETRIES
+            },
+            work,
+            params: ParamSpace::Single,
+            repeat: 1,
+            min_nodes: 0,
+            place: String::new(),
+            speculate: true,
+            at_once: None,
+            wait_for_nodes: false,
+            extends: None,
+        }
+    }
+
+    /// How many tasks the job will have.
+    pub fn task_count(&self) -> u64 {
+        self.params.len().saturating_mul(u64::from(self.repeat))
+    }
+
+    /// The job that it becomes on the node that takes it.
+    pub fn submitted(self, submitter: NodeId, submitted_ms: u64) -> JobSpec {
+        JobSpec {
+            work: Arc::new(self.work),
+            params: self.params,
+            repeat: self.repeat,
+            retries: self.retries,
+            min_nodes: self.min_nodes,
+            place: self.place,
+            speculate: self.speculate,
+            at_once: self.at_once,
+            wait_for_nodes: self.wait_for_nodes,
+            extends: self.extends,
+            submitter,
+            submitted_ms,
+        }
+    }
+}
+
+impl From<JobSpec> for JobDraft {
+    /// To submit a job again.
+    fn from(spec: JobSpec) -> Self {
+        Self {
+            work: Arc::unwrap_or_clone(spec.work),
+            params: spec.params,
+            repeat: spec.repeat,
+            retries: spec.retries,
+            min_nodes: spec.min_nodes,
+            place: spec.place,
+            speculate: spec.speculate,
+            at_once: spec.at_once,
+            wait_for_nodes: spec.wait_for_nodes,
+            extends: spec.extends,
         }
     }
 }
@@ -298,6 +387,14 @@ impl WorkerSpec {
 }
 
 impl Builtin {
+    /// A worker of this part, which gets `init`, a JSON, before its first task.
+    pub fn worker(self, init: &str) -> WorkerSpec {
+        WorkerSpec::Builtin(BuiltinWorker {
+            part: self,
+            init: init.into(),
+        })
+    }
+
     /// The hidden subcommand of `nodectl` that is the worker's process.
     pub fn subcommand(self) -> &'static str {
         match self {

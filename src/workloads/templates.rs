@@ -174,7 +174,7 @@ static TEMPLATES: [Template; 10] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{integrate, job_file, kernel, map, train};
+    use crate::map;
     use nodectl_types::{PythonWorker, WorkerRole, WorkerSpec};
 
     /// Every key stands in the text, be it commented out.
@@ -190,15 +190,14 @@ mod tests {
     }
 
     /// Writes a template as `init` does and plans its jobs.
-    fn plan(template: &Template) -> Vec<crate::PlannedJob> {
+    fn plan(template: &Template) -> Vec<nodectl_jobfile::PlannedJob> {
         let dir = tempfile::tempdir().unwrap();
         for (path, bytes) in template.files {
             let path = dir.path().join(path);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, bytes).unwrap();
         }
-        job_file::load(&dir.path().join(template.files[0].0))
-            .unwrap_or_else(|error| panic!("{error}"))
+        crate::load(&dir.path().join(template.files[0].0)).unwrap_or_else(|error| panic!("{error}"))
     }
 
     #[test]
@@ -213,7 +212,7 @@ mod tests {
     #[test]
     fn the_quickstart_ships_all_that_it_uploads() {
         let jobs = plan(find("quickstart").unwrap());
-        let names: Vec<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
+        let names: Vec<&str> = jobs.iter().map(|job| job.name()).collect();
         assert_eq!(names, ["knn", "table"]);
         assert_eq!((jobs[0].task_count(), jobs[1].task_count()), (15, 1));
         assert_eq!(jobs[1].after, ["knn"]);
@@ -228,7 +227,7 @@ mod tests {
     #[test]
     fn the_worker_template_ships_its_module() {
         let [job] = plan(find("worker").unwrap()).try_into().unwrap();
-        assert_eq!((job.task_count(), job.retries), (10, 3));
+        assert_eq!((job.task_count(), job.draft.retries), (10, 3));
         assert_eq!(
             job.uploads
                 .iter()
@@ -236,7 +235,7 @@ mod tests {
                 .collect::<Vec<_>>(),
             ["worker/primes.py"]
         );
-        let Some(WorkerSpec::Python(PythonWorker { role, .. })) = job.work.worker else {
+        let Some(WorkerSpec::Python(PythonWorker { role, .. })) = job.draft.work.worker else {
             panic!("no Python worker")
         };
         let init = r#"{"args":[],"kwargs":{"limit":1000000}}"#.into();
@@ -253,7 +252,7 @@ mod tests {
     fn the_kernel_template_shows_every_key_and_carries_its_plan() {
         let [job] = plan(find("kernel").unwrap()).try_into().unwrap();
         assert_eq!(
-            (job.name.as_str(), job.task_count(), job.is_step),
+            (job.name(), job.task_count(), job.is_step),
             ("zoom", 4, false)
         );
         assert_eq!(
@@ -264,7 +263,7 @@ mod tests {
             ["kernel.plan"]
         );
         let text = std::str::from_utf8(find("kernel").unwrap().files[0].1).unwrap();
-        assert_shows(text, &kernel::KEYS);
+        assert_shows(text, &nodectl_kernel::KEYS);
     }
 
     #[test]
@@ -272,14 +271,14 @@ mod tests {
         let jobs = plan(find("integrate").unwrap());
         let names: Vec<(&str, u64)> = jobs
             .iter()
-            .map(|job| (job.name.as_str(), job.task_count()))
+            .map(|job| (job.name(), job.task_count()))
             .collect();
         assert_eq!(
             (names.len(), names[0].0, names[1]),
             (2, "integrate.frames", ("integrate", 1))
         );
         let text = std::str::from_utf8(find("integrate").unwrap().files[0].1).unwrap();
-        assert_shows(text, &integrate::KEYS);
+        assert_shows(text, &nodectl_azint::KEYS);
     }
 
     #[test]
@@ -295,7 +294,7 @@ mod tests {
             (1, vec!["quickstart/digits.csv.gz", "train.plan"])
         );
         let text = std::str::from_utf8(find("train").unwrap().files[0].1).unwrap();
-        assert_shows(text, &train::KEYS);
+        assert_shows(text, &nodectl_train::KEYS);
     }
 
     #[test]
@@ -341,7 +340,7 @@ mod tests {
                 .map(|own| format!("{own}\n"))
                 .collect();
             let job = format!("{bare}{}\n", &line[2..]);
-            job_file::parse(&job, &dir.path().join("job.toml"))
+            crate::parse(&job, &dir.path().join("job.toml"))
                 .unwrap_or_else(|error| panic!("{line}\n{error}"));
             tried += 1;
         }

@@ -14,10 +14,10 @@ use crate::{
 };
 use nodectl_app::settings::Settings;
 use nodectl_http::{Client, ClientError};
-use nodectl_ports::{say::tell, wall_ms};
-use nodectl_types::{JobSpec, NodeId, ParamSpace};
+use nodectl_jobfile::keys::load_rows;
+use nodectl_ports::say::tell;
+use nodectl_types::{JobDraft, JobSpec, ParamSpace};
 use nodectl_wire::api::{CursorView, Job, TaskResult};
-use nodectl_workloads::load_rows;
 use std::{
     collections::BTreeMap,
     path::Path,
@@ -38,20 +38,16 @@ pub async fn extend(extended: &str, args: &RunArgs, settings: &Settings) -> Resu
         .id
         .parse()
         .map_err(|error| CliError::Usage(format!("the node gave no usable job id: {error}")))?;
-    // The node puts itself and its clock in their place.
-    let (submitter, submitted_ms) = (NodeId([0; 32]), wall_ms());
-    let spec = JobSpec {
+    let job = JobDraft {
         params,
         extends: Some(extends),
-        submitter,
-        submitted_ms,
-        ..spec
+        ..spec.into()
     };
     args.follow
         .into
         .as_deref()
         .map_or(Ok(()), check_directory)?;
-    let id = submit::submit_spec(&client, &spec, (&submit::CommandKey::of(args), 0), None)
+    let id = submit::submit_job(&client, &job, (&submit::CommandKey::of(args), 0), None)
         .await?
         .to_string();
     let directory = args
@@ -59,7 +55,7 @@ pub async fn extend(extended: &str, args: &RunArgs, settings: &Settings) -> Resu
         .into
         .clone()
         .unwrap_or_else(|| default_directory(&base.name, &id));
-    let tasks = u32::try_from(spec.task_count()).unwrap_or(u32::MAX);
+    let tasks = u32::try_from(job.task_count()).unwrap_or(u32::MAX);
     let submitted = vec![Followed {
         id,
         name: base.name,

@@ -11,10 +11,10 @@ use crate::{
 };
 use futures::{StreamExt, TryStreamExt, stream};
 use nodectl_http::Client;
+use nodectl_jobfile::Delivery;
 use nodectl_ports::say::tell;
 use nodectl_types::{manifest::safe_path, text};
 use nodectl_wire::api::{FailureView, StatusName, TaskResult};
-use nodectl_workloads::Delivery;
 use serde_json::Value as Json;
 use std::{
     collections::{BTreeMap, btree_map::Entry},

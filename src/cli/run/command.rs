@@ -3,7 +3,7 @@
 
 use crate::exit::CliError;
 use clap::Args;
-use nodectl_workloads::{PlannedJob, job_file};
+use nodectl_jobfile::PlannedJob;
 use std::{
     io::{BufRead, stdin},
     path::Path,
@@ -88,7 +88,7 @@ impl CommandArgs {
             ))
         })?;
         let text = self.job_file(lines).map_err(CliError::Usage)?;
-        Ok(job_file::parse(&text, Path::new(PLACE))?)
+        Ok(nodectl_workloads::parse(&text, Path::new(PLACE))?)
     }
 
     /// The text of the job file that says the same. `lines` are those of the standard input.
@@ -211,7 +211,7 @@ mod tests {
     }
 
     fn file(text: &str) -> PlannedJob {
-        job_file::parse(text, Path::new(PLACE))
+        nodectl_workloads::parse(text, Path::new(PLACE))
             .expect("a job")
             .remove(0)
     }

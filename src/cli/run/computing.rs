@@ -13,6 +13,7 @@ use crate::{
 use nodectl_app as app;
 use nodectl_app::settings::Settings;
 use nodectl_http::Client;
+use nodectl_jobfile::PlannedJob;
 use nodectl_launch::{
     cluster_file,
     computing::{self, Computing, Machines},
@@ -21,7 +22,6 @@ use nodectl_launch::{
 use nodectl_ports::say::tell;
 use nodectl_types::{Resources, servers::MAX_WORKERS};
 use nodectl_wire::api::Node;
-use nodectl_workloads::{PlannedJob, train};
 use std::{
     path::{Path, PathBuf},
     time::Duration,
@@ -207,12 +207,12 @@ fn adapt(
     let cores = computing.cores_per_worker;
     for job in jobs {
         let count = u32::try_from(workers).unwrap_or(u32::MAX).min(MAX_WORKERS);
-        train::set_team(job, count, computing.parameter_servers);
-        let resources = &mut job.work.resources;
+        nodectl_train::set_team(job, count, computing.parameter_servers);
+        let resources = &mut job.draft.work.resources;
         let is_open = *resources == Resources::default() || *resources == Resources::one_core();
         if is_open {
             let wants_gpu =
-                job.work.worker.is_some() && *resources == Resources::default() && gpus > 0;
+                job.draft.work.worker.is_some() && *resources == Resources::default() && gpus > 0;
             resources.cpu_milli = cores.saturating_mul(1000);
             resources.gpu_milli = if wants_gpu {
                 (1000 / computing.workers_per_gpu).max(1)
@@ -228,15 +228,15 @@ fn adapt(
                 computing.parameter_servers.to_string(),
             ),
         ] {
-            if !job.work.env.iter().any(|(known, _)| known == name) {
-                job.work.env.push((name.to_string(), value));
+            if !job.draft.work.env.iter().any(|(known, _)| known == name) {
+                job.draft.work.env.push((name.to_string(), value));
             }
         }
         if let Some(place) = place {
-            job.place = if job.place.trim().is_empty() {
+            job.draft.place = if job.draft.place.trim().is_empty() {
                 place.to_string()
             } else {
-                format!("({}) and {place}", job.place)
+                format!("({}) and {place}", job.draft.place)
             };
         }
     }
@@ -246,14 +246,13 @@ fn adapt(
 mod tests {
     use super::*;
     use nodectl_types::predicate::Predicate;
-    use nodectl_workloads::job_file;
 
     #[test]
     fn jobs_that_leave_it_open_get_the_modes_threads_and_share() {
         let mode = "system = 'standard'\nmode = 'single_machine'\nn_workers = 4\ncores_per_worker = 3\nworkers_per_gpu = 4\nparameter_servers = 2";
         let computing = computing::parse(mode, "c", Path::new("")).unwrap();
         let text = "[[job]]\nname = 'a'\ncommand = ['true']\n[[job]]\nname = 'b'\ncommand = ['true']\nwhere = 'cores > 1'\n[job.resources]\ncpus = 2";
-        let mut jobs = job_file::parse(text, Path::new("j.toml")).unwrap();
+        let mut jobs = nodectl_workloads::parse(text, Path::new("j.toml")).unwrap();
         adapt(
             &mut jobs,
             &computing,
@@ -263,22 +262,28 @@ mod tests {
         );
         assert_eq!(
             (
-                jobs[0].work.resources.cpu_milli,
-                jobs[1].work.resources.cpu_milli
+                jobs[0].draft.work.resources.cpu_milli,
+                jobs[1].draft.work.resources.cpu_milli
             ),
             (3_000, 2_000)
         );
         let threads = ("OMP_NUM_THREADS".to_string(), "3".to_string());
         let servers = ("COMPUTING_PARAMETER_SERVERS".to_string(), "2".to_string());
         assert!(
-            jobs.iter()
-                .all(|job| job.work.env.contains(&threads) && job.work.env.contains(&servers))
+            jobs.iter().all(|job| job.draft.work.env.contains(&threads)
+                && job.draft.work.env.contains(&servers))
         );
         assert!(
-            jobs[1].place.starts_with("(cores > 1) and labels.launch"),
+            jobs[1]
+                .draft
+                .place
+                .starts_with("(cores > 1) and labels.launch"),
             "{}",
-            jobs[1].place
+            jobs[1].draft.place
         );
-        assert!(jobs.iter().all(|job| Predicate::parse(&job.place).is_ok()));
+        assert!(
+            jobs.iter()
+                .all(|job| Predicate::parse(&job.draft.place).is_ok())
+        );
     }
 }

@@ -4,9 +4,9 @@ use super::{collector::Collector, default_directory, live, progress::ProgressDis
 use crate::{exit::CliError, output::RunSummary};
 use futures::future::try_join_all;
 use nodectl_http::{Client, ClientError};
+use nodectl_jobfile::Delivery;
 use nodectl_ports::{say::tell, wall_ms};
 use nodectl_wire::api::{CursorView, JobLine, PhaseName, Results};
-use nodectl_workloads::Delivery;
 use std::{
     path::PathBuf,
     time::{Duration, Instant},

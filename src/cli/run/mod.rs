@@ -50,9 +50,9 @@ use interrupt::{InterruptPolicy, Interrupts};
 pub use lines::csv;
 use nodectl_app::settings::Settings;
 use nodectl_http::Client;
+use nodectl_jobfile::PlannedJob;
 use nodectl_ports::say::tell;
 use nodectl_types::text;
-use nodectl_workloads::{PlannedJob, job_file};
 use std::{path::PathBuf, time::Duration};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
@@ -80,7 +80,7 @@ pub async fn run(
         return watch::watch(args, &dir, settings).await;
     }
     let jobs = if args.line.command.is_empty() {
-        job_file::load(args.job_file())?
+        nodectl_workloads::load(args.job_file())?
     } else {
         args.line.plan()?
     };

@@ -12,14 +12,11 @@ use crate::{
 };
 use nodectl_app::settings::Settings;
 use nodectl_http::Client;
-use nodectl_ports::wall_ms;
-use nodectl_types::{BlobHash, FileEntry, JobSpec, Manifest, NodeId, WorkSpec};
+use nodectl_jobfile::PlannedJob;
+use nodectl_train::{self as train, PLAN_FILE, RESUMED};
+use nodectl_types::{BlobHash, FileEntry, JobDraft, Manifest, WorkSpec};
 use nodectl_wire::api::Stored;
-use nodectl_workloads::{
-    PlannedJob,
-    train::{self, PLAN_FILE, RESUMED},
-};
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 pub async fn resume(resumed: &str, args: &RunArgs, settings: &Settings) -> Result<Exit, CliError> {
     let (client, stay) = solo::connect(settings, !args.detach).await?;
@@ -62,19 +59,15 @@ async fn submit_and_follow(
     let spec = client.spec(&line.id).await?;
     let stored = client.store_checkpoint(&line.id).await?;
     let work = resumed_work(client, &spec.work, &stored).await?;
-    // The node puts itself and its clock in their place.
-    let (submitter, submitted_ms) = (NodeId([0; 32]), wall_ms());
-    let spec = JobSpec {
-        work: Arc::new(work),
-        submitter,
-        submitted_ms,
-        ..spec
+    let job = JobDraft {
+        work,
+        ..spec.into()
     };
     args.follow
         .into
         .as_deref()
         .map_or(Ok(()), check_directory)?;
-    let id = submit::submit_spec(client, &spec, (&submit::CommandKey::of(args), 0), None)
+    let id = submit::submit_job(client, &job, (&submit::CommandKey::of(args), 0), None)
         .await?
         .to_string();
     let directory = args
@@ -82,7 +75,7 @@ async fn submit_and_follow(
         .into
         .clone()
         .unwrap_or_else(|| default_directory(&line.name, &id));
-    let tasks = u32::try_from(spec.task_count()).unwrap_or(u32::MAX);
+    let tasks = u32::try_from(job.task_count()).unwrap_or(u32::MAX);
     let submitted = vec![Followed {
         id,
         name: line.name,

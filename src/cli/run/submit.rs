@@ -5,10 +5,10 @@ use super::{collector::check_directory, default_directory, follow::Followed, pat
 use crate::{args::RunArgs, exit::CliError};
 use futures::{StreamExt, TryStreamExt, stream};
 use nodectl_http::{Client, ClientError, client::SubmissionKey};
-use nodectl_ports::{say::tell, wall_ms};
-use nodectl_types::{BlobHash, JobId, JobSpec, NodeId, text, units::format_bytes};
+use nodectl_jobfile::{PlannedJob, UploadSource};
+use nodectl_ports::say::tell;
+use nodectl_types::{BlobHash, JobDraft, JobId, text, units::format_bytes};
 use nodectl_wire::api::Submitted;
-use nodectl_workloads::{PlannedJob, Submission, UploadSource};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
@@ -50,7 +50,7 @@ pub async fn submit(
     let several = jobs.iter().filter(|job| !job.is_step).count() > 1;
     let chosen = |job: &PlannedJob| match (into, &job.into) {
         _ if job.is_step => None,
-        (Some(directory), _) if several => Some(directory.join(&job.name)),
+        (Some(directory), _) if several => Some(directory.join(job.name())),
         (Some(directory), _) => Some(directory.to_path_buf()),
         (None, chosen) => chosen.clone(),
     };
@@ -89,21 +89,20 @@ pub async fn submit(
                 if job.is_step {
                     PathBuf::new()
                 } else {
-                    default_directory(&job.name, &id.to_string())
+                    default_directory(job.name(), &id.to_string())
                 }
             };
             let directory = chosen(&job).unwrap_or_else(default);
-            ids.insert(job.name.clone(), id);
+            ids.insert(job.name().to_string(), id);
             let tasks = u32::try_from(job.task_count()).unwrap_or(u32::MAX);
-            let (id, delivery) = (id.to_string(), job.delivery);
             submitted.push(Followed {
-                id,
-                name: job.name,
+                id: id.to_string(),
+                name: job.name().to_string(),
                 tasks,
                 age: Duration::ZERO,
                 directory,
                 is_step: job.is_step,
-                delivery,
+                delivery: job.delivery,
             });
             done.fetch_add(1, Ordering::Relaxed);
         }
@@ -200,14 +199,7 @@ async fn submit_one(
         .iter()
         .filter_map(|name| Some((name.clone(), *ids.get(name)?)))
         .collect();
-    // The node puts itself and its clock in their place.
-    let submission = Submission {
-        inputs,
-        after,
-        submitter: NodeId([0; 32]),
-        submitted_ms: wall_ms(),
-    };
-    submit_spec(client, &job.spec(submission), (key, index), deadline).await
+    submit_job(client, &job.complete(inputs, after), (key, index), deadline).await
 }
 
 /// Names what one command submits. It is kept while the command tries, and shown when it gives up:
@@ -226,19 +218,19 @@ impl CommandKey {
 
 /// Submits until the answer is clear: one that is lost, or says that nothing is known yet, is asked
 /// for again, though not past the `deadline`.
-pub async fn submit_spec(
+pub async fn submit_job(
     client: &Client,
-    spec: &JobSpec,
+    job: &JobDraft,
     (key, index): (&CommandKey, usize),
     deadline: Option<Instant>,
 ) -> Result<JobId, CliError> {
-    let name = &spec.work.name;
+    let name = &job.work.name;
     let own = SubmissionKey::new(&key.0, index, name);
     let begin = Instant::now();
     let mut lost = false;
     let mut told = false;
     loop {
-        let error = match client.submit(spec, &own).await {
+        let error = match client.submit(job, &own).await {
             Ok(Submitted { job }) => {
                 return job.parse().map_err(|error| {
                     CliError::Usage(format!("the node gave no usable job id: {error}"))

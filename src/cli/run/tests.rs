@@ -13,10 +13,10 @@ use nodectl_http::{
     socket_path,
     testing::{self, FakeNode, progress, record},
 };
+use nodectl_jobfile::Delivery;
 use nodectl_ports::Blobs;
 use nodectl_types::{query::*, *};
 use nodectl_wire::api::{PhaseName, TaskResult};
-use nodectl_workloads::Delivery;
 use std::{fs, path::Path, sync::Arc};
 
 fn followed(directory: &Path) -> Followed {
@@ -400,7 +400,8 @@ async fn files_are_uploaded_once_and_jobs_submitted_in_order() {
     fs::write(directory.path().join("data.txt"), "data").unwrap();
     fs::write(directory.path().join("job.toml"), TWO_JOBS).unwrap();
     let jobs = || {
-        job_file::load(&directory.path().join("job.toml")).unwrap_or_else(|error| panic!("{error}"))
+        nodectl_workloads::load(&directory.path().join("job.toml"))
+            .unwrap_or_else(|error| panic!("{error}"))
     };
     let submitted = submit::submit(
         &node.client,
@@ -457,7 +458,7 @@ async fn a_file_of_jobs_is_submitted_whole_or_not_at_all() {
     .await;
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("data.txt"), "data").unwrap();
-    let jobs = job_file::parse(TWO_JOBS, &directory.path().join("job.toml"))
+    let jobs = nodectl_workloads::parse(TWO_JOBS, &directory.path().join("job.toml"))
         .unwrap_or_else(|error| panic!("{error}"));
     let error = submit::submit(&node.client, jobs, None, &submit::CommandKey::draw(), None)
         .await

@@ -11,13 +11,11 @@ use crate::{
     output, solo,
 };
 use nodectl_app::settings::Settings;
+use nodectl_azint::{self as azint, frames::Stack};
 use nodectl_http::Client;
+use nodectl_jobfile::{Following, PlannedJob};
 use nodectl_ports::{say::tell, wall_ms};
-use nodectl_workloads::{
-    PlannedJob,
-    integrate::{self, frames::Stack},
-    job_file::{self, Following},
-};
+use nodectl_workloads::load_following;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
@@ -63,7 +61,7 @@ pub async fn watch(args: RunArgs, dir: &Path, settings: &Settings) -> Result<Exi
         )));
     }
     // Mistakes in the job file show at once.
-    let jobs = job_file::load_following(
+    let jobs = load_following(
         args.job_file(),
         &Following {
             files: Vec::new(),
@@ -99,7 +97,7 @@ async fn integrate_all(
             files,
             root: watch.dir.clone(),
         };
-        let jobs = job_file::load_following(args.job_file(), &following)?;
+        let jobs = load_following(args.job_file(), &following)?;
         let into = runs(&jobs, args.follow.into.as_deref()).join(wall_ms().to_string());
         let key = submit::CommandKey::draw();
         let submitting = submit::submit(client, jobs, Some(&into), &key, None);
@@ -197,7 +195,7 @@ impl FileWatch {
 
     /// The files that are to be integrated now, for the first time or again.
     fn ready(&mut self, now: Instant) -> Vec<PathBuf> {
-        let found = integrate::files_below(&self.dir, MAX_DEPTH, &self.results);
+        let found = azint::files_below(&self.dir, MAX_DEPTH, &self.results);
         let names: BTreeSet<&PathBuf> = found.iter().map(|(path, _)| path).collect();
         self.resting.retain(|path, _| names.contains(path));
         let mut ready = Vec::new();
@@ -213,7 +211,7 @@ impl FileWatch {
             }
             let rested = now.duration_since(*since);
             // A master file may come after the files that it leads to.
-            let rest = match integrate::is_data_file(&path) {
+            let rest = match azint::is_data_file(&path) {
                 true => PATIENCE,
                 false => REST,
             };
@@ -265,7 +263,7 @@ impl FileWatch {
 
     fn with_led_to(&self, path: &Path, own: FileState) -> FileState {
         let others = self.led_to.get(path).into_iter().flatten();
-        let states = others.filter_map(|file| Some(integrate::seen(&file.metadata().ok()?)));
+        let states = others.filter_map(|file| Some(azint::seen(&file.metadata().ok()?)));
         states.fold(own, |(bytes, changed), (more, later)| {
             (bytes + more, changed.max(later))
         })

@@ -8,7 +8,7 @@ use super::{
 use bytes::Bytes;
 use futures::TryStreamExt;
 use hyper::{Method, header::HeaderValue};
-use nodectl_types::{BlobHash, JobId, JobSpec};
+use nodectl_types::{BlobHash, JobDraft, JobId, JobSpec};
 use nodectl_wire::api::{
     AuditLine, CancelRequest, CursorView, Device, Doctor, DrainRequest, Explanation, ForgetRequest,
     Forgotten, Invitation, Job, JobLine, Membership, MembershipRequest, Node, NodeSelf, Okay,
@@ -129,11 +129,11 @@ impl Client {
     /// Again with the same key, it is the same job: whoever got no answer may ask once more.
     pub async fn submit(
         &self,
-        spec: &JobSpec,
+        job: &JobDraft,
         key: &SubmissionKey,
     ) -> Result<Submitted, ClientError> {
         let doing = "submitting the job";
-        let bytes = postcard::to_stdvec(spec).expect("plain data always encodes");
+        let bytes = postcard::to_stdvec(job).expect("plain data always encodes");
         let mut request = build(
             Method::POST,
             "/v1/jobs",

@@ -191,8 +191,8 @@ async fn whatever_changes_something_is_refused_to_others_and_noted() {
 #[tokio::test]
 async fn a_job_is_its_callers_whatever_it_says() {
     let node = shared_node().await;
-    let mut job = spec("j");
-    Arc::make_mut(&mut job.work).author = Author {
+    let mut job = draft("j");
+    job.work.author = Author {
         user: "alice".into(),
         uid: Some(0),
         node: "beta".into(),
@@ -209,7 +209,7 @@ async fn a_job_is_its_callers_whatever_it_says() {
     let authors: Vec<_> = asked.iter().filter_map(author).collect();
     assert_eq!(authors, ["bob@alpha"]);
     // What comes after another's job would read its results.
-    Arc::make_mut(&mut job.work).after = vec![("before".into(), JobId(1))];
+    job.work.after = vec![("before".into(), JobId(1))];
     assert_eq!(
         refused(
             node.client
@@ -219,7 +219,7 @@ async fn a_job_is_its_callers_whatever_it_says() {
         .0,
         403
     );
-    Arc::make_mut(&mut job.work).after = vec![("before".into(), JobId(2))];
+    job.work.after = vec![("before".into(), JobId(2))];
     node.client
         .submit(&job, &client::SubmissionKey::new("n", 2, "j"))
         .await

@@ -2,11 +2,11 @@
 
 use super::{ResourcesRequest, submit};
 use nodectl_types::{
-    Author, BlobHash, Isolation, JobId, JobSpec, NodeId, ParamSpace, PoolToken, PythonWorker,
-    Resources, WorkSpec, WorkerRole, WorkerSpec,
+    Author, BlobHash, JobDraft, JobId, NodeId, PoolToken, PythonWorker, Resources, WorkSpec,
+    WorkerRole, WorkerSpec, defaults,
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 use submit::BadJob;
 use utoipa::ToSchema;
 
@@ -36,7 +36,7 @@ pub struct OpenPool {
     #[serde(default)]
     pub max_workers: Option<u32>,
     /// How often a task that ended its worker is tried again.
-    #[serde(default = "three")]
+    #[serde(default = "worker_retries")]
     pub retries: u32,
     /// A task that runs longer ends its worker.
     #[serde(default)]
@@ -57,13 +57,12 @@ const GRACE_MS: u64 = 2_000;
 impl OpenPool {
     /// The job whose tasks are the pool's workers, served by `host` under `token`. How often they
     /// fail is for the host to judge.
-    pub fn into_spec(
+    pub fn into_draft(
         self,
         host: NodeId,
         author: Author,
         token: PoolToken,
-        submitted_ms: u64,
-    ) -> Result<JobSpec, BadJob> {
+    ) -> Result<JobDraft, BadJob> {
         let workers = self.max_workers.unwrap_or(MAX_WORKERS);
         if !(1..=MAX_WORKERS).contains(&workers) {
             return Err(submit::bad(
@@ -75,44 +74,27 @@ impl OpenPool {
             python: self.python,
             role: WorkerRole::Pool { host, token },
         };
-        let worker = WorkerSpec::Python(worker);
         let work = WorkSpec {
-            name: self.name,
-            command: Vec::new(),
-            worker: Some(worker),
+            worker: Some(WorkerSpec::Python(worker)),
             env: self.env.into_iter().collect(),
             resources: self
                 .resources
                 .map_or(Ok(Resources::default()), ResourcesRequest::into_resources)?,
             priority: self.priority,
-            timeout_ms: None,
             grace_ms: GRACE_MS,
             inputs: self
                 .inputs
                 .map(|hash| submit::parse::<BlobHash>("inputs", &hash))
                 .transpose()?,
-            after: Vec::new(),
-            outputs: Vec::new(),
-            output_limit_bytes: submit::default_output_limit(),
-            log_limit_bytes: submit::default_log_limit(),
-            sweep: None,
             author,
-            isolation: Isolation::default(),
-            secrets: Vec::new(),
+            ..WorkSpec::named(&self.name)
         };
-        Ok(JobSpec {
-            work: Arc::new(work),
-            params: ParamSpace::Single,
+        Ok(JobDraft {
             repeat: workers,
             retries: u32::MAX,
-            min_nodes: 0,
             place: self.place,
             speculate: false,
-            at_once: None,
-            wait_for_nodes: false,
-            submitter: host,
-            submitted_ms,
-            extends: None,
+            ..JobDraft::new(work)
         })
     }
 
@@ -149,6 +131,6 @@ fn default_python() -> String {
     "python3".into()
 }
 
-fn three() -> u32 {
-    3
+fn worker_retries() -> u32 {
+    defaults::WORKER_RETRIES
 }

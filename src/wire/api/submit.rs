@@ -3,12 +3,12 @@
 
 use super::sweep::SweepRequest;
 use nodectl_types::{
-    Author, BlobHash, Isolation, JobId, JobSpec, NodeId, ParamSpace, PythonWorker, Resources,
-    Value, WorkSpec, WorkerRole, WorkerSpec, manifest::safe_path,
+    BlobHash, Isolation, JobDraft, JobId, ParamSpace, PythonWorker, Resources, Value, WorkSpec,
+    WorkerRole, WorkerSpec, defaults, manifest::safe_path,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
 /// A job to run. What is missing has the default of a job file.
@@ -196,8 +196,8 @@ pub enum BadJob {
 }
 
 impl JobRequest {
-    /// The specification; `submitter` and `submitted_ms` say who submitted it and when.
-    pub fn into_spec(self, submitter: NodeId, submitted_ms: u64) -> Result<JobSpec, BadJob> {
+    /// The job, to be submitted.
+    pub fn into_draft(self) -> Result<JobDraft, BadJob> {
         let worker = self.worker.map(WorkerRequest::into_worker).transpose()?;
         if self.command.is_empty() != worker.is_some() {
             return Err(bad(
@@ -205,14 +205,12 @@ impl JobRequest {
                 "a job has a command or a worker, and not both",
             ));
         }
-        let retries = self.retries.unwrap_or(if worker.is_some() { 3 } else { 2 });
         let resources = match self.resources {
             Some(resources) => resources.into_resources()?,
             None if worker.is_some() => Resources::default(),
             None => Resources::one_core(),
         };
         let work = WorkSpec {
-            name: self.name,
             command: self.command,
             worker,
             env: self.env.into_iter().collect(),
@@ -233,25 +231,24 @@ impl JobRequest {
             output_limit_bytes: self.output_limit_bytes,
             log_limit_bytes: self.log_limit_bytes,
             sweep: self.sweep.map(SweepRequest::into_sweep).transpose()?,
-            author: Author::default(),
             isolation: self.isolation.into_isolation(),
             secrets: self.secrets,
+            ..WorkSpec::named(&self.name)
         };
-        Ok(JobSpec {
-            work: Arc::new(work),
+        let draft = JobDraft::new(work);
+        Ok(JobDraft {
             params: self
                 .params
                 .map_or(Ok(ParamSpace::Single), ParamsRequest::into_space)?,
             repeat: self.repeat,
-            retries,
+            retries: self.retries.unwrap_or(draft.retries),
             min_nodes: self.min_nodes,
             place: self.place,
             speculate: self.speculate,
             at_once: self.at_once,
             wait_for_nodes: self.wait_for_nodes,
             extends: self.extends.map(|job| parse("extends", &job)).transpose()?,
-            submitter,
-            submitted_ms,
+            ..draft
         })
     }
 }
@@ -428,13 +425,13 @@ fn one_core() -> f64 {
 }
 
 fn default_grace_ms() -> u64 {
-    5_000
+    defaults::GRACE_MS
 }
 
-pub(super) fn default_output_limit() -> u64 {
-    4 << 30
+fn default_output_limit() -> u64 {
+    defaults::OUTPUT_LIMIT_BYTES
 }
 
-pub(super) fn default_log_limit() -> u64 {
-    64 << 20
+fn default_log_limit() -> u64 {
+    defaults::LOG_LIMIT_BYTES
 }

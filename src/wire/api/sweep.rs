@@ -1,7 +1,10 @@
 //! Sweeps in requests: what their tasks report, and when tasks are given up.
 
 use super::submit::{BadJob, bad};
-use nodectl_types::sweep::{Goal, StopRule, Sweep};
+use nodectl_types::{
+    defaults,
+    sweep::{Goal, StopRule, Sweep},
+};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -95,15 +98,15 @@ impl SweepRequest {
 }
 
 fn min_steps() -> u64 {
-    1
+    defaults::MIN_STEPS.into()
 }
 
 fn min_trials() -> u32 {
-    5
+    defaults::MIN_TRIALS
 }
 
 fn reduction() -> u32 {
-    3
+    defaults::REDUCTION
 }
 
 #[cfg(test)]

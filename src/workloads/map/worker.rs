@@ -1,9 +1,6 @@
 //! `worker`, `python` and `init`: a Python class in place of a command.
 
-use crate::{
-    Upload,
-    job_file::{Fault, Fields, Item, to_i64, type_name},
-};
+use nodectl_jobfile::{Fault, Fields, Item, Upload, keys::command, to_i64, type_name};
 use nodectl_types::{PythonWorker, WorkerRole, WorkerSpec, manifest::safe_path};
 use serde_json::{Map, Value as Json};
 use toml::{
@@ -79,7 +76,7 @@ impl WorkerKeys {
         }
         let python = &self.python.value;
         if python.contains('/') && !python.starts_with(['/', '~']) {
-            super::command::check_program(&self.python, uploads)?;
+            command::check_program(&self.python, uploads)?;
         }
         Ok(())
     }

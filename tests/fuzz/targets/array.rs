@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nodectl::workloads::arrays::{Location, decode_npy};
+use nodectl::formats::{ArrayLocation, decode_npy};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((format, bytes)) = bytes.split_first() else { return };
@@ -21,7 +21,7 @@ fuzz_target!(|bytes: &[u8]| {
         _ => ("a.safetensors", None),
     };
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let place = Location { member, ..Location::new(dir.path().join(name)) };
+    let place = ArrayLocation { member, ..ArrayLocation::new(dir.path().join(name)) };
     std::fs::write(&place.path, bytes).expect("a temporary file");
     if let (Ok(info), Ok(array)) = (place.inspect(), place.read()) {
         assert_eq!((&info, info.bytes()), (&array.info, Some(array.bytes.len() as u64)));

@@ -3,12 +3,12 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nodectl::workloads::{
-    integrate::{
+use nodectl::{
+    azint::{
         decode::{FilterSpec, Pipeline, Scratch, fuzz},
         plan::IntegratePlan,
     },
-    job_file,
+    workloads,
 };
 
 fuzz_target!(|bytes: &[u8]| {
@@ -25,6 +25,6 @@ fuzz_target!(|bytes: &[u8]| {
     let _ = IntegratePlan::decode(rest);
     if let Ok(text) = std::str::from_utf8(rest) {
         let text = format!("[azimuthal integration]\n{text}");
-        let _ = job_file::parse(&text, std::path::Path::new("/nonexistent/job.toml"));
+        let _ = workloads::parse(&text, std::path::Path::new("/nonexistent/job.toml"));
     }
 });

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nodectl::workloads::integrate::{
+use nodectl::azint::{
     engine::{Geometry, Image, Mask},
     frames::{Reader, Stack},
 };

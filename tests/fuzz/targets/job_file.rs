@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nodectl::workloads::job_file::parse;
+use nodectl::workloads::parse;
 use std::path::Path;
 
 fuzz_target!(|text: &str| {

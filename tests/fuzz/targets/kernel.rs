@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use nodectl::{
     gpu::shader::{Language, Shader},
-    workloads::kernel::KernelPlan,
+    kernel::KernelPlan,
 };
 
 fuzz_target!(|bytes: &[u8]| {

@@ -1,0 +1,421 @@
+//! The engine on a GPU: the matrix by bins and the constants of pixels are uploaded once; frames
+//! follow in batches as they are in memory, and come back as sums, pairs of 32-bit floats. While
+//! one batch is computed the next one is on its way.
+
+use super::{
+    corrections::Dummy,
+    errors::IntegrationError,
+    frames::{Frames, Pixels, Sums},
+    integrator::{EngineJob, PreparedRegion},
+};
+use bytes::Bytes;
+use nodectl_gpu::device::{
+    BufferBinding, Device, DeviceBuffer, DeviceError, DeviceRecording, Kernel, KernelSource,
+    PendingCall, RecordingStep,
+};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+/// Of a batch of frames, at most; devices may take less at once.
+const BATCH_BYTES: u64 = 256 << 20;
+/// Batches on their way. They have their own memory.
+const SLOTS: usize = 2;
+/// Frames that share a pass over the matrix, and invocations of a workgroup, as in the shader.
+const AT_ONCE: usize = 4;
+const GROUP: usize = 128;
+/// Sums of a bin, and floats of each.
+const QUANTITIES: usize = 5;
+const FLOATS: usize = 2 * QUANTITIES;
+/// Every device has at least so many workgroups.
+const MAX_GROUPS: usize = 65_535;
+/// For uploads, runs and downloads of a batch. A device that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(120);
+
+impl From<DeviceError> for IntegrationError {
+    fn from(error: DeviceError) -> Self {
+        Self::Gpu(error.to_string())
+    }
+}
+
+pub(super) struct VulkanEngine {
+    device: Device,
+    kernel: Kernel,
+    /// One for each kind of dummies that frames have had: one, as a rule.
+    plans: Mutex<Vec<Arc<Plan>>>,
+}
+
+/// What is prepared for frames with some kind of dummies.
+struct Plan {
+    dummy: Dummy,
+    regions: Vec<Uploaded>,
+    constants: DeviceBuffer,
+    /// Locked while a batch's calls are queued: they take effect in that order.
+    slots: Mutex<Slots>,
+}
+
+/// A region's matrix on the device.
+struct Uploaded {
+    bins: usize,
+    starts: DeviceBuffer,
+    pixels: DeviceBuffer,
+    weights: DeviceBuffer,
+    shares: usize,
+}
+
+#[derive(Default)]
+struct Slots {
+    next: usize,
+    slots: Vec<Slot>,
+}
+
+/// Memory of a batch, and the recordings that work on it.
+struct Slot {
+    frames: DeviceBuffer,
+    sums: Vec<DeviceBuffer>,
+    /// By the kind of the frames' numbers and their count.
+    recordings: BTreeMap<(u32, usize), DeviceRecording>,
+}
+
+/// The sums of a batch, for each region, on their way.
+struct SumBatch {
+    frames: usize,
+    sums: Vec<PendingCall<Vec<u8>>>,
+}
+
+impl VulkanEngine {
+    pub fn new(device: Device) -> Result<Self, IntegrationError> {
+        let bytes = include_bytes!("../../../shaders/integrate.spv");
+        let spirv: Vec<u32> = bytes
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|word| u32::from_le_bytes(*word))
+            .collect();
+        let source = KernelSource {
+            spirv: &spirv,
+            entry: "main",
+            constants: &[],
+            name: "integrate",
+        };
+        let kernel = device.kernel(&source)?;
+        Ok(Self {
+            device,
+            kernel,
+            plans: Mutex::default(),
+        })
+    }
+
+    /// For each region and frame, the sums of all bins.
+    pub fn sums(
+        &self,
+        job: &EngineJob<'_>,
+        frames: &Frames<'_>,
+    ) -> Result<Vec<Vec<Vec<Sums>>>, IntegrationError> {
+        let plan = self.plan(job)?;
+        let bytes = bytes_of(frames);
+        let frame_bytes = frames.pixels.bytes_per_pixel() * frames.shape[0] * frames.shape[1];
+        let at_once = self.batch_bytes() / frame_bytes.max(1);
+        if at_once == 0 {
+            let most = self.batch_bytes();
+            return Err(IntegrationError::Gpu(format!(
+                "a frame of {frame_bytes} bytes, and it takes {most} at once"
+            )));
+        }
+        let mut by_region: Vec<Vec<Vec<Sums>>> = plan.regions.iter().map(|_| Vec::new()).collect();
+        let mut waiting = VecDeque::new();
+        for bytes in bytes.chunks(at_once * frame_bytes) {
+            if waiting.len() == SLOTS {
+                waiting
+                    .pop_front()
+                    .map_or(Ok(()), |batch| finish(&plan, batch, &mut by_region))?;
+            }
+            let slot_bytes = bytes
+                .len()
+                .max((at_once * frame_bytes).min(frames.frames * frame_bytes));
+            waiting.push_back(self.submit(
+                &plan,
+                job,
+                kind(&frames.pixels),
+                bytes,
+                frame_bytes,
+                slot_bytes,
+            )?);
+        }
+        waiting
+            .into_iter()
+            .try_for_each(|batch| finish(&plan, batch, &mut by_region))?;
+        Ok(by_region)
+    }
+
+    fn batch_bytes(&self) -> usize {
+        let limits = &self.device.info().limits;
+        BATCH_BYTES
+            .min(limits.storage_range)
+            .min(limits.buffer_bytes) as usize
+            & !3
+    }
+
+    fn plan(&self, job: &EngineJob<'_>) -> Result<Arc<Plan>, IntegrationError> {
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(plan) = plans.iter().find(|plan| plan.dummy == job.dummy) {
+            return Ok(plan.clone());
+        }
+        let corrections = job.corrections;
+        let at = |image: &Option<Vec<f32>>, pixel: usize| {
+            image.as_ref().map_or(0.0, |image| image[pixel])
+        };
+        let constants = (0..corrections.omega.len()).flat_map(|pixel| {
+            let omega = if corrections.is_valid(pixel, &job.dummy) {
+                corrections.omega[pixel]
+            } else {
+                0.0
+            };
+            // Of pixels that do not count nothing is read, NaN for example.
+            let image = |image| if omega == 0.0 { 0.0 } else { at(image, pixel) };
+            [
+                omega,
+                image(&corrections.dark),
+                image(&corrections.variance),
+            ]
+        });
+        let constants: Vec<f32> = constants.collect();
+        let plan = Arc::new(Plan {
+            dummy: job.dummy,
+            regions: job
+                .regions
+                .iter()
+                .map(|region| self.upload_region(region))
+                .collect::<Result<_, _>>()?,
+            constants: self.upload(bytemuck::cast_slice(&constants))?,
+            slots: Mutex::default(),
+        });
+        plans.push(plan.clone());
+        Ok(plan)
+    }
+
+    fn upload_region(&self, region: &PreparedRegion) -> Result<Uploaded, IntegrationError> {
+        let rows = region.rows();
+        Ok(Uploaded {
+            bins: region.matrix.bin_count,
+            starts: self.upload(bytemuck::cast_slice(&rows.starts))?,
+            pixels: self.upload(bytemuck::cast_slice(&rows.pixels))?,
+            weights: self.upload(bytemuck::cast_slice(&rows.weights))?,
+            shares: rows.pixels.len(),
+        })
+    }
+
+    fn upload(&self, bytes: &[u8]) -> Result<DeviceBuffer, IntegrationError> {
+        let most = self.device.info().limits.storage_range;
+        if bytes.len() as u64 > most {
+            let size = bytes.len();
+            return Err(IntegrationError::Gpu(format!(
+                "a matrix of {size} bytes, and it takes {most}; hint: engine = \"cpu\""
+            )));
+        }
+        let buffer = self.device.buffer((bytes.len() as u64).max(4))?;
+        self.device
+            .upload(&buffer, 0, Bytes::copy_from_slice(bytes))
+            .wait(LIMIT)?;
+        Ok(buffer)
+    }
+
+    /// Queues the calls for a batch of frames.
+    fn submit(
+        &self,
+        plan: &Plan,
+        job: &EngineJob<'_>,
+        kind: u32,
+        bytes: &[u8],
+        frame_bytes: usize,
+        slot_bytes: usize,
+    ) -> Result<SumBatch, IntegrationError> {
+        let frames = bytes.len() / frame_bytes;
+        let mut slots = plan.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = slots.next;
+        slots.next = (index + 1) % SLOTS;
+        let slot = self.slot(
+            plan,
+            &mut slots.slots,
+            index,
+            slot_bytes,
+            slot_bytes / frame_bytes,
+        )?;
+        let recording = match slot.recordings.get(&(kind, frames)) {
+            Some(recording) => recording.clone(),
+            None => {
+                let recording = self.record(plan, job, slot, kind, frames)?;
+                slot.recordings.insert((kind, frames), recording.clone());
+                recording
+            }
+        };
+        let upload = self.device.upload(&slot.frames, 0, padded(bytes));
+        let run = self.device.run(&recording);
+        let download = |(region, sums): (&Uploaded, &DeviceBuffer)| {
+            self.device.download(
+                sums,
+                0..(frames * FLOATS * region.bins * size_of::<f32>()) as u64,
+            )
+        };
+        let sums = plan.regions.iter().zip(&slot.sums).map(download).collect();
+        drop(slots);
+        // A failure of the first two fails what follows, and is told from there.
+        drop((upload, run));
+        Ok(SumBatch { frames, sums })
+    }
+
+    /// The memory for a batch: what there is, if it is large enough.
+    fn slot<'a>(
+        &self,
+        plan: &Plan,
+        slots: &'a mut Vec<Slot>,
+        index: usize,
+        bytes: usize,
+        frames: usize,
+    ) -> Result<&'a mut Slot, IntegrationError> {
+        let wanted = bytes.next_multiple_of(4) as u64;
+        let sums_bytes =
+            |region: &Uploaded| (frames * FLOATS * region.bins * size_of::<f32>()) as u64;
+        let is_enough = slots.get(index).is_some_and(|slot| {
+            let mut sums = slot.sums.iter().zip(&plan.regions);
+            slot.frames.bytes() >= wanted
+                && sums.all(|(sums, region)| sums.bytes() >= sums_bytes(region))
+        });
+        if !is_enough {
+            let sums = plan
+                .regions
+                .iter()
+                .map(|region| self.device.buffer(sums_bytes(region)));
+            let sums = sums.collect::<Result<_, _>>()?;
+            let slot = Slot {
+                frames: self.device.buffer(wanted)?,
+                sums,
+                recordings: BTreeMap::new(),
+            };
+            if index < slots.len() {
+                slots[index] = slot;
+            } else {
+                slots.push(slot);
+            }
+        }
+        let last = slots.len() - 1;
+        Ok(&mut slots[index.min(last)])
+    }
+
+    fn record(
+        &self,
+        plan: &Plan,
+        job: &EngineJob<'_>,
+        slot: &Slot,
+        kind: u32,
+        frames: usize,
+    ) -> Result<DeviceRecording, IntegrationError> {
+        let has_dummy = job.dummy.is_some();
+        let mut steps = Vec::new();
+        for (region, sums) in plan.regions.iter().zip(&slot.sums) {
+            let lanes = (region.shares / region.bins / 4)
+                .next_power_of_two()
+                .clamp(1, GROUP);
+            let groups = region.bins.div_ceil(GROUP / lanes).min(MAX_GROUPS);
+            let buffers = [
+                &region.starts,
+                &region.pixels,
+                &region.weights,
+                &plan.constants,
+                &slot.frames,
+                sums,
+            ];
+            let bindings = buffers
+                .iter()
+                .enumerate()
+                .map(|(index, buffer)| BufferBinding::whole(index as u32, buffer));
+            let bindings: Vec<BufferBinding> = bindings.collect();
+            for first in (0..frames).step_by(AT_ONCE) {
+                let numbers = [
+                    region.bins,
+                    job.corrections.omega.len(),
+                    region.shares,
+                    first,
+                    frames,
+                    lanes,
+                ];
+                let flags = [kind, has_dummy.into(), job.model.is_poissonian().into()];
+                let (value, delta) = if has_dummy {
+                    (job.dummy.value, job.dummy.delta)
+                } else {
+                    (0.0, 0.0)
+                };
+                let push = numbers.iter().map(|number| *number as u32).chain(flags);
+                let push = push
+                    .chain([value.to_bits(), delta.to_bits()])
+                    .flat_map(u32::to_le_bytes)
+                    .collect();
+                let (kernel, bindings) = (self.kernel.clone(), bindings.clone());
+                steps.push(RecordingStep::Dispatch {
+                    kernel,
+                    bindings,
+                    push,
+                    groups: [groups as u32, 1, 1],
+                });
+            }
+        }
+        Ok(self.device.record(steps)?)
+    }
+}
+
+/// Waits for a batch.
+fn finish(
+    plan: &Plan,
+    batch: SumBatch,
+    by_region: &mut [Vec<Vec<Sums>>],
+) -> Result<(), IntegrationError> {
+    for ((region, pending), frames) in plan.regions.iter().zip(batch.sums).zip(by_region) {
+        let bytes = pending.wait(LIMIT)?;
+        let floats: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes);
+        for frame in floats.chunks(FLOATS * region.bins).take(batch.frames) {
+            let sum = |quantity: usize, bin: usize| {
+                let at = 2 * quantity * region.bins + bin;
+                f64::from(frame[at]) + f64::from(frame[at + region.bins])
+            };
+            let bin = |bin| Sums {
+                signal: sum(0, bin),
+                variance: sum(1, bin),
+                norm: sum(2, bin),
+                norm2: sum(3, bin),
+                count: sum(4, bin),
+            };
+            frames.push((0..region.bins).map(bin).collect());
+        }
+    }
+    Ok(())
+}
+
+fn kind(pixels: &Pixels<'_>) -> u32 {
+    match pixels {
+        Pixels::U8(_) => 0,
+        Pixels::U16(_) => 1,
+        Pixels::U32(_) => 2,
+        Pixels::I32(_) => 3,
+        Pixels::F32(_) => 4,
+    }
+}
+
+fn bytes_of<'a>(frames: &Frames<'a>) -> &'a [u8] {
+    match frames.pixels {
+        Pixels::U8(values) => values,
+        Pixels::U16(values) => bytemuck::cast_slice(values),
+        Pixels::U32(values) => bytemuck::cast_slice(values),
+        Pixels::I32(values) => bytemuck::cast_slice(values),
+        Pixels::F32(values) => bytemuck::cast_slice(values),
+    }
+}
+
+/// Whole words, as the shader reads them.
+fn padded(bytes: &[u8]) -> Bytes {
+    let mut whole = Vec::with_capacity(bytes.len().next_multiple_of(4));
+    whole.extend_from_slice(bytes);
+    whole.resize(bytes.len().next_multiple_of(4), 0);
+    whole.into()
+}

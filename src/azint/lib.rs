@@ -1,0 +1,39 @@
+//! `kind = "integrate"`: stacks of detector frames to diffraction patterns. Owns the meaning of its
+//! keys, detectors and geometry, reading and decoding of frames, their integration, and the files
+//! that come of it. Start reading at `plan`; the numbers are in `engine`.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `engine/` | geometry, sparse matrices and the integration of frames that are in memory |
+//! | `decode/` | chunks of HDF5 datasets back to bytes |
+//! | `frames/` | where the frames of a dataset lie; reading and decoding them |
+//! | `batch` | stored frames to patterns, strip by strip |
+//! | `results/` | the files that come of a dataset |
+//! | `plan` | what the job file becomes and workers run; the chain of jobs |
+//! | `run/` | what runs in the worker processes |
+//! | `job` | the job file's keys |
+//! | `settings` | those that say how frames are integrated |
+//! | `datasets` | which files are integrated |
+//! | `config` | the integrator's own configuration files |
+//! | `measure` | how many threads a worker should have |
+//! | `chain` | the jobs that carry a plan out |
+
+pub mod batch;
+mod chain;
+pub mod config;
+mod datasets;
+pub mod decode;
+pub mod engine;
+pub mod frames;
+mod job;
+mod measure;
+pub mod plan;
+pub mod results;
+pub mod run;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+pub use datasets::{files_below, is_data_file};
+pub use job::{KEYS, plan};
+pub use run::seen;

@@ -1,0 +1,206 @@
+//! What is written, read again: with our own reader here, with h5py and silx's conventions in
+//! `tests/integrate.rs`.
+
+use super::{
+    Calibrant, HeatMap, NexusFile, Part, RegionPart, Total, finished, nexus, peaks, svg, table,
+};
+use nodectl_formats::ArrayLocation;
+
+fn about(frames: u64, has_errors: bool) -> super::About {
+    super::About {
+        title: "lab6".into(),
+        source_file: "/data/lab6.h5".into(),
+        source_dataset: "entry/data".into(),
+        fingerprint: "0123".into(),
+        first: 0,
+        frames,
+        configuration: "{\"points\":4}".into(),
+        unit: "q_nm^-1".into(),
+        has_errors,
+        date: "2026-01-01T00:00:00Z".into(),
+        engine: "cpu".into(),
+    }
+}
+
+fn part(first: u64, frames: u64, bins: usize) -> Part {
+    let values: Vec<f32> = (0..frames as usize * bins)
+        .map(|index| (first as usize * bins + index) as f32)
+        .collect();
+    let mut total = Total::default();
+    let sums: Vec<f64> = values.iter().map(|value| f64::from(*value)).collect();
+    total.add(bins, &sums, &vec![1.0; sums.len()], Some(&sums));
+    Part {
+        first,
+        frames,
+        regions: vec![RegionPart {
+            sigma: Some(values.clone()),
+            intensity: values,
+            total,
+        }],
+    }
+}
+
+#[test]
+fn parts_in_any_order_make_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out.h5");
+    let axes = nexus::RegionAxes {
+        name: None,
+        radial: vec![1.0, 2.0, 3.0, 4.0],
+        azimuthal_deg: None,
+    };
+    let mut file = NexusFile::create(&path, about(7, true), vec![axes]).unwrap();
+    let mut total = Total::default();
+    for (first, frames) in [(4, 3), (0, 2), (2, 2)] {
+        let part = part(first, frames, 4);
+        file.write(&part).unwrap();
+        total.join(&part.regions[0].total);
+    }
+    assert!(file.write(&part(6, 2, 4)).is_err(), "beyond the end");
+    assert!(!path.exists(), "only what is whole has the name");
+    file.finish(&[total]).unwrap();
+    let origin = nexus::Origin::of(&path).expect("it says so");
+    assert_eq!(
+        (&*origin.source_file, &*origin.fingerprint),
+        ("/data/lab6.h5", "0123")
+    );
+    assert!(path.exists() && !dir.path().join("out.h5.part").exists());
+    let read = |member: &str| {
+        ArrayLocation {
+            member: Some(member.into()),
+            ..ArrayLocation::new(&path)
+        }
+        .read()
+        .unwrap()
+    };
+    let floats = |member: &str| -> Vec<f32> {
+        read(member)
+            .bytes
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|bytes| f32::from_le_bytes(*bytes))
+            .collect()
+    };
+    assert_eq!(read("entry/result/data").info.shape, [7, 4]);
+    assert_eq!(
+        floats("entry/result/data"),
+        (0..28).map(|value| value as f32).collect::<Vec<_>>()
+    );
+    assert_eq!(
+        floats("entry/result/data_errors"),
+        floats("entry/result/data")
+    );
+    assert_eq!(floats("entry/mean/data"), [12.0, 13.0, 14.0, 15.0]);
+}
+
+#[test]
+fn a_finished_part_is_read_as_it_was_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("some.h5");
+    let cake = nexus::RegionAxes {
+        name: Some("one".into()),
+        radial: vec![1.0, 2.0],
+        azimuthal_deg: Some(vec![-90.0, 90.0]),
+    };
+    let line = nexus::RegionAxes {
+        name: Some("two".into()),
+        radial: vec![1.0, 2.0, 3.0, 4.0],
+        azimuthal_deg: None,
+    };
+    let axes = vec![cake, line];
+    let about = super::About {
+        first: 3,
+        ..about(2, true)
+    };
+    let mut whole = part(3, 2, 4);
+    whole.regions.push(whole.regions[0].clone());
+    let mut file = NexusFile::create(&path, about, axes.clone()).unwrap();
+    assert!(
+        file.write(&part(2, 2, 4)).is_err(),
+        "before its first frame"
+    );
+    file.write(&whole).unwrap();
+    let totals: Vec<Total> = whole
+        .regions
+        .iter()
+        .map(|region| region.total.clone())
+        .collect();
+    file.finish(&totals).unwrap();
+    let names = [Some("one".to_string()), Some("two".to_string())];
+    assert_eq!(finished(&path, &names), Some((whole, axes)));
+    assert_eq!(
+        finished(&path, &names[..1]).map(|(part, _)| part.regions.len()),
+        Some(1)
+    );
+    assert_eq!(finished(&path, &[None]), None);
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    assert_eq!(finished(&path, &names), None);
+}
+
+#[test]
+fn calibrants_have_the_rings_of_their_certificates() {
+    let degrees = |calibrant: Calibrant, index: usize| {
+        // Cu Kα1, as the certificates list.
+        calibrant.rings(0.1)[index]
+            .position("2th_deg", Some(1.540_592_9e-10))
+            .unwrap()
+    };
+    assert!((degrees(Calibrant::LaB6, 0) - 21.358).abs() < 2e-3);
+    assert!((degrees(Calibrant::Si, 0) - 28.441).abs() < 2e-3);
+    assert!((degrees(Calibrant::CeO2, 0) - 28.549).abs() < 4e-3);
+    let hkl: Vec<[u32; 3]> = Calibrant::Si
+        .rings(0.15)
+        .iter()
+        .map(|ring| ring.hkl)
+        .collect();
+    assert_eq!(hkl, [[1, 1, 1], [2, 2, 0], [3, 1, 1]]);
+}
+
+#[test]
+fn peaks_are_found_between_bins_and_told() {
+    let radial: Vec<f64> = (0..500).map(|bin| 5.0 + 0.1 * f64::from(bin)).collect();
+    let places = [15.115_387, 21.376_386, 26.180_62];
+    let shape = |at: f64| {
+        2.0 + places
+            .iter()
+            .map(|place| 100.0 * (-((at - place) / 0.15).powi(2)).exp())
+            .sum::<f64>()
+    };
+    let pattern: Vec<f32> = radial.iter().map(|at| shape(*at) as f32).collect();
+    let found = peaks(&radial, &pattern);
+    assert_eq!(found.len(), 3, "{found:?}");
+    for (peak, place) in found.iter().zip(places) {
+        assert!((peak.position - place).abs() < 0.02, "{peak:?}");
+    }
+    let text = table(
+        "lab6",
+        &radial,
+        &pattern,
+        "q_nm^-1",
+        Some((Calibrant::LaB6, None)),
+    );
+    assert!(
+        text.contains("lab6: 3 peaks") && text.lines().nth(2).unwrap().contains("100"),
+        "{text}"
+    );
+    assert!(
+        svg("lab6", &radial, &pattern, "q_nm^-1", &places)
+            .unwrap()
+            .contains("</svg>")
+    );
+    assert!(svg("none", &[], &[], "q_nm^-1", &[]).is_none());
+}
+
+#[test]
+fn a_picture_has_a_row_for_each_frame_or_for_several() {
+    let dir = tempfile::tempdir().unwrap();
+    for (frames, bins, shape) in [(2, 30, [64, 30, 3]), (5000, 3000, [1024, 1024, 3])] {
+        let mut map = HeatMap::new(frames, bins);
+        map.add(&part(0, frames.min(10), bins));
+        let path = dir.path().join(format!("{frames}.png"));
+        map.write(&path).unwrap();
+        assert_eq!(ArrayLocation::new(&path).read().unwrap().info.shape, shape);
+    }
+}

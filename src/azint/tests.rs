@@ -1,0 +1,481 @@
+//! What job files and integrator's configuration files become.
+
+use super::plan::{EngineRequest, Existing, IntegratePlan, IntegrateStage, PLAN_FILE};
+use nodectl_jobfile::{Context, PlannedJob, UploadSource};
+use nodectl_types::Value;
+use std::{fs, path::Path};
+
+const PONI: &str = "poni_version: 2\nDetector: Detector\nDetector_config: {\"pixel1\": 1e-4, \"pixel2\": 1e-4, \
+                    \"max_shape\": [37, 45]}\nDistance: 0.1\nPoni1: 0.0018\nPoni2: 0.002\nWavelength: 1e-10\n";
+
+/// A directory with datasets and a geometry.
+fn lab() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/frames");
+    for (from, to) in [
+        ("chunked.h5", "scans/a.h5"),
+        ("tiles.h5", "scans/b.h5"),
+        ("truncated.h5", "scans/c.h5"),
+        ("scan.h5", "x/scan.h5"),
+        ("lima_0000.h5", "x/lima_0000.h5"),
+        ("lima_0001.h5", "x/lima_0001.h5"),
+        ("scan.h5", "y/scan.h5"),
+    ] {
+        let to = dir.path().join(to);
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        fs::copy(fixtures.join(from), to).unwrap();
+    }
+    fs::write(dir.path().join("geometry.poni"), PONI).unwrap();
+    fs::write(dir.path().join("mask.npy"), "").unwrap();
+    fs::write(
+        dir.path().join("list.txt"),
+        "# two\nscans/a.h5\n\nscans/b.h5::/data\n",
+    )
+    .unwrap();
+    dir
+}
+
+fn parsed(dir: &Path, text: &str) -> Result<Vec<PlannedJob>, String> {
+    let path = dir.join("job.toml");
+    let context = Context::new(text, &path);
+    let jobs = super::config::jobs(&context)
+        .unwrap_or_else(|| nodectl_jobfile::plan(&context, super::plan));
+    jobs.map_err(|fault| {
+        let error = fault.in_file(&path, text).to_string();
+        error.replace(&format!("{}/", dir.display()), "")
+    })
+}
+
+fn jobs(dir: &Path, more: &str) -> Vec<PlannedJob> {
+    let text = format!("kind = \"integrate\"\nname = \"i\"\nponi = \"geometry.poni\"\n{more}");
+    parsed(dir, &text).unwrap_or_else(|error| panic!("{more}\n{error}"))
+}
+
+fn plan(job: &PlannedJob) -> IntegratePlan {
+    let upload = job
+        .uploads
+        .iter()
+        .find(|upload| upload.path == PLAN_FILE)
+        .expect("each job has its plan");
+    let UploadSource::Bytes(bytes) = &upload.source else {
+        panic!("planning made it")
+    };
+    IntegratePlan::decode(bytes).unwrap()
+}
+
+fn names(jobs: &[PlannedJob]) -> Vec<(&str, u64)> {
+    jobs.iter()
+        .map(|job| (job.name(), job.task_count()))
+        .collect()
+}
+
+#[test]
+fn split_is_frames_then_results_and_whole_is_results_alone() {
+    let lab = lab();
+    let split = jobs(
+        lab.path(),
+        "datasets = \"scans/a.h5\"\nstrategy = \"split\"\nframes_per_task = 2",
+    );
+    assert_eq!(names(&split), [("i.frames", 3), ("i", 1)]);
+    assert_eq!(
+        (split[1].after.as_slice(), split[0].is_step),
+        (["i.frames".to_string()].as_slice(), true)
+    );
+    let first: Vec<(String, Value)> = split[0].draft.params.get(2);
+    assert_eq!(
+        first[1..],
+        [
+            ("first".into(), Value::Int(4)),
+            ("end".into(), Value::Int(5))
+        ]
+    );
+    assert_eq!(
+        plan(&split[1]).stage,
+        IntegrateStage::Write {
+            from: Some("i.frames".into())
+        }
+    );
+    let whole = jobs(
+        lab.path(),
+        "datasets = [\"scans/*.h5\", \"x/scan.h5\"]\nstrategy = \"whole\"",
+    );
+    assert_eq!(names(&whole), [("i", 4)]);
+    // A file that cannot be read is the business of its own task.
+    fs::write(lab.path().join("scans/d.h5"), "").unwrap();
+    let each = jobs(
+        lab.path(),
+        "datasets = \"scans/?.h5\"\nstrategy = \"split\"\nframes_per_task = 5",
+    );
+    assert_eq!(
+        names(&each),
+        [
+            ("i.1.frames", 1),
+            ("i.1", 1),
+            ("i.2.frames", 1),
+            ("i.2", 1),
+            ("i.3.frames", 1),
+            ("i.3", 1),
+            ("i.4", 1)
+        ]
+    );
+    assert!(
+        each.windows(2)
+            .all(|pair| pair[0].name().ends_with("frames")
+                || pair[0].draft.work.priority > pair[1].draft.work.priority)
+    );
+}
+
+#[test]
+fn auto_splits_while_there_are_fewer_datasets_than_workers() {
+    let lab = lab();
+    let count = |workers: u32| {
+        jobs(
+            lab.path(),
+            &format!("datasets = \"scans/[ab].h5\"\nworkers = {workers}"),
+        )
+        .len()
+    };
+    assert_eq!((count(3), count(2)), (4, 1));
+}
+
+#[test]
+fn datasets_are_named_by_paths_patterns_and_lists() {
+    let lab = lab();
+    let of = |datasets: &str| -> Vec<String> {
+        let jobs = jobs(
+            lab.path(),
+            &format!("datasets = {datasets}\nstrategy = \"whole\""),
+        );
+        plan(&jobs[0])
+            .datasets
+            .into_iter()
+            .map(|dataset| dataset.name)
+            .collect()
+    };
+    assert_eq!(of("\"@list.txt\""), ["a", "b"]);
+    assert_eq!(of("[\"*/scan.h5\"]"), ["x_scan", "y_scan"]);
+    assert_eq!(
+        of("[\"scans/a.h5\", \"scans/a.h5\", \"**/b.h5\"]"),
+        ["a", "b"]
+    );
+    let told = |datasets: &str| {
+        let text =
+            format!("kind = \"integrate\"\nponi = \"geometry.poni\"\ndatasets = {datasets}\n");
+        parsed(lab.path(), &text).unwrap_err()
+    };
+    assert!(told("\"nothing/*.h5\"").contains("no file matches `nothing/*.h5`"));
+    assert!(told("\"@missing.txt\"").contains("missing.txt: No such file"));
+    assert!(told("[]").contains("no `datasets`"));
+}
+
+#[test]
+fn files_behind_a_dataset_travel_with_it_unless_all_nodes_see_them() {
+    let lab = lab();
+    let paths = |uploads: &[nodectl_jobfile::Upload]| -> Vec<String> {
+        uploads.iter().map(|upload| upload.path.clone()).collect()
+    };
+    let text = "datasets = \"x/scan.h5\"\nmask = \"mask.npy\"\nstrategy = \"whole\"\n";
+    let auto = &jobs(lab.path(), text)[0];
+    assert_eq!(paths(&auto.uploads), ["images/mask.npy", "integrate.plan"]);
+    assert_eq!(
+        paths(&auto.cluster_uploads),
+        [
+            "input/scan.h5",
+            "input/./lima_0000.h5",
+            "input/./lima_0001.h5"
+        ]
+        .map(|path| path.replace("/./", "/"))
+    );
+    assert_eq!(
+        plan(auto).datasets[0].upload.as_deref(),
+        Some("input/scan.h5")
+    );
+    let shared = &jobs(lab.path(), &format!("{text}input = \"shared\""))[0];
+    assert!(shared.cluster_uploads.is_empty() && shared.uploads.len() == 2);
+    assert_eq!(
+        jobs(lab.path(), &format!("{text}input = \"upload\""))[0]
+            .uploads
+            .len(),
+        5
+    );
+}
+
+#[test]
+fn mistakes_are_shown_at_their_place() {
+    let lab = lab();
+    let told = |more: &str| {
+        let text = format!("kind = \"integrate\"\ndatasets = \"scans/a.h5\"\n{more}\n");
+        parsed(lab.path(), &text).unwrap_err()
+    };
+    let with = |more: &str| told(&format!("poni = \"geometry.poni\"\n{more}"));
+    assert!(told("").contains("the job has no `poni`"));
+    assert!(with("unit = \"q_furlong\"").contains("there is no `unit` called `q_furlong`"));
+    assert!(with("spliting = \"no\"").contains("did you mean `splitting`?"));
+    assert!(
+        with("polarization_factor = 2").contains("polarization_factor is 2"),
+        "{}",
+        with("polarization_factor = 2")
+    );
+    assert!(with("detector = \"Pilatus1N\"").contains("did you mean"));
+    assert!(with("regions = [{ name = \"a\" }, { name = \"a\" }]").contains("each name once"));
+    assert!(with("calibrant = \"LaB7\"").contains("did you mean `LaB6`?"));
+    assert!(with("mask = \"none.edf\"").contains("none.edf: No such file"));
+    fs::write(lab.path().join("nan.poni"), PONI.replace("0.1\n", "nan\n")).unwrap();
+    assert!(
+        told("poni = \"nan.poni\"").contains("distance"),
+        "{}",
+        told("poni = \"nan.poni\"")
+    );
+    for distance in ["-0.1", "1e308", "0"] {
+        fs::write(
+            lab.path().join("far.poni"),
+            PONI.replace("0.1\n", &format!("{distance}\n")),
+        )
+        .unwrap();
+        let error = told("poni = \"far.poni\"");
+        assert!(
+            error.contains("distance is ") && error.contains("at most 10000"),
+            "{error}"
+        );
+    }
+    assert!(with("output = \"\"").contains("`output` names no directory"));
+    assert!(with("directories = \"none\"").contains("`none`: No such file"));
+    for name in ["geometry.poni", "list.txt"] {
+        fs::remove_file(lab.path().join(name)).unwrap();
+        let path = lab.path().join(name);
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &path,
+            rustix::fs::FileType::Fifo,
+            0o600.into(),
+            0,
+        )
+        .unwrap();
+    }
+    assert!(with("").contains("geometry.poni: it is not a file"));
+    assert!(told("poni = \"/dev/zero\"").contains("it is not a file"));
+    let list = "kind = \"integrate\"\ndatasets = \"@list.txt\"\nponi = \"geometry.poni\"\n";
+    assert!(
+        parsed(lab.path(), list)
+            .unwrap_err()
+            .contains("list.txt: it is not a file")
+    );
+    let pattern = format!(
+        "kind = \"integrate\"\ndatasets = \"*{}\"\nponi = \"geometry.poni\"\n",
+        "{".repeat(50_000)
+    );
+    assert!(
+        parsed(lab.path(), &pattern)
+            .unwrap_err()
+            .contains("no pattern")
+    );
+}
+
+#[test]
+fn a_detector_of_another_shape_is_told_before_anything_runs() {
+    let lab = lab();
+    let text = "kind = \"integrate\"\nponi = \"geometry.poni\"\ndetector = \"Pilatus300k\"\n";
+    let error = parsed(lab.path(), &format!("{text}datasets = \"scans/a.h5\"\n")).unwrap_err();
+    assert!(
+        error.contains("job.toml:3:12") && error.contains("the detector has 619 × 487 pixels"),
+        "{error}"
+    );
+    assert!(error.contains("a.h5` 37 × 45"), "{error}");
+    // Of several datasets, one that is another is its own task's business.
+    fs::copy(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/frames/array.h5"),
+        lab.path().join("scans/z.h5"),
+    )
+    .unwrap();
+    jobs(lab.path(), "datasets = [\"scans/z.h5\", \"scans/a.h5\"]");
+}
+
+#[test]
+fn data_are_never_replaced_whatever_is_said_of_results() {
+    let lab = lab();
+    let refused = |text: &str| {
+        let error = parsed(lab.path(), text).expect_err(text);
+        assert!(error.contains("would replace the data"), "{text}\n{error}");
+        error
+    };
+    for existing in ["error", "skip", "overwrite"] {
+        let text = format!(
+            "kind = \"integrate\"\nname = \"i\"\nponi = \"geometry.poni\"\ndatasets = \"scans/a.h5\"\n\
+             output = \"{}\"\nexisting_output = \"{existing}\"\n",
+            lab.path().join("scans").display()
+        );
+        let error = refused(&text);
+        assert!(error.contains("job.toml:5:"), "{error}");
+    }
+    // Under another name, too.
+    let link = lab.path().join("link");
+    std::os::unix::fs::symlink(lab.path().join("scans"), &link).unwrap();
+    let config = format!(
+        "[dataset]\nlocation = {}\n[azimuthal integration]\nponi_file = {}\nn_pts = 10\n[output]\n\
+         location = {}\nexisting_output = overwrite\n",
+        lab.path().join("scans/b.h5").display(),
+        lab.path().join("geometry.poni").display(),
+        link.display()
+    );
+    refused(&config);
+    jobs(
+        lab.path(),
+        "datasets = \"scans/a.h5\"\noutput = \"x\"\nexisting_output = \"overwrite\"",
+    );
+}
+
+#[test]
+fn files_that_datasets_lead_to_are_shown_and_stay_below_their_directories() {
+    let lab = lab();
+    let note = jobs(lab.path(), "datasets = \"x/scan.h5\"\nstrategy = \"whole\"")[0]
+        .note
+        .clone()
+        .unwrap();
+    assert!(
+        note.starts_with("files that the datasets lead to are read, and travel to other nodes: "),
+        "{note}"
+    );
+    assert!(
+        note.contains("x/lima_0000.h5, ")
+            && note.contains("x/lima_0001.h5")
+            && !note.contains("scan.h5"),
+        "{note}"
+    );
+    let outside = rust_hdf5::H5File::create(lab.path().join("y/link.h5")).unwrap();
+    outside
+        .create_external_link("data", "../scans/a.h5", "/data")
+        .unwrap();
+    outside.close().unwrap();
+    let frames = |more: &str| {
+        let jobs = jobs(
+            lab.path(),
+            &format!("datasets = \"y/link.h5::/data\"\nstrategy = \"split\"\n{more}"),
+        );
+        (plan(&jobs[0]).datasets[0].frames, jobs[0].note.clone())
+    };
+    assert_eq!(
+        frames(""),
+        (0, None),
+        "what is out of bounds is told by its task"
+    );
+    let (count, note) = frames("directories = \"scans\"");
+    assert!(
+        count > 0
+            && note
+                .as_ref()
+                .is_some_and(|note| note.contains("scans/a.h5")),
+        "{note:?}"
+    );
+}
+
+const CONFIG: &str = "# integrator\n[dataset]\nlocation = scans/a.h5, scans/b.h5   # two\nhdf5_entry = \nlayout = ID15A\n\n\
+    [azimuthal integration]\nn_pts = 250\nunit = q_A^-1\nponi_file = 'geometry.poni'\nmask_file = mask.npy\n\
+    error_model = poisson\nazimuthal_range = (-90., 90.)\npolarization_factor = 0.95\ncorrect_solid_angle = 0\n\
+    pixel_splitting = no\ntrim_method = median\ntrim_bounds = 10, 90\n\n[computations distribution]\nn_workers = 4\n\
+    ai_engines_per_worker = 8\ncores_per_worker = 2\npartition = gpu\nmemory_per_worker = 25GB\ntime = 01:30:00\n\n\
+    [output]\nlocation = out\nexisting_output = skip\n";
+
+#[test]
+fn an_integrator_configuration_is_taken_as_it_is() {
+    let lab = lab();
+    let jobs = parsed(lab.path(), CONFIG).unwrap();
+    assert_eq!(
+        names(&jobs),
+        [
+            ("job.1.frames", 5),
+            ("job.1", 1),
+            ("job.2.frames", 3),
+            ("job.2", 1)
+        ]
+    );
+    let plan = plan(&jobs[0]);
+    let settings = &plan.settings;
+    assert_eq!(
+        (settings.points, settings.unit.name(), settings.solid_angle),
+        (250, "q_A^-1", false)
+    );
+    assert_eq!(
+        (settings.polarization_factor, plan.has_errors()),
+        (Some(0.95), true)
+    );
+    assert_eq!(settings.regions[0].azimuthal_range_deg, Some([-90.0, 90.0]));
+    assert_eq!(
+        serde_json::to_value(settings.filter).unwrap(),
+        serde_json::json!({ "kind": "quantile", "low": 0.1, "high": 0.9 })
+    );
+    assert_eq!(
+        (plan.engine, plan.threads, plan.existing),
+        (EngineRequest::Vulkan, Some(2), Existing::Skip)
+    );
+    assert_eq!(
+        plan.location.as_deref(),
+        Some(lab.path().join("out").as_path())
+    );
+    let work = &jobs[0].draft.work;
+    assert_eq!(
+        (
+            work.resources.gpu_milli,
+            work.resources.cpu_milli,
+            work.timeout_ms
+        ),
+        (125, 2000, Some(5_400_000))
+    );
+    assert_eq!(work.resources.memory_bytes, 25_000_000_000);
+}
+
+#[test]
+fn keys_that_integrator_does_not_have_are_named() {
+    let lab = lab();
+    let told =
+        |from: &str, to: &str| parsed(lab.path(), &CONFIG.replacen(from, to, 1)).unwrap_err();
+    let unknown = told("n_pts", "n_points");
+    assert!(
+        unknown.contains("[azimuthal integration] has no key `n_points`")
+            && unknown.contains("n_points = 250"),
+        "{unknown}"
+    );
+    assert!(told("[output]", "[outputs]").contains("there is no section `[outputs]`"));
+    assert!(told("partition = gpu", "partition = moon").contains("no partition `moon`"));
+    assert!(told("time = 01", "time = ab").contains("`time` is days-hours:minutes:seconds"));
+    assert!(told("n_workers = 4", "n_workers = 4\nn_workers = 5").contains("given twice"));
+}
+
+#[test]
+fn threads_are_given_or_measured() {
+    let dir = lab();
+    let given = jobs(
+        dir.path(),
+        "datasets = \"scans/a.h5\"\nthreads_per_worker = 3\nworkers = 7\nengine = \"cpu\"",
+    );
+    assert!(
+        given
+            .iter()
+            .all(|job| job.draft.at_once == Some(7) && job.note.is_none())
+    );
+    assert_eq!(plan(&given[0]).threads, Some(3));
+    // Too little to be worth two seconds.
+    let left_out = jobs(dir.path(), "datasets = \"scans/a.h5\"\nengine = \"cpu\"");
+    assert!(
+        left_out
+            .iter()
+            .all(|job| job.draft.at_once.is_none() && job.note.is_none())
+    );
+    assert_eq!(plan(&left_out[0]).threads, None);
+    let measured = jobs(
+        dir.path(),
+        "datasets = \"scans/a.h5\"\nthreads_per_worker = \"auto\"\nengine = \"cpu\"",
+    );
+    let note = measured[0].note.as_deref().expect("what was measured");
+    assert!(
+        note.starts_with("a: measured here: 1 thread ") && note.contains(" frames/s, so "),
+        "{note}"
+    );
+    let threads = plan(&measured[0]).threads.expect("a number");
+    assert_eq!(measured[0].draft.work.resources.cpu_milli, threads * 1000);
+    let text = "kind = \"integrate\"\nname = \"i\"\nponi = \"geometry.poni\"\ndatasets = \"scans/a.h5\"\nthreads_per_worker = \"many\"";
+    let error = parsed(dir.path(), text).unwrap_err();
+    assert!(
+        error.contains("cannot be `many`") && error.contains("\"auto\""),
+        "{error}"
+    );
+}

@@ -1,0 +1,25 @@
+//! Keys that jobs of several kinds have.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `common` | the keys that every kind has |
+//! | `command` | program, environment, outputs and their placeholders |
+//! | `work` | all that tasks do, put together |
+//! | `params` | parameter sets written in the job file |
+//! | `rows` | parameter sets in a CSV or JSONL file |
+//! | `sample` | parameter sets drawn at random |
+//! | `sweep` | `[sweep]` |
+//! | `resources` | `[resources]` |
+//! | `uploads` | which files travel with the job |
+
+pub mod command;
+pub mod common;
+pub mod params;
+pub mod resources;
+mod rows;
+mod sample;
+mod sweep;
+pub mod uploads;
+pub mod work;
+
+pub use rows::read as load_rows;

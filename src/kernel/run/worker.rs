@@ -1,0 +1,239 @@
+//! The worker of a kernel job: a plan, read once; then a tile or an assembly for each task.
+
+use super::{assemble::Assembler, inputs::KernelInputs, tile::Tiles};
+use crate::{
+    KernelPlan, Resolved,
+    plan::{MAX_PLAN_BYTES, PLAN_FILE, Stage, part_file},
+    tiles::{self, Tile},
+};
+use nodectl_builtin::{BuiltinPart, Call, CallError, device};
+use nodectl_formats::{self as formats, Array};
+use nodectl_types::{Params, Value, manifest::safe_path, spec::SPELLED};
+use serde_json::{Map, Value as Json, json};
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc, time::Duration};
+
+pub struct KernelWorker {
+    plan: Arc<KernelPlan>,
+    body: KernelBody,
+}
+
+enum KernelBody {
+    Tiles { tiles: Box<Tiles>, gpu: String },
+    Assemble(Assembler),
+}
+
+impl BuiltinPart for KernelWorker {
+    fn open(_init: Json) -> Result<Self, CallError> {
+        Self::new(read_plan(Path::new(PLAN_FILE))?)
+    }
+
+    fn run(&mut self, call: &Call) -> Result<Json, CallError> {
+        let plan = self.plan.clone();
+        let params = params(&call.params);
+        let resolved = plan
+            .resolve(&params)
+            .map_err(|error| CallError::Task(error.to_string()))?;
+        let (set, tile) = match plan.stage {
+            Stage::Tiles { .. } => (
+                call.task / u64::from(plan.tile_count()),
+                call.task % u64::from(plan.tile_count()),
+            ),
+            Stage::Whole { .. } | Stage::Assemble { .. } => (call.task, 0),
+        };
+        let inputs = KernelInputs {
+            plan: &plan,
+            resolved: &resolved,
+            dir: &call.dir,
+            set,
+        };
+        match (&plan.stage, &mut self.body) {
+            (Stage::Whole { .. }, KernelBody::Tiles { tiles, gpu }) => {
+                let names: Vec<&str> = plan
+                    .outputs
+                    .iter()
+                    .map(|output| output.binding.as_str())
+                    .collect();
+                let tile = cut(&plan, resolved.space, 0);
+                let computed = tiles.run(&inputs, tile, &names)?;
+                write_outputs(&plan, &resolved, &call.dir, computed.arrays)?;
+                Ok(told(&plan, &tile, computed.busy, gpu))
+            }
+            (Stage::Tiles { .. }, KernelBody::Tiles { tiles, gpu }) => {
+                let names: Vec<&str> = plan.parts.iter().map(String::as_str).collect();
+                let tile = cut(&plan, resolved.space, tile as u32);
+                let computed = tiles.run(&inputs, tile, &names)?;
+                for (name, array) in names.iter().zip(&computed.arrays) {
+                    let path = call.dir.join(part_file(name));
+                    formats::write(&path, &[(name, array)], None)
+                        .map_err(|error| CallError::Task(error.to_string()))?;
+                }
+                Ok(told(&plan, &tile, computed.busy, gpu))
+            }
+            (Stage::Assemble { from }, KernelBody::Assemble(assembler)) => {
+                let (arrays, _) = assembler.run(&inputs, from)?;
+                write_outputs(&plan, &resolved, &call.dir, arrays)?;
+                Ok(json!({ "files": resolved.files }))
+            }
+            _ => unreachable!("`open` chose the body by the stage"),
+        }
+    }
+}
+
+impl KernelWorker {
+    pub fn new(plan: KernelPlan) -> Result<Self, CallError> {
+        let plan = Arc::new(plan);
+        let body = match plan.stage {
+            Stage::Whole { .. } | Stage::Tiles { .. } => {
+                let device = device::open()?;
+                let gpu = &device.info().gpu;
+                let gpu = format!(
+                    "{} {}",
+                    gpu.name,
+                    gpu.uuid
+                        .iter()
+                        .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+                );
+                KernelBody::Tiles {
+                    tiles: Box::new(Tiles::new(device, plan.clone())?),
+                    gpu,
+                }
+            }
+            Stage::Assemble { .. } => KernelBody::Assemble(Assembler::new(plan.clone())?),
+        };
+        Ok(Self { plan, body })
+    }
+}
+
+fn read_plan(path: &Path) -> Result<KernelPlan, CallError> {
+    let told = |why: String| CallError::Task(format!("{}: {why}", path.display()));
+    let length = fs::metadata(path)
+        .map_err(|error| told(error.to_string()))?
+        .len();
+    if length > MAX_PLAN_BYTES as u64 {
+        return Err(told(format!(
+            "{length} bytes; a plan has at most {MAX_PLAN_BYTES}"
+        )));
+    }
+    let bytes = fs::read(path).map_err(|error| told(error.to_string()))?;
+    KernelPlan::decode(&bytes).map_err(|error| told(error.to_string()))
+}
+
+/// As the node's JSON has them: numbers that JSON lacks are text there.
+fn params(json: &Map<String, Json>) -> Params {
+    let value = |value: &Json| match value {
+        Json::Bool(value) => Value::Bool(*value),
+        Json::Number(number) => match number.as_i64() {
+            Some(number) => Value::Int(number),
+            None => Value::Float(number.as_f64().unwrap_or(f64::NAN)),
+        },
+        Json::String(text) if matches!(text.as_str(), "NaN" | "inf" | "-inf") => {
+            Value::Float(text.parse().expect("how Rust writes them"))
+        }
+        Json::String(text) => Value::Text(text.as_str().into()),
+        Json::Object(object) if object.get(SPELLED).is_some_and(Json::is_string) => {
+            Value::Spelled(object[SPELLED].as_str().unwrap_or_default().into())
+        }
+        other => Value::Text(other.to_string().into()),
+    };
+    json.iter()
+        .map(|(name, json)| (name.clone(), value(json)))
+        .collect()
+}
+
+fn cut(plan: &KernelPlan, space: [u32; 3], index: u32) -> Tile {
+    let steps = plan.steps().map_or(0, |(_, steps)| steps);
+    tiles::tile(
+        space,
+        plan.grid,
+        plan.halo.map(|halo| halo.saturating_mul(steps)),
+        index,
+    )
+}
+
+/// The task's result: what `nodectl run` sums up.
+fn told(plan: &KernelPlan, tile: &Tile, busy: Duration, gpu: &str) -> Json {
+    let steps = plan.steps().map_or(1, |(_, steps)| steps);
+    json!({ "items": tile.own.count() * u64::from(steps), "gpu_seconds": busy.as_secs_f64(), "gpu": gpu })
+}
+
+/// Writes each file once, with all outputs that go into it. `arrays` are in the order of the plan's
+/// outputs.
+fn write_outputs(
+    plan: &KernelPlan,
+    resolved: &Resolved,
+    dir: &Path,
+    arrays: Vec<Array>,
+) -> Result<(), CallError> {
+    let mut files: BTreeMap<&str, Vec<(&str, Array)>> = BTreeMap::new();
+    let mut scales = BTreeMap::new();
+    for ((output, file), mut array) in plan.outputs.iter().zip(&resolved.files).zip(arrays) {
+        array.bytes = formats::convert(array.bytes, array.info.scalar, output.scalar);
+        array.info.scalar = output.scalar;
+        files
+            .entry(file)
+            .or_default()
+            .push((output.member.as_deref().unwrap_or(&output.binding), array));
+        scales.insert(file.as_str(), output.scale);
+    }
+    for (file, arrays) in files {
+        let told = |why: String| CallError::Task(format!("output `{file}`: {why}"));
+        if !safe_path(file) {
+            return Err(told("it lies outside of the task's directory".into()));
+        }
+        let path = dir.join(file);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(|error| told(error.to_string()))?;
+        }
+        let arrays: Vec<(&str, &Array)> =
+            arrays.iter().map(|(name, array)| (*name, array)).collect();
+        formats::write(&path, &arrays, scales[file]).map_err(|error| told(error.to_string()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_come_back_as_the_node_was_given_them() {
+        let json =
+            json!({ "a": 1, "b": 1.5, "c": "x", "d": true, "e": "NaN", "f": "-inf", "g": 2.0 });
+        let params = params(json.as_object().unwrap());
+        let of = |name: &str| {
+            params
+                .iter()
+                .find(|(known, _)| known == name)
+                .unwrap()
+                .1
+                .clone()
+        };
+        assert_eq!(
+            (of("a"), of("b"), of("c")),
+            (Value::Int(1), Value::Float(1.5), Value::Text("x".into()))
+        );
+        assert_eq!(
+            (of("d"), of("f"), of("g")),
+            (
+                Value::Bool(true),
+                Value::Float(f64::NEG_INFINITY),
+                Value::Float(2.0)
+            )
+        );
+        assert!(matches!(of("e"), Value::Float(number) if number.is_nan()));
+    }
+
+    #[test]
+    fn a_plan_that_is_none_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(PLAN_FILE);
+        assert!(
+            read_plan(&path)
+                .unwrap_err()
+                .to_string()
+                .contains("No such file")
+        );
+        fs::write(&path, "no plan").unwrap();
+        assert!(matches!(read_plan(&path), Err(CallError::Task(_))));
+    }
+}
