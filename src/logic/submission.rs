@@ -4,7 +4,8 @@
 
 use super::{Effect, State, io::Asker, rank, timers::Timer};
 use nodectl_types::{
-    Answer, BlobHash, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo, QueryError, Time, limits,
+    Answer, BlobHash, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo, QueryError, Resources,
+    Time, limits,
 };
 use rand::RngExt;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -95,28 +96,22 @@ impl State {
             return Ok(());
         }
         let members = self.core.members.alive();
-        let infos: Vec<_> = members
+        let places: Vec<&NodeInfo> = members
             .iter()
             .filter_map(|node| self.core.members.info(*node))
+            .filter(|info| spec.place.is_empty() || place.eval(info))
             .collect();
-        let able = infos.iter().any(|info| {
-            info.resources.fits(&spec.work.needs(&info.resources))
-                && (spec.place.is_empty() || place.eval(info))
-        });
-        if able {
+        let needs = |info: &NodeInfo| spec.work.needs(&info.resources);
+        if places.iter().any(|info| info.resources.fits(&needs(info))) {
             return Ok(());
         }
-        let lacking = infos
-            .iter()
-            .filter_map(|info| info.resources.lacks(&spec.work.needs(&info.resources)))
-            .next();
-        let why = lacking.map_or_else(
-            || format!("no node satisfies `where = \"{}\"`", spec.place),
-            |lacking| format!("no node has enough {lacking}"),
-        );
-        Err(QueryError::Unsatisfiable(format!(
-            "{why} (`wait = true` accepts it all the same, for nodes that come later)"
-        )))
+        let lacking = places.first().and_then(|info| {
+            let all: Vec<_> = places.iter().map(|info| &info.resources).collect();
+            Resources::all_lack(&all, &needs(info))
+        });
+        let why =
+            lacking.unwrap_or_else(|| format!("no node satisfies `where = \"{}\"`", spec.place));
+        Err(QueryError::Unsatisfiable(why))
     }
 
     fn offer_submission(&mut self, job: JobId) {

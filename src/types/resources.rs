@@ -1,5 +1,6 @@
 //! What a node has and what a task needs: cores, memory, GPU share and user-named quantities.
 
+use super::units::format_bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -39,6 +40,42 @@ impl Resources {
             .iter()
             .find(|(name, amount)| self.named(name) < **amount);
         named.map(|(name, _)| name.clone())
+    }
+
+    /// How much there is of the resource of this name, as `lacks` has it, in words: `2 cpus`,
+    /// `8 GiB of memory`.
+    pub fn amount(&self, name: &str) -> String {
+        match name {
+            "memory" => format!("{} of memory", format_bytes(self.memory_bytes)),
+            _ => format!("{} {name}", f64::from(self.milli(name)) / 1000.0),
+        }
+    }
+
+    /// Why none of these has room for `need`, as a sentence.
+    pub fn all_lack(all: &[&Resources], need: &Resources) -> Option<String> {
+        let name = all.first()?.lacks(need)?;
+        let most = all.iter().max_by_key(|resources| match name.as_str() {
+            "memory" => resources.memory_bytes,
+            _ => u64::from(resources.milli(&name)),
+        })?;
+        let needs = need.amount(&name);
+        Some(match most.lacks(need) {
+            Some(lacking) if lacking == name => {
+                format!(
+                    "a task needs {needs}, and no node has more than {}",
+                    most.amount(&name)
+                )
+            }
+            _ => format!("no node with {needs} has the rest of what a task needs"),
+        })
+    }
+
+    fn milli(&self, name: &str) -> u32 {
+        match name {
+            "cpus" => self.cpu_milli,
+            "gpus" => self.gpu_milli,
+            _ => self.named(name),
+        }
     }
 
     /// Whether `need` fits into `self`.
@@ -107,5 +144,44 @@ impl Resources {
 
     fn named(&self, name: &str) -> u32 {
         self.named_milli.get(name).copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_all_lack_is_told_with_how_much_there_is() {
+        let node = |cpu_milli, gib: u64| Resources {
+            cpu_milli,
+            memory_bytes: gib << 30,
+            ..Resources::default()
+        };
+        let told = |all: &[Resources], need: &Resources| {
+            Resources::all_lack(&all.iter().collect::<Vec<_>>(), need)
+        };
+        let (wide, deep) = (node(8_000, 4), node(2_000, 64));
+        let all = [wide, deep];
+        assert_eq!(
+            told(&all, &node(16_500, 1)).unwrap(),
+            "a task needs 16.5 cpus, and no node has more than 8 cpus"
+        );
+        assert_eq!(
+            told(&all[..1], &node(1_000, 8)).unwrap(),
+            "a task needs 8.0 GiB of memory, and no node has more than 4.0 GiB of memory"
+        );
+        assert_eq!(
+            told(&all, &node(4_000, 8)).unwrap(),
+            "no node with 8.0 GiB of memory has the rest of what a task needs"
+        );
+        let mut licensed = node(1_000, 1);
+        licensed.named_milli.insert("licenses".into(), 2_000);
+        assert_eq!(
+            told(&all, &licensed).unwrap(),
+            "a task needs 2 licenses, and no node has more than 0 licenses"
+        );
+        assert_eq!(told(&all, &node(1_000, 1)), None);
+        assert_eq!(told(&[], &node(1_000, 1)), None);
     }
 }

@@ -139,8 +139,10 @@ impl Coordinator {
 
     /// Why a node can never run the job as it is now, whatever it did before.
     pub(super) fn unsuitability(&self, info: &NodeInfo) -> Option<String> {
-        if let Some(lacking) = info.resources.lacks(&self.spec.work.needs(&info.resources)) {
-            return Some(format!("it has too few {lacking}"));
+        let needs = self.spec.work.needs(&info.resources);
+        if let Some(lacking) = info.resources.lacks(&needs) {
+            let (has, needs) = (info.resources.amount(&lacking), needs.amount(&lacking));
+            return Some(format!("it has {has}, and a task needs {needs}"));
         }
         if let Some(why) = info.takes_no_work() {
             return Some(format!("it {why}"));

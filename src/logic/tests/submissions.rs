@@ -79,6 +79,33 @@ fn a_key_names_one_job_however_often_it_is_submitted() {
 }
 
 #[test]
+fn what_no_node_can_run_is_refused_with_how_much_there_is() {
+    let refused = |change: fn(&mut JobSpec)| {
+        let mut job = (*spec()).clone();
+        change(&mut job);
+        let query = Query::Submit {
+            job: None,
+            spec: Arc::new(job),
+        };
+        let mut state = node();
+        match told(&state.handle(at(0), [Input::Ask { id: 1, query }])).as_slice() {
+            [(1, Err(error))] => error.to_string(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let cores = refused(|job| Arc::make_mut(&mut job.work).resources.cpu_milli = 640_000);
+    assert!(
+        cores.ends_with("a task needs 640 cpus, and no node has more than 2 cpus"),
+        "{cores}"
+    );
+    let place = refused(|job| job.place = "cores > 1000".into());
+    assert!(
+        place.ends_with("no node satisfies `where = \"cores > 1000\"`"),
+        "{place}"
+    );
+}
+
+#[test]
 fn a_submission_that_nobody_confirms_has_an_answer_all_the_same() {
     let mut state = node();
     let mut effects = state.handle(at(0), [submit(1)]);
