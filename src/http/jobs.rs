@@ -17,7 +17,7 @@ use axum::{
 use nodectl_ports::wall_ms;
 use nodectl_types::{
     Answer, JobDraft, JobHead, JobId, Query, limits,
-    query::{JobDetail, TaskFilter},
+    query::{JobDetail, MemberLine, TaskFilter},
     servers,
 };
 use nodectl_wire::{
@@ -75,9 +75,16 @@ pub(super) async fn detail(
     match shared.ask(Query::Job { job }).await? {
         Answer::Job(detail) => {
             shared.keep_detail(&detail);
-            let training = training(&shared, &detail).await;
+            let members = match shared.ask(Query::Nodes).await {
+                Ok(Answer::Nodes(members)) => members,
+                _ => Vec::new(),
+            };
+            let coordinator = members
+                .iter()
+                .find(|line| detail.head.epoch > 0 && line.info.id == detail.head.holder);
             Ok(Json(Job {
-                training,
+                coordinator_name: coordinator.map(|line| line.info.name.clone()),
+                training: training(&shared, &detail, &members).await,
                 ..Job::from(&*detail)
             }))
         }
@@ -462,7 +469,11 @@ pub(super) async fn checkpoint(
 }
 
 /// What the members have of a training job: where its checkpoints are, which workers are late.
-async fn training(shared: &Shared, detail: &JobDetail) -> Option<TrainingView> {
+async fn training(
+    shared: &Shared,
+    detail: &JobDetail,
+    members: &[MemberLine],
+) -> Option<TrainingView> {
     if !detail
         .spec
         .work
@@ -472,11 +483,8 @@ async fn training(shared: &Shared, detail: &JobDetail) -> Option<TrainingView> {
     {
         return None;
     }
-    let Ok(Answer::Nodes(members)) = shared.ask(Query::Nodes).await else {
-        return None;
-    };
     let job = detail.head.job;
-    let alive: Vec<_> = members.into_iter().filter(|line| line.alive).collect();
+    let alive: Vec<_> = members.iter().filter(|line| line.alive).collect();
     let asked = alive.iter().map(|line| {
         shared.ask(Query::Training {
             node: line.info.id,
@@ -489,6 +497,9 @@ async fn training(shared: &Shared, detail: &JobDetail) -> Option<TrainingView> {
         if let Ok(Answer::Training(here)) = answer {
             view.add(&line.info, &here);
         }
+    }
+    if detail.head.phase.is_ended() {
+        view.waiting.clear();
     }
     Some(view)
 }

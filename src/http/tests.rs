@@ -444,6 +444,37 @@ async fn results_come_page_by_page_with_their_parameters() {
     assert_eq!(specs, 1, "the specification is asked for once");
 }
 
+#[tokio::test]
+async fn a_training_is_on_hold_while_it_is_open_and_its_coordinator_has_a_name() {
+    for (phase, waiting) in [(Phase::Running, 1), (Phase::Done, 0)] {
+        let node = FakeNode::start(move |query| match query {
+            Query::Job { job } => {
+                let mut spec = spec("t");
+                Arc::make_mut(&mut spec.work).env = vec![(servers::VARIABLE.into(), "{{}}".into())];
+                let head = JobHead {
+                    phase,
+                    ..head(job.0, "t", 1)
+                };
+                Ok(Answer::Job(Box::new(JobDetail {
+                    head,
+                    progress: progress(phase, 0, 0),
+                    spec: Arc::new(spec),
+                })))
+            }
+            Query::Nodes => Ok(Answer::Nodes(vec![member(1, "alpha", true)])),
+            Query::Training { .. } => Ok(Answer::Training(TrainingHere {
+                waits_for: Some("waiting for workers".into()),
+                ..TrainingHere::default()
+            })),
+            _ => Err(QueryError::Leaving),
+        })
+        .await;
+        let shown = node.client.job("0000000000000007").await.unwrap();
+        assert_eq!(shown.coordinator_name.as_deref(), Some("alpha"));
+        assert_eq!(shown.training.unwrap().waiting.len(), waiting, "{phase:?}");
+    }
+}
+
 /// Another node coordinates the job, whose specification is too large for a message.
 #[tokio::test]
 async fn parameters_of_a_large_job_come_with_its_specification() {

@@ -250,9 +250,11 @@ impl Output for Table {
             ("needs", needs(&job.work)),
             (
                 "coordinator",
-                line.coordinator
-                    .clone()
-                    .unwrap_or_else(|| "none yet".into()),
+                match (&job.coordinator_name, &line.coordinator) {
+                    (Some(name), _) => cut(name),
+                    (None, Some(id)) => short_id(id),
+                    (None, None) => "none yet".into(),
+                },
             ),
         ];
         if !job.work.params.is_empty() {

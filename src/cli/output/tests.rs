@@ -110,14 +110,18 @@ fn a_job_is_described() {
         progress: progress(Phase::Running, 1, 1),
         spec: Arc::new(spec("sweep")),
     };
-    insta::assert_snapshot!(WIDE.job(&Job::from(&detail), 120_000), @r"
+    let job = Job {
+        coordinator_name: Some("beta".into()),
+        ..Job::from(&detail)
+    };
+    insta::assert_snapshot!(WIDE.job(&job, 120_000), @r"
     job          00000000000000ab sweep
     state        running: 1/4 done, 1 failed, 2.5/s, ETA 1.6 s
     user         unknown
     age          1m 30s
     command      echo {x}
     needs        1 core
-    coordinator  0101010101010101010101010101010101010101010101010101010101010101
+    coordinator  beta
     parameters   x
 
     NODE   RUNNING  QUEUED  DONE

@@ -74,6 +74,9 @@ pub enum PhaseName {
 pub struct Job {
     #[serde(flatten)]
     pub line: JobLine,
+    /// The name of the node that coordinates it, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coordinator_name: Option<String>,
     pub progress: ProgressView,
     pub work: WorkView,
     /// Of a training job, what its nodes have.
@@ -87,7 +90,7 @@ pub struct TrainingView {
     pub checkpoints: Vec<CheckpointView>,
     /// Workers that take longer over a clock than they did before.
     pub late: Vec<LateView>,
-    /// Nodes on which training does not go on.
+    /// Nodes on which training does not go on; none where the job has ended.
     pub waiting: Vec<WaitingView>,
 }
 
@@ -357,6 +360,7 @@ impl From<&JobDetail> for Job {
     fn from(detail: &JobDetail) -> Self {
         Self {
             line: JobLine::from(&detail.head),
+            coordinator_name: None,
             progress: ProgressView::from(&detail.progress),
             work: WorkView::from(&*detail.spec),
             training: None,
