@@ -220,7 +220,8 @@ fn next_record(
     version: u32,
     budget: &mut u64,
 ) -> io::Result<Option<u64>> {
-    // Where only a record's bytes changed, its length still tells where the next one begins.
+    // Where only a record's bytes changed, its length still tells where the next one begins. A
+    // length that changed may lead past records: what is intact before comes first.
     let guess = match (length - bad >= PREFIX_BYTES as u64)
         .then(|| window.get(bad, PREFIX_BYTES))
         .transpose()?
@@ -228,13 +229,12 @@ fn next_record(
         Some(bytes) => frame::prefix(bytes).map(|(bytes, _)| bad + (PREFIX_BYTES + bytes) as u64),
         None => None,
     };
-    if let Some(next) = guess.filter(|next| *next < length)
-        && read_frame(window, next, length, version)?.is_some()
-    {
-        return Ok(Some(next));
-    }
+    let guess = match guess.filter(|next| *next < length) {
+        Some(next) if read_frame(window, next, length, version)?.is_some() => Some(next),
+        _ => None,
+    };
     let mut offset = bad + 1;
-    while offset < length && *budget > 0 {
+    while offset < guess.unwrap_or(length) && *budget > 0 {
         let intact = check_frame(window, offset, length, SEARCH_RECORD_BYTES)?.is_some();
         if intact && read_frame(window, offset, length, version)?.is_some() {
             return Ok(Some(offset));
@@ -242,7 +242,7 @@ fn next_record(
         *budget = budget.saturating_sub(cost(window, offset, length)?);
         offset += 1;
     }
-    Ok(None)
+    Ok(guess)
 }
 
 /// How many bytes `check_frame` hashed at `offset`, and one for looking.

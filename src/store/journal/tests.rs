@@ -170,6 +170,21 @@ fn a_lost_length_costs_its_record_only() {
     );
 }
 
+/// A length that is damaged so that it leads to the record after the next one.
+#[test]
+fn a_length_that_reaches_over_records_does_not_cost_them() {
+    let (dir, bytes) = written(4);
+    let begin = replay_end(&bytes, 0);
+    let reach = replay_end(&bytes, 2) - begin - frame::PREFIX_BYTES;
+    let mut damaged = bytes.clone();
+    damaged[begin..begin + 4].copy_from_slice(&(reach as u32).to_le_bytes());
+    fs::write(path(dir.path(), JOB), &damaged).unwrap();
+    assert_eq!(
+        replay(dir.path()),
+        [spec(), task(1, 1), task(2, 1), task(3, 1)]
+    );
+}
+
 #[test]
 fn a_damaged_header_costs_nothing() {
     let (dir, bytes) = written(3);
