@@ -130,37 +130,34 @@ impl Trials {
         means.sort_by(f64::total_cmp);
         let median = means[means.len() / 2];
         (trial.best > median).then(|| {
-            let [best, median] = [trial.best, median].map(|score| value(self.sweep.goal, score));
+            let [best, median] =
+                [trial.best, median].map(|score| shown(value(self.sweep.goal, score)));
             let count = means.len();
             let metric = &self.sweep.metric;
             format!("best {metric} by step {step} is {best}; the median of {count} tasks that are done is {median}")
         })
     }
 
-    /// Judges a trial at every rung that it has reached since it was last judged.
+    /// Judges a trial at the last rung that it has come to since it was last judged. What its score
+    /// was at those before that, nobody knows.
     fn below_rung(&mut self, task: TaskIndex, score: Score, reduction: u64) -> Option<String> {
         let trial = self.going.get_mut(&task)?;
-        while trial.rung <= trial.last.step {
-            let step = trial.rung;
-            trial.rung = step.saturating_mul(reduction).max(step.saturating_add(1));
-            let rung = self.rungs.entry(step).or_default();
-            if rung.len() < MOST_AT_RUNG {
-                rung.insert(task, score);
-            }
-            let count = rung.len() as u64;
-            let better = rung.values().filter(|other| **other < score).count() as u64;
-            if count >= reduction && better >= count / reduction {
-                let (metric, value) = (&self.sweep.metric, value(self.sweep.goal, score));
-                let place = better + 1;
-                return Some(format!(
-                    "{metric} {value} is number {place} of {count} tasks at step {step}"
-                ));
-            }
-            if step == u64::MAX {
-                break;
-            }
+        let step = trial.pass_rungs(reduction)?;
+        let last = trial.last;
+        let rung = self.rungs.entry(step).or_default();
+        if rung.len() < MOST_AT_RUNG {
+            rung.insert(task, score);
         }
-        None
+        let count = rung.len() as u64;
+        let better = rung.values().filter(|other| **other < score).count() as u64;
+        (count >= reduction && better >= count / reduction).then(|| {
+            let (metric, value) = (&self.sweep.metric, shown(last.value));
+            let place = better + 1;
+            format!(
+                "{metric} {value} at step {} is number {place} of {count} tasks that came to step {step}",
+                last.step
+            )
+        })
     }
 }
 
@@ -175,6 +172,19 @@ impl Trial {
             means: Vec::new(),
             rung,
         }
+    }
+
+    /// The last rung that its last report has reached, if it is a new one.
+    fn pass_rungs(&mut self, reduction: u64) -> Option<u64> {
+        let mut passed = None;
+        while self.rung <= self.last.step && passed != Some(self.rung) {
+            passed = Some(self.rung);
+            self.rung = self
+                .rung
+                .saturating_mul(reduction)
+                .max(self.rung.saturating_add(1));
+        }
+        passed
     }
 
     fn add(&mut self, point: MetricPoint, score: Score) {
@@ -208,6 +218,26 @@ fn value(goal: Goal, score: Score) -> f64 {
     match goal {
         Goal::Min => score,
         Goal::Max => -score,
+    }
+}
+
+/// A value with six digits, for people.
+fn shown(value: f64) -> String {
+    let size = value.abs();
+    if size != 0.0 && !(1e-4..1e7).contains(&size) && value.is_finite() {
+        let text = format!("{value:.5e}");
+        let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+        let digits = digits.trim_end_matches('0').trim_end_matches('.');
+        return format!("{digits}e{exponent}");
+    }
+    let decimals = match size {
+        size if size >= 1.0 => (5.0 - size.log10().floor()).max(0.0) as usize,
+        _ => 6,
+    };
+    let text = format!("{value:.decimals$}");
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_string(),
+        false => text,
     }
 }
 
@@ -280,9 +310,52 @@ mod tests {
             .collect();
         assert_eq!(stopped, [false, false, false, true, true, false]);
         assert_eq!(trials.rungs.len(), 1);
-        // A report that skips steps is judged at every rung in between.
+        // Of a report that skips steps nobody knows what it was at the rungs in between.
         tell(&mut trials, 2, 20, 0.9);
-        assert_eq!(trials.rungs.keys().copied().collect::<Vec<_>>(), [2, 6, 18]);
+        assert_eq!(trials.rungs.keys().copied().collect::<Vec<_>>(), [2, 18]);
+        tell(&mut trials, 2, u64::MAX, 0.9);
+        assert_eq!(trials.rungs.len(), 3);
+    }
+
+    /// Four lines of a job file with the rule's defaults, and reports every 300 steps.
+    #[test]
+    fn asha_does_not_judge_one_report_many_times() {
+        let mut trials = trials(
+            Goal::Min,
+            StopRule::Asha {
+                min_steps: 1,
+                reduction: 3,
+            },
+        );
+        let stopped = (0..3u8)
+            .filter_map(|task| tell(&mut trials, task.into(), 300, f64::from(task) / 3.0))
+            .collect::<Vec<_>>();
+        assert_eq!(
+            stopped,
+            ["loss 0.666667 at step 300 is number 3 of 3 tasks that came to step 243"]
+        );
+        assert_eq!(trials.rungs.len(), 1);
+    }
+
+    #[test]
+    fn values_are_shown_with_six_digits() {
+        let values = [
+            5.97e258,
+            -5.97e258,
+            1e-9,
+            0.0,
+            0.1 + 0.2,
+            123456.789,
+            9_999_999.0,
+            1e7,
+            2.5,
+            f64::NAN,
+            f64::INFINITY,
+        ];
+        assert_eq!(
+            values.map(shown).join(" "),
+            "5.97e258 -5.97e258 1e-9 0 0.3 123457 9999999 1e7 2.5 NaN inf"
+        );
     }
 
     #[test]
