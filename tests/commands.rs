@@ -253,6 +253,22 @@ fn a_task_that_runs_too_long_or_writes_too_much_is_stopped_and_says_so() {
 }
 
 #[test]
+fn a_file_that_was_given_may_become_an_output() {
+    let cluster = Cluster::of(1);
+    fs::write(cluster.dir.path().join("table.csv"), "one\n").expect("writable");
+    let text = "name = \"edit\"\ncommand = [\"sed\", \"-i\", \"s/one/two/\", \"table.csv\"]\n\
+                data = [\"table.csv\"]\noutputs = [\"table.csv\"]\n";
+    let file = write_job(cluster.dir.path(), "edit", text);
+    let into = cluster.dir.path().join("out");
+    let (code, output) = run_to_end(&cluster, 0, &file, &into);
+    assert_eq!(code, Some(0), "{output}");
+    let edited = fs::read_to_string(into.join("0/table.csv")).expect("it is an output");
+    assert_eq!(edited, "two\n");
+    let given = fs::read_to_string(cluster.dir.path().join("table.csv")).expect("still there");
+    assert_eq!(given, "one\n");
+}
+
+#[test]
 fn every_listing_speaks_json() {
     let cluster = Cluster::of(1);
     let job = CountedJob::new(&cluster, "squares", 2, "true", "");

@@ -2,7 +2,7 @@
 //! record that counts. Runs when no process of the attempt is left.
 
 use super::{
-    outputs,
+    directory, outputs,
     protocol::{ProcessEnd, STDERR_FILE, STDOUT_FILE, Usage},
     result,
     staging::Staged,
@@ -76,16 +76,14 @@ pub fn collect(ended: &EndedAttempt<'_>, dir: &Path, blobs: &dyn Blobs) -> TaskR
     });
     let mut files = Vec::new();
     if failure.is_none() {
-        // What a script that shares its parameters came to: one of its workers leaves it, also in
-        // the place of an upload.
+        // What a script that shares its parameters came to: one of its workers leaves it.
         let trains = work.env.iter().any(|(name, _)| name == servers::VARIABLE);
         let model = fs::symlink_metadata(dir.join(servers::MODEL))
             .is_ok_and(|metadata| trains && metadata.is_file());
         let skip = |name: &str| {
-            let is_upload = ended.staged.links.iter().any(|(link, _)| link == name);
             name == STDOUT_FILE
                 || name == STDERR_FILE
-                || (is_upload && !(model && name == servers::MODEL))
+                || directory::is_given(dir, name, ended.staged)
         };
         let mut patterns = ended.outputs.to_vec();
         patterns.extend(model.then(|| servers::MODEL.to_string()));
@@ -275,8 +273,8 @@ fn returned(verdict: &Verdict) -> Result<Option<String>, String> {
     }
 }
 
-/// What the task gave as its result: the last marked line of stdout, else `result.json`, unless
-/// that was uploaded.
+/// What the task gave as its result: the last marked line of stdout, else a `result.json` that it
+/// was not given.
 fn result(
     ended: &EndedAttempt<'_>,
     dir: &Path,
@@ -288,15 +286,7 @@ fn result(
     {
         return result::as_json(&text, "stdout").map(Some);
     }
-    let is_link =
-        || fs::symlink_metadata(dir.join(RESULT_FILE)).is_ok_and(|metadata| metadata.is_symlink());
-    if ended
-        .staged
-        .links
-        .iter()
-        .any(|(name, _)| name == RESULT_FILE)
-        && is_link()
-    {
+    if directory::is_given(dir, RESULT_FILE, ended.staged) {
         return Ok(None);
     }
     let told = |error: io::Error| format!("{RESULT_FILE}: {error}");

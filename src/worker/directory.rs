@@ -101,6 +101,15 @@ pub fn is_as_made(dir: &Path, staged: &Staged) -> bool {
     links == staged.links.len()
 }
 
+/// Whether what is at the top of a directory by this name was given to the task: a link as `make`
+/// put it there. What the task wrote in its place is the task's.
+pub fn is_given(dir: &Path, name: &str, staged: &Staged) -> bool {
+    let given = staged.links.iter().find(|(link, _)| link == name);
+    given.is_some_and(|(_, target)| {
+        fs::read_link(dir.join(name)).is_ok_and(|found| found == *target)
+    })
+}
+
 /// Gives the directory of an attempt that left it as it was made to another of the same job, for a
 /// tenth of what removing one and making one cost.
 pub fn pass_on(from: &Path, to: &Path, params: &Params) -> io::Result<()> {
@@ -339,6 +348,26 @@ fn allow(dir: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_task_writes_in_place_of_what_it_was_given_is_its_own() {
+        let lab = tempfile::tempdir().unwrap();
+        let dir = lab.path().join("1");
+        let names = ["kept", "replaced", "removed", "linked"];
+        let staged = Staged {
+            links: names.map(|name| (name.into(), "/nowhere".into())).into(),
+        };
+        make(&dir, &staged, &Params::default()).unwrap();
+        for name in &names[1..] {
+            fs::remove_file(dir.join(name)).unwrap();
+        }
+        fs::write(dir.join("replaced"), "new").unwrap();
+        symlink("replaced", dir.join("linked")).unwrap();
+        fs::write(dir.join("made"), "new").unwrap();
+        let given = |name: &str| is_given(&dir, name, &staged);
+        assert_eq!(names.map(given), [true, false, false, false]);
+        assert!(!given("made"));
+    }
 
     #[test]
     fn a_directory_is_passed_on_only_as_it_was_made() {

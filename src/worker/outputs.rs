@@ -38,7 +38,7 @@ struct Search<'a> {
     /// For each glob of the set, which of the caller's patterns it comes from.
     origins: Vec<usize>,
     matched: Vec<bool>,
-    /// Names at the top that are not the task's: uploads, our own files.
+    /// Names at the top that are not the task's: what it was given, our own files.
     skip: &'a dyn Fn(&str) -> bool,
     limit_bytes: u64,
     total_bytes: u64,
