@@ -128,6 +128,20 @@ class Kernels(unittest.TestCase):
             start = (numpy.roll(start, 1, 0) + numpy.roll(start, -1, 0)) / 2
         numpy.testing.assert_allclose(found, start, rtol=1e-5)
 
+    def test_an_array_that_is_read_and_written(self):
+        axpy = """
+            @group(0) @binding(0) var<storage, read> x: array<f32>;
+            @group(0) @binding(1) var<storage, read_write> y: array<f32>;
+            @compute @workgroup_size(64)
+            fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+                if id.x < arrayLength(&y) { y[id.x] += 2.0 * x[id.x]; }
+            }
+        """
+        x, y = numpy.arange(100.0), numpy.ones(100)
+        found = nodectl.kernel(axpy, x, y)
+        numpy.testing.assert_allclose(found, 1 + 2 * x)
+        self.assertEqual(y.tolist(), [1.0] * 100, "what was given stays as it is")
+
     def test_a_sweep(self):
         found = nodectl.kernel(SAXPY, [1.0, 2.0], [1.0, 1.0], params={"a": [1, 10, 100]}, uniforms={"a": "{a}", "b": 0})
         self.assertEqual([z.tolist() for z in found], [[1.0, 2.0], [10.0, 20.0], [100.0, 200.0]])

@@ -70,6 +70,9 @@ pub struct ComputeRate {
     pub items_per_second: f64,
     /// 0 of an integration, which tells its own of each task.
     pub gpus: u32,
+    /// At least one of them is no GPU but a processor that stands in for one.
+    #[serde(default)]
+    pub software: bool,
     /// Which part of the time they computed, from 0 to 1.
     pub gpu_busy: f64,
 }

@@ -44,7 +44,8 @@ fn rate(rate: f64) -> String {
     }
 }
 
-/// `2.50 G items/s on 2 GPUs, busy 93 % of the time`, or `123.0 frames/s`.
+/// `2.50 G items/s on 2 GPUs, busy 93 % of the time`, or `123.0 frames/s`. What a processor did in
+/// the place of a GPU is not told as a GPU's.
 pub fn compute_line(rate: &ComputeRate) -> String {
     let prefixes = [(1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")];
     let items = rate.items_per_second;
@@ -55,10 +56,11 @@ pub fn compute_line(rate: &ComputeRate) -> String {
     if rate.gpus == 0 {
         return format!("{items:.1} frames/s");
     }
-    let gpus = if rate.gpus == 1 {
-        "a GPU".into()
-    } else {
-        format!("{} GPUs", rate.gpus)
+    let gpus = match (rate.software, rate.gpus) {
+        (false, 1) => "a GPU".into(),
+        (false, gpus) => format!("{gpus} GPUs"),
+        (true, 1) => "a processor, without a GPU".into(),
+        (true, devices) => format!("{devices} devices, not all of them GPUs"),
     };
     format!(
         "{:.2}{prefix} items/s on {gpus}, busy {:.0} % of the time",

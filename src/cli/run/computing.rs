@@ -201,7 +201,9 @@ fn adapt(
     gpus: u64,
     place: Option<&str>,
 ) {
-    if let Some(warning) = computing.gpu_warning(workers, gpus) {
+    if jobs.iter().any(concerns_gpus)
+        && let Some(warning) = computing.gpu_warning(workers, gpus)
+    {
         tell!("warning: {warning}");
     }
     let cores = computing.cores_per_worker;
@@ -240,6 +242,12 @@ fn adapt(
             };
         }
     }
+}
+
+/// Whether a job can use GPUs at all: a command that asks for none sees none.
+fn concerns_gpus(job: &PlannedJob) -> bool {
+    let work = &job.draft.work;
+    work.worker.is_some() || work.resources.gpu_milli > 0
 }
 
 #[cfg(test)]

@@ -137,6 +137,7 @@ mod tests {
             compute: Some(ComputeRate {
                 items_per_second: 2.5e9,
                 gpus: 2,
+                software: false,
                 gpu_busy: 0.934,
             }),
         };

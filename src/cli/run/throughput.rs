@@ -1,5 +1,5 @@
 //! What a kernel job's results say of its GPUs: how much they did a second, and which part of the
-//! time they computed. Its tasks give `{"items", "gpu_seconds", "gpu"}` as their value; those of an
+//! time they computed. Its tasks give `{"items", "gpu_seconds", "gpu", "software"}` as their value; those of an
 //! integration `{"integrated"}`, in frames. Pure.
 
 use crate::output::ComputeRate;
@@ -13,6 +13,8 @@ pub struct Throughput {
     gpu_seconds: f64,
     /// (node, GPU).
     gpus: BTreeSet<(String, String)>,
+    /// At least one of them is no GPU but a processor that stands in for one.
+    software: bool,
     /// From the first task's start to the last one's end, by the nodes' wall clocks: for people.
     span_ms: Option<(f64, f64)>,
 }
@@ -43,6 +45,9 @@ impl Throughput {
                 self.items += items;
                 self.gpu_seconds += gpu_seconds;
                 self.gpus.insert((result.node.clone(), gpu.to_string()));
+                let value = result.value.as_ref();
+                let software = value.and_then(|value| value.get("software"));
+                self.software |= software.and_then(Json::as_bool).unwrap_or(false);
             }
             (StatusName::Done, .., Some(frames)) if frames > 0.0 => self.items += frames,
             _ => return,
@@ -60,6 +65,7 @@ impl Throughput {
         Some(ComputeRate {
             items_per_second: self.items / seconds,
             gpus: self.gpus.len() as u32,
+            software: self.software,
             gpu_busy: (self.gpu_seconds / (seconds * self.gpus.len().max(1) as f64)).min(1.0),
         })
     }
@@ -104,6 +110,10 @@ mod tests {
             (rate.items_per_second, rate.gpus, rate.gpu_busy),
             (200.0, 2, 0.75)
         );
+        assert!(!rate.software);
+        let stand_in = json!({ "items": 1, "gpu_seconds": 0.1, "gpu": "y", "software": true });
+        throughput.take(&result(5, "c", 3000, stand_in));
+        assert!(throughput.rate().unwrap().software);
     }
 
     #[test]

@@ -232,6 +232,7 @@ fn every_cell_is_computed_once_at_its_place_however_the_space_is_cut() {
             && !result["gpu"].as_str().unwrap().is_empty(),
         "{result}"
     );
+    assert_eq!(result["software"], true, "the tests have no other");
     let (shape, numbers) = read(dir.path(), "out.npy");
     assert_eq!(shape, [300, 251]);
     same(&numbers, &expected, "in one task");

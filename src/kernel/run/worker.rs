@@ -8,7 +8,7 @@ use crate::{
 };
 use nodectl_builtin::{BuiltinPart, Call, CallError, device};
 use nodectl_formats::{self as formats, Array};
-use nodectl_types::{Params, Value, manifest::safe_path, spec::SPELLED};
+use nodectl_types::{Gpu, GpuKind, Params, Value, manifest::safe_path, spec::SPELLED};
 use serde_json::{Map, Value as Json, json};
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc, time::Duration};
 
@@ -18,8 +18,16 @@ pub struct KernelWorker {
 }
 
 enum KernelBody {
-    Tiles { tiles: Box<Tiles>, gpu: String },
+    Tiles { tiles: Box<Tiles>, device: RanOn },
     Assemble(Assembler),
+}
+
+/// The device, as results tell of it.
+struct RanOn {
+    /// Its name and UUID.
+    gpu: String,
+    /// A processor that stands in for a GPU.
+    software: bool,
 }
 
 impl BuiltinPart for KernelWorker {
@@ -47,7 +55,7 @@ impl BuiltinPart for KernelWorker {
             set,
         };
         match (&plan.stage, &mut self.body) {
-            (Stage::Whole { .. }, KernelBody::Tiles { tiles, gpu }) => {
+            (Stage::Whole { .. }, KernelBody::Tiles { tiles, device }) => {
                 let names: Vec<&str> = plan
                     .outputs
                     .iter()
@@ -56,9 +64,9 @@ impl BuiltinPart for KernelWorker {
                 let tile = cut(&plan, resolved.space, 0);
                 let computed = tiles.run(&inputs, tile, &names)?;
                 write_outputs(&plan, &resolved, &call.dir, computed.arrays)?;
-                Ok(told(&plan, &tile, computed.busy, gpu))
+                Ok(told(&plan, &tile, computed.busy, device))
             }
-            (Stage::Tiles { .. }, KernelBody::Tiles { tiles, gpu }) => {
+            (Stage::Tiles { .. }, KernelBody::Tiles { tiles, device }) => {
                 let names: Vec<&str> = plan.parts.iter().map(String::as_str).collect();
                 let tile = cut(&plan, resolved.space, tile as u32);
                 let computed = tiles.run(&inputs, tile, &names)?;
@@ -67,7 +75,7 @@ impl BuiltinPart for KernelWorker {
                     formats::write(&path, &[(name, array)], None)
                         .map_err(|error| CallError::Task(error.to_string()))?;
                 }
-                Ok(told(&plan, &tile, computed.busy, gpu))
+                Ok(told(&plan, &tile, computed.busy, device))
             }
             (Stage::Assemble { from }, KernelBody::Assemble(assembler)) => {
                 let (arrays, _) = assembler.run(&inputs, from)?;
@@ -85,22 +93,25 @@ impl KernelWorker {
         let body = match plan.stage {
             Stage::Whole { .. } | Stage::Tiles { .. } => {
                 let device = device::open()?;
-                let gpu = &device.info().gpu;
-                let gpu = format!(
-                    "{} {}",
-                    gpu.name,
-                    gpu.uuid
-                        .iter()
-                        .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
-                );
+                let ran_on = RanOn::new(&device.info().gpu);
                 KernelBody::Tiles {
                     tiles: Box::new(Tiles::new(device, plan.clone())?),
-                    gpu,
+                    device: ran_on,
                 }
             }
             Stage::Assemble { .. } => KernelBody::Assemble(Assembler::new(plan.clone())?),
         };
         Ok(Self { plan, body })
+    }
+}
+
+impl RanOn {
+    fn new(gpu: &Gpu) -> Self {
+        let uuid = gpu.uuid.iter().map(|byte| format!("{byte:02x}"));
+        Self {
+            gpu: format!("{} {}", gpu.name, uuid.collect::<String>()),
+            software: gpu.kind == GpuKind::Software,
+        }
     }
 }
 
@@ -151,9 +162,14 @@ fn cut(plan: &KernelPlan, space: [u32; 3], index: u32) -> Tile {
 }
 
 /// The task's result: what `nodectl run` sums up.
-fn told(plan: &KernelPlan, tile: &Tile, busy: Duration, gpu: &str) -> Json {
+fn told(plan: &KernelPlan, tile: &Tile, busy: Duration, device: &RanOn) -> Json {
     let steps = plan.steps().map_or(1, |(_, steps)| steps);
-    json!({ "items": tile.own.count() * u64::from(steps), "gpu_seconds": busy.as_secs_f64(), "gpu": gpu })
+    json!({
+        "items": tile.own.count() * u64::from(steps),
+        "gpu_seconds": busy.as_secs_f64(),
+        "gpu": device.gpu,
+        "software": device.software,
+    })
 }
 
 /// Writes each file once, with all outputs that go into it. `arrays` are in the order of the plan's
