@@ -206,6 +206,12 @@ fn a_cluster_file_becomes_nodes_and_down_undoes_it() {
         "{nodes}"
     );
     run_squares(&cluster, 6, "true");
+    // Once more: what is up stays as it is.
+    let again = launch(&cluster, &bed, &["up", &file]);
+    assert_eq!(again.status.code(), Some(0), "{}", both(&again));
+    let table = text_of_output(&again);
+    assert_eq!(table.matches("up already, as").count(), 3, "{table}");
+    assert_eq!(launched_nodes(&cluster), 3);
     // The secret is in nobody's arguments.
     let secret = fs::read_to_string(cluster.dir.path().join("secret")).expect("the cluster's");
     assert!(processes_with(secret.trim()).is_empty());
@@ -327,6 +333,15 @@ fn who_fails_is_named_within_the_connect_timeout_and_stops_the_others_only_if_st
     wait_until(SOON, "only the submitter is left", || {
         launched_nodes(&cluster) == 0
     });
+    let said = both(&down);
+    assert!(!said.contains("ssh: ssh:"), "{said}");
+    assert!(said.contains("--forget` gives up"), "{said}");
+    let down = ["down", "--forget", "--connect-timeout", "2s"];
+    let down = output_within(NEVER, &mut nodectl(&cluster, &bed, &down));
+    assert_eq!(down.status.code(), Some(0), "{}", both(&down));
+    let down = output_within(NEVER, &mut nodectl(&cluster, &bed, &["down"]));
+    let said = both(&down);
+    assert!(said.contains("nothing was started"), "{said}");
 }
 
 #[test]

@@ -318,6 +318,9 @@ pub struct DownArgs {
     /// with this data directory
     #[arg(long, conflicts_with = "what")]
     pub all: bool,
+    /// Gives up hosts that cannot be reached: whatever runs there is not looked for again
+    #[arg(long)]
+    pub forget: bool,
     /// How long ssh may take to connect
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "10s")]
     pub connect_timeout: Duration,

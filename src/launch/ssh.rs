@@ -143,14 +143,14 @@ impl SshTarget {
     }
 
     fn refused(&self, doing: &str, finished: &Finished) -> LaunchError {
+        let said = finished.words();
         let doing = match finished.code {
+            // It begins most of its lines with its own name.
+            Some(SSH_FAILED) if said.starts_with("ssh:") => self.host.clone(),
             Some(SSH_FAILED) => format!("{}: ssh", self.host),
             _ => format!("{}: {doing}", self.host),
         };
-        LaunchError::Refused {
-            doing,
-            said: finished.words(),
-        }
+        LaunchError::Refused { doing, said }
     }
 }
 

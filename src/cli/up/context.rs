@@ -103,6 +103,18 @@ impl LaunchContext {
             launcher,
         })
     }
+
+    /// What the user named.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The launches of what the user named, other than this one.
+    pub fn earlier(&self) -> Result<Vec<StartedLaunch>, LaunchError> {
+        let mut launches = self.launches.list()?;
+        launches.retain(|launch| launch.source == self.source && launch.id != self.launch);
+        Ok(launches)
+    }
 }
 
 /// This program's file, as others can be handed it.

@@ -62,7 +62,14 @@ pub async fn down(args: DownArgs, settings: &Settings) -> Result<Exit, CliError>
     }
     let mut problems = 0;
     for launch in chosen {
-        problems += stop(&launches, &client, launch, args.connect_timeout).await?;
+        problems += stop(
+            &launches,
+            &client,
+            launch,
+            args.forget,
+            args.connect_timeout,
+        )
+        .await?;
     }
     if args.all {
         problems += sweep(&launches.job_name()?).await;
@@ -87,7 +94,7 @@ pub async fn take_back(context: &LaunchContext, connect: Duration) -> Result<(),
             launcher: None,
             ..launch
         };
-        stop(&context.launches, &context.client, launch, connect).await?;
+        stop(&context.launches, &context.client, launch, false, connect).await?;
     }
     Ok(())
 }
@@ -99,11 +106,13 @@ fn is_meant(launch: &StartedLaunch, what: Option<&str>) -> bool {
     launch.id == what || launch.source == what || is_file
 }
 
-/// Returns how many of its parts could not be stopped; these stay written down.
+/// Returns how many of its parts could not be stopped; these stay written down, unless what is left
+/// is to be forgotten.
 async fn stop(
     launches: &Launches,
     client: &Client,
     launch: StartedLaunch,
+    forget: bool,
     connect: Duration,
 ) -> Result<usize, CliError> {
     if let Some(launcher) = launch.launcher {
@@ -128,7 +137,13 @@ async fn stop(
             tell(stopped, || launch.what.clone())
         }
     };
-    if let Some((what, problems)) = left {
+    if let Some((what, problems)) = left.filter(|_| !forget) {
+        if matches!(what, What::Hosts { .. }) {
+            tell!(
+                "hint: `nodectl down {} --forget` gives up what cannot be reached",
+                launch.id
+            );
+        }
         launches.keep(&StartedLaunch {
             what,
             launcher: None,

@@ -9,7 +9,7 @@ use crate::exit::CliError;
 use futures::{StreamExt, stream};
 use nodectl_launch::{
     cluster_file::Host,
-    node::LaunchFacts,
+    node::{LAUNCH_LABEL, LaunchFacts, MEMBER_LABEL},
     ssh::{self, RemoteProgram, SshTarget, StartStep},
     state::{HostNode, What},
 };
@@ -19,8 +19,54 @@ use tokio::time::Instant;
 /// Connections at once: more than this, and servers begin to refuse (sshd_config(5), MaxStartups).
 const AT_ONCE: usize = 10;
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// How long nodes of an earlier `up` may take to be seen by a node here that has just started.
+const SEEN: Duration = Duration::from_secs(3);
 /// How long a node that runs may take to join.
 const JOIN: Duration = Duration::from_secs(120);
+
+/// Those hosts that have no node of an earlier `up` of the same file; the others are shown as joined.
+pub async fn without_those_up(
+    context: &LaunchContext,
+    hosts: Vec<Host>,
+    table: &LaunchTable,
+) -> Result<Vec<Host>, CliError> {
+    let earlier: Vec<String> = context
+        .earlier()?
+        .into_iter()
+        .map(|launch| launch.id)
+        .collect();
+    if earlier.is_empty() {
+        return Ok(hosts);
+    }
+    let deadline = Instant::now() + SEEN;
+    loop {
+        let nodes = context.client.nodes().await?;
+        let node_on = |host: &Host| {
+            nodes.iter().find(|node| {
+                let is_of_launch = |id: &String| earlier.contains(id);
+                node.alive
+                    && node.labels.get(MEMBER_LABEL) == Some(&host.name)
+                    && node.labels.get(LAUNCH_LABEL).is_some_and(is_of_launch)
+            })
+        };
+        let all_up = hosts.iter().all(|host| node_on(host).is_some());
+        if !all_up && Instant::now() < deadline {
+            tokio::time::sleep(LOOK_AGAIN).await;
+            continue;
+        }
+        for (host, node) in hosts.iter().filter_map(|host| Some((host, node_on(host)?))) {
+            let mut row = Row::new(&host.name, &host.name, HostState::Joined);
+            row.note = format!("up already, as {}", node.name);
+            row.gpus = Some(node.gpus.iter().filter(|gpu| gpu.used).count());
+            table.add(row);
+        }
+        return Ok(hosts
+            .iter()
+            .filter(|host| node_on(host).is_none())
+            .cloned()
+            .collect());
+    }
+}
 
 /// Starts a node on each host and waits until it has joined, or it is clear that it will not.
 pub async fn start_hosts(

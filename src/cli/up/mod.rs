@@ -28,6 +28,7 @@ use super::{
 pub use context::{LaunchContext, own_binary};
 pub use down::{down, take_back};
 pub use hosts::start_hosts;
+use hosts::without_those_up;
 use nodectl_app::settings::Settings;
 use nodectl_launch::{cluster_file, condor, slurm};
 use nodectl_ports::say::tell;
@@ -57,6 +58,10 @@ pub async fn up(
         LaunchContext::prepare(&settings, secret, variable, source, args.resume.clone()).await?;
     if let Some(hosts) = hosts {
         let table = LaunchTable::new(!args.list.quiet);
+        let hosts = without_those_up(&context, hosts, &table).await?;
+        if hosts.is_empty() {
+            return finish(&context, &args, &table).await;
+        }
         let starting = start_hosts(&context, hosts, args.connect_timeout, args.timeout, &table);
         let Some(started) = interruptible(starting).await? else {
             return undo(&context, &args, &table, Exit::Interrupted).await;
@@ -191,7 +196,11 @@ async fn finish(
         );
         return Ok(Exit::Failed);
     }
-    tell!("all are up; `nodectl down {}` stops them", context.launch);
+    let which = match context.earlier()?.is_empty() {
+        true => &context.launch,
+        false => context.source(),
+    };
+    tell!("all are up; `nodectl down {which}` stops them");
     Ok(Exit::Done)
 }
 
