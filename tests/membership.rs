@@ -282,3 +282,27 @@ fn join_says_whom_it_found_and_whom_it_may_not_meet() {
         "{said}"
     );
 }
+
+/// After a reboot `join` asks nothing; a secret that others refuse is not kept.
+#[test]
+fn a_secret_that_was_typed_is_kept_for_the_next_start() {
+    let mut cluster = Cluster::empty(Discovery::Beacon);
+    cluster.add(&[]);
+    let right = fs::read_to_string(cluster.dir.path().join("secret")).expect("the cluster's");
+    let guest = cluster.prepare(&[]);
+    let kept = cluster.data_dir(guest).join("secret");
+    let join = |more: &[&str]| {
+        let said = cluster.ok(
+            guest,
+            &[&["join", "--detach", "--name", "guest"], more].concat(),
+        );
+        cluster.ok(guest, &["leave"]);
+        said
+    };
+    let said = join(&["--secret", "7R2QK-another-secret-of-enough-letters"]);
+    assert!(said.contains("does not share this secret"), "{said}");
+    assert!(!kept.exists(), "the secret of a mistake is kept");
+    join(&["--secret", right.trim()]);
+    let said = join(&[]);
+    assert!(said.contains("with     n0"), "{said}");
+}

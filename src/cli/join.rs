@@ -123,29 +123,30 @@ async fn foreground(
     secret: ChosenSecret,
     while_stdin: bool,
 ) -> Result<Exit, CliError> {
-    let ChosenSecret { text, source } = secret;
-    let shown = (shows(&source)).then(|| text.clone());
+    let text = secret.text.clone();
+    let of_node = settings.clone();
     let unneeded = async move {
         match while_stdin {
             true => solo::stdin_ends().await,
             false => std::future::pending().await,
         }
     };
-    let running = app::run_node(settings, text, unneeded);
+    let running = app::run_node(of_node, text, unneeded);
     tokio::pin!(running);
     tokio::select! {
         ended = &mut running => return ended.map(|()| Exit::Done).map_err(CliError::Node),
         // A reader of the greeting that has gone is no reason to stop a node.
-        greeted = greet(client, &source, shown) => greeted.unwrap_or_else(|error| error.tell()),
+        greeted = greet(client, &settings, &secret) => greeted.unwrap_or_else(|error| error.tell()),
     }
     running.await.map(|()| Exit::Done).map_err(CliError::Node)
 }
 
-/// Waits for the node and prints what there is to say about it.
+/// Waits for the node and prints what there is to say about it. A secret that was typed is kept,
+/// unless others are here that refuse it.
 async fn greet(
     client: &Client,
-    source: &SecretSource,
-    secret: Option<Zeroizing<String>>,
+    settings: &Settings,
+    secret: &ChosenSecret,
 ) -> Result<(), CliError> {
     let deadline = Instant::now() + START;
     let node = loop {
@@ -157,34 +158,64 @@ async fn greet(
     };
     print(&describe(&node, this_node(client).await?.as_ref()))?;
     // Whoever has just made the secret knows that nobody else has it.
-    if !shows(source) {
-        print(&company(client).await?)?;
+    if !shows(&secret.source) {
+        let company = Company::find(client).await?;
+        print(&company.describe())?;
+        if !company.refuses_the_secret()
+            && let Some(aside) = secret::remember(secret, settings)?
+        {
+            tell!(
+                "the next `join` here uses this secret; the one before is in {}",
+                aside.display()
+            );
+        }
     }
-    print(&next_line(
-        source,
-        secret.as_ref().map(|secret| secret.as_str()),
-        &node.addrs,
-    ))
+    let shown = shows(&secret.source).then_some(secret.text.as_str());
+    print(&next_line(&secret.source, shown, &node.addrs))
 }
 
-/// The other members, once there are any; or that there are none, and what may be the reason.
-async fn company(client: &Client) -> Result<String, CliError> {
-    let deadline = Instant::now() + COMPANY;
-    loop {
-        let nodes = client.nodes().await?;
-        let others: Vec<_> = nodes
-            .into_iter()
-            .filter(|node| node.alive && !node.this_node)
-            .map(|node| node.name)
-            .collect();
-        if !others.is_empty() {
-            return Ok(format!("  with     {}\n", listed(&others)));
+/// Whom a node that has just started finds.
+enum Company {
+    /// The names of other members.
+    Members(Vec<String>),
+    /// None so far, and what may keep others from being members.
+    Alone(Vec<Finding>),
+}
+
+impl Company {
+    async fn find(client: &Client) -> Result<Self, CliError> {
+        let deadline = Instant::now() + COMPANY;
+        loop {
+            let nodes = client.nodes().await?;
+            let others: Vec<_> = nodes
+                .into_iter()
+                .filter(|node| node.alive && !node.this_node)
+                .map(|node| node.name)
+                .collect();
+            if !others.is_empty() {
+                return Ok(Self::Members(others));
+            }
+            if Instant::now() >= deadline {
+                return Ok(Self::Alone(client.doctor().await?.findings));
+            }
+            tokio::time::sleep(COMPANY / 32).await;
         }
-        if Instant::now() >= deadline {
-            let alone = "  with     no other node so far; who starts later is found, too\n";
-            return Ok(alone.to_string() + &objections(&client.doctor().await?.findings));
+    }
+
+    fn describe(&self) -> String {
+        match self {
+            Self::Members(names) => format!("  with     {}\n", listed(names)),
+            Self::Alone(findings) => {
+                let alone = "  with     no other node so far; who starts later is found, too\n";
+                alone.to_string() + &objections(findings)
+            }
         }
-        tokio::time::sleep(COMPANY / 32).await;
+    }
+
+    fn refuses_the_secret(&self) -> bool {
+        let refuses =
+            |finding: &Finding| finding.check == "secret" && finding.severity != Severity::Ok;
+        matches!(self, Self::Alone(findings) if findings.iter().any(refuses))
     }
 }
 
@@ -321,8 +352,7 @@ async fn background(
             _ => tokio::time::sleep(LOOK_AGAIN).await,
         }
     }
-    let shown = shows(&secret.source).then(|| secret.text.clone());
-    greet(client, &secret.source, shown).await?;
+    greet(client, settings, secret).await?;
     tell!(
         "it runs in the background (process {}); `nodectl leave` stops it; its log: {}",
         child.id(),

@@ -1,6 +1,6 @@
 //! Where the secret comes from: `--secret`, `--secret-file` (or the setting), `NODECTL_SECRET`, the
-//! one that an earlier `join` generated here, a prompt on a terminal, or a new one. It is never
-//! printed unless it was made here.
+//! one that an earlier `join` made or was given here, a prompt on a terminal, or a new one. It is
+//! never printed unless it was made here.
 
 use super::exit::CliError;
 use nodectl_app as app;
@@ -25,7 +25,9 @@ pub struct ChosenSecret {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecretSource {
-    /// `--secret`, `NODECTL_SECRET` or the prompt.
+    /// `--secret` or the prompt: nobody can be sure to have it at hand at the next start.
+    Typed,
+    /// `NODECTL_SECRET`, or another process of this program's.
     Given,
     File(PathBuf),
     /// Made now, and kept in this file.
@@ -47,7 +49,7 @@ pub fn resolve(
         return Ok(secret);
     }
     if let Some(text) = prompt("The cluster's secret (empty: make a new one): ")? {
-        return newest(settings, checked(settings, text, SecretSource::Given)?);
+        return newest(settings, checked(settings, text, SecretSource::Typed)?);
     }
     let (text, path) = (app::generate_secret(), kept(settings));
     keep(&path, &text)?;
@@ -75,7 +77,7 @@ fn known(
     settings: &Settings,
 ) -> Result<Option<ChosenSecret>, CliError> {
     let secret = if let Some(text) = flag {
-        checked(settings, text, SecretSource::Given)?
+        checked(settings, text, SecretSource::Typed)?
     } else if let Some(path) = &settings.cluster.secret_file {
         // A node in the background gets it through a pipe: no file that could be named to anyone.
         let piped = path == Path::new("/dev/stdin");
@@ -137,7 +139,29 @@ pub async fn redeem(code: &str, settings: &Settings) -> Result<ChosenSecret, Cli
     })
 }
 
-/// Made here, or brought by an invitation.
+/// Keeps a secret that was typed, so that the next `join` needs none. One that is kept already and
+/// differs is set aside, in the file that this returns: it may be the only copy of another
+/// cluster's.
+pub fn remember(secret: &ChosenSecret, settings: &Settings) -> Result<Option<PathBuf>, CliError> {
+    if secret.source != SecretSource::Typed {
+        return Ok(None);
+    }
+    let path = kept(settings);
+    let mut aside = None;
+    if path.exists() {
+        if read(&path)?.trim() == secret.text.trim() {
+            return Ok(None);
+        }
+        let before = path.with_extension("before");
+        fs::rename(&path, &before)
+            .map_err(|source| CliError::file("setting aside", &path, source))?;
+        aside = Some(before);
+    }
+    keep(&path, &secret.text)?;
+    Ok(aside)
+}
+
+/// Made here, typed here, or brought by an invitation.
 fn kept(settings: &Settings) -> PathBuf {
     settings.node.data_dir.join("secret")
 }
@@ -166,7 +190,7 @@ fn newest(settings: &Settings, secret: ChosenSecret) -> Result<ChosenSecret, Cli
                 path.display()
             );
         }
-        SecretSource::Given | SecretSource::Changed => {
+        SecretSource::Typed | SecretSource::Given | SecretSource::Changed => {
             tell!("that secret was changed: the new one is used; `nodectl secret show` prints it")
         }
     }
@@ -290,7 +314,7 @@ mod tests {
         let resolved = resolve(given("of the flag, long enough"), given("v"), &with_file).unwrap();
         assert_eq!(
             (resolved.text.as_str(), resolved.source),
-            ("of the flag, long enough", SecretSource::Given)
+            ("of the flag, long enough", SecretSource::Typed)
         );
         let resolved = resolve(None, given("of the variable"), &with_file).unwrap();
         assert_eq!(
@@ -320,6 +344,27 @@ mod tests {
             made.text,
             "the next start has the same"
         );
+    }
+
+    #[test]
+    fn what_was_typed_is_remembered_and_what_was_kept_before_is_set_aside() {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = settings(directory.path(), None);
+        let kept = || fs::read_to_string(directory.path().join("secret")).ok();
+        let resolved = resolve(None, given("of the variable"), &settings).unwrap();
+        assert_eq!(remember(&resolved, &settings).unwrap(), None);
+        assert_eq!(kept(), None, "a variable is set again at the next start");
+        for typed in ["the first cluster's", "the first cluster's", "the second's"] {
+            let resolved = resolve(given(typed), None, &settings).unwrap();
+            let aside = remember(&resolved, &settings).unwrap();
+            assert_eq!(kept().as_deref(), Some(typed));
+            let again = resolve(None, None, &settings).unwrap();
+            assert_eq!(again.text.as_str(), typed);
+            let before = directory.path().join("secret.before");
+            assert_eq!(aside, (typed == "the second's").then_some(before));
+        }
+        let before = fs::read_to_string(directory.path().join("secret.before")).unwrap();
+        assert_eq!(before, "the first cluster's");
     }
 
     #[test]
