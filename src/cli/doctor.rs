@@ -280,9 +280,6 @@ async fn python(program: &str) -> Finding {
 
 fn text(doctor: &Doctor) -> String {
     let mut text = String::new();
-    if let Some(suite) = &doctor.suite {
-        text += &format!("the wire is protected by {suite}\n");
-    }
     for finding in &doctor.findings {
         let mark = match finding.severity {
             Severity::Ok => "ok      ",
@@ -293,6 +290,9 @@ fn text(doctor: &Doctor) -> String {
         if let Some(hint) = &finding.hint {
             text += &format!("         hint: {hint}\n");
         }
+    }
+    if let Some(suite) = &doctor.suite {
+        text += &format!("the wire is protected by {suite}\n");
     }
     text
 }
@@ -365,10 +365,10 @@ mod tests {
             Finding::problem("secret", "3 nodes differ", "join them"),
         ];
         insta::assert_snapshot!(text(&Doctor { suite: Some("noise".into()), findings }), @r"
-        the wire is protected by noise
         ok       clock: shows a sane time
         PROBLEM  secret: 3 nodes differ
                  hint: join them
+        the wire is protected by noise
         ");
     }
 }

@@ -48,7 +48,7 @@ fn findings(report: &NetReport, members: &[MemberLine]) -> Vec<Finding> {
             ),
         }
     }));
-    findings.extend(secret(report));
+    findings.extend(secret(report, members));
     findings.extend(admission(report));
     findings.extend(versions(report));
     findings.push(membership(report, members));
@@ -91,7 +91,9 @@ fn way_hint(way: &str) -> &'static str {
     }
 }
 
-fn secret(report: &NetReport) -> Option<Finding> {
+/// Nodes that keep apart: a problem where this node is alone, since its secret may be the wrong one.
+fn secret(report: &NetReport, members: &[MemberLine]) -> Option<Finding> {
+    let is_alone = members.iter().filter(|member| member.alive).count() <= 1;
     let others = report.foreign_nodes;
     let verb = if others == 1 { "does" } else { "do" };
     (others > 0).then(|| {
@@ -99,11 +101,11 @@ fn secret(report: &NetReport) -> Option<Finding> {
             "{} here {verb} not share this secret",
             count(others, "node")
         );
-        Finding::problem(
-            "secret",
-            message,
-            "join them with this node's secret, if they belong to the cluster",
-        )
+        let hint = "join them with this node's secret, if they belong to the cluster";
+        match is_alone {
+            true => Finding::problem("secret", message, hint),
+            false => Finding::warning("secret", message, hint),
+        }
     })
 }
 

@@ -75,6 +75,7 @@ async fn doctor_names_who_is_reached_through_others_or_not_at_all() {
     let report = NetReport {
         connected: vec![node_id(2)],
         relayed: vec![node_id(2)],
+        foreign_nodes: 1,
         ..NetReport::default()
     };
     let all = || {
@@ -105,4 +106,10 @@ async fn doctor_names_who_is_reached_through_others_or_not_at_all() {
     };
     assert_eq!(message("relay"), "reached through another node: beta");
     assert_eq!(message("reach"), "alive, but out of reach: gamma");
+    // Another cluster in the room is no problem of one that has found its own.
+    let secret = doctor
+        .findings
+        .iter()
+        .find(|finding| finding.check == "secret");
+    assert_eq!(secret.unwrap().severity, api::Severity::Warning);
 }
