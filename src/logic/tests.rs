@@ -272,7 +272,7 @@ fn a_job_whose_workers_all_fail_to_start_is_given_up_with_what_they_said() {
     solo.end(init_failed("no module torch"));
     assert_eq!(
         (solo.head().phase, solo.head().cancelled),
-        (Phase::Cancelled, true)
+        (Phase::Failed, true)
     );
     assert!(
         solo.head()

@@ -11,9 +11,9 @@ pub enum Phase {
     Running,
     /// Every task has ended, and none failed for good. Some may have been cancelled.
     Done,
-    /// Every task has ended, some of them failed for good.
+    /// Every task has ended, some of them failed for good; or no worker could start.
     Failed,
-    /// As a whole, or task by task until nothing was left to do.
+    /// As a whole, or task by task until nothing was left to do. Closed pools are `Done`.
     Cancelled,
 }
 
@@ -43,8 +43,9 @@ pub struct JobHead {
     pub version: u64,
     /// Who else holds the job's state.
     pub replicas: Vec<NodeId>,
+    /// Ended, or to be ended, though tasks are left: they come to nothing.
     pub cancelled: bool,
-    /// Why the coordinator cancelled it, if nobody asked it to. At most `limits::MAX_REASON_BYTES`.
+    /// Why the coordinator ended it early, if nobody asked it to. At most `limits::MAX_REASON_BYTES`.
     pub reason: Option<String>,
     /// How often `retry --failed` was asked.
     pub round: u32,
@@ -72,6 +73,11 @@ pub struct Saved {
 }
 
 impl JobHead {
+    /// Whether what is open of it comes to nothing.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled || self.phase == Phase::Cancelled
+    }
+
     /// Of a job that nobody has claimed yet. `hash` is that of `spec`.
     pub fn unclaimed(job: JobId, spec: &JobSpec, hash: BlobHash) -> Self {
         Self {

@@ -89,10 +89,9 @@ pub async fn follow(
     shown.finish();
     let collected = collector.finish()?;
     // The results are here: a reason that cannot be had now is not worth failing for.
-    let line = if last.phase == PhaseName::Cancelled {
-        client.job(&job.id).await.ok()
-    } else {
-        None
+    let line = match last.phase {
+        PhaseName::Cancelled | PhaseName::Failed => client.job(&job.id).await.ok(),
+        _ => None,
     };
     Ok(RunSummary {
         job: job.id.clone(),

@@ -428,29 +428,38 @@ impl Coordinator {
         }
     }
 
-    /// Every task is stopped, the job ends as cancelled.
+    /// Every task is stopped. The job ends as cancelled; a pool, which has no end of its own, well.
     pub fn cancel(&mut self, core: &mut Core, lattice: &Lattice) {
+        let phase = match self.spec.work.pool() {
+            Some(_) => Phase::Done,
+            None => Phase::Cancelled,
+        };
+        self.end_job(core, lattice, phase, None);
+    }
+
+    /// The job ends though tasks are left, in this phase. A reason is kept and shown.
+    pub(super) fn end_job(
+        &mut self,
+        core: &mut Core,
+        lattice: &Lattice,
+        phase: Phase,
+        reason: Option<&str>,
+    ) {
         if self.head(core).phase.is_ended() {
             return;
         }
         let mut head = self.head(core).clone();
+        if let Some(reason) = reason {
+            head.reason = Some(reason.into());
+            // It is stored and told with the end itself.
+            head.version += 1;
+            core.directory.merge(head.clone());
+        }
         head.cancelled = true;
-        head.phase = Phase::Cancelled;
+        head.phase = phase;
         head.ended_ms = core.now.wall_ms;
         self.stop_everything(core);
         self.publish(core, lattice, head);
-    }
-
-    /// The same, for a reason that is kept and shown.
-    pub(super) fn cancel_because(&mut self, core: &mut Core, lattice: &Lattice, reason: String) {
-        if !self.head(core).phase.is_ended() {
-            let mut head = self.head(core).clone();
-            head.reason = Some(reason);
-            // It is stored and told with the cancellation itself.
-            head.version += 1;
-            core.directory.merge(head);
-            self.cancel(core, lattice);
-        }
     }
 
     /// A node has a checkpoint of the job.
@@ -562,7 +571,7 @@ impl Coordinator {
             return self.cancel(core, lattice);
         }
         if self.host_is_gone(core) {
-            return self.cancel_because(core, lattice, POOL_HOST_GONE.into());
+            return self.end_job(core, lattice, Phase::Cancelled, Some(POOL_HOST_GONE));
         }
         let phase = if self.is_confirmed(core) && self.is_complete(core, lattice) {
             match (
@@ -593,8 +602,7 @@ impl Coordinator {
     /// disks lost it. It is done again.
     fn reopen_incomplete(&mut self, core: &mut Core, lattice: &Lattice) {
         let head = self.head(core);
-        let is_whole =
-            head.cancelled || head.phase == Phase::Cancelled || self.is_complete(core, lattice);
+        let is_whole = head.is_cancelled() || self.is_complete(core, lattice);
         if is_whole || self.is_recovering() || !self.is_confirmed(core) {
             return;
         }

@@ -259,7 +259,7 @@ impl Coordinator {
         limit: u32,
     ) -> Answer {
         let head = self.head(core);
-        let (failure_limit, cancelled) = (self.failure_limit(core), head.phase == Phase::Cancelled);
+        let (failure_limit, cancelled) = (self.failure_limit(core), head.is_cancelled());
         let matches = |task: &TaskIndex| {
             let state = self.state(lattice, *task, failure_limit, cancelled);
             match filter {
@@ -311,7 +311,7 @@ impl Coordinator {
 
     fn line(&self, core: &Core, lattice: &Lattice, task: TaskIndex) -> TaskLine {
         let active = self.active.get(&task).and_then(|attempts| attempts.first());
-        let cancelled = self.head(core).phase == Phase::Cancelled;
+        let cancelled = self.head(core).is_cancelled();
         let state = self.state(lattice, task, self.failure_limit(core), cancelled);
         let running = active
             .and_then(|active| active.started)
@@ -396,21 +396,15 @@ impl Coordinator {
                 progress.running, progress.queued
             ),
         };
+        let reason = head.reason.as_deref().unwrap_or_default();
+        let reason = reason.lines().next().unwrap_or_default();
         let why = match (
             head.phase,
             self.failed_prerequisite(core),
             progress.waiting_for,
         ) {
-            (Phase::Cancelled, ..) if head.reason.is_some() => {
-                format!(
-                    "cancelled: {}",
-                    head.reason
-                        .iter()
-                        .flat_map(|reason| reason.lines())
-                        .next()
-                        .unwrap_or_default()
-                )
-            }
+            (Phase::Cancelled, ..) if !reason.is_empty() => format!("cancelled: {reason}"),
+            (Phase::Failed, ..) if !reason.is_empty() => format!("failed: {reason}"),
             (Phase::Cancelled, Some(name), _) => {
                 format!("cancelled, because job {name} did not succeed")
             }

@@ -4,7 +4,9 @@
 
 use super::{Coordinator, results::MOST_FORGIVEN};
 use crate::{core::Core, lattice::Lattice};
-use nodectl_types::{ErrorReport, Failure, NodeId, Outcome, TaskRecord, limits::MAX_REASON_BYTES};
+use nodectl_types::{
+    ErrorReport, Failure, NodeId, Outcome, Phase, TaskRecord, limits::MAX_REASON_BYTES,
+};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// So many workers, on so many nodes, have to agree, or as many as there is room for.
@@ -119,11 +121,8 @@ impl Coordinator {
     fn give_up(&mut self, core: &mut Core, lattice: &Lattice, error: &ErrorReport) {
         let reason = format!("no worker could start: {error}\n{}", error.traceback);
         core.notice(format!("job {}: {reason}", self.job));
-        self.cancel_because(
-            core,
-            lattice,
-            shortened(reason.trim_end(), MAX_REASON_BYTES),
-        );
+        let reason = shortened(reason.trim_end(), MAX_REASON_BYTES);
+        self.end_job(core, lattice, Phase::Failed, Some(&reason));
     }
 }
 
