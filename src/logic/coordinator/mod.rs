@@ -451,9 +451,6 @@ impl Coordinator {
         let mut head = self.head(core).clone();
         if let Some(reason) = reason {
             head.reason = Some(reason.into());
-            // It is stored and told with the end itself.
-            head.version += 1;
-            core.directory.merge(head.clone());
         }
         head.cancelled = true;
         head.phase = phase;
