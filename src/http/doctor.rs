@@ -91,7 +91,8 @@ fn way_hint(way: &str) -> &'static str {
     }
 }
 
-/// Nodes that keep apart: a problem where this node is alone, since its secret may be the wrong one.
+/// Nodes that keep apart: a problem where this node is alone, since its secret may be the wrong
+/// one.
 fn secret(report: &NetReport, members: &[MemberLine]) -> Option<Finding> {
     let is_alone = members.iter().filter(|member| member.alive).count() <= 1;
     let others = report.foreign_nodes;

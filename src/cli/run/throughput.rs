@@ -1,6 +1,6 @@
 //! What a kernel job's results say of its GPUs: how much they did a second, and which part of the
-//! time they computed. Its tasks give `{"items", "gpu_seconds", "gpu", "software"}` as their value; those of an
-//! integration `{"integrated"}`, in frames. Pure.
+//! time they computed. Its tasks give `{"items", "gpu_seconds", "gpu", "software"}` as their value;
+//! those of an integration `{"integrated"}`, in frames. Pure.
 
 use crate::output::ComputeRate;
 use nodectl_wire::api::{StatusName, TaskResult};
