@@ -292,6 +292,11 @@ fn uploaded_files_reach_the_tasks() {
             .all(|result| stdout(result).starts_with("10 ")),
         "{results:?}"
     );
+    // They are called after their files.
+    for name in ["a", "b", "c"] {
+        let said = fs::read_to_string(into.join(name).join("stdout")).expect("its directory");
+        assert!(said.contains(&format!("texts/{name}.txt")), "{said}");
+    }
 }
 
 /// A table of parameters that no message holds, seen from every node.

@@ -479,10 +479,10 @@ fn job(
             .unwrap_or_else(|| resources(request)),
         priority: draft.work.priority.saturating_add(lead),
         outputs,
+        is_step,
         ..draft.work
     };
     let job = PlannedJob {
-        is_step,
         after,
         uploads,
         cluster_uploads: if request.input == InputFiles::Auto {

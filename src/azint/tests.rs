@@ -78,7 +78,7 @@ fn split_is_frames_then_results_and_whole_is_results_alone() {
     );
     assert_eq!(names(&split), [("i.frames", 3), ("i", 1)]);
     assert_eq!(
-        (split[1].after.as_slice(), split[0].is_step),
+        (split[1].after.as_slice(), split[0].is_step()),
         (["i.frames".to_string()].as_slice(), true)
     );
     let first: Vec<(String, Value)> = split[0].draft.params.get(2);

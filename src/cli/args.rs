@@ -462,6 +462,9 @@ pub struct JobsArgs {
     /// At most so many
     #[arg(short = 'n', value_name = "N")]
     pub number: Option<usize>,
+    /// Also the steps of jobs, each by itself
+    #[arg(long)]
+    pub steps: bool,
     #[command(flatten)]
     pub listing: ListingArgs,
 }

@@ -4,9 +4,10 @@ use super::{
     args::{JobsArgs, ListingArgs},
     exit::{CliError, print},
 };
-use nodectl_wire::api::JobLine;
+use nodectl_wire::api::{JobLine, PhaseName};
 use rustix::termios::tcgetwinsize;
 use std::{
+    collections::{BTreeMap, BTreeSet},
     io::{self, IsTerminal},
     time::Duration,
 };
@@ -47,7 +48,12 @@ fn repainted(text: &str, rows: usize, is_first: bool) -> String {
 }
 
 /// The jobs that are wanted, newest first.
-pub fn jobs(mut jobs: Vec<JobLine>, args: &JobsArgs) -> Vec<JobLine> {
+pub fn jobs(jobs: Vec<JobLine>, args: &JobsArgs) -> Vec<JobLine> {
+    let mut jobs = if args.steps {
+        jobs
+    } else {
+        without_steps(jobs)
+    };
     jobs.retain(|job| {
         let is_named = |wanted: &String| job.name.contains(wanted.as_str());
         (!args.open || !job.phase.is_ended())
@@ -59,12 +65,51 @@ pub fn jobs(mut jobs: Vec<JobLine>, args: &JobsArgs) -> Vec<JobLine> {
     jobs
 }
 
+/// The jobs that users wrote: of one that waits for its own steps, while one of these runs, it is
+/// said that it runs. Steps of a job that is not listed stay.
+fn without_steps(mut jobs: Vec<JobLine>) -> Vec<JobLine> {
+    let places: BTreeMap<String, usize> = jobs.iter().map(|job| job.id.clone()).zip(0..).collect();
+    let mut hidden = BTreeSet::new();
+    for whole in 0..jobs.len() {
+        let steps = steps_before(whole, &jobs, &places);
+        let is_at_work = |step: &usize| jobs[*step].phase == PhaseName::Running;
+        if jobs[whole].phase == PhaseName::Waiting && steps.iter().any(is_at_work) {
+            jobs[whole].phase = PhaseName::Running;
+        }
+        hidden.extend(steps);
+    }
+    let with_places = jobs.into_iter().zip(0..);
+    with_places
+        .filter(|(_, place)| !hidden.contains(place))
+        .map(|(job, _)| job)
+        .collect()
+}
+
+/// Where the steps on the way to a job are; none to one that is a step itself.
+fn steps_before(
+    whole: usize,
+    jobs: &[JobLine],
+    places: &BTreeMap<String, usize>,
+) -> BTreeSet<usize> {
+    let mut steps = BTreeSet::new();
+    let mut ahead = if jobs[whole].is_step {
+        vec![]
+    } else {
+        vec![whole]
+    };
+    while let Some(job) = ahead.pop() {
+        let before = jobs[job].after.iter().filter_map(|id| places.get(id));
+        ahead.extend(before.filter(|step| jobs[**step].is_step && steps.insert(**step)));
+    }
+    steps
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::Parser;
     use nodectl_http::testing::head;
-    use nodectl_types::Phase;
+    use nodectl_types::{JobId, Phase};
 
     #[derive(Parser)]
     struct Line {
@@ -82,6 +127,37 @@ mod tests {
         let long = repainted(&"x\n".repeat(10), 5, false);
         assert_eq!(long.lines().count(), 5, "four lines, and the end");
         assert!(long.contains("… 7 more lines"));
+    }
+
+    #[test]
+    fn steps_are_told_as_the_job_they_lead_to() {
+        let step = |job: u64, after: &[u64], phase| {
+            let mut step = head(job, "heat.round", 10_000 + job);
+            step.is_step = true;
+            step.after = after.iter().map(|job| JobId(*job)).collect();
+            step.phase = phase;
+            step
+        };
+        let mut heat = head(3, "heat", 20_000);
+        (heat.after, heat.phase) = (vec![JobId(2)], Phase::Waiting);
+        let first = step(1, &[], Phase::Done);
+        let heads = [
+            first,
+            step(2, &[1], Phase::Running),
+            heat,
+            step(9, &[], Phase::Done),
+        ];
+        let shown = |line: &[&str]| {
+            let args = Line::parse_from(["jobs"].iter().chain(line)).args;
+            let chosen = jobs(heads.iter().map(JobLine::from).collect(), &args);
+            let told = chosen.iter().map(|job| (job.id.clone(), job.phase));
+            told.collect::<Vec<_>>()
+        };
+        let id = |job: u64| JobId(job).to_string();
+        let whole = (id(3), PhaseName::Running);
+        assert_eq!(shown(&[]), [whole.clone(), (id(9), PhaseName::Done)]);
+        assert_eq!(shown(&["--open"]), [whole]);
+        assert_eq!(shown(&["--steps"]).len(), 4);
     }
 
     #[test]

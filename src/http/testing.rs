@@ -409,6 +409,7 @@ pub fn head(job: u64, name: &str, submitted_ms: u64) -> JobHead {
         phase: Phase::Running,
         tasks: 4,
         after: Vec::new(),
+        is_step: false,
         done: 1,
         failed: 0,
         stopped: 0,

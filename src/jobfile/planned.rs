@@ -36,9 +36,6 @@ pub struct Delivery {
 /// A valid job, complete but for what only its submission decides.
 #[derive(Clone, Debug)]
 pub struct PlannedJob {
-    /// A step on the way to the job that the user wrote: its outputs are for the jobs after it, not
-    /// for the user.
-    pub is_step: bool,
     /// Names of jobs of the same file that come first. They precede this one in what planning
     /// returns.
     pub after: Vec<String>,
@@ -63,7 +60,6 @@ impl PlannedJob {
     /// A job of the user's that needs no files.
     pub fn new(draft: JobDraft) -> Self {
         Self {
-            is_step: false,
             after: Vec::new(),
             uploads: Vec::new(),
             cluster_uploads: Vec::new(),
@@ -73,6 +69,12 @@ impl PlannedJob {
             draft,
             note: None,
         }
+    }
+
+    /// A step on the way to the job that the user wrote: its outputs are for the jobs after it, not
+    /// for the user.
+    pub fn is_step(&self) -> bool {
+        self.draft.work.is_step
     }
 
     pub fn name(&self) -> &str {

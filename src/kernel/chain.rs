@@ -144,9 +144,11 @@ impl Common<'_> {
         };
         uploads.push(plan);
         uploads.sort_by(|one, other| one.path.cmp(&other.path));
-        let work = self.work(&name, is_assembly, outputs)?;
-        let job = PlannedJob {
+        let work = WorkSpec {
             is_step: is_tiled,
+            ..self.work(&name, is_assembly, outputs)?
+        };
+        let job = PlannedJob {
             after,
             uploads,
             into: if is_tiled {

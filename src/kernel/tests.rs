@@ -120,7 +120,12 @@ fn a_small_space_is_one_job() {
         .try_into()
         .unwrap();
     assert_eq!(
-        (job.name(), job.task_count(), job.draft.retries, job.is_step),
+        (
+            job.name(),
+            job.task_count(),
+            job.draft.retries,
+            job.is_step()
+        ),
         ("job", 3, 3, false)
     );
     assert_eq!(job.draft.work.outputs, ["heat.npy"]);
@@ -174,12 +179,12 @@ fn tiles_are_a_job_and_their_assembly_another() {
             tiles.name(),
             tiles.draft.repeat,
             tiles.task_count(),
-            tiles.is_step
+            tiles.is_step()
         ),
         ("heat.tiles", 6, 12, true)
     );
     assert_eq!(
-        (whole.name(), whole.task_count(), whole.is_step),
+        (whole.name(), whole.task_count(), whole.is_step()),
         ("heat", 2, false)
     );
     assert_eq!(

@@ -9,6 +9,7 @@ use super::{
     limits,
     manifest::safe_path,
     secret::is_secret_name,
+    task_names,
     template::{self, TemplateError},
     text::{self, is_unsafe, shown},
 };
@@ -45,18 +46,19 @@ fn check(holds: bool, field: &'static str, problem: impl FnOnce() -> String) -> 
 impl JobDraft {
     /// Whether it may be submitted.
     pub fn check(&self) -> Checked {
-        check_job(&self.work, &self.params, self.task_count(), self.min_nodes)
+        check_job(&self.work, &self.params, self.repeat, self.min_nodes)
     }
 }
 
 impl JobSpec {
     /// Whether it may have been submitted.
     pub fn check(&self) -> Checked {
-        check_job(&self.work, &self.params, self.task_count(), self.min_nodes)
+        check_job(&self.work, &self.params, self.repeat, self.min_nodes)
     }
 }
 
-fn check_job(work: &WorkSpec, params: &ParamSpace, tasks: u64, min_nodes: u32) -> Checked {
+fn check_job(work: &WorkSpec, params: &ParamSpace, repeat: u32, min_nodes: u32) -> Checked {
+    let tasks = params.len().saturating_mul(u64::from(repeat));
     check(min_nodes <= limits::MAX_MIN_NODES, "min_nodes", || {
         format!(
             "it would wait for {min_nodes} nodes; at most {} are possible",
@@ -69,7 +71,9 @@ fn check_job(work: &WorkSpec, params: &ParamSpace, tasks: u64, min_nodes: u32) -
             limits::MAX_TASKS
         )
     })?;
-    work.check(params)
+    work.check(params)?;
+    let mut names = work.task_names.iter();
+    names.try_for_each(|template| task_names::check(template, params, repeat))
 }
 
 impl WorkSpec {
@@ -241,10 +245,12 @@ impl WorkSpec {
             for found in
                 template::placeholders(text).map_err(|error| not_expanded(field, text, &error))?
             {
-                check(names.contains(found.name.as_str()), field, || {
-                    format!("nothing is known under the name `{}`", shown(&found.name))
+                let source = template::source(&found.name, |name| names.contains(name));
+                let source = source.ok_or_else(|| {
+                    let name = shown(&found.name);
+                    bad(field, format!("nothing is known under the name `{name}`"))
                 })?;
-                *wanted.entry(found.name).or_default() += 1;
+                *wanted.entry(source.to_string()).or_default() += 1;
             }
         }
         let most = bytes.saturating_add(params.widest(&wanted));

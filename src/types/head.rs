@@ -54,6 +54,8 @@ pub struct JobHead {
     pub tasks: u32,
     /// The jobs that it comes after, at most `limits::MAX_AFTER`: they are kept until it has ended.
     pub after: Vec<JobId>,
+    /// A step on the way to a job that comes after it.
+    pub is_step: bool,
     pub done: u32,
     pub failed: u32,
     /// Tasks that were cancelled one by one, by a user or by the job's sweep.
@@ -98,6 +100,7 @@ impl JobHead {
             phase: Phase::Waiting,
             tasks: spec.task_count() as u32,
             after: spec.work.after.iter().map(|(_, job)| *job).collect(),
+            is_step: spec.work.is_step,
             done: 0,
             failed: 0,
             stopped: 0,

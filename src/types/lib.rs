@@ -12,6 +12,7 @@
 //! | `node` | what a node says about itself |
 //! | `owner` | the word of a machine's owner, apart from what members say |
 //! | `predicate` | the language of `where = "…"` |
+//! | `task_names` | what the results of a job's tasks are called |
 //! | `template` | `{placeholder}` expansion in commands |
 //! | `glob` | patterns of file names, bounded before anything compiles them |
 //! | `suggest` | "did you mean" |
@@ -69,6 +70,7 @@ pub mod servers;
 pub mod spec;
 pub mod suggest;
 pub mod sweep;
+pub mod task_names;
 pub mod template;
 pub mod text;
 pub mod time;

@@ -76,6 +76,8 @@ pub const MAX_LABEL_BYTES: usize = 256;
 pub const MAX_ADMITS: usize = 64;
 /// Bytes of a job's name, and of a parameter's or resource's.
 pub const MAX_NAME_BYTES: usize = 256;
+/// Tasks of a job whose results have names; beyond that, nobody reads directories.
+pub const MAX_NAMED_TASKS: u64 = 100_000;
 /// Removed jobs that a node remembers, so that they do not come back from one that was away.
 pub const MAX_REMOVED: usize = 4 * MAX_JOBS;
 /// Removed jobs in one message.

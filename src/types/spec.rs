@@ -70,6 +70,12 @@ pub struct WorkSpec {
     pub isolation: Isolation,
     /// Names of secrets that its tasks find in memory.
     pub secrets: Vec<String>,
+    /// What the results of a task are called, with placeholders (see `types::task_names`); None:
+    /// its number.
+    pub task_names: Option<String>,
+    /// A step on the way to the job that the user wrote, which comes after it: its results are for
+    /// that one alone.
+    pub is_step: bool,
 }
 
 /// What runs in worker processes that live as long as the job.
@@ -192,6 +198,8 @@ impl WorkSpec {
             author: Author::default(),
             isolation: Isolation::default(),
             secrets: Vec::new(),
+            task_names: None,
+            is_step: false,
         }
     }
 

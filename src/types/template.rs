@@ -1,11 +1,17 @@
 //! `{placeholder}` expansion in commands, environment and output names: `{name}` is replaced, `{{`
-//! and `}}` stand for braces. Pure text: which names exist is the caller's business.
+//! and `}}` stand for braces. Of a value that is a path, `{name.stem}` and `{name.name}` are parts.
+//! Pure text: which names exist is the caller's business.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, ffi::OsStr, path::Path};
 
 /// The names that every task has besides its parameters: its index in the job, the number of this
 /// try (from 1), and the job's id.
 pub const BUILTINS: [&str; 3] = ["task", "attempt", "job"];
+
+type Part = fn(&Path) -> Option<&OsStr>;
+
+/// What a placeholder may want of a path: its last part without the ending, and with it.
+const PARTS: [(&str, Part); 2] = [(".stem", Path::file_stem), (".name", Path::file_name)];
 
 /// A `{name}` in a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +89,31 @@ pub fn expand_within(
         out.push_str(&value);
     }
     Ok(out)
+}
+
+/// What a placeholder stands for, where `known` gives values by their names: one of them, or a part
+/// of one.
+pub fn value(placeholder: &str, known: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+    known(placeholder).or_else(|| {
+        let (name, part) = part_of(placeholder)?;
+        let value = known(name)?;
+        let part = part(Path::new(&value))?;
+        Some(part.to_string_lossy().into_owned())
+    })
+}
+
+/// The name of the value that a placeholder is or has a part of.
+pub fn source(placeholder: &str, is_known: impl Fn(&str) -> bool) -> Option<&str> {
+    let part = part_of(placeholder).map(|(name, _)| name);
+    std::iter::once(placeholder)
+        .chain(part)
+        .find(|name| is_known(name))
+}
+
+fn part_of(placeholder: &str) -> Option<(&str, Part)> {
+    PARTS
+        .iter()
+        .find_map(|(ending, part)| Some((placeholder.strip_suffix(ending)?, *part)))
 }
 
 /// Every placeholder, in order, repeats included.
@@ -245,6 +276,25 @@ mod tests {
             within(&"{k}".repeat(100_000)),
             Err(TemplateError::TooLong { offset: 0 })
         );
+    }
+
+    #[test]
+    fn parts_of_paths_are_had_by_name() {
+        let known = |name: &str| match name {
+            "file" => Some("raw/a.b.tif".to_string()),
+            "n.stem" => Some("own".to_string()),
+            _ => None,
+        };
+        let of = |name: &str| value(name, &known);
+        assert_eq!(of("file").as_deref(), Some("raw/a.b.tif"));
+        assert_eq!(of("file.stem").as_deref(), Some("a.b"));
+        assert_eq!(of("file.name").as_deref(), Some("a.b.tif"));
+        assert_eq!(of("n.stem").as_deref(), Some("own"));
+        assert_eq!((of("n"), of("n.name"), of(".stem")), (None, None, None));
+        let is_known = |name: &str| known(name).is_some();
+        assert_eq!(source("file.stem", is_known), Some("file"));
+        assert_eq!(source("n.stem", is_known), Some("n.stem"));
+        assert_eq!(source("other.stem", is_known), None);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The journal's records as the version before had them: version 2, in which nobody noted who
 //! accepted a result, in a job's head what it comes after, or in its specification who submitted
-//! it, what its tasks are kept from and which secrets they get.
+//! it, what its tasks are kept from, which secrets they get, how they are called and whether it is
+//! a step.
 
 use super::journal::Record;
 use nodectl_types::{
@@ -145,6 +146,8 @@ impl From<FormerWork> for WorkSpec {
             author: Author::default(),
             isolation: Isolation::default(),
             secrets: Vec::new(),
+            task_names: None,
+            is_step: false,
         }
     }
 }
@@ -168,6 +171,7 @@ impl From<FormerHead> for JobHead {
             phase: head.phase,
             tasks: head.tasks,
             after: Vec::new(),
+            is_step: false,
             done: head.done,
             failed: head.failed,
             stopped: head.stopped,

@@ -25,7 +25,7 @@ impl<'t> Expander<'t> {
     /// Replaces `{name}` by parameters and by what every task has.
     pub fn text(&mut self, text: &str) -> Result<String, Failure> {
         let task = self.task;
-        let lookup = |name: &str| match name {
+        let known = |name: &str| match name {
             "task" => Some(task.task.to_string()),
             "attempt" => Some(task.attempt.number.to_string()),
             "job" => Some(task.job.to_string()),
@@ -35,6 +35,7 @@ impl<'t> Expander<'t> {
                 .find(|(param, _)| param == name)
                 .map(|(_, value)| value.to_string()),
         };
+        let lookup = |name: &str| template::value(name, &known);
         template::expand_within(text, &lookup, &mut self.room).map_err(|error| {
             let limit = limits::MAX_TASK_TEXT_BYTES;
             Failure::Spawn(match error {

@@ -252,7 +252,7 @@ mod tests {
     fn the_kernel_template_shows_every_key_and_carries_its_plan() {
         let [job] = plan(find("kernel").unwrap()).try_into().unwrap();
         assert_eq!(
-            (job.name(), job.task_count(), job.is_step),
+            (job.name(), job.task_count(), job.is_step()),
             ("zoom", 4, false)
         );
         assert_eq!(

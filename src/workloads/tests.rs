@@ -113,6 +113,35 @@ fn the_shortest_job_has_the_documented_defaults() {
 }
 
 #[test]
+fn results_are_called_after_files_where_that_tells_tasks_apart() {
+    let names = |rest: &str| {
+        let text = format!("command = [\"x\", \"{{file}}\"]\nfiles = \"corpus/*\"\n{rest}");
+        plan_one(&text).draft.work.task_names
+    };
+    assert_eq!(names("").as_deref(), Some("{file.stem}"));
+    assert_eq!(names("repeat = 2").as_deref(), None);
+    assert_eq!(names("params = { k = [1, 2] }").as_deref(), None);
+    let own = "params = { k = [1, 2] }\ntask_names = \"{file.stem}-{k}\"";
+    assert_eq!(names(own).as_deref(), Some("{file.stem}-{k}"));
+    assert_eq!(
+        plan_one("command = [\"x\"]\nparams = { file = [\"a\"] }")
+            .draft
+            .work
+            .task_names,
+        None
+    );
+    let twice = "command = [\"x\"]\nparams = { k = [1, 2] }\ntask_names = \"k\"";
+    insta::assert_snapshot!(error(twice), @r#"
+    tasks 0 and 1 would both be called `k`
+     --> job.toml:3:14
+      |
+    3 | task_names = "k"
+      |              ^^^
+    hint: add what tells them apart, or their number: `{task}`
+    "#);
+}
+
+#[test]
 fn every_key_reaches_the_specification() {
     let job = plan_one(
         r#"

@@ -114,7 +114,9 @@ pub fn read_results(dir: &Path) -> BTreeMap<u64, Value> {
     for line in text.lines() {
         let mut result: Value = serde_json::from_str(line).expect("JSON");
         let task = result["task"].as_u64().expect("a task's number");
-        result["stdout"] = fs::read_to_string(dir.join(task.to_string()).join("stdout"))
+        let name = result["name"].as_str().map(str::to_string);
+        let own = dir.join(name.unwrap_or_else(|| task.to_string()));
+        result["stdout"] = fs::read_to_string(own.join("stdout"))
             .unwrap_or_default()
             .into();
         assert!(

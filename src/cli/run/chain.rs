@@ -227,8 +227,10 @@ async fn next_page(
 ) -> Result<Option<Vec<TaskResult>>, CliError> {
     let mut page = client.results(&job.line.id, *cursor, 0).await?;
     *cursor = page.cursor;
-    page.results
-        .iter_mut()
-        .for_each(|result| result.task = result.task.saturating_add(first));
+    for result in &mut page.results {
+        result.task = result.task.saturating_add(first);
+        // Names are apart within a job only.
+        result.name = result.name.take().filter(|_| first == 0);
+    }
     Ok(Some(page.results).filter(|results| !results.is_empty()))
 }

@@ -143,7 +143,7 @@ impl Collector {
         };
         let failed = |source| CliError::file("making", &delivery.directory, source);
         fs::create_dir_all(&delivery.directory).map_err(failed)?;
-        let from = self.directory.join(result.task.to_string());
+        let from = self.directory.join(result.directory());
         // A task says which of its files are for the user's directory; those of one that had
         // nothing to do are not.
         let files = result

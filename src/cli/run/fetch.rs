@@ -18,8 +18,8 @@ use std::{
 };
 use tokio::{fs, io::AsyncWriteExt};
 
-/// Brings the task's files into `directory/<task>`; with `streams`, those with its stdout and
-/// stderr, where it wrote any. Returns how many files no node could give.
+/// Brings the task's files into the task's own directory below this one; with `streams`, also its
+/// stdout and stderr, where it wrote any. Returns how many files no node could give.
 pub async fn task(
     client: &Client,
     (job, first): (&str, u32),
@@ -36,8 +36,8 @@ pub async fn task(
         job,
         first,
         result,
-        temporary: directory.join(format!(".{}.new", result.task)),
-        finished: directory.join(result.task.to_string()),
+        temporary: directory.join(format!(".{}.new", result.directory())),
+        finished: directory.join(result.directory()),
     };
     gathering.begin().await?;
     let mut missing = 0;

@@ -171,6 +171,9 @@ fn line(result: &TaskResult) -> Map<String, Json> {
     let mut line = Map::new();
     let mut put = |name: &str, value: Json| drop(line.insert(name.to_string(), value));
     put("task", result.task.into());
+    if let Some(name) = &result.name {
+        put("name", name.clone().into());
+    }
     put("params", Json::Object(result.params.clone()));
     put("status", result.status.word().into());
     let exit = match &result.failure {

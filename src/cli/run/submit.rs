@@ -47,9 +47,9 @@ pub async fn submit(
     deadline: Option<Instant>,
 ) -> Result<Vec<Followed>, CliError> {
     let jobs = with_cluster_uploads(client, jobs).await?;
-    let several = jobs.iter().filter(|job| !job.is_step).count() > 1;
+    let several = jobs.iter().filter(|job| !job.is_step()).count() > 1;
     let chosen = |job: &PlannedJob| match (into, &job.into) {
-        _ if job.is_step => None,
+        _ if job.is_step() => None,
         (Some(directory), _) if several => Some(directory.join(job.name())),
         (Some(directory), _) => Some(directory.to_path_buf()),
         (None, chosen) => chosen.clone(),
@@ -86,7 +86,7 @@ pub async fn submit(
             }
             let id = submit_one(client, (&job, index), &stored, &ids, (key, deadline)).await?;
             let default = || {
-                if job.is_step {
+                if job.is_step() {
                     PathBuf::new()
                 } else {
                     default_directory(job.name(), &id.to_string())
@@ -101,7 +101,7 @@ pub async fn submit(
                 tasks,
                 age: Duration::ZERO,
                 directory,
-                is_step: job.is_step,
+                is_step: job.is_step(),
                 delivery: job.delivery,
             });
             done.fetch_add(1, Ordering::Relaxed);

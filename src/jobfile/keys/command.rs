@@ -193,7 +193,7 @@ impl<'n> Known<'n> {
     }
 
     pub fn has(&self, name: &str) -> bool {
-        self.set.contains(name)
+        template::source(name, |name| self.set.contains(name)).is_some()
     }
 }
 

@@ -8,6 +8,7 @@
 //! | `params` | parameter sets written in the job file |
 //! | `rows` | parameter sets in a CSV or JSONL file |
 //! | `sample` | parameter sets drawn at random |
+//! | `task_names` | what the results of tasks are called |
 //! | `sweep` | `[sweep]` |
 //! | `resources` | `[resources]` |
 //! | `uploads` | which files travel with the job |
@@ -19,6 +20,7 @@ pub mod resources;
 mod rows;
 mod sample;
 mod sweep;
+pub mod task_names;
 pub mod uploads;
 pub mod work;
 

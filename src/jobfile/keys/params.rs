@@ -17,7 +17,7 @@ use toml::{
 /// 24 bytes each.
 pub const MAX_VALUES: usize = 10_000_000;
 /// The name of the parameter that `files` makes.
-const FILE: &str = "file";
+pub const FILE: &str = "file";
 
 type ParamAxis = (String, Vec<Value>);
 

@@ -24,6 +24,7 @@ prop_compose! {
             phase: Phase::Running,
             tasks: 1,
             after: Vec::new(),
+            is_step: false,
             done: 0,
             failed: 0,
             stopped: 0,

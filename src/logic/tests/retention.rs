@@ -106,6 +106,7 @@ fn head(job: u64, phase: Phase) -> JobHead {
         phase,
         tasks: 1,
         after: Vec::new(),
+        is_step: false,
         done: 0,
         failed: 0,
         stopped: 0,

@@ -337,6 +337,8 @@ fn as_before(record: &Record) -> Vec<u8> {
                 Author::default(),
                 Isolation::default(),
                 Vec::<String>::new(),
+                None::<String>,
+                false,
             );
             let (work, news) = (
                 postcard::to_stdvec(&*spec.work).unwrap(),

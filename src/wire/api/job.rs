@@ -51,6 +51,12 @@ pub struct JobLine {
     pub epoch: u32,
     /// The other nodes that hold the job's state.
     pub replicas: Vec<String>,
+    /// The jobs that it comes after.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<String>,
+    /// A step on the way to a job that comes after it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_step: bool,
     /// An earlier `run` was killed and left it unfinished; nothing of it runs until somebody goes
     /// on with it (`/resume`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -351,6 +357,8 @@ impl From<&JobHead> for JobLine {
             coordinator: (head.epoch > 0).then(|| head.holder.to_string()),
             epoch: head.epoch,
             replicas: head.replicas.iter().map(ToString::to_string).collect(),
+            after: head.after.iter().map(ToString::to_string).collect(),
+            is_step: head.is_step,
             aside: false,
         }
     }

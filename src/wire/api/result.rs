@@ -2,7 +2,8 @@
 
 use super::ProgressView;
 use nodectl_types::{
-    Captured, Failure, JobSpec, Outcome, OutputFile, TaskRecord, Value, query::Cursor,
+    Captured, Failure, JobSpec, Outcome, OutputFile, TaskRecord, Value, manifest::safe_path,
+    query::Cursor,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
@@ -31,6 +32,9 @@ pub struct CursorView {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TaskResult {
     pub task: u32,
+    /// What its results are called, if not by its number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// The task's parameters, in the order of the job file.
     #[schema(value_type = Object)]
     pub params: Map<String, Json>,
@@ -152,6 +156,7 @@ impl TaskResult {
         };
         Self {
             task: record.task,
+            name: spec.and_then(|spec| spec.task_name(record.task)),
             params: spec
                 .map(|spec| params_json(spec, record.task))
                 .unwrap_or_default(),
@@ -168,6 +173,18 @@ impl TaskResult {
             stdout: StreamView::from(&record.stdout),
             stderr: StreamView::from(&record.stderr),
             outputs: record.outputs.iter().map(OutputView::from).collect(),
+        }
+    }
+}
+
+impl TaskResult {
+    /// The directory of its files, below that of the job. The name comes from the network: it leads
+    /// nowhere else.
+    pub fn directory(&self) -> String {
+        let name = self.name.as_deref().filter(|name| !name.contains('/'));
+        match name.filter(|name| safe_path(name)) {
+            Some(name) => name.to_string(),
+            None => self.task.to_string(),
         }
     }
 }

@@ -85,6 +85,8 @@ fn as_before(record: Record) -> Record {
                 author,
                 isolation,
                 secrets: Vec::new(),
+                task_names: None,
+                is_step: false,
                 ..(*spec.work).clone()
             };
             Record::Spec(Arc::new(JobSpec {
@@ -95,6 +97,7 @@ fn as_before(record: Record) -> Record {
         Record::Head(head) => Record::Head(JobHead {
             after: Vec::new(),
             author: Author::default(),
+            is_step: false,
             ..head
         }),
         Record::Task(task) => Record::Task(Arc::new(TaskRecord {

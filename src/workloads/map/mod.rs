@@ -12,16 +12,16 @@ use nodectl_jobfile::{
     keys::{
         command,
         common::{self, check_clash, check_count, into, name},
-        params, uploads,
+        params, task_names, uploads,
         work::command_work,
     },
 };
-use nodectl_types::{JobDraft, ParamSpace};
+use nodectl_types::{JobDraft, ParamSpace, WorkSpec};
 
 #[rustfmt::skip]
-pub(super) const KEYS: [&str; 33] = [
+pub(super) const KEYS: [&str; 34] = [
     "name", "kind", "after", "command", "worker", "python", "init", "env", "params", "zip", "sample", "files", "repeat",
-    "source", "data", "exclude", "outputs",
+    "source", "data", "exclude", "outputs", "task_names",
     "output_limit", "log_limit", "into", "retries", "timeout", "grace", "priority", "min_nodes", "where", "speculate",
     "wait", "sweep", "resources", "computing", "isolation", "secrets",
 ];
@@ -37,6 +37,8 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
     check_count(fields, &params, repeat.as_ref())?;
     let worker = worker::plan(fields)?;
     let command = command::plan(fields, &params, worker.is_some())?;
+    let repeat = repeat.map_or(1, |repeat| repeat.value);
+    let task_names = task_names::plan(fields, &params, repeat)?;
     let mut named: Vec<_> = match &worker {
         Some(worker) => vec![worker.module.clone(), worker.python.clone()],
         None => command.words.clone(),
@@ -55,12 +57,11 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
         Some(worker) => worker.check(&uploads)?,
         None => command::check_program(&command.words[0], &uploads)?,
     }
-    let work = command_work(
-        fields,
-        &name,
-        command,
-        worker.map(worker::WorkerKeys::into_spec),
-    )?;
+    let worker = worker.map(worker::WorkerKeys::into_spec);
+    let work = WorkSpec {
+        task_names,
+        ..command_work(fields, &name, command, worker)?
+    };
     let job = PlannedJob {
         after: after.iter().map(|other| other.value.clone()).collect(),
         uploads,
@@ -68,7 +69,7 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
         computing: common::computing(fields)?,
         ..PlannedJob::new(JobDraft {
             params,
-            repeat: repeat.map_or(1, |repeat| repeat.value),
+            repeat,
             ..common::draft(fields, work)?
         })
     };

@@ -82,6 +82,7 @@ pub fn head() -> JobHead {
         phase: Phase::Running,
         tasks: 12,
         after: vec![JobId(1)],
+        is_step: true,
         done: 4,
         failed: 1,
         stopped: 2,
@@ -135,6 +136,8 @@ pub fn work() -> WorkSpec {
             image: Some("tools.sif".into()),
         },
         secrets: vec!["TOKEN".into()],
+        task_names: Some("{file.stem}".into()),
+        is_step: true,
     }
 }
 
