@@ -282,7 +282,9 @@ impl Cluster {
         command
             .env("NO_COLOR", "1")
             .env("RUST_BACKTRACE", "1")
-            .env("NODECTL_NODE__ALLOW_ROOT", "true");
+            .env("NODECTL_NODE__ALLOW_ROOT", "true")
+            // Beside other tests and compilations, tasks get their part of the processors.
+            .env("NODECTL_NODE__NICE", "0");
         command.env("NODECTL_NETWORK__BEACON_PORT", self.beacon_port.to_string());
         command.env(
             "NODECTL_NETWORK__MDNS",
