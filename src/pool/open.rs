@@ -9,7 +9,7 @@ use super::{
     spool::Spool,
 };
 use bytes::Bytes;
-use nodectl_logic::pool::PoolConfig;
+use nodectl_logic::pool::{FAILED_STARTS, PoolConfig, START_PATIENCE};
 use nodectl_ports::{Duplex, NodeHandle, wall_ms};
 use nodectl_types::{
     Answer, Author, JobId, JobSpec, Outcome, PoolToken, Query, QueryError, query::Location,
@@ -26,7 +26,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::{
     io::AsyncRead,
@@ -44,8 +44,6 @@ const CANCEL_TRIES: u32 = 60;
 /// How often the pool's job is looked at before the first worker came, and after.
 const FIRST_LOOK: Duration = Duration::from_millis(250);
 const LATER_LOOK: Duration = Duration::from_secs(2);
-/// Workers that failed before one came, that end the pool.
-const FAILED_STARTS: u32 = 3;
 
 /// What the client asked for, and the rest of its stream.
 struct Opening<R> {
@@ -261,6 +259,7 @@ async fn read_client<R: AsyncRead + Unpin>(
 
 /// Tells the hub when the pool's job has ended, or cannot begin. Never returns.
 async fn watch_job(node: &NodeHandle, job: JobId, entry: &PoolEntry) {
+    let mut failing_since: Option<Instant> = None;
     loop {
         let joined = entry.joined.load(Ordering::Relaxed);
         tokio::time::sleep(if joined { LATER_LOOK } else { FIRST_LOOK }).await;
@@ -273,6 +272,11 @@ async fn watch_job(node: &NodeHandle, job: JobId, entry: &PoolEntry) {
                 )),
             },
             Ok(Answer::Job(detail)) if !joined && detail.progress.failures >= FAILED_STARTS => {
+                // On a node that was not tried yet one may still come up.
+                let since = failing_since.get_or_insert_with(Instant::now);
+                if since.elapsed() < START_PATIENCE {
+                    continue;
+                }
                 HubInput::Over(failed_start(node, job).await)
             }
             Err(QueryError::NoJob(_)) => HubInput::Over(format!("its job {job} is forgotten")),

@@ -30,7 +30,9 @@ const AHEAD_BYTES: usize = 1 << 20;
 /// What a task occupies beside its arguments, roughly.
 const TASK_BYTES: usize = 128;
 /// Workers that ended before they were ready, none ever having been, that end the pool.
-const FAILED_STARTS: u32 = 3;
+pub const FAILED_STARTS: u32 = 3;
+/// How long nodes that were not tried yet have after that: the quickest to fail speak first.
+pub const START_PATIENCE: Duration = Duration::from_secs(2);
 /// A pool without tasks for this long needs no workers if others do.
 const IDLE: Duration = Duration::from_secs(1);
 
@@ -125,8 +127,19 @@ pub struct Pool<P> {
     updates: u64,
     pace: TaskPace,
     ever_ready: bool,
-    failed_starts: u32,
+    failed_starts: FailedStarts,
     effects: Vec<PoolEffect<P>>,
+}
+
+/// Workers that ended before they were ready.
+#[derive(Debug, Default)]
+struct FailedStarts {
+    count: u32,
+    nodes: BTreeSet<NodeId>,
+    /// Since when there are enough of them to end the pool.
+    enough_since: Option<Time>,
+    /// What the last one said.
+    why: String,
 }
 
 impl<P: Clone> Pool<P> {
@@ -143,7 +156,7 @@ impl<P: Clone> Pool<P> {
             updates: 0,
             pace: TaskPace::default(),
             ever_ready: false,
-            failed_starts: 0,
+            failed_starts: FailedStarts::default(),
             effects: Vec::new(),
         }
     }
@@ -310,11 +323,14 @@ impl<P: Clone> Pool<P> {
         };
         self.idle.remove(&key);
         if worker.stage == TaskStage::Starting {
-            self.failed_starts += 1;
-            if !self.ever_ready && self.failed_starts == FAILED_STARTS {
-                let why = error.unwrap_or("they ended before they were ready");
-                let why = format!("{FAILED_STARTS} workers could not start, and none could: {why}");
-                self.effects.push(PoolEffect::Fail { why });
+            let failed = &mut self.failed_starts;
+            failed.count += 1;
+            failed.nodes.insert(worker.node);
+            failed.why = error
+                .unwrap_or("they ended before they were ready")
+                .to_string();
+            if failed.count >= FAILED_STARTS {
+                failed.enough_since.get_or_insert(now);
             }
         }
         let mut sent = worker.sent.into_iter();
@@ -371,8 +387,21 @@ impl<P: Clone> Pool<P> {
         true
     }
 
-    /// Ends the workers whose task runs too long.
+    /// Ends the workers whose task runs too long, and a pool that none can work for.
     pub fn expire(&mut self, now: Time) {
+        if self.gives_up_at().is_some_and(|at| now >= at) {
+            let FailedStarts {
+                count, nodes, why, ..
+            } = std::mem::take(&mut self.failed_starts);
+            let nodes = nodes.len();
+            let on = if nodes > 1 {
+                format!(" on {nodes} nodes")
+            } else {
+                String::new()
+            };
+            let why = format!("{count} workers could not start{on}, and none could: {why}");
+            self.effects.push(PoolEffect::Fail { why });
+        }
         let Some(timeout) = self.config.timeout else {
             return;
         };
@@ -386,12 +415,24 @@ impl<P: Clone> Pool<P> {
 
     /// When `expire` is due at the latest.
     pub fn next_deadline(&self) -> Option<Time> {
-        let timeout = self.config.timeout?;
         let busy = self
             .workers
             .values()
             .filter(|worker| !worker.sent.is_empty() && !worker.timed_out);
-        busy.map(|worker| worker.since + timeout).min()
+        let timeouts = busy.filter_map(|worker| Some(worker.since + self.config.timeout?));
+        timeouts.chain(self.gives_up_at()).min()
+    }
+
+    /// When a pool whose workers could not start ends; None while one may still.
+    fn gives_up_at(&self) -> Option<Time> {
+        let failed = &self.failed_starts;
+        let is_new = |worker: &PoolWorker<P>| {
+            worker.stage == TaskStage::Starting && !failed.nodes.contains(&worker.node)
+        };
+        if self.ever_ready || self.workers.values().any(is_new) {
+            return None;
+        }
+        Some(failed.enough_since? + START_PATIENCE)
     }
 
     /// Deals out what waits and gives everything that is to be done. Called once a turn.

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 const A: NodeId = NodeId([1; 32]);
 const B: NodeId = NodeId([2; 32]);
+const C: NodeId = NodeId([3; 32]);
 
 fn at(millis: u64) -> Time {
     Time(millis * 1000)
@@ -142,8 +143,51 @@ fn a_pool_whose_workers_cannot_start_ends_with_what_they_said() {
         pool.join(key, A, at(0));
         pool.died(key, Some("ValueError: no"), at(0));
     }
+    assert_eq!(pool.next_deadline(), Some(at(2000)));
+    pool.expire(at(1999));
+    assert_eq!(turn(&mut pool, 1999), []);
+    pool.expire(at(2000));
     let why = "3 workers could not start, and none could: ValueError: no".to_string();
-    assert_eq!(turn(&mut pool, 0), [PoolEffect::Fail { why }]);
+    assert_eq!(turn(&mut pool, 2000), [PoolEffect::Fail { why }]);
+    pool.expire(at(9000));
+    assert_eq!(turn(&mut pool, 9000), [], "once");
+}
+
+/// Review: a module on one node of three, the other two quicker to say that they lack it.
+#[test]
+fn a_pool_waits_for_nodes_that_were_not_tried() {
+    let mut pool = pool(0);
+    let fails = |pool: &mut Pool<()>, key, node, now| {
+        pool.join(key, node, at(now));
+        pool.died(key, Some("ModuleNotFoundError"), at(now));
+    };
+    for key in 0..4 {
+        fails(&mut pool, key, if key % 2 == 0 { A } else { B }, 0);
+    }
+    pool.join(9, C, at(1500));
+    pool.expire(at(60_000));
+    assert_eq!(
+        (pool.next_deadline(), turn(&mut pool, 60_000)),
+        (None, vec![])
+    );
+    pool.ready(9);
+    fails(&mut pool, 10, A, 61_000);
+    pool.expire(at(90_000));
+    assert_eq!(turn(&mut pool, 90_000), [], "one works");
+}
+
+#[test]
+fn a_pool_that_fails_on_every_node_says_on_how_many() {
+    let mut pool = pool(0);
+    for (key, node) in [(0, A), (1, B), (2, A)] {
+        pool.join(key, node, at(0));
+    }
+    (0..3).for_each(|key| pool.died(key, None, at(10)));
+    pool.expire(at(2010));
+    let why =
+        "3 workers could not start on 2 nodes, and none could: they ended before they were ready"
+            .to_string();
+    assert_eq!(turn(&mut pool, 2010), [PoolEffect::Fail { why }]);
 }
 
 #[test]
