@@ -339,7 +339,7 @@ impl Foundation {
             .context("starting the journal's writer")?;
         let worker_config = worker::RunnerConfig::new(
             data_dir.clone(),
-            id,
+            (id, &settings.node.name),
             settings.node.nice,
             super::isolation_policy(settings),
         );

@@ -7,8 +7,8 @@ use super::{
     updates::UpdateCursor,
 };
 use bytes::Bytes;
-use nodectl_logic::pool::{AnswerOutcome, PoolEffect, WorkerKey};
-use nodectl_types::{NodeId, Time};
+use nodectl_logic::pool::{AnswerOutcome, PoolEffect, WorkerEnd, WorkerKey};
+use nodectl_types::{NodeId, Time, text};
 use nodectl_wire::frames::{AGAIN, HEADER_BYTES, Header, Kind, PULL};
 use std::sync::Arc;
 
@@ -20,6 +20,8 @@ pub(super) struct HubWorker {
     partial: Option<u64>,
     /// What its `__init__` raised.
     error: Option<String>,
+    /// How its process ended.
+    ended: Option<String>,
 }
 
 impl Hub {
@@ -39,6 +41,7 @@ impl Hub {
                 cursor: UpdateCursor::default(),
                 partial: None,
                 error: None,
+                ended: None,
             },
         );
         self.pool.join(key, node, now);
@@ -82,6 +85,11 @@ impl Hub {
                 worker
                     .error
                     .get_or_insert_with(|| explain(&frame.payload()));
+                Ok(())
+            }
+            Kind::Ended => {
+                let worker = self.workers.get_mut(&key).expect("just found");
+                worker.ended = Some(text::lines(&String::from_utf8_lossy(&frame.payload())).into());
                 Ok(())
             }
             Kind::Done | Kind::Failed => self.answer(key, frame, now),
@@ -151,7 +159,11 @@ impl Hub {
         worker.outbox.kill();
         self.void.extend(worker.partial);
         self.pulls.worker_gone(key);
-        self.pool.died(key, worker.error.as_deref(), now);
+        let end = WorkerEnd {
+            error: worker.error.as_deref(),
+            process: worker.ended.as_deref(),
+        };
+        self.pool.died(key, end, now);
         self.updates
             .trim(self.workers.values().map(|worker| &worker.cursor));
         self.changed = true;

@@ -19,6 +19,7 @@
 //! | `author` | who submitted a job |
 //! | `policy` | when an owner lends a machine, and to whom |
 //! | `roster` | who belongs to the cluster: bans, admissions, the change of the secret |
+//! | `signal` | signals by their names |
 //! | `spec` | the immutable description of a job |
 //! | `defaults` | what a job has whose user says nothing of it |
 //! | `check` | what a job must be to be accepted |
@@ -67,6 +68,7 @@ pub mod roster;
 pub mod scalar;
 pub mod secret;
 pub mod servers;
+pub mod signal;
 pub mod spec;
 pub mod suggest;
 pub mod sweep;

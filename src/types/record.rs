@@ -1,6 +1,6 @@
 //! What happened to a task, as it is stored and replicated.
 
-use super::{Attempt, BlobHash, Cell, NodeId, TaskIndex, limits::MAX_ERROR_BYTES};
+use super::{Attempt, BlobHash, Cell, NodeId, TaskIndex, limits::MAX_ERROR_BYTES, signal::Signal};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -263,7 +263,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exit(status) => write!(f, "exit status {status}"),
-            Self::Signal(signal) => write!(f, "killed by signal {signal}"),
+            Self::Signal(signal) => write!(f, "killed by signal {}", Signal(*signal)),
             Self::Timeout { limit_ms } => write!(
                 f,
                 "ran longer than its timeout of {} s",

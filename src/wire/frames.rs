@@ -27,6 +27,7 @@
 //! | `FAILED` | worker | node, client | task | an error: `run` raised it |
 //! | `UPDATE` | client | worker | number, from 1 | arguments of `handle_update` |
 //! | `UPDATE_FAILED` | worker | client | number | an error: `handle_update` raised it; the worker goes on |
+//! | `ENDED` | worker's node | pool | | text: how the worker's process ended, where, and what it wrote last; nothing follows |
 //! | `EXIT` | node, pool | worker | | none: finish what was sent, then end |
 //! | `OPEN` | client | pool | | JSON: `wire::api::pool::OpenPool`; an `INIT` follows, which workers get as it is |
 //! | `OPENED` | pool | client | | JSON: `wire::api::pool::PoolOpened` |
@@ -120,6 +121,7 @@ pub enum Kind {
     Done = 19,
     Failed = 20,
     UpdateFailed = 21,
+    Ended = 22,
     Open = 32,
     Snapshot = 33,
     Cancel = 34,
@@ -181,6 +183,7 @@ impl Kind {
             Done,
             Failed,
             UpdateFailed,
+            Ended,
             Open,
             Snapshot,
             Cancel,

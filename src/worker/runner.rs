@@ -48,6 +48,8 @@ pub struct RunnerConfig {
     pub data_dir: PathBuf,
     /// This node: the records' author.
     pub node: NodeId,
+    /// What people call it.
+    pub name: String,
     /// What to run as the supervisor, this program with its arguments; see `Config::new`.
     pub supervisor: Vec<OsString>,
     /// How much nicer tasks are than this node.
@@ -57,7 +59,12 @@ pub struct RunnerConfig {
 
 impl RunnerConfig {
     /// This very program is the supervisor, also when its file was replaced or removed since.
-    pub fn new(data_dir: PathBuf, node: NodeId, nice: u8, isolation: IsolationPolicy) -> Self {
+    pub fn new(
+        data_dir: PathBuf,
+        (node, name): (NodeId, &str),
+        nice: u8,
+        isolation: IsolationPolicy,
+    ) -> Self {
         let supervisor = vec![
             "/proc/self/exe".into(),
             "supervise".into(),
@@ -66,6 +73,7 @@ impl RunnerConfig {
         Self {
             data_dir,
             node,
+            name: name.to_string(),
             nice,
             isolation,
             supervisor,
@@ -90,6 +98,7 @@ pub struct Workers {
 /// What every attempt needs.
 pub(super) struct Inner {
     pub node_id: NodeId,
+    pub name: String,
     pub node: NodeHandle,
     pub runtime: Handle,
     pub blobs: Arc<dyn Blobs>,
@@ -154,6 +163,7 @@ impl Workers {
         let stager = Stager::new(layout.clone(), blobs.clone(), fetcher, node.clone());
         let inner = Inner {
             node_id: config.node,
+            name: config.name,
             node,
             runtime: Handle::current(),
             blobs,

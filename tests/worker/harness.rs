@@ -106,7 +106,7 @@ pub fn config(dir: &Path) -> RunnerConfig {
         supervisor,
         ..RunnerConfig::new(
             dir.to_path_buf(),
-            NodeId([7; 32]),
+            (NodeId([7; 32]), "bench"),
             NICE,
             IsolationPolicy::default(),
         )

@@ -158,6 +158,31 @@ with Pool(Slow, timeout=0.3, max_workers=2, cpus=0.25, retries=0) as pool:
         )
         self.assertEqual(out, "5 True\n")
 
+    def test_a_lost_task_tells_how_and_where_its_worker_ended(self):
+        out = self.output(
+            HEAD
+            + """
+import os, signal
+class Fragile(Worker):
+    def run(self, how):
+        print("about to end by", how, file=sys.stderr, flush=True)
+        if how == "exit":
+            os._exit(7)
+        os.kill(os.getpid(), signal.SIGSEGV)
+with Pool(Fragile, max_workers=1, cpus=0.25, retries=0) as pool:
+    for how in ("exit", "signal"):
+        try:
+            pool.map([how])
+        except nodectl.WorkerLost as error:
+            print(error)
+"""
+        )
+        self.assertIn("the task ended its worker; the last one: on ", out)
+        self.assertIn("ended with exit status 7", out)
+        self.assertIn("killed by signal 11 (SIGSEGV)", out)
+        self.assertIn("it wrote last:\nabout to end by exit\n", out)
+        self.assertIn("about to end by signal", out)
+
     def test_a_program_goes_on_when_the_one_that_started_the_node_ends(self):
         # Each program's own interpreter.
         self.env.pop("NODECTL_PYTHON", None)

@@ -131,6 +131,15 @@ pub struct Pool<P> {
     effects: Vec<PoolEffect<P>>,
 }
 
+/// What is known of a worker's end.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WorkerEnd<'e> {
+    /// What its `__init__` raised, if it told.
+    pub error: Option<&'e str>,
+    /// How its process ended, if its node told.
+    pub process: Option<&'e str>,
+}
+
 /// Workers that ended before they were ready.
 #[derive(Debug, Default)]
 struct FailedStarts {
@@ -316,8 +325,8 @@ impl<P: Clone> Pool<P> {
         }
     }
 
-    /// A worker is gone. `error` is what its `__init__` raised, if it told.
-    pub fn died(&mut self, key: WorkerKey, error: Option<&str>, now: Time) {
+    /// A worker is gone.
+    pub fn died(&mut self, key: WorkerKey, end: WorkerEnd<'_>, now: Time) {
         let Some(worker) = self.workers.remove(&key) else {
             return;
         };
@@ -326,7 +335,9 @@ impl<P: Clone> Pool<P> {
             let failed = &mut self.failed_starts;
             failed.count += 1;
             failed.nodes.insert(worker.node);
-            failed.why = error
+            failed.why = end
+                .error
+                .or(end.process)
                 .unwrap_or("they ended before they were ready")
                 .to_string();
             if failed.count >= FAILED_STARTS {
@@ -341,22 +352,29 @@ impl<P: Clone> Pool<P> {
         if let Some(mut task) = blamed {
             task.deaths += 1;
             task.avoid = Some(worker.node);
-            self.retry(task, worker.timed_out, now);
+            let how = end.process.filter(|_| !worker.timed_out);
+            self.retry(task, worker.timed_out, how, now);
         }
     }
 
-    fn retry(&mut self, task: Task<P>, timed_out: bool, now: Time) {
+    /// `how` its last worker ended, if that is known.
+    fn retry(&mut self, task: Task<P>, timed_out: bool, how: Option<&str>, now: Time) {
         if task.deaths <= self.config.retries && !self.cancelled.contains(&task.id) {
             self.waiting.push_front(task);
             return;
         }
         if !self.cancelled.remove(&task.id) {
-            let how = if timed_out {
-                "ran longer than `timeout` and"
+            let late = if timed_out {
+                " ran longer than `timeout` and"
             } else {
                 ""
             };
-            let why = format!("the task {how} ended {} workers", task.deaths).replace("  ", " ");
+            let workers = match task.deaths {
+                1 => "its worker".to_string(),
+                deaths => format!("{deaths} workers"),
+            };
+            let how = how.map(|how| format!("; the last one: {how}"));
+            let why = format!("the task{late} ended {workers}{}", how.unwrap_or_default());
             self.effects.push(PoolEffect::Lost { task: task.id, why });
         }
         self.close_task(task.bytes, now);

@@ -21,6 +21,13 @@ fn pool(retries: u32) -> Pool<()> {
     )
 }
 
+fn raised(error: &str) -> WorkerEnd<'_> {
+    WorkerEnd {
+        error: Some(error),
+        process: None,
+    }
+}
+
 fn turn(pool: &mut Pool<()>, millis: u64) -> Vec<PoolEffect<()>> {
     pool.finish_turn(at(millis)).collect()
 }
@@ -95,13 +102,13 @@ fn a_death_is_blamed_on_the_task_that_ran_and_it_is_tried_elsewhere() {
     with_workers(&mut pool, &[A, A, B]);
     pool.submit(7, Some(()), 1);
     assert_eq!(turn(&mut pool, 0), [run(0, 7)]);
-    pool.died(0, None, at(1));
+    pool.died(0, WorkerEnd::default(), at(1));
     assert_eq!(
         turn(&mut pool, 1),
         [run(2, 7)],
         "not on the same node again"
     );
-    pool.died(2, None, at(2));
+    pool.died(2, WorkerEnd::default(), at(2));
     assert_eq!(
         turn(&mut pool, 2),
         [PoolEffect::Lost {
@@ -125,7 +132,7 @@ fn what_was_sent_ahead_of_a_death_is_not_blamed() {
         turn(&mut pool, 0).len() > 1 || pool.workers[&0].sent.len() > 1,
         "nothing was sent ahead"
     );
-    pool.died(0, None, at(0));
+    pool.died(0, WorkerEnd::default(), at(0));
     pool.join(1, A, at(0));
     pool.ready(1);
     let effects = turn(&mut pool, 0);
@@ -141,7 +148,7 @@ fn a_pool_whose_workers_cannot_start_ends_with_what_they_said() {
     let mut pool = pool(0);
     for key in 0..3 {
         pool.join(key, A, at(0));
-        pool.died(key, Some("ValueError: no"), at(0));
+        pool.died(key, raised("ValueError: no"), at(0));
     }
     assert_eq!(pool.next_deadline(), Some(at(2000)));
     pool.expire(at(1999));
@@ -159,7 +166,7 @@ fn a_pool_waits_for_nodes_that_were_not_tried() {
     let mut pool = pool(0);
     let fails = |pool: &mut Pool<()>, key, node, now| {
         pool.join(key, node, at(now));
-        pool.died(key, Some("ModuleNotFoundError"), at(now));
+        pool.died(key, raised("ModuleNotFoundError"), at(now));
     };
     for key in 0..4 {
         fails(&mut pool, key, if key % 2 == 0 { A } else { B }, 0);
@@ -182,7 +189,7 @@ fn a_pool_that_fails_on_every_node_says_on_how_many() {
     for (key, node) in [(0, A), (1, B), (2, A)] {
         pool.join(key, node, at(0));
     }
-    (0..3).for_each(|key| pool.died(key, None, at(10)));
+    (0..3).for_each(|key| pool.died(key, WorkerEnd::default(), at(10)));
     pool.expire(at(2010));
     let why =
         "3 workers could not start on 2 nodes, and none could: they ended before they were ready"
@@ -205,9 +212,26 @@ fn a_task_that_runs_too_long_ends_its_worker() {
     assert_eq!(turn(&mut pool, 999), []);
     pool.expire(at(1000));
     assert_eq!(turn(&mut pool, 1000), [PoolEffect::Kill { worker: 0 }]);
-    pool.died(0, None, at(1001));
-    let why = "the task ran longer than `timeout` and ended 1 workers".into();
+    pool.died(0, WorkerEnd::default(), at(1001));
+    let why = "the task ran longer than `timeout` and ended its worker".into();
     assert_eq!(turn(&mut pool, 1001), [PoolEffect::Lost { task: 1, why }]);
+}
+
+#[test]
+fn a_lost_task_is_told_with_how_its_worker_ended() {
+    let mut pool = pool(1);
+    with_workers(&mut pool, &[A, B]);
+    pool.submit(1, Some(()), 1);
+    let killed = WorkerEnd {
+        error: None,
+        process: Some("killed by signal 11 (SIGSEGV)"),
+    };
+    turn(&mut pool, 0);
+    pool.died(0, killed, at(0));
+    turn(&mut pool, 0);
+    pool.died(1, killed, at(0));
+    let why = "the task ended 2 workers; the last one: killed by signal 11 (SIGSEGV)".into();
+    assert_eq!(turn(&mut pool, 0), [PoolEffect::Lost { task: 1, why }]);
 }
 
 #[test]
@@ -272,7 +296,7 @@ fn cancelled_tasks_are_neither_sent_nor_answered() {
     assert_eq!(pool.answered(0, 1, at(5000)), AnswerOutcome::Discard);
     assert_eq!(turn(&mut pool, 5000), [run(0, 3)]);
     pool.cancel(3);
-    pool.died(0, None, at(5000));
+    pool.died(0, WorkerEnd::default(), at(5000));
     assert_eq!(turn(&mut pool, 5000), []);
     assert_eq!(
         (pool.open, pool.open_bytes, pool.cancelled.len()),
@@ -397,7 +421,7 @@ impl World {
             Step::Die(index) => {
                 if let Some(key) = self.pick(index, |_| true) {
                     self.workers.remove(&key);
-                    self.pool.died(key, None, now);
+                    self.pool.died(key, WorkerEnd::default(), now);
                 }
             }
             Step::Release { node, must } => {

@@ -12,6 +12,7 @@
 //! | `start` | such a worker's beginning, up to its `READY` |
 //! | `idle` | workers between two tasks, and when they have to go |
 //! | `pool` | processes at the disposal of a pool |
+//! | `stream` | their streams, which end with how the process did |
 //! | `shim.py` | what runs in a Python worker's process |
 //!
 //! Processes are started, limited and killed by the supervisor, as those of commands are.
@@ -25,6 +26,7 @@ pub(super) mod pool;
 mod process;
 mod program;
 mod start;
+mod stream;
 mod talk;
 
 use super::WorkerError;

@@ -7,27 +7,27 @@ use super::{
         collect::Verdict,
         directory,
         expand::Expander,
-        protocol::ProcessEnd,
+        protocol::{ProcessEnd, STDERR_FILE},
         runner::{Inner, Remains, stopped},
         staging::Staged,
         stop::Stop,
     },
-    process::WorkerProcess,
+    process::{WorkerProcess, describe},
+    stream::{EndTeller, WorkerStream},
 };
-use nodectl_ports::{Event, PeerStream, StartTask, WorkerEvent, wall_ms};
+use nodectl_ports::{Event, StartTask, WorkerEvent, wall_ms};
 use nodectl_types::{Failure, NodeId, PoolToken};
+use nodectl_wire::frames::{Header, Kind};
 use std::{
-    io,
-    path::PathBuf,
-    pin::Pin,
+    fs::File,
+    io::{self, Read, Seek, SeekFrom},
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    task::{Context, Poll},
     time::Duration,
 };
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// On the way to another node, in each direction.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -35,6 +35,8 @@ const BUFFER_BYTES: usize = 256 << 10;
 const CUT_OFF: i32 = 75;
 /// How long the stream of a process that has ended may still be read.
 const LAST_WORDS: Duration = Duration::from_secs(10);
+/// Of what a process wrote, so much is told with its end.
+const LAST_LINES_BYTES: u64 = 2000;
 
 impl Inner {
     /// An attempt from its order to its last event, which is returned or was told already.
@@ -66,7 +68,7 @@ impl Inner {
             Err(failure) => return Some(self.never_ran(&task, started_ms, failure)),
         };
         stop.ends(&process.link, process.launched.id);
-        let attended = self.pass_on(&task, &mut process).await;
+        let attended = self.pass_on(&task, &dir, &mut process).await;
         let (end, usage) = process.end().await;
         let verdict = match (attended, end) {
             _ if stop.let_go() => Verdict::Process(ProcessEnd::Stopped),
@@ -123,7 +125,12 @@ impl Inner {
 
     /// Joins the process's stream to its pool, until one of them closes it. The failure says that
     /// there is no interpreter, no such pool, or no way to it.
-    async fn pass_on(&self, task: &StartTask, process: &mut WorkerProcess) -> Result<(), Failure> {
+    async fn pass_on(
+        &self,
+        task: &StartTask,
+        dir: &Path,
+        process: &mut WorkerProcess,
+    ) -> Result<(), Failure> {
         let stream = process.connected().await.map_err(Failure::Init)?;
         let (job, index, attempt) = (task.job, task.task, task.attempt);
         self.node
@@ -137,14 +144,11 @@ impl Inner {
             return Err(Failure::Inputs("the job has no pool".into()));
         };
         let received = Arc::new(AtomicU64::new(0));
-        let counted = CountedStream {
-            stream,
-            written: received.clone(),
-        };
+        let (stream, teller) = WorkerStream::new(stream, received.clone());
         let attended = tokio::select! {
-            attended = self.attach(host, token, counted) => attended,
+            attended = self.attach(host, token, stream) => attended,
             // What it sent last has arrived by then, or never will.
-            () = async { process.gone().await; tokio::time::sleep(LAST_WORDS).await } => Ok(()),
+            () = async { self.tell_end(dir, process, teller).await; tokio::time::sleep(LAST_WORDS).await } => Ok(()),
         };
         match attended {
             Ok(()) if received.load(Ordering::Relaxed) > 0 => Ok(()),
@@ -159,11 +163,33 @@ impl Inner {
         }
     }
 
+    /// Waits for the process to end, and tells its pool how, if nobody asked it to.
+    async fn tell_end(&self, dir: &Path, process: &mut WorkerProcess, teller: EndTeller) {
+        let EndTeller { closed, last } = teller;
+        tokio::select! {
+            biased;
+            () = process.gone() => {}
+            _ = closed => {}
+        }
+        let (end, _) = process.end().await;
+        if matches!(end, ProcessEnd::Exited(0 | CUT_OFF) | ProcessEnd::Stopped) {
+            return;
+        }
+        let stderr = dir.join(STDERR_FILE);
+        let wrote = blocking(move || last_lines(&stderr)).await;
+        let mut told = format!("on {}, {}", self.name, describe(&end));
+        if !wrote.is_empty() {
+            told += &format!("; it wrote last:\n{wrote}");
+        }
+        let header = Header::new(Kind::Ended, 0, told.len());
+        let _ = last.send([header.encode().as_slice(), told.as_bytes()].concat());
+    }
+
     async fn attach(
         &self,
         host: NodeId,
         token: PoolToken,
-        mut worker: CountedStream,
+        mut worker: WorkerStream,
     ) -> io::Result<()> {
         let Some(pools) = &self.persistent.pools else {
             return Err(io::Error::other("this node has no way to pools"));
@@ -181,43 +207,20 @@ impl Inner {
     }
 }
 
-/// A worker's stream that counts what it is sent: a pool begins by telling it what it is.
-struct CountedStream {
-    stream: tokio::net::UnixStream,
-    written: Arc<AtomicU64>,
-}
-
-/// To a pool of this node it is as one of another.
-impl PeerStream for CountedStream {}
-
-impl AsyncRead for CountedStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for CountedStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        if let Poll::Ready(Ok(count)) = written {
-            self.written.fetch_add(count as u64, Ordering::Relaxed);
+/// The end of a text file, whole lines of it.
+fn last_lines(path: &Path) -> String {
+    let read = || -> io::Result<Vec<u8>> {
+        let mut file = File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(LAST_LINES_BYTES)))?;
+        let mut bytes = Vec::new();
+        file.take(LAST_LINES_BYTES).read_to_end(&mut bytes)?;
+        if length > LAST_LINES_BYTES {
+            let line = bytes.iter().position(|byte| *byte == b'\n');
+            bytes.drain(..line.map_or(0, |end| end + 1));
         }
-        written
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
+        Ok(bytes)
+    };
+    let bytes = read().unwrap_or_default();
+    String::from_utf8_lossy(&bytes).trim().to_string()
 }

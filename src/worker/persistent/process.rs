@@ -12,7 +12,7 @@ use super::{
     program::WorkerProgram,
 };
 use nodectl_ports::StartTask;
-use nodectl_types::{ErrorReport, Failure, WorkerSpec};
+use nodectl_types::{ErrorReport, Failure, WorkerSpec, signal::Signal};
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path, sync::Arc, time::Duration};
 use tokio::net::UnixStream;
 
@@ -145,7 +145,7 @@ impl WorkerProcess {
 pub fn describe(end: &ProcessEnd) -> String {
     match end {
         ProcessEnd::Exited(status) => format!("it ended with exit status {status}"),
-        ProcessEnd::Signalled(signal) => format!("it was killed by signal {signal}"),
+        ProcessEnd::Signalled(signal) => format!("it was killed by signal {}", Signal(*signal)),
         ProcessEnd::OutOfMemory => "it used more memory than the job asks for".into(),
         ProcessEnd::NotStarted(why) => why.clone(),
         ProcessEnd::TimedOut | ProcessEnd::Stopped => "it was stopped".into(),
