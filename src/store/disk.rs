@@ -1,4 +1,5 @@
-//! The few file operations that journals need. A trait, so that tests can make each of them fail.
+//! The few file operations that journals need. A trait, so that tests can make each of them fail,
+//! and the power go at any of them.
 
 use super::atomic;
 use std::{
@@ -24,8 +25,16 @@ pub trait Disk: Send + Sync {
     fn open(&self, path: &Path, mode: Mode) -> io::Result<Arc<dyn DiskFile>>;
     /// Makes a directory whose parent exists; true if it is new.
     fn make_dir(&self, path: &Path) -> io::Result<bool>;
+    /// The names in a directory, in any order.
+    fn names(&self, path: &Path) -> io::Result<Vec<String>>;
     /// Gives a file another name, in the place of whichever has it.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Gives a file a second name that no file has yet; where there are no links, a durable copy
+    /// gets it.
+    fn keep_as(&self, from: &Path, to: &Path) -> io::Result<()>;
+    fn remove_file(&self, path: &Path) -> io::Result<()>;
+    /// Removes a directory without names in it.
+    fn remove_dir(&self, path: &Path) -> io::Result<()>;
     /// Makes the names in a directory durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
 }
@@ -61,8 +70,32 @@ impl Disk for RealDisk {
         }
     }
 
+    fn names(&self, path: &Path) -> io::Result<Vec<String>> {
+        fs::read_dir(path)?
+            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+            .collect()
+    }
+
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         fs::rename(from, to)
+    }
+
+    fn keep_as(&self, from: &Path, to: &Path) -> io::Result<()> {
+        match fs::hard_link(from, to) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                fs::copy(from, to)?;
+                File::open(to)?.sync_all()
+            }
+            linked => linked,
+        }
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        fs::remove_dir(path)
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {

@@ -78,6 +78,18 @@ impl Disk for FaultyDisk {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         RealDisk.rename(from, to)
     }
+    fn names(&self, path: &Path) -> io::Result<Vec<String>> {
+        RealDisk.names(path)
+    }
+    fn keep_as(&self, from: &Path, to: &Path) -> io::Result<()> {
+        RealDisk.keep_as(from, to)
+    }
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove_file(path)
+    }
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove_dir(path)
+    }
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         RealDisk.sync_dir(path)
     }

@@ -28,6 +28,8 @@ mod writer;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]
+mod power;
+#[cfg(test)]
 mod tests;
 
 pub use store::JournalStore;

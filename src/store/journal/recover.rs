@@ -15,7 +15,7 @@ use super::{
 use nodectl_types::JobId;
 use nodectl_wire::journal::{JOURNAL_VERSION, Record};
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -122,9 +122,9 @@ pub fn orphans(disk: &dyn Disk, path: &Path, job: JobId) -> Result<Vec<Record>, 
 }
 
 /// Removes what waited: the journal has it.
-pub fn drop_orphans(path: &Path) {
+pub fn drop_orphans(disk: &dyn Disk, path: &Path) {
     let partial = partial(path);
-    match fs::remove_file(&partial) {
+    match disk.remove_file(&partial) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             tracing::warn!(path = %partial.display(), %error, "could not remove what a new journal has taken over");
         }
@@ -133,16 +133,11 @@ pub fn drop_orphans(path: &Path) {
 }
 
 /// What of a job's journal was damaged and is kept aside, in a job's directory.
-pub fn set_aside(job_dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(job_dir)? {
-        let entry = entry?;
-        if entry.file_name().to_string_lossy().starts_with(ASIDE) {
-            found.push(entry.path());
-        }
-    }
-    found.sort();
-    Ok(found)
+pub fn set_aside(disk: &dyn Disk, job_dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut names = disk.names(job_dir)?;
+    names.retain(|name| name.starts_with(ASIDE));
+    names.sort();
+    Ok(names.into_iter().map(|name| job_dir.join(name)).collect())
 }
 
 /// Where a journal is written before it is whole.
@@ -211,7 +206,7 @@ fn make_ready(
             tracing::info!(path = %shown, version = found.version, "journal is brought to version {JOURNAL_VERSION}");
             None
         }
-        JournalState::Damaged { bytes } => Some((bytes, keep_aside(path)?)),
+        JournalState::Damaged { bytes } => Some((bytes, keep_aside(disk, path)?)),
     };
     let mut anew = Anew::create(disk, &unfinished(path), job)?;
     anew.put(spec)?;
@@ -239,24 +234,20 @@ fn set_orphans_aside(
     let mut anew = Anew::create(disk, &unfinished, job)?;
     anew.copy(file, job, |_| true)?;
     anew.publish(disk, &unfinished, &partial)?;
-    let aside = keep_aside(path)?;
-    fs::remove_file(path)?;
+    let aside = keep_aside(disk, path)?;
+    disk.remove_file(path)?;
     disk.sync_dir(parent(path))?;
     Ok(aside)
 }
 
-/// Gives a journal a second name, or where there are no links, makes a copy.
-fn keep_aside(path: &Path) -> io::Result<PathBuf> {
+/// Gives a journal a second name.
+fn keep_aside(disk: &dyn Disk, path: &Path) -> io::Result<PathBuf> {
     for number in 1..=MAX_SET_ASIDE {
         let aside = path.with_file_name(format!("{ASIDE}{number}"));
-        match fs::hard_link(path, &aside) {
+        match disk.keep_as(path, &aside) {
             Ok(()) => return Ok(aside),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(_) => {
-                fs::copy(path, &aside)?;
-                fs::File::open(&aside)?.sync_all()?;
-                return Ok(aside);
-            }
+            Err(error) => return Err(error),
         }
     }
     Err(io::Error::other(format!(

@@ -19,7 +19,7 @@ use nodectl_wire::journal::{JOURNAL_VERSION, Record};
 use std::{
     cmp::Ordering,
     collections::HashMap,
-    fs, io,
+    io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread::JoinHandle,
@@ -101,6 +101,15 @@ impl Tasks {
 }
 
 impl StoreShared {
+    fn new(jobs_dir: PathBuf, disk: Arc<dyn Disk>) -> Self {
+        Self {
+            disk,
+            jobs_dir,
+            queue: Queue::default(),
+            jobs: Mutex::default(),
+        }
+    }
+
     pub fn jobs(&self) -> MutexGuard<'_, HashMap<JobId, Tasks>> {
         // A panic while it was held cannot leave it inconsistent: every change is one insertion.
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
@@ -134,12 +143,7 @@ impl JournalStore {
         lock: Option<Arc<Lock>>,
         limit: Duration,
     ) -> io::Result<Self> {
-        let shared = Arc::new(StoreShared {
-            disk,
-            jobs_dir,
-            queue: Queue::default(),
-            jobs: Mutex::default(),
-        });
+        let shared = Arc::new(StoreShared::new(jobs_dir, disk));
         let (watched, told) = (shared.clone(), node.clone());
         let writer = Writer::new(shared.clone(), node);
         let spawn = |name: &str| std::thread::Builder::new().name(name.into());
@@ -153,6 +157,23 @@ impl JournalStore {
         store.watcher =
             Some(spawn("journal-watch").spawn(move || stall::watch(&watched.queue, &told, limit))?);
         Ok(store)
+    }
+
+    /// Journals without threads, and their writer, for tests that give it its turns.
+    #[cfg(test)]
+    pub(super) fn without_threads(
+        jobs_dir: PathBuf,
+        disk: Arc<dyn Disk>,
+        node: NodeHandle,
+    ) -> (Self, Writer) {
+        let shared = Arc::new(StoreShared::new(jobs_dir, disk));
+        let store = Self {
+            shared: shared.clone(),
+            writer: None,
+            watcher: None,
+            _lock: None,
+        };
+        (store, Writer::new(shared, node))
     }
 
     /// One job's records to `each`, and into the index. False if something of it was, or is,
@@ -178,7 +199,7 @@ impl JournalStore {
                 match opened.ready {
                     Ok((_, end)) => {
                         tasks.end = Some(end);
-                        recover::drop_orphans(&path);
+                        recover::drop_orphans(&*shared.disk, &path);
                     }
                     Err(error) => {
                         tracing::error!(path = %path.display(), %error, "journal cannot be written; its records are used");
@@ -187,7 +208,7 @@ impl JournalStore {
                 shared.jobs().insert(job, tasks);
             }
         }
-        let aside = recover::set_aside(&shared.job_dir(job))?;
+        let aside = recover::set_aside(&*shared.disk, &shared.job_dir(job))?;
         if let Some(first) = aside.first() {
             tracing::warn!(
                 kept = %first.display(), files = aside.len(),
@@ -221,7 +242,7 @@ impl JournalStore {
 impl Journals for JournalStore {
     fn replay(&self, each: &mut dyn FnMut(JobId, Record)) -> io::Result<bool> {
         let mut complete = true;
-        for job in job_dirs(&self.shared.jobs_dir)? {
+        for job in job_dirs(&*self.shared.disk, &self.shared.jobs_dir)? {
             match self.replay_job(job, each) {
                 Ok(intact) => complete &= intact,
                 Err(error) => {
@@ -302,13 +323,9 @@ impl Drop for JournalStore {
 }
 
 /// The jobs that have a directory, in order. Other names are not ours.
-fn job_dirs(dir: &Path) -> io::Result<Vec<JobId>> {
-    let mut jobs = Vec::new();
-    for entry in fs::read_dir(dir)? {
-        if let Some(Ok(job)) = entry?.file_name().to_str().map(str::parse) {
-            jobs.push(job);
-        }
-    }
+fn job_dirs(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<JobId>> {
+    let names = disk.names(dir)?;
+    let mut jobs: Vec<JobId> = names.iter().filter_map(|name| name.parse().ok()).collect();
     jobs.sort();
     Ok(jobs)
 }

@@ -2,7 +2,7 @@
 //! journal once, syncs each once, and only then reports. While a sync runs, the next group gathers.
 
 use super::{
-    super::disk::{DiskFile, Mode},
+    super::disk::{Disk, DiskFile, Mode},
     frame,
     index::Offsets,
     queue::{Append, QUEUE_RECORDS, QueueItem},
@@ -14,8 +14,8 @@ use nodectl_ports::{Event, NodeHandle, StoreEvent};
 use nodectl_types::{JobId, TaskIndex, TaskRecord};
 use nodectl_wire::journal::{JOURNAL_VERSION, Record};
 use std::{
-    collections::{BTreeMap, HashMap},
-    fs, io,
+    collections::{BTreeMap, HashMap, HashSet},
+    io,
     path::Path,
     sync::Arc,
 };
@@ -27,6 +27,9 @@ pub struct Writer {
     shared: Arc<StoreShared>,
     node: NodeHandle,
     open: HashMap<JobId, OpenJournal>,
+    /// Jobs of whose journals the names are known to be on the disk. An earlier life of the node
+    /// may have ended, or a sync failed, between giving a name and making it durable.
+    named: HashSet<JobId>,
     /// Counts groups, to find the journal used longest ago.
     group: u64,
 }
@@ -73,30 +76,37 @@ impl Writer {
             shared,
             node,
             open: HashMap::new(),
+            named: HashSet::new(),
             group: 0,
         }
     }
 
     pub fn run(mut self) {
-        loop {
-            let mut group: BTreeMap<JobId, Addition> = BTreeMap::new();
-            for item in self.shared.queue.take() {
-                match item {
-                    QueueItem::Append(append) => {
-                        group.entry(append.job).or_default().appends.push(append)
-                    }
-                    QueueItem::Refused(ticket) => self.report(vec![(ticket, Err(full_queue()))]),
-                    QueueItem::Forget(job) => {
-                        // What was appended before is written first, so that its tickets are
-                        // answered truly.
-                        self.commit(std::mem::take(&mut group));
-                        self.forget(job);
-                    }
-                    QueueItem::End => return self.commit(group),
+        while self.turn() {}
+    }
+
+    /// Waits for something to do, and does all that waits. False once there is nothing more to
+    /// come.
+    pub(super) fn turn(&mut self) -> bool {
+        let mut goes_on = true;
+        let mut group: BTreeMap<JobId, Addition> = BTreeMap::new();
+        for item in self.shared.queue.take() {
+            match item {
+                QueueItem::Append(append) => {
+                    group.entry(append.job).or_default().appends.push(append)
                 }
+                QueueItem::Refused(ticket) => self.report(vec![(ticket, Err(full_queue()))]),
+                QueueItem::Forget(job) => {
+                    // What was appended before is written first, so that its tickets are
+                    // answered truly.
+                    self.commit(std::mem::take(&mut group));
+                    self.forget(job);
+                }
+                QueueItem::End => goes_on = false,
             }
-            self.commit(group);
         }
+        self.commit(group);
+        goes_on
     }
 
     /// Writes, syncs and reports a group.
@@ -195,15 +205,19 @@ impl Writer {
             .get_mut(&job)
             .ok_or_else(|| io::Error::other("the journal was closed"))?;
         open.file.sync()?;
-        if open.end == 0 {
-            // The file is new: its name must last as well, and its directory's, whoever made that.
-            let path = self.shared.path(job);
-            self.shared
-                .disk
-                .rename(&recover::unfinished(&path), &path)?;
-            self.shared.disk.sync_dir(parent(&path))?;
-            self.shared.disk.sync_dir(&self.shared.jobs_dir)?;
-            recover::drop_orphans(&path);
+        let (disk, path) = (&*self.shared.disk, self.shared.path(job));
+        let is_new = open.end == 0;
+        if is_new {
+            disk.rename(&recover::unfinished(&path), &path)?;
+        }
+        // The file's name must last as well, and its directory's, whoever gave them.
+        if is_new || !self.named.contains(&job) {
+            disk.sync_dir(parent(&path))?;
+            disk.sync_dir(&self.shared.jobs_dir)?;
+            self.named.insert(job);
+        }
+        if is_new {
+            recover::drop_orphans(disk, &path);
         }
         open.end = end;
         Ok(())
@@ -296,7 +310,9 @@ impl Writer {
         reports: &mut Vec<WriteReport>,
     ) {
         let path = self.shared.path(job);
-        if let Some(open) = self.open.remove(&job)
+        self.named.remove(&job);
+        // What has no name yet is begun anew; what just got it is whole.
+        if let Some(open) = self.open.remove(&job).filter(|open| open.end > 0)
             && let Err(error) = open.file.truncate(open.end)
         {
             tracing::warn!(path = %path.display(), offset = open.end, %error, "could not cut off a failed append; the next one will");
@@ -316,8 +332,9 @@ impl Writer {
 
     fn forget(&mut self, job: JobId) {
         self.open.remove(&job);
+        self.named.remove(&job);
         let path = self.shared.path(job);
-        if let Err(error) = remove_journal(parent(&path)) {
+        if let Err(error) = remove_journal(&*self.shared.disk, parent(&path)) {
             tracing::warn!(path = %path.display(), %error, "could not remove the journal of a forgotten job");
         }
     }
@@ -371,18 +388,15 @@ fn drop_waiting(tasks: &mut super::store::Tasks, addition: &Addition) {
 }
 
 /// Removes the journal and its damaged pieces, and the directory if nothing else is in it.
-fn remove_journal(dir: &Path) -> io::Result<()> {
-    let entries = match fs::read_dir(dir) {
+fn remove_journal(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
+    let names = match disk.names(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        entries => entries?,
+        names => names?,
     };
-    for entry in entries {
-        let entry = entry?;
-        if entry.file_name().to_string_lossy().starts_with("journal") {
-            fs::remove_file(entry.path())?;
-        }
+    for name in names.iter().filter(|name| name.starts_with("journal")) {
+        disk.remove_file(&dir.join(name))?;
     }
-    match fs::remove_dir(dir) {
+    match disk.remove_dir(dir) {
         Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => Err(error),
         _ => Ok(()),
     }
