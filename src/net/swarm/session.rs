@@ -9,8 +9,8 @@ use super::{
     shared::{DriverInput, SwarmShared},
 };
 use crate::bulk::LastWay;
-use futures::{AsyncReadExt, AsyncWriteExt, io::BufReader};
-use libp2p::{Stream, swarm::ConnectionId};
+use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, io::BufReader};
+use libp2p::swarm::ConnectionId;
 use nodectl_ports::{Event, NetEvent};
 use nodectl_types::{NodeId, limits};
 use nodectl_wire as wire;
@@ -25,6 +25,11 @@ use std::{
 };
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+
+#[cfg(test)]
+mod cable;
+#[cfg(test)]
+mod tests;
 
 const HELLO_TIMEOUT: Duration = Duration::from_secs(3);
 /// Small messages that wait are written together, up to about this many bytes.
@@ -119,7 +124,11 @@ pub struct SessionEnd {
 }
 
 /// Runs the session to its end and tells the driver of it.
-pub async fn run(shared: Arc<SwarmShared>, stream: Stream, opening: SessionOpening) {
+pub async fn run(
+    shared: Arc<SwarmShared>,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    opening: SessionOpening,
+) {
     let mut ended = SessionEnd {
         peer: opening.peer,
         connection: opening.connection,
@@ -150,7 +159,11 @@ pub async fn run(shared: Arc<SwarmShared>, stream: Stream, opening: SessionOpeni
 }
 
 /// Both sides say hello; the initiator first, so that the other knows who asks before it answers.
-async fn greet(stream: &mut Stream, own: &Hello, initiator: bool) -> io::Result<Hello> {
+async fn greet(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    own: &Hello,
+    initiator: bool,
+) -> io::Result<Hello> {
     if !initiator {
         let hello = Hello::read(stream).await?;
         stream.write_all(&own.encode()).await?;
@@ -165,7 +178,7 @@ async fn greet(stream: &mut Stream, own: &Hello, initiator: bool) -> io::Result<
 /// From `PeerUp` to `PeerDown`.
 async fn carry(
     shared: &Arc<SwarmShared>,
-    stream: Stream,
+    stream: impl AsyncRead + AsyncWrite,
     opening: SessionOpening,
     hello: Hello,
     version: u32,
@@ -211,7 +224,7 @@ async fn read(
     shared: &SwarmShared,
     peer: NodeId,
     handle: &Handle,
-    mut stream: impl futures::AsyncRead + Unpin,
+    mut stream: impl AsyncRead + Unpin,
 ) -> String {
     loop {
         let body = match SessionFrame::read(&mut stream).await {
@@ -278,7 +291,7 @@ fn refuse(peer: NodeId, problem: &str) -> String {
 async fn write(
     handle: &Handle,
     mut waiting: mpsc::Receiver<SessionFrame>,
-    mut stream: impl futures::AsyncWrite + Unpin,
+    mut stream: impl AsyncWrite + Unpin,
 ) -> String {
     let mut buffer = Vec::with_capacity(4096);
     loop {
@@ -319,7 +332,7 @@ fn append(handle: &Handle, frame: &SessionFrame, buffer: &mut Vec<u8>) {
 /// The node leaves: the last messages (`Leaving` among them) still go out.
 async fn drain(
     mut waiting: mpsc::Receiver<SessionFrame>,
-    mut stream: impl futures::AsyncWrite + Unpin,
+    mut stream: impl AsyncWrite + Unpin,
 ) -> String {
     let last = async {
         let mut buffer = Vec::new();
