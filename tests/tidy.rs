@@ -1,5 +1,5 @@
 //! The rules of ARCHITECTURE.md that a compiler does not check: that its table of crates is the
-//! workspace's, the purity of `logic`, the shape of files. Reads the sources; knows just enough
+//! workspace's, the purity of the crates that decide, the shape of files. Reads the sources; knows just enough
 //! Rust to find paths.
 
 #[path = "tidy/scan.rs"]
@@ -18,6 +18,17 @@ use std::{
 /// table says.
 type Crates = BTreeMap<String, BTreeSet<String>>;
 
+/// The crates that decide and do nothing.
+const PURE: &[&str] = &["logic", "pool-logic", "pserver-logic"];
+/// What their manifests may name: no runtime, no system calls.
+const PURE_DEPENDENCIES: &[&str] = &[
+    "blake3",
+    "bytes",
+    "nodectl-types",
+    "postcard",
+    "rand",
+    "thiserror",
+];
 /// What a pure decision must not touch: IO, clocks, threads, unseeded randomness, undefined
 /// iteration order.
 const IMPURE_PATHS: &[&str] = &[
@@ -70,14 +81,31 @@ fn the_table_of_crates_is_the_workspaces() {
 }
 
 #[test]
-fn logic_is_pure() {
-    report(each_source(|source| {
-        if source.module == "logic" {
-            impurities(source)
-        } else {
-            Vec::new()
-        }
+fn what_decides_is_pure() {
+    let is_pure = |source: &Source| PURE.contains(&source.module.as_str());
+    report(each_source(|source| match is_pure(source) {
+        true => impurities(source),
+        false => Vec::new(),
     }));
+    let seen: BTreeSet<String> = sources().map(|source| source.module).collect();
+    assert!(
+        PURE.iter().all(|module| seen.contains(*module)),
+        "a pure crate has moved: {PURE:?}"
+    );
+}
+
+#[test]
+fn what_decides_depends_on_nothing_that_acts() {
+    let mut problems = Vec::new();
+    for package in packages() {
+        let Some(name) = folder(&package).filter(|name| PURE.contains(&name.as_str())) else {
+            continue;
+        };
+        let named = dependencies(&package).filter_map(|named| named["name"].as_str());
+        let active = named.filter(|named| !PURE_DEPENDENCIES.contains(named));
+        problems.extend(active.map(|named| format!("src/{name}/Cargo.toml: names `{named}`")));
+    }
+    report(problems);
 }
 
 #[test]
@@ -133,8 +161,8 @@ fn nothing_names_a_place_on_the_machine_it_was_written_on() {
     report(problems);
 }
 
-/// What `cargo metadata` says, test code left out.
-fn workspace() -> Crates {
+/// What `cargo metadata` says of the workspace's packages.
+fn packages() -> Vec<Value> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let arguments = [
         "metadata",
@@ -155,25 +183,28 @@ fn workspace() -> Crates {
         String::from_utf8_lossy(&asked.stderr)
     );
     let metadata: Value = serde_json::from_slice(&asked.stdout).expect("JSON");
-    // The package `nodectl` itself has none.
-    let folder = |value: &Value| {
-        Some(
-            value["name"]
-                .as_str()?
-                .strip_prefix("nodectl-")?
-                .to_string(),
-        )
-    };
-    let packages = metadata["packages"].as_array().expect("a list").iter();
-    packages
-        .filter_map(|package| {
-            let depends_on = package["dependencies"].as_array().expect("a list").iter();
-            let depends_on = depends_on
-                .filter(|dependency| dependency["kind"].is_null())
-                .filter_map(folder);
-            Some((folder(package)?, depends_on.collect()))
-        })
-        .collect()
+    metadata["packages"].as_array().expect("a list").clone()
+}
+
+/// The folder of a package or dependency of ours. The package `nodectl` itself has none.
+fn folder(package: &Value) -> Option<String> {
+    let name = package["name"].as_str()?;
+    name.strip_prefix("nodectl-").map(str::to_string)
+}
+
+/// A package's dependencies, those of its tests left out.
+fn dependencies(package: &Value) -> impl Iterator<Item = &Value> {
+    let all = package["dependencies"].as_array().expect("a list").iter();
+    all.filter(|dependency| dependency["kind"].is_null())
+}
+
+fn workspace() -> Crates {
+    let packages = packages();
+    let ours = packages.iter().filter_map(|package| {
+        let depends_on = dependencies(package).filter_map(folder).collect();
+        Some((folder(package)?, depends_on))
+    });
+    ours.collect()
 }
 
 /// Rows such as "| `net/` | what it owns | `types`, `wire` |".
@@ -217,7 +248,7 @@ fn impurities(source: &Source) -> Vec<String> {
         };
         if let Some(what) = IMPURE_PATHS.iter().find(under).or_else(name) {
             problems.push(format!(
-                "{}:{}: `logic` must not use `{what}`",
+                "{}:{}: what decides must not use `{what}`",
                 source.path, path.line
             ));
         }

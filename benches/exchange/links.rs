@@ -4,7 +4,7 @@
 
 use super::nets::Net;
 use nodectl::{
-    logic::params::placement::Placement,
+    pserver_logic::placement::Placement,
     types::{NodeId, exchange::Exchange},
 };
 use std::{

@@ -16,12 +16,12 @@ use nodectl_logic::Config;
 use nodectl_net as net;
 use nodectl_net::{Identity, NetConfig, Offline, Secret};
 use nodectl_node::{EVENT_QUEUE, Node, Ports};
-use nodectl_params::ParameterServers;
 use nodectl_pool::Pools;
 use nodectl_ports::{
     BlobFetcher, DiskHealth, Event, GpuMeter, Network, NodeHandle, PeerStream, PoolHost,
     PoolService, Runner, Streams, Trainings, accounts, wall_ms,
 };
+use nodectl_pserver::ParameterServers;
 use nodectl_store as store;
 use nodectl_store::{AuditLog, Store};
 use nodectl_types::{NodeId, PoolToken, Roster};

@@ -27,8 +27,6 @@
 //! | `owner` | what the machine's owner lets it do |
 //! | `secrets` | named secrets of jobs |
 //! | `questions` | finding who can answer a user |
-//! | `pool` | one pool of Python workers, apart from all that |
-//! | `params` | the parameters that a training job shares, likewise |
 
 pub mod coordinator;
 pub mod copies;
@@ -42,8 +40,6 @@ pub mod lattice;
 pub mod members;
 mod messages;
 pub mod owner;
-pub mod params;
-pub mod pool;
 mod questions;
 pub mod rank;
 pub mod resync;

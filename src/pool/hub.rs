@@ -11,7 +11,7 @@ use super::{
     workers::HubWorker,
 };
 use bytes::Bytes;
-use nodectl_logic::pool::{Pool, PoolConfig, PoolEffect, WorkerKey};
+use nodectl_pool_logic::{Pool, PoolConfig, PoolEffect, WorkerKey};
 use nodectl_types::Time;
 use nodectl_wire::{
     api::PoolStatus,

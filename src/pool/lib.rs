@@ -1,5 +1,5 @@
 //! Pools of Python workers, on the node that serves their client: the client's stream on one side,
-//! those of the workers on the other, and between them `logic::pool`, which decides who gets what.
+//! those of the workers on the other, and between them `pool-logic`, which decides who gets what.
 //! Nothing here outlives the client's stream.
 //!
 //! | file | owns |
@@ -37,7 +37,7 @@ mod workers;
 
 use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt};
-use nodectl_logic::pool::WorkerKey;
+use nodectl_pool_logic::WorkerKey;
 use nodectl_ports::{Duplex, NodeHandle, PeerStream, PoolHost, PoolService};
 use nodectl_types::{Author, NodeId, PoolToken};
 use outbox::PoolOutbox;

@@ -9,7 +9,7 @@ use super::{
     spool::Spool,
 };
 use bytes::Bytes;
-use nodectl_logic::pool::{FAILED_STARTS, PoolConfig, START_PATIENCE};
+use nodectl_pool_logic::{FAILED_STARTS, PoolConfig, START_PATIENCE};
 use nodectl_ports::{Duplex, NodeHandle, wall_ms};
 use nodectl_types::{
     Answer, Author, JobId, JobSpec, Outcome, PoolToken, Query, QueryError, query::Location,

@@ -3,7 +3,7 @@
 //! have ended.
 
 use super::outbox::PoolOutbox;
-use nodectl_logic::pool::WorkerKey;
+use nodectl_pool_logic::WorkerKey;
 use std::{collections::BTreeMap, sync::Arc};
 
 struct Pull {

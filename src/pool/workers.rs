@@ -7,7 +7,7 @@ use super::{
     updates::UpdateCursor,
 };
 use bytes::Bytes;
-use nodectl_logic::pool::{AnswerOutcome, PoolEffect, WorkerEnd, WorkerKey};
+use nodectl_pool_logic::{AnswerOutcome, PoolEffect, WorkerEnd, WorkerKey};
 use nodectl_types::{NodeId, Time, text};
 use nodectl_wire::frames::{AGAIN, HEADER_BYTES, Header, Kind, PULL};
 use std::sync::Arc;

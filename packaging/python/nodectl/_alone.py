@@ -1,4 +1,4 @@
-"""A worker that trains alone, without a node: the optimizer's rules in numpy, as `src/params/optimizer.rs` has them."""
+"""A worker that trains alone, without a node: the optimizer's rules in numpy, as `src/pserver/optimizer.rs` has them."""
 
 from __future__ import annotations
 

@@ -281,7 +281,7 @@ class _Shared(ParameterServer):
         self._free()
         self._is_new(name)
         rows, columns = check_factors(name, self._values, self._factored, rows, columns)
-        # As src/params/factors.rs has it.
+        # As src/pserver/factors.rs has it.
         place, middle = self._gradients[name].reshape(-1), _ALIGNMENT + rows.size
         place[:1].view("<u4")[0] = len(rows)
         place[_ALIGNMENT:middle] = rows.reshape(-1)

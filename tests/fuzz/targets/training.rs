@@ -4,8 +4,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use nodectl::{
-    logic::params::{Config, Group, Input, Layout},
-    params::fuzz,
+    pserver::fuzz,
+    pserver_logic::{ArenaLayout, Group, GroupConfig, ParamsInput},
     types::{
         Manifest, NodeId,
         servers::{TensorSpec, message::ServerMessage},
@@ -23,17 +23,17 @@ fn group() -> Group {
         "schedule": {"warmup_steps": 0, "decay": "constant"}}, "block_bytes": 64}"#;
     let settings = serde_json::from_str(text).expect("settings");
     let tensors = [TensorSpec { name: "a".into(), shape: vec![40] }];
-    let layout = Arc::new(Layout::new(&tensors, 64).expect("a tensor"));
-    let mut group = Group::new(Config { me: ME, group: [7; 16], settings, layout, digest: [1; 32], weight: 1 });
-    group.handle(Input::Joined { worker: 0, life: 1 });
-    group.handle(Input::PeerUp(OTHER));
+    let layout = Arc::new(ArenaLayout::new(&tensors, 64).expect("a tensor"));
+    let mut group = Group::new(GroupConfig { me: ME, group: [7; 16], settings, layout, digest: [1; 32], weight: 1 });
+    group.handle(ParamsInput::Joined { worker: 0, life: 1 });
+    group.handle(ParamsInput::PeerUp(OTHER));
     group
 }
 
 fuzz_target!(|bytes: &[u8]| {
     let (mut group, mut rest) = (group(), bytes);
     while let Ok((message, more)) = postcard::take_from_bytes::<ServerMessage>(rest) {
-        group.handle(Input::Message { from: OTHER, message });
+        group.handle(ParamsInput::Message { from: OTHER, message });
         rest = more;
     }
     if let Some(header) = bytes.first_chunk::<HEADER_BYTES>() {

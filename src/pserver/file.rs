@@ -2,7 +2,7 @@
 //! optimizer remembers of each as `optimizer/<name>/first` and `second`, as the built-in models
 //! have it. Written and read block by block, in any order.
 
-use nodectl_logic::params::{ArenaLayout, KeptCheckpoint};
+use nodectl_pserver_logic::{ArenaLayout, KeptCheckpoint};
 use nodectl_types::{
     checkpoint::{NOTE, STEP, VIEW, state_name},
     servers::{

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::{arena::Arena, worker};
-use nodectl_logic::params::ArenaLayout;
 use nodectl_ports::NodeHandle;
+use nodectl_pserver_logic::ArenaLayout;
 use nodectl_types::servers::{ServerSettings, TensorSpec};
 use nodectl_wire::frames::Kind;
 use serde_json::json;

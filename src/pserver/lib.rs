@@ -1,5 +1,5 @@
 //! Parameter servers in the node's process: workers of one job share parameters through the nodes
-//! that they run on. One thread a job carries out what `logic::params` decides.
+//! that they run on. One thread a job carries out what `pserver-logic` decides.
 //!
 //! | file | owns |
 //! |---|---|
@@ -50,8 +50,8 @@ mod writer;
 use checkpoints::CheckpointStore;
 use file::Form;
 use futures::future::BoxFuture;
-use nodectl_logic::params::{ArenaLayout, GroupConfig, KeptCheckpoint};
 use nodectl_ports::{NodeHandle, PeerStream, Streams, Trainings, sockets, wall_ms};
+use nodectl_pserver_logic::{ArenaLayout, GroupConfig, KeptCheckpoint};
 use nodectl_types::{
     JobId, NodeId, PoolToken,
     query::TrainingHere,
@@ -83,7 +83,7 @@ use tokio_util::sync::CancellationToken;
 #[doc(hidden)]
 pub mod fuzz {
     use super::{file::Form, peers};
-    use nodectl_logic::params::ArenaLayout;
+    use nodectl_pserver_logic::ArenaLayout;
     use nodectl_types::servers::TensorSpec;
     use std::{path::Path, sync::Arc};
 

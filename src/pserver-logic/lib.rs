@@ -1,7 +1,7 @@
-//! One training job's shared parameters, as one of its nodes sees them: which node keeps which
-//! block, when an update counts, what a reader may see, what happens when somebody dies. Pure, and
-//! apart from the node's `State`; `params/` carries out what is decided here. No bytes pass
-//! through: effects name them.
+//! What the parameter servers of one training job decide, as one of its nodes sees it: which node
+//! keeps which block, when an update counts, what a reader may see, what happens when somebody
+//! dies. Pure: no IO, no clock, no randomness. The crate `pserver` carries out what is decided
+//! here. No bytes pass through: effects name them. Start reading at `group`.
 //!
 //! | file | owns |
 //! |---|---|

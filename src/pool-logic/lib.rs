@@ -1,10 +1,10 @@
-//! One pool: which worker gets which task, and what happens when one dies. Pure, and apart from the
-//! node's `State`: a pool's tasks are its client's, short, and in no journal. `pool/` carries out
-//! what is decided here.
+//! What is decided about one pool of Python workers: which worker gets which task, and what happens
+//! when one dies. Pure: no IO, no clock, no randomness. A pool's tasks are its client's, short, and
+//! in no journal. The crate `pool` carries out what is decided here.
 //!
 //! | file | owns |
 //! |---|---|
-//! | `mod` | the pool's state: tasks, workers, updates; dealing tasks out |
+//! | `lib` | the pool's state: tasks, workers, updates; dealing tasks out |
 //! | `pace` | how many tasks a worker may have waiting |
 //!
 //! Invariants: a task is in one place, waiting or with one worker, until it is answered, lost or

@@ -24,7 +24,7 @@ pub struct Arena {
 
 // SAFETY: the mapping lives as long as the arena, and is only reached through its methods.
 unsafe impl Send for Arena {}
-// SAFETY: as above; who may write what at a time is settled by `logic::params`.
+// SAFETY: as above; who may write what at a time is settled by `pserver-logic`.
 unsafe impl Sync for Arena {}
 
 impl Arena {
@@ -38,7 +38,7 @@ impl Arena {
             io::Error::new(io::ErrorKind::OutOfMemory, why)
         })?;
         let file = memfd_create(
-            "nodectl-params",
+            "nodectl-pserver",
             MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
         )?;
         ftruncate(&file, bytes)?;

@@ -1,9 +1,9 @@
 //! Connects a job's node with the others that train it: asks the node who the members are, lets
-//! `logic::params::search` decide, and carries that out.
+//! `pserver_logic::search` decide, and carries that out.
 
 use super::{JobThread, ParamsShared, QUEUE, ServiceEvent, conversation, dedicated, peers};
-use nodectl_logic::params::search::{Expected, PeerSeen, Search, SearchEffect, SearchInput};
 use nodectl_ports::Streams;
+use nodectl_pserver_logic::search::{Expected, PeerSeen, Search, SearchEffect, SearchInput};
 use nodectl_types::{Answer, JobId, NodeId, PoolToken, Query, Time};
 use std::{
     io,

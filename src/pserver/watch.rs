@@ -1,8 +1,8 @@
 //! Local workers for which the others wait: how long each takes over a clock, and whether its
 //! processes still do something.
 
-use nodectl_logic::params::pace::ClockPace;
 use nodectl_ports::processes::Stat;
+use nodectl_pserver_logic::pace::ClockPace;
 use nodectl_types::{
     query::LateWorker,
     servers::message::{Clock, Worker},

@@ -15,10 +15,10 @@ use std::{
     collections::BTreeMap,
 };
 
-/// Runs seeds; the panic of one that fails is preceded by its number. PARAMS_SEEDS="1000..3000"
+/// Runs seeds; the panic of one that fails is preceded by its number. PSERVER_SEEDS="1000..3000"
 /// runs others.
 fn seeds(count: u64, run: impl Fn(u64)) {
-    let others = std::env::var("PARAMS_SEEDS").ok();
+    let others = std::env::var("PSERVER_SEEDS").ok();
     let others = others.as_deref().and_then(|range| range.split_once(".."));
     let others = others.and_then(|(first, end)| Some(first.parse().ok()?..end.parse().ok()?));
     for seed in others.unwrap_or(0..count) {
@@ -65,7 +65,7 @@ fn a_clock_that_is_divided_counts_every_part_once_whoever_dies_and_joins() {
 /// Seeds in storms of which each rare thing must happen.
 const MANY: u64 = 20_000;
 
-/// Prints what came to pass with `--nocapture`. PARAMS_SEEDS="0..100000" runs as many in a release
+/// Prints what came to pass with `--nocapture`. PSERVER_SEEDS="0..100000" runs as many in a release
 /// build.
 #[test]
 fn every_promise_is_kept_in_storms() {

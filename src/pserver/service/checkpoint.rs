@@ -65,11 +65,7 @@ impl Service {
     }
 
     /// Returns that it has ended where it cannot begin.
-    pub fn begin_checkpoint(
-        &mut self,
-        kept: logic::KeptCheckpoint,
-        is_last: bool,
-    ) -> Option<ParamsInput> {
+    pub fn begin_checkpoint(&mut self, kept: KeptCheckpoint, is_last: bool) -> Option<ParamsInput> {
         let KeptParameters {
             job,
             form,

@@ -1,7 +1,7 @@
 //! Nodes that look for each other while machines die, leave, return and are cut off.
 
 use super::seeds;
-use crate::params::search::{
+use crate::search::{
     ASK_AGAIN, CROWDED, Expected, MEET, PeerSeen, Search, SearchEffect, SearchInput,
 };
 use nodectl_types::{NodeId, Phase, Time, query::Progress};

@@ -2,7 +2,7 @@
 //! frames.
 
 use super::{ParamsShared, ServiceEvent, alone, arena::Arena, dedicated, watch};
-use nodectl_logic::params::{ArenaLayout, Notice, Share};
+use nodectl_pserver_logic::{ArenaLayout, Notice, Share};
 use nodectl_types::{servers::message::Worker, units::format_bytes};
 use nodectl_wire::{
     api::params::{MAX_REGISTER_BYTES, Register, Registered},

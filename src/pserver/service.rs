@@ -11,8 +11,8 @@ use super::{
     worker::WorkerLink,
     writer::{CheckpointWriter, Keeping},
 };
-use nodectl_logic::params::{
-    self as logic, ByteTarget, Effect, Group, GroupConfig, Notice, ParamsInput, Payload,
+use nodectl_pserver_logic::{
+    ByteTarget, Effect, Group, GroupConfig, KeptCheckpoint, Notice, ParamsInput, Payload,
 };
 use nodectl_types::{
     JobId, NodeId,

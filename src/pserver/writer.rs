@@ -6,7 +6,7 @@ use super::{
     file::{ArrayPlaces, Form},
     store::Outgoing,
 };
-use nodectl_logic::params::KeptCheckpoint;
+use nodectl_pserver_logic::KeptCheckpoint;
 use nodectl_types::{
     JobId,
     servers::message::{Block, Clock},
@@ -17,7 +17,7 @@ use std::{
 };
 use tokio::{runtime::Handle, sync::mpsc as events};
 
-/// Blocks that wait to be written: more than `logic::params` collects at once.
+/// Blocks that wait to be written: more than `pserver-logic` collects at once.
 const QUEUE: usize = 16;
 
 /// Where and how checkpoints of one job are kept.

@@ -4,12 +4,7 @@ use super::*;
 
 impl Group {
     /// A node has all its sums of a clock, on all replicas.
-    pub(in crate::params) fn node_ready(
-        &mut self,
-        from: NodeId,
-        clock: Clock,
-        norms: Vec<(Block, f64)>,
-    ) {
+    pub(crate) fn node_ready(&mut self, from: NodeId, clock: Clock, norms: Vec<(Block, f64)>) {
         let epoch = self.view.epoch;
         if self
             .leading
@@ -48,7 +43,7 @@ impl Group {
         }
     }
 
-    pub(in crate::params) fn at_barrier(&mut self, worker: Worker, number: u64, clock: Clock) {
+    pub(crate) fn at_barrier(&mut self, worker: Worker, number: u64, clock: Clock) {
         let epoch = self.view.epoch;
         if let Some(leading) = self
             .leading
@@ -63,7 +58,7 @@ impl Group {
     /// A barrier is passed when all have come to it. One before which others cannot come, since
     /// they wait for the clock of a worker that waits at it, is passed by that one alone: it has
     /// begun again, and they have passed theirs.
-    pub(in crate::params) fn consider_barriers(&mut self) {
+    pub(crate) fn consider_barriers(&mut self) {
         let epoch = self.view.epoch;
         let Some(leading) = self
             .leading

@@ -9,7 +9,7 @@
 //! - a barrier is passed when all have come to it, or to a later place.
 
 use super::*;
-use crate::params::tests::disk::Checkpoint;
+use crate::tests::disk::Checkpoint;
 
 /// Updates that were read, and by which nodes.
 type Seen = (Arc<BTreeSet<Update>>, BTreeSet<NodeId>);

@@ -9,7 +9,7 @@ use super::{
     incoming::Incoming,
     optimizer,
 };
-use nodectl_logic::params::{ArenaLayout, ByteTarget, Gradient, Payload};
+use nodectl_pserver_logic::{ArenaLayout, ByteTarget, Gradient, Payload};
 use nodectl_types::servers::{
     ServerSettings,
     message::{Block, Clock, ServerMessage, Worker},

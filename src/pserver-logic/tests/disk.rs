@@ -1,7 +1,7 @@
 //! Checkpoints of a simulated job: what its nodes write, and find whatever died.
 
 use super::simulation::{Content, Update};
-use crate::params::{Effect, KeptCheckpoint, ParamsInput};
+use crate::{Effect, KeptCheckpoint, ParamsInput};
 use nodectl_types::servers::message::{Block, Clock};
 use std::collections::BTreeMap;
 
