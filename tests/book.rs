@@ -99,10 +99,13 @@ fn the_api_is_as_its_description_says() {
 }
 
 /// Where the program says in words what is wrong, or what to do about it.
-const SAYS: [&str; 9] = [
+const SAYS: [&str; 12] = [
     "#[error(",
     "Fault::new(",
     ".hint(",
+    "let message =",
+    "let hint =",
+    "misfit(",
     "bail!(",
     "anyhow!(",
     ".context(",
