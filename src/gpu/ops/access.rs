@@ -84,7 +84,7 @@ impl OpAccess {
     }
 
     /// That nothing written overlaps anything else.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(self) -> Result<DisjointAccess, String> {
         for (index, write) in self.writes.iter().enumerate() {
             let others = self.reads.iter().chain(&self.writes[index + 1..]);
             let in_place = self
@@ -101,15 +101,41 @@ impl OpAccess {
                 ));
             }
         }
-        Ok(())
+        Ok(DisjointAccess(self))
+    }
+}
+
+/// The views of an op, of which `OpAccess::check` has proved that none that is written overlaps
+/// another, but for inputs that are exactly an output.
+pub struct DisjointAccess(OpAccess);
+
+impl DisjointAccess {
+    pub fn views(&self) -> impl Iterator<Item = &BufferView> {
+        let OpAccess {
+            reads,
+            in_place,
+            writes,
+        } = &self.0;
+        reads
+            .iter()
+            .chain(in_place)
+            .chain(writes)
+            .map(|used| &used.view)
     }
 
-    pub fn views(&self) -> impl Iterator<Item = &BufferView> {
-        self.reads
-            .iter()
-            .chain(&self.in_place)
-            .chain(&self.writes)
-            .map(|used| &used.view)
+    /// Whether this is a view that is read, and not written as well.
+    pub fn is_only_read(&self, view: &BufferView) -> bool {
+        let mut reads = self.0.reads.iter().chain(&self.0.in_place);
+        reads.any(|read| read.view.is_same(view))
+            && !self.0.writes.iter().any(|write| write.view.overlaps(view))
+    }
+
+    /// The numbers of the written views that are this one: several only where they are empty.
+    pub fn written(&self, view: &BufferView) -> impl Iterator<Item = usize> {
+        let writes = self.0.writes.iter().enumerate();
+        writes
+            .filter(|(_, write)| write.view.is_same(view))
+            .map(|(number, _)| number)
     }
 }
 

@@ -104,7 +104,7 @@ impl Operation for Csr {
         )
     }
 
-    fn cpu(&self, memory: &CpuMemory) {
+    fn cpu(&self, memory: &CpuMemory<'_>) {
         let (rows, width, nonzeros) = (
             self.rows as usize,
             self.width as usize,

@@ -60,7 +60,7 @@ impl Operation for Elementwise {
         Ok(access)
     }
 
-    fn cpu(&self, memory: &CpuMemory) {
+    fn cpu(&self, memory: &CpuMemory<'_>) {
         /// Elements to a thread at a time, and to a register: registers stay in the first cache.
         const CHUNK: usize = 1 << 15;
         const BLOCK: usize = 256;

@@ -122,7 +122,7 @@ impl Operation for Gemm {
         }
     }
 
-    fn cpu(&self, memory: &CpuMemory) {
+    fn cpu(&self, memory: &CpuMemory<'_>) {
         let (m, n) = (self.m as usize, self.n as usize);
         if m == 0 || n == 0 || self.batch == 0 {
             return;
@@ -273,7 +273,7 @@ impl Gemm {
 }
 
 /// The view's elements as f32.
-fn numbers<'a>(memory: &'a CpuMemory, view: &BufferView) -> Cow<'a, [f32]> {
+fn numbers<'a>(memory: &'a CpuMemory<'_>, view: &BufferView) -> Cow<'a, [f32]> {
     match view.kind {
         ElementKind::F16 => memory
             .read::<f16>(view)

@@ -54,7 +54,7 @@ impl Operation for Histogram {
         access.write("counts", &self.counts, ElementKind::U32, self.bins.into())
     }
 
-    fn cpu(&self, memory: &CpuMemory) {
+    fn cpu(&self, memory: &CpuMemory<'_>) {
         let bins = self.bins as usize;
         let values = memory.read::<f32>(&self.values);
         let counts = &mut memory.write::<u32>(&self.counts)[..bins];

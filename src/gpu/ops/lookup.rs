@@ -67,7 +67,7 @@ impl Operation for Lookup {
         )
     }
 
-    fn cpu(&self, memory: &CpuMemory) {
+    fn cpu(&self, memory: &CpuMemory<'_>) {
         let columns = self.columns as usize;
         if columns == 0 || self.count == 0 {
             return;
@@ -125,7 +125,7 @@ impl Operation for LookupBackward {
         )
     }
 
-    fn cpu(&self, memory: &CpuMemory) {
+    fn cpu(&self, memory: &CpuMemory<'_>) {
         let columns = self.columns as usize;
         let gradient = memory.read::<f32>(&self.gradient);
         let indices = &memory.read::<u32>(&self.indices)[..self.count as usize];

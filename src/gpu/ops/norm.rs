@@ -60,6 +60,11 @@ pub struct NormBackward {
 }
 
 impl Groups {
+    /// How many groups there are: so many means and deviations.
+    pub fn count(self) -> u32 {
+        self.layout()[0]
+    }
+
     /// Groups, and for each of them outer × inner elements.
     fn layout(self) -> [u32; 3] {
         match self {
@@ -101,7 +106,7 @@ impl Operation for Norm {
 
     fn access(&self) -> Result<OpAccess, String> {
         let (len, scales) = self.groups.lengths()?;
-        let groups = self.groups.layout()[0].into();
+        let groups = self.groups.count().into();
         let access = OpAccess::default().read("x", &self.x, ElementKind::F32, len)?;
         let access = access
             .read("scale", &self.scale, ElementKind::F32, scales)?
@@ -121,7 +126,7 @@ impl Operation for Norm {
             .write("inverses", inverses, ElementKind::F32, groups)
     }
 
-    fn cpu(&self, memory: &CpuMemory) {
+    fn cpu(&self, memory: &CpuMemory<'_>) {
         let [groups, outer, inner] = self.groups.layout().map(|size| size as usize);
         if groups * outer * inner == 0 {
             return;
@@ -131,36 +136,17 @@ impl Operation for Norm {
             memory.read::<f32>(&self.scale),
             memory.read::<f32>(&self.shift),
         );
-        if !self.given {
-            let (means, inverses) = (
-                memory.write::<f32>(&self.means),
-                memory.write::<f32>(&self.inverses),
-            );
-            means[..groups]
-                .par_iter_mut()
-                .zip(&mut inverses[..groups])
-                .enumerate()
-                .for_each(|(group, (mean, inverse))| {
-                    let sum = |of: &dyn Fn(f64) -> f64| -> f64 {
-                        let stretches = self.groups.stretches(group);
-                        stretches
-                            .flat_map(|stretch| &x[stretch])
-                            .map(|x| of(f64::from(*x)))
-                            .sum()
-                    };
-                    let n = (outer * inner) as f64;
-                    let middle = sum(&|x| x) / n;
-                    let variance = sum(&|x| (x - middle) * (x - middle)) / n;
-                    (*mean, *inverse) = (
-                        middle as f32,
-                        (1.0 / (variance + f64::from(self.epsilon)).sqrt()) as f32,
-                    );
-                });
-        }
-        let (means, inverses) = (
-            memory.read::<f32>(&self.means),
-            memory.read::<f32>(&self.inverses),
-        );
+        let (means, inverses) = if self.given {
+            (
+                memory.read::<f32>(&self.means),
+                memory.read::<f32>(&self.inverses),
+            )
+        } else {
+            let means = memory.write::<f32>(&self.means);
+            let inverses = memory.write::<f32>(&self.inverses);
+            self.moments(x, &mut means[..groups], &mut inverses[..groups]);
+            (&*means, &*inverses)
+        };
         let y = &mut memory.write::<f32>(&self.y)[..groups * outer * inner];
         y.par_chunks_mut(inner)
             .zip(x.par_chunks(inner))
@@ -199,6 +185,94 @@ impl Operation for Norm {
     }
 }
 
+impl Norm {
+    /// Each group's mean and inverse deviation.
+    fn moments(&self, x: &[f32], means: &mut [f32], inverses: &mut [f32]) {
+        let [_, outer, inner] = self.groups.layout().map(|size| size as usize);
+        let n = (outer * inner) as f64;
+        means
+            .par_iter_mut()
+            .zip(inverses)
+            .enumerate()
+            .for_each(|(group, (mean, inverse))| {
+                let sum = |of: &dyn Fn(f64) -> f64| -> f64 {
+                    let stretches = self.groups.stretches(group);
+                    stretches
+                        .flat_map(|stretch| &x[stretch])
+                        .map(|x| of(f64::from(*x)))
+                        .sum()
+                };
+                let middle = sum(&|x| x) / n;
+                let variance = sum(&|x| (x - middle) * (x - middle)) / n;
+                let deviation = (variance + f64::from(self.epsilon)).sqrt();
+                (*mean, *inverse) = (middle as f32, (1.0 / deviation) as f32);
+            });
+    }
+}
+
+/// What the gradients of a normalization are made of.
+struct Rows<'a> {
+    groups: Groups,
+    x: &'a [f32],
+    dy: &'a [f32],
+    scale: &'a [f32],
+    means: &'a [f32],
+    inverses: &'a [f32],
+}
+
+impl Rows<'_> {
+    /// The normalized number at a place.
+    #[inline(always)]
+    fn z(&self, group: usize, at: usize) -> f32 {
+        (self.x[at] - self.means[group]) * self.inverses[group]
+    }
+
+    /// The scale of number `j` of a stretch.
+    #[inline(always)]
+    fn scale(&self, group: usize, j: usize) -> f32 {
+        self.scale[if self.groups.per_element() { j } else { group }]
+    }
+
+    /// Of h, h z, dy, dy z, over each group.
+    fn sums(&self) -> Vec<[f64; 4]> {
+        let groups = self.groups.count() as usize;
+        let sums = (0..groups).into_par_iter().map(|group| {
+            let mut sums = [0f64; 4];
+            for stretch in self.groups.stretches(group) {
+                for (j, at) in stretch.enumerate() {
+                    let (d, z) = (f64::from(self.dy[at]), f64::from(self.z(group, at)));
+                    let h = d * f64::from(self.scale(group, j));
+                    sums.iter_mut()
+                        .zip([h, h * z, d, d * z])
+                        .for_each(|(sum, value)| *sum += value);
+                }
+            }
+            sums
+        });
+        sums.collect()
+    }
+
+    /// Gradients of scales and shifts that belong to columns. Columns by blocks, row after row: the
+    /// same order with any number of threads.
+    fn add_columns(&self, dscale: &mut [f32], dshift: &mut [f32]) {
+        const COLUMNS: usize = 256;
+        let [groups, _, inner] = self.groups.layout().map(|size| size as usize);
+        let blocks = dscale
+            .par_chunks_mut(COLUMNS)
+            .zip(dshift.par_chunks_mut(COLUMNS))
+            .enumerate();
+        blocks.for_each(|(block, (dscale, dshift))| {
+            for group in 0..groups {
+                for (j, (dscale, dshift)) in dscale.iter_mut().zip(dshift.iter_mut()).enumerate() {
+                    let at = group * inner + block * COLUMNS + j;
+                    *dscale += self.dy[at] * self.z(group, at);
+                    *dshift += self.dy[at];
+                }
+            }
+        });
+    }
+}
+
 impl Operation for NormBackward {
     fn name(&self) -> &'static str {
         "norm backward"
@@ -206,7 +280,7 @@ impl Operation for NormBackward {
 
     fn access(&self) -> Result<OpAccess, String> {
         let (len, scales) = self.groups.lengths()?;
-        let groups = self.groups.layout()[0].into();
+        let groups = self.groups.count().into();
         let access = OpAccess::default()
             .read("x", &self.x, ElementKind::F32, len)?
             .read("dy", &self.dy, ElementKind::F32, len)?;
@@ -220,7 +294,7 @@ impl Operation for NormBackward {
             .write("dshift", &self.dshift, ElementKind::F32, scales)
     }
 
-    fn cpu(&self, memory: &CpuMemory) {
+    fn cpu(&self, memory: &CpuMemory<'_>) {
         let [groups, outer, inner] = self.groups.layout().map(|size| size as usize);
         let scales = if self.groups.per_element() {
             inner
@@ -243,23 +317,15 @@ impl Operation for NormBackward {
             memory.read::<f32>(&self.means),
             memory.read::<f32>(&self.inverses),
         );
-        let z = |group: usize, at: usize| (x[at] - means[group]) * inverses[group];
-        let per_element = self.groups.per_element();
-        // Of h, h z, dy, dy z, over each group.
-        let sums = (0..groups).into_par_iter().map(|group| {
-            let mut sums = [0f64; 4];
-            for stretch in self.groups.stretches(group) {
-                for (j, at) in stretch.enumerate() {
-                    let (d, z) = (f64::from(dy[at]), f64::from(z(group, at)));
-                    let h = d * f64::from(scale[if per_element { j } else { group }]);
-                    sums.iter_mut()
-                        .zip([h, h * z, d, d * z])
-                        .for_each(|(sum, value)| *sum += value);
-                }
-            }
-            sums
-        });
-        let sums: Vec<[f64; 4]> = sums.collect();
+        let rows = Rows {
+            groups: self.groups,
+            x,
+            dy,
+            scale,
+            means,
+            inverses,
+        };
+        let sums = rows.sums();
         let n = (outer * inner) as f64;
         let dx = &mut memory.write::<f32>(&self.dx)[..groups * outer * inner];
         dx.par_chunks_mut(inner)
@@ -269,32 +335,18 @@ impl Operation for NormBackward {
                 let (h_mean, hz_mean) = ((sums[group][0] / n) as f32, (sums[group][1] / n) as f32);
                 for (j, dx) in dx.iter_mut().enumerate() {
                     let at = stretch * inner + j;
-                    let h = dy[at] * scale[if per_element { j } else { group }];
-                    *dx = inverses[group] * (h - h_mean - z(group, at) * hz_mean);
+                    let h = dy[at] * rows.scale(group, j);
+                    *dx = inverses[group] * (h - h_mean - rows.z(group, at) * hz_mean);
                 }
             });
-        if !per_element {
+        if self.groups.per_element() {
+            rows.add_columns(dscale, dshift);
+        } else {
             let pairs = dscale.iter_mut().zip(dshift).zip(&sums);
             pairs.for_each(|((dscale, dshift), sums)| {
                 (*dscale, *dshift) = (sums[3] as f32, sums[2] as f32)
             });
-            return;
         }
-        // Columns by blocks, row after row: the same order with any number of threads.
-        const COLUMNS: usize = 256;
-        let blocks = dscale
-            .par_chunks_mut(COLUMNS)
-            .zip(dshift.par_chunks_mut(COLUMNS))
-            .enumerate();
-        blocks.for_each(|(block, (dscale, dshift))| {
-            for group in 0..groups {
-                for (j, (dscale, dshift)) in dscale.iter_mut().zip(dshift.iter_mut()).enumerate() {
-                    let at = group * inner + block * COLUMNS + j;
-                    *dscale += dy[at] * z(group, at);
-                    *dshift += dy[at];
-                }
-            }
-        });
     }
 
     fn lower(&self, lowering: &mut Lowering<'_>) -> Result<(), EngineError> {

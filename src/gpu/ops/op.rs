@@ -1,7 +1,12 @@
 //! The list of ops, and what each family provides: its rules, how the CPU does it, how it becomes
 //! dispatches. An op is here only when every engine has it and the conformance suite tests it.
 
-use super::{access::OpAccess, cpu::CpuMemory, dispatch::Lowering, engine::EngineError};
+use super::{
+    access::{DisjointAccess, OpAccess},
+    cpu::CpuMemory,
+    dispatch::Lowering,
+    engine::EngineError,
+};
 
 macro_rules! ops {
     ($($name:ident),* $(,)?) => {
@@ -55,23 +60,21 @@ ops! {
 pub trait Operation {
     fn name(&self) -> &'static str;
 
-    /// What it reads and writes; what is wrong with its sizes and views.
+    /// What the op reads and writes; what is wrong with its sizes and views.
     fn access(&self) -> Result<OpAccess, String>;
 
-    /// Only after `access` found nothing wrong.
-    fn cpu(&self, memory: &CpuMemory);
+    /// Computes on the processor. `memory` lends the views that `access` named.
+    fn cpu(&self, memory: &CpuMemory<'_>);
 
-    /// Only after `access` found nothing wrong.
+    /// Becomes dispatches. Only after `access` found nothing wrong.
     fn lower(&self, lowering: &mut Lowering<'_>) -> Result<(), EngineError>;
 }
 
 /// What each op reads and writes, or the first that does not fit its views.
-pub fn checked(ops: &[Op]) -> Result<Vec<OpAccess>, EngineError> {
+pub fn checked(ops: &[Op]) -> Result<Vec<DisjointAccess>, EngineError> {
     let check = |(index, op): (usize, &Op)| {
         let operation = op.operation();
-        let access = operation
-            .access()
-            .and_then(|access| access.check().map(|()| access));
+        let access = operation.access().and_then(OpAccess::check);
         access.map_err(|what| EngineError::Op {
             index,
             op: operation.name(),

@@ -74,7 +74,7 @@ impl Operation for Optimize {
         })
     }
 
-    fn cpu(&self, memory: &CpuMemory) {
+    fn cpu(&self, memory: &CpuMemory<'_>) {
         const CHUNK: usize = 1 << 14;
         let schedule = memory.read::<f32>(&self.schedule);
         let step = OptimizerStep::new(self.rule, self.weight_decay, schedule);

@@ -159,7 +159,7 @@ impl Operation for Pool2d {
         }
     }
 
-    fn cpu(&self, memory: &CpuMemory) {
+    fn cpu(&self, memory: &CpuMemory<'_>) {
         let (pixels, places, [_, columns]) = self.shape.sizes();
         let planes = self.shape.planes as usize;
         let x = memory.read::<f32>(&self.x);
@@ -289,7 +289,7 @@ impl Operation for Pool2dBackward {
         }
     }
 
-    fn cpu(&self, memory: &CpuMemory) {
+    fn cpu(&self, memory: &CpuMemory<'_>) {
         let (pixels, places, [_, columns]) = self.shape.sizes();
         let planes = self.shape.planes as usize;
         let dy = &memory.read::<f32>(&self.dy)[..planes * places];

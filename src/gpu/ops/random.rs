@@ -50,7 +50,7 @@ impl Operation for Random {
         access.write("output", &self.output, kind, self.output.len)
     }
 
-    fn cpu(&self, memory: &CpuMemory) {
+    fn cpu(&self, memory: &CpuMemory<'_>) {
         const CHUNK: usize = 1 << 14;
         let state = memory.read::<u32>(&self.state);
         let start = u64::from(state[2]) | u64::from(state[3]) << 32;

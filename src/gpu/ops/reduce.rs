@@ -96,7 +96,7 @@ impl Operation for Reduce {
             .write("output", &self.output, kind, output)
     }
 
-    fn cpu(&self, memory: &CpuMemory) {
+    fn cpu(&self, memory: &CpuMemory<'_>) {
         let (axis, inner) = (self.axis as usize, self.inner as usize);
         let outputs = self.outer as usize * inner;
         if outputs == 0 {

@@ -45,7 +45,7 @@ impl Operation for Scan {
         access.write("output", &self.output, self.input.kind, self.input.len)
     }
 
-    fn cpu(&self, memory: &CpuMemory) {
+    fn cpu(&self, memory: &CpuMemory<'_>) {
         match self.input.kind {
             ElementKind::U32 => self.scan::<u32>(memory, u32::wrapping_add),
             ElementKind::F32 | ElementKind::F16 => self.scan::<f32>(memory, |a, b| a + b),
@@ -91,7 +91,7 @@ impl Operation for Scan {
 impl Scan {
     /// Sums of blocks, then each block on top of those before it: bits do not depend on the number
     /// of threads.
-    fn scan<T: Pod + Default + Send + Sync>(&self, memory: &CpuMemory, add: fn(T, T) -> T) {
+    fn scan<T: Pod + Default + Send + Sync>(&self, memory: &CpuMemory<'_>, add: fn(T, T) -> T) {
         const CHUNK: usize = 1 << 14;
         let (input, output) = (
             memory.read::<T>(&self.input),

@@ -86,7 +86,7 @@ impl Operation for Softmax {
             .write("y", &self.y, ElementKind::F32, len)
     }
 
-    fn cpu(&self, memory: &CpuMemory) {
+    fn cpu(&self, memory: &CpuMemory<'_>) {
         let columns = self.columns as usize;
         if self.y.len == 0 {
             return;
@@ -146,7 +146,7 @@ impl Operation for SoftmaxBackward {
             .write("dx", &self.dx, ElementKind::F32, len)
     }
 
-    fn cpu(&self, memory: &CpuMemory) {
+    fn cpu(&self, memory: &CpuMemory<'_>) {
         let columns = self.columns as usize;
         if self.dx.len == 0 {
             return;
@@ -213,7 +213,7 @@ impl Operation for SoftmaxCrossEntropy {
         }
     }
 
-    fn cpu(&self, memory: &CpuMemory) {
+    fn cpu(&self, memory: &CpuMemory<'_>) {
         let (rows, columns) = (self.rows as usize, self.columns as usize);
         if rows == 0 {
             return;

@@ -47,7 +47,7 @@ impl Operation for Sort {
         }
     }
 
-    fn cpu(&self, memory: &CpuMemory) {
+    fn cpu(&self, memory: &CpuMemory<'_>) {
         let keys = memory.write::<u32>(&self.keys);
         let Some(payload) = &self.payload else {
             keys.par_sort_by_key(|key| self.order(*key));

@@ -15,7 +15,7 @@ const BLOCK: usize = 1 << 18;
 /// Memory for sums of weight gradients, in elements.
 const PARTS: usize = 1 << 25;
 
-pub fn forward(op: &Conv2d, memory: &CpuMemory) {
+pub fn forward(op: &Conv2d, memory: &CpuMemory<'_>) {
     let sizes = op.shape.sizes();
     let (groups, places, taps) = (op.shape.groups as usize, sizes.places(), sizes.taps());
     if op.shape.samples == 0 || sizes.filters == 0 {
@@ -73,7 +73,7 @@ pub fn forward(op: &Conv2d, memory: &CpuMemory) {
         });
 }
 
-pub fn input_gradient(op: &Conv2dInputGradient, memory: &CpuMemory) {
+pub fn input_gradient(op: &Conv2dInputGradient, memory: &CpuMemory<'_>) {
     let sizes = op.shape.sizes();
     let (groups, places, area) = (
         op.shape.groups as usize,
@@ -126,7 +126,7 @@ pub fn input_gradient(op: &Conv2dInputGradient, memory: &CpuMemory) {
         });
 }
 
-pub fn weight_gradient(op: &Conv2dWeightGradient, memory: &CpuMemory) {
+pub fn weight_gradient(op: &Conv2dWeightGradient, memory: &CpuMemory<'_>) {
     let sizes = op.shape.sizes();
     let (samples, groups) = (op.shape.samples as usize, op.shape.groups as usize);
     let (places, taps) = (sizes.places(), sizes.taps());
@@ -264,28 +264,21 @@ impl Sizes {
         mut visit: impl FnMut(usize, Range<usize>, usize),
     ) {
         let (window, image) = (&self.shape.window, self.shape.image);
-        let (block, [height, width]) = (rows.len() * self.columns, window.size);
+        let (block, area) = (rows.len() * self.columns, window.area());
         let (image_width, stride) = (image[1] as usize, window.stride[0] as usize);
-        for channel in 0..matrix_len / block / window.area() {
-            for i in 0..height {
-                let (rows_inside, first_row) = window.inside(0, i, image[0], self.rows as u32);
-                for j in 0..width {
-                    let (inside, first_column) = window.inside(1, j, image[1], self.columns as u32);
-                    let tap =
-                        (channel * height as usize + i as usize) * width as usize + j as usize;
-                    for row in rows.clone() {
-                        let start = tap * block + (row - rows.start) * self.columns;
-                        if rows_inside.contains(&row) && !inside.is_empty() {
-                            let y = first_row + (row - rows_inside.start) * stride;
-                            visit(
-                                start,
-                                inside.clone(),
-                                channel * self.pixels + y * image_width + first_column,
-                            );
-                        } else {
-                            visit(start, 0..0, 0);
-                        }
-                    }
+        for tap in 0..matrix_len / block {
+            let (channel, within) = (tap / area, (tap % area) as u32);
+            let (i, j) = (within / window.size[1], within % window.size[1]);
+            let (rows_inside, first_row) = window.inside(0, i, image[0], self.rows as u32);
+            let (inside, first_column) = window.inside(1, j, image[1], self.columns as u32);
+            for row in rows.clone() {
+                let start = tap * block + (row - rows.start) * self.columns;
+                if rows_inside.contains(&row) && !inside.is_empty() {
+                    let y = first_row + (row - rows_inside.start) * stride;
+                    let pixel = channel * self.pixels + y * image_width + first_column;
+                    visit(start, inside.clone(), pixel);
+                } else {
+                    visit(start, 0..0, 0);
                 }
             }
         }

@@ -171,7 +171,7 @@ impl Operation for Conv2d {
         }
     }
 
-    fn cpu(&self, memory: &CpuMemory) {
+    fn cpu(&self, memory: &CpuMemory<'_>) {
         columns::forward(self, memory);
     }
 
@@ -194,7 +194,7 @@ impl Operation for Conv2dInputGradient {
             .write("dx", &self.dx, ElementKind::F32, x)
     }
 
-    fn cpu(&self, memory: &CpuMemory) {
+    fn cpu(&self, memory: &CpuMemory<'_>) {
         columns::input_gradient(self, memory);
     }
 
@@ -223,7 +223,7 @@ impl Operation for Conv2dWeightGradient {
         }
     }
 
-    fn cpu(&self, memory: &CpuMemory) {
+    fn cpu(&self, memory: &CpuMemory<'_>) {
         columns::weight_gradient(self, memory);
     }
 

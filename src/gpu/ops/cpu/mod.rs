@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `memory` | the engine's memory and how ops borrow from it |
 //! | `product` | matrix products of slices |
-//! | `direct` | the same without copies of the matrices, where that is faster |
+//! | `direct` | matrix products without copies of the matrices, where that is faster |
 //! | `simd` | loops compiled for AVX2, too |
 //! | `math` | exp and what is made of it, in a form that compilers vectorize |
 
@@ -19,7 +19,8 @@ mod simd;
 mod tests;
 
 use super::{
-    buffer::Buffer,
+    access::DisjointAccess,
+    buffer::{Buffer, BufferView},
     engine::{Engine, EngineError, Pending, Program, check_inside},
     op::{Op, checked},
 };
@@ -63,23 +64,23 @@ impl Cpu {
         })
     }
 
-    /// The engine's memory, for this thread alone until `work` ends.
-    fn with_memory<R: Send>(&self, work: impl FnOnce(&CpuMemory) -> R + Send) -> R {
+    /// Runs `work`, the only one that touches the engine's memory until it ends.
+    fn alone<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         // A panic in an op leaves numbers half written, nothing worse.
         let _busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the lock is held; the ops and copies below run one after the other, on views that
-        // `record`, `upload` or `download` has checked.
-        let memory = unsafe { CpuMemory::new(self.id) };
-        self.pool.install(|| work(&memory))
+        self.pool.install(work)
     }
 
     fn check_range(&self, buffer: &Buffer, range: &Range<u64>) -> Result<(), EngineError> {
-        if !CpuMemory::owns(self.id, buffer) {
+        if !memory::is_owned(self.id, buffer) {
             return Err(EngineError::Foreign);
         }
         check_inside(buffer, range)
     }
 }
+
+/// Ops with what each may borrow.
+type Prepared = Vec<(Op, DisjointAccess)>;
 
 impl Engine for Cpu {
     fn name(&self) -> String {
@@ -92,37 +93,38 @@ impl Engine for Cpu {
     }
 
     fn record(&self, ops: &[Op]) -> Result<Program, EngineError> {
-        for access in checked(ops)? {
-            if !access
-                .views()
-                .all(|view| CpuMemory::owns(self.id, &view.buffer))
-            {
-                return Err(EngineError::Foreign);
-            }
+        let accesses = checked(ops)?;
+        let is_ours = |view: &BufferView| memory::is_owned(self.id, &view.buffer);
+        if !accesses.iter().all(|access| access.views().all(is_ours)) {
+            return Err(EngineError::Foreign);
         }
-        Ok(Program::new(ops.to_vec()))
+        let prepared: Prepared = ops.iter().cloned().zip(accesses).collect();
+        Ok(Program::new(prepared))
     }
 
     fn upload(&self, to: &Buffer, offset: u64, bytes: Bytes) -> Pending<()> {
         let range = offset..offset.saturating_add(bytes.len() as u64);
         let result = self.check_range(to, &range);
         Pending::ready(result.map(|()| {
-            self.with_memory(|memory| memory.bytes_mut(to, range).copy_from_slice(&bytes));
+            // SAFETY: nothing else touches the engine's memory, see `alone`.
+            self.alone(|| unsafe { memory::copy_in(self.id, to, range, &bytes) });
         }))
     }
 
     fn run(&self, program: &Program) -> Pending<()> {
-        let run = |ops: &Vec<Op>| {
-            self.with_memory(|memory| ops.iter().for_each(|op| op.operation().cpu(memory)))
+        let run = |(op, access): &(Op, DisjointAccess)| {
+            // SAFETY: nothing else touches the engine's memory, see `alone`: ops run one by one.
+            let memory = unsafe { CpuMemory::new(self.id, access) };
+            op.operation().cpu(&memory);
         };
-        Pending::ready(program.prepared::<Vec<Op>>().map(run))
+        let run = |ops: &Prepared| self.alone(|| ops.iter().for_each(run));
+        Pending::ready(program.prepared::<Prepared>().map(run))
     }
 
     fn download(&self, from: &Buffer, range: Range<u64>) -> Pending<Vec<u8>> {
-        let copy = |memory: &CpuMemory| memory.bytes(from, range.clone()).to_vec();
-        Pending::ready(
-            self.check_range(from, &range)
-                .map(|()| self.with_memory(copy)),
-        )
+        let result = self.check_range(from, &range);
+        // SAFETY: nothing else touches the engine's memory, see `alone`.
+        let copy = || unsafe { memory::copy_out(self.id, from, range) };
+        Pending::ready(result.map(|()| self.alone(copy)))
     }
 }
