@@ -145,15 +145,52 @@ fn products(cpu: &Cpu, rounds: usize) {
     }
 }
 
+/// What is bound by memory: an op, the bytes that it must move, whether it has a bar to pass.
+struct MemoryWork {
+    name: &'static str,
+    op: Op,
+    bytes: u64,
+    barred: bool,
+}
+
 /// Bytes that must be moved, at the rate of a copy in the same run.
 fn memory_bound(engine: &dyn Engine, rounds: usize, share: f64) {
     let len = BYTES / 4;
-    let (from, to) = (
-        f32s(engine, (0..len).map(|i| (i % 1009) as f32 / 1009.0)),
-        upload(engine, ElementKind::F32, 0..len as u32),
-    );
-    // About as one frame of a detector with 4 million pixels to 1000 bins, neighbours mostly
-    // together.
+    let from = f32s(engine, (0..len).map(|i| (i % 1009) as f32 / 1009.0));
+    let to = upload(engine, ElementKind::F32, 0..len as u32);
+    let mut works = vec![MemoryWork {
+        name: "copy by an element-wise expression",
+        op: copy(&from, &to),
+        bytes: BYTES * 2,
+        barred: false,
+    }];
+    works.extend(sparse_products(engine, &from));
+    works.extend(histograms(engine, &from));
+    for work in works {
+        let program = engine.record(&[work.op]).expect("it fits");
+        let run = || engine.run(&program).wait(LIMIT).expect("it runs");
+        run();
+        let (mut best, mut rate) = (f64::MAX, 0f64);
+        for _ in 0..rounds {
+            rate = rate.max(stream_copy(engine, &from, &to));
+            best = best.min(timed(engine, run));
+        }
+        let bytes = work.bytes as f64;
+        let reference = format!(
+            "{:.1} GB/s; stream copy {:.1} GB/s",
+            bytes / best / 1e6,
+            rate / 1e6
+        );
+        if work.barred {
+            report::bar(work.name, best, bytes / rate / share, "ms", &reference);
+        } else {
+            report::value(work.name, best, "ms", &reference);
+        }
+    }
+}
+
+/// About as one frame of a detector with 4 million pixels to 1000 bins, neighbours mostly together.
+fn sparse_products(engine: &dyn Engine, numbers: &BufferView) -> [MemoryWork; 2] {
     let (rows, width, each) = (1000, 4 << 20, 4 << 10);
     let nonzeros = rows * each;
     let starts = upload(engine, ElementKind::U32, (0..=rows).map(|row| row * each));
@@ -163,79 +200,60 @@ fn memory_bound(engine: &dyn Engine, rounds: usize, share: f64) {
         (0..nonzeros).map(|j| (j / 16 * 21 + j % 16) % width),
     );
     let values = f32s(engine, (0..nonzeros).map(|j| (j % 7) as f32));
-    let x = from.part(0, u64::from(width) * 8);
     let csr = |vectors: u32| Csr {
         starts: starts.clone(),
         columns: columns.clone(),
         values: values.clone(),
-        x: x.clone(),
+        x: numbers.part(0, u64::from(width) * 8),
         y: upload(engine, ElementKind::F32, 0..rows * vectors),
         rows,
         width,
         nonzeros,
         vectors,
     };
+    let matrix = u64::from(nonzeros) * 8;
+    [
+        MemoryWork {
+            name: "sparse product, one vector",
+            op: csr(1).into(),
+            bytes: matrix + u64::from(nonzeros) * 4,
+            barred: true,
+        },
+        MemoryWork {
+            name: "sparse product, eight vectors",
+            op: csr(8).into(),
+            bytes: matrix * 2 + u64::from(nonzeros) * 32,
+            barred: false,
+        },
+    ]
+}
+
+fn histograms(engine: &dyn Engine, values: &BufferView) -> [MemoryWork; 2] {
     let counts = upload(engine, ElementKind::U32, 0..1000);
-    let histogram = |high| Histogram {
-        values: from.clone(),
-        counts: counts.clone(),
-        bins: 1000,
-        low: 0.0,
-        high,
+    let work = |name, high, barred| MemoryWork {
+        name,
+        op: Op::from(Histogram {
+            values: values.clone(),
+            counts: counts.clone(),
+            bins: 1000,
+            low: 0.0,
+            high,
+        }),
+        bytes: BYTES,
+        barred,
     };
-    let copy = Elementwise {
+    [
+        work("histogram of 1000 bins", 1.0, true),
+        work("histogram, all in one bin", 1e6, false),
+    ]
+}
+
+fn copy(from: &BufferView, to: &BufferView) -> Op {
+    Op::from(Elementwise {
         expression: Expression::Input(0),
         inputs: vec![from.clone()],
         output: to.clone(),
-    };
-    let matrix = u64::from(nonzeros) * 8;
-    let works: [(&str, bool, u64, Op); 5] = [
-        (
-            "copy by an element-wise expression",
-            false,
-            BYTES * 2,
-            copy.into(),
-        ),
-        (
-            "sparse product, one vector",
-            true,
-            matrix + u64::from(nonzeros) * 4,
-            csr(1).into(),
-        ),
-        (
-            "sparse product, eight vectors",
-            false,
-            matrix * 2 + u64::from(nonzeros) * 32,
-            csr(8).into(),
-        ),
-        ("histogram of 1000 bins", true, BYTES, histogram(1.0).into()),
-        (
-            "histogram, all in one bin",
-            false,
-            BYTES,
-            histogram(1e6).into(),
-        ),
-    ];
-    for (name, barred, bytes, op) in works {
-        let program = engine.record(&[op]).expect("it fits");
-        let run = || engine.run(&program).wait(LIMIT).expect("it runs");
-        run();
-        let (mut best, mut rate) = (f64::MAX, 0f64);
-        for _ in 0..rounds {
-            rate = rate.max(stream_copy(engine, &from, &to));
-            best = best.min(timed(engine, run));
-        }
-        let reference = format!(
-            "{:.1} GB/s; stream copy {:.1} GB/s",
-            bytes as f64 / best / 1e6,
-            rate / 1e6
-        );
-        if barred {
-            report::bar(name, best, bytes as f64 / rate / share, "ms", &reference);
-        } else {
-            report::value(name, best, "ms", &reference);
-        }
-    }
+    })
 }
 
 /// Bytes a millisecond, read and written.
@@ -249,12 +267,7 @@ fn stream_copy(engine: &dyn Engine, from: &BufferView, to: &BufferView) -> f64 {
                 std::hint::black_box(&mut target).copy_from_slice(&source)
             });
     }
-    let op = Elementwise {
-        expression: Expression::Input(0),
-        inputs: vec![from.clone()],
-        output: to.clone(),
-    };
-    let program = engine.record(&[op.into()]).expect("it fits");
+    let program = engine.record(&[copy(from, to)]).expect("it fits");
     BYTES as f64 * 2.0
         / timed(engine, || {
             engine.run(&program).wait(LIMIT).expect("it runs")

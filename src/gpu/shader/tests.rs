@@ -38,73 +38,71 @@ fn an_entry_point_is_described() {
     assert!(shader.entry("nothing").is_none());
     assert_eq!((entry.workgroup, entry.shared_bytes), ([8, 4, 1], 256));
     assert_eq!(entry.features, []);
-    let names: Vec<_> = entry
-        .bindings
-        .iter()
-        .map(|b| (b.set, b.binding, b.name.as_str()))
-        .collect();
-    assert_eq!(
-        names,
-        [
-            (0, 0, "tile"),
-            (0, 1, "params"),
-            (0, 2, "now"),
-            (1, 0, "next"),
-            (1, 1, "total")
-        ]
-    );
-    let BindingKind::Uniform { bytes, fields } = &entry.bindings[0].kind else {
-        panic!("no uniform")
-    };
-    let offsets: Vec<_> = fields
-        .iter()
-        .map(|field| (field.name.as_str(), field.places[0]))
-        .collect();
-    assert_eq!(
-        (*bytes, offsets),
-        (
-            48,
-            vec![("origin", 0), ("size", 16), ("space", 32), ("step", 44)]
-        )
-    );
-    let BindingKind::Uniform { bytes, fields } = &entry.bindings[1].kind else {
-        panic!("no uniform")
-    };
-    let places: Vec<_> = fields
-        .iter()
-        .map(|field| (field.name.as_str(), field.places.clone()))
+    let bindings = entry.bindings.iter();
+    let names: Vec<_> = bindings
+        .map(|binding| (binding.set, binding.binding, binding.name.as_str()))
         .collect();
     let expected = [
-        ("alpha", vec![0]),
-        ("offset", vec![16, 20, 24]),
-        ("m", vec![32, 36, 40, 44]),
-        ("list", vec![48, 52, 56, 60, 64, 68, 72, 76]),
+        (0, 0, "tile"),
+        (0, 1, "params"),
+        (0, 2, "now"),
+        (1, 0, "next"),
+        (1, 1, "total"),
     ];
-    assert_eq!((*bytes, places), (80, expected.to_vec()));
-    let element = |scalar, components, stride| Element {
-        scalar,
-        components,
-        stride,
+    assert_eq!(names, expected);
+    let span = entry.bindings[2].span.clone().unwrap();
+    assert!(HEAT[span].contains("now"), "the place of the declaration");
+}
+
+#[test]
+fn members_of_uniforms_are_described() {
+    let entry = heat().entry("main").unwrap();
+    let uniform = |binding: usize| match &entry.bindings[binding].kind {
+        BindingKind::Uniform { bytes, fields } => {
+            let fields = fields.iter();
+            let places = fields.map(|field| (field.name.clone(), field.places.clone()));
+            (*bytes, places.collect::<Vec<_>>())
+        }
+        other => panic!("{other:?}"),
     };
-    let storage = |element, count, is_written| BindingKind::Storage {
-        element,
+    let named = |fields: &[(&str, &[u32])]| -> Vec<(String, Vec<u32>)> {
+        let fields = fields.iter();
+        fields
+            .map(|(name, places)| (name.to_string(), places.to_vec()))
+            .collect()
+    };
+    let tile = named(&[
+        ("origin", &[0, 4, 8]),
+        ("size", &[16, 20, 24]),
+        ("space", &[32, 36, 40]),
+        ("step", &[44]),
+    ]);
+    assert_eq!(uniform(0), (48, tile));
+    let params = named(&[
+        ("alpha", &[0]),
+        ("offset", &[16, 20, 24]),
+        ("m", &[32, 36, 40, 44]),
+        ("list", &[48, 52, 56, 60, 64, 68, 72, 76]),
+    ]);
+    assert_eq!(uniform(1), (80, params));
+}
+
+#[test]
+fn arrays_are_described() {
+    let entry = heat().entry("main").unwrap();
+    let array = |scalar, [components, stride]: [u32; 2], count, is_written| BindingKind::Storage {
+        element: Element {
+            scalar,
+            components,
+            stride,
+        },
         count,
         is_written,
     };
-    assert_eq!(
-        entry.bindings[2].kind,
-        storage(element(Scalar::F32, 3, 16), None, false)
-    );
-    assert_eq!(
-        entry.bindings[3].kind,
-        storage(element(Scalar::F32, 4, 16), None, true)
-    );
-    assert_eq!(
-        entry.bindings[4].kind,
-        storage(element(Scalar::U32, 1, 4), Some(1), true)
-    );
-    let span = entry.bindings[2].span.clone().unwrap();
-    assert!(HEAT[span].contains("now"), "the place of the declaration");
+    let kind = |binding: usize| &entry.bindings[binding].kind;
+    assert_eq!(*kind(2), array(Scalar::F32, [3, 16], None, false));
+    assert_eq!(*kind(3), array(Scalar::F32, [4, 16], None, true));
+    assert_eq!(*kind(4), array(Scalar::U32, [1, 4], Some(1), true));
 }
 
 #[test]

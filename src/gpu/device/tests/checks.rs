@@ -1,6 +1,7 @@
 //! Mistakes that are found before anything reaches the GPU.
 
 use super::*;
+use std::ops::Range;
 
 fn refused(device: &Device, step: RecordingStep) -> String {
     match device.record(vec![step]) {
@@ -9,44 +10,45 @@ fn refused(device: &Device, step: RecordingStep) -> String {
     }
 }
 
-#[test]
-fn wrong_bindings_are_named() {
-    let Some(device) = Fixture::new() else { return };
-    let kernel = kernel(
-        &device,
-        "
-        struct Sizes { count: u32, scale: vec4<f32>, table: array<vec4<u32>, 10> }
-        @group(0) @binding(0) var<uniform> sizes: Sizes;
-        @group(0) @binding(1) var<storage, read_write> out: array<vec4<u32>>;
-        @compute @workgroup_size(1) fn main() { out[0] = sizes.table[sizes.count]; }",
-    );
-    let (small, large) = (device.buffer(64).unwrap(), device.buffer(4096).unwrap());
-    let with = |bindings: Vec<BufferBinding>| RecordingStep::Dispatch {
-        kernel: kernel.clone(),
-        bindings,
-        push: Vec::new(),
-        groups: [1; 3],
-    };
-    let at = |binding, buffer: &DeviceBuffer, range| BufferBinding {
+/// A kernel with a uniform and an array.
+const TWO_BINDINGS: &str = "
+    struct Sizes { count: u32, scale: vec4<f32>, table: array<vec4<u32>, 10> }
+    @group(0) @binding(0) var<uniform> sizes: Sizes;
+    @group(0) @binding(1) var<storage, read_write> out: array<vec4<u32>>;
+    @compute @workgroup_size(1) fn main() { out[0] = sizes.table[sizes.count]; }";
+
+fn at(binding: u32, buffer: &DeviceBuffer, range: Range<u64>) -> BufferBinding {
+    BufferBinding {
         set: 0,
         binding,
         buffer: buffer.clone(),
         range,
+    }
+}
+
+#[test]
+fn wrong_bindings_are_named() {
+    let Some(device) = Fixture::new() else { return };
+    let kernel = kernel(&device, TWO_BINDINGS);
+    let (small, large) = (device.buffer(64).unwrap(), device.buffer(4096).unwrap());
+    let with = |bindings: &[BufferBinding], push: &[u8]| RecordingStep::Dispatch {
+        kernel: kernel.clone(),
+        bindings: bindings.to_vec(),
+        push: push.to_vec(),
+        groups: [1; 3],
     };
     let (sizes, out) = (at(0, &large, 0..4096), at(1, &small, 0..64));
-
-    assert!(
-        device
-            .record(vec![with(vec![sizes.clone(), out.clone()])])
-            .is_ok()
-    );
+    let right = [sizes.clone(), out.clone()];
+    assert!(device.record(vec![with(&right, &[])]).is_ok());
+    let stray = at(2, &small, 0..64);
+    let with_sizes = |out: BufferBinding| vec![sizes.clone(), out];
     let cases = [
         (
             vec![sizes.clone()],
             "nothing is bound to binding 1 of set 0",
         ),
         (
-            vec![sizes.clone(), out.clone(), at(2, &small, 0..64)],
+            [&right[..], &[stray]].concat(),
             "binding 2 of set 0: the kernel has no such buffer",
         ),
         (
@@ -58,33 +60,28 @@ fn wrong_bindings_are_named() {
             "binding 0 of set 0: 64 bytes, and the shader declares at least 192",
         ),
         (
-            vec![sizes.clone(), at(1, &small, 0..12)],
+            with_sizes(at(1, &small, 0..12)),
             "binding 1 of set 0: 12 bytes, and the shader declares at least 16",
         ),
-        (vec![sizes.clone(), at(1, &small, 0..0)], "0 bytes"),
+        (with_sizes(at(1, &small, 0..0)), "0 bytes"),
         (
-            vec![sizes.clone(), at(1, &small, 0..65)],
+            with_sizes(at(1, &small, 0..65)),
             "bytes 0..65 of a buffer of 64",
         ),
         (
-            vec![sizes.clone(), at(1, &large, 4..4096)],
+            with_sizes(at(1, &large, 4..4096)),
             "starts at byte 4, which is no multiple of",
         ),
     ];
     for (bindings, expected) in cases {
-        let said = refused(&device, with(bindings));
+        let error = refused(&device, with(&bindings, &[]));
         assert!(
-            said.starts_with("step 0: kernel `test`") && said.contains(expected),
-            "{said}"
+            error.starts_with("step 0: kernel `test`") && error.contains(expected),
+            "{error}"
         );
     }
-    let push = RecordingStep::Dispatch {
-        kernel: kernel.clone(),
-        bindings: vec![sizes, out],
-        push: vec![0; 4],
-        groups: [1; 3],
-    };
-    assert!(refused(&device, push).contains("takes 0 bytes of push constants, and 4 are given"));
+    let pushed = refused(&device, with(&right, &[0; 4]));
+    assert!(pushed.contains("takes 0 bytes of push constants, and 4 are given"));
 }
 
 #[test]

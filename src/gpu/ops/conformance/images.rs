@@ -3,9 +3,11 @@
 use super::{
     super::{
         Activation, Conv2d, Conv2dInputGradient, Conv2dShape, Conv2dWeightGradient, ElementKind,
-        EngineError, Op, Pool2d, Pool2dBackward, Pool2dShape, Pooling, Window,
+        Op, Pool2d, Pool2dBackward, Pool2dShape, Pooling, Window,
     },
-    EPSILON, Rig, assert_close, numbers, rng, size,
+    EPSILON, Rig, assert_close, numbers,
+    refusals::refused,
+    rng, size,
 };
 use rand::{RngExt, rngs::StdRng};
 
@@ -16,6 +18,14 @@ struct ConvolutionCase {
     weights: Vec<f32>,
     bias: Vec<f32>,
     dy: Vec<f32>,
+}
+
+/// Results of a convolution and of its gradients.
+struct ExactConvolution {
+    y: Vec<CheckedSum>,
+    dx: Vec<CheckedSum>,
+    dweights: Vec<CheckedSum>,
+    dbias: Vec<CheckedSum>,
 }
 
 /// A sum in f64, and the sum of magnitudes.
@@ -118,6 +128,32 @@ impl ConvolutionCase {
         }
     }
 
+    /// A convolution and its gradients in f64.
+    fn exact(&self) -> ExactConvolution {
+        let zeros = |like: &[f32]| vec![CheckedSum::default(); like.len()];
+        let mut exact = ExactConvolution {
+            y: zeros(&self.dy),
+            dx: zeros(&self.x),
+            dweights: zeros(&self.weights),
+            dbias: zeros(&self.bias),
+        };
+        let planes = (self.shape.samples * self.shape.filters).max(1) as usize;
+        let places = self.dy.len() / planes;
+        for (at, sum) in exact.y.iter_mut().enumerate() {
+            let filter = at / places % self.bias.len();
+            sum.add(self.bias[filter], 1.0);
+            exact.dbias[filter].add(self.dy[at], 1.0);
+        }
+        self.each(|x, w, y| {
+            exact.y[y].add(x.map_or(0.0, |x| self.x[x]), self.weights[w]);
+            exact.dweights[w].add(x.map_or(0.0, |x| self.x[x]), self.dy[y]);
+            if let Some(x) = x {
+                exact.dx[x].add(self.weights[w], self.dy[y]);
+            }
+        });
+        exact
+    }
+
     /// All three against f64. Each product and sum rounds once, by EPSILON of the sum of magnitudes
     /// at most.
     #[track_caller]
@@ -158,38 +194,18 @@ impl ConvolutionCase {
             }
             .into(),
         ]);
-        let mut exact_y = vec![CheckedSum::default(); self.dy.len()];
-        let mut exact_dx = vec![CheckedSum::default(); self.x.len()];
-        let mut exact_dweights = vec![CheckedSum::default(); self.weights.len()];
-        let mut exact_dbias = vec![CheckedSum::default(); self.bias.len()];
-        let places = self.dy.len() / (shape.samples * shape.filters).max(1) as usize;
-        for (at, sum) in exact_y.iter_mut().enumerate() {
-            let filter = at / places % self.bias.len();
-            sum.add(self.bias[filter], 1.0);
-            exact_dbias[filter].add(self.dy[at], 1.0);
-        }
-        self.each(|x, w, y| {
-            exact_y[y].add(x.map_or(0.0, |x| self.x[x]), self.weights[w]);
-            exact_dweights[w].add(x.map_or(0.0, |x| self.x[x]), self.dy[y]);
-            if let Some(x) = x {
-                exact_dx[x].add(self.weights[w], self.dy[y]);
-            }
-        });
+        let exact = self.exact();
+        let per_filter = |len: usize| len / self.bias.len().max(1);
         let results = [
-            ("y", y, exact_y, self.weights.len() / self.bias.len().max(1)),
-            ("dx", dx, exact_dx, self.weights.len()),
+            ("y", y, exact.y, per_filter(self.weights.len())),
+            ("dx", dx, exact.dx, self.weights.len()),
             (
                 "dweights",
                 dweights,
-                exact_dweights,
-                self.dy.len() / self.bias.len().max(1),
+                exact.dweights,
+                per_filter(self.dy.len()),
             ),
-            (
-                "dbias",
-                dbias,
-                exact_dbias,
-                self.dy.len() / self.bias.len().max(1),
-            ),
+            ("dbias", dbias, exact.dbias, per_filter(self.dy.len())),
         ];
         for (what, view, exact, terms) in results {
             let values: Vec<f64> = exact.iter().map(|sum| sum.0).collect();
@@ -343,59 +359,71 @@ pub fn pools_of_random_shapes(rig: &Rig) {
     }
 }
 
+/// Pooling and its gradient in f64.
+struct ExactPool {
+    y: Vec<f64>,
+    /// The first of the largest pixels of each window, within its plane; none of averages.
+    maxima: Vec<u32>,
+    dx: Vec<f64>,
+}
+
+impl ExactPool {
+    fn new(pooling: Pooling, shape: Pool2dShape, x: &[f32], dy: &[f32]) -> Self {
+        let [rows, columns] = shape.places().expect("it fits").map(|side| side as usize);
+        let pixels = (shape.image[0] * shape.image[1]) as usize;
+        let mut exact = Self {
+            y: Vec::new(),
+            maxima: Vec::new(),
+            dx: vec![0.0; x.len()],
+        };
+        for (place, dy) in dy.iter().enumerate() {
+            let first = place / (rows * columns) * pixels;
+            let window = window_pixels(shape, place / columns % rows, place % columns);
+            let x = &x[first..first + pixels];
+            let dx = &mut exact.dx[first..first + pixels];
+            if pooling == Pooling::Average {
+                let n = window.len() as f64;
+                let sum: f64 = window.iter().map(|pixel| f64::from(x[*pixel])).sum();
+                exact.y.push(sum / n);
+                let share = f64::from(*dy) / n;
+                window.iter().for_each(|pixel| dx[*pixel] += share);
+                continue;
+            }
+            let better = |best: usize, pixel: usize| {
+                let (old, new) = (x[best], x[pixel]);
+                let is_better = !old.is_nan() && (new.is_nan() || new > old);
+                if is_better { pixel } else { best }
+            };
+            let best = window.into_iter().reduce(better);
+            let best = best.expect("a window holds a pixel");
+            exact.y.push(x[best].into());
+            exact.maxima.push(best as u32);
+            dx[best] += f64::from(*dy);
+        }
+        exact
+    }
+}
+
+/// The pixels of a plane that the window at a place holds.
+fn window_pixels(shape: Pool2dShape, row: usize, column: usize) -> Vec<usize> {
+    let ([height, width], window) = (shape.image.map(|side| side as usize), shape.window);
+    let inside = |place: usize, axis: usize, side: usize| {
+        let first = place * window.stride[axis] as usize;
+        let taps = (first..first + window.size[axis] as usize)
+            .map(move |at| at.checked_sub(window.padding[axis] as usize));
+        taps.flatten().filter(move |at| *at < side)
+    };
+    inside(row, 0, height)
+        .flat_map(|y| inside(column, 1, width).map(move |x| y * width + x))
+        .collect()
+}
+
 #[track_caller]
 fn pool(rig: &Rig, pooling: Pooling, shape: Pool2dShape, x: &[f32], rng: &mut StdRng) {
-    let ([height, width], window) = (shape.image.map(|side| side as usize), shape.window);
     let [rows, columns] = shape.places().expect("it fits").map(|side| side as usize);
     let len = shape.planes as usize * rows * columns;
     let dy = numbers(rng, len);
-    let (mut exact_y, mut exact_maxima, mut exact_dx) =
-        (Vec::new(), Vec::new(), vec![0f64; x.len()]);
-    for (place, dy) in dy.iter().enumerate() {
-        let (plane, row, column) = (
-            place / (rows * columns),
-            place / columns % rows,
-            place % columns,
-        );
-        let inside = |place: usize, axis: usize, side: usize| {
-            let first = place * window.stride[axis] as usize;
-            let taps = (first..first + window.size[axis] as usize)
-                .map(move |at| at.checked_sub(window.padding[axis] as usize));
-            taps.flatten().filter(move |at| *at < side)
-        };
-        let pixels = inside(row, 0, height)
-            .flat_map(|y| inside(column, 1, width).map(move |x| y * width + x));
-        let pixels: Vec<usize> = pixels.collect();
-        let value = |pixel: usize| x[plane * height * width + pixel];
-        if pooling == Pooling::Average {
-            exact_y.push(
-                pixels
-                    .iter()
-                    .map(|pixel| f64::from(value(*pixel)))
-                    .sum::<f64>()
-                    / pixels.len() as f64,
-            );
-            pixels.iter().for_each(|pixel| {
-                exact_dx[plane * height * width + pixel] += f64::from(*dy) / pixels.len() as f64;
-            });
-            continue;
-        }
-        let better = |best: usize, pixel: usize| {
-            let (old, new) = (value(best), value(pixel));
-            if !old.is_nan() && (new.is_nan() || new > old) {
-                pixel
-            } else {
-                best
-            }
-        };
-        let best = pixels
-            .into_iter()
-            .reduce(better)
-            .expect("a window holds a pixel");
-        exact_y.push(value(best).into());
-        exact_maxima.push(best as u32);
-        exact_dx[plane * height * width + best] += f64::from(*dy);
-    }
+    let exact = ExactPool::new(pooling, shape, x, &dy);
     let (y, dx) = (
         rig.output(ElementKind::F32, len),
         rig.output(ElementKind::F32, x.len()),
@@ -423,130 +451,87 @@ fn pool(rig: &Rig, pooling: Pooling, shape: Pool2dShape, x: &[f32], rng: &mut St
     let alone_y = alone.y.clone();
     rig.run([Op::from(forward), backward.into(), alone.into()]);
     let what = format!("{pooling:?} {shape:?}");
-    assert_close(&what, &rig.read_f32(&y), &exact_y, |_| 20.0 * EPSILON);
-    assert_close(&what, &rig.read_f32(&alone_y), &exact_y, |_| 20.0 * EPSILON);
-    assert_close(&what, &rig.read_f32(&dx), &exact_dx, |_| 64.0 * EPSILON);
+    assert_close(&what, &rig.read_f32(&y), &exact.y, |_| 20.0 * EPSILON);
+    assert_close(&what, &rig.read_f32(&alone_y), &exact.y, |_| 20.0 * EPSILON);
+    assert_close(&what, &rig.read_f32(&dx), &exact.dx, |_| 64.0 * EPSILON);
     assert_eq!(
         maxima.map_or(Vec::new(), |maxima| rig.read_u32(&maxima)),
-        exact_maxima,
+        exact.maxima,
         "{what}"
     );
 }
 
-pub fn image_refusals(rig: &Rig) {
+const WINDOW: Window = Window {
+    size: [3; 2],
+    stride: [1; 2],
+    padding: [0; 2],
+    dilation: [1; 2],
+};
+
+pub fn convolution_refusals(rig: &Rig) {
     let view = || rig.output(ElementKind::F32, 100);
     let shape = Conv2dShape {
         samples: 1,
         channels: 4,
         filters: 4,
         image: [5, 5],
-        window: Window::new([3; 2]),
+        window: WINDOW,
         groups: 1,
     };
-    let conv = |shape| {
-        Op::from(Conv2dInputGradient {
+    let refused = |shape, because| {
+        let op = Conv2dInputGradient {
             shape,
             dy: view(),
             weights: view(),
             dx: view(),
-        })
+        };
+        refused(rig, op, because);
     };
-    let pool = |window, pooling, maxima| {
+    refused(shape, "`weights` has 100 elements where 144");
+    for (groups, because) in [
+        (3, "cannot be cut into 3 groups"),
+        (0, "cannot be cut into 0 groups"),
+    ] {
+        refused(Conv2dShape { groups, ..shape }, because);
+    }
+    let with = |window| Conv2dShape { window, ..shape };
+    refused(with(Window::new([6, 1])), "reaches over 6 of 5");
+    let stride = [0, 1];
+    refused(with(Window { stride, ..WINDOW }), "at least 1");
+    let padding = [u32::MAX; 2];
+    refused(with(Window { padding, ..WINDOW }), "too large");
+    let samples = 1 << 30;
+    refused(Conv2dShape { samples, ..shape }, "cut the work");
+}
+
+pub fn pool_refusals(rig: &Rig) {
+    let view = || rig.output(ElementKind::F32, 100);
+    let refused = |window, pooling, maxima, because| {
         let shape = Pool2dShape {
             planes: 4,
             image: [5, 5],
             window,
         };
-        Op::from(Pool2d {
+        let op = Pool2d {
             pooling,
             shape,
             x: view(),
             y: view(),
             maxima,
-        })
+        };
+        refused(rig, op, because);
     };
-    let three = Window::new([3; 2]);
-    let cases = [
-        (conv(shape), "`weights` has 100 elements where 144"),
-        (
-            conv(Conv2dShape { groups: 3, ..shape }),
-            "cannot be cut into 3 groups",
-        ),
-        (
-            conv(Conv2dShape { groups: 0, ..shape }),
-            "cannot be cut into 0 groups",
-        ),
-        (
-            conv(Conv2dShape {
-                window: Window::new([6, 1]),
-                ..shape
-            }),
-            "reaches over 6 of 5",
-        ),
-        (
-            conv(Conv2dShape {
-                window: Window {
-                    stride: [0, 1],
-                    ..three
-                },
-                ..shape
-            }),
-            "at least 1",
-        ),
-        (
-            conv(Conv2dShape {
-                window: Window {
-                    padding: [u32::MAX; 2],
-                    ..three
-                },
-                ..shape
-            }),
-            "too large",
-        ),
-        (
-            conv(Conv2dShape {
-                samples: 1 << 30,
-                ..shape
-            }),
-            "cut the work",
-        ),
-        (
-            pool(
-                Window {
-                    padding: [3, 0],
-                    ..three
-                },
-                Pooling::Max,
-                None,
-            ),
-            "less padding",
-        ),
-        (
-            pool(
-                Window {
-                    dilation: [2; 2],
-                    ..three
-                },
-                Pooling::Max,
-                None,
-            ),
-            "no dilation",
-        ),
-        (
-            pool(
-                three,
-                Pooling::Average,
-                Some(rig.output(ElementKind::U32, 100)),
-            ),
-            "no `maxima`",
-        ),
-        (pool(three, Pooling::Max, Some(view())), "`maxima` is f32"),
-    ];
-    for (op, because) in cases {
-        match rig.engine.record(std::slice::from_ref(&op)) {
-            Err(EngineError::Op { what, .. }) if what.contains(because) => {}
-            Err(error) => panic!("refused, but: {error}"),
-            Ok(_) => panic!("it was taken: {op:?}"),
-        }
-    }
+    let padded = Window {
+        padding: [3, 0],
+        ..WINDOW
+    };
+    refused(padded, Pooling::Max, None, "less padding");
+    let dilated = Window {
+        dilation: [2; 2],
+        ..WINDOW
+    };
+    refused(dilated, Pooling::Max, None, "no dilation");
+    let maxima = Some(rig.output(ElementKind::U32, 100));
+    refused(WINDOW, Pooling::Average, maxima, "no `maxima`");
+    refused(WINDOW, Pooling::Max, Some(view()), "`maxima` is f32");
 }

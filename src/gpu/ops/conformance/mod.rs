@@ -187,10 +187,10 @@ conformance! {
         softmax_of_specials, cross_entropy;
     arrays: scans, histograms, sorts;
     images: convolutions_of_random_shapes, convolutions_of_specials, convolution_epilogues, pools_of_random_shapes,
-        image_refusals;
+        convolution_refusals, pool_refusals;
     lookups: lookups;
     training: optimizers, norms;
-    refusals: sizes_and_kinds, overlaps, foreign_buffers, programs_are_replayed;
+    refusals: views, products, pointwise, rows, arrays, overlaps, foreign_buffers, programs_are_replayed;
 }
 
 fn rng(seed: u64) -> StdRng {

@@ -8,8 +8,9 @@ use super::{
     LIMIT, Rig,
 };
 
+/// Records the op after one that is fine: it must be refused with these words.
 #[track_caller]
-fn refused(rig: &Rig, op: impl Into<Op>, because: &str) {
+pub fn refused(rig: &Rig, op: impl Into<Op>, because: &str) {
     let fine = Op::Sort(Sort {
         keys: buffer(rig).u32s(),
         payload: None,
@@ -30,117 +31,42 @@ fn view(rig: &Rig) -> BufferView {
     buffer(rig).f32s()
 }
 
-pub fn sizes_and_kinds(rig: &Rig) {
-    let f32s = || view(rig);
-    let u32s = || buffer(rig).u32s();
-    refused(
-        rig,
-        Gemm::new(f32s(), f32s(), f32s(), [10, 10, 11]),
-        "`a` has 100 elements where 110 are needed",
-    );
-    refused(
-        rig,
-        Gemm::new(u32s(), f32s(), f32s(), [10, 10, 10]),
-        "`a` is u32, not f32 or f16",
-    );
-    refused(
-        rig,
-        Gemm::new(f32s(), f32s(), f32s(), [1 << 20, 1 << 20, 1]),
-        "cut the work",
-    );
-    refused(
-        rig,
-        Gemm {
-            bias: Some(f32s().part(0, 9)),
-            ..Gemm::new(f32s(), f32s(), f32s(), [10; 3])
-        },
-        "`bias`",
-    );
-    let mut narrow = Gemm::new(f32s(), f32s(), f32s(), [10; 3]);
-    narrow.a.row_stride = 9;
-    refused(rig, narrow, "row stride of 9");
+pub fn views(rig: &Rig) {
+    let scan = |input, output| Scan {
+        input,
+        output,
+        exclusive: false,
+    };
+    let part = || view(rig).part(0, 11);
     let outside = buffer(rig).view(ElementKind::F32, 90, 11);
     refused(
         rig,
-        Scan {
-            input: outside,
-            output: f32s().part(0, 11),
-            exclusive: false,
-        },
+        scan(outside, part()),
         "not inside a buffer of 400 bytes",
     );
     let beyond = buffer(rig).view(ElementKind::F32, u64::MAX - 2, 11);
-    refused(
-        rig,
-        Scan {
-            input: beyond,
-            output: f32s().part(0, 11),
-            exclusive: false,
-        },
-        "not inside",
-    );
-    refused(
-        rig,
-        Scan {
-            input: f32s(),
-            output: u32s(),
-            exclusive: false,
-        },
-        "`output` is u32",
-    );
-    let output = f32s();
-    let elementwise = |expression, inputs| Elementwise {
-        expression,
-        inputs,
-        output: output.clone(),
+    refused(rig, scan(beyond, part()), "not inside");
+    let op = scan(view(rig), buffer(rig).u32s());
+    refused(rig, op, "`output` is u32");
+}
+
+pub fn products(rig: &Rig) {
+    let f32s = || view(rig);
+    let u32s = || buffer(rig).u32s();
+    let gemm = |size| Gemm::new(f32s(), f32s(), f32s(), size);
+    let because = "`a` has 100 elements where 110 are needed";
+    refused(rig, gemm([10, 10, 11]), because);
+    let whole_numbers = Gemm::new(u32s(), f32s(), f32s(), [10; 3]);
+    refused(rig, whole_numbers, "`a` is u32, not f32 or f16");
+    refused(rig, gemm([1 << 20, 1 << 20, 1]), "cut the work");
+    let short = Gemm {
+        bias: Some(f32s().part(0, 9)),
+        ..gemm([10; 3])
     };
-    refused(
-        rig,
-        elementwise(Expression::Input(1), vec![f32s()]),
-        "input 1, there are 1",
-    );
-    refused(
-        rig,
-        elementwise(Expression::Input(0), vec![f32s().part(0, 7)]),
-        "7 elements cannot be repeated to 100",
-    );
-    refused(
-        rig,
-        elementwise(Expression::Input(0), vec![f32s().part(0, 0)]),
-        "0 elements",
-    );
-    refused(
-        rig,
-        elementwise(Expression::Input(0), vec![f32s(); 9]),
-        "9 inputs, more than 8",
-    );
-    let constants = (0..13)
-        .map(|i| Expression::Constant(i as f32))
-        .reduce(|a, b| a + b)
-        .expect("there are some");
-    refused(rig, elementwise(constants, vec![]), "13 constants");
-    let long = (0..300).fold(Expression::Input(0), |sum, _| sum.exp());
-    refused(rig, elementwise(long, vec![f32s()]), "more than 128 parts");
-    let reduce = |kind, axis| Reduce {
-        kind,
-        input: f32s(),
-        output: u32s(),
-        outer: 10,
-        axis,
-        inner: 10,
-    };
-    refused(rig, reduce(Reduction::ArgMax, 0), "maximum of nothing");
-    refused(rig, reduce(Reduction::Sum, 1), "`output` is u32, not f32");
-    refused(
-        rig,
-        Softmax {
-            x: f32s(),
-            y: f32s(),
-            rows: 9,
-            columns: 11,
-        },
-        "not 99",
-    );
+    refused(rig, short, "`bias`");
+    let mut narrow = gemm([10; 3]);
+    narrow.a.row_stride = 9;
+    refused(rig, narrow, "row stride of 9");
     let csr = Csr {
         starts: u32s(),
         columns: u32s(),
@@ -153,6 +79,56 @@ pub fn sizes_and_kinds(rig: &Rig) {
         vectors: 1,
     };
     refused(rig, csr, "`starts` has 100 elements where 101");
+}
+
+pub fn pointwise(rig: &Rig) {
+    let refused = |expression, inputs, because| {
+        let op = Elementwise {
+            expression,
+            inputs,
+            output: view(rig),
+        };
+        refused(rig, op, because);
+    };
+    let input = Expression::Input;
+    refused(input(1), vec![view(rig)], "input 1, there are 1");
+    let seven = view(rig).part(0, 7);
+    let because = "7 elements cannot be repeated to 100";
+    refused(input(0), vec![seven], because);
+    refused(input(0), vec![view(rig).part(0, 0)], "0 elements");
+    refused(input(0), vec![view(rig); 9], "9 inputs, more than 8");
+    let constants = (0..13)
+        .map(|i| Expression::Constant(i as f32))
+        .reduce(|a, b| a + b)
+        .expect("there are some");
+    refused(constants, vec![], "13 constants");
+    let long = (0..300).fold(input(0), |sum, _| sum.exp());
+    refused(long, vec![view(rig)], "more than 128 parts");
+}
+
+pub fn rows(rig: &Rig) {
+    let reduce = |kind, axis| Reduce {
+        kind,
+        input: view(rig),
+        output: buffer(rig).u32s(),
+        outer: 10,
+        axis,
+        inner: 10,
+    };
+    refused(rig, reduce(Reduction::ArgMax, 0), "maximum of nothing");
+    refused(rig, reduce(Reduction::Sum, 1), "`output` is u32, not f32");
+    let softmax = Softmax {
+        x: view(rig),
+        y: view(rig),
+        rows: 9,
+        columns: 11,
+    };
+    refused(rig, softmax, "not 99");
+}
+
+pub fn arrays(rig: &Rig) {
+    let f32s = || view(rig);
+    let u32s = || buffer(rig).u32s();
     for (bins, low, high) in [
         (0, 0.0, 1.0),
         (3, 1.0, 1.0),
@@ -160,36 +136,27 @@ pub fn sizes_and_kinds(rig: &Rig) {
         (3, 0.0, f32::INFINITY),
         (3, -3e38, 3e38),
     ] {
-        refused(
-            rig,
-            Histogram {
-                values: f32s(),
-                counts: u32s(),
-                bins,
-                low,
-                high,
-            },
-            "bins from",
-        );
+        let histogram = Histogram {
+            values: f32s(),
+            counts: u32s(),
+            bins,
+            low,
+            high,
+        };
+        refused(rig, histogram, "bins from");
     }
-    refused(
-        rig,
-        Random {
-            distribution: RandomDistribution::Bits,
-            state: u32s(),
-            output: f32s(),
-        },
-        "`output` is f32",
-    );
-    refused(
-        rig,
-        Sort {
-            keys: f32s(),
-            payload: Some(u32s().part(0, 99)),
-            descending: false,
-        },
-        "`payload` has 99",
-    );
+    let random = Random {
+        distribution: RandomDistribution::Bits,
+        state: u32s(),
+        output: f32s(),
+    };
+    refused(rig, random, "`output` is f32");
+    let sort = Sort {
+        keys: f32s(),
+        payload: Some(u32s().part(0, 99)),
+        descending: false,
+    };
+    refused(rig, sort, "`payload` has 99");
 }
 
 pub fn overlaps(rig: &Rig) {

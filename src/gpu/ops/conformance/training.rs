@@ -167,116 +167,145 @@ fn layouts(seed: u64) -> (Groups, Vec<Vec<usize>>) {
     )
 }
 
-/// The mean is off by n EPSILON of the values' size at most, and the deviation by as much again;
-/// both are relative to a deviation of about 0.6, or to √ε where a group has one element or equal
-/// ones.
-pub fn norms(rig: &Rig) {
-    for seed in 0..16 {
+/// A normalization with its numbers here.
+struct NormCase {
+    groups: Groups,
+    /// The places of each group's numbers.
+    members: Vec<Vec<usize>>,
+    x: Vec<f32>,
+    dy: Vec<f32>,
+    scale: Vec<f32>,
+    shift: Vec<f32>,
+}
+
+/// Results of a normalization and of its gradients, in f64.
+struct ExactNorm {
+    y: Vec<f64>,
+    dx: Vec<f64>,
+    dscale: Vec<f64>,
+    dshift: Vec<f64>,
+}
+
+impl NormCase {
+    fn random(seed: u64) -> Self {
         let (groups, members) = layouts(seed);
-        let layer = matches!(groups, Groups::Layer { .. });
         let rng = &mut rng(seed + 100);
-        let n = members.first().map_or(0, Vec::len);
-        let len = members.len() * n;
-        let scales = if layer {
-            n.max(match groups {
-                Groups::Layer { columns, .. } => columns as usize,
-                _ => 0,
-            })
-        } else {
-            members.len()
+        let len = members.iter().map(Vec::len).sum();
+        let scales = match groups {
+            Groups::Layer { columns, .. } => columns as usize,
+            Groups::Batch { .. } => members.len(),
         };
-        let (x, dy, scale, shift) = (
-            numbers(rng, len),
-            numbers(rng, len),
-            numbers(rng, scales),
-            numbers(rng, scales),
-        );
-        let (y, dx) = (
-            rig.output(ElementKind::F32, len),
-            rig.output(ElementKind::F32, len),
-        );
-        let (means, inverses) = (
-            rig.f32(&vec![0.0; members.len()]),
-            rig.f32(&vec![1.0; members.len()]),
-        );
-        let (dscale, dshift) = (
-            rig.output(ElementKind::F32, scales),
-            rig.output(ElementKind::F32, scales),
-        );
-        let forward = Norm {
+        Self {
             groups,
-            x: rig.f32(&x),
-            scale: rig.f32(&scale),
-            shift: rig.f32(&shift),
-            y: y.clone(),
-            means: means.clone(),
-            inverses: inverses.clone(),
+            members,
+            x: numbers(rng, len),
+            dy: numbers(rng, len),
+            scale: numbers(rng, scales),
+            shift: numbers(rng, scales),
+        }
+    }
+
+    fn exact(&self) -> ExactNorm {
+        let (len, scales) = (self.x.len(), self.scale.len());
+        let mut exact = ExactNorm {
+            y: vec![0.0; len],
+            dx: vec![0.0; len],
+            dscale: vec![0.0; scales],
+            dshift: vec![0.0; scales],
+        };
+        for (group, members) in self.members.iter().enumerate() {
+            let n = members.len() as f64;
+            let of = |values: &[f32], at: usize| f64::from(values[at]);
+            let own = |j: usize| match self.groups {
+                Groups::Layer { .. } => j,
+                Groups::Batch { .. } => group,
+            };
+            let mean = members.iter().map(|at| of(&self.x, *at)).sum::<f64>() / n;
+            let deviations = members.iter().map(|at| of(&self.x, *at) - mean);
+            let squares = deviations.clone().map(|deviation| deviation.powi(2));
+            let variance = squares.sum::<f64>() / n;
+            let inverse = 1.0 / (variance + f64::from(NORM_EPSILON)).sqrt();
+            let z: Vec<f64> = deviations.map(|deviation| deviation * inverse).collect();
+            let places = members.iter().enumerate();
+            let h: Vec<f64> = places
+                .clone()
+                .map(|(j, at)| of(&self.dy, *at) * of(&self.scale, own(j)))
+                .collect();
+            let h_mean = h.iter().sum::<f64>() / n;
+            let hz_mean = h.iter().zip(&z).map(|(h, z)| h * z).sum::<f64>() / n;
+            for (j, at) in places {
+                let (scale, shift) = (of(&self.scale, own(j)), of(&self.shift, own(j)));
+                exact.y[*at] = z[j] * scale + shift;
+                exact.dx[*at] = inverse * (h[j] - h_mean - z[j] * hz_mean);
+                exact.dscale[own(j)] += of(&self.dy, *at) * z[j];
+                exact.dshift[own(j)] += of(&self.dy, *at);
+            }
+        }
+        exact
+    }
+
+    /// The mean is off by n EPSILON of the values' size at most, and the deviation by as much
+    /// again; both are relative to a deviation of about 0.6, or to √ε where a group has one element
+    /// or equal ones.
+    #[track_caller]
+    fn check(&self, rig: &Rig) {
+        let output = |like: &[f32]| rig.output(ElementKind::F32, like.len());
+        let groups = self.members.len();
+        let forward = Norm {
+            groups: self.groups,
+            x: rig.f32(&self.x),
+            scale: rig.f32(&self.scale),
+            shift: rig.f32(&self.shift),
+            y: output(&self.x),
+            means: rig.f32(&vec![0.0; groups]),
+            inverses: rig.f32(&vec![1.0; groups]),
             given: false,
             epsilon: NORM_EPSILON,
         };
         let backward = NormBackward {
-            groups,
+            groups: self.groups,
             x: forward.x.clone(),
             scale: forward.scale.clone(),
-            dy: rig.f32(&dy),
-            means: means.clone(),
-            inverses: inverses.clone(),
-            dx: dx.clone(),
-            dscale: dscale.clone(),
-            dshift: dshift.clone(),
+            dy: rig.f32(&self.dy),
+            means: forward.means.clone(),
+            inverses: forward.inverses.clone(),
+            dx: output(&self.x),
+            dscale: output(&self.scale),
+            dshift: output(&self.scale),
         };
         let again = Norm {
             given: true,
-            y: rig.output(ElementKind::F32, len),
+            y: output(&self.x),
             ..forward.clone()
         };
-        let given = again.y.clone();
-        rig.run([Op::from(forward), backward.into(), again.into()]);
+        rig.run([
+            Op::from(forward.clone()),
+            backward.clone().into(),
+            again.clone().into(),
+        ]);
 
-        let (mut exact_y, mut exact_dx) = (vec![0.0; len], vec![0.0; len]);
-        let (mut exact_dscale, mut exact_dshift) = (vec![0.0; scales], vec![0.0; scales]);
-        for (group, members) in members.iter().enumerate() {
-            let of = |values: &[f32], at: usize| f64::from(values[at]);
-            let own = |j: usize| if layer { j } else { group };
-            let mean = members.iter().map(|at| of(&x, *at)).sum::<f64>() / n as f64;
-            let variance = members
-                .iter()
-                .map(|at| (of(&x, *at) - mean).powi(2))
-                .sum::<f64>()
-                / n as f64;
-            let inverse = 1.0 / (variance + f64::from(NORM_EPSILON)).sqrt();
-            let z: Vec<f64> = members
-                .iter()
-                .map(|at| (of(&x, *at) - mean) * inverse)
-                .collect();
-            let h: Vec<f64> = members
-                .iter()
-                .enumerate()
-                .map(|(j, at)| of(&dy, *at) * of(&scale, own(j)))
-                .collect();
-            let h_mean = h.iter().sum::<f64>() / n as f64;
-            let hz_mean = h.iter().zip(&z).map(|(h, z)| h * z).sum::<f64>() / n as f64;
-            for (j, at) in members.iter().enumerate() {
-                exact_y[*at] = z[j] * of(&scale, own(j)) + of(&shift, own(j));
-                exact_dx[*at] = inverse * (h[j] - h_mean - z[j] * hz_mean);
-                exact_dscale[own(j)] += of(&dy, *at) * z[j];
-                exact_dshift[own(j)] += of(&dy, *at);
-            }
-        }
+        let exact = self.exact();
+        let n = self.members.first().map_or(0, Vec::len);
         // Few elements may lie close together: then the deviation is small, and what is divided by
         // it is off by more.
         let tolerance = 2e-5 + if n < 8 { 3e-3 } else { 0.0 };
-        let many = (members.len() + n + 4) as f64;
-        assert_close("y", &rig.read_f32(&y), &exact_y, |_| tolerance);
-        assert_close("given", &rig.read_f32(&given), &exact_y, |_| tolerance);
-        assert_close("dx", &rig.read_f32(&dx), &exact_dx, |at| {
-            tolerance * (20.0 + exact_dx[at].abs())
+        let many = (groups + n + 4) as f64;
+        let close = |what: &str, view: &BufferView, exact: &[f64], tolerance: f64| {
+            assert_close(what, &rig.read_f32(view), exact, |_| tolerance);
+        };
+        close("y", &forward.y, &exact.y, tolerance);
+        close("given", &again.y, &exact.y, tolerance);
+        assert_close("dx", &rig.read_f32(&backward.dx), &exact.dx, |at| {
+            tolerance * (20.0 + exact.dx[at].abs())
         });
-        assert_close("dscale", &rig.read_f32(&dscale), &exact_dscale, |_| {
-            many * tolerance
-        });
-        assert_close("dshift", &rig.read_f32(&dshift), &exact_dshift, |_| {
-            many * many * EPSILON
-        });
+        close("dscale", &backward.dscale, &exact.dscale, many * tolerance);
+        let sum_tolerance = many * many * EPSILON;
+        close("dshift", &backward.dshift, &exact.dshift, sum_tolerance);
+    }
+}
+
+pub fn norms(rig: &Rig) {
+    for seed in 0..16 {
+        NormCase::random(seed).check(rig);
     }
 }

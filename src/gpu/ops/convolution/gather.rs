@@ -160,25 +160,11 @@ pub fn weight_gradient(
     lowering: &mut Lowering<'_>,
 ) -> Result<(), EngineError> {
     let shape = &op.shape;
-    let s = shape.sizes();
-    let (channels, filters, taps) = (s.channels as u32, s.filters as u32, s.taps() as u32);
-    let places = s.places() as u32;
     if let Some(dbias) = &op.dbias {
-        let planes = lowering.scratch(
-            ElementKind::F32,
-            u64::from(shape.samples) * u64::from(shape.filters),
-        )?;
-        let sums = |input: &BufferView, output: &BufferView, outer, axis, inner| Reduce {
-            kind: Reduction::Sum,
-            input: input.clone(),
-            output: output.clone(),
-            outer,
-            axis,
-            inner,
-        };
-        sums(&op.dy, &planes, shape.samples * shape.filters, places, 1).lower(lowering)?;
-        sums(&planes, dbias, 1, shape.samples, shape.filters).lower(lowering)?;
+        bias_gradient(op, dbias, lowering)?;
     }
+    let s = shape.sizes();
+    let (filters, taps) = (s.filters as u32, s.taps() as u32);
     let len = shape.filters * taps;
     if len == 0 || shape.samples == 0 {
         lowering.fill(&op.dweights.part(0, len.into()), 0);
@@ -189,9 +175,30 @@ pub fn weight_gradient(
     let share = shape.samples.div_ceil(most);
     let (whole, rest) = (shape.samples / share, shape.samples % share);
     let parts = whole + u32::from(rest > 0);
-    let gather = |samples: u32| Gather {
+    let none = unused(&op.dweights, ElementKind::F32);
+    let sums = match parts {
+        1 => op.dweights.clone(),
+        _ => lowering.scratch(ElementKind::F32, u64::from(parts) * u64::from(len))?,
+    };
+    let views = [&op.dy, &op.x, &none, &sums];
+    let flags = Activation::None as u32;
+    of_samples(shape, share, share).dispatch(lowering, views, 0..whole, flags);
+    if rest > 0 {
+        of_samples(shape, share, rest).dispatch(lowering, views, whole..parts, flags);
+    }
+    if parts > 1 {
+        sum(&sums, &op.dweights, [1, parts, len]).lower(lowering)?;
+    }
+    Ok(())
+}
+
+/// The products of `samples` samples, in parts of `share`.
+fn of_samples(shape: &Conv2dShape, share: u32, samples: u32) -> Gather {
+    let s = shape.sizes();
+    let (channels, filters, places) = (s.channels as u32, s.filters as u32, s.places() as u32);
+    Gather {
         m: filters,
-        n: taps,
+        n: s.taps() as u32,
         k: samples * places,
         k_area: places,
         k_width: s.columns as u32,
@@ -210,28 +217,31 @@ pub fn weight_gradient(
         shift: shape.window.padding.map(|padding| -(padding as i32)),
         divide: [1; 2],
         groups: shape.groups,
-    };
-    let none = unused(&op.dweights, ElementKind::F32);
-    let sums = match parts {
-        1 => op.dweights.clone(),
-        _ => lowering.scratch(ElementKind::F32, u64::from(parts) * u64::from(len))?,
-    };
-    let views = [&op.dy, &op.x, &none, &sums];
-    gather(share).dispatch(lowering, views, 0..whole, Activation::None as u32);
-    if rest > 0 {
-        gather(rest).dispatch(lowering, views, whole..parts, Activation::None as u32);
     }
-    if parts > 1 {
-        let (input, output) = (sums.clone(), op.dweights.clone());
-        Reduce {
-            kind: Reduction::Sum,
-            input,
-            output,
-            outer: 1,
-            axis: parts,
-            inner: len,
-        }
-        .lower(lowering)?;
+}
+
+/// Over places, then over samples.
+fn bias_gradient(
+    op: &Conv2dWeightGradient,
+    dbias: &BufferView,
+    lowering: &mut Lowering<'_>,
+) -> Result<(), EngineError> {
+    let shape = &op.shape;
+    let len = u64::from(shape.samples) * u64::from(shape.filters);
+    let planes = lowering.scratch(ElementKind::F32, len)?;
+    let places = shape.sizes().places() as u32;
+    sum(&op.dy, &planes, [shape.samples * shape.filters, places, 1]).lower(lowering)?;
+    sum(&planes, dbias, [1, shape.samples, shape.filters]).lower(lowering)
+}
+
+/// Over the second of three axes.
+fn sum(input: &BufferView, output: &BufferView, [outer, axis, inner]: [u32; 3]) -> Reduce {
+    Reduce {
+        kind: Reduction::Sum,
+        input: input.clone(),
+        output: output.clone(),
+        outer,
+        axis,
+        inner,
     }
-    Ok(())
 }

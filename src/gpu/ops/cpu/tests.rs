@@ -15,40 +15,13 @@ fn results(threads: usize) -> Vec<Vec<u8>> {
     };
     let (len, side) = (200_000, 300);
     let (x, state) = (zeroed(len), cpu.buffer(16).expect("there is memory").u32s());
-    let (c, sum, running, columns) = (zeroed(side * side), zeroed(1), zeroed(len), zeroed(side));
+    let (c, total, running, columns) = (zeroed(side * side), zeroed(1), zeroed(len), zeroed(side));
     let (a, b) = (
         x.part(0, u64::from(side * side)),
         x.part(100_000, u64::from(side * side)),
     );
-    let reduce = |input: &BufferView, output: &BufferView, outer, axis, inner| Reduce {
-        kind: Reduction::Sum,
-        input: input.clone(),
-        output: output.clone(),
-        outer,
-        axis,
-        inner,
-    };
-    let shape = Conv2dShape {
-        samples: 20,
-        channels: 8,
-        filters: 9,
-        image: [30; 2],
-        window: Window {
-            padding: [1; 2],
-            ..Window::new([3; 2])
-        },
-        groups: 1,
-    };
-    // One sample, whose filters or channels threads share; and many.
-    let single = Conv2dShape {
-        samples: 1,
-        image: [100; 2],
-        ..shape
-    };
     let (y, dx, dweights) = (zeroed(9 * 10_000), zeroed(8 * 10_000), zeroed(9 * 72));
-    let weights = x.part(0, 9 * 72);
-    let (activation, bias) = (Activation::None, None);
-    let ops: [Op; 8] = [
+    let mut ops: Vec<Op> = vec![
         Random {
             distribution: RandomDistribution::Normal {
                 mean: 0.0,
@@ -59,21 +32,68 @@ fn results(threads: usize) -> Vec<Vec<u8>> {
         }
         .into(),
         Gemm::new(a, b, c.clone(), [side; 3]).into(),
-        reduce(&x, &sum, 1, len, 1).into(),
-        reduce(&c, &columns, 1, side, side).into(),
+        sum(&x, &total, [1, len, 1]),
+        sum(&c, &columns, [1, side, side]),
         Scan {
             input: x.clone(),
             output: running.clone(),
             exclusive: false,
         }
         .into(),
+    ];
+    ops.extend(convolutions(&x, &y, &dx, &dweights));
+    let program = cpu.record(&ops).expect("it fits");
+    cpu.run(&program).wait(LIMIT).expect("it runs");
+    let read = |view: &BufferView| {
+        cpu.download(&view.buffer, 0..view.buffer.bytes())
+            .wait(LIMIT)
+            .expect("it is there")
+    };
+    [x, c, total, running, columns, y, dx, dweights]
+        .iter()
+        .map(read)
+        .collect()
+}
+
+fn sum(input: &BufferView, output: &BufferView, [outer, axis, inner]: [u32; 3]) -> Op {
+    Op::from(Reduce {
+        kind: Reduction::Sum,
+        input: input.clone(),
+        output: output.clone(),
+        outer,
+        axis,
+        inner,
+    })
+}
+
+/// With numbers of `x` for images and weights. One sample, whose filters or channels threads share;
+/// and many.
+fn convolutions(x: &BufferView, y: &BufferView, dx: &BufferView, dweights: &BufferView) -> [Op; 3] {
+    let many = Conv2dShape {
+        samples: 20,
+        channels: 8,
+        filters: 9,
+        image: [30; 2],
+        window: Window {
+            padding: [1; 2],
+            ..Window::new([3; 2])
+        },
+        groups: 1,
+    };
+    let single = Conv2dShape {
+        samples: 1,
+        image: [100; 2],
+        ..many
+    };
+    let weights = x.part(0, 9 * 72);
+    [
         Conv2d {
             shape: single,
             x: x.clone(),
             weights: weights.clone(),
-            bias,
+            bias: None,
             y: y.clone(),
-            activation,
+            activation: Activation::None,
         }
         .into(),
         Conv2dInputGradient {
@@ -84,25 +104,14 @@ fn results(threads: usize) -> Vec<Vec<u8>> {
         }
         .into(),
         Conv2dWeightGradient {
-            shape,
+            shape: many,
             x: x.clone(),
             dy: x.clone(),
             dweights: dweights.clone(),
             dbias: None,
         }
         .into(),
-    ];
-    let program = cpu.record(&ops).expect("it fits");
-    cpu.run(&program).wait(LIMIT).expect("it runs");
-    let read = |view: &BufferView| {
-        cpu.download(&view.buffer, 0..view.buffer.bytes())
-            .wait(LIMIT)
-            .expect("it is there")
-    };
-    [x, c, sum, running, columns, y, dx, dweights]
-        .iter()
-        .map(read)
-        .collect()
+    ]
 }
 
 #[test]
