@@ -214,78 +214,65 @@ fn clip(
     most: f32,
     ops: &mut Vec<Op>,
 ) -> Result<(), EngineError> {
-    let longest = stretches
-        .iter()
-        .map(|(values, _)| values.len)
-        .max()
-        .unwrap_or(0);
-    let squares = engine
-        .buffer(longest.next_multiple_of(NORM_ROW) * 4)?
-        .f32s();
-    let rows = longest.div_ceil(NORM_ROW);
-    let (sums, total) = (
-        engine.buffer(rows.max(1) * 4)?.f32s(),
-        engine.buffer(stretches.len().max(1) as u64 * 4)?.f32s(),
-    );
-    let reduce = |input: &BufferView, output: BufferView, outer, axis| Reduce {
-        kind: Reduction::Sum,
-        input: input.clone(),
-        output,
-        outer,
-        axis,
-        inner: 1,
-    };
-    for (index, (_, gradient)) in stretches.iter().enumerate() {
-        let square = Expression::Input(0) * Expression::Input(0);
-        let len = gradient.len;
-        ops.push(
-            Elementwise {
-                expression: square,
-                inputs: vec![gradient.clone()],
-                output: squares.part(0, len),
-            }
-            .into(),
-        );
-        let rows = len / NORM_ROW;
-        let rest = len % NORM_ROW;
-        let sums = sums.part(0, rows + u64::from(rest > 0));
-        ops.push(
-            reduce(
-                &squares.part(0, rows * NORM_ROW),
-                sums.part(0, rows),
-                rows as u32,
-                NORM_ROW as u32,
-            )
-            .into(),
-        );
-        if rest > 0 {
-            ops.push(
-                reduce(
-                    &squares.part(rows * NORM_ROW, rest),
-                    sums.part(rows, 1),
-                    1,
-                    rest as u32,
-                )
-                .into(),
-            );
-        }
-        ops.push(reduce(&sums, total.part(index as u64, 1), 1, sums.len as u32).into());
-    }
-    let norm = squares.part(0, 1);
-    ops.push(reduce(&total, norm.clone(), 1, stretches.len() as u32).into());
+    let gradients: Vec<&BufferView> = stretches.iter().map(|(_, gradient)| gradient).collect();
+    let norm_squared = sum_of_squares(engine, &gradients, ops)?;
     let scale = schedule.f32s().part(1, 1);
     let share = Expression::Constant(most)
         / (Expression::Input(0).sqrt() + Expression::Constant(NORM_EPSILON));
-    let expression = Expression::Input(1) * share.binary(Binary::Min, Expression::Constant(1.0));
-    ops.push(
-        Elementwise {
-            expression,
-            inputs: vec![norm, scale.clone()],
-            output: scale,
-        }
-        .into(),
-    );
+    ops.push(Op::from(Elementwise {
+        expression: Expression::Input(1) * share.binary(Binary::Min, Expression::Constant(1.0)),
+        inputs: vec![norm_squared, scale.clone()],
+        output: scale,
+    }));
     Ok(())
+}
+
+/// Ops that leave the sum of the squares of all these numbers in the view that is returned.
+fn sum_of_squares(
+    engine: &dyn Engine,
+    views: &[&BufferView],
+    ops: &mut Vec<Op>,
+) -> Result<BufferView, EngineError> {
+    let memory = |len: u64| Ok::<_, EngineError>(engine.buffer(len.max(1) * 4)?.f32s());
+    let longest = views.iter().map(|view| view.len).max().unwrap_or(0);
+    let squares = memory(longest.next_multiple_of(NORM_ROW))?;
+    let row_sums = memory(longest.div_ceil(NORM_ROW))?;
+    let totals = memory(views.len() as u64)?;
+    for (index, view) in views.iter().enumerate() {
+        ops.push(Op::from(Elementwise {
+            expression: Expression::Input(0) * Expression::Input(0),
+            inputs: vec![(*view).clone()],
+            output: squares.part(0, view.len),
+        }));
+        let (rows, rest) = (view.len / NORM_ROW, view.len % NORM_ROW);
+        let whole = squares.part(0, rows * NORM_ROW);
+        ops.push(sum_rows(whole, row_sums.part(0, rows), rows));
+        if rest > 0 {
+            let last = squares.part(rows * NORM_ROW, rest);
+            ops.push(sum_rows(last, row_sums.part(rows, 1), 1));
+        }
+        let row_sums = row_sums.part(0, view.len.div_ceil(NORM_ROW));
+        ops.push(sum_rows(row_sums, totals.part(index as u64, 1), 1));
+    }
+    let total = squares.part(0, 1);
+    ops.push(sum_rows(
+        totals.part(0, views.len() as u64),
+        total.clone(),
+        1,
+    ));
+    Ok(total)
+}
+
+/// The sum of each of so many rows of equal length.
+fn sum_rows(input: BufferView, output: BufferView, rows: u64) -> Op {
+    Op::from(Reduce {
+        kind: Reduction::Sum,
+        axis: (input.len / rows.max(1)) as u32,
+        input,
+        output,
+        outer: rows as u32,
+        inner: 1,
+    })
 }
 
 #[cfg(test)]

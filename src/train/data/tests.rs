@@ -1,7 +1,8 @@
 //! Data from each kind of file, and what is refused.
 
 use super::{
-    ClassWeights, Column, DataSpec, FilePlace, Source, Targets, Validation, load_inputs, order,
+    ClassWeights, Column, DataSpec, Dataset, FilePlace, Source, Targets, Validation, load_inputs,
+    order,
 };
 use crate::model::{Layer, Loss, ModelSpec};
 use nodectl_formats::{self as formats, Array};
@@ -48,56 +49,40 @@ fn place(path: &str) -> FilePlace {
     }
 }
 
+/// Two inputs and three outputs, from a table of this text.
+fn load_table(text: &str, target: Column, loss: Loss) -> Result<Dataset, String> {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a.csv"), text).unwrap();
+    spec(table("a.csv", target))
+        .load(dir.path(), &model(&[2], 3, loss), 3, 0)
+        .map(|split| split.training)
+        .map_err(|error| error.0)
+}
+
 #[test]
 fn a_table_has_a_header_when_its_inputs_are_named() {
-    let dir = tempfile::tempdir().unwrap();
-    let load = |text: &str, target, loss| {
-        fs::write(dir.path().join("a.csv"), text).unwrap();
-        spec(table("a.csv", target))
-            .load(dir.path(), &model(&[2], 3, loss), 3, 0)
-            .map_err(|error| error.0)
-    };
-    let plain = load("1,2,0\n3,4,2\n", Column::Last, Loss::CrossEntropy)
-        .unwrap()
-        .training;
+    let load = |text: &str, target| load_table(text, target, Loss::CrossEntropy).unwrap();
+    let plain = load("1,2,0\n3,4,2\n", Column::Last);
     assert_eq!(
         (plain.inputs, plain.targets),
         (vec![1.0, 2.0, 3.0, 4.0], Targets::Classes(vec![0, 2]))
     );
-    let first = load(
-        "b,1,2\na,3,4\nb,5,6\n",
-        Column::Number(0),
-        Loss::CrossEntropy,
-    )
-    .unwrap()
-    .training;
-    assert_eq!(
-        (first.names.as_slice(), first.targets),
-        (
-            &["a".into(), "b".into()][..],
-            Targets::Classes(vec![1, 0, 1])
-        )
-    );
-    let named = load(
-        "u, kind ,v\n1,2,3\n1,0,3\n",
-        Column::Name("kind".into()),
-        Loss::CrossEntropy,
-    )
-    .unwrap()
-    .training;
+    let first = load("b,1,2\na,3,4\nb,5,6\n", Column::Number(0));
+    assert_eq!(first.names, ["a", "b"]);
+    assert_eq!(first.targets, Targets::Classes(vec![1, 0, 1]));
+    let kind = || Column::Name("kind".into());
+    let named = load("u, kind ,v\n1,2,3\n1,0,3\n", kind());
     assert_eq!(
         (named.inputs, named.targets),
         (vec![1.0, 3.0, 1.0, 3.0], Targets::Classes(vec![2, 0]))
     );
     // Numbers may be names where the target's column is named.
-    let numbers = load(
-        "1, kind ,2\n1,2,3\n1,0,3\n",
-        Column::Name("kind".into()),
-        Loss::CrossEntropy,
-    )
-    .unwrap()
-    .training;
+    let numbers = load("1, kind ,2\n1,2,3\n1,0,3\n", kind());
     assert_eq!(numbers.targets, Targets::Classes(vec![2, 0]));
+}
+
+#[test]
+fn mistakes_in_a_table_are_named_with_their_line() {
     for (text, wanted) in [
         ("", "is empty"),
         ("1,2,0\n1,2\n", "a.csv"),
@@ -122,10 +107,10 @@ fn a_table_has_a_header_when_its_inputs_are_named() {
         ("1,2,1\n3,4,1\n", "all samples are of one class, `1`"),
         ("1,2,a\n3,4,a\n", "all samples are of one class, `a`"),
     ] {
-        let error = load(text, Column::Last, Loss::CrossEntropy).unwrap_err();
+        let error = load_table(text, Column::Last, Loss::CrossEntropy).unwrap_err();
         assert!(error.contains(wanted), "{text:?}: {error}");
     }
-    let other = load("1,2,7\n", Column::Last, Loss::BinaryCrossEntropy).unwrap_err();
+    let other = load_table("1,2,7\n", Column::Last, Loss::BinaryCrossEntropy).unwrap_err();
     assert!(
         other.contains("1 numbers for each sample, the model has 3 outputs"),
         "{other}"

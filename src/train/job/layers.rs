@@ -49,7 +49,7 @@ pub struct PlacedLayers {
 struct PlacedLayer {
     layer: Layer,
     span: Range<usize>,
-    /// Of a block.
+    /// The layers of a block, and of its shortcut.
     layers: Option<PlacedLayers>,
     shortcut: Option<PlacedLayers>,
 }
@@ -201,131 +201,154 @@ fn of_table(
     table: &DeTable<'_>,
     depth: usize,
 ) -> Result<PlacedLayer, Fault> {
-    let mut found = TABLES.iter().filter(|name| table.contains_key(**name));
-    let Some(name) = found.next() else {
-        // The first key is what was meant to be the layer's name.
-        let key = table.keys().min_by_key(|key| key.span().start);
-        let Some(key) = key else {
-            return Err(Fault::new(
-                fields.span.clone(),
-                "an empty table is no layer",
-            ));
-        };
-        let name = key.get_ref();
-        return Err(Fault::new(
-            key.span(),
-            format!("there is no layer `{name}` with a size"),
-        )
-        .suggest(name, &TABLES));
-    };
-    if let Some(other) = found.next() {
-        return Err(Fault::new(
-            fields.span.clone(),
-            format!("one table is one layer, not `{name}` and `{other}`"),
-        ));
+    let name = layer_key(fields, table)?;
+    if name == "residual" {
+        return residual(fields, depth);
     }
-    let mut placed = PlacedLayer {
-        layer: Layer::Flatten,
+    Ok(PlacedLayer {
+        layer: match name {
+            "dense" => dense(fields)?,
+            "conv2d" => conv2d(fields)?,
+            "max_pool" => Layer::MaxPool {
+                window: pool_window(fields, name)?,
+            },
+            "avg_pool" => Layer::AvgPool {
+                window: pool_window(fields, name)?,
+            },
+            "dropout" => dropout(fields)?,
+            "embedding" => embedding(fields)?,
+            _ => normalization(fields, name)?,
+        },
         span: fields.span.clone(),
         layers: None,
         shortcut: None,
+    })
+}
+
+/// The one key of a table that names its layer.
+fn layer_key(fields: &Fields<'_, '_>, table: &DeTable<'_>) -> Result<&'static str, Fault> {
+    let is_there = |name: &&str| table.contains_key(*name);
+    let found: Vec<&str> = TABLES.into_iter().filter(is_there).collect();
+    match found.as_slice() {
+        [name] => Ok(*name),
+        [name, other, ..] => Err(Fault::new(
+            fields.span.clone(),
+            format!("one table is one layer, not `{name}` and `{other}`"),
+        )),
+        [] => {
+            // The first key is what was meant to be the layer's name.
+            let Some(key) = table.keys().min_by_key(|key| key.span().start) else {
+                let message = "an empty table is not a layer";
+                return Err(Fault::new(fields.span.clone(), message));
+            };
+            let name = key.get_ref();
+            let message = format!("there is no layer `{name}` with a size");
+            Err(Fault::new(key.span(), message).suggest(name, &TABLES))
+        }
+    }
+}
+
+fn dense(fields: &Fields<'_, '_>) -> Result<Layer, Fault> {
+    fields.check_keys(&["dense", "bias"])?;
+    Ok(Layer::Dense {
+        units: required(fields, "dense", "dense")?,
+        bias: bias(fields)?,
+    })
+}
+
+fn conv2d(fields: &Fields<'_, '_>) -> Result<Layer, Fault> {
+    const NAME: &str = "conv2d";
+    fields.check_keys(&[
+        NAME, "kernel", "stride", "padding", "dilation", "groups", "bias",
+    ])?;
+    let Some(size) = pair(fields, "kernel", 1)? else {
+        return Err(missing(fields, NAME, "kernel"));
     };
-    let bias = || Ok(fields.bool("bias")?.is_none_or(|bias| bias.value));
-    let least = |key: &str| Ok(fields.u32(key, 1)?.map(|number| number.value));
-    let needed = |value: Option<u32>, key: &str| {
-        value.ok_or_else(|| {
-            Fault::new(fields.span.clone(), format!("`{name}` has no `{key}`")).hint(example(name))
-        })
+    let channels = required(fields, NAME, NAME)?;
+    let groups = fields.u32("groups", 1)?.map_or(1, |groups| groups.value);
+    let stride = pair(fields, "stride", 1)?.unwrap_or([1; 2]);
+    let dilation = pair(fields, "dilation", 1)?.unwrap_or([1; 2]);
+    let padding = padding(fields, size, dilation)?;
+    Ok(Layer::Conv2d {
+        channels,
+        window: WindowSpec {
+            size,
+            stride,
+            padding,
+            dilation,
+        },
+        groups,
+        bias: bias(fields)?,
+    })
+}
+
+fn pool_window(fields: &Fields<'_, '_>, name: &str) -> Result<WindowSpec, Fault> {
+    fields.check_keys(&[name, "stride", "padding"])?;
+    let size = pair(fields, name, 1)?.expect("the key is there");
+    Ok(WindowSpec {
+        size,
+        stride: pair(fields, "stride", 1)?.unwrap_or(size),
+        padding: pair(fields, "padding", 0)?.unwrap_or([0; 2]),
+        dilation: [1; 2],
+    })
+}
+
+fn dropout(fields: &Fields<'_, '_>) -> Result<Layer, Fault> {
+    fields.check_keys(&["dropout"])?;
+    let is_share = |share: f64| (0.0..1.0).contains(&share);
+    let share = limited(fields, "dropout", "a share from 0 to below 1", is_share)?;
+    Ok(Layer::Dropout {
+        share: share.expect("the key is there"),
+    })
+}
+
+fn embedding(fields: &Fields<'_, '_>) -> Result<Layer, Fault> {
+    const NAME: &str = "embedding";
+    fields.check_keys(&[NAME, "vocabulary"])?;
+    let dimensions = required(fields, NAME, NAME)?;
+    Ok(Layer::Embedding {
+        vocabulary: required(fields, NAME, "vocabulary")?,
+        dimensions,
+    })
+}
+
+fn residual(fields: &Fields<'_, '_>, depth: usize) -> Result<PlacedLayer, Fault> {
+    fields.check_keys(&["residual", "shortcut"])?;
+    let inner = |key: &str| {
+        let list = fields.get(key);
+        list.map(|list| sequence(fields, key, list, depth + 1))
+            .transpose()
     };
-    placed.layer = match *name {
-        "dense" => {
-            fields.check_keys(&["dense", "bias"])?;
-            Layer::Dense {
-                units: needed(least("dense")?, "dense")?,
-                bias: bias()?,
-            }
-        }
-        "conv2d" => {
-            fields.check_keys(&[
-                "conv2d", "kernel", "stride", "padding", "dilation", "groups", "bias",
-            ])?;
-            let Some(size) = pair(fields, "kernel", 1)? else {
-                let fault = Fault::new(fields.span.clone(), "`conv2d` has no `kernel`");
-                return Err(fault.hint(example(name)));
-            };
-            let (channels, groups) = (
-                needed(least("conv2d")?, "conv2d")?,
-                least("groups")?.unwrap_or(1),
-            );
-            let stride = pair(fields, "stride", 1)?.unwrap_or([1; 2]);
-            let dilation = pair(fields, "dilation", 1)?.unwrap_or([1; 2]);
-            let padding = padding(fields, size, dilation)?;
-            Layer::Conv2d {
-                channels,
-                window: WindowSpec {
-                    size,
-                    stride,
-                    padding,
-                    dilation,
-                },
-                groups,
-                bias: bias()?,
-            }
-        }
-        "max_pool" | "avg_pool" => {
-            fields.check_keys(&[name, "stride", "padding"])?;
-            let size = pair(fields, name, 1)?.expect("the key is there");
-            let stride = pair(fields, "stride", 1)?.unwrap_or(size);
-            let padding = pair(fields, "padding", 0)?.unwrap_or([0; 2]);
-            let window = WindowSpec {
-                size,
-                stride,
-                padding,
-                dilation: [1; 2],
-            };
-            if *name == "max_pool" {
-                Layer::MaxPool { window }
-            } else {
-                Layer::AvgPool { window }
-            }
-        }
-        "dropout" => {
-            fields.check_keys(&["dropout"])?;
-            let share = limited(fields, "dropout", "a share from 0 to below 1", |share| {
-                (0.0..1.0).contains(&share)
-            })?;
-            Layer::Dropout {
-                share: share.expect("the key is there"),
-            }
-        }
-        "embedding" => {
-            fields.check_keys(&["embedding", "vocabulary"])?;
-            let dimensions = needed(least("embedding")?, "embedding")?;
-            Layer::Embedding {
-                vocabulary: needed(least("vocabulary")?, "vocabulary")?,
-                dimensions,
-            }
-        }
-        "batch_norm" | "layer_norm" => normalization(fields, name)?,
-        _ => {
-            fields.check_keys(&["residual", "shortcut"])?;
-            let inner = |key: &str| {
-                fields
-                    .get(key)
-                    .map(|list| sequence(fields, key, list, depth + 1))
-                    .transpose()
-            };
-            (placed.layers, placed.shortcut) = (inner("residual")?, inner("shortcut")?);
-            let of = |placed: &Option<PlacedLayers>| {
-                placed.as_ref().map_or(Vec::new(), PlacedLayers::layers)
-            };
-            Layer::Residual {
-                layers: of(&placed.layers),
-                shortcut: of(&placed.shortcut),
-            }
-        }
+    let (layers, shortcut) = (inner("residual")?, inner("shortcut")?);
+    let plain = |placed: &Option<PlacedLayers>| {
+        let layers = placed.as_ref().map(PlacedLayers::layers);
+        layers.unwrap_or_default()
     };
-    Ok(placed)
+    Ok(PlacedLayer {
+        layer: Layer::Residual {
+            layers: plain(&layers),
+            shortcut: plain(&shortcut),
+        },
+        span: fields.span.clone(),
+        layers,
+        shortcut,
+    })
+}
+
+fn bias(fields: &Fields<'_, '_>) -> Result<bool, Fault> {
+    Ok(fields.bool("bias")?.is_none_or(|bias| bias.value))
+}
+
+/// A whole number from 1 on that the layer `name` cannot do without.
+fn required(fields: &Fields<'_, '_>, name: &str, key: &str) -> Result<u32, Fault> {
+    let number = fields.u32(key, 1)?;
+    let number = number.ok_or_else(|| missing(fields, name, key))?;
+    Ok(number.value)
+}
+
+fn missing(fields: &Fields<'_, '_>, name: &str, key: &str) -> Fault {
+    let message = format!("`{name}` has no `{key}`");
+    Fault::new(fields.span.clone(), message).hint(example(name))
 }
 
 /// `{ batch_norm = { momentum = 0.1, epsilon = 1e-5 } }`

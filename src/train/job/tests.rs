@@ -1,7 +1,7 @@
 //! Job files of trainings: what they become, and what is wrong with them, at its place.
 
 use crate::{
-    data::{ClassWeights, Column, Validation},
+    data::{ClassWeights, Column, Source, Validation},
     exchange,
     model::{Layer, Loss, WindowSpec},
     plan::{DecayPlan, Every, Outer, Sharing, TrainPlan},
@@ -268,34 +268,69 @@ fn layers_are_read_with_their_sizes() {
     );
 }
 
-/// Each mistake: what the file says beside a table, what the error says, the text that it points
-/// at.
+const DATA: &str = "[data]\ntable = \"a.csv\"\n";
+
+/// Each mistake: what the job file says, what the error says, the text that it points at.
+#[track_caller]
+fn refused(dir: &TempDir, cases: &[(String, &str, &str)]) {
+    for (text, message, shown) in cases {
+        let error = parse(dir, text).expect_err(text);
+        assert!(
+            error.contains(message) && error.contains(shown),
+            "{text}\n{error}"
+        );
+    }
+}
+
 #[test]
-fn mistakes_are_shown_at_their_place() {
+fn mistakes_in_layers_are_shown_at_their_place() {
+    let dir = directory();
+    let data = DATA;
+    refused(
+        &dir,
+        &[
+            (
+                format!("{data}[model]\nlayers = [\"relo\"]\n"),
+                "there is no layer `relo`",
+                "did you mean `relu`?",
+            ),
+            (
+                format!("{data}[model]\nlayers = [\"dense\"]\n"),
+                "`dense` has a size",
+                "{ dense = 64 }",
+            ),
+            (
+                format!("{data}[model]\nlayers = [{{ dens = 3 }}]\n"),
+                "no layer `dens` with a size",
+                "did you mean `dense`?",
+            ),
+            (
+                format!("{data}[model]\nlayers = [{{ dense = 3, units = 3 }}]\n"),
+                "has no key `units`",
+                "units",
+            ),
+            (
+                format!("{data}[model]\nlayers = [{{ conv2d = 3, kernel = 3 }}]\n"),
+                "layer 0 (from 0): `conv2d` takes",
+                "is given 2",
+            ),
+            (
+                format!(
+                    "{data}[model]\nlayers = [{{ residual = [\"relu\", {{ dense = 5 }}, {{ max_pool = 2 }}] }}]\n"
+                ),
+                "layer 2 of layer 0 (from 0)",
+                "{ max_pool = 2 }",
+            ),
+            (data.to_string(), "the job has no [model]", "layers ="),
+        ],
+    );
+}
+
+#[test]
+fn mistakes_in_data_are_shown_at_their_place() {
     let dir = directory();
     fs::write(dir.path().join("wide.csv"), "1,2,9\n").unwrap();
-    fs::write(dir.path().join("model.safetensors"), "").unwrap();
     fs::write(dir.path().join("bad.csv"), "1,2,0\n1,oh,1\n").unwrap();
-    fs::create_dir_all(dir.path().join("start")).unwrap();
-    fs::create_dir_all(dir.path().join("one")).unwrap();
-    fs::write(
-        dir.path().join("start/garbage.safetensors"),
-        "garbage and more of it",
-    )
-    .unwrap();
-    let array = Array {
-        info: Info {
-            scalar: Scalar::F32,
-            shape: vec![1],
-        },
-        bytes: vec![0; 4],
-    };
-    formats::write(
-        &dir.path().join("start/other.safetensors"),
-        &[("a", &array)],
-        None,
-    )
-    .unwrap();
     let pixel = Array {
         info: Info {
             scalar: Scalar::U8,
@@ -303,166 +338,165 @@ fn mistakes_are_shown_at_their_place() {
         },
         bytes: vec![7],
     };
+    fs::create_dir_all(dir.path().join("one")).unwrap();
     for name in ["one/a.png", "one/b.png"] {
         formats::write(&dir.path().join(name), &[("", &pixel)], None).unwrap();
     }
-    let data = "[data]\ntable = \"a.csv\"\n";
-    let cases = [
-        (
-            format!("{data}[model]\nlayers = [\"relo\"]\n"),
-            "there is no layer `relo`",
-            "did you mean `relu`?",
-        ),
-        (
-            format!("{data}[model]\nlayers = [\"dense\"]\n"),
-            "`dense` has a size",
-            "{ dense = 64 }",
-        ),
-        (
-            format!("{data}[model]\nlayers = [{{ dens = 3 }}]\n"),
-            "no layer `dens` with a size",
-            "did you mean `dense`?",
-        ),
-        (
-            format!("{data}[model]\nlayers = [{{ dense = 3, units = 3 }}]\n"),
-            "has no key `units`",
-            "units",
-        ),
-        (
-            format!("{data}[model]\nlayers = [{{ conv2d = 3, kernel = 3 }}]\n"),
-            "layer 0 (from 0): `conv2d` takes",
-            "is given 2",
-        ),
-        (
-            format!(
-                "{data}[model]\nlayers = [{{ residual = [\"relu\", {{ dense = 5 }}, {{ max_pool = 2 }}] }}]\n"
+    let data = DATA;
+    refused(
+        &dir,
+        &[
+            (
+                format!("[data]\ntable = \"bad.csv\"\n{MODEL}"),
+                "`bad.csv`, line 2, column 1 (from 0): `oh` is no number",
+                "bad",
             ),
-            "layer 2 of layer 0 (from 0)",
-            "{ max_pool = 2 }",
-        ),
-        (
-            format!("{data}[model]\nlayers = [{{ dense = 2 }}]\n"),
-            "class 2, and the model has 2 outputs",
-            "has 3 units",
-        ),
-        (
-            format!("loss = \"mse\"\n{data}[model]\nlayers = [{{ dense = 1 }}]\n"),
-            "no number",
-            "`a`",
-        ),
-        (
-            format!("loss = \"mae\"\n{data}{MODEL}"),
-            "there is no loss `mae`",
-            "mse",
-        ),
-        (
-            format!("[data]\ntable = \"bad.csv\"\n{MODEL}"),
-            "`bad.csv`, line 2, column 1 (from 0): `oh` is no number",
-            "bad",
-        ),
-        (
-            format!("[data]\ntable = \"wide.csv\"\n{MODEL}"),
-            "class 9, and the model has 3 outputs",
-            "10 units",
-        ),
-        (
-            format!("{data}target = \"sort\"\n{MODEL}"),
-            "no column `sort`",
-            "there are x, y, kind",
-        ),
-        (
-            format!("{data}inputs = \"x.npy\"\n{MODEL}"),
-            "one source of samples",
-            "`table` and `inputs`",
-        ),
-        (
-            format!("{data}size = 3\n{MODEL}"),
-            "`size` does not go with `table`",
-            "size",
-        ),
-        (
-            format!("[data]\ninputs = \"a.csv\"\ntargets = \"a.csv\"\n{MODEL}"),
-            "no format of samples",
-            ".npz",
-        ),
-        (
-            format!("{data}validation = 1.5\n{MODEL}"),
-            "a share from 0 to below 1",
-            "1.5",
-        ),
-        (
-            format!("{data}shape = [3, 1]\n{MODEL}"),
-            "samples have 2 numbers, which cannot be 3 x 1",
-            "a.csv",
-        ),
-        (
-            format!("{data}[optimizer]\nkind = \"sgd\"\nmomentum = 0.9\n{MODEL}"),
-            "`sgd` has no `momentum`",
-            "0.9",
-        ),
-        (
-            format!("{data}[optimizer]\nfloor = 0.1\n{MODEL}"),
-            "`floor` is where",
-            "0.1",
-        ),
-        (
-            format!("{data}class_weights = [1.0, 2.0]\n{MODEL}"),
-            "2 `class_weights` for 3 classes",
-            "a.csv",
-        ),
-        (
-            format!("init_from = \"a.csv\"\n{data}{MODEL}"),
-            "is a .safetensors file",
-            "a.csv",
-        ),
-        (
-            format!("init_from = \"model.safetensors\"\n{data}{MODEL}"),
-            "what the training itself writes",
-            "start/model",
-        ),
-        (data.to_string(), "the job has no [model]", "layers ="),
-        (
-            format!("init_from = \"start/garbage.safetensors\"\n{data}{MODEL}"),
-            "no safetensors file",
-            "start/garbage",
-        ),
-        (
-            format!("resume_from = \"start/garbage.safetensors\"\n{data}{MODEL}"),
-            "no safetensors file",
-            "start/garbage",
-        ),
-        (
-            format!("init_from = \"start/other.safetensors\"\n{data}{MODEL}"),
-            "it has no array `0.weight`",
-            "there are a",
-        ),
-        (
-            format!("resume_from = \"start/other.safetensors\"\n{data}{MODEL}"),
-            "does not say of which step",
-            "no checkpoint",
-        ),
-        (
-            format!("{data}{MODEL}[checkpoint]\nevery = \"0s\"\n"),
-            "at least a millisecond",
-            "0s",
-        ),
-        (
-            "[data]\nimages = \"one\"\n[model]\nlayers = [\"flatten\", { dense = 3 }]\n".into(),
-            "all samples are of one class, `one`",
-            "folder of its own",
-        ),
-    ];
-    for (text, message, shown) in cases {
-        let error = parse(&dir, &text).expect_err(&text);
-        assert!(
-            error.contains(message) && error.contains(shown),
-            "{text}\n{error}"
-        );
-    }
-    let columns = plan_of(&parse(&dir, &format!("{data}target = \"kind\"\n{MODEL}")).unwrap())
-        .data
-        .source;
-    assert!(format!("{columns:?}").contains(&format!("{:?}", Column::Name("kind".into()))));
+            (
+                format!("[data]\ntable = \"wide.csv\"\n{MODEL}"),
+                "class 9, and the model has 3 outputs",
+                "10 units",
+            ),
+            (
+                format!("{data}target = \"sort\"\n{MODEL}"),
+                "no column `sort`",
+                "there are x, y, kind",
+            ),
+            (
+                format!("{data}inputs = \"x.npy\"\n{MODEL}"),
+                "one source of samples",
+                "`table` and `inputs`",
+            ),
+            (
+                format!("{data}size = 3\n{MODEL}"),
+                "`size` does not go with `table`",
+                "size",
+            ),
+            (
+                format!("[data]\ninputs = \"a.csv\"\ntargets = \"a.csv\"\n{MODEL}"),
+                "no format of samples",
+                ".npz",
+            ),
+            (
+                format!("{data}shape = [3, 1]\n{MODEL}"),
+                "samples have 2 numbers, which cannot be 3 x 1",
+                "a.csv",
+            ),
+            (
+                "[data]\nimages = \"one\"\n[model]\nlayers = [\"flatten\", { dense = 3 }]\n".into(),
+                "all samples are of one class, `one`",
+                "folder of its own",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn mistakes_in_losses_and_optimizers_are_shown_at_their_place() {
+    let dir = directory();
+    let data = DATA;
+    refused(
+        &dir,
+        &[
+            (
+                format!("{data}[model]\nlayers = [{{ dense = 2 }}]\n"),
+                "class 2, and the model has 2 outputs",
+                "has 3 units",
+            ),
+            (
+                format!("loss = \"mse\"\n{data}[model]\nlayers = [{{ dense = 1 }}]\n"),
+                "no number",
+                "`a`",
+            ),
+            (
+                format!("loss = \"mae\"\n{data}{MODEL}"),
+                "there is no loss `mae`",
+                "mse",
+            ),
+            (
+                format!("{data}validation = 1.5\n{MODEL}"),
+                "a share from 0 to below 1",
+                "1.5",
+            ),
+            (
+                format!("{data}[optimizer]\nkind = \"sgd\"\nmomentum = 0.9\n{MODEL}"),
+                "`sgd` has no `momentum`",
+                "0.9",
+            ),
+            (
+                format!("{data}[optimizer]\nfloor = 0.1\n{MODEL}"),
+                "`floor` is where",
+                "0.1",
+            ),
+            (
+                format!("{data}class_weights = [1.0, 2.0]\n{MODEL}"),
+                "2 `class_weights` for 3 classes",
+                "a.csv",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn mistakes_in_what_a_training_begins_with_are_shown_at_their_place() {
+    let dir = directory();
+    fs::write(dir.path().join("model.safetensors"), "").unwrap();
+    let start = dir.path().join("start");
+    fs::create_dir_all(&start).unwrap();
+    let garbage = "garbage and more of it";
+    fs::write(start.join("garbage.safetensors"), garbage).unwrap();
+    let array = Array::of_f32(vec![1], &[0.0]);
+    formats::write(&start.join("other.safetensors"), &[("a", &array)], None).unwrap();
+    let data = DATA;
+    refused(
+        &dir,
+        &[
+            (
+                format!("init_from = \"a.csv\"\n{data}{MODEL}"),
+                "is a .safetensors file",
+                "a.csv",
+            ),
+            (
+                format!("init_from = \"model.safetensors\"\n{data}{MODEL}"),
+                "what the training itself writes",
+                "start/model",
+            ),
+            (
+                format!("init_from = \"start/garbage.safetensors\"\n{data}{MODEL}"),
+                "no safetensors file",
+                "start/garbage",
+            ),
+            (
+                format!("resume_from = \"start/garbage.safetensors\"\n{data}{MODEL}"),
+                "no safetensors file",
+                "start/garbage",
+            ),
+            (
+                format!("init_from = \"start/other.safetensors\"\n{data}{MODEL}"),
+                "it has no array `0.weight`",
+                "there are a",
+            ),
+            (
+                format!("resume_from = \"start/other.safetensors\"\n{data}{MODEL}"),
+                "does not say of which step",
+                "no checkpoint",
+            ),
+            (
+                format!("{data}{MODEL}[checkpoint]\nevery = \"0s\"\n"),
+                "at least a millisecond",
+                "0s",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn a_targets_column_has_a_name() {
+    let text = format!("{DATA}target = \"kind\"\n{MODEL}");
+    let source = plan_of(&parse(&directory(), &text).unwrap()).data.source;
+    let Source::Table { target, .. } = source else {
+        panic!("{source:?}")
+    };
+    assert_eq!(target, Column::Name("kind".into()));
 }
 
 /// What is read before a job is submitted is bounded by what it is when it is inflated, not by its

@@ -11,10 +11,10 @@ use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 pub struct InitialArray {
     pub name: String,
     pub shape: Vec<u32>,
-    /// By gradients; else it is what batch normalization averages.
+    /// Whether gradients change it; else batch normalization averages it.
     pub is_trained: bool,
-    /// Of a dense layer's weights: how many rows it has for each sample. Its gradient is a sum of
-    /// as many products.
+    /// Of a dense layer's weights: how many rows the layer has for each sample. The gradient is a
+    /// sum of as many products.
     pub rows: Option<u32>,
     first: First,
 }
@@ -38,7 +38,7 @@ impl InitialArray {
         self.len() == 0
     }
 
-    /// Its first values.
+    /// The first values, in row-major order.
     pub fn values(&self, random: &mut StdRng) -> Vec<f32> {
         let len = self.len() as usize;
         match self.first {
@@ -65,162 +65,137 @@ fn normal(random: &mut impl Rng) -> f32 {
 /// The arrays of a model whose shapes fit.
 pub fn arrays(spec: &ModelSpec) -> Result<Vec<InitialArray>, Misfit> {
     shapes::output_shape(spec)?;
-    let mut arrays = Vec::new();
-    collect(
-        "",
-        &spec.layers,
-        spec.input.clone(),
-        &mut vec![],
-        Place::Layer,
-        &mut arrays,
-    )?;
+    let mut collector = Collector {
+        arrays: Vec::new(),
+        path: Vec::new(),
+    };
+    collector.sequence("", &spec.layers, spec.input.clone(), Place::Layer)?;
+    let arrays = collector.arrays;
     let total: u64 = arrays
         .iter()
         .map(InitialArray::len)
         .fold(0, u64::saturating_add);
     if total > 1 << 31 {
         let message = format!("the model has {total} parameters, more than 2^31");
-        return Err(Misfit {
-            path: Vec::new(),
-            message,
-            hint: None,
-        });
+        return Err(Misfit::of_model(message));
     }
     Ok(arrays)
 }
 
-fn collect(
-    prefix: &str,
-    layers: &[Layer],
-    mut shape: Vec<u32>,
-    path: &mut Vec<Place>,
-    place: fn(usize) -> Place,
-    arrays: &mut Vec<InitialArray>,
-) -> Result<(), Misfit> {
-    for (index, layer) in layers.iter().enumerate() {
-        let name = format!("{prefix}{index}");
-        path.push(place(index));
-        own(&name, layer, &shape, path, arrays)?;
-        shape = shapes::behind(layer, &shape, path)?;
-        path.pop();
-    }
-    Ok(())
+/// The arrays collected so far, and the path to the layer that comes next.
+struct Collector {
+    arrays: Vec<InitialArray>,
+    path: Vec<Place>,
 }
 
-/// The arrays of one layer, which is given `shape`.
-fn own(
-    name: &str,
-    layer: &Layer,
-    shape: &[u32],
-    path: &mut Vec<Place>,
-    arrays: &mut Vec<InitialArray>,
-) -> Result<(), Misfit> {
-    let mut add = |part: &str, shape: Vec<u32>, first| {
-        arrays.push(InitialArray {
-            name: format!("{name}.{part}"),
+impl Collector {
+    /// The arrays of layers in a sequence, which is given `shape`; `prefix` comes before their
+    /// numbers.
+    fn sequence(
+        &mut self,
+        prefix: &str,
+        layers: &[Layer],
+        mut shape: Vec<u32>,
+        place: fn(usize) -> Place,
+    ) -> Result<(), Misfit> {
+        for (index, layer) in layers.iter().enumerate() {
+            self.path.push(place(index));
+            self.layer(&format!("{prefix}{index}"), layer, &shape)?;
+            shape = shapes::layer_output(layer, &shape, &self.path)?;
+            self.path.pop();
+        }
+        Ok(())
+    }
+
+    /// The arrays of one layer, which is given `shape`.
+    fn layer(&mut self, name: &str, layer: &Layer, shape: &[u32]) -> Result<(), Misfit> {
+        match layer {
+            Layer::Dense { units, bias } => self.dense(name, *units, *bias, shape),
+            Layer::Conv2d {
+                channels,
+                window,
+                groups,
+                bias,
+            } => {
+                let [rows, columns] = window.size;
+                let sizes = vec![*channels, shape[0] / groups, rows, columns];
+                let first = uniform(sizes[1..].iter().product());
+                self.add(name, "weight", sizes, first);
+                if *bias {
+                    self.add(name, "bias", vec![*channels], first);
+                }
+            }
+            Layer::BatchNorm { .. } => self.batch_norm(name, shape[0]),
+            Layer::LayerNorm { .. } => {
+                let width = *shape.last().expect("its shape fits");
+                self.scale_and_shift(name, width);
+            }
+            Layer::Embedding {
+                vocabulary,
+                dimensions,
+            } => {
+                let sizes = vec![*vocabulary, *dimensions];
+                self.add(name, "weight", sizes, First::Normal);
+            }
+            Layer::Residual { layers, shortcut } => {
+                let inner = |part: &str| format!("{name}.{part}.");
+                self.sequence(&inner("layers"), layers, shape.to_vec(), Place::Layer)?;
+                self.sequence(
+                    &inner("shortcut"),
+                    shortcut,
+                    shape.to_vec(),
+                    Place::Shortcut,
+                )?;
+            }
+            Layer::MaxPool { .. }
+            | Layer::AvgPool { .. }
+            | Layer::Dropout { .. }
+            | Layer::Relu
+            | Layer::Tanh
+            | Layer::Sigmoid
+            | Layer::Gelu
+            | Layer::Flatten => {}
+        }
+        Ok(())
+    }
+
+    fn dense(&mut self, name: &str, units: u32, bias: bool, shape: &[u32]) {
+        let (inputs, outer) = shape.split_last().expect("its shape fits");
+        let first = uniform(*inputs);
+        let weight = self.add(name, "weight", vec![units, *inputs], first);
+        weight.rows = Some(outer.iter().product());
+        if bias {
+            self.add(name, "bias", vec![units], first);
+        }
+    }
+
+    fn batch_norm(&mut self, name: &str, channels: u32) {
+        self.scale_and_shift(name, channels);
+        for (part, value) in [("running_mean", 0.0), ("running_var", 1.0)] {
+            let averaged = self.add(name, part, vec![channels], First::Fill(value));
+            averaged.is_trained = false;
+        }
+    }
+
+    /// What a normalization multiplies by and adds.
+    fn scale_and_shift(&mut self, name: &str, width: u32) {
+        self.add(name, "weight", vec![width], First::Fill(1.0));
+        self.add(name, "bias", vec![width], First::Fill(0.0));
+    }
+
+    fn add(&mut self, layer: &str, part: &str, shape: Vec<u32>, first: First) -> &mut InitialArray {
+        self.arrays.push(InitialArray {
+            name: format!("{layer}.{part}"),
             shape,
             is_trained: true,
             rows: None,
             first,
         });
-    };
-    match layer {
-        Layer::Dense { units, bias } => {
-            let (inputs, outer) = shape.split_last().expect("its shape fits");
-            let inputs = *inputs;
-            // PyTorch's for linear and convolutional layers: He et al., arXiv 1502.01852, with a =
-            // √5.
-            let bound = 1.0 / (inputs as f32).sqrt();
-            let (weight, sizes) = (format!("{name}.weight"), vec![*units, inputs]);
-            let (rows, first) = (Some(outer.iter().product()), First::Uniform(bound));
-            arrays.push(InitialArray {
-                name: weight,
-                shape: sizes,
-                is_trained: true,
-                rows,
-                first,
-            });
-            if *bias {
-                let sizes = vec![*units];
-                arrays.push(InitialArray {
-                    name: format!("{name}.bias"),
-                    shape: sizes,
-                    is_trained: true,
-                    rows: None,
-                    first,
-                });
-            }
-        }
-        Layer::Conv2d {
-            channels,
-            window,
-            groups,
-            bias,
-        } => {
-            let [rows, columns] = window.size;
-            let inputs = shape[0] / groups;
-            let bound = 1.0 / ((inputs * rows * columns) as f32).sqrt();
-            add(
-                "weight",
-                vec![*channels, inputs, rows, columns],
-                First::Uniform(bound),
-            );
-            if *bias {
-                add("bias", vec![*channels], First::Uniform(bound));
-            }
-        }
-        Layer::BatchNorm { .. } => {
-            let channels = vec![shape[0]];
-            add("weight", channels.clone(), First::Fill(1.0));
-            add("bias", channels.clone(), First::Fill(0.0));
-            for (part, value) in [("running_mean", 0.0), ("running_var", 1.0)] {
-                let (name, first) = (format!("{name}.{part}"), First::Fill(value));
-                arrays.push(InitialArray {
-                    name,
-                    shape: channels.clone(),
-                    is_trained: false,
-                    rows: None,
-                    first,
-                });
-            }
-        }
-        Layer::LayerNorm { .. } => {
-            let width = vec![*shape.last().expect("its shape fits")];
-            add("weight", width.clone(), First::Fill(1.0));
-            add("bias", width, First::Fill(0.0));
-        }
-        Layer::Embedding {
-            vocabulary,
-            dimensions,
-        } => {
-            add("weight", vec![*vocabulary, *dimensions], First::Normal);
-        }
-        Layer::Residual { layers, shortcut } => {
-            collect(
-                &format!("{name}.layers."),
-                layers,
-                shape.to_vec(),
-                path,
-                Place::Layer,
-                arrays,
-            )?;
-            collect(
-                &format!("{name}.shortcut."),
-                shortcut,
-                shape.to_vec(),
-                path,
-                Place::Shortcut,
-                arrays,
-            )?;
-        }
-        Layer::MaxPool { .. }
-        | Layer::AvgPool { .. }
-        | Layer::Dropout { .. }
-        | Layer::Relu
-        | Layer::Tanh
-        | Layer::Sigmoid
-        | Layer::Gelu
-        | Layer::Flatten => {}
+        self.arrays.last_mut().expect("just pushed")
     }
-    Ok(())
+}
+
+/// PyTorch's for linear and convolutional layers: He et al., arXiv 1502.01852, with a = √5.
+fn uniform(inputs: u32) -> First {
+    First::Uniform(1.0 / (inputs as f32).sqrt())
 }

@@ -23,7 +23,7 @@ impl Recorder<'_> {
             weight: self.variable(name, "weight"),
             bias: self.variable(name, "bias"),
         };
-        self.normalize(groups, rows, scales, epsilon, x, |_, _| {})
+        self.normalize(groups, scales, epsilon, x, |_, _| {})
     }
 
     pub fn batch_norm(
@@ -54,7 +54,6 @@ impl Recorder<'_> {
         let unbiased = if n > 1.0 { (n / (n - 1.0)) as f32 } else { 1.0 };
         self.normalize(
             groups,
-            channels,
             scales,
             epsilon,
             x,
@@ -75,19 +74,18 @@ impl Recorder<'_> {
         )
     }
 
-    /// `count` groups. `observe` sees their means and inverse deviations.
+    /// Each group by itself. `observe` sees their means and inverse deviations.
     fn normalize(
         &mut self,
         groups: Groups,
-        count: u32,
         scales: Scales,
         epsilon: f32,
         x: LayerValue,
         observe: impl FnOnce(&mut Self, [BufferView; 2]),
     ) -> Result<(LayerValue, Backward), NetworkError> {
         let y = self.value(&x.shape, true)?;
-        let means = self.memory(ElementKind::F32, count.into())?;
-        let inverses = self.memory(ElementKind::F32, count.into())?;
+        let means = self.memory(ElementKind::F32, groups.count().into())?;
+        let inverses = self.memory(ElementKind::F32, groups.count().into())?;
         self.push(Norm {
             groups,
             x: x.view().clone(),

@@ -1,4 +1,4 @@
-//! The shape behind each layer, for one sample, and what does not fit. Pure.
+//! The shape that each layer leaves of one sample, and what does not fit. Pure.
 
 use super::spec::{Layer, Loss, ModelSpec, WindowSpec};
 
@@ -17,7 +17,7 @@ pub struct Misfit {
     pub hint: Option<String>,
 }
 
-/// A step on the way to a layer.
+/// A step of the path to a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Layer(usize),
@@ -35,18 +35,30 @@ pub fn shown(shape: &[u32]) -> String {
     }
 }
 
+impl Misfit {
+    pub fn of_model(message: String) -> Misfit {
+        Misfit {
+            path: Vec::new(),
+            message,
+            hint: None,
+        }
+    }
+
+    fn hint(self, hint: &str) -> Misfit {
+        Misfit {
+            hint: Some(hint.to_string()),
+            ..self
+        }
+    }
+}
+
 /// The shape of the outputs for a sample.
 pub fn output_shape(spec: &ModelSpec) -> Result<Vec<u32>, Misfit> {
-    let none = |message: String| Misfit {
-        path: Vec::new(),
-        message,
-        hint: None,
-    };
     if spec.layers.is_empty() {
-        return Err(none("a model has at least one layer".into()));
+        return Err(Misfit::of_model("a model has at least one layer".into()));
     }
     if product(&spec.input).is_none() {
-        return Err(none(format!(
+        return Err(Misfit::of_model(format!(
             "samples of {} are empty or too large",
             shown(&spec.input)
         )));
@@ -81,7 +93,7 @@ pub fn output_shape(spec: &ModelSpec) -> Result<Vec<u32>, Misfit> {
     }
 }
 
-/// The shape behind layers that follow each other. `path` leads to them.
+/// The shape that layers in a sequence leave. `path` leads to them.
 pub fn sequence(
     layers: &[Layer],
     mut shape: Vec<u32>,
@@ -90,178 +102,183 @@ pub fn sequence(
 ) -> Result<Vec<u32>, Misfit> {
     for (index, layer) in layers.iter().enumerate() {
         path.push(place(index));
-        shape = behind(layer, &shape, path)?;
+        shape = layer_output(layer, &shape, path)?;
         path.pop();
     }
     Ok(shape)
 }
 
-/// The shape behind one layer. `path` leads to it.
-pub fn behind(layer: &Layer, shape: &[u32], path: &[Place]) -> Result<Vec<u32>, Misfit> {
-    let misfit = |message: String, hint: Option<&str>| {
-        Err(Misfit {
-            path: path.to_vec(),
-            message,
-            hint: hint.map(str::to_string),
-        })
-    };
-    let name = layer.name();
-    let image = || -> Option<[u32; 3]> { shape.try_into().ok() };
-    let needs_image = || {
-        let message = format!(
-            "`{name}` takes channels x rows x columns, and is given {}",
-            shown(shape)
-        );
-        misfit(
-            message,
-            Some(
-                "say how samples are shaped: [data] shape = [1, 28, 28]; `flatten` stands behind such layers",
-            ),
-        )
-    };
-    let grown = match layer {
-        Layer::Dense { units: 0, .. } => return misfit("`dense` has no units".into(), None),
-        Layer::Dense { units, .. } => {
-            if shape.is_empty() || shape.len() > 2 {
-                let message = format!(
-                    "`dense` takes a row of numbers, and is given {}",
-                    shown(shape)
-                );
-                return misfit(message, Some("put \"flatten\" before it"));
-            }
-            [&shape[..shape.len() - 1], &[*units]].concat()
-        }
+/// The shape that one layer leaves of `input`. `path` leads to the layer.
+pub fn layer_output(layer: &Layer, input: &[u32], path: &[Place]) -> Result<Vec<u32>, Misfit> {
+    let given = Given { layer, input, path };
+    let output = match layer {
+        Layer::Dense { units, .. } => given.dense(*units)?,
         Layer::Conv2d {
             channels,
             window,
             groups,
             ..
-        } => {
-            let Some([given, rows, columns]) = image() else {
-                return needs_image();
-            };
-            if *channels == 0 {
-                return misfit("`conv2d` has no channels".into(), None);
-            }
-            if *groups == 0 || given % groups != 0 || channels % groups != 0 {
-                let message = format!(
-                    "{groups} groups divide neither {given} channels into equal parts nor {channels}"
-                );
-                return misfit(
-                    message,
-                    Some("groups divide the channels before and behind the layer"),
-                );
-            }
-            match places(window, rows, columns) {
-                Ok([rows, columns]) => vec![*channels, rows, columns],
-                Err(message) => {
-                    return misfit(
-                        format!("`conv2d` {message}"),
-                        Some("padding = \"same\" keeps the size"),
-                    );
-                }
-            }
-        }
-        Layer::MaxPool { window } | Layer::AvgPool { window } => {
-            let Some([channels, rows, columns]) = image() else {
-                return needs_image();
-            };
-            if (0..2).any(|axis| window.padding[axis] > window.size[axis] / 2) {
-                return misfit(
-                    format!("the padding of `{name}` is more than half of its size"),
-                    None,
-                );
-            }
-            match places(window, rows, columns) {
-                Ok([rows, columns]) => vec![channels, rows, columns],
-                Err(message) => return misfit(format!("`{name}` {message}"), None),
-            }
-        }
-        Layer::BatchNorm { .. } => {
-            if shape.len() != 1 && shape.len() != 3 {
-                let message = format!(
-                    "`batch_norm` takes a row of numbers or an image, and is given {}",
-                    shown(shape)
-                );
-                return misfit(message, None);
-            }
-            shape.to_vec()
-        }
-        Layer::LayerNorm { .. } if shape.is_empty() => {
-            return misfit("`layer_norm` has nothing to normalize".into(), None);
-        }
+        } => given.conv2d(*channels, window, *groups)?,
+        Layer::MaxPool { window } | Layer::AvgPool { window } => given.pool(window)?,
+        Layer::BatchNorm { .. } => given.batch_norm()?,
+        Layer::LayerNorm { .. } => given.layer_norm()?,
         Layer::Embedding {
             vocabulary,
             dimensions,
-        } => {
-            if path != [Place::Layer(0)] {
-                return misfit(
-                    "`embedding` takes whole numbers, which only samples are".into(),
-                    Some("put it first"),
-                );
-            }
-            if *vocabulary == 0 || *dimensions == 0 {
-                return misfit("`embedding` has nothing in it".into(), None);
-            }
-            if shape.len() > 1 {
-                let message = format!(
-                    "`embedding` takes a row of whole numbers, and is given {}",
-                    shown(shape)
-                );
-                return misfit(message, None);
-            }
-            [shape, &[*dimensions]].concat()
-        }
-        Layer::Residual { layers, shortcut } => {
-            if path.len() >= MOST_DEPTH {
-                return misfit(
-                    format!("more than {MOST_DEPTH} blocks within each other"),
-                    None,
-                );
-            }
-            if layers.is_empty() {
-                return misfit("`residual` has no layers".into(), None);
-            }
-            let path = &mut path.to_vec();
-            let through = sequence(layers, shape.to_vec(), path, Place::Layer)?;
-            let around = sequence(shortcut, shape.to_vec(), path, Place::Shortcut)?;
-            if through != around {
-                let message = format!(
-                    "the block's layers leave {}, its shortcut {}: they cannot be added",
-                    shown(&through),
-                    shown(&around)
-                );
-                return misfit(
-                    message,
-                    Some("e.g. shortcut = [{ conv2d = 32, kernel = 1, stride = 2 }]"),
-                );
-            }
-            through
-        }
-        Layer::Flatten => vec![product(shape).unwrap_or(0) as u32],
-        Layer::Dropout { share } if !(0.0..1.0).contains(share) => {
-            return misfit(
-                format!("`dropout` is a share from 0 to below 1, not {share}"),
-                None,
-            );
-        }
-        Layer::Dropout { .. }
-        | Layer::LayerNorm { .. }
-        | Layer::Relu
-        | Layer::Tanh
-        | Layer::Sigmoid
-        | Layer::Gelu => shape.to_vec(),
+        } => given.embedding(*vocabulary, *dimensions)?,
+        Layer::Residual { layers, shortcut } => given.residual(layers, shortcut)?,
+        Layer::Flatten => vec![product(input).unwrap_or(0) as u32],
+        Layer::Dropout { share } => given.dropout(*share)?,
+        Layer::Relu | Layer::Tanh | Layer::Sigmoid | Layer::Gelu => input.to_vec(),
     };
-    if product(&grown).is_none() {
-        return misfit(
-            format!(
-                "`{name}` leaves {} for each sample, which is too large",
-                shown(&grown)
-            ),
-            None,
-        );
+    if product(&output).is_none() {
+        return Err(given.misfit(format!(
+            "`{}` leaves {} for each sample, which is too large",
+            layer.name(),
+            shown(&output)
+        )));
     }
-    Ok(grown)
+    Ok(output)
+}
+
+/// A layer, where it stands, and the shape that it is given.
+struct Given<'a> {
+    layer: &'a Layer,
+    input: &'a [u32],
+    path: &'a [Place],
+}
+
+impl Given<'_> {
+    fn dense(&self, units: u32) -> Result<Vec<u32>, Misfit> {
+        if units == 0 {
+            return Err(self.misfit("`dense` has no units"));
+        }
+        match self.input {
+            [outer @ .., _] if outer.len() < 2 => Ok([outer, &[units]].concat()),
+            _ => Err(self
+                .takes("a row of numbers")
+                .hint("put \"flatten\" before it")),
+        }
+    }
+
+    fn conv2d(&self, channels: u32, window: &WindowSpec, groups: u32) -> Result<Vec<u32>, Misfit> {
+        let [given, rows, columns] = self.image()?;
+        if channels == 0 {
+            return Err(self.misfit("`conv2d` has no channels"));
+        }
+        let divides = |channels: u32| channels.is_multiple_of(groups);
+        if groups == 0 || !divides(given) || !divides(channels) {
+            let message = format!(
+                "{groups} groups divide neither {given} channels into equal parts nor {channels}"
+            );
+            return Err(self
+                .misfit(message)
+                .hint("the number of groups divides the channels before and after the layer"));
+        }
+        let places = places(window, rows, columns).map_err(|message| {
+            self.misfit(format!("`conv2d` {message}"))
+                .hint("padding = \"same\" keeps the size")
+        });
+        let [rows, columns] = places?;
+        Ok(vec![channels, rows, columns])
+    }
+
+    fn pool(&self, window: &WindowSpec) -> Result<Vec<u32>, Misfit> {
+        let [channels, rows, columns] = self.image()?;
+        let name = self.layer.name();
+        if (0..2).any(|axis| window.padding[axis] > window.size[axis] / 2) {
+            return Err(self.misfit(format!(
+                "the padding of `{name}` is more than half of its size"
+            )));
+        }
+        let [rows, columns] = places(window, rows, columns)
+            .map_err(|message| self.misfit(format!("`{name}` {message}")))?;
+        Ok(vec![channels, rows, columns])
+    }
+
+    fn batch_norm(&self) -> Result<Vec<u32>, Misfit> {
+        match self.input.len() {
+            1 | 3 => Ok(self.input.to_vec()),
+            _ => Err(self.takes("a row of numbers or an image")),
+        }
+    }
+
+    fn layer_norm(&self) -> Result<Vec<u32>, Misfit> {
+        if self.input.is_empty() {
+            return Err(self.misfit("`layer_norm` has nothing to normalize"));
+        }
+        Ok(self.input.to_vec())
+    }
+
+    fn embedding(&self, vocabulary: u32, dimensions: u32) -> Result<Vec<u32>, Misfit> {
+        if self.path != [Place::Layer(0)] {
+            return Err(self
+                .misfit("`embedding` takes whole numbers, which only samples are")
+                .hint("put it first"));
+        }
+        if vocabulary == 0 || dimensions == 0 {
+            return Err(self.misfit("`embedding` has nothing in it"));
+        }
+        if self.input.len() > 1 {
+            return Err(self.takes("a row of whole numbers"));
+        }
+        Ok([self.input, &[dimensions]].concat())
+    }
+
+    fn residual(&self, layers: &[Layer], shortcut: &[Layer]) -> Result<Vec<u32>, Misfit> {
+        if self.path.len() >= MOST_DEPTH {
+            return Err(self.misfit(format!("more than {MOST_DEPTH} blocks within each other")));
+        }
+        if layers.is_empty() {
+            return Err(self.misfit("`residual` has no layers"));
+        }
+        let path = &mut self.path.to_vec();
+        let through = sequence(layers, self.input.to_vec(), path, Place::Layer)?;
+        let around = sequence(shortcut, self.input.to_vec(), path, Place::Shortcut)?;
+        if through != around {
+            let message = format!(
+                "the block's layers leave {}, its shortcut {}: they cannot be added",
+                shown(&through),
+                shown(&around)
+            );
+            return Err(self
+                .misfit(message)
+                .hint("e.g. shortcut = [{ conv2d = 32, kernel = 1, stride = 2 }]"));
+        }
+        Ok(through)
+    }
+
+    fn dropout(&self, share: f32) -> Result<Vec<u32>, Misfit> {
+        if !(0.0..1.0).contains(&share) {
+            return Err(self.misfit(format!(
+                "`dropout` is a share from 0 to below 1, not {share}"
+            )));
+        }
+        Ok(self.input.to_vec())
+    }
+
+    /// The input as channels x rows x columns.
+    fn image(&self) -> Result<[u32; 3], Misfit> {
+        self.input.try_into().map_err(|_| {
+            self.takes("channels x rows x columns").hint(
+                "say how samples are shaped: [data] shape = [1, 28, 28]; `flatten` comes after \
+                 such layers",
+            )
+        })
+    }
+
+    fn takes(&self, wanted: &str) -> Misfit {
+        let (name, given) = (self.layer.name(), shown(self.input));
+        self.misfit(format!("`{name}` takes {wanted}, and is given {given}"))
+    }
+
+    fn misfit(&self, message: impl Into<String>) -> Misfit {
+        Misfit {
+            path: self.path.to_vec(),
+            message: message.into(),
+            hint: None,
+        }
+    }
 }
 
 fn places(window: &WindowSpec, rows: u32, columns: u32) -> Result<[u32; 2], String> {

@@ -3,7 +3,10 @@
 use super::{Batch, Layer, Loss, ModelSpec, NeuralNetwork, WindowSpec, arrays, output_shape, spec};
 use crate::model::shapes::Place;
 use bytes::Bytes;
-use nodectl_formats::{convert, safetensors};
+use nodectl_formats::{
+    convert,
+    safetensors::{self, NamedArrays},
+};
 use nodectl_gpu::ops::{Cpu, Engine, Vulkan};
 use nodectl_types::{Scalar, checkpoint::NOTE};
 use std::{path::Path, sync::Arc};
@@ -25,71 +28,81 @@ fn cpu() -> Arc<dyn Engine> {
     Arc::new(Cpu::new(2).unwrap())
 }
 
-/// One step of each model on an engine: everything within `tolerance` of what PyTorch found,
-/// relative to the largest number of the array, or 1e-2: biases before batch normalization have
-/// none.
-fn agrees_with_pytorch(engine: &Arc<dyn Engine>, tolerance: f32) {
-    for case in CASES {
+/// A model, a batch, and what PyTorch made of them.
+struct TorchCase {
+    name: &'static str,
+    file: NamedArrays,
+    spec: ModelSpec,
+}
+
+impl TorchCase {
+    fn read(name: &'static str) -> Self {
         let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join(format!("../../tests/fixtures/torch/{case}.safetensors"));
+            .join(format!("../../tests/fixtures/torch/{name}.safetensors"));
         let file = safetensors::read_all(&path).unwrap();
-        let spec: ModelSpec = serde_json::from_str(&file.metadata[NOTE]).unwrap();
-        let numbers = |name: &str| file.arrays[name].clone().into_f32();
-        let near = |what: &str, ours: &[f32], theirs: &[f32]| {
-            assert_eq!(ours.len(), theirs.len(), "{case}: {what}");
-            let largest = theirs
-                .iter()
-                .fold(1e-2f32, |most, value| most.max(value.abs()));
-            for (index, (ours, theirs)) in ours.iter().zip(theirs).enumerate() {
-                let apart = (ours - theirs).abs() / largest;
-                assert!(
-                    apart <= tolerance,
-                    "{case}: {what} at {index}: {ours} is not {theirs}"
-                );
-            }
-        };
+        let spec = serde_json::from_str(&file.metadata[NOTE]).unwrap();
+        Self { name, file, spec }
+    }
+
+    fn numbers(&self, array: &str) -> Vec<f32> {
+        self.file.arrays[array].clone().into_f32()
+    }
+
+    fn batch(&self) -> Batch {
+        let scalar = |whole| if whole { Scalar::U32 } else { Scalar::F32 };
         let raw = |name: &str, scalar| {
-            let array = file.arrays[name].clone();
+            let array = self.file.arrays[name].clone();
             Bytes::from(convert(array.bytes, array.info.scalar, scalar))
         };
-        let count = file.arrays["inputs"].info.shape[0] as u32;
-        let mut network = NeuralNetwork::new(engine.clone(), &spec, 1, count + 2, false).unwrap();
+        let are_classes = self.spec.loss == Loss::CrossEntropy;
+        Batch {
+            count: self.file.arrays["inputs"].info.shape[0] as u32,
+            inputs: raw("inputs", scalar(self.spec.takes_indices())),
+            targets: raw("targets", scalar(are_classes)),
+            weights: None,
+        }
+    }
+
+    /// A network of the model, larger than the batch asks for.
+    fn network(&self, engine: &Arc<dyn Engine>) -> NeuralNetwork {
+        let most = self.batch().count + 2;
+        let mut network = NeuralNetwork::new(engine.clone(), &self.spec, 1, most, false).unwrap();
         for (array, _) in network.arrays().unwrap() {
+            let values = self.numbers(&format!("value/{}", array.name));
+            assert!(network.set(&array.name, &values).unwrap());
+        }
+        network
+    }
+
+    /// Everything within `tolerance` of what PyTorch found, relative to the largest number of the
+    /// array, or 1e-2: biases before batch normalization have none.
+    #[track_caller]
+    fn near(&self, what: &str, ours: &[f32], array: &str, tolerance: f32) {
+        let (case, theirs) = (self.name, self.numbers(array));
+        assert_eq!(ours.len(), theirs.len(), "{case}: {what}");
+        let largest = theirs
+            .iter()
+            .fold(1e-2f32, |most, value| most.max(value.abs()));
+        for (index, (ours, theirs)) in ours.iter().zip(theirs).enumerate() {
+            let apart = (ours - theirs).abs() / largest;
             assert!(
-                network
-                    .set(&array.name, &numbers(&format!("value/{}", array.name)))
-                    .unwrap()
+                apart <= tolerance,
+                "{case}: {what} at {index}: {ours} is not {theirs}"
             );
         }
-        let batch = Batch {
-            count,
-            inputs: raw(
-                "inputs",
-                if spec.takes_indices() {
-                    Scalar::U32
-                } else {
-                    Scalar::F32
-                },
-            ),
-            targets: raw(
-                "targets",
-                if spec.loss == Loss::CrossEntropy {
-                    Scalar::U32
-                } else {
-                    Scalar::F32
-                },
-            ),
-            weights: None,
-        };
+    }
+}
+
+/// One step of each model on an engine.
+fn agrees_with_pytorch(engine: &Arc<dyn Engine>, tolerance: f32) {
+    for case in CASES.map(TorchCase::read) {
+        let mut network = case.network(engine);
+        let batch = case.batch();
         for in_segments in [true, false] {
-            for name in file
-                .arrays
-                .keys()
-                .filter_map(|name| name.strip_prefix("after/"))
-            {
-                network
-                    .set(name, &numbers(&format!("value/{name}")))
-                    .unwrap();
+            let names = case.file.arrays.keys();
+            for name in names.filter_map(|name| name.strip_prefix("after/")) {
+                let values = case.numbers(&format!("value/{name}"));
+                network.set(name, &values).unwrap();
             }
             let mut pushed = Vec::new();
             let report = network.train(batch.clone(), 1, in_segments, &mut |tensor| {
@@ -98,38 +111,22 @@ fn agrees_with_pytorch(engine: &Arc<dyn Engine>, tolerance: f32) {
             });
             let (losses, _) = report.unwrap().wait().unwrap();
             let tensors = network.tensors();
-            assert_eq!(
-                pushed,
-                (0..tensors.len()).rev().collect::<Vec<_>>(),
-                "{case}: from the last on"
-            );
-            near(
-                "loss",
-                &[losses.iter().sum::<f32>() / count as f32],
-                &numbers("loss"),
-            );
+            let backward: Vec<usize> = (0..tensors.len()).rev().collect();
+            assert_eq!(pushed, backward, "{}: from the last on", case.name);
+            let loss = losses.iter().sum::<f32>() / batch.count as f32;
+            case.near("loss", &[loss], "loss", tolerance);
             for (index, tensor) in tensors.iter().enumerate() {
                 let name = format!("gradient/{}", tensor.name);
-                near(&name, &network.gradient(index).unwrap(), &numbers(&name));
+                case.near(&name, &network.gradient(index).unwrap(), &name, tolerance);
             }
-            for (array, values) in network
-                .arrays()
-                .unwrap()
-                .iter()
-                .filter(|(array, _)| !array.is_trained)
-            {
-                near(
-                    &array.name,
-                    values,
-                    &numbers(&format!("after/{}", array.name)),
-                );
+            let arrays = network.arrays().unwrap();
+            for (array, values) in arrays.iter().filter(|(array, _)| !array.is_trained) {
+                let after = format!("after/{}", array.name);
+                case.near(&array.name, values, &after, tolerance);
             }
         }
-        near(
-            "answers",
-            &network.predict(count, batch.inputs.clone()).unwrap(),
-            &numbers("answers"),
-        );
+        let answers = network.predict(batch.count, batch.inputs).unwrap();
+        case.near("answers", &answers, "answers", tolerance);
     }
 }
 
@@ -165,28 +162,23 @@ fn loss(network: &mut NeuralNetwork, batch: &Batch) -> f64 {
     losses.iter().map(|loss| f64::from(*loss)).sum::<f64>() / losses.len() as f64
 }
 
-/// Smooth models with every kind of layer, moved a little along each tensor's gradient: the loss
-/// changes by its square. The loss is rounded at 1e-7 of itself, a step is some 1e-2 long, so
-/// differences are good to 1e-3 of a gradient of norm 0.1; the third derivative adds as much.
-#[test]
-fn gradients_are_those_of_finite_differences() {
-    let window = |size, padding| WindowSpec {
-        padding: [padding; 2],
-        ..WindowSpec::square(size)
-    };
-    let conv = |channels, size, padding| Layer::Conv2d {
-        channels,
-        window: window(size, padding),
+/// Layers over an image of 6 x 6 with two channels, all of them smooth.
+fn smooth_image_layers() -> Vec<Layer> {
+    let conv = Layer::Conv2d {
+        channels: 3,
+        window: WindowSpec {
+            padding: [1; 2],
+            ..WindowSpec::square(3)
+        },
         groups: 1,
         bias: true,
     };
-    let dense = |units| Layer::Dense { units, bias: true };
     let batch_norm = Layer::BatchNorm {
         momentum: 0.1,
         epsilon: 1e-5,
     };
     let block = Layer::Residual {
-        layers: vec![conv(3, 3, 1), batch_norm, Layer::Tanh],
+        layers: vec![conv.clone(), batch_norm, Layer::Tanh],
         shortcut: vec![],
     };
     let pool = Layer::AvgPool {
@@ -195,82 +187,100 @@ fn gradients_are_those_of_finite_differences() {
             ..WindowSpec::square(2)
         },
     };
-    let image = vec![
-        conv(3, 3, 1),
+    let dense = Layer::Dense {
+        units: 3,
+        bias: true,
+    };
+    vec![
+        conv,
         Layer::Gelu,
         block,
         pool,
         Layer::Flatten,
         Layer::Dropout { share: 0.3 },
-        dense(3),
-    ];
-    let row = vec![
+        dense,
+    ]
+}
+
+/// Smooth layers over a row of numbers.
+fn smooth_row_layers() -> Vec<Layer> {
+    let dense = |units| Layer::Dense { units, bias: true };
+    vec![
         dense(8),
         Layer::LayerNorm { epsilon: 1e-5 },
         Layer::Sigmoid,
         dense(3),
-    ];
-    for (input, layers) in [(vec![2, 6, 6], image), (vec![7], row)] {
-        for loss_kind in [Loss::CrossEntropy, Loss::Mse, Loss::BinaryCrossEntropy] {
-            let spec = ModelSpec {
+    ]
+}
+
+/// Five samples.
+fn smooth_batch(spec: &ModelSpec) -> Batch {
+    let len = 5 * spec.input.iter().product::<u32>();
+    let inputs: Vec<f32> = (0..len)
+        .map(|i| ((i * 37 + 11) % 101) as f32 / 50.0 - 1.0)
+        .collect();
+    let targets = match spec.loss {
+        Loss::CrossEntropy => [0u32, 1, 2, 1, 0].map(u32::to_le_bytes).concat().into(),
+        Loss::Mse | Loss::BinaryCrossEntropy => {
+            bytes(&(0..15).map(|i| (i % 2) as f32).collect::<Vec<_>>())
+        }
+    };
+    Batch {
+        count: 5,
+        inputs: bytes(&inputs),
+        targets,
+        weights: None,
+    }
+}
+
+/// Smooth models with every kind of layer, moved a little along each tensor's gradient: the loss
+/// changes by its square. The loss is rounded at 1e-7 of itself, a step is some 1e-2 long, so
+/// differences are good to 1e-3 of a gradient of norm 0.1; the third derivative adds as much.
+#[test]
+fn gradients_are_those_of_finite_differences() {
+    for (input, layers) in [
+        (vec![2, 6, 6], smooth_image_layers()),
+        (vec![7], smooth_row_layers()),
+    ] {
+        for loss in [Loss::CrossEntropy, Loss::Mse, Loss::BinaryCrossEntropy] {
+            check_gradients(&ModelSpec {
                 input: input.clone(),
                 layers: layers.clone(),
-                loss: loss_kind,
-            };
-            let count = 5;
-            let mut network = NeuralNetwork::new(cpu(), &spec, 3, count, false).unwrap();
-            let len = count as usize * input.iter().product::<u32>() as usize;
-            let inputs: Vec<f32> = (0..len)
-                .map(|i| ((i * 37 + 11) % 101) as f32 / 50.0 - 1.0)
-                .collect();
-            let targets = match loss_kind {
-                Loss::CrossEntropy => Bytes::from(
-                    [0u32, 1, 2, 1, 0]
-                        .iter()
-                        .flat_map(|t| t.to_le_bytes())
-                        .collect::<Vec<_>>(),
-                ),
-                _ => bytes(&(0..15).map(|i| (i % 2) as f32).collect::<Vec<_>>()),
-            };
-            let batch = Batch {
-                count,
-                inputs: bytes(&inputs),
-                targets,
-                weights: None,
-            };
-            loss(&mut network, &batch);
-            for (index, tensor) in network.tensors().iter().enumerate() {
-                loss(&mut network, &batch);
-                let gradient = network.gradient(index).unwrap();
-                let norm = gradient
-                    .iter()
-                    .map(|g| f64::from(*g).powi(2))
-                    .sum::<f64>()
-                    .sqrt();
-                let arrays = network.arrays().unwrap();
-                let values = &arrays
-                    .iter()
-                    .find(|(array, _)| array.name == tensor.name)
-                    .unwrap()
-                    .1;
-                let step = 1e-2;
-                let mut moved = |direction: f64| {
-                    let along = |(x, g): (&f32, &f32)| {
-                        (f64::from(*x) + direction * step * f64::from(*g) / norm.max(1e-9)) as f32
-                    };
-                    let there: Vec<f32> = values.iter().zip(&gradient).map(along).collect();
-                    network.set(&tensor.name, &there).unwrap();
-                    loss(&mut network, &batch)
-                };
-                let slope = (moved(1.0) - moved(-1.0)) / (2.0 * step);
-                network.set(&tensor.name, values).unwrap();
-                let name = &tensor.name;
-                assert!(
-                    (slope - norm).abs() < 2e-4 + 5e-3 * norm,
-                    "{loss_kind:?} {name}: {slope} is not {norm}"
-                );
-            }
+                loss,
+            });
         }
+    }
+}
+
+fn check_gradients(spec: &ModelSpec) {
+    const STEP: f64 = 1e-2;
+    let batch = smooth_batch(spec);
+    let mut network = NeuralNetwork::new(cpu(), spec, 3, batch.count, false).unwrap();
+    loss(&mut network, &batch);
+    for (index, tensor) in network.tensors().iter().enumerate() {
+        loss(&mut network, &batch);
+        let gradient = network.gradient(index).unwrap();
+        let squares = gradient.iter().map(|g| f64::from(*g).powi(2));
+        let norm = squares.sum::<f64>().sqrt();
+        let name = &tensor.name;
+        let arrays = network.arrays().unwrap();
+        let found = arrays.iter().find(|(array, _)| array.name == *name);
+        let values = &found.unwrap().1;
+        let mut moved = |direction: f64| {
+            let along = |(x, g): (&f32, &f32)| {
+                (f64::from(*x) + direction * STEP * f64::from(*g) / norm.max(1e-9)) as f32
+            };
+            let there: Vec<f32> = values.iter().zip(&gradient).map(along).collect();
+            network.set(name, &there).unwrap();
+            loss(&mut network, &batch)
+        };
+        let slope = (moved(1.0) - moved(-1.0)) / (2.0 * STEP);
+        network.set(name, values).unwrap();
+        assert!(
+            (slope - norm).abs() < 2e-4 + 5e-3 * norm,
+            "{:?} {name}: {slope} is not {norm}",
+            spec.loss
+        );
     }
 }
 
@@ -364,80 +374,93 @@ fn weights_multiply_what_each_sample_is_learnt_from() {
     near(&gradient(Some([0.75, 0.25])), &sum);
 }
 
-#[test]
-fn layers_that_do_not_fit_are_named_with_their_place() {
-    let dense = |units| Layer::Dense { units, bias: true };
-    let conv = |size| Layer::Conv2d {
+fn dense(units: u32) -> Layer {
+    Layer::Dense { units, bias: true }
+}
+
+fn conv() -> Layer {
+    Layer::Conv2d {
         channels: 4,
-        window: WindowSpec::square(size),
+        window: WindowSpec::square(3),
         groups: 1,
         bias: true,
-    };
-    let of = |input: &[u32], layers: Vec<Layer>, loss| {
-        output_shape(&ModelSpec {
-            input: input.to_vec(),
-            layers,
-            loss,
-        })
-        .map_err(|misfit| (misfit.path, misfit.message))
-    };
+    }
+}
+
+/// The shape of the outputs, or what does not fit and where.
+fn shape_of(
+    input: &[u32],
+    layers: Vec<Layer>,
+    loss: Loss,
+) -> Result<Vec<u32>, (Vec<Place>, String)> {
+    output_shape(&ModelSpec {
+        input: input.to_vec(),
+        layers,
+        loss,
+    })
+    .map_err(|misfit| (misfit.path, misfit.message))
+}
+
+#[test]
+fn layers_that_do_not_fit_are_named_with_their_place() {
+    let fitting = vec![conv(), Layer::Flatten, dense(10)];
+    let shape = shape_of(&[1, 8, 8], fitting, Loss::CrossEntropy);
+    assert_eq!(shape.unwrap(), [10]);
+    let refused = |input: &[u32], layers, loss| shape_of(input, layers, loss).unwrap_err();
+    let image = vec![conv(), dense(10)];
+    let (path, message) = refused(&[1, 8, 8], image, Loss::CrossEntropy);
+    assert_eq!(path, [Place::Layer(1)]);
     assert_eq!(
-        of(
-            &[1, 8, 8],
-            vec![conv(3), Layer::Flatten, dense(10)],
-            Loss::CrossEntropy
-        )
-        .unwrap(),
-        [10]
+        message,
+        "`dense` takes a row of numbers, and is given 4 x 6 x 6"
     );
-    let (path, message) = of(&[1, 8, 8], vec![conv(3), dense(10)], Loss::CrossEntropy).unwrap_err();
-    assert_eq!(
-        (path, message.as_str()),
+    for (input, layers, loss, wanted) in [
         (
-            vec![Place::Layer(1)],
-            "`dense` takes a row of numbers, and is given 4 x 6 x 6"
-        )
-    );
-    let (_, message) = of(&[64], vec![conv(3)], Loss::Mse).unwrap_err();
-    assert!(
-        message.contains("channels x rows x columns, and is given 64"),
-        "{message}"
-    );
-    let (_, message) = of(&[1, 2, 2], vec![conv(3)], Loss::Mse).unwrap_err();
-    assert!(message.contains("larger than the 2 x 2"), "{message}");
-    let block = Layer::Residual {
-        layers: vec![dense(3)],
-        shortcut: vec![Layer::Relu, Layer::Flatten],
+            &[64][..],
+            vec![conv()],
+            Loss::Mse,
+            "channels x rows x columns, and is given 64",
+        ),
+        (&[1, 2, 2], vec![conv()], Loss::Mse, "larger than the 2 x 2"),
+        (&[4], vec![dense(1)], Loss::CrossEntropy, "one output"),
+    ] {
+        let (_, message) = refused(input, layers, loss);
+        assert!(message.contains(wanted), "{message}");
+    }
+}
+
+#[test]
+fn blocks_that_do_not_fit_are_named_with_their_place() {
+    let after_dense = |layers, shortcut| {
+        let block = Layer::Residual { layers, shortcut };
+        shape_of(&[4], vec![dense(4), block], Loss::Mse).unwrap_err()
     };
-    let (path, message) = of(&[4], vec![dense(4), block], Loss::Mse).unwrap_err();
+    let (path, message) = after_dense(vec![dense(3)], vec![Layer::Relu, Layer::Flatten]);
     assert!(
         path == [Place::Layer(1)] && message.contains("leave 3, its shortcut 4"),
         "{message}"
     );
-    let inner = Layer::Residual {
-        layers: vec![dense(4)],
-        shortcut: vec![Layer::MaxPool {
-            window: WindowSpec::square(2),
-        }],
+    let pool = Layer::MaxPool {
+        window: WindowSpec::square(2),
     };
-    let (path, _) = of(&[4], vec![dense(4), inner], Loss::Mse).unwrap_err();
+    let (path, _) = after_dense(vec![dense(4)], vec![pool]);
     assert_eq!(path, [Place::Layer(1), Place::Shortcut(0)]);
-    let (_, message) = of(&[4], vec![dense(1)], Loss::CrossEntropy).unwrap_err();
-    assert!(message.contains("one output"), "{message}");
-    let huge = of(&[1 << 20], vec![dense(1 << 20)], Loss::Mse).unwrap();
-    assert_eq!(huge, [1 << 20]);
-    assert!(
-        arrays(&ModelSpec {
-            input: vec![1 << 20],
-            layers: vec![dense(1 << 20)],
-            loss: Loss::Mse
-        })
-        .is_err()
-    );
     let deep = (0..20).fold(dense(4), |inner, _| Layer::Residual {
         layers: vec![inner],
         shortcut: vec![],
     });
-    assert!(of(&[4], vec![deep], Loss::Mse).is_err());
+    assert!(shape_of(&[4], vec![deep], Loss::Mse).is_err());
+}
+
+#[test]
+fn a_model_of_fitting_shapes_may_have_too_many_parameters() {
+    let shape = shape_of(&[1 << 20], vec![dense(1 << 20)], Loss::Mse);
+    assert_eq!(shape.unwrap(), [1 << 20]);
+    let spec = ModelSpec {
+        input: vec![1 << 20],
+        layers: vec![dense(1 << 20)],
+        loss: Loss::Mse,
+    };
+    assert!(arrays(&spec).is_err());
     assert_eq!(spec::Loss::CrossEntropy.metric(), "accuracy");
 }

@@ -3,7 +3,7 @@
 
 use super::worker::{load, train};
 use crate::{
-    data::{ClassWeights, Column, DataSpec, Source, Validation},
+    data::{ClassWeights, Column, DataSpec, Source, Split, Validation},
     file::{ModelFile, SavedProgress},
     model::{Layer, Loss, ModelSpec},
     plan::{Checkpoints, DecayPlan, Every, OptimizerPlan, Sharing, TrainPlan},
@@ -162,130 +162,119 @@ fn a_seed_gives_a_curve_bit_for_bit_and_a_model_that_has_learnt() {
     );
 }
 
+/// A directory with data and a trained model, and what is said of plans that fail there.
+struct FailingPlans {
+    dir: tempfile::TempDir,
+    engine: Arc<dyn Engine>,
+    split: Split,
+}
+
+impl FailingPlans {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        write_moons(&dir.path().join("moons.csv"));
+        run(&plan(), dir.path(), "whole", 1);
+        Self {
+            engine: Arc::new(Cpu::new(1).unwrap()),
+            split: load(&plan(), dir.path()).unwrap(),
+            dir,
+        }
+    }
+
+    /// The error contains `message`.
+    #[track_caller]
+    fn refuse(&self, plan: TrainPlan, message: &str) {
+        let (base, into) = (self.dir.path(), self.dir.path().join("refused"));
+        std::fs::create_dir_all(&into).unwrap();
+        let trained = train(&plan, &self.split, self.engine.clone(), (base, &into), None);
+        let error = trained.err().unwrap().to_string();
+        assert!(error.contains(message), "{message}: {error}");
+    }
+}
+
 #[test]
-fn what_cannot_go_on_or_goes_wrong_is_told() {
-    let dir = tempfile::tempdir().unwrap();
-    let base = dir.path();
-    write_moons(&base.join("moons.csv"));
-    run(&plan(), base, "whole", 1);
+fn a_training_begins_with_a_model_of_its_own_shapes() {
+    let failing = FailingPlans::new();
     let begun = TrainPlan {
         init_from: Some("whole/model.safetensors".into()),
         epochs: 1,
         ..plan()
     };
-    let first = run(&begun, base, "begun", 1);
+    let first = run(&begun, failing.dir.path(), "begun", 1);
     assert!(
         first["accuracy"].as_f64().unwrap() > 0.9,
         "it begins with what was learnt: {first}"
     );
-    let engine: Arc<dyn Engine> = Arc::new(Cpu::new(1).unwrap());
-    let split = load(&plan(), base).unwrap();
-    let told = |plan: TrainPlan| {
-        let into = base.join("begun");
-        train(&plan, &split, engine.clone(), (base, &into), None)
-            .err()
-            .unwrap()
-            .to_string()
+    let narrow = Layer::Dense {
+        units: 2,
+        bias: true,
     };
+    let other = TrainPlan {
+        model: ModelSpec {
+            layers: vec![narrow],
+            ..plan().model
+        },
+        ..begun
+    };
+    failing.refuse(
+        other,
+        "`0.weight` has the shape [24, 2], the model's [2, 2]",
+    );
+}
+
+#[test]
+fn a_training_goes_on_only_where_one_like_it_stopped() {
+    let failing = FailingPlans::new();
+    let base = failing.dir.path();
     let resumed = || TrainPlan {
         resume_from: Some("step.safetensors".into()),
         ..plan()
     };
     let mut file = ModelFile::read(&base.join("whole/model.safetensors")).unwrap();
     file.write(&base.join("step.safetensors")).unwrap();
-    assert!(
-        told(resumed()).contains("it is no checkpoint"),
-        "{}",
-        told(resumed())
-    );
+    failing.refuse(resumed(), "it is no checkpoint");
     file.progress = Some(SavedProgress {
         step: 76,
         history: Vec::new(),
         state: Vec::new(),
     });
     file.write(&base.join("step.safetensors")).unwrap();
-    assert!(
-        told(resumed()).contains("`optimizer/0.weight/first` is not there"),
-        "{}",
-        told(resumed())
-    );
-    let momentum = OptimizerPlan {
-        optimizer: Optimizer::Momentum { momentum: 0.9 },
-        ..plan().optimizer
-    };
-    for (other, what) in [
-        (
-            TrainPlan {
-                seed: 9,
-                ..resumed()
-            },
-            "another seed, 3",
-        ),
-        (
-            TrainPlan {
-                batch: 10,
-                ..resumed()
-            },
-            "epochs of 8 batches, this job's have 15",
-        ),
-        (
-            TrainPlan {
-                optimizer: momentum,
-                ..resumed()
-            },
-            "another optimizer",
-        ),
-        (
-            TrainPlan {
-                epochs: 9,
-                ..resumed()
-            },
-            "step 76, this job has 72 in all",
-        ),
-    ] {
-        assert!(
-            told(other.clone()).contains(what),
-            "{what}: {}",
-            told(other)
-        );
-    }
-    let kept = Checkpoints {
+    failing.refuse(resumed(), "`optimizer/0.weight/first` is not there");
+    let mut other = resumed();
+    other.seed = 9;
+    failing.refuse(other, "another seed, 3");
+    let mut other = resumed();
+    other.batch = 10;
+    failing.refuse(other, "epochs of 8 batches, this job's have 15");
+    let mut other = resumed();
+    other.optimizer.optimizer = Optimizer::Momentum { momentum: 0.9 };
+    failing.refuse(other, "another optimizer");
+    let mut other = resumed();
+    other.epochs = 9;
+    failing.refuse(other, "step 76, this job has 72 in all");
+}
+
+#[test]
+fn checkpoints_need_a_node_and_steps_must_be_small_enough() {
+    let failing = FailingPlans::new();
+    let checkpoints = Checkpoints {
         every: Every::Steps(5),
         keep: 2,
     };
-    let why = told(TrainPlan {
-        checkpoints: Some(kept),
+    let kept = TrainPlan {
+        checkpoints: Some(checkpoints),
         ..plan()
-    });
-    assert!(
-        why.contains("no node is there to keep checkpoints"),
-        "{why}"
-    );
-    let narrow = vec![Layer::Dense {
-        units: 2,
-        bias: true,
-    }];
-    let other = TrainPlan {
-        model: ModelSpec {
-            layers: narrow,
-            ..plan().model
-        },
-        ..begun
     };
-    let error = told(other);
-    assert!(
-        error.contains("`0.weight` has the shape [24, 2], the model's [2, 2]"),
-        "{error}"
-    );
+    failing.refuse(kept, "no node is there to keep checkpoints");
     let wild = OptimizerPlan {
         optimizer: Optimizer::Sgd,
         rate: 1e30,
         clip_norm: None,
         ..plan().optimizer
     };
-    let error = told(TrainPlan {
+    let diverging = TrainPlan {
         optimizer: wild,
         ..plan()
-    });
-    assert!(error.contains("hint: a smaller `rate`"), "{error}");
+    };
+    failing.refuse(diverging, "hint: a smaller `rate`");
 }

@@ -41,18 +41,18 @@ pub struct TrainWorker {
 
 impl BuiltinPart for TrainWorker {
     fn open(_init: Json) -> Result<Self, CallError> {
-        let told = |why: String| CallError::Task(format!("{PLAN_FILE}: {why}"));
+        let failed = |why: String| CallError::Task(format!("{PLAN_FILE}: {why}"));
         let length = fs::metadata(PLAN_FILE)
-            .map_err(|error| told(error.to_string()))?
+            .map_err(|error| failed(error.to_string()))?
             .len();
         if length > MAX_PLAN_BYTES as u64 {
-            return Err(told(format!(
+            return Err(failed(format!(
                 "{length} bytes; a plan has at most {MAX_PLAN_BYTES}"
             )));
         }
-        let bytes = fs::read(PLAN_FILE).map_err(|error| told(error.to_string()))?;
+        let bytes = fs::read(PLAN_FILE).map_err(|error| failed(error.to_string()))?;
         Ok(Self {
-            plan: TrainPlan::decode(&bytes).map_err(told)?,
+            plan: TrainPlan::decode(&bytes).map_err(failed)?,
             left: None,
         })
     }
@@ -159,8 +159,9 @@ pub fn train(
     (base, dir): (&Path, &Path),
     node: Option<NodeConnection>,
 ) -> Result<Trained, TrainError> {
+    let device = engine.name();
     let mut network = NeuralNetwork::new(
-        engine.clone(),
+        engine,
         &plan.model,
         plan.seed,
         most_samples(plan),
@@ -172,70 +173,82 @@ pub fn train(
     let steps = steps_per_epoch(plan, split.training.len()) * u64::from(plan.epochs);
     let mut outputs = Outputs::create(dir, plan.model.loss, steps, split.validation.is_some())?;
     let parameters: u64 = network.tensors().iter().map(crate::Tensor::len).sum();
-    let (samples, held) = (
-        split.training.len(),
-        split.validation.as_ref().map_or(0, |data| data.len()),
-    );
-    let on = engine.name();
+    let held_back = split.validation.as_ref().map_or(0, |data| data.len());
     outputs.say(&format!(
-        "{samples} samples, {held} held back; {parameters} parameters; on {on}"
+        "{} samples, {held_back} held back; {parameters} parameters; on {device}",
+        split.training.len()
     ))?;
     let workers = node.as_ref().map_or(1, |node| node.team.workers);
+    let worker_file = dir.join(WORKER_FILE);
     let (ended, served) = match node {
         Some(node) if node.serves(plan) => {
             let mut served = serve(plan, split, &mut network, &outputs, base, node)?;
-            let file = dir.join(WORKER_FILE);
-            let ended = Together::new(
-                (plan, split),
-                &mut network,
-                &mut served,
-                &mut outputs,
-                &file,
-            )?
-            .run()?;
+            let job = (plan, split);
+            let mut together =
+                Together::new(job, &mut network, &mut served, &mut outputs, &worker_file)?;
+            let ended = together.run()?;
+            drop(together);
             let Some(ended) = ended else {
                 outputs.discard()?;
                 served.close();
-                return Ok(Trained {
-                    result: json!({ "workers": workers, "device": on }),
-                    served: None,
-                });
+                let result = json!({ "workers": workers, "device": device });
+                let served = None;
+                return Ok(Trained { result, served });
             };
             (ended, Some(served))
         }
         node => {
-            fs::write(dir.join(WORKER_FILE), "")?;
-            (
-                train_alone(plan, split, &mut network, &mut outputs, base, node)?,
-                None,
-            )
+            fs::write(worker_file, "")?;
+            let ended = train_alone(plan, split, &mut network, &mut outputs, base, node)?;
+            (ended, None)
         }
     };
+    write_model(plan, split, &mut network, &mut outputs, dir)?;
+    let result = result(plan, &ended, parameters, workers, &device);
+    Ok(Trained { result, served })
+}
+
+/// The files of a training that has ended: its course, which class was taken for which, the model.
+fn write_model(
+    plan: &TrainPlan,
+    split: &Split,
+    network: &mut NeuralNetwork,
+    outputs: &mut Outputs,
+    dir: &Path,
+) -> Result<(), TrainError> {
     let note = note(plan, split);
     outputs.finish(plan.model.loss.name())?;
-    if let Some(counts) = which_for_which(&mut network, split)? {
-        let number = |class: usize| {
-            note.names
-                .get(class)
-                .cloned()
-                .unwrap_or_else(|| class.to_string())
-        };
-        let names: Vec<String> = (0..counts.len()).map(number).collect();
+    if let Some(counts) = which_for_which(network, split)? {
+        let name = |class: usize| note.names.get(class).cloned();
+        let names: Vec<String> = (0..counts.len())
+            .map(|class| name(class).unwrap_or_else(|| class.to_string()))
+            .collect();
         outputs.confusion("which class was taken for which", &names, &counts)?;
     }
-    let model = ModelFile::of(&network, note, split.preparation.clone(), None)?;
+    let model = ModelFile::of(network, note, split.preparation.clone(), None)?;
     model.write(&dir.join(super::FILES[0]))?;
+    Ok(())
+}
+
+/// The task's result.
+fn result(plan: &TrainPlan, ended: &Ended, parameters: u64, workers: u32, device: &str) -> Json {
     let metric = plan.model.loss.metric();
-    let (last, speed) = (ended.last, ended.samples_per_second);
+    let last = &ended.last;
     let mut result = json!({
-        "loss": last.training.loss(), metric: last.training.metric(), "epochs": last.number, "steps": last.steps,
-        "parameters": parameters, "samples_per_second": speed.round(), "workers": workers, "device": on,
+        "loss": last.training.loss(),
+        metric: last.training.metric(),
+        "epochs": last.number,
+        "steps": last.steps,
+        "parameters": parameters,
+        "samples_per_second": ended.samples_per_second.round(),
+        "workers": workers,
+        "device": device,
     });
     if let Some(validation) = &last.validation {
         result["validation_loss"] = validation.loss().into();
         result[format!("validation_{metric}")] = validation.metric().into();
     }
-    Ok(Trained { result, served })
+    result
 }
 
 /// With parameters in this process.
