@@ -1,7 +1,7 @@
 //! The jobs that carry a kernel's plan out: one, or the rounds of its tiles and a last one that
 //! puts their parts together.
 
-use super::plan::{KernelPlan, PLAN_FILE, Stage, part_file};
+use super::plan::{Combine, KernelPlan, PLAN_FILE, Stage, part_file};
 use nodectl_jobfile::{
     Fault, Fields, Item, PlacedJob, PlannedJob, Upload, UploadSource,
     keys::{common, resources, work::builtin_work},
@@ -36,95 +36,76 @@ pub(super) fn build(fields: &Fields<'_, '_>, chain: Chain) -> Result<Vec<PlacedJ
             format!("`{}` is the name of a file that nodectl adds", taken.path),
         ));
     }
+    let tiles = (!chain.rounds.is_empty()).then(|| Item {
+        value: chain.plan.tile_count(),
+        span: name_span.clone(),
+    });
+    common::check_count(fields, &chain.params, tiles.as_ref())?;
     let common = Common {
         fields,
-        name_span: name_span.clone(),
+        name_span,
         after,
         chain: &chain,
     };
-    let files: Vec<String> = chain
-        .plan
-        .outputs
-        .iter()
-        .map(|output| output.file.clone())
-        .collect();
-    let Some(last) = chain.rounds.len().checked_sub(1) else {
-        common::check_count(fields, &chain.params, None)?;
-        return Ok(vec![common.job(
-            name,
-            chain.plan.stage.clone(),
-            None,
-            files,
-        )?]);
+    let mut jobs = common.rounds(&name)?;
+    let stage = match jobs.last() {
+        None => chain.plan.stage.clone(),
+        Some(last) => Stage::Assemble {
+            from: last.job.name().to_string(),
+        },
     };
-    let tiles = chain.plan.tile_count();
-    common::check_count(
-        fields,
-        &chain.params,
-        Some(&Item {
-            value: tiles,
-            span: name_span.clone(),
-        }),
-    )?;
-    let mut jobs = Vec::with_capacity(chain.rounds.len() + 1);
-    let mut from: Option<String> = None;
-    for (index, (first_step, steps)) in chain.rounds.iter().enumerate() {
-        let own = if last == 0 {
-            format!("{name}.tiles")
-        } else {
-            format!("{name}.round-{}", index + 1)
-        };
-        if own.len() > common::MAX_NAME_BYTES {
-            let fault = Fault::new(
-                name_span,
-                format!("`{name}` is too long: its tiles are the job `{own}`"),
-            );
-            return Err(fault.hint(format!(
-                "set `name` to at most {} characters",
-                common::MAX_NAME_BYTES - 12
-            )));
-        }
-        let stage = Stage::Tiles {
-            first_step: *first_step,
-            steps: *steps,
-            from: from.clone(),
-        };
-        let parts = chain
-            .plan
-            .parts
-            .iter()
-            .map(|binding| part_file(binding))
-            .collect();
-        jobs.push(common.job(own.clone(), stage, from, parts)?);
-        from = Some(own);
-    }
-    let stage = Stage::Assemble {
-        from: from.clone().unwrap_or_default(),
-    };
+    let outputs = chain.plan.outputs.iter();
+    let files = outputs.map(|output| output.file.clone()).collect();
+    let from = jobs.last().map(|last| last.job.name().to_string());
     jobs.push(common.job(name, stage, from, files)?);
     Ok(jobs)
 }
 
 impl Common<'_> {
-    /// One job of the chain, after the one before it, which the first has in the job file.
+    /// The jobs in which tiles are computed, each after the one before.
+    fn rounds(&self, name: &str) -> Result<Vec<PlacedJob>, Fault> {
+        let rounds = &self.chain.rounds;
+        let mut jobs = Vec::with_capacity(rounds.len() + 1);
+        let mut from: Option<String> = None;
+        for (index, (first_step, steps)) in rounds.iter().enumerate() {
+            let own = if rounds.len() == 1 {
+                format!("{name}.tiles")
+            } else {
+                format!("{name}.round-{}", index + 1)
+            };
+            if own.len() > common::MAX_NAME_BYTES {
+                let message = format!("`{name}` is too long: its tiles are the job `{own}`");
+                let hint = format!(
+                    "set `name` to at most {} characters",
+                    common::MAX_NAME_BYTES - 12
+                );
+                return Err(Fault::new(self.name_span.clone(), message).hint(hint));
+            }
+            let stage = Stage::Tiles {
+                first_step: *first_step,
+                steps: *steps,
+                from: from.clone(),
+            };
+            let parts = self.chain.plan.parts.iter();
+            let parts = parts.map(|binding| part_file(binding)).collect();
+            jobs.push(self.job(own.clone(), stage, from, parts)?);
+            from = Some(own);
+        }
+        Ok(jobs)
+    }
+
+    /// One job of the chain, after the job `from`; the first comes after those that the job file
+    /// names.
     fn job(
         &self,
         name: String,
         stage: Stage,
         from: Option<String>,
-        mut outputs: Vec<String>,
+        outputs: Vec<String>,
     ) -> Result<PlacedJob, Fault> {
-        let (fields, chain) = (self.fields, self.chain);
-        let is_assembly = matches!(stage, Stage::Assemble { .. });
+        let fields = self.fields;
         let is_tiled = matches!(stage, Stage::Tiles { .. });
-        let plan = KernelPlan {
-            stage,
-            ..chain.plan.clone()
-        };
-        // Two outputs may share a file.
-        outputs.sort();
-        outputs.dedup();
-        let (after, after_spans): (Vec<String>, Vec<Range<usize>>) = match from {
+        let (after, after_spans) = match from {
             Some(from) => (vec![from], vec![self.name_span.clone()]),
             None => self
                 .after
@@ -132,34 +113,25 @@ impl Common<'_> {
                 .map(|other| (other.value.clone(), other.span.clone()))
                 .unzip(),
         };
-        let plan = Upload {
-            path: PLAN_FILE.into(),
-            source: UploadSource::Bytes(plan.encode().into()),
-            executable: false,
-        };
-        let mut uploads = if is_assembly {
-            Vec::new()
+        let work = self.work(&name, &stage, outputs)?;
+        let into = if is_tiled {
+            None
         } else {
-            chain.uploads.clone()
+            common::into(fields)?
         };
-        uploads.push(plan);
-        uploads.sort_by(|one, other| one.path.cmp(&other.path));
-        let work = WorkSpec {
-            is_step: is_tiled,
-            ..self.work(&name, is_assembly, outputs)?
+        let repeat = if is_tiled {
+            self.chain.plan.tile_count()
+        } else {
+            1
         };
         let job = PlannedJob {
             after,
-            uploads,
-            into: if is_tiled {
-                None
-            } else {
-                common::into(fields)?
-            },
+            uploads: self.uploads(stage),
+            into,
             computing: common::computing(fields)?,
             ..PlannedJob::new(JobDraft {
-                params: chain.params.clone(),
-                repeat: if is_tiled { chain.plan.tile_count() } else { 1 },
+                params: self.chain.params.clone(),
+                repeat,
                 ..common::draft(fields, work)?
             })
         };
@@ -170,22 +142,42 @@ impl Common<'_> {
         })
     }
 
-    fn work(&self, name: &str, is_assembly: bool, outputs: Vec<String>) -> Result<WorkSpec, Fault> {
-        let fields = self.fields;
-        let needs = resources::plan(fields, true)?;
-        let folds = self
-            .chain
-            .plan
-            .outputs
-            .iter()
-            .any(|output| matches!(output.combine, super::plan::Combine::Shader(_)));
+    /// The plan of a stage, and the files of the inputs, which assembling does not read.
+    fn uploads(&self, stage: Stage) -> Vec<Upload> {
+        let mut uploads = match stage {
+            Stage::Assemble { .. } => Vec::new(),
+            Stage::Whole { .. } | Stage::Tiles { .. } => self.chain.uploads.clone(),
+        };
+        let plan = KernelPlan {
+            stage,
+            ..self.chain.plan.clone()
+        };
+        uploads.push(Upload {
+            path: PLAN_FILE.into(),
+            source: UploadSource::Bytes(plan.encode().into()),
+            executable: false,
+        });
+        uploads.sort_by(|one, other| one.path.cmp(&other.path));
+        uploads
+    }
+
+    fn work(&self, name: &str, stage: &Stage, mut outputs: Vec<String>) -> Result<WorkSpec, Fault> {
+        // Two outputs may share a file.
+        outputs.sort();
+        outputs.dedup();
+        let needs = resources::plan(self.fields, true)?;
+        let mut combined = self.chain.plan.outputs.iter();
+        let folds = combined.any(|output| matches!(output.combine, Combine::Shader(_)));
         // Putting parts together is a core's work, unless a shader does it.
-        let resources = if is_assembly && !folds {
+        let resources = if matches!(stage, Stage::Assemble { .. }) && !folds {
             Resources::one_core()
         } else {
             needs
         };
-        builtin_work(fields, name, Builtin::Kernel, resources, outputs)
+        Ok(WorkSpec {
+            is_step: matches!(stage, Stage::Tiles { .. }),
+            ..builtin_work(self.fields, name, Builtin::Kernel, resources, outputs)?
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::{
     cut::STORAGE_BYTES,
-    plan::{ArrayPlan, BindingPlan, Content, Extent, KernelPlan, PlanError},
+    plan::{ArrayPlan, Content, KernelPlan, PlanError},
     resolve::{Resolved, ResolvedArray, ResolvedContent, ResolvedSource},
 };
 use nodectl_formats::{ArrayLocation, Format, Info};
@@ -17,14 +17,15 @@ use std::{
 
 /// What all parameter sets together need.
 pub(super) struct Needs {
+    /// The greatest extents of the space along x, y and z.
     pub(super) most: [u32; 3],
+    /// The least extents of the space along x, y and z.
     pub(super) least: [u32; 3],
     /// Of each binding that is cut, by name, the bytes of a cell.
     pub(super) cell_bytes: BTreeMap<String, u64>,
     /// The files of all inputs, sorted by path, each once.
     pub(super) uploads: Vec<Upload>,
-    /// What each cell has of an input from a file: the axes behind those of the space, in the first
-    /// set.
+    /// What each cell has of an array: the axes after those of the space, in the first set.
     pub(super) per_cell: BTreeMap<String, Vec<u64>>,
 }
 
@@ -51,162 +52,118 @@ impl Checker<'_, '_> {
         params: &ParamSpace,
         differ: bool,
     ) -> Result<Needs, Fault> {
-        let (mut most, mut least) = ([0; 3], [u32::MAX; 3]);
-        let (mut cell_bytes, mut per_cell) = (BTreeMap::new(), BTreeMap::new());
+        let mut needs = Needs {
+            most: [0; 3],
+            least: [u32::MAX; 3],
+            cell_bytes: BTreeMap::new(),
+            uploads: Vec::new(),
+            per_cell: BTreeMap::new(),
+        };
         for index in 0..if differ { params.len() } else { 1 } {
             let set = params.get(index);
-            let in_set = |fault: Fault| {
+            self.check_set(plan, &set, &mut needs).map_err(|fault| {
                 if params.len() > 1 && differ {
-                    told_of(fault, &set)
+                    naming_set(fault, &set)
                 } else {
                     fault
                 }
-            };
-            let resolved = plan
-                .resolve(&set)
-                .map_err(|error| in_set(self.fault(error)))?;
-            for axis in 0..3 {
-                most[axis] = most[axis].max(resolved.space[axis]);
-                least[axis] = least[axis].min(resolved.space[axis]);
-            }
-            for (binding, content) in plan.bindings.iter().zip(&resolved.bindings) {
-                let (Content::Array(array), ResolvedContent::Array(found)) =
-                    (&binding.content, content)
-                else {
-                    continue;
-                };
-                let shape = self
-                    .shape(plan, binding, array, found, resolved.space)
-                    .map_err(in_set)?;
-                let numbers = shape.iter().product::<u64>();
-                let bytes =
-                    numbers / u64::from(array.element.components) * u64::from(array.element.stride);
-                if let Extent::Cells { .. } = array.extent {
-                    let behind = shape[plan.dimensions..].to_vec();
-                    let cells: u64 = shape[..plan.dimensions].iter().product();
-                    let most = cell_bytes.entry(binding.name.clone()).or_insert(0);
-                    *most = bytes.div_ceil(cells).max(*most);
-                    per_cell.entry(binding.name.clone()).or_insert(behind);
-                } else if index == 0 && shape.len() >= plan.dimensions {
-                    per_cell.insert(binding.name.clone(), shape[plan.dimensions..].to_vec());
-                }
-            }
-            self.images(plan, &resolved).map_err(in_set)?;
+            })?;
         }
-        Ok(Needs {
-            most,
-            least,
-            cell_bytes,
-            uploads: self.files.into_values().collect(),
-            per_cell,
-        })
+        needs.uploads = self.files.into_values().collect();
+        Ok(needs)
+    }
+
+    fn check_set(
+        &mut self,
+        plan: &KernelPlan,
+        set: &Params,
+        needs: &mut Needs,
+    ) -> Result<(), Fault> {
+        let resolved = plan.resolve(set).map_err(|error| self.fault(error))?;
+        needs.add_space(resolved.space);
+        for (binding, content) in plan.bindings.iter().zip(&resolved.bindings) {
+            if let (Content::Array(array), ResolvedContent::Array(found)) =
+                (&binding.content, content)
+            {
+                let name = &binding.name;
+                let shape = self.shape(name, array, found, &resolved.space[..plan.dimensions])?;
+                needs.add_array(name, array, &shape, plan.dimensions);
+            }
+        }
+        self.images(plan, &resolved)
     }
 
     /// The whole array's shape, checked against space and shader.
     fn shape(
         &mut self,
-        plan: &KernelPlan,
-        binding: &BindingPlan,
+        name: &str,
         array: &ArrayPlan,
         found: &ResolvedArray,
-        space: [u32; 3],
+        space: &[u32],
     ) -> Result<Vec<u64>, Fault> {
-        let name = &binding.name;
         let span = self.spans.get(name).cloned().unwrap_or(self.space.clone());
         let shape = match &found.source {
-            Some(ResolvedSource::File {
-                path,
-                member,
-                raw,
-                convert,
-            }) => {
-                let raw = raw.as_ref().map(|(scalar, shape)| Info {
-                    scalar: *scalar,
-                    shape: shape.clone(),
-                });
-                let info = self.header(path, member.clone(), raw, &span)?;
-                let (from, to) = (info.scalar, array.element.scalar);
-                if !convert && !from.widens_to(to) {
-                    let message = format!(
-                        "`{path}` has numbers of type {from}, and the shader's `{name}` is of {to}"
-                    );
-                    let hint = format!(
-                        "store it as {to}, or add convert = true: what does not fit is rounded and saturates"
-                    );
-                    return Err(Fault::new(span, message).hint(hint));
-                }
-                info.shape
+            Some(source @ ResolvedSource::File { .. }) => {
+                self.file_shape(name, array, source, &span)?
             }
             _ => found.shape.clone(),
         };
-        let numbers = shape
-            .iter()
-            .try_fold(1u64, |product, extent| product.checked_mul(*extent));
-        let Some(numbers) = numbers.filter(|numbers| *numbers <= i64::MAX as u64) else {
-            return Err(Fault::new(
-                span,
-                format!("`{name}` would be {shape:?} numbers, more than can be counted"),
-            ));
+        let sized = SizedArray {
+            name,
+            array,
+            shape: &shape,
         };
-        let components = u64::from(array.element.components);
-        if numbers == 0 || !numbers.is_multiple_of(components) {
-            let message = format!(
-                "{shape:?} numbers do not make elements of {components} for the shader's `{name}`"
-            );
-            return Err(Fault::new(span, message));
-        }
-        if let Extent::Cells { .. } = array.extent {
-            let space: Vec<u64> = space[..plan.dimensions]
-                .iter()
-                .rev()
-                .map(|extent| u64::from(*extent))
-                .collect();
-            let behind: u64 = shape.iter().skip(plan.dimensions).product();
-            if !shape.starts_with(&space) || !behind.is_multiple_of(components) {
-                let message = format!(
-                    "`{name}` is cut with the space, so its shape begins with {space:?}; it has {shape:?}"
-                );
-                let hint = "numpy's order: the axis of x is the last of the space's; numbers of a cell come behind";
-                return Err(Fault::new(span, message).hint(hint));
-            }
+        let elements = sized.elements().map_err(|wrong| wrong.at(&span))?;
+        if !array.is_whole() {
+            sized.check_cells(space).map_err(|wrong| wrong.at(&span))?;
         }
         if let Some(count) = self.counts.get(name)
-            && numbers / components != u64::from(*count)
+            && elements != u64::from(*count)
         {
-            let message = format!(
-                "the shader's `{name}` has {count} elements, and {shape:?} are {}",
-                numbers / components
-            );
+            let message =
+                format!("the shader's `{name}` has {count} elements, and {shape:?} are {elements}");
             return Err(Fault::new(span, message));
         }
-        let bytes = (numbers / components).saturating_mul(u64::from(array.element.stride));
-        if matches!(array.extent, Extent::Whole { .. }) && bytes > STORAGE_BYTES * 32 {
-            let message = format!(
-                "`{name}` would take {bytes} bytes in every task; no device binds more than 4 GiB at once"
-            );
-            return Err(Fault::new(span, message).hint("cut it: cut = \"tile\""));
-        }
-        if let Extent::Cells { .. } = array.extent {
-            let cells: u64 = if self.has_tile {
-                shape[..plan.dimensions].iter().product()
-            } else {
-                1
-            };
-            let at_once = bytes / cells.max(1);
-            if at_once > STORAGE_BYTES * 32 {
-                let what = if self.has_tile {
-                    "for one cell"
-                } else {
-                    "at once"
-                };
-                let message = format!(
-                    "`{name}` would take {at_once} bytes {what}; no device binds more than 4 GiB"
-                );
-                return Err(Fault::new(span, message)
-                    .hint("fewer numbers a cell, or a shader that works on tiles"));
-            }
-        }
+        let tiled = self.has_tile.then_some(space.len());
+        sized
+            .check_bytes(elements, tiled)
+            .map_err(|wrong| wrong.at(&span))?;
         Ok(shape)
+    }
+
+    /// What a file's header says, if its numbers go into the shader's type.
+    fn file_shape(
+        &mut self,
+        name: &str,
+        array: &ArrayPlan,
+        source: &ResolvedSource,
+        span: &Range<usize>,
+    ) -> Result<Vec<u64>, Fault> {
+        let ResolvedSource::File {
+            path,
+            member,
+            raw,
+            convert,
+        } = source
+        else {
+            return Ok(Vec::new());
+        };
+        let raw = raw.as_ref().map(|(scalar, shape)| Info {
+            scalar: *scalar,
+            shape: shape.clone(),
+        });
+        let info = self.header(path, member.clone(), raw, span)?;
+        let (from, to) = (info.scalar, array.element.scalar);
+        if !convert && !from.widens_to(to) {
+            let message = format!(
+                "`{path}` has numbers of type {from}, and the shader's `{name}` is of {to}"
+            );
+            let hint = format!(
+                "store it as {to}, or add convert = true: what does not fit is rounded and saturates"
+            );
+            return Err(Fault::new(span.clone(), message).hint(hint));
+        }
+        Ok(info.shape)
     }
 
     fn header(
@@ -237,10 +194,10 @@ impl Checker<'_, '_> {
             raw: raw.clone(),
         };
         let info = location.inspect().map_err(|error| {
-            let told = error
+            let message = error
                 .to_string()
                 .replace(&format!("{}: ", place.display()), &format!("`{path}`: "));
-            Fault::new(span.clone(), told)
+            Fault::new(span.clone(), message)
         })?;
         if raw.is_none() {
             self.headers.insert((place, member), info.clone());
@@ -296,8 +253,140 @@ impl Checker<'_, '_> {
     }
 }
 
-/// The same, naming the parameter set in which it is so.
-fn told_of(fault: Fault, set: &Params) -> Fault {
+impl Needs {
+    fn add_space(&mut self, space: [u32; 3]) {
+        for (axis, extent) in space.into_iter().enumerate() {
+            self.most[axis] = self.most[axis].max(extent);
+            self.least[axis] = self.least[axis].min(extent);
+        }
+    }
+
+    fn add_array(&mut self, name: &str, array: &ArrayPlan, shape: &[u64], dimensions: usize) {
+        let Some((cells, per_cell)) = shape.split_at_checked(dimensions) else {
+            return;
+        };
+        self.per_cell
+            .entry(name.to_string())
+            .or_insert_with(|| per_cell.to_vec());
+        if !array.is_whole() {
+            let elements = shape.iter().product::<u64>() / u64::from(array.element.components);
+            let bytes = elements * u64::from(array.element.stride);
+            let most = self.cell_bytes.entry(name.to_string()).or_insert(0);
+            *most = bytes.div_ceil(cells.iter().product()).max(*most);
+        }
+    }
+}
+
+/// An array of the plan with the shape that it has.
+struct SizedArray<'a> {
+    name: &'a str,
+    array: &'a ArrayPlan,
+    shape: &'a [u64],
+}
+
+/// What does not fit of an array.
+struct Misfit {
+    message: String,
+    hint: Option<&'static str>,
+}
+
+impl SizedArray<'_> {
+    /// How many elements of the shader's type its numbers make.
+    fn elements(&self) -> Result<u64, Misfit> {
+        let Self { name, shape, .. } = self;
+        let mut extents = shape.iter();
+        let numbers = extents.try_fold(1u64, |product, extent| product.checked_mul(*extent));
+        let Some(numbers) = numbers.filter(|numbers| *numbers <= i64::MAX as u64) else {
+            return Err(misfit(format!(
+                "`{name}` would be {shape:?} numbers, more than can be counted"
+            )));
+        };
+        let components = u64::from(self.array.element.components);
+        if numbers == 0 || !numbers.is_multiple_of(components) {
+            return Err(misfit(format!(
+                "{shape:?} numbers do not make elements of {components} for the shader's `{name}`"
+            )));
+        }
+        Ok(numbers / components)
+    }
+
+    /// An array that is cut with the space has the space's axes first.
+    fn check_cells(&self, space: &[u32]) -> Result<(), Misfit> {
+        let Self { name, shape, .. } = self;
+        let components = u64::from(self.array.element.components);
+        let per_cell: u64 = shape.iter().skip(space.len()).product();
+        let space: Vec<u64> = space.iter().rev().map(|n| u64::from(*n)).collect();
+        if shape.starts_with(&space) && per_cell.is_multiple_of(components) {
+            return Ok(());
+        }
+        let message = format!(
+            "`{name}` is cut with the space, so its shape begins with {space:?}; it has {shape:?}"
+        );
+        Err(misfit(message).hint(
+            "numpy's order: the axis of x is the last of the space's; numbers of a cell come after \
+             it",
+        ))
+    }
+
+    /// No device binds more than 4 GiB: of a whole array, or of one cell where the shader works on
+    /// tiles; then `tiled` is how many axes the space has.
+    fn check_bytes(&self, elements: u64, tiled: Option<usize>) -> Result<(), Misfit> {
+        const MOST_BOUND_BYTES: u64 = STORAGE_BYTES * 32;
+        let name = self.name;
+        let bytes = elements.saturating_mul(u64::from(self.array.element.stride));
+        if self.array.is_whole() {
+            if bytes > MOST_BOUND_BYTES {
+                let message = format!(
+                    "`{name}` would take {bytes} bytes in every task; no device binds more than 4 \
+                     GiB at once"
+                );
+                return Err(misfit(message).hint("cut it: cut = \"tile\""));
+            }
+            return Ok(());
+        }
+        let (cells, what) = match tiled {
+            Some(axes) => (self.shape[..axes].iter().product(), "for one cell"),
+            None => (1, "at once"),
+        };
+        let at_once = bytes / u64::max(cells, 1);
+        if at_once > MOST_BOUND_BYTES {
+            let message = format!(
+                "`{name}` would take {at_once} bytes {what}; no device binds more than 4 GiB"
+            );
+            return Err(
+                misfit(message).hint("fewer numbers a cell, or a shader that works on tiles")
+            );
+        }
+        Ok(())
+    }
+}
+
+fn misfit(message: String) -> Misfit {
+    Misfit {
+        message,
+        hint: None,
+    }
+}
+
+impl Misfit {
+    fn hint(self, hint: &'static str) -> Self {
+        Self {
+            hint: Some(hint),
+            ..self
+        }
+    }
+
+    fn at(self, span: &Range<usize>) -> Fault {
+        let fault = Fault::new(span.clone(), self.message);
+        match self.hint {
+            Some(hint) => fault.hint(hint),
+            None => fault,
+        }
+    }
+}
+
+/// A fault of one parameter set of several: names the set.
+fn naming_set(fault: Fault, set: &Params) -> Fault {
     let values: Vec<String> = set
         .iter()
         .map(|(name, value)| format!("{name} = {value}"))

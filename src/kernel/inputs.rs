@@ -93,130 +93,124 @@ fn input(
     count: Option<u32>,
 ) -> Result<InputSpec, Fault> {
     fields.check_keys(&KEYS)?;
-    let is_cut = match fields.string("cut")? {
-        None => false,
-        Some(cut) => match cut.value.as_str() {
-            "whole" => false,
-            "tile" if program.has_tile() => true,
-            "tile" => {
-                let fault = Fault::new(
-                    cut.span,
-                    "the shader does not declare `tile`, so its space is never cut",
-                );
-                return Err(fault.hint(
-                    "leave `cut` out, or let the shader work on tiles: `nodectl init kernel`",
-                ));
-            }
-            other => {
-                return Err(Fault::new(cut.span, format!("`cut` cannot be `{other}`"))
-                    .suggest(other, &["whole", "tile"]));
-            }
-        },
-    };
-    let given: Vec<&str> = SOURCES
-        .into_iter()
-        .filter(|key| fields.get(key).is_some())
-        .collect();
-    let key = match given.as_slice() {
-        [key] => *key,
-        [] => {
-            let fault = Fault::new(
-                fields.span.clone(),
-                format!("the input `{name}` says not where its numbers come from"),
-            );
-            return Err(
-                fault.hint("one of `file`, `zeros`, `fill`, `range`, `linspace` and `random`")
-            );
-        }
-        [one, other, ..] => {
-            let message = format!("the input `{name}` comes from `{one}` and from `{other}`");
-            return Err(Fault::new(fields.span.clone(), message));
-        }
-    };
-    let convert = fields.bool("convert")?;
-    let scalar = scalar(fields)?;
-    if key != "file"
-        && let Some(span) = convert
-            .as_ref()
-            .map(|convert| convert.span.clone())
-            .or(scalar.as_ref().map(|s| s.span.clone()))
-    {
-        return Err(
-            Fault::new(span, format!("what `{key}` makes has the shader's type"))
-                .hint("remove this"),
-        );
-    }
+    let is_cut = is_cut(fields, program)?;
+    let key = source_key(fields, name)?;
     let value = fields.get(key).expect("one of the keys that are there");
-    let shape = match fields.get("shape") {
-        None => None,
-        Some(shape) => Some(values.quantities("shape", shape)?),
+    let (source, shape) = if key == "file" {
+        (file_table(fields, values)?, Vec::new())
+    } else {
+        check_not_of_file(fields, key)?;
+        let shape = shape(fields, values)?;
+        let (source, own) = generated(fields, values, key, value)?;
+        let shape = match (own, shape) {
+            (Some(_), Some(_)) => {
+                let message = format!("`{key}` already says how many numbers there are");
+                return Err(Fault::new(value.span(), message).hint("remove `shape`"));
+            }
+            (Some(shape), None) | (None, Some(shape)) => shape,
+            (None, None) if is_cut => Vec::new(),
+            (None, None) => match count {
+                Some(count) => vec![Quantity::Value(Value::Int(i64::from(count)))],
+                None => {
+                    let message = format!("the input `{name}` does not say how large it is");
+                    return Err(Fault::new(value.span(), message)
+                        .hint("add a `shape`, or cut = \"tile\" for one number a cell"));
+                }
+            },
+        };
+        (source, shape)
     };
-    let span = value.span();
-    let made = |source, shape| InputSpec {
+    Ok(InputSpec {
         binding: name.to_string(),
         source,
         is_cut,
         shape,
-        span: span.clone(),
+        span: value.span(),
+    })
+}
+
+/// `cut`: whether each task has its tile's cells only.
+fn is_cut(fields: &Fields<'_, '_>, program: &KernelProgram) -> Result<bool, Fault> {
+    let Some(cut) = fields.string("cut")? else {
+        return Ok(false);
     };
-    if key == "file" {
-        let path = fields.string("file")?.expect("it is there");
-        let raw = match (scalar, shape) {
-            (None, None) => None,
-            (Some(scalar), Some(shape)) => Some(RawPlan {
-                scalar: scalar.value,
-                shape,
-            }),
-            (None, Some(shape)) => match Format::of(Path::new(&path.value)) {
-                Some(Format::Raw(Some(scalar))) => Some(RawPlan { scalar, shape }),
-                _ => {
-                    return Err(Fault::new(
-                        path.span,
-                        "a raw file needs a `type` beside its `shape`",
-                    ));
-                }
-            },
-            (Some(scalar), None) => {
-                return Err(Fault::new(
-                    scalar.span,
-                    "a `type` without a `shape` says too little",
-                ));
-            }
-        };
-        return Ok(made(
-            file(
-                fields,
-                values,
-                &path,
-                raw,
-                convert.is_some_and(|convert| convert.value),
-            )?,
-            Vec::new(),
-        ));
-    }
-    let (source, own) = generated(fields, values, key, value)?;
-    let shape = match (own, shape) {
-        (Some(_), Some(_)) => {
-            let fault = Fault::new(
-                span.clone(),
-                format!("`{key}` says already how many there are"),
-            );
-            return Err(fault.hint("remove `shape`"));
+    match cut.value.as_str() {
+        "whole" => Ok(false),
+        "tile" if program.has_tile() => Ok(true),
+        "tile" => {
+            let message = "the shader does not declare `tile`, so its space is never cut";
+            Err(Fault::new(cut.span, message)
+                .hint("leave `cut` out, or let the shader work on tiles: `nodectl init kernel`"))
         }
-        (Some(own), None) | (None, Some(own)) => own,
-        (None, None) if is_cut => Vec::new(),
-        (None, None) => match count {
-            Some(count) => vec![Quantity::Value(Value::Int(i64::from(count)))],
-            None => {
-                let fault = Fault::new(
-                    span.clone(),
-                    format!("the input `{name}` says not how large it is"),
-                );
-                return Err(fault.hint("add a `shape`, or cut = \"tile\" for one number a cell"));
+        other => Err(Fault::new(cut.span, format!("`cut` cannot be `{other}`"))
+            .suggest(other, &["whole", "tile"])),
+    }
+}
+
+/// The one key that says where the numbers come from.
+fn source_key(fields: &Fields<'_, '_>, name: &str) -> Result<&'static str, Fault> {
+    let is_given = |key: &&str| fields.get(key).is_some();
+    let given: Vec<&str> = SOURCES.into_iter().filter(is_given).collect();
+    let message = match given.as_slice() {
+        [key] => return Ok(*key),
+        [] => {
+            let message = format!("the input `{name}` does not say where its numbers come from");
+            return Err(Fault::new(fields.span.clone(), message)
+                .hint("one of `file`, `zeros`, `fill`, `range`, `linspace` and `random`"));
+        }
+        [one, other, ..] => format!("the input `{name}` comes from `{one}` and from `{other}`"),
+    };
+    Err(Fault::new(fields.span.clone(), message))
+}
+
+/// What is generated has the shader's type.
+fn check_not_of_file(fields: &Fields<'_, '_>, key: &str) -> Result<(), Fault> {
+    let convert = fields.bool("convert")?.map(|convert| convert.span);
+    let scalar = scalar(fields)?.map(|scalar| scalar.span);
+    match convert.or(scalar) {
+        Some(span) => {
+            let message = format!("what `{key}` makes has the shader's type");
+            Err(Fault::new(span, message).hint("remove this"))
+        }
+        None => Ok(()),
+    }
+}
+
+fn shape(
+    fields: &Fields<'_, '_>,
+    values: &ValueReader<'_>,
+) -> Result<Option<Vec<Quantity>>, Fault> {
+    fields
+        .get("shape")
+        .map(|shape| values.quantities("shape", shape))
+        .transpose()
+}
+
+/// `file`, with the type and the shape that one without a header needs.
+fn file_table(fields: &Fields<'_, '_>, values: &ValueReader<'_>) -> Result<ArraySource, Fault> {
+    let convert = fields.bool("convert")?.is_some_and(|convert| convert.value);
+    let scalar = scalar(fields)?;
+    let shape = shape(fields, values)?;
+    let path = fields.string("file")?.expect("it is there");
+    let raw = match (scalar, shape) {
+        (None, None) => None,
+        (Some(scalar), Some(shape)) => Some(RawPlan {
+            scalar: scalar.value,
+            shape,
+        }),
+        (None, Some(shape)) => match Format::of(Path::new(&path.value)) {
+            Some(Format::Raw(Some(scalar))) => Some(RawPlan { scalar, shape }),
+            _ => {
+                let message = "a raw file needs a `type` beside its `shape`";
+                return Err(Fault::new(path.span, message));
             }
         },
+        (Some(scalar), None) => {
+            let message = "a raw file needs a `shape` beside its `type`";
+            return Err(Fault::new(scalar.span, message));
+        }
     };
-    Ok(made(source, shape))
+    file(fields, values, &path, raw, convert)
 }
 
 fn scalar(fields: &Fields<'_, '_>) -> Result<Option<Item<Scalar>>, Fault> {
@@ -296,35 +290,7 @@ fn generated(
             },
             None,
         )),
-        "range" => {
-            const HINT: &str = "write [start, stop] or [start, stop, step]: numbers, stop left out";
-            let wrong = || Fault::new(value.span(), "`range` has two or three numbers").hint(HINT);
-            let bounds: Option<Vec<f64>> =
-                values.quantities(key, value)?.iter().map(number).collect();
-            let (start, stop, step) = match bounds.as_deref() {
-                Some([start, stop]) => (*start, *stop, 1.0),
-                Some([start, stop, step]) => (*start, *stop, *step),
-                _ => return Err(wrong()),
-            };
-            // A hair less than the quotient, so that [0, 1, 0.1] has ten numbers although 0.1 is
-            // not exact.
-            let count = ((stop - start) / step - 1e-9).ceil();
-            if !(1.0..=1e15).contains(&count) {
-                return Err(Fault::new(
-                    value.span(),
-                    format!("this range has {} numbers", count.max(0.0)),
-                )
-                .hint(HINT));
-            }
-            let (start, step) = (
-                Quantity::Value(Value::Float(start)),
-                Quantity::Value(Value::Float(step)),
-            );
-            Ok((
-                ArraySource::Range { start, step },
-                Some(vec![int(count as i64)]),
-            ))
-        }
+        "range" => range(values, key, value),
         "linspace" => match <[Quantity; 3]>::try_from(values.quantities(key, value)?) {
             Ok([start, stop, count]) => {
                 Ok((ArraySource::Linspace { start, stop }, Some(vec![count])))
@@ -334,6 +300,37 @@ fn generated(
         },
         _ => Ok((random(fields, values)?, None)),
     }
+}
+
+/// `range`: start, stop and step, as numpy's `arange` has them.
+fn range(
+    values: &ValueReader<'_>,
+    key: &str,
+    value: &Spanned<DeValue<'_>>,
+) -> Result<(ArraySource, Option<Vec<Quantity>>), Fault> {
+    const HINT: &str = "write [start, stop] or [start, stop, step]: numbers, stop left out";
+    let bounds: Option<Vec<f64>> = values.quantities(key, value)?.iter().map(number).collect();
+    let (start, stop, step) = match bounds.as_deref() {
+        Some([start, stop]) => (*start, *stop, 1.0),
+        Some([start, stop, step]) => (*start, *stop, *step),
+        _ => {
+            let fault = Fault::new(value.span(), "`range` has two or three numbers");
+            return Err(fault.hint(HINT));
+        }
+    };
+    // A hair less than the quotient, so that [0, 1, 0.1] has ten numbers although 0.1 is not exact.
+    let count = ((stop - start) / step - 1e-9).ceil();
+    if !(1.0..=1e15).contains(&count) {
+        let message = format!("this range has {} numbers", count.max(0.0));
+        return Err(Fault::new(value.span(), message).hint(HINT));
+    }
+    let float = |number| Quantity::Value(Value::Float(number));
+    let source = ArraySource::Range {
+        start: float(start),
+        step: float(step),
+    };
+    let count = Quantity::Value(Value::Int(count as i64));
+    Ok((source, Some(vec![count])))
 }
 
 fn random(fields: &Fields<'_, '_>, values: &ValueReader<'_>) -> Result<ArraySource, Fault> {

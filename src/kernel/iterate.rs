@@ -27,7 +27,7 @@ pub(super) fn plan(
     let Some(steps) = table.u32("steps", 1)? else {
         return Err(Fault::new(
             table.span.clone(),
-            "[iterate] says not how many `steps` there are",
+            "[iterate] does not say how many `steps` there are",
         )
         .hint("steps = 1000"));
     };

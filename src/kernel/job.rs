@@ -3,11 +3,10 @@
 use super::{
     chain::{self, Chain},
     check::{Checker, Needs},
-    cut::{self, Cut, Demand},
     inputs::{self, InputSpec},
     iterate::{self, Iterate},
     outputs::{self, OutputSpec},
-    plan::{ArrayPlan, BindingPlan, Combine, Content, Extent, KernelPlan, Quantity, Stage},
+    plan::{ArrayPlan, BindingPlan, ConstantPlan, Content, Extent, KernelPlan, Quantity, Stage},
     program::{KernelProgram, TILE},
     uniforms,
     values::ValueReader,
@@ -15,7 +14,7 @@ use super::{
 use nodectl_gpu::shader::{Binding, BindingKind};
 use nodectl_jobfile::{Fault, Fields, Item, PlacedJob, keys::params, to_i64};
 use nodectl_types::{ParamSpace, Value};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 use toml::{Spanned, de::DeValue};
 
 #[rustfmt::skip]
@@ -29,78 +28,310 @@ pub const KEYS: [&str; 29] = [
 pub fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
     fields.check_keys(&KEYS)?;
     let params = params::plan(fields, None)?;
-    let program = KernelProgram::load(fields)?;
-    let values = ValueReader::new(&params);
-    let (space, dimensions) = space(fields, &values)?;
-    let parts = JobTables {
-        inputs: inputs::plan(fields, &program, &values)?,
-        outputs: outputs::plan(fields, &program, &values)?,
-        uniforms: uniforms::uniforms(fields, &program, &values)?,
-        iterate: iterate::plan(fields, &program)?,
-    };
-    let tile = extents(fields, "tile", dimensions, 1)?;
-    let halo = extents(fields, "halo", dimensions, 0)?;
-    check_tiled(&program, &parts, tile.as_ref(), halo.as_ref())?;
-    let mut plan = KernelPlan {
-        stage: Stage::Whole {
-            steps: parts.iterate.as_ref().map_or(1, |iterate| iterate.steps),
-        },
-        shader: program.plan.clone(),
-        space,
-        dimensions,
-        grid: [1; 3],
-        halo: halo.as_ref().map_or([0; 3], |halo| halo.value),
-        constants: uniforms::constants(fields, &program, &values)?,
-        bindings: bindings(&program, &parts)?,
-        swaps: parts
-            .iterate
-            .as_ref()
-            .map_or(Vec::new(), |iterate| iterate.swaps.clone()),
-        parts: Vec::new(),
-        outputs: parts
-            .outputs
-            .iter()
-            .map(|output| output.plan.clone())
-            .collect(),
-    };
-    let needs = check(
-        fields,
-        &mut plan,
-        &program,
-        &parts,
-        &params,
-        values.depend_on_params(),
-    )?;
-    let compiled = compile(&plan, &program, &params)?;
-    let cut = choose(
-        fields,
-        &plan,
-        &program,
-        &parts,
-        &needs,
-        &params,
-        tile.as_ref(),
-        compiled,
-    )?;
+    let job = KernelJob::read(fields, &params)?;
+    let mut plan = job.kernel_plan()?;
+    let needs = job.check(&mut plan)?;
+    let workgroup = job.compile(&plan)?;
+    let cut = job.choose_cut(&plan, &needs, workgroup)?;
     plan.grid = cut.grid;
-    let rounds = exchange(&mut plan, &parts, cut)?;
+    let rounds = job.divide_into_rounds(&mut plan, &cut)?;
     chain::build(
         fields,
         Chain {
             plan,
-            params,
+            params: params.clone(),
             uploads: needs.uploads,
             rounds,
         },
     )
 }
 
-/// What the tables of the job file say.
-struct JobTables {
+/// A kernel's keys and tables, as the job file has them.
+pub(super) struct KernelJob<'a> {
+    pub(super) fields: &'a Fields<'a, 'a>,
+    pub(super) params: &'a ParamSpace,
+    /// Whether the keys name parameters, so that one set may be right and another wrong.
+    sets_differ: bool,
+    pub(super) program: KernelProgram,
+    space: [Quantity; 3],
+    dimensions: usize,
     inputs: Vec<InputSpec>,
-    outputs: Vec<OutputSpec>,
+    pub(super) outputs: Vec<OutputSpec>,
     uniforms: BTreeMap<String, Content>,
-    iterate: Option<Iterate>,
+    constants: Vec<ConstantPlan>,
+    pub(super) iterate: Option<Iterate>,
+    pub(super) tile: Option<Item<[u32; 3]>>,
+    halo: Option<Item<[u32; 3]>>,
+}
+
+impl<'a> KernelJob<'a> {
+    fn read(fields: &'a Fields<'a, 'a>, params: &'a ParamSpace) -> Result<Self, Fault> {
+        let program = KernelProgram::load(fields)?;
+        let values = ValueReader::new(params);
+        let (space, dimensions) = space(fields, &values)?;
+        let inputs = inputs::plan(fields, &program, &values)?;
+        let outputs = outputs::plan(fields, &program, &values)?;
+        let uniforms = uniforms::uniforms(fields, &program, &values)?;
+        let iterate = iterate::plan(fields, &program)?;
+        let tile = extents(fields, "tile", dimensions, 1)?;
+        let halo = extents(fields, "halo", dimensions, 0)?;
+        check_tiled(&program, &inputs, tile.as_ref(), halo.as_ref())?;
+        let constants = uniforms::constants(fields, &program, &values)?;
+        Ok(Self {
+            fields,
+            params,
+            sets_differ: values.depend_on_params(),
+            program,
+            space,
+            dimensions,
+            inputs,
+            outputs,
+            uniforms,
+            constants,
+            iterate,
+            tile,
+            halo,
+        })
+    }
+
+    /// The plan of the whole space as one tile.
+    fn kernel_plan(&self) -> Result<KernelPlan, Fault> {
+        let swaps = self.iterate.as_ref().map(|iterate| iterate.swaps.clone());
+        let outputs = self.outputs.iter().map(|output| output.plan.clone());
+        Ok(KernelPlan {
+            stage: Stage::Whole {
+                steps: self.steps(),
+            },
+            shader: self.program.plan.clone(),
+            space: self.space.clone(),
+            dimensions: self.dimensions,
+            grid: [1; 3],
+            halo: self.halo.as_ref().map_or([0; 3], |halo| halo.value),
+            constants: self.constants.clone(),
+            bindings: self.bindings()?,
+            swaps: swaps.unwrap_or_default(),
+            parts: Vec::new(),
+            outputs: outputs.collect(),
+        })
+    }
+
+    pub(super) fn steps(&self) -> u32 {
+        self.iterate.as_ref().map_or(1, |iterate| iterate.steps)
+    }
+
+    /// Every binding of the entry point, with its content.
+    fn bindings(&self) -> Result<Vec<BindingPlan>, Fault> {
+        let content = |binding: &Binding| match &binding.kind {
+            _ if binding.name == TILE => Ok(Content::Tile),
+            BindingKind::Uniform { .. } => Ok(self.uniforms[&binding.name].clone()),
+            _ => self.array(binding).map(Content::Array),
+        };
+        let plan = |binding: &Binding| {
+            Ok(BindingPlan {
+                set: binding.set,
+                binding: binding.binding,
+                name: binding.name.clone(),
+                content: content(binding)?,
+            })
+        };
+        self.program.entry.bindings.iter().map(plan).collect()
+    }
+
+    fn array(&self, binding: &Binding) -> Result<ArrayPlan, Fault> {
+        let BindingKind::Storage {
+            element,
+            is_written,
+            ..
+        } = binding.kind
+        else {
+            let message = format!("nothing can be bound to `{}`", binding.name);
+            return Err(self.program.fault_at(binding, message));
+        };
+        let extent = self.extent(binding, is_written)?;
+        let input = self.input(&binding.name);
+        Ok(ArrayPlan {
+            element,
+            extent,
+            source: input.map(|input| input.source.clone()),
+            resumes: None,
+            is_written,
+        })
+    }
+
+    fn extent(&self, binding: &Binding, is_written: bool) -> Result<Extent, Fault> {
+        let name = binding.name.as_str();
+        let mut outputs = self.outputs.iter();
+        let output = outputs.find(|output| output.plan.binding == name);
+        let swaps = || self.iterate.iter().flat_map(|iterate| &iterate.swaps);
+        let is_second = swaps().any(|(_, written)| written == name);
+        match (self.input(name), output) {
+            (Some(input), _) if is_second => {
+                let message = format!("`{name}` is what a step writes: it has no content before");
+                let fault = Fault::new(input.span.clone(), message);
+                Err(fault.hint("the input is the first of the pair"))
+            }
+            (Some(input), _) if input.is_cut => Ok(Extent::Cells {
+                per_cell: input.shape.clone(),
+            }),
+            (Some(input), Some(output)) if output.shape.is_none() && self.program.has_tile() => {
+                let message = format!("`{name}` is put together by its cells, but not cut");
+                let fault = Fault::new(input.span.clone(), message);
+                Err(fault.hint("add cut = \"tile\" to the input"))
+            }
+            (Some(input), _) => Ok(Extent::Whole {
+                shape: input.shape.clone(),
+            }),
+            (None, Some(output)) => Ok(match &output.shape {
+                Some(shape) => Extent::Whole {
+                    shape: shape.clone(),
+                },
+                None => Extent::Cells {
+                    per_cell: output.per_cell.clone(),
+                },
+            }),
+            (None, None) if is_second => Ok(Extent::Cells {
+                per_cell: Vec::new(),
+            }),
+            (None, None) => Err(self.unused(binding, is_written)),
+        }
+    }
+
+    /// The job file does not say what an array of the shader is for.
+    fn unused(&self, binding: &Binding, is_written: bool) -> Fault {
+        let name = &binding.name;
+        if is_written {
+            let message = format!("nothing is done with what the shader writes into `{name}`");
+            let hint = format!(
+                "add it to the job file: [outputs] {name} = \"{name}.npy\"; or as scratch, \
+                 [inputs] {name} = {{ zeros = […] }}"
+            );
+            return self.program.fault_at(binding, message).hint(hint);
+        }
+        let message = format!("the array `{name}` has no input");
+        let hint = format!("add it to the job file: [inputs] {name} = \"{name}.npy\"");
+        self.program.fault_at(binding, message).hint(hint)
+    }
+
+    fn input(&self, name: &str) -> Option<&InputSpec> {
+        self.inputs.iter().find(|input| input.binding == name)
+    }
+
+    fn check(&self, plan: &mut KernelPlan) -> Result<Needs, Fault> {
+        if plan.swaps.is_empty() {
+            return self.checker().check(plan, self.params, self.sets_differ);
+        }
+        // What is written in turn has for each cell what is read in turn has, which a file may say.
+        let needs = self.checker().check(plan, self.params, false)?;
+        self.extend_swapped(plan, &needs);
+        self.checker().check(plan, self.params, self.sets_differ)
+    }
+
+    /// Gives the second binding of each swapped pair what each cell has of the first, where the
+    /// job file leaves it open.
+    fn extend_swapped(&self, plan: &mut KernelPlan, needs: &Needs) {
+        for (read, written) in &plan.swaps {
+            let mut outputs = self.outputs.iter();
+            if outputs.any(|output| output.plan.binding == *written && !output.per_cell.is_empty())
+            {
+                continue;
+            }
+            let extents = needs.per_cell.get(read).map_or(&[][..], Vec::as_slice);
+            let extents = extents
+                .iter()
+                .map(|extent| Quantity::Value(Value::Int(*extent as i64)));
+            let mut bindings = plan.bindings.iter_mut();
+            if let Some(BindingPlan {
+                content:
+                    Content::Array(ArrayPlan {
+                        extent: Extent::Cells { per_cell },
+                        ..
+                    }),
+                ..
+            }) = bindings.find(|binding| binding.name == *written)
+            {
+                *per_cell = extents.collect();
+            }
+        }
+    }
+
+    fn checker(&self) -> Checker<'_, 'a> {
+        let count = |binding: &Binding| match binding.kind {
+            BindingKind::Storage {
+                count: Some(count), ..
+            } => Some((binding.name.clone(), count)),
+            _ => None,
+        };
+        Checker {
+            context: self.fields.context,
+            spans: self.spans(),
+            space: self.span("space").unwrap_or_default(),
+            counts: self
+                .program
+                .entry
+                .bindings
+                .iter()
+                .filter_map(count)
+                .collect(),
+            has_tile: self.program.has_tile(),
+            headers: BTreeMap::new(),
+            files: BTreeMap::new(),
+        }
+    }
+
+    /// Where the job file has what faults are about, by name.
+    fn spans(&self) -> BTreeMap<String, Range<usize>> {
+        let mut spans = BTreeMap::new();
+        for output in &self.outputs {
+            let (name, span) = (&output.plan.binding, &output.span);
+            spans.insert(format!("[outputs] {name}"), span.clone());
+            spans.insert(name.clone(), span.clone());
+        }
+        for input in &self.inputs {
+            spans.insert(input.binding.clone(), input.span.clone());
+        }
+        if let Some(span) = self.span("uniforms") {
+            spans.extend(
+                self.uniforms
+                    .keys()
+                    .map(|name| (name.clone(), span.clone())),
+            );
+        }
+        if let Some(span) = self.span("constants") {
+            let constants = self.constants.iter();
+            spans.extend(constants.map(|constant| (constant.name.clone(), span.clone())));
+        }
+        spans
+    }
+
+    pub(super) fn span(&self, key: &str) -> Option<Range<usize>> {
+        self.fields.get(key).map(Spanned::span)
+    }
+
+    /// Compiles the shader with the constants of the first sets, as workers will; returns the
+    /// largest workgroup.
+    fn compile(&self, plan: &KernelPlan) -> Result<[u32; 3], Fault> {
+        /// More sets seldom differ in more than a number.
+        const MOST_SETS: u64 = 16;
+        let program = &self.program;
+        let mut workgroup = [1; 3];
+        let mut tried: Vec<Vec<(String, f64)>> = Vec::new();
+        for index in 0..self.params.len().min(MOST_SETS) {
+            let resolved = plan
+                .resolve(&self.params.get(index))
+                .map_err(|error| program.fault(error.to_string()))?;
+            let constants = resolved.shader_constants();
+            if tried.contains(&constants) {
+                continue;
+            }
+            let compiled = program.shader.compile(&plan.shader.entry, &constants);
+            let entry = compiled
+                .map_err(|error| program.fault(error.message))?
+                .entry;
+            workgroup = std::array::from_fn(|axis| workgroup[axis].max(entry.workgroup[axis]));
+            tried.push(constants);
+        }
+        Ok(workgroup)
+    }
 }
 
 /// `space`: one to three extents along x, y and z.
@@ -184,7 +415,7 @@ fn extents(
 /// What only goes with a shader that knows of tiles.
 fn check_tiled(
     program: &KernelProgram,
-    parts: &JobTables,
+    inputs: &[InputSpec],
     tile: Option<&Item<[u32; 3]>>,
     halo: Option<&Item<[u32; 3]>>,
 ) -> Result<(), Fault> {
@@ -209,7 +440,7 @@ fn check_tiled(
         return Err(Fault::new(halo.span.clone(), message).hint("larger tiles, or a smaller halo"));
     }
     if let Some(halo) = halo.filter(|halo| halo.value != [0; 3])
-        && !parts.inputs.iter().any(|input| input.is_cut)
+        && !inputs.iter().any(|input| input.is_cut)
     {
         let fault = Fault::new(
             halo.span.clone(),
@@ -220,392 +451,4 @@ fn check_tiled(
         );
     }
     Ok(())
-}
-
-/// Every binding of the entry point, with its content.
-fn bindings(program: &KernelProgram, parts: &JobTables) -> Result<Vec<BindingPlan>, Fault> {
-    let content = |binding: &Binding| match &binding.kind {
-        _ if binding.name == TILE => Ok(Content::Tile),
-        BindingKind::Uniform { .. } => Ok(parts.uniforms[&binding.name].clone()),
-        _ => array(program, parts, binding).map(Content::Array),
-    };
-    let plan = |binding: &Binding| {
-        let (set, number, name) = (binding.set, binding.binding, binding.name.clone());
-        Ok(BindingPlan {
-            set,
-            binding: number,
-            name,
-            content: content(binding)?,
-        })
-    };
-    program.entry.bindings.iter().map(plan).collect()
-}
-
-fn array(
-    program: &KernelProgram,
-    parts: &JobTables,
-    binding: &Binding,
-) -> Result<ArrayPlan, Fault> {
-    let BindingKind::Storage {
-        element,
-        is_written,
-        ..
-    } = binding.kind
-    else {
-        return Err(program.fault_at(
-            binding,
-            format!("nothing can be bound to `{}`", binding.name),
-        ));
-    };
-    let name = binding.name.as_str();
-    let input = parts.inputs.iter().find(|input| input.binding == name);
-    let output = parts
-        .outputs
-        .iter()
-        .find(|output| output.plan.binding == name);
-    let swaps = || parts.iterate.iter().flat_map(|iterate| &iterate.swaps);
-    let is_second = swaps().any(|(_, written)| written == name);
-    if let Some(input) = input.filter(|_| is_second) {
-        let fault = Fault::new(
-            input.span.clone(),
-            format!("`{name}` is what a step writes: it has no content before"),
-        );
-        return Err(fault.hint("the input is the first of the pair"));
-    }
-    let extent = match (input, output) {
-        (Some(input), _) if input.is_cut => Extent::Cells {
-            per_cell: input.shape.clone(),
-        },
-        (Some(input), Some(output)) if output.shape.is_none() && program.has_tile() => {
-            let fault = Fault::new(
-                input.span.clone(),
-                format!("`{name}` is put together by its cells, but not cut"),
-            );
-            return Err(fault.hint("add cut = \"tile\" to the input"));
-        }
-        (Some(input), _) => Extent::Whole {
-            shape: input.shape.clone(),
-        },
-        (
-            None,
-            Some(OutputSpec {
-                shape: Some(shape), ..
-            }),
-        ) => Extent::Whole {
-            shape: shape.clone(),
-        },
-        (None, Some(output)) => Extent::Cells {
-            per_cell: output.per_cell.clone(),
-        },
-        (None, None) if is_second => Extent::Cells {
-            per_cell: Vec::new(),
-        },
-        (None, None) if is_written => {
-            let fault = program.fault_at(
-                binding,
-                format!("nothing is done with what the shader writes into `{name}`"),
-            );
-            return Err(fault.hint(format!(
-                "add it to the job file: [outputs] {name} = \"{name}.npy\"; or as scratch, [inputs] {name} = {{ zeros = […] }}"
-            )));
-        }
-        (None, None) => {
-            let fault = program.fault_at(binding, format!("the array `{name}` has no input"));
-            return Err(fault.hint(format!(
-                "add it to the job file: [inputs] {name} = \"{name}.npy\""
-            )));
-        }
-    };
-    Ok(ArrayPlan {
-        element,
-        extent,
-        source: input.map(|input| input.source.clone()),
-        resumes: None,
-        is_written,
-    })
-}
-
-fn check(
-    fields: &Fields<'_, '_>,
-    plan: &mut KernelPlan,
-    program: &KernelProgram,
-    parts: &JobTables,
-    params: &ParamSpace,
-    differ: bool,
-) -> Result<Needs, Fault> {
-    let span = |key: &str| fields.get(key).map(Spanned::span);
-    let mut spans = BTreeMap::new();
-    for output in &parts.outputs {
-        spans.insert(
-            format!("[outputs] {}", output.plan.binding),
-            output.span.clone(),
-        );
-        spans.insert(output.plan.binding.clone(), output.span.clone());
-    }
-    spans.extend(
-        parts
-            .inputs
-            .iter()
-            .map(|input| (input.binding.clone(), input.span.clone())),
-    );
-    for (table, names) in [
-        (
-            "uniforms",
-            parts.uniforms.keys().cloned().collect::<Vec<_>>(),
-        ),
-        (
-            "constants",
-            plan.constants
-                .iter()
-                .map(|constant| constant.name.clone())
-                .collect(),
-        ),
-    ] {
-        spans.extend(
-            names
-                .into_iter()
-                .filter_map(|name| Some((name, span(table)?))),
-        );
-    }
-    let count = |binding: &Binding| match binding.kind {
-        BindingKind::Storage {
-            count: Some(count), ..
-        } => Some((binding.name.clone(), count)),
-        _ => None,
-    };
-    let checker = |counts| Checker {
-        context: fields.context,
-        spans: spans.clone(),
-        space: span("space").unwrap_or_default(),
-        counts,
-        has_tile: program.has_tile(),
-        headers: BTreeMap::new(),
-        files: BTreeMap::new(),
-    };
-    let counts: BTreeMap<String, u32> = program.entry.bindings.iter().filter_map(count).collect();
-    if plan.swaps.is_empty() {
-        return checker(counts).check(plan, params, differ);
-    }
-    // What is written in turn has for each cell what is read in turn has, which a file may say.
-    let needs = checker(counts.clone()).check(plan, params, false)?;
-    for (read, written) in plan.swaps.clone() {
-        let per_cell = needs.per_cell.get(&read).cloned().unwrap_or_default();
-        let is_told = parts
-            .outputs
-            .iter()
-            .any(|output| output.plan.binding == written && !output.per_cell.is_empty());
-        for binding in plan
-            .bindings
-            .iter_mut()
-            .filter(|binding| binding.name == written && !is_told)
-        {
-            if let Content::Array(ArrayPlan {
-                extent: Extent::Cells { per_cell: own },
-                ..
-            }) = &mut binding.content
-            {
-                *own = per_cell
-                    .iter()
-                    .map(|extent| Quantity::Value(Value::Int(*extent as i64)))
-                    .collect();
-            }
-        }
-    }
-    checker(counts).check(plan, params, differ)
-}
-
-/// Compiles the shader with the constants of the first sets, as workers will; returns the largest
-/// workgroup.
-fn compile(
-    plan: &KernelPlan,
-    program: &KernelProgram,
-    params: &ParamSpace,
-) -> Result<[u32; 3], Fault> {
-    /// More sets seldom differ in more than a number.
-    const MOST_SETS: u64 = 16;
-    let mut workgroup = [1; 3];
-    let mut tried: Vec<Vec<(String, f64)>> = Vec::new();
-    for index in 0..params.len().min(MOST_SETS) {
-        let resolved = plan
-            .resolve(&params.get(index))
-            .map_err(|error| program.fault(error.to_string()))?;
-        let constants = resolved.shader_constants();
-        if tried.contains(&constants) {
-            continue;
-        }
-        let compiled = program.shader.compile(&plan.shader.entry, &constants);
-        let compiled = compiled.map_err(|error| program.fault(error.message))?;
-        workgroup = std::array::from_fn(|axis| workgroup[axis].max(compiled.entry.workgroup[axis]));
-        tried.push(constants);
-    }
-    Ok(workgroup)
-}
-
-#[expect(
-    clippy::too_many_arguments,
-    reason = "all that planning has found so far decides how the space is cut"
-)]
-fn choose(
-    fields: &Fields<'_, '_>,
-    plan: &KernelPlan,
-    program: &KernelProgram,
-    parts: &JobTables,
-    needs: &Needs,
-    params: &ParamSpace,
-    tile: Option<&Item<[u32; 3]>>,
-    workgroup: [u32; 3],
-) -> Result<Cut, Fault> {
-    let iterate = parts.iterate.as_ref();
-    let steps = iterate.map_or(1, |iterate| iterate.steps);
-    // A step that looks at all of what the last one wrote must wait for all of it.
-    let is_whole = |binding: &BindingPlan| {
-        let is_read = plan.swaps.iter().any(|(read, _)| *read == binding.name);
-        is_read
-            && matches!(
-                &binding.content,
-                Content::Array(ArrayPlan {
-                    extent: Extent::Whole { .. },
-                    ..
-                })
-            )
-    };
-    let told = iterate
-        .and_then(|iterate| iterate.steps_per_round.as_ref())
-        .map(|steps| steps.value);
-    let steps_per_round = if plan.bindings.iter().any(is_whole) {
-        Some(1)
-    } else {
-        told
-    };
-    let demand = Demand {
-        most: needs.most,
-        least: needs.least,
-        cell_bytes: needs.cell_bytes.values().copied().collect(),
-        parameter_sets: params.len(),
-        workgroup,
-        halo: plan.halo,
-        steps,
-        steps_per_round,
-    };
-    let space = fields.get("space").map(Spanned::span).unwrap_or_default();
-    if !program.has_tile() {
-        let axis = (0..3)
-            .find(|axis| demand.most[*axis].div_ceil(workgroup[*axis].max(1)) > cut::MAX_GROUPS);
-        if let Some(axis) = axis {
-            let message = format!(
-                "{} cells along one axis are more than every device takes at once",
-                demand.most[axis]
-            );
-            let hint = format!(
-                "at most {} workgroups: let the shader declare `tile`, so that its space is cut",
-                cut::MAX_GROUPS
-            );
-            return Err(Fault::new(space, message).hint(hint));
-        }
-        return Ok(Cut {
-            grid: [1; 3],
-            steps_per_round: steps,
-        });
-    }
-    let found = match tile {
-        Some(tile) => demand.by_tile(tile.value).ok_or_else(|| {
-            let fault = Fault::new(
-                tile.span.clone(),
-                "the smallest space cannot be cut into as many tiles as the largest",
-            );
-            fault.hint("larger tiles, or spaces of like sizes in one job")
-        })?,
-        None => demand.choose().ok_or_else(|| {
-            let fault = Fault::new(
-                space.clone(),
-                "no tile of this space is small enough for every device",
-            );
-            fault.hint("fewer numbers a cell, a smaller halo, or fewer steps_per_round")
-        })?,
-    };
-    let rounds = steps.div_ceil(found.steps_per_round);
-    if rounds > cut::MAX_ROUNDS {
-        let span = iterate.map_or(space, |iterate| iterate.span.clone());
-        let message = format!(
-            "{steps} steps in rounds of {} are {rounds} rounds; at most {} are possible",
-            found.steps_per_round,
-            cut::MAX_ROUNDS
-        );
-        return Err(Fault::new(span, message).hint(
-            "more steps_per_round, or larger tiles: each tile then waits less for its neighbours",
-        ));
-    }
-    Ok(found)
-}
-
-/// What tiles leave for the next round and for the end. Returns the rounds: first step and steps of
-/// each.
-fn exchange(plan: &mut KernelPlan, parts: &JobTables, cut: Cut) -> Result<Vec<(u32, u32)>, Fault> {
-    let steps = parts.iterate.as_ref().map_or(1, |iterate| iterate.steps);
-    if cut.grid == [1; 3] {
-        return Ok(Vec::new());
-    }
-    let mut rounds = Vec::new();
-    let mut first = 0;
-    while first < steps {
-        let count = cut.steps_per_round.min(steps - first);
-        rounds.push((first, count));
-        first += count;
-    }
-    let mut left: Vec<String> = plan
-        .outputs
-        .iter()
-        .map(|output| output.binding.clone())
-        .collect();
-    if rounds.len() > 1 {
-        for (read, written) in &plan.swaps {
-            left.push(written.clone());
-            for binding in plan
-                .bindings
-                .iter_mut()
-                .filter(|binding| binding.name == *read)
-            {
-                if let Content::Array(array) = &mut binding.content {
-                    array.resumes = Some(written.clone());
-                }
-            }
-        }
-        let span = parts
-            .iterate
-            .as_ref()
-            .map(|iterate| iterate.span.clone())
-            .unwrap_or_default();
-        let (swaps, outputs) = (&plan.swaps, &plan.outputs);
-        for binding in &mut plan.bindings {
-            let Content::Array(array) = &mut binding.content else {
-                continue;
-            };
-            let is_swapped = swaps
-                .iter()
-                .any(|(read, written)| [read, written].contains(&&binding.name));
-            if is_swapped || !array.is_written {
-                continue;
-            }
-            let is_reduced = outputs
-                .iter()
-                .any(|o| o.binding == binding.name && o.combine != Combine::Concat);
-            if is_reduced || matches!(array.extent, Extent::Whole { .. }) {
-                let message = format!(
-                    "`{}` is not cut, so tiles cannot go on with it in {} rounds",
-                    binding.name,
-                    rounds.len()
-                );
-                let hint = "compute it from the last step in a job of its own, or do all steps in one round: steps_per_round";
-                return Err(Fault::new(span, message).hint(hint));
-            }
-            if array.source.is_some() {
-                left.push(binding.name.clone());
-                array.resumes = Some(binding.name.clone());
-            }
-        }
-    }
-    left.sort();
-    left.dedup();
-    plan.parts = left;
-    Ok(rounds)
 }

@@ -15,6 +15,7 @@
 //! | `values` | numbers, or parameters in their place |
 //! | `inputs`, `outputs`, `uniforms`, `iterate` | the tables of the same names |
 //! | `check` | every parameter set, and every array's header, before anything is sent |
+//! | `tiling` | how this job is cut into tiles, and what these leave for the next round |
 //! | `cut` | how large tiles are |
 //! | `interface` | what a job file's shader binds, for programs that write job files |
 //! | `chain` | the jobs that carry a plan out |
@@ -36,6 +37,7 @@ pub mod run;
 #[cfg(test)]
 mod tests;
 pub mod tiles;
+mod tiling;
 mod uniforms;
 mod values;
 

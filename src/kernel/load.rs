@@ -2,7 +2,7 @@
 //! and back.
 
 use super::{
-    plan::{ArrayPlan, Extent},
+    plan::ArrayPlan,
     random,
     resolve::{ResolvedArray, ResolvedSource},
     tiles::Cells,
@@ -28,74 +28,90 @@ pub enum LoadError {
 }
 
 /// The numbers that a task's buffer begins with, of the shader's type: of `Extent::Cells` those of
-/// `cells` (the widened box), else all. `space` is the set's, in `dimensions` axes; files are
-/// relative to `base`. Where the plan has no source, zeros. Takes no notice of `resumes`.
+/// `cells` (the widened box), else all. `space` is the set's, in as many axes as the plan has;
+/// files are relative to `base`. Where the plan has no source, zeros. Takes no notice of `resumes`.
 pub fn content(
     plan: &ArrayPlan,
     resolved: &ResolvedArray,
-    space: [u32; 3],
-    dimensions: usize,
+    space: &[u32],
     cells: &Cells,
     base: &Path,
 ) -> Result<Array, LoadError> {
+    let cut = (!plan.is_whole()).then(|| cells.axes(space.len()));
     let scalar = plan.element.scalar;
-    let (start, shape) = cells.axes(dimensions);
-    let whole_space: Vec<u64> = space[..dimensions]
-        .iter()
-        .rev()
-        .map(|extent| u64::from(*extent))
-        .collect();
-    let is_cut = matches!(plan.extent, Extent::Cells { .. });
-    if let Some(ResolvedSource::File {
+    let Some(source) = &resolved.source else {
+        let (_, info) = generated_block(resolved, scalar, cut);
+        let shape = info.shape.clone();
+        return Array::zeros(info).ok_or(LoadError::TooLarge(shape));
+    };
+    let ResolvedSource::File {
         path, member, raw, ..
-    }) = &resolved.source
-    {
-        let raw = raw.as_ref().map(|(scalar, shape)| Info {
+    } = source
+    else {
+        return generate(resolved, source, scalar, cut);
+    };
+    let location = ArrayLocation {
+        path: base.join(path),
+        member: member.clone(),
+        raw: raw.as_ref().map(|(scalar, shape)| Info {
             scalar: *scalar,
             shape: shape.clone(),
-        });
-        let place = ArrayLocation {
-            path: base.join(path),
-            member: member.clone(),
-            raw,
-        };
-        let array = if is_cut {
-            let info = place.inspect()?;
-            if !info.shape.starts_with(&whole_space) {
+        }),
+    };
+    let array = match cut {
+        None => location.read()?,
+        Some((start, shape)) => {
+            let found = location.inspect()?.shape;
+            let wanted: Vec<u64> = space.iter().rev().map(|n| u64::from(*n)).collect();
+            if !found.starts_with(&wanted) {
+                let path = path.clone();
                 return Err(LoadError::Shape {
-                    path: path.clone(),
-                    found: info.shape,
-                    wanted: whole_space,
+                    path,
+                    found,
+                    wanted,
                 });
             }
-            let (start, shape) = extended(start, shape, &info.shape);
-            place.read_block(&start, &shape)?
-        } else {
-            place.read()?
-        };
-        let info = Info {
+            let (start, shape) = extended(start, shape, &found);
+            location.read_block(&start, &shape)?
+        }
+    };
+    Ok(Array {
+        info: Info {
             scalar,
             shape: array.info.shape,
-        };
-        return Ok(Array {
-            bytes: convert(array.bytes, array.info.scalar, scalar),
-            info,
-        });
-    }
-    let (start, shape) = if is_cut {
-        extended(start, shape, &resolved.shape)
-    } else {
-        (vec![0; resolved.shape.len()], resolved.shape.clone())
+        },
+        bytes: convert(array.bytes, array.info.scalar, scalar),
+    })
+}
+
+/// Start and shape of a box of cells, in numpy's order.
+type Block = (Vec<u64>, Vec<u64>);
+
+/// Where in the whole array the numbers that are generated begin, and which they are.
+fn generated_block(
+    resolved: &ResolvedArray,
+    scalar: Scalar,
+    cut: Option<Block>,
+) -> (Vec<u64>, Info) {
+    let whole = &resolved.shape;
+    let (start, shape) = match cut {
+        Some((start, shape)) => extended(start, shape, whole),
+        None => (vec![0; whole.len()], whole.clone()),
     };
-    let info = Info { scalar, shape };
-    let too_large = || LoadError::TooLarge(info.shape.clone());
-    let Some(source) = &resolved.source else {
-        return Array::zeros(info.clone()).ok_or_else(too_large);
+    (start, Info { scalar, shape })
+}
+
+fn generate(
+    resolved: &ResolvedArray,
+    source: &ResolvedSource,
+    scalar: Scalar,
+    cut: Option<Block>,
+) -> Result<Array, LoadError> {
+    let (start, info) = generated_block(resolved, scalar, cut);
+    let bytes = info.bytes().and_then(|bytes| usize::try_from(bytes).ok());
+    let Some(bytes) = bytes else {
+        return Err(LoadError::TooLarge(info.shape));
     };
-    let bytes = info
-        .bytes()
-        .and_then(|bytes| usize::try_from(bytes).ok())
-        .ok_or_else(too_large)?;
     let count = resolved.shape.iter().product::<u64>();
     let mut made = Vec::with_capacity(bytes);
     for run in runs(&resolved.shape, &start, &info.shape) {
@@ -186,6 +202,7 @@ pub fn buffer_bytes(shape: &[u64], element: Element) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Extent;
     use nodectl_formats as formats;
 
     const F32X3: Element = Element {
@@ -266,8 +283,7 @@ mod tests {
                 content(
                     &plan(element, true),
                     &resolved,
-                    [6, 4, 1],
-                    2,
+                    &[6, 4],
                     cells,
                     Path::new(""),
                 )
@@ -308,9 +324,8 @@ mod tests {
             origin: [2, 1, 0],
             size: [3, 2, 1],
         };
-        let load =
-            |space, cut| content(&plan(element, cut), &resolved, space, 2, &cells, dir.path());
-        let cut = load([6, 4, 1], true).unwrap();
+        let load = |space, cut| content(&plan(element, cut), &resolved, space, &cells, dir.path());
+        let cut = load(&[6, 4], true).unwrap();
         assert_eq!(
             cut.bytes,
             convert(
@@ -319,8 +334,8 @@ mod tests {
                 Scalar::U32
             )
         );
-        assert_eq!(load([6, 4, 1], false).unwrap().info.shape, [4, 6, 2]);
-        let error = load([4, 6, 1], true).unwrap_err().to_string();
+        assert_eq!(load(&[6, 4], false).unwrap().info.shape, [4, 6, 2]);
+        let error = load(&[4, 6], true).unwrap_err().to_string();
         assert!(
             error.contains("has the shape [4, 6, 2], and a space of [6, 4] cells"),
             "{error}"
@@ -346,8 +361,7 @@ mod tests {
             let array = content(
                 &plan(element, false),
                 &resolved,
-                [1; 3],
-                1,
+                &[1],
                 &cells,
                 Path::new(""),
             )

@@ -354,6 +354,13 @@ impl KernelPlan {
     }
 }
 
+impl ArrayPlan {
+    /// Whether every task holds all of it.
+    pub fn is_whole(&self) -> bool {
+        matches!(self.extent, Extent::Whole { .. })
+    }
+}
+
 impl Quantity {
     pub fn get<'v>(&'v self, params: &'v Params) -> Result<&'v Value, PlanError> {
         match self {

@@ -88,14 +88,8 @@ impl KernelInputs<'_> {
         if resolved.source.is_none() {
             return Ok(None);
         }
-        let found = load::content(
-            array,
-            resolved,
-            self.resolved.space,
-            self.plan.dimensions,
-            cells,
-            self.dir,
-        );
+        let space = &self.resolved.space[..self.plan.dimensions];
+        let found = load::content(array, resolved, space, cells, self.dir);
         found
             .map(|array| Some(array.bytes))
             .map_err(|error| self.of(index, &error))
