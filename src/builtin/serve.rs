@@ -98,19 +98,23 @@ fn serve_on<P: BuiltinPart>(stream: &mut FrameStream) -> io::Result<ExitCode> {
                     task: id,
                     ..serde_json::from_slice(&payload)?
                 };
-                match part.run(&call) {
-                    Ok(value) => stream.send(Kind::Done, id, value.to_string().as_bytes())?,
-                    Err(error) => {
-                        stream.send(Kind::Failed, id, &error_line(&error))?;
-                        if matches!(error, CallError::Device(_)) {
-                            return Ok(ExitCode::FAILURE);
-                        }
-                    }
+                let result = part.run(&call);
+                report(stream, id, &result)?;
+                if matches!(result, Err(CallError::Device(_))) {
+                    return Ok(ExitCode::FAILURE);
                 }
             }
             Kind::Exit => return Ok(ExitCode::SUCCESS),
             other => return Err(invalid(format!("the node sent {other:?}"))),
         }
+    }
+}
+
+/// Says what came of a call.
+fn report(stream: &mut FrameStream, id: u64, result: &Result<Json, CallError>) -> io::Result<()> {
+    match result {
+        Ok(value) => stream.send(Kind::Done, id, value.to_string().as_bytes()),
+        Err(error) => stream.send(Kind::Failed, id, &error_line(error)),
     }
 }
 

@@ -245,94 +245,89 @@ fn numbers_saturate_and_round() {
     );
 }
 
-#[test]
-fn headers_that_lie_are_errors() {
+/// What is said of a file of these bytes, of which neither header nor numbers can be read.
+fn refused(name: &str, bytes: &[u8]) -> String {
     let dir = tempfile::tempdir().unwrap();
-    let said = |name: &str, bytes: &[u8]| {
-        let path = dir.path().join(name);
-        std::fs::write(&path, bytes).unwrap();
-        let place = ArrayLocation::new(&path);
-        let error = place.inspect().unwrap_err().to_string();
-        assert!(place.read().is_err());
-        error.replace(&format!("{}: ", path.display()), "")
-    };
-    let npy = |header: &str| {
+    let path = dir.path().join(name);
+    std::fs::write(&path, bytes).unwrap();
+    let place = ArrayLocation::new(&path);
+    let error = place.inspect().unwrap_err().to_string();
+    assert!(place.read().is_err());
+    error.replace(&format!("{}: ", path.display()), "")
+}
+
+#[test]
+fn npy_files_that_are_cut_off_are_errors() {
+    let whole = encode_npy(&ramp(Scalar::F32, &[4]));
+    assert_eq!(
+        refused("a.npy", &whole[..whole.len() - 1]),
+        "its header says [4] of f32, which are 16 bytes, but 15 follow"
+    );
+    assert_eq!(
+        refused("a.npy", &[&whole[..], &[0]].concat()),
+        "its header says [4] of f32, which are 16 bytes, but 17 follow"
+    );
+    assert_eq!(refused("a.npy", &whole[..30]), "it ends within its header");
+    assert!(refused("a.npy", b"PK").contains("ends within"));
+    assert!(refused("a.npy", b"not an array").contains("it is no .npy file"));
+}
+
+#[test]
+fn npy_headers_that_lie_are_errors() {
+    let with_shape =
+        |shape: &str| format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape}), }}");
+    let with_type =
+        |kind: &str| format!("{{'descr': {kind}, 'fortran_order': False, 'shape': (4,), }}");
+    let cases = [
+        (
+            with_shape("4294967296, 4294967296, 4294967296"),
+            "too many bytes",
+        ),
+        (with_shape("99999999999999999999,"), "no list of extents"),
+        (with_shape("-4,"), "no list of extents"),
+        (with_type("'<U4'"), "has the type \"<U4\""),
+        (with_type("'<c8'"), "has the type \"<c8\""),
+        (with_type("[('a', '<f4')]"), "describes records"),
+        ("{'descr': '<f4', 'shape': (4,), }".into(), "lacks one of"),
+        (
+            "{'descr': '<f4', 'fortran_order': Maybe, 'shape': (4,), }".into(),
+            "no truth value",
+        ),
+        ("{'descr': '<f4".into(), "never ends"),
+        (String::new(), "no dictionary"),
+    ];
+    for (header, problem) in cases {
         let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
         bytes.extend((header.len() as u16).to_le_bytes());
         bytes.extend(header.as_bytes());
         bytes.extend([0; 16]);
-        bytes
-    };
-    let whole = encode_npy(&ramp(Scalar::F32, &[4]));
-    assert_eq!(
-        said("a.npy", &whole[..whole.len() - 1]),
-        "its header says [4] of f32, which are 16 bytes, but 15 follow"
-    );
-    assert_eq!(
-        said("a.npy", &[&whole[..], &[0]].concat()),
-        "its header says [4] of f32, which are 16 bytes, but 17 follow"
-    );
-    assert_eq!(said("a.npy", &whole[..30]), "it ends within its header");
-    assert!(said("a.npy", b"PK").contains("ends within"));
-    assert!(said("a.npy", b"not an array").contains("it is no .npy file"));
-    for (header, problem) in [
-        (
-            "{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296, 4294967296), }",
-            "too many bytes",
-        ),
-        (
-            "{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,), }",
-            "no list of extents",
-        ),
-        (
-            "{'descr': '<f4', 'fortran_order': False, 'shape': (-4,), }",
-            "no list of extents",
-        ),
-        (
-            "{'descr': '<U4', 'fortran_order': False, 'shape': (4,), }",
-            "has the type \"<U4\"",
-        ),
-        (
-            "{'descr': '<c8', 'fortran_order': False, 'shape': (2,), }",
-            "has the type \"<c8\"",
-        ),
-        (
-            "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (4,), }",
-            "describes records",
-        ),
-        ("{'descr': '<f4', 'shape': (4,), }", "lacks one of"),
-        (
-            "{'descr': '<f4', 'fortran_order': Maybe, 'shape': (4,), }",
-            "no truth value",
-        ),
-        ("{'descr': '<f4", "never ends"),
-        ("", "no dictionary"),
-    ] {
-        let error = said("a.npy", &npy(header));
+        let error = refused("a.npy", &bytes);
         assert!(error.contains(problem), "{header}: {error}");
     }
-    assert!(said("a.npz", b"PK nothing").contains("no .npz archive"));
-    assert!(said("a.png", b"\x89PNG nothing").contains("no PNG image"));
-    assert!(said("a.f32", &[0; 7]).contains("no whole number of f32"));
-    assert!(said("a.bin", &[0; 8]).contains("give `type` and `shape`"));
-    assert!(said("a.txt", &[0; 8]).contains("its ending names no format"));
-    assert!(said("a.h5", &[0; 8]).contains("no dataset is named"));
-    let hollow = fixture("h5py.h5:hollow").inspect().unwrap_err().to_string();
+}
+
+#[test]
+fn files_of_other_formats_that_lie_are_errors() {
+    assert!(refused("a.npz", b"PK nothing").contains("no .npz archive"));
+    assert!(refused("a.png", b"\x89PNG nothing").contains("no PNG image"));
+    assert!(refused("a.f32", &[0; 7]).contains("no whole number of f32"));
+    assert!(refused("a.bin", &[0; 8]).contains("give `type` and `shape`"));
+    assert!(refused("a.txt", &[0; 8]).contains("its ending names no format"));
+    assert!(refused("a.h5", &[0; 8]).contains("no dataset is named"));
+    let refused = |place: &str| fixture(place).inspect().unwrap_err().to_string();
+    let hollow = refused("h5py.h5:hollow");
     assert!(
         hollow.contains("claims to be [1048576, 1048576] of f64"),
         "{hollow}"
     );
-    let text = fixture("h5py.h5:text").inspect().unwrap_err().to_string();
+    let text = refused("h5py.h5:text");
     assert!(text.contains("no number"), "{text}");
-    let missing = fixture("h5py.h5:nothing")
-        .inspect()
-        .unwrap_err()
-        .to_string();
+    let missing = refused("h5py.h5:nothing");
     assert!(
         missing.contains("it has no dataset `/nothing`") && missing.contains("`/deep/er/big`"),
         "{missing}"
     );
-    let missing = fixture("stored.npz").inspect().unwrap_err().to_string();
+    let missing = refused("stored.npz");
     assert!(
         missing.contains("`FILE.npz:NAME`; there are `ramp`, `other`"),
         "{missing}"

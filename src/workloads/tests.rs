@@ -5,12 +5,12 @@ mod errors;
 mod isolation;
 mod workers;
 
-use self::errors::WRONG;
+use self::errors::wrong;
 use super::*;
 use nodectl_jobfile::{MAX_FILE_BYTES, UploadSource};
 use nodectl_types::{BlobHash, JobId, NodeId, ParamSpace, Value};
 use nodectl_wire::api::JobRequest;
-use proptest::prelude::*;
+use proptest::{prelude::*, sample::select};
 use serde_json::json;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
@@ -141,69 +141,68 @@ fn results_are_called_after_files_where_that_tells_tasks_apart() {
     "#);
 }
 
+const EVERY_KEY: &str = r#"
+name = "count"
+kind = "map"
+command = ["python3", "count.py", "{file}", "--k={k}", "{task}"]
+files = "corpus/*.txt"
+params = { k = [1, 2] }
+repeat = 3
+retries = 0
+timeout = "2m"
+grace = "1s"
+priority = -5
+min_nodes = 2
+where = "gpu.memory >= 8 GiB"
+speculate = false
+wait = true
+env = { SEED = 1, NAME = "{k}", RATE = 1.50, ON = true }
+source = "src"
+outputs = ["out-{k}/*.npy"]
+output_limit = "1 GiB"
+log_limit = 1000
+into = "./results/"
+[resources]
+cpus = 0.5
+memory = "2 GiB"
+gpus = 0.25
+licenses = 2
+"#;
+
 #[test]
-fn every_key_reaches_the_specification() {
-    let job = plan_one(
-        r#"
-        name = "count"
-        kind = "map"
-        command = ["python3", "count.py", "{file}", "--k={k}", "{task}"]
-        files = "corpus/*.txt"
-        params = { k = [1, 2] }
-        repeat = 3
-        retries = 0
-        timeout = "2m"
-        grace = "1s"
-        priority = -5
-        min_nodes = 2
-        where = "gpu.memory >= 8 GiB"
-        speculate = false
-        wait = true
-        env = { SEED = 1, NAME = "{k}", RATE = 1.50, ON = true }
-        source = "src"
-        outputs = ["out-{k}/*.npy"]
-        output_limit = "1 GiB"
-        log_limit = 1000
-        into = "./results/"
-        [resources]
-        cpus = 0.5
-        memory = "2 GiB"
-        gpus = 0.25
-        licenses = 2
-        "#,
-    );
-    assert_eq!(
-        paths(&job),
-        [
-            "corpus/a.txt",
-            "corpus/b.txt",
-            "count.py",
-            "src/deep/more.py",
-            "src/lib.py"
-        ]
-    );
-    let (inputs, after) = (
-        Some(BlobHash::of(b"tree")),
-        vec![("a".to_string(), JobId(1))],
-    );
-    let spec = job
-        .complete(inputs, after.clone())
-        .submitted(NodeId([7; 32]), 9);
+fn every_key_of_a_job_reaches_its_specification() {
+    let job = plan_one(EVERY_KEY);
+    let uploads = [
+        "corpus/a.txt",
+        "corpus/b.txt",
+        "count.py",
+        "src/deep/more.py",
+        "src/lib.py",
+    ];
+    assert_eq!(paths(&job), uploads);
+    assert_eq!(job.into, Some("results".into()));
+    let inputs = Some(BlobHash::of(b"tree"));
+    let after = vec![("a".to_string(), JobId(1))];
+    let complete = job.complete(inputs, after.clone());
+    let spec = complete.submitted(NodeId([7; 32]), 9);
     assert_eq!(
         (spec.task_count(), spec.repeat, spec.retries, spec.min_nodes),
         (12, 3, 0, 2)
     );
     assert_eq!((spec.submitter, spec.submitted_ms), (NodeId([7; 32]), 9));
-    let text = |text: &str| Value::Text(text.into());
-    assert_eq!(
-        spec.task_params(3),
-        vec![
-            ("file".into(), text("corpus/a.txt")),
-            ("k".into(), Value::Int(2))
-        ]
-    );
+    assert_eq!((spec.work.inputs, &spec.work.after), (inputs, &after));
+    let params = vec![
+        ("file".into(), Value::Text("corpus/a.txt".into())),
+        ("k".into(), Value::Int(2)),
+    ];
+    assert_eq!(spec.task_params(3), params);
     assert!(!spec.speculate && spec.wait_for_nodes && spec.place == "gpu.memory >= 8 GiB");
-    let work = &spec.work;
+    assert_eq!(nodectl_wire::control::validate_spec(&spec), Ok(()));
+}
+
+#[test]
+fn every_key_of_tasks_reaches_their_specification() {
+    let work = plan_one(EVERY_KEY).draft.work;
     assert_eq!(
         (work.timeout_ms, work.grace_ms, work.priority),
         (Some(120_000), 1000, -5)
@@ -212,18 +211,18 @@ fn every_key_reaches_the_specification() {
         (work.output_limit_bytes, work.log_limit_bytes),
         (1 << 30, 1000)
     );
-    assert_eq!((work.inputs, &work.after), (inputs, &after));
     assert_eq!(work.outputs, ["out-{k}/*.npy"]);
+    let resources = &work.resources;
     assert_eq!(
         (
-            work.resources.cpu_milli,
-            work.resources.memory_bytes,
-            work.resources.gpu_milli
+            resources.cpu_milli,
+            resources.memory_bytes,
+            resources.gpu_milli
         ),
         (500, 2 << 30, 250)
     );
-    assert_eq!(work.resources.named_milli["licenses"], 2000);
-    let mut env = work.env.clone();
+    assert_eq!(resources.named_milli["licenses"], 2000);
+    let mut env = work.env;
     env.sort();
     let expected = [
         ("NAME", "{k}"),
@@ -231,12 +230,8 @@ fn every_key_reaches_the_specification() {
         ("RATE", "1.50"),
         ("SEED", "1"),
     ];
-    assert_eq!(
-        env,
-        expected.map(|(name, value)| (name.to_string(), value.to_string()))
-    );
-    assert_eq!(job.into, Some("results".into()));
-    assert_eq!(nodectl_wire::control::validate_spec(&spec), Ok(()));
+    let expected = expected.map(|(name, value)| (name.to_string(), value.to_string()));
+    assert_eq!(env, expected);
 }
 
 #[test]
@@ -535,12 +530,12 @@ proptest! {
 
     /// Valid keys with wrong values, cut and mixed.
     #[test]
-    fn no_mutation_panics(first in 0..WRONG.len(), second in 0..WRONG.len(), cut in 0usize..120, noise in "[\\[\\]{}=\"'\né0-9.]{0,3}") {
-        let mut text = WRONG[first].to_string();
+    fn no_mutation_panics(first in select(wrong()), second in select(wrong()), cut in 0usize..120, noise in "[\\[\\]{}=\"'\né0-9.]{0,3}") {
+        let mut text = first.to_string();
         let at = (0..=cut.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
         text.insert_str(at, &noise);
         text.push('\n');
-        text.push_str(WRONG[second].split_once('\n').map_or("", |(_, rest)| rest));
+        text.push_str(second.split_once('\n').map_or("", |(_, rest)| rest));
         let dir = tempfile::tempdir().unwrap();
         let _ = parse(&text, &dir.path().join("job.toml"));
     }

@@ -14,35 +14,43 @@ fn error_in(dir: &Path, text: &str) -> String {
 }
 
 /// Each is refused, at once, with its place and this.
-#[test]
-fn nonsense_is_refused_at_its_place() {
+#[track_caller]
+fn refused(cases: &[(String, &str, &str)]) {
     let dir = lab();
+    fs::write(dir.path().join("result.json"), "{}").unwrap();
+    for (keys, place, message) in cases {
+        let error = error_in(dir.path(), &format!("{ECHO}{keys}\n"));
+        assert!(
+            error.contains(place) && error.contains(message),
+            "{place}, {message}\n{error}"
+        );
+        let (bytes, keys) = (error.len(), &keys[..keys.len().min(60)]);
+        assert!(bytes < 2_000, "{bytes} bytes about {keys}");
+    }
+}
+
+#[test]
+fn patterns_of_files_that_are_nonsense_are_refused() {
     let deep = format!("{}a{}", "{{".repeat(50_000), "}}".repeat(50_000));
     let single = format!("{}a{}", "{".repeat(50_000), "}".repeat(50_000));
+    let open = "{".repeat(900);
     let many = vec!["\"a\""; 2_000].join(",");
-    let cases: Vec<(String, &str, &str)> = vec![
+    let pattern = |key: &str, text: &str| format!("{key} = \"{text}\"");
+    refused(&[
+        (pattern("outputs", &deep), "job.toml:2:11", "no pattern"),
+        (pattern("exclude", &single), "job.toml:2:11", "no pattern"),
         (
-            format!("outputs = \"{deep}\""),
-            "job.toml:2:11",
-            "no pattern",
-        ),
-        (
-            format!("exclude = \"{single}\""),
-            "job.toml:2:11",
-            "no pattern",
-        ),
-        (
-            format!("data = \"*{single}\""),
+            pattern("data", &format!("*{single}")),
             "job.toml:2:8",
             "leaves the directory",
         ),
         (
-            format!("source = \"*{}\"", "{".repeat(900)),
+            pattern("source", &format!("*{open}")),
             "job.toml:2:10",
             "no pattern",
         ),
         (
-            format!("files = \"*{}\"", "{".repeat(900)),
+            pattern("files", &format!("*{open}")),
             "job.toml:2:9",
             "no pattern",
         ),
@@ -51,78 +59,61 @@ fn nonsense_is_refused_at_its_place() {
             "job.toml:2:11",
             "at most 1024",
         ),
-        ("exclude = \"[\"".into(), "job.toml:2:11", "no pattern"),
+        (pattern("exclude", "["), "job.toml:2:11", "no pattern"),
         (
-            "exclude = \"a\\u0000b\"".into(),
+            pattern("exclude", "a\\u0000b"),
             "job.toml:2:11",
             "no pattern",
         ),
         (
-            "files = \"\"".into(),
+            pattern("files", ""),
             "job.toml:2:9",
             "`files` names no file",
         ),
-        ("source = \"\"".into(), "job.toml:2:10", "source = \".\""),
+        (pattern("source", ""), "job.toml:2:10", "source = \".\""),
         (
-            "params = { k = [1.0, inf] }".into(),
-            "job.toml:2:22",
-            "inf is no finite number",
-        ),
-        (
-            "params = { k = [nan] }".into(),
-            "job.toml:2:17",
-            "nan is no finite number",
-        ),
-        (
-            "params = { k = [1e400] }".into(),
-            "job.toml:2:17",
-            "1e400 is no finite number",
-        ),
-        (
-            "min_nodes = 4294967295".into(),
-            "job.toml:2:13",
-            "at most 100000",
-        ),
-        (
-            "computing = \"x\"".into(),
-            "job.toml:2:13",
-            "cannot read `x`",
-        ),
-        (
-            "[resources]\n\"\" = 1".into(),
-            "job.toml:3:1",
-            "cannot name a resource",
-        ),
-        (
-            "[resources]\n\"a b\" = 1".into(),
-            "job.toml:3:1",
-            "cannot name a resource",
-        ),
-        (
-            "data = \"result.json\"".into(),
+            pattern("data", "result.json"),
             "job.toml:2:8",
             "has a `result.json` of its own",
         ),
-    ];
-    fs::write(dir.path().join("result.json"), "{}").unwrap();
-    for (keys, place, told) in cases {
-        let error = error_in(dir.path(), &format!("{ECHO}{keys}\n"));
-        assert!(
-            error.contains(place) && error.contains(told),
-            "{place}, {told}\n{error}"
-        );
-        assert!(
-            error.len() < 2_000,
-            "{} bytes about {}",
-            error.len(),
-            &keys[..keys.len().min(60)]
-        );
-    }
+    ]);
+}
+
+#[test]
+fn values_that_are_nonsense_are_refused() {
+    let case = |keys: &str, place, message| (keys.to_string(), place, message);
+    refused(&[
+        case(
+            "params = { k = [1.0, inf] }",
+            "job.toml:2:22",
+            "inf is no finite number",
+        ),
+        case(
+            "params = { k = [nan] }",
+            "job.toml:2:17",
+            "nan is no finite number",
+        ),
+        case(
+            "params = { k = [1e400] }",
+            "job.toml:2:17",
+            "1e400 is no finite number",
+        ),
+        case("min_nodes = 4294967295", "job.toml:2:13", "at most 100000"),
+        case("computing = \"x\"", "job.toml:2:13", "cannot read `x`"),
+        case(
+            "[resources]\n\"\" = 1",
+            "job.toml:3:1",
+            "cannot name a resource",
+        ),
+        case(
+            "[resources]\n\"a b\" = 1",
+            "job.toml:3:1",
+            "cannot name a resource",
+        ),
+    ]);
     let nul = "command = [\"echo\", \"{k}\"]\nparams = { k = [\"a\\u0000b\"] }\n";
-    assert!(
-        error_in(dir.path(), nul).contains("job.toml:2:10")
-            && error_in(dir.path(), nul).contains("NUL")
-    );
+    let error = error_in(lab().path(), nul);
+    assert!(error.contains("job.toml:2:10") && error.contains("NUL"));
 }
 
 #[test]

@@ -74,120 +74,25 @@ fn init_is_keyword_arguments_or_both() {
     assert_eq!(init("init = {}"), r#"{"args":[],"kwargs":{}}"#);
 }
 
+const WRONG: [&str; 14] = [
+    "worker = \"count.py:Count\"\ncommand = [\"x\"]",
+    "worker = \"count.py\"",
+    "worker = \"count.py:2nd\"",
+    "worker = \"count:Count\"",
+    "worker = \"../count.py:Count\"",
+    "worker = \"cuont.py:Count\"",
+    "worker = \"count.py:Count\"\npython = \"venv/bin/python\"",
+    "worker = \"count.py:Count\"\npython = \"\"",
+    "worker = \"count.py:Count\"\ninit = [1]",
+    "worker = \"count.py:Count\"\ninit = { args = [1], lr = 2 }",
+    "worker = \"count.py:Count\"\ninit = { args = 1 }",
+    "worker = \"count.py:Count\"\ninit = { rate = nan }",
+    "worker = \"count.py:Count\"\ninit = { day = 2026-01-02 }",
+    "command = [\"x\"]\ninit = { a = 1 }",
+];
+
 #[test]
 fn errors_show_the_place() {
-    let wrong = [
-        "worker = \"count.py:Count\"\ncommand = [\"x\"]",
-        "worker = \"count.py\"",
-        "worker = \"count.py:2nd\"",
-        "worker = \"count:Count\"",
-        "worker = \"../count.py:Count\"",
-        "worker = \"cuont.py:Count\"",
-        "worker = \"count.py:Count\"\npython = \"venv/bin/python\"",
-        "worker = \"count.py:Count\"\npython = \"\"",
-        "worker = \"count.py:Count\"\ninit = [1]",
-        "worker = \"count.py:Count\"\ninit = { args = [1], lr = 2 }",
-        "worker = \"count.py:Count\"\ninit = { args = 1 }",
-        "worker = \"count.py:Count\"\ninit = { rate = nan }",
-        "worker = \"count.py:Count\"\ninit = { day = 2026-01-02 }",
-        "command = [\"x\"]\ninit = { a = 1 }",
-    ];
-    let all: Vec<String> = wrong.into_iter().map(error).collect();
-    insta::assert_snapshot!(all.join("\n\n"), @r#"
-a job has a `command` or a `worker`, not both
- --> job.toml:2:11
-  |
-2 | command = ["x"]
-  |           ^^^^^
-hint: the worker's class can start programs itself: subprocess.run([…])
-
-`count.py` names no class
- --> job.toml:1:10
-  |
-1 | worker = "count.py"
-  |          ^^^^^^^^^^
-hint: write the file and the class: worker = "my_module.py:MyWorker"
-
-`2nd` is no class's name
- --> job.toml:1:20
-  |
-1 | worker = "count.py:2nd"
-  |                    ^^^
-hint: write the file and the class: worker = "my_module.py:MyWorker"
-
-`count` is no Python file below the job file's directory
- --> job.toml:1:11
-  |
-1 | worker = "count:Count"
-  |           ^^^^^
-hint: write the file and the class: worker = "my_module.py:MyWorker"
-
-`../count.py` is no Python file below the job file's directory
- --> job.toml:1:11
-  |
-1 | worker = "../count.py:Count"
-  |           ^^^^^^^^^^^
-hint: write the file and the class: worker = "my_module.py:MyWorker"
-
-`cuont.py` is not beside the job file
- --> job.toml:1:11
-  |
-1 | worker = "cuont.py:Count"
-  |           ^^^^^^^^
-hint: the module travels with the job: name a file below the job file's directory
-
-the program `venv/bin/python` is not beside the job file
- --> job.toml:2:10
-  |
-2 | python = "venv/bin/python"
-  |          ^^^^^^^^^^^^^^^^^
-hint: add it to `source`, or name a program that every node has, e.g. `python3`
-
-`python` names no interpreter
- --> job.toml:2:10
-  |
-2 | python = ""
-  |          ^^
-hint: e.g. python = "python3.12"
-
-`init` is a table, not a list
- --> job.toml:2:8
-  |
-2 | init = [1]
-  |        ^^^
-
-`args` stands beside keyword arguments
- --> job.toml:2:17
-  |
-2 | init = { args = [1], lr = 2 }
-  |                 ^^^
-hint: write init = { args = […], kwargs = { … } }
-
-`args` is a list, not a whole number
- --> job.toml:2:17
-  |
-2 | init = { args = 1 }
-  |                 ^
-
-a number that is not finite cannot be passed to a worker
- --> job.toml:2:17
-  |
-2 | init = { rate = nan }
-  |                 ^^^
-hint: write it as text: float("nan") reads it
-
-a date cannot be passed to a worker
- --> job.toml:2:16
-  |
-2 | init = { day = 2026-01-02 }
-  |                ^^^^^^^^^^
-hint: put it in quotes
-
-`init` says how a `worker` starts, and the job has none
- --> job.toml:2:8
-  |
-2 | init = { a = 1 }
-  |        ^^^^^^^^^
-hint: e.g. worker = "my_module.py:MyWorker"
-"#);
+    let all: Vec<String> = WRONG.into_iter().map(error).collect();
+    insta::assert_snapshot!(all.join("\n\n"));
 }
