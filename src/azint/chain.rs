@@ -60,6 +60,8 @@ pub(super) struct Request {
     /// Where the file says that.
     pub(super) location_place: Range<usize>,
     pub(super) existing: Existing,
+    /// What is to be said of the file when the jobs are submitted.
+    pub(super) notes: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -141,12 +143,13 @@ pub(super) fn build(request: Request, common: &CommonKeys) -> Result<Vec<PlacedJ
     };
     let seen = datasets::look(&request.named, &look);
     check_shape(&request, &seen)?;
+    let shape = request.pictures.detector_shape(&request.settings).ok();
+    let of_frames = || seen.iter().find_map(|seen| seen.shape);
+    request.pictures.check(shape.or_else(of_frames))?;
     check_output(&request, &seen)?;
     let (threads, measured) = threads(&request, &seen, cores());
-    let notes: Vec<String> = [measured, others(&request, &seen)]
-        .into_iter()
-        .flatten()
-        .collect();
+    let mut notes = request.notes.clone();
+    notes.extend([measured, others(&request, &seen)].into_iter().flatten());
     let mut jobs = jobs(Request { threads, ..request }, seen, is_split, common)?;
     if let Some(first) = jobs.first_mut() {
         first.job.note = (!notes.is_empty()).then(|| notes.join("\n"));

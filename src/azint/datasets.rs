@@ -32,6 +32,8 @@ pub(super) struct Named {
     pub(super) dataset: Option<String>,
     /// What its results are called, whatever else is integrated.
     pub(super) name: Option<String>,
+    /// Which part of the file it is, behind the name of its results.
+    pub(super) part: Option<String>,
 }
 
 /// Everything that one word names, sorted: a path, a pattern, or with `@` before it a file with one
@@ -82,6 +84,7 @@ pub(super) fn following(following: &Following) -> Vec<Named> {
             path: path.clone(),
             dataset: None,
             name: Some(name(path)),
+            part: None,
         })
         .collect()
 }
@@ -157,7 +160,10 @@ fn master_of(path: &Path) -> Option<PathBuf> {
 
 fn pattern_or_path(word: &str, base: &Path) -> Result<Vec<Named>, String> {
     let (file, dataset) = match word.split_once("::") {
-        Some((file, dataset)) if !dataset.is_empty() => (file, Some(dataset.to_string())),
+        // Files may have such names, too.
+        Some((file, dataset)) if !dataset.is_empty() && !base.join(word).exists() => {
+            (file, Some(dataset.to_string()))
+        }
         _ => (word, None),
     };
     let path = base.join(file);
@@ -165,6 +171,7 @@ fn pattern_or_path(word: &str, base: &Path) -> Result<Vec<Named>, String> {
         path,
         dataset: dataset.clone(),
         name: None,
+        part: None,
     };
     // A name with brackets in it is still a name. What does not exist is that dataset's problem,
     // not the others'.
@@ -318,7 +325,12 @@ fn safe(name: &str) -> String {
 /// What results are called: the file's name without its ending, with more of its path where that is
 /// not enough.
 fn names(named: &[Named]) -> Vec<String> {
-    let given: Option<Vec<String>> = named.iter().map(|named| named.name.clone()).collect();
+    let with_part = |name: String, named: &Named| match &named.part {
+        Some(part) => format!("{name}_{part}"),
+        None => name,
+    };
+    let given = |named: &Named| Some(with_part(named.name.clone()?, named));
+    let given: Option<Vec<String>> = named.iter().map(given).collect();
     if let Some(given) = given {
         return numbered(given);
     }
@@ -331,7 +343,8 @@ fn names(named: &[Named]) -> Vec<String> {
                 _ => None,
             })
             .collect();
-        components[components.len().saturating_sub(parts)..].join("_")
+        let name = components[components.len().saturating_sub(parts)..].join("_");
+        with_part(name, named)
     };
     let mut names: Vec<String> = Vec::new();
     for parts in 1..=3 {

@@ -118,6 +118,7 @@ pub fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
         location,
         location_place: fields.get("output").map(Spanned::span).unwrap_or_default(),
         existing: datasets::existing(following, existing),
+        notes: Vec::new(),
     };
     chain::build(request, &common)
 }

@@ -7,6 +7,7 @@
 //! | `engine/` | geometry, sparse matrices and the integration of frames that are in memory |
 //! | `decode/` | chunks of HDF5 datasets back to bytes |
 //! | `frames/` | where the frames of a dataset lie; reading and decoding them |
+//! | `arrays` | masks and monitors from files |
 //! | `batch` | stored frames to patterns, strip by strip |
 //! | `results/` | the files that come of a dataset |
 //! | `plan` | what the job file becomes and workers run; the chain of jobs |
@@ -18,6 +19,7 @@
 //! | `measure` | how many threads a worker should have |
 //! | `chain` | the jobs that carry a plan out |
 
+mod arrays;
 pub mod batch;
 mod chain;
 pub mod config;

@@ -2,9 +2,10 @@
 
 use super::{
     engine::{
-        DetectorFile, ErrorModel, Filter, Geometry, Images, IntegrationSettings, Region, Splitting,
-        Unit,
+        DetectorFile, ErrorModel, Filter, Geometry, Image, Images, IntegrationSettings, Mask,
+        Region, Splitting, Unit,
         detectors::{self, DetectorSettings},
+        ending,
     },
     plan::{ImageFile, ImageFiles},
     run::images,
@@ -12,7 +13,9 @@ use super::{
 use nodectl_formats::files as plain;
 use nodectl_jobfile::{Fault, Fields, Item, Upload, UploadSource, to_i64, type_name};
 use std::{
+    collections::BTreeMap,
     fs,
+    ops::Range,
     path::{Path, PathBuf},
 };
 use toml::{Spanned, de::DeValue};
@@ -34,6 +37,8 @@ const MAX_PONI_BYTES: u64 = 1 << 20;
 pub(super) struct Pictures {
     pub(super) files: ImageFiles,
     pub(super) uploads: Vec<Upload>,
+    /// Where the file names each.
+    places: BTreeMap<&'static str, Range<usize>>,
 }
 
 pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<(IntegrationSettings, Pictures), Fault> {
@@ -75,9 +80,7 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<(IntegrationSettings, Pict
         .is_some_and(|at_0| at_0.value);
     for key in ["mask", "dark", "flat", "absorption", "variance"] {
         if let Some(item) = fields.string(key)? {
-            pictures
-                .add(key, &item.value, &fields.context.base)
-                .map_err(|why| Fault::new(item.span, why))?;
+            pictures.add(key, &item, base)?;
         }
     }
     // What is wrong with one number stands there; with several together, at the geometry.
@@ -135,9 +138,13 @@ pub(super) fn detector(
     let mut pictures = Pictures::default();
     if let Some(file) = &geometry.detector.file {
         let (span, folder) = place;
-        pictures
-            .add_detector(&folder.join(file))
-            .map_err(|why| Fault::new(span.clone(), why))?;
+        let path = folder.join(file);
+        DetectorFile::read(&path).map_err(|error| Fault::new(span.clone(), error.to_string()))?;
+        let named = Item {
+            value: path.to_string_lossy().into_owned(),
+            span: span.clone(),
+        };
+        pictures.add("detector", &named, Path::new(""))?;
     }
     Ok(pictures)
 }
@@ -176,28 +183,62 @@ impl Pictures {
         }
     }
 
-    /// The file of a detector, which must be one. The error is a sentence.
-    fn add_detector(&mut self, path: &Path) -> Result<(), String> {
-        DetectorFile::read(path).map_err(|error| error.to_string())?;
-        self.add("detector", &path.to_string_lossy(), Path::new(""))
+    /// Fails where an image cannot be read, or has another shape than the frames: workers would say
+    /// so of each dataset, and of a copy of the file.
+    pub(super) fn check(&self, shape: Option<[usize; 2]>) -> Result<(), Fault> {
+        let files = &self.files;
+        let all = [
+            ("mask", &files.mask),
+            ("dark", &files.dark),
+            ("flat", &files.flat),
+            ("absorption", &files.absorption),
+            ("variance", &files.variance),
+        ];
+        for (what, file) in all {
+            let Some(file) = file else { continue };
+            let (path, member) = (self.place(file), file.member.as_deref());
+            let found = if what == "mask" {
+                Mask::read(&path, member).map(|mask| mask.shape)
+            } else {
+                Image::read(&path, member).map(|image| image.shape)
+            };
+            let span = self.places.get(what).cloned().unwrap_or_default();
+            let found = found.map_err(|error| Fault::new(span.clone(), error.to_string()))?;
+            if let Some([rows, columns]) = shape.filter(|shape| *shape != found) {
+                let message = format!(
+                    "{}: the {what} has {} × {} pixels, the detector {rows} × {columns}",
+                    path.display(),
+                    found[0],
+                    found[1]
+                );
+                return Err(Fault::new(span, message));
+            }
+        }
+        Ok(())
     }
 
-    /// An image, as `path` or `path::dataset`. The error is a sentence.
-    pub(super) fn add(&mut self, what: &str, named: &str, base: &Path) -> Result<(), String> {
-        let (file, member) = match named.split_once("::") {
-            Some((file, member)) => (file, Some(member.to_string())),
-            None => (named, None),
+    /// An image, as `path` or `path::dataset`.
+    pub(super) fn add(
+        &mut self,
+        what: &'static str,
+        named: &Item<String>,
+        base: &Path,
+    ) -> Result<(), Fault> {
+        let whole = base.join(&named.value);
+        let (source, member) = match named.value.split_once("::") {
+            Some((file, member)) if !whole.is_file() => (base.join(file), Some(member.to_string())),
+            _ => (whole, None),
         };
-        let source: PathBuf = base.join(file);
-        let metadata =
-            fs::metadata(&source).map_err(|error| format!("{}: {error}", source.display()))?;
+        let fault = |why: String| Fault::new(named.span.clone(), why);
+        let metadata = fs::metadata(&source)
+            .map_err(|error| fault(format!("{}: {error}", source.display())))?;
         if !metadata.is_file() {
-            return Err(format!("{} is no file", source.display()));
+            return Err(fault(format!("{} is no file", source.display())));
         }
-        let ending = source
-            .extension()
-            .and_then(|ending| ending.to_str())
-            .unwrap_or("edf");
+        let ending = match ending(&source) {
+            none if none.is_empty() => "edf".into(),
+            ending => ending,
+        };
         let path = format!("images/{what}.{ending}");
         let image = Some(ImageFile {
             path: path.clone(),
@@ -217,6 +258,7 @@ impl Pictures {
             source: UploadSource::File(source),
             executable: false,
         });
+        self.places.insert(what, named.span.clone());
         Ok(())
     }
 }

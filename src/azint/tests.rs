@@ -1,15 +1,16 @@
 //! What job files and integrator's configuration files become.
 
-use super::plan::{EngineRequest, Existing, IntegratePlan, IntegrateStage, PLAN_FILE};
+use super::plan::{IntegratePlan, IntegrateStage, PLAN_FILE};
+use nodectl_formats::{Array, Info};
 use nodectl_jobfile::{Context, PlannedJob, UploadSource};
-use nodectl_types::Value;
+use nodectl_types::{Scalar, Value};
 use std::{fs, path::Path};
 
 const PONI: &str = "poni_version: 2\nDetector: Detector\nDetector_config: {\"pixel1\": 1e-4, \"pixel2\": 1e-4, \
                     \"max_shape\": [37, 45]}\nDistance: 0.1\nPoni1: 0.0018\nPoni2: 0.002\nWavelength: 1e-10\n";
 
 /// A directory with datasets and a geometry.
-fn lab() -> tempfile::TempDir {
+pub(super) fn lab() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/frames");
     for (from, to) in [
@@ -26,7 +27,7 @@ fn lab() -> tempfile::TempDir {
         fs::copy(fixtures.join(from), to).unwrap();
     }
     fs::write(dir.path().join("geometry.poni"), PONI).unwrap();
-    fs::write(dir.path().join("mask.npy"), "").unwrap();
+    write_mask(&dir.path().join("mask.npy"), [37, 45]);
     fs::write(
         dir.path().join("list.txt"),
         "# two\nscans/a.h5\n\nscans/b.h5::/data\n",
@@ -35,7 +36,19 @@ fn lab() -> tempfile::TempDir {
     dir
 }
 
-fn parsed(dir: &Path, text: &str) -> Result<Vec<PlannedJob>, String> {
+/// A mask of nothing.
+fn write_mask(path: &Path, shape: [u64; 2]) {
+    let mask = Array {
+        info: Info {
+            scalar: Scalar::U8,
+            shape: shape.to_vec(),
+        },
+        bytes: vec![0; (shape[0] * shape[1]) as usize],
+    };
+    nodectl_formats::write(path, &[("mask", &mask)], None).unwrap();
+}
+
+pub(super) fn parsed(dir: &Path, text: &str) -> Result<Vec<PlannedJob>, String> {
     let path = dir.join("job.toml");
     let context = Context::new(text, &path);
     let jobs = super::config::jobs(&context)
@@ -51,7 +64,7 @@ fn jobs(dir: &Path, more: &str) -> Vec<PlannedJob> {
     parsed(dir, &text).unwrap_or_else(|error| panic!("{more}\n{error}"))
 }
 
-fn plan(job: &PlannedJob) -> IntegratePlan {
+pub(super) fn plan(job: &PlannedJob) -> IntegratePlan {
     let upload = job
         .uploads
         .iter()
@@ -63,7 +76,7 @@ fn plan(job: &PlannedJob) -> IntegratePlan {
     IntegratePlan::decode(bytes).unwrap()
 }
 
-fn names(jobs: &[PlannedJob]) -> Vec<(&str, u64)> {
+pub(super) fn names(jobs: &[PlannedJob]) -> Vec<(&str, u64)> {
     jobs.iter()
         .map(|job| (job.name(), job.task_count()))
         .collect()
@@ -368,76 +381,71 @@ fn files_that_datasets_lead_to_are_shown_and_stay_below_their_directories() {
     );
 }
 
-const CONFIG: &str = "# integrator\n[dataset]\nlocation = scans/a.h5, scans/b.h5   # two\nhdf5_entry = \nlayout = ID15A\n\n\
-    [azimuthal integration]\nn_pts = 250\nunit = q_A^-1\nponi_file = 'geometry.poni'\nmask_file = mask.npy\n\
-    error_model = poisson\nazimuthal_range = (-90., 90.)\npolarization_factor = 0.95\ncorrect_solid_angle = 0\n\
-    pixel_splitting = no\ntrim_method = median\ntrim_bounds = 10, 90\n\n[computations distribution]\nn_workers = 4\n\
-    ai_engines_per_worker = 8\ncores_per_worker = 2\npartition = gpu\nmemory_per_worker = 25GB\ntime = 01:30:00\n\n\
-    [output]\nlocation = out\nexisting_output = skip\n";
-
+/// What is wrong with an image is told when the job is planned, once, with the user's own name.
 #[test]
-fn an_integrator_configuration_is_taken_as_it_is() {
+fn images_are_read_before_anything_is_submitted() {
     let lab = lab();
-    let jobs = parsed(lab.path(), CONFIG).unwrap();
-    assert_eq!(
-        names(&jobs),
-        [
-            ("job.1.frames", 5),
-            ("job.1", 1),
-            ("job.2.frames", 3),
-            ("job.2", 1)
-        ]
+    write_mask(&lab.path().join("small.npy"), [3, 4]);
+    fs::copy(lab.path().join("scans/a.h5"), lab.path().join("a::b.h5")).unwrap();
+    fs::write(lab.path().join("broken.tif"), "text").unwrap();
+    let told = |mask: &str| {
+        let text = format!(
+            "kind = \"integrate\"\nname = \"i\"\nponi = \"geometry.poni\"\ndatasets = \"scans/a.h5\"\nmask = {mask:?}"
+        );
+        parsed(lab.path(), &text).unwrap_err()
+    };
+    let small = told("small.npy");
+    assert!(
+        small.contains("small.npy: the mask has 3 × 4 pixels, the detector 37 × 45")
+            && small.contains("mask = \"small.npy\""),
+        "{small}"
     );
-    let plan = plan(&jobs[0]);
-    let settings = &plan.settings;
-    assert_eq!(
-        (settings.points, settings.unit.name(), settings.solid_angle),
-        (250, "q_A^-1", false)
+    assert!(told("broken.tif").contains("broken.tif: it is no TIFF file"));
+    let unnamed = told("scans/a.h5");
+    assert!(
+        unnamed.contains("name its dataset, FILE.h5::/path/of/dataset"),
+        "{unnamed}"
     );
-    assert_eq!(
-        (settings.polarization_factor, plan.has_errors()),
-        (Some(0.95), true)
-    );
-    assert_eq!(settings.regions[0].azimuthal_range_deg, Some([-90.0, 90.0]));
-    assert_eq!(
-        serde_json::to_value(settings.filter).unwrap(),
-        serde_json::json!({ "kind": "quantile", "low": 0.1, "high": 0.9 })
-    );
-    assert_eq!(
-        (plan.engine, plan.threads, plan.existing),
-        (EngineRequest::Vulkan, Some(2), Existing::Skip)
-    );
-    assert_eq!(
-        plan.location.as_deref(),
-        Some(lab.path().join("out").as_path())
-    );
-    let work = &jobs[0].draft.work;
-    assert_eq!(
-        (
-            work.resources.gpu_milli,
-            work.resources.cpu_milli,
-            work.timeout_ms
-        ),
-        (125, 2000, Some(5_400_000))
-    );
-    assert_eq!(work.resources.memory_bytes, 25_000_000_000);
+    let absent = told("scans/a.h5::/mask");
+    assert!(absent.contains("has no dataset `/mask`"), "{absent}");
+    // A name with colons in it is a name.
+    let named = jobs(lab.path(), "datasets = \"a::b.h5\"\nstrategy = \"whole\"");
+    assert_eq!(plan(&named[0]).datasets[0].name, "a__b");
 }
 
+/// Dectris' masks are compressed like its frames.
 #[test]
-fn keys_that_integrator_does_not_have_are_named() {
+fn compressed_masks_are_read() {
     let lab = lab();
-    let told =
-        |from: &str, to: &str| parsed(lab.path(), &CONFIG.replacen(from, to, 1)).unwrap_err();
-    let unknown = told("n_pts", "n_points");
-    assert!(
-        unknown.contains("[azimuthal integration] has no key `n_points`")
-            && unknown.contains("n_points = 250"),
-        "{unknown}"
-    );
-    assert!(told("[output]", "[outputs]").contains("there is no section `[outputs]`"));
-    assert!(told("partition = gpu", "partition = moon").contains("no partition `moon`"));
-    assert!(told("time = 01", "time = ab").contains("`time` is days-hours:minutes:seconds"));
-    assert!(told("n_workers = 4", "n_workers = 4\nn_workers = 5").contains("given twice"));
+    for name in [
+        "bitshuffle_lz4.h5",
+        "bitshuffle_zstd.h5",
+        "tiles.h5",
+        "lz4.h5",
+        "zstd.h5",
+    ] {
+        let location = nodectl_formats::ArrayLocation {
+            member: Some("data".into()),
+            ..nodectl_formats::ArrayLocation::new(super::frames::tests::fixture(name))
+        };
+        let plain = nodectl_formats::ArrayLocation {
+            path: super::frames::tests::fixture("chunked.h5"),
+            ..location.clone()
+        };
+        let array =
+            super::arrays::read(&location).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(array, plain.read().unwrap(), "{name}");
+    }
+    let stack = super::frames::tests::fixture("eiger_mask.h5");
+    let mask = super::engine::Mask::read(&stack, None).unwrap();
+    assert_eq!(mask.shape, [37, 45]);
+    let masked = mask
+        .masked
+        .iter()
+        .enumerate()
+        .filter(|(_, is_masked)| **is_masked);
+    assert_eq!(masked.map(|(at, _)| at).collect::<Vec<_>>(), [0, 46, 1000]);
+    drop(lab);
 }
 
 #[test]

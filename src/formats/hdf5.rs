@@ -8,7 +8,10 @@ use super::{
 };
 use crate::files;
 use nodectl_types::{Scalar, text::shown};
-use rust_hdf5::{DatatypeMessage, H5Dataset, H5File, H5FileOptions, H5Type, HBool, StorageLayout};
+use rust_hdf5::{
+    DatatypeMessage, H5Dataset, H5File, H5FileOptions, H5Type, HBool, StorageLayout,
+    format::messages::datatype::ByteOrder,
+};
 use std::{
     collections::BTreeSet,
     panic,
@@ -174,7 +177,8 @@ pub fn check_stored(dataset: &H5Dataset) -> Result<(), String> {
     }
 }
 
-fn info(path: &Path, dataset: &H5Dataset) -> Result<Info, String> {
+/// Type and shape of a dataset, checked against the length of its file at `path`.
+pub fn info(path: &Path, dataset: &H5Dataset) -> Result<Info, String> {
     let datatype = dataset.datatype().map_err(|error| error.to_string())?;
     let scalar = scalar(&datatype)
         .ok_or_else(|| format!("the dataset has the type {datatype}, which is no number"))?;
@@ -231,6 +235,20 @@ pub fn scalar(datatype: &DatatypeMessage) -> Option<Scalar> {
         }
         _ => None,
     }
+}
+
+/// Whether numbers are stored with their highest byte first.
+pub fn is_big_endian(datatype: &DatatypeMessage) -> bool {
+    matches!(
+        datatype,
+        DatatypeMessage::FixedPoint {
+            byte_order: ByteOrder::BigEndian,
+            ..
+        } | DatatypeMessage::FloatingPoint {
+            byte_order: ByteOrder::BigEndian,
+            ..
+        }
+    )
 }
 
 fn datatype(scalar: Scalar) -> DatatypeMessage {

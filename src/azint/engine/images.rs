@@ -1,12 +1,14 @@
-//! Images that go with an integration: masks, dark, flat, variance. Read from EDF, TIFF, `.npy`,
-//! PNG and HDF5.
+//! Images that go with an integration: masks, dark, flat, variance. Read from EDF, TIFF, Fit2D's
+//! masks, `.npy`, PNG and HDF5; the first three also with gzip around them.
 
 mod edf;
+mod fit2d;
 mod tiff;
 mod unpack;
 
 use super::{detectors::DetectorFile, errors::ImageError};
-use nodectl_formats::{Array, ArrayLocation, convert};
+use crate::arrays;
+use nodectl_formats::{Array, ArrayLocation, Format, convert};
 use nodectl_types::Scalar;
 use std::{fs, path::Path};
 
@@ -127,35 +129,61 @@ fn shape(array: &Array) -> Result<[usize; 2], String> {
 }
 
 fn read_array(path: &Path, member: Option<&str>) -> Result<Array, ImageError> {
-    let ending = path
-        .extension()
-        .and_then(|ending| ending.to_str())
-        .unwrap_or_default()
-        .to_ascii_lowercase();
+    let invalid = |problem: String| ImageError::Invalid {
+        path: path.to_path_buf(),
+        problem,
+    };
     let location = |member: Option<&str>| ArrayLocation {
         member: member.map(str::to_owned),
         ..ArrayLocation::new(path)
     };
-    match ending.as_str() {
-        "edf" | "msk" | "tif" | "tiff" => {
-            let bytes = read_bytes(path)?;
-            let array = if ending.starts_with("tif") {
-                tiff::decode(&bytes)
+    let ending = ending(path);
+    if let Some(decode) = decoder(&ending) {
+        return decode(&read_bytes(path)?).map_err(invalid);
+    }
+    if let Some(inner) = ending.strip_suffix(".gz").and_then(decoder) {
+        let bytes = unpack::gzip(&read_bytes(path)?, MAX_BYTES as usize).map_err(invalid)?;
+        return inner(&bytes).map_err(invalid);
+    }
+    if member.is_some() || Format::of(path) != Some(Format::Hdf5) {
+        return Ok(arrays::read(&location(member))?);
+    }
+    let is_there = |name: &&&str| location(Some(name)).inspect().is_ok();
+    let Some(name) = NEXUS_MASKS.iter().find(is_there) else {
+        let problem = "it has no mask where NeXus detectors keep theirs\nhint: name its dataset, FILE.h5::/path/of/dataset";
+        return Err(invalid(problem.into()));
+    };
+    Ok(arrays::read(&location(Some(name)))?)
+}
+
+type Decode = fn(&[u8]) -> Result<Array, String>;
+
+/// What reads images of this ending.
+fn decoder(ending: &str) -> Option<Decode> {
+    match ending {
+        "edf" => Some(edf::decode),
+        // pyFAI writes masks as EDF under this name.
+        "msk" => Some(|bytes| {
+            if fit2d::is_one(bytes) {
+                fit2d::decode(bytes)
             } else {
-                edf::decode(&bytes)
-            };
-            array.map_err(|problem| ImageError::Invalid {
-                path: path.to_path_buf(),
-                problem,
-            })
-        }
-        "h5" | "hdf5" | "nxs" if member.is_none() => {
-            let found = NEXUS_MASKS
-                .iter()
-                .find_map(|name| location(Some(name)).read().ok());
-            found.map_or_else(|| Ok(location(None).read()?), Ok)
-        }
-        _ => Ok(location(member).read()?),
+                edf::decode(bytes)
+            }
+        }),
+        "tif" | "tiff" => Some(tiff::decode),
+        _ => None,
+    }
+}
+
+/// The ending of a file's name; of one with gzip around it both, `edf.gz`.
+pub(crate) fn ending(path: &Path) -> String {
+    let lower = |path: &Path| {
+        let ending = path.extension().and_then(|ending| ending.to_str());
+        ending.unwrap_or_default().to_ascii_lowercase()
+    };
+    match (lower(path), path.file_stem()) {
+        (last, Some(stem)) if last == "gz" => format!("{}.gz", lower(Path::new(stem))),
+        (last, _) => last,
     }
 }
 

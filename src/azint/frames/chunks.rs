@@ -10,7 +10,7 @@ use rust_hdf5::format::messages::{
 use std::{collections::BTreeMap, fs::File, os::unix::fs::FileExt, path::Path};
 
 /// Stored chunks by their place in the grid of chunks.
-pub(super) struct Chunks {
+pub(crate) struct Chunks {
     file: File,
     places: BTreeMap<Vec<u64>, ChunkPlace>,
 }
@@ -26,7 +26,7 @@ pub(super) struct ChunkPlace {
 
 impl Chunks {
     /// Those of the dataset at this path in the file, links followed. None where it cannot be told.
-    pub(super) fn of(path: &Path, dataset: &str) -> Option<Self> {
+    pub(crate) fn of(path: &Path, dataset: &str) -> Option<Self> {
         let mut objects = Objects::of(File::open(path).ok()?)?;
         let header = objects.at(dataset)?;
         let message = |kind: u8| header.iter().find(|message| message.kind == kind);
@@ -93,7 +93,7 @@ impl Chunks {
 
     /// The stored bytes of a chunk and its filter mask. None where the index had no such chunk when
     /// it was read.
-    pub(super) fn read(&self, place: &[u64]) -> Option<Result<(Vec<u8>, u32), String>> {
+    pub(crate) fn read(&self, place: &[u64]) -> Option<Result<(Vec<u8>, u32), String>> {
         let ChunkPlace {
             address,
             bytes,

@@ -23,6 +23,7 @@ mod stack;
 #[cfg(test)]
 pub(super) mod tests;
 
+pub(super) use chunks::Chunks;
 pub use read::{Decoder, Pieces, Reader, StoredFrames};
 pub use stack::{FrameSource, Stack};
 
@@ -33,7 +34,7 @@ use std::path::PathBuf;
 /// The largest frame, in bytes; the largest detectors have a tenth of it.
 pub const MAX_FRAME_BYTES: usize = 1 << 30;
 /// The most bytes that one chunk decodes to.
-const MAX_CHUNK_BYTES: u64 = 2 << 30;
+pub(super) const MAX_CHUNK_BYTES: u64 = 2 << 30;
 /// The most frames of a dataset.
 const MAX_FRAMES: u64 = 1 << 28;
 /// The most files behind a dataset.

@@ -9,9 +9,7 @@ use nodectl_formats::{
     links::{self, LinkBounds},
 };
 use nodectl_types::Scalar;
-use rust_hdf5::{
-    DatatypeMessage, H5Dataset, H5File, StorageLayout, format::messages::datatype::ByteOrder,
-};
+use rust_hdf5::{H5Dataset, H5File, StorageLayout};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -452,16 +450,7 @@ fn describe(dataset: &H5Dataset, path: &Path, name: &str) -> Result<FrameSource,
             "it claims to hold {frames} frames of {rows} × {columns} pixels"
         )));
     }
-    let is_big_endian = matches!(
-        datatype,
-        DatatypeMessage::FixedPoint {
-            byte_order: ByteOrder::BigEndian,
-            ..
-        } | DatatypeMessage::FloatingPoint {
-            byte_order: ByteOrder::BigEndian,
-            ..
-        }
-    );
+    let is_big_endian = hdf5::is_big_endian(&datatype);
     let chunk = dataset.chunk_dims().map(|dims| {
         dims.into_iter()
             .map(|extent| extent as u64)

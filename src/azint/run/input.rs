@@ -1,6 +1,7 @@
 //! A dataset's file as this node sees it: where it lies, or where it was brought.
 
 use crate::{
+    arrays,
     frames::{FramesError, Stack},
     plan::{DatasetPlan, INPUT},
 };
@@ -71,19 +72,17 @@ pub fn open(
 /// A number for each frame of a stack.
 pub fn monitors(stack: &Stack, entry: Option<&str>, member: &str) -> Result<Vec<f64>, String> {
     let told = |why: String| format!("{}: the monitor `{member}`: {why}", stack.path.display());
-    let read = |member: String| {
-        ArrayLocation {
-            member: Some(member),
-            ..ArrayLocation::new(&stack.path)
-        }
-        .read()
+    let place = |member: String| ArrayLocation {
+        member: Some(member),
+        ..ArrayLocation::new(&stack.path)
     };
     let inside =
         entry.map(|entry| format!("{}/{}", entry.trim_matches('/'), member.trim_matches('/')));
-    let array = match inside.map(read) {
-        Some(Ok(array)) => array,
-        _ => read(member.to_string()).map_err(|error| told(error.to_string()))?,
-    };
+    let location = inside
+        .map(place)
+        .filter(|location| location.inspect().is_ok())
+        .unwrap_or_else(|| place(member.to_string()));
+    let array = arrays::read(&location).map_err(|error| told(error.to_string()))?;
     let bytes = convert(array.bytes, array.info.scalar, Scalar::F64);
     let values: Vec<f64> = bytes
         .as_chunks::<8>()

@@ -16,6 +16,7 @@ mod tag {
     pub const LENGTH: u16 = 257;
     pub const BITS: u16 = 258;
     pub const COMPRESSION: u16 = 259;
+    pub const PHOTOMETRIC: u16 = 262;
     pub const STRIP_OFFSETS: u16 = 273;
     pub const SAMPLES: u16 = 277;
     pub const STRIP_ROWS: u16 = 278;
@@ -24,18 +25,56 @@ mod tag {
     pub const SAMPLE_FORMAT: u16 = 339;
 }
 
+type Unpack = fn(&[u8], usize) -> Result<Vec<u8>, String>;
+
 /// The first image of a file.
 pub(super) fn decode(bytes: &[u8]) -> Result<Array, String> {
     let file = File::new(bytes)?;
-    let fields = file.fields()?;
-    let first = |tag: u16| {
-        fields
-            .get(&tag)
-            .and_then(|numbers| numbers.first().copied())
+    let fields = Fields(file.fields()?);
+    let unpack = unpacker(fields.first(tag::COMPRESSION).unwrap_or(1))?;
+    let is_differences = match fields.first(tag::PREDICTOR).unwrap_or(1) {
+        1 => false,
+        2 => true,
+        other => return Err(format!("its predictor {other} is not supported")),
     };
-    let known = |tag: u16, name: &str| first(tag).ok_or(format!("its {name} is missing"));
-    type Unpack = fn(&[u8], usize) -> Result<Vec<u8>, String>;
-    let unpack: Unpack = match first(tag::COMPRESSION).unwrap_or(1) {
+    if fields.first(tag::SAMPLES).unwrap_or(1) != 1 {
+        return Err("it has colours; masks and images have one number a pixel".into());
+    }
+    let shape = vec![
+        fields.known(tag::LENGTH, "length")?,
+        fields.known(tag::WIDTH, "width")?,
+    ];
+    let (bits, format) = (
+        fields.first(tag::BITS).unwrap_or(1),
+        fields.first(tag::SAMPLE_FORMAT).unwrap_or(1),
+    );
+    if bits == 1 {
+        let row_bytes = shape[1].div_ceil(8);
+        let packed = strips(bytes, &fields, unpack, [shape[0], row_bytes])?;
+        // Photometric interpretation 0: a set bit is black.
+        let is_inverted = fields.first(tag::PHOTOMETRIC) == Some(0);
+        return Ok(bilevel(&packed, shape, is_inverted));
+    }
+    let scalar = scalar(bits, format).ok_or(format!(
+        "samples of {bits} bits (format {format}) are not supported"
+    ))?;
+    let row_bytes = shape[1].saturating_mul(scalar.bytes() as u64);
+    let mut data = strips(bytes, &fields, unpack, [shape[0], row_bytes])?;
+    if file.is_big_endian {
+        data.chunks_mut(scalar.bytes()).for_each(<[u8]>::reverse);
+    }
+    if is_differences {
+        data.chunks_mut((row_bytes as usize).max(1))
+            .for_each(|row| add_up(row, scalar.bytes()));
+    }
+    Ok(Array {
+        info: Info { scalar, shape },
+        bytes: data,
+    })
+}
+
+fn unpacker(compression: u64) -> Result<Unpack, String> {
+    Ok(match compression {
         1 => |bytes, most| Ok(bytes[..bytes.len().min(most)].to_vec()),
         5 => unpack::lzw,
         8 | 32_946 => unpack::zlib,
@@ -45,62 +84,74 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Array, String> {
                 "its compression {other} is not supported; LZW, Deflate and PackBits are"
             ));
         }
-    };
-    let is_differences = match first(tag::PREDICTOR).unwrap_or(1) {
-        1 => false,
-        2 => true,
-        other => return Err(format!("its predictor {other} is not supported")),
-    };
-    if first(tag::SAMPLES).unwrap_or(1) != 1 {
-        return Err("it has colours; masks and images have one number a pixel".into());
-    }
-    let shape = vec![known(tag::LENGTH, "length")?, known(tag::WIDTH, "width")?];
-    let (bits, format) = (
-        first(tag::BITS).unwrap_or(1),
-        first(tag::SAMPLE_FORMAT).unwrap_or(1),
-    );
-    let scalar = scalar(bits, format).ok_or(format!(
-        "samples of {bits} bits (format {format}) are not supported"
-    ))?;
-    let info = Info { scalar, shape };
+    })
+}
+
+/// The bytes of all rows, strip by strip.
+fn strips(
+    bytes: &[u8],
+    fields: &Fields,
+    unpack: Unpack,
+    [rows, row_bytes]: [u64; 2],
+) -> Result<Vec<u8>, String> {
     let is_possible = |needed: &u64| *needed <= (bytes.len() as u64).saturating_mul(MAX_INFLATION);
-    let needed = info.bytes().filter(is_possible).ok_or("it is cut short")? as usize;
+    let needed = rows.checked_mul(row_bytes).filter(is_possible);
+    let needed = needed.ok_or("it is cut short")? as usize;
     let offsets = fields
-        .get(&tag::STRIP_OFFSETS)
+        .all(tag::STRIP_OFFSETS)
         .ok_or("it has no strips; tiles are not supported")?;
     let lengths = fields
-        .get(&tag::STRIP_BYTES)
+        .all(tag::STRIP_BYTES)
         .ok_or("the lengths of its strips are missing")?;
-    let row_bytes = needed / (info.shape[0] as usize).max(1);
-    let strip_rows = first(tag::STRIP_ROWS)
-        .unwrap_or(u64::MAX)
-        .min(info.shape[0]) as usize;
+    let strip_rows = fields.first(tag::STRIP_ROWS).unwrap_or(u64::MAX).min(rows);
+    let strip_bytes = (strip_rows * row_bytes) as usize;
     let mut data = Vec::new();
     for (offset, length) in offsets.iter().zip(lengths) {
-        let range = usize::try_from(*offset).ok().zip(
-            offset
-                .checked_add(*length)
-                .and_then(|end| end.try_into().ok()),
-        );
+        let end = offset.checked_add(*length).map(usize::try_from);
+        let range = usize::try_from(*offset).ok().zip(end.and_then(Result::ok));
         let strip = range
-            .and_then(|(start, end): (usize, usize)| bytes.get(start..end))
+            .and_then(|(start, end)| bytes.get(start..end))
             .ok_or("it is cut short")?;
-        data.extend(unpack(
-            strip,
-            (strip_rows * row_bytes).min(needed - data.len()),
-        )?);
+        data.extend(unpack(strip, strip_bytes.min(needed - data.len()))?);
     }
     if data.len() < needed {
         return Err(format!("it is cut short: {} of {needed} bytes", data.len()));
     }
-    if file.is_big_endian {
-        data.chunks_mut(scalar.bytes()).for_each(<[u8]>::reverse);
+    Ok(data)
+}
+
+/// A bit a pixel, the highest first, rows padded to bytes.
+fn bilevel(packed: &[u8], shape: Vec<u64>, is_inverted: bool) -> Array {
+    let columns = shape[1] as usize;
+    let row = |row: &[u8]| {
+        let bit = |column: usize| (row[column / 8] >> (7 - column % 8) & 1) ^ u8::from(is_inverted);
+        (0..columns).map(bit).collect::<Vec<u8>>()
+    };
+    let bytes = packed.chunks(columns.div_ceil(8).max(1)).flat_map(row);
+    Array {
+        bytes: bytes.collect(),
+        info: Info {
+            scalar: Scalar::U8,
+            shape,
+        },
     }
-    if is_differences {
-        data.chunks_mut(row_bytes.max(1))
-            .for_each(|row| add_up(row, scalar.bytes()));
+}
+
+/// The fields of whole numbers in a directory.
+struct Fields(BTreeMap<u16, Vec<u64>>);
+
+impl Fields {
+    fn all(&self, tag: u16) -> Option<&[u64]> {
+        self.0.get(&tag).map(Vec::as_slice)
     }
-    Ok(Array { info, bytes: data })
+
+    fn first(&self, tag: u16) -> Option<u64> {
+        self.all(tag)?.first().copied()
+    }
+
+    fn known(&self, tag: u16, name: &str) -> Result<u64, String> {
+        self.first(tag).ok_or(format!("its {name} is missing"))
+    }
 }
 
 /// Horizontal differencing undone: each number of a row says how much more it is than the one
@@ -243,6 +294,21 @@ mod tests {
             let values: Vec<u8> = (1..7u16).flat_map(u16::to_le_bytes).collect();
             assert_eq!((array.info.shape, array.bytes), (vec![2, 3], values));
         }
+    }
+
+    #[test]
+    fn a_bit_a_pixel() {
+        // 11 pixels a row: two rows of two bytes.
+        let packed = [0b1000_0001, 0b0110_0000, 0, 0b0010_0000];
+        let set = |is_inverted: bool| {
+            let array = bilevel(&packed, vec![2, 11], is_inverted);
+            assert_eq!(array.bytes.len(), 22);
+            (0..22)
+                .filter(|at| array.bytes[*at] == 1)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(set(false), [0, 7, 9, 10, 11 + 10]);
+        assert_eq!(set(true).len(), 22 - 5);
     }
 
     #[test]

@@ -45,10 +45,21 @@ impl Sensor {
         self.attenuation(wavelength_m).map(drop)
     }
 
+    /// The share of rays at normal incidence that the sensor lets through.
+    ///
+    /// # Errors
+    /// Where the material or the wavelength is not known.
+    pub fn transmission(&self, wavelength_m: Option<f64>) -> Result<f64, IntegratorError> {
+        let attenuation = self.attenuation(wavelength_m)?;
+        Ok(self
+            .thickness_m
+            .map_or(0.0, |thickness| (-attenuation * thickness).exp()))
+    }
+
     /// Linear attenuation, 1/m.
     fn attenuation(&self, wavelength_m: Option<f64>) -> Result<f64, IntegratorError> {
         let wavelength = wavelength_m.ok_or(IntegratorError::NoWavelength {
-            unit: "of the parallax",
+            unit: "of a sensor's attenuation",
         })?;
         let wrong = |value: String, wanted: String| IntegratorError::value("sensor", value, wanted);
         let material = materials::MATERIALS
