@@ -562,55 +562,71 @@ impl State {
         let Some(job) = self.core.ended(ticket) else {
             return;
         };
-        if let Some((coordinator, copy)) =
-            super::pair(&mut self.coordinators, &mut self.copies, job)
-        {
-            let is_taken = match coordinator.inputs_fetched(&mut self.core, ticket, result) {
-                Inputs::Expected => true,
-                Inputs::Others => {
-                    coordinator.fetched(&mut self.core, &copy.lattice, ticket, result)
-                }
-                Inputs::Missing => {
-                    let error = result
-                        .as_ref()
-                        .err()
-                        .map(String::as_str)
-                        .unwrap_or_default();
-                    return self.decline(job, &format!("its files cannot be fetched: {error}"));
-                }
-            };
-            if is_taken {
-                self.touched.insert(job);
-                let lost = coordinator.take_lost();
-                self.blobs_lost(lost);
-                let head = self
-                    .core
-                    .directory
-                    .get(job)
-                    .expect("a coordinated job has a head")
-                    .clone();
-                return self.answer_submission(&head);
-            }
+        if self.fetched_to_coordinate(job, ticket, result) {
+            return;
         }
+        let is_it =
+            |promise: &PromisedWrite| promise.ticket == ticket && promise.fetching.is_some();
+        let Some((copy, position)) = self.copies.get_mut(&job).and_then(|copy| {
+            let position = copy.promised.iter().position(is_it)?;
+            Some((copy, position))
+        }) else {
+            return;
+        };
+        match result {
+            Ok(()) => {
+                let promise = copy.promised.swap_remove(position);
+                self.promise(job, promise.keep, promise.then, None);
+            }
+            Err(error) => self.fetch_failed(job, position, error),
+        }
+    }
+
+    /// Files that this node's coordinator of the job waits for, if it is such a ticket.
+    fn fetched_to_coordinate(
+        &mut self,
+        job: JobId,
+        ticket: u64,
+        result: &Result<(), String>,
+    ) -> bool {
+        let Some((coordinator, copy)) = super::pair(&mut self.coordinators, &mut self.copies, job)
+        else {
+            return false;
+        };
+        let is_taken = match coordinator.inputs_fetched(&mut self.core, ticket, result) {
+            Inputs::Expected => true,
+            Inputs::Others => coordinator.fetched(&mut self.core, &copy.lattice, ticket, result),
+            Inputs::Missing => {
+                let error = result.as_ref().err().map_or("", String::as_str);
+                self.decline(job, &format!("its files cannot be fetched: {error}"));
+                return true;
+            }
+        };
+        if is_taken {
+            self.touched.insert(job);
+            let lost = coordinator.take_lost();
+            self.blobs_lost(lost);
+            let head = self
+                .core
+                .directory
+                .get(job)
+                .expect("a coordinated job has a head")
+                .clone();
+            self.answer_submission(&head);
+        }
+        is_taken
+    }
+
+    /// Files that a write waits for could not be had: they are asked for a few times more.
+    fn fetch_failed(&mut self, job: JobId, position: usize, error: &str) {
         let Some(copy) = self.copies.get_mut(&job) else {
             return;
         };
-        let Some(position) = copy
-            .promised
-            .iter()
-            .position(|promise| promise.ticket == ticket)
-        else {
-            return;
-        };
         let promise = &mut copy.promised[position];
-        let Some(fetching) = &mut promise.fetching else {
+        let ticket = promise.ticket;
+        let Some((tries, pause)) = promise.fetching.as_mut().map(Fetching::pause) else {
             return;
         };
-        let Err(error) = result else {
-            let promise = copy.promised.swap_remove(position);
-            return self.promise(job, promise.keep, promise.then, None);
-        };
-        let (tries, pause) = fetching.pause();
         if tries <= REFETCHES {
             return self.core.after(pause, Timer::Refetch(job, ticket));
         }
@@ -630,13 +646,10 @@ impl State {
             self.copies.remove(&job);
         }
         match promise.then {
-            Then::Say(to, _) => self.core.send(
-                to,
-                Message::Declined {
-                    job,
-                    error: error.clone(),
-                },
-            ),
+            Then::Say(to, _) => {
+                let error = error.to_string();
+                self.core.send(to, Message::Declined { job, error });
+            }
             Then::Pulled(from, chunk) => self.core.resync.written(from, job, chunk, false),
             Then::Nothing => {}
         }

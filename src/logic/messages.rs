@@ -1,43 +1,40 @@
 //! Messages of other nodes: to which part of the state each goes.
 
-use super::*;
+use super::{core::Try, *};
+use nodectl_types::{MetricPoint, PoolToken, membership::Packet, message::Inventory};
 
 impl State {
+    #[allow(
+        clippy::too_many_lines,
+        reason = "one arm a message, and one call an arm"
+    )]
     pub(super) fn message(&mut self, from: NodeId, message: Message) {
         // What was on its way when it was banned.
         if self.roster.is_banned(from) {
             return;
         }
         match message {
-            Message::Swim(packet) => {
-                let outcome = self.core.members.packet(self.core.now.mono, from, packet);
-                self.membership(outcome);
-            }
+            Message::Swim(packet) => self.swim_packet(from, packet),
             Message::Info(info) => self.peer_info(from, info),
-            Message::Describe => {
-                let info = self.core.members.my_info().clone();
-                self.core.send(from, Message::Info(info));
-            }
+            Message::Describe => self.describe_to(from),
             Message::Heads(heads) => heads.into_iter().for_each(|head| self.merge_head(head)),
             Message::HeadsDigests { digests, reply } => self.heads_digests(from, &digests, reply),
             Message::Offer { head, spec } => self.offered(from, head, spec),
             Message::Declined { job, error } => self.declined(from, job, error),
-            Message::OfferKept { job } => self.with_coordinator(job, |coordinator, core, _| {
-                coordinator.offer_kept(core, from);
-            }),
+            Message::OfferKept { job } => {
+                self.with_coordinator(job, |coordinator, core, _| {
+                    coordinator.offer_kept(core, from)
+                });
+            }
             Message::Replicate {
                 job,
                 epoch,
                 ticket,
                 head,
                 records,
-            } => {
-                self.replicate(from, (job, epoch, ticket), head.map(|head| *head), records);
-            }
+            } => self.replicate(from, (job, epoch, ticket), head.map(|head| *head), records),
             Message::ReplicateKept { job, epoch, ticket } => {
-                self.with_claim(job, epoch, |coordinator, core, copy| {
-                    coordinator.replicate_kept(core, &mut copy.lattice, from, ticket);
-                })
+                self.replicate_kept(from, job, epoch, ticket);
             }
             Message::Digests {
                 job,
@@ -45,16 +42,14 @@ impl State {
                 mark,
                 reply,
                 digests,
-            } => {
-                self.digests(from, job, epoch, mark, reply, &digests);
-            }
+            } => self.digests(from, (job, epoch), (mark, reply), &digests),
             Message::Pull {
                 job,
                 epoch,
                 chunk,
                 left,
                 cells,
-            } => self.pull(from, job, epoch, chunk, left, &cells),
+            } => self.pull(from, (job, epoch), (chunk, left), &cells),
             Message::Pulled {
                 job,
                 epoch: _,
@@ -62,9 +57,7 @@ impl State {
                 records,
                 more,
                 error,
-            } => {
-                self.pulled(from, (job, chunk), records, more, error);
-            }
+            } => self.pulled(from, (job, chunk), records, more, error),
             Message::CaughtUp {
                 job,
                 epoch: _,
@@ -76,92 +69,134 @@ impl State {
                 epoch,
                 work,
                 tasks,
-            } => {
-                self.executor
-                    .assign(&mut self.core, from, (job, epoch), work, tasks);
-            }
+            } => self
+                .executor
+                .assign(&mut self.core, from, (job, epoch), work, tasks),
             Message::Recall { job, epoch, count } => {
-                self.executor.recall(&self.core, from, job, epoch, count)
+                self.executor.recall(&self.core, from, job, epoch, count);
             }
             Message::Stop {
                 job,
                 epoch,
                 waiting,
                 tasks,
-            } => {
-                self.executor
-                    .stop(&mut self.core, from, (job, epoch), waiting, &tasks);
-            }
-            Message::NeedWork { job, epoch } => {
-                self.with_claim(job, epoch, |coordinator, core, _| {
-                    coordinator.resend_work(core, from);
-                })
-            }
-            Message::Report {
-                job,
-                epoch,
-                started,
-                finished,
-                returned,
-                free,
-                refuses,
-            } => {
-                self.with_claim(job, epoch, |coordinator, core, copy| {
-                    coordinator.node_refuses(core, from, refuses);
-                    coordinator.started(core, from, &started);
-                    coordinator.report(core, &copy.lattice, from, finished, free);
-                    coordinator.returned(from, &returned);
-                });
-            }
+            } => self
+                .executor
+                .stop(&mut self.core, from, (job, epoch), waiting, &tasks),
+            Message::NeedWork { job, epoch } => self.needs_work(from, job, epoch),
+            report @ Message::Report { .. } => self.report(from, report),
             Message::Metrics {
                 job,
                 epoch,
                 task,
                 attempt,
                 points,
-            } => {
-                self.with_claim(job, epoch, |coordinator, core, copy| {
-                    coordinator.metrics(core, &copy.lattice, from, (task, attempt), &points);
-                });
-            }
+            } => self.metrics(from, (job, epoch), (task, attempt), &points),
             Message::ReportKept { job, tasks } => self.executor.kept(job, &tasks),
             Message::Sync {
                 job,
                 epoch,
                 sequence,
-            } => {
-                let is_kept = self.copies.get(&job).is_some_and(|copy| copy.kept);
-                self.executor
-                    .holding(&mut self.core, from, (job, epoch, sequence), is_kept);
-            }
+            } => self.synced(from, (job, epoch, sequence)),
             Message::Holding {
                 job,
                 epoch,
                 sequence,
                 inventory,
-                copy: has_copy,
-            } => {
-                self.with_claim(job, epoch, |coordinator, core, copy| {
-                    if has_copy {
-                        coordinator.holds_copy(core, from);
-                    }
-                    coordinator.holding(core, &copy.lattice, from, sequence, &inventory);
-                });
-            }
+                copy,
+            } => self.holding(from, (job, epoch, sequence), &inventory, copy),
             Message::Ask { id, query } => self.ask(Asker::Remote(from, id), query),
             Message::Answer { id, answer } => self.answered(id, answer),
-            Message::Release { pool, must } => {
-                self.core.effects.push(Effect::ReleaseWorker {
-                    node: from,
-                    pool,
-                    must,
-                });
-            }
+            Message::Release { pool, must } => self.release_worker(from, pool, must),
             Message::Leaving => self.peer_gone(from, true),
             Message::Removed(jobs) => self.remove_all(&jobs),
             Message::SecretsDigest(digest) => self.secrets_digest(from, digest),
             Message::Secrets(secrets) => self.secrets_told(from, secrets),
             Message::Roster(roster) => self.hear_roster(from, *roster),
         }
+    }
+
+    fn swim_packet(&mut self, from: NodeId, packet: Packet) {
+        let outcome = self.core.members.packet(self.core.now.mono, from, packet);
+        self.membership(outcome);
+    }
+
+    fn describe_to(&mut self, from: NodeId) {
+        let info = self.core.members.my_info().clone();
+        self.core.send(from, Message::Info(info));
+    }
+
+    fn replicate_kept(&mut self, from: NodeId, job: JobId, epoch: u32, ticket: u64) {
+        self.with_claim(job, epoch, |coordinator, core, copy| {
+            coordinator.replicate_kept(core, &mut copy.lattice, from, ticket);
+        });
+    }
+
+    fn needs_work(&mut self, from: NodeId, job: JobId, epoch: u32) {
+        self.with_claim(job, epoch, |coordinator, core, _| {
+            coordinator.resend_work(core, from);
+        });
+    }
+
+    fn report(&mut self, from: NodeId, report: Message) {
+        let Message::Report {
+            job,
+            epoch,
+            started,
+            finished,
+            returned,
+            free,
+            refuses,
+        } = report
+        else {
+            return;
+        };
+        self.with_claim(job, epoch, |coordinator, core, copy| {
+            coordinator.node_refuses(core, from, refuses);
+            coordinator.started(core, from, &started);
+            coordinator.report(core, &copy.lattice, from, finished, free);
+            coordinator.returned(from, &returned);
+        });
+    }
+
+    fn metrics(
+        &mut self,
+        from: NodeId,
+        (job, epoch): (JobId, u32),
+        key: Try,
+        points: &[MetricPoint],
+    ) {
+        self.with_claim(job, epoch, |coordinator, core, copy| {
+            coordinator.metrics(core, &copy.lattice, from, key, points);
+        });
+    }
+
+    fn synced(&mut self, from: NodeId, (job, epoch, sequence): (JobId, u32, u64)) {
+        let is_kept = self.copies.get(&job).is_some_and(|copy| copy.kept);
+        self.executor
+            .holding(&mut self.core, from, (job, epoch, sequence), is_kept);
+    }
+
+    fn holding(
+        &mut self,
+        from: NodeId,
+        (job, epoch, sequence): (JobId, u32, u64),
+        inventory: &Inventory,
+        has_copy: bool,
+    ) {
+        self.with_claim(job, epoch, |coordinator, core, copy| {
+            if has_copy {
+                coordinator.holds_copy(core, from);
+            }
+            coordinator.holding(core, &copy.lattice, from, sequence, inventory);
+        });
+    }
+
+    fn release_worker(&mut self, from: NodeId, pool: PoolToken, must: bool) {
+        self.core.effects.push(Effect::ReleaseWorker {
+            node: from,
+            pool,
+            must,
+        });
     }
 }

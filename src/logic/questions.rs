@@ -8,7 +8,7 @@ use super::{
     timers::Timer,
 };
 use nodectl_types::{
-    Answer, JobHead, JobId, Message, NodeId, Query, QueryError, Time, limits,
+    Answer, JobHead, JobId, Message, NodeId, Query, QueryError, TaskIndex, Time, limits,
     query::{Location, MemberLine},
 };
 use std::{collections::BTreeMap, time::Duration};
@@ -332,15 +332,7 @@ impl State {
         };
         let (core, lattice) = (&mut self.core, &mut copy.lattice);
         let tasks = lattice.tasks();
-        let named = match &query {
-            Query::Locate { task, .. }
-            | Query::Explain {
-                task: Some(task), ..
-            } => Some(*task),
-            Query::CancelTasks { tasks, .. } => tasks.iter().max().copied(),
-            _ => None,
-        };
-        if let Some(task) = named.filter(|task| *task >= tasks) {
+        if let Some(task) = last_named(&query).filter(|task| *task >= tasks) {
             return core.answer(asker, Err(QueryError::NoTask { job, task, tasks }));
         }
         self.touched.insert(job);
@@ -421,5 +413,17 @@ impl State {
             })
         });
         std::iter::once(me).chain(others).collect()
+    }
+}
+
+/// The last task that a question names.
+fn last_named(query: &Query) -> Option<TaskIndex> {
+    match query {
+        Query::Locate { task, .. }
+        | Query::Explain {
+            task: Some(task), ..
+        } => Some(*task),
+        Query::CancelTasks { tasks, .. } => tasks.iter().max().copied(),
+        _ => None,
     }
 }

@@ -314,10 +314,8 @@ impl State {
     pub(super) fn digests(
         &mut self,
         from: NodeId,
-        job: JobId,
-        epoch: u32,
-        mark: u64,
-        reply: bool,
+        (job, epoch): (JobId, u32),
+        (mark, reply): (u64, bool),
         digests: &[u64],
     ) {
         let Some(copy) = self.copies.get(&job) else {
@@ -362,10 +360,8 @@ impl State {
     pub(super) fn pull(
         &mut self,
         from: NodeId,
-        job: JobId,
-        epoch: u32,
-        chunk: u32,
-        left: u32,
+        (job, epoch): (JobId, u32),
+        (chunk, left): (u32, u32),
         cells: &[Cell],
     ) {
         let Some(copy) = self.copies.get(&job) else {

@@ -477,13 +477,8 @@ fn a_node_that_is_reached_is_not_forgotten_and_one_that_was_may_come_back() {
     let mut time = Time(1);
     let mut turn = |state: &mut State, input: Input| {
         time = time + Duration::from_millis(1);
-        state.handle(
-            Now {
-                mono: time,
-                wall_ms: 0,
-            },
-            [input],
-        )
+        let (mono, wall_ms) = (time, 0);
+        state.handle(Now { mono, wall_ms }, [input])
     };
     let forget = |sure: bool| Input::Ask {
         id: 1,
@@ -500,26 +495,19 @@ fn a_node_that_is_reached_is_not_forgotten_and_one_that_was_may_come_back() {
         })
     };
     let looks_for = |state: &State| {
-        state
-            .core
-            .members
-            .lost()
-            .iter()
-            .any(|(node, _)| *node == other)
+        let lost = state.core.members.lost();
+        lost.iter().any(|(node, _)| *node == other)
     };
-    let described = Message::Info(NodeInfo {
-        id: other,
-        name: "beta".into(),
-        ..info(1)
-    });
+    let described = || Input::Message {
+        from: other,
+        message: Message::Info(NodeInfo {
+            id: other,
+            name: "beta".into(),
+            ..info(1)
+        }),
+    };
     turn(&mut state, Input::PeerUp(other));
-    turn(
-        &mut state,
-        Input::Message {
-            from: other,
-            message: described.clone(),
-        },
-    );
+    turn(&mut state, described());
     let refused = QueryError::Reachable {
         node: "beta".into(),
         by: "alpha".into(),
@@ -537,13 +525,7 @@ fn a_node_that_is_reached_is_not_forgotten_and_one_that_was_may_come_back() {
     assert_eq!(answer(turn(&mut state, forget(true))), Some(Ok(Answer::Ok)));
     assert!(!looks_for(&state) && state.core.members.peers().count() == 0);
     turn(&mut state, Input::PeerUp(other));
-    turn(
-        &mut state,
-        Input::Message {
-            from: other,
-            message: described,
-        },
-    );
+    turn(&mut state, described());
     assert!(state.core.members.may_be_alive(other) && state.core.members.info(other).is_some());
     // A connection that nobody has ended outlasts the word, and nothing else does.
     turn(&mut state, Input::PeerRefused(other));

@@ -297,6 +297,19 @@ impl Disk {
         before - self.blobs.len()
     }
 
+    /// Files that journals name and that are not here.
+    pub fn missing_files(&self) -> Vec<BlobHash> {
+        let frames = self.journals.values().flat_map(|journal| &journal.frames);
+        let records = frames.filter_map(|frame| match frame {
+            Keep::Task(record) => Some(record),
+            Keep::Spec(_) | Keep::Head(_) => None,
+        });
+        records
+            .flat_map(|record| record.blobs())
+            .filter(|hash| !self.blobs.contains_key(hash))
+            .collect()
+    }
+
     /// The cell that reads of a task amount to.
     pub fn cell(&self, job: JobId, task: TaskIndex) -> Cell {
         self.read(job, task)

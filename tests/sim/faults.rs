@@ -51,38 +51,14 @@ impl World {
     pub fn strike(&mut self, fault: Fault) {
         self.tell(|| format!("--- {fault:?}"));
         match fault {
-            Fault::Crash { victim, away } => {
-                if let Some(node) = self
-                    .victim(victim)
-                    .filter(|node| self.machines[*node].state.is_some())
-                {
-                    self.crash_for(node, away);
-                }
-            }
-            Fault::CrashAll { within } => {
-                for node in self.up() {
-                    let away =
-                        Duration::from_millis(self.rng.random_range(1..=within.as_millis() as u64));
-                    self.crash_for(node, away);
-                }
-                self.branch("everything is down at once");
-            }
+            Fault::Crash { victim, away } => self.crash_victim(victim, away),
+            Fault::CrashAll { within } => self.crash_all(within),
             Fault::CrashAt {
                 moment,
                 delay,
                 away,
             } => self.armed.push((moment, delay, away)),
-            Fault::Lose { victim, replaced } => {
-                let others = self.present().count() > 1;
-                if let Some(node) = self.victim(victim).filter(|_| others) {
-                    self.lose(node);
-                    if let Some(after) = replaced {
-                        let like = node.min(self.plan.machines.len() - 1);
-                        let node = self.add_machine(like);
-                        self.after(after, Event::Start { node });
-                    }
-                }
-            }
+            Fault::Lose { victim, replaced } => self.lose_victim(victim, replaced),
             Fault::Stall { victim, lasts } => {
                 if let Some(node) = self.victim(victim) {
                     self.stall(node, lasts);
@@ -130,16 +106,44 @@ impl World {
                 victim,
                 factor,
                 lasts,
-            } => {
-                if let Some(node) = self.victim(victim) {
-                    let number =
-                        self.lasts(lasts, node, Lasting::Slowed(self.machines[node].slowness));
-                    self.tell(|| format!("n{node} is starved (fault {number})"));
-                    self.machines[node].slowness = factor;
-                    // It may be taken for dead, and go on.
-                    self.checker.split = true;
-                }
+            } => self.starve(victim, factor, lasts),
+        }
+    }
+
+    fn crash_victim(&mut self, victim: Victim, away: Duration) {
+        let node = self.victim(victim);
+        if let Some(node) = node.filter(|node| self.machines[*node].state.is_some()) {
+            self.crash_for(node, away);
+        }
+    }
+
+    fn crash_all(&mut self, within: Duration) {
+        for node in self.up() {
+            let away = Duration::from_millis(self.rng.random_range(1..=within.as_millis() as u64));
+            self.crash_for(node, away);
+        }
+        self.branch("everything is down at once");
+    }
+
+    fn lose_victim(&mut self, victim: Victim, replaced: Option<Duration>) {
+        let others = self.present().count() > 1;
+        if let Some(node) = self.victim(victim).filter(|_| others) {
+            self.lose(node);
+            if let Some(after) = replaced {
+                let like = node.min(self.plan.machines.len() - 1);
+                let node = self.add_machine(like);
+                self.after(after, Event::Start { node });
             }
+        }
+    }
+
+    fn starve(&mut self, victim: Victim, factor: u32, lasts: Duration) {
+        if let Some(node) = self.victim(victim) {
+            let number = self.lasts(lasts, node, Lasting::Slowed(self.machines[node].slowness));
+            self.tell(|| format!("n{node} is starved (fault {number})"));
+            self.machines[node].slowness = factor;
+            // It may be taken for dead, and go on.
+            self.checker.split = true;
         }
     }
 

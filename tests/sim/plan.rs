@@ -306,100 +306,46 @@ impl Plan {
     }
 
     fn draw_work(&mut self, rng: &mut StdRng, storm: Duration) {
-        let nodes = self.machines.len();
-        let often = |rng: &mut StdRng, chance: f64| rng.random_bool(chance);
-        let (files, texts, chains, sweeps, large) = (
-            often(rng, 0.5),
-            often(rng, 0.2),
-            often(rng, 0.3),
-            often(rng, 0.15),
-            often(rng, 0.1),
-        );
-        let huge = nodes < 7 && often(rng, 0.002);
-        let longest_ms = [50, 3_000, 12_000][rng.random_range(0..3)];
-        let jobs = rng.random_range(1..=3);
-        // Many small results, or fewer large ones.
-        let (many, text_of_many) = if rng.random_bool(0.5) {
-            (100_000, 100)
-        } else {
-            (40_000, 2_000)
-        };
-        let all = rng.random_range(1..60);
-        for job in 0..jobs {
-            let tasks = if huge && job == 0 { many } else { all };
-            let text = if texts { rng.random_range(0..2_000) } else { 0 };
-            let plan = JobPlan {
-                tasks,
-                longest_ms: if huge { 50 } else { longest_ms },
-                retries: rng.random_range(0..4),
-                speculate: often(rng, 0.5),
-                at_once: often(rng, 0.2).then(|| rng.random_range(1..8)),
-                priority: rng.random_range(0..3),
-                min_nodes: if often(rng, 0.1) {
-                    rng.random_range(1..=nodes as u32)
-                } else {
-                    0
-                },
-                text: if huge { text_of_many } else { text },
-                files: if files && !huge {
-                    rng.random_range(10..100)
-                } else {
-                    0
-                },
-                file_bytes: 1 << rng.random_range(8..26),
-                inputs: often(rng, 0.3),
-                large: large && often(rng, 0.6),
-                after: (chains && job > 0).then(|| rng.random_range(1..=job)),
-                sweep: sweeps,
-                hopeless: (!huge && often(rng, 0.15)).then(|| rng.random_range(0..tasks)),
-                failing: if !huge && often(rng, 0.3) {
-                    rng.random_range(0..200)
-                } else {
-                    0
-                },
-            };
-            // Machines that are gone for good must not keep a job waiting.
-            let plan = JobPlan {
-                min_nodes: plan.min_nodes.min(1),
-                ..plan
-            };
-            let at = if often(rng, 0.6) {
+        let style = WorkStyle::draw(rng, self.machines.len());
+        for job in 0..style.jobs {
+            let plan = style.job(rng, job, self.machines.len());
+            let at = if rng.random_bool(0.6) {
                 ms(rng, 50..4_000)
             } else {
                 ms(rng, 50..storm.as_millis() as u64)
             };
             self.items.push((at, Item::Act(Act::Submit(plan))));
         }
+        self.draw_orders(rng, storm, &style);
+    }
+
+    /// What users and operators say of jobs and nodes.
+    fn draw_orders(&mut self, rng: &mut StdRng, storm: Duration, style: &WorkStyle) {
+        let nodes = self.machines.len();
         let sometime = |rng: &mut StdRng| ms(rng, 1_000..storm.as_millis() as u64);
-        if often(rng, 0.15) {
+        if rng.random_bool(0.15) {
             let at = sometime(rng);
-            self.items.push((
-                at,
-                Item::Act(Act::Cancel {
-                    job: rng.random_range(0..jobs),
-                }),
-            ));
+            let job = rng.random_range(0..style.jobs);
+            self.items.push((at, Item::Act(Act::Cancel { job })));
         }
-        if often(rng, 0.2) {
+        if rng.random_bool(0.2) {
             for _ in 0..rng.random_range(1..4) {
                 let tasks = (0..rng.random_range(1..4))
-                    .map(|_| rng.random_range(0..all))
+                    .map(|_| rng.random_range(0..style.tasks))
                     .collect();
-                let act = Act::CancelTasks {
-                    job: rng.random_range(0..jobs),
-                    tasks,
-                };
+                let job = rng.random_range(0..style.jobs);
+                let act = Act::CancelTasks { job, tasks };
                 self.items.push((sometime(rng), Item::Act(act)));
             }
         }
-        if nodes > 1 && often(rng, 0.15) {
+        if nodes > 1 && rng.random_bool(0.15) {
             let act = Act::Drain {
                 node: rng.random_range(0..nodes),
                 lasts: ms(rng, 500..15_000),
             };
             self.items.push((sometime(rng), Item::Act(act)));
         }
-        if nodes > 1 && often(rng, 0.15) {
+        if nodes > 1 && rng.random_bool(0.15) {
             let act = Act::Leave {
                 node: rng.random_range(0..nodes),
                 away: Some(ms(rng, 10..8_000)),
@@ -409,14 +355,7 @@ impl Plan {
     }
 
     fn draw_faults(&mut self, rng: &mut StdRng, storm: Duration) {
-        let nodes = self.machines.len();
         let evil = rng.random_bool(0.33);
-        let victim = |rng: &mut StdRng| match rng.random_range(0..4) {
-            1 if evil => Victim::Coordinator(rng.random_range(0..3)),
-            2 if evil => Victim::Replica(rng.random_range(0..3)),
-            3 if evil => Victim::Executor(rng.random_range(0..3)),
-            _ => Victim::Node(rng.random_range(0..nodes)),
-        };
         let mut kinds: Vec<u32> = (0..12)
             .filter(|kind| rng.random_bool(if *kind == 0 { 0.5 } else { 0.2 }))
             .collect();
@@ -424,100 +363,120 @@ impl Plan {
         kinds.retain(|kind| *kind != JUMP || self.keep_jobs > Duration::from_secs(60));
         let mut at = ms(rng, 50..3_000);
         while at < storm && !kinds.is_empty() {
-            let (a, b) = (rng.random_range(0..nodes), rng.random_range(0..nodes));
-            let lasts = ms(rng, 300..12_000);
-            let away = if rng.random_bool(0.5) {
-                ms(rng, 10..1_500)
-            } else {
-                ms(rng, 10..8_000)
-            };
-            let fault = match kinds[rng.random_range(0..kinds.len())] {
-                0 if rng.random_bool(0.1) => Fault::CrashAll { within: away },
-                0 => Fault::Crash {
-                    victim: victim(rng),
-                    away,
-                },
-                1 => Fault::CrashAt {
-                    moment: moment(rng),
-                    delay: delay(rng),
-                    away,
-                },
-                2 => Fault::Stall {
-                    victim: victim(rng),
-                    lasts: ms(rng, 100..10_000),
-                },
-                3 => Fault::Cut {
-                    sides: rng.random(),
-                    one_way: false,
-                    lasts: ms(rng, 300..25_000),
-                },
-                4 => Fault::Cut {
-                    sides: rng.random(),
-                    one_way: true,
-                    lasts,
-                },
-                5 => Fault::Wall { a, b, lasts },
-                6 => Fault::Reset { a, b },
-                JUMP => Fault::Jump {
-                    victim: victim(rng),
-                    seconds: rng.random_range(-30..30),
-                },
-                8 => Fault::FullDisk {
-                    victim: victim(rng),
-                    lasts: ms(rng, 300..25_000),
-                },
-                9 => Fault::SlowDisk {
-                    victim: victim(rng),
-                    slowness: rng.random_range(5..200),
-                    lasts,
-                },
-                10 => Fault::HangingDisk {
-                    victim: victim(rng),
-                    lasts,
-                },
-                _ => Fault::Slowed {
-                    victim: victim(rng),
-                    factor: rng.random_range(10..400),
-                    lasts,
-                },
-            };
+            let fault = self.draw_fault(rng, &kinds, evil);
             self.items.push((at, Item::Fault(fault)));
             at += ms(rng, 50..3_000);
         }
-        if nodes > 1 && rng.random_bool(0.35) {
-            // Copies are lost one at a time.
-            let victim = victim(rng);
-            let replaced = rng.random_bool(0.4).then(|| ms(rng, 500..5_000));
-            let damages = [
-                Damage::First,
-                Damage::Middle,
-                Damage::Tail,
-                Damage::Journals,
-                Damage::Blobs,
-            ];
-            let damage = damages[rng.random_range(0..damages.len())];
-            let fault = if rng.random_bool(0.6) {
-                Fault::Lose { victim, replaced }
-            } else if rng.random_bool(0.15) {
-                // A wall clock jumps beyond all retention.
-                Fault::Jump {
-                    victim,
-                    seconds: rng.random_range(-50_000..50_000),
-                }
-            } else {
-                Fault::Damage {
-                    victim,
-                    damage,
-                    away: ms(rng, 10..4_000),
-                }
-            };
-            let gone = matches!(fault, Fault::Lose { .. });
-            let at = ms(rng, 1_000..storm.as_millis() as u64);
-            self.items.push((at, Item::Fault(fault)));
-            if gone && rng.random_bool(0.3) {
-                self.items
-                    .push((at + ms(rng, 500..10_000), Item::Act(Act::Forget)));
+        if self.machines.len() > 1 && rng.random_bool(0.35) {
+            self.draw_loss(rng, storm, evil);
+        }
+    }
+
+    fn draw_victim(&self, rng: &mut StdRng, evil: bool) -> Victim {
+        match rng.random_range(0..4) {
+            1 if evil => Victim::Coordinator(rng.random_range(0..3)),
+            2 if evil => Victim::Replica(rng.random_range(0..3)),
+            3 if evil => Victim::Executor(rng.random_range(0..3)),
+            _ => Victim::Node(rng.random_range(0..self.machines.len())),
+        }
+    }
+
+    /// A fault of one of these kinds.
+    fn draw_fault(&self, rng: &mut StdRng, kinds: &[u32], evil: bool) -> Fault {
+        let nodes = self.machines.len();
+        let victim = |rng: &mut StdRng| self.draw_victim(rng, evil);
+        let (a, b) = (rng.random_range(0..nodes), rng.random_range(0..nodes));
+        let lasts = ms(rng, 300..12_000);
+        let away = if rng.random_bool(0.5) {
+            ms(rng, 10..1_500)
+        } else {
+            ms(rng, 10..8_000)
+        };
+        match kinds[rng.random_range(0..kinds.len())] {
+            0 if rng.random_bool(0.1) => Fault::CrashAll { within: away },
+            0 => Fault::Crash {
+                victim: victim(rng),
+                away,
+            },
+            1 => Fault::CrashAt {
+                moment: moment(rng),
+                delay: delay(rng),
+                away,
+            },
+            2 => Fault::Stall {
+                victim: victim(rng),
+                lasts: ms(rng, 100..10_000),
+            },
+            3 => Fault::Cut {
+                sides: rng.random(),
+                one_way: false,
+                lasts: ms(rng, 300..25_000),
+            },
+            4 => Fault::Cut {
+                sides: rng.random(),
+                one_way: true,
+                lasts,
+            },
+            5 => Fault::Wall { a, b, lasts },
+            6 => Fault::Reset { a, b },
+            JUMP => Fault::Jump {
+                victim: victim(rng),
+                seconds: rng.random_range(-30..30),
+            },
+            8 => Fault::FullDisk {
+                victim: victim(rng),
+                lasts: ms(rng, 300..25_000),
+            },
+            9 => Fault::SlowDisk {
+                victim: victim(rng),
+                slowness: rng.random_range(5..200),
+                lasts,
+            },
+            10 => Fault::HangingDisk {
+                victim: victim(rng),
+                lasts,
+            },
+            _ => Fault::Slowed {
+                victim: victim(rng),
+                factor: rng.random_range(10..400),
+                lasts,
+            },
+        }
+    }
+
+    /// Copies are lost, one at a time: once a run.
+    fn draw_loss(&mut self, rng: &mut StdRng, storm: Duration, evil: bool) {
+        let victim = self.draw_victim(rng, evil);
+        let replaced = rng.random_bool(0.4).then(|| ms(rng, 500..5_000));
+        let damages = [
+            Damage::First,
+            Damage::Middle,
+            Damage::Tail,
+            Damage::Journals,
+            Damage::Blobs,
+        ];
+        let damage = damages[rng.random_range(0..damages.len())];
+        let fault = if rng.random_bool(0.6) {
+            Fault::Lose { victim, replaced }
+        } else if rng.random_bool(0.15) {
+            // A wall clock jumps beyond all retention.
+            Fault::Jump {
+                victim,
+                seconds: rng.random_range(-50_000..50_000),
             }
+        } else {
+            Fault::Damage {
+                victim,
+                damage,
+                away: ms(rng, 10..4_000),
+            }
+        };
+        let gone = matches!(fault, Fault::Lose { .. });
+        let at = ms(rng, 1_000..storm.as_millis() as u64);
+        self.items.push((at, Item::Fault(fault)));
+        if gone && rng.random_bool(0.3) {
+            self.items
+                .push((at + ms(rng, 500..10_000), Item::Act(Act::Forget)));
         }
     }
 
@@ -536,6 +495,100 @@ impl Plan {
             format!("  {index:>3}  {:>7.3} s  {item}\n", at.as_secs_f64())
         });
         lines.collect()
+    }
+}
+
+/// What the jobs of a run have in common.
+struct WorkStyle {
+    jobs: usize,
+    /// Of each job, but for a huge one.
+    tasks: u32,
+    longest_ms: u64,
+    files: bool,
+    texts: bool,
+    chains: bool,
+    sweeps: bool,
+    large: bool,
+    /// The first job has so many tasks, with so many bytes of text each.
+    huge: Option<(u32, u32)>,
+}
+
+impl WorkStyle {
+    fn draw(rng: &mut StdRng, nodes: usize) -> Self {
+        let (files, texts, chains, sweeps, large) = (
+            rng.random_bool(0.5),
+            rng.random_bool(0.2),
+            rng.random_bool(0.3),
+            rng.random_bool(0.15),
+            rng.random_bool(0.1),
+        );
+        let huge = nodes < 7 && rng.random_bool(0.002);
+        let longest_ms = [50, 3_000, 12_000][rng.random_range(0..3)];
+        let jobs = rng.random_range(1..=3);
+        // Many small results, or fewer large ones.
+        let many = if rng.random_bool(0.5) {
+            (100_000, 100)
+        } else {
+            (40_000, 2_000)
+        };
+        Self {
+            jobs,
+            tasks: rng.random_range(1..60),
+            longest_ms: if huge { 50 } else { longest_ms },
+            files,
+            texts,
+            chains,
+            sweeps,
+            large,
+            huge: huge.then_some(many),
+        }
+    }
+
+    fn job(&self, rng: &mut StdRng, job: usize, nodes: usize) -> JobPlan {
+        let often = |rng: &mut StdRng, chance: f64| rng.random_bool(chance);
+        let huge = self.huge.is_some();
+        let many = self.huge.filter(|_| job == 0);
+        let tasks = many.map_or(self.tasks, |(tasks, _)| tasks);
+        let text = if self.texts {
+            rng.random_range(0..2_000)
+        } else {
+            0
+        };
+        let plan = JobPlan {
+            tasks,
+            longest_ms: self.longest_ms,
+            retries: rng.random_range(0..4),
+            speculate: often(rng, 0.5),
+            at_once: often(rng, 0.2).then(|| rng.random_range(1..8)),
+            priority: rng.random_range(0..3),
+            min_nodes: if often(rng, 0.1) {
+                rng.random_range(1..=nodes as u32)
+            } else {
+                0
+            },
+            text: self.huge.map_or(text, |(_, text)| text),
+            files: if self.files && !huge {
+                rng.random_range(10..100)
+            } else {
+                0
+            },
+            file_bytes: 1 << rng.random_range(8..26),
+            inputs: often(rng, 0.3),
+            large: self.large && often(rng, 0.6),
+            after: (self.chains && job > 0).then(|| rng.random_range(1..=job)),
+            sweep: self.sweeps,
+            hopeless: (!huge && often(rng, 0.15)).then(|| rng.random_range(0..tasks)),
+            failing: if !huge && often(rng, 0.3) {
+                rng.random_range(0..200)
+            } else {
+                0
+            },
+        };
+        // Machines that are gone for good must not keep a job waiting.
+        JobPlan {
+            min_nodes: plan.min_nodes.min(1),
+            ..plan
+        }
     }
 }
 

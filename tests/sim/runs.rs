@@ -126,6 +126,51 @@ fn live(world: &mut World) {
     }
 }
 
+/// What many runs came to.
+#[derive(Default)]
+struct Totals {
+    statistics: Statistics,
+    /// By rule and seed.
+    findings: BTreeMap<&'static str, BTreeMap<u64, String>>,
+    seeds: u64,
+}
+
+impl Totals {
+    fn add(&mut self, seed: u64, report: Report) {
+        self.seeds += 1;
+        self.statistics.add(&report.statistics);
+        for (rule, text) in report.findings {
+            self.findings.entry(rule).or_default().insert(seed, text);
+        }
+    }
+
+    fn print(&self, took: Duration) {
+        let (done, seconds) = (self.seeds, took.as_secs_f64());
+        println!("{}", self.statistics);
+        println!(
+            "{done} seeds in {seconds:.1} s, {:.1} a second",
+            done as f64 / seconds
+        );
+        for (rule, stories) in &self.findings {
+            let Some((seed, text)) = stories.first_key_value() else {
+                continue;
+            };
+            println!(
+                "FAILED {} times: {rule}; first with seed {seed}: {text}",
+                stories.len()
+            );
+            let others = stories.keys().skip(1).take(NAMED);
+            let others: Vec<_> = others.map(u64::to_string).collect();
+            if !others.is_empty() {
+                println!("  also with seeds {}", others.join(", "));
+            }
+            let sim = "cargo run --release -p nodectl-logic --example sim --";
+            println!("  replay: SIM_TRACE=1 {sim} --from {seed} --seeds 1");
+            println!("  shrink: {sim} --shrink {seed}");
+        }
+    }
+}
+
 /// Runs seeds on several threads, until one fails or all passed. True if all is well.
 pub fn many(from: u64, count: u64, options: &Options) -> bool {
     let began = Instant::now();
@@ -133,12 +178,8 @@ pub fn many(from: u64, count: u64, options: &Options) -> bool {
         .hours
         .map(|hours| began + Duration::from_secs_f64(hours * 3_600.0));
     let next = AtomicU64::new(from);
-    let done = AtomicU64::new(0);
     let over = AtomicBool::new(false);
-    let total = Mutex::new(Statistics::default());
-    let findings: Mutex<BTreeMap<&'static str, BTreeMap<u64, String>>> =
-        Mutex::new(BTreeMap::new());
-    let lock_error = PoisonError::into_inner;
+    let totals = Mutex::new(Totals::default());
     let work = || {
         while !over.load(Ordering::Relaxed) {
             let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -147,16 +188,14 @@ pub fn many(from: u64, count: u64, options: &Options) -> bool {
                 break;
             }
             let report = run(Plan::draw(seed), options);
-            done.fetch_add(1, Ordering::Relaxed);
-            total
+            over.fetch_or(
+                !options.keep_going && !report.findings.is_empty(),
+                Ordering::Relaxed,
+            );
+            totals
                 .lock()
-                .unwrap_or_else(lock_error)
-                .add(&report.statistics);
-            for (rule, text) in report.findings {
-                over.fetch_or(!options.keep_going, Ordering::Relaxed);
-                let mut findings = findings.lock().unwrap_or_else(|error| error.into_inner());
-                findings.entry(rule).or_default().insert(seed, text);
-            }
+                .unwrap_or_else(PoisonError::into_inner)
+                .add(seed, report);
         }
     };
     std::thread::scope(|scope| {
@@ -164,55 +203,17 @@ pub fn many(from: u64, count: u64, options: &Options) -> bool {
             scope.spawn(work);
         }
     });
-    let (done, total) = (
-        done.into_inner(),
-        total.into_inner().unwrap_or_else(PoisonError::into_inner),
-    );
-    let seconds = began.elapsed().as_secs_f64();
-    println!("{total}");
-    println!(
-        "{done} seeds in {seconds:.1} s, {:.1} a second",
-        done as f64 / seconds
-    );
-    let findings = findings
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner);
-    for (rule, stories) in &findings {
-        let Some((seed, text)) = stories.first_key_value() else {
-            continue;
-        };
-        println!(
-            "FAILED {} times: {rule}; first with seed {seed}: {text}",
-            stories.len()
-        );
-        let others: Vec<_> = stories
-            .keys()
-            .skip(1)
-            .take(NAMED)
-            .map(u64::to_string)
-            .collect();
-        if !others.is_empty() {
-            println!("  also with seeds {}", others.join(", "));
-        }
-        println!(
-            "  replay: SIM_TRACE=1 cargo run --release -p nodectl-logic --example sim -- --from {seed} --seeds 1"
-        );
-        println!("  shrink: cargo run --release -p nodectl-logic --example sim -- --shrink {seed}");
+    let totals = totals.into_inner().unwrap_or_else(PoisonError::into_inner);
+    totals.print(began.elapsed());
+    let first = totals.findings.values().flat_map(BTreeMap::keys).min();
+    if let Some(seed) = first.filter(|_| options.shrinks) {
+        shrink(*seed, &BTreeSet::new(), options);
     }
-    if let Some(seed) = findings
-        .values()
-        .flat_map(BTreeMap::keys)
-        .min()
-        .copied()
-        .filter(|_| options.shrinks)
-    {
-        shrink(seed, &BTreeSet::new(), options);
-    }
-    let missed = total.missed();
+    let missed = totals.statistics.missed();
     if !missed.is_empty() {
         println!("never reached: {}", missed.join("; "));
     }
-    findings.is_empty() && (missed.is_empty() || done < ENOUGH)
+    totals.findings.is_empty() && (missed.is_empty() || totals.seeds < ENOUGH)
 }
 
 /// Drops faults and acts from a failing seed while it still fails by the same rule, and tells what

@@ -70,55 +70,8 @@ fn cost_of_effect(effect: &Effect) -> u64 {
 impl World {
     /// Starts a machine's process from what its disk remembers.
     pub fn start(&mut self, index: usize) {
-        let seed = self.rng.random();
-        let now = self.clock(index);
-        self.machines[index].begin_life();
-        let machine = &self.machines[index];
-        let info = NodeInfo {
-            id: machine.id,
-            version: now.wall_ms,
-            name: format!("n{index}"),
-            software: "sim".into(),
-            model: String::new(),
-            addrs: Vec::new(),
-            resources: Resources {
-                cpu_milli: 1000 * machine.cores,
-                ..Resources::default()
-            },
-            gpus: Vec::new(),
-            labels: BTreeMap::new(),
-            draining: false,
-            closed: None,
-            admits: Default::default(),
-            leaving: false,
-            problem: None,
-        };
-        let lifetime = machine.lifetime.filter(|_| !self.healed);
-        let config = Config {
-            seed,
-            generation: machine.life << 20,
-            keep_jobs: self.plan.keep_jobs,
-            lifetime,
-            terms: Terms::default(),
-            alone: false,
-        };
-        let mut state = State::new(now, info, config);
-        for (job, journal) in &machine.disk.journals {
-            for frame in &journal.frames {
-                state.restore(*job, frame.clone());
-            }
-        }
-        for (job, records) in &machine.disk.partial {
-            records
-                .iter()
-                .for_each(|record| state.restore(*job, record.clone()));
-        }
-        state.restore_retention(machine.disk.retention.clone());
-        state.restore_owner(OwnerWord {
-            drained: !machine.takes_work,
-            ..OwnerWord::default()
-        });
-        let specs: Vec<_> = machine
+        let mut state = self.new_state(index);
+        let specs: Vec<_> = self.machines[index]
             .disk
             .journals
             .values()
@@ -126,21 +79,7 @@ impl World {
             .collect();
         specs.iter().for_each(|spec| self.share_spec(index, spec));
         let swept = self.machines[index].disk.sweep();
-        let disk = &self.machines[index].disk;
-        let named = disk
-            .journals
-            .values()
-            .flat_map(|journal| &journal.frames)
-            .filter_map(|frame| match frame {
-                Keep::Task(record) => Some(record),
-                Keep::Spec(_) | Keep::Head(_) => None,
-            });
-        let named: Vec<_> = named.flat_map(|record| record.blobs()).collect();
-        state.blobs_lost(
-            named
-                .into_iter()
-                .filter(|hash| !disk.blobs.contains_key(hash)),
-        );
+        state.blobs_lost(self.machines[index].disk.missing_files());
         let life = self.machines[index].life;
         self.tell(|| format!("n{index} starts (life {life}); {swept} files swept"));
         let effects = state.start();
@@ -154,6 +93,37 @@ impl World {
             self.after(delay, Event::Dial { a: index, b: peer });
         }
         self.proceed(index);
+    }
+
+    /// A life begins, with what its journals and what else is on the disk say.
+    fn new_state(&mut self, index: usize) -> State {
+        let seed = self.rng.random();
+        let now = self.clock(index);
+        self.machines[index].begin_life();
+        let machine = &self.machines[index];
+        let config = Config {
+            seed,
+            generation: machine.life << 20,
+            keep_jobs: self.plan.keep_jobs,
+            lifetime: machine.lifetime.filter(|_| !self.healed),
+            terms: Terms::default(),
+            alone: false,
+        };
+        let info = machine.describe(format!("n{index}"), now.wall_ms);
+        let mut state = State::new(now, info, config);
+        let whole = machine.disk.journals.iter();
+        let whole = whole.map(|(job, journal)| (job, &journal.frames));
+        for (job, frames) in whole.chain(&machine.disk.partial) {
+            frames
+                .iter()
+                .for_each(|frame| state.restore(*job, frame.clone()));
+        }
+        state.restore_retention(machine.disk.retention.clone());
+        state.restore_owner(OwnerWord {
+            drained: !machine.takes_work,
+            ..OwnerWord::default()
+        });
+        state
     }
 
     /// Gives an input to a node that is still in that life.
@@ -283,24 +253,14 @@ impl World {
         }
     }
 
+    #[allow(
+        clippy::too_many_lines,
+        reason = "one arm an effect, and hardly more than a call an arm"
+    )]
     fn effect(&mut self, node: usize, life: u64, effect: Effect) {
         match effect {
-            Effect::Send { to, message } => {
-                self.trace(|| {
-                    format!("n{node} -> {to:?} {message:?}")
-                        .chars()
-                        .take(6000)
-                        .collect()
-                });
-                self.notice_sent(node, to, &message);
-                self.send(node, to, &message);
-            }
-            Effect::Connect { peer, .. } => {
-                if let Some(b) = self.index_of(peer) {
-                    let delay = self.delay();
-                    self.after(delay, Event::Dial { a: node, b });
-                }
-            }
+            Effect::Send { to, message } => self.send_noticed(node, to, &message),
+            Effect::Connect { peer, .. } => self.connect(node, peer),
             Effect::Answer { id, answer } => self.user_hears(node, id, answer),
             Effect::AnswerWatch {
                 to,
@@ -309,33 +269,18 @@ impl World {
                 progress,
                 tasks,
             } => {
-                let records = self.read(node, job, &tasks);
-                if records.len() != tasks.len() {
-                    self.fail(
-                        "a result is told that is not on disk",
-                        format!("n{node}, {}", self.job_name(job)),
-                    );
-                }
-                self.check_read(node, job, &records);
-                self.answer(
-                    node,
-                    to,
-                    Ok(Answer::Watch {
-                        cursor,
-                        progress,
-                        records,
-                    }),
-                );
+                let records = self.read_told(node, job, &tasks);
+                let answer = Answer::Watch {
+                    cursor,
+                    progress,
+                    records,
+                };
+                self.answer(node, to, Ok(answer));
             }
             Effect::AnswerRecord { to, job, task } => {
                 let record = self.read(node, job, &[task]).pop();
-                self.answer(
-                    node,
-                    to,
-                    Ok(Answer::Where(
-                        record.map_or(Location::Nowhere, Location::Ended),
-                    )),
-                );
+                let location = record.map_or(Location::Nowhere, Location::Ended);
+                self.answer(node, to, Ok(Answer::Where(location)));
             }
             Effect::AnswerLoad { to, load } => self.answer(node, to, Ok(Answer::Load(load))),
             Effect::SendRecords {
@@ -343,100 +288,31 @@ impl World {
                 job,
                 epoch,
                 chunk,
-                mut tasks,
-            } => {
-                self.moment(Moment::Resync, node);
-                let more = tasks.len() > limits::RECORD_BATCH;
-                tasks.truncate(limits::RECORD_BATCH);
-                let mut batches = nodectl_logic::executor::batches(self.read(node, job, &tasks));
-                let more = more || batches.len() > 1;
-                let records = if batches.is_empty() {
-                    Vec::new()
-                } else {
-                    batches.swap_remove(0)
-                };
-                self.send(
-                    node,
-                    to,
-                    &Message::Pulled {
-                        job,
-                        epoch,
-                        chunk,
-                        records,
-                        more,
-                        error: None,
-                    },
-                );
-            }
+                tasks,
+            } => self.send_records(node, to, (job, epoch, chunk), tasks),
             Effect::Persist {
                 job,
                 records,
                 ticket,
-            } => {
-                self.trace(|| format!("n{node} writes {}", listed(&records)));
-                self.persist(node, job, records, ticket)
-            }
+            } => self.persist(node, job, records, ticket),
             Effect::FetchBlobs {
                 ticket,
                 hashes,
                 holders,
             } => {
                 self.moment(Moment::Fetching, node);
-                let holders = holders
-                    .into_iter()
-                    .filter_map(|holder| self.index_of(holder))
-                    .collect();
-                self.fetch(
-                    node,
-                    Fetch {
-                        ticket,
-                        job: None,
-                        hashes,
-                        holders,
-                        is_spec: false,
-                        tries: 0,
-                        left: Duration::ZERO,
-                    },
-                );
+                self.fetch(node, Fetch::of(ticket, hashes), &holders);
             }
             Effect::FetchTree {
                 ticket,
                 manifest,
                 holders,
-            } => {
-                let holders = holders
-                    .into_iter()
-                    .filter_map(|holder| self.index_of(holder))
-                    .collect();
-                let fetch = Fetch {
-                    ticket,
-                    job: None,
-                    hashes: vec![manifest],
-                    holders,
-                    is_spec: false,
-                    tries: 0,
-                    left: Duration::ZERO,
-                };
-                self.fetch(node, fetch);
-            }
+            } => self.fetch(node, Fetch::of(ticket, vec![manifest]), &holders),
             // A drain ends with its node's life, as scripts and plans have it.
             Effect::KeepOwner(_) | Effect::Suspend(_) => {}
             Effect::KeepRetention(retention) => self.machines[node].disk.retention = retention,
             Effect::LoadSpec { job, hash, holders } => {
-                let holders = holders
-                    .into_iter()
-                    .filter_map(|holder| self.index_of(holder))
-                    .collect();
-                let fetch = Fetch {
-                    ticket: 0,
-                    job: Some(job),
-                    hashes: vec![hash],
-                    holders,
-                    is_spec: true,
-                    tries: 0,
-                    left: Duration::ZERO,
-                };
-                self.fetch(node, fetch);
+                self.fetch(node, Fetch::of_spec(job, hash), &holders);
             }
             Effect::StartTask {
                 job, task, attempt, ..
@@ -444,12 +320,7 @@ impl World {
             Effect::StopTask { job, task, attempt } => {
                 self.stop_task(node, life, (job, task, attempt))
             }
-            Effect::Notice(text) => {
-                if text.starts_with("taking over") {
-                    self.note_takeover();
-                }
-                self.tell(|| format!("n{node}: {text}"));
-            }
+            Effect::Notice(text) => self.notice(node, &text),
             Effect::Left => self.left(node),
             Effect::ForgetJob { job } => {
                 self.check_forgotten(node, job);
@@ -467,6 +338,68 @@ impl World {
             | Effect::AnswerTraining { .. }
             | Effect::CopyCheckpoint { .. } => {}
         }
+    }
+
+    fn send_noticed(&mut self, node: usize, to: NodeId, message: &Message) {
+        self.trace(|| {
+            format!("n{node} -> {to:?} {message:?}")
+                .chars()
+                .take(6000)
+                .collect()
+        });
+        self.notice_sent(node, to, message);
+        self.send(node, to, message);
+    }
+
+    fn connect(&mut self, node: usize, peer: NodeId) {
+        if let Some(b) = self.index_of(peer) {
+            let delay = self.delay();
+            self.after(delay, Event::Dial { a: node, b });
+        }
+    }
+
+    fn notice(&mut self, node: usize, text: &str) {
+        if text.starts_with("taking over") {
+            self.note_takeover();
+        }
+        self.tell(|| format!("n{node}: {text}"));
+    }
+
+    /// What a user is told, which is in the journal.
+    fn read_told(&mut self, node: usize, job: JobId, tasks: &[TaskIndex]) -> Vec<Arc<TaskRecord>> {
+        let records = self.read(node, job, tasks);
+        if records.len() != tasks.len() {
+            self.fail(
+                "a result is told that is not on disk",
+                format!("n{node}, {}", self.job_name(job)),
+            );
+        }
+        self.check_read(node, job, &records);
+        records
+    }
+
+    /// As many as fit into a message.
+    fn send_records(
+        &mut self,
+        node: usize,
+        to: NodeId,
+        (job, epoch, chunk): (JobId, u32, u32),
+        mut tasks: Vec<TaskIndex>,
+    ) {
+        self.moment(Moment::Resync, node);
+        let more = tasks.len() > limits::RECORD_BATCH;
+        tasks.truncate(limits::RECORD_BATCH);
+        let batches = nodectl_logic::executor::batches(self.read(node, job, &tasks));
+        let more = more || batches.len() > 1;
+        let message = Message::Pulled {
+            job,
+            epoch,
+            chunk,
+            records: batches.into_iter().next().unwrap_or_default(),
+            more,
+            error: None,
+        };
+        self.send(node, to, &message);
     }
 
     /// Puts a question to a node; the number comes back with the answer.
@@ -521,6 +454,7 @@ impl World {
     }
 
     fn persist(&mut self, node: usize, job: JobId, records: Vec<Keep>, ticket: u64) {
+        self.trace(|| format!("n{node} writes {}", listed(&records)));
         for record in &records {
             if let Keep::Spec(spec) = record {
                 self.job_seen(job, spec);
@@ -585,7 +519,9 @@ impl World {
         }
     }
 
-    fn fetch(&mut self, node: usize, mut fetch: Fetch) {
+    fn fetch(&mut self, node: usize, mut fetch: Fetch, holders: &[NodeId]) {
+        let known = holders.iter().filter_map(|holder| self.index_of(*holder));
+        fetch.holders = known.collect();
         let bytes: u64 = fetch
             .hashes
             .iter()
@@ -630,6 +566,28 @@ fn attempts(tasks: &[(TaskIndex, nodectl_types::Attempt)]) -> String {
 }
 
 impl Machine {
+    fn describe(&self, name: String, version: u64) -> NodeInfo {
+        NodeInfo {
+            id: self.id,
+            version,
+            name,
+            software: "sim".into(),
+            model: String::new(),
+            addrs: Vec::new(),
+            resources: Resources {
+                cpu_milli: 1000 * self.cores,
+                ..Resources::default()
+            },
+            gpus: Vec::new(),
+            labels: BTreeMap::new(),
+            draining: false,
+            closed: None,
+            admits: Default::default(),
+            leaving: false,
+            problem: None,
+        }
+    }
+
     /// A process begins: nothing of the one before is left.
     fn begin_life(&mut self) {
         self.life += 1;

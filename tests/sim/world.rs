@@ -122,6 +122,28 @@ pub struct Fetch {
     pub left: Duration,
 }
 
+impl Fetch {
+    pub fn of(ticket: u64, hashes: Vec<BlobHash>) -> Self {
+        Self {
+            ticket,
+            job: None,
+            hashes,
+            holders: Vec::new(),
+            is_spec: false,
+            tries: 0,
+            left: Duration::ZERO,
+        }
+    }
+
+    pub fn of_spec(job: JobId, hash: BlobHash) -> Self {
+        Self {
+            job: Some(job),
+            is_spec: true,
+            ..Self::of(0, vec![hash])
+        }
+    }
+}
+
 struct Due {
     at: Time,
     number: u64,

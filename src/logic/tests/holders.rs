@@ -84,48 +84,18 @@ impl Trio {
                 [input],
             ) {
                 match effect {
-                    Effect::Send { to, message } => {
-                        let other = self
-                            .nodes
-                            .iter()
-                            .position(|state| state.node() == to)
-                            .expect("one of three");
-                        if self.is_cut(node, other) {
-                            continue;
-                        }
-                        if let Message::Assign { tasks, .. } = &message {
-                            self.orders
-                                .extend(tasks.iter().map(|order| (node, other, order.task)));
-                        }
-                        inputs.push((
-                            other,
-                            Input::Message {
-                                from: self.id(node),
-                                message,
-                            },
-                        ));
-                    }
+                    Effect::Send { to, message } => inputs.extend(self.send(node, to, message)),
                     Effect::Answer { answer, .. } => self.answers.push((node, answer)),
                     Effect::Persist { ticket, .. } => {
                         let hangs = self.hanging.contains(&node);
-                        let written = (
-                            node,
-                            Input::Persisted {
-                                ticket,
-                                result: Ok(()),
-                            },
-                        );
+                        let result = Ok(());
+                        let written = (node, Input::Persisted { ticket, result });
                         if hangs { &mut self.owed } else { &mut inputs }.push(written);
                     }
                     Effect::FetchBlobs { ticket, .. } => {
                         let waits = self.waiting.contains(&node);
-                        let fetched = (
-                            node,
-                            Input::Fetched {
-                                ticket,
-                                result: Ok(()),
-                            },
-                        );
+                        let result = Ok(());
+                        let fetched = (node, Input::Fetched { ticket, result });
                         if waits { &mut self.owed } else { &mut inputs }.push(fetched);
                     }
                     Effect::SendRecords {
@@ -135,11 +105,6 @@ impl Trio {
                         chunk,
                         tasks,
                     } => {
-                        let other = self
-                            .nodes
-                            .iter()
-                            .position(|state| state.node() == to)
-                            .expect("one of three");
                         let records = tasks
                             .iter()
                             .map(|task| Arc::new(done(*task, self.id(node))))
@@ -152,13 +117,7 @@ impl Trio {
                             more: false,
                             error: None,
                         };
-                        inputs.push((
-                            other,
-                            Input::Message {
-                                from: self.id(node),
-                                message,
-                            },
-                        ));
+                        inputs.push(self.arrival(node, to, message));
                     }
                     Effect::StartTask {
                         job, task, attempt, ..
@@ -175,6 +134,30 @@ impl Trio {
                 }
             }
         }
+    }
+
+    fn arrival(&self, node: usize, to: NodeId, message: Message) -> (usize, Input) {
+        let mut states = self.nodes.iter();
+        let other = states.position(|state| state.node() == to);
+        let from = self.id(node);
+        (
+            other.expect("one of three"),
+            Input::Message { from, message },
+        )
+    }
+
+    fn send(&mut self, node: usize, to: NodeId, message: Message) -> Option<(usize, Input)> {
+        let orders: Vec<_> = match &message {
+            Message::Assign { tasks, .. } => tasks.iter().map(|order| order.task).collect(),
+            _ => Vec::new(),
+        };
+        let (other, input) = self.arrival(node, to, message);
+        if self.is_cut(node, other) {
+            return None;
+        }
+        self.orders
+            .extend(orders.into_iter().map(|task| (node, other, task)));
+        Some((other, input))
     }
 
     fn wait(&mut self, ms: u64) {

@@ -568,6 +568,27 @@ fn a_pause_is_its_owners_outlasts_the_node_and_ends() {
     );
 }
 
+/// A job of that user's, of which alpha stands first.
+fn job_of(user: &str, job: u64) -> (JobId, Arc<JobSpec>) {
+    let author = Author {
+        user: user.into(),
+        uid: None,
+        node: "alpha".into(),
+    };
+    let work = WorkSpec {
+        author,
+        ..WorkSpec::plain("squares", &["true"])
+    };
+    let spec = JobSpec {
+        repeat: 8,
+        ..JobSpec::plain(work, ALPHA)
+    };
+    let job = (job..)
+        .map(JobId)
+        .find(|job| rank::ranked(*job, [ALPHA, BETA])[0] == ALPHA);
+    (job.unwrap(), Arc::new(spec))
+}
+
 #[test]
 fn a_node_takes_the_jobs_that_its_owner_admits_and_explain_says_why_not() {
     let admits = Admits {
@@ -585,26 +606,7 @@ fn a_node_takes_the_jobs_that_its_owner_admits_and_explain_says_why_not() {
             ..Terms::default()
         },
     );
-    let of = |user: &str, job: u64| {
-        let author = Author {
-            user: user.into(),
-            uid: None,
-            node: "alpha".into(),
-        };
-        let work = WorkSpec {
-            author,
-            ..WorkSpec::plain("squares", &["true"])
-        };
-        let spec = JobSpec {
-            repeat: 8,
-            ..JobSpec::plain(work, ALPHA)
-        };
-        let job = (job..)
-            .map(JobId)
-            .find(|job| rank::ranked(*job, [ALPHA, BETA])[0] == ALPHA);
-        (job.unwrap(), Arc::new(spec))
-    };
-    let (job, spec) = of("bob", 1);
+    let (job, spec) = job_of("bob", 1);
     pair.ask(
         0,
         Query::Submit {
@@ -647,7 +649,7 @@ fn a_node_takes_the_jobs_that_its_owner_admits_and_explain_says_why_not() {
         },
     );
     assert_eq!(pair.here(1), 0);
-    let (job, spec) = of("alice", 100);
+    let (job, spec) = job_of("alice", 100);
     pair.ask(
         0,
         Query::Submit {

@@ -2,6 +2,51 @@
 
 use super::*;
 
+/// A machine was lost, or a part of its disk, and what that means for promises.
+#[derive(Default)]
+struct Loss {
+    node: usize,
+    /// Nothing else was wrong.
+    quiet: bool,
+    /// One copy is left of something that had more.
+    last: bool,
+    found: Vec<(&'static str, String)>,
+}
+
+impl Loss {
+    /// So many copies are left of what was promised.
+    fn judge(
+        &mut self,
+        promise: &mut Promise,
+        left: usize,
+        rule: &'static str,
+        what: &dyn Fn() -> String,
+    ) {
+        promise.losses += 1;
+        self.last |= left == 1 && promise.copies > 1;
+        if left > 0 || promise.void {
+            return;
+        }
+        promise.void = true;
+        if (promise.copies >= 2 && promise.losses == 1) || self.quiet {
+            let (copies, node) = (promise.copies, self.node);
+            let text = format!(
+                "{} was on {copies} disks once; n{node} had the last",
+                what()
+            );
+            self.found.push((rule, text));
+        }
+    }
+}
+
+impl Checker {
+    fn is_expired(&self, job: JobId, now: Time, keep_jobs: Duration) -> bool {
+        self.ended
+            .get(&job)
+            .is_some_and(|at| now - *at + Duration::from_secs(2) >= keep_jobs)
+    }
+}
+
 impl World {
     /// A disk lost something. What was promised and is nowhere now must have been lost with more
     /// than one disk.
@@ -9,87 +54,19 @@ impl World {
         let live = self.present().count();
         self.note_away();
         self.checker.lost_at = Some(self.now);
-        let mut found: Vec<(&'static str, String)> = Vec::new();
-        let mut last = false;
-        let expired: BTreeSet<_> = self
-            .user
-            .jobs
-            .keys()
-            .copied()
-            .filter(|job| self.is_expired(*job))
-            .collect();
         let mut checker = std::mem::take(&mut self.checker);
-        let mut judge =
-            |promise: &mut Promise, left: usize, rule: &'static str, what: &dyn Fn() -> String| {
-                promise.losses += 1;
-                last |= left == 1 && promise.copies > 1;
-                if left > 0 || promise.void {
-                    return;
-                }
-                promise.void = true;
-                if (promise.copies >= 2 && promise.losses == 1) || quiet {
-                    let copies = promise.copies;
-                    found.push((
-                        rule,
-                        format!(
-                            "{} was on {copies} disks once; n{node} had the last",
-                            what()
-                        ),
-                    ));
-                }
-            };
-        for (job, promise) in checker
-            .submitted
-            .iter_mut()
-            .filter(|(job, _)| !expired.contains(job))
-        {
-            judge(
-                promise,
-                self.spec_copies(*job),
-                "a confirmed job is gone",
-                &|| self.job_name(*job),
-            );
-        }
-        for (job, told) in checker
-            .told
-            .iter_mut()
-            .filter(|(job, _)| !expired.contains(job))
-        {
-            for (task, told) in told {
-                let what = || format!("the result of task {task} of {}", self.job_name(*job));
-                judge(
-                    &mut told.promise,
-                    self.copies(*job, *task),
-                    "a told result is gone",
-                    &what,
-                );
-                // A file that no result names any more is nobody's.
-                told.files.void |= told.promise.void;
-                let files = self.told_file_copies(*job, &told.record, quiet);
-                if let Some(left) = files {
-                    let what = || format!("a file of task {task} of {}", self.job_name(*job));
-                    judge(&mut told.files, left, "a told result's file is gone", &what);
-                }
-            }
-        }
-        for (job, promise) in checker
-            .cancelled
-            .iter_mut()
-            .filter(|(job, _)| !expired.contains(job))
-        {
-            judge(
-                promise,
-                self.cancel_copies(*job),
-                "a confirmed cancellation is gone",
-                &|| self.job_name(*job),
-            );
-        }
+        let mut loss = Loss {
+            node,
+            quiet,
+            ..Loss::default()
+        };
+        self.judge_promises(&mut checker, &mut loss);
         self.checker = checker;
-        if last {
+        if loss.last {
             self.branch("a lost machine held the last copy but one");
         }
         if live >= 1 {
-            for (rule, text) in found {
+            for (rule, text) in loss.found {
                 self.fail(rule, text);
             }
         }
@@ -101,6 +78,57 @@ impl World {
                 .submitted
                 .get(job)
                 .is_some_and(|promise| promise.void);
+        }
+    }
+
+    /// What is left of everything that was promised, of jobs that are still to be kept.
+    fn judge_promises(&self, checker: &mut Checker, loss: &mut Loss) {
+        let expired: BTreeSet<_> = self
+            .user
+            .jobs
+            .keys()
+            .copied()
+            .filter(|job| checker.is_expired(*job, self.now, self.plan.keep_jobs))
+            .collect();
+        let is_kept = |job: &JobId| !expired.contains(job);
+        for (job, promise) in checker.submitted.iter_mut().filter(|(job, _)| is_kept(job)) {
+            let what = || self.job_name(*job);
+            loss.judge(
+                promise,
+                self.spec_copies(*job),
+                "a confirmed job is gone",
+                &what,
+            );
+        }
+        for (job, told) in checker.told.iter_mut().filter(|(job, _)| is_kept(job)) {
+            for (task, told) in told {
+                self.judge_told((*job, *task), told, loss);
+            }
+        }
+        for (job, promise) in checker.cancelled.iter_mut().filter(|(job, _)| is_kept(job)) {
+            let what = || self.job_name(*job);
+            loss.judge(
+                promise,
+                self.cancel_copies(*job),
+                "a confirmed cancellation is gone",
+                &what,
+            );
+        }
+    }
+
+    fn judge_told(&self, (job, task): (JobId, TaskIndex), told: &mut Told, loss: &mut Loss) {
+        let what = || format!("the result of task {task} of {}", self.job_name(job));
+        loss.judge(
+            &mut told.promise,
+            self.copies(job, task),
+            "a told result is gone",
+            &what,
+        );
+        // A file that no result names any more is nobody's.
+        told.files.void |= told.promise.void;
+        if let Some(left) = self.told_file_copies(job, &told.record, loss.quiet) {
+            let what = || format!("a file of task {task} of {}", self.job_name(job));
+            loss.judge(&mut told.files, left, "a told result's file is gone", &what);
         }
     }
 
@@ -134,10 +162,7 @@ impl World {
 
     /// The job ended so long ago that it may be forgotten.
     pub fn is_expired(&self, job: JobId) -> bool {
-        self.checker
-            .ended
-            .get(&job)
-            .is_some_and(|at| self.now - *at + Duration::from_secs(2) >= self.plan.keep_jobs)
+        self.checker.is_expired(job, self.now, self.plan.keep_jobs)
     }
 
     pub fn check_forgotten(&mut self, node: usize, job: JobId) {

@@ -69,6 +69,16 @@ impl World {
         }
     }
 
+    fn copy_files(&mut self, from: usize, to: usize, hashes: &[BlobHash]) {
+        for hash in hashes {
+            let bytes = self.machines[from].disk.blobs.get(hash).copied();
+            self.machines[to]
+                .disk
+                .blobs
+                .insert(*hash, bytes.unwrap_or_default());
+        }
+    }
+
     /// Files are here, or cannot be had: nobody of those who were named has them and can be asked.
     pub fn fetched(&mut self, node: usize, life: u64, mut fetch: Fetch) {
         if self.machines[node].life != life {
@@ -107,15 +117,7 @@ impl World {
             _ if fails => Err("the connection broke".to_string()),
             _ if self.machines[node].disk.full => Err("no space left on device".into()),
             Some(holder) if !silent => {
-                for hash in &fetch.hashes {
-                    let bytes = self.machines[holder]
-                        .disk
-                        .blobs
-                        .get(hash)
-                        .copied()
-                        .unwrap_or_default();
-                    self.machines[node].disk.blobs.insert(*hash, bytes);
-                }
+                self.copy_files(holder, node, &fetch.hashes);
                 Ok(())
             }
             _ => Err("nobody who has it can be reached".into()),
