@@ -35,11 +35,13 @@ pub struct LocalCopy {
     pub(super) equalled_by: Option<(u32, NodeId)>,
     /// This node's disk failed the job, and others may take it until then.
     pub(super) unfit_until: Option<Time>,
+    /// How often results of that claim's holder were refused for want of files.
+    pub(super) refusals: (u32, u32),
 }
 
 /// What follows a write.
 #[derive(Clone)]
-enum Then {
+pub(super) enum Then {
     Nothing,
     Say(NodeId, Box<Message>),
     /// It is what was pulled of that chunk, from that node.
@@ -132,6 +134,7 @@ impl LocalCopy {
             claim_at: None,
             equalled_by: None,
             unfit_until: None,
+            refusals: (0, 0),
         }
     }
 }
@@ -387,7 +390,13 @@ impl State {
     /// Fetches what is missing, writes, and says so when it is on disk. Repeated messages find
     /// nothing new to write and are answered again, but not before what they repeat is on disk: the
     /// journal writes in order.
-    fn promise(&mut self, job: JobId, keep: Vec<Keep>, then: Then, fetching: Option<Fetching>) {
+    pub(super) fn promise(
+        &mut self,
+        job: JobId,
+        keep: Vec<Keep>,
+        then: Then,
+        fetching: Option<Fetching>,
+    ) {
         let ticket = match &fetching {
             Some(fetching) => fetching.begin(&mut self.core, job),
             None => self.core.persist(job, keep.clone()),
@@ -595,7 +604,9 @@ impl State {
         };
         let is_taken = match coordinator.inputs_fetched(&mut self.core, ticket, result) {
             Inputs::Expected => true,
-            Inputs::Others => coordinator.fetched(&mut self.core, &copy.lattice, ticket, result),
+            Inputs::Others => {
+                coordinator.fetched(&mut self.core, &mut copy.lattice, ticket, result)
+            }
             Inputs::Missing => {
                 let error = result.as_ref().err().map_or("", String::as_str);
                 self.decline(job, &format!("its files cannot be fetched: {error}"));
@@ -633,13 +644,10 @@ impl State {
         self.core
             .notice(format!("files of job {job} cannot be copied: {error}"));
         let promise = copy.promised.swap_remove(position);
-        if let (Then::Pulled(..) | Then::Nothing, Some(Fetching::Blobs { hashes, .. })) =
+        if let (Then::Pulled(..) | Then::Nothing, Some(Fetching::Blobs { .. })) =
             (&promise.then, &promise.fetching)
         {
-            // These results count already. Better a copy without files, which are looked for, than
-            // none.
-            self.blobs_lost(hashes.clone());
-            return self.promise(job, promise.keep, promise.then, None);
+            return self.keep_without_files(job, promise.keep, promise.then);
         }
         // Nothing was promised: whoever waits asks again.
         if !copy.kept {

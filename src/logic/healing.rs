@@ -88,6 +88,7 @@ impl State {
         match result {
             Ok(()) => {
                 self.healing.missing.remove(&hash);
+                self.file_came(hash);
                 if self.healing.missing.is_empty() {
                     self.core.notice(
                         "every file that was missing here has come from other nodes".into(),

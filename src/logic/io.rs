@@ -180,6 +180,7 @@ pub enum Effect {
         keep: u32,
     },
     /// A `Message::Pulled` with the records of these tasks, from the journal: as many as fit.
+    /// Perhaps to this node itself.
     SendRecords {
         to: NodeId,
         job: JobId,

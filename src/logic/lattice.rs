@@ -8,7 +8,9 @@
 #[cfg(test)]
 mod tests;
 
-use nodectl_types::{Attempt, Cell, Key, TaskIndex, TaskRecord, limits::DIGEST_CHUNK as CHUNK};
+use nodectl_types::{
+    Attempt, BlobHash, Cell, Key, TaskIndex, TaskRecord, limits::DIGEST_CHUNK as CHUNK,
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,
@@ -31,6 +33,8 @@ pub struct Lattice {
     tally: BTreeMap<u32, u32>,
     /// Tasks that failed and are neither done nor cancelled.
     failed: BTreeSet<TaskIndex>,
+    /// Results of which files are missing on this node's disk, and which: hardly ever any.
+    unwhole: BTreeMap<TaskIndex, (Cell, BTreeSet<BlobHash>)>,
 }
 
 impl Lattice {
@@ -44,6 +48,7 @@ impl Lattice {
             cancelled: BTreeSet::new(),
             tally: BTreeMap::new(),
             failed: BTreeSet::new(),
+            unwhole: BTreeMap::new(),
         }
     }
 
@@ -171,6 +176,38 @@ impl Lattice {
                 self.wide.insert(task, after);
             }
         }
+    }
+
+    /// A file of a result is missing on this node's disk. Of a task's results the greatest is noted.
+    pub fn note_missing(&mut self, task: TaskIndex, cell: Cell, hash: BlobHash) {
+        let (noted, files) = self.unwhole.entry(task).or_default();
+        if cell > *noted {
+            (*noted, *files) = (cell, BTreeSet::new());
+        }
+        if cell == *noted {
+            files.insert(hash);
+        }
+    }
+
+    /// A file is here that was missing.
+    pub fn file_came(&mut self, hash: BlobHash) {
+        self.unwhole.retain(|_, (_, files)| {
+            files.remove(&hash);
+            !files.is_empty()
+        });
+    }
+
+    /// Whether files of that result of the task are missing here.
+    pub fn lacks_files(&self, task: TaskIndex, cell: Cell) -> bool {
+        self.unwhole
+            .get(&task)
+            .is_some_and(|(noted, _)| *noted == cell)
+    }
+
+    /// The task is done, and the files of its result are here.
+    pub fn is_whole(&self, task: TaskIndex) -> bool {
+        let cell = self.cell(task);
+        cell.is_done() && !self.lacks_files(task, cell)
     }
 
     /// A hash of each chunk's cells, up to the last chunk of which anything is known.

@@ -22,6 +22,7 @@
 //! | `copies` | keeping copies of jobs' state |
 //! | `resync` | bringing copies to the same contents |
 //! | `healing` | bringing files again that this node's disk has lost |
+//! | `unwhole` | results of which files are missing, and which may take whose place |
 //! | `coordinator` | running one job |
 //! | `executor` | running tasks for others |
 //! | `owner` | what the machine's owner lets it do |
@@ -51,6 +52,7 @@ pub mod sweep;
 #[cfg(test)]
 mod tests;
 pub mod timers;
+mod unwhole;
 
 use self::{
     coordinator::Coordinator,

@@ -286,10 +286,15 @@ impl State {
         let epoch = head.epoch;
         let coordinator = self.coordinators.get(&job);
         let known = |task| {
-            coordinator.map_or_else(
-                || copy.lattice.cell(task),
-                |c| c.known_cell(&copy.lattice, task),
-            )
+            let Some(coordinator) = coordinator else {
+                return copy.lattice.cell(task);
+            };
+            // In place of a result without its files another one will do.
+            let cell = coordinator.known_cell(&copy.lattice, task);
+            match copy.lattice.lacks_files(task, cell) {
+                true => Cell::Unknown,
+                false => cell,
+            }
         };
         let mut cells: Vec<Cell> = copy.lattice.chunk(chunk).map(known).collect();
         let trailing = cells
@@ -400,6 +405,10 @@ impl State {
         more: bool,
         error: Option<String>,
     ) {
+        if from == self.core.me {
+            // Read from this node's own journal, to be accepted anew.
+            return self.learn(from, job, None, records);
+        }
         let Some(peer) = self.core.resync.peers.get_mut(&from) else {
             return;
         };

@@ -4,7 +4,7 @@
 use super::{Node, Ports, convert};
 use futures::{StreamExt, TryStreamExt, stream};
 use nodectl_logic::{Asker, Effect, Keep, executor::batches};
-use nodectl_ports::{Event, StartTask, StoreEvent, specs};
+use nodectl_ports::{Event, NetEvent, StartTask, StoreEvent, specs};
 use nodectl_types::{
     Answer, BlobHash, JobId, JobSpec, Message, NodeId, NodeLoad, QueryError, TaskIndex, TaskRecord,
     limits::{RECORD_BATCH, RECORD_BATCH_BYTES},
@@ -205,7 +205,7 @@ impl Node {
         (job, epoch, chunk): (JobId, u32, u32),
         mut tasks: Vec<TaskIndex>,
     ) {
-        let ports = self.ports.clone();
+        let (ports, is_me) = (self.ports.clone(), to == self.state.node());
         let more = tasks.len() > RECORD_BATCH;
         tasks.truncate(RECORD_BATCH);
         tokio::task::spawn_blocking(move || {
@@ -218,17 +218,21 @@ impl Node {
             } else {
                 batches.swap_remove(0)
             };
-            ports.network.send(
-                to,
-                Message::Pulled {
-                    job,
-                    epoch,
-                    chunk,
-                    records,
-                    more,
-                    error,
-                },
-            );
+            let message = Message::Pulled {
+                job,
+                epoch,
+                chunk,
+                records,
+                more,
+                error,
+            };
+            if is_me {
+                let event = Event::Net(NetEvent::Message { from: to, message });
+                // False when the node has ended: nobody waits for them then.
+                ports.handle.blocking_tell(event);
+            } else {
+                ports.network.send(to, message);
+            }
         });
     }
 

@@ -170,7 +170,7 @@ impl Node {
         let mut live = LiveBlobs::default();
         let complete = ports.journals.replay(&mut |job, record| {
             jobs.insert(job);
-            live.note(&record);
+            live.note(job, &record, &*ports.blobs);
             if let Record::Spec(spec) = &record {
                 // Its blob may be among what the disk has lost.
                 specs::share(&*ports.blobs, spec);
@@ -180,7 +180,7 @@ impl Node {
         if remembered.put_aside {
             state.put_aside();
         }
-        state.blobs_lost(live.missing(&*ports.blobs));
+        state.files_lost(live.missing());
         // A journal that could not be read may be mended, and then needs its blobs.
         if complete {
             match live.sweep(&*ports.blobs) {

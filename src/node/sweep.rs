@@ -2,7 +2,7 @@
 //! forgotten jobs, and those that are not here any more are brought again.
 
 use nodectl_ports::{Blobs, specs};
-use nodectl_types::BlobHash;
+use nodectl_types::{BlobHash, Cell, JobId, TaskIndex};
 use nodectl_wire::journal::Record;
 use std::{collections::HashSet, io};
 
@@ -12,28 +12,34 @@ pub struct LiveBlobs {
     hashes: HashSet<BlobHash>,
     /// Those that results name.
     of_results: Vec<BlobHash>,
+    /// Those of them that are not here, and of which results they are.
+    missing: Vec<(JobId, TaskIndex, Cell, BlobHash)>,
     manifests: Vec<BlobHash>,
 }
 
 impl LiveBlobs {
-    pub fn note(&mut self, record: &Record) {
+    pub fn note(&mut self, job: JobId, record: &Record, blobs: &dyn Blobs) {
         match record {
             Record::Spec(spec) => self.manifests.extend(spec.work.inputs),
             // The specification itself, where it travels as a blob.
             Record::Head(head) => {
                 self.hashes.insert(head.spec);
             }
-            Record::Task(record) => self.of_results.extend(record.blobs()),
+            Record::Task(record) => {
+                for hash in record.blobs() {
+                    self.of_results.push(hash);
+                    if !blobs.is_listed(hash) {
+                        self.missing
+                            .push((job, record.task, Cell::of(record), hash));
+                    }
+                }
+            }
         }
     }
 
-    /// Files of results that are not here.
-    pub fn missing(&self, blobs: &dyn Blobs) -> Vec<BlobHash> {
-        self.of_results
-            .iter()
-            .copied()
-            .filter(|hash| !blobs.is_listed(*hash))
-            .collect()
+    /// Files that are not here, and of which results they are.
+    pub fn missing(&mut self) -> Vec<(JobId, TaskIndex, Cell, BlobHash)> {
+        std::mem::take(&mut self.missing)
     }
 
     /// Removes all other blobs. Nothing is removed if a manifest cannot be read. Returns the bytes

@@ -297,17 +297,17 @@ impl Disk {
         before - self.blobs.len()
     }
 
-    /// Files that journals name and that are not here.
-    pub fn missing_files(&self) -> Vec<BlobHash> {
-        let frames = self.journals.values().flat_map(|journal| &journal.frames);
-        let records = frames.filter_map(|frame| match frame {
-            Keep::Task(record) => Some(record),
-            Keep::Spec(_) | Keep::Head(_) => None,
-        });
-        records
-            .flat_map(|record| record.blobs())
-            .filter(|hash| !self.blobs.contains_key(hash))
-            .collect()
+    /// Files that journals name and that are not here, and of which results they are.
+    pub fn missing_files(&self) -> Vec<(JobId, TaskIndex, Cell, BlobHash)> {
+        let mut missing = Vec::new();
+        for (job, journal) in &self.journals {
+            for frame in &journal.frames {
+                let Keep::Task(record) = frame else { continue };
+                let lost = record.blobs().filter(|hash| !self.blobs.contains_key(hash));
+                missing.extend(lost.map(|hash| (*job, record.task, Cell::of(record), hash)));
+            }
+        }
+        missing
     }
 
     /// The cell that reads of a task amount to.

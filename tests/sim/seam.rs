@@ -79,7 +79,7 @@ impl World {
             .collect();
         specs.iter().for_each(|spec| self.share_spec(index, spec));
         let swept = self.machines[index].disk.sweep();
-        state.blobs_lost(self.machines[index].disk.missing_files());
+        state.files_lost(self.machines[index].disk.missing_files());
         let life = self.machines[index].life;
         self.tell(|| format!("n{index} starts (life {life}); {swept} files swept"));
         let effects = state.start();
@@ -399,6 +399,10 @@ impl World {
             more,
             error: None,
         };
+        if to == self.machines[node].id {
+            let (life, from) = (self.machines[node].life, to);
+            return self.give(node, life, Input::Message { from, message });
+        }
         self.send(node, to, &message);
     }
 

@@ -38,6 +38,8 @@ impl World {
                 "task {task} of {name} is told ({attempt}); {copies} disks have it, {its_files}"
             )
         });
+        // A file is kept where its record is: a maker that holds nothing of the job may drop it.
+        let file_copies = file_copies.min(copies.max(1));
         let promise = |copies| Promise {
             epoch,
             ..self.promised(copies)

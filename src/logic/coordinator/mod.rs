@@ -161,6 +161,8 @@ pub struct Coordinator {
     startups: startup::Startups,
     sequence: u64,
     results: results::ResultPipeline,
+    /// Tasks of which this node's own results are to be accepted anew.
+    anew: BTreeSet<TaskIndex>,
     replicas: BTreeMap<NodeId, replicas::Replica>,
     progress: progress::Tracker,
     head_told: Time,
@@ -210,6 +212,7 @@ impl Coordinator {
             startups: startup::Startups::default(),
             sequence: 0,
             results: results::ResultPipeline::default(),
+            anew: BTreeSet::new(),
             replicas: BTreeMap::new(),
             progress: progress::Tracker::new(
                 core.rng.random_range(1..=u32::MAX),

@@ -620,6 +620,7 @@ impl Coordinator {
     ) {
         let mut news = Vec::new();
         for record in records {
+            let record = self.accept_anew(core.me, lattice, from, record);
             let known = self.known_cell(lattice, record.task);
             if record.task < lattice.tasks() && known.join(Cell::of(&record)) != known {
                 self.results.begin(&record);

@@ -52,6 +52,14 @@ pub const ALL: &[Scenario] = &[
         files_that_are_gone_keep_no_others_waiting,
     ),
     (
+        "copies::a_result_without_its_file_takes_nobodys_place",
+        a_result_without_its_file_takes_nobodys_place,
+    ),
+    (
+        "copies::an_earlier_result_counts_again_when_the_later_ones_file_is_gone",
+        an_earlier_result_counts_again_when_the_later_ones_file_is_gone,
+    ),
+    (
         "copies::what_tasks_are_given_comes_from_any_holder",
         what_tasks_are_given_comes_from_any_holder,
     ),
@@ -259,6 +267,51 @@ pub fn files_that_are_gone_keep_no_others_waiting() {
     script.start(1);
     script.run(60.0);
     script.settle();
+}
+
+/// Both sides of a split do the same tasks. The later claim's results are on one machine, and
+/// others can fetch none of its files before that is lost for good.
+pub fn a_result_without_its_file_takes_nobodys_place() {
+    for seed in 1..=8 {
+        let (mut script, job, alone) = two_results_a_task(seed);
+        script.world.plan.net.fetch_failures = 1.0;
+        script.run(40.0);
+        script.world.plan.net.fetch_failures = 0.0;
+        script.lose(alone);
+        script.run(40.0);
+        script.settle();
+        script.decay(job);
+    }
+}
+
+/// The same, and the one machine loses the files, but not its journal.
+pub fn an_earlier_result_counts_again_when_the_later_ones_file_is_gone() {
+    for seed in 1..=8 {
+        let (mut script, job, alone) = two_results_a_task(seed);
+        script.kill(alone);
+        script.world.machines[alone].disk.blobs.clear();
+        script.run(0.5 + seed as f64);
+        script.start(alone);
+        script.run(60.0);
+        script.settle();
+        script.decay(job);
+    }
+}
+
+/// A replica is cut off, claims the job and does what is left of it alone, while the others do the
+/// same. The cut has just ended.
+fn two_results_a_task(seed: u64) -> (Script, nodectl_types::JobId, usize) {
+    let mut script = Script::seeded(4, seed);
+    let job = script.job(crate::plan::JobPlan {
+        files: 100,
+        file_bytes: 1_000,
+        ..tasks(24, 2_000)
+    });
+    script.until_told(job, 4);
+    let alone = script.replicas(job)[0];
+    script.cut(&[alone], 30.0);
+    script.run(29.99);
+    (script, job, alone)
 }
 
 /// One holder's disk has lost the files that tasks are given; whoever takes over, another copy is

@@ -1,6 +1,7 @@
 //! Files that results name: brought to a second disk before their users are told.
 
 use super::*;
+use crate::{io::Effect, unwhole::note_missing};
 
 impl Coordinator {
     pub(super) fn fetch(&mut self, core: &mut Core, awaited: Awaited) {
@@ -13,7 +14,7 @@ impl Coordinator {
     pub fn fetched(
         &mut self,
         core: &mut Core,
-        lattice: &Lattice,
+        lattice: &mut Lattice,
         ticket: u64,
         result: &Result<(), String>,
     ) -> bool {
@@ -36,18 +37,15 @@ impl Coordinator {
         let (tries, pause) = awaited.fetching.pause();
         let from = awaited.from;
         if tries > REFETCHES && awaited.chunk.is_some() {
-            // They count already, with their holder at least. Their files are looked for elsewhere,
-            // and later.
+            // They count already, with their holder at least.
             let Awaited {
                 from,
                 records,
                 chunk,
                 ..
             } = self.results.awaited.remove(&ticket).expect("just found");
-            self.results
-                .lost
-                .extend(records.iter().flat_map(|record| record.blobs()));
-            self.keep_learned(core, from, chunk.flatten(), records);
+            let taken = self.without_files(core, lattice, records);
+            self.keep_learned(core, from, chunk.flatten(), taken);
             return true;
         }
         if tries == 1 {
@@ -65,6 +63,62 @@ impl Coordinator {
             self.give_up_awaited(core, lattice, ticket);
         }
         true
+    }
+
+    /// Of records that another holder has, and whose files cannot be had, those that are taken
+    /// without. In place of the others this node's own results are to count more than they do, or
+    /// whoever holds them would never come to the same.
+    pub(super) fn without_files(
+        &mut self,
+        core: &mut Core,
+        lattice: &mut Lattice,
+        records: Vec<Arc<TaskRecord>>,
+    ) -> Vec<Arc<TaskRecord>> {
+        let epoch = self.epoch();
+        let is_refused = |record: &Arc<TaskRecord>| {
+            let is_anew = record.accepted == epoch && lattice.is_done(record.task);
+            let may_replace = lattice.is_whole(record.task) || is_anew;
+            record.is_done() && record.blobs().next().is_some() && may_replace
+        };
+        let (refused, taken): (Vec<_>, Vec<_>) = records.into_iter().partition(is_refused);
+        self.results.withdraw(&refused);
+        self.results.lost.extend(note_missing(lattice, &taken));
+        let own: Vec<_> = refused
+            .iter()
+            .map(|record| record.task)
+            .filter(|task| lattice.is_whole(*task))
+            .collect();
+        if let Some(first) = own.first() {
+            self.anew.extend(own.iter().copied());
+            core.effects.push(Effect::SendRecords {
+                to: core.me,
+                job: self.job,
+                epoch,
+                chunk: first / limits::DIGEST_CHUNK,
+                tasks: own,
+            });
+        }
+        taken
+    }
+
+    /// A result that is to count more than one whose files are missing is accepted anew.
+    pub(super) fn accept_anew(
+        &mut self,
+        me: NodeId,
+        lattice: &Lattice,
+        from: NodeId,
+        mut record: Arc<TaskRecord>,
+    ) -> Arc<TaskRecord> {
+        let (task, known) = (record.task, lattice.cell(record.task));
+        let is_wanted = if from == me {
+            self.anew.remove(&task) && Cell::of(&record) == known
+        } else {
+            lattice.lacks_files(task, known) && Cell::of(&record) < known
+        };
+        if is_wanted && record.is_done() {
+            Arc::make_mut(&mut record).accepted = self.epoch();
+        }
+        record
     }
 
     /// Files that results lack here, for whoever looks for them.
