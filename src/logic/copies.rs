@@ -450,6 +450,12 @@ impl State {
             && coordinator.persisted(&mut self.core, &mut copy.lattice, ticket, result)
         {
             self.touched.insert(job);
+            if coordinator.is_kept()
+                && let Some(orphans) = self.orphans.remove(&job)
+            {
+                // They are in the new journal.
+                coordinator.has_written(&mut self.core, &mut copy.lattice, orphans);
+            }
             return match result {
                 Err(error) if !coordinator.is_kept() => self.decline(job, error),
                 Err(_) => self.hand_over_if_unfit(job),

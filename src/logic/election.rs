@@ -184,9 +184,11 @@ impl State {
         copy.unfit_until = Some(self.core.mono() + REST);
         coordinator.dismiss_watchers(&mut self.core, &copy.lattice);
         coordinator.dismiss_cancellers(&mut self.core);
-        let epoch = coordinator.epoch();
+        let (epoch, unsettled) = (coordinator.epoch(), coordinator.unsettled());
         self.coordinators.remove(&job);
         self.core.resync.forget_pulls(job);
+        // A disk that hangs may write them all the same.
+        self.keep_unsettled(job, unsettled);
         self.core.notice(format!(
             "another node is to coordinate job {job}: this one cannot write"
         ));
