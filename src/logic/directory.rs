@@ -6,7 +6,7 @@ mod tests;
 
 use super::rank;
 use nodectl_types::{JobHead, JobId, limits};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug)]
 pub struct Directory {
@@ -17,6 +17,9 @@ pub struct Directory {
     /// Jobs that were removed, and when, by the wall clock of whoever did it: no head of them is
     /// taken in.
     removed: BTreeMap<JobId, u64>,
+    /// Jobs that this node claims, and whose specifications are not on its disk yet: nobody else is
+    /// to hear of their heads, which are not in the digests.
+    hidden: BTreeSet<JobId>,
 }
 
 impl Default for Directory {
@@ -25,6 +28,7 @@ impl Default for Directory {
             heads: BTreeMap::new(),
             digests: vec![0; limits::HEADS_BUCKETS],
             removed: BTreeMap::new(),
+            hidden: BTreeSet::new(),
         }
     }
 }
@@ -120,17 +124,38 @@ impl Directory {
 
     /// Forgets a job of which nobody else has heard.
     pub fn discard(&mut self, job: JobId) -> Option<JobHead> {
-        let head = self.heads.remove(&job)?;
-        self.digests[bucket(job)] ^= hash(&head);
-        Some(head)
+        self.toggle(job);
+        let head = self.heads.remove(&job);
+        self.hidden.remove(&job);
+        head
+    }
+
+    /// Nobody else is to hear of the job's head, until `show`.
+    pub fn hide(&mut self, job: JobId) {
+        self.toggle(job);
+        self.hidden.insert(job);
+    }
+
+    /// Others may hear of the job's head.
+    pub fn show(&mut self, job: JobId) {
+        if self.hidden.remove(&job) {
+            self.toggle(job);
+        }
     }
 
     fn put(&mut self, head: JobHead) -> Option<JobHead> {
         let job = head.job;
-        self.digests[bucket(job)] ^= hash(&head);
+        self.toggle(job);
         let before = self.heads.insert(job, head);
-        self.digests[bucket(job)] ^= before.as_ref().map_or(0, hash);
+        self.toggle(job);
         before
+    }
+
+    /// Takes the job's head out of its bucket's digest, or puts it in.
+    fn toggle(&mut self, job: JobId) {
+        if let Some(head) = self.heads.get(&job).filter(|_| !self.hidden.contains(&job)) {
+            self.digests[bucket(job)] ^= hash(head);
+        }
     }
 
     /// Hashes over each bucket's heads and what was removed of it: equal where these are.
@@ -147,7 +172,7 @@ impl Directory {
         let heads: Vec<_> = self
             .heads
             .values()
-            .filter(|head| differs[bucket(head.job)])
+            .filter(|head| differs[bucket(head.job)] && !self.hidden.contains(&head.job))
             .cloned()
             .collect();
         heads

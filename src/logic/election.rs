@@ -158,6 +158,7 @@ impl State {
             if coordinator.is_kept() {
                 self.keep_unsettled(job, coordinator.unsettled());
             } else {
+                self.core.directory.show(job);
                 // Nothing of it is on our disk.
                 self.copies.remove(&job);
             }

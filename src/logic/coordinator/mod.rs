@@ -239,6 +239,7 @@ impl Coordinator {
         } else {
             // In one write: a journal begins with the specification, and a head without one is
             // worth nothing. Others hear of the job when it is on this disk (`spec_written`).
+            core.directory.hide(head.job);
             core.directory.merge(head.clone());
             coordinator.persist(
                 core,
@@ -261,6 +262,7 @@ impl Coordinator {
     /// The job is safe on this node's disk: now others may hear of it.
     fn spec_written(&mut self, core: &mut Core, lattice: &Lattice) {
         self.kept = true;
+        core.directory.show(self.job);
         let head = self.head(core).clone();
         self.publish(core, lattice, head);
         self.recruit(core);

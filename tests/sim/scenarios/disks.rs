@@ -17,6 +17,10 @@ pub const ALL: &[Scenario] = &[
         a_replica_whose_disk_stays_full_is_replaced,
     ),
     (
+        "disks::a_job_is_not_confirmed_that_a_hanging_disk_alone_was_to_have",
+        a_job_is_not_confirmed_that_a_hanging_disk_alone_was_to_have,
+    ),
+    (
         "disks::a_full_disk_fails_no_task",
         a_full_disk_fails_no_task,
     ),
@@ -53,6 +57,30 @@ pub fn a_replica_whose_disk_stays_full_is_replaced() {
     script.until(120.0, "the job is done beside full disks", |world| {
         world.user.is_content()
     });
+}
+
+/// The node that is to coordinate a job cannot write it, and is lost. Another that is asked for it
+/// then must not take it for one that it knows.
+pub fn a_job_is_not_confirmed_that_a_hanging_disk_alone_was_to_have() {
+    for seed in 1..=12 {
+        let mut script = Script::seeded(2, seed);
+        let first = script.job(crate::plan::JobPlan {
+            hopeless: Some(1),
+            ..tasks(4, 50)
+        });
+        script.until(60.0, "the first job has failed", |world| {
+            world.user.jobs[&first].phase == Some(nodectl_types::Phase::Failed)
+        });
+        script.run(20.0);
+        script.hang(1, 60.0);
+        script.world.want(crate::plan::JobPlan {
+            after: Some(1),
+            ..tasks(4, 50)
+        });
+        script.run(7.0);
+        script.lose(1);
+        script.settle();
+    }
 }
 
 pub fn a_full_disk_fails_no_task() {
