@@ -367,6 +367,7 @@ impl Coordinator {
     pub fn tick(&mut self, core: &mut Core, lattice: &mut Lattice) {
         self.tick_set = false;
         self.watch_disk(core);
+        self.dismiss_late(core);
         if core.is_alone() {
             self.settle_all(core, lattice);
         }
@@ -384,6 +385,7 @@ impl Coordinator {
             || self.is_recovering()
             || !self.results.is_empty()
             || self.progress.is_watched()
+            || self.stopping.is_awaited()
             || self.awaits_replicas()
         {
             self.wake(core);

@@ -5,12 +5,28 @@
 use super::Coordinator;
 use crate::{core::Core, io::Asker, lattice::Lattice, sweep::Trials};
 use nodectl_types::{
-    Answer, Attempt, MetricPoint, NodeId, Outcome, QueryError, Sweep, TaskIndex, TaskRecord,
+    Answer, Attempt, MetricPoint, NodeId, Outcome, QueryError, Sweep, TaskIndex, TaskRecord, Time,
+    limits::QUERY_TIMEOUT,
 };
 use std::{collections::BTreeSet, sync::Arc};
 
 /// Users who wait for the cancellation of tasks.
 const MOST_CANCELLERS: usize = 256;
+
+/// A user who waits until something is durable.
+#[derive(Debug)]
+struct Waiter {
+    asker: Asker,
+    /// Until then.
+    until: Time,
+}
+
+impl Waiter {
+    fn new(core: &Core, asker: Asker) -> Self {
+        let until = core.mono() + QUERY_TIMEOUT;
+        Self { asker, until }
+    }
+}
 
 #[derive(Debug, Default)]
 pub struct Stopping {
@@ -19,9 +35,9 @@ pub struct Stopping {
     /// Tasks whose end is being written.
     ending: BTreeSet<TaskIndex>,
     /// Who is to be told when these tasks have ended.
-    cancellers: Vec<(Asker, Vec<TaskIndex>)>,
+    cancellers: Vec<(Waiter, Vec<TaskIndex>)>,
     /// Who is to be told what when a head is durable, by its ticket.
-    waiting: Vec<(u64, Asker, Answer)>,
+    waiting: Vec<(u64, Waiter, Answer)>,
     /// The ticket of the job's cancellation.
     cancelled: Option<u64>,
 }
@@ -36,7 +52,12 @@ impl Stopping {
         let waiting = self
             .waiting
             .extract_if(.., |(ticket, ..)| *ticket == cancelled);
-        waiting.map(|(_, asker, _)| asker).collect()
+        waiting.map(|(_, waiter, _)| waiter.asker).collect()
+    }
+
+    /// Somebody waits for something.
+    pub fn is_awaited(&self) -> bool {
+        !self.cancellers.is_empty() || !self.waiting.is_empty()
     }
 
     pub fn new(sweep: Option<&Sweep>) -> Self {
@@ -62,7 +83,9 @@ impl Coordinator {
             let error = QueryError::Invalid("too many tasks are being cancelled: ask again".into());
             return core.answer(asker, Err(error));
         }
-        self.stopping.cancellers.push((asker, tasks));
+        let waiter = Waiter::new(core, asker);
+        self.stopping.cancellers.push((waiter, tasks));
+        self.wake(core);
         self.answer_cancellers(core, lattice);
     }
 
@@ -117,7 +140,9 @@ impl Coordinator {
         asker: Asker,
         answer: Answer,
     ) {
-        self.stopping.waiting.push((ticket, asker, answer));
+        let waiter = Waiter::new(core, asker);
+        self.stopping.waiting.push((ticket, waiter, answer));
+        self.wake(core);
         self.answer_cancellers(core, lattice);
     }
 
@@ -195,10 +220,10 @@ impl Coordinator {
     /// Ends what is still to be ended, and tells those whose tasks have all ended.
     pub(super) fn answer_cancellers(&mut self, core: &mut Core, lattice: &Lattice) {
         let mut waiting = std::mem::take(&mut self.stopping.waiting);
-        for (_, asker, answer) in
+        for (_, waiter, answer) in
             waiting.extract_if(.., |(ticket, ..)| !self.is_on_its_way(*ticket))
         {
-            core.answer(asker, Ok(answer));
+            core.answer(waiter.asker, Ok(answer));
         }
         self.stopping.waiting = waiting;
         let wanted: Vec<_> = self
@@ -212,12 +237,30 @@ impl Coordinator {
         }
         let limit = self.failure_limit(core);
         let over = self.head(core).phase.is_ended();
-        let is_content = |(_, tasks): &mut (Asker, Vec<TaskIndex>)| {
+        let is_content = |(_, tasks): &mut (Waiter, Vec<TaskIndex>)| {
             tasks.retain(|task| !lattice.has_ended(*task, limit));
             over || tasks.is_empty()
         };
-        for (asker, _) in self.stopping.cancellers.extract_if(.., is_content) {
-            core.answer(asker, Ok(Answer::Ok));
+        for (waiter, _) in self.stopping.cancellers.extract_if(.., is_content) {
+            core.answer(waiter.asker, Ok(Answer::Ok));
+        }
+    }
+
+    /// Who has waited for long enough hears that what was asked for is done, but may be undone yet.
+    pub(super) fn dismiss_late(&mut self, core: &mut Core) {
+        let now = core.mono();
+        let is_late = |waiter: &Waiter| waiter.until <= now;
+        let Stopping {
+            cancellers,
+            waiting,
+            ..
+        } = &mut self.stopping;
+        let cancellers = cancellers.extract_if(.., |(waiter, _)| is_late(waiter));
+        let waiting = waiting.extract_if(.., |(_, waiter, _)| is_late(waiter));
+        let late = cancellers.map(|(waiter, _)| waiter);
+        for waiter in late.chain(waiting.map(|(_, waiter, _)| waiter)) {
+            let why = "it was ordered, and is not safe on a second disk yet: ask again";
+            core.answer(waiter.asker, Err(QueryError::Refused(why.into())));
         }
     }
 
@@ -226,10 +269,10 @@ impl Coordinator {
         let job = self.job;
         let waiting = std::mem::take(&mut self.stopping.waiting)
             .into_iter()
-            .map(|(_, asker, _)| asker);
+            .map(|(_, waiter, _)| waiter.asker);
         let cancellers = std::mem::take(&mut self.stopping.cancellers)
             .into_iter()
-            .map(|(asker, _)| asker);
+            .map(|(waiter, _)| waiter.asker);
         for asker in waiting.chain(cancellers).collect::<Vec<_>>() {
             let holders = core.members.name(self.head(core).holder);
             core.answer(asker, Err(QueryError::NoCoordinator { job, holders }));
