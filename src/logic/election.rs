@@ -89,9 +89,6 @@ impl State {
             return;
         };
         let after = self.core.directory.get(job).expect("just merged").clone();
-        if !after.phase.is_ended() {
-            self.retained.reopened(job);
-        }
         let yields = self.coordinators.get(&job).is_some_and(|coordinator| {
             after.holder != self.core.me || coordinator.epoch() != after.epoch
         });
@@ -130,6 +127,9 @@ impl State {
 
     /// Tells whoever here depends on the head.
     fn head_seen(&mut self, head: &JobHead) {
+        if !head.phase.is_ended() {
+            self.retained.reopened(head.job);
+        }
         self.executor.head_changed(&mut self.core, head);
         self.answer_submission(head);
         let followers: Vec<_> = self

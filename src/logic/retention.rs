@@ -8,7 +8,7 @@
 //! does not bring the job back. For that memory alone wall clocks will do: when it ends too early,
 //! a job comes back and is removed again.
 
-use super::{Effect, State, coordinator::Coordinator, timers::Timer};
+use super::{Effect, State, coordinator::Coordinator, election::LOOK_AROUND, timers::Timer};
 use nodectl_types::{Answer, JobHead, JobId, Message, NodeId, QueryError, Retention, Time, limits};
 use std::{collections::BTreeMap, time::Duration};
 
@@ -122,8 +122,12 @@ impl State {
             1
         };
         let keep_s = patience * self.config.keep_jobs.as_secs();
+        let has_looked_around = self.has_looked_around();
         let is_old = |(job, since_s): &(&JobId, &u64)| {
-            uptime_s - **since_s >= keep_s && !needed.contains_key(job) && self.decides_about(**job)
+            has_looked_around
+                && uptime_s - **since_s >= keep_s
+                && !needed.contains_key(job)
+                && self.decides_about(**job)
         };
         let old: Vec<_> = self
             .retained
@@ -148,6 +152,14 @@ impl State {
         }
         let period = (self.config.keep_jobs / 4).clamp(SHORTEST_PERIOD, PERIOD);
         self.core.after(period, Timer::Retention);
+    }
+
+    /// A node that has just started may not have heard of jobs that come after those that it knows.
+    fn has_looked_around(&self) -> bool {
+        let has_told = |peer: &NodeId| self.core.heard.contains(peer);
+        self.config.alone
+            || (self.core.mono() - self.core.started >= LOOK_AROUND
+                && self.core.members.connected().iter().all(has_told))
     }
 
     /// While a job's results are not safe its users cannot learn of its end.

@@ -1,6 +1,7 @@
 //! How long ended jobs are kept, and that removed ones stay away.
 
 use super::*;
+use crate::Keep;
 use nodectl_types::{JobHead, Retention};
 
 const YEARS_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
@@ -18,6 +19,11 @@ struct Keeper {
 
 impl Keeper {
     fn new(retention: Retention) -> Self {
+        Self::restored(retention, Vec::new())
+    }
+
+    /// With heads in its journals.
+    fn restored(retention: Retention, heads: Vec<JobHead>) -> Self {
         let config = config();
         let mono = Time(1);
         let mut state = State::new(
@@ -28,6 +34,9 @@ impl Keeper {
             info(1),
             config,
         );
+        for head in heads {
+            state.restore(head.job, Keep::Head(head));
+        }
         state.restore_retention(retention.clone());
         let mut keeper = Self {
             state,
@@ -133,6 +142,27 @@ fn a_job_ages_by_the_time_that_its_node_runs_and_not_by_the_wall_clock() {
     assert!(keeper.knows(1));
     keeper.pass(20);
     assert!(!keeper.knows(1) && keeper.forgotten == [JobId(1)]);
+}
+
+#[test]
+fn a_node_that_has_just_started_listens_before_it_removes() {
+    let retention = Retention {
+        uptime_s: 7200,
+        ended: [(JobId(1), 0)].into(),
+        ..Retention::default()
+    };
+    let mut keeper = Keeper::restored(retention.clone(), vec![head(1, Phase::Done)]);
+    assert!(keeper.knows(1), "another job may come after it");
+    let after = vec![JobId(1)];
+    keeper.hear(JobHead {
+        after,
+        ..head(2, Phase::Running)
+    });
+    keeper.pass(3);
+    assert!(keeper.knows(1));
+    let mut keeper = Keeper::restored(retention, vec![head(1, Phase::Done)]);
+    keeper.pass(3);
+    assert!(!keeper.knows(1));
 }
 
 #[test]

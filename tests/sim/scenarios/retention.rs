@@ -16,6 +16,10 @@ pub const ALL: &[Scenario] = &[
         one_wrong_clock_deletes_nothing,
     ),
     (
+        "retention::a_job_that_went_on_is_as_old_as_its_last_end",
+        a_job_that_went_on_is_as_old_as_its_last_end,
+    ),
+    (
         "retention::a_job_whose_end_is_not_told_is_kept",
         a_job_whose_end_is_not_told_is_kept,
     ),
@@ -77,5 +81,35 @@ pub fn a_job_whose_end_is_not_told_is_kept() {
         script.run(0.3 + f64::from(offset) / 10.0);
         script.start(1);
         script.settle();
+    }
+}
+
+/// A job fails and is tried again, which is over so soon that nobody looked at ended jobs between.
+pub fn a_job_that_went_on_is_as_old_as_its_last_end() {
+    for seed in 1..=6 {
+        let mut script = Script::planned(Plan {
+            seed,
+            keep_jobs: Duration::from_secs(20),
+            ..Plan::quiet(3)
+        });
+        let job = script.job(JobPlan {
+            hopeless: Some(1),
+            ..tasks(3, 1_500)
+        });
+        script.until(60.0, "the job has failed twice", |world| {
+            let watched = &world.user.jobs[&job];
+            watched.was_retried && world.checker.failed_attempts[&(job, 1)] >= 2
+        });
+        let coordinator = script.coordinator(job);
+        // Its end is news once more.
+        script.world.checker.ended.remove(&job);
+        script.run(1.0);
+        script.world.checker.ended.insert(job, script.world.now);
+        script.run(17.0);
+        assert_eq!(
+            script.world.coordinator(job),
+            Some(coordinator),
+            "it is forgotten before its time"
+        );
     }
 }
