@@ -75,6 +75,8 @@ pub struct Checker {
     pub split: bool,
     /// When the first node knew a job to have ended.
     pub ended: BTreeMap<JobId, Time>,
+    /// When the first node forgot a job.
+    pub forgotten: BTreeMap<JobId, Time>,
     /// When a disk last lost something.
     pub lost_at: Option<Time>,
     /// Files that some disk has lost while others of it were kept.
@@ -144,7 +146,11 @@ impl World {
             .into_iter()
             .filter(|(_, epoch)| *epoch == attempt.epoch);
         let claims: Vec<_> = claims.map(|(coordinator, _)| coordinator).collect();
-        let has = |holder: &usize| self.machines[*holder].disk.has_done(job, task);
+        // What a later claim accepted, its rivals hear of when they hear of that claim.
+        let has = |holder: &usize| {
+            let record = self.machines[*holder].disk.durable(job, task);
+            record.is_some_and(|record| record.is_done() && record.accepted <= attempt.epoch)
+        };
         let untroubled = self.lasting.is_empty() && self.now - self.troubled >= ACQUAINTED;
         let knows = |claim: usize, holder: usize| match claim == holder {
             // It may have learned of it this very moment.

@@ -341,7 +341,8 @@ impl World {
             let slowness = self.plan.machines.get(node).map_or(1, |plan| plan.slowness);
             let machine = &mut self.machines[node];
             // It goes on with what it knew before.
-            if machine.is_stalled(self.now) || machine.disk.hangs_until > self.now {
+            let was_starved = machine.slowness != slowness;
+            if machine.is_stalled(self.now) || machine.disk.hangs_until > self.now || was_starved {
                 machine.unwell = self.now;
             }
             machine.stalled_until = machine.stalled_until.min(self.now);

@@ -22,6 +22,8 @@ use std::{
 /// A job that somebody wants.
 pub struct Want {
     pub plan: JobPlan,
+    /// Since when.
+    pub since: Time,
     pub job: Option<JobId>,
     asked: Option<u64>,
     /// Submissions of it whose answer was lost with the node that was asked.
@@ -212,6 +214,7 @@ impl World {
     pub fn want(&mut self, plan: JobPlan) -> usize {
         let want = Want {
             plan,
+            since: self.now,
             job: None,
             asked: None,
             lost: 0,

@@ -171,6 +171,7 @@ impl World {
             return;
         }
         let number = self.user.number(job);
+        let first = *self.checker.forgotten.entry(job).or_insert(self.now);
         let follows = |want: &crate::user::Want, at: usize| {
             let before = want.plan.after.and_then(|back| at.checked_sub(back));
             let removed = |job| {
@@ -184,7 +185,9 @@ impl World {
                 .job
                 .and_then(|job| self.user.jobs.get(&job))
                 .is_some_and(|watched| watched.void);
-            before.is_some() && before == number && open && !want.cancel && !void
+            // Who asks for it when it has been removed asks too late.
+            let in_time = want.since <= first;
+            before.is_some() && before == number && open && in_time && !want.cancel && !void
         };
         let needed = self
             .user
