@@ -288,7 +288,7 @@ pub enum PlanError {
         "the plan is of version {found}, this nodectl reads {PLAN_VERSION}\nhint: run the same nodectl everywhere"
     )]
     Version { found: u32 },
-    #[error("the file is no plan of a kernel job")]
+    #[error("the file is not the plan of a kernel job")]
     Malformed,
 }
 

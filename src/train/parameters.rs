@@ -89,7 +89,7 @@ pub enum ParametersError {
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// Who takes part has changed: what was done in this clock is void, and it begins anew.
-    #[error("the clock begins anew, with other workers")]
+    #[error("the clock starts again from 0, with other workers")]
     Again,
     /// Another worker has brought the training to its end.
     #[error("the training has ended")]

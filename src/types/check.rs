@@ -93,7 +93,7 @@ impl WorkSpec {
                 "resources",
                 || {
                     format!(
-                        "`{}` cannot name a resource: letters, digits, `_`, `-` and `.` can",
+                        "`{}` cannot be the name of a resource: letters, digits, `_`, `-` and `.` can",
                         shown(name)
                     )
                 },
@@ -179,7 +179,12 @@ impl WorkSpec {
             check(
                 !name.is_empty() && !name.contains(['=', '\0']),
                 "env",
-                || format!("`{}` cannot name an environment variable", shown(name)),
+                || {
+                    format!(
+                        "`{}` cannot be the name of an environment variable",
+                        shown(name)
+                    )
+                },
             )?;
             check(names.insert(name), "env", || {
                 format!("`{}` is set twice", shown(name))

@@ -563,7 +563,7 @@ fn mistakes_in_sweeps_are_shown_where_they_are() {
         (
             "params = { k = [1] }\nsample = { seed = 3 }",
             "job.toml:3:10",
-            "says not how many",
+            "does not say how many",
         ),
         (
             "params = { k = { min = 3, max = 1 } }\nsample = { count = 3 }",
@@ -594,7 +594,7 @@ fn mistakes_in_sweeps_are_shown_where_they_are() {
         (
             "[sweep]\nmetric = \"a\"\nmin_steps = 3",
             "job.toml:4:13",
-            "has no use here",
+            "has no effect here",
         ),
     ];
     for (text, place, told) in wrong {

@@ -203,8 +203,9 @@ fn resources(node: &NodeSettings) -> Result<(), (String, String)> {
     for (name, amount) in &node.resources {
         if !is_name(name) {
             let name = shortened(name, SHOWN_CHARS);
-            let problem =
-                format!("`{name}` cannot name a resource: letters, digits, `_`, `-` and `.` can");
+            let problem = format!(
+                "`{name}` cannot be the name of a resource: letters, digits, `_`, `-` and `.` can"
+            );
             return fail("node.resources", problem);
         }
         if ["cpus", "memory", "gpus"].contains(&name.as_str()) {

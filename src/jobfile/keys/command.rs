@@ -136,7 +136,7 @@ fn env(fields: &Fields<'_, '_>) -> Result<Vec<(String, Item<String>)>, Fault> {
         if name.is_empty() || name.contains(['=', '\0']) {
             return Err(Fault::new(
                 key.span(),
-                format!("`{name}` cannot name an environment variable"),
+                format!("`{name}` cannot be the name of an environment variable"),
             ));
         }
         let text = match value.get_ref() {

@@ -181,7 +181,7 @@ pub fn secrets(fields: &Fields<'_, '_>) -> Result<Vec<String>, Fault> {
     if let Some(bad) = named.iter().find(|name| !is_secret_name(&name.value)) {
         let fault = Fault::new(
             bad.span.clone(),
-            format!("`{}` cannot name a secret", bad.value),
+            format!("`{}` cannot be the name of a secret", bad.value),
         );
         return Err(
             fault.hint("`secrets` holds names, such as \"HF_TOKEN\"; `nodectl secret put NAME` keeps their values")
@@ -219,10 +219,10 @@ pub fn isolation(fields: &Fields<'_, '_>) -> Result<Isolation, Fault> {
     if let Some(image) = image.as_ref().filter(|image| !is_image(&image.value)) {
         let fault = Fault::new(
             image.span.clone(),
-            format!("`{}` cannot name a container's image", image.value),
+            format!("`{}` is not the name of a container image", image.value),
         );
         return Err(
-            fault.hint("a file of Apptainer's, tools.sif, or an image of podman's, docker.io/library/python:3.12")
+            fault.hint("an Apptainer file such as tools.sif, or a podman image such as docker.io/library/python:3.12")
         );
     }
     Ok(Isolation {

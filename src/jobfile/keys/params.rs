@@ -299,7 +299,7 @@ fn range_values(name: &str, table: &DeTable<'_>, span: Range<usize>) -> Result<V
             _ => {
                 return Err(Fault::new(
                     span,
-                    format!("the range of `{name}` has bounds that are no numbers"),
+                    format!("the range of `{name}` has bounds that are not numbers"),
                 )
                 .hint(HINT));
             }

@@ -38,7 +38,10 @@ pub fn plan(fields: &Fields<'_, '_>, has_worker: bool) -> Result<Resources, Faul
             _ => {
                 check_not_mistaken(name, key.span())?;
                 if !template::is_name(name) {
-                    let fault = Fault::new(key.span(), format!("`{name}` cannot name a resource"));
+                    let fault = Fault::new(
+                        key.span(),
+                        format!("`{name}` cannot be the name of a resource"),
+                    );
                     return Err(
                         fault.hint("letters, digits, `_`, `-` and `.` can, e.g. licenses = 1")
                     );
@@ -79,7 +82,7 @@ fn milli(name: &str, value: &Spanned<DeValue<'_>>) -> Result<u32, Fault> {
     if milli == 0 && number > 0.0 {
         return Err(Fault::new(
             value.span(),
-            format!("`{name}` is counted in thousandths; {number} is less than one"),
+            format!("`{name}` is counted in thousandths; {number} is less than 0.001"),
         ));
     }
     Ok(milli)

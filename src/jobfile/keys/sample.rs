@@ -67,7 +67,7 @@ pub fn plan(fields: &Fields<'_, '_>) -> Result<Option<Sample>, Fault> {
     let Some(count) = table.u32("count", 1)? else {
         let fault = Fault::new(
             table.span.clone(),
-            "`sample` says not how many sets to draw",
+            "`sample` does not say how many sets to draw",
         );
         return Err(fault.hint("e.g. sample = { method = \"sobol\", count = 64, seed = 1 }"));
     };

@@ -61,7 +61,7 @@ fn rule(table: &Fields<'_, '_>) -> Result<Option<StopRule>, Fault> {
         let useless = chosen.is_none() || wanted.is_some_and(|wanted| chosen != Some(wanted));
         if let Some(value) = table.get(key).filter(|_| useless) {
             let rule = wanted.unwrap_or("median");
-            let fault = Fault::new(value.span(), format!("`{key}` has no use here"));
+            let fault = Fault::new(value.span(), format!("`{key}` has no effect here"));
             return Err(fault.hint(format!("it belongs to stop = \"{rule}\"")));
         }
     }

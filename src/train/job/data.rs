@@ -238,7 +238,7 @@ fn column(table: &Fields<'_, '_>) -> Result<Column, Fault> {
             }),
             None => Err(Fault::new(
                 value.span(),
-                "`target` is no number of a column",
+                "`target` is not the number of a column",
             )),
         },
         other => {

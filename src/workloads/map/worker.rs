@@ -113,14 +113,14 @@ fn module_and_class(
     };
     if !is_name(class) {
         let span = worker.within(fields.context, path.len() + 1, class.len().max(1));
-        return Err(Fault::new(span, format!("`{class}` is no class's name")).hint(hint));
+        return Err(Fault::new(span, format!("`{class}` is not the name of a class")).hint(hint));
     }
     let span = worker.within(fields.context, 0, path.len().max(1));
     let tidy = path.trim_start_matches("./");
     if !tidy.ends_with(".py") || !safe_path(tidy) {
         return Err(Fault::new(
             span,
-            format!("`{path}` is no Python file below the job file's directory"),
+            format!("`{path}` is not a Python file below the job file's directory"),
         )
         .hint(hint));
     }

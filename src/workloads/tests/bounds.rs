@@ -103,12 +103,12 @@ fn values_that_are_nonsense_are_refused() {
         case(
             "[resources]\n\"\" = 1",
             "job.toml:3:1",
-            "cannot name a resource",
+            "cannot be the name of a resource",
         ),
         case(
             "[resources]\n\"a b\" = 1",
             "job.toml:3:1",
-            "cannot name a resource",
+            "cannot be the name of a resource",
         ),
     ]);
     let nul = "command = [\"echo\", \"{k}\"]\nparams = { k = [\"a\\u0000b\"] }\n";

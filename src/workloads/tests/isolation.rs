@@ -46,11 +46,11 @@ fn what_cannot_be_is_told_at_its_place() {
         ),
         (
             "[isolation]\nimage = \"--privileged\"",
-            "an image of podman's",
+            "a podman image such as",
         ),
         ("[isolation]\nnetwork = \"none\"", "`true` or `false`"),
         ("[isolation]\nreadonly = true", "did you mean `read_only`"),
-        ("secrets = [\"hf-token\"]", "cannot name a secret"),
+        ("secrets = [\"hf-token\"]", "cannot be the name of a secret"),
         ("secrets = [\"A\", \"A\"]", "named twice"),
         (
             "secrets = [\"A\"]\n[isolation]\nimage = \"a.sif\"",
