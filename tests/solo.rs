@@ -265,3 +265,132 @@ fn what_nobody_can_read_ends_no_command() {
     assert_eq!(status.code(), Some(0));
     assert_all_squares(&read_results(&into), 3);
 }
+
+#[test]
+fn only_the_task_runs_again_whose_file_has_changed() {
+    let cluster = Cluster::empty(Discovery::Peers);
+    let dir = cluster.dir.path();
+    let notes = dir.join("notes");
+    for number in 0..5 {
+        std::fs::write(dir.join(format!("log-{number}.txt")), "x\n".repeat(number))
+            .expect("writable");
+    }
+    let text = format!(
+        "command = [\"sh\", \"-c\", '''echo {{file.stem}} >> {}; cat {{file}}; echo nodectl-result: $(wc -l < {{file}})''']\n\
+         files = \"log-*.txt\"\n",
+        notes.display()
+    );
+    let job = common::job::write_job(dir, "count", &text);
+    let run = |into: &str, more: &[&str]| {
+        let mut command = cluster.command(0);
+        command
+            .current_dir(dir)
+            .arg("run")
+            .arg(&job)
+            .args(["--into", into])
+            .args(more);
+        let output = command.output().expect("nodectl starts");
+        (output.status.code(), both(&output))
+    };
+    let ran = || {
+        let mut ran: Vec<String> = std::fs::read_to_string(&notes)
+            .unwrap_or_default()
+            .lines()
+            .map(str::to_string)
+            .collect();
+        ran.sort();
+        let _ = std::fs::remove_file(&notes);
+        ran
+    };
+    let (code, said) = run("first", &["--skip-done"]);
+    assert_eq!((code, ran().len()), (Some(0), 5), "{said}");
+    std::fs::write(dir.join("log-3.txt"), "new\n".repeat(7)).expect("writable");
+    let (code, said) = run("second", &["--skip-done"]);
+    assert_eq!(
+        (code, ran()),
+        (Some(0), vec!["log-3".to_string()]),
+        "{said}"
+    );
+    assert!(
+        said.contains("4 of 5 tasks were done by an earlier run"),
+        "{said}"
+    );
+    assert!(
+        said.contains("5 of 5 tasks done (4 by earlier runs)"),
+        "{said}"
+    );
+    // The results are those of all, as if every task had run.
+    let results = read_results(&dir.join("second"));
+    let values: Vec<_> = results
+        .values()
+        .map(|result| result["value"].as_u64())
+        .collect();
+    assert_eq!(values, [0, 1, 2, 7, 4].map(Some));
+    assert_eq!(
+        common::job::stdout(&results[&3]).lines().next(),
+        Some("new")
+    );
+    assert_eq!(common::job::stdout(&results[&4]).lines().count(), 5);
+    let csv = std::fs::read_to_string(dir.join("second/results.csv")).expect("written");
+    let taken =
+        |result: &serde_json::Value| result["taken_from"]["job"].as_str().map(str::to_string);
+    assert_eq!(
+        (
+            taken(&results[&3]),
+            csv.matches(&taken(&results[&0]).expect("a job")).count()
+        ),
+        (None, 4),
+        "{csv}"
+    );
+    // What is done twice over needs nothing, and another command everything.
+    let (code, said) = run("third", &["--skip-done"]);
+    assert_eq!((code, ran().len()), (Some(0), 0), "{said}");
+    assert_eq!(read_results(&dir.join("third")).len(), 5);
+    let (code, said) = run("fourth", &[]);
+    assert_eq!((code, ran().len()), (Some(0), 5), "{said}");
+    std::fs::write(&job, text.replace("cat {file}", "cat {file} {file}")).expect("writable");
+    let (code, said) = run("fifth", &["--skip-done"]);
+    assert_eq!((code, ran().len()), (Some(0), 5), "{said}");
+}
+
+#[test]
+fn jobs_after_others_are_done_already_only_with_what_they_come_after() {
+    let cluster = Cluster::empty(Discovery::Peers);
+    let dir = cluster.dir.path();
+    let notes = dir.join("notes");
+    let text = |number: u32| {
+        format!(
+            "[[job]]\nname = \"each\"\nskip_done = true\nparams = {{ i = [1, 2, {number}] }}\n\
+             command = [\"sh\", \"-c\", \"echo each >> {0}; echo nodectl-result: {{i}}\"]\n\
+             [[job]]\nname = \"sum\"\nskip_done = true\nafter = \"each\"\n\
+             command = [\"sh\", \"-c\", \"echo sum >> {0}; grep -c done each/results.jsonl\"]\n",
+            notes.display()
+        )
+    };
+    let ran = |number: u32, into: &str| {
+        let _ = std::fs::remove_file(&notes);
+        let job = common::job::write_job(dir, "both", &text(number));
+        let (code, said) = common::job::run_to_end(&cluster, 0, &job, &dir.join(into));
+        assert_eq!(code, Some(0), "{said}");
+        let notes = std::fs::read_to_string(&notes).unwrap_or_default();
+        (notes.matches("each").count(), notes.matches("sum").count())
+    };
+    assert_eq!(ran(3, "first"), (3, 1));
+    assert_eq!(ran(3, "second"), (0, 0));
+    assert_eq!(
+        std::fs::read_to_string(dir.join("second/sum/0/stdout")).expect("taken over"),
+        "3\n"
+    );
+    // One job's results are given to the next: either all are there already, or all are made.
+    assert_eq!(ran(4, "third"), (3, 1));
+    let refused = common::job::write_job(
+        dir,
+        "number",
+        "command = [\"echo\", \"{task}\"]\nskip_done = true\n",
+    );
+    let (code, said) = common::job::run_to_end(&cluster, 0, &refused, &dir.join("none"));
+    assert!(
+        code == Some(2) && said.contains("names the task's number"),
+        "{said}"
+    );
+}

@@ -1,11 +1,12 @@
 //! The flags, as plain data. What they mean together with files and the environment is resolved in
 //! `flags`.
 
+pub use super::launch_args::{DownArgs, PsdRunArgs, RequestArgs, UpArgs};
 pub use super::trust_args::{
     AdmissionMode, BAN_NOTES, ClusterSecret, DoctorArgs, FORGET_NOTES, ForgetArgs, NodeArgs,
     RotateArgs, SecretCommand,
 };
-use super::{help, owner, plot::PlotSpec, run::CommandArgs};
+use super::{help, launch_args::UP_NOTES, owner, plot::PlotSpec, run::CommandArgs};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use nodectl_types::units::{parse_bytes, parse_duration};
 use std::{
@@ -34,18 +35,6 @@ results.csv, results.jsonl and a directory for each task. `nodectl init` writes 
   nodectl run --each 'logs/*.txt' -- grep -c error {}   a task for each file
   seq 100 | nodectl run --each - -- ./simulate {}       a task for each line
   nodectl run --gpus 1 --set 'params.rate=[0.1,0.2]' -- ./fit --rate={rate}";
-
-const UP_NOTES: &str = "\
-A cluster file has a line for each server or worker, `ps,HOST,PORT,GPU` or `worker,HOST,PORT,GPU`; the lines of a host become one \
-node. A file whose name ends in .toml is an inventory:
-
-  user = \"ada\"                      # on top: for all hosts; also ssh_port, key, python, environment, labels
-  [[host]]
-  name = \"gpu1\"                     # as ssh knows it
-  gpus = [0, 1]                     # default: all; also cores, port (the node's), and all of the above
-
-ssh is the system's, so your configuration, agent and jumps apply; it is never asked for a password. Where no node runs here, one is \
-started in the background, and `down` stops it. Ctrl-C takes everything back.";
 
 /// Turns the machines of a lab into a GPU cluster.
 #[derive(Debug, Parser)]
@@ -209,157 +198,6 @@ pub struct JoinArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct UpArgs {
-    /// The cluster file or inventory
-    #[arg(required_unless_present_any = ["slurm", "condor"], conflicts_with_all = ["slurm", "condor"])]
-    pub file: Option<PathBuf>,
-    /// Nodes in allocations of SLURM
-    #[arg(long, conflicts_with = "condor")]
-    pub slurm: bool,
-    /// Nodes in jobs of HTCondor
-    #[arg(long)]
-    pub condor: bool,
-    #[command(flatten)]
-    pub request: RequestArgs,
-    /// How long ssh may take to connect
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "10s")]
-    pub connect_timeout: Duration,
-    /// How long nodes may take to join [default: 2m on hosts; with a scheduler, as long as it
-    /// takes]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    pub timeout: Option<Duration>,
-    /// Takes everything back if one host fails
-    #[arg(long)]
-    pub strict: bool,
-    /// Elastic, or not waiting for the scheduler: goes on in the background; its log is below the
-    /// data directory
-    #[arg(long, conflicts_with = "file")]
-    pub detach: bool,
-    /// The cluster's secret; wiped from the visible argument list at once
-    #[arg(long, conflicts_with = "secret_file")]
-    pub secret: Option<String>,
-    /// A file with the secret [also: NODECTL_SECRET in the environment]
-    #[arg(long, value_name = "FILE")]
-    pub secret_file: Option<PathBuf>,
-    /// Takes a secret that is easy to guess, with a warning: everybody on the network can try
-    /// secrets out at home
-    #[arg(long)]
-    pub weak_secret: bool,
-    /// The launch that this process goes on with, in the background
-    #[arg(long, hide = true)]
-    pub resume: Option<String>,
-    #[command(flatten)]
-    pub list: ListArgs,
-}
-
-/// What a scheduler is asked for.
-#[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "With --slurm or --condor")]
-pub struct RequestArgs {
-    /// How many nodes
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub nodes: u32,
-    /// Cores of each node
-    #[arg(long, value_name = "N")]
-    pub cpus_per_node: Option<u32>,
-    /// GPUs of each node
-    #[arg(long, value_name = "N")]
-    pub gpus_per_node: Option<u32>,
-    /// Memory of each node, e.g. `48 GiB`
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub memory: Option<u64>,
-    /// How long a node may run, e.g. `1h`; it leaves in time, and starts nothing that would not end
-    /// before
-    #[arg(long, value_name = "TIME", value_parser = walltime)]
-    pub time: Option<Duration>,
-    /// SLURM's partition; `local` is this machine, without SLURM
-    #[arg(long)]
-    pub partition: Option<String>,
-    /// SLURM's account
-    #[arg(long)]
-    pub account: Option<String>,
-    /// SLURM: one job of all nodes, which start together or not at all, in place of a job for each
-    #[arg(long)]
-    pub together: bool,
-    /// SLURM: its nodes share no files with this machine; they are sent this program and, sealed by
-    /// MUNGE, the secret
-    #[arg(long)]
-    pub transfer: bool,
-    /// HTCondor's requirements on machines
-    #[arg(long, value_name = "EXPRESSION")]
-    pub requirements: Option<String>,
-    /// HTCondor: a script that prepares the environment and then executes its arguments
-    #[arg(long, value_name = "FILE")]
-    pub create_environment: Option<PathBuf>,
-    /// A further option of sbatch, e.g. `--option=--constraint=a100`, or line of the submit
-    /// description; repeatable
-    #[arg(long = "option", value_name = "TEXT")]
-    pub options: Vec<String>,
-    /// Elastic: never fewer nodes than this
-    #[arg(long, value_name = "N", requires = "max")]
-    pub min: Option<u32>,
-    /// Elastic: as many nodes as the tasks that wait deserve, up to this many
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000), conflicts_with_all = ["nodes", "together"])]
-    pub max: Option<u32>,
-    /// Elastic: a node that has nothing to do is given back after this long
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "1m")]
-    pub idle: Duration,
-    /// Elastic: tasks that a node runs at once [default: its GPUs, or its cores]
-    #[arg(long, value_name = "N")]
-    pub tasks_per_node: Option<u32>,
-}
-
-#[derive(Debug, Args)]
-pub struct DownArgs {
-    /// What to stop: the file that `up` was given, `slurm`, `condor`, or the id of a launch
-    /// [default: all that was started from here]
-    pub what: Option<String>,
-    /// Also what launchers left that are gone: every job in SLURM and HTCondor that was submitted
-    /// with this data directory
-    #[arg(long, conflicts_with = "what")]
-    pub all: bool,
-    /// Gives up hosts that cannot be reached: whatever runs there is not looked for again
-    #[arg(long)]
-    pub forget: bool,
-    /// How long ssh may take to connect
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "10s")]
-    pub connect_timeout: Duration,
-}
-
-#[derive(Debug, Args)]
-pub struct PsdRunArgs {
-    /// The cluster: JSON with `worker_nodes` and `server_nodes`; optional are `master_node`,
-    /// `pem_file`, `virtualenv`, `username`
-    #[arg(short, long, value_name = "FILE")]
-    pub cluster_config: PathBuf,
-    /// Where logs go: `master.log`, `server<k>.log`, `worker<k>.log`
-    #[arg(short, long, value_name = "DIR")]
-    pub out: PathBuf,
-    /// The master's port; 0 takes a free one where the master is this machine
-    #[arg(long, value_name = "PORT", default_value_t = 5555)]
-    pub master_port: u16,
-    /// Tells the workers' command, as --num_push_threads, and `nodectl.params` in it
-    #[arg(long, value_name = "N")]
-    pub num_push_threads: Option<u32>,
-    /// Tells the workers' command, as --num_pull_threads, and `nodectl.params` in it
-    #[arg(long, value_name = "N")]
-    pub num_pull_threads: Option<u32>,
-    /// Tells the workers' command, in bytes, as --block_size, and `nodectl.params` in it; e.g.
-    /// `4 MiB`
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub block_size: Option<u64>,
-    /// Tells the workers' command --use_sfb=True, and scripts with nodectl.torch to send sufficient
-    /// factors of dense layers
-    #[arg(long)]
-    pub use_sfb: bool,
-    /// How long ssh may take to connect
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "10s")]
-    pub connect_timeout: Duration,
-    /// The workers' command, one shell line; flags that say who takes part are added to its end
-    pub command: String,
-}
-
-#[derive(Debug, Args)]
 pub struct RunArgs {
     /// The job file (TOML); with --extend, a file of parameter sets (CSV, TSV or JSONL)
     #[arg(required_unless_present_any = ["resume", "command"], conflicts_with = "command")]
@@ -381,6 +219,10 @@ pub struct RunArgs {
     /// `integrate`)
     #[arg(long = "follow", value_name = "DIR", conflicts_with_all = ["extend", "detach", "command"])]
     pub watch: Option<PathBuf>,
+    /// Runs only tasks that no earlier run of the same command, parameters and files did; the
+    /// results of the others are taken over
+    #[arg(long, conflicts_with_all = ["resume", "extend", "watch", "detach", "key"])]
+    pub skip_done: bool,
     /// Submits, prints the ids and returns; `nodectl attach` follows later
     #[arg(long, conflicts_with_all = ["into", "timeout", "cancel_on_interrupt", "detach_on_interrupt"])]
     pub detach: bool,
@@ -407,6 +249,10 @@ pub struct FollowArgs {
     /// here, or for `run` what the job file's `into` says]
     #[arg(long, value_name = "DIR")]
     pub into: Option<PathBuf>,
+    /// Puts the files of all tasks into one directory, as TASK-FILE, in place of a directory for
+    /// each task
+    #[arg(long)]
+    pub flat: bool,
     /// On Ctrl-C, cancels without asking; so it does anyway where there is no terminal
     #[arg(long, conflicts_with = "detach_on_interrupt")]
     pub cancel_on_interrupt: bool,
@@ -540,6 +386,9 @@ pub struct ResultsArgs {
     /// Writes results, logs and output files into a directory, as `run` does
     #[arg(long, value_name = "DIR", conflicts_with_all = ["json", "quiet"])]
     pub into: Option<PathBuf>,
+    /// With --into: all files in one directory, as TASK-FILE, in place of a directory for each task
+    #[arg(long, requires = "into")]
+    pub flat: bool,
     /// With the results of the jobs that it extends, as of one job; tasks are numbered on
     #[arg(long)]
     pub all: bool,
@@ -672,12 +521,12 @@ fn key_value(text: &str) -> Result<(String, String), String> {
     }
 }
 
-fn size(text: &str) -> Result<u64, String> {
+pub fn size(text: &str) -> Result<u64, String> {
     parse_bytes(text).map_err(|error| error.to_string())
 }
 
 /// A duration, or SLURM's way to write one.
-fn walltime(text: &str) -> Result<Duration, String> {
+pub fn walltime(text: &str) -> Result<Duration, String> {
     nodectl_launch::slurm::parse_time(text).map_or_else(|| duration(text), Ok)
 }
 
@@ -685,7 +534,7 @@ fn walltime(text: &str) -> Result<Duration, String> {
 fn period(text: &str) -> Result<f64, String> {
     let seconds = text
         .parse()
-        .map_err(|_| format!("`{text}` is no number of seconds"))?;
+        .map_err(|_| format!("`{text}` is not a number of seconds"))?;
     if (0.1..=86_400.0).contains(&seconds) {
         Ok(seconds)
     } else {

@@ -7,6 +7,7 @@
 //! | file | owns |
 //! |---|---|
 //! | `args` | the flags |
+//! | `launch_args` | those of commands that start nodes elsewhere |
 //! | `trust_args` | those of commands about who belongs to the cluster |
 //! | `argv` | the secret out of the visible argument list and environment |
 //! | `entry` | from arguments to an exit code |
@@ -46,6 +47,7 @@ mod flags;
 mod forget;
 mod help;
 mod join;
+mod launch_args;
 mod listing;
 mod membership;
 mod output;

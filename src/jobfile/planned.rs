@@ -47,6 +47,8 @@ pub struct PlannedJob {
     pub delivery: Option<Delivery>,
     /// Where `run` puts results, relative to its working directory; None for `<name>-<job id>`.
     pub into: Option<PathBuf>,
+    /// Tasks that an earlier run did already are not run again.
+    pub skip_done: bool,
     /// The computing mode that the job file names; `run --computing` goes before it.
     pub computing: Option<PathBuf>,
     /// What is to be submitted, but for the files that it needs and the jobs that it comes after:
@@ -65,6 +67,7 @@ impl PlannedJob {
             cluster_uploads: Vec::new(),
             delivery: None,
             into: None,
+            skip_done: false,
             computing: None,
             draft,
             note: None,

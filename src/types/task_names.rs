@@ -1,7 +1,9 @@
 //! What the results of a job's tasks are called: a template that gives each of them a name of its
 //! own, such as `{file.stem}`. `run` makes directories of them.
 
-use super::{JobSpec, ParamSpace, Params, TaskIndex, check::BadSpec, limits, template, text};
+use super::{
+    JobDraft, JobSpec, ParamSpace, Params, TaskIndex, check::BadSpec, limits, template, text,
+};
 use std::collections::BTreeMap;
 
 /// The longest name, in bytes: directories that are being made have a few more.
@@ -17,6 +19,18 @@ impl JobSpec {
             return None;
         }
         name(template, &self.task_params(task), u64::from(task)).ok()
+    }
+}
+
+impl JobDraft {
+    /// What the results of a task will be called, if not by its number.
+    pub fn task_name(&self, task: TaskIndex) -> Option<String> {
+        let template = self.work.task_names.as_ref()?;
+        let set = u64::from(task / self.repeat.max(1));
+        if set >= self.params.len() {
+            return None;
+        }
+        name(template, &self.params.get(set), u64::from(task)).ok()
     }
 }
 

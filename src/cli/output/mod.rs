@@ -52,6 +52,12 @@ pub struct RunSummary {
     pub failed: u32,
     /// Tasks that were cancelled one by one, or given up by the job's sweep.
     pub stopped: u32,
+    /// Tasks that earlier jobs did, of those that are done.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub taken_over: u32,
+    /// The number that the first task has in `job`, which may not have run all of them.
+    #[serde(skip)]
+    pub first_in_job: u32,
     pub wall_seconds: f64,
     /// Where its results are.
     pub directory: PathBuf,
@@ -61,6 +67,10 @@ pub struct RunSummary {
     /// What GPUs did, of a kernel job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute: Option<ComputeRate>,
+}
+
+fn is_none(count: &u32) -> bool {
+    *count == 0
 }
 
 /// What the GPUs of a kernel job did, or how fast frames were integrated.

@@ -3,8 +3,8 @@
 //! together they are one sweep: tasks are numbered on.
 
 use super::{
-    RunPlan, collector::Collector, collector::check_directory, default_directory, follow::Followed,
-    follow_submitted, submit, summary,
+    RunPlan, collector::Collector, collector::check_directory, default_directory,
+    earlier::Numbering, follow::Followed, follow_submitted, submit, summary,
 };
 use crate::{
     args::{ResultsArgs, RunArgs},
@@ -15,14 +15,9 @@ use crate::{
 use nodectl_app::settings::Settings;
 use nodectl_http::{Client, ClientError};
 use nodectl_jobfile::keys::load_rows;
-use nodectl_ports::say::tell;
 use nodectl_types::{JobDraft, JobSpec, ParamSpace};
 use nodectl_wire::api::{CursorView, Job, TaskResult};
-use std::{
-    collections::BTreeMap,
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, path::Path, time::Instant};
 
 /// Jobs that are seen together.
 const MOST_JOBS: usize = 1000;
@@ -56,15 +51,7 @@ pub async fn extend(extended: &str, args: &RunArgs, settings: &Settings) -> Resu
         .clone()
         .unwrap_or_else(|| default_directory(&base.name, &id));
     let tasks = u32::try_from(job.task_count()).unwrap_or(u32::MAX);
-    let submitted = vec![Followed {
-        id,
-        name: base.name,
-        tasks,
-        age: Duration::ZERO,
-        directory,
-        is_step: false,
-        delivery: None,
-    }];
+    let submitted = vec![Followed::new(id, base.name, tasks, directory)];
     let plan = RunPlan::new(&args.follow, client.node().await?.solo);
     follow_submitted(
         &client,
@@ -147,19 +134,15 @@ pub async fn collect(client: &Client, args: ResultsArgs) -> Result<Exit, CliErro
         .into
         .unwrap_or_else(|| default_directory(&last.name, &last.id));
     let tasks = count(|job| job.line.tasks);
+    let (id, name) = (last.id.clone(), last.name.clone());
     let followed = Followed {
-        id: last.id.clone(),
-        name: last.name.clone(),
-        tasks,
-        age: Duration::ZERO,
-        directory: directory.clone(),
-        is_step: false,
-        delivery: None,
+        flat: args.flat,
+        ..Followed::new(id, name, tasks, directory.clone())
     };
     let mut collector = Collector::create(client.clone(), &followed)?;
     let mut first = 0;
     for job in &jobs {
-        collector.turn_to(&job.line.id, first);
+        collector.turn_to(&job.line.id, Numbering::From(first), false);
         let mut cursor = CursorView::default();
         while let Some(page) = next_page(client, job, &mut cursor, first).await? {
             collector.take(&page).await?;
@@ -176,6 +159,8 @@ pub async fn collect(client: &Client, args: ResultsArgs) -> Result<Exit, CliErro
         done: count(|job| job.progress.done),
         failed: count(|job| job.progress.failed),
         stopped: count(|job| job.progress.stopped),
+        taken_over: 0,
+        first_in_job: 0,
         wall_seconds: begin.elapsed().as_secs_f64(),
         directory,
         reason: None,

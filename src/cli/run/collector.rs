@@ -4,7 +4,7 @@
 //! The streams of jobs with more than `MANY_TASKS` tasks are written for failed tasks only: a
 //! million directories with one line each help nobody, and `nodectl logs` has them all.
 
-use super::{fetch, follow::Followed, lines::Lines, throughput::Throughput};
+use super::{earlier::Numbering, fetch, follow::Followed, lines::Lines, throughput::Throughput};
 use crate::{
     exit::CliError,
     output::{ComputeRate, FailureGroup},
@@ -12,7 +12,6 @@ use crate::{
 use futures::{StreamExt, TryStreamExt, stream};
 use nodectl_http::Client;
 use nodectl_jobfile::Delivery;
-use nodectl_ports::say::tell;
 use nodectl_types::{manifest::safe_path, text};
 use nodectl_wire::api::{FailureView, StatusName, TaskResult};
 use serde_json::Value as Json;
@@ -33,9 +32,11 @@ const LINE_CHARS: usize = 200;
 
 pub struct Collector {
     client: Client,
+    /// Whose results are taken.
     job: String,
-    /// The number that the job's first task has here.
-    first: u32,
+    numbering: Numbering,
+    /// It is an earlier job, whose results are taken over.
+    is_earlier: bool,
     directory: PathBuf,
     /// None for a step: its results are for other jobs.
     lines: Option<Lines>,
@@ -49,6 +50,8 @@ pub struct Collector {
     many: bool,
     missing_files: u32,
     delivery: Option<Delivery>,
+    /// Where the files of all tasks lie side by side.
+    flat: Option<fetch::FlatNames>,
 }
 
 /// What is there to say at the end.
@@ -68,7 +71,8 @@ impl Collector {
         Ok(Self {
             client,
             job: job.id.clone(),
-            first: 0,
+            numbering: Numbering::From(0),
+            is_earlier: false,
             directory: job.directory.clone(),
             lines: if job.is_step {
                 None
@@ -82,12 +86,14 @@ impl Collector {
             many: job.tasks > MANY_TASKS,
             missing_files: 0,
             delivery: job.delivery.clone(),
+            // What is delivered has names of its own.
+            flat: (job.flat && job.delivery.is_none()).then(fetch::FlatNames::default),
         })
     }
 
-    /// What is taken from now on is another job's, whose tasks are numbered from `first`.
-    pub fn turn_to(&mut self, job: &str, first: u32) {
-        (self.job, self.first) = (job.to_string(), first);
+    /// What is taken from now on is another job's.
+    pub fn turn_to(&mut self, job: &str, numbering: Numbering, is_earlier: bool) {
+        (self.job, self.numbering, self.is_earlier) = (job.to_string(), numbering, is_earlier);
     }
 
     /// Takes a page of results. Those that are known already are passed over.
@@ -101,7 +107,8 @@ impl Collector {
         }
         for result in news.values() {
             if let Some(lines) = &mut self.lines {
-                lines.append(result)?;
+                let ran = || (self.job.as_str(), self.numbering.in_job(result.task));
+                lines.append(result, self.is_earlier.then(ran))?;
             }
             self.note(result);
             self.throughput.take(result);
@@ -116,10 +123,11 @@ impl Collector {
             let streams = !this.many || result.status == StatusName::Failed;
             fetch::task(
                 &this.client,
-                (&this.job, this.first),
+                (&this.job, this.numbering.in_job(result.task)),
                 &this.directory,
                 result,
                 streams,
+                this.flat.as_ref(),
             )
         });
         let missing: Vec<u32> = fetches
@@ -217,7 +225,7 @@ impl Collector {
     pub fn finish(self) -> Result<Collected, CliError> {
         self.lines.map_or(Ok(()), Lines::finish)?;
         let (failures, compute) = (
-            group(&self.failed, &self.tracebacks),
+            group(&self.failed, &self.tracebacks, &self.numbering),
             self.throughput.rate(),
         );
         Ok(Collected {
@@ -282,9 +290,11 @@ fn reason(failure: &FailureView, stderr: &str) -> String {
 fn group(
     failed: &BTreeMap<u32, String>,
     tracebacks: &BTreeMap<String, String>,
+    numbering: &Numbering,
 ) -> Vec<FailureGroup> {
     let mut groups: BTreeMap<&str, FailureGroup> = BTreeMap::new();
     for (task, reason) in failed {
+        let example = numbering.in_job(*task);
         let full = groups.len() >= MAX_REASONS;
         match groups.entry(reason) {
             Entry::Occupied(mut group) => group.get_mut().tasks += 1,
@@ -293,7 +303,7 @@ fn group(
                 group.insert(FailureGroup {
                     reason,
                     tasks: 1,
-                    example: *task,
+                    example,
                     traceback,
                 });
             }
@@ -301,7 +311,7 @@ fn group(
                 let other = FailureGroup {
                     reason: "other reasons".into(),
                     tasks: 0,
-                    example: *task,
+                    example,
                     traceback: None,
                 };
                 groups.entry("other reasons").or_insert(other).tasks += 1;

@@ -15,11 +15,10 @@ use nodectl_app::settings::Settings;
 use nodectl_http::Client;
 use nodectl_jobfile::PlannedJob;
 use nodectl_launch::{
-    cluster_file,
+    cluster_file::{self, Host},
     computing::{self, Computing, Machines},
     node::LAUNCH_LABEL,
 };
-use nodectl_ports::say::tell;
 use nodectl_types::{Resources, servers::MAX_WORKERS};
 use nodectl_wire::api::Node;
 use std::{
@@ -54,55 +53,62 @@ pub async fn run(
             "a computing mode's machines go with this command: it cannot detach".into(),
         ));
     }
-    match computing.machines.clone() {
-        Machines::Here => here(args, jobs, &computing, settings).await,
-        machines => {
-            let mut workers = computing.workers();
-            let source = file.display().to_string();
-            let hosts = match &machines {
-                Machines::Hosts(file) => Some(cluster_file::load(file)?),
-                _ => None,
-            };
-            let context = LaunchContext::prepare(settings, None, variable, source, None).await?;
-            let table = LaunchTable::new(!args.follow.list.quiet);
-            let starting = async {
-                match (machines, hosts) {
-                    (Machines::Slurm(request), _) => {
-                        start(&context, RequestKind::Slurm(request), &computing, &table).await
-                    }
-                    (Machines::Condor(request), _) => {
-                        start(&context, RequestKind::Condor(request), &computing, &table).await
-                    }
-                    (_, hosts) => {
-                        let mut hosts = hosts.unwrap_or_default();
-                        workers = hosts.iter().map(|host| u64::from(host.workers)).sum();
-                        computing.parameter_servers =
-                            hosts.iter().map(|host| host.parameter_servers).sum();
-                        for host in hosts.iter_mut().filter(|host| host.workers > 0) {
-                            host.cores = Some(f64::from(
-                                host.workers.saturating_mul(computing.cores_per_worker),
-                            ));
-                        }
-                        start_hosts(&context, hosts, CONNECT, None, &table).await
-                    }
-                }
-            };
-            let ended = match interruptible(starting).await? {
-                None => Ok(Exit::Interrupted),
-                Some(Err(error)) => Err(error),
-                Some(Ok(())) => {
-                    table.end();
-                    on_nodes(&context, args, &mut jobs, &computing, workers, &table).await
-                }
-            };
-            take_back(&context, CONNECT).await?;
-            ended
-        }
+    let machines = match computing.machines.clone() {
+        Machines::Here => return here(args, jobs, &computing, settings).await,
+        machines => machines,
+    };
+    let source = file.display().to_string();
+    if !args.follow.list.quiet {
+        tell!("starting the machines of {source}; Ctrl-C takes them back");
     }
+    let hosts = match &machines {
+        Machines::Hosts(file) => cluster_file::load(file)?,
+        _ => Vec::new(),
+    };
+    let workers = match &machines {
+        Machines::Hosts(_) => hosts.iter().map(|host| u64::from(host.workers)).sum(),
+        _ => computing.workers(),
+    };
+    let context = LaunchContext::prepare(settings, None, variable, source, None).await?;
+    let table = LaunchTable::new(!args.follow.list.quiet);
+    let starting = start(&context, machines, hosts, &mut computing, &table);
+    let ended = match interruptible(starting).await? {
+        None => Ok(Exit::Interrupted),
+        Some(Err(error)) => Err(error),
+        Some(Ok(())) => {
+            table.end();
+            on_nodes(&context, args, &mut jobs, &computing, workers, &table).await
+        }
+    };
+    take_back(&context, CONNECT).await?;
+    ended
+}
+
+/// Starts the nodes on these hosts, or has a scheduler start them.
+async fn start(
+    context: &LaunchContext,
+    machines: Machines,
+    mut hosts: Vec<Host>,
+    computing: &mut Computing,
+    table: &LaunchTable,
+) -> Result<(), CliError> {
+    let kind = match machines {
+        Machines::Slurm(request) => RequestKind::Slurm(request),
+        Machines::Condor(request) => RequestKind::Condor(request),
+        Machines::Hosts(_) | Machines::Here => {
+            computing.parameter_servers = hosts.iter().map(|host| host.parameter_servers).sum();
+            for host in hosts.iter_mut().filter(|host| host.workers > 0) {
+                let cores = host.workers.saturating_mul(computing.cores_per_worker);
+                host.cores = Some(f64::from(cores));
+            }
+            return start_hosts(context, hosts, CONNECT, None, table).await;
+        }
+    };
+    start_in_scheduler(context, kind, computing, table).await
 }
 
 /// Submits and waits for the scheduler's jobs.
-async fn start(
+async fn start_in_scheduler(
     context: &LaunchContext,
     kind: RequestKind,
     computing: &Computing,

@@ -8,13 +8,14 @@ use nodectl_http::{
     Client, ClientError,
     client::{ByteStream, LogRequest},
 };
-use nodectl_ports::say::tell;
 use nodectl_types::manifest::safe_path;
 use nodectl_wire::api::{OutputView, StreamView, TaskResult};
 use std::{
+    collections::BTreeMap,
     io,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
 };
 use tokio::{fs, io::AsyncWriteExt};
 
@@ -22,10 +23,11 @@ use tokio::{fs, io::AsyncWriteExt};
 /// stdout and stderr, where it wrote any. Returns how many files no node could give.
 pub async fn task(
     client: &Client,
-    (job, first): (&str, u32),
+    (job, task): (&str, u32),
     directory: &Path,
     result: &TaskResult,
     streams: bool,
+    flat: Option<&FlatNames>,
 ) -> Result<u32, CliError> {
     let streams = streams && (result.stdout.total_bytes > 0 || result.stderr.total_bytes > 0);
     if !streams && result.outputs.is_empty() {
@@ -34,7 +36,7 @@ pub async fn task(
     let gathering = Gathering {
         client,
         job,
-        first,
+        task,
         result,
         temporary: directory.join(format!(".{}.new", result.directory())),
         finished: directory.join(result.directory()),
@@ -48,8 +50,38 @@ pub async fn task(
     for output in &result.outputs {
         missing += gathering.output(output).await?;
     }
-    gathering.end().await?;
+    match flat {
+        None => gathering.end().await?,
+        Some(names) => missing += gathering.end_flat(directory, names).await?,
+    }
     Ok(missing)
+}
+
+/// The names of files that lie side by side, and whose they are.
+#[derive(Default)]
+pub struct FlatNames(Mutex<BTreeMap<String, u32>>);
+
+impl FlatNames {
+    /// Whether the task may have the name: no other has it.
+    fn take(&self, name: &str, task: u32) -> bool {
+        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *names.entry(name.to_string()).or_insert(task) == task
+    }
+}
+
+/// The files below a directory, with their paths in it.
+fn files_below(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let (mut files, mut ahead) = (Vec::new(), vec![directory.to_path_buf()]);
+    while let Some(next) = ahead.pop() {
+        for entry in std::fs::read_dir(next)? {
+            let path = entry?.path();
+            match path.is_dir() {
+                true => ahead.push(path),
+                false => files.push(path),
+            }
+        }
+    }
+    Ok(files)
 }
 
 /// A blob that memory has room for.
@@ -69,8 +101,8 @@ pub async fn blob_bytes(
 struct Gathering<'a> {
     client: &'a Client,
     job: &'a str,
-    /// The number that the job's first task has in `result`.
-    first: u32,
+    /// The task's number in the job, which may be another in `result`.
+    task: u32,
     result: &'a TaskResult,
     temporary: PathBuf,
     finished: PathBuf,
@@ -88,6 +120,31 @@ impl Gathering<'_> {
         remove(&self.finished).await?;
         let renamed = fs::rename(&self.temporary, &self.finished).await;
         renamed.map_err(|source| CliError::file("making", &self.finished, source))
+    }
+
+    /// Puts each file into the directory of all results, called by the task and its path. Returns
+    /// how many could not be, because another task's is called so.
+    async fn end_flat(&self, directory: &Path, names: &FlatNames) -> Result<u32, CliError> {
+        let failed = |source| CliError::file("reading", &self.temporary, source);
+        let mut refused = 0;
+        for file in files_below(&self.temporary).map_err(failed)? {
+            let path = file.strip_prefix(&self.temporary).unwrap_or(&file);
+            let path = path.to_string_lossy().replace('/', "-");
+            let name = format!("{}-{path}", self.result.directory());
+            if !names.take(&name, self.result.task) {
+                tell!(
+                    "warning: task {}: another task has a file {name}",
+                    self.result.task
+                );
+                refused += 1;
+                continue;
+            }
+            let target = directory.join(&name);
+            let renamed = fs::rename(&file, &target).await;
+            renamed.map_err(|source| CliError::file("making", &target, source))?;
+        }
+        remove(&self.temporary).await?;
+        Ok(refused)
     }
 
     async fn stream(&self, name: &str, stream: &StreamView) -> Result<u32, CliError> {
@@ -112,10 +169,7 @@ impl Gathering<'_> {
             stderr: name == "stderr",
             ..LogRequest::default()
         };
-        let log = self
-            .client
-            .log(self.job, self.result.task - self.first, request)
-            .await;
+        let log = self.client.log(self.job, self.task, request).await;
         self.store(log, &path, false).await
     }
 

@@ -1,12 +1,18 @@
 //! One job until it ends: pages of results in, the collector and the display out.
 
-use super::{collector::Collector, default_directory, live, progress::ProgressDisplay};
+use super::{
+    collector::{Collected, Collector},
+    default_directory,
+    earlier::TakenOver,
+    live,
+    progress::ProgressDisplay,
+};
 use crate::{exit::CliError, output::RunSummary};
 use futures::future::try_join_all;
 use nodectl_http::{Client, ClientError};
 use nodectl_jobfile::Delivery;
-use nodectl_ports::{say::tell, wall_ms};
-use nodectl_wire::api::{CursorView, JobLine, PhaseName, Results};
+use nodectl_ports::wall_ms;
+use nodectl_wire::api::{CursorView, JobLine, PhaseName, ProgressView, Results};
 use std::{
     path::PathBuf,
     time::{Duration, Instant},
@@ -30,20 +36,34 @@ pub struct Followed {
     pub is_step: bool,
     /// Where the files of its results go besides `directory`.
     pub delivery: Option<Delivery>,
+    /// Files of all tasks side by side, in place of a directory for each task.
+    pub flat: bool,
+    /// What need not be done again; `tasks` counts it.
+    pub taken: TakenOver,
 }
 
 impl Followed {
+    /// A job that has just been submitted.
+    pub fn new(id: String, name: String, tasks: u32, directory: PathBuf) -> Self {
+        Self {
+            id,
+            name,
+            tasks,
+            age: Duration::ZERO,
+            directory,
+            is_step: false,
+            delivery: None,
+            flat: false,
+            taken: TakenOver::default(),
+        }
+    }
+
     /// A job that was submitted before; its files come into `directory`, or one of its own name.
     pub fn of(job: JobLine, directory: Option<PathBuf>) -> Self {
         let directory = directory.unwrap_or_else(|| default_directory(&job.name, &job.id));
         Self {
-            id: job.id,
-            name: job.name,
-            tasks: job.tasks,
             age: Duration::from_millis(wall_ms().saturating_sub(job.submitted_ms)),
-            directory,
-            is_step: false,
-            delivery: None,
+            ..Self::new(job.id, job.name, job.tasks, directory)
         }
     }
 }
@@ -66,6 +86,14 @@ pub async fn follow(
 ) -> Result<RunSummary, CliError> {
     let begin = Instant::now();
     let mut collector = Collector::create(client.clone(), job)?;
+    for earlier in &job.taken.jobs {
+        collector.turn_to(&earlier.id, earlier.numbering.clone(), true);
+        collector.take(&earlier.results).await?;
+    }
+    collector.turn_to(&job.id, job.taken.numbering(), false);
+    if job.taken.is_all() {
+        return Ok(summary(job, None, begin, None, collector.finish()?));
+    }
     let shown = progress.job(&job.name, job.tasks, job.age);
     let mut cursor = CursorView::default();
     // What there is now comes at once.
@@ -78,11 +106,15 @@ pub async fn follow(
         };
         cursor = page.cursor;
         patience = REFRESH;
-        collector.take(&page.results).await?;
-        shown.update(&page.progress, collector.compute().as_ref());
         // An empty page of an ended job is its last; of a running one, it only says that time has
         // passed.
-        if page.results.is_empty() && (page.progress.phase.is_ended() || !wait) {
+        let is_last = page.results.is_empty() && (page.progress.phase.is_ended() || !wait);
+        collector.take(&job.taken.numbered(page.results)).await?;
+        shown.update(
+            &with_taken(job, page.progress.clone()),
+            collector.compute().as_ref(),
+        );
+        if is_last {
             break page.progress;
         }
     };
@@ -93,21 +125,49 @@ pub async fn follow(
         PhaseName::Cancelled | PhaseName::Failed => client.job(&job.id).await.ok(),
         _ => None,
     };
-    Ok(RunSummary {
+    let reason = line.and_then(|job| job.line.reason);
+    Ok(summary(job, Some(last), begin, reason, collected))
+}
+
+/// The progress of all tasks, where the job does what is left of them.
+fn with_taken(job: &Followed, mut progress: ProgressView) -> ProgressView {
+    let taken = job.taken.count();
+    progress.tasks = progress.tasks.saturating_add(taken);
+    progress.done = progress.done.saturating_add(taken);
+    progress
+}
+
+/// How the job ended. `last`: what is known of it last; None where nothing had to be done.
+fn summary(
+    job: &Followed,
+    last: Option<ProgressView>,
+    begin: Instant,
+    reason: Option<String>,
+    collected: Collected,
+) -> RunSummary {
+    let last = last.map(|last| with_taken(job, last));
+    let count = |of: fn(&ProgressView) -> u32, none| last.as_ref().map_or(none, of);
+    let taken_over = job.taken.count();
+    RunSummary {
         job: job.id.clone(),
         name: job.name.clone(),
-        phase: last.phase,
-        reason: line.and_then(|job| job.line.reason),
-        tasks: last.tasks,
-        done: last.done,
-        failed: last.failed,
-        stopped: last.stopped,
+        phase: last.as_ref().map_or(PhaseName::Done, |last| last.phase),
+        reason,
+        tasks: count(|last| last.tasks, taken_over),
+        done: count(|last| last.done, taken_over),
+        failed: count(|last| last.failed, 0),
+        stopped: count(|last| last.stopped, 0),
+        taken_over,
+        first_in_job: match job.taken.jobs.first() {
+            Some(newest) if job.taken.is_all() => newest.numbering.in_job(0),
+            _ => 0,
+        },
         wall_seconds: begin.elapsed().as_secs_f64(),
         directory: job.directory.clone(),
         failures: collected.failures,
         missing_files: collected.missing_files,
         compute: collected.compute,
-    })
+    }
 }
 
 /// The next page, after as long as `patience` if there is nothing new, however long nobody can

@@ -8,7 +8,7 @@
 use super::{RunPlan, follow::Followed, progress::ProgressDisplay};
 use crate::{exit::CliError, output::RunSummary};
 use nodectl_http::Client;
-use nodectl_ports::say::{self, tell};
+use nodectl_ports::say;
 use std::{
     future::Future,
     io::{self, BufRead, IsTerminal},
@@ -220,14 +220,14 @@ async fn read_line() -> Option<String> {
 }
 
 async fn cancel(client: &Client, jobs: &[Followed]) -> Result<(), CliError> {
-    for job in jobs {
+    for job in jobs.iter().filter(|job| !job.taken.is_all()) {
         client.cancel(&job.id).await?;
     }
     Ok(())
 }
 
 fn tell_detached(jobs: &[Followed]) {
-    for job in jobs {
+    for job in jobs.iter().filter(|job| !job.taken.is_all()) {
         tell!(
             "job {} ({}) goes on; `nodectl attach {}` follows it, `nodectl cancel {}` stops it",
             job.id,

@@ -5,7 +5,7 @@
 
 use crate::exit::CliError;
 use nodectl_wire::api::TaskResult;
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value as Json, json};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
@@ -17,6 +17,8 @@ use std::{
 const FIXED: [&str; 7] = [
     "task", "status", "exit", "failure", "attempt", "node", "seconds",
 ];
+/// Of a task that was not run again: the job that ran it, and the task's number there.
+const TAKEN_FROM: &str = "taken_from";
 /// Value columns; more stay in the JSON lines only.
 const MAX_VALUE_COLUMNS: usize = 500;
 
@@ -52,8 +54,16 @@ impl Lines {
         })
     }
 
-    pub fn append(&mut self, result: &TaskResult) -> Result<(), CliError> {
-        let line = line(result);
+    /// `ran`: the earlier job that ran the task, and the task's number there.
+    pub fn append(
+        &mut self,
+        result: &TaskResult,
+        ran: Option<(&str, u32)>,
+    ) -> Result<(), CliError> {
+        let mut line = line(result);
+        if let Some((job, task)) = ran {
+            line.insert(TAKEN_FROM.into(), json!({"job": job, "task": task}));
+        }
         let text = serde_json::to_string(&line).expect("an object with string keys always encodes");
         self.jsonl.write(|file| writeln!(file, "{text}"))?;
         self.superseded |= self.last.insert(result.task, self.count).is_some();
@@ -220,10 +230,18 @@ fn line(result: &TaskResult) -> Map<String, Json> {
 /// Parameters as they are called, values as `value.a.b` (or `value`, if it is no object).
 fn cells(line: &Map<String, Json>) -> impl Iterator<Item = (String, String)> {
     let mut cells = Vec::new();
+    if let Some(Json::Object(taken)) = line.get(TAKEN_FROM) {
+        // As `nodectl logs` wants it.
+        let text = |key| taken.get(key).map(cell).unwrap_or_default();
+        cells.push((
+            TAKEN_FROM.to_string(),
+            format!("{} {}", text("job"), text("task")),
+        ));
+    }
     if let Some(Json::Object(params)) = line.get("params") {
         // A parameter may be called as a fixed column is.
         let name = |name: &String| {
-            if FIXED.contains(&name.as_str()) {
+            if FIXED.contains(&name.as_str()) || name == TAKEN_FROM {
                 format!("params.{name}")
             } else {
                 name.clone()

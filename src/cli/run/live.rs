@@ -3,7 +3,10 @@
 
 use super::{follow::Followed, progress::JobProgress};
 use futures::TryStreamExt;
-use nodectl_http::{Client, client::LogRequest};
+use nodectl_http::{
+    Client,
+    client::{ByteStream, LogRequest},
+};
 use nodectl_types::Builtin;
 
 /// The longest line that is kept while its end has not come.
@@ -11,28 +14,30 @@ const LINE_BYTES: usize = 4096;
 
 /// Shows lines as they come. Never ends: whoever follows the job knows when it is over.
 pub async fn show(client: &Client, job: &Followed, progress: &JobProgress) {
-    if trains(client, job).await {
-        let request = LogRequest {
-            follow: true,
-            ..LogRequest::default()
-        };
-        if let Ok(mut log) = client.log(&job.id, 0, request).await {
-            let mut line = Vec::new();
-            // A log that breaks off is no reason to stop: the job is what counts.
-            while let Ok(Some(bytes)) = log.try_next().await {
-                for byte in bytes {
-                    match byte {
-                        b'\n' => {
-                            progress.note(&String::from_utf8_lossy(&std::mem::take(&mut line)))
-                        }
-                        byte if line.len() < LINE_BYTES => line.push(byte),
-                        _ => {}
-                    }
-                }
+    let request = LogRequest {
+        follow: true,
+        ..LogRequest::default()
+    };
+    if trains(client, job).await
+        && let Ok(log) = client.log(&job.id, 0, request).await
+    {
+        show_log(log, progress).await;
+    }
+    std::future::pending().await
+}
+
+/// A log that breaks off is no reason to stop: the job is what counts.
+async fn show_log(mut log: ByteStream, progress: &JobProgress) {
+    let mut line = Vec::new();
+    while let Ok(Some(bytes)) = log.try_next().await {
+        for byte in bytes {
+            match byte {
+                b'\n' => progress.note(&String::from_utf8_lossy(&std::mem::take(&mut line))),
+                byte if line.len() < LINE_BYTES => line.push(byte),
+                _ => {}
             }
         }
     }
-    std::future::pending().await
 }
 
 async fn trains(client: &Client, job: &Followed) -> bool {

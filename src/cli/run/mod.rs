@@ -6,6 +6,8 @@
 //! | `submit` | job file to submitted jobs: uploads, dependencies |
 //! | `computing` | the machines of a computing mode, for one run |
 //! | `chain` | a job and those that it extends |
+//! | `earlier` | tasks that earlier jobs did already |
+//! | `identity` | what makes two tasks the same |
 //! | `follow` | one job until it ends: pages of results in, progress out |
 //! | `collector` | the output directory: result lines and task directories |
 //! | `lines` | results as lines of JSON and CSV |
@@ -18,12 +20,19 @@
 //! | `summary` | what to say at the end |
 //! | `watch` | files that are integrated as they appear |
 
+/// Says a line, as `nodectl_ports::say::tell` does, with bars out of its way.
+macro_rules! tell {
+    ($($arg:tt)*) => { $crate::run::progress::tell(format_args!($($arg)*)) };
+}
+
 mod chain;
 mod collector;
 mod command;
 mod computing;
+mod earlier;
 mod fetch;
 mod follow;
+mod identity;
 mod interrupt;
 mod lines;
 mod live;
@@ -51,9 +60,9 @@ pub use lines::csv;
 use nodectl_app::settings::Settings;
 use nodectl_http::Client;
 use nodectl_jobfile::PlannedJob;
-use nodectl_ports::say::tell;
 use nodectl_types::text;
 use std::{path::PathBuf, time::Duration};
+pub use submit::{CommandKey, submit_job};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
@@ -79,11 +88,12 @@ pub async fn run(
     if let Some(dir) = args.watch.clone() {
         return watch::watch(args, &dir, settings).await;
     }
-    let jobs = if args.line.command.is_empty() {
+    let mut jobs = if args.line.command.is_empty() {
         nodectl_workloads::load(args.job_file())?
     } else {
         args.line.plan()?
     };
+    skip_done(&args, &mut jobs)?;
     if let Some(file) = computing::chosen(&args, &jobs) {
         return computing::run(args, jobs, &file, settings, secret).await;
     }
@@ -97,6 +107,25 @@ pub async fn run(
     let ended = submit_and_follow(&client, args, jobs, stay.is_solo()).await;
     stay.end().await;
     ended
+}
+
+/// Has the jobs leave out what earlier ones did, where the flag says so.
+fn skip_done(args: &RunArgs, jobs: &mut [PlannedJob]) -> Result<(), CliError> {
+    for job in jobs.iter_mut().filter(|_| args.skip_done) {
+        let checked = nodectl_jobfile::keys::skip_done::check(&job.draft);
+        checked.map_err(|(problem, hint)| {
+            CliError::Usage(format!("--skip-done: {problem}\nhint: {hint}"))
+        })?;
+        job.skip_done = true;
+    }
+    if args.detach && jobs.iter().any(|job| job.skip_done) {
+        return Err(CliError::Usage(
+            "`skip_done`: results of earlier runs are taken over by this command, which `--detach` ends\n\
+             hint: leave `--detach` out; Ctrl-C detaches later, and the same command again puts all results together"
+                .into(),
+        ));
+    }
+    Ok(())
 }
 
 async fn submit_and_follow(
@@ -118,13 +147,16 @@ async fn submit_and_follow(
     let Some(submitted) = interrupts.submitting(submitting).await else {
         return Ok(Exit::Interrupted);
     };
-    let submitted = submitted?;
+    let mut submitted = submitted?;
     // Submitting took its part of the time.
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let plan = RunPlan {
         timeout: left,
         ..RunPlan::new(&args.follow, solo)
     };
+    for job in &mut submitted {
+        job.flat = args.follow.flat;
+    }
     follow_submitted(client, &args, submitted, &plan, interrupts).await
 }
 
@@ -160,13 +192,16 @@ async fn tell_of_submitted(client: &Client, submitted: &[Followed]) -> Result<()
     let nodes = client.nodes().await?;
     let alive = nodes.iter().filter(|node| node.alive).count();
     let nodes = if alive == 1 { "node" } else { "nodes" };
-    for job in submitted.iter().filter(|job| !job.is_step) {
-        let tasks = if job.tasks == 1 { "task" } else { "tasks" };
+    for job in submitted
+        .iter()
+        .filter(|job| !job.is_step && !job.taken.is_all())
+    {
+        let left = job.tasks.saturating_sub(job.taken.count());
+        let tasks = if left == 1 { "task" } else { "tasks" };
         tell!(
-            "submitted {} as job {}: {} {tasks}, {alive} {nodes}",
+            "submitted {} as job {}: {left} {tasks}, {alive} {nodes}",
             text::shortened(&job.name, 24),
-            job.id,
-            job.tasks
+            job.id
         );
     }
     Ok(())
@@ -186,7 +221,10 @@ async fn attach_to(client: &Client, args: AttachArgs) -> Result<Exit, CliError> 
         client.resume(&args.name.job).await?;
     }
     let job = client.job(&args.name.job).await?;
-    let followed = Followed::of(job.line, args.follow.into.clone());
+    let followed = Followed {
+        flat: args.follow.flat,
+        ..Followed::of(job.line, args.follow.into.clone())
+    };
     let plan = RunPlan::new(&args.follow, solo);
     follow_all(client, vec![followed], &plan, Interrupts::listen()?).await
 }
@@ -227,7 +265,10 @@ pub async fn collect(client: &Client, args: ResultsArgs) -> Result<Exit, CliErro
         return chain::collect(client, args).await;
     }
     let job = client.job(&args.name.job).await?;
-    let followed = Followed::of(job.line, args.into);
+    let followed = Followed {
+        flat: args.flat,
+        ..Followed::of(job.line, args.into)
+    };
     let progress = progress::ProgressDisplay::lines();
     let end = follow::follow(client, &followed, &progress, false).await?;
     summary::tell(std::slice::from_ref(&end));

@@ -1,6 +1,5 @@
 //! What takes long says so: a line on stderr now and then, also where there is no terminal.
 
-use nodectl_ports::say::tell;
 use std::{future::Future, time::Duration};
 
 /// Quicker work says nothing.

@@ -3,14 +3,27 @@
 
 use crate::output::{ComputeRate, compute_line, progress_line};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
-use nodectl_ports::say::tell;
+use nodectl_ports::say;
 use nodectl_types::text;
 use nodectl_wire::api::ProgressView;
 use std::{
+    fmt,
     io::IsTerminal,
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
+
+/// The bars that are shown, if there are some.
+static SHOWN: Mutex<Option<MultiProgress>> = Mutex::new(None);
+
+/// Says a line above the bars, which would be drawn over it otherwise.
+pub fn tell(words: fmt::Arguments<'_>) {
+    let shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    match shown {
+        Some(bars) => bars.suspend(|| say::line(words)),
+        None => say::line(words),
+    }
+}
 
 /// Plain lines come at most this often.
 const LINE_PERIOD: Duration = Duration::from_secs(3);
@@ -29,7 +42,10 @@ impl ProgressDisplay {
         // Hidden on a terminal too that cannot move its cursor (TERM=dumb, or none).
         match (quiet, std::io::stderr().is_terminal() && !bars.is_hidden()) {
             (true, _) => Self::Silent,
-            (false, true) => Self::Bars(bars),
+            (false, true) => {
+                *SHOWN.lock().unwrap_or_else(PoisonError::into_inner) = Some(bars.clone());
+                Self::Bars(bars)
+            }
             (false, false) => Self::Lines,
         }
     }
@@ -68,6 +84,14 @@ impl ProgressDisplay {
     }
 }
 
+impl Drop for ProgressDisplay {
+    fn drop(&mut self) {
+        if matches!(self, Self::Bars(_)) {
+            *SHOWN.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+    }
+}
+
 pub struct JobProgress {
     name: String,
     /// What the job itself says.
@@ -101,7 +125,10 @@ impl JobProgress {
             }
             LineKind::Bars { all, bar, nodes } => {
                 bar.set_length(u64::from(progress.tasks));
-                bar.set_position(u64::from(progress.done));
+                let ended = [progress.failed, progress.stopped]
+                    .into_iter()
+                    .fold(progress.done, u32::saturating_add);
+                bar.set_position(u64::from(ended));
                 let note = self.note.lock().unwrap_or_else(PoisonError::into_inner);
                 let words = if note.is_empty() {
                     message(progress, compute)

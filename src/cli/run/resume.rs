@@ -16,7 +16,6 @@ use nodectl_jobfile::PlannedJob;
 use nodectl_train::{self as train, PLAN_FILE, RESUMED};
 use nodectl_types::{BlobHash, FileEntry, JobDraft, Manifest, WorkSpec};
 use nodectl_wire::api::Stored;
-use std::time::Duration;
 
 pub async fn resume(resumed: &str, args: &RunArgs, settings: &Settings) -> Result<Exit, CliError> {
     let (client, stay) = solo::connect(settings, !args.detach).await?;
@@ -76,15 +75,7 @@ async fn submit_and_follow(
         .clone()
         .unwrap_or_else(|| default_directory(&line.name, &id));
     let tasks = u32::try_from(job.task_count()).unwrap_or(u32::MAX);
-    let submitted = vec![Followed {
-        id,
-        name: line.name,
-        tasks,
-        age: Duration::ZERO,
-        directory,
-        is_step: false,
-        delivery: None,
-    }];
+    let submitted = vec![Followed::new(id, line.name, tasks, directory)];
     let plan = RunPlan::new(&args.follow, client.node().await?.solo);
     follow_submitted(client, args, submitted, &plan, Interrupts::listen()?).await
 }

@@ -1,13 +1,19 @@
 //! Job file to submitted jobs: uploads what the node lacks, side by side, then submits in the order
 //! of dependencies.
 
-use super::{collector::check_directory, default_directory, follow::Followed, patience::telling};
+use super::{
+    collector::check_directory,
+    default_directory,
+    earlier::{self, TakenOver},
+    follow::Followed,
+    identity,
+    patience::telling,
+};
 use crate::{args::RunArgs, exit::CliError};
 use futures::{StreamExt, TryStreamExt, stream};
 use nodectl_http::{Client, ClientError, client::SubmissionKey};
 use nodectl_jobfile::{PlannedJob, UploadSource};
-use nodectl_ports::say::tell;
-use nodectl_types::{BlobHash, JobDraft, JobId, text, units::format_bytes};
+use nodectl_types::{BlobHash, JobDraft, JobId, Manifest, text, units::format_bytes};
 use nodectl_wire::api::Submitted;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -47,21 +53,7 @@ pub async fn submit(
     deadline: Option<Instant>,
 ) -> Result<Vec<Followed>, CliError> {
     let jobs = with_cluster_uploads(client, jobs).await?;
-    let several = jobs.iter().filter(|job| !job.is_step()).count() > 1;
-    let chosen = |job: &PlannedJob| match (into, &job.into) {
-        _ if job.is_step() => None,
-        (Some(directory), _) if several => Some(directory.join(job.name())),
-        (Some(directory), _) => Some(directory.to_path_buf()),
-        (None, chosen) => chosen.clone(),
-    };
-    // Before anything runs, rather than when its first result has nowhere to go.
-    jobs.iter()
-        .filter_map(chosen)
-        .try_for_each(|directory| check_directory(&directory))?;
-    for delivery in jobs.iter().filter_map(|job| job.delivery.as_ref()) {
-        let failed = |source| CliError::file("making", &delivery.directory, source);
-        fs::create_dir_all(&delivery.directory).map_err(failed)?;
-    }
+    let directories = directories(&jobs, into)?;
     jobs.iter()
         .filter_map(|job| job.note.as_ref())
         .for_each(|note| tell!("{}", text::message(note)));
@@ -72,50 +64,22 @@ pub async fn submit(
             .await
             .map_err(|_| too_late("its files were still on their way"))??,
     };
+    let awaited = jobs.iter().flat_map(|job| job.after.clone()).collect();
+    let submission = Submission {
+        client,
+        stored,
+        awaited,
+        key,
+        deadline,
+    };
     let (count, done) = (jobs.len(), AtomicU64::new(0));
     let mut submitted = Vec::with_capacity(count);
-    let each = async {
-        let mut ids: BTreeMap<String, JobId> = BTreeMap::new();
-        for (index, job) in jobs.into_iter().enumerate() {
-            // Between jobs: of one that is on its way, nobody knows whether it has arrived.
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Err(too_late(&format!(
-                    "{} of {count} jobs were submitted, and are cancelled",
-                    submitted.len()
-                )));
-            }
-            let id = submit_one(client, (&job, index), &stored, &ids, (key, deadline)).await?;
-            let default = || {
-                if job.is_step() {
-                    PathBuf::new()
-                } else {
-                    default_directory(job.name(), &id.to_string())
-                }
-            };
-            let directory = chosen(&job).unwrap_or_else(default);
-            ids.insert(job.name().to_string(), id);
-            let tasks = u32::try_from(job.task_count()).unwrap_or(u32::MAX);
-            submitted.push(Followed {
-                id: id.to_string(),
-                name: job.name().to_string(),
-                tasks,
-                age: Duration::ZERO,
-                directory,
-                is_step: job.is_step(),
-                delivery: job.delivery,
-            });
-            done.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(())
+    let each = submission.each(jobs.into_iter().zip(directories), &mut submitted, &done);
+    let how_far = || {
+        let done = done.load(Ordering::Relaxed);
+        format!("{done} of {count} jobs are submitted")
     };
-    match telling(each, || {
-        format!(
-            "{} of {count} jobs are submitted",
-            done.load(Ordering::Relaxed)
-        )
-    })
-    .await
-    {
+    match telling(each, how_far).await {
         Ok(()) => Ok(submitted),
         // It may have been accepted, and then the whole file can be submitted again.
         Err(error @ CliError::Unconfirmed { .. }) => Err(error),
@@ -124,6 +88,140 @@ pub async fn submit(
             Err(error)
         }
     }
+}
+
+/// Where the results of each job go, if somebody has said so. Fails before anything runs, rather
+/// than when the first result has nowhere to go.
+fn directories(jobs: &[PlannedJob], into: Option<&Path>) -> Result<Vec<Option<PathBuf>>, CliError> {
+    let several = jobs.iter().filter(|job| !job.is_step()).count() > 1;
+    let chosen = |job: &PlannedJob| match (into, &job.into) {
+        _ if job.is_step() => None,
+        (Some(directory), _) if several => Some(directory.join(job.name())),
+        (Some(directory), _) => Some(directory.to_path_buf()),
+        (None, chosen) => chosen.clone(),
+    };
+    let chosen: Vec<_> = jobs.iter().map(chosen).collect();
+    chosen
+        .iter()
+        .flatten()
+        .try_for_each(|directory| check_directory(directory))?;
+    for delivery in jobs.iter().filter_map(|job| job.delivery.as_ref()) {
+        let failed = |source| CliError::file("making", &delivery.directory, source);
+        fs::create_dir_all(&delivery.directory).map_err(failed)?;
+    }
+    Ok(chosen)
+}
+
+/// Jobs that are submitted together, once their files are stored.
+struct Submission<'a> {
+    client: &'a Client,
+    stored: StoredUploads,
+    /// Names of jobs that others come after.
+    awaited: BTreeSet<String>,
+    key: &'a CommandKey,
+    deadline: Option<Instant>,
+}
+
+impl Submission<'_> {
+    /// Submits one job after the other, each with its directory. `done` counts them.
+    async fn each(
+        &self,
+        jobs: impl ExactSizeIterator<Item = (PlannedJob, Option<PathBuf>)>,
+        submitted: &mut Vec<Followed>,
+        done: &AtomicU64,
+    ) -> Result<(), CliError> {
+        let count = jobs.len();
+        let mut ids: BTreeMap<String, JobId> = BTreeMap::new();
+        for (index, (job, directory)) in jobs.enumerate() {
+            let is_late = self.deadline.is_some_and(|at| Instant::now() >= at);
+            // Between jobs: of one that is on its way, nobody knows whether it has arrived.
+            if is_late {
+                return Err(too_late(&format!(
+                    "{} of {count} jobs were submitted, and are cancelled",
+                    submitted.len()
+                )));
+            }
+            let (id, taken) = self.one(&job, index, &ids).await?;
+            ids.insert(job.name().to_string(), id);
+            let default = || match job.is_step() {
+                true => PathBuf::new(),
+                false => default_directory(job.name(), &id.to_string()),
+            };
+            let tasks = u32::try_from(job.task_count()).unwrap_or(u32::MAX);
+            let directory = directory.unwrap_or_else(default);
+            submitted.push(Followed {
+                is_step: job.is_step(),
+                taken,
+                delivery: job.delivery.clone(),
+                ..Followed::new(id.to_string(), job.name().to_string(), tasks, directory)
+            });
+            done.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Submits what earlier jobs have not done. Where that is nothing, the id is that of the newest
+    /// of them.
+    async fn one(
+        &self,
+        job: &PlannedJob,
+        index: usize,
+        ids: &BTreeMap<String, JobId>,
+    ) -> Result<(JobId, TakenOver), CliError> {
+        let known = async |source: &UploadSource| {
+            let stored = self.stored.get(source).copied();
+            stored.ok_or_else(|| changed(source))
+        };
+        let manifest = job.manifest(known).await?;
+        let after = job
+            .after
+            .iter()
+            .filter_map(|name| Some((name.clone(), *ids.get(name)?)))
+            .collect();
+        let draft = job.complete(None, after);
+        let taken = self.taken(job, &draft, manifest.as_ref()).await?;
+        if let Some(newest) = taken.jobs.first().filter(|_| taken.is_all()) {
+            return Ok((id_of(&newest.id)?, taken));
+        }
+        let mut left = taken.left_of(&draft);
+        if let Some(manifest) = manifest {
+            let manifest = match taken.jobs.is_empty() {
+                true => manifest,
+                false => identity::files_left(&draft, &left, &manifest),
+            };
+            let bytes = postcard::to_stdvec(&manifest).expect("plain data always encodes");
+            left.work.inputs = Some(BlobHash::of(&bytes));
+            self.client.put_bytes(bytes.into()).await?;
+        }
+        let id = submit_job(self.client, &left, (self.key, index), self.deadline).await?;
+        Ok((id, taken))
+    }
+
+    /// What earlier jobs did of a job, if that is wanted.
+    async fn taken(
+        &self,
+        job: &PlannedJob,
+        draft: &JobDraft,
+        manifest: Option<&Manifest>,
+    ) -> Result<TakenOver, CliError> {
+        if !job.skip_done {
+            return Ok(TakenOver::default());
+        }
+        let (none, whole) = (Manifest::default(), self.is_awaited(job));
+        let files = manifest.unwrap_or(&none);
+        let taken = earlier::find(self.client, draft, files, whole).await?;
+        earlier::tell(job.name(), draft.task_count(), &taken);
+        Ok(taken)
+    }
+
+    fn is_awaited(&self, job: &PlannedJob) -> bool {
+        self.awaited.contains(job.name())
+    }
+}
+
+fn id_of(job: &str) -> Result<JobId, CliError> {
+    job.parse()
+        .map_err(|error| CliError::Usage(format!("the node gave no usable job id: {error}")))
 }
 
 fn too_late(what: &str) -> CliError {
@@ -166,7 +264,7 @@ async fn with_cluster_uploads(
 
 /// Half of a job file is of no use to anybody.
 async fn cancel(client: &Client, submitted: &[Followed]) {
-    for job in submitted {
+    for job in submitted.iter().filter(|job| !job.taken.is_all()) {
         if let Err(error) = client.cancel(&job.id).await {
             tell!(
                 "warning: job {} was submitted and could not be cancelled: {error}",
@@ -174,32 +272,6 @@ async fn cancel(client: &Client, submitted: &[Followed]) {
             );
         }
     }
-}
-
-async fn submit_one(
-    client: &Client,
-    (job, index): (&PlannedJob, usize),
-    stored: &StoredUploads,
-    ids: &BTreeMap<String, JobId>,
-    (key, deadline): (&CommandKey, Option<Instant>),
-) -> Result<JobId, CliError> {
-    let known =
-        async |source: &UploadSource| stored.get(source).copied().ok_or_else(|| changed(source));
-    let inputs = match job.manifest(known).await? {
-        None => None,
-        Some(manifest) => {
-            let bytes = postcard::to_stdvec(&manifest).expect("plain data always encodes");
-            let hash = BlobHash::of(&bytes);
-            client.put_bytes(bytes.into()).await?;
-            Some(hash)
-        }
-    };
-    let after = job
-        .after
-        .iter()
-        .filter_map(|name| Some((name.clone(), *ids.get(name)?)))
-        .collect();
-    submit_job(client, &job.complete(inputs, after), (key, index), deadline).await
 }
 
 /// Names what one command submits. It is kept while the command tries, and shown when it gives up:
@@ -231,11 +303,7 @@ pub async fn submit_job(
     let mut told = false;
     loop {
         let error = match client.submit(job, &own).await {
-            Ok(Submitted { job }) => {
-                return job.parse().map_err(|error| {
-                    CliError::Usage(format!("the node gave no usable job id: {error}"))
-                });
-            }
+            Ok(Submitted { job }) => return id_of(&job),
             Err(error) => error,
         };
         lost |= matches!(error, ClientError::Lost { .. });

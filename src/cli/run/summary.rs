@@ -29,13 +29,17 @@ fn text(end: &RunSummary) -> String {
         }
     };
     let failed = counted(end.failed, "failed") + &counted(end.stopped, "stopped");
+    let taken = match end.taken_over {
+        0 => String::new(),
+        taken => format!(" ({taken} by earlier runs)"),
+    };
     let results = match end.directory.as_os_str() {
         // A step's results are for the jobs after it.
         none if none.is_empty() => String::new(),
         directory => format!("; results in {}", directory.display()),
     };
     let mut text = format!(
-        "{} ({}) {}: {} of {} tasks done{failed} in {}{results}\n",
+        "{} ({}) {}: {} of {} tasks done{taken}{failed} in {}{results}\n",
         end.name,
         end.job,
         end.phase.word(),
@@ -58,7 +62,7 @@ fn text(end: &RunSummary) -> String {
     if end.phase == PhaseName::Failed && end.failures.iter().any(|group| group.traceback.is_none())
     {
         text += &format!(
-            "hint: `nodectl retry {} --failed` gives them new attempts\n",
+            "hint: `nodectl retry {} --failed` runs the failed tasks again\n",
             end.job
         );
     }
@@ -82,7 +86,9 @@ pub async fn print_single_tasks(client: &Client, ends: &[RunSummary]) -> Result<
         .iter()
         .filter(|end| end.tasks == 1 && end.phase == PhaseName::Done)
     {
-        let mut log = client.log(&end.job, 0, LogRequest::default()).await?;
+        let mut log = client
+            .log(&end.job, end.first_in_job, LogRequest::default())
+            .await?;
         let mut shown = ShownLog::new(false);
         while let Some(bytes) = log.try_next().await? {
             shown.print(&bytes)?;
@@ -115,6 +121,8 @@ mod tests {
             done: 7,
             failed: 3,
             stopped: 0,
+            taken_over: 0,
+            first_in_job: 0,
             wall_seconds: 2.5,
             directory: "out".into(),
             failures: vec![
@@ -149,7 +157,7 @@ mod tests {
               Traceback:
                 File "a.py", line 3, in run
               ValueError: bad
-        hint: `nodectl retry 00000000000000ab --failed` gives them new attempts
+        hint: `nodectl retry 00000000000000ab --failed` runs the failed tasks again
         1 files could not be fetched; `nodectl results 00000000000000ab --into out` tries again
         "#);
         assert_eq!(exit(&[end]), Exit::Failed);

@@ -20,15 +20,12 @@ use nodectl_wire::api::{PhaseName, TaskResult};
 use std::{fs, path::Path, sync::Arc};
 
 fn followed(directory: &Path) -> Followed {
-    Followed {
-        id: "0000000000000007".into(),
-        name: "w".into(),
-        tasks: 4,
-        age: Duration::ZERO,
-        directory: directory.join("out"),
-        is_step: false,
-        delivery: None,
-    }
+    Followed::new(
+        "0000000000000007".into(),
+        "w".into(),
+        4,
+        directory.join("out"),
+    )
 }
 
 fn read(path: impl AsRef<Path>) -> String {
@@ -194,6 +191,40 @@ async fn results_logs_and_outputs_land_in_the_directory() {
 }
 
 #[tokio::test]
+async fn files_of_all_tasks_lie_side_by_side_where_that_is_wanted() {
+    let with = |task: u32, path: &str| {
+        let mut record = (*record(task, Outcome::Done, b"said")).clone();
+        record.outputs = vec![OutputFile {
+            path: path.into(),
+            bytes: 7,
+            hash: BlobHash::of(b"content"),
+            executable: false,
+        }];
+        Arc::new(record)
+    };
+    let records = vec![with(0, "deep/a.txt"), with(1, "a.txt")];
+    let node = FakeNode::start(pages(vec![records], progress(Phase::Done, 2, 0))).await;
+    node.blobs.put_bytes(b"content").unwrap();
+    let job = Followed {
+        flat: true,
+        ..followed(node.directory.path())
+    };
+    for _ in 0..2 {
+        let end = follow::follow(&node.client, &job, &ProgressDisplay::Silent, true).await;
+        assert_eq!(end.unwrap().missing_files, 0);
+        let expected = [
+            "0-deep-a.txt",
+            "0-stdout",
+            "1-a.txt",
+            "1-stdout",
+            "results.csv",
+            "results.jsonl",
+        ];
+        assert_eq!(files(&job.directory), expected);
+    }
+}
+
+#[tokio::test]
 async fn a_task_that_comes_again_counts_once_and_a_retried_one_as_its_last() {
     let failed = || record(1, Outcome::Failed(Failure::Exit(3)), b"");
     let done = |task| record(task, Outcome::Done, b"");
@@ -279,13 +310,14 @@ async fn the_end_of_the_time_cancels() {
         timeout,
         list: ListArgs::default(),
     };
-    let following = follow::follow_all(&node.client, &jobs, &ProgressDisplay::Silent);
+    let silent = ProgressDisplay::Silent;
+    let following = follow::follow_all(&node.client, &jobs, &silent);
     let mut interrupts = Interrupts::listen().unwrap();
     let guarded = interrupt::guard(
         &node.client,
         &jobs,
         &plan,
-        &ProgressDisplay::Silent,
+        &silent,
         &mut interrupts,
         following,
     );
@@ -310,7 +342,9 @@ fn a_column_that_shows_up_late_is_in_every_row() {
     ] {
         let mut record = (*record(task, Outcome::Done, b"")).clone();
         record.value = value.map(str::to_string);
-        lines.append(&TaskResult::new(&record, None, None)).unwrap();
+        lines
+            .append(&TaskResult::new(&record, None, None), None)
+            .unwrap();
     }
     lines.finish().unwrap();
     let node = testing::node_id(1).to_string();

@@ -14,7 +14,7 @@ use nodectl_app::settings::Settings;
 use nodectl_azint::{self as azint, frames::Stack};
 use nodectl_http::Client;
 use nodectl_jobfile::{Following, PlannedJob};
-use nodectl_ports::{say::tell, wall_ms};
+use nodectl_ports::wall_ms;
 use nodectl_workloads::load_following;
 use std::{
     collections::{BTreeMap, BTreeSet},

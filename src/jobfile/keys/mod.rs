@@ -9,6 +9,7 @@
 //! | `rows` | parameter sets in a CSV or JSONL file |
 //! | `sample` | parameter sets drawn at random |
 //! | `task_names` | what the results of tasks are called |
+//! | `skip_done` | tasks that an earlier run did already |
 //! | `sweep` | `[sweep]` |
 //! | `resources` | `[resources]` |
 //! | `uploads` | which files travel with the job |
@@ -19,6 +20,7 @@ pub mod params;
 pub mod resources;
 mod rows;
 mod sample;
+pub mod skip_done;
 mod sweep;
 pub mod task_names;
 pub mod uploads;

@@ -12,16 +12,16 @@ use nodectl_jobfile::{
     keys::{
         command,
         common::{self, check_clash, check_count, into, name},
-        params, task_names, uploads,
+        params, skip_done, task_names, uploads,
         work::command_work,
     },
 };
 use nodectl_types::{JobDraft, ParamSpace, WorkSpec};
 
 #[rustfmt::skip]
-pub(super) const KEYS: [&str; 34] = [
+pub(super) const KEYS: [&str; 35] = [
     "name", "kind", "after", "command", "worker", "python", "init", "env", "params", "zip", "sample", "files", "repeat",
-    "source", "data", "exclude", "outputs", "task_names",
+    "source", "data", "exclude", "outputs", "task_names", "skip_done",
     "output_limit", "log_limit", "into", "retries", "timeout", "grace", "priority", "min_nodes", "where", "speculate",
     "wait", "sweep", "resources", "computing", "isolation", "secrets",
 ];
@@ -62,16 +62,18 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
         task_names,
         ..command_work(fields, &name, command, worker)?
     };
+    let draft = JobDraft {
+        params,
+        repeat,
+        ..common::draft(fields, work)?
+    };
     let job = PlannedJob {
         after: after.iter().map(|other| other.value.clone()).collect(),
         uploads,
         into: into(fields)?,
         computing: common::computing(fields)?,
-        ..PlannedJob::new(JobDraft {
-            params,
-            repeat,
-            ..common::draft(fields, work)?
-        })
+        skip_done: skip_done::plan(fields, &draft)?,
+        ..PlannedJob::new(draft)
     };
     Ok(PlacedJob {
         job,
