@@ -269,6 +269,95 @@ fn a_file_that_was_given_may_become_an_output() {
 }
 
 #[test]
+fn doctor_says_of_each_node_what_it_lacks_for_a_job() {
+    let mut cluster = Cluster::empty(Discovery::Beacon);
+    let dir = cluster.dir.path().to_path_buf();
+    let bin = dir.join("bin");
+    fs::create_dir(&bin).expect("writable");
+    let fitter = format!("fitter-{}", unique());
+    fs::write(bin.join(&fitter), "#!/bin/sh\n").expect("writable");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(bin.join(&fitter), mode).expect("ours");
+    let path = std::env::var("PATH").expect("a PATH");
+    cluster.add(&[("PATH", &format!("{}:{path}", bin.display()))]);
+    cluster.add(&[]);
+    cluster.add(&[("NODECTL_NODE__CORES", "1")]);
+    cluster.wait_members(3);
+    let job = |text: &str| {
+        let file = write_job(&dir, "needs", text);
+        cluster.run(1, &["doctor", file.to_str().expect("UTF-8"), "--json"])
+    };
+    let of = |output: &std::process::Output| -> Vec<(String, String, String)> {
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", both(output)));
+        let word = |finding: &serde_json::Value, key: &str| {
+            finding[key].as_str().unwrap_or_default().to_string()
+        };
+        let findings = json["findings"].as_array().expect("findings");
+        findings
+            .iter()
+            .map(|one| {
+                (
+                    word(one, "check"),
+                    word(one, "severity"),
+                    word(one, "message"),
+                )
+            })
+            .collect()
+    };
+    let output = job(&format!(
+        "command = [\"{fitter}\"]\nsecrets = [\"TOKEN_X\"]\nresources = {{ cpus = 2 }}\n"
+    ));
+    assert_eq!(output.status.code(), Some(1), "{}", both(&output));
+    let found = of(&output);
+    let has = |check: &str, severity: &str, said: &str| {
+        let is = |one: &(String, String, String)| {
+            one.0 == check && one.1 == severity && one.2.contains(said)
+        };
+        assert!(
+            found.iter().any(is),
+            "{check} {severity} {said}: {found:#?}"
+        );
+    };
+    has("n0", "ok", "has all that the job needs");
+    has(
+        "n1",
+        "problem",
+        &format!("has no program `{fitter}` in PATH"),
+    );
+    has("n2", "warning", "a task needs 2 cpus, and it has 1 cpus");
+    has("secrets", "problem", "no secret `TOKEN_X`");
+    // Nothing is left of the questions.
+    assert_eq!(
+        cluster
+            .json(0, &["jobs", "--steps", "--json"])
+            .as_array()
+            .map(Vec::len),
+        Some(0)
+    );
+    fs::write(
+        dir.join("fit.py"),
+        "import os, json\nimport no_such_module_x\nimport own\n",
+    )
+    .expect("writable");
+    fs::write(dir.join("own.py"), "import sys\n").expect("writable");
+    let output =
+        job("command = [\"python3\", \"fit.py\"]\nsource = \"own.py\"\nwhere = \"name != 'n2'\"\n");
+    let found = of(&output);
+    let lacking = found
+        .iter()
+        .filter(|one| one.2 == "python3 has no module no_such_module_x");
+    assert_eq!(lacking.count(), 2, "{found:#?}");
+    assert!(
+        found.iter().any(|one| one.0 == "n2" && one.1 == "warning"),
+        "{found:#?}"
+    );
+    assert_eq!(found.len(), 3, "{found:#?}");
+    let output = job("command = [\"sh\", \"-c\", \"true\"]\n");
+    assert_eq!(output.status.code(), Some(0), "{}", both(&output));
+}
+
+#[test]
 fn every_listing_speaks_json() {
     let cluster = Cluster::of(1);
     let job = CountedJob::new(&cluster, "squares", 2, "true", "");
@@ -513,4 +602,98 @@ fn a_setting_that_does_not_exist_is_named() {
     let output = output.expect("nodectl starts");
     assert_eq!(output.status.code(), Some(2), "{}", both(&output));
     assert!(both(&output).contains("beacon_port"), "{}", both(&output));
+}
+
+/// Commands of the guide's first chapters that are not run here, and why.
+const NOT_RUN: [(&str, &str); 3] = [
+    (
+        "cargo run",
+        "the quickstart has a test of its own in .ci/run",
+    ),
+    ("nodectl nodes --watch", "it does not end"),
+    ("nodectl run --gpus 1", "there may be no GPU"),
+];
+
+/// The blocks of a chapter, and whether each is of commands.
+fn blocks(chapter: &str) -> Vec<(bool, String)> {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("docs/guide")
+        .join(chapter);
+    let text = fs::read_to_string(path).expect("it is there");
+    let blocks = text.split("\n```").skip(1).step_by(2);
+    let block = |block: &str| {
+        let (kind, lines) = block.split_once('\n').expect("a line");
+        (kind.is_empty(), lines.to_string())
+    };
+    blocks.map(block).collect()
+}
+
+#[test]
+fn commands_of_the_first_chapters_run_as_they_stand_there() {
+    let mut cluster = Cluster::empty(Discovery::Peers);
+    cluster.add(&[("NODECTL_NODE__CORES", "16")]);
+    let dir = cluster.dir.path().join("work");
+    let bin = dir.join("bin");
+    fs::create_dir_all(&bin).expect("writable");
+    fs::create_dir(dir.join("logs")).expect("writable");
+    for name in ["a", "b"] {
+        fs::write(dir.join(format!("logs/{name}.txt")), "error\n").expect("writable");
+    }
+    fs::write(dir.join("train.py"), "import sys\nprint(sys.argv)\n").expect("writable");
+    let program = format!(
+        "#!/bin/sh\nexec {} --data-dir {} \"$@\"\n",
+        env!("CARGO_BIN_EXE_nodectl"),
+        cluster.data_dir(0).display()
+    );
+    for (path, text) in [
+        (bin.join("nodectl"), &*program),
+        (dir.join("simulate"), "#!/bin/sh\necho $1\n"),
+    ] {
+        fs::write(&path, text).expect("writable");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(&path, mode).expect("ours");
+    }
+    let path = format!(
+        "{}:{}",
+        bin.display(),
+        std::env::var("PATH").expect("a PATH")
+    );
+    let configured = cluster.command(0);
+    let variables = configured
+        .get_envs()
+        .filter_map(|(key, value)| Some((key, value?)));
+    let variables: Vec<_> = variables
+        .map(|(key, value)| (key.to_os_string(), value.to_os_string()))
+        .collect();
+    let shell = |line: &str| {
+        let mut shell = std::process::Command::new("sh");
+        shell
+            .args(["-c", line])
+            .current_dir(&dir)
+            .env_clear()
+            .envs(variables.clone());
+        let output = common::output_within(common::LATER, shell.env("PATH", &path));
+        assert_eq!(output.status.code(), Some(0), "{line}: {}", both(&output));
+    };
+    let mut ran = 0;
+    for chapter in ["first-job.md", "jobs.md"] {
+        for (is_commands, text) in blocks(chapter) {
+            if !is_commands {
+                // The small job of the text takes the place of what `init` wrote.
+                if text.starts_with("name = \"areas\"") {
+                    fs::write(dir.join("job.toml"), &text).expect("writable");
+                    shell("nodectl run job.toml");
+                }
+                continue;
+            }
+            let is_command = |line: &&str| line.contains("nodectl ") && !line.starts_with(' ');
+            for line in text.lines().filter(is_command) {
+                if !NOT_RUN.iter().any(|(begin, _)| line.starts_with(begin)) {
+                    shell(line);
+                    ran += 1;
+                }
+            }
+        }
+    }
+    assert!(ran >= 11, "only {ran} commands were found");
 }

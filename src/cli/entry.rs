@@ -144,7 +144,7 @@ async fn dispatch(
             &security::examine(&client, &settings, secret).await,
             args.json,
         ),
-        Command::Doctor(args) => doctor::doctor(&client, &settings, args.json).await,
+        Command::Doctor(args) => doctor::doctor(&client, &settings, args).await,
         Command::Init(_)
         | Command::Bench(_)
         | Command::Config(_)

@@ -22,6 +22,10 @@ HTCondor's queues find it when they begin; named secrets can be read by all who 
 
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
+    /// In place of this machine: whether the nodes have what the jobs of this file need (programs,
+    /// Python modules, cores, memory, GPUs, secrets)
+    #[arg(value_name = "JOB_FILE", conflicts_with = "security")]
+    pub job_file: Option<PathBuf>,
     /// Shows what is protected on this machine: handshake, the secret's strength, limits, who may
     /// use the socket, what is hidden from tasks
     #[arg(long)]

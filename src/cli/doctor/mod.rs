@@ -1,14 +1,28 @@
 //! `doctor`: what the node says about the swarm, and what any process on this machine can see for
 //! itself.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `mod` | this machine and its node; how findings are shown |
+//! | `job` | what the nodes lack of what a job needs |
+//! | `needs` | what a job needs |
+//! | `probe` | how nodes are asked what they have |
+
+mod job;
+mod needs;
+mod probe;
 
 use super::{
+    args::DoctorArgs,
     exit::{CliError, Exit, print},
-    output,
+    output::{self, Look},
+    solo,
 };
+use anstyle::{AnsiColor, Style};
 use nodectl_app as app;
 use nodectl_app::settings::Settings;
 use nodectl_http::{Client, ClientError};
-use nodectl_types::GpuKind;
+use nodectl_types::{GpuKind, text};
 use nodectl_wire::api::{Doctor, Finding, Severity};
 use std::{
     fs, io,
@@ -18,6 +32,7 @@ use std::{
     process::{Command, Stdio},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
+use unicode_width::UnicodeWidthStr;
 
 /// How long drivers may take to say what they have.
 const PROBE: Duration = Duration::from_secs(10);
@@ -30,7 +45,30 @@ const OLDEST_PYTHON: (u32, u32) = (3, 9);
 const SANE_CLOCK: std::ops::Range<u64> = 1_767_225_600..4_102_444_800;
 
 /// Exits with 1 if something does not work.
-pub async fn doctor(client: &Client, settings: &Settings, json: bool) -> Result<Exit, CliError> {
+pub async fn doctor(
+    client: &Client,
+    settings: &Settings,
+    args: DoctorArgs,
+) -> Result<Exit, CliError> {
+    match &args.job_file {
+        Some(file) => of_job(settings, file, args.json).await,
+        None => show(&of_machine(client, settings).await?, args.json),
+    }
+}
+
+/// Whether the nodes have what the jobs of a file need; where no node runs, this machine.
+async fn of_job(settings: &Settings, file: &Path, json: bool) -> Result<Exit, CliError> {
+    let jobs = nodectl_workloads::load(file)?;
+    let (client, mut stay) = solo::connect(settings, true).await?;
+    if let Some(node) = stay.own() {
+        node.gpus_known().await;
+    }
+    let examined = job::examine(&client, &jobs).await;
+    stay.end().await;
+    show(&examined?, json)
+}
+
+async fn of_machine(client: &Client, settings: &Settings) -> Result<Doctor, CliError> {
     let mut doctor = match client.doctor().await {
         Ok(doctor) => doctor,
         Err(error @ ClientError::Unreachable { .. }) => without_node(settings, &error),
@@ -44,7 +82,7 @@ pub async fn doctor(client: &Client, settings: &Settings, json: bool) -> Result<
     doctor.findings.push(isolation(settings));
     doctor.findings.push(gpus().await);
     doctor.findings.push(python(PYTHON).await);
-    show(&doctor, json)
+    Ok(doctor)
 }
 
 /// Exits with 1 if something is wrong.
@@ -52,7 +90,7 @@ pub fn show(doctor: &Doctor, json: bool) -> Result<Exit, CliError> {
     print(&if json {
         output::document(doctor)
     } else {
-        text(doctor)
+        text(doctor, Look::of(&io::stdout()))
     })?;
     let works = doctor
         .findings
@@ -224,11 +262,11 @@ async fn gpus() -> Finding {
                 some => Finding::ok("gpu", some.join(", ")),
             }
         }
-        Err(why) => Finding::warning(
-            "gpu",
-            why,
-            "install libvulkan1 and the GPU's Vulkan driver, if it has one",
-        ),
+        Err(why) => {
+            let (why, hint) = text::split_hint(&why);
+            let usual = "install libvulkan1 and the GPU's Vulkan driver, if it has one";
+            Finding::warning("gpu", why, hint.unwrap_or(usual))
+        }
     }
 }
 
@@ -278,23 +316,78 @@ async fn python(program: &str) -> Finding {
     }
 }
 
-fn text(doctor: &Doctor) -> String {
+/// Findings below each other, the problems first, and how many of them there are.
+fn text(doctor: &Doctor, look: Look) -> String {
+    let findings = &doctor.findings;
+    let widest = |finding: &Finding| finding.check.width();
+    let check = findings.iter().map(widest).max().unwrap_or_default();
     let mut text = String::new();
-    for finding in &doctor.findings {
-        let mark = match finding.severity {
-            Severity::Ok => "ok      ",
-            Severity::Warning => "warning ",
-            Severity::Problem => "PROBLEM ",
-        };
-        text += &format!("{mark} {}: {}\n", finding.check, finding.message);
-        if let Some(hint) = &finding.hint {
-            text += &format!("         hint: {hint}\n");
+    for severity in [Severity::Problem, Severity::Warning, Severity::Ok] {
+        for finding in findings.iter().filter(|one| one.severity == severity) {
+            let margin = MARK + check + GAP;
+            let mark = mark(severity, look.colour);
+            let pad = " ".repeat(check - finding.check.width() + GAP);
+            let message = wrapped(&finding.message, margin, look.width);
+            text += &format!("{mark}{}{pad}{message}", text::one_line(&finding.check));
+            if let Some(hint) = &finding.hint {
+                let margin = margin + "hint: ".len();
+                let hint = wrapped(hint, margin, look.width);
+                text += &format!("{}hint: {hint}", " ".repeat(margin - "hint: ".len()));
+            }
         }
     }
+    let count = |severity| {
+        findings
+            .iter()
+            .filter(|one| one.severity == severity)
+            .count()
+    };
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
+    let (problems, notes) = (count(Severity::Problem), count(Severity::Warning));
+    text += &format!(
+        "{problems} problem{}, {notes} note{}\n",
+        plural(problems),
+        plural(notes)
+    );
     if let Some(suite) = &doctor.suite {
-        text += &format!("the wire is protected by {suite}\n");
+        let words = format!("messages between nodes are encrypted: {suite}");
+        text += &wrapped(&words, 0, look.width);
     }
     text
+}
+
+/// Width of the first column with its gap, and of other gaps.
+const MARK: usize = 9;
+const GAP: usize = 2;
+
+fn mark(severity: Severity, colour: bool) -> String {
+    let (word, hue) = match severity {
+        Severity::Ok => ("ok", AnsiColor::Green),
+        Severity::Warning => ("note", AnsiColor::Yellow),
+        Severity::Problem => ("PROBLEM", AnsiColor::Red),
+    };
+    let style = match colour {
+        true => Style::new().fg_color(Some(hue.into())),
+        false => Style::new(),
+    };
+    format!("{style}{word}{style:#}{}", " ".repeat(MARK - word.len()))
+}
+
+/// Words in lines that fit beside a margin, which all but the first begin with.
+fn wrapped(words: &str, margin: usize, width: Option<usize>) -> String {
+    let room = width.map_or(usize::MAX, |width| width.saturating_sub(margin).max(20));
+    let mut lines = vec![String::new()];
+    for word in words.split_whitespace().map(text::one_line) {
+        let last = lines.last_mut().expect("never empty");
+        if last.is_empty() {
+            *last = word.into_owned();
+        } else if last.width() + 1 + word.width() <= room {
+            *last += &format!(" {word}");
+        } else {
+            lines.push(word.into_owned());
+        }
+    }
+    lines.join(&format!("\n{}", " ".repeat(margin))) + "\n"
 }
 
 #[cfg(test)]
@@ -359,16 +452,33 @@ mod tests {
     }
 
     #[test]
-    fn the_text_has_a_line_a_finding_and_its_hint() {
+    fn problems_come_first_and_lines_fit() {
         let findings = vec![
             Finding::ok("clock", "shows a sane time"),
-            Finding::problem("secret", "3 nodes differ", "join them"),
+            Finding::warning("discovery.mdns", "it does not work", "allow it"),
+            Finding::problem(
+                "secret",
+                "3 nodes here do not share this secret, and so keep apart from this one",
+                "join them with this node's secret, if they belong to the cluster",
+            ),
         ];
-        insta::assert_snapshot!(text(&Doctor { suite: Some("noise".into()), findings }), @r"
-        ok       clock: shows a sane time
-        PROBLEM  secret: 3 nodes differ
-                 hint: join them
-        the wire is protected by noise
+        let suite = Some("noise".into());
+        let look = Look {
+            width: Some(60),
+            colour: false,
+        };
+        insta::assert_snapshot!(text(&Doctor { suite, findings }, look), @r"
+        PROBLEM  secret          3 nodes here do not share this
+                                 secret, and so keep apart from this
+                                 one
+                                 hint: join them with this node's
+                                       secret, if they belong to the
+                                       cluster
+        note     discovery.mdns  it does not work
+                                 hint: allow it
+        ok       clock           shows a sane time
+        1 problem, 1 note
+        messages between nodes are encrypted: noise
         ");
     }
 }
