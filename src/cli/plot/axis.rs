@@ -8,6 +8,11 @@ const LOG_RATIO: f64 = 100.0;
 /// Of the axis, kept free at both ends.
 const MARGIN: f64 = 0.06;
 
+/// Of the distance of the quartiles, how far beyond them values still count.
+const FENCE: f64 = 3.0;
+/// Values that would get less of the axis than this are flattened by the others.
+const FLAT: f64 = 0.2;
+
 /// A coordinate.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Coordinate {
@@ -71,6 +76,34 @@ impl PlotAxis {
         }
     }
 
+    /// One for results. Where a few lie so far out that the others would be one line, they have no
+    /// place on it: `position` puts them on its edge.
+    pub fn of_results(values: impl Iterator<Item = f64>) -> Self {
+        let values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
+        let near = near(&values);
+        let cells: Vec<_> = near.into_iter().map(Coordinate::Number).collect();
+        Self::of(cells.iter())
+    }
+
+    /// Whether a number has a place between the ends.
+    pub fn holds(&self, number: f64) -> bool {
+        match self {
+            Self::Linear { min, max } | Self::Log { min, max } => (*min..=*max).contains(&number),
+            Self::Words(_) => true,
+        }
+    }
+
+    /// Where a number is drawn: beyond the ends, on the edge.
+    pub fn shown(&self, number: f64) -> f64 {
+        let range = self.range();
+        if self.holds(number) {
+            return self.position(&Coordinate::Number(number));
+        }
+        let is_below =
+            matches!(self, Self::Linear { min, .. } | Self::Log { min, .. } if number < *min);
+        if is_below { range.start } else { range.end }
+    }
+
     pub fn position(&self, cell: &Coordinate) -> f64 {
         match (self, cell) {
             (Self::Words(words), cell) => words.binary_search(&cell.word()).unwrap_or(0) as f64,
@@ -124,6 +157,35 @@ impl PlotAxis {
     }
 }
 
+/// The values without those that would flatten the others: those beyond three times the distance
+/// of the quartiles (Tukey's outer fences), on a logarithmic scale where all are positive. None is
+/// left out where the others take a good part of the axis all the same.
+fn near(values: &[f64]) -> Vec<f64> {
+    let is_log = values.iter().all(|value| *value > 0.0);
+    let place = |value: f64| if is_log { value.log10() } else { value };
+    let mut places: Vec<f64> = values.iter().map(|value| place(*value)).collect();
+    places.sort_by(f64::total_cmp);
+    let [Some(first), Some(last)] = [places.first(), places.last()] else {
+        return Vec::new();
+    };
+    let quartile = |share: f64| places[((places.len() - 1) as f64 * share).round() as usize];
+    let (low, high) = (quartile(0.25), quartile(0.75));
+    // Values that are nearly equal have a neighbourhood, too: half a decade, or a tenth of them.
+    let least = if is_log {
+        0.5
+    } else {
+        (quartile(0.5).abs() * 0.1).max(f64::MIN_POSITIVE)
+    };
+    let fence = ((high - low) * FENCE).max(least);
+    let (low, high) = (low - fence, high + fence);
+    let is_near = |value: &f64| (low..=high).contains(&place(*value));
+    let shown = high.min(*last) - low.max(*first);
+    if (last - first) * FLAT <= shown {
+        return values.to_vec();
+    }
+    values.iter().copied().filter(is_near).collect()
+}
+
 /// As few digits as say it, at most five.
 pub fn number(value: f64) -> String {
     let rounded = round_to(value, 5);
@@ -171,6 +233,27 @@ mod tests {
             ),
             (-2.0, "0.01")
         );
+    }
+
+    #[test]
+    fn a_diverged_run_does_not_flatten_the_others() {
+        let usual = [0.31, 0.35, 0.4, 0.42, 0.5, 0.7];
+        let with = |more: &[f64]| PlotAxis::of_results(usual.iter().chain(more).copied());
+        for far in [&[5.97e258][..], &[1e30, f64::INFINITY, f64::NAN], &[-1e9]] {
+            let axis = with(far);
+            assert_eq!(axis, with(&[]), "{far:?}");
+            assert!(far.iter().all(|value| !axis.holds(*value)));
+        }
+        let axis = with(&[1e30, -1e30]);
+        assert_eq!(
+            (axis.shown(1e30), axis.shown(-1e30), axis.shown(f64::NAN)),
+            (axis.range().end, axis.range().start, axis.range().end)
+        );
+        // Decades that are filled are no outliers.
+        assert!(PlotAxis::of_results((-9..9).map(|power| 10f64.powi(power))).holds(1e8));
+        assert!(with(&[0.9, 2.0]).holds(2.0));
+        assert!(PlotAxis::of_results([1.0, 1.0, 1.0, 50.0].into_iter()).holds(1.0));
+        assert!(PlotAxis::of_results([0.0, 0.0, 0.0].into_iter()).holds(0.0));
     }
 
     #[test]

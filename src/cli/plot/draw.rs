@@ -54,13 +54,9 @@ fn draw<'a>(
     points: &[PlotPoint],
     best: Option<usize>,
 ) -> Result<(), DrawFailure> {
-    let ys: Vec<Coordinate> = points
-        .iter()
-        .map(|point| Coordinate::Number(point.y))
-        .collect();
     let (x_axis, y_axis) = (
         PlotAxis::of(points.iter().map(|point| &point.x)),
-        PlotAxis::of(ys.iter()),
+        PlotAxis::of_results(points.iter().map(|point| point.y)),
     );
     let colours = spec
         .colour
@@ -86,22 +82,26 @@ fn draw<'a>(
         .light_line_style(WHITE)
         .bold_line_style(RGBColor(225, 225, 225))
         .draw()?;
-    let place = |point: &PlotPoint| {
-        (
-            x_axis.position(&point.x),
-            y_axis.position(&Coordinate::Number(point.y)),
-        )
-    };
-    chart.draw_series(points.iter().map(|point| {
+    let place = |point: &PlotPoint| (x_axis.position(&point.x), y_axis.shown(point.y));
+    let style = |point: &PlotPoint| {
         let colour = colour_of(point.colour.as_ref(), colours.as_ref());
         // Hollow: given up, or failed.
-        let style = if point.done {
+        if point.done {
             colour.mix(0.8).filled()
         } else {
             colour.stroke_width(1)
-        };
-        Circle::new(place(point), 4, style)
-    }))?;
+        }
+    };
+    let (within, beyond): (Vec<_>, Vec<_>) = points.iter().partition(|point| y_axis.holds(point.y));
+    let circle = |point: &&PlotPoint| Circle::new(place(point), 4, style(point));
+    chart.draw_series(within.iter().map(circle))?;
+    let triangle = |point: &&PlotPoint| TriangleMarker::new(place(point), 7, style(point));
+    chart.draw_series(beyond.iter().map(triangle))?;
+    if !beyond.is_empty() {
+        let told = told_beyond(&beyond);
+        let font = (FONT, 14).into_font();
+        root.draw(&Text::new(told, (WIDTH as i32 / 2, 46), font.color(&BLACK)))?;
+    }
     if let Some(point) = best.map(|best| &points[best]) {
         chart.draw_series([Circle::new(place(point), 9, BLACK.stroke_width(2))])?;
         let below = format!("best: {}", caption(point, spec));
@@ -115,6 +115,30 @@ fn draw<'a>(
         (Some(name), Some(colours)) => legend(root, name, &colours),
         _ => Ok(()),
     }
+}
+
+/// Which points have no place on the axis.
+fn told_beyond(points: &[&PlotPoint]) -> String {
+    let count = |is: fn(f64) -> bool| points.iter().filter(|point| is(point.y)).count();
+    let (nan, infinite) = (count(f64::is_nan), count(f64::is_infinite));
+    let finite: Vec<f64> = points
+        .iter()
+        .map(|point| point.y)
+        .filter(|y| y.is_finite())
+        .collect();
+    let furthest = finite.iter().max_by(|a, b| a.abs().total_cmp(&b.abs()));
+    let parts = [
+        (nan > 0).then(|| format!("{nan} NaN")),
+        (infinite > 0).then(|| format!("{infinite} infinite")),
+        furthest.map(|y| format!("{} up to {}", finite.len(), axis::number(*y))),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    let tasks = if points.len() == 1 { "task" } else { "tasks" };
+    format!(
+        "{} {tasks} beyond the axis: {}",
+        points.len(),
+        parts.join(", ")
+    )
 }
 
 fn named(name: &str, axis: &PlotAxis) -> String {

@@ -63,6 +63,7 @@ impl std::str::FromStr for PlotSpec {
 struct PlotPoint {
     task: u32,
     x: Coordinate,
+    /// Also NaN or infinite.
     y: f64,
     colour: Option<Coordinate>,
     /// It was given up or failed: shown, but never the best.
@@ -113,11 +114,7 @@ fn check_ending(path: &Path) -> Result<(), CliError> {
 fn points(results: &[TaskResult], spec: &PlotSpec) -> Result<Vec<PlotPoint>, String> {
     let mut points = Vec::new();
     for result in results {
-        let Some(y) = column(result, &spec.y)
-            .as_ref()
-            .and_then(Json::as_f64)
-            .filter(|y| y.is_finite())
-        else {
+        let Some(y) = column(result, &spec.y).as_ref().and_then(number) else {
             continue;
         };
         let Some(x) = column(result, &spec.x).as_ref().and_then(Coordinate::of) else {
@@ -142,7 +139,7 @@ fn points(results: &[TaskResult], spec: &PlotSpec) -> Result<Vec<PlotPoint>, Str
             params: params.join(" "),
         });
     }
-    if points.is_empty() {
+    if !points.iter().any(|point: &PlotPoint| point.y.is_finite()) {
         return Err(nothing_to_plot(results, spec));
     }
     points.truncate(MOST_POINTS);
@@ -172,10 +169,21 @@ fn word(value: &Json) -> String {
         .map_or_else(|| value.to_string(), str::to_string)
 }
 
+/// A number, also one that JSON has as a string.
+fn number(value: &Json) -> Option<f64> {
+    match value.as_str() {
+        Some("NaN") => Some(f64::NAN),
+        Some("Infinity") => Some(f64::INFINITY),
+        Some("-Infinity") => Some(f64::NEG_INFINITY),
+        _ => value.as_f64(),
+    }
+}
+
 /// The index of the best point that is done; of equals the first task's.
 fn best(points: &[PlotPoint], less: bool) -> Option<usize> {
     let sign = if less { 1.0 } else { -1.0 };
-    let done = points.iter().enumerate().filter(|(_, point)| point.done);
+    let counts = |point: &PlotPoint| point.done && point.y.is_finite();
+    let done = points.iter().enumerate().filter(|(_, point)| counts(point));
     let order = |(_, a): &(usize, &PlotPoint), (_, b): &(usize, &PlotPoint)| {
         (sign * a.y)
             .total_cmp(&(sign * b.y))
@@ -283,6 +291,46 @@ mod tests {
             svg.contains("relu") && svg.contains("&lt;digits&gt; &amp; more"),
             "{svg}"
         );
+    }
+
+    #[test]
+    fn what_has_no_place_on_the_axis_is_marked_on_its_edge() {
+        let losses = [
+            json!(0.3),
+            json!(0.4),
+            json!(0.5),
+            json!(5.97e258),
+            json!("NaN"),
+            json!("Infinity"),
+        ];
+        let results: Vec<_> = losses
+            .into_iter()
+            .zip(0..)
+            .map(|(loss, task)| {
+                result(
+                    task,
+                    json!({"lr": task}),
+                    json!({"loss": loss}),
+                    StatusName::Done,
+                )
+            })
+            .collect();
+        let spec = spec("lr:loss");
+        let points = points(&results, &spec).unwrap();
+        assert_eq!(
+            (points.len(), best(&points, true), best(&points, false)),
+            (6, Some(0), Some(3))
+        );
+        let svg = draw::svg("sweep", &spec, &points, best(&points, true)).unwrap();
+        assert!(
+            svg.contains("3 tasks beyond the axis: 1 NaN, 1 infinite, 1 up to 5.97e258"),
+            "{svg}"
+        );
+        assert_eq!(svg.matches("<polygon").count(), 3, "{svg}");
+        assert!(svg.contains("0.4") && !svg.contains("e100"), "{svg}");
+        let finite = [json!("NaN")]
+            .map(|loss| result(0, json!({"lr": 1}), json!({"loss": loss}), StatusName::Done));
+        assert!(self::points(&finite, &spec).is_err());
     }
 
     #[test]
