@@ -190,9 +190,15 @@ impl Settings {
         Ok((settings, origins))
     }
 
-    /// Every value by its dotted key, as TOML.
-    pub fn values(&self) -> BTreeMap<String, String> {
-        layers::flatten(self).into_iter().collect()
+    /// Every value by its dotted key; null for what is not set.
+    pub fn values(&self) -> BTreeMap<String, serde_json::Value> {
+        let typed = |text: &str| {
+            let table: Option<serde_json::Value> = toml::from_str(&format!("value = {text}")).ok();
+            table.map(|mut table| table["value"].take())
+        };
+        let flat = layers::flatten(self).into_iter();
+        flat.map(|(key, text)| (key, typed(&text).unwrap_or_default()))
+            .collect()
     }
 
     /// What holds where no layer says otherwise.

@@ -231,7 +231,7 @@ fn listed(names: &[String]) -> String {
 fn objections(findings: &[Finding]) -> String {
     let concerns = |finding: &&Finding| {
         finding.severity != Severity::Ok
-            && ["secret", "version", "admission", "discovery.--peer"].contains(&&*finding.check)
+            && ["secret", "version", "admission", "discovery.peer"].contains(&&*finding.check)
     };
     let line = |finding: &Finding| {
         let hint = finding

@@ -38,7 +38,7 @@ pub(super) async fn doctor(State(shared): State<Arc<Shared>>) -> Result<Json<Doc
 fn findings(report: &NetReport, members: &[MemberLine]) -> Vec<Finding> {
     let mut findings = vec![listening(report)];
     findings.extend(report.ways.iter().map(|way| {
-        let check = format!("discovery.{}", way.name);
+        let check = format!("discovery.{}", way.name.trim_start_matches("--"));
         match &way.problem {
             Some(problem) if problem == SWITCHED_OFF => Finding::ok(check, problem),
             Some(problem) => Finding::warning(check, problem, way_hint(way.name)),
@@ -204,13 +204,9 @@ fn owner(member: &MemberLine) -> Option<Finding> {
 
 /// Who may ask this node for anything.
 fn users(facts: &NodeFacts) -> Finding {
-    // As TOML; nothing where nothing is set.
     let set = |key: &str| {
-        facts
-            .settings
-            .get(key)
-            .map(|value| value.trim_matches('"'))
-            .filter(|value| !value.is_empty())
+        let value = facts.settings.get(key).and_then(|value| value.as_str());
+        value.filter(|value| !value.is_empty())
     };
     let Some(group) = set("api.group") else {
         return Finding::ok(

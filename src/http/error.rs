@@ -100,7 +100,7 @@ impl From<QueryError> for ApiError {
             QueryError::NoNode(_) => (StatusCode::NOT_FOUND, "`nodectl nodes` lists the nodes"),
             QueryError::Reachable { .. } => (
                 StatusCode::CONFLICT,
-                "`nodectl leave` there makes it leave; only a node that is dead for good can be forgotten",
+                "`nodectl leave` there makes it leave; only a node that will not come back can be forgotten",
             ),
             QueryError::NoLog(_) => (
                 StatusCode::NOT_FOUND,

@@ -65,7 +65,7 @@ impl BodyRoom {
                 "requests with more than {MAX_BODIES_BYTES} bytes are on their way at once"
             );
             ApiError::new(StatusCode::SERVICE_UNAVAILABLE, text)
-                .hint("try again when the others are through")
+                .hint("try again when other requests have ended")
         })
     }
 }
@@ -138,6 +138,6 @@ pub(super) async fn body_json<T: DeserializeOwned>(
 pub(super) fn task_index(text: &str) -> Result<u32, ApiError> {
     let shown = nodectl_types::text::shortened(text, 40);
     text.parse().map_err(|_| {
-        ApiError::bad_request(format!("`{shown}` is no task: tasks are counted from 0"))
+        ApiError::bad_request(format!("`{shown}` is not a task: tasks are counted from 0"))
     })
 }

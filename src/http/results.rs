@@ -159,8 +159,8 @@ fn parse_event_id(id: &[u8]) -> Result<Cursor, ApiError> {
     let parsed = text
         .split_once('.')
         .and_then(|(claim, position)| Some((claim.parse().ok()?, position.parse().ok()?)));
-    let (claim, position) =
-        parsed.ok_or_else(|| ApiError::bad_request(format!("`{text}` is no id of an event")))?;
+    let (claim, position) = parsed
+        .ok_or_else(|| ApiError::bad_request(format!("`{text}` is not the id of an event")))?;
     Ok(Cursor { claim, position })
 }
 

@@ -44,7 +44,7 @@ pub(super) async fn put(
         );
         if value.is_empty() {
             return Err(
-                ApiError::bad_request("an empty secret is none").hint("give its value as the body")
+                ApiError::bad_request("the value is empty").hint("give its value as the body")
             );
         }
         let sealed = shared.api.vault.seal(&name, &value);
@@ -92,6 +92,6 @@ fn check(name: &str) -> Result<(), ApiError> {
     if is_secret_name(name) {
         return Ok(());
     }
-    Err(ApiError::bad_request("that cannot name a secret")
+    Err(ApiError::bad_request("that cannot be the name of a secret")
         .hint("a letter, then letters, digits and single `_`, at most 64 of them"))
 }

@@ -47,7 +47,7 @@ pub struct NodeFacts {
     /// Inside `nodectl run`, without a network.
     pub solo: bool,
     /// Effective settings by key, secrets left out.
-    pub settings: BTreeMap<String, String>,
+    pub settings: BTreeMap<String, serde_json::Value>,
 }
 
 /// What the API needs of the node.
@@ -86,7 +86,7 @@ pub enum ServeError {
     )]
     TooLong(PathBuf),
     #[error(
-        "{0} is there and is no socket: nothing is put in its place\nhint: remove it, or have the API elsewhere (node.data_dir, api.socket)"
+        "{0} is there and is not a socket: it is left as it is\nhint: remove it, or have the API elsewhere (node.data_dir, api.socket)"
     )]
     NoSocket(PathBuf),
 }

@@ -171,7 +171,7 @@ fn facts(data_dir: &Path, solo: bool) -> NodeFacts {
         version: "0.1.0".into(),
         started_ms: 1_000,
         solo,
-        settings: BTreeMap::from([("network.port".into(), "0".into())]),
+        settings: BTreeMap::from([("network.port".into(), 0.into())]),
     }
 }
 

@@ -70,16 +70,40 @@ impl Column {
 
 /// Left-aligned columns. The first line has the heads, if they are wanted.
 pub fn layout(look: Look, columns: &[Column], heads: bool, rows: Vec<Vec<String>>) -> String {
+    let one_line = |cell: &String| text::one_line(cell).into_owned();
     let rows: Vec<Vec<String>> = rows
-        .into_iter()
-        .map(|row| {
-            row.iter()
-                .map(|cell| text::one_line(cell).into_owned())
-                .collect()
-        })
+        .iter()
+        .map(|row| row.iter().map(one_line).collect())
         .collect();
+    let shown = fitting(look, columns, heads, &rows);
+    let mut text = String::new();
+    if heads {
+        let bold = Style::new().bold();
+        let head = |(index, _): &(usize, usize)| (columns[*index].head.to_string(), bold);
+        text += &line(look, &shown, shown.iter().map(head).collect());
+    }
+    for row in &rows {
+        let cell = |(index, _): &(usize, usize)| {
+            let style = match columns[*index].is_state {
+                true => style_of(&row[*index]),
+                false => Style::new(),
+            };
+            (row[*index].clone(), style)
+        };
+        text += &line(look, &shown, shown.iter().map(cell).collect());
+    }
+    text
+}
+
+/// The columns that are shown, by their numbers, and their widths.
+fn fitting(
+    look: Look,
+    columns: &[Column],
+    heads: bool,
+    rows: &[Vec<String>],
+) -> Vec<(usize, usize)> {
     let widest = |index: usize| {
-        let cells = rows.iter().map(|row: &Vec<String>| row[index].width());
+        let cells = rows.iter().map(|row| row[index].width());
         let head = if heads {
             columns[index].head.width()
         } else {
@@ -98,49 +122,26 @@ pub fn layout(look: Look, columns: &[Column], heads: bool, rows: Vec<Vec<String>
         drop_columns(&mut shown, columns, width, says_nothing);
         cut_cells(&mut shown, width);
     }
-    let line = |cells: Vec<(String, Style)>| {
-        let last = cells.len().saturating_sub(1);
-        let cells = cells.iter().enumerate().zip(&shown);
-        let text: String = cells
-            .map(|((place, (cell, style)), (_, width))| {
-                let cell = cut(cell, *width);
-                let gap = if place == last {
-                    0
-                } else {
-                    width + GAP - cell.width()
-                };
-                let painted = if look.colour {
-                    format!("{style}{cell}{style:#}")
-                } else {
-                    cell
-                };
-                painted + &" ".repeat(gap)
-            })
-            .collect();
-        text.trim_end().to_string() + "\n"
-    };
+    shown
+}
+
+/// A line of cells, one for each column that is shown.
+fn line(look: Look, shown: &[(usize, usize)], cells: Vec<(String, Style)>) -> String {
+    let last = cells.len().saturating_sub(1);
     let mut text = String::new();
-    if heads {
-        let bold = Style::new().bold();
-        text += &line(
-            shown
-                .iter()
-                .map(|(index, _)| (columns[*index].head.into(), bold))
-                .collect(),
-        );
-    }
-    for row in &rows {
-        let cell = |(index, _): &(usize, usize)| {
-            let style = if columns[*index].is_state {
-                style_of(&row[*index])
-            } else {
-                Style::new()
-            };
-            (row[*index].clone(), style)
+    for ((place, (cell, style)), (_, width)) in cells.iter().enumerate().zip(shown) {
+        let cell = cut(cell, *width);
+        let gap = match place == last {
+            true => 0,
+            false => width + GAP - cell.width(),
         };
-        text += &line(shown.iter().map(cell).collect());
+        text += &match look.colour {
+            true => format!("{style}{cell}{style:#}"),
+            false => cell,
+        };
+        text += &" ".repeat(gap);
     }
-    text
+    text.trim_end().to_string() + "\n"
 }
 
 fn total(shown: &[(usize, usize)]) -> usize {

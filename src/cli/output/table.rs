@@ -12,8 +12,9 @@ use nodectl_types::{
     units::{format_bytes, format_duration},
 };
 use nodectl_wire::api::{
-    AuditLine, ClosedName, Device, ExchangeView, ExchangeWay, GpuKindName, GpuRatesView, GpuView,
-    Job, JobLine, Node, NodeShare, SecretView, TaskResult, TaskRow, WorkView,
+    AuditLine, CheckpointView, ClosedName, Device, ExchangeView, ExchangeWay, GpuKindName,
+    GpuRatesView, GpuView, Job, JobLine, LateView, Node, NodeShare, SecretView, TaskResult,
+    TaskRow, TrainingView, WaitingView, WorkView,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -50,6 +51,8 @@ const JOBS: [Column; 9] = [
     Column::dropped("SUBMITTED", 2),
     Column::dropped("TOOK", 3),
 ];
+/// Where tasks that were stopped are counted among those columns, if some were.
+const STOPPED_AT: usize = 7;
 const DEVICES: [Column; 13] = [
     Column::kept("NODE"),
     Column::kept("GPU"),
@@ -152,6 +155,8 @@ impl Output for Table {
         if jobs.is_empty() {
             return "no jobs\n".into();
         }
+        // Of most jobs, no task was.
+        let stops = jobs.iter().any(|job| job.stopped > 0);
         let rows = jobs
             .iter()
             .map(|job| {
@@ -165,7 +170,7 @@ impl Output for Table {
                     None => [job.tasks, job.done, job.failed].map(|count| count.to_string()),
                 };
                 let [tasks, done, failed] = counts;
-                vec![
+                let mut row = vec![
                     job.id.clone(),
                     cut(&job.name),
                     cut(&job.user),
@@ -179,10 +184,18 @@ impl Output for Table {
                     failed,
                     ago(job.submitted_ms, now_ms),
                     took,
-                ]
+                ];
+                if stops {
+                    row.insert(STOPPED_AT, job.stopped.to_string());
+                }
+                row
             })
             .collect();
-        layout(self.look, &JOBS, true, rows)
+        let mut columns = JOBS.to_vec();
+        if stops {
+            columns.insert(STOPPED_AT, Column::dropped("STOPPED", 1));
+        }
+        layout(self.look, &columns, true, rows)
     }
 
     fn secrets(&self, secrets: &[SecretView], now_ms: u64) -> String {
@@ -228,77 +241,15 @@ impl Output for Table {
     }
 
     fn job(&self, job: &Job, now_ms: u64) -> String {
-        let line = &job.line;
-        let ended = line
-            .ended_ms
-            .map(|ended| format!(", took {}", since(line.submitted_ms, ended)));
-        let mut rows = vec![
-            ("job", format!("{} {}", line.id, line.name)),
-            (
-                "state",
-                format!("{}{}", state(job), ended.unwrap_or_default()),
-            ),
-            ("user", user(line)),
-            ("age", since(line.submitted_ms, now_ms)),
-            match &job.work.worker {
-                Some(worker) => ("worker", worker.clone()),
-                None => (
-                    "command",
-                    text::ends(&job.work.command.join(" "), ROW_CHARS - 1).into_owned(),
-                ),
-            },
-            ("needs", needs(&job.work)),
-            (
-                "coordinator",
-                match (&job.coordinator_name, &line.coordinator) {
-                    (Some(name), _) => cut(name),
-                    (None, Some(id)) => short_id(id),
-                    (None, None) => "none yet".into(),
-                },
-            ),
-        ];
-        if !job.work.params.is_empty() {
-            rows.push(("parameters", job.work.params.join(", ")));
-        }
-        if !job.work.place.is_empty() {
-            rows.push(("where", job.work.place.clone()));
-        }
-        if let Some(why) = &job.progress.waiting_for {
-            rows.push(("waits for", why.clone()));
-        }
-        let training = job.training.iter();
-        for file in training.clone().flat_map(|training| &training.checkpoints) {
-            let size = format_bytes(file.bytes);
-            rows.push((
-                "checkpoint",
-                format!(
-                    "step {}, {size}, {}:{}",
-                    file.step, file.node_name, file.path
-                ),
-            ));
-        }
-        for node in training.clone().flat_map(|training| &training.waiting) {
-            rows.push(("on hold", format!("{}: {}", node.node_name, node.why)));
-        }
-        for late in training.flat_map(|training| &training.late) {
-            let [taken, usual] = [late.taken_ms, late.usual_ms].map(|ms| since(0, ms));
-            let (worker, node, clock) = (late.worker, &late.node_name, late.clock);
-            rows.push((
-                "slow",
-                format!("worker {worker} on {node}: {taken} at clock {clock}, as a rule {usual}"),
-            ));
-        }
-        rows.extend(
-            job.work
-                .exchange
-                .iter()
-                .map(|layer| ("gradients", exchange(layer))),
-        );
+        let mut rows = facts(job, now_ms);
+        rows.extend(job.training.iter().flat_map(training));
+        let exchange = job.work.exchange.iter();
+        rows.extend(exchange.map(|layer| ("gradients", exchange_row(layer))));
         let row = |(key, value): &(&str, String)| {
             format!("{key:<12} {}\n", text::shortened(value, ROW_CHARS))
         };
         let mut text: String = rows.iter().map(row).collect();
-        if let Some(reason) = &line.reason {
+        if let Some(reason) = &job.line.reason {
             text += "given up\n";
             text += &indented(reason, "  ");
         }
@@ -462,6 +413,68 @@ fn runs(load: &nodectl_wire::api::Load) -> String {
     }
 }
 
+/// What there is to say of every job.
+fn facts(job: &Job, now_ms: u64) -> Vec<(&'static str, String)> {
+    let line = &job.line;
+    let ended = line
+        .ended_ms
+        .map(|ended| format!(", took {}", since(line.submitted_ms, ended)));
+    let command = || text::ends(&job.work.command.join(" "), ROW_CHARS - 1).into_owned();
+    let coordinator = match (&job.coordinator_name, &line.coordinator) {
+        (Some(name), _) => cut(name),
+        (None, Some(id)) => short_id(id),
+        (None, None) => "none yet".into(),
+    };
+    let mut rows = vec![
+        ("job", format!("{} {}", line.id, line.name)),
+        (
+            "state",
+            format!("{}{}", state(job), ended.unwrap_or_default()),
+        ),
+        ("user", user(line)),
+        ("age", since(line.submitted_ms, now_ms)),
+        match &job.work.worker {
+            Some(worker) => ("worker", worker.clone()),
+            None => ("command", command()),
+        },
+        ("needs", needs(&job.work)),
+        ("coordinator", coordinator),
+    ];
+    if !job.work.params.is_empty() {
+        rows.push(("parameters", job.work.params.join(", ")));
+    }
+    if !job.work.place.is_empty() {
+        rows.push(("where", job.work.place.clone()));
+    }
+    if let Some(why) = &job.progress.waiting_for {
+        rows.push(("waits for", why.clone()));
+    }
+    rows
+}
+
+/// What there is to say of one that trains.
+fn training(training: &TrainingView) -> Vec<(&'static str, String)> {
+    let checkpoint = |file: &CheckpointView| {
+        let (step, size) = (file.step, format_bytes(file.bytes));
+        let place = format!("{}:{}", file.node_name, file.path);
+        ("checkpoint", format!("step {step}, {size}, {place}"))
+    };
+    let waiting = |node: &WaitingView| ("on hold", format!("{}: {}", node.node_name, node.why));
+    let late = |late: &LateView| {
+        let [taken, usual] = [late.taken_ms, late.usual_ms].map(|ms| since(0, ms));
+        let (worker, node, clock) = (late.worker, &late.node_name, late.clock);
+        (
+            "slow",
+            format!("worker {worker} on {node}: {taken} at clock {clock}, as a rule {usual}"),
+        )
+    };
+    let checkpoints = training.checkpoints.iter().map(checkpoint);
+    checkpoints
+        .chain(training.waiting.iter().map(waiting))
+        .chain(training.late.iter().map(late))
+        .collect()
+}
+
 fn node_state(node: &Node) -> &'static str {
     let closed = node.closed.as_ref().map(|closed| match closed.state {
         ClosedName::TakesNone => "takes no work",
@@ -472,6 +485,7 @@ fn node_state(node: &Node) -> &'static str {
         ClosedName::Keyboard | ClosedName::Busy => "in use",
     });
     match (node.alive, closed, node.draining, &node.problem) {
+        (false, ..) if node.left => "left",
         (false, ..) => "away",
         (true, Some(closed), ..) => closed,
         (true, None, true, _) => "draining",
@@ -538,7 +552,7 @@ fn gpu_kind(kind: GpuKindName) -> &'static str {
     }
 }
 
-fn exchange(layer: &ExchangeView) -> String {
+fn exchange_row(layer: &ExchangeView) -> String {
     let ExchangeView {
         layer,
         shape: [outputs, inputs],

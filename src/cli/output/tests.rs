@@ -59,6 +59,13 @@ fn tables_line_up() {
     00000000000000ab  sweep              unknown  running  4      1     0       1 min ago
     00000000000000cd  control character  unknown  done     4      4     0       1 min ago  1m 00s
     ");
+    let mut stopping = jobs();
+    stopping[1].stopped = 3;
+    insta::assert_snapshot!(WIDE.jobs(&stopping, 120_000), @r"
+    JOB               NAME               USER     STATE    TASKS  DONE  FAILED  STOPPED  SUBMITTED  TOOK
+    00000000000000ab  sweep              unknown  running  4      1     0       0        1 min ago
+    00000000000000cd  control character  unknown  done     4      4     0       3        1 min ago  1m 00s
+    ");
     assert_eq!(WIDE.jobs(&[], 0), "no jobs\n");
 }
 

@@ -2,6 +2,7 @@
 
 use nodectl_types::{Closed, Gpu, GpuKind, NodeLoad, Resources, query::MemberLine};
 use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
@@ -21,8 +22,9 @@ pub struct NodeSelf {
     pub solo: bool,
     /// Where other nodes can reach it.
     pub addrs: Vec<String>,
-    /// Effective settings, secrets left out.
-    pub settings: BTreeMap<String, String>,
+    /// Effective settings by key, secrets left out; null for what is not set.
+    #[schema(value_type = Object)]
+    pub settings: BTreeMap<String, Json>,
 }
 
 /// A member of the cluster, as the answering node sees it.
@@ -31,6 +33,9 @@ pub struct Node {
     pub id: String,
     pub name: String,
     pub alive: bool,
+    /// It is away because it left; one that is away otherwise died or cannot be reached.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub left: bool,
     /// This is the node that answers.
     pub this_node: bool,
     /// It takes no new work, whoever said so.
@@ -168,10 +173,12 @@ impl Node {
     pub fn new(member: MemberLine, load: Option<NodeLoad>) -> Self {
         let info = member.info;
         let draining = info.takes_no_work().is_some();
+        let left = info.leaving && !member.alive;
         Self {
             id: info.id.to_string(),
             name: info.name,
             alive: member.alive,
+            left,
             this_node: member.this_node,
             draining,
             closed: info.closed.as_ref().map(ClosedView::from),
@@ -243,7 +250,10 @@ impl From<&Gpu> for GpuView {
             kind,
             used: gpu.kind != GpuKind::Software,
             why: match gpu.kind {
-                GpuKind::Software => "a CPU driver: counts only where it is asked for".into(),
+                GpuKind::Software => {
+                    "a driver that computes on the processor: tasks that ask for GPUs do not get it"
+                        .into()
+                }
                 _ => "tasks that ask for GPUs get it".into(),
             },
             memory_free: gpu.details.memory_free,
