@@ -160,10 +160,70 @@ fn without_a_node_ctrl_c_cancels_and_says_why() {
     wait_until(SOON, "the tasks sleep", || !processes_with(&nap).is_empty());
     run.press("\x03");
     assert_eq!(run.wait_exit().code(), Some(130), "{}", run.screen());
-    assert!(
-        run.screen().contains("nothing to detach from"),
-        "{}",
-        run.screen()
-    );
+    // The bar is drawn again and again, and leaves what is said alone.
+    let said = "the only node is inside a command and ends with it, so there is nothing to detach from: cancelling";
+    let lines = run.lines();
+    assert!(lines.iter().any(|line| line == said), "{lines:#?}");
     wait_until(SOON, "nothing sleeps", || processes_with(&nap).is_empty());
+}
+
+/// A command on a terminal of 80 columns, at its end.
+fn narrow(cluster: &Cluster, arguments: &[&str]) -> Terminal {
+    let mut command = cluster.command(0);
+    command.args(arguments);
+    let mut shown = Terminal::of_width(command, "xterm", 80);
+    shown.wait_exit();
+    shown
+}
+
+/// What a listing prints. Fails where a line would be broken.
+fn listing(cluster: &Cluster, arguments: &[&str]) -> String {
+    let text = narrow(cluster, arguments).screen();
+    for line in text.lines() {
+        let width = line.trim_end().chars().count();
+        assert!(
+            width <= 80,
+            "nodectl {arguments:?}: {width} columns: {line}"
+        );
+    }
+    text
+}
+
+#[test]
+fn what_is_shown_fits_eighty_columns() {
+    let cluster = Cluster::of(2);
+    let text = "name = \"a-rather-long-name-of-a-job\"\nparams = { width = [1, 2], height = [0.123456789012345] }\n\
+        command = [\"sh\", \"-c\", \"echo nodectl-result: $(( {width} * 1000000007 ))\"]\n";
+    let job = write_job(cluster.dir.path(), "long", text);
+    let job = job.to_str().expect("UTF-8");
+    let run = narrow(&cluster, &["run", job]).lines();
+    let id = cluster.json(0, &["jobs", "--json"])[0]["id"].clone();
+    let id = id.as_str().expect("an id");
+    let expected = [
+        format!("submitted a-rather-long-name-of-a… as job {id}: 2 tasks, 2 nodes"),
+        "a-rather-long-name-of-a… [==============================] 2/2 0s".into(),
+        format!("a-rather-long-name-of-a-job ({id}) done: 2 of 2 tasks done in"),
+    ];
+    assert!(run.len() >= expected.len(), "{run:#?}");
+    for (line, expected) in run.iter().zip(&expected) {
+        assert!(line.starts_with(expected), "{line}, not {expected}");
+    }
+    for (arguments, head) in [
+        (&["nodes"][..], "NODE"),
+        (&["jobs"], "JOB"),
+        (&["job", id, "--tasks"], "TASK"),
+        (&["results", id], "TASK"),
+        (&["results", id, "--sort", "value"], "TASK"),
+        (&["job", id], "job"),
+        (&["doctor", job], "ok"),
+        (&["--help"], "Turns the machines"),
+        (&["help", "run"], "Runs the jobs"),
+        (&["help", "up"], "Starts nodes elsewhere"),
+    ] {
+        let text = listing(&cluster, arguments);
+        assert!(text.starts_with(head), "nodectl {arguments:?}: {text}");
+    }
+    for arguments in [&["status"][..], &["explain", id], &["devices"], &["doctor"]] {
+        listing(&cluster, arguments);
+    }
 }

@@ -27,7 +27,8 @@ mod vault;
 
 pub use node::{StartedNode, has_left_jobs, is_in_use, run_node, start_solo};
 pub use secret::{
-    changed_secret, generate_secret, redeem, replaced_secret, secret_strength, secret_weakness,
+    changed_secret, generate_secret, redeem, replaced_secret, secret_mistake, secret_strength,
+    secret_weakness,
 };
 
 use nodectl_ports::say::{self, tell};

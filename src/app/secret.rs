@@ -40,6 +40,12 @@ pub fn secret_strength(secret: &str) -> u32 {
     Secret::strength(secret)
 }
 
+/// Why a text cannot be a secret: it is empty, or one that was made here with a mistake in it. The
+/// message has a hint.
+pub fn secret_mistake(text: &str) -> Option<String> {
+    Secret::new(text).err().map(|error| error.to_string())
+}
+
 /// Why a secret is easy to guess, if it is.
 pub fn secret_weakness(secret: &str) -> Option<String> {
     Secret::weakness(secret)

@@ -5,7 +5,7 @@ use nodectl_http::ClientError;
 use nodectl_jobfile::JobFileError;
 use nodectl_launch::LaunchError;
 use nodectl_ports::say;
-use nodectl_types::JobId;
+use nodectl_types::{JobId, text};
 use std::{
     io::{self, IsTerminal},
     path::Path,
@@ -51,7 +51,7 @@ pub enum CliError {
         key: String,
     },
     /// The node in this process could not be started, or ended in an error.
-    #[error("{0:#}")]
+    #[error("{}", with_causes(.0))]
     Node(anyhow::Error),
 }
 
@@ -83,9 +83,42 @@ impl CliError {
         // A reader of our output that has gone is no error worth a word.
         if !matches!(self, Self::File { source, .. } if source.kind() == io::ErrorKind::BrokenPipe)
         {
-            say::marked(&emphasis("error:"), format_args!("{self}"));
+            let words = without_numbers(&self.to_string());
+            say::marked(&emphasis("error:"), format_args!("{words}"));
         }
     }
+}
+
+/// An error and what caused it, but for causes that it quotes itself. A hint stays at the end.
+fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    let mut hint = None;
+    for cause in error.chain().map(ToString::to_string) {
+        let (message, own) = text::split_hint(&cause);
+        if text.is_empty() {
+            text = message.into();
+        } else if !text.contains(message) {
+            text += &format!(": {message}");
+        }
+        hint = hint.or(own.map(str::to_string));
+    }
+    match hint {
+        Some(hint) => format!("{text}\nhint: {hint}"),
+        None => text,
+    }
+}
+
+/// Without the numbers that the system has for its errors: the words before them say the same.
+fn without_numbers(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let mut out = parts.next().unwrap_or_default().to_string();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, rest)) if number.chars().all(|c| c.is_ascii_digit()) => out += rest,
+            _ => out += &format!(" (os error {part}"),
+        }
+    }
+    out
 }
 
 /// Red on a terminal that wants colours.
@@ -119,4 +152,23 @@ pub fn print_bytes(bytes: &[u8]) -> Result<(), CliError> {
         doing: "writing to stdout".into(),
         source,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_says_each_thing_once_and_no_number_of_the_system() {
+        let cause = io::Error::from_raw_os_error(17);
+        let quoting = anyhow::anyhow!("could not make /d: {cause}\nhint: another --data-dir");
+        let inner = anyhow::Error::new(cause).context(quoting.to_string());
+        let error = CliError::Node(inner.context("starting the node"));
+        assert_eq!(
+            without_numbers(&error.to_string()),
+            "starting the node: could not make /d: File exists\nhint: another --data-dir"
+        );
+        assert_eq!(without_numbers("a (os error x) b"), "a (os error x) b");
+        assert_eq!(without_numbers("a (os error 2): b (os error 13)"), "a: b");
+    }
 }

@@ -11,7 +11,11 @@ use nodectl_app::settings::Origin;
 use nodectl_ports::say::tell;
 use nodectl_workloads::templates::{self, Template};
 use serde_json::json;
-use std::{fs, io, path::Path};
+use std::{
+    fs,
+    io::{self, IsTerminal},
+    path::Path,
+};
 
 /// Writes a template's files into the working directory. Nothing is written if one of them is there
 /// already.
@@ -69,11 +73,11 @@ pub fn config_show(origins: &[Origin], json: bool) -> Result<Exit, CliError> {
         ))?;
     } else {
         let row = |origin: &Origin| {
-            vec![
-                origin.key.clone(),
-                origin.value.clone(),
-                origin.source.clone(),
-            ]
+            let value = match origin.value.as_str() {
+                "" => "(not set)".into(),
+                value => value.to_string(),
+            };
+            vec![origin.key.clone(), value, origin.source.clone()]
         };
         print(&output::columns(
             &["SETTING", "VALUE", "FROM"],
@@ -94,6 +98,11 @@ pub fn completions(shell: clap_complete::Shell) -> Result<Exit, CliError> {
 pub fn man(directory: Option<&Path>) -> Result<Exit, CliError> {
     let Some(directory) = directory else {
         print_bytes(&page(&command())?)?;
+        if io::stdout().is_terminal() {
+            tell!(
+                "hint: `nodectl man | man -l -` shows it as a page; `nodectl man DIR` writes all pages"
+            );
+        }
         return Ok(Exit::Done);
     };
     fs::create_dir_all(directory).map_err(|source| CliError::file("making", directory, source))?;
@@ -106,7 +115,7 @@ pub fn man(directory: Option<&Path>) -> Result<Exit, CliError> {
             .map_err(|source| CliError::file("writing", &path, source))?;
         let shown = command
             .get_subcommands()
-            .filter(|sub| sub.get_name() != "help");
+            .filter(|sub| sub.get_name() != "help" && !sub.is_hide_set());
         pages.extend(shown.map(|sub| (format!("{name}-{}", sub.get_name()), sub.clone())));
     }
     Ok(Exit::Done)
@@ -149,5 +158,6 @@ mod tests {
             let page = fs::read_to_string(directory.path().join(format!("{name}.1"))).unwrap();
             assert!(page.contains(".TH"), "{name}");
         }
+        assert!(!directory.path().join("nodectl-solo.1").exists());
     }
 }

@@ -24,7 +24,7 @@ pub async fn forget(client: &Client, args: &ForgetArgs) -> Result<Exit, CliError
 /// Asks on a terminal, and says what it is about.
 fn confirm(node: &str) -> Result<bool, CliError> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        let hint = "hint: --yes if that machine is dead for good";
+        let hint = "hint: --yes if that machine will not come back as it was";
         return Err(CliError::Usage(format!(
             "forgetting {node} has to be confirmed, and there is no terminal\n{hint}"
         )));
@@ -32,7 +32,7 @@ fn confirm(node: &str) -> Result<bool, CliError> {
     tell!(
         "Every node will take {node} for dead, and trainings that wait for it will go on without it.\n\
          If that machine runs on, cut off, what it does in these trainings is lost when it comes back.\n\
-         Is it dead for good? [y/N]"
+         Will that machine never come back as it was? [y/N]"
     );
     let mut answer = String::new();
     let read = io::stdin().read_line(&mut answer);

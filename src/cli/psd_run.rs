@@ -158,7 +158,7 @@ impl PsdRun {
             .try_collect::<Vec<_>>()
             .await?;
         tell!(
-            "{} servers are up; {} workers start",
+            "servers that are up: {}; workers that start now: {}",
             self.cluster.servers.len(),
             self.cluster.workers.len()
         );
@@ -237,30 +237,27 @@ impl PsdRun {
         process::settled().await;
         for group in [&parts[1..], &parts[..1]] {
             stream::iter(group)
-                .for_each_concurrent(AT_ONCE, async |part| {
-                    let target = SshTarget::of(&part.host);
-                    if let Some(log) = &part.log
-                        && let Ok(text) =
-                            ssh::log(&target, &self.facts.launch, &part.node.member, self.connect)
-                                .await
-                    {
-                        let path = self.out.join(log);
-                        if let Err(error) = fs::write(&path, text) {
-                            tell!("warning: writing {}: {error}", path.display());
-                        }
-                    }
-                    let stopping = ssh::stop(
-                        &target,
-                        &self.facts.launch,
-                        &part.node.member,
-                        &self.program.hash,
-                        self.connect,
-                    );
-                    if let Err(error) = stopping.await {
-                        tell!("warning: {error}");
-                    }
-                })
+                .for_each_concurrent(AT_ONCE, async |part| self.stop_one(part).await)
                 .await;
+        }
+    }
+
+    async fn stop_one(&self, part: &RunNode) {
+        let target = SshTarget::of(&part.host);
+        let (launch, member) = (&self.facts.launch, &part.node.member);
+        let text = match &part.log {
+            Some(_) => ssh::log(&target, launch, member, self.connect).await.ok(),
+            None => None,
+        };
+        if let (Some(log), Some(text)) = (&part.log, text) {
+            let path = self.out.join(log);
+            if let Err(error) = fs::write(&path, text) {
+                tell!("warning: writing {}: {error}", path.display());
+            }
+        }
+        let stopping = ssh::stop(&target, launch, member, &self.program.hash, self.connect);
+        if let Err(error) = stopping.await {
+            tell!("warning: {error}");
         }
     }
 }

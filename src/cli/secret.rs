@@ -207,6 +207,16 @@ fn checked(
         let hint = "hint: give a secret, or none at all to have one generated";
         return Err(CliError::Usage(format!("the secret is empty\n{hint}")));
     }
+    if let Some(mistake) = app::secret_mistake(&trimmed) {
+        return Err(CliError::Usage(mistake));
+    }
+    if is_command(&trimmed) {
+        return Err(CliError::Usage(
+            "this is a command, not a secret\n\
+             hint: type the command at the shell; here, paste only the secret, such as the five groups that `nodectl join` made"
+                .into(),
+        ));
+    }
     if let Some(why) = app::secret_weakness(&trimmed) {
         if !settings.cluster.weak_secret {
             return Err(CliError::Usage(format!(
@@ -221,6 +231,17 @@ fn checked(
         text: trimmed,
         source,
     })
+}
+
+/// Whether it looks like a line for a shell that was pasted at the wrong place: what the node on
+/// another machine said is to be typed, for example.
+fn is_command(text: &str) -> bool {
+    let mut words = text
+        .split_whitespace()
+        .skip_while(|word| ["$", "#", "sudo"].contains(word));
+    let first = words.next().unwrap_or_default();
+    let is_ours = first.rsplit('/').next() == Some("nodectl");
+    words.next().is_some() && (is_ours || text.contains(" --"))
 }
 
 fn read(path: &Path) -> Result<Zeroizing<String>, CliError> {
@@ -382,6 +403,45 @@ mod tests {
         );
         assert!(refused.to_string().contains("--weak-secret"), "{refused}");
         assert!(resolve(given("m3kpd-9xw2c-hjt7q-4nbrz-y8gve"), None, &settings).is_ok());
+    }
+
+    #[test]
+    fn a_character_that_is_wrong_is_told_before_anything_starts() {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = settings(directory.path(), None);
+        let made = app::generate_secret();
+        let wrong = if made.starts_with('2') { '3' } else { '2' };
+        let mistyped = format!("{wrong}{}", &made[1..]);
+        let refused = resolve(given(&mistyped), None, &settings).err();
+        let refused = refused.expect("refused").to_string();
+        assert!(
+            refused.contains("a character is wrong or missing"),
+            "{refused}"
+        );
+        assert!(resolve(given(&made), None, &settings).is_ok());
+    }
+
+    #[test]
+    fn a_command_is_no_secret() {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = settings(directory.path(), None);
+        for command in [
+            "nodectl join",
+            "sudo ./nodectl join --detach",
+            "$ /usr/local/bin/nodectl join --secret m3kpd-9xw2c-hjt7q-4nbrz-y8gve",
+            "python3 -m nodectl.start --password 1234567890123456",
+        ] {
+            let refused = resolve(given(command), None, &settings).err();
+            let refused = refused.unwrap_or_else(|| panic!("{command} is taken"));
+            assert!(
+                refused.to_string().contains("this is a command"),
+                "{refused}"
+            );
+            assert!(!refused.to_string().contains("m3kpd"), "{refused}");
+        }
+        for secret in ["granite lantern, orbit walnut", "nodectl", "a--b c-d"] {
+            assert!(resolve(given(secret), None, &settings).is_ok(), "{secret}");
+        }
     }
 
     #[test]

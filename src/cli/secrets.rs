@@ -65,7 +65,7 @@ fn check(name: &str) -> Result<(), CliError> {
     }
     let hint = "hint: a letter, then letters, digits and single `_`, such as HF_TOKEN; the value comes by stdin";
     Err(CliError::Usage(format!(
-        "`{}` cannot name a secret\n{hint}",
+        "`{}` cannot be the name of a secret\n{hint}",
         nodectl_types::text::shown(name)
     )))
 }

@@ -298,11 +298,14 @@ impl Computing {
     pub fn gpu_warning(&self, workers: u64, gpus: u64) -> Option<String> {
         let room = gpus * u64::from(self.workers_per_gpu);
         (workers > room).then(|| {
-            format!(
-                "{workers} workers for {gpus} GPUs, {} a GPU: {} of them find no GPU free",
-                self.workers_per_gpu,
-                workers - room
-            )
+            let left = workers - room;
+            match gpus {
+                0 => format!("no GPU was found: {left} workers compute without one"),
+                _ => format!(
+                    "{gpus} GPUs have room for {room} workers, {} on each: {left} of {workers} workers compute without one",
+                    self.workers_per_gpu
+                ),
+            }
         })
     }
 }
@@ -383,7 +386,7 @@ mod tests {
         let warning = computing.gpu_warning(5, 2).unwrap();
         assert_eq!(
             warning,
-            "5 workers for 2 GPUs, 2 a GPU: 1 of them find no GPU free"
+            "2 GPUs have room for 4 workers, 2 on each: 1 of 5 workers compute without one"
         );
     }
 

@@ -16,6 +16,7 @@ pub struct Terminal {
     child: Child,
     keyboard: File,
     screen: Arc<Mutex<String>>,
+    columns: usize,
     /// Ends with the last process that has the terminal open.
     reader: std::thread::JoinHandle<()>,
 }
@@ -27,9 +28,14 @@ impl Terminal {
     }
 
     /// `kind` is what `TERM` says.
-    pub fn of_kind(mut command: Command, kind: &str) -> Self {
+    pub fn of_kind(command: Command, kind: &str) -> Self {
+        Self::of_width(command, kind, 120)
+    }
+
+    /// One with so many columns.
+    pub fn of_width(mut command: Command, kind: &str, columns: u16) -> Self {
         command.env("TERM", kind);
-        let (ours, theirs) = open_pty();
+        let (ours, theirs) = open_pty(columns);
         let stream = || Stdio::from(theirs.try_clone().expect("a descriptor"));
         command.stdin(stream()).stdout(stream()).stderr(stream());
         // SAFETY: system calls alone, no allocation, no lock. It dies with the test, as everything
@@ -64,6 +70,7 @@ impl Terminal {
             child,
             keyboard,
             screen,
+            columns: usize::from(columns),
             reader,
         }
     }
@@ -71,6 +78,60 @@ impl Terminal {
     /// Everything that was shown since the start.
     pub fn screen(&self) -> String {
         self.screen.lock().expect("no holder panics").clone()
+    }
+
+    /// What a terminal shows of it at the end, line by line, those that scrolled away too. Of
+    /// what acts on a terminal (ECMA-48), this understands what this program uses: carriage
+    /// return, line feed, cursor up, down and to the begin of a line, erasing, colours.
+    pub fn lines(&self) -> Vec<String> {
+        let screen = self.screen();
+        let (mut lines, mut row, mut column) = (vec![Vec::new()], 0_usize, 0_usize);
+        let mut chars = screen.chars().peekable();
+        while let Some(c) = chars.next() {
+            match c {
+                '\r' => column = 0,
+                '\n' => row += 1,
+                '\x1b' if chars.next_if_eq(&'[').is_some() => {
+                    let mut number = String::new();
+                    let end = loop {
+                        match chars.next() {
+                            Some(c) if c.is_ascii_alphabetic() => break c,
+                            Some(c) => number.push(c),
+                            None => break 'm',
+                        }
+                    };
+                    let count = number.parse().unwrap_or(1_usize);
+                    match end {
+                        'A' => row = row.saturating_sub(count),
+                        'B' => row += count,
+                        'G' => column = count - 1,
+                        'K' if number == "2" => lines[row].clear(),
+                        'K' => lines[row].truncate(column),
+                        'J' => {
+                            lines[row].truncate(column);
+                            lines.truncate(row + 1);
+                        }
+                        _ => {}
+                    }
+                }
+                c => {
+                    // As terminals do: a line that is full goes on in the next with what follows.
+                    if column == self.columns {
+                        (row, column) = (row + 1, 0);
+                        lines.resize(lines.len().max(row + 1), Vec::new());
+                    }
+                    let line: &mut Vec<char> = &mut lines[row];
+                    line.resize(line.len().max(column + 1), ' ');
+                    line[column] = c;
+                    column += 1;
+                }
+            }
+            while lines.len() <= row {
+                lines.push(Vec::new());
+            }
+        }
+        let text = |line: Vec<char>| line.into_iter().collect::<String>().trim_end().to_string();
+        lines.into_iter().map(text).collect()
     }
 
     pub fn wait_for(&self, text: &str) {
@@ -116,11 +177,11 @@ impl Drop for Terminal {
 }
 
 /// Both ends: ours, and the one that programs see as a terminal.
-fn open_pty() -> (OwnedFd, OwnedFd) {
+fn open_pty(columns: u16) -> (OwnedFd, OwnedFd) {
     let (mut ours, mut theirs) = (-1, -1);
     let size = libc::winsize {
         ws_row: 30,
-        ws_col: 120,
+        ws_col: columns,
         ws_xpixel: 0,
         ws_ypixel: 0,
     };

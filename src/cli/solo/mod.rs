@@ -100,57 +100,69 @@ pub async fn solo(settings: &Settings) -> Result<Exit, CliError> {
 
 /// The node that runs here, also inside another command, or one inside this process.
 pub async fn connect(settings: &Settings, may_start: bool) -> Result<(Client, Stay), CliError> {
-    let data_dir = settings.node.data_dir.clone();
     let client = Client::new(flags::socket(settings));
     let begin = Instant::now();
     loop {
-        match client.node().await {
+        let is_patient = begin.elapsed() < OTHERS_PATIENCE;
+        let found = match client.node().await {
             Ok(node) if !node.solo => return Ok((client, Stay::default())),
             Ok(_) if !may_start => return Err(nothing_to_detach_from()),
-            Ok(_) => {
-                // Looked again with the lock in hand: from now on the other command waits for this
-                // one.
-                if let Some(lease) = Lease::shared(&data_dir)?
-                    && client.node().await.is_ok()
-                {
-                    return Ok((
-                        client,
-                        Stay {
-                            lease: Some(lease),
-                            ..Stay::default()
-                        },
-                    ));
-                }
-            }
+            Ok(_) => guest_of(settings, &client).await?,
             Err(ClientError::Unreachable { .. }) if may_start => {
-                match app::start_solo(settings).await {
-                    Ok(node) => {
-                        let client = Client::new(node.socket.clone());
-                        return Ok((
-                            client,
-                            Stay {
-                                own: Some(node),
-                                lease: None,
-                                data_dir,
-                            },
-                        ));
-                    }
-                    // Another command is about to start its node, or to end it.
-                    Err(error) if app::is_in_use(&error) && begin.elapsed() < OTHERS_PATIENCE => {}
-                    Err(error) => return Err(CliError::Node(error)),
-                }
+                started(settings, is_patient).await?
             }
             // The node ends: it was another command's, which is done.
-            Err(ClientError::Lost { .. }) if begin.elapsed() < OTHERS_PATIENCE => {}
+            Err(ClientError::Lost { .. }) if is_patient => None,
             Err(error) => return Err(error.into()),
+        };
+        if let Some(found) = found {
+            return Ok(found);
         }
-        if begin.elapsed() > OTHERS_PATIENCE {
+        if !is_patient {
             let problem = "the node inside another command neither ends nor takes guests";
             return Err(CliError::Node(anyhow::anyhow!(
                 "{problem}\nhint: end that command, or name another --data-dir"
             )));
         }
         tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+/// As a guest of the node inside another command; None while that ends.
+async fn guest_of(
+    settings: &Settings,
+    client: &Client,
+) -> Result<Option<(Client, Stay)>, CliError> {
+    let Some(lease) = Lease::shared(&settings.node.data_dir)? else {
+        return Ok(None);
+    };
+    // Looked again with the lock in hand: from now on the other command waits for this one.
+    let is_there = client.node().await.is_ok();
+    let stay = Stay {
+        lease: Some(lease),
+        ..Stay::default()
+    };
+    Ok(is_there.then(|| (client.clone(), stay)))
+}
+
+/// With a node inside this process; None while another command is about to start its own, or to end
+/// it.
+async fn started(
+    settings: &Settings,
+    is_patient: bool,
+) -> Result<Option<(Client, Stay)>, CliError> {
+    match app::start_solo(settings).await {
+        Ok(node) => {
+            let client = Client::new(node.socket.clone());
+            let stay = Stay {
+                own: Some(node),
+                lease: None,
+                data_dir: settings.node.data_dir.clone(),
+            };
+            Ok(Some((client, stay)))
+        }
+        Err(error) if app::is_in_use(&error) && is_patient => Ok(None),
+        Err(error) => Err(CliError::Node(error)),
     }
 }
 
@@ -189,22 +201,11 @@ pub async fn look_at_left(settings: &Settings) -> Result<(Client, Stay), CliErro
         )
     };
     while is_patient() && is_gone().await && is_left() {
-        if let Some(lease) = Lease::alone(&data_dir)? {
-            match app::start_solo(settings).await {
-                Ok(node) => {
-                    let client = Client::new(node.socket.clone());
-                    return Ok((
-                        client,
-                        Stay {
-                            own: Some(node),
-                            lease: Some(lease),
-                            data_dir,
-                        },
-                    ));
-                }
-                Err(error) if app::is_in_use(&error) && is_patient() => {}
-                Err(error) => return Err(CliError::Node(error)),
-            }
+        if let Some(lease) = Lease::alone(&data_dir)?
+            && let Some((client, stay)) = started(settings, is_patient()).await?
+        {
+            let lease = Some(lease);
+            return Ok((client, Stay { lease, ..stay }));
         }
         // Somebody who was faster has a node in a moment, or ends one.
         tokio::time::sleep(LOOK_AGAIN).await;

@@ -70,7 +70,11 @@ pub async fn up(
         return finish(&context, &args, &table).await;
     }
     if args.request.partition.as_deref() == Some(LOCAL) {
-        tell!("partition `local` is this machine: its node is up, nothing was submitted");
+        let alone = match args.request.nodes {
+            1 => String::new(),
+            nodes => format!(": one node, not {nodes}, because it is one machine"),
+        };
+        tell!("partition `local` is this machine: its node is up, nothing was submitted{alone}");
         return Ok(Exit::Done);
     }
     let kind = kind(&args)?;
@@ -161,7 +165,10 @@ fn kind(args: &UpArgs) -> Result<RequestKind, CliError> {
 /// What is asked for in all, before anything is submitted.
 fn total(request: &RequestArgs) -> String {
     let nodes = u64::from(request.nodes);
-    let mut parts = vec![format!("asking for {nodes} nodes")];
+    let mut parts = vec![format!(
+        "asking for {nodes} node{}",
+        if nodes == 1 { "" } else { "s" }
+    )];
     if let Some(cpus) = request.cpus_per_node {
         parts.push(format!("{} cores", nodes * u64::from(cpus)));
     }
