@@ -73,64 +73,33 @@ impl ArenaLayout {
         let limit = MAX_BLOCKS.saturating_mul(block_len);
         let mut names = BTreeSet::new();
         let mut places = Vec::with_capacity(tensors.len());
-        let mut end = 0u64;
-        let (mut edges, mut blocks) = (vec![0u64], BTreeMap::new());
-        let cut = |edges: &mut Vec<u64>, end: u64| {
-            let mut last = *edges.last().expect("it begins with 0");
-            while end - last > block_len {
-                last += block_len;
-                edges.push(last);
-            }
-        };
+        let (mut end, mut blocks) = (0u64, BTreeMap::new());
+        let mut edges = Edges(vec![0]);
         for (index, tensor) in tensors.iter().enumerate() {
-            let fault = |why: String| LayoutError::Tensor {
-                name: tensor.name.chars().take(80).collect(),
-                why,
-            };
-            if tensor.name.is_empty() || tensor.name.len() > MAX_NAME_BYTES {
-                return Err(fault(format!(
-                    "has a name that is not 1 to {MAX_NAME_BYTES} bytes long"
-                )));
-            }
-            if tensor.shape.len() > MAX_DIMENSIONS {
-                return Err(fault(format!(
-                    "has {} dimensions; {MAX_DIMENSIONS} are allowed",
-                    tensor.shape.len()
-                )));
-            }
+            check_spec(tensor)?;
             if !names.insert(&tensor.name) {
                 return Err(LayoutError::Twice(tensor.name.clone()));
             }
-            let len = tensor
-                .len()
-                .filter(|len| *len <= limit)
-                .ok_or(LayoutError::Blocks { block_bytes })?;
             let start = end.next_multiple_of(ALIGNMENT);
-            end = start + len;
-            if end > limit {
+            let len = tensor.len().filter(|len| *len <= limit);
+            end = len.map_or(0, |len| start + len);
+            if len.is_none() || end > limit {
                 return Err(LayoutError::Blocks { block_bytes });
             }
             places.push(start..end);
             if factored.contains(&(index as u32)) {
-                cut(&mut edges, start);
-                if edges.last() != Some(&start) {
-                    edges.push(start);
-                }
-                blocks.insert(edges.len() as u32 - 1, [tensor.shape[0], tensor.shape[1]]);
-                edges.push(end.next_multiple_of(ALIGNMENT));
+                edges.cut(block_len, start);
+                blocks.insert(edges.blocks(), [tensor.shape[0], tensor.shape[1]]);
+                edges.end_at(end.next_multiple_of(ALIGNMENT));
             }
         }
         if end == 0 {
             return Err(LayoutError::Empty);
         }
-        let len = end.next_multiple_of(ALIGNMENT);
-        cut(&mut edges, len);
-        if edges.last() != Some(&len) {
-            edges.push(len);
-        }
+        edges.cut(block_len, end.next_multiple_of(ALIGNMENT));
         Ok(Self {
             tensors: places,
-            edges,
+            edges: edges.0,
             factored: blocks,
         })
     }
@@ -209,6 +178,57 @@ impl ArenaLayout {
         }
         counts
     }
+}
+
+/// Where blocks begin, and where the last one ends so far.
+struct Edges(Vec<u64>);
+
+impl Edges {
+    fn last(&self) -> u64 {
+        *self.0.last().expect("it begins with 0")
+    }
+
+    /// Blocks so far.
+    fn blocks(&self) -> u32 {
+        self.0.len() as u32 - 1
+    }
+
+    /// The next block ends here, unless that is where the last one ended.
+    fn end_at(&mut self, end: u64) {
+        if self.last() != end {
+            self.0.push(end);
+        }
+    }
+
+    /// Blocks of this length as far as they go, the last of them maybe shorter.
+    fn cut(&mut self, block_len: u64, end: u64) {
+        while end - self.last() > block_len {
+            self.0.push(self.last() + block_len);
+        }
+        self.end_at(end);
+    }
+}
+
+/// Whether a tensor's name and dimensions are within bounds.
+fn check_spec(tensor: &TensorSpec) -> Result<(), LayoutError> {
+    let fault = |why: String| {
+        Err(LayoutError::Tensor {
+            name: tensor.name.chars().take(80).collect(),
+            why,
+        })
+    };
+    if tensor.name.is_empty() || tensor.name.len() > MAX_NAME_BYTES {
+        return fault(format!(
+            "has a name that is not 1 to {MAX_NAME_BYTES} bytes long"
+        ));
+    }
+    if tensor.shape.len() > MAX_DIMENSIONS {
+        return fault(format!(
+            "has {} dimensions; {MAX_DIMENSIONS} are allowed",
+            tensor.shape.len()
+        ));
+    }
+    Ok(())
 }
 
 fn can_be_factored(tensor: Option<&TensorSpec>) -> bool {

@@ -7,11 +7,11 @@
 //! clocks below c are in it; some later ones may be too, and count again for who goes on from
 //! there. A change of the view gives an unfinished checkpoint up, and the next view begins another.
 
-use super::{ByteTarget, Effect, KeptCheckpoint, Notice, Payload, group::Group};
+use super::{ByteTarget, CheckpointEffect, Effect, KeptCheckpoint, Notice, Payload, group::Group};
 use nodectl_types::{
     NodeId,
     params::Every,
-    servers::message::{Block, Clock, Epoch, ServerMessage, View},
+    servers::message::{Block, Clock, Epoch, View, ViewMessage},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -125,26 +125,25 @@ impl Group {
             written: 0,
         });
         let is_last = self.view.finished || self.config.settings.steps == Some(clock);
-        self.effect(Effect::BeginCheckpoint { kept, is_last });
+        self.effect(Effect::Checkpoint(CheckpointEffect::Begin {
+            kept,
+            is_last,
+        }));
         for (node, _) in self.view.nodes.clone() {
-            self.send(node, ServerMessage::Checkpoint { epoch, clock, now }, None);
+            self.send_in_view(node, ViewMessage::Checkpoint { clock, now }, None);
         }
         (0..COLLECTED_AT_ONCE).for_each(|_| self.collect_next());
     }
 
     fn collect_next(&mut self) {
-        let (epoch, blocks) = (self.view.epoch, self.config.layout.blocks());
+        let blocks = self.config.layout.blocks();
         if let Some(saving) = self.saving.as_mut().filter(|saving| saving.next < blocks) {
             let (clock, block) = (saving.kept.clock, saving.next);
             saving.next += 1;
             saving.asked.insert(block);
-            self.send(
+            self.send_in_view(
                 self.primary(block),
-                ServerMessage::Collect {
-                    epoch,
-                    clock,
-                    block,
-                },
+                ViewMessage::Collect { clock, block },
                 None,
             );
         }
@@ -159,7 +158,7 @@ impl Group {
             taken,
             asked,
         });
-        self.effect(Effect::DropSnapshots);
+        self.effect(Effect::Checkpoint(CheckpointEffect::DropSnapshots));
         if self.view.finished {
             self.status(format!(
                 "all workers have finished: keeping the checkpoint of step {clock}"
@@ -190,7 +189,7 @@ impl Group {
             };
         if is_primary && has_reached && snapshot.taken.insert(block) {
             let asked = snapshot.asked.remove(&block);
-            self.effect(Effect::Snapshot { block });
+            self.effect(Effect::Checkpoint(CheckpointEffect::Snapshot { block }));
             if let Some(to) = asked {
                 self.hand_over(to, block);
             }
@@ -214,20 +213,13 @@ impl Group {
     }
 
     fn hand_over(&mut self, to: NodeId, block: Block) {
-        let (epoch, clock) = (
-            self.view.epoch,
-            self.snapshot.as_ref().map_or(0, |snapshot| snapshot.clock),
-        );
+        let clock = self.snapshot.as_ref().map_or(0, |snapshot| snapshot.clock);
         if to == self.config.me {
-            self.effect(Effect::WriteSnapshot { block });
+            self.effect(Effect::Checkpoint(CheckpointEffect::Write { block }));
         } else {
-            self.send(
+            self.send_in_view(
                 to,
-                ServerMessage::Collected {
-                    epoch,
-                    clock,
-                    block,
-                },
+                ViewMessage::Collected { clock, block },
                 Some(Payload::Snapshot { block }),
             );
         }
@@ -252,7 +244,7 @@ impl Group {
         };
         saving.written += 1;
         if saving.written == blocks {
-            self.effect(Effect::EndCheckpoint)
+            self.effect(Effect::Checkpoint(CheckpointEffect::End))
         } else {
             self.collect_next()
         }
@@ -266,12 +258,10 @@ impl Group {
     }
 
     fn tell_saved(&mut self, clock: Clock, problem: Option<String>) {
-        let epoch = self.view.epoch;
         for (node, _) in self.view.nodes.clone() {
-            self.send(
+            self.send_in_view(
                 node,
-                ServerMessage::Saved {
-                    epoch,
+                ViewMessage::Saved {
                     clock,
                     problem: problem.clone(),
                 },
@@ -284,7 +274,7 @@ impl Group {
         self.saved = self.saved.max(clock);
         self.tell_kept(problem);
         self.snapshot = None;
-        self.effect(Effect::DropSnapshots);
+        self.effect(Effect::Checkpoint(CheckpointEffect::DropSnapshots));
         if self.view.finished {
             self.tell_finished();
         } else {
@@ -326,10 +316,10 @@ impl Group {
     /// The view is given up, and with it what was gathered in it.
     pub(super) fn abandon_checkpoint(&mut self) {
         if self.saving.take().is_some() {
-            self.effect(Effect::AbandonCheckpoint);
+            self.effect(Effect::Checkpoint(CheckpointEffect::Abandon));
         }
         if self.snapshot.take().is_some() {
-            self.effect(Effect::DropSnapshots);
+            self.effect(Effect::Checkpoint(CheckpointEffect::DropSnapshots));
         }
     }
 

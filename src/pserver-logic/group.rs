@@ -1,7 +1,7 @@
 //! The state of one node: its peers, who leads, when the view has to change.
 
 use super::{
-    ArenaLayout, Effect, Notice, ParamsInput, Payload,
+    ArenaLayout, Effect, GroupInput, Notice, Payload,
     checkpoint::{Restorable, Saving, Snapshot},
     lead::Leading,
     local::LocalWorker,
@@ -14,7 +14,9 @@ use nodectl_types::{
     NodeId,
     servers::{
         ServerSettings,
-        message::{Block, Clock, Epoch, Here, ServerMessage, View, Worker, WorkerLife},
+        message::{
+            Block, Clock, Epoch, Here, ServerMessage, View, ViewMessage, Worker, WorkerLife,
+        },
     },
 };
 use std::{
@@ -45,6 +47,9 @@ struct Signs {
     refuses: bool,
     has_ended: bool,
 }
+
+/// What nodes say of themselves.
+type Known = BTreeMap<NodeId, Here>;
 
 /// One node's part in a training job.
 pub struct Group {
@@ -171,66 +176,66 @@ impl Group {
         ))
     }
 
-    pub fn handle(&mut self, input: ParamsInput) -> Vec<Effect> {
+    pub fn handle(&mut self, input: GroupInput) -> Vec<Effect> {
         match input {
-            ParamsInput::PeerUp(peer) => {
+            GroupInput::PeerUp(peer) => {
                 self.dead.remove(&peer);
                 self.signs.remove(&peer);
                 self.peers.insert(peer, None);
                 let here = self.here();
                 self.send(peer, ServerMessage::Here(here), None);
             }
-            ParamsInput::PeerDown(peer) => self.lost_peer(peer),
-            ParamsInput::PeerDead(peer) => self.gone(peer),
-            ParamsInput::PeerRefuses(peer) => self.sign(
+            GroupInput::PeerDown(peer) => self.lost_peer(peer),
+            GroupInput::PeerDead(peer) => self.gone(peer),
+            GroupInput::PeerRefuses(peer) => self.sign(
                 peer,
                 Signs {
                     refuses: true,
                     has_ended: false,
                 },
             ),
-            ParamsInput::PeerEnded(peer) => self.sign(
+            GroupInput::PeerEnded(peer) => self.sign(
                 peer,
                 Signs {
                     refuses: false,
                     has_ended: true,
                 },
             ),
-            ParamsInput::Message { from, message } => {
+            GroupInput::Message { from, message } => {
                 match valid::check(from, &message, self.config.layout.blocks()) {
                     Ok(()) => self.message(from, message),
                     Err(why) => self.hang_up(from, why),
                 }
             }
-            ParamsInput::Joined { worker, life } => self.joined(worker, life),
-            ParamsInput::Finished { worker } => self.finished(worker),
-            ParamsInput::Left { worker, life } => self.left(worker, life),
-            ParamsInput::Push { worker, tensors } => self.push(worker, &tensors),
-            ParamsInput::Clock { worker, samples } => self.clock(worker, samples),
-            ParamsInput::Norm { worker, norm2 } => self.normed(worker, norm2),
-            ParamsInput::Pull {
+            GroupInput::Joined { worker, life } => self.joined(worker, life),
+            GroupInput::Finished { worker } => self.finished(worker),
+            GroupInput::Left { worker, life } => self.left(worker, life),
+            GroupInput::Push { worker, tensors } => self.push(worker, &tensors),
+            GroupInput::Clock { worker, samples } => self.clock(worker, samples),
+            GroupInput::Norm { worker, norm2 } => self.normed(worker, norm2),
+            GroupInput::Pull {
                 worker,
                 number,
                 tensors,
             } => self.pull(worker, number, &tensors),
-            ParamsInput::Barrier { worker } => self.barrier(worker),
-            ParamsInput::Keep { worker } => self.keep(worker),
-            ParamsInput::Shared { worker, number } => self.shared(worker, number),
-            ParamsInput::Enough { workers } => self.enough = Some(workers),
-            ParamsInput::Summed {
+            GroupInput::Barrier { worker } => self.barrier(worker),
+            GroupInput::Keep { worker } => self.keep(worker),
+            GroupInput::Shared { worker, number } => self.shared(worker, number),
+            GroupInput::Enough { workers } => self.enough = Some(workers),
+            GroupInput::Summed {
                 epoch,
                 block,
                 norm2,
             } => self.summed(epoch, block, norm2),
             // Once all have finished, the last one is under way, and is told of once.
-            ParamsInput::CheckpointDue if self.view.finished => {}
-            ParamsInput::CheckpointDue => {
+            GroupInput::CheckpointDue if self.view.finished => {}
+            GroupInput::CheckpointDue => {
                 self.checkpoint_due = true;
                 self.consider_checkpoint();
             }
-            ParamsInput::Written(kept) => self.written(kept),
-            ParamsInput::CheckpointEnded { kept, problem } => self.checkpoint_ended(kept, problem),
-            ParamsInput::Found(clock) => self.found(clock),
+            GroupInput::Written(kept) => self.written(kept),
+            GroupInput::CheckpointEnded { kept, problem } => self.checkpoint_ended(kept, problem),
+            GroupInput::Found(clock) => self.found(clock),
         }
         loop {
             while let Some(message) = self.inbox.pop_front() {
@@ -293,104 +298,72 @@ impl Group {
             ServerMessage::Lost { epoch } => self.lost(epoch),
             ServerMessage::Install { view } => self.install(view),
             ServerMessage::Fetch { epoch, block } => self.fetch(from, epoch, block),
-            ServerMessage::State {
-                epoch,
+            ServerMessage::Installed { epoch } => self.installed(from, epoch),
+            ServerMessage::Go { epoch } => self.go(epoch),
+            ServerMessage::InView { epoch, message } => self.in_view(from, epoch, message),
+        }
+    }
+
+    /// A message that counts only within its view, which all have installed when one sends it: but
+    /// for blocks that were asked for to install it.
+    fn in_view(&mut self, from: NodeId, epoch: Epoch, message: ViewMessage) {
+        let message = match message {
+            ViewMessage::State {
                 block,
                 version,
                 applied,
             } if self.missing.contains(&block) => {
-                self.fetched(epoch, block, version, applied);
+                return self.fetched(epoch, block, version, applied);
             }
-            ServerMessage::Installed { epoch } => self.installed(from, epoch),
-            ServerMessage::Go { epoch } => self.go(epoch),
-            other => self.of_view(from, other),
-        }
-    }
-
-    /// A message that counts only within its view, which all have installed when one sends it.
-    fn of_view(&mut self, from: NodeId, message: ServerMessage) {
-        let is_active = message.epoch().is_some_and(|epoch| self.is_active(epoch));
-        if !is_active || !self.missing.is_empty() {
+            other => other,
+        };
+        if !self.is_active(epoch) || !self.missing.is_empty() {
             // The view was given up. Whoever sent it sends it again in the next one.
             return;
         }
         self.gone_on();
         match message {
-            ServerMessage::Push {
-                worker,
-                clock,
+            ViewMessage::State {
                 block,
-                ..
-            } => self.pushed(from, worker, clock, block),
-            ServerMessage::Ended {
+                version,
+                applied,
+            } => self.came(from, block, version, applied),
+            ViewMessage::Push(part) => self.pushed(from, part),
+            ViewMessage::Replicate { block, update } => self.replicated(from, block, update),
+            ViewMessage::Kept { block, version } => self.kept(from, block, version),
+            ViewMessage::Arrived { block, version } => {
+                self.arrived(from, block, version);
+            }
+            ViewMessage::Settled { block } => self.settled(block),
+            ViewMessage::Moved => self.moved(from),
+            ViewMessage::Drain { moved } => self.drain(moved),
+            ViewMessage::Drained => self.drained(from),
+            ViewMessage::Ready { clock, norms } => self.node_ready(from, clock, norms),
+            ViewMessage::Commit { clock, scale } => self.commit(clock, scale),
+            ViewMessage::Acknowledged(part) => self.acknowledged(part),
+            ViewMessage::Pull(part) => self.asked(from, part),
+            ViewMessage::Values(part) => self.values(part),
+            // Of a worker that counts on another node, or not any more.
+            ViewMessage::Ended { worker, .. } | ViewMessage::Barrier { worker, .. }
+                if !self.is_at(worker, from) => {}
+            ViewMessage::Ended {
                 worker,
                 clock,
                 samples,
                 norm2,
-                ..
-            } if self.is_at(worker, from) => {
-                self.ended(worker, clock, samples, norm2);
-            }
-            ServerMessage::Replicate {
-                block,
-                version,
-                of,
-                scale,
-                norm2,
-                ..
-            } => {
-                self.replicated(from, block, version, of, scale, norm2);
-            }
-            ServerMessage::Kept { block, version, .. } => self.kept(from, block, version),
-            ServerMessage::State {
-                block,
-                version,
-                applied,
-                ..
-            } => self.came(from, block, version, applied),
-            ServerMessage::Arrived { block, version, .. } => {
-                self.arrived(from, block, version);
-            }
-            ServerMessage::Settled { block, .. } => self.settled(block),
-            ServerMessage::Moved { .. } => self.moved(from),
-            ServerMessage::Drain { moved, .. } => self.drain(moved),
-            ServerMessage::Drained { .. } => self.drained(from),
-            ServerMessage::Ready { clock, norms, .. } => self.node_ready(from, clock, norms),
-            ServerMessage::Commit { clock, scale, .. } => self.commit(clock, scale),
-            ServerMessage::Acknowledged {
-                worker,
-                clock,
-                block,
-                ..
-            } => self.acknowledged(worker, clock, block),
-            ServerMessage::Pull {
-                worker,
-                clock,
-                block,
-                ..
-            } => self.asked(from, worker, clock, block),
-            ServerMessage::Values {
-                worker,
-                clock,
-                block,
-                ..
-            } => self.values(worker, clock, block),
-            ServerMessage::Barrier {
+            } => self.ended(worker, clock, samples, norm2),
+            ViewMessage::Barrier {
                 worker,
                 number,
                 clock,
-                ..
-            } if self.is_at(worker, from) => {
-                self.at_barrier(worker, number, clock);
-            }
-            ServerMessage::Passed { number, .. } => self.passed(number),
-            ServerMessage::PassedAlone { worker, .. } => self.passed_alone(worker),
-            ServerMessage::Keep { .. } => self.asked_to_keep(),
-            ServerMessage::Checkpoint { clock, now, .. } => self.checkpoint(clock, now),
-            ServerMessage::Collect { clock, block, .. } => self.collect(from, clock, block),
-            ServerMessage::Collected { clock, block, .. } => self.collected(clock, block),
-            ServerMessage::Saved { clock, problem, .. } => self.saved(clock, problem),
-            _ => {}
+            } => self.at_barrier(worker, number, clock),
+            ViewMessage::Passed { number } => self.passed(number),
+            ViewMessage::PassedAlone { worker } => self.passed_alone(worker),
+            ViewMessage::Keep => self.asked_to_keep(),
+            ViewMessage::Checkpoint { clock, now } => self.checkpoint(clock, now),
+            ViewMessage::Collect { clock, block } => self.collect(from, clock, block),
+            ViewMessage::Collected { clock, block } => self.collected(clock, block),
+            ViewMessage::Saved { clock, problem } => self.saved(clock, problem),
         }
     }
 
@@ -491,105 +464,23 @@ impl Group {
 
     /// Proposes a view if that is this node's business and the one there is not right.
     fn consider(&mut self) {
-        let me = self.config.me;
-        let mut known: BTreeMap<NodeId, Here> = BTreeMap::from([(me, self.here())]);
-        known.extend(
-            self.peers
-                .iter()
-                .filter_map(|(node, here)| Some((*node, here.clone()?))),
-        );
-        // With other tensors or settings a node can take no part: nobody waits for it to lead.
-        let is_stranger = |here: &Here| here.digest != self.config.digest;
-        let strangers: BTreeSet<NodeId> = known
-            .iter()
-            .filter(|(_, here)| is_stranger(here))
-            .map(|(node, _)| *node)
-            .collect();
-        known.retain(|_, here| !is_stranger(here));
-        // Also those that only others are connected with.
-        let mut reachable: BTreeSet<NodeId> = known
-            .iter()
-            .flat_map(|(node, here)| here.peers.iter().copied().chain([*node]))
-            .collect();
-        reachable.retain(|node| !strangers.contains(node));
-        // Who has just come stands behind those who train already, until it has met them all:
-        // nobody is left out for its sake. Then whoever leads goes on as long as it lives:
-        // another's messages would wait behind the blocks on their way to it.
-        let is_new = |node: &NodeId| known.get(node).is_some_and(|here| !here.started);
-        let leader = known
-            .values()
-            .map(|here| here.promised)
-            .max()
-            .unwrap_or_default()
-            .by;
-        let mut ranked: Vec<NodeId> = reachable.into_iter().collect();
-        ranked.sort_by_cached_key(|node| {
-            (
-                is_new(node),
-                *node != leader,
-                std::cmp::Reverse(self.rank(*node)),
-            )
-        });
-        if ranked.first() != Some(&me) {
+        let (known, strangers) = self.known();
+        let ranked = self.ranked(&known, &strangers);
+        if ranked.first() != Some(&self.config.me) {
             // Another leads.
             self.leading = None;
             return;
         }
-        let mut members: Vec<NodeId> = Vec::new();
-        for node in ranked {
-            let Some(here) = known.get(&node) else {
-                continue;
-            };
-            if members
-                .iter()
-                .all(|other| here.peers.contains(other) && known[other].peers.contains(&node))
-            {
-                members.push(node);
-            }
-        }
-        members.sort_unstable();
+        let members = connected(&ranked, &known);
         let nodes: Vec<(NodeId, u32)> = members
             .iter()
             .map(|node| (*node, known[node].weight))
             .collect();
-        let newest = |lives: fn(&Here) -> &Vec<WorkerLife>, barred: &BTreeSet<WorkerLife>| {
-            let mut workers: BTreeMap<Worker, (WorkerLife, NodeId)> = BTreeMap::new();
-            for node in &members {
-                for life in lives(&known[node])
-                    .iter()
-                    .filter(|life| !barred.contains(life))
-                {
-                    let entry = workers.entry(life.worker).or_insert((*life, *node));
-                    *entry = (*entry).max((*life, *node));
-                }
-            }
-            workers
-        };
-        let mut workers = newest(|here| &here.workers, &self.superseded);
-        let finished = workers.is_empty();
-        if finished {
-            workers = newest(|here| &here.finishing, &BTreeSet::new());
-        }
-        let wanted = self
-            .config
-            .settings
-            .workers
-            .min(self.enough.unwrap_or(u32::MAX)) as usize;
+        let (workers, finished) = self.workers_of(&members, &known);
         let started = known.values().any(|here| here.started);
-        if workers.is_empty() || (!started && workers.len() < wanted) {
-            self.wait(format!(
-                "waiting for workers: {} of {wanted} are there",
-                workers.len()
-            ));
-            return;
+        if let Some(why) = self.cannot_begin(&workers, &nodes, started) {
+            return self.wait(why);
         }
-        if !started && nodes.iter().all(|(_, weight)| *weight == 0) {
-            self.wait(
-                "waiting for parameter servers: those that are meant to serve are not there".into(),
-            );
-            return;
-        }
-        let workers: Vec<_> = workers.into_values().collect();
         let current = self.leading.as_ref().is_some_and(|leading| {
             leading.epoch == self.promised
                 && leading.nodes == nodes
@@ -602,6 +493,81 @@ impl Group {
         } else if !current {
             self.end_view(false);
         }
+    }
+
+    /// What nodes say of themselves, this one too; and those with other tensors or settings, which
+    /// can take no part: nobody waits for them to lead.
+    fn known(&self) -> (Known, BTreeSet<NodeId>) {
+        let heard = |(node, here): (&NodeId, &Option<Here>)| Some((*node, here.clone()?));
+        let own = std::iter::once((self.config.me, self.here()));
+        let (known, strangers): (Known, Known) = own
+            .chain(self.peers.iter().filter_map(heard))
+            .partition(|(_, here)| here.digest == self.config.digest);
+        (known, strangers.into_keys().collect())
+    }
+
+    /// All nodes that somebody here is connected with, the one first that is to lead.
+    fn ranked(&self, known: &Known, strangers: &BTreeSet<NodeId>) -> Vec<NodeId> {
+        let reachable: BTreeSet<NodeId> = known
+            .iter()
+            .flat_map(|(node, here)| here.peers.iter().copied().chain([*node]))
+            .filter(|node| !strangers.contains(node))
+            .collect();
+        // Who has just come stands behind those who train already, until it has met them all:
+        // nobody is left out for its sake. Then whoever leads goes on as long as it lives:
+        // another's messages would wait behind the blocks on their way to it.
+        let is_new = |node: &NodeId| known.get(node).is_some_and(|here| !here.started);
+        let newest = known.values().map(|here| here.promised).max();
+        let leader = newest.unwrap_or_default().by;
+        let mut ranked: Vec<NodeId> = reachable.into_iter().collect();
+        ranked.sort_by_cached_key(|node| {
+            let rank = std::cmp::Reverse(self.rank(*node));
+            (is_new(node), *node != leader, rank)
+        });
+        ranked
+    }
+
+    /// The newest process of each worker on these nodes; once all have done their part, those that
+    /// have, and true.
+    fn workers_of(&self, nodes: &[NodeId], known: &Known) -> (Vec<(WorkerLife, NodeId)>, bool) {
+        let newest = |lives: fn(&Here) -> &Vec<WorkerLife>, barred: &BTreeSet<WorkerLife>| {
+            let mut workers: BTreeMap<Worker, (WorkerLife, NodeId)> = BTreeMap::new();
+            for node in nodes {
+                let lives = lives(&known[node]).iter();
+                for life in lives.filter(|life| !barred.contains(life)) {
+                    let entry = workers.entry(life.worker).or_insert((*life, *node));
+                    *entry = (*entry).max((*life, *node));
+                }
+            }
+            workers.into_values().collect::<Vec<_>>()
+        };
+        let workers = newest(|here| &here.workers, &self.superseded);
+        match workers.is_empty() {
+            true => (newest(|here| &here.finishing, &BTreeSet::new()), true),
+            false => (workers, false),
+        }
+    }
+
+    /// Why training does not begin, or go on, with these workers and nodes.
+    fn cannot_begin(
+        &self,
+        workers: &[(WorkerLife, NodeId)],
+        nodes: &[(NodeId, u32)],
+        started: bool,
+    ) -> Option<String> {
+        let enough = self.enough.unwrap_or(u32::MAX);
+        let wanted = self.config.settings.workers.min(enough) as usize;
+        let count = workers.len();
+        if count == 0 || (!started && count < wanted) {
+            return Some(format!(
+                "waiting for workers: {count} of {wanted} are there"
+            ));
+        }
+        let serves = |(_, weight): &(NodeId, u32)| *weight > 0;
+        let lacks_servers = !started && !nodes.iter().any(serves);
+        lacks_servers.then(|| {
+            "waiting for parameter servers: those that are meant to serve are not there".into()
+        })
     }
 
     /// Whether this node leads a view that goes on, and has lost none of its nodes.
@@ -664,6 +630,17 @@ impl Group {
         }
     }
 
+    /// Sends what counts within the view that this node works in.
+    pub(super) fn send_in_view(
+        &mut self,
+        to: NodeId,
+        message: ViewMessage,
+        payload: Option<Payload>,
+    ) {
+        let epoch = self.view.epoch;
+        self.send(to, ServerMessage::InView { epoch, message }, payload);
+    }
+
     pub(super) fn effect(&mut self, effect: Effect) {
         self.effects.push(effect);
     }
@@ -697,4 +674,21 @@ impl Group {
             self.told_status = text;
         }
     }
+}
+
+/// Of these nodes, in this order, those that are all connected with each other; sorted.
+fn connected(ranked: &[NodeId], known: &Known) -> Vec<NodeId> {
+    let mut members: Vec<NodeId> = Vec::new();
+    for node in ranked {
+        let Some(here) = known.get(node) else {
+            continue;
+        };
+        let meets =
+            |other: &NodeId| here.peers.contains(other) && known[other].peers.contains(node);
+        if members.iter().all(meets) {
+            members.push(*node);
+        }
+    }
+    members.sort_unstable();
+    members
 }

@@ -4,7 +4,7 @@
 mod clocks;
 
 use super::{
-    Effect,
+    CheckpointEffect, Effect,
     checkpoint::{Restorable, VIEWS},
     group::{ALONE, Group},
     moving::MoveProgress,
@@ -13,7 +13,10 @@ use nodectl_types::{
     NodeId,
     servers::{
         Consistency,
-        message::{Block, Clock, Epoch, Held, Promise, ServerMessage, View, Worker, WorkerLife},
+        message::{
+            Block, Clock, Epoch, Held, Promise, ServerMessage, View, ViewMessage, Worker,
+            WorkerLife,
+        },
     },
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -150,19 +153,17 @@ impl Group {
         for (node, _) in &nodes {
             self.send(*node, ServerMessage::Prepare { epoch }, None);
         }
-        let stage = ViewStage::Gathering(BTreeMap::new());
-        let (ready, barriers, clocks, is_last_awaited, progress) = Default::default();
         self.leading = Some(Leading {
             epoch,
             nodes,
             workers,
             finished,
-            stage,
-            ready,
-            barriers,
-            clocks,
-            is_last_awaited,
-            progress,
+            stage: ViewStage::Gathering(BTreeMap::new()),
+            ready: BTreeMap::new(),
+            barriers: BTreeMap::new(),
+            clocks: BTreeMap::new(),
+            is_last_awaited: false,
+            progress: MoveProgress::default(),
         });
     }
 
@@ -421,7 +422,7 @@ impl Group {
     fn find_checkpoint(&mut self) {
         if self.restorable == Restorable::Unknown {
             self.restorable = Restorable::Sought;
-            self.effect(Effect::FindCheckpoint);
+            self.effect(Effect::Checkpoint(CheckpointEffect::Find));
         }
     }
 

@@ -3,12 +3,12 @@
 use super::{ByteTarget, Effect, Notice, Payload, Share, group::Group};
 use nodectl_types::servers::{
     Consistency, ServerSettings as Settings,
-    message::{Block, Clock, ServerMessage, Worker, WorkerLife},
+    message::{Block, Clock, ViewMessage, Worker, WorkerBlock, WorkerLife},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A worker on this node.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct LocalWorker {
     life: u64,
     started: bool,
@@ -69,31 +69,10 @@ impl LocalWorker {
 impl Group {
     pub(super) fn joined(&mut self, worker: Worker, life: u64) {
         let left = self.config.layout.tensors_per_block();
-        let (started, told, clock, ended, norm2, pushed, contributed) = Default::default();
-        let (acknowledged, pulling, wanted, fresh, barrier, keeps, share, finishing) =
-            Default::default();
-        let (void_before, heard, pulls) = Default::default();
         let local = LocalWorker {
             life,
-            started,
-            told,
-            clock,
-            ended,
-            norm2,
-            pushed,
             left,
-            contributed,
-            acknowledged,
-            pulls,
-            pulling,
-            wanted,
-            fresh,
-            barrier,
-            keeps,
-            share,
-            void_before,
-            heard,
-            finishing,
+            ..LocalWorker::default()
         };
         self.locals.insert(worker, local);
         self.compare();
@@ -240,16 +219,14 @@ impl Group {
         if !self.going || !self.counts(worker) {
             return;
         }
-        let clock = self.locals[&worker].clock;
-        let epoch = self.view.epoch;
+        let part = WorkerBlock {
+            worker,
+            clock: self.locals[&worker].clock,
+            block,
+        };
         for node in self.primaries(block) {
-            let message = ServerMessage::Push {
-                epoch,
-                worker,
-                clock,
-                block,
-            };
-            self.send(node, message, Some(Payload::Gradient { worker, block }));
+            let payload = Payload::Gradient { worker, block };
+            self.send_in_view(node, ViewMessage::Push(part), Some(payload));
         }
     }
 
@@ -316,12 +293,10 @@ impl Group {
         // Also how far others are whom a barrier's worker keeps waiting.
         let matters = *consistency != Consistency::Async || training.clip_norm.is_some();
         if matters && self.going && self.counts(worker) {
-            let epoch = self.view.epoch;
             for (node, _) in self.view.nodes.clone() {
-                self.send(
+                self.send_in_view(
                     node,
-                    ServerMessage::Ended {
-                        epoch,
+                    ViewMessage::Ended {
                         worker,
                         clock,
                         samples,
@@ -333,7 +308,12 @@ impl Group {
         }
     }
 
-    pub(super) fn acknowledged(&mut self, worker: Worker, clock: Clock, block: Block) {
+    pub(super) fn acknowledged(&mut self, part: WorkerBlock) {
+        let WorkerBlock {
+            worker,
+            clock,
+            block,
+        } = part;
         if let Some(local) = self
             .locals
             .get_mut(&worker)
@@ -428,22 +408,22 @@ impl Group {
     fn ask(&mut self, worker: Worker, block: Block) {
         if self.going && self.counts(worker) {
             let clock = self.locals[&worker].reading_clock();
-            let (epoch, primary) = (self.view.epoch, self.primary(block));
-            self.send(
-                primary,
-                ServerMessage::Pull {
-                    epoch,
-                    worker,
-                    clock,
-                    block,
-                },
-                None,
-            );
+            let part = WorkerBlock {
+                worker,
+                clock,
+                block,
+            };
+            self.send_in_view(self.primary(block), ViewMessage::Pull(part), None);
         }
     }
 
     /// A block's values have come.
-    pub(super) fn values(&mut self, worker: Worker, clock: Clock, block: Block) {
+    pub(super) fn values(&mut self, part: WorkerBlock) {
+        let WorkerBlock {
+            worker,
+            clock,
+            block,
+        } = part;
         let layout = self.config.layout.clone();
         let is_mine = block < layout.blocks() && self.primary(block) == self.config.me;
         let Some(local) = self.locals.get_mut(&worker) else {
@@ -493,10 +473,9 @@ impl Group {
             && let Some(number) = self.locals[&worker].barrier
         {
             let (epoch, clock) = (self.view.epoch, self.locals[&worker].reading_clock());
-            self.send(
+            self.send_in_view(
                 epoch.by,
-                ServerMessage::Barrier {
-                    epoch,
+                ViewMessage::Barrier {
                     worker,
                     number,
                     clock,
@@ -516,7 +495,7 @@ impl Group {
     fn tell_keep(&mut self, worker: Worker) {
         if self.going && self.counts(worker) && self.locals[&worker].keeps {
             let epoch = self.view.epoch;
-            self.send(epoch.by, ServerMessage::Keep { epoch }, None);
+            self.send_in_view(epoch.by, ViewMessage::Keep, None);
         }
     }
 

@@ -9,7 +9,7 @@ use super::{
 };
 use nodectl_types::{
     NodeId,
-    servers::message::{Block, Clock, Epoch, ServerMessage, Worker},
+    servers::message::{Block, BlockUpdate, Clock, ViewMessage, Worker},
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -105,7 +105,6 @@ impl Group {
     }
 
     fn send_blocks(&mut self) {
-        let epoch = self.view.epoch;
         let under_way = |moves: &Moves| {
             moves
                 .newcomers
@@ -128,21 +127,18 @@ impl Group {
                 shard.version,
                 shard.under_way(self.scale_before(shard.version)),
             );
-            self.send(
+            self.send_in_view(
                 node,
-                ServerMessage::State {
-                    epoch,
+                ViewMessage::State {
                     block,
                     version,
                     applied,
                 },
                 Some(Payload::State { block }),
             );
-            for (message, payload) in under_way
-                .into_iter()
-                .map(|update| update.message(epoch, block))
-            {
-                self.send(node, message, Some(payload));
+            for update in under_way {
+                let (message, payload) = replication(update, block);
+                self.send_in_view(node, message, Some(payload));
             }
             let newcomer = Newcomer {
                 has: version,
@@ -194,11 +190,11 @@ impl Group {
         if !newcomer.is_settled && newcomer.has == shard.version + shard.count_under_way() {
             newcomer.is_settled = true;
             let epoch = self.view.epoch;
-            self.send(from, ServerMessage::Settled { epoch, block }, None);
+            self.send_in_view(from, ViewMessage::Settled { block }, None);
             self.send_blocks();
             let mut all = self.moves.newcomers.values().flat_map(BTreeMap::values);
             if self.moves.waiting.is_empty() && all.all(|newcomer| newcomer.is_settled) {
-                self.send(epoch.by, ServerMessage::Moved { epoch }, None);
+                self.send_in_view(epoch.by, ViewMessage::Moved, None);
             }
         }
         self.try_count(block);
@@ -220,21 +216,12 @@ impl Group {
         {
             return;
         }
-        let epoch = self.view.epoch;
         self.effect(Effect::Take(ByteTarget::State { block }));
         self.shards.insert(
             block,
             Shard::arriving(version, applied.into_iter().collect()),
         );
-        self.send(
-            from,
-            ServerMessage::Arrived {
-                epoch,
-                block,
-                version,
-            },
-            None,
-        );
+        self.send_in_view(from, ViewMessage::Arrived { block, version }, None);
     }
 
     /// It has all that counts, and will.
@@ -258,7 +245,6 @@ impl Group {
     /// The leader wants to change a view in which all is well: whatever is under way shall end
     /// first, so that all who keep a block have the same.
     pub(super) fn end_view(&mut self, moved: bool) {
-        let epoch = self.view.epoch;
         let Some(Leading {
             progress, nodes, ..
         }) = &mut self.leading
@@ -268,7 +254,7 @@ impl Group {
         if progress.draining.is_none() {
             progress.draining = Some(nodes.iter().map(|(node, _)| *node).collect());
             for (node, _) in nodes.clone() {
-                self.send(node, ServerMessage::Drain { epoch, moved }, None);
+                self.send_in_view(node, ViewMessage::Drain { moved }, None);
             }
         }
     }
@@ -298,7 +284,7 @@ impl Group {
         {
             let epoch = self.view.epoch;
             self.moves.drained = true;
-            self.send(epoch.by, ServerMessage::Drained { epoch }, None);
+            self.send_in_view(epoch.by, ViewMessage::Drained, None);
         }
     }
 
@@ -328,44 +314,15 @@ impl Group {
     }
 }
 
-/// An update that a primary has sent to replicas, and which does not count yet.
-pub(super) struct Update {
-    pub version: u64,
-    /// None of a sum.
-    pub of: Option<(Worker, Clock)>,
-    /// The factor of a step with it; with a sum goes that of the clock before, of whose commit the
-    /// receiver may not have heard.
-    pub scale: f32,
-    pub norm2: f64,
-}
-
-impl Update {
-    /// What replicas and newcomers are sent.
-    pub fn message(&self, epoch: Epoch, block: Block) -> (ServerMessage, Payload) {
-        let Self {
-            version,
-            of,
-            scale,
-            norm2,
-        } = *self;
-        let payload = match of {
-            None => Payload::Sum { block },
-            Some((worker, clock)) => Payload::Contribution {
-                worker,
-                clock,
-                block,
-            },
-        };
-        (
-            ServerMessage::Replicate {
-                epoch,
-                block,
-                version,
-                of,
-                scale,
-                norm2,
-            },
-            payload,
-        )
-    }
+/// What replicas and newcomers are sent of an update.
+pub(super) fn replication(update: BlockUpdate, block: Block) -> (ViewMessage, Payload) {
+    let payload = match update.of {
+        None => Payload::Sum { block },
+        Some((worker, clock)) => Payload::Contribution {
+            worker,
+            clock,
+            block,
+        },
+    };
+    (ViewMessage::Replicate { block, update }, payload)
 }

@@ -1,13 +1,13 @@
 //! Blocks that this node keeps: contributions, replication, what readers get.
 
 use super::{
-    ByteTarget, Effect, Gradient, Payload, group::Group, lead::clip_scale, moving::Update,
+    ByteTarget, Effect, Gradient, Payload, group::Group, lead::clip_scale, moving::replication,
 };
 use nodectl_types::{
     NodeId,
     servers::{
         Consistency,
-        message::{Block, Clock, Epoch, ServerMessage, Worker},
+        message::{Block, BlockUpdate, Clock, Epoch, ViewMessage, Worker, WorkerBlock},
     },
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -70,17 +70,17 @@ impl Shard {
 
     /// At a primary: updates that do not count yet, in order. `before` is the factor of the clock
     /// before.
-    pub fn under_way(&self, before: f32) -> Vec<Update> {
+    pub fn under_way(&self, before: f32) -> Vec<BlockUpdate> {
         let flight = |flight: &Flight| {
             let of = Some((flight.worker, flight.clock));
-            Update {
+            BlockUpdate {
                 version: flight.version,
                 of,
                 scale: flight.scale,
                 norm2: 0.0,
             }
         };
-        let of_sum = |sum: &BlockSum| Update {
+        let of_sum = |sum: &BlockSum| BlockUpdate {
             version: self.version,
             of: None,
             scale: before,
@@ -173,7 +173,12 @@ impl Group {
     }
 
     /// A gradient has come, or is here already if it is a local worker's.
-    pub(super) fn pushed(&mut self, from: NodeId, worker: Worker, clock: Clock, block: Block) {
+    pub(super) fn pushed(&mut self, from: NodeId, part: WorkerBlock) {
+        let WorkerBlock {
+            worker,
+            clock,
+            block,
+        } = part;
         if !self.is_at(worker, from) || !self.is_primary(block) {
             return;
         }
@@ -186,17 +191,7 @@ impl Group {
             clock < shard.applied.get(&worker).copied().unwrap_or(0)
         };
         if known {
-            let epoch = self.view.epoch;
-            self.send(
-                from,
-                ServerMessage::Acknowledged {
-                    epoch,
-                    worker,
-                    clock,
-                    block,
-                },
-                None,
-            );
+            self.send_in_view(from, ViewMessage::Acknowledged(part), None);
             return;
         }
         if !shard.contributions.entry(clock).or_default().insert(worker) {
@@ -312,7 +307,7 @@ impl Group {
         let version = shard.version;
         self.replicate(
             block,
-            &Update {
+            &BlockUpdate {
                 version,
                 of: None,
                 scale: self.scale_before(version),
@@ -330,7 +325,7 @@ impl Group {
     }
 
     /// Sends an update to all who keep the block, or shall.
-    fn replicate(&mut self, block: Block, update: &Update) {
+    fn replicate(&mut self, block: Block, update: &BlockUpdate) {
         // A factored block's primaries come to the same by themselves, and one of them is enough
         // for newcomers.
         let others = self
@@ -338,8 +333,8 @@ impl Group {
             .into_iter()
             .chain(self.newcomers(block));
         for node in others.collect::<Vec<_>>() {
-            let (message, payload) = update.message(self.view.epoch, block);
-            self.send(node, message, Some(payload));
+            let (message, payload) = replication(*update, block);
+            self.send_in_view(node, message, Some(payload));
         }
     }
 
@@ -378,27 +373,17 @@ impl Group {
             None => Vec::new(),
         };
         let epoch = self.view.epoch;
-        self.send(
-            epoch.by,
-            ServerMessage::Ready {
-                epoch,
-                clock,
-                norms,
-            },
-            None,
-        );
+        self.send_in_view(epoch.by, ViewMessage::Ready { clock, norms }, None);
     }
 
     /// This node is a replica, or will be, and has got a sum, or one worker's gradient.
-    pub(super) fn replicated(
-        &mut self,
-        from: NodeId,
-        block: Block,
-        version: u64,
-        of: Option<(Worker, Clock)>,
-        scale: f32,
-        norm2: f64,
-    ) {
+    pub(super) fn replicated(&mut self, from: NodeId, block: Block, update: BlockUpdate) {
+        let BlockUpdate {
+            version,
+            of,
+            scale,
+            norm2,
+        } = update;
         if of.is_none() && version > 0 {
             // The primary has committed the clock before; word of that may still be on its way
             // here.
@@ -440,16 +425,7 @@ impl Group {
                 });
             }
         }
-        let epoch = self.view.epoch;
-        self.send(
-            from,
-            ServerMessage::Kept {
-                epoch,
-                block,
-                version,
-            },
-            None,
-        );
+        self.send_in_view(from, ViewMessage::Kept { block, version }, None);
     }
 
     pub(super) fn kept(&mut self, from: NodeId, block: Block, version: u64) {
@@ -526,7 +502,7 @@ impl Group {
         });
         self.replicate(
             block,
-            &Update {
+            &BlockUpdate {
                 version,
                 of: Some((worker, clock)),
                 scale,
@@ -539,7 +515,6 @@ impl Group {
     /// Applies the updates that all replicas have.
     fn land(&mut self, block: Block) {
         let replicas = self.replicas(block).len();
-        let epoch = self.view.epoch;
         loop {
             let first = self.shards[&block]
                 .flight
@@ -571,16 +546,12 @@ impl Group {
                 .find(|(life, _)| life.worker == worker)
                 .map(|(_, node)| *node);
             if let Some(home) = home {
-                self.send(
-                    home,
-                    ServerMessage::Acknowledged {
-                        epoch,
-                        worker,
-                        clock,
-                        block,
-                    },
-                    None,
-                );
+                let part = WorkerBlock {
+                    worker,
+                    clock,
+                    block,
+                };
+                self.send_in_view(home, ViewMessage::Acknowledged(part), None);
             }
             self.try_snapshot(block);
         }
@@ -618,7 +589,12 @@ impl Group {
     }
 
     /// A worker wants to read a block at a clock.
-    pub(super) fn asked(&mut self, from: NodeId, worker: Worker, clock: Clock, block: Block) {
+    pub(super) fn asked(&mut self, from: NodeId, part: WorkerBlock) {
+        let WorkerBlock {
+            worker,
+            clock,
+            block,
+        } = part;
         if self.is_primary(block)
             && let Some(shard) = self.shards.get_mut(&block)
         {
@@ -657,18 +633,14 @@ impl Group {
                 });
         shard.readers = waiting;
         let served: Vec<(NodeId, Worker, Clock)> = served;
-        let epoch = self.view.epoch;
         for (node, worker, clock) in served {
-            self.send(
-                node,
-                ServerMessage::Values {
-                    epoch,
-                    worker,
-                    clock,
-                    block,
-                },
-                Some(Payload::Values { block }),
-            );
+            let part = WorkerBlock {
+                worker,
+                clock,
+                block,
+            };
+            let payload = Payload::Values { block };
+            self.send_in_view(node, ViewMessage::Values(part), Some(payload));
         }
     }
 }

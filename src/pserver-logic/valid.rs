@@ -5,7 +5,9 @@ use nodectl_types::{
     NodeId,
     servers::{
         MAX_WORKERS,
-        message::{Block, Clock, Epoch, Promise, ServerMessage, View, Worker, WorkerLife},
+        message::{
+            Block, Clock, Epoch, Promise, ServerMessage, View, ViewMessage, Worker, WorkerLife,
+        },
     },
 };
 
@@ -21,7 +23,6 @@ const MOST_NODES: usize = 1 << 16;
 pub(super) fn check(from: NodeId, message: &ServerMessage, blocks: Block) -> Result<(), String> {
     let valid = Valid { blocks };
     valid.block(message.block().unwrap_or(0))?;
-    valid.epoch(message.epoch().unwrap_or_default())?;
     if let Some(by) = of_leader(message).filter(|by| *by != from) {
         return Err(format!("it speaks for node {}, which leads", by.short()));
     }
@@ -36,8 +37,9 @@ pub(super) fn check(from: NodeId, message: &ServerMessage, blocks: Block) -> Res
         }
         ServerMessage::Prepare { epoch }
         | ServerMessage::Installed { epoch }
-        | ServerMessage::Go { epoch } => valid.epoch(*epoch),
-        ServerMessage::Lost { epoch } | ServerMessage::Fetch { epoch, .. } => valid.epoch(*epoch),
+        | ServerMessage::Go { epoch }
+        | ServerMessage::Lost { epoch }
+        | ServerMessage::Fetch { epoch, .. } => valid.epoch(*epoch),
         ServerMessage::Refused { promised } => valid.epoch(*promised),
         ServerMessage::Waiting { nodes, .. } => valid.nodes(nodes.len()),
         ServerMessage::Promise { epoch, promise } => {
@@ -45,74 +47,55 @@ pub(super) fn check(from: NodeId, message: &ServerMessage, blocks: Block) -> Res
             valid.promise(promise)
         }
         ServerMessage::Install { view } => valid.view(view),
-        ServerMessage::State {
-            version, applied, ..
-        } => {
-            valid.version(*version)?;
-            applied
-                .iter()
-                .try_for_each(|(worker, clock)| valid.worker(*worker).and(valid.clock(*clock)))
+        ServerMessage::InView { epoch, message } => {
+            valid.epoch(*epoch)?;
+            valid.of_view(message)
         }
-        ServerMessage::Replicate { version, of, .. } => {
-            valid.version(*version)?;
-            of.map_or(Ok(()), |(worker, clock)| {
-                valid.worker(worker).and(valid.clock(clock))
-            })
-        }
-        ServerMessage::Kept { version, .. } | ServerMessage::Arrived { version, .. } => {
-            valid.version(*version)
-        }
-        ServerMessage::Ready { clock, norms, .. } => {
-            valid.clock(*clock)?;
-            norms.iter().try_for_each(|(block, _)| valid.block(*block))
-        }
-        ServerMessage::Push { worker, clock, .. }
-        | ServerMessage::Ended { worker, clock, .. }
-        | ServerMessage::Acknowledged { worker, clock, .. }
-        | ServerMessage::Pull { worker, clock, .. }
-        | ServerMessage::Values { worker, clock, .. } => {
-            valid.worker(*worker).and(valid.clock(*clock))
-        }
-        ServerMessage::Barrier {
-            worker,
-            clock,
-            number,
-            ..
-        } => {
-            valid.worker(*worker)?;
-            valid.clock(*clock)?;
-            valid.version(*number)
-        }
-        ServerMessage::Passed { number, .. } => valid.version(*number),
-        ServerMessage::Commit { clock, .. }
-        | ServerMessage::Checkpoint { clock, .. }
-        | ServerMessage::Collect { clock, .. }
-        | ServerMessage::Collected { clock, .. }
-        | ServerMessage::Saved { clock, .. } => valid.clock(*clock),
-        ServerMessage::PassedAlone { worker, .. } => valid.worker(*worker),
-        ServerMessage::Settled { .. }
-        | ServerMessage::Moved { .. }
-        | ServerMessage::Drain { .. }
-        | ServerMessage::Drained { .. }
-        | ServerMessage::Keep { .. } => Ok(()),
     }
 }
 
-/// Who alone says such a thing.
+/// The leader, of what it alone says.
 fn of_leader(message: &ServerMessage) -> Option<NodeId> {
     match message {
         ServerMessage::Install { view } => Some(view.epoch.by),
         ServerMessage::Prepare { epoch }
         | ServerMessage::Lost { epoch }
-        | ServerMessage::Go { epoch }
-        | ServerMessage::Commit { epoch, .. }
-        | ServerMessage::Passed { epoch, .. }
-        | ServerMessage::PassedAlone { epoch, .. }
-        | ServerMessage::Drain { epoch, .. }
-        | ServerMessage::Checkpoint { epoch, .. }
-        | ServerMessage::Collect { epoch, .. }
-        | ServerMessage::Saved { epoch, .. } => Some(epoch.by),
-        _ => None,
+        | ServerMessage::Go { epoch } => Some(epoch.by),
+        ServerMessage::InView { epoch, message } => is_of_leader(message).then_some(epoch.by),
+        ServerMessage::Here(_)
+        | ServerMessage::Promise { .. }
+        | ServerMessage::Refused { .. }
+        | ServerMessage::Waiting { .. }
+        | ServerMessage::Fetch { .. }
+        | ServerMessage::Installed { .. } => None,
+    }
+}
+
+fn is_of_leader(message: &ViewMessage) -> bool {
+    match message {
+        ViewMessage::Commit { .. }
+        | ViewMessage::Passed { .. }
+        | ViewMessage::PassedAlone { .. }
+        | ViewMessage::Drain { .. }
+        | ViewMessage::Checkpoint { .. }
+        | ViewMessage::Collect { .. }
+        | ViewMessage::Saved { .. } => true,
+        ViewMessage::State { .. }
+        | ViewMessage::Push(_)
+        | ViewMessage::Ended { .. }
+        | ViewMessage::Replicate { .. }
+        | ViewMessage::Kept { .. }
+        | ViewMessage::Arrived { .. }
+        | ViewMessage::Settled { .. }
+        | ViewMessage::Moved
+        | ViewMessage::Drained
+        | ViewMessage::Ready { .. }
+        | ViewMessage::Acknowledged(_)
+        | ViewMessage::Pull(_)
+        | ViewMessage::Values(_)
+        | ViewMessage::Barrier { .. }
+        | ViewMessage::Keep
+        | ViewMessage::Collected { .. } => false,
     }
 }
 
@@ -149,6 +132,65 @@ impl Valid {
         views
             .iter()
             .try_for_each(|(epoch, nodes)| self.epoch(*epoch).and(self.nodes(nodes.len())))
+    }
+
+    fn of_view(&self, message: &ViewMessage) -> Result<(), String> {
+        match message {
+            ViewMessage::State {
+                version, applied, ..
+            } => {
+                self.version(*version)?;
+                applied
+                    .iter()
+                    .try_for_each(|(worker, clock)| self.worker_at(*worker, *clock))
+            }
+            ViewMessage::Replicate { update, .. } => {
+                self.version(update.version)?;
+                let of = update.of;
+                of.map_or(Ok(()), |(worker, clock)| self.worker_at(worker, clock))
+            }
+            ViewMessage::Kept { version, .. } | ViewMessage::Arrived { version, .. } => {
+                self.version(*version)
+            }
+            ViewMessage::Ready { clock, norms } => {
+                self.clock(*clock)?;
+                norms.iter().try_for_each(|(block, _)| self.block(*block))
+            }
+            ViewMessage::Push(part)
+            | ViewMessage::Acknowledged(part)
+            | ViewMessage::Pull(part)
+            | ViewMessage::Values(part) => self.worker_at(part.worker, part.clock),
+            ViewMessage::Ended { worker, clock, .. } => self.worker_at(*worker, *clock),
+            ViewMessage::Barrier {
+                worker,
+                clock,
+                number,
+            } => {
+                self.worker_at(*worker, *clock)?;
+                self.version(*number)
+            }
+            ViewMessage::Passed { number } => self.version(*number),
+            ViewMessage::Collect { clock, block } => {
+                self.block(*block)?;
+                self.clock(*clock)
+            }
+            ViewMessage::Commit { clock, .. }
+            | ViewMessage::Checkpoint { clock, .. }
+            | ViewMessage::Collected { clock, .. }
+            | ViewMessage::Saved { clock, .. } => self.clock(*clock),
+            ViewMessage::PassedAlone { worker } => self.worker(*worker),
+            // Their blocks were checked before.
+            ViewMessage::Settled { .. } => Ok(()),
+            ViewMessage::Moved
+            | ViewMessage::Drain { .. }
+            | ViewMessage::Drained
+            | ViewMessage::Keep => Ok(()),
+        }
+    }
+
+    fn worker_at(&self, worker: Worker, clock: Clock) -> Result<(), String> {
+        self.worker(worker)?;
+        self.clock(clock)
     }
 
     fn promise(&self, promise: &Promise) -> Result<(), String> {

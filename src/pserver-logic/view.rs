@@ -1,12 +1,13 @@
 //! A member's side of a change of the view.
 
 use super::{
-    Effect, Gradient, checkpoint::Restorable, group::Group, placement::Placement, server::Shard,
+    CheckpointEffect, Effect, Gradient, checkpoint::Restorable, group::Group, placement::Placement,
+    server::Shard,
 };
 use nodectl_types::{
     NodeId,
     servers::message::{
-        Block, Clock, Epoch, Held, Promise, ServerMessage, View, Worker, WorkerLife,
+        Block, Clock, Epoch, Held, Promise, ServerMessage, View, ViewMessage, Worker, WorkerLife,
     },
 };
 
@@ -78,22 +79,7 @@ impl Group {
             return;
         }
         self.end_moves();
-        let is_whole = self.missing.is_empty() && self.view.epoch == view.previous;
-        let up_to_date = is_whole || self.base == view.previous;
-        if view.restore.is_some() {
-            self.start_again();
-        }
-        if !up_to_date || view.restore.is_some() || view.seed.is_some() {
-            // Also what came of a beginning that others know nothing of.
-            self.drop_all_blocks();
-        } else if let Some((clock, scale)) = view.commit {
-            self.apply_sums(clock, scale);
-        } else {
-            view.sources
-                .iter()
-                .zip(0..)
-                .for_each(|((_, version), block)| self.catch_up(block, *version));
-        }
+        self.bring_up_to(&view);
         self.committed = view
             .commit
             .or(self.committed.filter(|_| view.restore.is_none()));
@@ -124,20 +110,7 @@ impl Group {
                 shard.left_since.or(Some(view.epoch))
             };
         }
-        let taken = |(life, _): &&(WorkerLife, NodeId)| {
-            view.workers
-                .iter()
-                .any(|(other, _)| other.worker == life.worker && other.life != life.life)
-        };
-        self.superseded.extend(
-            self.view
-                .workers
-                .iter()
-                .filter(taken)
-                .map(|(life, _)| *life),
-        );
-        self.superseded
-            .retain(|life| view.workers.iter().all(|(counts, _)| counts != life));
+        self.supersede(&view.workers);
         self.view = view;
         self.seed();
         self.restore();
@@ -146,6 +119,37 @@ impl Group {
             self.fetch(from, epoch, block);
         }
         self.check_installed();
+    }
+
+    /// Blocks that this node holds become what the view goes on from, or are dropped.
+    fn bring_up_to(&mut self, view: &View) {
+        let is_whole = self.missing.is_empty() && self.view.epoch == view.previous;
+        let up_to_date = is_whole || self.base == view.previous;
+        if view.restore.is_some() {
+            self.start_again();
+        }
+        if !up_to_date || view.restore.is_some() || view.seed.is_some() {
+            // Also what came of a beginning that others know nothing of.
+            self.drop_all_blocks();
+        } else if let Some((clock, scale)) = view.commit {
+            self.apply_sums(clock, scale);
+        } else {
+            for ((_, version), block) in view.sources.iter().zip(0..) {
+                self.catch_up(block, *version);
+            }
+        }
+    }
+
+    /// Processes of the last view in whose place others count from now on.
+    fn supersede(&mut self, workers: &[(WorkerLife, NodeId)]) {
+        let is_taken = |life: &&WorkerLife| {
+            let mut workers = workers.iter().map(|(other, _)| other);
+            workers.any(|other| other.worker == life.worker && other.life != life.life)
+        };
+        let lives = self.view.workers.iter().map(|(life, _)| life);
+        self.superseded.extend(lives.filter(is_taken));
+        self.superseded
+            .retain(|life| workers.iter().all(|(counts, _)| counts != life));
     }
 
     /// The first view's blocks come from one of its workers.
@@ -179,7 +183,7 @@ impl Group {
             self.shards = (0..self.config.layout.blocks())
                 .map(|block| (block, shard.clone()))
                 .collect();
-            self.effect(Effect::Restore { clock });
+            self.effect(Effect::Checkpoint(CheckpointEffect::Restore { clock }));
         }
     }
 
@@ -226,13 +230,12 @@ impl Group {
                 .iter()
                 .map(|(worker, clock)| (*worker, *clock))
                 .collect();
-            let message = ServerMessage::State {
-                epoch,
+            let message = ViewMessage::State {
                 block,
                 version: shard.version,
                 applied,
             };
-            self.send(from, message, Some(super::Payload::State { block }));
+            self.send_in_view(from, message, Some(super::Payload::State { block }));
         }
     }
 

@@ -3,10 +3,10 @@
 //! its name, is told of and copied when it is whole.
 
 use super::{
-    ParamsShared,
     checkpoints::PartialFile,
     file,
-    worker::{invalid, receive},
+    frames::{invalid, receive},
+    jobs::TrainingJobs,
 };
 use nodectl_types::JobId;
 use nodectl_wire::{
@@ -16,17 +16,15 @@ use nodectl_wire::{
 use std::{fs::File, io, os::unix::net::UnixStream};
 
 /// Serves the connection to its end. `stream` has said `payload`.
-pub fn serve(shared: &ParamsShared, stream: &UnixStream, payload: &[u8]) -> io::Result<()> {
+pub fn serve(jobs: &TrainingJobs, stream: &UnixStream, payload: &[u8]) -> io::Result<()> {
     let Alone { job, keep } =
         serde_json::from_slice(payload).map_err(|error| invalid(error.to_string()))?;
     let keep = keep.max(1);
     let job: JobId = job
         .parse()
         .map_err(|error| invalid(format!("job `{job}`: {error}")))?;
-    let Some((_, runtime)) = shared.way.get() else {
-        return Err(io::Error::other("this node begins yet"));
-    };
-    let checkpoints = &shared.checkpoints;
+    let runtime = jobs.runtime()?;
+    let checkpoints = &jobs.checkpoints;
     let say = |text: String| frames::write(stream, Kind::Status, 0, text.as_bytes()).is_ok();
     let newest = runtime.block_on(checkpoints.newest(job, false, say));
     let part = PartialFile(checkpoints.part(job)?);
@@ -42,7 +40,7 @@ pub fn serve(shared: &ParamsShared, stream: &UnixStream, payload: &[u8]) -> io::
         let step = header.id;
         match header.kind {
             Kind::Keep => {
-                let kept = keep_one(shared, job, step, &part, keep);
+                let kept = keep_one(jobs, job, step, &part, keep);
                 if kept.is_ok() {
                     second = runtime.block_on(checkpoints.publish(job, step, keep));
                 }
@@ -68,7 +66,7 @@ pub fn serve(shared: &ParamsShared, stream: &UnixStream, payload: &[u8]) -> io::
 }
 
 fn keep_one(
-    shared: &ParamsShared,
+    jobs: &TrainingJobs,
     job: JobId,
     step: u64,
     part: &PartialFile,
@@ -81,5 +79,5 @@ fn keep_one(
         )));
     }
     File::open(&part.0)?.sync_all()?;
-    shared.checkpoints.keep(job, step, &part.0, keep).map(drop)
+    jobs.checkpoints.keep(job, step, &part.0, keep).map(drop)
 }

@@ -3,7 +3,7 @@
 //! begins a job invites them; they keep the blocks then, and the workers' nodes keep none, unless
 //! all such members are gone.
 
-use super::{ParamsShared, worker};
+use super::{jobs::TrainingJobs, registration};
 use nodectl_ports::{NodeHandle, PeerStream};
 use nodectl_types::{Answer, JobId, NodeInfo, PoolToken, Query};
 use nodectl_wire::api::params::{MAX_REGISTER_BYTES, Register};
@@ -40,12 +40,12 @@ pub fn may_serve(register: &Register) -> bool {
 }
 
 /// The weight of a node for a job that its own worker begins: none where others are there to serve.
-pub fn weight_of_workers_node(shared: &ParamsShared, register: &Register) -> u32 {
-    let Some((_, runtime)) = shared.way.get().filter(|_| may_serve(register)) else {
-        return shared.weight;
+pub fn weight_of_workers_node(jobs: &TrainingJobs, register: &Register) -> u32 {
+    let Some((_, runtime)) = jobs.network.get().filter(|_| may_serve(register)) else {
+        return jobs.weight;
     };
-    let Ok(Answer::Nodes(members)) = runtime.block_on(shared.node.ask(Query::Nodes)) else {
-        return shared.weight;
+    let Ok(Answer::Nodes(members)) = runtime.block_on(jobs.node.ask(Query::Nodes)) else {
+        return jobs.weight;
     };
     let others = members
         .iter()
@@ -53,7 +53,7 @@ pub fn weight_of_workers_node(shared: &ParamsShared, register: &Register) -> u32
     let this = members
         .iter()
         .any(|line| line.this_node && serves(&line.info));
-    if others && !this { 0 } else { shared.weight }
+    if others && !this { 0 } else { jobs.weight }
 }
 
 /// Tells a node what is trained, so that it takes part. `stream` was opened for `invitation()`.
@@ -76,10 +76,10 @@ pub async fn invite(stream: &mut Box<dyn PeerStream>, register: &Register) -> io
 
 /// The other end: this node begins to serve.
 pub(super) async fn invited(
-    shared: &Arc<ParamsShared>,
+    jobs: &Arc<TrainingJobs>,
     mut stream: Box<dyn PeerStream>,
 ) -> io::Result<()> {
-    if !is_server(&shared.node).await {
+    if !is_server(&jobs.node).await {
         return Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
             "this node serves parameters of its own workers only",
@@ -104,8 +104,8 @@ pub(super) async fn invited(
         .await
         .map_err(|_| io::ErrorKind::TimedOut)??;
     let register: Register = serde_json::from_slice(&encoded)?;
-    let layout = worker::layout(&register)?;
-    shared.join(&register, &layout, shared.weight)?;
+    let layout = registration::layout(&register)?;
+    jobs.join(&register, &layout, jobs.weight)?;
     tracing::info!(
         "serves the parameters of job {}: {} tensors, {} blocks",
         register.job,

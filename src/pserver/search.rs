@@ -1,8 +1,12 @@
 //! Connects a job's node with the others that train it: asks the node who the members are, lets
 //! `pserver_logic::search` decide, and carries that out.
 
-use super::{JobThread, ParamsShared, QUEUE, ServiceEvent, conversation, dedicated, peers};
-use nodectl_ports::Streams;
+use super::{
+    connection, dedicated,
+    event::{PeerEvent, QUEUE, ServiceEvent},
+    jobs::{JobThread, TrainingJobs},
+    peers::{self, Bundle},
+};
 use nodectl_pserver_logic::search::{Expected, PeerSeen, Search, SearchEffect, SearchInput};
 use nodectl_types::{Answer, JobId, NodeId, PoolToken, Query, Time};
 use std::{
@@ -12,30 +16,24 @@ use std::{
 };
 use tokio::{sync::mpsc, time::Instant};
 
-/// How often the cluster's members are looked at, while a job trains.
-const LOOK: Duration = Duration::from_millis(250);
-/// How often a job that nobody works at is asked for among all that the node knows.
+/// The period in which the cluster's members are asked for, while a job trains.
+const PERIOD: Duration = Duration::from_millis(250);
+/// The period in which the node is asked whether a job has ended that nobody works at.
 const ENDED: Duration = Duration::from_secs(2);
 
 /// Connects with every member that has the job too, as long as it trains here.
-pub async fn look_for_peers(
-    shared: Arc<ParamsShared>,
-    streams: Arc<dyn Streams>,
-    token: PoolToken,
-    job: JobThread,
-) {
+pub async fn look_for_peers(jobs: Arc<TrainingJobs>, token: PoolToken, job: JobThread) {
     let begun = Instant::now();
     let now = || Time(begun.elapsed().as_micros() as u64);
     let (inputs, mut inbox) = mpsc::channel(QUEUE);
     let calls = Calls {
-        shared,
-        streams,
+        jobs,
         token,
         job,
         inputs,
     };
-    let (shared, job) = (&calls.shared, &calls.job);
-    let mut search = Search::new(shared.me, now());
+    let (jobs, job) = (&calls.jobs, &calls.job);
+    let mut search = Search::new(jobs.me, now());
     let mut asked_for_end: Option<Instant> = None;
     loop {
         // A full queue is time passing.
@@ -43,34 +41,34 @@ pub async fn look_for_peers(
         let is_idle = job.flags.is_idle.load(Ordering::Relaxed);
         if is_idle && asked_for_end.is_none_or(|asked| asked.elapsed() >= ENDED) {
             asked_for_end = Some(Instant::now());
-            if is_over(shared, job).await {
+            if is_over(jobs, job).await {
                 let _ = job.events.send(ServiceEvent::Unneeded).await;
             }
         }
         if job.flags.waits.load(Ordering::Relaxed)
-            && let Some(expected) = expect(shared, job, &mut search, now()).await
+            && let Some(expected) = expect(jobs, job, &mut search, now()).await
         {
             let _ = job.events.send(expected).await;
         }
-        if let Some(members) = members(shared, job).await {
+        if let Some(members) = members(jobs, job).await {
             for effect in search.step(now(), SearchInput::Members(members)) {
                 calls.carry_out(effect).await;
             }
         }
         let input = tokio::select! {
-            () = tokio::time::sleep(LOOK) => continue,
+            () = tokio::time::sleep(PERIOD) => continue,
             Some(input) = inbox.recv() => input,
             () = job.called.notified() => SearchInput::Called,
             () = job.events.closed() => return,
-            () = shared.stopped.cancelled() => return,
+            () = jobs.stopped.cancelled() => return,
         };
         search.step(now(), input);
     }
 }
 
 /// All other members. None while the node does not answer.
-async fn members(shared: &ParamsShared, job: &JobThread) -> Option<Vec<PeerSeen>> {
-    let Ok(Answer::Nodes(members)) = shared.node.ask(Query::Nodes).await else {
+async fn members(jobs: &TrainingJobs, job: &JobThread) -> Option<Vec<PeerSeen>> {
+    let Ok(Answer::Nodes(members)) = jobs.node.ask(Query::Nodes).await else {
         return None;
     };
     let may_serve = dedicated::may_serve(&job.tensors);
@@ -86,13 +84,13 @@ async fn members(shared: &ParamsShared, job: &JobThread) -> Option<Vec<PeerSeen>
 
 /// What waiting workers should know of those still to come. None while nobody knows.
 async fn expect(
-    shared: &ParamsShared,
+    jobs: &TrainingJobs,
     job: &JobThread,
     search: &mut Search,
     now: Time,
 ) -> Option<ServiceEvent> {
     let id = job.tensors.job.parse().ok()?;
-    let Ok(Answer::Job(detail)) = shared.node.ask(Query::Job { job: id }).await else {
+    let Ok(Answer::Job(detail)) = jobs.node.ask(Query::Job { job: id }).await else {
         return None;
     };
     let divided = job.tensors.settings.divided;
@@ -103,11 +101,11 @@ async fn expect(
 }
 
 /// Whether a job that the cluster knows has ended, or was forgotten.
-async fn is_over(shared: &ParamsShared, job: &JobThread) -> bool {
+async fn is_over(jobs: &TrainingJobs, job: &JobThread) -> bool {
     let Ok(id) = job.tensors.job.parse::<JobId>() else {
         return false;
     };
-    let Ok(Answer::Jobs(heads)) = shared.node.ask(Query::Jobs).await else {
+    let Ok(Answer::Jobs(heads)) = jobs.node.ask(Query::Jobs).await else {
         return false;
     };
     heads
@@ -119,8 +117,7 @@ async fn is_over(shared: &ParamsShared, job: &JobThread) -> bool {
 /// What calls need, and where they say how they ended.
 #[derive(Clone)]
 struct Calls {
-    shared: Arc<ParamsShared>,
-    streams: Arc<dyn Streams>,
+    jobs: Arc<TrainingJobs>,
     token: PoolToken,
     job: JobThread,
     inputs: mpsc::Sender<SearchInput>,
@@ -128,10 +125,10 @@ struct Calls {
 
 impl Calls {
     async fn carry_out(&self, effect: SearchEffect) {
-        let event = match effect {
-            SearchEffect::Lost(peer) => ServiceEvent::PeerLost { peer },
-            SearchEffect::Gone(peer) => ServiceEvent::PeerGone { peer },
-            SearchEffect::Refuses(peer) => ServiceEvent::PeerRefuses { peer },
+        let (peer, event) = match effect {
+            SearchEffect::Lost(peer) => (peer, PeerEvent::Lost),
+            SearchEffect::Gone(peer) => (peer, PeerEvent::Gone),
+            SearchEffect::Refuses(peer) => (peer, PeerEvent::Refuses),
             SearchEffect::Call { peer, invites } => {
                 let calls = self.clone();
                 tokio::spawn(async move {
@@ -141,37 +138,41 @@ impl Calls {
                 return;
             }
         };
-        let _ = self.job.events.send(event).await;
+        self.tell(peer, event).await;
     }
 
-    /// Calls a peer, and talks with it until the connection ends.
+    async fn tell(&self, peer: NodeId, event: PeerEvent) {
+        let _ = self
+            .job
+            .events
+            .send(ServiceEvent::Peer { peer, event })
+            .await;
+    }
+
+    /// Calls a peer, and serves the connection to its end.
     async fn call(&self, peer: NodeId, invites: bool) {
-        let (connection, settings) = (self.shared.next_life(), &self.job.tensors.settings);
-        let calling = async {
-            if invites {
-                let mut stream = self.streams.open(peer, dedicated::invitation()).await?;
-                dedicated::invite(&mut stream, &self.job.tensors).await?;
-                let _ = self.inputs.send(SearchInput::Accepted(peer)).await;
-            }
-            peers::call(
-                self.streams.as_ref(),
-                peer,
-                self.token,
-                connection,
-                settings,
-            )
-            .await
-        };
-        let events = self.job.events.clone();
-        match calling.await {
+        let connection = self.jobs.next_life();
+        match self.open(peer, invites, connection).await {
             Ok(bundle) => {
-                let limit = self.job.limit_bytes;
-                conversation::converse(peer, connection, bundle, events, settings, limit).await;
+                let (events, limit) = (self.job.events.clone(), self.job.limit_bytes);
+                let settings = &self.job.tensors.settings;
+                connection::serve(peer, connection, bundle, events, settings, limit).await;
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let _ = events.send(ServiceEvent::PeerGone { peer }).await;
+                self.tell(peer, PeerEvent::Gone).await;
             }
             Err(_) => {}
         }
+    }
+
+    async fn open(&self, peer: NodeId, invites: bool, connection: u64) -> io::Result<Bundle> {
+        let (streams, _) = self.jobs.network.get().ok_or(io::ErrorKind::NotConnected)?;
+        if invites {
+            let mut stream = streams.open(peer, dedicated::invitation()).await?;
+            dedicated::invite(&mut stream, &self.job.tensors).await?;
+            let _ = self.inputs.send(SearchInput::Accepted(peer)).await;
+        }
+        let settings = &self.job.tensors.settings;
+        peers::call(streams.as_ref(), peer, self.token, connection, settings).await
     }
 }

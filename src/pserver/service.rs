@@ -1,29 +1,30 @@
 //! The thread of one job: takes events, asks the logic, carries effects out in order.
 
 use super::{
-    ServiceEvent,
     checkpoints::CheckpointStore,
+    event::{PeerEvent, ServiceEvent, WorkerRequest},
     file::{ArrayPlaces, Form},
     incoming::Incoming,
     peers::Outbox,
-    store::{BlockStep, BlockStore, Outgoing},
+    store::BlockStore,
     watch::Watch,
     worker::WorkerLink,
-    writer::{CheckpointWriter, Keeping},
+    writer::CheckpointWriter,
 };
-use nodectl_pserver_logic::{
-    ByteTarget, Effect, Group, GroupConfig, KeptCheckpoint, Notice, ParamsInput, Payload,
-};
+use effects::{ParallelWork, Received};
+use nodectl_pserver_logic::{Group, GroupConfig, GroupInput, Notice};
 use nodectl_types::{
     JobId, NodeId,
     params::{Checkpoints as Rule, Every},
     query::LateWorker,
-    servers::message::{Block, Clock, Epoch, ServerMessage, Worker},
+    servers::{
+        ServerSettings,
+        message::{Epoch, ServerMessage, ViewMessage, Worker},
+    },
 };
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
-    io,
-    path::{Path, PathBuf},
+    collections::{HashMap, VecDeque},
+    path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -33,6 +34,7 @@ use std::{
 use tokio::{runtime::Handle, sync::mpsc};
 
 mod checkpoint;
+mod effects;
 #[cfg(test)]
 mod tests;
 
@@ -42,10 +44,10 @@ const LINGER: Duration = Duration::from_secs(20);
 struct Service {
     group: Group,
     store: BlockStore,
-    settings: nodectl_types::servers::ServerSettings,
+    settings: ServerSettings,
     workers: HashMap<Worker, (u64, WorkerLink)>,
-    /// The last view whose blocks were told of in the log.
-    told: Epoch,
+    /// The last view whose blocks are in the log.
+    logged: Epoch,
     /// The connection to each node, by its number.
     peers: HashMap<NodeId, (u64, Arc<Outbox>)>,
     watch: Watch,
@@ -61,33 +63,6 @@ struct Service {
     idle_since: Option<Instant>,
     /// The job has ended, or this node's part in it cannot go on.
     over: bool,
-}
-
-/// Work on blocks that can be done side by side: steps first, then copies for readers.
-#[derive(Default)]
-struct ParallelWork {
-    steps: BTreeMap<Block, BlockStep>,
-    deliveries: Vec<(Worker, Block)>,
-}
-
-impl ParallelWork {
-    /// Whether an effect can be carried out before these.
-    fn may_wait_for(&self, effect: &Effect) -> bool {
-        match effect {
-            Effect::Apply { block, .. } => {
-                self.deliveries.is_empty() && !self.steps.contains_key(block)
-            }
-            Effect::Deliver { .. } => true,
-            // The one only notes where gradients are; what the other tells of, workers hear at
-            // last.
-            Effect::Contribute { .. }
-            | Effect::Tell {
-                notice: Notice::Pulled { .. },
-                ..
-            } => true,
-            _ => false,
-        }
-    }
 }
 
 /// Where the job's parameters are kept.
@@ -114,6 +89,16 @@ pub struct ServiceFlags {
     pub waits_for: Arc<Mutex<Option<String>>>,
 }
 
+impl ServiceFlags {
+    /// Workers that are late, and why training does not go on here.
+    pub fn read(&self) -> (Vec<LateWorker>, Option<String>) {
+        let late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        let waits_for = self.waits_for.lock();
+        let waits_for = waits_for.unwrap_or_else(PoisonError::into_inner);
+        (late.clone(), waits_for.clone())
+    }
+}
+
 /// Serves the job until nobody needs it any more.
 pub fn run(
     config: GroupConfig,
@@ -121,37 +106,16 @@ pub fn run(
     (events, mut inbox): (mpsc::WeakSender<ServiceEvent>, mpsc::Receiver<ServiceEvent>),
     flags: &ServiceFlags,
 ) {
-    let store = BlockStore::new(config.layout.clone(), config.settings.clone());
-    let settings = config.settings.clone();
-    let (workers, told, peers, watch, ending, writer, found, idle_since, over) = Default::default();
-    let (group, last_checkpoint) = (Group::new(config), Instant::now());
-    let mut service = Service {
-        group,
-        store,
-        settings,
-        workers,
-        told,
-        peers,
-        watch,
-        ending,
-        kept,
-        events,
-        writer,
-        found,
-        last_checkpoint,
-        idle_since,
-        over,
-    };
+    let mut service = Service::new(config, kept, events);
     let mut finished = false;
     loop {
         // Nothing wakes the thread while it lingers but a new worker or the wish to end.
-        let event = if service.idle_since.is_some() {
-            wait(&mut inbox, Duration::from_millis(100))
-        } else {
-            receive(&mut inbox)
+        let event = match service.idle_since.is_some() {
+            true => wait(&mut inbox, Duration::from_millis(100)),
+            false => receive(&mut inbox),
         };
         match event {
-            Received::Event(event) => {
+            Waited::Event(event) => {
                 if let ServiceEvent::Left {
                     finished: left_well,
                     ..
@@ -159,20 +123,13 @@ pub fn run(
                 {
                     finished = *left_well;
                 }
-                let is_tick = matches!(event, ServiceEvent::Tick);
-                service.event(event);
-                service.look_at_time();
-                service.watch_workers();
-                if is_tick {
-                    *flags.late.lock().unwrap_or_else(PoisonError::into_inner) = service.late();
-                }
-                flags.waits.store(service.waits(), Ordering::Relaxed);
+                service.turn(event, flags);
             }
-            Received::Nothing => {}
-            Received::Closed => break,
+            Waited::Nothing => {}
+            Waited::Closed => break,
         }
-        service.tell_of_blocks();
-        service.tell_of_waiting(&flags.waits_for);
+        service.log_blocks();
+        service.log_waiting(&flags.waits_for);
         let is_idle = service.group.is_idle();
         flags.is_idle.store(is_idle, Ordering::Relaxed);
         service.idle_since = is_idle.then(|| service.idle_since.unwrap_or_else(Instant::now));
@@ -195,43 +152,77 @@ impl Drop for Service {
         if std::thread::panicking() {
             let why =
                 "a fault of nodectl ended this node's part in the training; its log says which";
-            self.workers
-                .values_mut()
-                .for_each(|(_, link)| link.tell(Notice::Misused(why.into())));
+            self.each_worker(|link| link.tell(Notice::Misused(why.into())));
         }
     }
 }
 
 #[expect(clippy::large_enum_variant, reason = "it lives for a turn")]
-enum Received {
+enum Waited {
     Event(ServiceEvent),
     Nothing,
     Closed,
 }
 
-fn receive(inbox: &mut mpsc::Receiver<ServiceEvent>) -> Received {
-    inbox
-        .blocking_recv()
-        .map_or(Received::Closed, Received::Event)
+fn receive(inbox: &mut mpsc::Receiver<ServiceEvent>) -> Waited {
+    inbox.blocking_recv().map_or(Waited::Closed, Waited::Event)
 }
 
-fn wait(inbox: &mut mpsc::Receiver<ServiceEvent>, patience: Duration) -> Received {
+fn wait(inbox: &mut mpsc::Receiver<ServiceEvent>, patience: Duration) -> Waited {
     match inbox.try_recv() {
-        Ok(event) => Received::Event(event),
-        Err(mpsc::error::TryRecvError::Disconnected) => Received::Closed,
+        Ok(event) => Waited::Event(event),
+        Err(mpsc::error::TryRecvError::Disconnected) => Waited::Closed,
         Err(mpsc::error::TryRecvError::Empty) => {
             std::thread::park_timeout(patience);
-            Received::Nothing
+            Waited::Nothing
         }
     }
 }
 
 impl Service {
+    fn new(
+        config: GroupConfig,
+        kept: KeptParameters,
+        events: mpsc::WeakSender<ServiceEvent>,
+    ) -> Self {
+        Self {
+            store: BlockStore::new(config.layout.clone(), config.settings.clone()),
+            settings: config.settings.clone(),
+            group: Group::new(config),
+            workers: HashMap::new(),
+            logged: Epoch::NONE,
+            peers: HashMap::new(),
+            watch: Watch::default(),
+            ending: false,
+            kept,
+            events,
+            writer: None,
+            found: None,
+            last_checkpoint: Instant::now(),
+            idle_since: None,
+            over: false,
+        }
+    }
+
+    /// Takes an event in, and looks at what time brings.
+    fn turn(&mut self, event: ServiceEvent, flags: &ServiceFlags) {
+        let is_tick = matches!(event, ServiceEvent::Tick);
+        self.event(event);
+        self.look_at_time();
+        self.watch_workers();
+        if is_tick {
+            *flags.late.lock().unwrap_or_else(PoisonError::into_inner) = self.late();
+        }
+        flags.waits.store(self.waits(), Ordering::Relaxed);
+    }
+
     /// Says in the log, once a view, what this node has to do with it.
-    fn tell_of_blocks(&mut self) {
+    fn log_blocks(&mut self) {
         let view = self.group.view();
-        if let Some((placed, factored)) =
-            self.group.blocks_kept().filter(|_| view.epoch != self.told)
+        if let Some((placed, factored)) = self
+            .group
+            .blocks_kept()
+            .filter(|_| view.epoch != self.logged)
         {
             let (nodes, workers) = (view.nodes.len(), view.workers.len());
             let clock = self.group.clock_reached();
@@ -243,19 +234,19 @@ impl Service {
             tracing::info!(
                 "{workers} workers train on {nodes} nodes; this one keeps {placed} blocks of parameters{beside}, from clock {clock} on"
             );
-            self.told = view.epoch;
+            self.logged = view.epoch;
         }
     }
 
     /// Says in the log, and to whoever looks at the job, why training does not go on.
-    fn tell_of_waiting(&self, told: &Mutex<Option<String>>) {
-        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+    fn log_waiting(&self, known: &Mutex<Option<String>>) {
+        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
         let why = self.group.waits_for();
-        if told.as_deref() != why {
+        if known.as_deref() != why {
             if let Some(why) = why {
                 tracing::info!("training does not go on here: {why}");
             }
-            *told = why.map(Into::into);
+            *known = why.map(Into::into);
         }
     }
 
@@ -279,139 +270,130 @@ impl Service {
                 self.watch.joined(worker, link.pid());
                 self.store.add_worker(worker, arena);
                 self.workers.insert(worker, (life, link));
-                self.give(ParamsInput::Joined { worker, life });
+                self.give(GroupInput::Joined { worker, life });
             }
             ServiceEvent::Left { worker, life, .. } => {
-                self.give(ParamsInput::Left { worker, life });
-                if self
-                    .workers
-                    .get(&worker)
-                    .is_some_and(|(known, _)| *known == life)
-                {
+                self.give(GroupInput::Left { worker, life });
+                if self.is(worker, life) {
                     self.workers.remove(&worker);
                     self.watch.left(worker);
                     self.store.remove_worker(worker);
                 }
             }
-            // What it did before it was moved to another clock is void.
-            ServiceEvent::Push {
+            ServiceEvent::Worker {
                 worker,
                 life,
-                clock,
-                tensors,
-            } if self.is_at(worker, life, clock) => {
-                self.give(ParamsInput::Push { worker, tensors });
+                request,
+            } => {
+                // Nobody hears a process that is gone.
+                if self.is(worker, life) {
+                    self.request(worker, request);
+                }
             }
-            ServiceEvent::Clock {
-                worker,
-                life,
-                clock,
-                samples,
-            } if self.is_at(worker, life, clock) => {
-                self.give(ParamsInput::Clock { worker, samples });
-            }
-            ServiceEvent::Pull {
-                worker,
-                life,
-                number,
-                tensors,
-            } if self.is(worker, life) => {
-                self.give(ParamsInput::Pull {
-                    worker,
-                    number,
-                    tensors,
-                });
-            }
-            ServiceEvent::Shared {
-                worker,
-                life,
-                number,
-            } if self.is(worker, life) => {
-                self.give(ParamsInput::Shared { worker, number });
-            }
-            ServiceEvent::Finished { worker, life } if self.is(worker, life) => {
-                self.give(ParamsInput::Finished { worker })
-            }
-            ServiceEvent::Written(kept) => self.give(ParamsInput::Written(kept)),
+            ServiceEvent::Peer { peer, event } => self.peer(peer, event),
+            ServiceEvent::Written(kept) => self.give(GroupInput::Written(kept)),
             ServiceEvent::CheckpointEnded { kept, problem } => {
                 // Also where it failed: nothing waits for its thread then.
                 self.writer.take_if(|writer| writer.kept == kept);
-                self.give(ParamsInput::CheckpointEnded { kept, problem });
+                self.give(GroupInput::CheckpointEnded { kept, problem });
             }
             ServiceEvent::Found(path) => self.found(path),
-            ServiceEvent::Said(text) => self.say(&text),
+            ServiceEvent::Status(text) => self.say(&text),
+            ServiceEvent::Tick => {}
             // A node that has just begun may not have heard of the job yet.
             ServiceEvent::Unneeded => {
                 let has_ended = self.has_lingered() || self.group.view().epoch.number > 0;
                 self.over |= self.group.is_idle() && self.writer.is_none() && has_ended;
             }
-            ServiceEvent::Waits => self.ending = true,
+            ServiceEvent::Over => self.each_worker(WorkerLink::tell_over),
             ServiceEvent::Unfinished { enough } => {
                 if let Some(workers) = enough {
-                    self.give(ParamsInput::Enough { workers });
+                    self.give(GroupInput::Enough { workers });
                 }
                 if self.ending {
-                    self.workers
-                        .values_mut()
-                        .for_each(|(_, link)| link.tell_unfinished());
+                    self.each_worker(WorkerLink::tell_unfinished);
                 }
             }
-            ServiceEvent::Over => self
-                .workers
-                .values_mut()
-                .for_each(|(_, link)| link.tell_over()),
-            ServiceEvent::Keep { worker, life } if self.is(worker, life) => {
-                self.give(ParamsInput::Keep { worker })
+        }
+    }
+
+    fn request(&mut self, worker: Worker, request: WorkerRequest) {
+        match request {
+            // What it did before it was moved to another clock is void.
+            WorkerRequest::Push { clock, .. } | WorkerRequest::Clock { clock, .. }
+                if self.group.clock_of(worker) != Some(clock) => {}
+            WorkerRequest::Push { tensors, .. } => {
+                self.give(GroupInput::Push { worker, tensors });
             }
-            ServiceEvent::Barrier { worker, life } if self.is(worker, life) => {
-                self.give(ParamsInput::Barrier { worker })
+            WorkerRequest::Clock { samples, .. } => {
+                self.give(GroupInput::Clock { worker, samples });
             }
-            ServiceEvent::PeerUp {
-                peer,
-                connection,
-                outbox,
-            } => {
+            WorkerRequest::Pull { number, tensors } => self.give(GroupInput::Pull {
+                worker,
+                number,
+                tensors,
+            }),
+            WorkerRequest::Shared { number } => self.give(GroupInput::Shared { worker, number }),
+            WorkerRequest::Barrier => self.give(GroupInput::Barrier { worker }),
+            WorkerRequest::Keep => self.give(GroupInput::Keep { worker }),
+            WorkerRequest::Finished => self.give(GroupInput::Finished { worker }),
+            WorkerRequest::Wait => self.ending = true,
+        }
+    }
+
+    fn peer(&mut self, peer: NodeId, event: PeerEvent) {
+        match event {
+            PeerEvent::Up { connection, outbox } => {
                 if let Some((_, old)) = self.peers.insert(peer, (connection, outbox)) {
                     old.close();
-                    self.give(ParamsInput::PeerDown(peer));
+                    self.give(GroupInput::PeerDown(peer));
                 }
-                self.give(ParamsInput::PeerUp(peer));
+                self.give(GroupInput::PeerUp(peer));
             }
-            ServiceEvent::PeerDown { peer, connection } if self.is_connection(peer, connection) => {
-                self.peers.remove(&peer);
-                self.give(ParamsInput::PeerDown(peer));
+            PeerEvent::Down { connection } => {
+                if self.is_connection(peer, connection) {
+                    self.peers.remove(&peer);
+                    self.give(GroupInput::PeerDown(peer));
+                }
             }
-            ServiceEvent::PeerLost { peer } => {
+            PeerEvent::Lost => {
                 if let Some((_, outbox)) = self.peers.remove(&peer) {
                     outbox.close();
-                    self.give(ParamsInput::PeerDown(peer));
+                    self.give(GroupInput::PeerDown(peer));
                 }
             }
-            ServiceEvent::PeerGone { peer } => self.give(ParamsInput::PeerDead(peer)),
-            ServiceEvent::PeerRefuses { peer } => self.give(ParamsInput::PeerRefuses(peer)),
-            ServiceEvent::PeerEnded { peer } => self.give(ParamsInput::PeerEnded(peer)),
-            ServiceEvent::Message {
-                peer,
+            PeerEvent::Gone => self.give(GroupInput::PeerDead(peer)),
+            PeerEvent::Refuses => self.give(GroupInput::PeerRefuses(peer)),
+            PeerEvent::Ended => self.give(GroupInput::PeerEnded(peer)),
+            PeerEvent::Message {
                 connection,
                 message,
                 payload,
-            } if self.is_connection(peer, connection) => {
-                if let Err(error) = self.store.fits(&message, &payload) {
-                    self.hang_up(peer, &error.to_string());
-                    return self.give(ParamsInput::PeerDown(peer));
+            } => {
+                if self.is_connection(peer, connection) {
+                    self.message(peer, message, payload);
                 }
-                let plain = matches!(message, ServerMessage::Replicate { .. });
-                self.run(
-                    ParamsInput::Message {
-                        from: peer,
-                        message,
-                    },
-                    Some((payload, plain)),
-                );
             }
-            // Of a worker or a connection that is gone.
-            _ => {}
         }
+    }
+
+    fn message(&mut self, from: NodeId, message: ServerMessage, payload: Incoming) {
+        if let Err(error) = self.store.fits(&message, &payload) {
+            self.hang_up(from, &error.to_string());
+            return self.give(GroupInput::PeerDown(from));
+        }
+        let is_replica = matches!(
+            message,
+            ServerMessage::InView {
+                message: ViewMessage::Replicate { .. },
+                ..
+            }
+        );
+        let payload = match is_replica {
+            true => Received::Plain(payload),
+            false => Received::AsSent(payload),
+        };
+        self.run(GroupInput::Message { from, message }, Some(payload));
     }
 
     /// A node said what cannot be: its connection ends.
@@ -434,7 +416,7 @@ impl Service {
             && self.last_checkpoint.elapsed() >= Duration::from_millis(millis)
         {
             self.last_checkpoint = Instant::now();
-            self.give(ParamsInput::CheckpointDue);
+            self.give(GroupInput::CheckpointDue);
         }
     }
 
@@ -456,16 +438,12 @@ impl Service {
     /// This node's part ends, and with it its workers.
     fn fail(&mut self, why: &str) {
         tracing::warn!("training cannot go on: {why}");
-        self.workers
-            .values_mut()
-            .for_each(|(_, link)| link.tell(Notice::Misused(why.into())));
+        self.each_worker(|link| link.tell(Notice::Misused(why.into())));
         self.over = true;
     }
 
     fn say(&mut self, text: &str) {
-        self.workers
-            .values_mut()
-            .for_each(|(_, link)| link.tell(Notice::Status(text.into())));
+        self.each_worker(|link| link.tell(Notice::Status(text.into())));
     }
 
     fn is(&self, worker: Worker, life: u64) -> bool {
@@ -474,21 +452,17 @@ impl Service {
             .is_some_and(|(known, _)| *known == life)
     }
 
-    fn is_at(&self, worker: Worker, life: u64, clock: Clock) -> bool {
-        self.is(worker, life) && self.group.clock_of(worker) == Some(clock)
-    }
-
     fn is_connection(&self, peer: NodeId, connection: u64) -> bool {
         self.peers
             .get(&peer)
             .is_some_and(|(known, _)| *known == connection)
     }
 
-    fn give(&mut self, input: ParamsInput) {
+    fn give(&mut self, input: GroupInput) {
         self.run(input, None);
     }
 
-    fn run(&mut self, input: ParamsInput, mut payload: Option<(Incoming, bool)>) {
+    fn run(&mut self, input: GroupInput, mut payload: Option<Received>) {
         let mut inputs = VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             let mut together = ParallelWork::default();
@@ -497,146 +471,10 @@ impl Service {
             }
             self.do_together(&mut together);
         }
-        self.workers.values_mut().for_each(|(_, link)| link.flush());
+        self.each_worker(WorkerLink::flush);
     }
 
-    fn do_together(&mut self, together: &mut ParallelWork) {
-        self.store
-            .apply(std::mem::take(&mut together.steps).into_values());
-        self.store
-            .deliver(&std::mem::take(&mut together.deliveries));
-    }
-
-    fn carry_out(
-        &mut self,
-        effect: Effect,
-        together: &mut ParallelWork,
-        payload: &mut Option<(Incoming, bool)>,
-    ) -> Option<ParamsInput> {
-        if !together.may_wait_for(&effect) {
-            self.do_together(together);
-        }
-        let store = &mut self.store;
-        match effect {
-            Effect::HangUp { peer, why } => self.hang_up(peer, &why),
-            Effect::Send {
-                to,
-                message,
-                payload,
-            } => {
-                if let Some((_, outbox)) = self.peers.get(&to) {
-                    let bytes = payload.and_then(|payload| store.outgoing(payload));
-                    outbox.put(&message, bytes);
-                }
-            }
-            Effect::Take(ByteTarget::Checkpoint { block }) => {
-                let (bytes, _) = payload.take().unwrap_or_default();
-                let bytes = store.collected(block, bytes);
-                if let Err(error) = &bytes {
-                    tracing::warn!("block {block} of a checkpoint came damaged: {error}");
-                }
-                self.write(block, bytes.ok());
-            }
-            Effect::Take(place) => {
-                let (bytes, plain) = payload.take().unwrap_or_default();
-                let taken = if plain {
-                    store.take_plain(place, bytes)
-                } else {
-                    store.take(place, bytes)
-                };
-                if let Err(error) = taken {
-                    tracing::warn!("{place:?} of a training job came damaged: {error}");
-                }
-            }
-            Effect::Contribute {
-                worker,
-                clock,
-                block,
-            } => store.contribute(worker, clock, block),
-            Effect::Sum {
-                epoch,
-                block,
-                clock,
-                weights,
-            } => {
-                let norm2 = store.sum(block, clock, &weights);
-                return Some(ParamsInput::Summed {
-                    epoch,
-                    block,
-                    norm2,
-                });
-            }
-            Effect::Seed { worker } => store.seed(worker),
-            Effect::FindCheckpoint => return self.find_checkpoint(),
-            Effect::Restore { clock } => {
-                let found = self.found.take().filter(|found| found.kept.clock == clock);
-                let restored = found.map_or_else(
-                    || Err(io::ErrorKind::NotFound.into()),
-                    |found| store.restore(&found),
-                );
-                if let Err(error) = restored {
-                    self.fail(&format!(
-                        "the checkpoint of step {clock} could not be read: {error}"
-                    ));
-                }
-            }
-            Effect::Snapshot { block } => store.snapshot(block),
-            Effect::DropSnapshots => store.drop_snapshots(),
-            Effect::BeginCheckpoint { kept, is_last } => {
-                return self.begin_checkpoint(kept, is_last);
-            }
-            Effect::WriteSnapshot { block } => {
-                let bytes = store.outgoing(Payload::Snapshot { block });
-                self.write(block, bytes);
-            }
-            Effect::EndCheckpoint => {
-                if let Some(writer) = self.writer.take() {
-                    writer.end();
-                }
-            }
-            Effect::AbandonCheckpoint => self.writer = None,
-            Effect::DropGradients => store.drop_gradients(),
-            Effect::DropBlock { block } => store.drop_block(block),
-            Effect::Zero { worker, tensor } => store.zero(worker, tensor),
-            Effect::Norm { worker } => {
-                return Some(ParamsInput::Norm {
-                    worker,
-                    norm2: store.norm2(worker),
-                });
-            }
-            Effect::Apply {
-                block,
-                gradient,
-                step,
-                scale,
-            } => {
-                let synchronous = self.settings.consistency.is_synchronous();
-                let workers = if synchronous {
-                    1
-                } else {
-                    u64::from(self.settings.workers)
-                };
-                together.steps.insert(
-                    block,
-                    BlockStep {
-                        block,
-                        gradient,
-                        step,
-                        scale,
-                        workers,
-                    },
-                );
-            }
-            Effect::Deliver { worker, block } => together.deliveries.push((worker, block)),
-            Effect::Tell { worker, notice } => {
-                if let Notice::Released { .. } | Notice::Moved { .. } = notice {
-                    store.released(worker);
-                }
-                if let Some((_, link)) = self.workers.get_mut(&worker) {
-                    link.tell(notice);
-                }
-            }
-        }
-        None
+    fn each_worker(&mut self, tell: impl Fn(&mut WorkerLink)) {
+        self.workers.values_mut().for_each(|(_, link)| tell(link));
     }
 }

@@ -11,8 +11,8 @@ use super::{
 };
 use nodectl_pserver_logic::{ArenaLayout, ByteTarget, Gradient, Payload};
 use nodectl_types::servers::{
-    ServerSettings,
-    message::{Block, Clock, ServerMessage, Worker},
+    Compression, ServerSettings,
+    message::{Block, Clock, ServerMessage, ViewMessage, Worker},
 };
 use rayon::prelude::*;
 use std::{
@@ -134,19 +134,17 @@ pub struct BlockStore {
 
 impl BlockStore {
     pub fn new(layout: Arc<ArenaLayout>, settings: ServerSettings) -> Self {
-        let (shards, snapshots, sums, contributions, factors, arenas, residuals, compressed) =
-            Default::default();
         Self {
             layout,
             settings,
-            shards,
-            snapshots,
-            sums,
-            contributions,
-            factors,
-            arenas,
-            residuals,
-            compressed,
+            shards: HashMap::new(),
+            snapshots: HashMap::new(),
+            sums: HashMap::new(),
+            contributions: HashMap::new(),
+            factors: HashMap::new(),
+            arenas: HashMap::new(),
+            residuals: HashMap::new(),
+            compressed: HashSet::new(),
         }
     }
 
@@ -177,7 +175,7 @@ impl BlockStore {
                         Factors::of_memory(arena.gradients(range), sizes)?.encode(),
                     ));
                 }
-                if self.settings.compression == nodectl_types::servers::Compression::None {
+                if self.settings.compression == Compression::None {
                     return Some(Outgoing::Gradient { arena, range });
                 }
                 let trained = self.trained(block);
@@ -230,11 +228,31 @@ impl BlockStore {
         let range = self.layout.block(block);
         let len = (range.end - range.start) as usize;
         let states = self.settings.training.optimizer.states();
+        let ServerMessage::InView { message, .. } = message else {
+            return incoming.numbers(0).map(drop);
+        };
         let wanted = match message {
-            ServerMessage::Push { .. } => return self.gradient_fits(block, len, bytes),
-            ServerMessage::Replicate { .. } | ServerMessage::Values { .. } => len,
-            ServerMessage::State { .. } | ServerMessage::Collected { .. } => len * (1 + states),
-            _ => 0,
+            ViewMessage::Push(_) => return self.gradient_fits(block, len, bytes),
+            ViewMessage::Replicate { .. } | ViewMessage::Values(_) => len,
+            ViewMessage::State { .. } | ViewMessage::Collected { .. } => len * (1 + states),
+            ViewMessage::Ended { .. }
+            | ViewMessage::Kept { .. }
+            | ViewMessage::Arrived { .. }
+            | ViewMessage::Settled { .. }
+            | ViewMessage::Moved
+            | ViewMessage::Drain { .. }
+            | ViewMessage::Drained
+            | ViewMessage::Ready { .. }
+            | ViewMessage::Commit { .. }
+            | ViewMessage::Acknowledged(_)
+            | ViewMessage::Pull(_)
+            | ViewMessage::Barrier { .. }
+            | ViewMessage::Passed { .. }
+            | ViewMessage::PassedAlone { .. }
+            | ViewMessage::Keep
+            | ViewMessage::Checkpoint { .. }
+            | ViewMessage::Collect { .. }
+            | ViewMessage::Saved { .. } => 0,
         };
         incoming.numbers(wanted).map(drop)
     }
@@ -256,108 +274,102 @@ impl BlockStore {
 
     /// Keeps what came with a message. Fails if it is not what belongs there.
     pub fn take(&mut self, place: ByteTarget, incoming: Incoming) -> io::Result<()> {
-        let (ByteTarget::Contribution { block, .. }
-        | ByteTarget::Sum { block }
-        | ByteTarget::State { block }
-        | ByteTarget::Checkpoint { block }
-        | ByteTarget::Worker { block, .. }) = place;
-        let range = self.layout.block(block);
-        let len = (range.end - range.start) as usize;
-        if let (
+        match place {
             ByteTarget::Contribution {
                 worker,
                 clock,
                 block,
-            },
-            Some(sizes),
-        ) = (place, self.layout.factored(block))
-        {
-            self.factors.insert(
-                (worker, clock, block),
-                Factors::decode(incoming.bytes(), sizes)?,
-            );
-            return Ok(());
-        }
-        if let ByteTarget::Contribution {
-            worker,
-            clock,
-            block,
-        } = place
-        {
-            if self.settings.compression == nodectl_types::servers::Compression::None {
-                return self.take_plain(place, incoming);
+            } => self.take_contribution((worker, clock, block), incoming),
+            ByteTarget::Sum { block } => {
+                let numbers = incoming.numbers(self.len_of(block))?.to_vec();
+                self.sums.insert(block, StoredSum::Whole(Arc::new(numbers)));
+                Ok(())
             }
-            // Sums are not compressed.
-            let trained = self.trained(block);
-            let bytes = incoming.bytes();
-            let (encoded, sums) = bytes
-                .split_at_checked(bytes.len().saturating_sub((len - trained) * 4))
-                .ok_or_else(|| {
-                    io::Error::new(
-                        io::ErrorKind::InvalidData,
-                        "fewer bytes than the block's sums have",
-                    )
-                })?;
-            let mut numbers = compress::decode(self.settings.compression, encoded, trained)?;
-            numbers.extend(compress::numbers(sums, len - trained)?);
-            let numbers = Incoming::from(numbers);
-            self.contributions.insert(
-                (worker, clock, block),
-                Contribution::Remote(Arc::new(numbers)),
-            );
-            return Ok(());
-        }
-        let states = self.settings.training.optimizer.states();
-        let wanted = if matches!(place, ByteTarget::State { .. }) {
-            len * (1 + states)
-        } else {
-            len
-        };
-        let numbers = incoming.numbers(wanted)?;
-        match place {
-            ByteTarget::Sum { block } => drop(
-                self.sums
-                    .insert(block, StoredSum::Whole(Arc::new(numbers.to_vec()))),
-            ),
-            ByteTarget::Worker { worker, .. } => {
+            ByteTarget::Worker { worker, block } => {
+                let numbers = incoming.numbers(self.len_of(block))?;
                 if let Some(arena) = self.arenas.get(&worker) {
-                    arena.write_values(range.start, numbers);
+                    arena.write_values(self.layout.block(block).start, numbers);
                 }
+                Ok(())
             }
-            _ => {
-                let state = (0..states)
-                    .map(|index| numbers[len * (1 + index)..len * (2 + index)].to_vec())
-                    .collect();
-                let values = Arc::new(numbers[..len].to_vec());
-                self.shards.insert(
-                    block,
-                    StoredShard {
-                        values,
-                        state: Arc::new(state),
-                    },
-                );
+            ByteTarget::State { block } | ByteTarget::Checkpoint { block } => {
+                self.take_state(block, &incoming)
             }
         }
+    }
+
+    /// Numbers in a block.
+    fn len_of(&self, block: Block) -> usize {
+        let range = self.layout.block(block);
+        (range.end - range.start) as usize
+    }
+
+    /// A gradient from its worker's node: as factors, compressed, or as it is.
+    fn take_contribution(
+        &mut self,
+        of: (Worker, Clock, Block),
+        incoming: Incoming,
+    ) -> io::Result<()> {
+        let (_, _, block) = of;
+        if let Some(sizes) = self.layout.factored(block) {
+            let factors = Factors::decode(incoming.bytes(), sizes)?;
+            self.factors.insert(of, factors);
+            return Ok(());
+        }
+        if self.settings.compression == Compression::None {
+            return self.take_numbers(of, incoming);
+        }
+        // Sums are not compressed.
+        let (trained, len) = (self.trained(block), self.len_of(block));
+        let bytes = incoming.bytes();
+        let (encoded, sums) = bytes
+            .split_at_checked(bytes.len().saturating_sub((len - trained) * 4))
+            .ok_or_else(|| {
+                io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "fewer bytes than the block's sums have",
+                )
+            })?;
+        let mut numbers = compress::decode(self.settings.compression, encoded, trained)?;
+        numbers.extend(compress::numbers(sums, len - trained)?);
+        self.take_numbers(of, Incoming::from(numbers))
+    }
+
+    /// A gradient as it is.
+    fn take_numbers(&mut self, of: (Worker, Clock, Block), incoming: Incoming) -> io::Result<()> {
+        incoming.numbers(self.len_of(of.2))?;
+        let gradient = Contribution::Remote(Arc::new(incoming));
+        self.contributions.insert(of, gradient);
+        Ok(())
+    }
+
+    /// A block's values and the optimizer's state.
+    fn take_state(&mut self, block: Block, incoming: &Incoming) -> io::Result<()> {
+        let states = self.settings.training.optimizer.states();
+        let len = self.len_of(block);
+        let numbers = incoming.numbers(len * (1 + states))?;
+        let mut arrays = numbers.chunks_exact(len.max(1)).map(<[f32]>::to_vec);
+        let shard = StoredShard {
+            values: Arc::new(arrays.next().unwrap_or_default()),
+            state: Arc::new(arrays.collect()),
+        };
+        self.shards.insert(block, shard);
         Ok(())
     }
 
     /// A replica gets a gradient from the primary as it is, not compressed.
     pub fn take_plain(&mut self, place: ByteTarget, incoming: Incoming) -> io::Result<()> {
-        let ByteTarget::Contribution {
-            worker,
-            clock,
-            block,
-        } = place
-        else {
-            return self.take(place, incoming);
-        };
-        let range = self.layout.block(block);
-        incoming.numbers((range.end - range.start) as usize)?;
-        self.contributions.insert(
-            (worker, clock, block),
-            Contribution::Remote(Arc::new(incoming)),
-        );
-        Ok(())
+        match place {
+            ByteTarget::Contribution {
+                worker,
+                clock,
+                block,
+            } => self.take_numbers((worker, clock, block), incoming),
+            ByteTarget::Sum { .. }
+            | ByteTarget::State { .. }
+            | ByteTarget::Worker { .. }
+            | ByteTarget::Checkpoint { .. } => self.take(place, incoming),
+        }
     }
 
     pub fn contribute(&mut self, worker: Worker, clock: Clock, block: Block) {

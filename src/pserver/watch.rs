@@ -26,6 +26,7 @@ pub struct Watch {
     workers: HashMap<Worker, Watched>,
 }
 
+#[derive(Default)]
 struct Watched {
     pid: Option<Pid>,
     pace: ClockPace,
@@ -37,16 +38,11 @@ struct Watched {
 
 impl Watch {
     pub fn joined(&mut self, worker: Worker, pid: Option<Pid>) {
-        let (pace, works, late) = Default::default();
-        self.workers.insert(
-            worker,
-            Watched {
-                pid,
-                pace,
-                works,
-                late,
-            },
-        );
+        let watched = Watched {
+            pid,
+            ..Watched::default()
+        };
+        self.workers.insert(worker, watched);
     }
 
     pub fn left(&mut self, worker: Worker) {

@@ -1,19 +1,27 @@
 //! A worker's connection over `params.sock`: what it says becomes events, what it is told becomes
 //! frames.
 
-use super::{ParamsShared, ServiceEvent, alone, arena::Arena, dedicated, watch};
+use super::{
+    alone,
+    arena::Arena,
+    dedicated,
+    event::{ServiceEvent, WorkerRequest},
+    frames::{invalid, receive},
+    jobs::TrainingJobs,
+    registration, watch,
+};
 use nodectl_pserver_logic::{ArenaLayout, Notice, Share};
 use nodectl_types::{servers::message::Worker, units::format_bytes};
 use nodectl_wire::{
     api::params::{MAX_REGISTER_BYTES, Register, Registered},
-    frames::{self, HEADER_BYTES, Header, Kind},
+    frames::{self, Header, Kind},
 };
 use rustix::{
     net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
     process::Pid,
 };
 use std::{
-    io::{self, IoSlice, Read, Write},
+    io::{self, IoSlice, Write},
     mem::MaybeUninit,
     os::{fd::AsFd, unix::net::UnixStream},
     path::Path,
@@ -124,8 +132,8 @@ fn share_bytes(share: Share) -> Vec<u8> {
 }
 
 /// Serves one connection on a thread of its own, to its end.
-pub fn serve(shared: &Arc<ParamsShared>, stream: UnixStream) {
-    if let Err(error) = attend(shared, &stream) {
+pub fn serve(jobs: &Arc<TrainingJobs>, stream: UnixStream) {
+    if let Err(error) = attend(jobs, &stream) {
         refuse(&stream, &error);
     }
 }
@@ -137,13 +145,13 @@ fn refuse(stream: &UnixStream, why: &io::Error) {
     }
 }
 
-fn attend(shared: &Arc<ParamsShared>, stream: &UnixStream) -> io::Result<()> {
+fn attend(jobs: &Arc<TrainingJobs>, stream: &UnixStream) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.set_read_timeout(Some(HELLO))?;
     let (header, payload) = receive(stream, MAX_REGISTER_BYTES)?;
     match header.kind {
         Kind::Register => {}
-        Kind::Alone => return alone::serve(shared, stream, &payload),
+        Kind::Alone => return alone::serve(jobs, stream, &payload),
         other => {
             return Err(invalid(format!(
                 "a frame {other:?} where REGISTER should be"
@@ -153,28 +161,17 @@ fn attend(shared: &Arc<ParamsShared>, stream: &UnixStream) -> io::Result<()> {
     let register: Register =
         serde_json::from_slice(&payload).map_err(|error| invalid(error.to_string()))?;
     drop(payload);
-    let worker = register.worker;
-    if worker >= register.settings.workers {
-        let workers = register.settings.workers;
-        return Err(invalid(format!(
-            "worker {worker} is none of {workers} workers, which count from 0"
-        )));
-    }
-    let layout = layout(&register)?;
-    let needed = register.settings.bytes_of_worker(layout.len());
-    if let Some(memory) = register.memory_bytes.filter(|memory| *memory < needed) {
-        let [needed, memory] = [needed, memory].map(format_bytes);
-        return Err(invalid(format!(
-            "worker {worker} and its part of the servers need {needed} for parameters, gradients and the optimizer's state; \
-             the job's `memory` is {memory}\nhint: ask for that and what the worker itself uses: memory = \"…\" in [resources]"
-        )));
-    }
+    let layout = registration::layout(&register)?;
+    check(&register, &layout)?;
     if let Some(path) = &register.resume_from {
-        let step = super::form(&register, &layout).open(path)?.kept.clock;
-        adopt(shared, &register, step, path)?;
+        let step = registration::form(&register, &layout)
+            .open(path)?
+            .kept
+            .clock;
+        adopt(jobs, &register, step, path)?;
     }
-    let weight = dedicated::weight_of_workers_node(shared, &register);
-    let events = shared.join(&register, &layout, weight)?;
+    let weight = dedicated::weight_of_workers_node(jobs, &register);
+    let events = jobs.join(&register, &layout, weight)?;
     let arena = Arc::new(Arena::new(layout.len())?);
     answer(stream, &layout, &arena)?;
     // Copying the initial values may take its time.
@@ -186,18 +183,16 @@ fn attend(shared: &Arc<ParamsShared>, stream: &UnixStream) -> io::Result<()> {
             header.kind
         )));
     }
-    let life = shared.next_life();
-    let link = WorkerLink::new(stream.try_clone()?);
-    let gone = || io::Error::from(io::ErrorKind::UnexpectedEof);
-    events
-        .blocking_send(ServiceEvent::Joined {
-            worker,
-            life,
-            link,
-            arena,
-        })
-        .map_err(|_| gone())?;
-    let ended = talk(stream, worker, life, &events, layout.tensors());
+    let (worker, life) = (register.worker, jobs.next_life());
+    let joined = ServiceEvent::Joined {
+        worker,
+        life,
+        link: WorkerLink::new(stream.try_clone()?),
+        arena,
+    };
+    let gone = |_| io::Error::from(io::ErrorKind::UnexpectedEof);
+    events.blocking_send(joined).map_err(gone)?;
+    let ended = pass_on(stream, worker, life, &events, layout.tensors());
     let finished = ended.is_ok();
     // Before the job's thread closes the stream.
     if let Err(error) = ended {
@@ -211,45 +206,38 @@ fn attend(shared: &Arc<ParamsShared>, stream: &UnixStream) -> io::Result<()> {
     Ok(())
 }
 
-/// A checkpoint of another job becomes this one's first, so that whichever node begins finds it as
-/// any other. Of a job that the cluster does not know the worker's own node reads it.
-fn adopt(shared: &ParamsShared, register: &Register, step: u64, path: &Path) -> io::Result<()> {
-    let (Ok(job), Some((_, runtime))) = (register.job.parse(), shared.way.get()) else {
-        return Ok(());
-    };
-    shared.checkpoints.adopt(job, step, path)?;
-    runtime.block_on(shared.checkpoints.tell(job, step));
+/// Whether the worker is one of the job's, and has room for its part.
+fn check(register: &Register, layout: &ArenaLayout) -> io::Result<()> {
+    let (worker, workers) = (register.worker, register.settings.workers);
+    if worker >= workers {
+        return Err(invalid(format!(
+            "worker {worker} is none of {workers} workers, which count from 0"
+        )));
+    }
+    let needed = register.settings.bytes_of_worker(layout.len());
+    if let Some(memory) = register.memory_bytes.filter(|memory| *memory < needed) {
+        let [needed, memory] = [needed, memory].map(format_bytes);
+        return Err(invalid(format!(
+            "worker {worker} and its part of the servers need {needed} for parameters, gradients and the optimizer's state; \
+             the job's `memory` is {memory}\nhint: ask for that and what the worker itself uses: memory = \"…\" in [resources]"
+        )));
+    }
     Ok(())
 }
 
-/// Where everything lies of what is registered, if that can be.
-pub fn layout(register: &Register) -> io::Result<Arc<ArenaLayout>> {
-    let Register {
-        tensors, settings, ..
-    } = register;
-    settings
-        .check()
-        .map_err(|error| invalid(error.to_string()))?;
-    if settings.sums as usize >= tensors.len() {
-        let (sums, tensors) = (settings.sums, tensors.len());
-        return Err(invalid(format!(
-            "{sums} of {tensors} tensors are sums: none is left to train"
-        )));
-    }
-    let trained = tensors.len() as u32 - settings.sums;
-    if let Some(tensor) = settings.factored.iter().find(|tensor| **tensor >= trained) {
-        return Err(invalid(format!(
-            "tensor {tensor} is a sum: it has no factors"
-        )));
-    }
-    let layout = ArenaLayout::with_factored(tensors, settings.block_bytes, &settings.factored);
-    Ok(Arc::new(
-        layout.map_err(|error| invalid(error.to_string()))?,
-    ))
+/// A checkpoint of another job becomes this one's first, so that whichever node begins finds it as
+/// any other. Of a job that the cluster does not know the worker's own node reads it.
+fn adopt(jobs: &TrainingJobs, register: &Register, step: u64, path: &Path) -> io::Result<()> {
+    let (Ok(job), Some((_, runtime))) = (register.job.parse(), jobs.network.get()) else {
+        return Ok(());
+    };
+    jobs.checkpoints.adopt(job, step, path)?;
+    runtime.block_on(jobs.checkpoints.tell(job, step));
+    Ok(())
 }
 
-/// Passes on what a worker says, until it has finished.
-fn talk(
+/// Passes on what a worker asks for, until it has finished.
+fn pass_on(
     stream: &UnixStream,
     worker: Worker,
     life: u64,
@@ -258,39 +246,31 @@ fn talk(
 ) -> io::Result<()> {
     loop {
         let (Header { kind, id, .. }, payload) = receive(stream, tensors * 4)?;
-        let event = match kind {
-            Kind::Push => ServiceEvent::Push {
-                worker,
-                life,
+        let request = match kind {
+            Kind::Push => WorkerRequest::Push {
                 clock: id,
                 tensors: list(&payload),
             },
-            Kind::Clock => {
-                let samples = list(&payload).first().copied().unwrap_or(1);
-                ServiceEvent::Clock {
-                    worker,
-                    life,
-                    clock: id,
-                    samples,
-                }
-            }
-            Kind::Pull => ServiceEvent::Pull {
-                worker,
-                life,
+            Kind::Clock => WorkerRequest::Clock {
+                clock: id,
+                samples: list(&payload).first().copied().unwrap_or(1),
+            },
+            Kind::Pull => WorkerRequest::Pull {
                 number: id,
                 tensors: list(&payload),
             },
-            Kind::Barrier => ServiceEvent::Barrier { worker, life },
-            Kind::Share => ServiceEvent::Shared {
-                worker,
-                life,
-                number: id,
-            },
-            Kind::Wait => ServiceEvent::Waits,
-            Kind::Keep => ServiceEvent::Keep { worker, life },
-            Kind::Finish => ServiceEvent::Finished { worker, life },
+            Kind::Barrier => WorkerRequest::Barrier,
+            Kind::Share => WorkerRequest::Shared { number: id },
+            Kind::Wait => WorkerRequest::Wait,
+            Kind::Keep => WorkerRequest::Keep,
+            Kind::Finish => WorkerRequest::Finished,
             Kind::Close => return Ok(()),
             other => return Err(invalid(format!("a frame {other:?}"))),
+        };
+        let event = ServiceEvent::Worker {
+            worker,
+            life,
+            request,
         };
         events
             .blocking_send(event)
@@ -303,28 +283,6 @@ fn list(payload: &[u8]) -> Vec<u32> {
         .chunks_exact(4)
         .map(|four| u32::from_le_bytes(four.try_into().expect("four bytes")))
         .collect()
-}
-
-/// The next message, of at most `limit` bytes.
-pub(super) fn receive(mut stream: &UnixStream, limit: usize) -> io::Result<(Header, Vec<u8>)> {
-    let mut payload = Vec::new();
-    loop {
-        let mut header = [0; HEADER_BYTES];
-        stream.read_exact(&mut header)?;
-        let header = Header::decode(&header).map_err(|error| invalid(error.to_string()))?;
-        let start = payload.len();
-        if start + header.length as usize > limit {
-            return Err(invalid(format!(
-                "a message {:?} of more than {limit} bytes",
-                header.kind
-            )));
-        }
-        payload.resize(start + header.length as usize, 0);
-        stream.read_exact(&mut payload[start..])?;
-        if !header.has_more() {
-            return Ok((header, payload));
-        }
-    }
 }
 
 /// Passes the shared memory on.
@@ -352,8 +310,4 @@ fn answer(stream: &UnixStream, layout: &ArenaLayout, arena: &Arena) -> io::Resul
     )?;
     let mut stream = stream;
     stream.write_all(&bytes[sent..])
-}
-
-pub(super) fn invalid(why: String) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, why)
 }

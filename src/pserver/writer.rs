@@ -1,8 +1,8 @@
 //! Writes a checkpoint beside the job's thread, block by block as they come, and makes it safe.
 
 use super::{
-    ServiceEvent,
     checkpoints::{CheckpointStore, PartialFile},
+    event::ServiceEvent,
     file::{ArrayPlaces, Form},
     store::Outgoing,
 };

@@ -30,15 +30,7 @@ impl Group {
                 .collect();
             let scale = self.clip(norms.into_values());
             for (node, _) in self.view.nodes.clone() {
-                self.send(
-                    node,
-                    ServerMessage::Commit {
-                        epoch,
-                        clock,
-                        scale,
-                    },
-                    None,
-                );
+                self.send_in_view(node, ViewMessage::Commit { clock, scale }, None);
             }
         }
     }
@@ -85,7 +77,7 @@ impl Group {
                 return;
             };
             for (node, _) in self.view.nodes.clone() {
-                self.send(node, ServerMessage::Passed { epoch, number }, None);
+                self.send_in_view(node, ViewMessage::Passed { number }, None);
             }
             return;
         }
@@ -116,7 +108,7 @@ impl Group {
                     .expect("just found")
                     .barriers
                     .remove(&worker);
-                self.send(node, ServerMessage::PassedAlone { epoch, worker }, None);
+                self.send_in_view(node, ViewMessage::PassedAlone { worker }, None);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Checkpoints of a simulated job: what its nodes write, and find whatever died.
 
 use super::simulation::{Content, Update};
-use crate::{Effect, KeptCheckpoint, ParamsInput};
+use crate::{CheckpointEffect, GroupInput, KeptCheckpoint};
 use nodectl_types::servers::message::{Block, Clock};
 use std::collections::BTreeMap;
 
@@ -33,37 +33,37 @@ impl Desk {
     }
 
     /// What came from another node, or was kept here, is written.
-    pub fn write(&mut self, block: Block, content: Content) -> Option<ParamsInput> {
+    pub fn write(&mut self, block: Block, content: Content) -> Option<GroupInput> {
         let (kept, checkpoint) = self.writing.as_mut().expect("a checkpoint was begun");
         assert!(
             checkpoint.insert(block, content).is_none(),
             "block {block} is written once"
         );
-        Some(ParamsInput::Written(*kept))
+        Some(GroupInput::Written(*kept))
     }
 
     /// What is about to be kept.
-    pub fn whole(&self, effect: &Effect) -> Option<&Checkpoint> {
+    pub fn whole(&self, effect: CheckpointEffect) -> Option<&Checkpoint> {
         self.writing
             .as_ref()
-            .filter(|_| *effect == Effect::EndCheckpoint)
+            .filter(|_| effect == CheckpointEffect::End)
             .map(|(_, checkpoint)| checkpoint)
     }
 
     pub fn carry_out(
         &mut self,
-        effect: Effect,
+        effect: CheckpointEffect,
         disk: &mut Disk,
         synchronous: bool,
-    ) -> Option<ParamsInput> {
+    ) -> Option<GroupInput> {
         match effect {
-            Effect::DropSnapshots => self.snapshots.clear(),
-            Effect::BeginCheckpoint { kept, .. } => self.writing = Some((kept, Checkpoint::new())),
-            Effect::WriteSnapshot { block } => {
+            CheckpointEffect::DropSnapshots => self.snapshots.clear(),
+            CheckpointEffect::Begin { kept, .. } => self.writing = Some((kept, Checkpoint::new())),
+            CheckpointEffect::Write { block } => {
                 let content = self.snapshots.remove(&block).expect("it was kept");
                 return self.write(block, content);
             }
-            Effect::EndCheckpoint => {
+            CheckpointEffect::End => {
                 let (kept, checkpoint) = self.writing.take().expect("a checkpoint was begun");
                 let KeptCheckpoint { clock, view } = kept;
                 assert_eq!(checkpoint.len(), self.blocks, "it has all blocks");
@@ -72,13 +72,13 @@ impl Desk {
                     assert!(checkpoint.values().all(is_of_clock), "all are of one clock");
                 }
                 disk.checkpoints.insert(clock, (view, checkpoint));
-                return Some(ParamsInput::CheckpointEnded {
+                return Some(GroupInput::CheckpointEnded {
                     kept,
                     problem: None,
                 });
             }
-            Effect::AbandonCheckpoint => self.writing = None,
-            other => panic!("{other:?} has nothing to do with checkpoints"),
+            CheckpointEffect::Abandon => self.writing = None,
+            other => panic!("{other:?} writes nothing"),
         }
         None
     }

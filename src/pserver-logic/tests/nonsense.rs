@@ -1,12 +1,15 @@
 //! Nonsense of another node: no message of it makes a node panic, and it is answered by ending the
 //! connection.
 
-use super::super::{ArenaLayout, Effect, Group, GroupConfig, ParamsInput};
+use super::super::{ArenaLayout, Effect, Group, GroupConfig, GroupInput};
 use nodectl_types::{
     NodeId,
     servers::{
         Consistency, TensorSpec,
-        message::{Epoch, Held, Here, Promise, ServerMessage, View, WorkerLife},
+        message::{
+            Block, BlockUpdate, Epoch, Held, Here, Promise, ServerMessage, View, ViewMessage,
+            Worker, WorkerBlock, WorkerLife,
+        },
     },
 };
 use proptest::prelude::*;
@@ -31,8 +34,8 @@ fn group(consistency: Consistency) -> Group {
         digest: [1; 32],
         weight: 1,
     });
-    group.handle(ParamsInput::Joined { worker: 0, life: 1 });
-    group.handle(ParamsInput::PeerUp(OTHER));
+    group.handle(GroupInput::Joined { worker: 0, life: 1 });
+    group.handle(GroupInput::PeerUp(OTHER));
     group
 }
 
@@ -53,7 +56,7 @@ fn view(number: u64) -> View {
 }
 
 fn hangs_up(group: &mut Group, message: ServerMessage) -> bool {
-    let effects = group.handle(ParamsInput::Message {
+    let effects = group.handle(GroupInput::Message {
         from: OTHER,
         message,
     });
@@ -66,7 +69,7 @@ fn hangs_up(group: &mut Group, message: ServerMessage) -> bool {
 fn a_view_that_cannot_be_ends_the_connection() {
     let tell = |view: View| {
         let mut group = group(Consistency::Bsp);
-        group.handle(ParamsInput::Message {
+        group.handle(GroupInput::Message {
             from: OTHER,
             message: ServerMessage::Prepare { epoch: epoch(9) },
         });
@@ -105,7 +108,7 @@ fn what_a_node_that_was_hung_up_on_says_next_does_not_count() {
         }
     ));
     assert!(
-        !group.handle(ParamsInput::PeerUp(OTHER)).is_empty(),
+        !group.handle(GroupInput::PeerUp(OTHER)).is_empty(),
         "it may come back"
     );
 }
@@ -152,8 +155,13 @@ prop_compose! {
 }
 
 fn messages() -> impl Strategy<Value = ServerMessage> {
-    let block = || 0u32..5;
-    let worker = || 0u32..3;
+    let in_view = prop_oneof![of_blocks(), of_updates(), of_workers(), of_checkpoints()];
+    let in_view =
+        (epochs(), in_view).prop_map(|(epoch, message)| ServerMessage::InView { epoch, message });
+    prop_oneof![of_views(), in_view]
+}
+
+fn of_views() -> impl Strategy<Value = ServerMessage> {
     prop_oneof![
         (epochs(), any::<bool>()).prop_map(|(promised, started)| ServerMessage::Here(Here {
             digest: [1; 32],
@@ -171,109 +179,95 @@ fn messages() -> impl Strategy<Value = ServerMessage> {
         Just(ServerMessage::Install { view: view(1) }),
         epochs().prop_map(|epoch| ServerMessage::Go { epoch }),
         epochs().prop_map(|epoch| ServerMessage::Installed { epoch }),
-        (epochs(), block()).prop_map(|(epoch, block)| ServerMessage::Fetch { epoch, block }),
-        (epochs(), block(), clocks()).prop_map(|(epoch, block, version)| ServerMessage::State {
-            epoch,
+        (epochs(), blocks()).prop_map(|(epoch, block)| ServerMessage::Fetch { epoch, block }),
+    ]
+}
+
+fn of_blocks() -> impl Strategy<Value = ViewMessage> {
+    prop_oneof![
+        (blocks(), clocks()).prop_map(|(block, version)| ViewMessage::State {
             block,
             version,
             applied: vec![(0, version)]
         }),
-        (epochs(), worker(), clocks(), block()).prop_map(|(epoch, worker, clock, block)| {
-            ServerMessage::Push {
-                epoch,
-                worker,
-                clock,
-                block,
-            }
+        (blocks(), clocks()).prop_map(|(block, version)| ViewMessage::Arrived { block, version }),
+        blocks().prop_map(|block| ViewMessage::Settled { block }),
+        Just(ViewMessage::Moved),
+        any::<bool>().prop_map(|moved| ViewMessage::Drain { moved }),
+        Just(ViewMessage::Drained),
+    ]
+}
+
+fn of_updates() -> impl Strategy<Value = ViewMessage> {
+    let replicate = |(block, version, of): (Block, u64, bool)| ViewMessage::Replicate {
+        block,
+        update: BlockUpdate {
+            version,
+            of: of.then_some((0, version)),
+            scale: 1.0,
+            norm2: 1.0,
+        },
+    };
+    prop_oneof![
+        (blocks(), clocks(), any::<bool>()).prop_map(replicate),
+        parts().prop_map(ViewMessage::Push),
+        parts().prop_map(ViewMessage::Acknowledged),
+        (blocks(), clocks()).prop_map(|(block, version)| ViewMessage::Kept { block, version }),
+        (clocks(), blocks()).prop_map(|(clock, block)| ViewMessage::Ready {
+            clock,
+            norms: vec![(block, 1.0)]
         }),
-        (epochs(), worker(), clocks(), block()).prop_map(|(epoch, worker, clock, block)| {
-            ServerMessage::Pull {
-                epoch,
-                worker,
-                clock,
-                block,
-            }
-        }),
-        (epochs(), worker(), clocks(), block()).prop_map(|(epoch, worker, clock, block)| {
-            ServerMessage::Values {
-                epoch,
-                worker,
-                clock,
-                block,
-            }
-        }),
-        (epochs(), worker(), clocks(), block()).prop_map(|(epoch, worker, clock, block)| {
-            ServerMessage::Acknowledged {
-                epoch,
-                worker,
-                clock,
-                block,
-            }
-        }),
-        (epochs(), worker(), clocks()).prop_map(|(epoch, worker, clock)| ServerMessage::Ended {
-            epoch,
+        clocks().prop_map(|clock| ViewMessage::Commit { clock, scale: 1.0 }),
+    ]
+}
+
+fn of_workers() -> impl Strategy<Value = ViewMessage> {
+    prop_oneof![
+        parts().prop_map(ViewMessage::Pull),
+        parts().prop_map(ViewMessage::Values),
+        (workers(), clocks()).prop_map(|(worker, clock)| ViewMessage::Ended {
             worker,
             clock,
             samples: 1,
             norm2: 1.0
         }),
-        (epochs(), block(), clocks(), any::<bool>()).prop_map(|(epoch, block, version, of)| {
-            ServerMessage::Replicate {
-                epoch,
-                block,
-                version,
-                of: of.then_some((0, version)),
-                scale: 1.0,
-                norm2: 1.0,
-            }
-        }),
-        (epochs(), block(), clocks()).prop_map(|(epoch, block, version)| ServerMessage::Kept {
-            epoch,
-            block,
-            version
-        }),
-        (epochs(), block(), clocks()).prop_map(|(epoch, block, version)| ServerMessage::Arrived {
-            epoch,
-            block,
-            version
-        }),
-        (epochs(), block()).prop_map(|(epoch, block)| ServerMessage::Settled { epoch, block }),
-        (epochs(), any::<bool>()).prop_map(|(epoch, moved)| ServerMessage::Drain { epoch, moved }),
-        (epochs(), clocks(), block()).prop_map(|(epoch, clock, block)| ServerMessage::Ready {
-            epoch,
-            clock,
-            norms: vec![(block, 1.0)]
-        }),
-        (epochs(), clocks()).prop_map(|(epoch, clock)| ServerMessage::Commit {
-            epoch,
-            clock,
-            scale: 1.0
-        }),
-        (epochs(), worker(), clocks()).prop_map(|(epoch, worker, clock)| ServerMessage::Barrier {
-            epoch,
+        (workers(), clocks()).prop_map(|(worker, clock)| ViewMessage::Barrier {
             worker,
             number: clock,
             clock
         }),
-        (epochs(), clocks()).prop_map(|(epoch, number)| ServerMessage::Passed { epoch, number }),
-        (epochs(), clocks(), any::<bool>())
-            .prop_map(|(epoch, clock, now)| ServerMessage::Checkpoint { epoch, clock, now }),
-        (epochs(), clocks(), block()).prop_map(|(epoch, clock, block)| ServerMessage::Collect {
-            epoch,
-            clock,
-            block
-        }),
-        (epochs(), clocks(), block()).prop_map(|(epoch, clock, block)| ServerMessage::Collected {
-            epoch,
-            clock,
-            block
-        }),
-        (epochs(), clocks()).prop_map(|(epoch, clock)| ServerMessage::Saved {
-            epoch,
+        clocks().prop_map(|number| ViewMessage::Passed { number }),
+        workers().prop_map(|worker| ViewMessage::PassedAlone { worker }),
+    ]
+}
+
+fn of_checkpoints() -> impl Strategy<Value = ViewMessage> {
+    prop_oneof![
+        Just(ViewMessage::Keep),
+        (clocks(), any::<bool>()).prop_map(|(clock, now)| ViewMessage::Checkpoint { clock, now }),
+        (clocks(), blocks()).prop_map(|(clock, block)| ViewMessage::Collect { clock, block }),
+        (clocks(), blocks()).prop_map(|(clock, block)| ViewMessage::Collected { clock, block }),
+        clocks().prop_map(|clock| ViewMessage::Saved {
             clock,
             problem: None
         }),
     ]
+}
+
+fn blocks() -> std::ops::Range<Block> {
+    0..5
+}
+
+fn workers() -> std::ops::Range<Worker> {
+    0..3
+}
+
+fn parts() -> impl Strategy<Value = WorkerBlock> {
+    (workers(), clocks(), blocks()).prop_map(|(worker, clock, block)| WorkerBlock {
+        worker,
+        clock,
+        block,
+    })
 }
 
 proptest! {
@@ -281,9 +275,9 @@ proptest! {
     fn no_messages_make_a_node_panic(messages in prop::collection::vec(messages(), 1..40), mode in 0usize..3) {
         let mut group = group([Consistency::Bsp, Consistency::Ssp { staleness: 1 }, Consistency::Async][mode]);
         for message in messages {
-            for effect in group.handle(ParamsInput::Message { from: OTHER, message }) {
+            for effect in group.handle(GroupInput::Message { from: OTHER, message }) {
                 if let Effect::HangUp { peer, .. } = effect {
-                    group.handle(ParamsInput::PeerUp(peer));
+                    group.handle(GroupInput::PeerUp(peer));
                 }
             }
         }

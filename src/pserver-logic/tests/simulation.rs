@@ -6,6 +6,7 @@
 //! their own and come behind what was said about none, workers hear what they are told later, and
 //! what a disk did or has is known later, also to a view that did not ask.
 
+mod effects;
 mod faults;
 mod promises;
 mod questions;
@@ -17,7 +18,8 @@ mod wires;
 
 use super::{
     super::{
-        ArenaLayout, ByteTarget, Effect, Gradient, Group, GroupConfig, Notice, ParamsInput, Payload,
+        ArenaLayout, ByteTarget, CheckpointEffect, Effect, Gradient, Group, GroupConfig,
+        GroupInput, Notice, Payload,
     },
     disk::{Desk, Disk},
 };
@@ -26,7 +28,7 @@ use nodectl_types::{
     params::{Checkpoints, Every, Optimizer, Schedule, Training},
     servers::{
         Compression, Consistency, ServerSettings, TensorSpec,
-        message::{Block, Clock, Epoch, ServerMessage, Worker, WorkerLife},
+        message::{Block, Clock, Epoch, ServerMessage, ViewMessage, Worker, WorkerLife},
     },
 };
 use promises::Promises;
@@ -148,7 +150,7 @@ pub struct Simulation {
     /// What nodes look for beside their work.
     sought: Vec<NodeId>,
     /// What a disk did, and its node does not know yet.
-    done: Vec<(NodeId, ParamsInput)>,
+    done: Vec<(NodeId, GroupInput)>,
 }
 
 pub fn settings(
@@ -188,7 +190,7 @@ pub fn pair(a: NodeId, b: NodeId) -> (NodeId, NodeId) {
 
 impl Simulation {
     /// An input of one node, and everything that it leads to at once.
-    fn give(&mut self, at: NodeId, input: ParamsInput, bytes: Bytes) {
+    fn give(&mut self, at: NodeId, input: GroupInput, bytes: Bytes) {
         let mut inputs = VecDeque::from([(input, bytes)]);
         while let Some((input, bytes)) = inputs.pop_front() {
             if !self.nodes.contains_key(&at) {
@@ -196,7 +198,7 @@ impl Simulation {
             }
             self.story.hear(self.steps, at, &input);
             let sign = match &input {
-                ParamsInput::PeerRefuses(peer) | ParamsInput::PeerEnded(peer) => Some(*peer),
+                GroupInput::PeerRefuses(peer) | GroupInput::PeerEnded(peer) => Some(*peer),
                 _ => None,
             };
             let effects = self.nodes.get_mut(&at).unwrap().group.handle(input);
@@ -211,181 +213,6 @@ impl Simulation {
                 }
             }
         }
-    }
-
-    fn carry_out(&mut self, at: NodeId, effect: Effect, bytes: &Bytes) -> Option<ParamsInput> {
-        let layout = self.layout.clone();
-        let synchronous = self.settings.consistency.is_synchronous();
-        let node = self.nodes.get_mut(&at).unwrap();
-        match effect {
-            Effect::Send {
-                to,
-                message,
-                payload,
-            } => {
-                let bytes = match payload {
-                    None => Bytes::None,
-                    Some(Payload::Gradient { worker, block: _ }) => {
-                        Bytes::Gradient(node.gradient(worker))
-                    }
-                    Some(Payload::Contribution {
-                        worker,
-                        clock,
-                        block,
-                    }) => Bytes::Gradient(node.contributions[&(worker, clock, block)]),
-                    Some(Payload::Sum { block }) => Bytes::Sum(node.sums[&block].clone()),
-                    Some(Payload::Values { block } | Payload::State { block }) => {
-                        Bytes::Values(node.blocks[&block].clone())
-                    }
-                    Some(Payload::Snapshot { block }) => {
-                        Bytes::Values(node.desk.snapshots.remove(&block).unwrap())
-                    }
-                };
-                self.wires.send(at, to, message, bytes);
-            }
-            Effect::Take(place) => match (place, bytes.clone()) {
-                (
-                    ByteTarget::Contribution {
-                        worker,
-                        clock,
-                        block,
-                    },
-                    Bytes::Gradient(update),
-                ) => {
-                    node.contributions.insert((worker, clock, block), update);
-                }
-                (ByteTarget::Sum { block }, Bytes::Sum(sum)) => drop(node.sums.insert(block, sum)),
-                (ByteTarget::State { block }, Bytes::Values(content)) => {
-                    drop(node.blocks.insert(block, content))
-                }
-                (ByteTarget::Worker { worker, block }, Bytes::Values(content)) => {
-                    node.deliver(&self.began, worker, block, content);
-                }
-                (ByteTarget::Checkpoint { block }, Bytes::Values(content)) => {
-                    self.done
-                        .extend(node.desk.write(block, content).map(|written| (at, written)));
-                }
-                (place, bytes) => panic!("{place:?} gets {bytes:?}"),
-            },
-            Effect::Contribute {
-                worker,
-                clock,
-                block,
-            } => {
-                let update = node.gradient(worker);
-                node.contributions.insert((worker, clock, block), update);
-            }
-            Effect::Sum {
-                epoch,
-                block,
-                clock,
-                weights,
-            } => {
-                assert!((weights.iter().map(|(_, weight)| weight).sum::<f32>() - 1.0).abs() < 1e-6);
-                let sum = weights.iter().map(|(worker, _)| {
-                    node.contributions.remove(&(*worker, clock, block)).unwrap()
-                });
-                let sum = sum.collect();
-                node.sums.insert(block, Arc::new(sum));
-                return Some(ParamsInput::Summed {
-                    epoch,
-                    block,
-                    norm2: f64::from(block),
-                });
-            }
-            Effect::Apply {
-                block,
-                gradient,
-                step,
-                ..
-            } => {
-                let update = match gradient {
-                    Gradient::Sum => node.sums.remove(&block).unwrap(),
-                    Gradient::Of { worker, clock } => Arc::new(BTreeSet::from([node
-                        .contributions
-                        .remove(&(worker, clock, block))
-                        .unwrap()])),
-                };
-                let content = node.blocks.get_mut(&block).unwrap();
-                content.updates.push(update);
-                assert!(
-                    content.updates.len() as u64 == step
-                        || (self.disk.restored > 0 && !synchronous)
-                );
-                let (course, clock) = (content.course, content.updates.len() as u64 - 1);
-                self.promises.applied(course, block, clock);
-            }
-            Effect::Snapshot { block } => drop(
-                node.desk
-                    .snapshots
-                    .insert(block, node.blocks[&block].clone()),
-            ),
-            Effect::FindCheckpoint => self.sought.push(at),
-            Effect::Restore { clock } => {
-                // What was read of later clocks is undone.
-                self.promises.give_up();
-                // Who has finished does nothing again.
-                let finished = self.finishing();
-                self.promises.exempt(finished);
-                let node = self.nodes.get_mut(&at).unwrap();
-                node.blocks = self.promises.restored(clock, self.disk.restore(clock));
-                self.story.count("all went back to a checkpoint");
-            }
-            Effect::Seed { .. } => {
-                assert_eq!(
-                    self.disk.newest(),
-                    None,
-                    "training does not begin anew while there is a checkpoint"
-                );
-                self.promises.give_up();
-                let content = self.promises.begun_anew();
-                node.blocks = (0..layout.blocks())
-                    .map(|block| (block, content.clone()))
-                    .collect();
-            }
-            Effect::DropGradients => {
-                node.contributions.clear();
-                if !node.sums.is_empty() {
-                    self.story.count("the next view made sums void");
-                }
-                node.sums.clear();
-            }
-            Effect::DropBlock { block } => assert!(node.blocks.remove(&block).is_some()),
-            Effect::Zero { tensor, .. } => assert_eq!(tensor, 1, "all others were pushed"),
-            Effect::Norm { worker } => return Some(ParamsInput::Norm { worker, norm2: 1.0 }),
-            Effect::Deliver { worker, block } => {
-                let content = node.blocks[&block].clone();
-                node.deliver(&self.began, worker, block, content);
-            }
-            Effect::Tell { worker, notice } => {
-                if notice == Notice::PassedBarrier {
-                    self.check_barrier(at, worker);
-                }
-                let node = self.nodes.get_mut(&at).unwrap();
-                if let Notice::Misused(why) = &notice
-                    && why.starts_with("several nodes")
-                {
-                    self.promises.give_up();
-                }
-                if let Some(script) = node.workers.get_mut(&worker) {
-                    if let Notice::Started { clock } | Notice::Moved { clock, .. } = notice {
-                        self.began.insert((worker, script.life), clock);
-                    }
-                    script.told.push_back(notice);
-                }
-            }
-            Effect::HangUp { peer, why } => panic!("{} says what cannot be: {why}", peer.short()),
-            of_checkpoint => {
-                if let Some(checkpoint) = node.desk.whole(&of_checkpoint) {
-                    self.promises.kept(checkpoint, synchronous);
-                }
-                let done = node
-                    .desk
-                    .carry_out(of_checkpoint, &mut self.disk, synchronous);
-                self.done.extend(done.map(|done| (at, done)));
-            }
-        }
-        None
     }
 
     /// It is connected to all others.
@@ -443,7 +270,7 @@ impl Simulation {
         }
         if self.random.random_range(0..40) == 0 {
             let at = nodes[self.random.random_range(0..nodes.len())];
-            self.give(at, ParamsInput::CheckpointDue, Bytes::None);
+            self.give(at, GroupInput::CheckpointDue, Bytes::None);
         }
         if self.random.random_range(0..5) == 0 {
             self.beside(&nodes);
@@ -477,7 +304,7 @@ impl Simulation {
                     .wires
                     .next(&mut self.random, self.holds_blocks, &self.stalled);
                 if let Some((from, to, message, bytes)) = next {
-                    self.give(to, ParamsInput::Message { from, message }, bytes);
+                    self.give(to, GroupInput::Message { from, message }, bytes);
                 }
             }
         }
@@ -486,7 +313,7 @@ impl Simulation {
     /// What goes on beside nodes' work: disks, and who hears of the dead.
     fn beside(&mut self, nodes: &[NodeId]) {
         if let Some(at) = self.sought.pop_if(|at| nodes.contains(at)) {
-            self.done.push((at, ParamsInput::Found(self.disk.newest())));
+            self.done.push((at, GroupInput::Found(self.disk.newest())));
         }
         let next: Vec<usize> = nodes
             .iter()
@@ -502,7 +329,7 @@ impl Simulation {
         if let Some((dead, other)) = pick(&mut self.random, &news) {
             self.dead.remove(&(dead, other));
             if !self.nodes.contains_key(&dead) {
-                self.give(other, ParamsInput::PeerRefuses(dead), Bytes::None);
+                self.give(other, GroupInput::PeerRefuses(dead), Bytes::None);
             }
         }
         // Tasks that have ended are not waited for.
@@ -510,7 +337,7 @@ impl Simulation {
         if let Some(at) =
             pick(&mut self.random, nodes).filter(|at| self.finished > 0 && self.meets_all(*at))
         {
-            self.give(at, ParamsInput::Enough { workers: left }, Bytes::None);
+            self.give(at, GroupInput::Enough { workers: left }, Bytes::None);
         }
         if self.stops_surplus {
             self.stop_surplus();
@@ -529,7 +356,7 @@ impl Simulation {
             && !self.cut.contains(&pair(back, other))
         {
             self.story.count("a process was back without the job");
-            self.give(other, ParamsInput::PeerDead(back), Bytes::None);
+            self.give(other, GroupInput::PeerDead(back), Bytes::None);
         }
     }
 
@@ -563,16 +390,16 @@ impl Simulation {
             .collect();
         if let Some((a, b)) = pick(&mut self.random, &apart) {
             self.wires.connect(pair(a, b));
-            self.give(a, ParamsInput::PeerUp(b), Bytes::None);
-            self.give(b, ParamsInput::PeerUp(a), Bytes::None);
+            self.give(a, GroupInput::PeerUp(b), Bytes::None);
+            self.give(b, GroupInput::PeerUp(a), Bytes::None);
         }
     }
 
     fn notice(&mut self, link: (NodeId, NodeId), end: NodeId) {
         let (other, was_closed) = self.wires.notice(link, end);
-        self.give(end, ParamsInput::PeerDown(other), Bytes::None);
+        self.give(end, GroupInput::PeerDown(other), Bytes::None);
         if was_closed {
-            self.give(end, ParamsInput::PeerEnded(other), Bytes::None);
+            self.give(end, GroupInput::PeerEnded(other), Bytes::None);
         }
     }
 

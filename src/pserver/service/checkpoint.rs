@@ -1,10 +1,18 @@
 //! Checkpoints of a job, as its thread finds, opens and begins them.
 
-use super::*;
+use super::{
+    super::{
+        event::ServiceEvent,
+        writer::{CheckpointWriter, Keeping},
+    },
+    KeptParameters, Service,
+};
+use nodectl_pserver_logic::{GroupInput, KeptCheckpoint};
+use std::path::{Path, PathBuf};
 
 impl Service {
     /// Looks for the newest checkpoint of the job, on all nodes.
-    pub fn find_checkpoint(&mut self) -> Option<ParamsInput> {
+    pub fn find_checkpoint(&mut self) -> Option<GroupInput> {
         let is_resumed = self.kept.resume_from.is_some();
         let Some(job) = self
             .kept
@@ -21,7 +29,7 @@ impl Service {
                     return false;
                 };
                 // A full queue has other news; this will be said again.
-                let _ = events.try_send(ServiceEvent::Said(text));
+                let _ = events.try_send(ServiceEvent::Status(text));
                 true
             };
             let found = checkpoints.newest(job, is_resumed, say).await;
@@ -38,7 +46,7 @@ impl Service {
         }
     }
 
-    pub fn open(&mut self, path: Option<PathBuf>) -> Option<ParamsInput> {
+    pub fn open(&mut self, path: Option<PathBuf>) -> Option<GroupInput> {
         let opened = path
             .as_deref()
             .map(|path| self.kept.form.open(path))
@@ -55,7 +63,7 @@ impl Service {
                     ));
                 }
                 self.found = found;
-                Some(ParamsInput::Found(kept))
+                Some(GroupInput::Found(kept))
             }
             Err(error) => {
                 self.fail(&error.to_string());
@@ -65,7 +73,7 @@ impl Service {
     }
 
     /// Returns that it has ended where it cannot begin.
-    pub fn begin_checkpoint(&mut self, kept: KeptCheckpoint, is_last: bool) -> Option<ParamsInput> {
+    pub fn begin_checkpoint(&mut self, kept: KeptCheckpoint, is_last: bool) -> Option<GroupInput> {
         let KeptParameters {
             job,
             form,
@@ -94,14 +102,8 @@ impl Service {
                 let problem = Some(format!(
                     "there is no thread to write the checkpoint of step {clock}: {error}"
                 ));
-                Some(ParamsInput::CheckpointEnded { kept, problem })
+                Some(GroupInput::CheckpointEnded { kept, problem })
             }
-        }
-    }
-
-    pub fn write(&mut self, block: Block, bytes: Option<Outgoing>) {
-        if let (Some(writer), Some(bytes)) = (&self.writer, bytes) {
-            writer.write(block, bytes);
         }
     }
 }

@@ -1,13 +1,13 @@
 //! What workers hear of a job's thread that panics.
 
 use super::*;
-use crate::{arena::Arena, worker};
+use crate::{arena::Arena, frames::receive};
 use nodectl_ports::NodeHandle;
 use nodectl_pserver_logic::ArenaLayout;
 use nodectl_types::servers::{ServerSettings, TensorSpec};
 use nodectl_wire::frames::Kind;
 use serde_json::json;
-use std::{os::unix::net::UnixStream, thread};
+use std::{io, os::unix::net::UnixStream, path::Path, thread};
 
 /// The limit of what is waited for.
 const SOON: Duration = Duration::from_secs(60);
@@ -65,21 +65,21 @@ async fn a_thread_that_panics_ends_its_workers_with_a_reason() {
         .send(ServiceEvent::Joined {
             worker: 0,
             life: 1,
-            link: worker::WorkerLink::new(ours),
+            link: WorkerLink::new(ours),
             arena,
         })
         .await
         .unwrap();
     let back = events.downgrade();
     let job = thread::spawn(move || run(config, kept, (back, inbox), &ServiceFlags::default()));
-    let (header, why) = worker::receive(&theirs, 1 << 10).unwrap();
+    let (header, why) = receive(&theirs, 1 << 10).unwrap();
     let why = String::from_utf8(why).unwrap();
     assert!(
         header.kind == Kind::Error && why.contains("a fault of nodectl"),
         "{:?}: {why}",
         header.kind
     );
-    let then = worker::receive(&theirs, 0).unwrap_err();
+    let then = receive(&theirs, 0).unwrap_err();
     assert_eq!(
         then.kind(),
         io::ErrorKind::UnexpectedEof,

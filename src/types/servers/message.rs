@@ -135,245 +135,189 @@ pub struct View {
     pub saved: Clock,
 }
 
+/// A block, as a worker deals with it at a clock: it contributes, or reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerBlock {
+    pub worker: Worker,
+    pub clock: Clock,
+    pub block: Block,
+}
+
+/// An update that a primary has sent to replicas, and which does not count yet.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BlockUpdate {
+    /// The block's version before it.
+    pub version: u64,
+    /// Whose gradient it is; None for the sum of all workers'.
+    pub of: Option<(Worker, Clock)>,
+    /// The factor of a step with it; with a sum goes that of the clock before, of whose commit the
+    /// receiver may not have heard.
+    pub scale: f32,
+    pub norm2: f64,
+}
+
+/// What a node says to another of the job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ServerMessage {
+    /// What the node says of itself.
     Here(Here),
     /// Give your view up and promise to heed none below this one.
-    Prepare {
-        epoch: Epoch,
-    },
-    Promise {
-        epoch: Epoch,
-        promise: Promise,
-    },
-    /// Something higher was promised.
-    Refused {
-        promised: Epoch,
-    },
+    Prepare { epoch: Epoch },
+    /// The view is given up, and this is what the node knows.
+    Promise { epoch: Epoch, promise: Promise },
+    /// The node has promised to heed a higher view.
+    Refused { promised: Epoch },
     /// Nodes are out of reach: with them so many blocks, or they may be going on by themselves.
-    Waiting {
-        blocks: u32,
-        nodes: Vec<NodeId>,
-    },
+    Waiting { blocks: u32, nodes: Vec<NodeId> },
     /// Blocks are gone for good, and there is no checkpoint: everything begins anew.
-    Lost {
-        epoch: Epoch,
-    },
-    Install {
-        view: View,
-    },
-    Fetch {
-        epoch: Epoch,
-        block: Block,
-    },
+    Lost { epoch: Epoch },
+    /// All have promised: the view begins like this.
+    Install { view: View },
+    /// The node lacks a block of the view.
+    Fetch { epoch: Epoch, block: Block },
+    /// The node has installed the view, with all blocks that it keeps.
+    Installed { epoch: Epoch },
+    /// All have installed the view.
+    Go { epoch: Epoch },
+    /// What counts only within that view.
+    InView { epoch: Epoch, message: ViewMessage },
+}
+
+/// What counts only within the view that it is said in.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ViewMessage {
     /// With the block's values and the optimizer's state. The clocks up to which workers' updates
     /// are in it.
     State {
-        epoch: Epoch,
         block: Block,
         version: u64,
         applied: Vec<(Worker, Clock)>,
     },
-    Installed {
-        epoch: Epoch,
-    },
-    /// All have installed the view.
-    Go {
-        epoch: Epoch,
-    },
-    /// With a gradient.
-    Push {
-        epoch: Epoch,
-        worker: Worker,
-        clock: Clock,
-        block: Block,
-    },
+    /// With the worker's gradient of that clock.
+    Push(WorkerBlock),
     /// The worker has pushed everything of this clock.
     Ended {
-        epoch: Epoch,
         worker: Worker,
         clock: Clock,
         samples: u32,
         norm2: f64,
     },
     /// With a sum of gradients, or in asynchronous modes one worker's, to be kept by a replica.
-    Replicate {
-        epoch: Epoch,
-        block: Block,
-        version: u64,
-        of: Option<(Worker, Clock)>,
-        scale: f32,
-        norm2: f64,
-    },
-    Kept {
-        epoch: Epoch,
-        block: Block,
-        version: u64,
-    },
+    Replicate { block: Block, update: BlockUpdate },
+    /// The replica, or the newcomer, has that update.
+    Kept { block: Block, version: u64 },
     /// A newcomer of the block has it, with all updates below this version.
-    Arrived {
-        epoch: Epoch,
-        block: Block,
-        version: u64,
-    },
+    Arrived { block: Block, version: u64 },
     /// The newcomer has all that counts, and is waited for from now on.
-    Settled {
-        epoch: Epoch,
-        block: Block,
-    },
+    Settled { block: Block },
     /// The node's blocks have settled at all their newcomers.
-    Moved {
-        epoch: Epoch,
-    },
+    Moved,
     /// The view is about to change: finish what is under way and begin nothing. All blocks have
     /// moved, or not.
-    Drain {
-        epoch: Epoch,
-        moved: bool,
-    },
+    Drain { moved: bool },
     /// Nothing is under way here.
-    Drained {
-        epoch: Epoch,
-    },
+    Drained,
     /// All of the node's blocks have their sums, and replicas have them. Squared norms where they
     /// matter.
     Ready {
-        epoch: Epoch,
         clock: Clock,
         norms: Vec<(Block, f64)>,
     },
-    Commit {
-        epoch: Epoch,
-        clock: Clock,
-        scale: f32,
-    },
+    /// The clock counts: a step of the optimizer with each sum, times this factor.
+    Commit { clock: Clock, scale: f32 },
     /// A push of an asynchronous mode counts.
-    Acknowledged {
-        epoch: Epoch,
-        worker: Worker,
-        clock: Clock,
-        block: Block,
-    },
-    Pull {
-        epoch: Epoch,
-        worker: Worker,
-        clock: Clock,
-        block: Block,
-    },
-    /// With a block's values.
-    Values {
-        epoch: Epoch,
-        worker: Worker,
-        clock: Clock,
-        block: Block,
-    },
+    Acknowledged(WorkerBlock),
+    /// A worker wants a block's values as they are at this clock.
+    Pull(WorkerBlock),
+    /// With the block's values, for a worker that waits for them at that clock.
+    Values(WorkerBlock),
     /// The worker waits at this barrier, of those that all pass, and ends this clock next.
     Barrier {
-        epoch: Epoch,
         worker: Worker,
         number: u64,
         clock: Clock,
     },
-    /// All have come to it.
-    Passed {
-        epoch: Epoch,
-        number: u64,
-    },
+    /// All workers have come to the barrier of this number.
+    Passed { number: u64 },
     /// Whoever has not come to the worker's barrier waits for its clock: it passes alone.
-    PassedAlone {
-        epoch: Epoch,
-        worker: Worker,
-    },
+    PassedAlone { worker: Worker },
     /// A worker waits for the last checkpoint.
-    Keep {
-        epoch: Epoch,
-    },
+    Keep,
     /// A checkpoint: primaries keep what their blocks are at this clock, or are now.
-    Checkpoint {
-        epoch: Epoch,
-        clock: Clock,
-        now: bool,
-    },
+    Checkpoint { clock: Clock, now: bool },
     /// The leader wants a block of the checkpoint.
-    Collect {
-        epoch: Epoch,
-        clock: Clock,
-        block: Block,
-    },
+    Collect { clock: Clock, block: Block },
     /// With the block's values and the optimizer's state.
-    Collected {
-        epoch: Epoch,
-        clock: Clock,
-        block: Block,
-    },
+    Collected { clock: Clock, block: Block },
     /// The checkpoint is kept; or why it is not, or not as it should be.
     Saved {
-        epoch: Epoch,
         clock: Clock,
         problem: Option<String>,
     },
 }
 
 impl ServerMessage {
-    /// The block that it is about: it must not overtake others about that one.
+    /// The block that the message is about: it must not overtake others about that one.
     pub fn block(&self) -> Option<Block> {
         match self {
-            Self::Fetch { block, .. }
-            | Self::State { block, .. }
-            | Self::Push { block, .. }
-            | Self::Replicate { block, .. }
-            | Self::Kept { block, .. }
-            | Self::Arrived { block, .. }
-            | Self::Settled { block, .. }
-            | Self::Acknowledged { block, .. }
-            | Self::Pull { block, .. }
-            | Self::Values { block, .. }
-            | Self::Collected { block, .. } => Some(*block),
-            _ => None,
+            Self::Fetch { block, .. } => Some(*block),
+            Self::InView { message, .. } => message.block(),
+            Self::Here(_)
+            | Self::Prepare { .. }
+            | Self::Promise { .. }
+            | Self::Refused { .. }
+            | Self::Waiting { .. }
+            | Self::Lost { .. }
+            | Self::Install { .. }
+            | Self::Installed { .. }
+            | Self::Go { .. } => None,
         }
     }
 
-    /// Whether it is of a block's primary, about what it hands out; otherwise it is for the
-    /// primary. Within a view a node is the one or the other, so that messages of both sorts need
-    /// no order among them.
+    /// Whether the message is of a block's primary, about what it hands out; otherwise it is for
+    /// the primary. Within a view a node is the one or the other, so that messages of both sorts
+    /// need no order among them.
     pub fn is_of_primary(&self) -> bool {
+        let Self::InView { message, .. } = self else {
+            return false;
+        };
         matches!(
-            self,
-            Self::State { .. }
-                | Self::Replicate { .. }
-                | Self::Settled { .. }
-                | Self::Acknowledged { .. }
-                | Self::Values { .. }
+            message,
+            ViewMessage::State { .. }
+                | ViewMessage::Replicate { .. }
+                | ViewMessage::Settled { .. }
+                | ViewMessage::Acknowledged(_)
+                | ViewMessage::Values(_)
         )
     }
+}
 
-    /// The view within which it counts, of those that count within one only.
-    pub fn epoch(&self) -> Option<Epoch> {
+impl ViewMessage {
+    /// The block that the message is about. `Collect` is the leader's, and of no stream.
+    pub fn block(&self) -> Option<Block> {
         match self {
-            Self::State { epoch, .. }
-            | Self::Push { epoch, .. }
-            | Self::Ended { epoch, .. }
-            | Self::Replicate { epoch, .. }
-            | Self::Kept { epoch, .. }
-            | Self::Arrived { epoch, .. }
-            | Self::Settled { epoch, .. }
-            | Self::Moved { epoch }
-            | Self::Drain { epoch, .. }
-            | Self::Drained { epoch }
-            | Self::Ready { epoch, .. }
-            | Self::Commit { epoch, .. }
-            | Self::Acknowledged { epoch, .. }
-            | Self::Pull { epoch, .. }
-            | Self::Values { epoch, .. }
-            | Self::Barrier { epoch, .. }
-            | Self::Passed { epoch, .. }
-            | Self::PassedAlone { epoch, .. }
-            | Self::Keep { epoch }
-            | Self::Checkpoint { epoch, .. }
-            | Self::Collect { epoch, .. }
-            | Self::Collected { epoch, .. }
-            | Self::Saved { epoch, .. } => Some(*epoch),
-            _ => None,
+            Self::State { block, .. }
+            | Self::Replicate { block, .. }
+            | Self::Kept { block, .. }
+            | Self::Arrived { block, .. }
+            | Self::Settled { block }
+            | Self::Collected { block, .. } => Some(*block),
+            Self::Push(part) | Self::Acknowledged(part) | Self::Pull(part) | Self::Values(part) => {
+                Some(part.block)
+            }
+            Self::Ended { .. }
+            | Self::Moved
+            | Self::Drain { .. }
+            | Self::Drained
+            | Self::Ready { .. }
+            | Self::Commit { .. }
+            | Self::Barrier { .. }
+            | Self::Passed { .. }
+            | Self::PassedAlone { .. }
+            | Self::Keep
+            | Self::Checkpoint { .. }
+            | Self::Collect { .. }
+            | Self::Saved { .. } => None,
         }
     }
 }

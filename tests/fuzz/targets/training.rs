@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use nodectl::{
     pserver::fuzz,
-    pserver_logic::{ArenaLayout, Group, GroupConfig, ParamsInput},
+    pserver_logic::{ArenaLayout, Group, GroupConfig, GroupInput},
     types::{
         Manifest, NodeId,
         servers::{TensorSpec, message::ServerMessage},
@@ -25,15 +25,15 @@ fn group() -> Group {
     let tensors = [TensorSpec { name: "a".into(), shape: vec![40] }];
     let layout = Arc::new(ArenaLayout::new(&tensors, 64).expect("a tensor"));
     let mut group = Group::new(GroupConfig { me: ME, group: [7; 16], settings, layout, digest: [1; 32], weight: 1 });
-    group.handle(ParamsInput::Joined { worker: 0, life: 1 });
-    group.handle(ParamsInput::PeerUp(OTHER));
+    group.handle(GroupInput::Joined { worker: 0, life: 1 });
+    group.handle(GroupInput::PeerUp(OTHER));
     group
 }
 
 fuzz_target!(|bytes: &[u8]| {
     let (mut group, mut rest) = (group(), bytes);
     while let Ok((message, more)) = postcard::take_from_bytes::<ServerMessage>(rest) {
-        group.handle(ParamsInput::Message { from: OTHER, message });
+        group.handle(GroupInput::Message { from: OTHER, message });
         rest = more;
     }
     if let Some(header) = bytes.first_chunk::<HEADER_BYTES>() {

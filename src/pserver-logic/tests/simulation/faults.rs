@@ -175,7 +175,7 @@ impl Simulation {
             if self.wires.awaits(pair(node, lost), node) {
                 self.notice(pair(node, lost), node);
             }
-            self.give(node, ParamsInput::PeerDead(lost), Bytes::None);
+            self.give(node, GroupInput::PeerDead(lost), Bytes::None);
         }
     }
 
@@ -195,7 +195,7 @@ impl Simulation {
         let Some(at) = self.hung.take() else { return };
         let node = self.nodes.get_mut(&at).unwrap();
         for (worker, Script { life, .. }) in std::mem::take(&mut node.workers) {
-            self.give(at, ParamsInput::Left { worker, life }, Bytes::None);
+            self.give(at, GroupInput::Left { worker, life }, Bytes::None);
             self.add_worker(at, worker);
         }
     }
@@ -206,7 +206,7 @@ impl Simulation {
             let promised = self.nodes[&at].group.promised;
             self.give(
                 at,
-                ParamsInput::Message {
+                GroupInput::Message {
                     from: at,
                     message: ServerMessage::Refused { promised },
                 },
@@ -244,7 +244,7 @@ impl Simulation {
                     .collect();
                 if let Some((worker, life)) = pick(&mut self.random, &workers) {
                     self.nodes.get_mut(&node).unwrap().workers.remove(&worker);
-                    self.give(node, ParamsInput::Left { worker, life }, Bytes::None);
+                    self.give(node, GroupInput::Left { worker, life }, Bytes::None);
                     self.add_worker(node, worker);
                 }
             }

@@ -241,7 +241,6 @@ impl Simulation {
 
     /// What a worker has read keeps the promise of the mode.
     pub(super) fn check(&mut self, at: NodeId, worker: Worker) {
-        let consistency = self.settings.consistency;
         let script = &self.nodes[&at].workers[&worker];
         let clock = match script.finishing {
             // It reads the last values, wherever it was itself.
@@ -249,102 +248,115 @@ impl Simulation {
             false => script.clock.unwrap() + u64::from(script.waiting),
         };
         assert_eq!(script.values.len() as u32, self.layout.blocks());
-        for (block, content) in &script.values {
-            if consistency.is_synchronous() {
-                let updates = &content.updates;
+        for (block, content) in script.values.clone() {
+            if self.settings.consistency.is_synchronous() {
                 assert_eq!(
-                    updates.len() as u64,
+                    content.updates.len() as u64,
                     clock,
                     "a reader sees all updates below its clock and no others"
                 );
-                for (k, updates) in updates.iter().enumerate() {
-                    let seen = self.promises.seen.entry((content.course, k as u64));
-                    let (seen, readers) =
-                        seen.or_insert_with(|| (updates.clone(), BTreeSet::new()));
-                    readers.insert(at);
-                    assert_eq!(
-                        seen, updates,
-                        "block {block}, clock {k}: all readers see the same, for ever"
-                    );
-                    assert!(updates.iter().all(|(_, _, clock, _)| *clock == k as u64));
-                    let workers: BTreeSet<Worker> =
-                        updates.iter().map(|(worker, ..)| *worker).collect();
-                    assert_eq!(
-                        workers.len(),
-                        updates.len(),
-                        "block {block}, clock {k}: each worker counts once"
-                    );
-                    if self.settings.divided {
-                        let parts: BTreeSet<Part> =
-                            updates.iter().map(|(.., part)| *part).collect();
-                        let of = updates.len() as u32;
-                        let all: BTreeSet<Part> = (0..of).map(|index| (index, of)).collect();
-                        assert_eq!(
-                            parts, all,
-                            "block {block}, clock {k}: every sample counts once"
-                        );
-                    }
-                }
-                if script.finishing {
-                    continue;
-                }
-                // Who was cut off for a while did not count.
-                let own = updates[script.began as usize..].iter().enumerate();
-                let has = |k: usize, updates: &BTreeSet<Update>| {
-                    updates.contains(&(worker, script.life, script.began + k as u64, script.part))
-                };
-                assert!(self.faults || own.into_iter().all(|(k, updates)| has(k, updates)));
-                continue;
+                self.check_synchronous(at, worker, block, &content);
+            } else {
+                self.check_counted(at, worker, block, &content, clock);
+                self.check_order(at, block, content);
             }
-            let updates: Vec<Update> = content
-                .updates
+        }
+    }
+
+    /// Where clocks count as a whole: each is the same to all readers, and has each worker once.
+    fn check_synchronous(&mut self, at: NodeId, worker: Worker, block: Block, content: &Content) {
+        for (k, updates) in content.updates.iter().enumerate() {
+            let seen = self.promises.seen.entry((content.course, k as u64));
+            let (seen, readers) = seen.or_insert_with(|| (updates.clone(), BTreeSet::new()));
+            readers.insert(at);
+            assert_eq!(
+                seen, updates,
+                "block {block}, clock {k}: all readers see the same, for ever"
+            );
+            assert!(updates.iter().all(|(_, _, clock, _)| *clock == k as u64));
+            let workers: BTreeSet<Worker> = updates.iter().map(|(worker, ..)| *worker).collect();
+            assert_eq!(
+                workers.len(),
+                updates.len(),
+                "block {block}, clock {k}: each worker counts once"
+            );
+            if self.settings.divided {
+                let parts: BTreeSet<Part> = updates.iter().map(|(.., part)| *part).collect();
+                let of = updates.len() as u32;
+                let all: BTreeSet<Part> = (0..of).map(|index| (index, of)).collect();
+                assert_eq!(
+                    parts, all,
+                    "block {block}, clock {k}: every sample counts once"
+                );
+            }
+        }
+        let script = &self.nodes[&at].workers[&worker];
+        // Who was cut off for a while did not count.
+        if script.finishing || self.faults {
+            return;
+        }
+        let mut own = content.updates[script.began as usize..]
+            .iter()
+            .zip(script.began..);
+        assert!(own.all(|(updates, k)| updates.contains(&(worker, script.life, k, script.part))));
+    }
+
+    /// Where updates count one by one: each counts once, and those that are due are there.
+    fn check_counted(
+        &self,
+        at: NodeId,
+        worker: Worker,
+        block: Block,
+        content: &Content,
+        clock: Clock,
+    ) {
+        let script = &self.nodes[&at].workers[&worker];
+        let updates: Vec<Update> = content
+            .updates
+            .iter()
+            .flat_map(|updates| updates.iter().copied())
+            .collect();
+        let distinct: BTreeSet<Update> = updates.iter().copied().collect();
+        // But for what was behind the clock of a checkpoint that all went on from.
+        let once = |update: &Update| {
+            let mut courses = self.promises.courses.iter();
+            let again = courses.any(|began| *began > 0 && update.2 >= *began);
+            again || updates.iter().filter(|other| *other == update).count() == 1
+        };
+        assert!(
+            distinct.len() == updates.len() || distinct.iter().all(once),
+            "block {block}: every update counts once"
+        );
+        let has = |worker, life, k| distinct.contains(&(worker, life, k, WHOLE));
+        let has_own = (script.began..clock).all(|k| has(worker, script.life, k));
+        assert!(
+            self.promises.superseded.contains(&(worker, script.life)) || has_own,
+            "its own are there"
+        );
+        if let Consistency::Ssp { staleness } = self.settings.consistency {
+            let bound = clock.saturating_sub(staleness);
+            let due = script.due[&block]
                 .iter()
-                .flat_map(|updates| updates.iter().copied())
-                .collect();
-            let distinct: BTreeSet<Update> = updates.iter().copied().collect();
-            // But for what was behind the clock of a checkpoint that all went on from.
-            let once = |update: &Update| {
-                let again = self
-                    .promises
-                    .courses
-                    .iter()
-                    .any(|began| *began > 0 && update.2 >= *began);
-                again || updates.iter().filter(|other| *other == update).count() == 1
-            };
-            assert!(
-                distinct.len() == updates.len() || distinct.iter().all(once),
-                "block {block}: every update counts once"
-            );
-            let has = |worker, life, k| distinct.contains(&(worker, life, k, WHOLE));
-            let has_own = (script.began..clock).all(|k| has(worker, script.life, k));
-            assert!(
-                self.promises.superseded.contains(&(worker, script.life)) || has_own,
-                "its own are there"
-            );
-            if let Consistency::Ssp { staleness } = consistency {
-                let bound = clock.saturating_sub(staleness);
-                let due = script.due[block]
-                    .iter()
-                    .filter(|(id, _)| !self.promises.superseded.contains(id));
-                for ((other, life), began) in due {
-                    assert!((*began..bound).all(|k| has(*other, *life, k)), "the bound");
-                }
+                .filter(|(id, _)| !self.promises.superseded.contains(id));
+            for ((other, life), began) in due {
+                assert!((*began..bound).all(|k| has(*other, *life, k)), "the bound");
             }
-            let of_block = (content.course, *block, NodeId([0; 32]))
-                ..=(content.course, *block, NodeId([255; 32]));
-            for (_, log) in self.promises.logs.range(of_block) {
-                let common = log.updates.len().min(content.updates.len());
-                let [log, own] = [log, content].map(|content| &content.updates[..common]);
-                assert_eq!(log, own, "block {block}: nothing that was read is undone");
-            }
-            let log = self
-                .promises
-                .logs
-                .entry((content.course, *block, at))
-                .or_default();
-            if content.updates.len() > log.updates.len() {
-                *log = content.clone();
-            }
+        }
+    }
+
+    /// All readers see a block's updates in the same order.
+    fn check_order(&mut self, at: NodeId, block: Block, content: Content) {
+        let of_block =
+            (content.course, block, NodeId([0; 32]))..=(content.course, block, NodeId([255; 32]));
+        for (_, log) in self.promises.logs.range(of_block) {
+            let common = log.updates.len().min(content.updates.len());
+            let [log, own] = [log, &content].map(|content| &content.updates[..common]);
+            assert_eq!(log, own, "block {block}: nothing that was read is undone");
+        }
+        let logs = &mut self.promises.logs;
+        let log = logs.entry((content.course, block, at)).or_default();
+        if content.updates.len() > log.updates.len() {
+            *log = content;
         }
     }
 }

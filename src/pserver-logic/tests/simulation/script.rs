@@ -26,14 +26,7 @@ impl Simulation {
             Notice::Pulled { number, tensor } => {
                 let is_answer = script.asked && number == script.pulls;
                 if is_answer && script.pulling.remove(&tensor) && script.pulling.is_empty() {
-                    let (finishing, life) = (script.finishing, script.life);
-                    self.check(at, worker);
-                    if finishing {
-                        self.nodes.get_mut(&at).unwrap().workers.remove(&worker);
-                        self.finished += 1;
-                        self.succeeded.insert(worker);
-                        self.give(at, ParamsInput::Left { worker, life }, Bytes::None);
-                    }
+                    self.read(at, worker);
                 }
             }
             Notice::AllFinished => {
@@ -52,43 +45,47 @@ impl Simulation {
                 script.pulling = tensors;
                 script.asked = false;
                 script.passed = None;
-                self.give(
-                    at,
-                    ParamsInput::Shared {
-                        worker,
-                        number: share.number,
-                    },
-                    Bytes::None,
-                );
+                let number = share.number;
+                self.give(at, GroupInput::Shared { worker, number }, Bytes::None);
             }
             Notice::Share(share) => {
                 script.part = (share.index, share.of);
-                self.give(
-                    at,
-                    ParamsInput::Shared {
-                        worker,
-                        number: share.number,
-                    },
-                    Bytes::None,
-                );
+                let number = share.number;
+                self.give(at, GroupInput::Shared { worker, number }, Bytes::None);
             }
             Notice::PassedBarrier => script.at_barrier = false,
             Notice::Kept { .. } | Notice::Status(_) => {}
             Notice::Misused(why) => {
                 let life = script.life;
-                node.workers.remove(&worker);
-                self.give(at, ParamsInput::Left { worker, life }, Bytes::None);
-                if why.contains("not those of the workers on node") {
-                    self.refused += 1;
-                    return;
-                }
-                assert!(
-                    why.starts_with("several nodes were lost"),
-                    "worker {worker}: {why}"
-                );
-                self.add_worker(at, worker);
+                self.end_worker(at, worker, life);
+                self.refuse_worker(at, worker, &why);
             }
         }
+    }
+
+    /// A worker has all values that it asked for. One that has done its part leaves with them.
+    fn read(&mut self, at: NodeId, worker: Worker) {
+        let script = &self.nodes[&at].workers[&worker];
+        let (finishing, life) = (script.finishing, script.life);
+        self.check(at, worker);
+        if finishing {
+            self.finished += 1;
+            self.succeeded.insert(worker);
+            self.end_worker(at, worker, life);
+        }
+    }
+
+    /// A worker was ended by its node: it begins again, unless its tensors are wrong.
+    fn refuse_worker(&mut self, at: NodeId, worker: Worker, why: &str) {
+        if why.contains("not those of the workers on node") {
+            self.refused += 1;
+            return;
+        }
+        assert!(
+            why.starts_with("several nodes were lost"),
+            "worker {worker}: {why}"
+        );
+        self.add_worker(at, worker);
     }
 
     /// A worker takes its next step, if it waits for nothing.
@@ -126,7 +123,7 @@ impl Simulation {
         }
         if clock >= script.began.max(script.rounds) {
             script.finishing = true;
-            return self.give(at, ParamsInput::Finished { worker }, Bytes::None);
+            return self.give(at, GroupInput::Finished { worker }, Bytes::None);
         }
         let is_barrier = self
             .barriers
@@ -143,7 +140,7 @@ impl Simulation {
         let last = script.pushing.is_empty();
         // Of another clock it is void, and it will be told where it is.
         if node.group.clock_of(worker) == Some(clock) {
-            self.give(at, ParamsInput::Push { worker, tensors }, Bytes::None);
+            self.give(at, GroupInput::Push { worker, tensors }, Bytes::None);
         }
         if last {
             self.promises.reached(worker, clock + 1);
@@ -157,7 +154,7 @@ impl Simulation {
             script.waiting = true;
             script.pulling = (0..self.layout.tensors() as u32).collect();
             if self.nodes[&at].group.clock_of(worker) == Some(clock) {
-                self.give(at, ParamsInput::Clock { worker, samples: 8 }, Bytes::None);
+                self.give(at, GroupInput::Clock { worker, samples: 8 }, Bytes::None);
             }
             if self.nodes[&at].workers.contains_key(&worker) {
                 self.pull(at, worker);
@@ -178,7 +175,7 @@ impl Simulation {
         script.at_barrier = true;
         script.passed = script.clock;
         self.promises.reached(worker, script.clock.unwrap_or(0));
-        self.give(at, ParamsInput::Barrier { worker }, Bytes::None);
+        self.give(at, GroupInput::Barrier { worker }, Bytes::None);
     }
 
     /// A worker asks for all that it waits for.
@@ -195,7 +192,7 @@ impl Simulation {
         let (number, tensors) = (script.pulls, script.pulling.iter().copied().collect());
         self.give(
             at,
-            ParamsInput::Pull {
+            GroupInput::Pull {
                 worker,
                 number,
                 tensors,

@@ -178,6 +178,6 @@ impl Simulation {
             .unwrap()
             .workers
             .insert(worker, script);
-        self.give(node, ParamsInput::Joined { worker, life }, Bytes::None);
+        self.give(node, GroupInput::Joined { worker, life }, Bytes::None);
     }
 }

@@ -327,45 +327,13 @@ impl Simulation {
                 self.story.count("several nodes died at once");
                 self.strike_several(&nodes[..count], random);
             }
-            Kind::WorkerDies => {
-                let workers: Vec<_> = self.nodes[&one]
-                    .workers
-                    .iter()
-                    .map(|(id, script)| (*id, script.life))
-                    .collect();
-                let (worker, life) = pick(random, &workers)?;
-                self.story.count("a worker began again");
-                self.end_worker(one, worker, life);
-                self.restart(one, worker, random.random_range(0..200));
-            }
-            Kind::WorkerTwice => {
-                let workers: Vec<Worker> = self.nodes[&one].workers.keys().copied().collect();
-                let worker = pick(random, &workers)?;
-                let others: Vec<NodeId> = nodes
-                    .into_iter()
-                    .filter(|node| !self.nodes[node].workers.contains_key(&worker))
-                    .collect();
-                let other = pick(random, &others)?;
-                self.story.count("a worker ran twice");
-                self.add_worker(other, worker);
-            }
+            Kind::WorkerDies => self.strike_worker(one, random)?,
+            Kind::WorkerTwice => self.run_twice(one, &nodes, random)?,
             Kind::Join if nodes.len() < MOST_NODES => {
                 let me = NodeId(random.random());
                 self.add_node(me);
             }
-            Kind::Part => {
-                let side: Vec<NodeId> = nodes
-                    .into_iter()
-                    .filter(|_| random.random_range(0..2) == 0)
-                    .collect();
-                self.story.count(if self.cut.is_empty() {
-                    "nodes were cut into two sides"
-                } else {
-                    "a cut followed a cut"
-                });
-                self.cut.clear();
-                self.part(&side);
-            }
+            Kind::Part => self.strike_sides(nodes, random),
             Kind::PartPairs => {
                 let pairs = nodes
                     .iter()
@@ -385,25 +353,64 @@ impl Simulation {
                 self.story.count("one direction fell silent");
                 self.wires.silent.insert(direction);
             }
-            Kind::Stall => {
-                self.story.count("a node stalled");
-                self.stalled.insert(one);
-                if random.random_range(0..2) == 0 {
-                    // The others take it for dead.
-                    for link in self
-                        .wires
-                        .whole()
-                        .into_iter()
-                        .filter(|link| link.0 == one || link.1 == one)
-                    {
-                        self.break_link(link);
-                    }
-                }
-            }
+            Kind::Stall => self.stall(one, random),
             Kind::Wall => self.refuse(random),
             _ => {}
         }
         Some(())
+    }
+
+    fn strike_worker(&mut self, at: NodeId, random: &mut StdRng) -> Option<()> {
+        let workers: Vec<_> = self.nodes[&at]
+            .workers
+            .iter()
+            .map(|(id, script)| (*id, script.life))
+            .collect();
+        let (worker, life) = pick(random, &workers)?;
+        self.story.count("a worker began again");
+        self.end_worker(at, worker, life);
+        self.restart(at, worker, random.random_range(0..200));
+        Some(())
+    }
+
+    /// A worker of one node begins on another, too.
+    fn run_twice(&mut self, at: NodeId, nodes: &[NodeId], random: &mut StdRng) -> Option<()> {
+        let workers: Vec<Worker> = self.nodes[&at].workers.keys().copied().collect();
+        let worker = pick(random, &workers)?;
+        let others: Vec<NodeId> = nodes
+            .iter()
+            .copied()
+            .filter(|node| !self.nodes[node].workers.contains_key(&worker))
+            .collect();
+        let other = pick(random, &others)?;
+        self.story.count("a worker ran twice");
+        self.add_worker(other, worker);
+        Some(())
+    }
+
+    fn strike_sides(&mut self, nodes: Vec<NodeId>, random: &mut StdRng) {
+        let side: Vec<NodeId> = nodes
+            .into_iter()
+            .filter(|_| random.random_range(0..2) == 0)
+            .collect();
+        self.story.count(if self.cut.is_empty() {
+            "nodes were cut into two sides"
+        } else {
+            "a cut followed a cut"
+        });
+        self.cut.clear();
+        self.part(&side);
+    }
+
+    fn stall(&mut self, at: NodeId, random: &mut StdRng) {
+        self.story.count("a node stalled");
+        self.stalled.insert(at);
+        if random.random_range(0..2) == 0 {
+            // The others take it for dead.
+            let mut links = self.wires.whole();
+            links.retain(|link| link.0 == at || link.1 == at);
+            links.into_iter().for_each(|link| self.break_link(link));
+        }
     }
 
     fn strike_dead(&mut self, dies: NodeId, unseen: bool, random: &mut StdRng) {
@@ -465,7 +472,7 @@ impl Simulation {
             .is_some_and(|script| script.life == life)
         {
             node.workers.remove(&worker);
-            self.give(at, ParamsInput::Left { worker, life }, Bytes::None);
+            self.give(at, GroupInput::Left { worker, life }, Bytes::None);
         }
     }
 
@@ -483,10 +490,10 @@ impl Simulation {
             return;
         };
         self.story.count("a wall refused in a living node's stead");
-        self.give(one, ParamsInput::PeerRefuses(other), Bytes::None);
+        self.give(one, GroupInput::PeerRefuses(other), Bytes::None);
         if random.random_range(0..2) == 0 {
             self.story.count("a wall refused on both sides");
-            self.give(other, ParamsInput::PeerRefuses(one), Bytes::None);
+            self.give(other, GroupInput::PeerRefuses(one), Bytes::None);
         }
     }
 
@@ -506,6 +513,16 @@ impl Simulation {
             self.look_whether_settled();
         }
         panic!("training hangs:\n{}", self.states());
+    }
+
+    /// The greater side first, of which one has so many nodes.
+    fn sides<'a>(&self, nodes: &'a [NodeId], count: usize) -> [&'a [NodeId]; 2] {
+        let (one, other) = nodes.split_at(count);
+        let first = self.first();
+        match (one.len(), one.contains(&first)) > (other.len(), other.contains(&first)) {
+            true => [one, other],
+            false => [other, one],
+        }
     }
 
     /// Once all are settled, nodes are cut into two sides for ever: who may go on does, and the
@@ -529,22 +546,12 @@ impl Simulation {
         assert!(self.is_settled(), "nodes do not settle:\n{}", self.states());
         let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
         let mut random = StdRng::seed_from_u64(seed);
-        let count = random.random_range(1..nodes.len());
-        let (one, other) = nodes.split_at(count);
-        let first = self.first();
-        let has_all = |sim: &Self, side: &[NodeId]| {
-            (0..sim.layout.blocks()).all(|block| {
-                side.iter()
-                    .any(|node| sim.nodes[node].blocks.contains_key(&block))
-            })
+        let [goes_on, waits] = self.sides(&nodes, random.random_range(1..nodes.len()));
+        let has = |block| {
+            let mut nodes = goes_on.iter().map(|node| &self.nodes[node]);
+            nodes.any(|node| node.blocks.contains_key(&block))
         };
-        let [goes_on, waits] =
-            if (one.len(), one.contains(&first)) > (other.len(), other.contains(&first)) {
-                [one, other]
-            } else {
-                [other, one]
-            };
-        let may_go_on = has_all(self, goes_on);
+        let may_go_on = (0..self.layout.blocks()).all(has);
         self.story.say(self.steps, || {
             format!(
                 "--- a cut for ever; {} of {} may go on",

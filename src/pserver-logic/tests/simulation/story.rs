@@ -76,28 +76,28 @@ impl Story {
         }
     }
 
-    pub fn hear(&mut self, step: u32, at: NodeId, input: &ParamsInput) {
+    pub fn hear(&mut self, step: u32, at: NodeId, input: &GroupInput) {
         let at = at.short();
         match input {
-            ParamsInput::PeerUp(peer) => {
+            GroupInput::PeerUp(peer) => {
                 self.say(step, || format!("{at} is connected with {}", peer.short()))
             }
-            ParamsInput::PeerDown(peer) => {
+            GroupInput::PeerDown(peer) => {
                 self.say(step, || format!("{at} has lost {}", peer.short()))
             }
-            ParamsInput::PeerDead(peer) => {
+            GroupInput::PeerDead(peer) => {
                 self.say(step, || format!("{at} knows that {} is gone", peer.short()))
             }
-            ParamsInput::PeerRefuses(peer) => {
+            GroupInput::PeerRefuses(peer) => {
                 self.say(step, || format!("{at} finds that {} refuses", peer.short()))
             }
-            ParamsInput::PeerEnded(peer) => {
+            GroupInput::PeerEnded(peer) => {
                 self.say(step, || format!("{at} sees the end of {}", peer.short()))
             }
-            ParamsInput::Joined { worker, life } => self.say(step, || {
+            GroupInput::Joined { worker, life } => self.say(step, || {
                 format!("{at}: worker {worker} begins, life {life}")
             }),
-            ParamsInput::Left { worker, life } => {
+            GroupInput::Left { worker, life } => {
                 self.say(step, || format!("{at}: worker {worker} ends, life {life}"))
             }
             _ => {}
@@ -125,34 +125,8 @@ impl Story {
     pub fn tell(&mut self, step: u32, at: NodeId, effect: &Effect) {
         let by = at.short();
         match effect {
-            Effect::Send { to, message, .. } => {
-                let to = to.short();
-                match message {
-                    ServerMessage::Prepare { epoch } => {
-                        self.say(step, || format!("{by} asks {to} for view {}", epoch.number));
-                    }
-                    ServerMessage::Install { view } => {
-                        self.say(step, || {
-                            format!("{by} has {to} install view {}", view.epoch.number)
-                        });
-                        if view.commit.is_some() {
-                            self.count("the next view committed a clock");
-                        }
-                        if !view.perhaps.is_empty() {
-                            self.count("a view may have gone on unseen");
-                        }
-                    }
-                    ServerMessage::Commit { clock, .. } => {
-                        self.say(step, || format!("{by} tells {to}: {clock} counts"))
-                    }
-                    ServerMessage::PassedAlone { .. } => {
-                        self.count("a worker passed a barrier alone")
-                    }
-                    ServerMessage::Passed { .. } => self.count("all passed a barrier"),
-                    _ => {}
-                }
-            }
-            Effect::Restore { clock } => {
+            Effect::Send { to, message, .. } => self.tell_message(step, &by, *to, message),
+            Effect::Checkpoint(CheckpointEffect::Restore { clock }) => {
                 self.say(step, || format!("{by} goes back to clock {clock}"))
             }
             Effect::Seed { .. } => self.say(step, || format!("{by} begins")),
@@ -171,6 +145,35 @@ impl Story {
                 }
                 self.say(step, || format!("{by} tells worker {worker}: {notice:?}"));
             }
+            _ => {}
+        }
+    }
+
+    fn tell_message(&mut self, step: u32, by: &str, to: NodeId, message: &ServerMessage) {
+        let to = to.short();
+        match message {
+            ServerMessage::Prepare { epoch } => {
+                self.say(step, || format!("{by} asks {to} for view {}", epoch.number));
+            }
+            ServerMessage::Install { view } => {
+                self.say(step, || {
+                    format!("{by} has {to} install view {}", view.epoch.number)
+                });
+                if view.commit.is_some() {
+                    self.count("the next view committed a clock");
+                }
+                if !view.perhaps.is_empty() {
+                    self.count("a view may have gone on unseen");
+                }
+            }
+            ServerMessage::InView { message, .. } => match message {
+                ViewMessage::Commit { clock, .. } => {
+                    self.say(step, || format!("{by} tells {to}: {clock} counts"));
+                }
+                ViewMessage::PassedAlone { .. } => self.count("a worker passed a barrier alone"),
+                ViewMessage::Passed { .. } => self.count("all passed a barrier"),
+                _ => {}
+            },
             _ => {}
         }
     }

@@ -68,9 +68,7 @@ impl Wires {
         holds_blocks: bool,
         stalled: &BTreeSet<NodeId>,
     ) -> Option<(NodeId, NodeId, ServerMessage, Bytes)> {
-        let is_held = |message: &ServerMessage| {
-            holds_blocks && matches!(message, ServerMessage::State { .. })
-        };
+        let is_held = |message: &ServerMessage| holds_blocks && is_state(message);
         let has_come = |from, to, after| {
             self.said
                 .get(&(from, to))
@@ -100,7 +98,7 @@ impl Wires {
 
     /// Whether blocks are on their way to nodes that shall keep them.
     pub(super) fn has_states(&self) -> bool {
-        let is_state = |frame: &Frame| matches!(frame.message, ServerMessage::State { .. });
+        let is_state = |frame: &Frame| is_state(&frame.message);
         self.wires
             .values()
             .any(|frames| frames.iter().any(is_state))
@@ -186,4 +184,15 @@ impl Wires {
             self.links.insert(link, ends);
         }
     }
+}
+
+/// Whether a block comes with it.
+fn is_state(message: &ServerMessage) -> bool {
+    matches!(
+        message,
+        ServerMessage::InView {
+            message: ViewMessage::State { .. },
+            ..
+        }
+    )
 }

@@ -3,15 +3,15 @@
 //! and its memory.
 
 use super::{
-    ServiceEvent,
+    event::{PeerEvent, ServiceEvent},
     incoming::{Incoming, Spare},
     lifeline::Lifeline,
     peers::{Bundle, MAX_MESSAGE_BYTES, Outbox, count},
 };
-use nodectl_ports::Halves;
+use nodectl_ports::{Close, Halves};
 use nodectl_types::{NodeId, servers::ServerSettings};
 use std::{
-    io::{self, Read},
+    io::{self, Read, Write},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
     time::Duration,
@@ -26,79 +26,56 @@ const STACK_BYTES: usize = 256 << 10;
 /// A killed process's streams all end at once, as a kernel closes them.
 const LAST_WORD: Duration = Duration::from_millis(300);
 
-/// Serves a connection to its end, and tells the group of both.
-pub async fn converse(
+/// Serves a connection to its end, and tells the job's thread of both.
+pub async fn serve(
     peer: NodeId,
     connection: u64,
-    mut bundle: Bundle,
+    bundle: Bundle,
     events: mpsc::Sender<ServiceEvent>,
     settings: &ServerSettings,
     limit_bytes: usize,
 ) {
-    if bundle.len() < count(settings) {
+    let (directions, close, lifeline, life) = match split(bundle, settings) {
+        Ok(Some(parts)) => parts,
         // With other settings it is not of this job.
-        return;
-    }
-    let Some(lifeline) = bundle.pop() else { return };
-    let halves: io::Result<Vec<Halves>> =
-        bundle.into_iter().map(|stream| stream.blocking()).collect();
-    let (halves, lifeline, life) =
-        match halves.and_then(|halves| Ok((halves, Lifeline::new(lifeline)?))) {
-            Ok((halves, (lifeline, life))) => (halves, Arc::new(lifeline), life),
-            Err(error) => {
-                return tracing::debug!(
-                    "no connection to node {} for training: {error}",
-                    peer.short()
-                );
-            }
-        };
-    let (directions, close): (Vec<_>, Vec<_>) = halves
-        .into_iter()
-        .map(
-            |Halves {
-                 source,
-                 sink,
-                 close,
-             }| ((source, sink), close),
-        )
-        .unzip();
+        Ok(None) => return,
+        Err(error) => {
+            return tracing::debug!(
+                "no connection to node {} for training: {error}",
+                peer.short()
+            );
+        }
+    };
     let outbox = Arc::new(Outbox::new(settings, close, lifeline.clone()));
-    let heard = Arc::<Heard>::default();
-    let closing = Closing(outbox.clone(), heard.clone());
-    if events
-        .send(ServiceEvent::PeerUp {
-            peer,
-            connection,
-            outbox: outbox.clone(),
-        })
-        .await
-        .is_err()
-    {
+    let reader = ConnectionReader {
+        peer,
+        connection,
+        events: events.clone(),
+        received: Arc::default(),
+        spare: Arc::default(),
+        limit_bytes,
+    };
+    let closing = Closing(outbox.clone(), reader.received.clone());
+    let tell = async |event| events.send(ServiceEvent::Peer { peer, event }).await;
+    let up = PeerEvent::Up {
+        connection,
+        outbox: outbox.clone(),
+    };
+    if tell(up).await.is_err() {
         return;
     }
-    let spare = Arc::<Spare>::default();
     let (ended, mut ends) = mpsc::channel(2 * directions.len() + 1);
     let (told, last_word) = oneshot::channel();
-    spawn("params-life", &ended, move || {
+    spawn("pserver-life", &ended, move || {
         let _ = told.send(lifeline.watch(life));
         Ok(())
     });
     for (index, (source, sink)) in directions.into_iter().enumerate() {
-        let (events, heard, spare) = (events.clone(), heard.clone(), spare.clone());
-        let reader = ConversationReader {
-            peer,
-            connection,
-            events,
-            heard,
-            spare,
-            limit_bytes,
-            is_first: index == 0,
-        };
-        spawn("params-read", &ended, move || reader.read(source));
-        let outbox = outbox.clone();
-        spawn("params-write", &ended, move || outbox.write(index, sink));
+        let (reader, outbox) = (reader.clone(), outbox.clone());
+        spawn("pserver-read", &ended, move || reader.read(index, source));
+        spawn("pserver-write", &ended, move || outbox.write(index, sink));
     }
-    drop(ended);
+    drop((ended, reader));
     if let Some(Err(error)) = ends.recv().await {
         tracing::debug!(
             "the connection to node {} for training has ended: {error}",
@@ -111,16 +88,45 @@ pub async fn converse(
     drop(closing);
     // What was read before is told of before.
     while ends.recv().await.is_some() {}
-    let _ = events
-        .send(ServiceEvent::PeerDown { peer, connection })
-        .await;
+    let _ = tell(PeerEvent::Down { connection }).await;
     if has_ended {
-        let _ = events.send(ServiceEvent::PeerEnded { peer }).await;
+        let _ = tell(PeerEvent::Ended).await;
     }
 }
 
+type Direction = (Box<dyn Read + Send>, Box<dyn Write + Send>);
+type Parts = (
+    Vec<Direction>,
+    Vec<Close>,
+    Arc<Lifeline>,
+    Box<dyn Read + Send>,
+);
+
+/// The directions of a bundle's streams, how each is closed, and the lifeline. None of a bundle
+/// with too few streams.
+fn split(mut bundle: Bundle, settings: &ServerSettings) -> io::Result<Option<Parts>> {
+    if bundle.len() < count(settings) {
+        return Ok(None);
+    }
+    let Some(lifeline) = bundle.pop() else {
+        return Ok(None);
+    };
+    let (mut directions, mut closes) = (Vec::new(), Vec::new());
+    for stream in bundle {
+        let Halves {
+            source,
+            sink,
+            close,
+        } = stream.blocking()?;
+        directions.push((source, sink));
+        closes.push(close);
+    }
+    let (lifeline, life) = Lifeline::new(lifeline)?;
+    Ok(Some((directions, closes, Arc::new(lifeline), life)))
+}
+
 /// Ends the threads when it is dropped: with the connection, or with the runtime.
-struct Closing(Arc<Outbox>, Arc<Heard>);
+struct Closing(Arc<Outbox>, Arc<ReceivedCount>);
 
 impl Drop for Closing {
     fn drop(&mut self) {
@@ -165,21 +171,21 @@ impl Drop for End {
     }
 }
 
-/// How many messages about no block have come: others say behind how many they are.
+/// How many messages about no block have come: others say after how many of them they count.
 #[derive(Default)]
-struct Heard {
-    state: Mutex<HeardState>,
+struct ReceivedCount {
+    state: Mutex<CountState>,
     more: Condvar,
 }
 
 #[derive(Default)]
-struct HeardState {
+struct CountState {
     count: u64,
     closed: bool,
 }
 
-impl Heard {
-    fn lock(&self) -> MutexGuard<'_, HeardState> {
+impl ReceivedCount {
+    fn lock(&self) -> MutexGuard<'_, CountState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -195,7 +201,7 @@ impl Heard {
 
     /// Waits until so many have come. Fails at the end of the connection.
     fn wait_for(&self, count: u64) -> io::Result<()> {
-        let waits = |state: &mut HeardState| state.count < count && !state.closed;
+        let waits = |state: &mut CountState| state.count < count && !state.closed;
         let state = self
             .more
             .wait_while(self.lock(), waits)
@@ -208,18 +214,19 @@ impl Heard {
     }
 }
 
-struct ConversationReader {
+#[derive(Clone)]
+struct ConnectionReader {
     peer: NodeId,
     connection: u64,
     events: mpsc::Sender<ServiceEvent>,
-    heard: Arc<Heard>,
+    received: Arc<ReceivedCount>,
     spare: Arc<Spare>,
     limit_bytes: usize,
-    is_first: bool,
 }
 
-impl ConversationReader {
-    fn read(self, mut source: impl Read) -> io::Result<()> {
+impl ConnectionReader {
+    /// Passes on what comes over a stream. The first is for messages about no block.
+    fn read(self, index: usize, mut source: impl Read) -> io::Result<()> {
         loop {
             let message_bytes = u32::from_le_bytes(array(&mut source)?) as usize;
             let payload_bytes = u32::from_le_bytes(array(&mut source)?) as usize;
@@ -235,26 +242,23 @@ impl ConversationReader {
             let message = postcard::from_bytes(&encoded).map_err(io::Error::other)?;
             let mut payload = Incoming::new(payload_bytes, &self.spare);
             source.read_exact(payload.bytes_mut())?;
-            if !self.is_first {
-                self.heard.wait_for(after)?;
+            if index > 0 {
+                self.received.wait_for(after)?;
             }
-            let Self {
-                peer, connection, ..
-            } = self;
-            if self
+            let event = PeerEvent::Message {
+                connection: self.connection,
+                message,
+                payload,
+            };
+            let peer = self.peer;
+            let passed_on = self
                 .events
-                .blocking_send(ServiceEvent::Message {
-                    peer,
-                    connection,
-                    message,
-                    payload,
-                })
-                .is_err()
-            {
+                .blocking_send(ServiceEvent::Peer { peer, event });
+            if passed_on.is_err() {
                 return Ok(());
             }
-            if self.is_first {
-                self.heard.one_more();
+            if index == 0 {
+                self.received.one_more();
             }
         }
     }
@@ -289,24 +293,27 @@ mod tests {
     async fn end(bundle: Bundle) -> (Arc<Outbox>, mpsc::Receiver<ServiceEvent>) {
         let (events, mut inbox) = mpsc::channel(4);
         tokio::spawn(async move {
-            converse(NodeId([1; 32]), 7, bundle, events, &settings(), NUMBERS * 4).await
+            serve(NodeId([1; 32]), 7, bundle, events, &settings(), NUMBERS * 4).await
         });
-        let Some(ServiceEvent::PeerUp {
-            outbox,
-            connection: 7,
-            ..
-        }) = inbox.recv().await
-        else {
-            panic!("not up")
-        };
-        (outbox, inbox)
+        match event(&mut inbox).await {
+            Some(PeerEvent::Up {
+                outbox,
+                connection: 7,
+            }) => (outbox, inbox),
+            _ => panic!("not up"),
+        }
+    }
+
+    async fn event(inbox: &mut mpsc::Receiver<ServiceEvent>) -> Option<PeerEvent> {
+        match inbox.recv().await? {
+            ServiceEvent::Peer { event, .. } => Some(event),
+            _ => panic!("of no peer"),
+        }
     }
 
     async fn until_down(mut inbox: mpsc::Receiver<ServiceEvent>) {
-        while !matches!(
-            inbox.recv().await,
-            Some(ServiceEvent::PeerDown { connection: 7, .. })
-        ) {}
+        let is_down = |event| matches!(event, Some(PeerEvent::Down { connection: 7 }));
+        while !is_down(event(&mut inbox).await) {}
         assert!(inbox.recv().await.is_none(), "that was the last");
     }
 
@@ -342,12 +349,11 @@ mod tests {
         }
         let (mut said, mut last, mut fetched) = (0, [None; 5], 0);
         while said + fetched < 2 * ROUNDS {
-            let Some(ServiceEvent::Message {
+            let Some(PeerEvent::Message {
                 message,
                 payload,
                 connection: 7,
-                ..
-            }) = two.recv().await
+            }) = event(&mut two).await
             else {
                 panic!("ended")
             };
