@@ -70,17 +70,10 @@ fn main() {
                         / FRAMES as f64,
                 );
                 copy = copy.min(stream_copy(&unsigned) / FRAMES as f64);
-                if let Some((method, time)) = pyfai
-                    .as_mut()
-                    .map(|pyfai| milliseconds(pyfai, detector.name, name))
-                {
-                    let is_better = theirs.as_ref().is_none_or(|(_, before)| time < *before);
-                    theirs = if is_better {
-                        Some((method, time))
-                    } else {
-                        theirs
-                    };
-                }
+                let measured = pyfai.as_mut();
+                let measured = measured.map(|pyfai| milliseconds(pyfai, detector.name, name));
+                let both = theirs.into_iter().chain(measured);
+                theirs = both.min_by(|(_, one), (_, other)| one.total_cmp(other));
             }
             let bytes = (detector.shape[0] * detector.shape[1] * size_of::<u32>()) as f64;
             let rates = format!(

@@ -113,48 +113,9 @@ fn steady(nodes: usize, busy: usize, minutes: usize) {
         "",
         "",
     );
-    let stopped = Pid::from_raw(cluster.pid(nodes - 1) as i32).expect("a process");
-    let found = found_dead(&cluster, nodes, nodes - 1, || {
-        kill_process(stopped, Signal::STOP).expect("our child")
-    });
-    report::bar(
-        "a silent one is found by all, beside these",
-        found.as_secs_f64(),
-        8.0,
-        "s",
-        "",
-    );
-    drop(load);
-    kill_process(stopped, Signal::CONT).expect("our child");
-    let back = Instant::now();
-    let apis = api::of_all(&cluster, nodes);
-    let back = time_until(back, "all are back", || {
-        apis.iter().all(|api| api.members() == nodes)
-    });
-    report::value(
-        "when it goes on, all see all after",
-        back.as_secs_f64(),
-        "s",
-        "",
-    );
-    pause(Duration::from_secs(15));
-    let found = found_dead(&cluster, nodes, nodes - 1, || {
-        kill_process(stopped, Signal::STOP).expect("our child")
-    });
-    report::bar(
-        "a silent one is found by all, without these",
-        found.as_secs_f64(),
-        3.0,
-        "s",
-        "",
-    );
-    kill_process(stopped, Signal::CONT).expect("our child");
-    wait_for("all are back", || {
-        apis.iter().all(|api| api.members() == nodes).then_some(())
-    });
-    let killed = Pid::from_raw(cluster.pid(nodes - 2) as i32).expect("a process");
+    silenced_and_back(&cluster, nodes, load);
     let found = found_dead(&cluster, nodes, nodes - 2, || {
-        kill_process(killed, Signal::KILL).expect("our child")
+        signal(&cluster, nodes - 2, Signal::KILL);
     });
     report::bar(
         "a killed one is found by all",
@@ -163,6 +124,37 @@ fn steady(nodes: usize, busy: usize, minutes: usize) {
         "ms",
         "",
     );
+}
+
+/// How soon the last node is found dead when it stops, beside the load and without it.
+fn silenced_and_back(cluster: &Cluster, nodes: usize, load: Busy) {
+    let last = nodes - 1;
+    let apis = api::of_all(cluster, nodes);
+    let all_back = || apis.iter().all(|api| api.members() == nodes);
+    let silenced = |what: &str, limit: f64| {
+        let stop = || signal(cluster, last, Signal::STOP);
+        let found = found_dead(cluster, nodes, last, stop);
+        report::bar(what, found.as_secs_f64(), limit, "s", "");
+    };
+    silenced("a silent one is found by all, beside these", 8.0);
+    drop(load);
+    signal(cluster, last, Signal::CONT);
+    let back = time_until(Instant::now(), "all are back", all_back);
+    report::value(
+        "when it goes on, all see all after",
+        back.as_secs_f64(),
+        "s",
+        "",
+    );
+    pause(Duration::from_secs(15));
+    silenced("a silent one is found by all, without these", 3.0);
+    signal(cluster, last, Signal::CONT);
+    wait_for("all are back", || all_back().then_some(()));
+}
+
+fn signal(cluster: &Cluster, node: usize, signal: Signal) {
+    let process = Pid::from_raw(cluster.pid(node) as i32).expect("a process");
+    kill_process(process, signal).expect("our child");
 }
 
 /// A task on each node that goes on to the end.
@@ -286,37 +278,7 @@ fn real_crowd(size: usize) {
     let see = |apis: &[Api], count: usize| apis.iter().all(|api| api.members() == count);
     let formed = time_until(begun, "all see all", || see(&apis, size));
     report::value("all see all after", formed.as_secs_f64(), "s", "");
-    let rss: Vec<f64> = numbers
-        .iter()
-        .map(|node| proc::rss_mib(cluster.pid(*node)))
-        .collect();
-    report::value(
-        "memory of one, mean",
-        rss.iter().sum::<f64>() / size as f64,
-        "MiB",
-        "",
-    );
-    report::value(
-        "memory of one, most",
-        rss.iter().copied().fold(0.0, f64::max),
-        "MiB",
-        "",
-    );
-    let cpu = |cluster: &Cluster| {
-        numbers
-            .iter()
-            .map(|node| proc::cpu(cluster.pid(*node)))
-            .sum::<Duration>()
-    };
-    let before = cpu(&cluster);
-    pause(LIMIT / 2);
-    let used = (cpu(&cluster) - before).as_secs_f64() / (LIMIT / 2).as_secs_f64();
-    report::value(
-        "processor of all while idle",
-        used * 100.0,
-        "% of a core",
-        "",
-    );
+    idle_costs(&cluster, &numbers);
     let falsely = Logs::read(&cluster, size).count(GONE);
     report::bar("members taken for dead", falsely as f64, 0.0, "", "");
     let (lost, left) = numbers.split_at(size.div_ceil(10));
@@ -333,8 +295,7 @@ fn real_crowd(size: usize) {
     );
     let ending = Instant::now();
     for node in left {
-        let pid = Pid::from_raw(cluster.pid(*node) as i32).expect("a process");
-        kill_process(pid, Signal::TERM).expect("our child");
+        signal(&cluster, *node, Signal::TERM);
     }
     for node in left {
         cluster.wait_exit(*node, LIMIT);
@@ -343,6 +304,29 @@ fn real_crowd(size: usize) {
         "the rest has left after",
         ending.elapsed().as_secs_f64(),
         "s",
+        "",
+    );
+}
+
+/// Memory and processor time of nodes that do nothing.
+fn idle_costs(cluster: &Cluster, nodes: &[usize]) {
+    let memory = |node: &usize| proc::rss_mib(cluster.pid(*node));
+    let rss: Vec<f64> = nodes.iter().map(memory).collect();
+    let mean = rss.iter().sum::<f64>() / nodes.len() as f64;
+    report::value("memory of one, mean", mean, "MiB", "");
+    let most = rss.iter().copied().fold(0.0, f64::max);
+    report::value("memory of one, most", most, "MiB", "");
+    let cpu = || -> Duration {
+        let of_node = |node: &usize| proc::cpu(cluster.pid(*node));
+        nodes.iter().map(of_node).sum()
+    };
+    let before = cpu();
+    pause(LIMIT / 2);
+    let used = (cpu() - before).as_secs_f64() / (LIMIT / 2).as_secs_f64();
+    report::value(
+        "processor of all while idle",
+        used * 100.0,
+        "% of a core",
         "",
     );
 }

@@ -506,18 +506,9 @@ fn strangers_cost_little() {
         under >= scale.rate * calm,
         "{under} of {calm} tasks a second"
     );
-    assert!(
-        joined < Duration::from_secs(if scale.rate > 0.8 { 2 } else { 10 }),
-        "{joined:?}"
-    );
-    assert!(
-        during.descriptors < before.descriptors + 600,
-        "{before:?} {during:?}"
-    );
-    assert!(
-        during.rss_bytes < before.rss_bytes + (64 << 20),
-        "{before:?} {during:?}"
-    );
+    let limit = Duration::from_secs(if scale.rate > 0.8 { 2 } else { 10 });
+    assert!(joined < limit, "{joined:?}");
+    during.assert_little_more_than(&before);
     // All of them went, and nobody took them for members.
     wait_until(LATER, "their descriptors are closed", || {
         Cost::of(cluster.pid(0)).descriptors < before.descriptors + 64
@@ -532,6 +523,17 @@ struct Cost {
 }
 
 impl Cost {
+    fn assert_little_more_than(&self, before: &Self) {
+        assert!(
+            self.descriptors < before.descriptors + 600,
+            "{before:?} {self:?}"
+        );
+        assert!(
+            self.rss_bytes < before.rss_bytes + (64 << 20),
+            "{before:?} {self:?}"
+        );
+    }
+
     fn of(pid: u32) -> Self {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
         let rss = status

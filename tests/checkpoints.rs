@@ -438,6 +438,10 @@ fn predictions_come_from_any_checkpoint_and_from_any_model() {
         assert!(right > 560, "{right} of 600");
         assert!(accuracy(&into) > 0.9);
     }
+    refused_without_a_checkpoint(&cluster, points);
+}
+
+fn refused_without_a_checkpoint(cluster: &Cluster, points: &str) {
     let none = cluster.submit(
         0,
         &write_job(cluster.dir.path(), "none", "command = [\"true\"]\n"),
@@ -449,7 +453,7 @@ fn predictions_come_from_any_checkpoint_and_from_any_model() {
         "{}",
         both(&refused)
     );
-    let file = kept(&cluster, "unbegun", EITHER, "", "40");
+    let file = kept(cluster, "unbegun", EITHER, "", "40");
     let refused = cluster.run(
         0,
         &["run", "--resume", &none, file.to_str().expect("UTF-8")],

@@ -217,17 +217,7 @@ fn strategies_agree_and_bad_datasets_stop_nobody() {
     {
         assert!((one - other).abs() <= 1e-6 * other, "{one} {other}");
     }
-    // A calibration of the first version says nothing of the detector but its pixels.
-    let old = "PixelSize1: 1e-4\nPixelSize2: 1e-4\nDistance: 0.1\nPoni1: 0.0018\nPoni2: 0.002\nRot1: 0\n\
-               Rot2: 0\nRot3: 0\nWavelength: 1e-10\n";
-    fs::write(dir.join("old.poni"), old).expect("writable");
-    let text = "kind = \"integrate\"\nname = \"old\"\nponi = \"old.poni\"\npoints = 20\nengine = \"cpu\"\n\
-                datasets = \"scan.h5\"\nerror_model = \"poisson\"";
-    let into = cluster.dir.path().join("old");
-    let (code, output) = run_to_end(&cluster, 0, &write_job(&dir, "old", text), &into);
-    assert_eq!(code, Some(0), "{output}");
-    let file = into.join("0/scan.h5");
-    assert_eq!(f32s(&read(&file, "entry/result/data")), patterns);
+    old_calibrations_do(&cluster, &dir, &patterns);
     // What is there is not overwritten.
     let again = job(
         &dir,
@@ -237,15 +227,33 @@ fn strategies_agree_and_bad_datasets_stop_nobody() {
     let (code, output) = run_to_end(&cluster, 0, &again, &cluster.dir.path().join("again"));
     assert_eq!(code, Some(1), "{output}");
     assert!(output.contains("scan.h5 exists"), "{output}");
-    // What is there is of these data and settings, or that is said.
+    existing_output_is_as_wanted(&cluster, &dir, &out);
+}
+
+/// A calibration of the first version says nothing of the detector but its pixels.
+fn old_calibrations_do(cluster: &Cluster, dir: &Path, patterns: &[f32]) {
+    let old = "PixelSize1: 1e-4\nPixelSize2: 1e-4\nDistance: 0.1\nPoni1: 0.0018\nPoni2: 0.002\nRot1: 0\n\
+               Rot2: 0\nRot3: 0\nWavelength: 1e-10\n";
+    fs::write(dir.join("old.poni"), old).expect("writable");
+    let text = "kind = \"integrate\"\nname = \"old\"\nponi = \"old.poni\"\npoints = 20\nengine = \"cpu\"\n\
+                datasets = \"scan.h5\"\nerror_model = \"poisson\"";
+    let into = cluster.dir.path().join("old");
+    let (code, output) = run_to_end(cluster, 0, &write_job(dir, "old", text), &into);
+    assert_eq!(code, Some(0), "{output}");
+    let file = into.join("0/scan.h5");
+    assert_eq!(f32s(&read(&file, "entry/result/data")), patterns);
+}
+
+/// What is there is of these data and settings, or that is said.
+fn existing_output_is_as_wanted(cluster: &Cluster, dir: &Path, out: &Path) {
     let same = |existing: &str, more: &str| {
         let keys = format!(
             "datasets = [\"scan.h5\"]\nexisting_output = \"{existing}\"\noutput = {out:?}\n{more}"
         );
-        let file = job(&dir, existing, &keys);
+        let file = job(dir, existing, &keys);
         let into = cluster.dir.path().join(existing);
         let _ = fs::remove_dir_all(&into);
-        let ended = run_to_end(&cluster, 0, &file, &into);
+        let ended = run_to_end(cluster, 0, &file, &into);
         assert_eq!(read_results(&into).len(), 1);
         ended
     };
@@ -456,24 +464,41 @@ fn what_is_wrong_with_each_dataset_is_told_and_mended_by_retry() {
         .chain(&["chunked"])
         .map(|name| format!("{name}.h5"))
         .collect();
-    for strategy in ["whole", "split"] {
+    each_fault_is_told(&cluster, &dir, &datasets);
+    let file = job(
+        &dir,
+        "mend",
+        &format!("datasets = {datasets:?}\nstrategy = \"whole\""),
+    );
+    let id = cluster.submit(0, &file);
+    assert_eq!(cluster.wait_end(0, &id), "failed");
+    for name in names {
+        fs::copy(fixture("chunked.h5"), dir.join(format!("{name}.h5"))).expect("writable");
+    }
+    cluster.ok(0, &["retry", &id, "--failed"]);
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    let results = cluster.results(0, &id);
+    let is_whole = |result: &serde_json::Value| result["value"]["frames"] == 5;
+    assert!(
+        results.len() == 10 && results.values().all(is_whole),
+        "{results:?}"
+    );
+}
+
+fn each_fault_is_told(cluster: &Cluster, dir: &Path, datasets: &[String]) {
+    let counts = [
+        ("whole", "1 of 10 tasks done, 9 failed", 1),
+        ("split", "failed: 0 of 1 tasks done, 1 failed", 9),
+    ];
+    for (strategy, counted, times) in counts {
         let file = job(
-            &dir,
+            dir,
             strategy,
             &format!("datasets = {datasets:?}\nstrategy = \"{strategy}\"\nworkers = 20"),
         );
-        let (code, output) = run_to_end(&cluster, 0, &file, &cluster.dir.path().join(strategy));
+        let (code, output) = run_to_end(cluster, 0, &file, &cluster.dir.path().join(strategy));
         assert_eq!(code, Some(1), "{output}");
-        let counted = if strategy == "whole" {
-            "1 of 10 tasks done, 9 failed"
-        } else {
-            "failed: 0 of 1 tasks done, 1 failed"
-        };
-        assert_eq!(
-            output.matches(counted).count(),
-            if strategy == "whole" { 1 } else { 9 },
-            "{output}"
-        );
+        assert_eq!(output.matches(counted).count(), times, "{output}");
         for told in [
             "bytes after decompression, not 6660",
             "the HDF5 filter 32001, which nodectl does not know",
@@ -488,24 +513,4 @@ fn what_is_wrong_with_each_dataset_is_told_and_mended_by_retry() {
             assert!(output.contains(told), "{strategy}: `{told}`\n{output}");
         }
     }
-    let file = job(
-        &dir,
-        "mend",
-        &format!("datasets = {datasets:?}\nstrategy = \"whole\""),
-    );
-    let id = cluster.submit(0, &file);
-    assert_eq!(cluster.wait_end(0, &id), "failed");
-    for name in names {
-        fs::copy(fixture("chunked.h5"), dir.join(format!("{name}.h5"))).expect("writable");
-    }
-    cluster.ok(0, &["retry", &id, "--failed"]);
-    assert_eq!(cluster.wait_end(0, &id), "done");
-    let results = cluster.results(0, &id);
-    assert!(
-        results.len() == 10
-            && results
-                .values()
-                .all(|result| result["value"]["frames"] == 5),
-        "{results:?}"
-    );
 }

@@ -206,12 +206,16 @@ fn a_cluster_file_becomes_nodes_and_down_undoes_it() {
         "{nodes}"
     );
     run_squares(&cluster, 6, "true");
-    // Once more: what is up stays as it is.
-    let again = launch(&cluster, &bed, &["up", &file]);
+    up_again_changes_nothing(&cluster, &bed, &file);
+    down_leaves_the_copy_only(&cluster, &bed, &file);
+}
+
+fn up_again_changes_nothing(cluster: &Cluster, bed: &Testbed, file: &str) {
+    let again = launch(cluster, bed, &["up", file]);
     assert_eq!(again.status.code(), Some(0), "{}", both(&again));
     let table = text_of_output(&again);
     assert_eq!(table.matches("up already, as").count(), 3, "{table}");
-    assert_eq!(launched_nodes(&cluster), 3);
+    assert_eq!(launched_nodes(cluster), 3);
     // The secret is in nobody's arguments.
     let secret = fs::read_to_string(cluster.dir.path().join("secret")).expect("the cluster's");
     assert!(processes_with(secret.trim()).is_empty());
@@ -221,16 +225,20 @@ fn a_cluster_file_becomes_nodes_and_down_undoes_it() {
             .count()
     };
     assert_eq!(copies(), 1);
-    let down = output_within(NEVER, &mut nodectl(&cluster, &bed, &["down", &file]));
-    assert_eq!(down.status.code(), Some(0), "{}", both(&down));
+}
+
+fn down_leaves_the_copy_only(cluster: &Cluster, bed: &Testbed, file: &str) {
+    let down = || output_within(NEVER, &mut nodectl(cluster, bed, &["down", file]));
+    let first = down();
+    assert_eq!(first.status.code(), Some(0), "{}", both(&first));
     wait_until(SOON, "only the submitter is left", || {
-        launched_nodes(&cluster) == 0
+        launched_nodes(cluster) == 0
     });
     let left = fs::read_dir(bed.path().join("h1/home/.local/share/nodectl-launched"))
         .expect("there")
         .count();
     assert_eq!(left, 1, "the copy of the program only");
-    let nothing = output_within(NEVER, &mut nodectl(&cluster, &bed, &["down", &file]));
+    let nothing = down();
     assert_eq!(nothing.status.code(), Some(2), "{}", both(&nothing));
 }
 

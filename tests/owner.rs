@@ -154,11 +154,24 @@ fn users_of_a_shared_node_have_their_own_jobs() {
             .clone()
     };
     assert_eq!((user(&roots), user(&own)), ("root".into(), "nobody".into()));
+    refused(&nobody, &roots);
+    nobody.ok(&["cancel", &own]);
+    assert_eq!(cluster.wait_end(0, &own), "cancelled");
+    let audit = cluster.json(0, &["audit", "--json"]);
+    let told = audit.as_array().expect("a list").iter();
+    let refused = told
+        .filter(|line| line["user"] == "nobody" && line["refused"].is_string())
+        .count();
+    assert_eq!(refused, 8, "{audit:#}");
+}
+
+/// What is another user's, or the owner's, is not this user's to do.
+fn refused(nobody: &Nobody, roots: &str) {
     for refused in [
-        vec!["logs", &roots, "0"],
-        vec!["results", &roots],
-        vec!["remove", &roots],
-        vec!["cancel", &roots],
+        vec!["logs", roots, "0"],
+        vec!["results", roots],
+        vec!["remove", roots],
+        vec!["cancel", roots],
         vec!["drain"],
         vec!["pause"],
         vec!["leave"],
@@ -180,12 +193,4 @@ fn users_of_a_shared_node_have_their_own_jobs() {
             both(&output)
         );
     }
-    nobody.ok(&["cancel", &own]);
-    assert_eq!(cluster.wait_end(0, &own), "cancelled");
-    let audit = cluster.json(0, &["audit", "--json"]);
-    let told = audit.as_array().expect("a list").iter();
-    let refused = told
-        .filter(|line| line["user"] == "nobody" && line["refused"].is_string())
-        .count();
-    assert_eq!(refused, 8, "{audit:#}");
 }

@@ -10,7 +10,7 @@ use common::{
     processes_with, unique, wait_for, wait_until,
 };
 use serde_json::{Value, json};
-use std::{fs, path::Path, process::Stdio};
+use std::{collections::BTreeMap, fs, path::Path, process::Stdio};
 
 /// A loop that ends when a file is there.
 fn until(gate: &Path) -> String {
@@ -185,7 +185,12 @@ fn sets_are_drawn_files_excluded_and_sweeps_extended() {
             "{result}"
         );
     }
+    extended_by_a_file(&cluster, &results);
+    plotted(&cluster);
+}
 
+fn extended_by_a_file(cluster: &Cluster, results: &BTreeMap<u64, Value>) {
+    let dir = cluster.dir.path();
     let more = dir.join("more.csv");
     fs::write(&more, "k,x\n7,0.5\n8,20\n").expect("writable");
     let more = more.to_str().expect("UTF-8");
@@ -220,8 +225,10 @@ fn sets_are_drawn_files_excluded_and_sweeps_extended() {
         "{}",
         both(&output)
     );
+}
 
-    let plot = dir.join("plot.svg");
+fn plotted(cluster: &Cluster) {
+    let plot = cluster.dir.path().join("plot.svg");
     let arguments = [
         "results",
         "drawn",

@@ -65,16 +65,16 @@ fn the_digits_are_learnt_and_the_model_reads_them() {
     );
 
     tensorboard_reads(&own);
+    the_model_reads_the_digits(&own.join("model.safetensors"));
+}
 
-    let (model, data) = (
-        own.join("model.safetensors"),
-        example("quickstart/digits.csv.gz"),
-    );
+fn the_model_reads_the_digits(model: &Path) {
+    let data = example("quickstart/digits.csv.gz");
     let predict = |data: &Path, more: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nodectl"));
         command
             .arg("predict")
-            .args([&model, data])
+            .args([model, data])
             .args(more)
             .output()
             .expect("nodectl starts")

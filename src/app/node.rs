@@ -18,13 +18,13 @@ use nodectl_net::{Identity, NetConfig, Offline, Secret};
 use nodectl_node::{EVENT_QUEUE, Node, Ports};
 use nodectl_pool::Pools;
 use nodectl_ports::{
-    BlobFetcher, DiskHealth, Event, GpuMeter, Network, NodeHandle, PeerStream, PoolHost,
-    PoolService, Runner, Streams, Trainings, accounts, wall_ms,
+    BlobFetcher, Blobs, DiskHealth, Event, Network, NodeHandle, PeerStream, PoolHost, PoolService,
+    Streams, accounts, wall_ms,
 };
 use nodectl_pserver::ParameterServers;
 use nodectl_store as store;
 use nodectl_store::{AuditLog, Store};
-use nodectl_types::{NodeId, PoolToken, Roster};
+use nodectl_types::{KeptSecret, NodeId, PoolToken, Roster};
 use nodectl_worker as worker;
 use nodectl_worker::Workers;
 use rand::{TryRng, rngs::SysRng};
@@ -58,8 +58,8 @@ pub struct StartedNode {
     pub socket: PathBuf,
     handle: NodeHandle,
     workers: Arc<Workers>,
-    pools: Arc<dyn PoolService>,
-    params: Arc<ParameterServers>,
+    pools: Arc<Pools>,
+    trainings: Arc<ParameterServers>,
     gpus_known: watch::Receiver<bool>,
     node: JoinHandle<()>,
     /// The API for the user who runs it, and for others.
@@ -91,7 +91,7 @@ impl StartedNode {
     /// The node has left, or must: clears up after it.
     async fn end(self) {
         self.node.abort();
-        self.params.close();
+        self.trainings.close();
         for (stop, api) in self.apis {
             let _ = stop.send(());
             let _ = api.await;
@@ -152,7 +152,7 @@ pub async fn run_node(
         foundation.store.blobs(),
         Arc::new(StreamHosts {
             pools: foundation.pools.clone(),
-            params: foundation.params.clone(),
+            trainings: foundation.trainings.clone(),
         }),
         foundation.events.clone(),
     )
@@ -255,7 +255,7 @@ struct Foundation {
     /// Higher than in every earlier life of this node.
     generation: u64,
     pools: Arc<Pools>,
-    params: Arc<ParameterServers>,
+    trainings: Arc<ParameterServers>,
 }
 
 impl Foundation {
@@ -280,7 +280,7 @@ impl Foundation {
             .offered(machine::detected())
             .cpu_milli
             .div_ceil(1000);
-        let params = Arc::new(ParameterServers::new(
+        let trainings = Arc::new(ParameterServers::new(
             identity.node_id(),
             handle,
             cores,
@@ -294,7 +294,7 @@ impl Foundation {
             inbox,
             generation,
             pools,
-            params,
+            trainings,
         })
     }
 
@@ -310,138 +310,176 @@ impl Foundation {
         let (keys, roster) = membership
             .map(|membership| (membership.keys, membership.roster))
             .unzip();
-        let Self {
-            store,
-            identity,
-            alone,
-            events,
-            inbox,
-            generation,
-            pools,
-            params,
-        } = self;
-        let id = identity.node_id();
-        let handle = NodeHandle::new(events);
-        let data_dir = store.dir().to_path_buf();
-        let mut listeners = vec![http::bind(&http::socket_path(&data_dir)).await?];
-        listeners.extend(shared_listener(&settings.api).await?);
-        params
-            .open(&data_dir, network.clone(), settings.jobs.keep.0)
-            .context("listening for workers that train")?;
-        let reach = worker::PoolLinks {
-            host: pools.clone(),
-            streams: network.clone(),
-        };
-        let (network, fetcher): (Arc<dyn Network>, Arc<dyn BlobFetcher>) = (network, fetcher);
-        let blobs = store.blobs();
-        let journals = store
-            .journals(handle.clone())
-            .context("starting the journal's writer")?;
-        let worker_config = worker::RunnerConfig::new(
-            data_dir.clone(),
-            (id, &settings.node.name),
-            settings.node.nice,
-            super::isolation_policy(settings),
-        );
-        let disk: Arc<dyn DiskHealth> = store.health(handle.clone());
-        let (vault, secrets) = Strongbox::open(&data_dir, keys)?;
-        let vault = Arc::new(vault);
-        let keep = worker::TaskFiles {
-            blobs: blobs.clone(),
-            fetcher: fetcher.clone(),
-            disk: disk.clone(),
-            vault: vault.clone(),
-        };
-        let workers = Workers::start(worker_config, keep, handle.clone(), Some(reach))?;
-        let gpus = Gpus::new(&data_dir, &settings.node.gpus, handle.clone());
-        let machine = Arc::new(ThisMachine::new(
-            id,
-            settings,
-            network.clone(),
-            gpus.clone(),
-            disk.clone(),
-        ));
-        let runner: Arc<dyn Runner> = workers.clone();
-        let pools: Arc<dyn PoolService> = pools;
-        let ports = Ports {
-            handle: handle.clone(),
-            network: network.clone(),
-            journals,
-            blobs: blobs.clone(),
-            fetcher: fetcher.clone(),
-            runner,
-            pools: pools.clone(),
-            trainings: params.clone(),
-            machine,
-            retention: Arc::new(remembered::NotesWriter::of_jobs(&data_dir)),
-            owner: Arc::new(remembered::NotesWriter::of_owner(&data_dir)),
-            vault: vault.clone(),
-        };
-        let lifetime = settings.node.walltime.map(|walltime| lifetime(walltime.0));
-        let admins = settings.api.admins.clone();
-        let access = tokio::task::spawn_blocking(move || UserAccess::new(admins))
-            .await
-            .context("asking who runs this")?;
-        let terms = settings.node.terms();
-        surroundings::watch(&terms.policy, handle.clone());
-        let config = Config {
-            seed: random()?,
-            generation,
-            keep_jobs: settings.jobs.keep.0,
-            lifetime,
-            terms,
-            alone: solo,
-        };
+        let listeners = listeners(settings, self.store.dir()).await?;
+        let (adapters, secrets) = self.adapters(settings, network, fetcher, keys)?;
+        let config = self.config(settings, solo)?;
+        let ports = adapters.ports(&self.store, settings)?;
         // What a `run` left when it was killed is no business of the next one.
-        let remembered = remembered::load(&data_dir, secrets, roster, solo);
+        let remembered = remembered::load(&adapters.data_dir, secrets, roster, solo);
+        let inbox = self.inbox;
         let node =
             tokio::task::spawn_blocking(move || Node::restore(ports, config, remembered, inbox))
                 .await
                 .context("reading the journals")?
                 .context("reading the journals")?;
-        let facts = Arc::new(facts(id, settings, &data_dir, solo));
-        let meter: Arc<dyn GpuMeter> = gpus.clone();
-        let trainings: Arc<dyn Trainings> = params.clone();
-        let tasks = workers.clone();
-        let keeps_out: http::KeepsOut = Arc::new(move |pid| tasks.keeps_out(pid));
-        let api = Api {
-            node: handle.clone(),
-            blobs,
-            fetcher,
-            network,
-            pools: pools.clone(),
-            trainings,
-            gpus: meter,
-            facts,
-            audit: Arc::new(AuditLog::new(&data_dir)),
-            access,
-            keeps_out,
-            vault,
-        };
+        let api = adapters.api(settings, solo).await?;
+        surroundings::watch(&settings.node.terms().policy, adapters.handle.clone());
         let serve = |listener| {
             let (stop, stopped) = oneshot::channel();
-            (
-                stop,
-                tokio::spawn(http::serve(listener, api.clone(), stopped)),
-            )
+            let serving = http::serve(listener, api.clone(), stopped);
+            (stop, tokio::spawn(serving))
         };
         let apis = listeners.into_iter().map(serve).collect();
-        let node = tokio::spawn(node.run());
-        let gpus_known = gpus.look();
-        let socket = http::socket_path(&data_dir);
         Ok(StartedNode {
-            socket,
-            handle,
-            workers,
-            pools,
-            params,
-            gpus_known,
-            node,
+            socket: http::socket_path(&adapters.data_dir),
+            node: tokio::spawn(node.run()),
+            gpus_known: adapters.gpus.look(),
             apis,
-            _alone: alone,
-            _store: store,
+            handle: adapters.handle,
+            workers: adapters.workers,
+            pools: adapters.pools,
+            trainings: adapters.trainings,
+            _alone: self.alone,
+            _store: self.store,
         })
     }
+
+    /// Everything that acts for the node, and the secrets that the disk has.
+    fn adapters<N: Network + Streams + 'static, F: BlobFetcher + 'static>(
+        &self,
+        settings: &Settings,
+        network: Arc<N>,
+        fetcher: Arc<F>,
+        keys: Option<vault::SealingKeys>,
+    ) -> anyhow::Result<(Adapters, Vec<KeptSecret>)> {
+        let handle = NodeHandle::new(self.events.clone());
+        let data_dir = self.store.dir().to_path_buf();
+        self.trainings
+            .open(&data_dir, network.clone(), settings.jobs.keep.0)
+            .context("listening for workers that train")?;
+        let pool_links = worker::PoolLinks {
+            host: self.pools.clone(),
+            streams: network.clone(),
+        };
+        let disk = self.store.health(handle.clone());
+        let (vault, secrets) = Strongbox::open(&data_dir, keys)?;
+        let vault = Arc::new(vault);
+        let files = worker::TaskFiles {
+            blobs: self.store.blobs(),
+            fetcher: fetcher.clone(),
+            disk: disk.clone(),
+            vault: vault.clone(),
+        };
+        let config = worker::RunnerConfig::new(
+            data_dir.clone(),
+            (self.identity.node_id(), &settings.node.name),
+            settings.node.nice,
+            super::isolation_policy(settings),
+        );
+        let adapters = Adapters {
+            id: self.identity.node_id(),
+            workers: Workers::start(config, files, handle.clone(), Some(pool_links))?,
+            gpus: Gpus::new(&data_dir, &settings.node.gpus, handle.clone()),
+            blobs: self.store.blobs(),
+            pools: self.pools.clone(),
+            trainings: self.trainings.clone(),
+            network,
+            fetcher,
+            disk,
+            vault,
+            handle,
+            data_dir,
+        };
+        Ok((adapters, secrets))
+    }
+
+    /// What the node's decisions depend on besides events.
+    fn config(&self, settings: &Settings, solo: bool) -> anyhow::Result<Config> {
+        Ok(Config {
+            seed: random()?,
+            generation: self.generation,
+            keep_jobs: settings.jobs.keep.0,
+            lifetime: settings.node.walltime.map(|walltime| lifetime(walltime.0)),
+            terms: settings.node.terms(),
+            alone: solo,
+        })
+    }
+}
+
+/// What acts for a node: made once, and shared by its loop and its API.
+struct Adapters {
+    id: NodeId,
+    data_dir: PathBuf,
+    handle: NodeHandle,
+    network: Arc<dyn Network>,
+    fetcher: Arc<dyn BlobFetcher>,
+    blobs: Arc<dyn Blobs>,
+    disk: Arc<dyn DiskHealth>,
+    workers: Arc<Workers>,
+    pools: Arc<Pools>,
+    trainings: Arc<ParameterServers>,
+    gpus: Arc<Gpus>,
+    vault: Arc<Strongbox>,
+}
+
+impl Adapters {
+    /// What the loop calls.
+    fn ports(&self, store: &Store, settings: &Settings) -> anyhow::Result<Ports> {
+        let journals = store
+            .journals(self.handle.clone())
+            .context("starting the journal's writer")?;
+        let machine = ThisMachine::new(
+            self.id,
+            settings,
+            self.network.clone(),
+            self.gpus.clone(),
+            self.disk.clone(),
+        );
+        Ok(Ports {
+            handle: self.handle.clone(),
+            network: self.network.clone(),
+            journals,
+            blobs: self.blobs.clone(),
+            fetcher: self.fetcher.clone(),
+            runner: self.workers.clone(),
+            pools: self.pools.clone(),
+            trainings: self.trainings.clone(),
+            machine: Arc::new(machine),
+            retention: Arc::new(remembered::NotesWriter::of_jobs(&self.data_dir)),
+            owner: Arc::new(remembered::NotesWriter::of_owner(&self.data_dir)),
+            vault: self.vault.clone(),
+        })
+    }
+
+    /// What the local API is served with.
+    async fn api(&self, settings: &Settings, solo: bool) -> anyhow::Result<Api> {
+        let admins = settings.api.admins.clone();
+        let access = tokio::task::spawn_blocking(move || UserAccess::new(admins))
+            .await
+            .context("asking who runs this")?;
+        let workers = self.workers.clone();
+        Ok(Api {
+            node: self.handle.clone(),
+            blobs: self.blobs.clone(),
+            fetcher: self.fetcher.clone(),
+            network: self.network.clone(),
+            pools: self.pools.clone(),
+            trainings: self.trainings.clone(),
+            gpus: self.gpus.clone(),
+            facts: Arc::new(facts(self.id, settings, &self.data_dir, solo)),
+            audit: Arc::new(AuditLog::new(&self.data_dir)),
+            access,
+            keeps_out: Arc::new(move |pid| workers.keeps_out(pid)),
+            vault: self.vault.clone(),
+        })
+    }
+}
+
+/// The sockets of the local API: this user's, and the one for others, if there is one.
+async fn listeners(settings: &Settings, data_dir: &Path) -> anyhow::Result<Vec<UnixListener>> {
+    let mut listeners = vec![http::bind(&http::socket_path(data_dir)).await?];
+    listeners.extend(shared_listener(&settings.api).await?);
+    Ok(listeners)
 }
 
 /// Where other users are answered, if they are.
@@ -470,7 +508,7 @@ fn keep_to_itself() {
 /// Who serves streams of other nodes.
 struct StreamHosts {
     pools: Arc<Pools>,
-    params: Arc<ParameterServers>,
+    trainings: Arc<ParameterServers>,
 }
 
 impl PoolHost for StreamHosts {
@@ -480,9 +518,9 @@ impl PoolHost for StreamHosts {
         token: PoolToken,
         stream: Box<dyn PeerStream>,
     ) -> BoxFuture<'static, io::Result<()>> {
-        if self.params.has(&token) {
-            let params = self.params.clone();
-            return async move { params.attach(from, token, stream).await }.boxed();
+        if self.trainings.has(&token) {
+            let trainings = self.trainings.clone();
+            return async move { trainings.attach(from, token, stream).await }.boxed();
         }
         self.pools.attach(from, token, stream)
     }

@@ -16,7 +16,7 @@ use nodectl_launch::{
     node::{ClusterFacts, LaunchFacts},
     poseidon::{self, Cluster, ScriptOptions, ScriptSharing},
     process::{self, RunningProcess},
-    ssh::{self, RemoteProgram, SshTarget},
+    ssh::{self, HostStart, RemoteProgram, SshTarget},
 };
 use nodectl_ports::say::tell;
 use std::{
@@ -174,16 +174,15 @@ impl PsdRun {
     }
 
     async fn start(&self, part: &RunNode) -> Result<String, LaunchError> {
-        ssh::start(
-            &part.host,
-            &part.node,
-            &self.facts,
-            &self.program,
-            &self.secret,
-            self.connect,
-            |_| {},
-        )
-        .await
+        let start = HostStart {
+            host: &part.host,
+            node: &part.node,
+            facts: &self.facts,
+            program: &self.program,
+            secret: &self.secret,
+            connect: self.connect,
+        };
+        ssh::start(&start, |_| {}).await
     }
 
     fn start_workers(

@@ -91,78 +91,75 @@ impl ApiError {
 
 impl From<QueryError> for ApiError {
     fn from(error: QueryError) -> Self {
-        let (status, hint) = match &error {
-            QueryError::NoJob(_) => (StatusCode::NOT_FOUND, "`nodectl jobs` lists the jobs"),
-            QueryError::NoTask { .. } => (
-                StatusCode::NOT_FOUND,
-                "`nodectl job JOB` shows how many tasks it has",
-            ),
-            QueryError::NoNode(_) => (StatusCode::NOT_FOUND, "`nodectl nodes` lists the nodes"),
-            QueryError::Reachable { .. } => (
-                StatusCode::CONFLICT,
-                "`nodectl leave` there makes it leave; only a node that will not come back can be forgotten",
-            ),
-            QueryError::NoLog(_) => (
-                StatusCode::NOT_FOUND,
-                "the log of a task's last attempt is kept with its result",
-            ),
-            QueryError::Timeout(_) => (
-                StatusCode::GATEWAY_TIMEOUT,
-                "`nodectl nodes` shows who is away; try again",
-            ),
-            QueryError::NoCoordinator { .. } => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "start one of these nodes again; the job then goes on",
-            ),
-            QueryError::Unsatisfiable(_) => (
-                StatusCode::UNPROCESSABLE_ENTITY,
-                "ask for less, or set `wait = true` to wait for a node that can run it",
-            ),
-            QueryError::Invalid(_) => (
-                StatusCode::UNPROCESSABLE_ENTITY,
-                "`nodectl init` writes a job file that works",
-            ),
-            QueryError::Storage(why) if why.contains("ead-only") => (
-                StatusCode::INSUFFICIENT_STORAGE,
-                "the node's data directory is on a file system that is read-only",
-            ),
-            QueryError::Storage(_) => (
-                StatusCode::INSUFFICIENT_STORAGE,
-                "make room in the node's data directory",
-            ),
-            QueryError::Leaving => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "ask another node, or join again",
-            ),
-            QueryError::Undecided { .. } => (
-                StatusCode::GATEWAY_TIMEOUT,
-                "submit it again with the same key, here or elsewhere: it is the same job",
-            ),
-            QueryError::Full(_) => (
-                StatusCode::INSUFFICIENT_STORAGE,
-                "`nodectl remove --ended` makes room",
-            ),
-            QueryError::NotEnded(_) => (StatusCode::CONFLICT, "`nodectl cancel JOB` ends it"),
-            QueryError::Needed { .. } => (
-                StatusCode::CONFLICT,
-                "remove it when that one has ended, or cancel that one",
-            ),
-            QueryError::Denied(_) => (
-                StatusCode::FORBIDDEN,
-                "only its owner can change that: by its settings, or with `nodectl drain --off` there",
-            ),
-            QueryError::NoSecret(_) => (
-                StatusCode::NOT_FOUND,
-                "`nodectl secret put NAME` keeps one, `nodectl secret list` shows which there are",
-            ),
-            QueryError::Refused(why) => return Self::with_own_hint(StatusCode::CONFLICT, why),
-            QueryError::PutAside(_) => (
-                StatusCode::CONFLICT,
-                "`nodectl attach JOB` goes on with it, `nodectl cancel JOB` ends it, `nodectl remove JOB` forgets it",
-            ),
-        };
-        Self::new(status, error.to_string()).hint(hint)
+        if let QueryError::Refused(why) = &error {
+            return Self::with_own_hint(StatusCode::CONFLICT, why);
+        }
+        let new = Self::new(status(&error), error.to_string());
+        match hint(&error) {
+            Some(hint) => new.hint(hint),
+            None => new,
+        }
     }
+}
+
+fn status(error: &QueryError) -> StatusCode {
+    match error {
+        QueryError::NoJob(_)
+        | QueryError::NoTask { .. }
+        | QueryError::NoNode(_)
+        | QueryError::NoLog(_)
+        | QueryError::NoSecret(_) => StatusCode::NOT_FOUND,
+        QueryError::Reachable { .. }
+        | QueryError::NotEnded(_)
+        | QueryError::Needed { .. }
+        | QueryError::PutAside(_)
+        | QueryError::Refused(_) => StatusCode::CONFLICT,
+        QueryError::Timeout(_) | QueryError::Undecided { .. } => StatusCode::GATEWAY_TIMEOUT,
+        QueryError::NoCoordinator { .. } | QueryError::Leaving => StatusCode::SERVICE_UNAVAILABLE,
+        QueryError::Unsatisfiable(_) | QueryError::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
+        QueryError::Storage(_) | QueryError::Full(_) => StatusCode::INSUFFICIENT_STORAGE,
+        QueryError::Denied(_) => StatusCode::FORBIDDEN,
+    }
+}
+
+/// What to do about it.
+fn hint(error: &QueryError) -> Option<&'static str> {
+    Some(match error {
+        QueryError::NoJob(_) => "`nodectl jobs` lists the jobs",
+        QueryError::NoTask { .. } => "`nodectl job JOB` shows how many tasks it has",
+        QueryError::NoNode(_) => "`nodectl nodes` lists the nodes",
+        QueryError::Reachable { .. } => {
+            "`nodectl leave` there makes it leave; only a node that will not come back can be forgotten"
+        }
+        QueryError::NoLog(_) => "the log of a task's last attempt is kept with its result",
+        QueryError::Timeout(_) => "`nodectl nodes` shows who is away; try again",
+        QueryError::NoCoordinator { .. } => "start one of these nodes again; the job then goes on",
+        QueryError::Unsatisfiable(_) => {
+            "ask for less, or set `wait = true` to wait for a node that can run it"
+        }
+        QueryError::Invalid(_) => "`nodectl init` writes a job file that works",
+        QueryError::Storage(why) if why.contains("ead-only") => {
+            "the node's data directory is on a file system that is read-only"
+        }
+        QueryError::Storage(_) => "make room in the node's data directory",
+        QueryError::Leaving => "ask another node, or join again",
+        QueryError::Undecided { .. } => {
+            "submit it again with the same key, here or elsewhere: it is the same job"
+        }
+        QueryError::Full(_) => "`nodectl remove --ended` makes room",
+        QueryError::NotEnded(_) => "`nodectl cancel JOB` ends it",
+        QueryError::Needed { .. } => "remove it when that one has ended, or cancel that one",
+        QueryError::Denied(_) => {
+            "only its owner can change that: by its settings, or with `nodectl drain --off` there"
+        }
+        QueryError::NoSecret(_) => {
+            "`nodectl secret put NAME` keeps one, `nodectl secret list` shows which there are"
+        }
+        QueryError::PutAside(_) => {
+            "`nodectl attach JOB` goes on with it, `nodectl cancel JOB` ends it, `nodectl remove JOB` forgets it"
+        }
+        QueryError::Refused(_) => return None,
+    })
 }
 
 impl IntoResponse for ApiError {

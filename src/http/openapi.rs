@@ -124,19 +124,23 @@ impl Modify for CommonResponses {
                         .or_insert_with(|| RefOr::T(problem(meaning)));
                 }
                 for (status, response) in responses {
-                    if let RefOr::T(response) = response
-                        && response.description.is_empty()
-                    {
-                        response.description = if status.starts_with('2') {
-                            "Done."
-                        } else {
-                            "Refused."
-                        }
-                        .into();
+                    if let RefOr::T(response) = response {
+                        describe(status, response);
                     }
                 }
             }
         }
+    }
+}
+
+/// Says of a response what its status means, if nothing else does.
+fn describe(status: &str, response: &mut Response) {
+    if response.description.is_empty() {
+        let meaning = match status.starts_with('2') {
+            true => "Done.",
+            false => "Refused.",
+        };
+        response.description = meaning.into();
     }
 }
 

@@ -154,17 +154,28 @@ impl SshTarget {
     }
 }
 
-/// Starts a node on a host; `tell` hears how far it is. Its secret goes through the connection's
+/// A node that is to be started on a host.
+pub struct HostStart<'a> {
+    pub host: &'a Host,
+    pub node: &'a LaunchFacts,
+    pub facts: &'a ClusterFacts,
+    pub program: &'a RemoteProgram,
+    pub secret: &'a Zeroizing<String>,
+    /// The time that a connection may take.
+    pub connect: Duration,
+}
+
+/// Starts a node on a host; `tell` hears how far it is. The secret goes through the connection's
 /// standard input. Returns what `join` printed.
-pub async fn start(
-    host: &Host,
-    node: &LaunchFacts,
-    facts: &ClusterFacts,
-    program: &RemoteProgram,
-    secret: &Zeroizing<String>,
-    connect: Duration,
-    tell: impl Fn(StartStep),
-) -> Result<String, LaunchError> {
+pub async fn start(start: &HostStart<'_>, tell: impl Fn(StartStep)) -> Result<String, LaunchError> {
+    let HostStart {
+        host,
+        node,
+        facts,
+        program,
+        secret,
+        connect,
+    } = *start;
     let target = SshTarget::of(host);
     let failed = |source| LaunchError::Call {
         doing: format!("{}: starting a node", host.name),
@@ -290,7 +301,8 @@ fn environment(host: &Host) -> Zeroizing<String> {
     Zeroizing::new(lines.collect())
 }
 
-/// It reads so many bytes of environment before the node reads its secret.
+/// The script that starts a node. It reads so many bytes of environment before the node reads its
+/// secret.
 fn start_script(
     host: &Host,
     node: &LaunchFacts,

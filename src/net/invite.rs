@@ -97,43 +97,23 @@ pub async fn redeem(
     if let Some(sockets) = &mut sockets {
         sockets.follow(&interfaces);
     }
-    let mut addrs: HashMap<SocketAddr, Instant> = HashMap::new();
+    let beacon = cipher.seal(&question(config, identity));
+    let mut called = Called::default();
     let deadline = Instant::now() + PATIENCE;
-    let mut buffer = [0; beacon::MAX_BYTES + 1];
     while Instant::now() < deadline {
-        let mut found = Vec::new();
-        for peer in &config.peers {
-            found.extend(
-                tokio::net::lookup_host(peer)
-                    .await
-                    .into_iter()
-                    .flatten()
-                    .take(4),
-            );
-        }
-        if let Some(sockets) = &sockets {
-            let _ = sockets
-                .send_all(&cipher.seal(&question(config, identity)), &interfaces)
-                .await;
-            let answered = async {
-                loop {
-                    let (length, from) = sockets.receive(&mut buffer).await;
-                    if let (HeardPacket::Ours(beacon), _) = cipher.open(&buffer[..length]) {
-                        let seen = SocketAddr::new(from.ip(), beacon.listen_port);
-                        return [seen].into_iter().chain(beacon.addrs).collect::<Vec<_>>();
-                    }
-                }
-            };
-            found.extend(timeout(ASK_EVERY, answered).await.unwrap_or_default());
-        } else {
-            tokio::time::sleep(ASK_EVERY).await;
+        let mut found = addresses(&config.peers).await;
+        match &sockets {
+            Some(sockets) => {
+                let _ = sockets.send_all(&beacon, &interfaces).await;
+                let answered = timeout(ASK_EVERY, answer(sockets, &cipher)).await;
+                found.extend(answered.unwrap_or_default());
+            }
+            None => tokio::time::sleep(ASK_EVERY).await,
         }
         for addr in found {
-            let is_due = addrs.get(&addr).is_none_or(|at| at.elapsed() >= ONE_CALL);
-            if !is_due || (addrs.len() >= MAX_ADDRS && !addrs.contains_key(&addr)) {
+            if !called.is_due(addr) {
                 continue;
             }
-            addrs.insert(addr, Instant::now());
             match timeout(ONE_CALL, call(&handshake, &keys.swarm, addr)).await {
                 Ok(Ok(secret)) => return Ok(secret),
                 Ok(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -147,6 +127,44 @@ pub async fn redeem(
         }
     }
     Err(InviteError::Nobody(cluster.to_string()))
+}
+
+/// Where the peers are that the settings name.
+async fn addresses(peers: &[String]) -> Vec<SocketAddr> {
+    let mut found = Vec::new();
+    for peer in peers {
+        let known = tokio::net::lookup_host(peer).await;
+        found.extend(known.into_iter().flatten().take(4));
+    }
+    found
+}
+
+/// The addresses of the next member that answers.
+async fn answer(sockets: &Sockets, cipher: &Cipher) -> Vec<SocketAddr> {
+    let mut buffer = [0; beacon::MAX_BYTES + 1];
+    loop {
+        let (length, from) = sockets.receive(&mut buffer).await;
+        if let (HeardPacket::Ours(beacon), _) = cipher.open(&buffer[..length]) {
+            let seen = SocketAddr::new(from.ip(), beacon.listen_port);
+            return [seen].into_iter().chain(beacon.addrs).collect();
+        }
+    }
+}
+
+/// Addresses that were called, and when.
+#[derive(Default)]
+struct Called(HashMap<SocketAddr, Instant>);
+
+impl Called {
+    /// Whether an address is to be called now. Notes that it is.
+    fn is_due(&mut self, addr: SocketAddr) -> bool {
+        let is_due = self.0.get(&addr).is_none_or(|at| at.elapsed() >= ONE_CALL);
+        let has_room = self.0.len() < MAX_ADDRS || self.0.contains_key(&addr);
+        if is_due && has_room {
+            self.0.insert(addr, Instant::now());
+        }
+        is_due && has_room
+    }
 }
 
 /// Says that somebody with the code is here.

@@ -28,16 +28,56 @@ impl Node {
         match effect {
             Effect::Send { to, message } => self.ports.network.send(to, message),
             Effect::Connect { peer, addrs } => self.ports.network.connect(peer, &addrs),
+            Effect::Roster(roster) => self.ports.network.adopt(*roster),
             Effect::Answer { id, answer } => self.answer(id, answer),
+            question @ (Effect::AnswerWatch { .. }
+            | Effect::AnswerRecord { .. }
+            | Effect::AnswerLog { .. }
+            | Effect::AnswerLoad { .. }
+            | Effect::AnswerTraining { .. }) => self.look_up(question),
+            of_disk @ (Effect::SendRecords { .. }
+            | Effect::Persist { .. }
+            | Effect::FetchBlobs { .. }
+            | Effect::FetchTree { .. }
+            | Effect::LoadSpec { .. }) => self.use_disk(of_disk),
+            of_tasks @ (Effect::StartTask { .. }
+            | Effect::StopTask { .. }
+            | Effect::Suspend(_)
+            | Effect::ReleaseWorker { .. }
+            | Effect::ForgetWork { .. }) => self.run_tasks(of_tasks),
+            Effect::CopyCheckpoint {
+                job,
+                step,
+                from,
+                keep,
+            } => self.ports.trainings.copy(job, step, from, keep),
+            Effect::ForgetJob { job } => {
+                self.ports.runner.forget(job);
+                self.ports.journals.forget(job);
+                self.ports.trainings.forget(job);
+            }
+            Effect::KeepSecrets(secrets) => self.ports.vault.keep(secrets),
+            Effect::RenewSecrets(were) => {
+                let are = self.ports.vault.renew(were.clone());
+                self.waiting.push(Event::Renewed { were, are });
+            }
+            Effect::KeepRetention(retention) => self.ports.retention.keep(retention),
+            Effect::KeepOwner(word) => self.ports.owner.keep(word),
+            Effect::Notice(text) => tracing::info!("{text}"),
+            Effect::Left => self.left = true,
+        }
+    }
+
+    /// Answers what only the node's surroundings know.
+    fn look_up(&mut self, question: Effect) {
+        match question {
             Effect::AnswerWatch {
                 to,
                 job,
                 cursor,
                 progress,
                 tasks,
-            } => {
-                self.answer_watch(to, job, cursor, progress, &tasks);
-            }
+            } => self.answer_watch(to, job, cursor, progress, &tasks),
             Effect::AnswerRecord { to, job, task } => {
                 let answer = self.read(job, &[task]).map(|mut records| {
                     Answer::Where(records.pop().map_or(Location::Nowhere, Location::Ended))
@@ -52,38 +92,33 @@ impl Node {
                 stream,
                 offset,
             } => {
-                let read = self
-                    .ports
-                    .runner
-                    .read_log(job, task, attempt, stream, offset);
-                let answer = read.map(|(bytes, ended)| Answer::Log { bytes, ended });
-                self.reply(
-                    to,
-                    answer.map_err(|error| QueryError::NoLog(error.to_string())),
-                );
+                let runner = &self.ports.runner;
+                let read = runner.read_log(job, task, attempt, stream, offset);
+                let answer = read
+                    .map(|(bytes, ended)| Answer::Log { bytes, ended })
+                    .map_err(|error| QueryError::NoLog(error.to_string()));
+                self.reply(to, answer);
             }
             Effect::AnswerLoad { to, load } => {
                 let (load_milli, memory_used_bytes) = self.ports.machine.load();
-                self.reply(
-                    to,
-                    Ok(Answer::Load(NodeLoad {
-                        load_milli,
-                        memory_used_bytes,
-                        ..load
-                    })),
-                );
+                let load = NodeLoad {
+                    load_milli,
+                    memory_used_bytes,
+                    ..load
+                };
+                self.reply(to, Ok(Answer::Load(load)));
             }
             Effect::AnswerTraining { to, job } => {
                 let here = self.ports.trainings.look(job);
                 self.reply(to, Ok(Answer::Training(here)));
             }
-            Effect::CopyCheckpoint {
-                job,
-                step,
-                from,
-                keep,
-            } => self.ports.trainings.copy(job, step, from, keep),
-            Effect::Roster(roster) => self.ports.network.adopt(*roster),
+            other => unreachable!("{other:?} asks for nothing"),
+        }
+    }
+
+    /// Reads and writes what a job has on disks.
+    fn use_disk(&mut self, effect: Effect) {
+        match effect {
             Effect::SendRecords {
                 to,
                 job,
@@ -107,6 +142,13 @@ impl Node {
                 holders,
             } => self.fetch_tree(ticket, manifest, holders),
             Effect::LoadSpec { job, hash, holders } => self.load_spec(job, hash, holders),
+            other => unreachable!("{other:?} has nothing to do with disks"),
+        }
+    }
+
+    /// Starts and ends what runs on this node.
+    fn run_tasks(&mut self, effect: Effect) {
+        match effect {
             Effect::StartTask {
                 job,
                 task,
@@ -115,37 +157,22 @@ impl Node {
                 params,
                 gpus,
                 holders,
-            } => {
-                self.ports.runner.start(StartTask {
-                    job,
-                    task,
-                    attempt,
-                    work,
-                    params,
-                    gpus,
-                    holders,
-                });
-            }
+            } => self.ports.runner.start(StartTask {
+                job,
+                task,
+                attempt,
+                work,
+                params,
+                gpus,
+                holders,
+            }),
             Effect::StopTask { job, task, attempt } => self.ports.runner.stop(job, task, attempt),
             Effect::Suspend(on) => self.ports.runner.suspend(on),
             Effect::ReleaseWorker { node, pool, must } => {
-                self.ports.pools.release(pool, node, must)
+                self.ports.pools.release(pool, node, must);
             }
             Effect::ForgetWork { job } => self.ports.runner.forget(job),
-            Effect::ForgetJob { job } => {
-                self.ports.runner.forget(job);
-                self.ports.journals.forget(job);
-                self.ports.trainings.forget(job);
-            }
-            Effect::KeepSecrets(secrets) => self.ports.vault.keep(secrets),
-            Effect::RenewSecrets(were) => {
-                let are = self.ports.vault.renew(were.clone());
-                self.waiting.push(Event::Renewed { were, are });
-            }
-            Effect::KeepRetention(retention) => self.ports.retention.keep(retention),
-            Effect::KeepOwner(word) => self.ports.owner.keep(word),
-            Effect::Notice(text) => tracing::info!("{text}"),
-            Effect::Left => self.left = true,
+            other => unreachable!("{other:?} is about no task"),
         }
     }
 

@@ -151,42 +151,60 @@ impl Rule {
                 *x -= rate * g / (a.sqrt() + epsilon);
             }),
             Optimizer::Adam { betas, epsilon } => {
+                let adam = AdamStep {
+                    rate,
+                    betas,
+                    epsilon,
+                    corrections,
+                };
                 x.iter_mut()
                     .zip(g)
                     .zip(a.iter_mut().zip(b))
                     .for_each(|((x, g), (a, b))| {
                         let g = g * scale + decay * *x;
-                        adam(x, g, a, b, rate, betas, epsilon, corrections);
+                        adam.step(x, g, a, b);
                     });
             }
             Optimizer::AdamW { betas, epsilon } => {
+                let adam = AdamStep {
+                    rate,
+                    betas,
+                    epsilon,
+                    corrections,
+                };
                 x.iter_mut()
                     .zip(g)
                     .zip(a.iter_mut().zip(b))
                     .for_each(|((x, g), (a, b))| {
                         *x -= rate * decay * *x;
-                        adam(x, g * scale, a, b, rate, betas, epsilon, corrections);
+                        adam.step(x, g * scale, a, b);
                     });
             }
         }
     }
 }
 
-#[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "the formula has as many")]
-fn adam(
-    x: &mut f32,
-    g: f32,
-    a: &mut f32,
-    b: &mut f32,
+/// A step of Adam (Kingma and Ba, 2015), the bias of its means corrected.
+struct AdamStep {
     rate: f32,
     betas: [f32; 2],
     epsilon: f32,
     corrections: [f32; 2],
-) {
-    *a = betas[0] * *a + (1.0 - betas[0]) * g;
-    *b = betas[1] * *b + (1.0 - betas[1]) * g * g;
-    *x -= rate * (*a / corrections[0]) / ((*b / corrections[1]).sqrt() + epsilon);
+}
+
+impl AdamStep {
+    #[inline(always)]
+    fn step(&self, x: &mut f32, g: f32, a: &mut f32, b: &mut f32) {
+        let Self {
+            rate,
+            betas,
+            epsilon,
+            corrections,
+        } = *self;
+        *a = betas[0] * *a + (1.0 - betas[0]) * g;
+        *b = betas[1] * *b + (1.0 - betas[1]) * g * g;
+        *x -= rate * (*a / corrections[0]) / ((*b / corrections[1]).sqrt() + epsilon);
+    }
 }
 
 #[cfg(test)]

@@ -190,98 +190,8 @@ impl ServerSettings {
 
     /// Fails on numbers that make no sense.
     pub fn check(&self) -> Result<(), BadSetting> {
-        let positive = |value: f32| value.is_finite() && value > 0.0;
-        let fraction = |value: f32| (0.0..1.0).contains(&value);
-        let Training {
-            optimizer,
-            rate,
-            schedule,
-            weight_decay,
-            clip_norm,
-        } = &self.training;
-        require(
-            (1..=MAX_WORKERS).contains(&self.workers),
-            "workers",
-            self.workers,
-            "from 1 to 4096",
-        )?;
-        require(positive(*rate), "rate", rate, "above 0")?;
-        match optimizer {
-            Optimizer::Sgd => {}
-            Optimizer::Momentum { momentum } | Optimizer::Nesterov { momentum } => {
-                require(
-                    fraction(*momentum),
-                    "momentum",
-                    momentum,
-                    "at least 0 and below 1",
-                )?;
-            }
-            Optimizer::Adam { betas, epsilon } | Optimizer::AdamW { betas, epsilon } => {
-                for beta in betas {
-                    require(fraction(*beta), "betas", beta, "at least 0 and below 1")?;
-                }
-                require(positive(*epsilon), "epsilon", epsilon, "above 0")?;
-            }
-            Optimizer::Adagrad { epsilon } => {
-                require(positive(*epsilon), "epsilon", epsilon, "above 0")?
-            }
-        }
-        match schedule.decay {
-            Decay::Constant => {}
-            Decay::Step { steps, factor } => {
-                require(steps > 0, "schedule.steps", steps, "at least 1")?;
-                require(positive(factor), "schedule.factor", factor, "above 0")?;
-            }
-            Decay::Cosine { floor, .. } | Decay::Linear { floor, .. } => {
-                require(
-                    (0.0..=1.0).contains(&floor),
-                    "schedule.floor",
-                    floor,
-                    "from 0 to 1",
-                )?;
-            }
-        }
-        require(
-            weight_decay.is_finite() && *weight_decay >= 0.0,
-            "weight_decay",
-            weight_decay,
-            "at least 0",
-        )?;
-        if let Some(norm) = clip_norm {
-            require(positive(*norm), "clip_norm", norm, "above 0")?;
-        }
-        let block = self.block_bytes;
-        require(
-            Self::is_block(block),
-            "block_bytes",
-            block,
-            "a multiple of 64, from 64 to 1 GiB",
-        )?;
-        require(
-            (1..=16).contains(&self.replicas),
-            "replicas",
-            self.replicas,
-            "from 1 to 16",
-        )?;
-        for (key, streams) in [
-            ("num_push_threads", self.num_push_threads),
-            ("num_pull_threads", self.num_pull_threads),
-        ] {
-            require(
-                (1..=MAX_STREAMS).contains(&streams),
-                key,
-                streams,
-                "from 1 to 64",
-            )?;
-        }
-        if let Some(servers) = self.servers {
-            require(
-                (1..=MAX_WORKERS).contains(&servers),
-                "servers",
-                servers,
-                "from 1 to 4096",
-            )?;
-        }
+        check_training(&self.training)?;
+        self.check_servers()?;
         if let Compression::TopK { fraction } = self.compression {
             require(
                 fraction > 0.0 && fraction <= 1.0,
@@ -305,6 +215,87 @@ impl ServerSettings {
         }
         Ok(())
     }
+
+    /// How many there are of what, and how much goes over the network at once.
+    fn check_servers(&self) -> Result<(), BadSetting> {
+        let members = [("workers", Some(self.workers)), ("servers", self.servers)];
+        let streams = [
+            ("num_push_threads", self.num_push_threads),
+            ("num_pull_threads", self.num_pull_threads),
+        ];
+        for (key, count) in members {
+            let fits = count.is_none_or(|count| (1..=MAX_WORKERS).contains(&count));
+            require(fits, key, count.unwrap_or(0), "from 1 to 4096")?;
+        }
+        let block = self.block_bytes;
+        require(
+            Self::is_block(block),
+            "block_bytes",
+            block,
+            "a multiple of 64, from 64 to 1 GiB",
+        )?;
+        let replicas = self.replicas;
+        let fits = (1..=16).contains(&replicas);
+        require(fits, "replicas", replicas, "from 1 to 16")?;
+        for (key, streams) in streams {
+            let fits = (1..=MAX_STREAMS).contains(&streams);
+            require(fits, key, streams, "from 1 to 64")?;
+        }
+        Ok(())
+    }
+}
+
+fn check_training(training: &Training) -> Result<(), BadSetting> {
+    let Training {
+        optimizer,
+        rate,
+        schedule,
+        weight_decay,
+        clip_norm,
+    } = training;
+    require(is_positive(*rate), "rate", rate, "above 0")?;
+    check_optimizer(optimizer)?;
+    match schedule.decay {
+        Decay::Constant => {}
+        Decay::Step { steps, factor } => {
+            require(steps > 0, "schedule.steps", steps, "at least 1")?;
+            require(is_positive(factor), "schedule.factor", factor, "above 0")?;
+        }
+        Decay::Cosine { floor, .. } | Decay::Linear { floor, .. } => {
+            let fits = (0.0..=1.0).contains(&floor);
+            require(fits, "schedule.floor", floor, "from 0 to 1")?;
+        }
+    }
+    let fits = weight_decay.is_finite() && *weight_decay >= 0.0;
+    require(fits, "weight_decay", weight_decay, "at least 0")?;
+    match clip_norm {
+        Some(norm) => require(is_positive(*norm), "clip_norm", norm, "above 0"),
+        None => Ok(()),
+    }
+}
+
+fn check_optimizer(optimizer: &Optimizer) -> Result<(), BadSetting> {
+    let is_fraction = |value: &f32| (0.0..1.0).contains(value);
+    let below_one = "at least 0 and below 1";
+    match optimizer {
+        Optimizer::Sgd => Ok(()),
+        Optimizer::Momentum { momentum } | Optimizer::Nesterov { momentum } => {
+            require(is_fraction(momentum), "momentum", momentum, below_one)
+        }
+        Optimizer::Adam { betas, epsilon } | Optimizer::AdamW { betas, epsilon } => {
+            for beta in betas {
+                require(is_fraction(beta), "betas", beta, below_one)?;
+            }
+            require(is_positive(*epsilon), "epsilon", epsilon, "above 0")
+        }
+        Optimizer::Adagrad { epsilon } => {
+            require(is_positive(*epsilon), "epsilon", epsilon, "above 0")
+        }
+    }
+}
+
+fn is_positive(value: f32) -> bool {
+    value.is_finite() && value > 0.0
 }
 
 fn require(

@@ -45,7 +45,7 @@ pub struct Job {
     pub tasks: u64,
     /// Of each task's file; 0 if it has none.
     pub bytes: u64,
-    /// Its tasks fail until a file is there.
+    /// The job's tasks fail until a file is there.
     pub gated: bool,
 }
 
@@ -58,6 +58,9 @@ enum Sort {
     CancelTasks,
     Gate,
 }
+
+/// What is noted of a call before it: the client, the node, what is called, with what.
+struct CallNote<'a>(&'a str, &'a str, &'a str, Value);
 
 impl Crowd {
     fn is_over(&self) -> bool {
@@ -76,13 +79,11 @@ impl Crowd {
     /// Calls with a note before and one after; `said` makes the note of an answer.
     fn noted<T>(
         &self,
-        client: &str,
-        node: &str,
-        op: &str,
-        fields: Value,
+        about: CallNote,
         call: impl FnOnce() -> Result<T, Failure>,
         said: impl FnOnce(&T) -> Value,
     ) -> Result<T, Failure> {
+        let CallNote(client, node, op, fields) = about;
         let number = self.history.call(client, node, op, fields);
         let result = call();
         let note = match &result {
@@ -168,10 +169,7 @@ impl Crowd {
             let (node, api) = self.any_node(rng);
             let ask = || api.post("/v1/jobs", Some(&request), Duration::from_secs(30));
             let answer = self.noted(
-                client,
-                &node,
-                "submit",
-                about.clone(),
+                CallNote(client, &node, "submit", about.clone()),
                 ask,
                 |answer| json!({ "id": answer["job"] }),
             );
@@ -271,10 +269,7 @@ impl Crowd {
         let fields = json!({ "job": job.name });
         let said = |page: &Value| json!({ "progress": progress(page), "results": rows(page) });
         self.noted(
-            client,
-            node,
-            "watch",
-            fields,
+            CallNote(client, node, "watch", fields),
             || api.get(&path, CALL_LIMIT),
             said,
         )
@@ -287,10 +282,7 @@ impl Crowd {
         let fields = json!({ "job": job.name, "tasks": tasks });
         let path = format!("/v1/jobs/{}/cancel", job.id);
         self.noted(
-            client,
-            &node,
-            "cancel",
-            fields,
+            CallNote(client, &node, "cancel", fields),
             || api.post(&path, body.as_ref(), CALL_LIMIT),
             |_| json!({}),
         )
@@ -309,10 +301,7 @@ impl Crowd {
         let fields = json!({ "job": job.name });
         let ask = || api.post(&path, None, CALL_LIMIT);
         let _ = self.noted(
-            client,
-            &node,
-            "retry",
-            fields,
+            CallNote(client, &node, "retry", fields),
             ask,
             |answer| json!({ "tasks": answer["tasks"] }),
         );
@@ -405,10 +394,7 @@ impl Crowd {
         let fields = json!({ "job": job.name, "task": row["task"], "file": "out", "hash": hash });
         let path = format!("/v1/blobs/{hash}");
         self.noted(
-            client,
-            node,
-            "fetch",
-            fields,
+            CallNote(client, node, "fetch", fields),
             || api.bytes(&path, CALL_LIMIT),
             said,
         )?;
@@ -418,10 +404,7 @@ impl Crowd {
             job.id, row["task"]
         );
         self.noted(
-            client,
-            node,
-            "fetch",
-            fields,
+            CallNote(client, node, "fetch", fields),
             || api.bytes(&path, CALL_LIMIT),
             said,
         )
@@ -443,10 +426,8 @@ impl Crowd {
     pub fn drain(&self, client: &str, node: &str, api: &Api, on: bool) -> bool {
         let body = json!({ "on": on });
         let ask = || api.post("/v1/drain", Some(&body), CALL_LIMIT);
-        self.noted(client, node, "drain", json!({ "on": on }), ask, |_| {
-            json!({})
-        })
-        .is_ok()
+        let note = CallNote(client, node, "drain", json!({ "on": on }));
+        self.noted(note, ask, |_| json!({})).is_ok()
     }
 
     fn rest(&self, time: Duration) {

@@ -207,29 +207,7 @@ impl<'a> Nemesis<'a> {
                 self.machines[victims[0]].set_clock(&self.site, seconds);
                 Some(format!("{seconds:+} s"))
             }
-            Kind::Lost => {
-                // A machine without power says nothing any more; one whose process is gone still
-                // refuses connections.
-                let silent = if self.silence && rng.chance(50) {
-                    self.raise(number, Wall::Cut { host })
-                } else {
-                    None
-                };
-                self.machines[victims[0]].lose();
-                self.tell_clients();
-                let successor = if rng.chance(50) {
-                    self.add_machine()
-                } else {
-                    None
-                };
-                Some(
-                    [silent, successor]
-                        .into_iter()
-                        .flatten()
-                        .collect::<Vec<_>>()
-                        .join("; "),
-                )
-            }
+            Kind::Lost => Some(self.lose(number, victims[0], rng)),
             Kind::Cut => self.raise(number, Wall::Cut { host }),
             Kind::Part => {
                 let left = victims
@@ -268,6 +246,27 @@ impl<'a> Nemesis<'a> {
                 },
             ),
         }
+    }
+
+    /// A machine goes for good, and maybe another comes in its place.
+    fn lose(&mut self, number: u64, victim: usize, rng: &mut Rng) -> String {
+        let host = self.machines[victim].host;
+        // A machine without power says nothing any more; one whose process is gone still refuses
+        // connections.
+        let silent = if self.silence && rng.chance(50) {
+            self.raise(number, Wall::Cut { host })
+        } else {
+            None
+        };
+        self.machines[victim].lose();
+        self.tell_clients();
+        let successor = if rng.chance(50) {
+            self.add_machine()
+        } else {
+            None
+        };
+        let said: Vec<String> = [silent, successor].into_iter().flatten().collect();
+        said.join("; ")
     }
 
     fn raise(&mut self, number: u64, wall: Wall) -> Option<String> {

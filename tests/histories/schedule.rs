@@ -51,33 +51,14 @@ pub fn run(settings: &Settings, seed: u64, seconds: u64) -> Option<(check::Verdi
         .tempdir()
         .expect("a temporary directory");
     let path = dir.path();
-    fs::write(
-        path.join("secret"),
-        format!(
-            "granite lantern, orbit walnut, schedule {seed} {}",
-            crate::common::unique()
-        ),
-    )
-    .expect("writable");
-    fs::write(path.join("task.sh"), include_str!("task.sh")).expect("writable");
-    for notes in ["tasks.notes", "pool.notes"] {
-        fs::write(path.join(notes), "").expect("writable");
-    }
+    write_files(path, seed);
     let clocks = FAKETIME
         .iter()
         .map(Path::new)
         .find(|library| library.exists());
     let mounts = can_mount(path);
     let lacking = lacking(&lab, clocks.is_none(), mounts.clone().err());
-    let missed = lacking
-        .iter()
-        .filter(|(kind, _)| plan.steps.iter().any(|step| step.kind == **kind));
-    let missed: Vec<String> = missed
-        .map(|(kind, why)| format!("`{kind}` {why}"))
-        .collect();
-    if !missed.is_empty() {
-        eprintln!("SKIPPED: some faults of seed {seed}: {}", missed.join("; "));
-    }
+    say_what_is_missed(&plan, seed, &lacking);
     let history_file = path.join("history.jsonl");
     let history = History::new(&history_file).expect("writable");
     let names = |kinds: &[Kind]| kinds.iter().map(Kind::to_string).collect::<Vec<_>>();
@@ -126,6 +107,29 @@ pub fn run(settings: &Settings, seed: u64, seconds: u64) -> Option<(check::Verdi
     let verdict = check::check(&lines);
     let kept = keep(settings, seed, path, &verdict);
     Some((verdict, kept))
+}
+
+/// What nodes and tasks of the run read and write.
+fn write_files(dir: &Path, seed: u64) {
+    let unique = crate::common::unique();
+    let secret = format!("granite lantern, orbit walnut, schedule {seed} {unique}");
+    fs::write(dir.join("secret"), secret).expect("writable");
+    fs::write(dir.join("task.sh"), include_str!("task.sh")).expect("writable");
+    for notes in ["tasks.notes", "pool.notes"] {
+        fs::write(dir.join(notes), "").expect("writable");
+    }
+}
+
+fn say_what_is_missed(plan: &Plan, seed: u64, lacking: &BTreeMap<Kind, String>) {
+    let missed = lacking
+        .iter()
+        .filter(|(kind, _)| plan.steps.iter().any(|step| step.kind == **kind));
+    let missed: Vec<String> = missed
+        .map(|(kind, why)| format!("`{kind}` {why}"))
+        .collect();
+    if !missed.is_empty() {
+        eprintln!("SKIPPED: some faults of seed {seed}: {}", missed.join("; "));
+    }
 }
 
 fn faults_then_quiet(mut nemesis: Nemesis, plan: &Plan) {

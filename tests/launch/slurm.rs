@@ -115,31 +115,16 @@ fn slurms_nodes_that_share_no_files_are_sent_what_they_need() {
         "{}",
         both(&unsent)
     );
-    let apart = up(&[
-        "--nodes",
-        "2",
-        "--cpus-per-node",
-        "1",
-        "--time",
-        "10m",
-        "--transfer",
-    ]);
+    let two = "--nodes 2 --cpus-per-node 1 --time 10m --transfer";
+    let two: Vec<&str> = two.split(' ').collect();
+    let apart = up(&two);
     assert_eq!(apart.status.code(), Some(0), "{}", both(&apart));
     assert_eq!(launched_nodes(&cluster), 2);
     let text = "command = ['sh', '-c', 'echo $(({i} * {i}))']\nparams = { i = [0, 1, 2, 3] }\nwait = true\n";
     let id = cluster.submit(0, &write_job(cluster.dir.path(), "squares", text));
     assert_eq!(cluster.wait_end(0, &id), "done");
     assert_all_squares(&cluster.results(0, &id), 4);
-    let together = up(&[
-        "--nodes",
-        "2",
-        "--cpus-per-node",
-        "1",
-        "--time",
-        "10m",
-        "--transfer",
-        "--together",
-    ]);
+    let together = up(&[&two[..], &["--together"]].concat());
     assert_eq!(together.status.code(), Some(0), "{}", both(&together));
     assert_eq!(launched_nodes(&cluster), 4);
     let down = output_within(NEVER, &mut nodectl(&cluster, &bed, &["down"]));

@@ -195,59 +195,8 @@ fn errors_name_the_place_and_the_nearest_key() {
         ),
         "{syntax}"
     );
-    for (files, variables, expected) in [
-        (
-            &["[node]\nnmae = 'x'"][..],
-            &[][..],
-            "there is no setting `node.nmae` (0.toml)\nhint: did you mean `node.name`?",
-        ),
-        (
-            &["[nod]\ncores = 1"],
-            &[],
-            "there is no setting `nod.cores` (0.toml)\nhint: did you mean `node.cores`?",
-        ),
-        (
-            &["[node]\npeers = []"],
-            &[],
-            "there is no setting `node.peers` (0.toml)\nhint: did you mean `cluster.peers`?",
-        ),
-        (
-            &["mdns = true"],
-            &[],
-            "there is no setting `mdns` (0.toml)\nhint: did you mean `network.mdns`?",
-        ),
-        (
-            &[],
-            &[("NODECTL_NETWORK__BECON_PORT", "1")],
-            "there is no setting `network.becon_port` (NODECTL_NETWORK__BECON_PORT)\nhint: did you mean `network.beacon_port`?",
-        ),
-        (
-            &["[node]\nresources = { gpus = 1 }"],
-            &[],
-            "the setting `node.resources` (0.toml): `gpus` is detected\nhint: node.cores and node.memory cut it down",
-        ),
-        (
-            &["[cluster]\npeers = ['10.0.0.1']"],
-            &[],
-            "the setting `cluster.peers` (0.toml): `10.0.0.1` is not HOST:PORT, e.g. `10.0.0.5:4711` or `[fe80::1]:4711`",
-        ),
-        (
-            &[],
-            &[("NODECTL_NODE__CORES", "-1")],
-            "the setting `node.cores` (NODECTL_NODE__CORES): -1 is no number of cores",
-        ),
-        (
-            &["[jobs]\nkeep = 'long'"],
-            &[],
-            "the setting `jobs.keep` (0.toml): `long` is not a duration such as `90s`, `2h 30m` or `500ms`",
-        ),
-        (
-            &["[node]\nmemory = true"],
-            &[],
-            "the setting `node.memory` (0.toml): a size such as \"8 GiB\"",
-        ),
-    ] {
-        assert_eq!(error(files, variables), expected);
+    for (files, variables, expected) in MISTAKES {
+        assert_eq!(error(files, variables), *expected);
     }
     let level = error(&["[log]\nlevel = 'loud'"], &[]);
     assert!(
@@ -260,6 +209,66 @@ fn errors_name_the_place_and_the_nearest_key() {
         "{port}"
     );
 }
+
+/// Files, variables, and what is said of them.
+type Mistake = (
+    &'static [&'static str],
+    &'static [(&'static str, &'static str)],
+    &'static str,
+);
+
+const MISTAKES: &[Mistake] = &[
+    (
+        &["[node]\nnmae = 'x'"],
+        &[],
+        "there is no setting `node.nmae` (0.toml)\nhint: did you mean `node.name`?",
+    ),
+    (
+        &["[nod]\ncores = 1"],
+        &[],
+        "there is no setting `nod.cores` (0.toml)\nhint: did you mean `node.cores`?",
+    ),
+    (
+        &["[node]\npeers = []"],
+        &[],
+        "there is no setting `node.peers` (0.toml)\nhint: did you mean `cluster.peers`?",
+    ),
+    (
+        &["mdns = true"],
+        &[],
+        "there is no setting `mdns` (0.toml)\nhint: did you mean `network.mdns`?",
+    ),
+    (
+        &[],
+        &[("NODECTL_NETWORK__BECON_PORT", "1")],
+        "there is no setting `network.becon_port` (NODECTL_NETWORK__BECON_PORT)\nhint: did you mean `network.beacon_port`?",
+    ),
+    (
+        &["[node]\nresources = { gpus = 1 }"],
+        &[],
+        "the setting `node.resources` (0.toml): `gpus` is detected\nhint: node.cores and node.memory cut it down",
+    ),
+    (
+        &["[cluster]\npeers = ['10.0.0.1']"],
+        &[],
+        "the setting `cluster.peers` (0.toml): `10.0.0.1` is not HOST:PORT, e.g. `10.0.0.5:4711` or `[fe80::1]:4711`",
+    ),
+    (
+        &[],
+        &[("NODECTL_NODE__CORES", "-1")],
+        "the setting `node.cores` (NODECTL_NODE__CORES): -1 is no number of cores",
+    ),
+    (
+        &["[jobs]\nkeep = 'long'"],
+        &[],
+        "the setting `jobs.keep` (0.toml): `long` is not a duration such as `90s`, `2h 30m` or `500ms`",
+    ),
+    (
+        &["[node]\nmemory = true"],
+        &[],
+        "the setting `node.memory` (0.toml): a size such as \"8 GiB\"",
+    ),
+];
 
 #[test]
 fn unreadable_files_are_told() {

@@ -10,7 +10,7 @@ use futures::{StreamExt, stream};
 use nodectl_launch::{
     cluster_file::Host,
     node::{LAUNCH_LABEL, LaunchFacts, MEMBER_LABEL},
-    ssh::{self, RemoteProgram, SshTarget, StartStep},
+    ssh::{self, HostStart, RemoteProgram, SshTarget, StartStep},
     state::{HostNode, What},
 };
 use std::time::Duration;
@@ -120,17 +120,15 @@ async fn start(
         };
         table.set(&host.name, state, "");
     };
-    if let Err(error) = ssh::start(
+    let start = HostStart {
         host,
-        &node,
-        &context.facts,
+        node: &node,
+        facts: &context.facts,
         program,
-        &context.secret,
+        secret: &context.secret,
         connect,
-        tell,
-    )
-    .await
-    {
+    };
+    if let Err(error) = ssh::start(&start, tell).await {
         table.set(&host.name, HostState::Failed, &error.to_string());
     }
 }

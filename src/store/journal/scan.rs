@@ -89,15 +89,11 @@ pub fn scan(
     };
     let mut end = HEADER_BYTES as u64;
     let mut budget = SEARCH_BYTES;
+    let mut rest = 0;
     while end < length {
         if let Some((record, next)) = read_frame(&mut window, end, length, version)? {
-            each(
-                RecordPlace {
-                    offset: end,
-                    version,
-                },
-                record,
-            );
+            let offset = end;
+            each(RecordPlace { offset, version }, record);
             end = next;
             continue;
         }
@@ -106,31 +102,17 @@ pub fn scan(
                 lost += next - end;
                 end = next;
             }
-            // What could not be searched to its end is kept rather than thrown away.
-            None if lost > 0 || budget == 0 => {
-                return Ok(JournalScan {
-                    version,
-                    end,
-                    state: JournalState::Damaged {
-                        bytes: lost + length - end,
-                    },
-                });
-            }
             None => {
-                return Ok(JournalScan {
-                    version,
-                    end,
-                    state: JournalState::Torn {
-                        bytes: length - end,
-                    },
-                });
+                rest = length - end;
+                break;
             }
         }
     }
-    let state = if lost == 0 {
-        JournalState::Whole
-    } else {
-        JournalState::Damaged { bytes: lost }
+    let state = match (lost, rest) {
+        (0, 0) => JournalState::Whole,
+        // What could not be searched to its end is kept rather than thrown away.
+        (0, bytes) if budget > 0 => JournalState::Torn { bytes },
+        (lost, rest) => JournalState::Damaged { bytes: lost + rest },
     };
     Ok(JournalScan {
         version,

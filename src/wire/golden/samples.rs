@@ -132,16 +132,6 @@ fn news() -> Vec<News> {
 }
 
 fn replication() -> Vec<Message> {
-    let key = Key {
-        accepted: 3,
-        attempt: ATTEMPT,
-        stamp: u32::MAX,
-    };
-    let failed = Cell::Failed {
-        count: 2,
-        attempt: ATTEMPT,
-    };
-    let cells = vec![Cell::Unknown, failed, Cell::Cancelled, Cell::Done(key)];
     let records = || vec![Arc::new(record(Outcome::Done))];
     vec![
         Message::Offer {
@@ -188,7 +178,7 @@ fn replication() -> Vec<Message> {
             epoch: 3,
             chunk: 1,
             left: 2,
-            cells,
+            cells: cells(),
         },
         Message::Pulled {
             job: JOB,
@@ -205,6 +195,19 @@ fn replication() -> Vec<Message> {
         },
         Message::NoCopy { job: JOB, epoch: 3 },
     ]
+}
+
+fn cells() -> Vec<Cell> {
+    let key = Key {
+        accepted: 3,
+        attempt: ATTEMPT,
+        stamp: u32::MAX,
+    };
+    let failed = Cell::Failed {
+        count: 2,
+        attempt: ATTEMPT,
+    };
+    vec![Cell::Unknown, failed, Cell::Cancelled, Cell::Done(key)]
 }
 
 fn execution() -> Vec<Message> {
@@ -335,6 +338,11 @@ fn python_error(kind: &str) -> ErrorReport {
 }
 
 pub fn queries() -> Vec<Query> {
+    [questions(), orders()].concat()
+}
+
+/// Queries about jobs and nodes.
+fn questions() -> Vec<Query> {
     vec![
         Query::Submit {
             job: None,
@@ -372,6 +380,12 @@ pub fn queries() -> Vec<Query> {
             job: JOB,
             task: Some(4),
         },
+    ]
+}
+
+/// Queries that change something, and those that came later.
+fn orders() -> Vec<Query> {
+    vec![
         Query::Cancel { job: JOB },
         Query::CancelTasks {
             job: JOB,
@@ -481,20 +495,7 @@ pub fn answers() -> Vec<Answer> {
             ended: true,
         },
         Answer::Explanation(vec!["no node has 8 GPUs".into()]),
-        Answer::Training(TrainingHere {
-            checkpoints: vec![CheckpointFile {
-                step: 500,
-                bytes: 1 << 30,
-                path: "/data/step-500".into(),
-            }],
-            late: vec![LateWorker {
-                worker: 3,
-                clock: 501,
-                taken_ms: 9000,
-                usual_ms: 200,
-            }],
-            waits_for: Some("waiting: 1 nodes are out of reach".into()),
-        }),
+        Answer::Training(training()),
         Answer::Aside(vec![JOB]),
         Answer::Secrets(vec![SecretLine {
             name: "TOKEN".into(),
@@ -505,6 +506,23 @@ pub fn answers() -> Vec<Answer> {
     ];
     all.extend(locations().into_iter().map(Answer::Where));
     all
+}
+
+fn training() -> TrainingHere {
+    TrainingHere {
+        checkpoints: vec![CheckpointFile {
+            step: 500,
+            bytes: 1 << 30,
+            path: "/data/step-500".into(),
+        }],
+        late: vec![LateWorker {
+            worker: 3,
+            clock: 501,
+            taken_ms: 9000,
+            usual_ms: 200,
+        }],
+        waits_for: Some("waiting: 1 nodes are out of reach".into()),
+    }
 }
 
 fn roster() -> Roster {

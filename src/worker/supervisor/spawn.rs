@@ -85,31 +85,12 @@ enum SpawnStep {
 /// Starts a process as its task says. The error is a sentence for the user.
 pub fn spawn(launch: &Launch, group: Option<&TaskGroup>) -> Result<Pid, String> {
     let program = find_program(launch)?;
-    let strings = |items: Vec<Vec<u8>>| -> Result<Vec<CString>, String> {
-        items
-            .into_iter()
-            .map(|item| CString::new(item).map_err(|error| format!("a NUL byte: {error}")))
-            .collect()
-    };
     let program =
         CString::new(program.into_os_string().into_vec()).map_err(|error| error.to_string())?;
-    let args = strings(
-        launch
-            .command
-            .iter()
-            .map(|arg| arg.clone().into_bytes())
-            .collect(),
-    )?;
+    let args = strings(launch.command.iter().map(|arg| arg.clone().into_bytes()))?;
     let secrets = secrets::place(&launch.secrets)
         .map_err(|error| format!("no memory for its secrets: {error}"))?;
-    let env = strings(
-        launch
-            .env
-            .iter()
-            .cloned()
-            .chain(secrets.variables())
-            .collect(),
-    )?;
+    let env = strings(launch.env.iter().cloned().chain(secrets.variables()))?;
     let dir = CString::new(launch.dir.clone()).map_err(|error| error.to_string())?;
     let shell = c"/bin/sh";
     let mut shell_argv = vec![shell.as_ptr(), program.as_ptr()];
@@ -161,6 +142,12 @@ pub fn spawn(launch: &Launch, group: Option<&TaskGroup>) -> Result<Pid, String> 
         launch,
         &plan.program.to_string_lossy(),
     ))
+}
+
+fn strings(items: impl Iterator<Item = Vec<u8>>) -> Result<Vec<CString>, String> {
+    items
+        .map(|item| CString::new(item).map_err(|error| format!("a NUL byte: {error}")))
+        .collect()
 }
 
 fn describe(step: SpawnStep, error: &io::Error, launch: &Launch, program: &str) -> String {
@@ -273,32 +260,14 @@ unsafe fn become_task(plan: &SpawnPlan) -> SpawnStep {
         if libc::chdir(plan.dir.as_ptr()) < 0 {
             return SpawnStep::Directory;
         }
+        let append = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND;
         if !open_as(c"/dev/null".as_ptr(), libc::O_RDONLY, 0)
-            || !open_as(
-                plan.stdout.as_ptr(),
-                libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND,
-                1,
-            )
-            || !open_as(
-                plan.stderr.as_ptr(),
-                libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND,
-                2,
-            )
+            || !open_as(plan.stdout.as_ptr(), append, 1)
+            || !open_as(plan.stderr.as_ptr(), append, 2)
         {
             return SpawnStep::Streams;
         }
-        if libc::setrlimit(libc::RLIMIT_FSIZE, &plan.file_limit) < 0 {
-            // The node runs under a lower limit, which nobody may raise: that one holds.
-            let mut own = plan.file_limit;
-            if libc::getrlimit(libc::RLIMIT_FSIZE, &mut own) < 0 {
-                return SpawnStep::Limits;
-            }
-            own.rlim_cur = own.rlim_max;
-            if libc::setrlimit(libc::RLIMIT_FSIZE, &own) < 0 {
-                return SpawnStep::Limits;
-            }
-        }
-        if !keep_core_dumps(plan.core_dumps) {
+        if !limit_files(&plan.file_limit) || !keep_core_dumps(plan.core_dumps) {
             return SpawnStep::Limits;
         }
         // Where these cannot be set, tasks are as much in the node's way as other processes. The
@@ -332,6 +301,23 @@ unsafe fn become_task(plan: &SpawnPlan) -> SpawnStep {
             );
         }
         SpawnStep::Execute
+    }
+}
+
+/// No file grows beyond this. Where the node runs under a lower limit, which nobody may raise, that
+/// one holds.
+unsafe fn limit_files(limit: &libc::rlimit) -> bool {
+    // SAFETY: the pointers are to the caller's limit and to a local.
+    unsafe {
+        if libc::setrlimit(libc::RLIMIT_FSIZE, limit) == 0 {
+            return true;
+        }
+        let mut own = *limit;
+        if libc::getrlimit(libc::RLIMIT_FSIZE, &mut own) < 0 {
+            return false;
+        }
+        own.rlim_cur = own.rlim_max;
+        libc::setrlimit(libc::RLIMIT_FSIZE, &own) == 0
     }
 }
 

@@ -72,60 +72,31 @@ impl<'a> Model<'a> {
             calls: Vec::new(),
             is_over: false,
         };
-        let (mut by_number, mut fault_by_number) = (BTreeMap::new(), BTreeMap::new());
+        let (mut calls, mut faults) = (BTreeMap::new(), BTreeMap::new());
         for line in lines {
             let at = line["at"].as_u64().unwrap_or(0);
             match line["what"].as_str().unwrap_or_default() {
                 "call" => {
-                    let index = model.calls.len();
-                    by_number.insert(line["call"].as_u64(), index);
-                    if let Some(name) = line["job"].as_str() {
-                        model.job(name).calls.push(index);
-                    }
-                    model.calls.push(Call {
-                        at,
-                        line,
-                        answer: None,
-                    });
+                    calls.insert(line["call"].as_u64(), model.calls.len());
+                    model.call(at, line);
                 }
                 "answer" => {
-                    if let Some(call) = by_number.get(&line["call"].as_u64()) {
+                    if let Some(call) = calls.get(&line["call"].as_u64()) {
                         model.calls[*call].answer = Some((at, line));
                     }
                 }
-                "run" => {
-                    let run = Run {
-                        at,
-                        event: text(&line["event"]),
-                        task: line["task"].as_u64().unwrap_or(0),
-                        attempt: text(&line["attempt"]),
-                        node: text(&line["node"]),
-                    };
-                    model.job(text(&line["job"])).runs.push(run);
-                }
+                "run" => model.run(at, line),
                 "fault" => {
-                    fault_by_number.insert(line["fault"].as_u64(), model.faults.len());
-                    let nodes = line["nodes"]
-                        .as_array()
-                        .into_iter()
-                        .flatten()
-                        .map(text)
-                        .collect();
-                    model.faults.push(Fault {
-                        from: at,
-                        to: None,
-                        kind: text(&line["kind"]),
-                        nodes,
-                        detail: "",
-                    });
+                    faults.insert(line["fault"].as_u64(), model.faults.len());
+                    model.fault(at, line);
                 }
                 "detail" => {
-                    if let Some(fault) = fault_by_number.get(&line["fault"].as_u64()) {
+                    if let Some(fault) = faults.get(&line["fault"].as_u64()) {
                         model.faults[*fault].detail = text(&line["text"]);
                     }
                 }
                 "end" => {
-                    if let Some(fault) = fault_by_number.get(&line["fault"].as_u64()) {
+                    if let Some(fault) = faults.get(&line["fault"].as_u64()) {
                         model.faults[*fault].to = Some(at);
                     }
                 }
@@ -141,6 +112,40 @@ impl<'a> Model<'a> {
             }
         }
         model
+    }
+
+    fn call(&mut self, at: u64, line: &'a Value) {
+        if let Some(name) = line["job"].as_str() {
+            let index = self.calls.len();
+            self.job(name).calls.push(index);
+        }
+        self.calls.push(Call {
+            at,
+            line,
+            answer: None,
+        });
+    }
+
+    fn run(&mut self, at: u64, line: &'a Value) {
+        let run = Run {
+            at,
+            event: text(&line["event"]),
+            task: line["task"].as_u64().unwrap_or(0),
+            attempt: text(&line["attempt"]),
+            node: text(&line["node"]),
+        };
+        self.job(text(&line["job"])).runs.push(run);
+    }
+
+    fn fault(&mut self, at: u64, line: &'a Value) {
+        let nodes = line["nodes"].as_array().into_iter().flatten();
+        self.faults.push(Fault {
+            from: at,
+            to: None,
+            kind: text(&line["kind"]),
+            nodes: nodes.map(text).collect(),
+            detail: "",
+        });
     }
 
     fn job(&mut self, name: &'a str) -> &mut Job<'a> {

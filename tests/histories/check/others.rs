@@ -71,9 +71,11 @@ fn nodes(model: &Model, verdict: &mut Verdict) {
 }
 
 fn pools(model: &Model, verdict: &mut Verdict) {
-    let mut applied: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
-    let (mut asked, mut results) = (BTreeMap::new(), BTreeMap::<u64, u64>::new());
-    let mut told = |promise, text: String, at: u64| {
+    let mut seen = PoolSeen::default();
+    for (at, line) in lines(model, "pool") {
+        let Some((promise, text)) = seen.note(line) else {
+            continue;
+        };
         let concerns = |line: &&Value| {
             ["opened", "closed", "failed", "hangs"].contains(&self::text(&line["event"]))
         };
@@ -82,72 +84,71 @@ fn pools(model: &Model, verdict: &mut Verdict) {
             .map(|line| (line["at"].as_u64().unwrap_or(0), line.to_string()))
             .collect();
         verdict.add(promise, text, story::with_faults(model, about, 0, at));
-    };
-    for (at, line) in lines(model, "pool") {
-        let (worker, number) = (text(&line["worker"]), line["update"].as_u64().unwrap_or(0));
+        // What follows a broken order is broken, too.
+        let event = self::text(&line["event"]);
+        if ["applied", "result"].contains(&event) {
+            return;
+        }
+    }
+}
+
+/// What a pool's client and its workers noted so far.
+#[derive(Default)]
+struct PoolSeen<'a> {
+    /// Updates that each worker has applied.
+    applied: BTreeMap<&'a str, Vec<u64>>,
+    /// After how many updates each item was asked for.
+    asked: BTreeMap<u64, u64>,
+    /// How often the result of each item came.
+    results: BTreeMap<u64, u64>,
+}
+
+impl<'a> PoolSeen<'a> {
+    /// The promise that a line breaks, if it does, and how.
+    fn note(&mut self, line: &'a Value) -> Option<(&'static str, String)> {
+        let number = |key: &str| line[key].as_u64().unwrap_or(0);
         match text(&line["event"]) {
             "applied" => {
-                let before = applied.entry(worker).or_default();
-                if number != before.len() as u64 + 1 {
-                    told(
-                        "updates in order",
-                        format!("worker {worker} got update {number} after {}", before.len()),
-                        at,
-                    );
-                    return;
-                }
-                before.push(number);
+                let worker = text(&line["worker"]);
+                let before = self.applied.entry(worker).or_default();
+                let (update, count) = (number("update"), before.len());
+                before.push(update);
+                let broken = format!("worker {worker} got update {update} after {count}");
+                (update != count as u64 + 1).then_some(("updates in order", broken))
             }
             "asked" => {
-                asked.insert(
-                    line["item"].as_u64().unwrap_or(0),
-                    line["after"].as_u64().unwrap_or(0),
-                );
+                self.asked.insert(number("item"), number("after"));
+                None
             }
-            "result" => {
-                let item = line["item"].as_u64().unwrap_or(0);
-                *results.entry(item).or_default() += 1;
-                let is_right = line["told"] == item && line["value"] == item * item;
-                if !is_right || results[&item] > 1 {
-                    told(
-                        "pool results",
-                        format!(
-                            "the result of item {item} is not its own, or not its first: {line}"
-                        ),
-                        at,
-                    );
-                    return;
-                }
-                let seen = line["seen"].as_u64().unwrap_or(0);
-                if seen < asked.get(&item).copied().unwrap_or(0) {
-                    told(
-                        "updates in order",
-                        format!(
-                            "item {item} ran after {seen} updates, it was asked for after {}",
-                            asked[&item]
-                        ),
-                        at,
-                    );
-                    return;
-                }
+            "result" => self.result(line),
+            event @ ("failed" | "hangs") => {
+                let error = text(&line["error"]);
+                Some(("pool results", format!("the pool {event}: {error}")))
             }
-            event @ ("failed" | "hangs") => told(
-                "pool results",
-                format!("the pool {event}: {}", text(&line["error"])),
-                at,
-            ),
             "closed" => {
-                let items = line["items"].as_u64().unwrap_or(0);
-                if results.len() as u64 != items {
-                    told(
-                        "pool results",
-                        format!("{} results of {items} items", results.len()),
-                        at,
-                    );
-                }
+                let (items, results) = (number("items"), self.results.len());
+                let broken = format!("{results} results of {items} items");
+                (results as u64 != items).then_some(("pool results", broken))
             }
-            _ => {}
+            _ => None,
         }
+    }
+
+    fn result(&mut self, line: &Value) -> Option<(&'static str, String)> {
+        let item = line["item"].as_u64().unwrap_or(0);
+        let times = self.results.entry(item).or_default();
+        *times += 1;
+        let is_right = line["told"] == item && line["value"] == item * item;
+        if !is_right || *times > 1 {
+            let broken =
+                format!("the result of item {item} is not its own, or not its first: {line}");
+            return Some(("pool results", broken));
+        }
+        let seen = line["seen"].as_u64().unwrap_or(0);
+        let asked = self.asked.get(&item).copied().unwrap_or(0);
+        let broken =
+            format!("item {item} ran after {seen} updates, it was asked for after {asked}");
+        (seen < asked).then_some(("updates in order", broken))
     }
 }
 

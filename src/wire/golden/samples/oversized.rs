@@ -2,35 +2,153 @@
 
 use super::{parts::*, *};
 
+type Oversized = Vec<(Message, usize)>;
+
 /// Well-formed messages, each one element beyond a limit.
-pub fn oversized() -> Vec<(Message, usize)> {
+pub fn oversized() -> Oversized {
+    let mut all = secrets();
+    all.extend(members());
+    all.extend(heads_and_records());
+    all.extend(tasks());
+    all.extend(impossible_jobs().into_iter().flat_map(of_job));
+    all
+}
+
+fn ask(query: Query) -> Message {
+    Message::Ask { id: 1, query }
+}
+
+fn secrets() -> Oversized {
+    let secret = |name: &str, bytes| KeptSecret {
+        name: name.into(),
+        version: 1,
+        changed_ms: 0,
+        sealed: Some(vec![0; bytes]),
+    };
+    let put = |name: &str, bytes| {
+        ask(Query::PutSecret {
+            name: name.into(),
+            sealed: Some(vec![0; bytes]),
+        })
+    };
+    let most = limits::MAX_SEALED_SECRET_BYTES;
+    let too_many = vec![secret("A", 1); limits::MAX_SECRETS + 1];
+    vec![
+        (Message::Secrets(too_many), limits::MAX_SECRETS),
+        (Message::Secrets(vec![secret("A", most + 1)]), most),
+        (Message::Secrets(vec![secret("no name", 1)]), 0),
+        (put("A", most + 1), most),
+        (put("", 1), 0),
+    ]
+}
+
+fn members() -> Oversized {
+    let addrs = vec![([10, 0, 0, 1], 4000).into(); limits::MEMBER_ADDRS + 1];
+    let down = News::Down {
+        node: NODE,
+        incarnation: 3,
+    };
+    let alive = News::Alive {
+        node: NODE,
+        incarnation: 3,
+        addrs: addrs.clone(),
+    };
+    let join = Body::Join {
+        addrs,
+        members: 1,
+        answer: false,
+    };
+    let nameless = NodeInfo {
+        name: "x".repeat(257),
+        ..node_info()
+    };
+    vec![
+        (
+            swim(Body::Gossip, vec![down; limits::SWIM_NEWS + 1]),
+            limits::SWIM_NEWS,
+        ),
+        (swim(Body::Gossip, vec![alive]), limits::MEMBER_ADDRS),
+        (swim(join, Vec::new()), limits::MEMBER_ADDRS),
+        (Message::Info(nameless), 256),
+    ]
+}
+
+fn heads_and_records() -> Oversized {
+    let (heads, most) = (limits::HEADS_BATCH, limits::RECORD_BATCH);
+    let replicate = |head: Option<JobHead>, records| Message::Replicate {
+        job: JOB,
+        epoch: 3,
+        ticket: 1,
+        head: head.map(Box::new),
+        records,
+    };
     let record = Arc::new(record(Outcome::Done));
+    let records = vec![record; most + 1];
+    let talkative_offer = Message::Offer {
+        head: talkative(),
+        spec: None,
+    };
+    let talkative_answer = Message::Answer {
+        id: 1,
+        answer: Ok(Answer::Jobs(vec![talkative()])),
+    };
+    vec![
+        (Message::Heads(vec![head(); heads + 1]), heads),
+        (Message::Heads(vec![talkative()]), 0),
+        (replicate(None, records), most),
+        (replicate(Some(talkative()), vec![]), 0),
+        (talkative_offer, 0),
+        (talkative_answer, 0),
+    ]
+}
+
+fn tasks() -> Oversized {
     let assignment = Assignment {
         task: 4,
         attempt: ATTEMPT,
         params: Vec::new(),
     };
-    let (heads, records, prefetch) = (
-        limits::HEADS_BATCH,
-        limits::RECORD_BATCH,
-        limits::MAX_PREFETCH as usize,
-    );
-    let tasks = vec![assignment; prefetch + 1];
-    let cancelled = vec![1; limits::MAX_CANCELLED + 1];
-    let points = vec![
-        MetricPoint {
-            step: 7,
-            value: 0.25
-        };
-        limits::METRIC_POINTS + 1
-    ];
-    let without_command = JobSpec {
-        work: Arc::new(WorkSpec {
-            command: Vec::new(),
-            ..work()
-        }),
-        ..spec()
+    let prefetch = limits::MAX_PREFETCH as usize;
+    let assign = |work, tasks| Message::Assign {
+        job: JOB,
+        epoch: 3,
+        work,
+        tasks,
     };
+    let cancel = ask(Query::CancelTasks {
+        job: JOB,
+        tasks: vec![1; limits::MAX_CANCELLED + 1],
+    });
+    let point = MetricPoint {
+        step: 7,
+        value: 0.25,
+    };
+    let metrics = Message::Metrics {
+        job: JOB,
+        epoch: 3,
+        task: 4,
+        attempt: ATTEMPT,
+        points: vec![point; limits::METRIC_POINTS + 1],
+    };
+    let most = limits::MAX_REASON_BYTES;
+    vec![
+        (assign(None, vec![assignment; prefetch + 1]), prefetch),
+        (assign(Some(Arc::new(without_command())), vec![]), 0),
+        (cancel, limits::MAX_CANCELLED),
+        (metrics, limits::METRIC_POINTS),
+        (refusal("x".repeat(most + 1)), most),
+    ]
+}
+
+fn without_command() -> WorkSpec {
+    WorkSpec {
+        command: Vec::new(),
+        ..work()
+    }
+}
+
+/// Specifications that no job file makes.
+fn impossible_jobs() -> Vec<JobSpec> {
     let without_columns = ParamSpace::Rows {
         columns: Vec::new(),
         cells: vec![Value::Bool(true)],
@@ -42,198 +160,33 @@ pub fn oversized() -> Vec<(Message, usize)> {
     let wide_axis = |name: &str| (name.to_string(), vec![Value::Bool(true); 10_001]);
     let endless = ParamSpace::Grid(vec![wide_axis("a"), wide_axis("b"), wide_axis("c")]);
     let empty_axis = ParamSpace::Grid(vec![("a".into(), Vec::new())]);
-    let addrs = vec![([10, 0, 0, 1], 4000).into(); limits::MEMBER_ADDRS + 1];
-    let secret = |name: &str, bytes| KeptSecret {
-        name: name.into(),
-        version: 1,
-        changed_ms: 0,
-        sealed: Some(vec![0; bytes]),
-    };
-    let put = |name: &str, bytes| Query::PutSecret {
-        name: name.into(),
-        sealed: Some(vec![0; bytes]),
-    };
-    let most = limits::MAX_SEALED_SECRET_BYTES;
     let mut all = vec![
-        (
-            Message::Secrets(vec![secret("A", 1); limits::MAX_SECRETS + 1]),
-            limits::MAX_SECRETS,
-        ),
-        (Message::Secrets(vec![secret("A", most + 1)]), most),
-        (Message::Secrets(vec![secret("no name", 1)]), 0),
-        (
-            Message::Ask {
-                id: 1,
-                query: put("A", most + 1),
-            },
-            most,
-        ),
-        (
-            Message::Ask {
-                id: 1,
-                query: put("", 1),
-            },
-            0,
-        ),
-        (
-            swim(
-                Body::Gossip,
-                vec![
-                    News::Down {
-                        node: NODE,
-                        incarnation: 3
-                    };
-                    limits::SWIM_NEWS + 1
-                ],
-            ),
-            limits::SWIM_NEWS,
-        ),
-        (
-            swim(
-                Body::Gossip,
-                vec![News::Alive {
-                    node: NODE,
-                    incarnation: 3,
-                    addrs: addrs.clone(),
-                }],
-            ),
-            limits::MEMBER_ADDRS,
-        ),
-        (
-            swim(
-                Body::Join {
-                    addrs,
-                    members: 1,
-                    answer: false,
-                },
-                Vec::new(),
-            ),
-            limits::MEMBER_ADDRS,
-        ),
-        (
-            Message::Info(NodeInfo {
-                name: "x".repeat(257),
-                ..node_info()
-            }),
-            256,
-        ),
-        (Message::Heads(vec![head(); heads + 1]), heads),
-        (Message::Heads(vec![talkative()]), 0),
-        (
-            Message::Replicate {
-                job: JOB,
-                epoch: 3,
-                ticket: 1,
-                head: None,
-                records: vec![record; records + 1],
-            },
-            records,
-        ),
-        (
-            Message::Replicate {
-                job: JOB,
-                epoch: 3,
-                ticket: 1,
-                head: Some(Box::new(talkative())),
-                records: vec![],
-            },
-            0,
-        ),
-        (
-            Message::Offer {
-                head: talkative(),
-                spec: None,
-            },
-            0,
-        ),
-        (
-            Message::Answer {
-                id: 1,
-                answer: Ok(Answer::Jobs(vec![talkative()])),
-            },
-            0,
-        ),
-        (
-            Message::Assign {
-                job: JOB,
-                epoch: 3,
-                work: None,
-                tasks,
-            },
-            prefetch,
-        ),
-        (
-            Message::Assign {
-                job: JOB,
-                epoch: 3,
-                work: Some(without_command.work.clone()),
-                tasks: vec![],
-            },
-            0,
-        ),
-        (
-            Message::Ask {
-                id: 1,
-                query: Query::CancelTasks {
-                    job: JOB,
-                    tasks: cancelled,
-                },
-            },
-            limits::MAX_CANCELLED,
-        ),
-        (
-            Message::Metrics {
-                job: JOB,
-                epoch: 3,
-                task: 4,
-                attempt: ATTEMPT,
-                points,
-            },
-            limits::METRIC_POINTS,
-        ),
-        (
-            refusal("x".repeat(limits::MAX_REASON_BYTES + 1)),
-            limits::MAX_REASON_BYTES,
-        ),
-        (
-            Message::Offer {
-                head: head(),
-                spec: Some(Arc::new(without_command)),
-            },
-            0,
-        ),
-        (
-            Message::Offer {
-                head: head(),
-                spec: Some(Arc::new(JobSpec {
-                    repeat: 0,
-                    ..spec()
-                })),
-            },
-            0,
-        ),
+        JobSpec {
+            work: Arc::new(without_command()),
+            ..spec()
+        },
+        JobSpec {
+            repeat: 0,
+            ..spec()
+        },
     ];
-    for params in [without_columns, uneven, endless, empty_axis] {
-        let spec = Arc::new(JobSpec { params, ..spec() });
-        all.push((
-            Message::Ask {
-                id: 1,
-                query: Query::Submit {
-                    job: None,
-                    spec: spec.clone(),
-                },
-            },
-            0,
-        ));
-        all.push((
-            Message::Offer {
-                head: head(),
-                spec: Some(spec),
-            },
-            0,
-        ));
-    }
+    let spaces = [without_columns, uneven, endless, empty_axis];
+    all.extend(spaces.map(|params| JobSpec { params, ..spec() }));
     all
+}
+
+/// The messages that bring a specification.
+fn of_job(spec: JobSpec) -> Oversized {
+    let spec = Arc::new(spec);
+    let submit = ask(Query::Submit {
+        job: None,
+        spec: spec.clone(),
+    });
+    let offer = Message::Offer {
+        head: head(),
+        spec: Some(spec),
+    };
+    vec![(submit, 0), (offer, 0)]
 }
 
 fn talkative() -> JobHead {
