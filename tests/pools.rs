@@ -4,7 +4,7 @@
 mod common;
 
 use common::{LATER, SOON, cluster::Cluster, wait_for};
-use nodectl::wire::frames::{HEADER_BYTES, Header, Kind, encode};
+use nodectl::wire::frames::{FromClient, HEADER_BYTES, Header, ToClient, encode};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fs,
@@ -45,21 +45,21 @@ impl Client {
         );
         assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
         client.send(
-            Kind::Open,
+            FromClient::Open,
             format!("{{\"name\": \"p\"{options}}}").as_bytes(),
         );
-        client.send(Kind::Init, b"{\"mode\": \"pool\"}\n");
+        client.send(FromClient::Init, b"{\"mode\": \"pool\"}\n");
         client
     }
 
-    fn send(&mut self, kind: Kind, payload: &[u8]) {
+    fn send(&mut self, kind: FromClient, payload: &[u8]) {
         let mut bytes = Vec::new();
         encode(kind, 0, payload, &mut bytes);
         self.stream.write_all(&bytes).expect("the node reads");
     }
 
     /// The next message's kind and text; None at the end.
-    fn next(&mut self) -> Option<(Kind, String)> {
+    fn next(&mut self) -> Option<(ToClient, String)> {
         let mut header = [0; HEADER_BYTES];
         self.stream.read_exact(&mut header).ok()?;
         let header = Header::decode(&header).expect("a frame");
@@ -68,7 +68,7 @@ impl Client {
         Some((header.kind, String::from_utf8(payload).expect("text")))
     }
 
-    fn until(&mut self, kind: Kind) -> String {
+    fn until(&mut self, kind: ToClient) -> String {
         loop {
             let (found, text) = self
                 .next()
@@ -103,7 +103,7 @@ fn a_request_without_upgrade_is_told_what_a_pool_is() {
 fn a_pool_that_no_node_can_serve_is_refused_with_the_reason() {
     let cluster = Cluster::of(1);
     let mut client = Client::open(&cluster, 0, r#", "where": "cores > 100000""#);
-    let told = client.until(Kind::Error);
+    let told = client.until(ToClient::Error);
     assert!(
         told.contains("no node satisfies `where = \"cores > 100000\"`"),
         "{told}"
@@ -116,7 +116,7 @@ fn a_pool_is_listed_as_one_and_ends_with_its_client() {
     let cluster = Cluster::of(2);
     let mut client = Client::open(&cluster, 0, &silent_worker(&cluster));
     let opened: serde_json::Value =
-        serde_json::from_str(&client.until(Kind::Opened)).expect("JSON");
+        serde_json::from_str(&client.until(ToClient::Opened)).expect("JSON");
     let job = common::cluster::text(&opened["job"]);
     let line = cluster.json(1, &["job", &job, "--json"]);
     assert!(line["workers"].is_u64() && line["tasks"] == 1, "{line}");
@@ -136,7 +136,7 @@ fn a_pool_ends_when_the_node_that_serves_it_is_killed() {
     let mut cluster = Cluster::of(3);
     let mut client = Client::open(&cluster, 2, &silent_worker(&cluster));
     let opened: serde_json::Value =
-        serde_json::from_str(&client.until(Kind::Opened)).expect("JSON");
+        serde_json::from_str(&client.until(ToClient::Opened)).expect("JSON");
     let job = common::cluster::text(&opened["job"]);
     cluster.kill9(2);
     wait_for(SOON, "its coordinator cancels the job", || {
@@ -151,7 +151,7 @@ fn a_node_that_was_taken_for_dead_sends_its_client_away_without_an_error() {
     let cluster = Cluster::of(3);
     let mut client = Client::open(&cluster, 2, &silent_worker(&cluster));
     let opened: serde_json::Value =
-        serde_json::from_str(&client.until(Kind::Opened)).expect("JSON");
+        serde_json::from_str(&client.until(ToClient::Opened)).expect("JSON");
     let job = common::cluster::text(&opened["job"]);
     let host = Pid::from_raw(cluster.pid(2) as i32).expect("a pid");
     kill_process(host, Signal::STOP).expect("ours");
@@ -160,7 +160,7 @@ fn a_node_that_was_taken_for_dead_sends_its_client_away_without_an_error() {
     });
     kill_process(host, Signal::CONT).expect("ours");
     let told: Vec<_> = std::iter::from_fn(|| client.next())
-        .filter(|(kind, _)| *kind == Kind::Error)
+        .filter(|(kind, _)| *kind == ToClient::Error)
         .collect();
     assert_eq!(told, []);
 }

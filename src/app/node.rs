@@ -18,13 +18,13 @@ use nodectl_net::{Identity, NetConfig, Offline, Secret};
 use nodectl_node::{EVENT_QUEUE, Node, Ports};
 use nodectl_pool::Pools;
 use nodectl_ports::{
-    BlobFetcher, Blobs, DiskHealth, Event, Network, NodeHandle, PeerStream, PoolHost, PoolService,
-    Streams, accounts, wall_ms,
+    BlobFetcher, Blobs, DiskHealth, Event, Network, NodeHandle, PeerStream, PoolService,
+    StreamHost, Streams, accounts, wall_ms,
 };
 use nodectl_pserver::ParameterServers;
 use nodectl_store as store;
 use nodectl_store::{AuditLog, Store};
-use nodectl_types::{KeptSecret, NodeId, PoolToken, Roster};
+use nodectl_types::{KeptSecret, NodeId, Roster, StreamToken};
 use nodectl_worker as worker;
 use nodectl_worker::Workers;
 use rand::{TryRng, rngs::SysRng};
@@ -511,11 +511,11 @@ struct StreamHosts {
     trainings: Arc<ParameterServers>,
 }
 
-impl PoolHost for StreamHosts {
+impl StreamHost for StreamHosts {
     fn attach(
         &self,
         from: NodeId,
-        token: PoolToken,
+        token: StreamToken,
         stream: Box<dyn PeerStream>,
     ) -> BoxFuture<'static, io::Result<()>> {
         if self.trainings.has(&token) {

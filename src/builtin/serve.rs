@@ -1,7 +1,7 @@
 //! Calls of the node, answered one after the other until it has had enough.
 
 use nodectl_ports::say::tell;
-use nodectl_wire::frames::{self, HEADER_BYTES, Header, Kind};
+use nodectl_wire::frames::{self, FrameKind, FromWorker, HEADER_BYTES, Header, ToWorker};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};
@@ -71,8 +71,8 @@ fn serve_on<P: BuiltinPart>(stream: &mut FrameStream) -> io::Result<ExitCode> {
     struct Init {
         init: Json,
     }
-    let (kind, _, payload) = stream.receive()?;
-    if kind != Kind::Init {
+    let (kind, _, payload) = stream.receive::<ToWorker>()?;
+    if kind != ToWorker::Init {
         return Err(invalid(format!(
             "the node's first frame is {kind:?}, not INIT"
         )));
@@ -81,19 +81,19 @@ fn serve_on<P: BuiltinPart>(stream: &mut FrameStream) -> io::Result<ExitCode> {
     let mut part = match P::open(init) {
         Ok(part) => part,
         Err(error) => {
-            stream.send(Kind::InitFailed, 0, &error_line(&error))?;
+            stream.send(FromWorker::InitFailed, 0, &error_line(&error))?;
             return Ok(ExitCode::FAILURE);
         }
     };
     stream.send(
-        Kind::Ready,
+        FromWorker::Ready,
         0,
         json!({ "pid": std::process::id() }).to_string().as_bytes(),
     )?;
     loop {
         let (kind, id, payload) = stream.receive()?;
         match kind {
-            Kind::Run => {
+            ToWorker::Run => {
                 let call = Call {
                     task: id,
                     ..serde_json::from_slice(&payload)?
@@ -104,8 +104,10 @@ fn serve_on<P: BuiltinPart>(stream: &mut FrameStream) -> io::Result<ExitCode> {
                     return Ok(ExitCode::FAILURE);
                 }
             }
-            Kind::Exit => return Ok(ExitCode::SUCCESS),
-            other => return Err(invalid(format!("the node sent {other:?}"))),
+            ToWorker::Exit => return Ok(ExitCode::SUCCESS),
+            ToWorker::Init | ToWorker::Update => {
+                return Err(invalid(format!("the node sent {kind:?}")));
+            }
         }
     }
 }
@@ -113,8 +115,8 @@ fn serve_on<P: BuiltinPart>(stream: &mut FrameStream) -> io::Result<ExitCode> {
 /// Says what came of a call.
 fn report(stream: &mut FrameStream, id: u64, result: &Result<Json, CallError>) -> io::Result<()> {
     match result {
-        Ok(value) => stream.send(Kind::Done, id, value.to_string().as_bytes()),
-        Err(error) => stream.send(Kind::Failed, id, &error_line(error)),
+        Ok(value) => stream.send(FromWorker::Done, id, value.to_string().as_bytes()),
+        Err(error) => stream.send(FromWorker::Failed, id, &error_line(error)),
     }
 }
 
@@ -139,17 +141,17 @@ impl FrameStream {
             variable("NODECTL_WORKER_TOKEN")?,
         );
         let mut stream = Self(UnixStream::connect(socket)?);
-        stream.send(Kind::Hello, 0, token.as_bytes())?;
+        stream.send(FromWorker::Hello, 0, token.as_bytes())?;
         Ok(stream)
     }
 
-    fn send(&mut self, kind: Kind, id: u64, payload: &[u8]) -> io::Result<()> {
+    fn send(&mut self, kind: impl FrameKind, id: u64, payload: &[u8]) -> io::Result<()> {
         frames::write(&self.0, kind, id, payload)
     }
 
     /// The next whole message: its kind, id and payload.
-    fn receive(&mut self) -> io::Result<(Kind, u64, Vec<u8>)> {
-        let mut message: Option<(Kind, u64, Vec<u8>)> = None;
+    fn receive<K: FrameKind>(&mut self) -> io::Result<(K, u64, Vec<u8>)> {
+        let mut message: Option<(K, u64, Vec<u8>)> = None;
         loop {
             let mut header = [0; HEADER_BYTES];
             self.0.read_exact(&mut header)?;
@@ -206,17 +208,17 @@ mod tests {
         )
     }
 
-    fn run(node: &mut FrameStream, id: u64, x: &Json) -> (Kind, u64, Json) {
+    fn run(node: &mut FrameStream, id: u64, x: &Json) -> (FromWorker, u64, Json) {
         let message = json!({ "dir": "/nowhere", "env": {}, "kwargs": { "x": x } });
-        node.send(Kind::Run, id, message.to_string().as_bytes())
+        node.send(ToWorker::Run, id, message.to_string().as_bytes())
             .unwrap();
         let (kind, id, payload) = node.receive().unwrap();
         (kind, id, serde_json::from_slice(&payload).unwrap())
     }
 
-    fn init(node: &mut FrameStream, init: &Json) -> (Kind, Json) {
+    fn init(node: &mut FrameStream, init: &Json) -> (FromWorker, Json) {
         node.send(
-            Kind::Init,
+            ToWorker::Init,
             0,
             json!({ "mode": "calls", "init": init })
                 .to_string()
@@ -230,14 +232,14 @@ mod tests {
     #[test]
     fn calls_are_answered_in_turn_until_the_node_has_had_enough() {
         let (mut node, worker) = start();
-        assert_eq!(init(&mut node, &json!({ "a": 1 })).0, Kind::Ready);
+        assert_eq!(init(&mut node, &json!({ "a": 1 })).0, FromWorker::Ready);
         // Longer than a frame.
         let long = Json::from("x".repeat(frames::MAX_CHUNK_BYTES + 5));
         for (id, x) in [(1, json!(2)), (2, long)] {
             assert_eq!(
                 run(&mut node, id, &x),
                 (
-                    Kind::Done,
+                    FromWorker::Done,
                     id,
                     json!({ "init": { "a": 1 }, "x": x, "task": id })
                 )
@@ -246,14 +248,14 @@ mod tests {
         let (kind, id, error) = run(&mut node, 3, &json!("bad"));
         assert_eq!(
             (kind, id, &error["message"], &error["of_device"]),
-            (Kind::Failed, 3, &json!("x is bad"), &json!(false))
+            (FromWorker::Failed, 3, &json!("x is bad"), &json!(false))
         );
         assert_eq!(
             run(&mut node, 4, &json!(5)).0,
-            Kind::Done,
+            FromWorker::Done,
             "a task's fault does not end its worker"
         );
-        node.send(Kind::Exit, 0, &[]).unwrap();
+        node.send(ToWorker::Exit, 0, &[]).unwrap();
         assert_eq!(worker.join().unwrap().unwrap(), ExitCode::SUCCESS);
     }
 
@@ -262,7 +264,10 @@ mod tests {
         let (mut node, worker) = start();
         init(&mut node, &json!({}));
         let (kind, _, error) = run(&mut node, 1, &json!("lost"));
-        assert_eq!((kind, &error["of_device"]), (Kind::Failed, &json!(true)));
+        assert_eq!(
+            (kind, &error["of_device"]),
+            (FromWorker::Failed, &json!(true))
+        );
         assert_eq!(worker.join().unwrap().unwrap(), ExitCode::FAILURE);
     }
 
@@ -272,7 +277,7 @@ mod tests {
         let (kind, error) = init(&mut node, &json!({ "fails": true }));
         assert_eq!(
             (kind, &error["message"]),
-            (Kind::InitFailed, &json!("no such file"))
+            (FromWorker::InitFailed, &json!("no such file"))
         );
         assert_eq!(worker.join().unwrap().unwrap(), ExitCode::FAILURE);
     }

@@ -335,7 +335,7 @@ impl PoolService for Echo {
             let _ = tokio::io::copy(&mut source, &mut sink).await;
         })
     }
-    fn release(&self, _: PoolToken, _: NodeId, _: bool) {}
+    fn release(&self, _: StreamToken, _: NodeId, _: bool) {}
     fn close(&self) -> BoxFuture<'static, ()> {
         Box::pin(async {})
     }

@@ -3,7 +3,7 @@
 
 use nodectl_types::{
     Answer, Attempt, BlobHash, JobHead, JobId, JobSpec, KeptSecret, Message, MetricPoint, NodeId,
-    NodeInfo, NodeLoad, OwnerWord, Params, PoolToken, Query, QueryError, Retention, Roster,
+    NodeInfo, NodeLoad, OwnerWord, Params, Query, QueryError, Retention, Roster, StreamToken,
     Surroundings, TaskIndex, TaskRecord, Time, WorkSpec,
     query::{Cursor, Progress, Stream},
     roster::SecretText,
@@ -234,7 +234,7 @@ pub enum Effect {
     /// unless it `must`, only if the pool has nothing to do.
     ReleaseWorker {
         node: NodeId,
-        pool: PoolToken,
+        pool: StreamToken,
         must: bool,
     },
     /// Nothing of this job runs here any more: its files may go.

@@ -1,7 +1,7 @@
 //! Messages of other nodes: to which part of the state each goes.
 
 use super::{core::Try, *};
-use nodectl_types::{MetricPoint, PoolToken, membership::Packet, message::Inventory};
+use nodectl_types::{MetricPoint, StreamToken, membership::Packet, message::Inventory};
 
 impl State {
     #[allow(
@@ -192,7 +192,7 @@ impl State {
         });
     }
 
-    fn release_worker(&mut self, from: NodeId, pool: PoolToken, must: bool) {
+    fn release_worker(&mut self, from: NodeId, pool: StreamToken, must: bool) {
         self.core.effects.push(Effect::ReleaseWorker {
             node: from,
             pool,

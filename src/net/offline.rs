@@ -2,7 +2,7 @@
 
 use futures::future::{BoxFuture, FutureExt, ready};
 use nodectl_ports::{BlobFetcher, NetReport, Network, PeerStream, Streams};
-use nodectl_types::{BlobHash, Message, NodeId, PoolToken, Roster};
+use nodectl_types::{BlobHash, Message, NodeId, Roster, StreamToken};
 use std::{io, net::SocketAddr, sync::Arc};
 
 /// Sends nothing, finds nobody; fetching a blob succeeds only if it is here.
@@ -56,7 +56,7 @@ impl Streams for Offline {
     fn open(
         &self,
         to: NodeId,
-        _: PoolToken,
+        _: StreamToken,
     ) -> BoxFuture<'static, io::Result<Box<dyn PeerStream>>> {
         let alone = format!("no stream to node {}: this one runs alone", to.short());
         ready(Err(io::Error::new(io::ErrorKind::NotConnected, alone))).boxed()

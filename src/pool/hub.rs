@@ -15,7 +15,7 @@ use nodectl_pool_logic::{Pool, PoolConfig, PoolEffect, WorkerKey};
 use nodectl_types::Time;
 use nodectl_wire::{
     api::PoolStatus,
-    frames::{Kind, PULL},
+    frames::{FromClient, PULL, ToClient},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -142,7 +142,7 @@ impl Hub {
         match input {
             HubInput::Client(batch) => {
                 let length = batch.len();
-                for frame in frames(batch) {
+                for frame in frames::<FromClient>(batch) {
                     self.client_frame(frame, length, now).await?;
                 }
             }
@@ -162,7 +162,7 @@ impl Hub {
 
     async fn client_frame(
         &mut self,
-        frame: Frame,
+        frame: Frame<FromClient>,
         batch_bytes: usize,
         now: Time,
     ) -> Result<(), End> {
@@ -173,7 +173,7 @@ impl Hub {
             ))
         };
         match header.kind {
-            Kind::Run if header.flags & PULL != 0 => {
+            FromClient::Run if header.flags & PULL != 0 => {
                 let size = frame
                     .payload()
                     .first_chunk()
@@ -181,15 +181,15 @@ impl Hub {
                 let size = size.ok_or_else(|| nonsense("a RUN with PULL and no size"))?;
                 self.pool.submit(header.id, None, size as usize);
             }
-            Kind::Run if header.has_more() || self.pulls.chunk(header.id).is_some() => {
+            FromClient::Run if header.has_more() || self.pulls.chunk(header.id).is_some() => {
                 self.pulled(&frame)?
             }
-            Kind::Run => {
+            FromClient::Run => {
                 let arguments = own(frame.payload(), batch_bytes);
                 let bytes = arguments.len();
                 self.pool.submit(header.id, Some(arguments), bytes);
             }
-            Kind::Update => {
+            FromClient::Update => {
                 self.updates
                     .update(frame.whole, !header.has_more())
                     .await
@@ -202,7 +202,7 @@ impl Hub {
                     )));
                 }
             }
-            Kind::Snapshot => {
+            FromClient::Snapshot => {
                 if header.id == 0 || header.id != self.pool.updates() {
                     return Err(nonsense(&format!(
                         "a snapshot of update {}, the last being {}",
@@ -215,12 +215,14 @@ impl Hub {
                     .await
                     .map_err(stored)?;
             }
-            Kind::Cancel => match self.pulls.cancel(header.id) {
+            FromClient::Cancel => match self.pulls.cancel(header.id) {
                 Some(worker) => self.pool.withdraw(worker, header.id, now),
                 None => self.pool.cancel(header.id),
             },
-            Kind::Close => return Err(End::Closed),
-            kind => return Err(nonsense(&format!("a frame {kind:?}"))),
+            FromClient::Close => return Err(End::Closed),
+            kind @ (FromClient::Open | FromClient::Init) => {
+                return Err(nonsense(&format!("a second {kind:?}")));
+            }
         }
         Ok(())
     }
@@ -269,7 +271,7 @@ impl Hub {
         };
         if anyway || status != self.told {
             let json = serde_json::to_vec(&status).expect("plain data always encodes");
-            self.tell_client(Kind::Status, 0, &json);
+            self.tell_client(ToClient::Status, 0, &json);
             (self.told, self.told_at) = (status, Instant::now());
         }
     }

@@ -38,8 +38,9 @@ mod workers;
 use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt};
 use nodectl_pool_logic::WorkerKey;
-use nodectl_ports::{Duplex, NodeHandle, PeerStream, PoolHost, PoolService};
-use nodectl_types::{Author, NodeId, PoolToken};
+use nodectl_ports::{Duplex, NodeHandle, PeerStream, PoolService, StreamHost};
+use nodectl_types::{Author, NodeId, StreamToken};
+use nodectl_wire::frames::FromWorker;
 use outbox::PoolOutbox;
 use std::{
     collections::HashMap,
@@ -105,7 +106,7 @@ struct PoolShared {
     node: NodeHandle,
     /// Where unnamed files go.
     directory: PathBuf,
-    open: Mutex<HashMap<PoolToken, PoolEntry>>,
+    open: Mutex<HashMap<StreamToken, PoolEntry>>,
     keys: AtomicU64,
 }
 
@@ -127,16 +128,16 @@ impl Pools {
 }
 
 impl PoolShared {
-    fn entries(&self) -> MutexGuard<'_, HashMap<PoolToken, PoolEntry>> {
+    fn entries(&self) -> MutexGuard<'_, HashMap<StreamToken, PoolEntry>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl PoolHost for Pools {
+impl StreamHost for Pools {
     fn attach(
         &self,
         from: NodeId,
-        pool: PoolToken,
+        pool: StreamToken,
         worker: Box<dyn PeerStream>,
     ) -> BoxFuture<'static, io::Result<()>> {
         let entry = self.shared.entries().get(&pool).cloned();
@@ -159,7 +160,7 @@ impl PoolService for Pools {
         open::serve(self.shared.clone(), author, client).boxed()
     }
 
-    fn release(&self, pool: PoolToken, node: NodeId, must: bool) {
+    fn release(&self, pool: StreamToken, node: NodeId, must: bool) {
         // A hub that is behind is asked again.
         if let Some(entry) = self.shared.entries().get(&pool) {
             let _ = entry.inputs.try_send(HubInput::Release { node, must });
@@ -199,7 +200,7 @@ async fn splice(
     }
     entry.joined.store(true, Ordering::Relaxed);
     let reading = async {
-        let mut reader = reader::PoolReader::new(source);
+        let mut reader = reader::PoolReader::<_, FromWorker>::new(source);
         while let Some(batch) = reader.batch().await? {
             if entry
                 .inputs

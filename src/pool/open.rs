@@ -12,12 +12,12 @@ use bytes::Bytes;
 use nodectl_pool_logic::{FAILED_STARTS, PoolConfig, START_PATIENCE};
 use nodectl_ports::{Duplex, NodeHandle, wall_ms};
 use nodectl_types::{
-    Answer, Author, JobId, JobSpec, Outcome, PoolToken, Query, QueryError, query::Location,
+    Answer, Author, JobId, JobSpec, Outcome, Query, QueryError, StreamToken, query::Location,
     spec::POOL_HOST_GONE,
 };
 use nodectl_wire::{
     api::{OpenPool, PoolOpened},
-    frames::{Header, Kind},
+    frames::{FromClient, Header, ToClient},
 };
 use std::{
     io,
@@ -49,9 +49,9 @@ const LATER_LOOK: Duration = Duration::from_secs(2);
 struct Opening<R> {
     open: OpenPool,
     init: Arc<Spool>,
-    reader: PoolReader<R>,
+    reader: PoolReader<R, FromClient>,
     /// Frames that came behind `INIT`.
-    rest: Vec<Frame>,
+    rest: Vec<Frame<FromClient>>,
 }
 
 /// Serves one client, from its first frame to the end of its pool.
@@ -63,7 +63,10 @@ pub(super) async fn serve(pools: Arc<PoolShared>, author: Author, client: Box<dy
     let conversation = async {
         if let Err(told) = converse(&pools, author, source, &outbox, &mut leaving).await {
             tracing::info!("a pool has ended: {told}");
-            outbox.frame(Header::new(Kind::Error, 0, told.len()), &Bytes::from(told));
+            outbox.frame(
+                Header::new(ToClient::Error, 0, told.len()),
+                &Bytes::from(told),
+            );
         }
         outbox.finish();
     };
@@ -100,7 +103,7 @@ async fn converse(
         retries: open.retries,
         timeout: open.timeout_ms.map(Duration::from_millis),
     };
-    let token: PoolToken = rand::random();
+    let token: StreamToken = rand::random();
     let name = open.name.clone();
     // Coordinators compare the two: a pool from before its host's start has no host any more.
     let now_ms = wall_ms().max(pools.generation);
@@ -123,7 +126,7 @@ async fn converse(
         node: pools.me.to_string(),
     };
     hub.tell_client(
-        Kind::Opened,
+        ToClient::Opened,
         0,
         &serde_json::to_vec(&opened).expect("plain data always encodes"),
     );
@@ -165,9 +168,9 @@ async fn open<R: AsyncRead + Unpin>(
         .map_err(|_| format!("no OPEN within {} s", OPEN_TIMEOUT.as_secs()))?
         .map_err(lost)?;
     let Some(batch) = first else { return Ok(None) };
-    let mut rest = frames(batch);
+    let mut rest = frames::<FromClient>(batch);
     let frame = rest.next().expect("a batch has a frame");
-    if frame.header.kind != Kind::Open || frame.header.has_more() {
+    if frame.header.kind != FromClient::Open || frame.header.has_more() {
         return Err(format!(
             "the client's first frame is {:?} and not one whole OPEN",
             frame.header.kind
@@ -176,11 +179,11 @@ async fn open<R: AsyncRead + Unpin>(
     let open = serde_json::from_slice(&frame.payload())
         .map_err(|error| format!("the pool is not valid: {error}"))?;
     let init = Spool::new(directory);
-    let mut rest: Vec<Frame> = rest.collect();
+    let mut rest: Vec<Frame<FromClient>> = rest.collect();
     loop {
         let mut coming = std::mem::take(&mut rest).into_iter();
         while let Some(frame) = coming.next() {
-            if frame.header.kind != Kind::Init {
+            if frame.header.kind != FromClient::Init {
                 return Err(format!(
                     "a frame {:?} where INIT should follow",
                     frame.header.kind
@@ -224,8 +227,8 @@ async fn submit(node: &NodeHandle, spec: JobSpec) -> Result<JobId, String> {
 
 /// Hands the client's frames over, as fast as the hub lets it.
 async fn read_client<R: AsyncRead + Unpin>(
-    mut reader: PoolReader<R>,
-    rest: Vec<Frame>,
+    mut reader: PoolReader<R, FromClient>,
+    rest: Vec<Frame<FromClient>>,
     inputs: mpsc::Sender<HubInput>,
     mut gate: watch::Receiver<ClientGate>,
 ) {
@@ -355,11 +358,11 @@ async fn cancel_own(node: NodeHandle, author: Author, job: JobId) {
 /// The pool is known under its token as long as this lives.
 struct Listed {
     pools: Arc<PoolShared>,
-    token: PoolToken,
+    token: StreamToken,
 }
 
 impl Listed {
-    fn new(pools: &Arc<PoolShared>, token: PoolToken, entry: PoolEntry) -> Self {
+    fn new(pools: &Arc<PoolShared>, token: StreamToken, entry: PoolEntry) -> Self {
         pools.entries().insert(token, entry);
         Self {
             pools: pools.clone(),

@@ -3,7 +3,7 @@
 
 use super::spool::Spool;
 use bytes::Bytes;
-use nodectl_wire::frames::{HEADER_BYTES, Header};
+use nodectl_wire::frames::{FrameKind, HEADER_BYTES, Header};
 use std::{
     collections::VecDeque,
     io,
@@ -53,7 +53,7 @@ pub struct PoolOutbox {
 
 impl PoolOutbox {
     /// Adds a frame whose payload others hold too.
-    pub fn frame(&self, header: Header, payload: &Bytes) {
+    pub fn frame<K: FrameKind>(&self, header: Header<K>, payload: &Bytes) {
         let mut waiting = self.lock();
         waiting.append(&header.encode());
         if payload.len() < SHARED_BYTES {

@@ -1,8 +1,8 @@
 //! Batches of whole frames from one stream.
 
 use bytes::{Buf, Bytes, BytesMut};
-use nodectl_wire::frames::{HEADER_BYTES, Header};
-use std::io;
+use nodectl_wire::frames::{FrameKind, HEADER_BYTES, Header};
+use std::{io, marker::PhantomData};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// Read at once at most, unless one frame is larger.
@@ -10,16 +10,19 @@ pub const READ_BYTES: usize = 256 << 10;
 /// With less room than this a new buffer is begun.
 const ROOM_BYTES: usize = 32 << 10;
 
-pub struct PoolReader<R> {
+/// Reads frames of the kinds `K`.
+pub struct PoolReader<R, K> {
     source: R,
     buffer: BytesMut,
+    kinds: PhantomData<K>,
 }
 
-impl<R: AsyncRead + Unpin> PoolReader<R> {
+impl<R: AsyncRead + Unpin, K: FrameKind> PoolReader<R, K> {
     pub fn new(source: R) -> Self {
         Self {
             source,
             buffer: BytesMut::new(),
+            kinds: PhantomData,
         }
     }
 
@@ -27,7 +30,7 @@ impl<R: AsyncRead + Unpin> PoolReader<R> {
     /// that is inside a frame, or at bytes that are no frame.
     pub async fn batch(&mut self) -> io::Result<Option<Bytes>> {
         loop {
-            let (whole, wanted) = measure(&self.buffer)?;
+            let (whole, wanted) = measure::<K>(&self.buffer)?;
             if whole > 0 {
                 return Ok(Some(self.buffer.split_to(whole).freeze()));
             }
@@ -47,13 +50,13 @@ impl<R: AsyncRead + Unpin> PoolReader<R> {
 }
 
 /// How many bytes of whole frames the buffer begins with, and how many the next one lacks at least.
-fn measure(buffer: &[u8]) -> io::Result<(usize, usize)> {
+fn measure<K: FrameKind>(buffer: &[u8]) -> io::Result<(usize, usize)> {
     let mut whole = 0;
     loop {
         let Some(header) = buffer[whole..].first_chunk::<HEADER_BYTES>() else {
             return Ok((whole, ROOM_BYTES));
         };
-        let header = Header::decode(header)
+        let header = Header::<K>::decode(header)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         let end = whole + HEADER_BYTES + header.length as usize;
         if end > buffer.len() {
@@ -64,20 +67,20 @@ fn measure(buffer: &[u8]) -> io::Result<(usize, usize)> {
 }
 
 /// One of a batch's frames.
-pub struct Frame {
-    pub header: Header,
+pub struct Frame<K> {
+    pub header: Header<K>,
     /// Header and payload.
     pub whole: Bytes,
 }
 
-impl Frame {
+impl<K> Frame<K> {
     pub fn payload(&self) -> Bytes {
         self.whole.slice(HEADER_BYTES..)
     }
 }
 
 /// The frames of a batch.
-pub fn frames(mut batch: Bytes) -> impl Iterator<Item = Frame> {
+pub fn frames<K: FrameKind>(mut batch: Bytes) -> impl Iterator<Item = Frame<K>> {
     std::iter::from_fn(move || {
         let header = batch.first_chunk::<HEADER_BYTES>()?;
         let header = Header::decode(header).expect("the reader has checked it");
@@ -90,7 +93,7 @@ pub fn frames(mut batch: Bytes) -> impl Iterator<Item = Frame> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodectl_wire::frames::{Kind, MAX_CHUNK_BYTES, encode};
+    use nodectl_wire::frames::{FromClient, MAX_CHUNK_BYTES, encode};
 
     #[tokio::test]
     async fn frames_come_whole_however_they_were_cut() {
@@ -103,7 +106,12 @@ mod tests {
         ] {
             let mut bytes = Vec::new();
             for (id, length) in [0, 1, largest, 17, largest + 3].iter().enumerate() {
-                encode(Kind::Run, id as u64, &vec![id as u8; *length], &mut bytes);
+                encode(
+                    FromClient::Run,
+                    id as u64,
+                    &vec![id as u8; *length],
+                    &mut bytes,
+                );
             }
             let (mut writer, source) = tokio::io::duplex(piece);
             let sent = bytes.clone();
@@ -114,10 +122,11 @@ mod tests {
                 drop(writer);
             };
             let reading = async {
-                let mut reader = PoolReader::new(source);
+                let mut reader = PoolReader::<_, FromClient>::new(source);
                 let mut read = Vec::new();
                 while let Some(batch) = reader.batch().await.unwrap() {
-                    frames(batch).for_each(|frame| read.extend_from_slice(&frame.whole));
+                    frames::<FromClient>(batch)
+                        .for_each(|frame| read.extend_from_slice(&frame.whole));
                 }
                 read
             };
@@ -128,10 +137,11 @@ mod tests {
 
     #[tokio::test]
     async fn nonsense_and_a_cut_are_errors() {
-        assert!(PoolReader::new(&[9u8; 40][..]).batch().await.is_err());
+        let nonsense = PoolReader::<_, FromClient>::new(&[9u8; 40][..]);
+        assert!({ nonsense }.batch().await.is_err());
         let mut bytes = Vec::new();
-        encode(Kind::Run, 1, b"abc", &mut bytes);
-        let error = PoolReader::new(&bytes[..bytes.len() - 1])
+        encode(FromClient::Run, 1, b"abc", &mut bytes);
+        let error = PoolReader::<_, FromClient>::new(&bytes[..bytes.len() - 1])
             .batch()
             .await
             .unwrap_err();

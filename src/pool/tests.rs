@@ -4,9 +4,12 @@
 use super::*;
 use nodectl_ports::Event;
 use nodectl_types::{Answer, Author, JobId, JobSpec, Query, QueryError, WorkSpec};
-use nodectl_wire::frames::{AGAIN, Header, Kind, MAX_CHUNK_BYTES, MORE, PULL, encode};
+use nodectl_wire::frames::{
+    AGAIN, FrameKind, FromClient, FromWorker, Header, MAX_CHUNK_BYTES, MORE, PULL, ToClient,
+    ToWorker, encode,
+};
 use reader::{Frame, PoolReader, frames};
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, marker::PhantomData, time::Duration};
 use tokio::{
     io::{AsyncWriteExt, ReadHalf, WriteHalf, split},
     net::UnixStream,
@@ -18,34 +21,39 @@ const SOON: Duration = Duration::from_secs(20);
 const ME: NodeId = NodeId([1; 32]);
 const OTHER: NodeId = NodeId([2; 32]);
 
-/// One end of a stream of frames.
-struct Peer {
-    reader: PoolReader<ReadHalf<UnixStream>>,
+/// One end of a stream of frames: sends some kinds, reads others.
+struct Peer<S, R> {
+    reader: PoolReader<ReadHalf<UnixStream>, R>,
     writer: WriteHalf<UnixStream>,
-    read: VecDeque<Frame>,
+    read: VecDeque<Frame<R>>,
+    sends: PhantomData<S>,
 }
 
-impl Peer {
+type ClientPeer = Peer<FromClient, ToClient>;
+type WorkerPeer = Peer<FromWorker, ToWorker>;
+
+impl<S: FrameKind, R: FrameKind> Peer<S, R> {
     fn new(stream: UnixStream) -> Self {
         let (source, writer) = split(stream);
         Self {
             reader: PoolReader::new(source),
             writer,
             read: VecDeque::new(),
+            sends: PhantomData,
         }
     }
 
-    async fn send(&mut self, kind: Kind, id: u64, payload: &[u8]) {
+    async fn send(&mut self, kind: S, id: u64, payload: &[u8]) {
         self.try_send(kind, id, payload).await.unwrap();
     }
 
-    async fn try_send(&mut self, kind: Kind, id: u64, payload: &[u8]) -> io::Result<()> {
+    async fn try_send(&mut self, kind: S, id: u64, payload: &[u8]) -> io::Result<()> {
         let mut bytes = Vec::new();
         encode(kind, id, payload, &mut bytes);
         self.writer.write_all(&bytes).await
     }
 
-    async fn frame(&mut self, flags: u8, kind: Kind, id: u64, payload: &[u8]) {
+    async fn frame(&mut self, flags: u8, kind: S, id: u64, payload: &[u8]) {
         let header = Header {
             flags,
             ..Header::new(kind, id, payload.len())
@@ -57,7 +65,7 @@ impl Peer {
     }
 
     /// The next frame; None at the end.
-    async fn next(&mut self) -> Option<Frame> {
+    async fn next(&mut self) -> Option<Frame<R>> {
         if self.read.is_empty() {
             let batch = timeout(SOON, self.reader.batch())
                 .await
@@ -69,7 +77,7 @@ impl Peer {
     }
 
     /// The next frame of this kind, others skipped.
-    async fn until(&mut self, kind: Kind) -> Frame {
+    async fn until(&mut self, kind: R) -> Frame<R> {
         loop {
             let frame = self
                 .next()
@@ -78,12 +86,13 @@ impl Peer {
             if frame.header.kind == kind {
                 return frame;
             }
-            assert_ne!(frame.header.kind, Kind::Error, "{:?}", frame.payload());
+            let is_error = frame.header.kind.number() == ToClient::Error.number();
+            assert!(!is_error, "{:?}", frame.payload());
         }
     }
 
     /// A whole message of this kind, others skipped.
-    async fn message(&mut self, kind: Kind) -> (u64, Vec<u8>) {
+    async fn message(&mut self, kind: R) -> (u64, Vec<u8>) {
         let mut payload = Vec::new();
         loop {
             let frame = self.until(kind).await;
@@ -96,10 +105,12 @@ impl Peer {
             }
         }
     }
+}
 
+impl ClientPeer {
     async fn status(&mut self, wanted: &str) {
         loop {
-            let frame = self.until(Kind::Status).await;
+            let frame = self.until(ToClient::Status).await;
             if frame.payload() == wanted {
                 return;
             }
@@ -158,19 +169,19 @@ impl Paper {
     }
 
     /// A pool that is open, its token, and the task that serves it.
-    async fn open(&self, options: &str) -> (Peer, PoolToken, JoinHandle<()>) {
+    async fn open(&self, options: &str) -> (ClientPeer, StreamToken, JoinHandle<()>) {
         let (client, served) = UnixStream::pair().unwrap();
         let serving = tokio::spawn(self.pools.serve(Author::default(), Box::new(served)));
-        let mut client = Peer::new(client);
+        let mut client = ClientPeer::new(client);
         client
             .send(
-                Kind::Open,
+                FromClient::Open,
                 0,
                 format!("{{\"name\": \"p\"{options}}}").as_bytes(),
             )
             .await;
-        client.send(Kind::Init, 0, b"{}\ninit").await;
-        client.until(Kind::Opened).await;
+        client.send(FromClient::Init, 0, b"{}\ninit").await;
+        client.until(ToClient::Opened).await;
         let token = self.work().pool().unwrap().1;
         (client, token, serving)
     }
@@ -179,40 +190,42 @@ impl Paper {
         self.jobs.lock().unwrap().last().unwrap().work.clone()
     }
 
-    fn attach(&self, node: NodeId, token: PoolToken) -> Peer {
+    fn attach(&self, node: NodeId, token: StreamToken) -> WorkerPeer {
         let (worker, attached) = UnixStream::pair().unwrap();
         tokio::spawn(self.pools.attach(node, token, Box::new(attached)));
-        Peer::new(worker)
+        WorkerPeer::new(worker)
     }
 
     /// A worker that is ready.
-    async fn worker(&self, node: NodeId, token: PoolToken) -> Peer {
+    async fn worker(&self, node: NodeId, token: StreamToken) -> WorkerPeer {
         let mut worker = self.attach(node, token);
-        assert_eq!(worker.message(Kind::Init).await.1, b"{}\ninit");
-        worker.send(Kind::Ready, 0, b"{}").await;
+        assert_eq!(worker.message(ToWorker::Init).await.1, b"{}\ninit");
+        worker.send(FromWorker::Ready, 0, b"{}").await;
         worker
     }
 }
 
 /// Answers each task with its arguments, until the stream ends; the numbers of the updates, and of
 /// the tasks.
-async fn echo(mut worker: Peer) -> (Vec<u64>, usize) {
+async fn echo(mut worker: WorkerPeer) -> (Vec<u64>, usize) {
     let (mut updates, mut tasks) = (Vec::new(), 0);
     let mut out = Vec::new();
     while let Ok(Some(batch)) = worker.reader.batch().await {
         for frame in worker.read.drain(..).chain(frames(batch)) {
             match frame.header.kind {
-                Kind::Run => {
+                ToWorker::Run => {
                     let header = Header {
-                        kind: Kind::Done,
-                        ..frame.header
+                        kind: FromWorker::Done,
+                        flags: frame.header.flags,
+                        length: frame.header.length,
+                        id: frame.header.id,
                     };
                     out.extend_from_slice(&header.encode());
                     out.extend_from_slice(&frame.payload());
                     tasks += usize::from(!frame.header.has_more());
                 }
-                Kind::Update => updates.push(frame.header.id),
-                Kind::Exit => return (updates, tasks),
+                ToWorker::Update => updates.push(frame.header.id),
+                ToWorker::Exit => return (updates, tasks),
                 kind => panic!("{kind:?}"),
             }
         }
@@ -244,7 +257,7 @@ async fn every_task_is_answered_once_and_the_rate_is_told() {
     let sending = tokio::spawn(async move {
         let mut bytes = Vec::new();
         for id in 0..TASKS {
-            encode(Kind::Run, id, &id.to_le_bytes(), &mut bytes);
+            encode(FromClient::Run, id, &id.to_le_bytes(), &mut bytes);
             if bytes.len() > 60_000 {
                 writer.write_all(&std::mem::take(&mut bytes)).await.unwrap();
             }
@@ -261,7 +274,9 @@ async fn every_task_is_answered_once_and_the_rate_is_told() {
             .unwrap()
             .unwrap()
             .unwrap();
-        for frame in frames(batch).filter(|frame| frame.header.kind == Kind::Done) {
+        for frame in
+            frames(batch).filter(|frame: &Frame<ToClient>| frame.header.kind == ToClient::Done)
+        {
             assert_eq!(frame.payload(), frame.header.id.to_le_bytes()[..]);
             assert!(
                 !std::mem::replace(&mut seen[frame.header.id as usize], true),
@@ -276,7 +291,7 @@ async fn every_task_is_answered_once_and_the_rate_is_told() {
     );
     let mut writer = sending.await.unwrap();
     let mut close = Vec::new();
-    encode(Kind::Close, 0, b"", &mut close);
+    encode(FromClient::Close, 0, b"", &mut close);
     writer.write_all(&close).await.unwrap();
     timeout(SOON, serving).await.unwrap().unwrap();
     let mut done = 0;
@@ -301,12 +316,12 @@ async fn large_arguments_are_pulled_and_pulled_again_when_their_worker_dies() {
     let (mut client, token, _serving) = paper.open("").await;
     let size = 5 * MAX_CHUNK_BYTES + 7;
     client
-        .frame(PULL, Kind::Run, 3, &(size as u64).to_le_bytes())
+        .frame(PULL, FromClient::Run, 3, &(size as u64).to_le_bytes())
         .await;
     let mut first = paper.worker(ME, token).await;
-    assert_eq!(client.until(Kind::Send).await.header.id, 3);
-    client.frame(MORE, Kind::Run, 3, &vec![1; 1000]).await;
-    assert!(first.until(Kind::Run).await.header.has_more());
+    assert_eq!(client.until(ToClient::Send).await.header.id, 3);
+    client.frame(MORE, FromClient::Run, 3, &vec![1; 1000]).await;
+    assert!(first.until(ToWorker::Run).await.header.has_more());
     drop(first);
     client
         .status(r#"{"workers":0,"nodes":0,"starting":0}"#)
@@ -316,11 +331,11 @@ async fn large_arguments_are_pulled_and_pulled_again_when_their_worker_dies() {
         .status(r#"{"workers":1,"nodes":1,"starting":0}"#)
         .await;
     // What the first was to get goes nowhere; then it is asked for anew.
-    client.frame(0, Kind::Run, 3, &vec![1; 1000]).await;
-    assert_eq!(client.until(Kind::Send).await.header.id, 3);
+    client.frame(0, FromClient::Run, 3, &vec![1; 1000]).await;
+    assert_eq!(client.until(ToClient::Send).await.header.id, 3);
     let arguments: Vec<u8> = (0..size).map(|i| (i >> 7) as u8).collect();
-    client.send(Kind::Run, 3, &arguments).await;
-    let (id, result) = client.message(Kind::Done).await;
+    client.send(FromClient::Run, 3, &arguments).await;
+    let (id, result) = client.message(ToClient::Done).await;
     assert!(id == 3 && result == arguments);
     drop(client);
     assert_eq!(timeout(SOON, second).await.unwrap().unwrap().1, 1);
@@ -331,39 +346,39 @@ async fn a_cancelled_pull_frees_its_worker() {
     let paper = Paper::new();
     let (mut client, token, _serving) = paper.open("").await;
     client
-        .frame(PULL, Kind::Run, 1, &(9u64 << 20).to_le_bytes())
+        .frame(PULL, FromClient::Run, 1, &(9u64 << 20).to_le_bytes())
         .await;
-    client.send(Kind::Run, 2, b"next").await;
+    client.send(FromClient::Run, 2, b"next").await;
     let _worker = tokio::spawn(echo(paper.worker(ME, token).await));
-    client.until(Kind::Send).await;
-    client.send(Kind::Cancel, 1, b"").await;
-    assert_eq!(client.message(Kind::Done).await, (2, b"next".to_vec()));
+    client.until(ToClient::Send).await;
+    client.send(FromClient::Cancel, 1, b"").await;
+    assert_eq!(client.message(ToClient::Done).await, (2, b"next".to_vec()));
 }
 
 #[tokio::test]
 async fn a_result_that_broke_off_begins_again_and_a_poisonous_task_is_lost() {
     let paper = Paper::new();
     let (mut client, token, _serving) = paper.open(r#", "retries": 1"#).await;
-    client.send(Kind::Run, 1, b"x").await;
+    client.send(FromClient::Run, 1, b"x").await;
     let mut first = paper.worker(ME, token).await;
-    first.until(Kind::Run).await;
-    first.frame(MORE, Kind::Done, 1, b"broken").await;
+    first.until(ToWorker::Run).await;
+    first.frame(MORE, FromWorker::Done, 1, b"broken").await;
     drop(first);
     let mut second = paper.worker(ME, token).await;
-    second.until(Kind::Run).await;
-    second.frame(MORE, Kind::Done, 1, b"whole ").await;
-    second.frame(0, Kind::Done, 1, b"result").await;
+    second.until(ToWorker::Run).await;
+    second.frame(MORE, FromWorker::Done, 1, b"whole ").await;
+    second.frame(0, FromWorker::Done, 1, b"result").await;
     assert_eq!(
-        client.message(Kind::Done).await,
+        client.message(ToClient::Done).await,
         (1, b"whole result".to_vec())
     );
-    client.send(Kind::Run, 2, b"poison").await;
-    second.until(Kind::Run).await;
+    client.send(FromClient::Run, 2, b"poison").await;
+    second.until(ToWorker::Run).await;
     drop(second);
     let mut third = paper.worker(ME, token).await;
-    third.until(Kind::Run).await;
+    third.until(ToWorker::Run).await;
     drop(third);
-    let (id, why) = client.message(Kind::Lost).await;
+    let (id, why) = client.message(ToClient::Lost).await;
     assert_eq!((id, &why[..]), (2, &b"the task ended 2 workers"[..]));
 }
 
@@ -377,28 +392,29 @@ async fn updates_reach_workers_once_in_order_and_late_ones_from_the_snapshot_on(
         .await;
     // Larger than what is kept in memory.
     client
-        .send(Kind::Update, 1, &vec![1; 3 * MAX_CHUNK_BYTES])
+        .send(FromClient::Update, 1, &vec![1; 3 * MAX_CHUNK_BYTES])
         .await;
-    client.send(Kind::Update, 2, b"two").await;
-    client.send(Kind::Snapshot, 2, b"both").await;
-    client.send(Kind::Update, 3, b"three").await;
-    client.send(Kind::Run, 1, b"x").await;
-    client.until(Kind::Done).await;
+    client.send(FromClient::Update, 2, b"two").await;
+    client.send(FromClient::Snapshot, 2, b"both").await;
+    client.send(FromClient::Update, 3, b"three").await;
+    client.send(FromClient::Run, 1, b"x").await;
+    client.until(ToClient::Done).await;
     let mut late = paper.worker(ME, token).await;
-    assert_eq!(late.message(Kind::Update).await, (2, b"both".to_vec()));
-    assert_eq!(late.message(Kind::Update).await, (3, b"three".to_vec()));
-    late.send(Kind::UpdateFailed, 3, b"{}\nexception").await;
+    assert_eq!(late.message(ToWorker::Update).await, (2, b"both".to_vec()));
+    assert_eq!(late.message(ToWorker::Update).await, (3, b"three".to_vec()));
+    late.send(FromWorker::UpdateFailed, 3, b"{}\nexception")
+        .await;
     assert_eq!(
-        client.message(Kind::UpdateFailed).await,
+        client.message(ToClient::UpdateFailed).await,
         (3, b"{}\nexception".to_vec())
     );
-    client.send(Kind::Close, 0, b"").await;
+    client.send(FromClient::Close, 0, b"").await;
     // A long update is several frames.
     assert_eq!(
         timeout(SOON, early).await.unwrap().unwrap().0,
         [1, 1, 1, 2, 3]
     );
-    assert!(late.until(Kind::Exit).await.payload().is_empty() && late.next().await.is_none());
+    assert!(late.until(ToWorker::Exit).await.payload().is_empty() && late.next().await.is_none());
     assert_eq!(
         std::fs::read_dir(paper.directory.path()).unwrap().count(),
         0
@@ -411,13 +427,15 @@ async fn a_pool_that_cannot_work_says_why_and_ends() {
     let (mut client, token, serving) = paper.open("").await;
     for _ in 0..3 {
         let mut worker = paper.attach(ME, token);
-        worker.until(Kind::Init).await;
+        worker.until(ToWorker::Init).await;
         let error = "{\"type\": \"ValueError\", \"traceback\": \"line 7: ValueError: no\"}\npickle";
-        worker.send(Kind::InitFailed, 0, error.as_bytes()).await;
+        worker
+            .send(FromWorker::InitFailed, 0, error.as_bytes())
+            .await;
     }
     let frame = loop {
         let frame = client.next().await.unwrap();
-        if frame.header.kind == Kind::Error {
+        if frame.header.kind == ToClient::Error {
             break frame;
         }
     };
@@ -442,14 +460,14 @@ async fn what_is_no_pool_is_refused_with_the_reason() {
     for (open, expected) in cases {
         let (client, served) = UnixStream::pair().unwrap();
         tokio::spawn(paper.pools.serve(Author::default(), Box::new(served)));
-        let mut client = Peer::new(client);
-        client.send(Kind::Open, 0, open).await;
+        let mut client = ClientPeer::new(client);
+        client.send(FromClient::Open, 0, open).await;
         // It may be refused before it comes.
-        let _ = client.try_send(Kind::Init, 0, b"{}").await;
+        let _ = client.try_send(FromClient::Init, 0, b"{}").await;
         let frame = client.next().await.unwrap();
         let text = String::from_utf8(frame.payload().to_vec()).unwrap();
         assert!(
-            frame.header.kind == Kind::Error && text.contains(expected),
+            frame.header.kind == ToClient::Error && text.contains(expected),
             "{text}"
         );
     }
@@ -468,7 +486,7 @@ async fn a_client_that_sends_more_than_workers_take_is_not_read_and_its_death_no
     let sending = tokio::spawn(async move {
         for id in 0.. {
             let mut bytes = Vec::new();
-            encode(Kind::Run, id, &vec![0; TASK], &mut bytes);
+            encode(FromClient::Run, id, &vec![0; TASK], &mut bytes);
             if writer.write_all(&bytes).await.is_err() {
                 break;
             }
@@ -505,7 +523,9 @@ async fn a_client_that_sends_more_than_workers_take_is_not_read_and_its_death_no
             .unwrap()
             .unwrap();
         done += frames(batch)
-            .filter(|frame| frame.header.kind == Kind::Done && !frame.header.has_more())
+            .filter(|frame: &Frame<ToClient>| {
+                frame.header.kind == ToClient::Done && !frame.header.has_more()
+            })
             .count();
     }
     sending.abort();
@@ -528,7 +548,7 @@ async fn room_for_others_is_made_by_telling_a_worker_to_end() {
         .await;
     paper.pools.release(token, OTHER, true);
     paper.pools.release(token, ME, true);
-    here.until(Kind::Exit).await;
+    here.until(ToWorker::Exit).await;
     client
         .status(r#"{"workers":0,"nodes":0,"starting":0}"#)
         .await;

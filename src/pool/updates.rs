@@ -3,7 +3,7 @@
 
 use super::{outbox::PoolOutbox, spool::Spool};
 use bytes::Bytes;
-use nodectl_wire::frames::{HEADER_BYTES, Header, Kind};
+use nodectl_wire::frames::{FromClient, HEADER_BYTES, Header, ToWorker};
 use std::{
     collections::VecDeque,
     io,
@@ -60,19 +60,20 @@ impl Updates {
 
     /// Takes a frame of a snapshot: for those who join after it, the update that stands for all
     /// before.
-    pub async fn snapshot(&mut self, header: Header, frame: Bytes) -> io::Result<()> {
+    pub async fn snapshot(&mut self, header: Header<FromClient>, frame: Bytes) -> io::Result<()> {
         let directory = &self.directory;
         let spool = self
             .snapshot
             .get_or_insert_with(|| Spool::new(directory))
             .clone();
-        let header_bytes = Header {
-            kind: Kind::Update,
-            ..header
-        }
-        .encode();
+        let update = Header {
+            kind: ToWorker::Update,
+            flags: header.flags,
+            length: header.length,
+            id: header.id,
+        };
         spool
-            .append(&[&header_bytes, &frame[HEADER_BYTES..]].concat())
+            .append(&[&update.encode()[..], &frame[HEADER_BYTES..]].concat())
             .await?;
         if !header.has_more() {
             let start = spool.bytes();
@@ -119,9 +120,9 @@ impl Updates {
 mod tests {
     use super::*;
     use crate::reader::{PoolReader, frames};
-    use nodectl_wire::frames::encode;
+    use nodectl_wire::frames::{FrameKind, encode};
 
-    fn frame(kind: Kind, number: u64) -> Bytes {
+    fn frame(kind: impl FrameKind, number: u64) -> Bytes {
         let mut bytes = Vec::new();
         encode(kind, number, b"x", &mut bytes);
         bytes.into()
@@ -134,11 +135,11 @@ mod tests {
         outbox.finish();
         let mut bytes = Vec::new();
         outbox.write_to(&mut bytes).await.unwrap();
-        let mut reader = PoolReader::new(&bytes[..]);
+        let mut reader = PoolReader::<_, ToWorker>::new(&bytes[..]);
         let mut numbers = Vec::new();
         while let Some(batch) = reader.batch().await.unwrap() {
-            numbers.extend(frames(batch).map(|frame| {
-                assert_eq!(frame.header.kind, Kind::Update);
+            numbers.extend(frames::<ToWorker>(batch).map(|frame| {
+                assert_eq!(frame.header.kind, ToWorker::Update);
                 frame.header.id
             }));
         }
@@ -151,15 +152,27 @@ mod tests {
         let mut updates = Updates::new(directory.path());
         let (mut early, mut slow, mut late) = Default::default();
         assert_eq!(fed(&updates, &mut early).await, [0u64; 0]);
-        updates.update(frame(Kind::Update, 1), true).await.unwrap();
+        updates
+            .update(frame(ToWorker::Update, 1), true)
+            .await
+            .unwrap();
         assert_eq!(fed(&updates, &mut early).await, [1]);
         assert_eq!(fed(&updates, &mut slow).await, [1]);
-        updates.update(frame(Kind::Update, 2), true).await.unwrap();
+        updates
+            .update(frame(ToWorker::Update, 2), true)
+            .await
+            .unwrap();
         assert_eq!(fed(&updates, &mut early).await, [2]);
-        let snapshot = frame(Kind::Snapshot, 2);
-        let header = frames(snapshot.clone()).next().unwrap().header;
+        let snapshot = frame(FromClient::Snapshot, 2);
+        let header = frames::<FromClient>(snapshot.clone())
+            .next()
+            .unwrap()
+            .header;
         updates.snapshot(header, snapshot).await.unwrap();
-        updates.update(frame(Kind::Update, 3), true).await.unwrap();
+        updates
+            .update(frame(ToWorker::Update, 3), true)
+            .await
+            .unwrap();
         updates.trim([&early, &slow, &late].into_iter());
         assert_eq!(fed(&updates, &mut early).await, [3]);
         assert_eq!(

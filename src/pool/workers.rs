@@ -9,7 +9,9 @@ use super::{
 use bytes::Bytes;
 use nodectl_pool_logic::{AnswerOutcome, PoolEffect, WorkerEnd, WorkerKey};
 use nodectl_types::{NodeId, Time, text};
-use nodectl_wire::frames::{AGAIN, HEADER_BYTES, Header, Kind, PULL};
+use nodectl_wire::frames::{
+    AGAIN, FromClient, FromWorker, HEADER_BYTES, Header, PULL, ToClient, ToWorker,
+};
 use std::sync::Arc;
 
 /// A worker as the hub knows it.
@@ -49,7 +51,7 @@ impl Hub {
     }
 
     pub(super) fn worker_frames(&mut self, key: WorkerKey, batch: Bytes, now: Time) {
-        for frame in frames(batch) {
+        for frame in frames::<FromWorker>(batch) {
             if !self.workers.contains_key(&key) {
                 return;
             }
@@ -64,11 +66,11 @@ impl Hub {
     fn worker_frame(
         &mut self,
         key: WorkerKey,
-        frame: Frame,
+        frame: Frame<FromWorker>,
         now: Time,
     ) -> Result<(), &'static str> {
         match frame.header.kind {
-            Kind::Ready => {
+            FromWorker::Ready => {
                 self.changed = true;
                 // From here on it gets each update by itself; what was before may come as a
                 // snapshot.
@@ -80,28 +82,33 @@ impl Hub {
                     Err("READY twice")
                 }
             }
-            Kind::InitFailed => {
+            FromWorker::InitFailed => {
                 let worker = self.workers.get_mut(&key).expect("just found");
                 worker
                     .error
                     .get_or_insert_with(|| explain(&frame.payload()));
                 Ok(())
             }
-            Kind::Ended => {
+            FromWorker::Ended => {
                 let worker = self.workers.get_mut(&key).expect("just found");
                 worker.ended = Some(text::lines(&String::from_utf8_lossy(&frame.payload())).into());
                 Ok(())
             }
-            Kind::Done | Kind::Failed => self.answer(key, frame, now),
-            Kind::UpdateFailed => {
+            FromWorker::Done | FromWorker::Failed => self.answer(key, frame, now),
+            FromWorker::UpdateFailed => {
                 self.update_failed(&frame);
                 Ok(())
             }
-            _ => Err("a frame that workers do not send"),
+            FromWorker::Hello => Err("HELLO twice"),
         }
     }
 
-    fn answer(&mut self, key: WorkerKey, frame: Frame, now: Time) -> Result<(), &'static str> {
+    fn answer(
+        &mut self,
+        key: WorkerKey,
+        frame: Frame<FromWorker>,
+        now: Time,
+    ) -> Result<(), &'static str> {
         let id = frame.header.id;
         let has_more = frame.header.has_more();
         let answer = if has_more {
@@ -134,7 +141,7 @@ impl Hub {
 
     /// Workers may tell of one update at the same time: each in one frame, if need be without the
     /// exception itself.
-    fn update_failed(&mut self, frame: &Frame) {
+    fn update_failed(&mut self, frame: &Frame<FromWorker>) {
         let mut payload = frame.payload();
         if frame.header.has_more() {
             let line = payload
@@ -146,7 +153,7 @@ impl Hub {
         // The rest of a long one begins with no JSON.
         if payload.first() == Some(&b'{') {
             self.client.frame(
-                Header::new(Kind::UpdateFailed, frame.header.id, payload.len()),
+                Header::new(ToClient::UpdateFailed, frame.header.id, payload.len()),
                 &payload,
             );
         }
@@ -199,9 +206,10 @@ impl Hub {
                 arguments,
             } => {
                 if let Some(worker) = self.workers.get(&key) {
-                    worker
-                        .outbox
-                        .frame(Header::new(Kind::Run, task, arguments.len()), &arguments);
+                    worker.outbox.frame(
+                        Header::new(ToWorker::Run, task, arguments.len()),
+                        &arguments,
+                    );
                 }
                 Some(key)
             }
@@ -209,7 +217,7 @@ impl Hub {
                 if let Some(worker) = self.workers.get(&key)
                     && self.pulls.begin(task, (key, worker.outbox.clone()))
                 {
-                    self.tell_client(Kind::Send, task, b"");
+                    self.tell_client(ToClient::Send, task, b"");
                 }
                 None
             }
@@ -223,7 +231,7 @@ impl Hub {
                 if let Some(worker) = self.workers.get(&key) {
                     worker
                         .outbox
-                        .frame(Header::new(Kind::Exit, 0, 0), &Bytes::new());
+                        .frame(Header::new(ToWorker::Exit, 0, 0), &Bytes::new());
                 }
                 self.changed = true;
                 Some(key)
@@ -236,7 +244,7 @@ impl Hub {
             }
             PoolEffect::Lost { task, why } => {
                 self.void.remove(&task);
-                self.tell_client(Kind::Lost, task, why.as_bytes());
+                self.tell_client(ToClient::Lost, task, why.as_bytes());
                 None
             }
             PoolEffect::Fail { why } => return Err(End::Failed(why)),
@@ -244,7 +252,7 @@ impl Hub {
     }
 
     /// A chunk of arguments that were asked for.
-    pub(super) fn pulled(&mut self, frame: &Frame) -> Result<(), End> {
+    pub(super) fn pulled(&mut self, frame: &Frame<FromClient>) -> Result<(), End> {
         let Header { id, flags, .. } = frame.header;
         match self.pulls.chunk(id) {
             Some(Some((_, outbox))) => {
@@ -265,7 +273,7 @@ impl Hub {
             }
         }
         if !frame.header.has_more() && self.pulls.end(id) {
-            self.tell_client(Kind::Send, id, b"");
+            self.tell_client(ToClient::Send, id, b"");
         }
         Ok(())
     }
@@ -275,12 +283,12 @@ impl Hub {
         for worker in self.workers.values() {
             worker
                 .outbox
-                .frame(Header::new(Kind::Exit, 0, 0), &Bytes::new());
+                .frame(Header::new(ToWorker::Exit, 0, 0), &Bytes::new());
             worker.outbox.finish();
         }
     }
 
-    pub(super) fn tell_client(&self, kind: Kind, id: u64, payload: &[u8]) {
+    pub(super) fn tell_client(&self, kind: ToClient, id: u64, payload: &[u8]) {
         debug_assert!(
             payload.len() + HEADER_BYTES < 1 << 20,
             "the pool's own messages are short"

@@ -27,7 +27,7 @@ pub use streams::{Close, Duplex, Halves, PeerStream, Streams};
 use futures::future::BoxFuture;
 use nodectl_types::{
     Answer, Attempt, Author, BlobHash, JobId, JobSpec, KeptSecret, Message, MetricPoint, NodeId,
-    NodeInfo, OwnerWord, Params, PoolToken, Query, QueryError, Retention, Roster, Surroundings,
+    NodeInfo, OwnerWord, Params, Query, QueryError, Retention, Roster, StreamToken, Surroundings,
     TaskIndex, TaskRecord, WorkSpec,
     query::{Stream, TrainingHere},
     roster::SecretText,
@@ -422,16 +422,16 @@ pub trait BlobFetcher: Send + Sync {
     -> BoxFuture<'static, Result<(), String>>;
 }
 
-/// Serves the pools of this node's users.
-pub trait PoolHost: Send + Sync {
-    /// A worker's process on node `from` is at the pool's disposal. The frames that follow are
-    /// those of `wire::frames`, `HELLO` left out. Returns when the pool is done with it; at once if
-    /// there is no such pool.
+/// Serves streams that other nodes open: of workers to their pools, of trainings.
+pub trait StreamHost: Send + Sync {
+    /// Node `from` has opened a stream for that token. From a worker's process that is at a pool's
+    /// disposal come the frames of `wire::frames`, `HELLO` left out. Returns when the stream is
+    /// done with; at once if nothing here has the token.
     fn attach(
         &self,
         from: NodeId,
-        pool: PoolToken,
-        worker: Box<dyn PeerStream>,
+        token: StreamToken,
+        stream: Box<dyn PeerStream>,
     ) -> BoxFuture<'static, io::Result<()>>;
 }
 
@@ -442,7 +442,7 @@ pub trait PoolService: Send + Sync {
     fn serve(&self, author: Author, client: Box<dyn Duplex>) -> BoxFuture<'static, ()>;
     /// Others need room on a node: one of the pool's workers there is to end. Unless it `must`,
     /// only if the pool has nothing to do.
-    fn release(&self, pool: PoolToken, node: NodeId, must: bool);
+    fn release(&self, pool: StreamToken, node: NodeId, must: bool);
     /// Ends every pool, since the node leaves; their clients are told.
     fn close(&self) -> BoxFuture<'static, ()>;
 }

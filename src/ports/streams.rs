@@ -1,7 +1,7 @@
 //! Streams to other nodes, and their directions for threads that block.
 
 use futures::future::{BoxFuture, Either, select};
-use nodectl_types::{NodeId, PoolToken};
+use nodectl_types::{NodeId, StreamToken};
 use std::{
     io::{self, Read, Write},
     pin::pin,
@@ -54,12 +54,11 @@ pub type Close = Box<dyn Fn() + Send + Sync>;
 /// Streams to other nodes, sealed, for what does not fit messages: the workers of pools,
 /// parameters.
 pub trait Streams: Send + Sync {
-    /// Opens a stream to a member for the pool of that token; `PoolHost::attach` gets the other end
-    /// there.
+    /// Opens a stream to a member for that token; `StreamHost::attach` gets the other end there.
     fn open(
         &self,
         to: NodeId,
-        pool: PoolToken,
+        token: StreamToken,
     ) -> BoxFuture<'static, io::Result<Box<dyn PeerStream>>>;
 }
 

@@ -11,7 +11,7 @@ use super::{
 use nodectl_types::JobId;
 use nodectl_wire::{
     api::params::{Alone, Found},
-    frames::{self, Kind},
+    frames::{self, FromAlone, ToAlone},
 };
 use std::{fs::File, io, os::unix::net::UnixStream};
 
@@ -25,21 +25,21 @@ pub fn serve(jobs: &TrainingJobs, stream: &UnixStream, payload: &[u8]) -> io::Re
         .map_err(|error| invalid(format!("job `{job}`: {error}")))?;
     let runtime = jobs.runtime()?;
     let checkpoints = &jobs.checkpoints;
-    let say = |text: String| frames::write(stream, Kind::Status, 0, text.as_bytes()).is_ok();
+    let say = |text: String| frames::write(stream, ToAlone::Status, 0, text.as_bytes()).is_ok();
     let newest = runtime.block_on(checkpoints.newest(job, false, say));
     let part = PartialFile(checkpoints.part(job)?);
     let found = serde_json::to_vec(&Found {
         newest,
         part: part.0.clone(),
     })?;
-    frames::write(stream, Kind::Found, 0, &found)?;
+    frames::write(stream, ToAlone::Found, 0, &found)?;
     stream.set_read_timeout(None)?;
     let mut second = None;
     loop {
         let (header, _) = receive(stream, 0)?;
         let step = header.id;
         match header.kind {
-            Kind::Keep => {
+            FromAlone::Keep => {
                 let kept = keep_one(jobs, job, step, &part, keep);
                 if kept.is_ok() {
                     second = runtime.block_on(checkpoints.publish(job, step, keep));
@@ -48,19 +48,18 @@ pub fn serve(jobs: &TrainingJobs, stream: &UnixStream, payload: &[u8]) -> io::Re
                     .err()
                     .map(|error| error.to_string())
                     .unwrap_or_default();
-                frames::write(stream, Kind::Kept, step, why.as_bytes())?;
+                frames::write(stream, ToAlone::Kept, step, why.as_bytes())?;
             }
-            Kind::Wait => {
+            FromAlone::Wait => {
                 let copied = runtime.block_on(checkpoints.wait_for_copy(job, step, keep, second));
                 frames::write(
                     stream,
-                    Kind::Kept,
+                    ToAlone::Kept,
                     step,
                     copied.err().unwrap_or_default().as_bytes(),
                 )?;
             }
-            Kind::Close => return Ok(()),
-            other => return Err(invalid(format!("a frame {other:?}"))),
+            FromAlone::Close => return Ok(()),
         }
     }
 }

@@ -8,7 +8,7 @@
 use super::file;
 use futures::future::join_all;
 use nodectl_ports::{NodeHandle, PeerStream, Streams};
-use nodectl_types::{Answer, JobId, NodeId, PoolToken, Query, query::CheckpointFile};
+use nodectl_types::{Answer, JobId, NodeId, Query, StreamToken, query::CheckpointFile};
 use std::{
     collections::BTreeMap,
     fs::{self, File},
@@ -394,7 +394,7 @@ impl CheckpointStore {
     }
 
     /// The job whose checkpoints a stream asks for, if some are here.
-    pub fn asked(&self, token: &PoolToken) -> Option<JobId> {
+    pub fn asked(&self, token: &StreamToken) -> Option<JobId> {
         self.here()
             .keys()
             .copied()
@@ -464,7 +464,7 @@ impl Drop for PartialFile {
     }
 }
 
-fn token_of(job: JobId) -> PoolToken {
+fn token_of(job: JobId) -> StreamToken {
     let hash = blake3::Hasher::new()
         .update(b"nodectl checkpoints")
         .update(&job.0.to_le_bytes())

@@ -5,7 +5,7 @@
 
 use super::{jobs::TrainingJobs, registration};
 use nodectl_ports::{NodeHandle, PeerStream};
-use nodectl_types::{Answer, JobId, NodeInfo, PoolToken, Query};
+use nodectl_types::{Answer, JobId, NodeInfo, Query, StreamToken};
 use nodectl_wire::api::params::{MAX_REGISTER_BYTES, Register};
 use std::{io, sync::Arc, time::Duration};
 use tokio::{
@@ -20,7 +20,7 @@ const ACCEPTED: u8 = b'A';
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Names streams that invite.
-pub fn invitation() -> PoolToken {
+pub fn invitation() -> StreamToken {
     let hash = blake3::hash(b"nodectl invitation to serve parameters");
     hash.as_bytes()[..16]
         .try_into()

@@ -9,7 +9,7 @@ use super::{
 };
 use nodectl_ports::{NodeHandle, Streams, wall_ms};
 use nodectl_pserver_logic::{ArenaLayout, GroupConfig};
-use nodectl_types::{NodeId, PoolToken};
+use nodectl_types::{NodeId, StreamToken};
 use nodectl_wire::api::params::Register;
 use std::{
     collections::HashMap,
@@ -35,7 +35,7 @@ pub struct TrainingJobs {
     pub checkpoints: Arc<CheckpointStore>,
     /// Streams to other nodes, and the node's runtime, once it has started.
     pub network: OnceLock<(Arc<dyn Streams>, Handle)>,
-    jobs: Mutex<HashMap<PoolToken, JobThread>>,
+    jobs: Mutex<HashMap<StreamToken, JobThread>>,
     numbers: AtomicU64,
     pub stopped: CancellationToken,
 }
@@ -69,7 +69,7 @@ impl TrainingJobs {
         }
     }
 
-    pub fn jobs(&self) -> MutexGuard<'_, HashMap<PoolToken, JobThread>> {
+    pub fn jobs(&self) -> MutexGuard<'_, HashMap<StreamToken, JobThread>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -59,7 +59,7 @@ mod writer;
 use futures::future::BoxFuture;
 use jobs::TrainingJobs;
 use nodectl_ports::{NodeHandle, PeerStream, Streams, Trainings, sockets};
-use nodectl_types::{JobId, NodeId, PoolToken, query::TrainingHere, servers::SOCKET};
+use nodectl_types::{JobId, NodeId, StreamToken, query::TrainingHere, servers::SOCKET};
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -152,7 +152,7 @@ impl ParameterServers {
     }
 
     /// Whether a stream for this token is ours.
-    pub fn has(&self, token: &PoolToken) -> bool {
+    pub fn has(&self, token: &StreamToken) -> bool {
         *token == dedicated::invitation()
             || self.jobs.jobs().contains_key(token)
             || self.jobs.checkpoints.asked(token).is_some()
@@ -163,7 +163,7 @@ impl ParameterServers {
     pub async fn attach(
         &self,
         from: NodeId,
-        token: PoolToken,
+        token: StreamToken,
         stream: Box<dyn PeerStream>,
     ) -> io::Result<()> {
         if token == dedicated::invitation() {

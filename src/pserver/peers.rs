@@ -6,7 +6,7 @@
 use super::{lifeline::Lifeline, store::Outgoing};
 use nodectl_ports::{Close, PeerStream, Streams};
 use nodectl_types::{
-    NodeId, PoolToken,
+    NodeId, StreamToken,
     servers::{MAX_STREAMS, ServerSettings, message::ServerMessage},
 };
 use std::{
@@ -204,7 +204,7 @@ pub fn count(settings: &ServerSettings) -> usize {
 pub async fn call(
     streams: &dyn Streams,
     to: NodeId,
-    token: PoolToken,
+    token: StreamToken,
     connection: u64,
     settings: &ServerSettings,
 ) -> io::Result<Bundle> {

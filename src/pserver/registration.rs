@@ -2,7 +2,7 @@
 
 use super::{file::Form, frames::invalid};
 use nodectl_pserver_logic::ArenaLayout;
-use nodectl_types::PoolToken;
+use nodectl_types::StreamToken;
 use nodectl_wire::api::params::Register;
 use std::{io, sync::Arc};
 
@@ -33,7 +33,7 @@ pub fn layout(register: &Register) -> io::Result<Arc<ArenaLayout>> {
 }
 
 /// Names a job among nodes.
-pub fn token_of(job: &str) -> PoolToken {
+pub fn token_of(job: &str) -> StreamToken {
     let hash = blake3::Hasher::new()
         .update(b"nodectl training job")
         .update(job.as_bytes())

@@ -8,7 +8,7 @@ use super::{
     peers::{self, Bundle},
 };
 use nodectl_pserver_logic::search::{Expected, PeerSeen, Search, SearchEffect, SearchInput};
-use nodectl_types::{Answer, JobId, NodeId, PoolToken, Query, Time};
+use nodectl_types::{Answer, JobId, NodeId, Query, StreamToken, Time};
 use std::{
     io,
     sync::{Arc, atomic::Ordering},
@@ -22,7 +22,7 @@ const PERIOD: Duration = Duration::from_millis(250);
 const ENDED: Duration = Duration::from_secs(2);
 
 /// Connects with every member that has the job too, as long as it trains here.
-pub async fn look_for_peers(jobs: Arc<TrainingJobs>, token: PoolToken, job: JobThread) {
+pub async fn look_for_peers(jobs: Arc<TrainingJobs>, token: StreamToken, job: JobThread) {
     let begun = Instant::now();
     let now = || Time(begun.elapsed().as_micros() as u64);
     let (inputs, mut inbox) = mpsc::channel(QUEUE);
@@ -118,7 +118,7 @@ async fn is_over(jobs: &TrainingJobs, job: &JobThread) -> bool {
 #[derive(Clone)]
 struct Calls {
     jobs: Arc<TrainingJobs>,
-    token: PoolToken,
+    token: StreamToken,
     job: JobThread,
     inputs: mpsc::Sender<SearchInput>,
 }

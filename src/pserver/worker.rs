@@ -14,7 +14,7 @@ use nodectl_pserver_logic::{ArenaLayout, Notice, Share};
 use nodectl_types::{servers::message::Worker, units::format_bytes};
 use nodectl_wire::{
     api::params::{MAX_REGISTER_BYTES, Register, Registered},
-    frames::{self, Header, Kind},
+    frames::{self, FromTrainer, Header, ToTrainer},
 };
 use rustix::{
     net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
@@ -57,18 +57,20 @@ impl WorkerLink {
 
     pub fn tell(&mut self, notice: Notice) {
         let (kind, id, payload) = match notice {
-            Notice::Started { clock } => (Kind::Started, clock, Vec::new()),
-            Notice::Released { clock } => (Kind::Released, clock, Vec::new()),
-            Notice::Moved { clock, share } => (Kind::Moved, clock, share_bytes(share)),
+            Notice::Started { clock } => (ToTrainer::Started, clock, Vec::new()),
+            Notice::Released { clock } => (ToTrainer::Released, clock, Vec::new()),
+            Notice::Moved { clock, share } => (ToTrainer::Moved, clock, share_bytes(share)),
             Notice::Pulled { number, tensor } => return self.pulled(number, tensor),
-            Notice::PassedBarrier => (Kind::Passed, 0, Vec::new()),
-            Notice::AllFinished => (Kind::Finished, 0, Vec::new()),
-            Notice::Share(share) => (Kind::Share, 0, share_bytes(share)),
-            Notice::Kept { clock, problem } => {
-                (Kind::Kept, clock, problem.unwrap_or_default().into_bytes())
-            }
-            Notice::Status(text) => (Kind::Status, 0, text.into_bytes()),
-            Notice::Misused(why) => (Kind::Error, 0, why.into_bytes()),
+            Notice::PassedBarrier => (ToTrainer::Passed, 0, Vec::new()),
+            Notice::AllFinished => (ToTrainer::Finished, 0, Vec::new()),
+            Notice::Share(share) => (ToTrainer::Share, 0, share_bytes(share)),
+            Notice::Kept { clock, problem } => (
+                ToTrainer::Kept,
+                clock,
+                problem.unwrap_or_default().into_bytes(),
+            ),
+            Notice::Status(text) => (ToTrainer::Status, 0, text.into_bytes()),
+            Notice::Misused(why) => (ToTrainer::Error, 0, why.into_bytes()),
         };
         self.flush();
         self.send(kind, id, &payload);
@@ -77,13 +79,13 @@ impl WorkerLink {
     /// Another worker's task has succeeded: this one has nothing left to do.
     pub fn tell_over(&mut self) {
         self.flush();
-        self.send(Kind::Over, 0, &[]);
+        self.send(ToTrainer::Over, 0, &[]);
     }
 
     /// No task has succeeded so far.
     pub fn tell_unfinished(&mut self) {
         self.flush();
-        self.send(Kind::Wait, 0, &[]);
+        self.send(ToTrainer::Wait, 0, &[]);
     }
 
     fn pulled(&mut self, number: u64, tensor: u32) {
@@ -102,12 +104,12 @@ impl WorkerLink {
                 *number,
                 tensors.drain(..).flat_map(u32::to_le_bytes).collect(),
             );
-            self.send(Kind::Pulled, number, &tensors);
+            self.send(ToTrainer::Pulled, number, &tensors);
         }
     }
 
-    fn send(&mut self, kind: Kind, id: u64, payload: &[u8]) {
-        if frames::write(&self.stream, kind, id, payload).is_err() || kind == Kind::Error {
+    fn send(&mut self, kind: ToTrainer, id: u64, payload: &[u8]) {
+        if frames::write(&self.stream, kind, id, payload).is_err() || kind == ToTrainer::Error {
             // Its reader notices, and it is gone.
             let _ = self.stream.shutdown(std::net::Shutdown::Both);
         }
@@ -141,17 +143,17 @@ pub fn serve(jobs: &Arc<TrainingJobs>, stream: UnixStream) {
 /// Tells a worker that is still there why it is served no more.
 fn refuse(stream: &UnixStream, why: &io::Error) {
     if why.kind() != io::ErrorKind::UnexpectedEof {
-        let _ = frames::write(stream, Kind::Error, 0, why.to_string().as_bytes());
+        let _ = frames::write(stream, ToTrainer::Error, 0, why.to_string().as_bytes());
     }
 }
 
 fn attend(jobs: &Arc<TrainingJobs>, stream: &UnixStream) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.set_read_timeout(Some(HELLO))?;
-    let (header, payload) = receive(stream, MAX_REGISTER_BYTES)?;
+    let (header, payload) = receive::<FromTrainer>(stream, MAX_REGISTER_BYTES)?;
     match header.kind {
-        Kind::Register => {}
-        Kind::Alone => return alone::serve(jobs, stream, &payload),
+        FromTrainer::Register => {}
+        FromTrainer::Alone => return alone::serve(jobs, stream, &payload),
         other => {
             return Err(invalid(format!(
                 "a frame {other:?} where REGISTER should be"
@@ -176,8 +178,8 @@ fn attend(jobs: &Arc<TrainingJobs>, stream: &UnixStream) -> io::Result<()> {
     answer(stream, &layout, &arena)?;
     // Copying the initial values may take its time.
     stream.set_read_timeout(None)?;
-    let (header, _) = receive(stream, 0)?;
-    if header.kind != Kind::Ready {
+    let (header, _) = receive::<FromTrainer>(stream, 0)?;
+    if header.kind != FromTrainer::Ready {
         return Err(invalid(format!(
             "a frame {:?} where READY should be",
             header.kind
@@ -247,25 +249,27 @@ fn pass_on(
     loop {
         let (Header { kind, id, .. }, payload) = receive(stream, tensors * 4)?;
         let request = match kind {
-            Kind::Push => WorkerRequest::Push {
+            FromTrainer::Push => WorkerRequest::Push {
                 clock: id,
                 tensors: list(&payload),
             },
-            Kind::Clock => WorkerRequest::Clock {
+            FromTrainer::Clock => WorkerRequest::Clock {
                 clock: id,
                 samples: list(&payload).first().copied().unwrap_or(1),
             },
-            Kind::Pull => WorkerRequest::Pull {
+            FromTrainer::Pull => WorkerRequest::Pull {
                 number: id,
                 tensors: list(&payload),
             },
-            Kind::Barrier => WorkerRequest::Barrier,
-            Kind::Share => WorkerRequest::Shared { number: id },
-            Kind::Wait => WorkerRequest::Wait,
-            Kind::Keep => WorkerRequest::Keep,
-            Kind::Finish => WorkerRequest::Finished,
-            Kind::Close => return Ok(()),
-            other => return Err(invalid(format!("a frame {other:?}"))),
+            FromTrainer::Barrier => WorkerRequest::Barrier,
+            FromTrainer::Share => WorkerRequest::Shared { number: id },
+            FromTrainer::Wait => WorkerRequest::Wait,
+            FromTrainer::Keep => WorkerRequest::Keep,
+            FromTrainer::Finish => WorkerRequest::Finished,
+            FromTrainer::Close => return Ok(()),
+            FromTrainer::Register | FromTrainer::Alone | FromTrainer::Ready => {
+                return Err(invalid(format!("a frame {kind:?}")));
+            }
         };
         let event = ServiceEvent::Worker {
             worker,
@@ -297,7 +301,7 @@ fn answer(stream: &UnixStream, layout: &ArenaLayout, arena: &Arena) -> io::Resul
     };
     let json = serde_json::to_vec(&registered).expect("plain data always encodes");
     let mut bytes = Vec::new();
-    frames::encode(Kind::Registered, 0, &json, &mut bytes);
+    frames::encode(ToTrainer::Registered, 0, &json, &mut bytes);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let descriptors = [arena.file().as_fd()];

@@ -96,8 +96,8 @@ pub use roster::{Decision, Roster, Standing};
 pub use scalar::Scalar;
 pub use secret::KeptSecret;
 pub use spec::{
-    Builtin, BuiltinWorker, JobDraft, JobSpec, ParamSpace, Params, PoolToken, PythonWorker, Value,
-    WorkSpec, WorkerRole, WorkerSpec,
+    Builtin, BuiltinWorker, JobDraft, JobSpec, ParamSpace, Params, PythonWorker, StreamToken,
+    Value, WorkSpec, WorkerRole, WorkerSpec,
 };
 pub use sweep::{MetricPoint, Sweep};
 pub use time::Time;

@@ -6,7 +6,7 @@
 
 use super::{
     Answer, Attempt, Cell, JobHead, JobId, JobSpec, KeptSecret, MetricPoint, NodeInfo, Params,
-    PoolToken, Query, QueryError, Roster, TaskIndex, TaskRecord, WorkSpec, membership::Packet,
+    Query, QueryError, Roster, StreamToken, TaskIndex, TaskRecord, WorkSpec, membership::Packet,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -202,7 +202,7 @@ pub enum Message {
     /// Somebody waits on the sender for room that a pool's workers hold: the receiver, its host,
     /// lets one of them go, if the pool has nothing to do, or if it `must`.
     Release {
-        pool: PoolToken,
+        pool: StreamToken,
         must: bool,
     },
     /// Jobs that were removed, with the wall clock of whoever did it (ms since 1970); at most

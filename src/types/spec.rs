@@ -126,11 +126,12 @@ pub enum WorkerRole {
     },
     /// Worker processes, each at the disposal of the pool that node `host` serves under this token
     /// until it is closed.
-    Pool { host: NodeId, token: PoolToken },
+    Pool { host: NodeId, token: StreamToken },
 }
 
-/// Names a pool and lets workers attach to it.
-pub type PoolToken = [u8; 16];
+/// Says what a stream between two nodes is for, and is known to those only who may open it: to a
+/// pool's workers, or to a training's nodes.
+pub type StreamToken = [u8; 16];
 
 /// The reason for which a coordinator cancels the job of a pool whose host it takes for dead.
 pub const POOL_HOST_GONE: &str = "the node that served the pool was gone";
@@ -377,13 +378,13 @@ impl WorkSpec {
 
     /// The pool whose worker processes the tasks are, if they are: the node that serves it, and its
     /// name there.
-    pub fn pool(&self) -> Option<(NodeId, PoolToken)> {
+    pub fn pool(&self) -> Option<(NodeId, StreamToken)> {
         self.worker.as_ref()?.pool()
     }
 }
 
 impl WorkerSpec {
-    fn pool(&self) -> Option<(NodeId, PoolToken)> {
+    fn pool(&self) -> Option<(NodeId, StreamToken)> {
         match self {
             Self::Python(PythonWorker {
                 role: WorkerRole::Pool { host, token },

@@ -12,6 +12,9 @@
 //! | 4 | 4 | bytes of payload that follow |
 //! | 8 | 8 | id: of a task or an update, else 0 |
 //!
+//! Kinds are apart by protocol and direction (`kinds`): a frame that nobody sends in a direction is
+//! no frame there.
+//!
 //! A message larger than a chunk travels as several frames of the same kind and id, all but the
 //! last flagged `MORE`. Frames of other messages may come in between; a receiver keeps apart by
 //! (kind, id).
@@ -97,6 +100,13 @@
 //! A worker may die within a long result. What the client has of it is void when a `DONE` or
 //! `FAILED` of the same id comes with `AGAIN`, or a `LOST`.
 
+mod kinds;
+
+pub use kinds::{
+    FrameKind, FromAlone, FromClient, FromTrainer, FromWorker, ToAlone, ToClient, ToTrainer,
+    ToWorker,
+};
+
 /// Larger messages travel in pieces.
 pub const MAX_CHUNK_BYTES: usize = 1 << 20;
 pub const HEADER_BYTES: usize = 16;
@@ -108,54 +118,10 @@ pub const PULL: u8 = 2;
 /// A result of which a beginning was sent before begins anew.
 pub const AGAIN: u8 = 4;
 
+/// The header of a frame of a protocol's direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Kind {
-    Init = 1,
-    Update = 2,
-    Run = 3,
-    Exit = 4,
-    Hello = 16,
-    Ready = 17,
-    InitFailed = 18,
-    Done = 19,
-    Failed = 20,
-    UpdateFailed = 21,
-    Ended = 22,
-    Open = 32,
-    Snapshot = 33,
-    Cancel = 34,
-    Close = 35,
-    Opened = 48,
-    Status = 49,
-    Send = 50,
-    Lost = 51,
-    Error = 52,
-    Register = 64,
-    Push = 65,
-    Clock = 66,
-    Pull = 67,
-    Barrier = 68,
-    Share = 69,
-    Wait = 70,
-    Finish = 71,
-    Alone = 72,
-    Keep = 73,
-    Registered = 80,
-    Started = 81,
-    Released = 82,
-    Moved = 83,
-    Pulled = 84,
-    Passed = 85,
-    Over = 86,
-    Finished = 87,
-    Found = 88,
-    Kept = 89,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
-    pub kind: Kind,
+pub struct Header<K> {
+    pub kind: K,
     pub flags: u8,
     pub length: u32,
     pub id: u64,
@@ -163,63 +129,14 @@ pub struct Header {
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    #[error("a frame of unknown kind {0}")]
+    #[error("a frame of kind {0}, which nobody sends here")]
     Kind(u8),
     #[error("a frame of {0} bytes; {MAX_CHUNK_BYTES} are allowed")]
     Length(u32),
 }
 
-impl Kind {
-    fn from_u8(byte: u8) -> Option<Self> {
-        use Kind::*;
-        let all = [
-            Init,
-            Update,
-            Run,
-            Exit,
-            Hello,
-            Ready,
-            InitFailed,
-            Done,
-            Failed,
-            UpdateFailed,
-            Ended,
-            Open,
-            Snapshot,
-            Cancel,
-            Close,
-            Opened,
-            Status,
-            Send,
-            Lost,
-            Error,
-            Register,
-            Push,
-            Clock,
-            Pull,
-            Barrier,
-            Share,
-            Wait,
-            Finish,
-            Alone,
-            Keep,
-            Registered,
-            Started,
-            Released,
-            Moved,
-            Pulled,
-            Passed,
-            Over,
-            Finished,
-            Found,
-            Kept,
-        ];
-        all.into_iter().find(|kind| *kind as u8 == byte)
-    }
-}
-
-impl Header {
-    pub fn new(kind: Kind, id: u64, length: usize) -> Self {
+impl<K: FrameKind> Header<K> {
+    pub fn new(kind: K, id: u64, length: usize) -> Self {
         Self {
             kind,
             flags: 0,
@@ -234,7 +151,7 @@ impl Header {
 
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
-        bytes[0] = self.kind as u8;
+        bytes[0] = self.kind.number();
         bytes[1] = self.flags;
         bytes[4..8].copy_from_slice(&self.length.to_le_bytes());
         bytes[8..].copy_from_slice(&self.id.to_le_bytes());
@@ -244,7 +161,7 @@ impl Header {
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, FrameError> {
         let length = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
         let id = u64::from_le_bytes(bytes[8..].try_into().expect("eight bytes"));
-        let kind = Kind::from_u8(bytes[0]).ok_or(FrameError::Kind(bytes[0]))?;
+        let kind = K::of(bytes[0]).ok_or(FrameError::Kind(bytes[0]))?;
         if length as usize > MAX_CHUNK_BYTES {
             return Err(FrameError::Length(length));
         }
@@ -258,18 +175,16 @@ impl Header {
 }
 
 /// Appends a message, in as many frames as it needs.
-pub fn encode(kind: Kind, id: u64, payload: &[u8], out: &mut Vec<u8>) {
+pub fn encode<K: FrameKind>(kind: K, id: u64, payload: &[u8], out: &mut Vec<u8>) {
     let mut rest = payload;
     loop {
         let (chunk, after) = rest.split_at(rest.len().min(MAX_CHUNK_BYTES));
         let flags = if after.is_empty() { 0 } else { MORE };
-        out.extend_from_slice(
-            &Header {
-                flags,
-                ..Header::new(kind, id, chunk.len())
-            }
-            .encode(),
-        );
+        let header = Header {
+            flags,
+            ..Header::new(kind, id, chunk.len())
+        };
+        out.extend_from_slice(&header.encode());
         out.extend_from_slice(chunk);
         if after.is_empty() {
             return;
@@ -279,9 +194,9 @@ pub fn encode(kind: Kind, id: u64, payload: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Writes a message, in as many frames as it needs, at once.
-pub fn write(
+pub fn write<K: FrameKind>(
     mut sink: impl std::io::Write,
-    kind: Kind,
+    kind: K,
     id: u64,
     payload: &[u8],
 ) -> std::io::Result<()> {
@@ -291,42 +206,4 @@ pub fn write(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn a_header_survives(kind in 0u8..=255, flags: u8, length in 0..=MAX_CHUNK_BYTES as u32, id: u64) {
-            if let Some(kind) = Kind::from_u8(kind) {
-                let header = Header { kind, flags, length, id };
-                prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
-            }
-        }
-
-        #[test]
-        fn any_header_is_read_without_harm(bytes: [u8; HEADER_BYTES]) {
-            if let Ok(header) = Header::decode(&bytes) {
-                prop_assert!(header.length as usize <= MAX_CHUNK_BYTES);
-            }
-        }
-    }
-
-    #[test]
-    fn a_long_message_is_cut() {
-        let mut out = Vec::new();
-        encode(Kind::Run, 7, &vec![1; MAX_CHUNK_BYTES + 1], &mut out);
-        let first = Header::decode(out[..HEADER_BYTES].try_into().unwrap()).unwrap();
-        assert_eq!(
-            (first.length as usize, first.has_more()),
-            (MAX_CHUNK_BYTES, true)
-        );
-        let second = HEADER_BYTES + MAX_CHUNK_BYTES;
-        let second =
-            Header::decode(out[second..second + HEADER_BYTES].try_into().unwrap()).unwrap();
-        assert_eq!(
-            (second.kind, second.id, second.length, second.has_more()),
-            (Kind::Run, 7, 1, false)
-        );
-    }
-}
+mod tests;

@@ -3,9 +3,11 @@
 use crate::harness::*;
 use futures::future::BoxFuture;
 use nodectl::{
-    ports::{PeerStream, PoolHost, Runner, Streams, WorkerEvent},
-    types::{Failure, NodeId, Outcome, PoolToken, PythonWorker, WorkSpec, WorkerRole, WorkerSpec},
-    wire::frames::{HEADER_BYTES, Header, Kind, encode},
+    ports::{PeerStream, Runner, StreamHost, Streams, WorkerEvent},
+    types::{
+        Failure, NodeId, Outcome, PythonWorker, StreamToken, WorkSpec, WorkerRole, WorkerSpec,
+    },
+    wire::frames::{FromWorker, HEADER_BYTES, Header, ToWorker, encode},
     worker::PoolLinks,
 };
 use std::{
@@ -19,12 +21,12 @@ use tokio::{
 
 const HERE: NodeId = NodeId([7; 32]);
 const ELSEWHERE: NodeId = NodeId([8; 32]);
-const TOKEN: PoolToken = [5; 16];
+const TOKEN: StreamToken = [5; 16];
 
 /// Says that the worker is called for, hears what it answers, and lets it go when told.
 #[derive(Default)]
 struct Host {
-    heard: Mutex<Vec<Kind>>,
+    heard: Mutex<Vec<FromWorker>>,
     release: Mutex<Option<oneshot::Receiver<bool>>>,
     from: Mutex<Vec<NodeId>>,
 }
@@ -34,7 +36,7 @@ impl Host {
         let mut bytes = Vec::new();
         // The shim knows no such class, and says so.
         encode(
-            Kind::Init,
+            ToWorker::Init,
             0,
             b"{\"mode\": \"calls\", \"class\": \"none.py:None\", \"init\": {}}",
             &mut bytes,
@@ -63,11 +65,11 @@ impl Host {
 #[derive(Clone, Default)]
 struct Fake(Arc<Host>);
 
-impl PoolHost for Fake {
+impl StreamHost for Fake {
     fn attach(
         &self,
         from: NodeId,
-        pool: PoolToken,
+        pool: StreamToken,
         worker: Box<dyn PeerStream>,
     ) -> BoxFuture<'static, io::Result<()>> {
         let host = self.0.clone();
@@ -86,7 +88,7 @@ impl Streams for Fake {
     fn open(
         &self,
         to: NodeId,
-        pool: PoolToken,
+        pool: StreamToken,
     ) -> BoxFuture<'static, io::Result<Box<dyn PeerStream>>> {
         let host = self.0.clone();
         Box::pin(async move {
@@ -109,7 +111,7 @@ fn lab() -> (Lab, Fake) {
     )
 }
 
-fn spec(host: NodeId, token: PoolToken, python: &str) -> WorkSpec {
+fn spec(host: NodeId, token: StreamToken, python: &str) -> WorkSpec {
     let role = WorkerRole::Pool { host, token };
     let worker = Some(WorkerSpec::Python(PythonWorker {
         python: python.into(),
@@ -127,7 +129,7 @@ fn a_worker_speaks_with_the_pool_of_its_node_and_of_another() {
     for host in [HERE, ELSEWHERE] {
         let (mut lab, fake) = lab();
         let record = lab.run(spec(host, TOKEN, "python3"));
-        assert_eq!(*fake.0.heard.lock().unwrap(), [Kind::InitFailed]);
+        assert_eq!(*fake.0.heard.lock().unwrap(), [FromWorker::InitFailed]);
         assert_eq!(
             *failure(&record),
             Failure::Exit(1),

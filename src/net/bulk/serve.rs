@@ -17,8 +17,8 @@ use crate::{
 };
 use futures::AsyncWriteExt;
 use libp2p::Stream;
-use nodectl_ports::{Blobs, PeerStream, PoolHost};
-use nodectl_types::{NodeId, PoolToken};
+use nodectl_ports::{Blobs, PeerStream, StreamHost};
+use nodectl_types::{NodeId, StreamToken};
 use std::{
     io::{self, Seek, SeekFrom, Write},
     net::{IpAddr, Ipv6Addr, SocketAddr},
@@ -56,7 +56,7 @@ pub struct Server {
 struct ServerInner {
     shared: Arc<SwarmShared>,
     blobs: Arc<dyn Blobs>,
-    pools: Arc<dyn PoolHost>,
+    host: Arc<dyn StreamHost>,
     port: u16,
     tickets: Tickets,
     transfers: Semaphore,
@@ -68,7 +68,7 @@ impl Server {
     pub async fn start(
         shared: Arc<SwarmShared>,
         blobs: Arc<dyn Blobs>,
-        pools: Arc<dyn PoolHost>,
+        host: Arc<dyn StreamHost>,
         port: u16,
     ) -> Result<Self, NetError> {
         let listener = listen(port)
@@ -82,7 +82,7 @@ impl Server {
         let inner = ServerInner {
             shared,
             blobs,
-            pools,
+            host,
             port,
             tickets: Tickets::default(),
             transfers: Semaphore::new(MAX_TRANSFERS),
@@ -151,9 +151,9 @@ impl Server {
                     Some((stream, TicketPromise::Blob(transfer))) => {
                         server.send_directly(stream, transfer).await
                     }
-                    Some((stream, TicketPromise::Stream { from, pool, keys })) => {
+                    Some((stream, TicketPromise::Stream { from, token, keys })) => {
                         server
-                            .attach(from, pool, streams::accept(stream, &keys).await)
+                            .attach(from, token, streams::accept(stream, &keys).await)
                             .await;
                     }
                     Some((stream, TicketPromise::Called(caller))) => drop(caller.send(stream)),
@@ -235,7 +235,7 @@ impl Server {
         Ok(())
     }
 
-    /// Answers a peer that opened a stream for a pool.
+    /// Answers a peer that opened a stream.
     pub fn serve_stream(&self, from: NodeId, requester: Option<IpAddr>, stream: Stream) {
         let Ok(permit) = self.inner.conversations.clone().try_acquire_owned() else {
             return;
@@ -245,18 +245,18 @@ impl Server {
             let talked = server.talk_of_stream(from, requester, stream).await;
             drop(permit);
             match talked {
-                Ok(Some((pool, Carrier::Swarm(stream), keys))) => {
+                Ok(Some((token, Carrier::Swarm(stream), keys))) => {
                     server
                         .attach(
                             from,
-                            pool,
+                            token,
                             streams::accept_over_the_swarm(stream, &keys).await,
                         )
                         .await;
                 }
-                Ok(Some((pool, Carrier::Tcp(tcp), keys))) => {
+                Ok(Some((token, Carrier::Tcp(tcp), keys))) => {
                     server
-                        .attach(from, pool, streams::accept(tcp, &keys).await)
+                        .attach(from, token, streams::accept(tcp, &keys).await)
                         .await;
                 }
                 Ok(None) => {}
@@ -274,8 +274,8 @@ impl Server {
         from: NodeId,
         requester: Option<IpAddr>,
         mut stream: Stream,
-    ) -> io::Result<Option<(PoolToken, Carrier, DirectionKeys)>> {
-        let pool = streams::read_pool(&mut stream).await?;
+    ) -> io::Result<Option<(StreamToken, Carrier, DirectionKeys)>> {
+        let token = streams::read_token(&mut stream).await?;
         let mut offer = Offer {
             size: 0,
             ticket: Tickets::draw(),
@@ -286,7 +286,7 @@ impl Server {
         let (back, out) = streams::keys(&offer);
         let promise = TicketPromise::Stream {
             from,
-            pool,
+            token,
             keys: DirectionKeys { out, back },
         };
         let issued = self
@@ -306,20 +306,25 @@ impl Server {
         let choice = choice(&mut stream, requester, &offer.ticket).await;
         let unused = self.inner.tickets.redeem(&offer.ticket, Instant::now());
         Ok(match (choice?, unused) {
-            (WayChoice::OverTheSwarm, Some(TicketPromise::Stream { pool, keys, .. })) => {
-                Some((pool, Carrier::Swarm(stream), keys))
+            (WayChoice::OverTheSwarm, Some(TicketPromise::Stream { token, keys, .. })) => {
+                Some((token, Carrier::Swarm(stream), keys))
             }
-            (WayChoice::CalledBack(tcp), Some(TicketPromise::Stream { pool, keys, .. })) => {
-                Some((pool, Carrier::Tcp(tcp), keys))
+            (WayChoice::CalledBack(tcp), Some(TicketPromise::Stream { token, keys, .. })) => {
+                Some((token, Carrier::Tcp(tcp), keys))
             }
             _ => None,
         })
     }
 
-    /// Hands a worker's stream to its pool.
-    async fn attach(&self, from: NodeId, pool: PoolToken, stream: io::Result<Box<dyn PeerStream>>) {
+    /// Hands a stream to whoever serves it.
+    async fn attach(
+        &self,
+        from: NodeId,
+        token: StreamToken,
+        stream: io::Result<Box<dyn PeerStream>>,
+    ) {
         let attached = match stream {
-            Ok(stream) => self.inner.pools.attach(from, pool, stream).await,
+            Ok(stream) => self.inner.host.attach(from, token, stream).await,
             Err(error) => Err(error),
         };
         if let Err(error) = attached {
@@ -365,7 +370,7 @@ impl Server {
     }
 }
 
-/// On what a stream to a pool goes on.
+/// On what a stream goes on.
 enum Carrier {
     Tcp(TcpStream),
     Swarm(Stream),

@@ -1,4 +1,4 @@
-//! Streams to other nodes' pools, on the same way as blobs: asked for over the swarm, then directly
+//! Streams to other nodes, on the same way as blobs: asked for over the swarm, then directly
 //! over TCP with a ticket that works once, sealed with a key for each direction; over the swarm
 //! where no direct connection is possible.
 
@@ -15,7 +15,7 @@ use crate::{
 use futures::{AsyncReadExt, AsyncWriteExt};
 use libp2p::Stream;
 use nodectl_ports::PeerStream;
-use nodectl_types::{NodeId, PoolToken};
+use nodectl_types::{NodeId, StreamToken};
 use socket2::{SockRef, TcpKeepalive};
 use std::{io, time::Duration};
 use tokio::{net::TcpStream, time::timeout};
@@ -26,12 +26,12 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(1);
 /// A peer whose machine or cable is gone is noticed after about this long.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// Opens a stream to a pool of another node. `NotFound` if that has none of this token.
+/// Opens a stream to another node. `NotFound` if nothing there has the token.
 pub async fn open(
     shared: &SwarmShared,
     server: &Server,
     to: NodeId,
-    pool: PoolToken,
+    token: StreamToken,
 ) -> io::Result<Box<dyn PeerStream>> {
     let failed = |why: String| io::Error::other(format!("no stream to node {}: {why}", to.short()));
     let (mut stream, session) = shared
@@ -39,7 +39,7 @@ pub async fn open(
         .await
         .map_err(failed)?;
     let asking = async {
-        stream.write_all(&pool).await?;
+        stream.write_all(&token).await?;
         stream.flush().await?;
         Answer::read(&mut stream).await
     };
@@ -106,13 +106,13 @@ pub async fn accept_over_the_swarm(
     Ok(Box::new(sealed))
 }
 
-/// Which pool a stream is for.
-pub async fn read_pool(stream: &mut Stream) -> io::Result<PoolToken> {
-    let mut pool = PoolToken::default();
-    timeout(TALK_TIMEOUT, stream.read_exact(&mut pool))
+/// What a stream is for.
+pub async fn read_token(stream: &mut Stream) -> io::Result<StreamToken> {
+    let mut token = StreamToken::default();
+    timeout(TALK_TIMEOUT, stream.read_exact(&mut token))
         .await
         .map_err(|_| io::ErrorKind::TimedOut)??;
-    Ok(pool)
+    Ok(token)
 }
 
 /// The keys from the opener to the accepting end, and back.

@@ -3,7 +3,7 @@
 
 use super::{offer::TICKET_BYTES, sealed::DirectionKeys};
 use crate::secret::fill_random;
-use nodectl_types::{BlobHash, NodeId, PoolToken};
+use nodectl_types::{BlobHash, NodeId, StreamToken};
 use std::{
     collections::HashMap,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -18,10 +18,10 @@ pub const MAX_TICKETS: usize = 256;
 /// What a ticket stands for.
 pub enum TicketPromise {
     Blob(Transfer),
-    /// A stream from that node to a pool of this one.
+    /// A stream from that node to this one.
     Stream {
         from: NodeId,
-        pool: PoolToken,
+        token: StreamToken,
         keys: DirectionKeys,
     },
     /// What this node asked for: the holder brings it.

@@ -22,10 +22,10 @@ use futures::{
 };
 use libp2p::{Multiaddr, Swarm, multiaddr::Protocol, swarm::SwarmEvent};
 use nodectl_ports::{
-    BlobFetcher, Blobs, Event, NetEvent, NetReport, Network, PeerStream, PoolHost, SWITCHED_OFF,
+    BlobFetcher, Blobs, Event, NetEvent, NetReport, Network, PeerStream, SWITCHED_OFF, StreamHost,
     Streams,
 };
-use nodectl_types::{BlobHash, Message, NodeId, PoolToken, Roster};
+use nodectl_types::{BlobHash, Message, NodeId, Roster, StreamToken};
 use nodectl_wire as wire;
 use std::{
     io,
@@ -59,7 +59,7 @@ pub async fn start(
     identity: Identity,
     keys: Keys,
     blobs: Arc<dyn Blobs>,
-    pools: Arc<dyn PoolHost>,
+    host: Arc<dyn StreamHost>,
     events: mpsc::Sender<Event>,
 ) -> Result<Net, NetError> {
     let interfaces = Interfaces::read(&config.interfaces)?;
@@ -95,7 +95,7 @@ pub async fn start(
     shared
         .state()
         .set_problem("kademlia", (!config.kademlia).then(|| SWITCHED_OFF.into()));
-    let server = Server::start(shared.clone(), blobs.clone(), pools, config.bulk_port).await?;
+    let server = Server::start(shared.clone(), blobs.clone(), host, config.bulk_port).await?;
     let remembered = Remembered::start(shared.clone(), &config.data_dir);
     tokio::spawn(Driver::new(swarm, shared.clone(), server.clone(), remembered).run(inputs));
     discovery::start(shared.clone(), &config);
@@ -231,10 +231,10 @@ impl Streams for Net {
     fn open(
         &self,
         to: NodeId,
-        pool: PoolToken,
+        token: StreamToken,
     ) -> BoxFuture<'static, io::Result<Box<dyn PeerStream>>> {
         let inner = self.inner.clone();
-        async move { streams::open(&inner.shared, &inner.server, to, pool).await }.boxed()
+        async move { streams::open(&inner.shared, &inner.server, to, token).await }.boxed()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Streams to pools between real nodes.
+//! Streams between real nodes.
 
 use super::{
     cluster::{DEADLINE, pair},
@@ -13,8 +13,8 @@ use futures::{
     AsyncReadExt as _, AsyncWriteExt as _,
     future::{BoxFuture, FutureExt},
 };
-use nodectl_ports::{PeerStream, PoolHost, Streams};
-use nodectl_types::{NodeId, PoolToken};
+use nodectl_ports::{PeerStream, StreamHost, Streams};
+use nodectl_types::{NodeId, StreamToken};
 use std::{
     io,
     net::TcpListener,
@@ -25,20 +25,20 @@ use tokio::{
     time::timeout,
 };
 
-const KNOWN: PoolToken = [7; 16];
+const KNOWN: StreamToken = [7; 16];
 
-/// Knows one pool. Says who attached, then sends back what comes.
+/// Knows one token. Says who attached, then sends back what comes.
 pub struct EchoPools;
 
-impl PoolHost for EchoPools {
+impl StreamHost for EchoPools {
     fn attach(
         &self,
         from: NodeId,
-        pool: PoolToken,
+        token: StreamToken,
         worker: Box<dyn PeerStream>,
     ) -> BoxFuture<'static, io::Result<()>> {
         async move {
-            if pool != KNOWN {
+            if token != KNOWN {
                 return Err(io::ErrorKind::NotFound.into());
             }
             let (mut source, mut sink) = split(worker);
@@ -119,7 +119,7 @@ async fn where_no_direct_connection_is_possible_the_stream_goes_over_the_swarm()
     one.until_up(rogue.id).await;
     let opening = tokio::spawn(one.net.open(rogue.id, KNOWN));
     let mut stream = timeout(DEADLINE, rogue.bulk.recv()).await.unwrap().unwrap();
-    assert_eq!(streams::read_pool(&mut stream).await.unwrap(), KNOWN);
+    assert_eq!(streams::read_token(&mut stream).await.unwrap(), KNOWN);
     let closed = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = closed.local_addr().unwrap().port();
     drop(closed);

@@ -5,7 +5,7 @@ use crate::{arena::Arena, frames::receive};
 use nodectl_ports::NodeHandle;
 use nodectl_pserver_logic::ArenaLayout;
 use nodectl_types::servers::{ServerSettings, TensorSpec};
-use nodectl_wire::frames::Kind;
+use nodectl_wire::frames::ToTrainer;
 use serde_json::json;
 use std::{io, os::unix::net::UnixStream, path::Path, thread};
 
@@ -72,14 +72,14 @@ async fn a_thread_that_panics_ends_its_workers_with_a_reason() {
         .unwrap();
     let back = events.downgrade();
     let job = thread::spawn(move || run(config, kept, (back, inbox), &ServiceFlags::default()));
-    let (header, why) = receive(&theirs, 1 << 10).unwrap();
+    let (header, why) = receive::<ToTrainer>(&theirs, 1 << 10).unwrap();
     let why = String::from_utf8(why).unwrap();
     assert!(
-        header.kind == Kind::Error && why.contains("a fault of nodectl"),
+        header.kind == ToTrainer::Error && why.contains("a fault of nodectl"),
         "{:?}: {why}",
         header.kind
     );
-    let then = receive(&theirs, 0).unwrap_err();
+    let then = receive::<ToTrainer>(&theirs, 0).unwrap_err();
     assert_eq!(
         then.kind(),
         io::ErrorKind::UnexpectedEof,

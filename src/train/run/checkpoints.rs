@@ -9,7 +9,7 @@ use crate::{
 };
 use nodectl_wire::{
     api::params::{Alone, Found},
-    frames::{self, Kind},
+    frames::{self, FromAlone, FromTrainer, ToAlone},
 };
 use std::{
     io,
@@ -49,11 +49,11 @@ impl Keeper {
             keep: rule.keep,
         };
         let alone = serde_json::to_vec(&alone).expect("plain data always encodes");
-        frames::write(&stream, Kind::Alone, 0, &alone).map_err(lost)?;
+        frames::write(&stream, FromTrainer::Alone, 0, &alone).map_err(lost)?;
         let Found { newest, part } = loop {
             match receive(&stream).map_err(lost)? {
-                (Kind::Status, _, text) => say(&String::from_utf8_lossy(&text)),
-                (Kind::Found, _, json) => {
+                (ToAlone::Status, _, text) => say(&String::from_utf8_lossy(&text)),
+                (ToAlone::Found, _, json) => {
                     break serde_json::from_slice(&json).map_err(|error| lost(error.into()))?;
                 }
                 (_, _, text) => {
@@ -138,23 +138,23 @@ fn write(stream: &UnixStream, part: &Path, files: &mpsc::Receiver<ModelFile>, sa
             )),
         }
     }
-    if let Some(Err(why)) = last.map(|step| ask(stream, Kind::Wait, step)) {
+    if let Some(Err(why)) = last.map(|step| ask(stream, FromAlone::Wait, step)) {
         say(&why);
     }
     // The node notices in any case.
-    let _ = frames::write(stream, Kind::Close, 0, &[]);
+    let _ = frames::write(stream, FromAlone::Close, 0, &[]);
 }
 
 fn give(stream: &UnixStream, part: &Path, file: &ModelFile) -> Result<(), String> {
     file.write_part(part).map_err(|error| error.to_string())?;
-    ask(stream, Kind::Keep, step_of(file))
+    ask(stream, FromAlone::Keep, step_of(file))
 }
 
 /// Has the node do something with a checkpoint, and waits until it is done.
-fn ask(stream: &UnixStream, kind: Kind, step: u64) -> Result<(), String> {
+fn ask(stream: &UnixStream, kind: FromAlone, step: u64) -> Result<(), String> {
     let told = frames::write(stream, kind, step, &[]).and_then(|()| receive(stream));
     match told.map_err(|error| error.to_string())? {
-        (Kind::Kept, _, why) if why.is_empty() => Ok(()),
+        (ToAlone::Kept, _, why) if why.is_empty() => Ok(()),
         (_, _, why) => Err(String::from_utf8_lossy(&why).into_owned()),
     }
 }

@@ -6,7 +6,7 @@ use crate::ParametersError;
 use nodectl_gpu::ops::Pending;
 use nodectl_wire::{
     api::params::{Register, Registered},
-    frames::{self, HEADER_BYTES, Header, Kind},
+    frames::{self, FrameKind, FromTrainer, HEADER_BYTES, Header, ToTrainer},
 };
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::{
@@ -81,7 +81,7 @@ impl Default for WorkerShare {
 }
 
 enum OutgoingRequest {
-    Frame(Kind, u64, Vec<u8>),
+    Frame(FromTrainer, u64, Vec<u8>),
     /// Parts of a gradient with their places in the memory, and what is said when they are there.
     Gradient {
         parts: Vec<(Pending<Vec<u8>>, u64)>,
@@ -105,7 +105,7 @@ impl Link {
         };
         let stream = UnixStream::connect(socket).map_err(lost)?;
         let json = serde_json::to_vec(register).expect("plain data always encodes");
-        frames::write(&stream, Kind::Register, 0, &json).map_err(lost)?;
+        frames::write(&stream, FromTrainer::Register, 0, &json).map_err(lost)?;
         let (registered, memory) = answer(&stream).map_err(lost)?;
         let told = Told {
             pulled: vec![false; register.tensors.len()],
@@ -196,7 +196,7 @@ impl Link {
         }
     }
 
-    pub fn send(&self, kind: Kind, id: u64, payload: Vec<u8>) {
+    pub fn send(&self, kind: FromTrainer, id: u64, payload: Vec<u8>) {
         self.put(OutgoingRequest::Frame(kind, id, payload));
     }
 
@@ -218,7 +218,7 @@ impl Link {
 
     /// Says that this worker has finished, and ends the connection when all is sent.
     pub fn close(mut self) {
-        self.send(Kind::Close, 0, Vec::new());
+        self.send(FromTrainer::Close, 0, Vec::new());
         self.queue = None;
         if let Some(writing) = self.threads.pop() {
             let _ = writing.join();
@@ -291,11 +291,11 @@ fn answer(stream: &UnixStream) -> io::Result<(Registered, SharedMemory)> {
     stream.read_exact(&mut header[received..])?;
     let (kind, payload) = message(stream, header)?;
     match (kind, descriptor) {
-        (Kind::Registered, Some(descriptor)) => Ok((
+        (ToTrainer::Registered, Some(descriptor)) => Ok((
             serde_json::from_slice(&payload)?,
             SharedMemory(File::from(descriptor)),
         )),
-        (Kind::Error, _) => Err(io::Error::other(
+        (ToTrainer::Error, _) => Err(io::Error::other(
             String::from_utf8_lossy(&payload).into_owned(),
         )),
         _ => Err(io::Error::other(
@@ -305,7 +305,7 @@ fn answer(stream: &UnixStream) -> io::Result<(Registered, SharedMemory)> {
 }
 
 /// The next message: its kind, its id, its payload.
-pub fn receive(mut stream: &UnixStream) -> io::Result<(Kind, u64, Vec<u8>)> {
+pub fn receive<K: FrameKind>(mut stream: &UnixStream) -> io::Result<(K, u64, Vec<u8>)> {
     let mut header = [0; HEADER_BYTES];
     stream.read_exact(&mut header)?;
     let id = u64::from_le_bytes(header[8..].try_into().expect("eight bytes"));
@@ -313,10 +313,13 @@ pub fn receive(mut stream: &UnixStream) -> io::Result<(Kind, u64, Vec<u8>)> {
 }
 
 /// The message that begins with this header.
-fn message(mut stream: &UnixStream, header: [u8; HEADER_BYTES]) -> io::Result<(Kind, Vec<u8>)> {
+fn message<K: FrameKind>(
+    mut stream: &UnixStream,
+    header: [u8; HEADER_BYTES],
+) -> io::Result<(K, Vec<u8>)> {
     let (mut header, mut payload) = (header, Vec::new());
     loop {
-        let known = Header::decode(&header).map_err(io::Error::other)?;
+        let known = Header::<K>::decode(&header).map_err(io::Error::other)?;
         let start = payload.len();
         if start + known.length as usize > MAX_MESSAGE_BYTES {
             return Err(io::Error::other("a message longer than any"));
@@ -340,9 +343,9 @@ fn listen(stream: UnixStream, told: &(Mutex<Told>, Condvar), say: impl Fn(&str))
             }
         };
         match kind {
-            Kind::Status => say(&String::from_utf8_lossy(&payload)),
-            Kind::Error => break String::from_utf8_lossy(&payload).into_owned(),
-            Kind::Kept if !payload.is_empty() => {
+            ToTrainer::Status => say(&String::from_utf8_lossy(&payload)),
+            ToTrainer::Error => break String::from_utf8_lossy(&payload).into_owned(),
+            ToTrainer::Kept if !payload.is_empty() => {
                 say(&String::from_utf8_lossy(&payload));
                 lock(told).hear(kind, id, &[]);
             }
@@ -354,31 +357,37 @@ fn listen(stream: UnixStream, told: &(Mutex<Told>, Condvar), say: impl Fn(&str))
 }
 
 impl Told {
-    fn hear(&mut self, kind: Kind, id: u64, payload: &[u8]) {
+    fn hear(&mut self, kind: ToTrainer, id: u64, payload: &[u8]) {
         let numbers = payload
             .chunks_exact(4)
             .map(|four| u32::from_le_bytes(four.try_into().expect("four bytes")));
         match kind {
-            Kind::Started | Kind::Released => (self.clock, self.released) = (Some(id), true),
-            Kind::Moved => {
+            ToTrainer::Started | ToTrainer::Released => {
+                (self.clock, self.released) = (Some(id), true)
+            }
+            ToTrainer::Moved => {
                 (self.clock, self.released) = (Some(id), true);
                 (self.moved, self.asked) = (true, false);
                 self.hear_share(payload);
             }
             // What was asked for before a move may still be answered.
-            Kind::Pulled if id == self.pulls => {
+            ToTrainer::Pulled if id != self.pulls => {}
+            ToTrainer::Pulled => {
                 for tensor in numbers {
                     if let Some(pulled) = self.pulled.get_mut(tensor as usize) {
                         *pulled = true;
                     }
                 }
             }
-            Kind::Share => self.hear_share(payload),
-            Kind::Passed => self.barriers += 1,
-            Kind::Kept => self.kept = self.kept.max(id),
-            Kind::Over => self.over = true,
-            Kind::Wait => self.unfinished = true,
-            _ => {}
+            ToTrainer::Share => self.hear_share(payload),
+            ToTrainer::Passed => self.barriers += 1,
+            ToTrainer::Kept => self.kept = self.kept.max(id),
+            ToTrainer::Over => self.over = true,
+            ToTrainer::Wait => self.unfinished = true,
+            // All workers of a model end with the task of one.
+            ToTrainer::Finished => {}
+            // Said to people, or the connection's end.
+            ToTrainer::Status | ToTrainer::Error | ToTrainer::Registered => {}
         }
     }
 
@@ -422,7 +431,7 @@ fn write(
                         .write(offset, &part)
                         .map_err(|error| error.to_string())?;
                 }
-                frames::encode(Kind::Push, clock, &tensor.to_le_bytes(), &mut bytes);
+                frames::encode(FromTrainer::Push, clock, &tensor.to_le_bytes(), &mut bytes);
             }
         }
         // The reader knows why the node hears nothing more.

@@ -19,7 +19,7 @@ use nodectl_gpu::ops::{BufferView, Engine, EngineError};
 use nodectl_types::servers::{ALIGNMENT, ServerSettings, TensorSpec};
 use nodectl_wire::{
     api::params::{Register, Registered},
-    frames::Kind,
+    frames::FromTrainer,
 };
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -109,7 +109,9 @@ impl Served {
             Some((clock, told.share, told.asked))
         })?;
         if share.number != heard {
-            joined.link.send(Kind::Share, share.number, Vec::new());
+            joined
+                .link
+                .send(FromTrainer::Share, share.number, Vec::new());
         }
         if !asked {
             joined.ask();
@@ -143,9 +145,11 @@ impl Served {
             .link
             .memory()
             .write(place * 4, bytemuck::cast_slice(numbers))?;
-        joined
-            .link
-            .send(Kind::Push, clock, (tensor as u32).to_le_bytes().to_vec());
+        joined.link.send(
+            FromTrainer::Push,
+            clock,
+            (tensor as u32).to_le_bytes().to_vec(),
+        );
         Ok(())
     }
 
@@ -177,9 +181,11 @@ impl Served {
             (place + joined.places.gradients) * 4,
             bytemuck::cast_slice(&moved),
         )?;
-        joined
-            .link
-            .send(Kind::Push, clock, (tensor as u32).to_le_bytes().to_vec());
+        joined.link.send(
+            FromTrainer::Push,
+            clock,
+            (tensor as u32).to_le_bytes().to_vec(),
+        );
         Ok(())
     }
 
@@ -188,7 +194,7 @@ impl Served {
     pub fn barrier(&mut self) -> Result<(), ParametersError> {
         let joined = self.joined()?;
         let before = joined.link.told().barriers;
-        joined.link.send(Kind::Barrier, 0, Vec::new());
+        joined.link.send(FromTrainer::Barrier, 0, Vec::new());
         joined
             .link
             .wait(|told| again(told).or((told.barriers > before).then_some(Ok(()))))??;
@@ -201,7 +207,7 @@ impl Served {
     /// `ParametersError::Over` if another has done so, `Again` if this one was moved meanwhile.
     pub fn leads(&mut self) -> Result<(), ParametersError> {
         let joined = self.joined()?;
-        joined.link.send(Kind::Wait, 0, Vec::new());
+        joined.link.send(FromTrainer::Wait, 0, Vec::new());
         joined.link.wait(|told| {
             again(told).or((told.share.index == 0 && told.unfinished).then_some(Ok(())))
         })?
@@ -215,7 +221,7 @@ impl Served {
         if !keeps || link.told().kept >= last {
             return Ok(false);
         }
-        link.send(Kind::Keep, 0, Vec::new());
+        link.send(FromTrainer::Keep, 0, Vec::new());
         Ok(true)
     }
 
@@ -254,7 +260,7 @@ impl Joined {
         let number = told.pulls;
         drop(told);
         self.link.send(
-            Kind::Pull,
+            FromTrainer::Pull,
             number,
             (0..all).flat_map(u32::to_le_bytes).collect(),
         );
@@ -331,7 +337,7 @@ impl Parameters for Served {
             link.memory()
                 .write(place * 4, bytemuck::cast_slice(&sum.values))?;
         }
-        link.send(Kind::Ready, 0, Vec::new());
+        link.send(FromTrainer::Ready, 0, Vec::new());
         link.wait(|told| told.clock)?;
         self.registered = Some(Joined {
             link,
@@ -421,7 +427,7 @@ impl Parameters for Served {
         drop(told);
         joined
             .link
-            .send(Kind::Clock, clock, samples.to_le_bytes().to_vec());
+            .send(FromTrainer::Clock, clock, samples.to_le_bytes().to_vec());
         // What the next step needs is on its way while others still compute.
         joined.ask();
         Ok(clock + 1)

@@ -2,7 +2,7 @@
 
 use super::{ResourcesRequest, submit};
 use nodectl_types::{
-    Author, BlobHash, JobDraft, JobId, NodeId, PoolToken, PythonWorker, Resources, WorkSpec,
+    Author, BlobHash, JobDraft, JobId, NodeId, PythonWorker, Resources, StreamToken, WorkSpec,
     WorkerRole, WorkerSpec, defaults,
 };
 use serde::{Deserialize, Serialize};
@@ -61,7 +61,7 @@ impl OpenPool {
         self,
         host: NodeId,
         author: Author,
-        token: PoolToken,
+        token: StreamToken,
     ) -> Result<JobDraft, BadJob> {
         let workers = self.max_workers.unwrap_or(MAX_WORKERS);
         if !(1..=MAX_WORKERS).contains(&workers) {

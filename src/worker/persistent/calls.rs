@@ -23,7 +23,7 @@ use super::{
 };
 use nodectl_ports::{Event, StartTask, WorkerEvent};
 use nodectl_types::{ErrorReport, Failure, WorkerSpec, template};
-use nodectl_wire::frames::Kind;
+use nodectl_wire::frames::{FromWorker, ToWorker};
 use serde_json::{Map, json};
 use std::{
     io,
@@ -354,7 +354,7 @@ impl ReadyWorker {
                 call.stop.ends(&self.process.link, self.process.launched.id);
                 match self
                     .talk
-                    .send(Kind::Run, u64::from(call.task.task), &message)
+                    .send(ToWorker::Run, u64::from(call.task.task), &message)
                 {
                     Err(_) if !is_first && !call.stop.is_asked() => {
                         call.stop.let_go();
@@ -550,7 +550,7 @@ impl ReadyWorker {
     /// Ends the process and clears its directory.
     fn end(mut self) {
         // It may have ended already.
-        let _ = self.talk.send(Kind::Exit, 0, &[]);
+        let _ = self.talk.send(ToWorker::Exit, 0, &[]);
         drop(self.talk);
         self.inner.runtime.block_on(self.process.end());
         for dir in self.spare.into_iter().chain([self.dir]) {
@@ -561,11 +561,11 @@ impl ReadyWorker {
 
 fn answered(message: WorkerMessage, id: u64) -> Option<Verdict> {
     match message.kind {
-        Kind::Done if message.id == id => Some(Verdict::Returned {
+        FromWorker::Done if message.id == id => Some(Verdict::Returned {
             json: message.payload,
             total_bytes: message.total_bytes,
         }),
-        Kind::Failed if message.id == id => {
+        FromWorker::Failed if message.id == id => {
             Some(Verdict::Failed(start::failure_of(&message.payload)))
         }
         _ => None,

@@ -2,7 +2,7 @@
 //! which is what it says first and which opens once.
 
 use nodectl_ports::sockets;
-use nodectl_wire::frames::{HEADER_BYTES, Header, Kind};
+use nodectl_wire::frames::{FromWorker, HEADER_BYTES, Header};
 use rand::{TryRng, rngs::SysRng};
 use std::{
     collections::HashMap,
@@ -127,8 +127,11 @@ async fn accept(listener: UnixListener, expected: Expected) {
 async fn admit(mut stream: UnixStream, expected: &Expected) -> io::Result<()> {
     let mut header = [0; HEADER_BYTES];
     stream.read_exact(&mut header).await?;
-    let header = Header::decode(&header).map_err(io::Error::other)?;
-    if header.kind != Kind::Hello || header.length as usize != TOKEN_BYTES || header.has_more() {
+    let header = Header::<FromWorker>::decode(&header).map_err(io::Error::other)?;
+    if header.kind != FromWorker::Hello
+        || header.length as usize != TOKEN_BYTES
+        || header.has_more()
+    {
         return Ok(());
     }
     let mut token = [0; TOKEN_BYTES];

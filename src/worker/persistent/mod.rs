@@ -64,7 +64,7 @@ pub struct Persistent {
 #[derive(Clone)]
 pub struct PoolLinks {
     /// The pools of this node's users.
-    pub host: Arc<dyn nodectl_ports::PoolHost>,
+    pub host: Arc<dyn nodectl_ports::StreamHost>,
     /// Those of other nodes'.
     pub streams: Arc<dyn nodectl_ports::Streams>,
 }

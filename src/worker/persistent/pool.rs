@@ -16,8 +16,8 @@ use super::{
     stream::{EndTeller, WorkerStream},
 };
 use nodectl_ports::{Event, StartTask, WorkerEvent, wall_ms};
-use nodectl_types::{Failure, NodeId, PoolToken};
-use nodectl_wire::frames::{Header, Kind};
+use nodectl_types::{Failure, NodeId, StreamToken};
+use nodectl_wire::frames::{FromWorker, Header};
 use std::{
     fs::File,
     io::{self, Read, Seek, SeekFrom},
@@ -181,14 +181,14 @@ impl Inner {
         if !wrote.is_empty() {
             told += &format!("; it wrote last:\n{wrote}");
         }
-        let header = Header::new(Kind::Ended, 0, told.len());
+        let header = Header::new(FromWorker::Ended, 0, told.len());
         let _ = last.send([header.encode().as_slice(), told.as_bytes()].concat());
     }
 
     async fn attach(
         &self,
         host: NodeId,
-        token: PoolToken,
+        token: StreamToken,
         mut worker: WorkerStream,
     ) -> io::Result<()> {
         let Some(pools) = &self.persistent.pools else {

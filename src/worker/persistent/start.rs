@@ -14,7 +14,7 @@ use super::{
 };
 use nodectl_ports::StartTask;
 use nodectl_types::{BuiltinWorker, ErrorReport, Failure, PythonWorker, WorkerRole, WorkerSpec};
-use nodectl_wire::frames::Kind;
+use nodectl_wire::frames::{FromWorker, ToWorker};
 use serde::Deserialize;
 use serde_json::json;
 use std::{
@@ -110,18 +110,18 @@ pub(super) fn ready(
     let mut talk = stream.and_then(Talk::new).map_err(ended)?;
     let message = init_message(call.worker())?;
     // If it has died, reading says so too.
-    let _ = talk.send(Kind::Init, 0, message.as_bytes());
+    let _ = talk.send(ToWorker::Init, 0, message.as_bytes());
     loop {
         match talk.receive(LOOK) {
             Ok(None) => {}
-            Ok(Some(message)) if message.kind == Kind::Ready => {
+            Ok(Some(message)) if message.kind == FromWorker::Ready => {
                 let ready: ReadyMessage =
                     serde_json::from_slice(&message.payload).map_err(|error| {
                         ErrorReport::without_exception(format!("the worker's READY: {error}"))
                     })?;
                 return Ok((talk, ready.pid));
             }
-            Ok(Some(message)) if message.kind == Kind::InitFailed => {
+            Ok(Some(message)) if message.kind == FromWorker::InitFailed => {
                 return Err(error_of(&message.payload));
             }
             Ok(Some(message)) => {

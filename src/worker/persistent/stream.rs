@@ -168,12 +168,12 @@ impl FrameCursor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodectl_wire::frames::{Header, Kind};
+    use nodectl_wire::frames::{FromWorker, Header};
     use proptest::prelude::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     fn frame(payload: &[u8]) -> Vec<u8> {
-        let header = Header::new(Kind::Done, 7, payload.len());
+        let header = Header::new(FromWorker::Done, 7, payload.len());
         [header.encode().as_slice(), payload].concat()
     }
 

@@ -1,6 +1,6 @@
 //! Messages on the stream of a worker, for a thread that waits for one answer at a time.
 
-use nodectl_wire::frames::{self, HEADER_BYTES, Header, Kind};
+use nodectl_wire::frames::{self, FromWorker, HEADER_BYTES, Header, ToWorker};
 use std::{
     io::{self, Read},
     os::unix::net::UnixStream,
@@ -23,7 +23,7 @@ pub struct Talk {
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct WorkerMessage {
-    pub kind: Kind,
+    pub kind: FromWorker,
     pub id: u64,
     /// The first `KEPT_BYTES` of the payload.
     pub payload: Vec<u8>,
@@ -41,7 +41,7 @@ impl Talk {
         })
     }
 
-    pub fn send(&mut self, kind: Kind, id: u64, payload: &[u8]) -> io::Result<()> {
+    pub fn send(&mut self, kind: ToWorker, id: u64, payload: &[u8]) -> io::Result<()> {
         frames::write(&self.stream, kind, id, payload)
     }
 
@@ -126,12 +126,12 @@ mod tests {
         let (mut talk, mut worker) = pair();
         let mut bytes = Vec::new();
         frames::encode(
-            Kind::Done,
+            FromWorker::Done,
             7,
             &vec![1; 3 * frames::MAX_CHUNK_BYTES + 5],
             &mut bytes,
         );
-        frames::encode(Kind::Failed, 8, b"short", &mut bytes);
+        frames::encode(FromWorker::Failed, 8, b"short", &mut bytes);
         let writer = std::thread::spawn(move || {
             bytes
                 .chunks(70_001)
@@ -140,11 +140,11 @@ mod tests {
         let long = talk.receive(SOON).unwrap().unwrap();
         assert_eq!(
             (long.kind, long.id, long.payload.len()),
-            (Kind::Done, 7, KEPT_BYTES)
+            (FromWorker::Done, 7, KEPT_BYTES)
         );
         assert_eq!(long.total_bytes, 3 * frames::MAX_CHUNK_BYTES as u64 + 5);
         let short = WorkerMessage {
-            kind: Kind::Failed,
+            kind: FromWorker::Failed,
             id: 8,
             payload: b"short".into(),
             total_bytes: 5,

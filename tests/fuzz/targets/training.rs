@@ -10,7 +10,7 @@ use nodectl::{
         Manifest, NodeId,
         servers::{TensorSpec, message::ServerMessage},
     },
-    wire::frames::{HEADER_BYTES, Header},
+    wire::frames::{FromTrainer, HEADER_BYTES, Header, ToTrainer},
     worker::protocol::{Inbox, Order, Report},
 };
 use std::sync::Arc;
@@ -37,7 +37,10 @@ fuzz_target!(|bytes: &[u8]| {
         rest = more;
     }
     if let Some(header) = bytes.first_chunk::<HEADER_BYTES>() {
-        if let Ok(header) = Header::decode(header) {
+        if let Ok(header) = Header::<FromTrainer>::decode(header) {
+            assert_eq!(Header::decode(&header.encode()), Ok(header));
+        }
+        if let Ok(header) = Header::<ToTrainer>::decode(header) {
             assert_eq!(Header::decode(&header.encode()), Ok(header));
         }
     }
