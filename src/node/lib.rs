@@ -7,12 +7,13 @@
 //! | `lib` | the loop: bounded work a turn, timers, questions and their askers |
 //! | `effects` | carrying out what logic decided |
 //! | `convert` | records on disk and records in the core |
-//! | `sweep` | removing the blobs of forgotten jobs |
+//! | `garbage` | removing the blobs of forgotten jobs |
 
 mod convert;
 mod effects;
-mod sweep;
+mod garbage;
 
+use garbage::LiveBlobs;
 use nodectl_logic::{Config, Input, Now, State};
 use nodectl_ports::{
     BlobFetcher, Blobs, Event, Journals, Machine, NetEvent, Network, NodeHandle, OwnerKeeper,
@@ -30,7 +31,6 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use sweep::LiveBlobs;
 use tokio::sync::{mpsc, oneshot};
 
 /// Events waiting for the loop; senders wait when it is full.
@@ -183,7 +183,7 @@ impl Node {
         state.files_lost(live.missing());
         // A journal that could not be read may be mended, and then needs its blobs.
         if complete {
-            match live.sweep(&*ports.blobs) {
+            match live.collect_garbage(&*ports.blobs) {
                 Ok(0) => {}
                 Ok(bytes) => tracing::info!("{} of forgotten jobs removed", format_bytes(bytes)),
                 Err(error) => tracing::warn!(%error, "could not remove what forgotten jobs left"),

@@ -400,7 +400,7 @@ pub trait Blobs: Send + Sync {
     fn remove(&self, hash: BlobHash) -> io::Result<u64>;
     /// Removes every blob that is not `live`, and returns how many bytes these had. Called once,
     /// before anything can add blobs. A store for a while only keeps them all.
-    fn sweep(&self, live: &dyn Fn(BlobHash) -> bool) -> io::Result<u64> {
+    fn collect_garbage(&self, live: &dyn Fn(BlobHash) -> bool) -> io::Result<u64> {
         let _ = live;
         Ok(0)
     }

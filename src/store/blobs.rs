@@ -138,8 +138,8 @@ impl Blobs for BlobStore {
         self.shelf.remove(hash)
     }
 
-    fn sweep(&self, live: &dyn Fn(BlobHash) -> bool) -> io::Result<u64> {
-        self.shelf.sweep(live)
+    fn collect_garbage(&self, live: &dyn Fn(BlobHash) -> bool) -> io::Result<u64> {
+        self.shelf.collect_garbage(live)
     }
 }
 
@@ -215,11 +215,11 @@ mod tests {
     }
 
     #[test]
-    fn sweeping_removes_what_is_not_live() {
+    fn garbage_is_what_is_not_live() {
         let (_dir, store) = store();
         let live = store.put_bytes(b"live").unwrap();
         let dead = store.put_bytes(b"dead!").unwrap();
-        assert_eq!(store.sweep(&|hash| hash == live).unwrap(), 5);
+        assert_eq!(store.collect_garbage(&|hash| hash == live).unwrap(), 5);
         assert!(store.has(live) && !store.has(dead));
     }
 
@@ -293,7 +293,7 @@ mod tests {
         let store = BlobStore::open(dir.path()).unwrap();
         assert!(store.open(hash).unwrap().is_none());
         assert!(
-            store.sweep(&|_| false).unwrap() > 0,
+            store.collect_garbage(&|_| false).unwrap() > 0,
             "what is kept aside goes when nobody needs the blob"
         );
         assert!(

@@ -154,7 +154,7 @@ impl Shelf {
     }
 
     /// Removes every blob, damaged ones too, that is not `live`. Gives how many bytes these had.
-    pub fn sweep(&self, live: &dyn Fn(BlobHash) -> bool) -> io::Result<u64> {
+    pub fn collect_garbage(&self, live: &dyn Fn(BlobHash) -> bool) -> io::Result<u64> {
         let mut freed = 0;
         for directory in fs::read_dir(&self.blobs)? {
             let directory = directory?;

@@ -44,7 +44,7 @@ impl LiveBlobs {
 
     /// Removes all other blobs. Nothing is removed if a manifest cannot be read. Returns the bytes
     /// that were freed.
-    pub fn sweep(mut self, blobs: &dyn Blobs) -> io::Result<u64> {
+    pub fn collect_garbage(mut self, blobs: &dyn Blobs) -> io::Result<u64> {
         for hash in std::mem::take(&mut self.manifests) {
             // What is not here any more keeps nothing alive.
             if !blobs.has(hash) {
@@ -56,6 +56,6 @@ impl LiveBlobs {
                 .extend(manifest.files.into_iter().map(|file| file.hash));
         }
         self.hashes.extend(self.of_results);
-        blobs.sweep(&|hash| self.hashes.contains(&hash))
+        blobs.collect_garbage(&|hash| self.hashes.contains(&hash))
     }
 }
