@@ -7,11 +7,14 @@
 //! clocks below c are in it; some later ones may be too, and count again for who goes on from
 //! there. A change of the view gives an unfinished checkpoint up, and the next view begins another.
 
-use super::{ByteTarget, CheckpointEffect, Effect, KeptCheckpoint, Notice, Payload, group::Group};
+use super::{
+    ByteTarget, CheckpointEffect, Effect, KeptCheckpoint, Notice, Payload, group::Group,
+    view::InstalledView,
+};
 use nodectl_types::{
     NodeId,
     params::Every,
-    servers::message::{Block, Clock, Epoch, View, ViewMessage},
+    servers::message::{Block, Clock, Epoch, ViewMessage},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,13 +52,26 @@ pub(super) enum Restorable {
     Found(Option<Clock>),
 }
 
+/// This node's part in checkpoints.
+#[derive(Default)]
+pub(super) struct Keeping {
+    /// The clock of the last checkpoint.
+    pub saved: Clock,
+    pub snapshot: Option<Snapshot>,
+    /// At the leader: the checkpoint that is being written.
+    pub saving: Option<Saving>,
+    /// Time asks for a checkpoint.
+    pub is_due: bool,
+    pub restorable: Restorable,
+}
+
 impl Group {
     /// The leader begins the next checkpoint, if the settings ask for some and none is under way.
     pub(super) fn consider_checkpoint(&mut self) {
         let Some(rule) = self.config.settings.checkpoints else {
             return;
         };
-        if !self.going || !self.leads() || self.saving.is_some() {
+        if !self.installed.going || !self.leads() || self.keeping.saving.is_some() {
             return;
         }
         // Behind the last step there are sums only: what is kept then is of that step.
@@ -69,8 +85,8 @@ impl Group {
         } else {
             self.clock_reached().min(last)
         };
-        if self.view.finished {
-            if current > self.saved {
+        if self.installed.view.finished {
+            if current > self.keeping.saved {
                 self.begin_checkpoint(current, true);
             } else {
                 self.tell_saved(current, None);
@@ -80,17 +96,17 @@ impl Group {
         match rule.every {
             // The last one is kept in any case.
             _ if current == last => {
-                if current > self.saved {
+                if current > self.keeping.saved {
                     self.begin_checkpoint(current, false);
                 }
             }
             // Told before it is reached, so that no clock passes unseen.
-            Every::Steps(steps) if current - current % steps <= self.saved => {
+            Every::Steps(steps) if current - current % steps <= self.keeping.saved => {
                 self.begin_checkpoint((current - current % steps + steps).min(last), false);
             }
             Every::Steps(_) => self.begin_checkpoint(current, false),
-            Every::Millis(_) if self.checkpoint_due && current > self.saved => {
-                self.checkpoint_due = false;
+            Every::Millis(_) if self.keeping.is_due && current > self.keeping.saved => {
+                self.keeping.is_due = false;
                 self.begin_checkpoint(current, false);
             }
             Every::Millis(_) => {}
@@ -100,10 +116,15 @@ impl Group {
     /// The clock that blocks have reached, or in asynchronous modes some worker has.
     pub fn clock_reached(&self) -> Clock {
         if self.is_synchronous() {
-            let begun = self.view.sources.first().map_or(0, |(_, version)| *version);
-            return begun.max(self.committed.map_or(0, |(clock, _)| clock + 1));
+            let begun = self
+                .installed
+                .view
+                .sources
+                .first()
+                .map_or(0, |(_, version)| *version);
+            return begun.max(self.clocks.committed.map_or(0, |(clock, _)| clock + 1));
         }
-        let starting = self.view.starting.iter().map(|(_, clock)| *clock);
+        let starting = self.installed.view.starting.iter().map(|(_, clock)| *clock);
         self.shards
             .values()
             .flat_map(|shard| shard.applied.values().copied())
@@ -113,23 +134,23 @@ impl Group {
     }
 
     fn begin_checkpoint(&mut self, clock: Clock, now: bool) {
-        let epoch = self.view.epoch;
+        let epoch = self.installed.view.epoch;
         let kept = KeptCheckpoint {
             clock,
             view: epoch.number,
         };
-        self.saving = Some(Saving {
+        self.keeping.saving = Some(Saving {
             kept,
             next: 0,
             asked: BTreeSet::new(),
             written: 0,
         });
-        let is_last = self.view.finished || self.config.settings.steps == Some(clock);
+        let is_last = self.installed.view.finished || self.config.settings.steps == Some(clock);
         self.effect(Effect::Checkpoint(CheckpointEffect::Begin {
             kept,
             is_last,
         }));
-        for (node, _) in self.view.nodes.clone() {
+        for (node, _) in self.installed.view.nodes.clone() {
             self.send_in_view(node, ViewMessage::Checkpoint { clock, now }, None);
         }
         (0..COLLECTED_AT_ONCE).for_each(|_| self.collect_next());
@@ -137,7 +158,12 @@ impl Group {
 
     fn collect_next(&mut self) {
         let blocks = self.config.layout.blocks();
-        if let Some(saving) = self.saving.as_mut().filter(|saving| saving.next < blocks) {
+        if let Some(saving) = self
+            .keeping
+            .saving
+            .as_mut()
+            .filter(|saving| saving.next < blocks)
+        {
             let (clock, block) = (saving.kept.clock, saving.next);
             saving.next += 1;
             saving.asked.insert(block);
@@ -152,14 +178,14 @@ impl Group {
     /// A checkpoint begins: this node's part in it.
     pub(super) fn checkpoint(&mut self, clock: Clock, now: bool) {
         let (taken, asked) = Default::default();
-        self.snapshot = Some(Snapshot {
+        self.keeping.snapshot = Some(Snapshot {
             clock,
             now,
             taken,
             asked,
         });
         self.effect(Effect::Checkpoint(CheckpointEffect::DropSnapshots));
-        if self.view.finished {
+        if self.installed.view.finished {
             self.status(format!(
                 "all workers have finished: keeping the checkpoint of step {clock}"
             ));
@@ -173,7 +199,8 @@ impl Group {
     pub(super) fn try_snapshot(&mut self, block: Block) {
         let is_primary = self.is_primary(block);
         let synchronous = self.is_synchronous();
-        let (Some(snapshot), Some(shard)) = (self.snapshot.as_mut(), self.shards.get(&block))
+        let (Some(snapshot), Some(shard)) =
+            (self.keeping.snapshot.as_mut(), self.shards.get(&block))
         else {
             return;
         };
@@ -182,7 +209,8 @@ impl Group {
             || if synchronous {
                 shard.version >= snapshot.clock
             } else {
-                self.view
+                self.installed
+                    .view
                     .workers
                     .iter()
                     .all(|(life, _)| applied(&life.worker) >= snapshot.clock)
@@ -199,6 +227,7 @@ impl Group {
     /// The leader wants a block.
     pub(super) fn collect(&mut self, from: NodeId, clock: Clock, block: Block) {
         let Some(snapshot) = self
+            .keeping
             .snapshot
             .as_mut()
             .filter(|snapshot| snapshot.clock == clock)
@@ -213,7 +242,11 @@ impl Group {
     }
 
     fn hand_over(&mut self, to: NodeId, block: Block) {
-        let clock = self.snapshot.as_ref().map_or(0, |snapshot| snapshot.clock);
+        let clock = self
+            .keeping
+            .snapshot
+            .as_ref()
+            .map_or(0, |snapshot| snapshot.clock);
         if to == self.config.me {
             self.effect(Effect::Checkpoint(CheckpointEffect::Write { block }));
         } else {
@@ -227,6 +260,7 @@ impl Group {
 
     pub(super) fn collected(&mut self, clock: Clock, block: Block) {
         let saving = self
+            .keeping
             .saving
             .as_mut()
             .filter(|saving| saving.kept.clock == clock);
@@ -239,7 +273,12 @@ impl Group {
     /// gave up.
     pub(super) fn written(&mut self, kept: KeptCheckpoint) {
         let blocks = self.config.layout.blocks();
-        let Some(saving) = self.saving.as_mut().filter(|saving| saving.kept == kept) else {
+        let Some(saving) = self
+            .keeping
+            .saving
+            .as_mut()
+            .filter(|saving| saving.kept == kept)
+        else {
             return;
         };
         saving.written += 1;
@@ -252,13 +291,18 @@ impl Group {
 
     /// The file is whole and safe, or cannot be made: the next one is later in any case.
     pub(super) fn checkpoint_ended(&mut self, kept: KeptCheckpoint, problem: Option<String>) {
-        if self.saving.take_if(|saving| saving.kept == kept).is_some() {
+        if self
+            .keeping
+            .saving
+            .take_if(|saving| saving.kept == kept)
+            .is_some()
+        {
             self.tell_saved(kept.clock, problem);
         }
     }
 
     fn tell_saved(&mut self, clock: Clock, problem: Option<String>) {
-        for (node, _) in self.view.nodes.clone() {
+        for (node, _) in self.installed.view.nodes.clone() {
             self.send_in_view(
                 node,
                 ViewMessage::Saved {
@@ -271,11 +315,11 @@ impl Group {
     }
 
     pub(super) fn saved(&mut self, clock: Clock, problem: Option<String>) {
-        self.saved = self.saved.max(clock);
+        self.keeping.saved = self.keeping.saved.max(clock);
         self.tell_kept(problem);
-        self.snapshot = None;
+        self.keeping.snapshot = None;
         self.effect(Effect::Checkpoint(CheckpointEffect::DropSnapshots));
-        if self.view.finished {
+        if self.installed.view.finished {
             self.tell_finished();
         } else {
             self.consider_checkpoint();
@@ -298,7 +342,7 @@ impl Group {
             self.tell(
                 worker,
                 Notice::Kept {
-                    clock: self.saved,
+                    clock: self.keeping.saved,
                     problem: problem.clone(),
                 },
             );
@@ -315,10 +359,10 @@ impl Group {
 
     /// The view is given up, and with it what was gathered in it.
     pub(super) fn abandon_checkpoint(&mut self) {
-        if self.saving.take().is_some() {
+        if self.keeping.saving.take().is_some() {
             self.effect(Effect::Checkpoint(CheckpointEffect::Abandon));
         }
-        if self.snapshot.take().is_some() {
+        if self.keeping.snapshot.take().is_some() {
             self.effect(Effect::Checkpoint(CheckpointEffect::DropSnapshots));
         }
     }
@@ -327,11 +371,11 @@ impl Group {
     /// all that may have come after it, also than those of nodes that are away: what these hold is
     /// out of date then.
     pub(super) fn found(&mut self, kept: Option<KeptCheckpoint>) {
-        if self.restorable == Restorable::Sought {
-            self.restorable = Restorable::Found(kept.map(|kept| kept.clock));
+        if self.keeping.restorable == Restorable::Sought {
+            self.keeping.restorable = Restorable::Found(kept.map(|kept| kept.clock));
             if let Some(kept) = kept {
-                self.seen = self.seen.max(kept.view);
-                self.outnumber(VIEWS);
+                self.epochs.heard(kept.view);
+                self.epochs.outnumber(VIEWS);
             }
             self.broken |= self
                 .leading
@@ -353,17 +397,19 @@ impl Group {
     /// Blocks are gone for good and no checkpoint has them: this node forgets, and its workers end.
     /// Their next lives begin anew.
     pub(super) fn lost(&mut self, epoch: Epoch) {
-        if epoch != self.promised {
+        if epoch != self.epochs.promised {
             return;
         }
         self.drop_all_blocks();
         self.abandon_checkpoint();
         self.effect(Effect::DropGradients);
-        (self.base, self.view, self.committed, self.index) =
-            (Epoch::NONE, View::default(), None, None);
-        (self.saved, self.barriers, self.going) = (0, 0, false);
-        self.base_nodes.clear();
-        self.missing.clear();
+        self.installed = InstalledView {
+            early: std::mem::take(&mut self.installed.early),
+            placement: std::mem::take(&mut self.installed.placement),
+            ..InstalledView::default()
+        };
+        (self.clocks.committed, self.clocks.barriers) = (None, 0);
+        self.keeping.saved = 0;
         let why = "several nodes were lost at once, and parameters with them: training begins anew\n\
                    hint: with [checkpoint] in the job file it goes on from the newest one";
         // They end, and none of them is to begin anew with a clock that is lost.

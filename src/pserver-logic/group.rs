@@ -1,21 +1,22 @@
-//! The state of one node: its peers, who leads, when the view has to change.
+//! The state of one node, in parts that have owners; who leads, when the view has to change.
 
 use super::{
     ArenaLayout, Effect, GroupInput, Notice, Payload,
-    checkpoint::{Restorable, Saving, Snapshot},
+    checkpoint::Keeping,
     lead::Leading,
     local::LocalWorker,
     moving::Moves,
-    placement::Placement,
-    server::Shard,
+    peers::{Peers, Sign},
+    server::{Clocks, Shard},
     valid,
+    view::InstalledView,
 };
 use nodectl_types::{
     NodeId,
     servers::{
         ServerSettings,
         message::{
-            Block, Clock, Epoch, Here, ServerMessage, View, ViewMessage, Worker, WorkerLife,
+            Block, Epoch, Here, ServerMessage, View, ViewMessage, Worker, WorkerLife,
         },
     },
 };
@@ -40,72 +41,71 @@ pub struct GroupConfig {
     pub weight: u32,
 }
 
-/// What speaks for it that a node is gone. A wall may refuse in its stead, and what forwards its
-/// connection may end: neither does both.
-#[derive(Clone, Copy, Default)]
-struct Signs {
-    refuses: bool,
-    has_ended: bool,
-}
-
 /// What nodes say of themselves.
 type Known = BTreeMap<NodeId, Here>;
 
 /// One node's part in a training job.
 pub struct Group {
     pub(super) config: GroupConfig,
-    /// Connected nodes, and what they said of themselves.
-    pub(super) peers: BTreeMap<NodeId, Option<Here>>,
-    /// Nodes that are known to be gone.
-    pub(super) dead: BTreeSet<NodeId>,
-    /// What speaks for it of others.
-    signs: BTreeMap<NodeId, Signs>,
-    /// How many workers are enough to begin with, if not all.
-    enough: Option<u32>,
+    pub(super) peers: Peers,
+    pub(super) epochs: Epochs,
+    pub(super) installed: InstalledView,
+    /// The view that this node proposed, if it leads.
+    pub(super) leading: Option<Leading>,
     /// A connection within the view broke, a member heeds another view, or this one has ended well.
     pub(super) broken: bool,
-    pub(super) promised: Epoch,
-    /// The highest number of an epoch that was heard of.
-    pub(super) seen: u64,
-    /// The last view that is known to have gone on.
-    pub(super) base: Epoch,
-    /// Its nodes.
-    pub(super) base_nodes: Vec<NodeId>,
-    /// The last view that was installed, and where it puts blocks.
-    pub(super) view: View,
-    pub(super) placement: Placement,
-    /// This node's place in the view.
-    pub(super) index: Option<u16>,
-    /// All have installed the view: workers may be served.
-    pub(super) going: bool,
-    /// Blocks that were asked for and are not here yet.
-    pub(super) missing: BTreeSet<Block>,
-    /// Who asked for blocks before this node had installed the view.
-    pub(super) early: Vec<(NodeId, Epoch, Block)>,
-    pub(super) leading: Option<Leading>,
     pub(super) moves: Moves,
+    /// Blocks that this node keeps.
     pub(super) shards: BTreeMap<Block, Shard>,
-    /// Of a clock, who has ended it: samples and squared norm.
-    pub(super) ended: BTreeMap<Clock, BTreeMap<Worker, (u32, f64)>>,
-    /// This node's primary blocks whose sums are on all replicas.
-    pub(super) ready: BTreeSet<Block>,
-    pub(super) committed: Option<(Clock, f32)>,
-    pub(super) barriers: u64,
+    pub(super) clocks: Clocks,
+    pub(super) keeping: Keeping,
     pub(super) locals: BTreeMap<Worker, LocalWorker>,
     /// Processes in whose place others have counted: they never do again, so that no update of
     /// theirs counts twice.
     pub(super) superseded: BTreeSet<WorkerLife>,
-    /// The clock of the last checkpoint.
-    pub(super) saved: Clock,
-    pub(super) snapshot: Option<Snapshot>,
-    pub(super) saving: Option<Saving>,
-    /// Time asks for a checkpoint.
-    pub(super) checkpoint_due: bool,
-    pub(super) restorable: Restorable,
+    /// How many workers are enough to begin with, if not all.
+    enough: Option<u32>,
+    pub(super) out: Output,
+}
+
+/// Which views there are.
+#[derive(Default)]
+pub(super) struct Epochs {
+    /// This node heeds no lower one.
+    pub promised: Epoch,
+    /// The highest number of an epoch that was heard of.
+    seen: u64,
+}
+
+impl Epochs {
+    pub fn heard(&mut self, number: u64) {
+        self.seen = self.seen.max(number);
+    }
+
+    /// The epoch of a view that this node proposes: higher than all that it has heard of.
+    pub fn next(&mut self, by: NodeId) -> Epoch {
+        self.seen += 1;
+        Epoch {
+            number: self.seen,
+            by,
+        }
+    }
+
+    /// Views that this node proposes from now on have higher numbers than all that others may have
+    /// given theirs meanwhile: `apart` is more than they can have proposed.
+    pub fn outnumber(&mut self, apart: u64) {
+        self.seen = (self.seen / apart).saturating_add(1).saturating_mul(apart);
+    }
+}
+
+/// What leaves the group, and what was said last.
+#[derive(Default)]
+pub(super) struct Output {
+    /// Messages of this node to itself.
     inbox: VecDeque<ServerMessage>,
-    pub(super) effects: Vec<Effect>,
+    pub effects: Vec<Effect>,
     told: Option<Here>,
-    pub(super) told_status: String,
+    pub told_status: String,
     /// Why nothing goes on, if nothing does.
     waits_for: Option<String>,
 }
@@ -114,61 +114,41 @@ impl Group {
     pub fn new(config: GroupConfig) -> Self {
         Self {
             config,
-            peers: BTreeMap::new(),
-            dead: BTreeSet::new(),
-            signs: BTreeMap::new(),
-            enough: None,
-            broken: false,
-            promised: Epoch::NONE,
-            seen: 0,
-            base: Epoch::NONE,
-            base_nodes: Vec::new(),
-            view: View::default(),
-            placement: Placement::default(),
-            index: None,
-            going: false,
-            missing: BTreeSet::new(),
-            early: Vec::new(),
+            peers: Peers::default(),
+            epochs: Epochs::default(),
+            installed: InstalledView::default(),
             leading: None,
+            broken: false,
             moves: Moves::default(),
             shards: BTreeMap::new(),
-            ended: BTreeMap::new(),
-            ready: BTreeSet::new(),
-            committed: None,
-            barriers: 0,
+            clocks: Clocks::default(),
+            keeping: Keeping::default(),
             locals: BTreeMap::new(),
             superseded: BTreeSet::new(),
-            saved: 0,
-            snapshot: None,
-            saving: None,
-            checkpoint_due: false,
-            restorable: Restorable::default(),
-            inbox: VecDeque::new(),
-            effects: Vec::new(),
-            told: None,
-            told_status: String::new(),
-            waits_for: None,
+            enough: None,
+            out: Output::default(),
         }
     }
 
     /// Nobody whom this node knows of needs the parameters any more.
     pub fn is_idle(&self) -> bool {
         let is_left = |here: &Here| here.workers.is_empty() && here.finishing.is_empty();
-        self.locals.is_empty() && self.peers.values().flatten().all(is_left)
+        self.locals.is_empty() && self.peers.connected.values().flatten().all(is_left)
     }
 
     /// The view that this node works in; epoch 0 before the first.
     pub fn view(&self) -> &View {
-        &self.view
+        &self.installed.view
     }
 
     /// How many blocks this node keeps because they were placed on it, and how many factored ones,
     /// which every node keeps. None while the view does not go on.
     pub fn blocks_kept(&self) -> Option<(usize, usize)> {
-        let me = self.index.filter(|_| self.going)?;
+        let me = self.installed.index.filter(|_| self.installed.going)?;
         let layout = &self.config.layout;
         let is_placed = |block: &Block| {
-            layout.factored(*block).is_none() && self.placement.homes(*block).contains(&me)
+            layout.factored(*block).is_none()
+                && self.installed.placement.homes(*block).contains(&me)
         };
         Some((
             (0..layout.blocks()).filter(is_placed).count(),
@@ -179,28 +159,14 @@ impl Group {
     pub fn handle(&mut self, input: GroupInput) -> Vec<Effect> {
         match input {
             GroupInput::PeerUp(peer) => {
-                self.dead.remove(&peer);
-                self.signs.remove(&peer);
-                self.peers.insert(peer, None);
+                self.peers.up(peer);
                 let here = self.here();
                 self.send(peer, ServerMessage::Here(here), None);
             }
             GroupInput::PeerDown(peer) => self.lost_peer(peer),
             GroupInput::PeerDead(peer) => self.gone(peer),
-            GroupInput::PeerRefuses(peer) => self.sign(
-                peer,
-                Signs {
-                    refuses: true,
-                    has_ended: false,
-                },
-            ),
-            GroupInput::PeerEnded(peer) => self.sign(
-                peer,
-                Signs {
-                    refuses: false,
-                    has_ended: true,
-                },
-            ),
+            GroupInput::PeerRefuses(peer) => self.sign(peer, Sign::Refuses),
+            GroupInput::PeerEnded(peer) => self.sign(peer, Sign::HasEnded),
             GroupInput::Message { from, message } => {
                 match valid::check(from, &message, self.config.layout.blocks()) {
                     Ok(()) => self.message(from, message),
@@ -228,9 +194,9 @@ impl Group {
                 norm2,
             } => self.summed(epoch, block, norm2),
             // Once all have finished, the last one is under way, and is told of once.
-            GroupInput::CheckpointDue if self.view.finished => {}
+            GroupInput::CheckpointDue if self.installed.view.finished => {}
             GroupInput::CheckpointDue => {
-                self.checkpoint_due = true;
+                self.keeping.is_due = true;
                 self.consider_checkpoint();
             }
             GroupInput::Written(kept) => self.written(kept),
@@ -238,21 +204,21 @@ impl Group {
             GroupInput::Found(clock) => self.found(clock),
         }
         loop {
-            while let Some(message) = self.inbox.pop_front() {
+            while let Some(message) = self.out.inbox.pop_front() {
                 self.message(self.config.me, message);
             }
             self.tell_here();
             self.consider();
             self.tell_drained();
-            if self.inbox.is_empty() {
-                return std::mem::take(&mut self.effects);
+            if self.out.inbox.is_empty() {
+                return std::mem::take(&mut self.out.effects);
             }
         }
     }
 
     fn lost_peer(&mut self, peer: NodeId) {
-        self.peers.remove(&peer);
-        self.early.retain(|(from, ..)| *from != peer);
+        self.peers.down(peer);
+        self.installed.early.retain(|(from, ..)| *from != peer);
         self.broken |= self.is_led(peer);
     }
 
@@ -262,23 +228,15 @@ impl Group {
         self.effect(Effect::HangUp { peer, why });
     }
 
-    fn sign(&mut self, peer: NodeId, sign: Signs) {
-        if self.peers.contains_key(&peer) {
-            // Of the connection before this one.
-            return;
-        }
-        let signs = self.signs.entry(peer).or_default();
-        signs.refuses |= sign.refuses;
-        signs.has_ended |= sign.has_ended;
-        if signs.refuses && signs.has_ended {
+    fn sign(&mut self, peer: NodeId, sign: Sign) {
+        if self.peers.sign(peer, sign) {
             self.gone(peer);
         }
     }
 
     fn gone(&mut self, peer: NodeId) {
-        let is_news = !self.peers.contains_key(&peer) && self.dead.insert(peer);
-        if is_news {
-            self.outnumber(ALONE);
+        if self.peers.gone(peer) {
+            self.epochs.outnumber(ALONE);
             self.broken |= self.leading.as_ref().is_some_and(Leading::is_stuck);
         }
     }
@@ -289,7 +247,7 @@ impl Group {
             ServerMessage::Prepare { epoch } => self.prepare(from, epoch),
             ServerMessage::Promise { epoch, promise } => self.promise(from, epoch, promise),
             ServerMessage::Refused { promised } => {
-                self.seen = self.seen.max(promised.number);
+                self.epochs.heard(promised.number);
                 self.broken |= self.is_led(from);
             }
             ServerMessage::Waiting { blocks, nodes } => {
@@ -312,16 +270,16 @@ impl Group {
                 block,
                 version,
                 applied,
-            } if self.missing.contains(&block) => {
+            } if self.installed.missing.contains(&block) => {
                 return self.fetched(epoch, block, version, applied);
             }
             other => other,
         };
-        if !self.is_active(epoch) || !self.missing.is_empty() {
+        if !self.is_active(epoch) || !self.installed.is_whole() {
             // The view was given up. Whoever sent it sends it again in the next one.
             return;
         }
-        self.gone_on();
+        self.installed.gone_on();
         match message {
             ViewMessage::State {
                 block,
@@ -345,7 +303,7 @@ impl Group {
             ViewMessage::Values(part) => self.values(part),
             // Of a worker that counts on another node, or not any more.
             ViewMessage::Ended { worker, .. } | ViewMessage::Barrier { worker, .. }
-                if !self.is_at(worker, from) => {}
+                if !self.installed.has_worker(worker, from) => {}
             ViewMessage::Ended {
                 worker,
                 clock,
@@ -367,63 +325,40 @@ impl Group {
         }
     }
 
-    /// Whether a worker counts in the view, on that node.
-    pub(super) fn is_at(&self, worker: Worker, node: NodeId) -> bool {
-        self.view
-            .workers
-            .iter()
-            .any(|(life, at)| life.worker == worker && *at == node)
-    }
-
-    /// The view that this node has installed goes on.
-    pub(super) fn gone_on(&mut self) {
-        if self.base != self.view.epoch {
-            self.base = self.view.epoch;
-            self.base_nodes = self.view.nodes.iter().map(|(node, _)| *node).collect();
-        }
-    }
-
     /// Whether this node has installed the view of that epoch and promised no other.
     pub(super) fn is_active(&self, epoch: Epoch) -> bool {
-        epoch == self.promised && epoch == self.view.epoch
+        epoch == self.epochs.promised && epoch == self.installed.view.epoch
     }
 
     fn here(&self) -> Here {
         Here {
             digest: self.config.digest,
             weight: self.config.weight,
-            peers: self.peers.keys().copied().collect(),
+            peers: self.peers.connected.keys().copied().collect(),
             workers: self.lives(false),
             finishing: self.lives(true),
-            promised: self.promised,
-            started: self.base != Epoch::NONE
-                || (self.view.epoch != Epoch::NONE && self.missing.is_empty()),
+            promised: self.epochs.promised,
+            started: self.installed.base != Epoch::NONE
+                || (self.installed.view.epoch != Epoch::NONE && self.installed.is_whole()),
         }
     }
 
     fn tell_here(&mut self) {
         let here = self.here();
-        if self.told.as_ref() != Some(&here) {
-            for peer in self.peers.keys().copied().collect::<Vec<_>>() {
+        if self.out.told.as_ref() != Some(&here) {
+            for peer in self.peers.connected.keys().copied().collect::<Vec<_>>() {
                 self.send(peer, ServerMessage::Here(here.clone()), None);
             }
-            self.told = Some(here);
+            self.out.told = Some(here);
         }
     }
 
     fn heard(&mut self, from: NodeId, here: Here) {
-        self.seen = self.seen.max(here.promised.number);
-        let Some(known) = self.peers.get_mut(&from) else {
+        let promised = here.promised;
+        self.epochs.heard(promised.number);
+        let Some(lost) = self.peers.said(from, here) else {
             return;
         };
-        let lost: Vec<NodeId> = known
-            .iter()
-            .flat_map(|before| &before.peers)
-            .filter(|peer| !here.peers.contains(peer))
-            .copied()
-            .collect();
-        let promised = here.promised;
-        *known = Some(here);
         self.compare();
         if let Some(leading) = &self.leading
             && leading.has(from)
@@ -438,6 +373,7 @@ impl Group {
         let differs = |here: &Here| here.digest != self.config.digest && !here.workers.is_empty();
         let other = self
             .peers
+            .connected
             .iter()
             .find(|(_, here)| here.as_ref().is_some_and(differs))
             .map(|(node, _)| *node);
@@ -482,7 +418,7 @@ impl Group {
             return self.wait(why);
         }
         let current = self.leading.as_ref().is_some_and(|leading| {
-            leading.epoch == self.promised
+            leading.epoch == self.epochs.promised
                 && leading.nodes == nodes
                 && leading.workers == workers
                 && leading.finished == finished
@@ -501,7 +437,7 @@ impl Group {
         let heard = |(node, here): (&NodeId, &Option<Here>)| Some((*node, here.clone()?));
         let own = std::iter::once((self.config.me, self.here()));
         let (known, strangers): (Known, Known) = own
-            .chain(self.peers.iter().filter_map(heard))
+            .chain(self.peers.connected.iter().filter_map(heard))
             .partition(|(_, here)| here.digest == self.config.digest);
         (known, strangers.into_keys().collect())
     }
@@ -572,13 +508,13 @@ impl Group {
 
     /// Whether this node leads a view that goes on, and has lost none of its nodes.
     fn is_whole_among(&self, nodes: &[(NodeId, u32)]) -> bool {
-        self.leads() && self.view.nodes.iter().all(|known| nodes.contains(known))
-    }
-
-    /// Views that this node proposes from now on have higher numbers than all that others may have
-    /// given theirs meanwhile: `apart` is more than they can have proposed.
-    pub(super) fn outnumber(&mut self, apart: u64) {
-        self.seen = (self.seen / apart).saturating_add(1).saturating_mul(apart);
+        self.leads()
+            && self
+                .installed
+                .view
+                .nodes
+                .iter()
+                .all(|known| nodes.contains(known))
     }
 
     /// What is told of a view that cannot go on.
@@ -620,9 +556,9 @@ impl Group {
 
     pub(super) fn send(&mut self, to: NodeId, message: ServerMessage, payload: Option<Payload>) {
         if to == self.config.me {
-            self.inbox.push_back(message);
+            self.out.inbox.push_back(message);
         } else {
-            self.effects.push(Effect::Send {
+            self.out.effects.push(Effect::Send {
                 to,
                 message,
                 payload,
@@ -637,41 +573,41 @@ impl Group {
         message: ViewMessage,
         payload: Option<Payload>,
     ) {
-        let epoch = self.view.epoch;
+        let epoch = self.installed.view.epoch;
         self.send(to, ServerMessage::InView { epoch, message }, payload);
     }
 
     pub(super) fn effect(&mut self, effect: Effect) {
-        self.effects.push(effect);
+        self.out.effects.push(effect);
     }
 
     pub(super) fn tell(&mut self, worker: Worker, notice: Notice) {
-        self.effects.push(Effect::Tell { worker, notice });
+        self.out.effects.push(Effect::Tell { worker, notice });
     }
 
     /// Why training does not go on, if it does not.
     pub fn waits_for(&self) -> Option<&str> {
-        self.waits_for.as_deref()
+        self.out.waits_for.as_deref()
     }
 
     fn wait(&mut self, why: String) {
-        self.waits_for = Some(why.clone());
+        self.out.waits_for = Some(why.clone());
         self.tell_status(why);
     }
 
     /// Something goes on.
     pub(super) fn status(&mut self, text: String) {
-        self.waits_for = None;
+        self.out.waits_for = None;
         self.tell_status(text);
     }
 
     /// Tells this node's workers, if that is news.
     fn tell_status(&mut self, text: String) {
-        if self.told_status != text {
+        if self.out.told_status != text {
             for worker in self.locals.keys().copied().collect::<Vec<_>>() {
                 self.tell(worker, Notice::Status(text.clone()));
             }
-            self.told_status = text;
+            self.out.told_status = text;
         }
     }
 }

@@ -125,7 +125,7 @@ impl Leading {
 impl Group {
     /// Whether this node leads the view that is going on.
     pub(super) fn leads(&self) -> bool {
-        let epoch = self.view.epoch;
+        let epoch = self.installed.view.epoch;
         self.leading
             .as_ref()
             .is_some_and(|leading| leading.epoch == epoch && leading.is_going())
@@ -141,15 +141,11 @@ impl Group {
             .leading
             .as_ref()
             .is_some_and(|leading| leading.nodes == nodes);
-        if !is_same && matches!(self.restorable, Restorable::Found(_)) {
+        if !is_same && matches!(self.keeping.restorable, Restorable::Found(_)) {
             // Others may have made newer ones meanwhile.
-            self.restorable = Restorable::Unknown;
+            self.keeping.restorable = Restorable::Unknown;
         }
-        self.seen += 1;
-        let epoch = Epoch {
-            number: self.seen,
-            by: self.config.me,
-        };
+        let epoch = self.epochs.next(self.config.me);
         for (node, _) in &nodes {
             self.send(*node, ServerMessage::Prepare { epoch }, None);
         }
@@ -373,7 +369,7 @@ impl Group {
                 .unwrap_or(0) as u16
         };
         let blocks = self.config.layout.blocks() as usize;
-        let (sources, seed, restore) = match self.restorable {
+        let (sources, seed, restore) = match self.keeping.restorable {
             Restorable::Unknown | Restorable::Sought => return Err(Missing::Checkpoint),
             Restorable::Found(Some(clock)) => (
                 (index(self.config.me), self.version_at(clock)),
@@ -414,14 +410,14 @@ impl Group {
     fn away(&self, last: &[NodeId]) -> Vec<NodeId> {
         let leading = self.leading.as_ref().expect("the caller has it");
         last.iter()
-            .filter(|node| !leading.has(**node) && !self.dead.contains(node))
+            .filter(|node| !leading.has(**node) && !self.peers.dead.contains(node))
             .copied()
             .collect()
     }
 
     fn find_checkpoint(&mut self) {
-        if self.restorable == Restorable::Unknown {
-            self.restorable = Restorable::Sought;
+        if self.keeping.restorable == Restorable::Unknown {
+            self.keeping.restorable = Restorable::Sought;
             self.effect(Effect::Checkpoint(CheckpointEffect::Find));
         }
     }

@@ -8,7 +8,8 @@
 //! | `io` | what goes in and comes out |
 //! | `blocks` | tensors in an arena, cut into blocks |
 //! | `placement` | which nodes keep a block |
-//! | `group` | the state of one node: its peers, who leads, when the view has to change |
+//! | `group` | the state of one node; who leads, when the view has to change |
+//! | `peers` | who is connected, who is gone |
 //! | `lead` | the leader: a view's proposal, a clock's commit, barriers |
 //! | `view` | a member's side of a change of the view |
 //! | `moving` | blocks on their way to a new home while training goes on |
@@ -86,6 +87,7 @@ mod lead;
 mod local;
 mod moving;
 pub mod pace;
+mod peers;
 pub mod placement;
 pub mod search;
 mod server;

@@ -179,7 +179,7 @@ impl Group {
     }
 
     fn part(&self, worker: Worker) -> (u32, u32) {
-        let workers = &self.view.workers;
+        let workers = &self.installed.view.workers;
         let index = workers
             .iter()
             .position(|(life, _)| life.worker == worker)
@@ -205,7 +205,7 @@ impl Group {
         let local = self
             .locals
             .get(&worker)
-            .filter(|local| self.going && local.started && !local.finishing)?;
+            .filter(|local| self.installed.going && local.started && !local.finishing)?;
         let is_done = self
             .config
             .settings
@@ -216,7 +216,7 @@ impl Group {
     }
 
     fn contribute(&mut self, worker: Worker, block: Block) {
-        if !self.going || !self.counts(worker) {
+        if !self.installed.going || !self.counts(worker) {
             return;
         }
         let part = WorkerBlock {
@@ -233,7 +233,8 @@ impl Group {
     /// Whether the view has this process.
     fn counts(&self, worker: Worker) -> bool {
         self.locals.get(&worker).is_some_and(|local| {
-            self.view
+            self.installed
+                .view
                 .workers
                 .iter()
                 .any(|(life, node)| *life == local.id(worker) && *node == self.config.me)
@@ -292,8 +293,8 @@ impl Group {
         } = &self.config.settings;
         // Also how far others are whom a barrier's worker keeps waiting.
         let matters = *consistency != Consistency::Async || training.clip_norm.is_some();
-        if matters && self.going && self.counts(worker) {
-            for (node, _) in self.view.nodes.clone() {
+        if matters && self.installed.going && self.counts(worker) {
+            for (node, _) in self.installed.view.nodes.clone() {
                 self.send_in_view(
                     node,
                     ViewMessage::Ended {
@@ -406,7 +407,7 @@ impl Group {
     }
 
     fn ask(&mut self, worker: Worker, block: Block) {
-        if self.going && self.counts(worker) {
+        if self.installed.going && self.counts(worker) {
             let clock = self.locals[&worker].reading_clock();
             let part = WorkerBlock {
                 worker,
@@ -459,7 +460,7 @@ impl Group {
     }
 
     pub(super) fn barrier(&mut self, worker: Worker) {
-        let number = self.barriers + 1;
+        let number = self.clocks.barriers + 1;
         let Some(local) = self.locals.get_mut(&worker) else {
             return;
         };
@@ -468,11 +469,14 @@ impl Group {
     }
 
     fn tell_barrier(&mut self, worker: Worker) {
-        if self.going
+        if self.installed.going
             && self.counts(worker)
             && let Some(number) = self.locals[&worker].barrier
         {
-            let (epoch, clock) = (self.view.epoch, self.locals[&worker].reading_clock());
+            let (epoch, clock) = (
+                self.installed.view.epoch,
+                self.locals[&worker].reading_clock(),
+            );
             self.send_in_view(
                 epoch.by,
                 ViewMessage::Barrier {
@@ -493,14 +497,14 @@ impl Group {
     }
 
     fn tell_keep(&mut self, worker: Worker) {
-        if self.going && self.counts(worker) && self.locals[&worker].keeps {
-            let epoch = self.view.epoch;
+        if self.installed.going && self.counts(worker) && self.locals[&worker].keeps {
+            let epoch = self.installed.view.epoch;
             self.send_in_view(epoch.by, ViewMessage::Keep, None);
         }
     }
 
     pub(super) fn passed(&mut self, number: u64) {
-        self.barriers = self.barriers.max(number);
+        self.clocks.barriers = self.clocks.barriers.max(number);
         for worker in self.locals.keys().copied().collect::<Vec<_>>() {
             let local = self.locals.get_mut(&worker).expect("just listed");
             if local
@@ -553,7 +557,7 @@ impl Group {
     /// A view goes on: workers begin, and what they did and wait for is told to whoever keeps the
     /// blocks now.
     pub(super) fn resume_locals(&mut self) {
-        self.passed(self.barriers);
+        self.passed(self.clocks.barriers);
         for worker in self.locals.keys().copied().collect::<Vec<_>>() {
             if !self.counts(worker) {
                 continue;
@@ -575,11 +579,17 @@ impl Group {
 
     /// A worker learns where it is in the view.
     fn resume_local(&mut self, worker: Worker) {
-        let version = self.view.sources.first().map_or(0, |(_, version)| *version);
+        let version = self
+            .installed
+            .view
+            .sources
+            .first()
+            .map_or(0, |(_, version)| *version);
         let is_divided_anew = !self.knows_its_part(worker);
         let local = self.locals.get_mut(&worker).expect("the caller has it");
         let life = local.id(worker);
         if let Some((_, clock)) = self
+            .installed
             .view
             .starting
             .iter()

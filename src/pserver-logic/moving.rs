@@ -66,19 +66,19 @@ impl Group {
 
     /// The nodes that shall keep a block of this view and have not got it.
     fn awaited(&self, target: &Placement, block: Block) -> Vec<NodeId> {
-        let homes = self.placement.homes(block);
+        let homes = self.installed.placement.homes(block);
         let others = target
             .homes(block)
             .iter()
             .filter(|index| !homes.contains(index));
         others
-            .map(|index| self.view.nodes[usize::from(*index)].0)
+            .map(|index| self.installed.view.nodes[usize::from(*index)].0)
             .collect()
     }
 
     /// The view goes on: moves begin.
     pub(super) fn begin_moves(&mut self) {
-        let target = self.target(&self.view.nodes);
+        let target = self.target(&self.installed.view.nodes);
         let mut moving = BTreeSet::new();
         for block in 0..self.config.layout.blocks() {
             let awaited = self.awaited(&target, block);
@@ -101,7 +101,7 @@ impl Group {
     /// Whether every block of the view is where it shall be.
     #[cfg(test)]
     pub(super) fn is_in_place(&self) -> bool {
-        self.placement == self.target(&self.view.nodes)
+        self.installed.placement == self.target(&self.installed.view.nodes)
     }
 
     fn send_blocks(&mut self) {
@@ -125,7 +125,7 @@ impl Group {
                 .collect();
             let (version, under_way) = (
                 shard.version,
-                shard.under_way(self.scale_before(shard.version)),
+                shard.under_way(self.clocks.scale_before(shard.version)),
             );
             self.send_in_view(
                 node,
@@ -189,7 +189,7 @@ impl Group {
         newcomer.has = newcomer.has.max(version);
         if !newcomer.is_settled && newcomer.has == shard.version + shard.count_under_way() {
             newcomer.is_settled = true;
-            let epoch = self.view.epoch;
+            let epoch = self.installed.view.epoch;
             self.send_in_view(from, ViewMessage::Settled { block }, None);
             self.send_blocks();
             let mut all = self.moves.newcomers.values().flat_map(BTreeMap::values);
@@ -211,8 +211,9 @@ impl Group {
     ) {
         if block >= self.config.layout.blocks()
             || self
+                .installed
                 .index
-                .is_none_or(|me| self.placement.homes(block).contains(&me))
+                .is_none_or(|me| self.installed.placement.homes(block).contains(&me))
         {
             return;
         }
@@ -271,18 +272,20 @@ impl Group {
 
     /// Tells the leader once what was under way has ended.
     pub(super) fn tell_drained(&mut self) {
-        if !self.moves.draining || self.moves.drained || !self.is_active(self.view.epoch) {
+        if !self.moves.draining || self.moves.drained || !self.is_active(self.installed.view.epoch)
+        {
             return;
         }
-        let is_quiet =
-            |(block, shard): (&Block, &Shard)| shard.is_quiet() || self.ready.contains(block);
+        let is_quiet = |(block, shard): (&Block, &Shard)| {
+            shard.is_quiet() || self.clocks.ready.contains(block)
+        };
         if self
             .shards
             .iter()
             .filter(|(block, _)| self.is_primary(**block))
             .all(is_quiet)
         {
-            let epoch = self.view.epoch;
+            let epoch = self.installed.view.epoch;
             self.moves.drained = true;
             self.send_in_view(epoch.by, ViewMessage::Drained, None);
         }

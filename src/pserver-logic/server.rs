@@ -7,7 +7,7 @@ use nodectl_types::{
     NodeId,
     servers::{
         Consistency,
-        message::{Block, BlockUpdate, Clock, Epoch, ViewMessage, Worker, WorkerBlock},
+        message::{Block, BlockUpdate, Clock, Epoch, View, ViewMessage, Worker, WorkerBlock},
     },
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -117,6 +117,53 @@ impl Shard {
     }
 }
 
+/// What is known of clocks in the view.
+#[derive(Default)]
+pub(super) struct Clocks {
+    /// Of a clock, who has ended it: samples and squared norm.
+    pub ended: BTreeMap<Clock, BTreeMap<Worker, (u32, f64)>>,
+    /// This node's primary blocks whose sums are on all replicas.
+    pub ready: BTreeSet<Block>,
+    /// The last clock that counts, and the factor of its step.
+    pub committed: Option<(Clock, f32)>,
+    /// Barriers that all have passed.
+    pub barriers: u64,
+}
+
+impl Clocks {
+    /// Another view begins: what was under way is void.
+    pub fn begin_view(&mut self, view: &View) {
+        let before = self.committed.filter(|_| view.restore.is_none());
+        self.committed = view.commit.or(before);
+        self.ended.clear();
+        self.ready.clear();
+        self.barriers = view.barriers;
+    }
+
+    /// A worker has ended a clock. What it ended before the `oldest` is not needed any more.
+    fn end(&mut self, worker: Worker, clock: Clock, oldest: Clock, what: (u32, f64)) {
+        self.ended.retain(|before, workers| {
+            workers.retain(|of, _| *of != worker || *before >= oldest);
+            !workers.is_empty()
+        });
+        self.ended.entry(clock).or_default().insert(worker, what);
+    }
+
+    /// A clock counts.
+    fn commit(&mut self, clock: Clock, scale: f32) {
+        self.committed = Some((clock, scale));
+        self.ready.clear();
+        self.ended.retain(|ended, _| *ended > clock);
+    }
+
+    /// By what factor the clock before this one was committed, if that was in this view.
+    pub fn scale_before(&self, clock: Clock) -> f32 {
+        self.committed
+            .filter(|(committed, _)| committed + 1 == clock)
+            .map_or(1.0, |(_, scale)| scale)
+    }
+}
+
 impl Group {
     pub(super) fn is_synchronous(&self) -> bool {
         self.config.settings.consistency.is_synchronous()
@@ -134,7 +181,7 @@ impl Group {
     /// Who adds a block's gradients up: one node, or all that have it where factors go from each to
     /// each.
     pub(super) fn primaries(&self, block: Block) -> Vec<NodeId> {
-        let homes = self.placement.homes(block);
+        let homes = self.installed.placement.homes(block);
         let count = if self.is_factored(block) {
             homes.len()
         } else {
@@ -142,7 +189,7 @@ impl Group {
         };
         homes[..count]
             .iter()
-            .map(|index| self.view.nodes[usize::from(*index)].0)
+            .map(|index| self.installed.view.nodes[usize::from(*index)].0)
             .collect()
     }
 
@@ -152,15 +199,15 @@ impl Group {
 
     pub(super) fn is_primary(&self, block: Block) -> bool {
         block < self.config.layout.blocks()
-            && self.index.is_some_and(|me| {
-                let homes = self.placement.homes(block);
+            && self.installed.index.is_some_and(|me| {
+                let homes = self.installed.placement.homes(block);
                 homes[0] == me || (self.is_factored(block) && homes.contains(&me))
             })
     }
 
     /// The nodes that keep a block beside those who add it up.
     fn replicas(&self, block: Block) -> Vec<NodeId> {
-        let homes = self.placement.homes(block);
+        let homes = self.installed.placement.homes(block);
         let first = if self.is_factored(block) {
             homes.len()
         } else {
@@ -168,7 +215,7 @@ impl Group {
         };
         homes[first..]
             .iter()
-            .map(|index| self.view.nodes[usize::from(*index)].0)
+            .map(|index| self.installed.view.nodes[usize::from(*index)].0)
             .collect()
     }
 
@@ -179,7 +226,7 @@ impl Group {
             clock,
             block,
         } = part;
-        if !self.is_at(worker, from) || !self.is_primary(block) {
+        if !self.installed.has_worker(worker, from) || !self.is_primary(block) {
             return;
         }
         let Some(shard) = self.shards.get_mut(&block) else {
@@ -222,14 +269,7 @@ impl Group {
         // What it has pushed of clocks before counts already, or it would not be so far; but that
         // the clock before does may not be known here yet.
         let oldest = clock.saturating_sub(u64::from(self.is_synchronous()));
-        self.ended.retain(|before, workers| {
-            workers.retain(|of, _| *of != worker || *before >= oldest);
-            !workers.is_empty()
-        });
-        self.ended
-            .entry(clock)
-            .or_default()
-            .insert(worker, (samples, norm2));
+        self.clocks.end(worker, clock, oldest, (samples, norm2));
         self.consider_barriers();
         let blocks: Vec<Block> = self
             .shards
@@ -241,7 +281,7 @@ impl Group {
             blocks
                 .into_iter()
                 .for_each(|block| self.try_order(worker, clock, block));
-        } else if self.ended[&clock].len() == self.view.workers.len() {
+        } else if self.clocks.ended[&clock].len() == self.installed.view.workers.len() {
             blocks.into_iter().for_each(|block| self.try_sum(block));
         }
     }
@@ -254,16 +294,21 @@ impl Group {
             .values()
             .map(|shard| shard.contributions.len())
             .max();
-        of_blocks.unwrap_or(0).max(self.ended.len())
+        of_blocks.unwrap_or(0).max(self.clocks.ended.len())
     }
 
     /// Adds a clock's gradients up when all are here.
     fn try_sum(&mut self, block: Block) {
         let shard = self.shards.get_mut(&block).expect("the caller has it");
         let clock = shard.version;
-        let all = self.view.workers.len();
+        let all = self.installed.view.workers.len();
         let here = shard.contributions.get(&clock).map_or(0, BTreeSet::len);
-        let Some(ended) = self.ended.get(&clock).filter(|ended| ended.len() == all) else {
+        let Some(ended) = self
+            .clocks
+            .ended
+            .get(&clock)
+            .filter(|ended| ended.len() == all)
+        else {
             return;
         };
         if self.moves.draining || here < all || shard.summing || shard.sum.is_some() {
@@ -282,7 +327,7 @@ impl Group {
             .iter()
             .map(|(worker, (own, _))| (*worker, (weight(*own) / samples.max(1.0)) as f32))
             .collect();
-        let epoch = self.view.epoch;
+        let epoch = self.installed.view.epoch;
         self.effect(Effect::Sum {
             epoch,
             block,
@@ -310,18 +355,11 @@ impl Group {
             &BlockUpdate {
                 version,
                 of: None,
-                scale: self.scale_before(version),
+                scale: self.clocks.scale_before(version),
                 norm2,
             },
         );
         self.try_ready(block);
-    }
-
-    /// By what factor the clock before this one was committed, if that was in this view.
-    pub(super) fn scale_before(&self, clock: Clock) -> f32 {
-        self.committed
-            .filter(|(committed, _)| committed + 1 == clock)
-            .map_or(1.0, |(_, scale)| scale)
     }
 
     /// Sends an update to all who keep the block, or shall.
@@ -353,26 +391,30 @@ impl Group {
             .sum
             .as_ref()
             .is_some_and(|sum| sum.kept.len() == self.replicas(block).len());
-        if !is_kept || self.ready.contains(&block) || !self.newcomers_allow(block, shard.version) {
+        if !is_kept
+            || self.clocks.ready.contains(&block)
+            || !self.newcomers_allow(block, shard.version)
+        {
             return;
         }
-        self.ready.insert(block);
+        self.clocks.ready.insert(block);
         let own = (0..self.config.layout.blocks())
             .filter(|block| self.is_primary(*block))
             .count();
-        if self.ready.len() < own {
+        if self.clocks.ready.len() < own {
             return;
         }
         let clock = self.shards[&block].version;
         let norms = match self.config.settings.training.clip_norm {
             Some(_) => self
+                .clocks
                 .ready
                 .iter()
                 .filter_map(|block| Some((*block, self.shards[block].sum.as_ref()?.norm2)))
                 .collect(),
             None => Vec::new(),
         };
-        let epoch = self.view.epoch;
+        let epoch = self.installed.view.epoch;
         self.send_in_view(epoch.by, ViewMessage::Ready { clock, norms }, None);
     }
 
@@ -403,7 +445,9 @@ impl Group {
                     kept: BTreeSet::new(),
                 });
                 self.effect(Effect::Take(ByteTarget::Sum { block }));
-                if let Some((_, scale)) = self.committed.filter(|(clock, _)| *clock == version) {
+                if let Some((_, scale)) =
+                    self.clocks.committed.filter(|(clock, _)| *clock == version)
+                {
                     // To a newcomer it comes late.
                     self.apply_sum(block, version, scale);
                 }
@@ -452,9 +496,7 @@ impl Group {
     /// The clock counts everywhere.
     pub(super) fn commit(&mut self, clock: Clock, scale: f32) {
         self.apply_sums(clock, scale);
-        self.committed = Some((clock, scale));
-        self.ready.clear();
-        self.ended.retain(|ended, _| *ended > clock);
+        self.clocks.commit(clock, scale);
         for block in self.shards.keys().copied().collect::<Vec<_>>() {
             self.try_snapshot(block);
             self.serve_readers(block);
@@ -472,14 +514,18 @@ impl Group {
             return;
         }
         let settings = &self.config.settings;
-        let ended = self.ended.get(&clock).and_then(|ended| ended.get(&worker));
+        let ended = self
+            .clocks
+            .ended
+            .get(&clock)
+            .and_then(|ended| ended.get(&worker));
         let clip = match (settings.training.clip_norm, ended) {
             (None, _) => 1.0,
             (Some(limit), Some((_, norm2))) => clip_scale(f64::from(limit), *norm2),
             (Some(_), None) => return,
         };
         // All workers together move parameters as far in a clock as one would.
-        let scale = clip / self.view.workers.len().max(1) as f32;
+        let scale = clip / self.installed.view.workers.len().max(1) as f32;
         let shard = self.shards.get_mut(&block).expect("the caller has it");
         let Some(workers) = shard
             .contributions
@@ -540,6 +586,7 @@ impl Group {
                 scale,
             });
             let home = self
+                .installed
                 .view
                 .workers
                 .iter()
@@ -579,7 +626,7 @@ impl Group {
             shard.version += 1;
             shard.applied.insert(worker, clock + 1);
             let step = shard.version;
-            self.effects.push(Effect::Apply {
+            self.out.effects.push(Effect::Apply {
                 block,
                 gradient: Gradient::Of { worker, clock },
                 step,
@@ -611,6 +658,7 @@ impl Group {
         }
         let applied = |worker: Worker| shard.applied.get(&worker).copied().unwrap_or(0);
         let slowest = self
+            .installed
             .view
             .workers
             .iter()

@@ -11,21 +11,65 @@ use nodectl_types::{
     },
 };
 
+use std::collections::BTreeSet;
+
+/// The view that this node has installed, and what it knows of those before.
+#[derive(Default)]
+pub(super) struct InstalledView {
+    /// The last view that is known to have gone on.
+    pub base: Epoch,
+    /// That view's nodes.
+    pub base_nodes: Vec<NodeId>,
+    /// The last view that was installed.
+    pub view: View,
+    /// Where that view puts blocks.
+    pub placement: Placement,
+    /// This node's place in the view.
+    pub index: Option<u16>,
+    /// All have installed the view: workers may be served.
+    pub going: bool,
+    /// Blocks that were asked for and are not here yet.
+    pub missing: BTreeSet<Block>,
+    /// Who asked for blocks before this node had installed the view.
+    pub early: Vec<(NodeId, Epoch, Block)>,
+}
+
+impl InstalledView {
+    /// Whether a worker counts in the view, on that node.
+    pub fn has_worker(&self, worker: Worker, node: NodeId) -> bool {
+        let mut workers = self.view.workers.iter();
+        workers.any(|(life, at)| life.worker == worker && *at == node)
+    }
+
+    /// Whether all blocks are here that this node keeps.
+    pub fn is_whole(&self) -> bool {
+        self.missing.is_empty()
+    }
+
+    /// The view goes on.
+    pub fn gone_on(&mut self) {
+        if self.base != self.view.epoch {
+            self.base = self.view.epoch;
+            self.base_nodes = self.view.nodes.iter().map(|(node, _)| *node).collect();
+        }
+    }
+}
+
 impl Group {
     pub(super) fn prepare(&mut self, from: NodeId, epoch: Epoch) {
-        self.seen = self.seen.max(epoch.number);
-        if epoch <= self.promised {
+        self.epochs.heard(epoch.number);
+        if epoch <= self.epochs.promised {
             self.send(
                 from,
                 ServerMessage::Refused {
-                    promised: self.promised,
+                    promised: self.epochs.promised,
                 },
                 None,
             );
             return;
         }
-        self.promised = epoch;
-        self.going = false;
+        self.epochs.promised = epoch;
+        self.installed.going = false;
         self.abandon_checkpoint();
         let held = self
             .shards
@@ -38,16 +82,17 @@ impl Group {
                 pending: shard.sum.as_ref().map(|sum| sum.norm2),
                 left_since: shard.left_since,
             });
-        let is_whole = self.missing.is_empty();
+        let is_whole = self.installed.is_whole();
         let promise = Promise {
-            base: self.base,
-            nodes: self.base_nodes.clone(),
+            base: self.installed.base,
+            nodes: self.installed.base_nodes.clone(),
             installed: if is_whole {
-                self.view.epoch
+                self.installed.view.epoch
             } else {
                 Epoch::NONE
             },
             installed_nodes: self
+                .installed
                 .view
                 .nodes
                 .iter()
@@ -55,10 +100,11 @@ impl Group {
                 .filter(|_| is_whole)
                 .collect(),
             perhaps: self
+                .installed
                 .view
                 .perhaps
                 .iter()
-                .filter(|(epoch, _)| *epoch > self.base)
+                .filter(|(epoch, _)| *epoch > self.installed.base)
                 .cloned()
                 .collect(),
             held: held.collect(),
@@ -67,43 +113,39 @@ impl Group {
                 .iter()
                 .map(|(worker, local)| (local.id(*worker), local.started()))
                 .collect(),
-            committed: self.committed,
-            barriers: self.barriers,
-            saved: self.saved,
+            committed: self.clocks.committed,
+            barriers: self.clocks.barriers,
+            saved: self.keeping.saved,
         };
         self.send(from, ServerMessage::Promise { epoch, promise }, None);
     }
 
     pub(super) fn install(&mut self, view: View) {
-        if view.epoch != self.promised || view.epoch == self.view.epoch {
+        if view.epoch != self.epochs.promised || view.epoch == self.installed.view.epoch {
             return;
         }
         self.end_moves();
         self.bring_up_to(&view);
-        self.committed = view
-            .commit
-            .or(self.committed.filter(|_| view.restore.is_none()));
+        self.clocks.begin_view(&view);
         self.effect(Effect::DropGradients);
-        self.ended.clear();
-        self.ready.clear();
         for shard in self.shards.values_mut() {
             shard.forget();
         }
-        self.base = view.previous;
-        self.base_nodes = view.previous_nodes.clone();
-        self.barriers = view.barriers;
-        self.saved = view.saved;
-        self.restorable = Restorable::Unknown;
-        self.index = view
+        self.installed.base = view.previous;
+        self.installed.base_nodes = view.previous_nodes.clone();
+        self.keeping.saved = view.saved;
+        self.keeping.restorable = Restorable::Unknown;
+        self.installed.index = view
             .nodes
             .iter()
             .position(|(node, _)| *node == self.config.me)
             .map(|index| index as u16);
-        self.placement = Placement::of(view.homes.clone());
+        self.installed.placement = Placement::of(view.homes.clone());
         for (block, shard) in &mut self.shards {
             let is_kept = self
+                .installed
                 .index
-                .is_some_and(|me| self.placement.homes(*block).contains(&me));
+                .is_some_and(|me| self.installed.placement.homes(*block).contains(&me));
             shard.left_since = if is_kept {
                 None
             } else {
@@ -111,11 +153,11 @@ impl Group {
             };
         }
         self.supersede(&view.workers);
-        self.view = view;
+        self.installed.view = view;
         self.seed();
         self.restore();
         self.fetch_missing();
-        for (from, epoch, block) in std::mem::take(&mut self.early) {
+        for (from, epoch, block) in std::mem::take(&mut self.installed.early) {
             self.fetch(from, epoch, block);
         }
         self.check_installed();
@@ -123,8 +165,8 @@ impl Group {
 
     /// Blocks that this node holds become what the view goes on from, or are dropped.
     fn bring_up_to(&mut self, view: &View) {
-        let is_whole = self.missing.is_empty() && self.view.epoch == view.previous;
-        let up_to_date = is_whole || self.base == view.previous;
+        let is_whole = self.installed.is_whole() && self.installed.view.epoch == view.previous;
+        let up_to_date = is_whole || self.installed.base == view.previous;
         if view.restore.is_some() {
             self.start_again();
         }
@@ -146,7 +188,7 @@ impl Group {
             let mut workers = workers.iter().map(|(other, _)| other);
             workers.any(|other| other.worker == life.worker && other.life != life.life)
         };
-        let lives = self.view.workers.iter().map(|(life, _)| life);
+        let lives = self.installed.view.workers.iter().map(|(life, _)| life);
         self.superseded.extend(lives.filter(is_taken));
         self.superseded
             .retain(|life| workers.iter().all(|(counts, _)| counts != life));
@@ -154,8 +196,11 @@ impl Group {
 
     /// The first view's blocks come from one of its workers.
     fn seed(&mut self) {
-        let Some(worker) = self.view.seed else { return };
+        let Some(worker) = self.installed.view.seed else {
+            return;
+        };
         let is_mine = self
+            .installed
             .view
             .workers
             .iter()
@@ -170,14 +215,15 @@ impl Group {
 
     /// Or from a checkpoint, which one of the nodes has.
     fn restore(&mut self) {
-        let Some(clock) = self.view.restore else {
+        let Some(clock) = self.installed.view.restore else {
             return;
         };
         if self
+            .installed
             .view
             .sources
             .first()
-            .is_some_and(|(source, _)| Some(*source) == self.index)
+            .is_some_and(|(source, _)| Some(*source) == self.installed.index)
         {
             let shard = Shard::of(self.version_at(clock), Default::default());
             self.shards = (0..self.config.layout.blocks())
@@ -190,11 +236,13 @@ impl Group {
     /// Asks for all blocks that this node keeps in the view and has not got: at first, or from a
     /// checkpoint. Later, blocks move while training goes on.
     fn fetch_missing(&mut self) {
-        let Some(me) = self.index else { return };
-        let epoch = self.view.epoch;
-        self.missing.clear();
+        let Some(me) = self.installed.index else {
+            return;
+        };
+        let epoch = self.installed.view.epoch;
+        self.installed.missing.clear();
         for block in 0..self.config.layout.blocks() {
-            let (source, version) = self.view.sources[block as usize];
+            let (source, version) = self.installed.view.sources[block as usize];
             let has = self
                 .shards
                 .get(&block)
@@ -205,9 +253,9 @@ impl Group {
             if self.shards.remove(&block).is_some() {
                 self.effect(Effect::DropBlock { block });
             }
-            if self.placement.homes(block).contains(&me) {
-                self.missing.insert(block);
-                let node = self.view.nodes[usize::from(source)].0;
+            if self.installed.placement.homes(block).contains(&me) {
+                self.installed.missing.insert(block);
+                let node = self.installed.view.nodes[usize::from(source)].0;
                 // Its own it lacks only where who was to begin has just left: there will be another
                 // view.
                 if source != me {
@@ -218,10 +266,11 @@ impl Group {
     }
 
     pub(super) fn fetch(&mut self, from: NodeId, epoch: Epoch, block: Block) {
-        if epoch > self.view.epoch {
-            self.early
+        if epoch > self.installed.view.epoch {
+            self.installed
+                .early
                 .retain(|(other, of, asked)| *other != from || (*of == epoch && *asked != block));
-            self.early.push((from, epoch, block));
+            self.installed.early.push((from, epoch, block));
         } else if self.is_active(epoch)
             && let Some(shard) = self.shards.get(&block)
         {
@@ -246,7 +295,7 @@ impl Group {
         version: u64,
         applied: Vec<(Worker, Clock)>,
     ) {
-        if self.is_active(epoch) && self.missing.remove(&block) {
+        if self.is_active(epoch) && self.installed.missing.remove(&block) {
             self.effect(Effect::Take(super::ByteTarget::State { block }));
             self.shards
                 .insert(block, Shard::of(version, applied.into_iter().collect()));
@@ -255,13 +304,13 @@ impl Group {
     }
 
     fn check_installed(&mut self) {
-        if !self.missing.is_empty() {
+        if !self.installed.is_whole() {
             return;
         }
-        let epoch = self.view.epoch;
+        let epoch = self.installed.view.epoch;
         for shard in self.shards.values_mut() {
             // Those who left are remembered: they may only have been cut off.
-            for (life, clock) in &self.view.starting {
+            for (life, clock) in &self.installed.view.starting {
                 shard.applied.insert(life.worker, *clock);
             }
         }
@@ -272,13 +321,15 @@ impl Group {
         if !self.is_active(epoch) {
             return;
         }
-        self.going = true;
-        self.gone_on();
-        let Some(me) = self.index else { return };
+        self.installed.going = true;
+        self.installed.gone_on();
+        let Some(me) = self.installed.index else {
+            return;
+        };
         // Others may be quicker: some that it shall keep may have come already.
-        let target = self.target(&self.view.nodes);
+        let target = self.target(&self.installed.view.nodes);
         let is_foreign = |block: &Block| {
-            [&self.placement, &target]
+            [&self.installed.placement, &target]
                 .iter()
                 .all(|at| !at.homes(*block).contains(&me))
         };
@@ -293,7 +344,7 @@ impl Group {
             self.effect(Effect::DropBlock { block });
         }
         self.status(
-            if self.view.finished {
+            if self.installed.view.finished {
                 "all workers have finished"
             } else {
                 "training"
@@ -302,7 +353,7 @@ impl Group {
         );
         self.resume_locals();
         self.begin_moves();
-        if self.view.finished && self.config.settings.checkpoints.is_none() {
+        if self.installed.view.finished && self.config.settings.checkpoints.is_none() {
             self.tell_finished();
         }
         self.tell_kept(None);

@@ -5,7 +5,7 @@ use super::*;
 impl Group {
     /// A node has all its sums of a clock, on all replicas.
     pub(crate) fn node_ready(&mut self, from: NodeId, clock: Clock, norms: Vec<(Block, f64)>) {
-        let epoch = self.view.epoch;
+        let epoch = self.installed.view.epoch;
         if self
             .leading
             .as_ref()
@@ -29,14 +29,14 @@ impl Group {
                 .flatten()
                 .collect();
             let scale = self.clip(norms.into_values());
-            for (node, _) in self.view.nodes.clone() {
+            for (node, _) in self.installed.view.nodes.clone() {
                 self.send_in_view(node, ViewMessage::Commit { clock, scale }, None);
             }
         }
     }
 
     pub(crate) fn at_barrier(&mut self, worker: Worker, number: u64, clock: Clock) {
-        let epoch = self.view.epoch;
+        let epoch = self.installed.view.epoch;
         if let Some(leading) = self
             .leading
             .as_mut()
@@ -51,7 +51,7 @@ impl Group {
     /// they wait for the clock of a worker that waits at it, is passed by that one alone: it has
     /// begun again, and they have passed theirs.
     pub(crate) fn consider_barriers(&mut self) {
-        let epoch = self.view.epoch;
+        let epoch = self.installed.view.epoch;
         let Some(leading) = self
             .leading
             .as_ref()
@@ -63,7 +63,7 @@ impl Group {
             leading
                 .barriers
                 .get(&worker)
-                .filter(|(number, _)| *number > self.barriers)
+                .filter(|(number, _)| *number > self.clocks.barriers)
         };
         let waiting: Vec<(Worker, NodeId, u64, Clock)> = leading
             .workers
@@ -76,7 +76,7 @@ impl Group {
             let Some(number) = waiting.iter().map(|(_, _, number, _)| *number).min() else {
                 return;
             };
-            for (node, _) in self.view.nodes.clone() {
+            for (node, _) in self.installed.view.nodes.clone() {
                 self.send_in_view(node, ViewMessage::Passed { number }, None);
             }
             return;
@@ -98,6 +98,7 @@ impl Group {
                 let leading = self.leading.as_ref().expect("just found");
                 leading.clocks.get(other).is_some_and(|begun| *begun > most)
                     || self
+                        .clocks
                         .ended
                         .range(most..)
                         .any(|(_, workers)| workers.contains_key(other))

@@ -202,7 +202,7 @@ impl Simulation {
                 _ => None,
             };
             let effects = self.nodes.get_mut(&at).unwrap().group.handle(input);
-            if sign.is_some_and(|peer| self.nodes[&at].group.dead.contains(&peer)) {
+            if sign.is_some_and(|peer| self.nodes[&at].group.peers.dead.contains(&peer)) {
                 self.story.count("a node was proven to be gone");
             }
             self.look_at_view(at);
@@ -227,14 +227,14 @@ impl Simulation {
         let mut views = self
             .nodes
             .values()
-            .map(|node| (node.group.view().epoch, node.group.going));
+            .map(|node| (node.group.view().epoch, node.group.installed.going));
         let first = views.next();
         self.restarts.is_empty()
             && self.nodes.keys().all(|node| self.meets_all(*node))
             && self
                 .nodes
                 .values()
-                .all(|node| node.group.promised == node.group.view().epoch)
+                .all(|node| node.group.epochs.promised == node.group.view().epoch)
             && first.is_some_and(|(epoch, going)| going && views.all(|view| view == (epoch, true)))
             && self
                 .nodes

@@ -203,7 +203,7 @@ impl Simulation {
     /// The view that a node leads changes so often.
     pub fn change_view(&mut self, at: NodeId, times: u32) {
         for _ in 0..times {
-            let promised = self.nodes[&at].group.promised;
+            let promised = self.nodes[&at].group.epochs.promised;
             self.give(
                 at,
                 GroupInput::Message {

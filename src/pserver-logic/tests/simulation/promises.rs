@@ -181,7 +181,7 @@ impl Simulation {
     pub(super) fn look_at_view(&mut self, at: NodeId) {
         let node = self.nodes.get_mut(&at).unwrap();
         let view = node.group.view();
-        if !node.group.going || view.epoch == node.gone_on {
+        if !node.group.installed.going || view.epoch == node.gone_on {
             return;
         }
         node.gone_on = view.epoch;
@@ -201,7 +201,7 @@ impl Simulation {
             && view
                 .previous_nodes
                 .iter()
-                .any(|other| node.group.dead.contains(other))
+                .any(|other| node.group.peers.dead.contains(other))
         {
             self.story.count("a killed node's partner of two went on");
         }

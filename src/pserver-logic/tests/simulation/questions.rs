@@ -27,7 +27,9 @@ impl Simulation {
     /// Whether a node works in a view that goes on, with so many nodes.
     pub fn goes_on(&self, node: NodeId, nodes: usize) -> bool {
         let group = &self.nodes[&node].group;
-        group.going && group.promised == group.view().epoch && group.view().nodes.len() == nodes
+        group.installed.going
+            && group.epochs.promised == group.view().epoch
+            && group.view().nodes.len() == nodes
     }
 
     /// The most clocks of which a node remembers something.
@@ -49,28 +51,31 @@ impl Simulation {
             let group = &node.group;
             let (id, promised, view, base) = (
                 id.short(),
-                group.promised.number,
+                group.epochs.promised.number,
                 group.view().epoch.number,
-                group.base.number,
+                group.installed.base.number,
             );
             let workers: Vec<_> = node
                 .workers
                 .iter()
                 .map(|(id, script)| (*id, script.clock, script.at_barrier, script.finishing))
                 .collect();
-            let (shards, missing, told) =
-                (group.shards.len(), group.missing.len(), &group.told_status);
+            let (shards, missing, told) = (
+                group.shards.len(),
+                group.installed.missing.len(),
+                &group.out.told_status,
+            );
             format!(
                 "{id}: promised {promised}, view {view}, base {base}, going {}, {shards} blocks, {missing} missing, \
                  workers {workers:?}: {told}\n",
-                group.going
+                group.installed.going
             )
         };
         self.nodes.iter().map(state).collect()
     }
 
     pub fn status(&self, node: NodeId) -> &str {
-        &self.nodes[&node].group.told_status
+        &self.nodes[&node].group.out.told_status
     }
 
     /// How many updates of each clock readers have seen.

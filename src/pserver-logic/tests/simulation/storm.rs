@@ -286,7 +286,7 @@ impl Simulation {
     fn is_changing(&self) -> bool {
         self.nodes
             .values()
-            .any(|node| node.group.promised != node.group.view().epoch)
+            .any(|node| node.group.epochs.promised != node.group.view().epoch)
     }
 
     fn look_whether_settled(&mut self) {
