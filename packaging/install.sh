@@ -1,13 +1,14 @@
 #!/bin/bash
 # packaging/install.sh [--secret-file FILE] [BINARY]     Installs nodectl as a system service on this machine.
-#   BINARY          default: target/release/nodectl of this checkout
+#   BINARY          default: target/dist/nodectl of this checkout, or else target/release/nodectl
 #   --secret-file   the cluster's secret; without it, /etc/nodectl/secret is kept, or made anew on the first machine
 #   DESTDIR=dir     install below dir; make no user, start nothing (for packages and tests)
 # Running it again upgrades the program and keeps secret, settings and state.
 set -eu
 here=$(cd "$(dirname "$(readlink -f "$0")")" && pwd)
 dest=${DESTDIR:-}
-arguments=$* secret_from= binary=$here/../target/release/nodectl
+arguments=$* secret_from= binary=$here/../target/dist/nodectl
+[ -x "$binary" ] || binary=$here/../target/release/nodectl
 while [ $# -gt 0 ]; do
     case $1 in
     --secret-file) [ $# -ge 2 ] || { echo "install.sh: --secret-file needs a file" >&2; exit 2; }; secret_from=$2; shift 2 ;;
@@ -17,7 +18,7 @@ while [ $# -gt 0 ]; do
     esac
 done
 die() { echo "install.sh: $1" >&2; [ -z "${2:-}" ] || echo "hint: $2" >&2; exit 1; }
-[ -x "$binary" ] || die "no program at $binary" "build it: cargo build --release"
+[ -x "$binary" ] || die "no program at $binary" "build it: cargo build --profile dist"
 [ -z "$secret_from" ] || [ -s "$secret_from" ] || die "the secret file $secret_from is missing or empty"
 [ -n "$dest" ] || [ "$(id -u)" = 0 ] || die "needs root" "sudo $0 $arguments"
 
