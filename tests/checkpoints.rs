@@ -134,7 +134,7 @@ fn went_on_at(into: &Path) -> Option<u64> {
         })
 }
 
-/// The same epochs, to as many digits as a checkpoint keeps of sums.
+/// Two runs had the same epochs, to as many digits as a checkpoint keeps of sums.
 fn assert_same(one: &Path, other: &Path) {
     let (one, other) = (metrics(one), metrics(other));
     assert_eq!(one.len() as u64, EPOCHS);

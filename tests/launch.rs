@@ -52,7 +52,7 @@ fn nodectl(cluster: &Cluster, bed: &Testbed, arguments: &[&str]) -> Command {
     command
 }
 
-/// The same for commands that need the secret; runs to its end.
+/// Runs a command that needs the secret to its end.
 fn launch(cluster: &Cluster, bed: &Testbed, arguments: &[&str]) -> Output {
     let secret = cluster.dir.path().join("secret");
     let mut command = nodectl(cluster, bed, arguments);

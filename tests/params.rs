@@ -69,7 +69,7 @@ fn job(cluster: &Cluster, name: &str, workers: u32, cores: u32, options: &str) -
     job_with(cluster, name, workers, cores, options, "")
 }
 
-/// The same with more lines in the job file, `{}` standing for nothing but themselves.
+/// A job with more lines in the job file, `{}` standing for nothing but themselves.
 fn job_with(
     cluster: &Cluster,
     name: &str,

@@ -60,7 +60,7 @@ const IMPURE_NAMES: &[&str] = &[
 const MAX_LINES: usize = 700;
 /// Columns of a comment, as rustfmt has them for code.
 const MAX_WIDTH: usize = 100;
-/// They panic when what they write to is full or closed.
+/// Macros that panic when what they write to is full or closed.
 const PRINTS: &[&str] = &["print", "println", "eprint", "eprintln"];
 const UNFINISHED: &[&str] = &["todo", "unimplemented", "dbg"];
 

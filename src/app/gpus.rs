@@ -62,8 +62,8 @@ impl GpuChoice {
     }
 }
 
-/// Those that are offered: all if nothing is chosen. Software ones, which do not count, are listed
-/// in any case.
+/// The GPUs that are offered: all if nothing is chosen. Software ones, which do not count, are
+/// listed in any case.
 fn offered(gpus: Vec<Gpu>, choices: &[GpuChoice]) -> Vec<Gpu> {
     let mut index = 0;
     let mut is_offered = |gpu: &Gpu| {
@@ -109,7 +109,7 @@ impl Gpus {
         })
     }
 
-    /// Those that count first: whoever hands them out takes that many.
+    /// The GPUs, those that count first: whoever hands them out takes that many.
     pub fn list(&self) -> Vec<Gpu> {
         let mut gpus = self
             .known

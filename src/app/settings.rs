@@ -178,7 +178,7 @@ impl Settings {
         Self::load_from(&Environment::of_process(), flags)
     }
 
-    /// The same in a given environment.
+    /// Loads the settings in a given environment.
     pub fn load_from(
         environment: &Environment,
         flags: &Flags,

@@ -79,7 +79,7 @@ impl FakeNode {
         Self::made(brain, report, solo, UserAccess::new(None), false).await
     }
 
-    /// The same that takes its clients for tasks, if it `keeps_out` those.
+    /// Starts a node that takes its clients for tasks, if it `keeps_out` those.
     pub async fn start_kept(
         brain: impl FnMut(&Query) -> Result<Answer, QueryError> + Send + 'static,
         report: NetReport,

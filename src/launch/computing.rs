@@ -23,9 +23,9 @@ const LOCAL: &str = "local";
 /// On whose machines.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Machines {
-    /// This one.
+    /// This machine.
     Here,
-    /// Those of a cluster file.
+    /// The hosts of a cluster file.
     Hosts(PathBuf),
     Slurm(slurm::SlurmRequest),
     Condor(condor::CondorRequest),

@@ -181,8 +181,8 @@ impl Invocation {
         })
     }
 
-    /// The same again, with pauses, while `is_away` says of the answer that nobody was there to
-    /// give a real one.
+    /// Runs the program again, with pauses, while `is_away` says of the answer that nobody was
+    /// there to give a real one.
     pub async fn run_patiently(
         self,
         is_away: impl Fn(&Finished) -> bool,
@@ -296,7 +296,7 @@ pub struct RunningProcess {
 }
 
 impl RunningProcess {
-    /// Its exit code, once it has ended; None if a signal ended it.
+    /// The process's exit code, once it has ended; None if a signal ended it.
     pub fn ended(&mut self) -> Option<Option<i32>> {
         let status = self.child.as_mut()?.try_wait().ok()??;
         Some(status.code())

@@ -191,7 +191,7 @@ impl Launches {
 }
 
 impl StartedProcess {
-    /// This one.
+    /// This process.
     pub fn own() -> Self {
         let pid = std::process::id();
         Self {
@@ -229,7 +229,7 @@ pub(super) fn write_private(path: &Path, bytes: &[u8]) -> Result<(), LaunchError
         .map_err(|source| unwritable(path, source))
 }
 
-/// The same, unless it is there.
+/// Writes a private file, unless it is there.
 fn write_private_once(path: &Path, bytes: &[u8]) -> Result<(), LaunchError> {
     let write = || -> io::Result<()> {
         let new = write_beside(path, bytes)?;

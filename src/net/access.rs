@@ -77,7 +77,7 @@ pub enum DoorKey {
 /// What becomes of a node that has a key.
 pub enum Judged {
     Welcome,
-    /// It is handed the secret.
+    /// The node is handed the secret.
     Invited(Zeroizing<String>),
     Refused(Refusal),
 }
@@ -297,7 +297,7 @@ impl Access {
             .map(|refusal| refusal.explain(self.local))
     }
 
-    /// Those that came lately and have to be admitted.
+    /// Nodes that came lately and have to be admitted.
     pub fn waiting(&self) -> Vec<(NodeId, Option<IpAddr>)> {
         let held = self.held();
         let lately = held

@@ -11,7 +11,7 @@ const VIRTUAL: [&str; 6] = ["docker", "br-", "veth", "virbr", "cni", "flannel"];
 /// A snapshot; interfaces come and go.
 #[derive(Clone, Debug, Default)]
 pub struct Interfaces {
-    /// Those in use, loopback left out.
+    /// The interfaces in use, loopback left out.
     used: Vec<Interface>,
     /// Every address of this machine.
     own: Vec<IpAddr>,

@@ -13,8 +13,8 @@ const MAGIC: [u8; 8] = *b"nodectm2";
 const MAX_FILE_BYTES: u64 = 4 << 20;
 /// Secrets before the newest that are recognized.
 pub const MAX_BEFORE: usize = 32;
-/// Those of them whose named secrets can still be opened: more changes than may come before these
-/// are sealed anew.
+/// Old secrets whose named secrets can still be opened: more changes than may come before these are
+/// sealed anew.
 pub const MAX_SEALING: usize = 4;
 
 #[derive(Serialize, Deserialize)]

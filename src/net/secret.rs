@@ -134,7 +134,7 @@ impl Secret {
         derived.unwrap_or_else(|error| Err(SecretError::Derive(error.to_string())))
     }
 
-    /// The same on this thread.
+    /// Derives the keys on this thread.
     pub fn derive_blocking(&self, cluster: &str) -> Result<Keys, SecretError> {
         let fail = |error: argon2::Error| SecretError::Derive(error.to_string());
         let salt = blake3::derive_key(

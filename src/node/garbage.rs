@@ -10,7 +10,7 @@ use std::{collections::HashSet, io};
 #[derive(Debug, Default)]
 pub struct LiveBlobs {
     hashes: HashSet<BlobHash>,
-    /// Those that results name.
+    /// Blobs that results name.
     of_results: Vec<BlobHash>,
     /// Those of them that are not here, and of which results they are.
     missing: Vec<(JobId, TaskIndex, Cell, BlobHash)>,

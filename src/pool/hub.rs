@@ -35,7 +35,7 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 pub(super) enum End {
     /// By its client.
     Closed,
-    /// This is told to the client.
+    /// The pool has failed: this is told to the client.
     Failed(String),
     /// The node leaves; the sender is dropped when the pool has ended.
     Leaving(oneshot::Sender<()>),

@@ -341,8 +341,8 @@ async fn cancel(node: NodeHandle, job: JobId) {
     }
 }
 
-/// The same of one that a client names, if it is of the client's user: whoever runs the node does
-/// not do it for others.
+/// Cancels a job that a client names, if it is of the client's user: whoever runs the node does not
+/// do it for others.
 async fn cancel_own(node: NodeHandle, author: Author, job: JobId) {
     let Ok(Answer::Jobs(heads)) = node.ask(Query::Jobs).await else {
         return;

@@ -190,7 +190,7 @@ impl NodeHandle {
         self.events.try_send(event).is_ok()
     }
 
-    /// The same from a thread outside the runtime.
+    /// Tells the loop from a thread outside the runtime.
     pub fn blocking_tell(&self, event: Event) -> bool {
         self.events.blocking_send(event).is_ok()
     }
@@ -226,8 +226,8 @@ pub trait DiskHealth: Send + Sync {
     /// task: then the node runs none until the disk can be written again, and says why. Blocks
     /// until the node is told: not from the runtime.
     fn suspect(&self, error: &io::Error, bytes: u64) -> bool;
-    /// The same where something went wrong that may come of the disk: looks whether so many bytes
-    /// could be written now. Gives what is wrong with it.
+    /// For where something went wrong that may come of the disk: looks whether so many bytes could
+    /// be written now. Gives what is wrong with it.
     fn look(&self, bytes: u64) -> Option<String>;
     /// Why something that a task wrote within the last `time` may not be there, though the task
     /// ended well: not every program says that it found the disk full. Costs next to nothing.
@@ -274,7 +274,7 @@ pub struct NetReport {
     pub listening: Vec<SocketAddr>,
     pub interfaces: Vec<String>,
     pub connected: Vec<NodeId>,
-    /// Those of them that can only be reached through another node.
+    /// Members that can only be reached through another node.
     pub relayed: Vec<NodeId>,
     /// Per way (`loopback`, `broadcast`, `mdns`, `remembered`, `--peer`, `kademlia`): does it work,
     /// whom did it find.
@@ -346,7 +346,7 @@ pub trait Vault: Send + Sync {
     /// The error is a part of a sentence about the secret, here and below.
     fn seal(&self, name: &str, value: &[u8]) -> Result<Vec<u8>, String>;
     fn open(&self, name: &str) -> Result<Zeroizing<Vec<u8>>, String>;
-    /// Those that can be opened, sealed with the newest key: of one that was sealed with a key
+    /// Secrets that can be opened, sealed with the newest key: of one that was sealed with a key
     /// before it, every node makes the same bytes. A node that works alone has no keys and gives
     /// them all back as they are.
     fn renew(&self, secrets: Vec<KeptSecret>) -> Vec<KeptSecret>;
@@ -371,8 +371,8 @@ pub trait Blobs: Send + Sync {
     /// The blob's file, at its beginning; it never changes. `None` if the blob is not here, or was
     /// found damaged.
     fn open(&self, hash: BlobHash) -> io::Result<Option<File>>;
-    /// The same for whoever sends it to somebody that hashes what comes: a long one need not have
-    /// been hashed here before.
+    /// Opens a blob for whoever sends it to somebody that hashes what comes: a long one need not
+    /// have been hashed here before.
     fn open_to_send(&self, hash: BlobHash) -> io::Result<Option<File>> {
         self.open(hash)
     }

@@ -49,7 +49,7 @@ impl Stat {
         self.field(number)?.parse().ok()
     }
 
-    /// It has ended, and nobody has asked how.
+    /// The process has ended, and nobody has asked how.
     pub fn is_zombie(&self) -> bool {
         matches!(self.field(3), Some("Z" | "X"))
     }
@@ -64,7 +64,7 @@ impl Stat {
         self.number(6)
     }
 
-    /// Its processor time, as user and in the kernel.
+    /// The process's processor time, as user and in the kernel.
     pub fn ticks(&self) -> Option<u64> {
         Some(self.number::<u64>(14)? + self.number::<u64>(15)?)
     }

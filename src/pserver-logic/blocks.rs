@@ -54,7 +54,7 @@ impl ArenaLayout {
         Self::with_factored(tensors, block_bytes, &[])
     }
 
-    /// Those of `factored` are blocks by themselves.
+    /// Lays tensors out. Those of `factored` are blocks by themselves.
     pub fn with_factored(
         tensors: &[TensorSpec],
         block_bytes: u64,
@@ -109,7 +109,7 @@ impl ArenaLayout {
         self.factored.get(&block).copied()
     }
 
-    /// Those blocks.
+    /// The blocks that are factored tensors.
     pub fn factored_blocks(&self) -> impl Iterator<Item = u32> + '_ {
         self.factored.keys().copied()
     }

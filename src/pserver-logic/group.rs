@@ -15,9 +15,7 @@ use nodectl_types::{
     NodeId,
     servers::{
         ServerSettings,
-        message::{
-            Block, Epoch, Here, ServerMessage, View, ViewMessage, Worker, WorkerLife,
-        },
+        message::{Block, Epoch, Here, ServerMessage, View, ViewMessage, Worker, WorkerLife},
     },
 };
 use std::{

@@ -30,7 +30,7 @@ pub(super) struct Leading {
     /// With their weights, in order.
     pub nodes: Vec<(NodeId, u32)>,
     pub workers: Vec<(WorkerLife, NodeId)>,
-    /// They have.
+    /// All workers have finished.
     pub finished: bool,
     stage: ViewStage,
     /// Who has all sums of the clock that is next, and their squared norms.

@@ -12,11 +12,12 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct LocalWorker {
     life: u64,
     started: bool,
-    /// It was told that it has started, if since then everybody may have gone back to a checkpoint.
+    /// The worker was told that it has started, if since then everybody may have gone back to a
+    /// checkpoint.
     told: bool,
     /// The clock to which its gradients belong.
     clock: Clock,
-    /// It has ended that clock, over so many samples, and waits for its gradients to count.
+    /// The worker has ended that clock, over so many samples, and waits for its gradients to count.
     ended: Option<u32>,
     /// The squared norm of its gradients, once it is known or if it does not matter.
     norm2: Option<f64>,
@@ -33,9 +34,9 @@ pub(super) struct LocalWorker {
     wanted: BTreeSet<Block>,
     /// Blocks that it has read since its last clock.
     fresh: BTreeSet<Block>,
-    /// It waits at this barrier.
+    /// The worker waits at this barrier.
     barrier: Option<u64>,
-    /// It waits for the last checkpoint.
+    /// The worker waits for the last checkpoint.
     keeps: bool,
     /// What it was told last of its part; number 0 before the first view.
     share: Share,
@@ -43,7 +44,7 @@ pub(super) struct LocalWorker {
     /// heard.
     void_before: u64,
     heard: u64,
-    /// It has done its part, and waits for the others to finish.
+    /// The worker has done its part, and waits for the others to finish.
     finishing: bool,
 }
 

@@ -33,9 +33,9 @@ pub(super) struct Moves {
 
 /// A node that shall keep a block and was sent it.
 struct Newcomer {
-    /// It has all updates below this version.
+    /// The newcomer has all updates below this version.
     has: u64,
-    /// It had all that there were: from then on it is waited for.
+    /// The newcomer had all updates that there were: from then on it is waited for.
     is_settled: bool,
 }
 
@@ -225,7 +225,7 @@ impl Group {
         self.send_in_view(from, ViewMessage::Arrived { block, version }, None);
     }
 
-    /// It has all that counts, and will.
+    /// This node, a newcomer, has all that counts of the block, and will.
     pub(super) fn settled(&mut self, block: Block) {
         if let Some(shard) = self.shards.get_mut(&block) {
             shard.is_arriving = false;

@@ -29,7 +29,7 @@ pub struct PeerSeen {
     pub alive: bool,
     /// A dead member whose machine refuses connections.
     pub refuses: bool,
-    /// It is a parameter server for jobs like this one.
+    /// The node is a parameter server for jobs like this one.
     pub serves: bool,
 }
 

@@ -29,7 +29,7 @@ pub(super) struct Shard {
     flight: VecDeque<Flight>,
     /// Who waits for the values, and the clock that they must have.
     readers: Vec<(NodeId, Worker, Clock)>,
-    /// It has come while training goes on, and may lack updates that count.
+    /// The block has come while training goes on, and may lack updates that count.
     pub is_arriving: bool,
     /// Since this view it is others' to keep.
     pub left_since: Option<Epoch>,

@@ -108,7 +108,7 @@ impl CheckpointStore {
         self.here.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, from the disk.
+    /// A job's checkpoints, from the disk.
     fn read(&self, job: JobId) -> Vec<CheckpointFile> {
         let entries = fs::read_dir(self.of(job)).into_iter().flatten().flatten();
         let mut files: Vec<CheckpointFile> = entries
@@ -218,7 +218,7 @@ impl CheckpointStore {
         }
     }
 
-    /// The same, and has another member copy it. Returns which, if there is one.
+    /// Tells of a checkpoint, and has another member copy it. Returns which, if there is one.
     pub async fn publish(&self, job: JobId, step: u64, keep: u32) -> Option<NodeId> {
         self.tell(job, step).await;
         let second = self.second(job).await?;

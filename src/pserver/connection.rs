@@ -21,7 +21,7 @@ use tokio::{
     time::timeout,
 };
 
-/// These threads need little.
+/// The threads of a connection need little.
 const STACK_BYTES: usize = 256 << 10;
 /// A killed process's streams all end at once, as a kernel closes them.
 const LAST_WORD: Duration = Duration::from_millis(300);

@@ -19,8 +19,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LAST_PAUSE: Duration = Duration::from_secs(30);
 /// Trouble that begins within this time after the last goes on with its pauses.
 const SAME_TROUBLE: Duration = Duration::from_secs(60);
-/// That a write worked is believed this long, as long as there is room: tasks may fail by the
-/// thousand.
+/// A write that worked is believed in for this long, as long as there is room: tasks may fail by
+/// the thousand.
 const STILL_GOOD: Duration = Duration::from_secs(2);
 
 pub struct Health {

@@ -104,7 +104,7 @@ impl Shelf {
         )
     }
 
-    /// The same for whoever sends it to somebody that hashes what comes: a long file is hashed
+    /// Opens a blob for whoever sends it to somebody that hashes what comes: a long file is hashed
     /// beside its sending.
     pub fn open_to_send(self: &Arc<Self>, hash: BlobHash) -> io::Result<Option<File>> {
         let Some(file) = self.open_unverified(hash)? else {

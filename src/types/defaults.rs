@@ -8,8 +8,8 @@ pub const OUTPUT_LIMIT_BYTES: u64 = 4 << 30;
 pub const LOG_LIMIT_BYTES: u64 = 64 << 20;
 /// Failures of a task that are forgiven where tasks are commands.
 pub const COMMAND_RETRIES: u32 = 2;
-/// The same where they are calls of workers. Exceptions are not tried again: these are for workers
-/// that die or hang.
+/// Retries of tasks that are calls of workers. Exceptions are not tried again: these are for
+/// workers that die or hang.
 pub const WORKER_RETRIES: u32 = 3;
 
 /// Steps that a task of a sweep reports before it may be given up.

@@ -66,7 +66,7 @@ pub const MAX_AFTER: usize = 256;
 pub const MAX_SECRETS: usize = 256;
 /// Bytes of a secret's value.
 pub const MAX_SECRET_BYTES: usize = 8 << 10;
-/// The same with its nonce and tag.
+/// A secret of the greatest length with its nonce and tag.
 pub const MAX_SEALED_SECRET_BYTES: usize = MAX_SECRET_BYTES + 28;
 /// Secrets that one job asks for.
 pub const MAX_JOB_SECRETS: usize = 32;

@@ -48,7 +48,7 @@ pub enum News {
         incarnation: u64,
         addrs: Vec<SocketAddr>,
     },
-    /// It did not answer `by`.
+    /// The node did not answer `by`.
     Suspect {
         node: NodeId,
         incarnation: u64,

@@ -46,7 +46,8 @@ pub struct GpuRates {
     pub copy_bytes_per_s: u64,
     /// Operations a second (2 n³ a product) of a plain tiled product of f32 matrices.
     pub gemm_f32_flops: u64,
-    /// The same of f16 matrices with sums of f32, by cooperative matrices where the GPU has them.
+    /// Operations a second of products of f16 matrices with sums of f32, by cooperative matrices
+    /// where the GPU has them.
     pub gemm_f16_flops: u64,
 }
 
@@ -73,7 +74,7 @@ pub struct NodeInfo {
     pub closed: Option<Closed>,
     /// Whose jobs its owner lets it take, and which.
     pub admits: Admits,
-    /// It gives back what it has and goes: no copies either.
+    /// The node gives back what it has and goes: no copies either.
     pub leaving: bool,
     /// Why it runs no tasks for now: its disk is full, or broken. It comes back by itself.
     pub problem: Option<String>,
@@ -90,7 +91,7 @@ impl NodeInfo {
         closed.or_else(|| self.draining.then(|| "is being drained".into()))
     }
 
-    /// It takes no new work, and not for a while only: it may be about to go.
+    /// The node takes no new work, and not for a while only: it may be about to go.
     pub fn is_drained(&self) -> bool {
         self.draining || self.leaving || self.closed.as_ref().is_some_and(Closed::is_lasting)
     }

@@ -54,7 +54,7 @@ pub enum Closed {
     Paused(Pause),
     /// `node.policy` is to be looked at first.
     Looking,
-    /// It is not one of `node.policy.hours`.
+    /// The hour is not one of `node.policy.hours`.
     Hours,
     /// Somebody types (`node.policy.only_when_idle`).
     Keyboard,

@@ -37,13 +37,13 @@ pub struct Idle {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WhenClosed {
-    /// They go on to their ends.
+    /// Tasks go on to their ends.
     #[default]
     Finish,
-    /// They stand still until the node opens again. Those for which that takes longer than the
+    /// Tasks stand still until the node opens again. Those for which that takes longer than the
     /// grace are given to other nodes.
     Suspend,
-    /// They may go on for the grace; what has not ended then is given to other nodes.
+    /// Tasks may go on for the grace; what has not ended then is given to other nodes.
     Stop,
 }
 

@@ -206,7 +206,8 @@ pub enum TaskState {
 pub struct MemberLine {
     pub info: NodeInfo,
     pub alive: bool,
-    /// Its process is known to have ended, it is not only out of reach. Not told to other nodes.
+    /// The node's process is known to have ended: it is not only out of reach. Not told to other
+    /// nodes.
     #[serde(skip)]
     pub gone: bool,
     pub this_node: bool,
@@ -217,7 +218,8 @@ pub struct MemberLine {
 pub struct JobDetail {
     pub head: JobHead,
     pub progress: Progress,
-    /// Its outline, if the whole is too large for a message and another node was asked.
+    /// The specification, or its outline, if the whole is too large for a message and another node
+    /// was asked.
     pub spec: Arc<JobSpec>,
 }
 
@@ -233,7 +235,7 @@ impl JobDetail {
 pub struct TrainingHere {
     /// On its disk, oldest first.
     pub checkpoints: Vec<CheckpointFile>,
-    /// Its workers for which the others wait longer than is usual.
+    /// Workers of this node for which the others wait longer than is usual.
     pub late: Vec<LateWorker>,
     /// Why training does not go on here, if it does not.
     pub waits_for: Option<String>,
@@ -261,13 +263,13 @@ pub struct LateWorker {
 /// Where a task's output is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Location {
-    /// It has not started.
+    /// The task has not started.
     Nowhere,
     Running {
         node: NodeId,
         attempt: Attempt,
     },
-    /// It ended; the record of its last attempt.
+    /// The task has ended; the record of its last attempt.
     Ended(Arc<TaskRecord>),
 }
 

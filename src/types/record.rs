@@ -42,7 +42,7 @@ pub enum Failure {
     Exit(i32),
     /// The program was ended by this signal.
     Signal(i32),
-    /// It ran longer than `timeout`.
+    /// The task ran longer than `timeout`.
     Timeout { limit_ms: u64 },
     /// The program could not be started.
     Spawn(String),
@@ -50,11 +50,11 @@ pub enum Failure {
     Inputs(String),
     /// A pattern of `outputs` matched no file.
     OutputMissing(String),
-    /// It wrote more than `output_limit`; the name is the file or stream.
+    /// The task wrote more than `output_limit`; the name is the file or stream.
     OutputTooLarge { name: String, limit_bytes: u64 },
     /// An output could not be kept.
     OutputUnreadable(String),
-    /// It used more memory than it asked for.
+    /// The task used more memory than it asked for.
     OutOfMemory { limit_bytes: u64 },
     /// A worker's `run` raised it. No accident: the task is not tried again.
     Raised(ErrorReport),

@@ -57,7 +57,7 @@ pub struct Rotation {
     pub secret: SecretText,
     /// Who was a member, or had been, when it began.
     pub listed: BTreeSet<NodeId>,
-    /// Those of them that keep the new secret.
+    /// The listed nodes that keep the new secret.
     pub changed: BTreeSet<NodeId>,
     /// Somebody said that it is over.
     pub finished: bool,
@@ -123,7 +123,7 @@ impl Roster {
         self.standing(node) == Standing::Banned
     }
 
-    /// It has to wait until somebody admits it.
+    /// Whether a node has to wait until somebody admits it.
     pub fn waits(&self, node: NodeId) -> bool {
         self.admission.approve && self.standing(node) == Standing::Unknown
     }

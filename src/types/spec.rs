@@ -425,8 +425,8 @@ impl JobSpec {
         self.params.len().saturating_mul(u64::from(self.repeat))
     }
 
-    /// The same without the values of its parameters, which may be more than a message holds. It
-    /// has no tasks.
+    /// The specification without the values of its parameters, which may be more than a message
+    /// holds. It has no tasks.
     pub fn outline(&self) -> Self {
         let columns = self
             .params

@@ -20,8 +20,8 @@ pub enum Goal {
 /// When a task is hopeless. None is before it has reported `min_steps` steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StopRule {
-    /// Its best value so far is worse than the median of what the tasks that are done had on
-    /// average by the same step; once `min_trials` of them are done.
+    /// A task is given up whose best value so far is worse than the median of what the tasks that
+    /// are done had on average by the same step; once `min_trials` of them are done.
     Median { min_steps: u64, min_trials: u32 },
     /// At step `min_steps`, and at each step `reduction` times the one before, only the best one in
     /// `reduction` goes on.

@@ -63,7 +63,7 @@ pub fn expand(
     expand_within(template, lookup, &mut usize::MAX.clone())
 }
 
-/// The same, in at most `room` bytes, which become fewer by what there is of it.
+/// Expands a template in at most `room` bytes, which become fewer by what there is of it.
 pub fn expand_within(
     template: &str,
     lookup: &dyn Fn(&str) -> Option<String>,

@@ -41,7 +41,7 @@ pub fn one_line(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The same for text of several lines: line breaks and tabs stay.
+/// Text of several lines, as people are shown it: line breaks and tabs stay.
 pub fn lines(text: &str) -> Cow<'_, str> {
     let is_bad = |c: char| is_unsafe(c) && c != '\n' && c != '\t';
     if text.contains(is_bad) {

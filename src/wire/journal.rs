@@ -48,7 +48,7 @@ impl Record {
         }
     }
 
-    /// The same of a journal of one of the `READABLE` versions.
+    /// Decodes a record of a journal of one of the `READABLE` versions.
     pub fn decode_version(version: u32, bytes: &[u8]) -> Result<Self, postcard::Error> {
         if version == JOURNAL_VERSION {
             Self::decode(bytes)

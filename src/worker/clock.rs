@@ -54,7 +54,7 @@ impl TaskClock {
         self.at(Instant::now())
     }
 
-    /// The same for a moment that has just been.
+    /// The time of tasks at a moment that has just been.
     pub fn at(&self, moment: Instant) -> Duration {
         let Stood { since, before } = *self.stood();
         let standing = since.map_or(Duration::ZERO, |since| {

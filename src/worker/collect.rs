@@ -37,7 +37,7 @@ pub struct EndedAttempt<'a> {
 /// How an attempt ended, as far as that is known without looking at what it left.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// Its process did.
+    /// The task's process ended like this.
     Process(ProcessEnd),
     /// A worker's `run` returned this JSON; how many bytes there were of it in all.
     Returned {

@@ -139,8 +139,8 @@ pub fn params_json(params: &Params) -> serde_json::Value {
         .into()
 }
 
-/// The same for workers that are part of this program, which name files by their parameters as the
-/// node does: a value whose spelling counts is an object with it.
+/// Parameters for workers that are part of this program, which name files by their parameters as
+/// the node does: a value whose spelling counts is an object with it.
 pub fn spelled_json(params: &Params) -> serde_json::Value {
     let value = |value: &Value| match value {
         Value::Spelled(text) => serde_json::json!({ SPELLED: text }),

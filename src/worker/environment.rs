@@ -38,7 +38,8 @@ const INHERITED: [&str; 19] = [
     "NVIDIA_DRIVER_CAPABILITIES",
     "NVIDIA_TF32_OVERRIDE",
 ];
-/// The same where they name no user: what stands before the `@` is a password.
+/// Variables with a user and a password, or where they name no user: what stands before the `@` is
+/// a password.
 const PROXIES: [&str; 6] = [
     "http_proxy",
     "https_proxy",

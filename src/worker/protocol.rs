@@ -57,9 +57,9 @@ pub struct Confinement {
     pub setuid: bool,
     /// A crash may leave a core dump.
     pub core_dumps: bool,
-    /// It has a network of its own, with nothing in it but loopback.
+    /// The task has a network of its own, with nothing in it but loopback.
     pub offline: bool,
-    /// It can change nothing but `own` and what is temporary.
+    /// The task can change nothing but `own` and what is temporary.
     pub read_only: bool,
     /// Out of reach with all that is below. Absolute, without links. Bytes of paths.
     pub hidden: Vec<Vec<u8>>,
@@ -90,7 +90,7 @@ pub enum ProcessEnd {
     TimedOut,
     Stopped,
     OutOfMemory,
-    /// It could not be started, and why.
+    /// The process could not be started, and why.
     NotStarted(String),
 }
 
@@ -106,8 +106,8 @@ pub const STDOUT_FILE: &str = ".nodectl.stdout";
 pub const STDERR_FILE: &str = ".nodectl.stderr";
 /// In the environment of every process of a task: by it, strays are found.
 pub const TASK_DIR_VARIABLE: &str = "NODECTL_TASK_DIR";
-/// The same for what a persistent worker starts, which outlives the tasks that the worker is called
-/// for.
+/// The variable that marks what a persistent worker starts, which outlives the tasks that the
+/// worker is called for.
 pub const WORKER_DIR_VARIABLE: &str = "NODECTL_WORKER_DIR";
 
 /// Length and bytes of a message.

@@ -303,7 +303,7 @@ impl Cluster {
         output_within(NEVER, self.command(number).args(arguments))
     }
 
-    /// Its stdout; panics unless it exits with 0.
+    /// The command's stdout; panics unless it exits with 0.
     pub fn ok(&self, number: usize, arguments: &[&str]) -> String {
         let output = self.run(number, arguments);
         assert!(

@@ -26,7 +26,7 @@ impl Lab {
         Self::with_private(count, &[])
     }
 
-    /// The same with some hosts in private networks: they can connect to others, and nobody to
+    /// A network with some hosts in private networks: they can connect to others, and nobody to
     /// them. Needs `nft`.
     pub fn with_private(count: usize, private: &[usize]) -> Option<Self> {
         if !super::is_root() {

@@ -16,7 +16,7 @@ pub fn python_path() -> Option<OsString> {
     python_path_of("python3")
 }
 
-/// The same for this program.
+/// Where Python finds modules, for this program.
 pub fn python_path_of(python: &str) -> Option<OsString> {
     let path = joined(&[package(), installed(NEEDED)]);
     let code = "import sys, nodectl.params; sys.exit(sys.version_info < (3, 9))";
@@ -27,7 +27,7 @@ pub fn python_path_of(python: &str) -> Option<OsString> {
     None
 }
 
-/// The same where scripts of the package find this module, too.
+/// Where scripts of the package find this module, too.
 pub fn python_path_with(module: &str) -> Option<OsString> {
     let paths = [
         joined(&[package(), installed(NEEDED)]),

@@ -53,8 +53,8 @@ pub fn run(cluster: &Cluster, file: &Path, into: &str) -> PathBuf {
     into
 }
 
-/// The same, on several nodes, with all of so many workers from the first clock to the last. A
-/// machine that is so busy that it keeps a node from answering for seconds has it taken for dead:
+/// Runs a training on several nodes, with all of so many workers from the first clock to the last.
+/// A machine that is so busy that it keeps a node from answering for seconds has it taken for dead:
 /// then the others do its part for a while, and sums are rounded in another way. So what must be
 /// the same bits, or have each sample once in every mode, is tried again.
 pub fn run_undisturbed(cluster: &Cluster, file: &Path, into: &str, workers: u64) -> PathBuf {
@@ -109,8 +109,8 @@ pub fn metrics(into: &Path) -> Vec<Vec<f64>> {
     text.lines().skip(1).map(row).collect()
 }
 
-/// The same but for rounding: a sample of 540 or 60 at the edge of a class may fall to the other
-/// side.
+/// Two trainings are the same but for rounding: a sample of 540 or 60 at the edge of a class may
+/// fall to the other side.
 pub fn assert_near(one: &[Vec<f64>], other: &[Vec<f64>]) {
     const TOLERANCES: [f64; 7] = [0.0, 0.0, 1e-9, 4e-3, 4e-3, 4e-3, 0.02];
     assert_eq!(one.len(), other.len());

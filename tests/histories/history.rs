@@ -42,7 +42,7 @@ impl History {
         self.0.begun.elapsed().unwrap_or_default().as_millis() as u64
     }
 
-    /// The same of a time that a task noted, in nanoseconds since 1970.
+    /// The history's time for one that a task noted, in nanoseconds since 1970.
     pub fn at_unix_ns(&self, ns: u64) -> u64 {
         let since = (UNIX_EPOCH + Duration::from_nanos(ns)).duration_since(self.0.begun);
         since.unwrap_or_default().as_millis() as u64

@@ -75,7 +75,7 @@ impl Machine {
         self.child.is_some()
     }
 
-    /// It runs and answers.
+    /// Whether the node runs and answers.
     pub fn is_up(&self) -> bool {
         self.is_running() && self.starting.is_none()
     }

@@ -40,7 +40,7 @@ use std::{
 
 /// Of faults in a schedule.
 const SECONDS: u64 = 75;
-/// The same in the one that every run of the tests has.
+/// Seconds of the schedule that every run of the tests has.
 const SHORT_SECONDS: u64 = 30;
 /// Four nodes with kills, stalls, a partition, and two machines lost in the end.
 const SHORT_SEED: u64 = 155;

@@ -40,7 +40,7 @@ impl Rng {
 pub enum Kind {
     /// `kill -9`, then a restart on the same disk.
     Kill,
-    /// The same of all nodes at once.
+    /// All nodes are killed at once.
     KillAll,
     /// SIGSTOP of the node's process, for 1 to 10 s. Its tasks go on.
     Stop,

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Its root is made by `tests/run`, from a mirror, which may be far away.
+/// HTCondor, where it is. Its root is made by `tests/run`, from a mirror, which may be far away.
 pub fn condor() -> Option<Testbed> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/lab-condor-root");
     if !root.join(".ready").exists() {

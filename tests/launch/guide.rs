@@ -24,7 +24,7 @@ fn commands() -> Vec<String> {
         .collect()
 }
 
-/// Those with these words, of which there is one for each.
+/// The guide's commands with these words, of which there is one for each.
 fn with(words: &[&str]) -> Vec<String> {
     let all = commands();
     let one = |word: &&str| {

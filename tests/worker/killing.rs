@@ -15,7 +15,7 @@ use std::{
 /// A grandchild that leaves its session and its parent, and writes its pid to `stray`.
 const STRAY: &str =
     "setsid sh -c 'setsid sh -c \"echo \\$\\$ > stray; exec sleep 1000\" & exit 0' & ";
-/// The same, hiding what it was started with.
+/// A process that leaves its session, hiding what it was started with.
 const HIDDEN: &str = "env -i setsid sh -c 'PATH=/usr/bin:/bin; setsid sh -c \"echo \\$\\$ > stray; exec sleep 1000\" & exit 0' & ";
 
 #[test]

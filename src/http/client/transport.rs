@@ -65,7 +65,7 @@ impl Client {
         }
     }
 
-    /// The same without a deadline, for requests whose body takes as long as it takes.
+    /// Sends without a deadline, for requests whose body takes as long as it takes.
     pub(super) async fn send_slowly(
         &self,
         doing: &str,

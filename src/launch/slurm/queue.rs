@@ -28,7 +28,7 @@ pub struct Allocation {
 pub enum AllocationState {
     Pending,
     Running,
-    /// It is ending, or has ended.
+    /// The allocation is ending, or has ended.
     Ending,
 }
 
@@ -132,7 +132,7 @@ pub fn parse_time(text: &str) -> Option<Duration> {
         .map(Duration::from_secs)
 }
 
-/// The same, for `sbatch --time`.
+/// A time as `sbatch --time` has it.
 pub fn format_time(time: Duration) -> String {
     let seconds = time.as_secs();
     format!(

@@ -18,7 +18,7 @@ pub struct SlurmRequest {
     pub memory: Option<u64>,
     /// One job of many nodes, which start together or not at all.
     pub together: bool,
-    /// Its nodes see no files of this machine: they are sent what they need.
+    /// The allocation's nodes see no files of this machine: they are sent what they need.
     pub transfer: bool,
     /// Further options, as `sbatch` has them.
     pub more: Vec<String>,

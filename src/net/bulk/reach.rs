@@ -143,7 +143,7 @@ pub enum WayChoice {
     /// The holder's own connection, for which it has shown the ticket.
     CalledBack(TcpStream),
     OverTheSwarm,
-    /// It connects, or went away: the stream has ended.
+    /// The other node connects, or went away: the stream has ended.
     Nothing,
 }
 

@@ -259,7 +259,7 @@ impl Announcer {
         }
     }
 
-    /// It is answered with the key that it has.
+    /// A node's beacon is answered with the key that it has.
     async fn hear_peer(
         &mut self,
         beacon: Beacon,

@@ -25,7 +25,7 @@ pub struct Beacon {
     pub versions: Versions,
     pub node: NodeId,
     pub listen_port: u16,
-    /// It answers somebody else's beacon, and is not to be answered.
+    /// The beacon answers somebody else's, and is not to be answered.
     pub answer: bool,
     pub addrs: Vec<SocketAddr>,
     pub name: String,
@@ -133,7 +133,7 @@ pub fn draw() -> [u8; 8] {
     boot
 }
 
-/// It says that it is one.
+/// Whether a packet says that it is a beacon.
 pub fn looks_like_one(packet: &[u8]) -> bool {
     packet.starts_with(MAGIC)
 }

@@ -42,7 +42,7 @@ pub enum SessionFrame {
 /// What a member says of a node that another cannot reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opinion {
-    /// It is connected to it.
+    /// The node is connected to it.
     Here,
     /// Where it was reached, a kernel refuses connections.
     Gone,

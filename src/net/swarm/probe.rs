@@ -57,7 +57,7 @@ enum ProbeAnswer {
     Listens,
     Refused,
     Silent,
-    /// It took the connection and closed it without a word.
+    /// The machine took the connection and closed it without a word.
     HungUp,
 }
 

@@ -57,7 +57,7 @@ pub struct Handle {
     pub kill: CancellationToken,
     /// Ends the session when what waits is written.
     pub closing: CancellationToken,
-    /// It has ended.
+    /// The session has ended.
     pub ended: CancellationToken,
 }
 

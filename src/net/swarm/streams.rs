@@ -46,8 +46,8 @@ pub enum StreamEvent {
     },
 }
 
-/// Its queue holds what one poll of the swarm takes out again; the swarm bounds what peers can have
-/// in negotiation.
+/// Hands streams over. Its queue holds what one poll of the swarm takes out again; the swarm bounds
+/// what peers can have in negotiation.
 #[derive(Default)]
 pub struct StreamsBehaviour {
     queue: VecDeque<ToSwarm<StreamEvent, StreamRequest>>,

@@ -85,18 +85,18 @@ pub struct Script {
     part: Part,
     /// What it was told and has not heard yet.
     told: VecDeque<Notice>,
-    /// It has asked for the values that it waits for, and how often for any.
+    /// The worker has asked for the values that it waits for, and how often for any.
     asked: bool,
     pulls: u64,
     values: BTreeMap<Block, Content>,
     /// For each block whose updates must be in it: from which clock on.
     due: BTreeMap<Block, BTreeMap<(Worker, u64), Clock>>,
     rounds: u64,
-    /// It has done its part.
+    /// The worker has done its part.
     finishing: bool,
-    /// It may read what all came to, and has not asked for it.
+    /// The worker may read the last values, and has not asked for it.
     reads_last: bool,
-    /// It waits at a barrier; and the clock of the last one that it has passed.
+    /// The worker waits at a barrier; and the clock of the last one that it has passed.
     at_barrier: bool,
     passed: Option<Clock>,
     /// Who was in the view when it came to one.
@@ -115,7 +115,7 @@ pub struct Simulation {
     stalled: BTreeSet<NodeId>,
     /// Nodes that are gone without proof.
     silent: BTreeSet<NodeId>,
-    /// Its workers do nothing and hear nothing.
+    /// The node whose workers do nothing and hear nothing.
     hung: Option<NodeId>,
     /// Nodes that died, and whom others have still to find refusing.
     dead: BTreeSet<(NodeId, NodeId)>,
@@ -215,7 +215,7 @@ impl Simulation {
         }
     }
 
-    /// It is connected to all others.
+    /// Whether a node is connected to all others.
     fn meets_all(&self, at: NodeId) -> bool {
         self.nodes
             .keys()

@@ -54,7 +54,8 @@ struct WaitingWrites {
 #[derive(Clone, Copy)]
 struct Unanswered {
     since: Instant,
-    /// It was answered by an error because it takes so long; the records are still on their way.
+    /// The append was answered by an error because it takes so long; the records are still on their
+    /// way.
     given_up: bool,
     /// Whoever was told so has asked again.
     asked_again: bool,

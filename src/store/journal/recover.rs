@@ -32,8 +32,8 @@ const ASIDE: &str = "journal.damaged-";
 pub enum FoundJournal {
     /// There is none.
     Nothing,
-    /// Its specification is lost. It is kept aside, and what was intact waits for the job to begin
-    /// anew.
+    /// The journal's specification is lost. It is kept aside, and what was intact waits for the job
+    /// to begin anew.
     Orphans,
     Journal(OpenedJournal),
 }

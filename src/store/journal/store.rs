@@ -135,7 +135,7 @@ impl JournalStore {
         Self::start_watched(jobs_dir, disk, node, lock, stall::LIMIT)
     }
 
-    /// The same with another limit for what a write may take.
+    /// Starts with another limit for what a write may take.
     pub(super) fn start_watched(
         jobs_dir: PathBuf,
         disk: Arc<dyn Disk>,

@@ -47,16 +47,16 @@ pub struct WorkerLife {
 pub struct Here {
     /// Tensors and settings: those of all nodes must be the same.
     pub digest: [u8; 32],
-    /// Its share of blocks is proportional to this.
+    /// The node's share of blocks is proportional to this.
     pub weight: u32,
     /// Whom it is connected with.
     pub peers: Vec<NodeId>,
-    /// Those for which the others wait.
+    /// The node's workers for which the others wait.
     pub workers: Vec<WorkerLife>,
-    /// Those that have finished, and stay until all have.
+    /// The node's workers that have finished, and stay until all have.
     pub finishing: Vec<WorkerLife>,
     pub promised: Epoch,
-    /// It was part of a view that has gone on, or may have.
+    /// The node was part of a view that has gone on, or may have.
     pub started: bool,
 }
 
@@ -89,7 +89,7 @@ pub struct Promise {
     /// Views after `base` and before that one which may have gone on too, and their nodes.
     pub perhaps: Vec<(Epoch, Vec<NodeId>)>,
     pub held: Vec<Held>,
-    /// Its workers, and the clock that they are at; None for those that have not started.
+    /// The node's workers, and the clock that they are at; None for those that have not started.
     pub workers: Vec<(WorkerLife, Option<Clock>)>,
     /// The last clock that was committed here, and the factor that clipping came to.
     pub committed: Option<(Clock, f32)>,
@@ -105,7 +105,7 @@ pub struct View {
     pub epoch: Epoch,
     /// The last one that went on: only what was right in it counts.
     pub previous: Epoch,
-    /// Its nodes.
+    /// The nodes of `previous`.
     pub previous_nodes: Vec<NodeId>,
     /// Later ones that may have gone on without anybody here knowing: the greater part of each is
     /// here.

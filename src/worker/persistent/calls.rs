@@ -67,7 +67,7 @@ struct ReadyWorker {
 
 /// What a call left of its worker.
 enum After {
-    /// It waits for the next.
+    /// The worker waits for the next call.
     Goes(mpsc::Receiver<AttemptCall>),
     Over,
     /// The process had ended before the call began: it is another's.
@@ -170,15 +170,8 @@ fn tell_no_worker(inner: &Inner, call: &AttemptCall, why: NoWorker) {
     let event = match why {
         NoWorker::Stopped => stopped(&call.task),
         NoWorker::Failed(failure) => {
-            let verdict = Verdict::Failed(failure);
-            call.record(
-                inner,
-                &dir,
-                &Staged::default(),
-                &[],
-                verdict,
-                Usage::default(),
-            )
+            let ended = (Verdict::Failed(failure), Usage::default());
+            call.record(inner, &dir, &Staged::default(), &[], ended)
         }
     };
     inner.remover.remove(dir);
@@ -203,8 +196,7 @@ impl AttemptCall {
         dir: &Path,
         staged: &Staged,
         outputs: &[String],
-        verdict: Verdict,
-        usage: Usage,
+        (verdict, usage): (Verdict, Usage),
     ) -> WorkerEvent {
         let (task, node, disk, started_ms) =
             (&*self.task, inner.node_id, &*inner.disk, self.started_ms);
@@ -369,7 +361,7 @@ impl ReadyWorker {
         let is_broken = matches!(verdict, Verdict::Failed(Failure::Device(_)));
         let event = match verdict {
             Verdict::Process(ProcessEnd::Stopped) => stopped(&call.task),
-            verdict => call.record(&inner, &dir, &self.staged, &outputs, verdict, usage),
+            verdict => call.record(&inner, &dir, &self.staged, &outputs, (verdict, usage)),
         };
         let after = if is_stopped || is_broken || self.process.is_over() {
             After::Over

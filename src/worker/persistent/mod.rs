@@ -65,7 +65,7 @@ pub struct Persistent {
 pub struct PoolLinks {
     /// The pools of this node's users.
     pub host: Arc<dyn nodectl_ports::StreamHost>,
-    /// Those of other nodes'.
+    /// Streams to the pools of other nodes.
     pub streams: Arc<dyn nodectl_ports::Streams>,
 }
 

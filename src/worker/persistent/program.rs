@@ -79,7 +79,8 @@ fn place_shim(dir: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// It may have been put there while the data directory was open to others: what is in it is run.
+/// Whether a directory is this user's. What is in it may have been put there while the data
+/// directory was open to others: what is in it is run.
 fn check_owner(dir: &Path) -> io::Result<()> {
     let metadata = fs::symlink_metadata(dir)?;
     let why = match () {

@@ -28,7 +28,7 @@ pub struct WorkerStream {
 
 /// What comes behind what the process wrote.
 enum StreamEnd {
-    /// It still writes. Whoever knows how it ended waits to hear that its stream has.
+    /// The process still writes. Whoever knows how it ended waits to hear that its stream has.
     Open(oneshot::Sender<()>, oneshot::Receiver<Vec<u8>>),
     Awaited(oneshot::Receiver<Vec<u8>>),
     /// A frame, of which so many bytes have been read.

@@ -21,9 +21,9 @@ use std::{
 
 /// The oldest version in which files may be moved from one directory to another.
 const OLDEST: i32 = 2;
-/// That in which shortening a file is a right of its own.
+/// The version of Landlock in which shortening a file is a right of its own.
 const TRUNCATES: i32 = 3;
-/// That in which processes outside cannot be sent signals.
+/// The version of Landlock in which processes outside cannot be sent signals.
 const SIGNALS: i32 = 6;
 
 /// Where programs write that otherwise change nothing.

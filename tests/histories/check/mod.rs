@@ -25,7 +25,7 @@ use std::{collections::BTreeMap, fmt};
 /// A promise that was broken.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Violation {
-    /// Its name, by which runs are compared.
+    /// The promise's name, by which runs are compared.
     pub promise: &'static str,
     pub text: String,
     /// What led to it, in the order of time.

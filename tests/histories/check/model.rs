@@ -230,7 +230,7 @@ impl Call<'_> {
 }
 
 impl Fault<'_> {
-    /// Its nodes do not take part for a while.
+    /// Whether the fault's nodes do not take part for a while.
     fn takes_away(&self) -> bool {
         !matches!(self.kind, "full" | "clock" | "loss" | "delay" | "slow")
     }
@@ -243,7 +243,7 @@ impl Fault<'_> {
         )
     }
 
-    /// It goes on, or its consequences may, at some moment between.
+    /// Whether the fault goes on, or its consequences may, at some moment between.
     pub fn touches(&self, from: u64, to: u64) -> bool {
         // What is gone for good is repaired some time later, and away no more.
         let end = self.to.unwrap_or(if self.kind == "lost" {

@@ -35,7 +35,7 @@ impl Simulation {
         node.workers.into_keys().collect()
     }
 
-    /// The same, and its tasks are tried again elsewhere.
+    /// A node dies, and its tasks are tried again elsewhere.
     pub fn die(&mut self, dead: NodeId) {
         for worker in self.kill(dead) {
             let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
@@ -156,7 +156,7 @@ impl Simulation {
         self.wires.silent.clear();
     }
 
-    /// The same, but to the others it is only out of reach.
+    /// A node dies, but to the others it is only out of reach.
     pub fn fall_silent(&mut self, lost: NodeId) {
         self.silent.insert(lost);
         self.die(lost);
@@ -179,7 +179,7 @@ impl Simulation {
         }
     }
 
-    /// The same of all who died; those who knew stay as they are.
+    /// A person names all who died; those who knew stay as they are.
     pub(super) fn name_the_dead(&mut self) {
         for dead in std::mem::take(&mut self.unnamed) {
             self.forget(dead);

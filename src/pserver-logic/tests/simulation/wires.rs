@@ -116,7 +116,7 @@ impl Wires {
         self.said.remove(&(link.1, link.0));
     }
 
-    /// These ends are still to notice that it broke.
+    /// A connection breaks; these ends are still to notice.
     pub(super) fn break_link(&mut self, link: Link, ends: BTreeSet<NodeId>) {
         self.links.insert(link, ends);
     }
