@@ -1,7 +1,8 @@
 //! Who may connect, with which key. The newest secret's key opens for all but those who are banned
 //! or wait for admission; the one before for those who were members when the secret was changed,
 //! until the change is over; a code's for one node, which is handed the secret and nothing else.
-//! What is decided comes from the node's loop; here it is kept, and the door opened or shut by it.
+//! What is decided comes from the node's loop; here it is kept, and connections are taken or
+//! refused by it.
 
 use super::{
     invite,
@@ -178,7 +179,7 @@ impl Access {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Every key that opens the door, if only to be told why it does not.
+    /// Every key that a handshake may have, if only to be told why it is refused.
     pub fn locks(&self) -> Vec<(DoorKey, [u8; 32])> {
         self.keys(|keys| keys.swarm, |keys| *keys.swarm)
     }

@@ -60,7 +60,7 @@ pub(super) async fn serve(pools: Arc<PoolShared>, author: Author, client: Box<dy
     let outbox = Arc::new(PoolOutbox::default());
     // Whoever waits for the pool to end learns when its client knows.
     let mut leaving = None;
-    let conversation = async {
+    let serving = async {
         if let Err(told) = converse(&pools, author, source, &outbox, &mut leaving).await {
             tracing::info!("a pool has ended: {told}");
             outbox.frame(
@@ -71,10 +71,10 @@ pub(super) async fn serve(pools: Arc<PoolShared>, author: Author, client: Box<dy
         outbox.finish();
     };
     let writing = outbox.write_to(sink);
-    tokio::pin!(conversation, writing);
+    tokio::pin!(serving, writing);
     tokio::select! {
-        () = &mut conversation => {}
-        _ = &mut writing => return conversation.await,
+        () = &mut serving => {}
+        _ = &mut writing => return serving.await,
     }
     let _ = tokio::time::timeout(CLOSE_TIMEOUT, writing).await;
 }

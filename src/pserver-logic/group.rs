@@ -15,7 +15,7 @@ use nodectl_types::{
     NodeId,
     servers::{
         ServerSettings,
-        message::{Block, Epoch, Here, ServerMessage, View, ViewMessage, Worker, WorkerLife},
+        message::{Block, Epoch, PeerStatus, ServerMessage, View, ViewMessage, Worker, WorkerLife},
     },
 };
 use std::{
@@ -40,7 +40,7 @@ pub struct GroupConfig {
 }
 
 /// What nodes say of themselves.
-type Known = BTreeMap<NodeId, Here>;
+type Known = BTreeMap<NodeId, PeerStatus>;
 
 /// One node's part in a training job.
 pub struct Group {
@@ -102,7 +102,7 @@ pub(super) struct Output {
     /// Messages of this node to itself.
     inbox: VecDeque<ServerMessage>,
     pub effects: Vec<Effect>,
-    told: Option<Here>,
+    told: Option<PeerStatus>,
     pub told_status: String,
     /// Why nothing goes on, if nothing does.
     waits_for: Option<String>,
@@ -130,7 +130,7 @@ impl Group {
 
     /// Nobody whom this node knows of needs the parameters any more.
     pub fn is_idle(&self) -> bool {
-        let is_left = |here: &Here| here.workers.is_empty() && here.finishing.is_empty();
+        let is_left = |here: &PeerStatus| here.workers.is_empty() && here.finishing.is_empty();
         self.locals.is_empty() && self.peers.connected.values().flatten().all(is_left)
     }
 
@@ -159,7 +159,7 @@ impl Group {
             GroupInput::PeerUp(peer) => {
                 self.peers.up(peer);
                 let here = self.here();
-                self.send(peer, ServerMessage::Here(here), None);
+                self.send(peer, ServerMessage::Status(here), None);
             }
             GroupInput::PeerDown(peer) => self.lost_peer(peer),
             GroupInput::PeerDead(peer) => self.gone(peer),
@@ -241,7 +241,7 @@ impl Group {
 
     fn message(&mut self, from: NodeId, message: ServerMessage) {
         match message {
-            ServerMessage::Here(here) => self.heard(from, here),
+            ServerMessage::Status(here) => self.heard(from, here),
             ServerMessage::Prepare { epoch } => self.prepare(from, epoch),
             ServerMessage::Promise { epoch, promise } => self.promise(from, epoch, promise),
             ServerMessage::Refused { promised } => {
@@ -328,8 +328,8 @@ impl Group {
         epoch == self.epochs.promised && epoch == self.installed.view.epoch
     }
 
-    fn here(&self) -> Here {
-        Here {
+    fn here(&self) -> PeerStatus {
+        PeerStatus {
             digest: self.config.digest,
             weight: self.config.weight,
             peers: self.peers.connected.keys().copied().collect(),
@@ -345,13 +345,13 @@ impl Group {
         let here = self.here();
         if self.out.told.as_ref() != Some(&here) {
             for peer in self.peers.connected.keys().copied().collect::<Vec<_>>() {
-                self.send(peer, ServerMessage::Here(here.clone()), None);
+                self.send(peer, ServerMessage::Status(here.clone()), None);
             }
             self.out.told = Some(here);
         }
     }
 
-    fn heard(&mut self, from: NodeId, here: Here) {
+    fn heard(&mut self, from: NodeId, here: PeerStatus) {
         let promised = here.promised;
         self.epochs.heard(promised.number);
         let Some(lost) = self.peers.said(from, here) else {
@@ -368,7 +368,8 @@ impl Group {
     /// Workers that wait to begin are told if another node's have registered something else:
     /// neither can train with the other.
     pub(super) fn compare(&mut self) {
-        let differs = |here: &Here| here.digest != self.config.digest && !here.workers.is_empty();
+        let differs =
+            |here: &PeerStatus| here.digest != self.config.digest && !here.workers.is_empty();
         let other = self
             .peers
             .connected
@@ -432,7 +433,7 @@ impl Group {
     /// What nodes say of themselves, this one too; and those with other tensors or settings, which
     /// can take no part: nobody waits for them to lead.
     fn known(&self) -> (Known, BTreeSet<NodeId>) {
-        let heard = |(node, here): (&NodeId, &Option<Here>)| Some((*node, here.clone()?));
+        let heard = |(node, here): (&NodeId, &Option<PeerStatus>)| Some((*node, here.clone()?));
         let own = std::iter::once((self.config.me, self.here()));
         let (known, strangers): (Known, Known) = own
             .chain(self.peers.connected.iter().filter_map(heard))
@@ -464,7 +465,7 @@ impl Group {
     /// The newest process of each worker on these nodes; once all have done their part, those that
     /// have, and true.
     fn workers_of(&self, nodes: &[NodeId], known: &Known) -> (Vec<(WorkerLife, NodeId)>, bool) {
-        let newest = |lives: fn(&Here) -> &Vec<WorkerLife>, barred: &BTreeSet<WorkerLife>| {
+        let newest = |lives: fn(&PeerStatus) -> &Vec<WorkerLife>, barred: &BTreeSet<WorkerLife>| {
             let mut workers: BTreeMap<Worker, (WorkerLife, NodeId)> = BTreeMap::new();
             for node in nodes {
                 let lives = lives(&known[node]).iter();

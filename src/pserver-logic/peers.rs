@@ -1,13 +1,13 @@
 //! Who else trains the job, as far as this node knows.
 
-use nodectl_types::{NodeId, servers::message::Here};
+use nodectl_types::{NodeId, servers::message::PeerStatus};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The other nodes of the job. None is both connected and known to be gone.
 #[derive(Default)]
 pub(super) struct Peers {
     /// Connected nodes, and what they said of themselves.
-    pub connected: BTreeMap<NodeId, Option<Here>>,
+    pub connected: BTreeMap<NodeId, Option<PeerStatus>>,
     /// Nodes that are known to be gone.
     pub dead: BTreeSet<NodeId>,
     /// What speaks for it that others are gone, too.
@@ -52,7 +52,7 @@ impl Peers {
 
     /// What a connected node says of itself. Returns the nodes that it was connected with before,
     /// and is no more; None of one that is not connected.
-    pub fn said(&mut self, from: NodeId, here: Here) -> Option<Vec<NodeId>> {
+    pub fn said(&mut self, from: NodeId, here: PeerStatus) -> Option<Vec<NodeId>> {
         let known = self.connected.get_mut(&from)?;
         let before = known.iter().flat_map(|before| &before.peers);
         let lost = before

@@ -27,7 +27,7 @@ pub(super) fn check(from: NodeId, message: &ServerMessage, blocks: Block) -> Res
         return Err(format!("it speaks for node {}, which leads", by.short()));
     }
     match message {
-        ServerMessage::Here(here) => {
+        ServerMessage::Status(here) => {
             valid.epoch(here.promised)?;
             valid.nodes(here.peers.len())?;
             here.workers
@@ -62,7 +62,7 @@ fn of_leader(message: &ServerMessage) -> Option<NodeId> {
         | ServerMessage::Lost { epoch }
         | ServerMessage::Go { epoch } => Some(epoch.by),
         ServerMessage::InView { epoch, message } => is_of_leader(message).then_some(epoch.by),
-        ServerMessage::Here(_)
+        ServerMessage::Status(_)
         | ServerMessage::Promise { .. }
         | ServerMessage::Refused { .. }
         | ServerMessage::Waiting { .. }

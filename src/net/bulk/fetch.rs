@@ -268,12 +268,12 @@ impl BulkSource {
 }
 
 async fn ask(stream: &mut Stream, session: &Session, want: Want) -> Result<Offer, String> {
-    let conversation = async {
+    let talking = async {
         stream.write_all(&want.encode()).await?;
         stream.flush().await?;
         Answer::read(stream).await
     };
-    let answer = tokio::time::timeout(TALK_TIMEOUT, conversation).await;
+    let answer = tokio::time::timeout(TALK_TIMEOUT, talking).await;
     session.note_silence(answer.is_err());
     match answer {
         Ok(Ok(Answer::Offer(offer))) if offer.size >= want.offset => Ok(offer),

@@ -29,5 +29,5 @@ pub(super) mod streams;
 mod tickets;
 
 pub use fetch::Fetcher;
-pub use reach::LastWay;
+pub use reach::LastRoute;
 pub use serve::Server;

@@ -33,9 +33,9 @@ pub enum BulkWay {
 
 /// The last way that was taken in a session.
 #[derive(Debug, Default)]
-pub struct LastWay(Mutex<Option<(BulkWay, Instant)>>);
+pub struct LastRoute(Mutex<Option<(BulkWay, Instant)>>);
 
-impl LastWay {
+impl LastRoute {
     pub fn note(&self, way: BulkWay) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((way, Instant::now()));
     }
@@ -139,7 +139,7 @@ async fn call_back(
 }
 
 /// What a requester chose.
-pub enum WayChoice {
+pub enum RouteChoice {
     /// The holder's own connection, for which it has shown the ticket.
     CalledBack(TcpStream),
     OverTheSwarm,
@@ -152,14 +152,14 @@ pub async fn choice(
     stream: &mut Stream,
     requester: Option<IpAddr>,
     ticket: &[u8; TICKET_BYTES],
-) -> io::Result<WayChoice> {
+) -> io::Result<RouteChoice> {
     let mut called = false;
     loop {
         let mut byte = [0; 1];
         match (stream.read(&mut byte).await, byte) {
-            (Ok(1), [OVER_THE_SWARM]) => return Ok(WayChoice::OverTheSwarm),
+            (Ok(1), [OVER_THE_SWARM]) => return Ok(RouteChoice::OverTheSwarm),
             (Ok(1), [CALL_BACK]) if !called => called = true,
-            _ => return Ok(WayChoice::Nothing),
+            _ => return Ok(RouteChoice::Nothing),
         }
         let mut port = [0; 2];
         timeout(CALL_TIMEOUT, stream.read_exact(&mut port))
@@ -174,7 +174,7 @@ pub async fn choice(
         stream.write_all(&[u8::from(tcp.is_some())]).await?;
         stream.flush().await?;
         if let Some(tcp) = tcp {
-            return Ok(WayChoice::CalledBack(tcp));
+            return Ok(RouteChoice::CalledBack(tcp));
         }
     }
 }

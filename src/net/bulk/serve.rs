@@ -3,7 +3,7 @@
 use super::{
     blocking::{Blocking, STALL},
     offer::{Answer, Offer, TICKET_BYTES, Want},
-    reach::{WayChoice, choice},
+    reach::{RouteChoice, choice},
     seal,
     sealed::DirectionKeys,
     streams,
@@ -218,8 +218,8 @@ impl Server {
             return Ok(());
         };
         match choice? {
-            WayChoice::CalledBack(tcp) => self.send_directly(tcp, transfer).await,
-            WayChoice::OverTheSwarm => {
+            RouteChoice::CalledBack(tcp) => self.send_directly(tcp, transfer).await,
+            RouteChoice::OverTheSwarm => {
                 let Ok(_permit) = self.inner.transfers.acquire().await else {
                     return Ok(());
                 };
@@ -230,7 +230,7 @@ impl Server {
                 .await;
                 sent.map_err(io::Error::other)??;
             }
-            WayChoice::Nothing => {}
+            RouteChoice::Nothing => {}
         }
         Ok(())
     }
@@ -306,10 +306,10 @@ impl Server {
         let choice = choice(&mut stream, requester, &offer.ticket).await;
         let unused = self.inner.tickets.redeem(&offer.ticket, Instant::now());
         Ok(match (choice?, unused) {
-            (WayChoice::OverTheSwarm, Some(TicketPromise::Stream { token, keys, .. })) => {
+            (RouteChoice::OverTheSwarm, Some(TicketPromise::Stream { token, keys, .. })) => {
                 Some((token, Carrier::Swarm(stream), keys))
             }
-            (WayChoice::CalledBack(tcp), Some(TicketPromise::Stream { token, keys, .. })) => {
+            (RouteChoice::CalledBack(tcp), Some(TicketPromise::Stream { token, keys, .. })) => {
                 Some((token, Carrier::Tcp(tcp), keys))
             }
             _ => None,

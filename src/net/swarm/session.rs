@@ -8,7 +8,7 @@ use super::{
     hello::{Hello, Opinion, SessionFrame},
     shared::{DriverInput, SwarmShared},
 };
-use crate::bulk::LastWay;
+use crate::bulk::LastRoute;
 use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, io::BufReader};
 use libp2p::swarm::ConnectionId;
 use nodectl_ports::{Event, NetEvent};
@@ -51,7 +51,7 @@ pub struct Handle {
     /// Where the peer's end of the connection is; `None` behind a relay.
     pub remote: Option<IpAddr>,
     /// How bulk bytes get to or from the peer, as far as tried.
-    pub way: LastWay,
+    pub way: LastRoute,
     is_silent: AtomicBool,
     /// Ends the session at once.
     pub kill: CancellationToken,
@@ -191,7 +191,7 @@ async fn carry(
         connection: opening.connection,
         version,
         remote: opening.remote,
-        way: LastWay::default(),
+        way: LastRoute::default(),
         is_silent: AtomicBool::new(false),
         kill: opening.kill,
         closing: CancellationToken::new(),

@@ -115,13 +115,13 @@ fn transport(
     circuits: relay::client::Transport,
     gate: Gate,
 ) -> io::Result<Boxed<(PeerId, StreamMuxerBox)>> {
-    let door = Arc::new(Door {
+    let upgrader = Arc::new(Upgrader {
         handshake: Handshake::new(key, PROLOGUE)?,
         access,
     });
-    let of_circuits = door.clone();
+    let of_circuits = upgrader.clone();
     let tcp = tcp::tokio::Transport::new(config())
-        .and_then(move |socket, endpoint| direct(door, socket, endpoint));
+        .and_then(move |socket, endpoint| direct(upgrader, socket, endpoint));
     // In a circuit too: whoever relays has the key, and is not to read or say anything there.
     let circuits = circuits
         .and_then(move |circuit, endpoint| relayed(of_circuits, circuit, endpoint.is_dialer()));
@@ -152,7 +152,7 @@ fn end_with_silence(socket: &TcpStream) -> io::Result<()> {
 }
 
 /// What every connection passes. Nothing of libp2p hears or says a byte on one before that.
-struct Door {
+struct Upgrader {
     handshake: Handshake,
     access: Arc<Access>,
 }
@@ -160,18 +160,18 @@ struct Door {
 /// A connection that came in, or was dialed: then once for each key that there is, until one is
 /// known there.
 async fn direct(
-    door: Arc<Door>,
+    upgrader: Arc<Upgrader>,
     socket: tcp::tokio::TcpStream,
     endpoint: ConnectedPoint,
 ) -> io::Result<(PeerId, StreamMuxerBox)> {
     let ConnectedPoint::Dialer { address, .. } = endpoint else {
         end_with_silence(&socket.0)?;
         let from = convert::socket_addr(endpoint.get_remote_address()).map(|from| from.ip());
-        return door.admit(socket, from).await;
+        return upgrader.admit(socket, from).await;
     };
     let mut socket = Some(socket);
     let mut problem = io::Error::from(io::ErrorKind::NotConnected);
-    for (which, key) in door.access.to_dial() {
+    for (which, key) in upgrader.access.to_dial() {
         let socket = match socket.take() {
             Some(socket) => socket,
             None => {
@@ -185,7 +185,7 @@ async fn direct(
             }
         };
         end_with_silence(&socket.0)?;
-        match door.enter(socket, which, &key).await {
+        match upgrader.enter(socket, which, &key).await {
             // Hung up on before it said anything: this key is not known there.
             Err(error)
                 if matches!(
@@ -204,7 +204,7 @@ async fn direct(
 /// In a circuit there is one try. While the secret is being changed, those who are there have the
 /// old one.
 async fn relayed<S>(
-    door: Arc<Door>,
+    upgrader: Arc<Upgrader>,
     circuit: S,
     dialed: bool,
 ) -> io::Result<(PeerId, StreamMuxerBox)>
@@ -212,14 +212,14 @@ where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     if !dialed {
-        return door.admit(circuit, None).await;
+        return upgrader.admit(circuit, None).await;
     }
-    let keys = door.access.to_dial();
+    let keys = upgrader.access.to_dial();
     let (which, key) = keys.last().ok_or(io::ErrorKind::NotConnected)?;
-    door.enter(circuit, *which, key).await
+    upgrader.enter(circuit, *which, key).await
 }
 
-impl Door {
+impl Upgrader {
     /// The other end is one that listens.
     async fn enter<S>(
         &self,

@@ -7,7 +7,7 @@ use nodectl_types::{
     servers::{
         Consistency, TensorSpec,
         message::{
-            Block, BlockUpdate, Epoch, Held, Here, Promise, ServerMessage, View, ViewMessage,
+            Block, BlockUpdate, Epoch, Held, PeerStatus, Promise, ServerMessage, View, ViewMessage,
             Worker, WorkerBlock, WorkerLife,
         },
     },
@@ -163,15 +163,17 @@ fn messages() -> impl Strategy<Value = ServerMessage> {
 
 fn of_views() -> impl Strategy<Value = ServerMessage> {
     prop_oneof![
-        (epochs(), any::<bool>()).prop_map(|(promised, started)| ServerMessage::Here(Here {
-            digest: [1; 32],
-            weight: 1,
-            peers: vec![ME],
-            workers: vec![],
-            finishing: vec![],
-            promised,
-            started,
-        })),
+        (epochs(), any::<bool>()).prop_map(|(promised, started)| ServerMessage::Status(
+            PeerStatus {
+                digest: [1; 32],
+                weight: 1,
+                peers: vec![ME],
+                workers: vec![],
+                finishing: vec![],
+                promised,
+                started,
+            }
+        )),
         epochs().prop_map(|epoch| ServerMessage::Prepare { epoch }),
         (epochs(), promises())
             .prop_map(|(epoch, promise)| ServerMessage::Promise { epoch, promise }),

@@ -44,7 +44,7 @@ pub struct WorkerLife {
 
 /// What a node says of itself, and whenever that changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Here {
+pub struct PeerStatus {
     /// Tensors and settings: those of all nodes must be the same.
     pub digest: [u8; 32],
     /// The node's share of blocks is proportional to this.
@@ -160,7 +160,7 @@ pub struct BlockUpdate {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ServerMessage {
     /// What the node says of itself.
-    Here(Here),
+    Status(PeerStatus),
     /// Give your view up and promise to heed none below this one.
     Prepare { epoch: Epoch },
     /// The view is given up, and this is what the node knows.
@@ -262,7 +262,7 @@ impl ServerMessage {
         match self {
             Self::Fetch { block, .. } => Some(*block),
             Self::InView { message, .. } => message.block(),
-            Self::Here(_)
+            Self::Status(_)
             | Self::Prepare { .. }
             | Self::Promise { .. }
             | Self::Refused { .. }

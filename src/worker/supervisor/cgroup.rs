@@ -77,7 +77,7 @@ pub struct TaskGroup {
 
 impl TaskGroup {
     /// The file that a process enters it by.
-    pub fn door(&self) -> CString {
+    pub fn procs_file(&self) -> CString {
         CString::new(self.dir.join("cgroup.procs").as_os_str().as_bytes())
             .expect("a path from the kernel has no NUL")
     }

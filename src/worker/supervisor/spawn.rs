@@ -52,7 +52,7 @@ struct SpawnPlan {
     stdout: CString,
     stderr: CString,
     file_limit: libc::rlimit,
-    /// The door of its control group.
+    /// The file by which a process enters the task's control group.
     group: Option<CString>,
     nice: i32,
     /// `nice`, as text.
@@ -115,7 +115,7 @@ pub fn spawn(launch: &Launch, group: Option<&TaskGroup>) -> Result<Pid, String> 
             rlim_cur: launch.file_limit_bytes,
             rlim_max: launch.file_limit_bytes,
         },
-        group: group.map(TaskGroup::door),
+        group: group.map(TaskGroup::procs_file),
         nice,
         session_nice: nice.to_string().into_bytes(),
         namespaces,
