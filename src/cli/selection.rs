@@ -22,9 +22,7 @@ pub fn select(
             "the job has no [sweep], so it does not say what is best\n\
              hint: `--sort KEY -n 1` shows the least, `--sort -KEY -n 1` the greatest",
         )?;
-        results.retain(|result| result.status == StatusName::Done);
-        sort(&mut results, &sweep.metric, sweep.goal != "min");
-        results.truncate(1);
+        results = best(results, sweep).into_iter().collect();
     }
     if let Some(key) = &args.sort {
         let (name, falls) = key
@@ -37,6 +35,13 @@ pub fn select(
     }
     results.truncate(args.number.unwrap_or(usize::MAX));
     Ok(results)
+}
+
+/// The best of those that are done, by the metric and the goal of their sweep.
+pub fn best(mut results: Vec<TaskResult>, sweep: &SweepView) -> Option<TaskResult> {
+    results.retain(|result| result.status == StatusName::Done);
+    sort(&mut results, &sweep.metric, sweep.goal != "min");
+    results.into_iter().next()
 }
 
 /// By a column; those that have none, or no number, come last either way, equals in the order of

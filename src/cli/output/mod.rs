@@ -59,6 +59,9 @@ pub struct RunSummary {
     #[serde(skip)]
     pub first_in_job: u32,
     pub wall_seconds: f64,
+    /// Of a sweep, the best task so far, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best: Option<String>,
     /// Where its results are.
     pub directory: PathBuf,
     pub failures: Vec<FailureGroup>,

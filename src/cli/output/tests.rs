@@ -203,8 +203,8 @@ fn the_help_names_every_command() {
       jobs         The jobs, newest first
       job          All about one job; with `--tasks`, each of its tasks
       explain      Why a job or a task is not running, node by node
-      cancel       Stops a job or single tasks of it; results so far are kept
-      retry        Gives the failed tasks of a job as many attempts again
+      cancel       Stops a job, or some of its tasks; results so far are kept
+      retry        Runs the failed tasks of a job again
       remove       Forgets jobs that have ended, with their results, on all nodes
 
     Results:

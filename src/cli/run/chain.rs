@@ -164,6 +164,7 @@ pub async fn collect(client: &Client, args: ResultsArgs) -> Result<Exit, CliErro
         wall_seconds: begin.elapsed().as_secs_f64(),
         directory,
         reason: None,
+        best: None,
         failures: collected.failures,
         missing_files,
         compute: collected.compute,

@@ -1,18 +1,20 @@
 //! One job until it ends: pages of results in, the collector and the display out.
 
 use super::{
+    chain::all_results,
     collector::{Collected, Collector},
     default_directory,
     earlier::TakenOver,
     live,
     progress::ProgressDisplay,
 };
-use crate::{exit::CliError, output::RunSummary};
+use crate::{exit::CliError, output::RunSummary, selection};
 use futures::future::try_join_all;
 use nodectl_http::{Client, ClientError};
 use nodectl_jobfile::Delivery;
 use nodectl_ports::wall_ms;
-use nodectl_wire::api::{CursorView, JobLine, PhaseName, ProgressView, Results};
+use nodectl_wire::api::{CursorView, JobLine, PhaseName, ProgressView, Results, SweepView};
+use serde_json::Value as Json;
 use std::{
     path::PathBuf,
     time::{Duration, Instant},
@@ -92,7 +94,7 @@ pub async fn follow(
     }
     collector.turn_to(&job.id, job.taken.numbering(), false);
     if job.taken.is_all() {
-        return Ok(summary(job, None, begin, None, collector.finish()?));
+        return Ok(summary(job, None, begin, collector.finish()?));
     }
     let shown = progress.job(&job.name, job.tasks, job.age);
     let mut cursor = CursorView::default();
@@ -120,13 +122,41 @@ pub async fn follow(
     };
     shown.finish();
     let collected = collector.finish()?;
-    // The results are here: a reason that cannot be had now is not worth failing for.
-    let line = match last.phase {
-        PhaseName::Cancelled | PhaseName::Failed => client.job(&job.id).await.ok(),
-        _ => None,
+    // The results are here: what cannot be had now is not worth failing for.
+    let ended = client.job(&job.id).await.ok();
+    let mut summary = summary(job, Some(last), begin, collected);
+    if let Some(ended) = ended {
+        summary.reason = ended.line.reason;
+        if let Some(sweep) = ended.work.sweep.filter(|_| summary.done > 0) {
+            summary.best = best(client, job, &sweep).await;
+        }
+    }
+    Ok(summary)
+}
+
+/// The best task of a sweep, in words.
+async fn best(client: &Client, job: &Followed, sweep: &SweepView) -> Option<String> {
+    let results = all_results(client, &job.id, false).await.ok()?;
+    let mut results = job.taken.numbered(results);
+    results.extend(job.taken.jobs.iter().flat_map(|job| job.results.clone()));
+    let best = selection::best(results, sweep)?;
+    let word = |value: Json| {
+        value
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_string)
     };
-    let reason = line.and_then(|job| job.line.reason);
-    Ok(summary(job, Some(last), begin, reason, collected))
+    let value = selection::column(&best, &sweep.metric)?;
+    let params = best.params.iter();
+    let params: Vec<_> = params
+        .map(|(name, value)| format!("{name}={}", word(value.clone())))
+        .collect();
+    Some(format!(
+        "task {} ({}): {} {}",
+        best.task,
+        params.join(" "),
+        sweep.metric,
+        word(value)
+    ))
 }
 
 /// The progress of all tasks, where the job does what is left of them.
@@ -142,7 +172,6 @@ fn summary(
     job: &Followed,
     last: Option<ProgressView>,
     begin: Instant,
-    reason: Option<String>,
     collected: Collected,
 ) -> RunSummary {
     let last = last.map(|last| with_taken(job, last));
@@ -152,7 +181,8 @@ fn summary(
         job: job.id.clone(),
         name: job.name.clone(),
         phase: last.as_ref().map_or(PhaseName::Done, |last| last.phase),
-        reason,
+        reason: None,
+        best: None,
         tasks: count(|last| last.tasks, taken_over),
         done: count(|last| last.done, taken_over),
         failed: count(|last| last.failed, 0),

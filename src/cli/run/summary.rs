@@ -8,9 +8,12 @@ use crate::{
 use futures::TryStreamExt;
 use nodectl_http::{Client, client::LogRequest};
 use nodectl_ports::say;
-use nodectl_types::units::format_duration;
+use nodectl_types::{text, units::format_duration};
 use nodectl_wire::api::PhaseName;
 use std::time::Duration;
+
+/// Of the line about the best task.
+const BEST_CHARS: usize = 160;
 
 /// A remark for people, on stderr.
 pub fn tell(ends: &[RunSummary]) {
@@ -38,7 +41,7 @@ fn text(end: &RunSummary) -> String {
         none if none.is_empty() => String::new(),
         directory => format!("; results in {}", directory.display()),
     };
-    let mut text = format!(
+    let mut said = format!(
         "{} ({}) {}: {} of {} tasks done{taken}{failed} in {}{results}\n",
         end.name,
         end.job,
@@ -47,21 +50,24 @@ fn text(end: &RunSummary) -> String {
         end.tasks,
         format_duration(Duration::try_from_secs_f64(end.wall_seconds).unwrap_or_default())
     );
-    text += &end
+    said += &end
         .compute
         .as_ref()
         .map(|rate| format!("  {}\n", compute_line(rate)))
         .unwrap_or_default();
-    text += &end
+    said += &end
         .reason
         .as_deref()
         .map(|reason| indented(reason, "  "))
         .unwrap_or_default();
-    text += &failures_text(&end.job, &end.failures);
+    if let Some(best) = &end.best {
+        said += &format!("  best: {}\n", text::shortened(best, BEST_CHARS));
+    }
+    said += &failures_text(&end.job, &end.failures);
     // What raised an exception does so again.
     if end.phase == PhaseName::Failed && end.failures.iter().any(|group| group.traceback.is_none())
     {
-        text += &format!(
+        said += &format!(
             "hint: `nodectl retry {} --failed` runs the failed tasks again\n",
             end.job
         );
@@ -72,12 +78,12 @@ fn text(end: &RunSummary) -> String {
             end.job,
             end.directory.display()
         );
-        text += &format!(
+        said += &format!(
             "{} files could not be fetched; `{fetch}` tries again\n",
             end.missing_files
         );
     }
-    text
+    said
 }
 
 /// The stdout of jobs that are one task: what they print is their result.
@@ -117,6 +123,7 @@ mod tests {
             name: "sweep".into(),
             phase: PhaseName::Failed,
             reason: None,
+            best: Some("task 4 (lr=0.1): loss 0.25".into()),
             tasks: 10,
             done: 7,
             failed: 3,
@@ -152,6 +159,7 @@ mod tests {
         insta::assert_snapshot!(text(&end), @r#"
         sweep (00000000000000ab) failed: 7 of 10 tasks done, 3 failed in 2.5 s; results in out
           2.50 G items/s on 2 GPUs, busy 93 % of the time
+          best: task 4 (lr=0.1): loss 0.25
           2 tasks: exit status 3 (nodectl logs --stderr 00000000000000ab 4)
           1 task: ValueError: bad (nodectl logs --stderr 00000000000000ab 6)
               Traceback:

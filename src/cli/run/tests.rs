@@ -191,6 +191,39 @@ async fn results_logs_and_outputs_land_in_the_directory() {
 }
 
 #[tokio::test]
+async fn the_best_task_of_a_sweep_is_told() {
+    let with = |task: u32, loss: &str| {
+        let mut record = (*record(task, Outcome::Done, b"")).clone();
+        record.value = Some(format!(r#"{{"loss": {loss}}}"#));
+        Arc::new(record)
+    };
+    let records = vec![with(0, "0.5"), with(1, "0.25"), with(2, "\"NaN\"")];
+    let mut rest = pages(vec![records], progress(Phase::Done, 3, 0));
+    let mut spec = testing::spec("w");
+    Arc::make_mut(&mut spec.work).sweep = Some(Sweep {
+        metric: "loss".into(),
+        goal: sweep::Goal::Min,
+        stop: None,
+    });
+    let spec = Arc::new(spec);
+    let node = FakeNode::start(move |query| match query {
+        Query::Job { job } => Ok(Answer::Job(Box::new(JobDetail {
+            head: testing::head(job.0, "w", 1),
+            progress: progress(Phase::Done, 3, 0),
+            spec: spec.clone(),
+        }))),
+        query => rest(query),
+    })
+    .await;
+    let job = followed(node.directory.path());
+    let end = follow::follow(&node.client, &job, &ProgressDisplay::Silent, true).await;
+    assert_eq!(
+        end.unwrap().best.as_deref(),
+        Some("task 1 (x=11): loss 0.25")
+    );
+}
+
+#[tokio::test]
 async fn files_of_all_tasks_lie_side_by_side_where_that_is_wanted() {
     let with = |task: u32, path: &str| {
         let mut record = (*record(task, Outcome::Done, b"said")).clone();
