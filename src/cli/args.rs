@@ -113,9 +113,9 @@ pub enum Command {
     Results(ResultsArgs),
     /// Follows a submitted job as `run` does, and fetches its results
     Attach(AttachArgs),
-    /// Stops a job or single tasks of it; results so far are kept
+    /// Stops a job, or some of its tasks; results so far are kept
     Cancel(CancelArgs),
-    /// Gives the failed tasks of a job as many attempts again
+    /// Runs the failed tasks of a job again
     Retry(RetryArgs),
     /// Forgets jobs that have ended, with their results, on all nodes
     Remove(RemoveArgs),

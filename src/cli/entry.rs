@@ -4,11 +4,12 @@ use super::{
     args::{BenchCommand, Cli, Command, ConfigCommand, SecretCommand},
     argv::{self, Given},
     ask, bench, doctor,
+    examples::with_examples,
     exit::{CliError, Exit},
     files, flags, forget, join, membership, owner, plot, predict, psd_run, remove, run, secrets,
     security, solo, up,
 };
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 use nodectl_app as app;
 use nodectl_app::settings::{LogFormat, LogLevel, LogSettings, Settings};
 use nodectl_http::Client;
@@ -20,7 +21,7 @@ const SHUTDOWN: Duration = Duration::from_millis(200);
 
 /// The program's commands and their flags.
 pub fn command() -> clap::Command {
-    Cli::command()
+    with_examples(Cli::command())
 }
 
 /// The `nodectl` program.
@@ -63,7 +64,9 @@ pub fn main() -> ExitCode {
 
 fn parse(given: &Given) -> Result<Cli, clap::Error> {
     let args: &[OsString] = &given.args;
-    Cli::try_parse_from(args)
+    let mut command = command();
+    let matches = command.try_get_matches_from_mut(args)?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
 fn execute(cli: Cli, secret: Option<Zeroizing<String>>) -> Result<Exit, CliError> {

@@ -11,6 +11,7 @@
 //! | `trust_args` | those of commands about who belongs to the cluster |
 //! | `argv` | the secret out of the visible argument list and environment |
 //! | `entry` | from arguments to an exit code |
+//! | `examples` | examples at the end of the help of commands |
 //! | `exit` | exit codes, errors as people see them |
 //! | `help` | the first page of help: commands in groups |
 //! | `flags` | flags as the top layer of the settings |
@@ -41,6 +42,7 @@ mod ask;
 mod bench;
 mod doctor;
 mod entry;
+mod examples;
 mod exit;
 mod files;
 mod flags;
