@@ -394,3 +394,34 @@ fn jobs_after_others_are_done_already_only_with_what_they_come_after() {
         "{said}"
     );
 }
+
+#[test]
+fn what_was_done_through_one_node_is_done_for_another() {
+    let cluster = Cluster::of(3);
+    let dir = cluster.dir.path();
+    let notes = dir.join("notes");
+    for number in 0..4 {
+        std::fs::write(dir.join(format!("in-{number}.txt")), "x\n".repeat(number))
+            .expect("writable");
+    }
+    let text = format!(
+        "command = [\"sh\", \"-c\", \"echo {{file.stem}} >> {}; wc -l < {{file}}\"]\n\
+         files = \"in-*.txt\"\nskip_done = true\n",
+        notes.display()
+    );
+    let job = common::job::write_job(dir, "count", &text);
+    let ran = |number: usize, into: &str| {
+        let _ = std::fs::remove_file(&notes);
+        let (code, said) = common::job::run_to_end(&cluster, number, &job, &dir.join(into));
+        assert_eq!(code, Some(0), "{said}");
+        let notes = std::fs::read_to_string(&notes).unwrap_or_default();
+        notes.lines().map(str::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(ran(0, "first").len(), 4);
+    std::fs::write(dir.join("in-2.txt"), "new\n").expect("writable");
+    assert_eq!(ran(1, "second"), ["in-2"]);
+    assert_eq!(ran(2, "third"), Vec::<String>::new());
+    let results = read_results(&dir.join("third"));
+    let counts: Vec<String> = results.values().map(common::job::stdout).collect();
+    assert_eq!(counts, ["0\n", "1\n", "1\n", "3\n"]);
+}

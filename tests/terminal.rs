@@ -199,14 +199,13 @@ fn what_is_shown_fits_eighty_columns() {
     let run = narrow(&cluster, &["run", job]).lines();
     let id = cluster.json(0, &["jobs", "--json"])[0]["id"].clone();
     let id = id.as_str().expect("an id");
-    let expected = [
+    for expected in [
         format!("submitted a-rather-long-name-of-a… as job {id}: 2 tasks, 2 nodes"),
-        "a-rather-long-name-of-a… [==============================] 2/2 0s".into(),
+        "a-rather-long-name-of-a… [==============================] 2/2 ".into(),
         format!("a-rather-long-name-of-a-job ({id}) done: 2 of 2 tasks done in"),
-    ];
-    assert!(run.len() >= expected.len(), "{run:#?}");
-    for (line, expected) in run.iter().zip(&expected) {
-        assert!(line.starts_with(expected), "{line}, not {expected}");
+    ] {
+        let shown = run.iter().filter(|line| line.starts_with(&expected));
+        assert_eq!(shown.count(), 1, "{expected}: {run:#?}");
     }
     for (arguments, head) in [
         (&["nodes"][..], "NODE"),
