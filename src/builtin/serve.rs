@@ -28,7 +28,7 @@ pub trait BuiltinPart: Sized {
 /// A task.
 #[derive(Debug, Deserialize)]
 pub struct Call {
-    /// Its number in the job.
+    /// The task's number in the job.
     #[serde(skip)]
     pub task: u64,
     /// The task's directory, absolute: the job's files are linked there too, and outputs are

@@ -10,7 +10,7 @@ enum Wide {
     Float(f64),
 }
 
-/// The same numbers as another type. What the other does not have is rounded to the nearest and
+/// Numbers as another type. What the other type does not have is rounded to the nearest and
 /// saturates; NaN becomes 0 where there is none, and everything but 0 becomes true.
 ///
 /// # Panics

@@ -288,7 +288,7 @@ impl Array {
         }
     }
 
-    /// Its numbers as f32.
+    /// The array's numbers as f32.
     pub fn into_f32(self) -> Vec<f32> {
         let bytes = convert(self.bytes, self.info.scalar, Scalar::F32);
         bytes

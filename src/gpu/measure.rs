@@ -160,7 +160,7 @@ fn seconds(device: &Device, step: &RecordingStep) -> Result<f64, DeviceError> {
     })
 }
 
-/// The same of what takes so long so many times over.
+/// The time of one run, from as many runs as take long enough to be measured.
 fn timed(run: impl Fn(u32) -> Result<Duration, DeviceError>) -> Result<f64, DeviceError> {
     let mut repeats = 1;
     // The first run compiles, allocates and wakes the device up.

@@ -65,7 +65,7 @@ impl Fault {
         }
     }
 
-    /// The same, with its place in another file.
+    /// The fault with its place in another file.
     pub fn elsewhere(self, path: &Path, text: &str) -> Self {
         Self {
             elsewhere: Some((path.to_path_buf(), text.to_string())),
@@ -73,7 +73,7 @@ impl Fault {
         }
     }
 
-    /// The same, true where parameters have these values.
+    /// The fault of a job whose parameters have these values.
     pub fn within(self, parameters: &str) -> Self {
         Self {
             message: format!("with {parameters}: {}", self.message),

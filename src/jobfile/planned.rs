@@ -41,7 +41,8 @@ pub struct PlannedJob {
     pub after: Vec<String>,
     /// Sorted by path, each path once.
     pub uploads: Vec<Upload>,
-    /// Those that travel only where there are other nodes: alone, a node reads them where they lie.
+    /// Uploads that travel only where there are other nodes: alone, a node reads files where they
+    /// lie.
     pub cluster_uploads: Vec<Upload>,
     /// Where the files of its results go besides.
     pub delivery: Option<Delivery>,

@@ -194,7 +194,7 @@ pub enum ArraySource {
     Range { start: Quantity, step: Quantity },
     /// start + i * (stop - start) / (count - 1)
     Linspace { start: Quantity, stop: Quantity },
-    /// The same everywhere.
+    /// One number everywhere.
     Fill { value: Quantity },
     /// Philox4x32-10 with key `seed` and counter i (see `random`).
     Random {
@@ -281,7 +281,7 @@ pub fn tile_bytes(
 pub enum PlanError {
     #[error("{0}")]
     Invalid(String),
-    /// The same about a binding, constant or output of this name.
+    /// A binding, constant or output of this name cannot be used.
     #[error("`{name}`: {message}")]
     Of { name: String, message: String },
     #[error(

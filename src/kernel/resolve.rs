@@ -186,7 +186,7 @@ impl KernelPlan {
 }
 
 impl PlanError {
-    /// The same, saying of what.
+    /// The error, saying of what it is.
     fn of(self, name: &str) -> Self {
         match self {
             Self::Invalid(message) => Self::Of {
@@ -370,7 +370,7 @@ impl Number {
         Ok(Self { scalar, bytes })
     }
 
-    /// The same as a float; whole numbers beyond 53 bits lose their last digits.
+    /// The number as a float; whole numbers beyond 53 bits lose their last digits.
     pub fn to_f64(self) -> f64 {
         let bytes = self.bytes;
         match self.scalar {

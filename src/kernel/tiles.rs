@@ -12,7 +12,7 @@ pub struct Cells {
 pub struct Tile {
     /// The cells that are this tile's alone: what its parts hold.
     pub own: Cells,
-    /// The same and what they depend on: what its task computes.
+    /// The cells of the tile and those that they depend on: what its task computes.
     pub wide: Cells,
 }
 
@@ -76,7 +76,7 @@ impl Cells {
         Some(both)
     }
 
-    /// The same box in an array's axes: start and shape, the last of `dimensions` axes being x.
+    /// The box in an array's axes: start and shape, the last of `dimensions` axes being x.
     pub fn axes(&self, dimensions: usize) -> (Vec<u64>, Vec<u64>) {
         let reversed = |extents: [u32; 3]| {
             extents[..dimensions]

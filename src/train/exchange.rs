@@ -13,7 +13,7 @@ use serde_json::json;
 /// A dense layer's weights, and the way of their gradient.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
-    /// Its number among the tensors that are trained.
+    /// The number of the tensor among those that are trained.
     pub tensor: u32,
     pub name: String,
     /// Outputs and inputs.

@@ -82,7 +82,7 @@ pub struct CooperativeShape {
 }
 
 impl DeviceFeatures {
-    /// Those that are there, in a few words.
+    /// The features that a device has, in a few words each.
     pub fn names(&self) -> Vec<String> {
         let named = [
             (self.f16, "f16"),

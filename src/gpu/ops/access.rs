@@ -83,7 +83,7 @@ impl OpAccess {
         Ok(self)
     }
 
-    /// That nothing written overlaps anything else.
+    /// Checks that nothing written overlaps anything else.
     pub fn check(self) -> Result<DisjointAccess, String> {
         for (index, write) in self.writes.iter().enumerate() {
             let others = self.reads.iter().chain(&self.writes[index + 1..]);

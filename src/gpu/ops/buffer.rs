@@ -23,7 +23,7 @@ impl Buffer {
         self.memory.downcast_ref()
     }
 
-    /// Its size as asked for.
+    /// The size of the buffer as it was asked for.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

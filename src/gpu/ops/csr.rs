@@ -34,8 +34,8 @@ pub struct Csr {
 }
 
 impl Csr {
-    /// That the index arrays are those of a matrix with columns below `width`: to be called before
-    /// they are uploaded.
+    /// Checks that index arrays are those of a matrix with columns below `width`: to be called
+    /// before they are uploaded.
     pub fn check(starts: &[u32], columns: &[u32], width: u32) -> Result<(), String> {
         if starts.first() != Some(&0) {
             return Err("row starts do not begin with 0".into());

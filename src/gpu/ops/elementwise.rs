@@ -12,7 +12,8 @@ use super::{
 use rayon::prelude::*;
 
 pub const MAX_INPUTS: usize = 8;
-/// They travel in push constants, of which 128 bytes are sure.
+/// The most constants of an expression: push constants hold them, of which every device has 128
+/// bytes.
 pub const MAX_CONSTANTS: usize = 12;
 
 /// `output[i]` = expression(inputs at i). All f32.

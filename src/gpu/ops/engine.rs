@@ -78,7 +78,7 @@ pub enum EngineError {
     Device(#[from] DeviceError),
 }
 
-/// That `len` bytes from `offset` on are inside.
+/// Checks that a range of bytes lies inside of a buffer.
 pub(super) fn check_inside(buffer: &Buffer, range: &Range<u64>) -> Result<(), EngineError> {
     if range.start <= range.end && range.end <= buffer.bytes() {
         return Ok(());

@@ -39,7 +39,7 @@ impl Optimize {
     }
 }
 
-/// Its number in the shader, momentum or β₁, β₂, ε.
+/// A rule's number in the shader, its momentum or β₁, its β₂, its ε.
 fn constants(rule: Optimizer) -> (u32, f32, f32, f32) {
     match rule {
         Optimizer::Sgd => (0, 0.0, 0.0, 0.0),

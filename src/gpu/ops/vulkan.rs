@@ -65,7 +65,7 @@ impl Vulkan {
             .map(|memory| &memory.device)
     }
 
-    /// The same, if the range is inside.
+    /// The device's buffer, if it is of this engine and the range lies inside.
     fn part<'a>(
         &self,
         buffer: &'a Buffer,

@@ -24,7 +24,7 @@ enum KernelBody {
 
 /// The device, as results tell of it.
 struct RanOn {
-    /// Its name and UUID.
+    /// The GPU's name and UUID.
     gpu: String,
     /// A processor that stands in for a GPU.
     software: bool,

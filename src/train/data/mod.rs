@@ -263,7 +263,7 @@ fn read(source: &Source, base: &Path, loss: Loss) -> Result<Dataset, DataError> 
     }
 }
 
-/// That every number is one that the model can learn from.
+/// Checks that a model can learn from every number.
 fn check(data: &Dataset, model: &ModelSpec, outputs: u32) -> Result<(), DataError> {
     if data.is_empty() {
         return Err(DataError("there are no samples".into()));

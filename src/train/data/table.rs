@@ -125,7 +125,7 @@ fn content(base: &Path, path: &str) -> Result<Box<dyn Read>, DataError> {
     Ok(Box::new(bytes.take(MOST_BYTES)))
 }
 
-/// Its bytes, inflated; of more than `most`, so many.
+/// The bytes of a table, inflated; of one with more than `most`, some number above.
 pub fn bytes(base: &Path, path: &str, most: u64) -> Result<u64, DataError> {
     let mut content = content(base, path)?.take(most);
     io::copy(&mut content, &mut io::sink()).map_err(|error| DataError(format!("`{path}`: {error}")))

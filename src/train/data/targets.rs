@@ -55,7 +55,7 @@ impl Targets {
             .map(Self::Classes)
     }
 
-    /// That they are what a model with so many outputs can be compared with.
+    /// Checks that a model with so many outputs can be compared with these targets.
     pub fn check(&self, loss: Loss, outputs: u32) -> Result<(), DataError> {
         match self {
             Self::Classes(classes) => match classes.iter().position(|class| *class >= outputs) {
@@ -97,7 +97,7 @@ impl Targets {
         }
     }
 
-    /// Those of these samples.
+    /// The targets of these samples.
     pub fn pick(&self, samples: &[u32]) -> Self {
         match self {
             Self::Classes(classes) => Self::Classes(

@@ -12,7 +12,7 @@ const KEYS: [&str; 12] = [
     "table", "target", "inputs", "targets", "images", "channels", "size", "validation", "shape", "scale", "standardize",
     "class_weights",
 ];
-/// Those that name files, which a validation of its own has too.
+/// Keys that name files, which a validation of its own has too.
 const SOURCE_KEYS: [&str; 7] = [
     "table", "target", "inputs", "targets", "images", "channels", "size",
 ];

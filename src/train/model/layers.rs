@@ -202,7 +202,7 @@ impl Recorder<'_> {
         Ok(dx)
     }
 
-    /// The same memory if this is its only user, else other memory.
+    /// Memory for what replaces a value: the value's own, if nobody else uses it.
     pub fn in_place_of(&mut self, value: &LayerValue) -> Result<LayerValue, NetworkError> {
         if Rc::strong_count(&value.held) == 1 {
             Ok(value.clone())

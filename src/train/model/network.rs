@@ -87,7 +87,7 @@ pub trait GradientExchange {
     fn need(&mut self, tensor: usize) -> Result<(), NetworkError>;
     /// What computes its gradient is on its way.
     fn ready(&mut self, tensor: usize) -> Result<(), NetworkError>;
-    /// The same of a tensor whose gradient is Σ uᵢvᵢᵀ over samples: u of all, then v of all.
+    /// A tensor is ready whose gradient is Σ uᵢvᵢᵀ over samples: u of all, then v of all.
     fn factors(&mut self, tensor: usize, factors: &[BufferView; 2]) -> Result<(), NetworkError>;
 }
 

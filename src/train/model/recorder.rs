@@ -66,7 +66,7 @@ pub struct Variable {
     pub values: BufferView,
     /// None of what is not trained.
     pub gradient: Option<BufferView>,
-    /// Its number among those that are trained.
+    /// The number of the tensor among those that are trained.
     pub tensor: Option<usize>,
 }
 
@@ -199,7 +199,7 @@ impl<'r> Recorder<'r> {
         self.optional(name, part).expect("its layer has it")
     }
 
-    /// The same where a layer may have none.
+    /// A variable that a layer may lack.
     pub fn optional(&mut self, name: &str, part: &str) -> Option<Variable> {
         let variable = self.variables.get(&format!("{name}.{part}"))?.clone();
         if let Some(tensor) = variable

@@ -23,7 +23,7 @@ impl History {
         Self(numbers)
     }
 
-    /// That of a training with more epochs, or fewer.
+    /// The history of a training with more epochs, or fewer.
     pub fn resized(mut self, epochs: u32) -> Self {
         self.0.resize(epochs as usize * COLUMNS, 0.0);
         self

@@ -115,7 +115,7 @@ impl Outputs {
         writeln!(self.said, "{line}")
     }
 
-    /// The same for whoever goes on beside.
+    /// Writes lines to the same log from another thread.
     pub fn sayer(&self) -> io::Result<impl Fn(&str) + Send + 'static> {
         let said = self.said.try_clone()?;
         Ok(move |line: &str| {

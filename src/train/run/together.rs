@@ -54,7 +54,7 @@ pub struct Together<'t> {
 /// What a clock is about.
 struct Clock {
     epoch: u32,
-    /// Its batches, of the epoch's.
+    /// The batches of this clock, of the epoch's.
     batches: Range<u64>,
 }
 

@@ -169,7 +169,7 @@ impl Link {
         Ok(found.expect("there is no end to its patience"))
     }
 
-    /// The same, but no longer than `patience`; None then.
+    /// Waits for what a frame brings, at most for `patience`; None then.
     pub fn wait_within<T>(
         &self,
         patience: Duration,
