@@ -46,7 +46,7 @@ mod frames;
 mod incoming;
 mod jobs;
 mod lifeline;
-mod optimizer;
+pub mod optimizer;
 mod peers;
 mod registration;
 mod search;
