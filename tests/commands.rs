@@ -145,6 +145,21 @@ fn explain_says_what_a_job_waits_for() {
     });
     assert_eq!(cluster.phase(0, &id).as_deref(), Some("waiting"));
     assert!(job.executions().is_empty());
+    let explained = cluster.json(0, &["explain", &id, "1", "--json"]);
+    assert_eq!(explained["job"]["phase"], "waiting", "{explained}");
+    assert_eq!(explained["job"]["work"]["min_nodes"], 2, "{explained}");
+    assert_eq!(explained["task"]["task"], 1, "{explained}");
+    assert!(explained["lines"].is_array(), "{explained}");
+    // Settings are values, not their spelling in TOML.
+    let status = cluster.json(0, &["status", "--json"]);
+    assert_eq!(
+        status["node"]["settings"]["cluster.name"], "default",
+        "{status}"
+    );
+    assert!(
+        status["node"]["settings"]["network.port"].is_number(),
+        "{status}"
+    );
     cluster.add(&[]);
     assert_eq!(cluster.wait_end(0, &id), "done");
 }

@@ -460,7 +460,7 @@ pub struct ExplainArgs {
     pub name: JobName,
     /// The task, counted from 0 [default: the job as a whole]
     pub task: Option<u32>,
-    /// Prints JSON
+    /// Prints JSON: the lines, and the job and the task as `nodectl job --json` has them
     #[arg(long)]
     pub json: bool,
 }

@@ -18,7 +18,8 @@ use nodectl_app::settings::Settings;
 use nodectl_http::{Client, client::LogRequest};
 use nodectl_ports::{say::tell, wall_ms};
 use nodectl_types::text;
-use nodectl_wire::api::{CursorView, PhaseName, StateName};
+use nodectl_wire::api::{CursorView, Job, PhaseName, StateName, TaskRow};
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Tasks asked for at once.
@@ -200,10 +201,33 @@ pub async fn cancel(client: &Client, args: CancelArgs) -> Result<Exit, CliError>
     Ok(Exit::Done)
 }
 
+/// Why something is as it is: in words, and what is known of it as programs want it.
+#[derive(Serialize)]
+struct Explained {
+    job: Job,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task: Option<TaskRow>,
+    lines: Vec<String>,
+}
+
 pub async fn explain(client: &Client, args: ExplainArgs) -> Result<Exit, CliError> {
-    let explanation = client.explain(&args.name.job, args.task).await?;
+    let job = &args.name.job;
+    let explanation = client.explain(job, args.task).await?;
     if args.json {
-        print(&output::document(&explanation))?;
+        let task = match args.task {
+            None => None,
+            Some(task) => client
+                .tasks(job, None, task, 1)
+                .await?
+                .tasks
+                .into_iter()
+                .next(),
+        };
+        print(&output::document(&Explained {
+            job: client.job(job).await?,
+            task,
+            lines: explanation.lines,
+        }))?;
     } else {
         print(
             &explanation
