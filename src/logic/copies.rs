@@ -28,7 +28,7 @@ pub struct LocalCopy {
     /// The specification is on this node's disk, and so is everything that tasks are given.
     pub(super) kept: bool,
     /// Writes for others, acknowledged when they are on disk.
-    promised: Vec<PromisedWrite>,
+    pub(super) promised: Vec<PromisedWrite>,
     /// When this node will claim the job, if nobody else does before.
     pub(super) claim_at: Option<Time>,
     /// The claim, by epoch and holder, whose holder said that it has all that we have.
@@ -49,13 +49,13 @@ pub(super) enum Then {
 }
 
 /// A write on its way.
-struct PromisedWrite {
-    ticket: u64,
-    then: Then,
+pub(super) struct PromisedWrite {
+    pub(super) ticket: u64,
+    pub(super) then: Then,
     /// For trying again.
-    keep: Vec<Keep>,
+    pub(super) keep: Vec<Keep>,
     /// The files that it waits for, if it does.
-    fetching: Option<Fetching>,
+    pub(super) fetching: Option<Fetching>,
 }
 
 /// Files on their way here.
@@ -348,43 +348,6 @@ impl State {
             then,
             fetching,
         );
-    }
-
-    /// This node claims the job: what it was writing for another counts like what it accepts
-    /// itself, from now on. What still waited for its files was promised to nobody, and is asked
-    /// for anew.
-    pub(super) fn hand_writes_over(&mut self, job: JobId) {
-        let Some((coordinator, copy)) = super::pair(&mut self.coordinators, &mut self.copies, job)
-        else {
-            return;
-        };
-        let is_of_tasks = |promise: &mut PromisedWrite| {
-            let has_task = promise
-                .keep
-                .iter()
-                .any(|record| matches!(record, Keep::Task(_)));
-            has_task
-                && !promise
-                    .keep
-                    .iter()
-                    .any(|record| matches!(record, Keep::Spec(_)))
-        };
-        let writes: Vec<_> = copy.promised.extract_if(.., is_of_tasks).collect();
-        self.core.resync.forget_pulls(job);
-        for PromisedWrite { ticket, keep, .. } in writes
-            .into_iter()
-            .filter(|promise| promise.fetching.is_none())
-        {
-            coordinator.take_write(&self.core, ticket, keep);
-        }
-    }
-
-    /// What we accepted as a coordinator and did not count: known once it is written, and then the
-    /// new coordinator's too.
-    pub(super) fn keep_unsettled(&mut self, job: JobId, keep: Vec<Keep>) {
-        if !keep.is_empty() {
-            self.promise(job, keep, Then::Nothing, None);
-        }
     }
 
     /// Fetches what is missing, writes, and says so when it is on disk. Repeated messages find

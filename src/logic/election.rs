@@ -159,8 +159,10 @@ impl State {
                 self.keep_unsettled(job, coordinator.unsettled());
             } else {
                 self.core.directory.show(job);
-                // Nothing of it is on our disk.
-                self.copies.remove(&job);
+                match coordinator.writes_under_way() {
+                    Some(writes) => self.keep_writes(job, writes),
+                    None => drop(self.copies.remove(&job)),
+                }
             }
         }
         if self.copies.get(&job).is_some_and(|copy| copy.kept) {

@@ -20,6 +20,7 @@
 //! | `retention` | ended jobs: how long they are kept, removing them |
 //! | `election` | claiming jobs and yielding them |
 //! | `copies` | keeping copies of jobs' state |
+//! | `handover` | writes that are under way when a claim is made or lost |
 //! | `resync` | bringing copies to the same contents |
 //! | `healing` | bringing files again that this node's disk has lost |
 //! | `unwhole` | results of which files are missing, and which may take whose place |
@@ -35,6 +36,7 @@ pub mod core;
 pub mod directory;
 pub mod election;
 pub mod executor;
+mod handover;
 mod healing;
 pub mod io;
 pub mod lattice;

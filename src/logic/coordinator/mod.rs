@@ -277,6 +277,12 @@ impl Coordinator {
         self.results.unsettled()
     }
 
+    /// What is being written of a job of which nothing is on disk yet; `None` where files that its
+    /// tasks are given are not here either.
+    pub(super) fn writes_under_way(&mut self) -> Option<Vec<(u64, Vec<Keep>)>> {
+        self.inputs.is_none().then(|| self.results.take_writes())
+    }
+
     /// The specification is on this node's disk.
     pub fn is_kept(&self) -> bool {
         self.kept

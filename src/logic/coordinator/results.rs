@@ -2,6 +2,7 @@
 //! have another node write it down, and only then tell the worker, the lattice and the watchers.
 
 mod files;
+mod handover;
 
 use super::Coordinator;
 use crate::{
@@ -114,16 +115,6 @@ struct Settling {
 impl ResultPipeline {
     pub fn is_empty(&self) -> bool {
         self.settling.is_empty() && self.writes.is_empty()
-    }
-
-    /// Records that may be on this node's disk and do not count yet.
-    pub(crate) fn unsettled(&self) -> Vec<Keep> {
-        self.batches
-            .values()
-            .flat_map(|batch| &batch.records)
-            .cloned()
-            .map(Keep::Task)
-            .collect()
     }
 
     /// Something other than results is still being written.
@@ -664,38 +655,5 @@ impl Coordinator {
         };
         batch.kept_by.insert(from);
         self.keep(core, batch);
-    }
-
-    /// Records that this node was writing as another's replica when it took over.
-    pub fn take_write(&mut self, core: &Core, ticket: u64, keep: Vec<Keep>) {
-        let records: Vec<_> = keep.into_iter().filter_map(Keep::into_task).collect();
-        records.iter().for_each(|record| self.results.begin(record));
-        self.results
-            .batches
-            .insert(ticket, RecordBatch::new(records, core.mono()));
-    }
-
-    /// Records that this node wrote as another's replica, before it took over: they count once a
-    /// replica has them.
-    pub fn has_written(
-        &mut self,
-        core: &mut Core,
-        lattice: &mut Lattice,
-        records: Vec<Arc<TaskRecord>>,
-    ) {
-        for records in batches(records) {
-            records.iter().for_each(|record| self.results.begin(record));
-            let ticket = core.ticket();
-            self.results.batches.insert(
-                ticket,
-                RecordBatch {
-                    written: true,
-                    ..RecordBatch::new(records, core.mono())
-                },
-            );
-            self.push_all(core);
-            self.settle(core, lattice, ticket);
-        }
-        self.wake(core);
     }
 }
