@@ -265,6 +265,10 @@ impl Coordinator {
         core.directory.show(self.job);
         let head = self.head(core).clone();
         self.publish(core, lattice, head);
+        if self.epoch > 1 {
+            // Members hear of the claim only now, and tell it what they did for others.
+            self.hear_everyone(core);
+        }
         self.recruit(core);
     }
 

@@ -28,12 +28,6 @@ pub struct Recovery {
 impl Coordinator {
     /// Members tell what they run, and those that held the job what they know of it.
     pub(super) fn begin_recovery(&mut self, core: &mut Core) {
-        let unheard = core
-            .members
-            .alive()
-            .into_iter()
-            .filter(|node| core.members.is_reachable(*node))
-            .collect();
         let former = core
             .directory
             .get(self.job)
@@ -47,11 +41,21 @@ impl Coordinator {
         // A job that was submitted again is not safe with whoever may have lost it.
         let still_named = if self.kept { former } else { BTreeSet::new() };
         self.recovery = Some(Recovery {
-            unheard,
             still_named,
             ..Recovery::default()
         });
         self.compare_with(core, present);
+        self.hear_everyone(core);
+    }
+
+    /// Nothing is ordered before all members that are here have told what they run and have done.
+    pub(super) fn hear_everyone(&mut self, core: &mut Core) {
+        let members = core.members.alive().into_iter();
+        let unheard = members.filter(|node| core.members.is_reachable(*node));
+        self.recovery
+            .get_or_insert_default()
+            .unheard
+            .extend(unheard);
         self.ask_everyone(core);
     }
 
