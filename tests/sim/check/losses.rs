@@ -151,6 +151,7 @@ impl World {
             judge(promise, self.cancel_copies(*job));
         }
         self.checker = checker;
+        self.void_without_inputs();
         for (job, watched) in &mut self.user.jobs {
             watched.void |= self
                 .checker
@@ -205,8 +206,10 @@ impl World {
         let is_elsewhere = others
             .into_iter()
             .any(|(_, machine)| machine.disk.has_spec(job));
-        let known = self.user.jobs.contains_key(&job)
-            && !(is_elsewhere && !self.is_expired(job) && !needed);
+        let state = self.machines[node].state.as_ref();
+        let is_removed = state.is_some_and(|state| state.core().directory.is_removed(job));
+        let counted = !is_elsewhere || (is_removed && (self.is_expired(job) || needed));
+        let known = self.user.jobs.contains_key(&job) && counted;
         if known && (needed || !self.is_expired(job)) {
             let why = if needed {
                 "which another waits for"
