@@ -7,6 +7,7 @@ pub mod disks;
 pub mod kills;
 pub mod resync;
 pub mod retention;
+pub mod seeds;
 pub mod submission;
 
 use crate::script::Scenario;
@@ -21,6 +22,7 @@ pub fn all() -> Vec<Scenario> {
         kills::ALL,
         resync::ALL,
         retention::ALL,
+        seeds::ALL,
         submission::ALL,
     ]
     .concat()

@@ -1,0 +1,35 @@
+//! Seeds that have shown something once, each with what it was. They draw other plans when `plan`
+//! changes: what they showed is then in the other scenarios, if anywhere.
+
+use crate::{
+    plan::Plan,
+    runs::{Options, run},
+    script::Scenario,
+};
+
+pub const ALL: &[Scenario] = &[(
+    "seeds::that_have_shown_something",
+    that_have_shown_something,
+)];
+
+const SEEDS: &[(u64, &str)] = &[
+    (19779, "the later of two results came without its file"),
+    (20460, "the same"),
+    (34066, "the same"),
+    (34552, "the same"),
+    (42919, "the same"),
+    (18288, "a claim that was not written was known to others"),
+    (21851, "a cancellation was not answered"),
+    (27045, "records beside a lost specification were not known"),
+    (29260, "what was being written at a handover was not known"),
+    (62727, "the same, of a claim that was not written"),
+    (32387, "a job that had gone on was as old as its first end"),
+    (60812, "a coordinator ordered before members knew of it"),
+];
+
+pub fn that_have_shown_something() {
+    for (seed, what) in SEEDS {
+        let findings = run(Plan::draw(*seed), &Options::default()).findings;
+        assert!(findings.is_empty(), "seed {seed} ({what}): {findings:?}");
+    }
+}
