@@ -11,7 +11,7 @@ use std::{
 };
 
 /// Whether a file's name is that of such a file: `train-images-idx3-ubyte`, `labels.idx`, and `.gz`
-/// behind it.
+/// after it.
 pub fn is_named(path: &Path) -> bool {
     let name = path
         .file_name()

@@ -168,8 +168,8 @@ fn first_link(file: &H5File, name: &str) -> Option<LinkStep> {
     let mut before = String::new();
     let mut rest = name;
     loop {
-        let (leaf, behind) = rest.split_once('/').unwrap_or((rest, ""));
-        let onward = |target: &str| clean(&format!("{target}/{behind}"));
+        let (leaf, onward_path) = rest.split_once('/').unwrap_or((rest, ""));
+        let onward = |target: &str| clean(&format!("{target}/{onward_path}"));
         match group.link_class(leaf).ok()? {
             LinkClass::Soft { path } if path.starts_with('/') => {
                 return Some(LinkStep::Soft(onward(&path)));
@@ -180,14 +180,14 @@ fn first_link(file: &H5File, name: &str) -> Option<LinkStep> {
             LinkClass::External { file, path } => {
                 return Some(LinkStep::External(file, onward(&path)));
             }
-            _ if behind.is_empty() => return None,
+            _ if onward_path.is_empty() => return None,
             _ => {
                 before = format!("{before}/{leaf}");
                 group = file
                     .root_group()
                     .group(before.trim_start_matches('/'))
                     .ok()?;
-                rest = behind;
+                rest = onward_path;
             }
         }
     }

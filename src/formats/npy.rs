@@ -70,10 +70,10 @@ pub fn read_runs(
     let mut array = Array::zeros(block).ok_or("it is too large")?;
     let mut rest = array.bytes.as_mut_slice();
     for run in runs(&whole.shape, start, &array.info.shape) {
-        let (target, behind) = rest.split_at_mut((run.length * size) as usize);
+        let (target, others) = rest.split_at_mut((run.length * size) as usize);
         file.read_exact_at(target, offset + run.offset * size)
             .map_err(|error| error.to_string())?;
-        rest = behind;
+        rest = others;
     }
     Ok(array)
 }
@@ -106,7 +106,7 @@ pub fn encode(array: &Array) -> Vec<u8> {
     let comma = if extents.len() == 1 { "," } else { "" };
     let shape = format!("({}{comma})", extents.join(", "));
     let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
-    // The numbers begin at a multiple of 64 bytes, behind a newline.
+    // The numbers begin at a multiple of 64 bytes, after a newline.
     let before = MAGIC.len() + 4;
     let padding = (before + header.len() + 1).next_multiple_of(64) - (before + header.len() + 1);
     header.push_str(&" ".repeat(padding));
@@ -304,18 +304,18 @@ impl<'t> LiteralText<'t> {
             .next()
             .filter(|c| matches!(c, '\'' | '"'))
             .ok_or("has something that is no text")?;
-        let (text, behind) = rest[1..]
+        let (text, remaining) = rest[1..]
             .split_once(quote)
             .ok_or("has a text that never ends")?;
-        self.0 = behind;
+        self.0 = remaining;
         Ok(text)
     }
 
     fn truth(&mut self) -> Result<bool, String> {
         let rest = self.0.trim_start();
         for (word, truth) in [("True", true), ("False", false)] {
-            if let Some(behind) = rest.strip_prefix(word) {
-                self.0 = behind;
+            if let Some(remaining) = rest.strip_prefix(word) {
+                self.0 = remaining;
                 return Ok(truth);
             }
         }

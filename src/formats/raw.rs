@@ -6,9 +6,9 @@ use nodectl_types::Scalar;
 use std::{fs::File, os::unix::fs::FileExt};
 
 /// Without a shape all of the file is one axis.
-pub fn inspect(file: &File, scalar: Option<Scalar>, told: Option<&Info>) -> Result<Info, String> {
+pub fn inspect(file: &File, scalar: Option<Scalar>, given: Option<&Info>) -> Result<Info, String> {
     let length = file.metadata().map_err(|error| error.to_string())?.len();
-    let Some(info) = told else {
+    let Some(info) = given else {
         let scalar = scalar.ok_or(
             "its ending says not of what type its numbers are\nhint: give `type` and `shape`",
         )?;
@@ -35,8 +35,8 @@ pub fn inspect(file: &File, scalar: Option<Scalar>, told: Option<&Info>) -> Resu
     Ok(info.clone())
 }
 
-pub fn read(file: &File, scalar: Option<Scalar>, told: Option<&Info>) -> Result<Array, String> {
-    let mut array = Array::zeros(inspect(file, scalar, told)?).ok_or("it is too large")?;
+pub fn read(file: &File, scalar: Option<Scalar>, given: Option<&Info>) -> Result<Array, String> {
+    let mut array = Array::zeros(inspect(file, scalar, given)?).ok_or("it is too large")?;
     file.read_exact_at(&mut array.bytes, 0)
         .map_err(|error| error.to_string())?;
     Ok(array)
@@ -45,11 +45,11 @@ pub fn read(file: &File, scalar: Option<Scalar>, told: Option<&Info>) -> Result<
 pub fn read_block(
     file: &File,
     scalar: Option<Scalar>,
-    told: Option<&Info>,
+    given: Option<&Info>,
     start: &[u64],
     shape: &[u64],
 ) -> Result<Array, String> {
-    let whole = inspect(file, scalar, told)?;
+    let whole = inspect(file, scalar, given)?;
     whole.check_box(start, shape)?;
     npy::read_runs(
         file,

@@ -71,17 +71,17 @@ fn open(path: &Path) -> Result<File, ArrayError> {
 }
 
 fn header(mut file: &File) -> Result<Metadata, String> {
-    let told = |error: std::io::Error| error.to_string();
-    file.rewind().map_err(told)?;
+    let failed = |error: std::io::Error| error.to_string();
+    file.rewind().map_err(failed)?;
     let mut length = [0; 8];
-    file.read_exact(&mut length).map_err(told)?;
+    file.read_exact(&mut length).map_err(failed)?;
     let length = u64::from_le_bytes(length);
-    let all = file.metadata().map_err(told)?.len();
+    let all = file.metadata().map_err(failed)?.len();
     if length > MAX_HEADER_BYTES.min(all) {
         return Err("it is no safetensors file, or cut off".into());
     }
     let mut header = vec![0; length as usize];
-    file.read_exact(&mut header).map_err(told)?;
+    file.read_exact(&mut header).map_err(failed)?;
     let metadata: Metadata =
         serde_json::from_slice(&header).map_err(|error| format!("its header: {error}"))?;
     if metadata.data_len() as u64 + 8 + length != all {

@@ -30,10 +30,10 @@ pub fn order(jobs: Vec<PlacedJob>) -> Result<Vec<PlannedJob>, Fault> {
     let mut order = Vec::with_capacity(jobs.len());
     while let Some(next) = ready.pop_first() {
         order.push(next);
-        for behind in &waiting[next] {
-            awaited[*behind] -= 1;
-            if awaited[*behind] == 0 {
-                ready.insert(*behind);
+        for follower in &waiting[next] {
+            awaited[*follower] -= 1;
+            if awaited[*follower] == 0 {
+                ready.insert(*follower);
             }
         }
     }

@@ -1,5 +1,5 @@
 //! What a kernel job is once its file is understood: the contract between the job file's reader and
-//! the worker that runs it. It travels as the upload `PLAN_FILE`, postcard behind a version, one
+//! the worker that runs it. It travels as the upload `PLAN_FILE`, postcard after a version, one
 //! for each job of the chain. Holds no values of parameters: `resolve` puts those of a task in.
 //!
 //! # The chain
@@ -172,7 +172,7 @@ pub struct ArrayPlan {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Extent {
     /// One for each cell of the widened box, times `per_cell` (empty: a number or a vector each).
-    /// Of a file, the axes behind those of the space; `per_cell` is empty then.
+    /// Of a file, the axes after those of the space; `per_cell` is empty then.
     Cells { per_cell: Vec<Quantity> },
     /// All of it, in every task. Of a file, what its header says; `shape` is empty then.
     Whole { shape: Vec<Quantity> },

@@ -10,7 +10,7 @@ use nodectl_types::{
 use nodectl_wire::api::{ExchangeView, ExchangeWay};
 use serde_json::json;
 
-/// A dense layer's weights, and the way of their gradient.
+/// A dense layer's weights, and how their gradient travels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
     /// The number of the tensor among those that are trained.

@@ -35,7 +35,7 @@ pub struct ModelFile {
 /// What a checkpoint has besides the model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SavedProgress {
-    /// Steps behind it.
+    /// Steps that were taken before it.
     pub step: u64,
     /// What was found in them.
     pub history: Vec<f32>,
@@ -53,12 +53,12 @@ pub struct Note {
     pub names: Vec<String>,
     /// Where tables had what is not an input.
     pub target: Option<Column>,
-    pub course: Course,
+    pub hyperparameters: Hyperparameters,
 }
 
 /// What the number of a step stands for: whoever goes on from it must have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Course {
+pub struct Hyperparameters {
     /// From which orders of samples follow.
     pub seed: u64,
     /// How many steps there are in all. Others may go on for longer.
@@ -97,21 +97,22 @@ impl Note {
     }
 
     fn of(path: &Path, metadata: &HashMap<String, String>) -> Result<Self, FileError> {
-        let told = |why: String| FileError::Invalid(format!("{}: {why}", path.display()));
+        let failed = |why: String| FileError::Invalid(format!("{}: {why}", path.display()));
         let hint = "models that nodectl trained have it; `init_from` takes arrays of others";
         let note = metadata.get(NOTE);
         let note = note.ok_or_else(|| {
-            told(format!(
+            failed(format!(
                 "the file does not say what model it is\nhint: {hint}"
             ))
         })?;
-        serde_json::from_str(note).map_err(|error| told(format!("its metadata: {error}")))
+        serde_json::from_str(note).map_err(|error| failed(format!("its metadata: {error}")))
     }
 
-    /// Fails unless what comes behind step `step` of the other is what comes behind it here.
+    /// Fails unless what comes after step `step` of the other is what comes after it here.
     fn check_course(&self, other: &Self, step: u64) -> Result<(), FileError> {
-        let (there, here) = (&other.course, &self.course);
-        let kind = |course: &Course| std::mem::discriminant(&course.optimizer);
+        let (there, here) = (&other.hyperparameters, &self.hyperparameters);
+        let kind =
+            |hyperparameters: &Hyperparameters| std::mem::discriminant(&hyperparameters.optimizer);
         let differs = if other.model != self.model {
             "another model".to_string()
         } else if there.seed != here.seed {
@@ -220,7 +221,7 @@ impl ModelFile {
             arrays: found,
             metadata,
         } = named;
-        let told = |why: String| FileError::Invalid(format!("{}: {why}", path.display()));
+        let failed = |why: String| FileError::Invalid(format!("{}: {why}", path.display()));
         let note = Note::of(path, &metadata)?;
         let width = shapes::product(&note.model.input).unwrap_or(0) as usize;
         let (mut standard, mut arrays, mut state, mut history) =
@@ -254,7 +255,7 @@ impl ModelFile {
             }
             [None, None] => None,
             _ => {
-                return Err(told(
+                return Err(failed(
                     "its inputs' means and deviations do not fit its model".into(),
                 ));
             }
@@ -295,13 +296,13 @@ impl ModelFile {
     }
 }
 
-/// Steps behind a checkpoint; none of another file.
+/// Steps before a checkpoint; none of another file.
 fn step(path: &Path, metadata: &HashMap<String, String>) -> Result<Option<u64>, FileError> {
-    let told =
+    let failed =
         |step: &String| FileError::Invalid(format!("{}: its step is `{step}`", path.display()));
     metadata
         .get(STEP)
-        .map(|step| step.parse().map_err(|_| told(step)))
+        .map(|step| step.parse().map_err(|_| failed(step)))
         .transpose()
 }
 
@@ -322,25 +323,25 @@ pub fn init_from(path: &Path, network: &mut NeuralNetwork) -> Result<(), FileErr
         .into_iter()
         .filter(|(name, _)| is_layers(name))
         .collect();
-    let told = |error| FileError::Invalid(format!("{}: {error}", path.display()));
-    put(&arrays, network).map_err(told)
+    let failed = |error| FileError::Invalid(format!("{}: {error}", path.display()));
+    put(&arrays, network).map_err(failed)
 }
 
 /// Fails unless `init_from` of the file gives a model all of its arrays. Reads its header alone.
 pub fn check_values(path: &Path, wanted: &[OwnArray]) -> Result<(), FileError> {
     let shapes = safetensors::read_shapes(path)?;
-    let told = |why: String| FileError::Invalid(format!("{}: {why}", path.display()));
+    let failed = |why: String| FileError::Invalid(format!("{}: {why}", path.display()));
     for own in wanted {
         let Some(found) = shapes.get(&own.name) else {
             let known: Vec<&str> = shapes.keys().take(12).map(String::as_str).collect();
             let hint = format!("there are {}", known.join(", "));
-            return Err(told(format!(
+            return Err(failed(format!(
                 "it has no array `{}`, which the model has\nhint: {hint}",
                 own.name
             )));
         };
         if *found != extents(&own.shape) {
-            return Err(told(format!(
+            return Err(failed(format!(
                 "`{}` has the shape {found:?}, the model's {:?}",
                 own.name, own.shape
             )));

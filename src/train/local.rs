@@ -14,7 +14,7 @@ use std::{sync::Arc, time::Duration};
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Added to the norm before it divides, as PyTorch does.
 const NORM_EPSILON: f32 = 1e-6;
-/// Rows of the sums behind a norm: the last of several thousand numbers lose little.
+/// Rows of the sums in a norm: the last of several thousand numbers lose little.
 const NORM_ROW: u64 = 4096;
 
 pub struct Local {
@@ -51,7 +51,7 @@ impl Local {
         }
     }
 
-    /// The next step is the one behind so many. What the rule remembers stays.
+    /// The next step comes after so many. What the rule remembers stays.
     pub fn set_steps(&mut self, steps: u64) {
         self.step = steps;
     }
@@ -68,14 +68,14 @@ impl Local {
             let numbers: &[f32] = &bytemuck::pod_collect_to_vec(&bytes);
             let mut rest = numbers;
             for tensor in &registered.tensors {
-                let (own, behind) = rest.split_at(tensor.len() as usize);
+                let (own, others) = rest.split_at(tensor.len() as usize);
                 let (name, shape) = (state_name(&tensor.name, index), tensor.shape.clone());
                 all.push(OptimizerState {
                     name,
                     shape,
                     values: own.to_vec(),
                 });
-                rest = behind;
+                rest = others;
             }
         }
         Ok(all)

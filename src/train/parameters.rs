@@ -53,7 +53,7 @@ pub trait Parameters: Send {
     ) -> Result<(), ParametersError>;
 
     /// Whether gradients should be pushed while the backward pass goes on. If not, the loop submits
-    /// the whole pass at once and pushes all of them behind it, which costs a GPU less.
+    /// the whole pass at once and pushes all of them after it, which costs a GPU less.
     fn wants_early_pushes(&self) -> bool;
 
     /// The gradient of a tensor has been computed, or will be by what the engine was given already.

@@ -1,5 +1,5 @@
 //! What a training job is once its file is understood: the contract between the job file's reader
-//! and the worker that trains. It travels as the upload `PLAN_FILE`, postcard behind a version.
+//! and the worker that trains. It travels as the upload `PLAN_FILE`, postcard after a version.
 
 use super::{data::DataSpec, model::ModelSpec};
 pub use nodectl_types::params::{Checkpoints, Every};
@@ -74,14 +74,13 @@ impl Default for Outer {
 
 impl Default for Sharing {
     fn default() -> Self {
-        let (consistency, outer, compression, use_sfb) = Default::default();
         Self {
-            consistency,
-            outer,
-            compression,
+            consistency: Consistency::default(),
+            outer: Outer::default(),
+            compression: Compression::default(),
             block_bytes: BLOCK_BYTES,
             replicas: 2,
-            use_sfb,
+            use_sfb: None,
             num_push_threads: STREAMS,
             num_pull_threads: STREAMS,
         }
@@ -97,7 +96,8 @@ impl Sharing {
         }
     }
 
-    /// What the parameter servers are told. `training` is the job's rule, `clocks` how many train.
+    /// The settings of the parameter servers. `training` is the job's rule, `clocks` how many
+    /// train.
     pub fn settings(
         &self,
         workers: u32,

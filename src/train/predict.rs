@@ -54,8 +54,8 @@ pub fn predict(file: &ModelFile, data: &str, threads: usize) -> Result<Predictio
     }
     file.preparation.apply(&mut inputs, width);
     let engine = Arc::new(Cpu::new(threads).map_err(|error| error.to_string())?);
-    let told = |error: super::model::NetworkError| error.to_string();
-    let mut network = NeuralNetwork::new(engine, spec, 0, AT_ONCE as u32, false).map_err(told)?;
+    let failed = |error: super::model::NetworkError| error.to_string();
+    let mut network = NeuralNetwork::new(engine, spec, 0, AT_ONCE as u32, false).map_err(failed)?;
     file.put_into(&mut network)
         .map_err(|error| format!("the model's file: {error}"))?;
     let mut answers = Vec::new();
@@ -72,7 +72,7 @@ pub fn predict(file: &ModelFile, data: &str, threads: usize) -> Result<Predictio
         answers.extend(
             network
                 .predict((samples.len() / width) as u32, bytes)
-                .map_err(told)?,
+                .map_err(failed)?,
         );
     }
     let width = network.outputs() as usize;
@@ -186,12 +186,12 @@ fn is_image(path: &Path) -> bool {
 }
 
 fn list(directory: &Path, files: &mut Vec<String>) -> Result<(), String> {
-    let told = |error: std::io::Error| format!("{}: {error}", directory.display());
+    let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
     let entries: Vec<PathBuf> = fs::read_dir(directory)
-        .map_err(told)?
+        .map_err(failed)?
         .map(|entry| entry.map(|entry| entry.path()))
         .collect::<Result<_, _>>()
-        .map_err(told)?;
+        .map_err(failed)?;
     for path in entries {
         if path.is_dir() {
             list(&path, files)?;

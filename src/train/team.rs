@@ -67,7 +67,7 @@ impl Team {
         })
     }
 
-    /// What this process was told; none of a job that knows nothing of others.
+    /// What the environment says of the team; none of a job that does not share parameters.
     pub(super) fn of_environment() -> Result<Option<Self>, String> {
         let Ok(text) = std::env::var(VARIABLE) else {
             return Ok(None);

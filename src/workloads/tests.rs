@@ -597,11 +597,11 @@ fn mistakes_in_sweeps_are_shown_where_they_are() {
             "has no effect here",
         ),
     ];
-    for (text, place, told) in wrong {
+    for (text, place, message) in wrong {
         let shown = error(&format!("command = [\"x\"]\n{text}"));
         assert!(
-            shown.contains(place) && shown.contains(told),
-            "`{place}` or `{told}` is missing:\n{shown}"
+            shown.contains(place) && shown.contains(message),
+            "`{place}` or `{message}` is missing:\n{shown}"
         );
     }
 }

@@ -26,7 +26,7 @@ pub fn compile(_name: &str, source: &[u8]) -> Result<Vec<u8>, ShaderError> {
         .ok()
         .filter(|text| !text.contains('\0'));
     let text = text.ok_or_else(|| ShaderError::new("the shader is not UTF-8 text"))?;
-    let told = |error: GlslangError| match error {
+    let failed = |error: GlslangError| match error {
         GlslangError::PreprocessError(log)
         | GlslangError::ParseError(log)
         | GlslangError::LinkError(log) => of_log(text, &log.log),
@@ -46,11 +46,11 @@ pub fn compile(_name: &str, source: &[u8]) -> Result<Vec<u8>, ShaderError> {
     let source = ShaderSource::from(text);
     let no_defines: Option<&[(&str, Option<&str>)]> = None;
     let input = ShaderInput::new(&source, ShaderStage::Compute, &options, no_defines, None)
-        .map_err(told)?;
+        .map_err(failed)?;
     let words = compiler
         .create_shader(input)
         .and_then(|shader| shader.compile())
-        .map_err(told)?;
+        .map_err(failed)?;
     Ok(words.iter().flat_map(|word| word.to_le_bytes()).collect())
 }
 

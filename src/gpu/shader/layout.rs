@@ -215,7 +215,7 @@ pub(super) fn stored(module: &Module, ty: Handle<Type>) -> Result<StoredType, St
     }
 }
 
-/// Numbers of one type. Where there is padding among them rather than behind, it counts as numbers
+/// Numbers of one type. Where there is padding among them rather than after, it counts as numbers
 /// too.
 fn element(module: &Module, ty: Handle<Type>, stride: u32) -> Result<Element, String> {
     let mut places = Vec::new();

@@ -169,7 +169,7 @@ mod tests {
                 .compile("main", &[])
                 .unwrap_or_else(|error| panic!("{}: {error}", &text[..40]));
         }
-        // Numbers behind each other, and comments, are not deep.
+        // Numbers after each other, and comments, are not deep.
         let table = format!("array<f32, 10000>({}1.0)[0]", "-1.0, ".repeat(9_999));
         let comments = format!(
             "/* {} /* */ {} */ // {}\n",

@@ -16,7 +16,7 @@ use std::{
 
 /// The longest line of JSON that is read.
 const MAX_LINE_BYTES: u64 = 1 << 20;
-/// The most parameters: each task is told them by name.
+/// The most parameters: each task gets them by name.
 const MAX_COLUMNS: usize = 100_000;
 
 type Rows = (Vec<String>, Vec<Value>);
@@ -148,21 +148,21 @@ fn json_rows(file: File) -> Result<Rows, String> {
     let mut line = Vec::new();
     for number in 1.. {
         line.clear();
-        let told = |problem: String| format!("line {number}: {problem}");
+        let failed = |problem: String| format!("line {number}: {problem}");
         let read = reader
             .by_ref()
             .take(MAX_LINE_BYTES + 1)
             .read_until(b'\n', &mut line);
-        if read.map_err(|error| told(error.to_string()))? == 0 {
+        if read.map_err(|error| failed(error.to_string()))? == 0 {
             break;
         }
         if line.len() as u64 > MAX_LINE_BYTES {
-            return Err(told(format!(
+            return Err(failed(format!(
                 "it has more than {MAX_LINE_BYTES} bytes; a parameter set has at most so many"
             )));
         }
-        let text =
-            std::str::from_utf8(&line).map_err(|error| told(format!("not UTF-8 text: {error}")))?;
+        let text = std::str::from_utf8(&line)
+            .map_err(|error| failed(format!("not UTF-8 text: {error}")))?;
         // Some editors begin a file with a byte order mark.
         let text = if number == 1 {
             text.strip_prefix('\u{feff}').unwrap_or(text)
@@ -170,7 +170,7 @@ fn json_rows(file: File) -> Result<Rows, String> {
             text
         };
         if !text.trim().is_empty() {
-            rows.add(text).map_err(told)?;
+            rows.add(text).map_err(failed)?;
             check_count(rows.cells.len())?;
         }
     }
@@ -224,8 +224,9 @@ impl JsonRows {
 /// The keys of a JSON object with the text of their values, repeats included.
 fn members(line: &str) -> Result<Vec<(String, &str)>, String> {
     // Whether it is JSON at all, with the place where it is not.
-    let told = |error: serde_json::Error| format!("not a JSON object: {error}");
-    let _: serde_json::Map<String, serde_json::Value> = serde_json::from_str(line).map_err(told)?;
+    let failed = |error: serde_json::Error| format!("not a JSON object: {error}");
+    let _: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_str(line).map_err(failed)?;
     let mut found = Vec::new();
     let mut rest = line
         .trim_start()
@@ -233,21 +234,21 @@ fn members(line: &str) -> Result<Vec<(String, &str)>, String> {
         .unwrap_or_default()
         .trim_start();
     while rest.starts_with('"') {
-        let (key, behind) = next::<String>(rest).map_err(told)?;
-        let value = behind
+        let (key, rest_of_line) = next::<String>(rest).map_err(failed)?;
+        let value = rest_of_line
             .trim_start()
             .strip_prefix(':')
             .unwrap_or_default()
             .trim_start();
-        let (_, behind) = next::<serde::de::IgnoredAny>(value).map_err(told)?;
-        found.push((key, &value[..value.len() - behind.len()]));
-        rest = behind.trim_start();
+        let (_, rest_of_line) = next::<serde::de::IgnoredAny>(value).map_err(failed)?;
+        found.push((key, &value[..value.len() - rest_of_line.len()]));
+        rest = rest_of_line.trim_start();
         rest = rest.strip_prefix(',').unwrap_or(rest).trim_start();
     }
     Ok(found)
 }
 
-/// The JSON value that a text begins with, and what is behind it.
+/// The JSON value that a text begins with, and what comes after it.
 fn next<'t, T: serde::Deserialize<'t>>(text: &'t str) -> serde_json::Result<(T, &'t str)> {
     let mut values = Deserializer::from_str(text).into_iter::<T>();
     let value = values
@@ -338,8 +339,8 @@ mod tests {
             ("{\"k\":1} x", "line 1: not a JSON object: trailing"),
             ("[1]", "line 1: not a JSON object"),
         ] {
-            let told = read_text("a.jsonl", text).unwrap_err();
-            assert!(told.contains(problem), "{text}: {told}");
+            let error = read_text("a.jsonl", text).unwrap_err();
+            assert!(error.contains(problem), "{text}: {error}");
         }
         let long = format!("{{\"k\":\"{}\"}}", "x".repeat(1 << 20));
         assert!(
@@ -358,8 +359,8 @@ mod tests {
                 .collect::<Vec<_>>()
                 .join(",")
         };
-        let told = read_text("a.csv", &format!("{}\n", wide(1_000_000))).unwrap_err();
-        assert!(told.contains("1000000 columns; at most 100000"), "{told}");
+        let error = read_text("a.csv", &format!("{}\n", wide(1_000_000))).unwrap_err();
+        assert!(error.contains("1000000 columns; at most 100000"), "{error}");
         let row = vec!["1"; 90_000].join(",");
         assert_eq!(
             read_text("a.csv", &format!("{}\n{row}\n", wide(90_000)))

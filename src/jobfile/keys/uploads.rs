@@ -183,7 +183,7 @@ pub fn folder(context: &Context<'_>, item: &Item<String>) -> Result<Vec<Upload>,
     Ok(found.into_values().collect())
 }
 
-/// Without `./` before and `/` behind.
+/// Without a leading `./` and a trailing `/`.
 fn tidy(path: &str) -> &str {
     let mut path = path;
     while let Some(rest) = path.strip_prefix("./") {
@@ -327,7 +327,7 @@ fn walk(
                 false
             }
         };
-    let told = |unfit: &Mutex<Option<String>>| match unfit
+    let check = |unfit: &Mutex<Option<String>>| match unfit
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .take()
@@ -336,7 +336,7 @@ fn walk(
         Some(problem) => Err(Fault::new(span.clone(), problem)),
     };
     may_enter(&base);
-    told(&unfit)?;
+    check(&unfit)?;
     builder.filter_entry(move |entry| {
         (entry.path().starts_with(&below) || below.starts_with(entry.path()))
             && (entry.file_type().is_some_and(|kind| kind.is_file()) || may_enter(entry.path()))
@@ -359,7 +359,7 @@ fn walk(
         }
         each(&relative(&entry, &context.base, &span)?)?;
     }
-    told(&unfit)
+    check(&unfit)
 }
 
 /// What is wrong with the patterns of a directory's ignore files, if they cannot be compiled.

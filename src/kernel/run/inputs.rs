@@ -52,10 +52,10 @@ impl KernelInputs<'_> {
         }
         .axes(self.plan.dimensions);
         if matches!(array.extent, Extent::Cells { .. }) && !shape.starts_with(&space) {
-            let told = format!(
+            let message = format!(
                 "its file holds an array of {shape:?}, which does not begin with the space's {space:?}"
             );
-            return Err(self.of(index, &told));
+            return Err(self.of(index, &message));
         }
         Ok(shape)
     }

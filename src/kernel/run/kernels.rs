@@ -47,12 +47,12 @@ impl DeviceKernels {
         if let Some(known) = self.known.get(&key) {
             return Ok(known.clone());
         }
-        let told = |why: String| CallError::Task(format!("{}: {why}", self.plan.file));
+        let fault = |why: String| CallError::Task(format!("{}: {why}", self.plan.file));
         let compiled = self
             .shader
             .compile(&self.plan.entry, constants)
-            .map_err(|error| told(error.to_string()))?;
-        fit::check(&compiled.entry, device.info()).map_err(told)?;
+            .map_err(|error| fault(error.to_string()))?;
+        fit::check(&compiled.entry, device.info()).map_err(fault)?;
         let constants: Vec<_> = compiled
             .constants
             .iter()

@@ -64,8 +64,8 @@ impl Parts<'_> {
     pub fn put_together(&self, cells: &Cells) -> Result<Array, PartsError> {
         let whole = self.info()?;
         let dimensions = self.plan.dimensions;
-        let behind = &whole.shape[dimensions..];
-        let over = |cells: &Cells| [&cells.axes(dimensions).1, behind].concat();
+        let per_cell = &whole.shape[dimensions..];
+        let over = |cells: &Cells| [&cells.axes(dimensions).1, per_cell].concat();
         let info = Info {
             scalar: whole.scalar,
             shape: over(cells),
@@ -92,7 +92,7 @@ impl Parts<'_> {
                     .into_iter()
                     .zip(of.axes(dimensions).0);
                 let starts: Vec<u64> = starts.map(|(at, base)| at - base).collect();
-                [&starts[..], &vec![0; behind.len()]].concat()
+                [&starts[..], &vec![0; per_cell.len()]].concat()
             };
             let block = location.read_block(&start(&own), &over(&both))?;
             copy_box(

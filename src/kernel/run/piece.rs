@@ -31,7 +31,7 @@ pub struct KernelPiece<'a> {
     groups: [u32; 3],
     /// By binding; none for `Content::Tile`.
     buffers: Vec<Option<DeviceBuffer>>,
-    /// `Tile` structs, one behind the other for the steps of a batch. None where the kernel has no
+    /// `Tile` structs, one after the other for the steps of a batch. None where the kernel has no
     /// such uniform.
     places: Option<[DeviceBuffer; SLOTS]>,
     /// From one of those structs to the next.

@@ -519,11 +519,11 @@ fn what_does_not_fit_is_told_with_names_and_numbers() {
             ("out", f32_array(true, cells(), None)),
         ]
     };
-    let told = |plan: KernelPlan| match run(plan, dir.path()) {
+    let refused = |plan: KernelPlan| match run(plan, dir.path()) {
         Err(CallError::Task(why)) => why,
         other => panic!("{other:?}"),
     };
-    let huge = told(plan(
+    let huge = refused(plan(
         &PLACES.replace("8, 8", "4096, 4096"),
         [8, 8],
         bindings(),
@@ -535,12 +535,12 @@ fn what_does_not_fit_is_told_with_names_and_numbers() {
     );
     let mut uncut = plan(PLACES, [1 << 14, 1 << 14], bindings(), &["out"]);
     uncut.stage = Stage::Whole { steps: 2 };
-    let large = told(uncut);
+    let large = refused(uncut);
     assert!(
         large.contains("`out` has 1073741824 bytes") && large.contains("hint"),
         "{large}"
     );
-    let missing = told(plan(
+    let missing = refused(plan(
         PLACES,
         [8, 8],
         [

@@ -64,7 +64,7 @@ impl BuiltinPart for KernelWorker {
                 let tile = cut(&plan, resolved.space, 0);
                 let computed = tiles.run(&inputs, tile, &names)?;
                 write_outputs(&plan, &resolved, &call.dir, computed.arrays)?;
-                Ok(told(&plan, &tile, computed.busy, device))
+                Ok(result(&plan, &tile, computed.busy, device))
             }
             (Stage::Tiles { .. }, KernelBody::Tiles { tiles, device }) => {
                 let names: Vec<&str> = plan.parts.iter().map(String::as_str).collect();
@@ -75,7 +75,7 @@ impl BuiltinPart for KernelWorker {
                     formats::write(&path, &[(name, array)], None)
                         .map_err(|error| CallError::Task(error.to_string()))?;
                 }
-                Ok(told(&plan, &tile, computed.busy, device))
+                Ok(result(&plan, &tile, computed.busy, device))
             }
             (Stage::Assemble { from }, KernelBody::Assemble(assembler)) => {
                 let (arrays, _) = assembler.run(&inputs, from)?;
@@ -116,17 +116,17 @@ impl RanOn {
 }
 
 fn read_plan(path: &Path) -> Result<KernelPlan, CallError> {
-    let told = |why: String| CallError::Task(format!("{}: {why}", path.display()));
+    let failed = |why: String| CallError::Task(format!("{}: {why}", path.display()));
     let length = fs::metadata(path)
-        .map_err(|error| told(error.to_string()))?
+        .map_err(|error| failed(error.to_string()))?
         .len();
     if length > MAX_PLAN_BYTES as u64 {
-        return Err(told(format!(
+        return Err(failed(format!(
             "{length} bytes; a plan has at most {MAX_PLAN_BYTES}"
         )));
     }
-    let bytes = fs::read(path).map_err(|error| told(error.to_string()))?;
-    KernelPlan::decode(&bytes).map_err(|error| told(error.to_string()))
+    let bytes = fs::read(path).map_err(|error| failed(error.to_string()))?;
+    KernelPlan::decode(&bytes).map_err(|error| failed(error.to_string()))
 }
 
 /// As the node's JSON has them: numbers that JSON lacks are text there.
@@ -162,7 +162,7 @@ fn cut(plan: &KernelPlan, space: [u32; 3], index: u32) -> Tile {
 }
 
 /// The task's result: what `nodectl run` sums up.
-fn told(plan: &KernelPlan, tile: &Tile, busy: Duration, device: &RanOn) -> Json {
+fn result(plan: &KernelPlan, tile: &Tile, busy: Duration, device: &RanOn) -> Json {
     let steps = plan.steps().map_or(1, |(_, steps)| steps);
     json!({
         "items": tile.own.count() * u64::from(steps),
@@ -192,17 +192,17 @@ fn write_outputs(
         scales.insert(file.as_str(), output.scale);
     }
     for (file, arrays) in files {
-        let told = |why: String| CallError::Task(format!("output `{file}`: {why}"));
+        let failed = |why: String| CallError::Task(format!("output `{file}`: {why}"));
         if !safe_path(file) {
-            return Err(told("it lies outside of the task's directory".into()));
+            return Err(failed("it lies outside of the task's directory".into()));
         }
         let path = dir.join(file);
         if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(|error| told(error.to_string()))?;
+            fs::create_dir_all(parent).map_err(|error| failed(error.to_string()))?;
         }
         let arrays: Vec<(&str, &Array)> =
             arrays.iter().map(|(name, array)| (*name, array)).collect();
-        formats::write(&path, &arrays, scales[file]).map_err(|error| told(error.to_string()))?;
+        formats::write(&path, &arrays, scales[file]).map_err(|error| failed(error.to_string()))?;
     }
     Ok(())
 }

@@ -68,14 +68,14 @@ fn location(base: &Path, place: &FilePlace) -> ArrayLocation {
 
 fn whole(base: &Path, place: &FilePlace) -> Result<Array, DataError> {
     let location = location(base, place);
-    let told = |error: nodectl_formats::ArrayError| DataError(error.to_string());
-    let info = location.inspect().map_err(told)?;
+    let failed = |error: nodectl_formats::ArrayError| DataError(error.to_string());
+    let info = location.inspect().map_err(failed)?;
     match info
         .len()
         .and_then(|len| len.checked_mul(4))
         .filter(|bytes| *bytes <= MOST_BYTES)
     {
-        Some(_) => location.read().map_err(told),
+        Some(_) => location.read().map_err(failed),
         None => Err(DataError(format!(
             "`{}` is too large for one machine's memory",
             place.path

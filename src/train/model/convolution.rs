@@ -28,7 +28,7 @@ impl Recorder<'_> {
             groups,
         };
         let (weight, bias) = (self.variable(name, "weight"), self.optional(name, "bias"));
-        let y = self.value(&behind(filters, window, &x), true)?;
+        let y = self.value(&window_output(filters, window, &x), true)?;
         self.push(Conv2d {
             shape,
             x: x.view().clone(),
@@ -85,7 +85,7 @@ impl Recorder<'_> {
             image,
             window: moving(window),
         };
-        let y = self.value(&behind(channels, window, &x), x.needs_gradient)?;
+        let y = self.value(&window_output(channels, window, &x), x.needs_gradient)?;
         let places = y.view().len;
         let is_needed = self.is_training && x.needs_gradient && pooling == Pooling::Max;
         let maxima = if is_needed {
@@ -121,8 +121,8 @@ impl Recorder<'_> {
     }
 }
 
-/// The shape behind a window that leaves so many channels.
-fn behind(channels: u32, window: WindowSpec, x: &LayerValue) -> Vec<u32> {
+/// The shape that a window leaves, with so many channels.
+fn window_output(channels: u32, window: WindowSpec, x: &LayerValue) -> Vec<u32> {
     let places = |axis: usize| {
         window
             .places(axis, x.shape[axis + 1])

@@ -3,7 +3,7 @@
 //! | file | owns |
 //! |---|---|
 //! | `spec` | layers and losses as plain data |
-//! | `shapes` | the shape behind each layer, and what does not fit |
+//! | `shapes` | the shape that each layer leaves, and what does not fit |
 //! | `initial` | a model's arrays: names, shapes, first values |
 //! | `network` | a model on an engine: its arrays, its programs |
 //! | `recorder` | ops forward, and the tape of what goes backward; memory that is used again |

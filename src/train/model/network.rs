@@ -77,7 +77,7 @@ pub struct StepSegment {
     program: Program,
     /// Tensors whose values it reads, and none before it did.
     needs: Vec<usize>,
-    /// What is there behind it.
+    /// The gradients that are there after the segment.
     ready: Vec<GradientReady>,
 }
 
@@ -275,7 +275,7 @@ impl NeuralNetwork {
                 .needs
                 .iter()
                 .try_for_each(|tensor| exchange.need(*tensor))?;
-            // A failure shows in the report, which comes behind it.
+            // A failure shows in the report, which comes after it.
             let _ = self.engine.run(&segment.program);
             segment
                 .ready

@@ -55,7 +55,7 @@ impl LayerValue {
     }
 }
 
-/// Goes from the gradient behind a layer to that before it, if that is needed.
+/// Goes from the gradient by a layer's output to that by its input, if that is needed.
 pub type Backward =
     Box<dyn FnOnce(&mut Recorder<'_>, LayerValue) -> Result<Option<LayerValue>, NetworkError>>;
 
@@ -167,7 +167,7 @@ impl<'r> Recorder<'r> {
         }))
     }
 
-    /// A value of this shape behind `x`.
+    /// A value of this shape, made of `x`.
     pub fn value(
         &mut self,
         shape: &[u32],
@@ -259,8 +259,8 @@ impl<'r> Recorder<'r> {
         let mut index = 0;
         while index < layers.len() {
             let name = format!("{prefix}{index}");
-            let (behind, backward, taken) = self.layer(&name, &layers[index..], value)?;
-            value = behind;
+            let (output, backward, taken) = self.layer(&name, &layers[index..], value)?;
+            value = output;
             if self.is_training {
                 tape.push(backward);
             }

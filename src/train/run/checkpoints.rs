@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub struct Keeper {
+pub struct Checkpointer {
     rule: Checkpoints,
     /// The newest: its step, and when it was begun.
     last: (u64, Instant),
@@ -28,7 +28,7 @@ pub struct Keeper {
     writing: Option<JoinHandle<()>>,
 }
 
-impl Keeper {
+impl Checkpointer {
     /// Asks the node at `socket` for the newest checkpoint of the job, on whatever node it is.
     /// `say` gets what people should know.
     pub fn open(
@@ -110,7 +110,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for Checkpointer {
     /// Waits until the last is kept, on two nodes if there are two.
     fn drop(&mut self) {
         self.files = None;
@@ -152,8 +152,8 @@ fn give(stream: &UnixStream, part: &Path, file: &ModelFile) -> Result<(), String
 
 /// Has the node do something with a checkpoint, and waits until it is done.
 fn ask(stream: &UnixStream, kind: FromAlone, step: u64) -> Result<(), String> {
-    let told = frames::write(stream, kind, step, &[]).and_then(|()| receive(stream));
-    match told.map_err(|error| error.to_string())? {
+    let answer = frames::write(stream, kind, step, &[]).and_then(|()| receive(stream));
+    match answer.map_err(|error| error.to_string())? {
         (ToAlone::Kept, _, why) if why.is_empty() => Ok(()),
         (_, _, why) => Err(String::from_utf8_lossy(&why).into_owned()),
     }

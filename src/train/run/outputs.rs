@@ -43,12 +43,12 @@ impl EndedEpoch {
     pub fn known(plan: &TrainPlan, split: &Split, history: &History, epoch: u32) -> Self {
         let steps = steps_per_epoch(plan, split.training.len());
         let training = plan.optimizer.training(steps, plan.epochs);
-        let behind = u64::from(epoch + 1) * steps;
+        let done = u64::from(epoch + 1) * steps;
         let totals = history.training(epoch);
         Self {
             number: epoch + 1,
-            steps: behind,
-            rate: training.rate * training.schedule.factor(behind + 1),
+            steps: done,
+            rate: training.rate * training.schedule.factor(done + 1),
             validation: split.validation.as_ref().map(|_| history.validation(epoch)),
             seconds: history.seconds(epoch),
             samples: totals.samples(),

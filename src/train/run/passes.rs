@@ -47,48 +47,48 @@ pub fn pass(
     draw: u64,
 ) -> Result<StepReport, TrainError> {
     let in_segments = parameters.wants_early_pushes();
-    let mut way = ParameterWay {
+    let mut exchange = ParameterExchange {
         parameters,
         failed: None,
     };
-    let report = network.train(batch, draw, in_segments, &mut way);
-    match (way.failed, report) {
+    let report = network.train(batch, draw, in_segments, &mut exchange);
+    match (exchange.failed, report) {
         (Some(error), _) => Err(error.into()),
         (None, report) => Ok(report?),
     }
 }
 
 /// Between a network and its parameters.
-struct ParameterWay<'p> {
+struct ParameterExchange<'p> {
     parameters: &'p mut dyn Parameters,
     failed: Option<ParametersError>,
 }
 
-impl ParameterWay<'_> {
-    /// The network hears that it failed, whoever asked it why.
-    fn told(&mut self, done: Result<(), ParametersError>) -> Result<(), NetworkError> {
+impl ParameterExchange<'_> {
+    /// Keeps the parameters' own error for the caller of the network, which gets its text only.
+    fn keep_error(&mut self, done: Result<(), ParametersError>) -> Result<(), NetworkError> {
         done.map_err(|error| {
-            let told = NetworkError::Invalid(error.to_string());
+            let failed = NetworkError::Invalid(error.to_string());
             self.failed = Some(error);
-            told
+            failed
         })
     }
 }
 
-impl GradientExchange for ParameterWay<'_> {
+impl GradientExchange for ParameterExchange<'_> {
     fn need(&mut self, tensor: usize) -> Result<(), NetworkError> {
         let done = self.parameters.pull(tensor);
-        self.told(done)
+        self.keep_error(done)
     }
 
     fn ready(&mut self, tensor: usize) -> Result<(), NetworkError> {
         let done = self.parameters.push(tensor);
-        self.told(done)
+        self.keep_error(done)
     }
 
     fn factors(&mut self, tensor: usize, factors: &[BufferView; 2]) -> Result<(), NetworkError> {
         let done = self.parameters.push_factors(tensor, factors);
-        self.told(done)
+        self.keep_error(done)
     }
 }
 

@@ -44,8 +44,8 @@ pub struct Together<'t> {
     inner: Option<Local>,
     outputs: &'t mut Outputs,
     history: History,
-    /// Epochs that were told of.
-    told: u32,
+    /// How many epochs were reported.
+    reported: u32,
     order: (u32, Vec<u32>),
     last_clock: Instant,
     own: csv::Writer<std::fs::File>,
@@ -128,7 +128,7 @@ impl<'t> Together<'t> {
             inner,
             outputs,
             history,
-            told: 0,
+            reported: 0,
             order: (0, Vec::new()),
             last_clock,
             own,
@@ -160,7 +160,7 @@ impl<'t> Together<'t> {
             let turn = self.served.begin()?;
             if !std::mem::replace(&mut has_begun, true) && turn.clock > 0 {
                 self.outputs
-                    .say(&format!("begins behind step {}", turn.clock))?;
+                    .say(&format!("begins after step {}", turn.clock))?;
             }
             if turn.clock > clocks {
                 return Ok(());
@@ -361,10 +361,10 @@ impl<'t> Together<'t> {
         self.history = History::of(self.served.sum(0)?);
         let of_epoch = clocks_per_epoch(self.plan, self.split.training.len());
         let known = (clock.saturating_sub(1) / of_epoch) as u32;
-        while self.told < known.min(self.plan.epochs) {
-            let epoch = self.epoch(self.told);
+        while self.reported < known.min(self.plan.epochs) {
+            let epoch = self.epoch(self.reported);
             self.outputs.epoch(&epoch, self.plan.epochs)?;
-            self.told += 1;
+            self.reported += 1;
         }
         Ok(())
     }

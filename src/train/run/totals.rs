@@ -37,7 +37,7 @@ impl Totals {
         }
     }
 
-    /// The sum behind `loss`.
+    /// The sum of which `loss` is the mean.
     pub fn loss_sum(&self) -> f64 {
         self.loss
     }

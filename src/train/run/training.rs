@@ -1,8 +1,8 @@
 //! The loop of a worker that trains alone: epochs of steps, each a batch forward and backward; what
-//! is held back, behind each epoch.
+//! is held back, after each epoch.
 
 use super::{
-    checkpoints::Keeper,
+    checkpoints::Checkpointer,
     history::History,
     outputs::{EndedEpoch, Outputs},
     passes::{all, batch_maker, evaluate, pass, steps_per_epoch},
@@ -29,8 +29,8 @@ pub struct TrainingRun<'t> {
     pub outputs: &'t mut Outputs,
     /// What checkpoints say of the model.
     pub note: Note,
-    pub keeper: Option<Keeper>,
-    /// What was found in the steps behind the checkpoint that it goes on from.
+    pub checkpointer: Option<Checkpointer>,
+    /// What was found in the steps after the checkpoint that it goes on from.
     pub history: History,
 }
 
@@ -59,11 +59,11 @@ pub enum TrainError {
 }
 
 impl TrainingRun<'_> {
-    /// Trains to the end, with `from` steps behind it.
+    /// Trains to the end, after `from` steps.
     pub fn run(mut self, from: u64) -> Result<Ended, TrainError> {
         let of_epoch = steps_per_epoch(self.plan, self.split.training.len());
         let (begin, mut trained, mut last) = (Instant::now(), 0, None);
-        // An epoch whose steps are all behind it is ended here: what is held back may not have been
+        // An epoch whose steps are all done is ended here: what is held back may not have been
         // looked at.
         let first = (from.saturating_sub(1) / of_epoch) as u32;
         for epoch in 0..first {
@@ -71,9 +71,9 @@ impl TrainingRun<'_> {
             self.outputs.epoch(&known, self.plan.epochs)?;
         }
         for epoch in first..self.plan.epochs {
-            let behind = u64::from(epoch) * of_epoch;
+            let first = u64::from(epoch) * of_epoch;
             let known = self.history.training(epoch).samples();
-            let ended = self.epoch(epoch, behind, from.saturating_sub(behind))?;
+            let ended = self.epoch(epoch, first, from.saturating_sub(first))?;
             trained += ended.samples.saturating_sub(known);
             self.outputs.epoch(&ended, self.plan.epochs)?;
             last = Some(ended);
@@ -81,9 +81,9 @@ impl TrainingRun<'_> {
         let steps = of_epoch * u64::from(self.plan.epochs);
         // Also at the end: more epochs can go on from there.
         if self
-            .keeper
+            .checkpointer
             .as_ref()
-            .is_some_and(|keeper| keeper.last_step() != steps)
+            .is_some_and(|checkpointer| checkpointer.last_step() != steps)
         {
             self.checkpoint(steps)?;
         }
@@ -94,9 +94,9 @@ impl TrainingRun<'_> {
         })
     }
 
-    /// One epoch, which count from 0, without its first `done` steps. `behind` is how many it has
-    /// behind it.
-    fn epoch(&mut self, epoch: u32, behind: u64, done: u64) -> Result<EndedEpoch, TrainError> {
+    /// One epoch, which count from 0, without its first `done` steps. `first` is how many steps
+    /// come before the epoch.
+    fn epoch(&mut self, epoch: u32, first: u64, done: u64) -> Result<EndedEpoch, TrainError> {
         let started = Instant::now();
         let order = order(
             self.split.training.len() as u32,
@@ -114,7 +114,7 @@ impl TrainingRun<'_> {
             .zip(order.chunks(self.plan.batch as usize))
             .skip(done as usize)
         {
-            let step = behind + batch;
+            let step = first + batch;
             let batch = batch_maker(
                 self.network,
                 &self.split.training,
@@ -125,9 +125,9 @@ impl TrainingRun<'_> {
             self.parameters.clock(samples.len() as u32)?;
             found.push(report, samples, step, self.outputs, epoch + 1)?;
             if self
-                .keeper
+                .checkpointer
                 .as_ref()
-                .is_some_and(|keeper| keeper.is_due(step))
+                .is_some_and(|checkpointer| checkpointer.is_due(step))
             {
                 found.drain(0, self.outputs, epoch + 1)?;
                 self.history.put(
@@ -148,7 +148,7 @@ impl TrainingRun<'_> {
         self.history
             .put(epoch, &found.totals, seconds, validation.as_ref());
         let (steps, training) = (
-            behind + steps_per_epoch(self.plan, order.len()),
+            first + steps_per_epoch(self.plan, order.len()),
             found.totals,
         );
         let (rate, samples) = (self.parameters.rate(), training.samples());
@@ -164,7 +164,7 @@ impl TrainingRun<'_> {
     }
 
     fn checkpoint(&mut self, step: u64) -> Result<(), TrainError> {
-        let Some(keeper) = &mut self.keeper else {
+        let Some(checkpointer) = &mut self.checkpointer else {
             return Ok(());
         };
         let (history, state) = (self.history.numbers().to_vec(), self.parameters.state()?);
@@ -174,7 +174,7 @@ impl TrainingRun<'_> {
             state,
         };
         let (note, preparation) = (self.note.clone(), self.split.preparation.clone());
-        keeper.keep(ModelFile::of(
+        checkpointer.keep(ModelFile::of(
             self.network,
             note,
             preparation,

@@ -1,7 +1,7 @@
 //! The worker of a training job: a plan, its data, a device; one task that trains.
 
 use super::{
-    checkpoints::Keeper,
+    checkpoints::Checkpointer,
     history::History,
     outputs::Outputs,
     passes::{most_samples, steps_per_epoch, which_for_which},
@@ -12,11 +12,11 @@ use crate::{
     Parameters, ParametersError,
     data::{Source, Split},
     exchange,
-    file::{self, Course, ModelFile, Note},
+    file::{self, Hyperparameters, ModelFile, Note},
     local::Local,
     model::{NetworkError, NeuralNetwork, output_shape},
     plan::{MAX_PLAN_BYTES, PLAN_FILE, TrainPlan},
-    served::{Served, Way},
+    served::{Served, ServedOptions},
     team::Team,
 };
 use nodectl_builtin::{BuiltinPart, Call, CallError, device};
@@ -34,8 +34,8 @@ pub const WORKER_FILE: &str = "worker.csv";
 
 pub struct TrainWorker {
     plan: TrainPlan,
-    /// The task in which this worker left the model, and the way to the others: it stays the first
-    /// of them, so that no other leaves it too.
+    /// The task in which this worker left the model, and the connection to the others: the worker
+    /// stays the first of them, so that no other leaves a model too.
     left: Option<(u64, Served)>,
 }
 
@@ -96,7 +96,7 @@ impl Drop for TrainWorker {
 /// What a training leaves besides files.
 pub struct Trained {
     pub result: Json,
-    /// The way to the others, of the worker that left the model.
+    /// The connection to the others, of the worker that left the model.
     served: Option<Served>,
 }
 
@@ -208,7 +208,7 @@ pub fn train(
     Ok(Trained { result, served })
 }
 
-/// The files of a training that has ended: its course, which class was taken for which, the model.
+/// The files of a training that has ended: its curves, which class was taken for which, the model.
 fn write_model(
     plan: &TrainPlan,
     split: &Split,
@@ -260,13 +260,13 @@ fn train_alone(
     base: &Path,
     node: Option<NodeConnection>,
 ) -> Result<Ended, TrainError> {
-    let (mut keeper, mut newest) = (None, None);
+    let (mut checkpointer, mut newest) = (None, None);
     if let Some(rule) = plan.checkpoints {
         let node = node.ok_or_else(|| {
             ParametersError::Invalid("no node is there to keep checkpoints".into())
         })?;
-        let (opened, found) = Keeper::open(&node.socket, &node.job, rule, outputs.sayer()?)?;
-        (keeper, newest) = (Some(opened), found);
+        let (opened, found) = Checkpointer::open(&node.socket, &node.job, rule, outputs.sayer()?)?;
+        (checkpointer, newest) = (Some(opened), found);
     }
     let note = note(plan, split);
     let steps = steps_per_epoch(plan, split.training.len());
@@ -290,8 +290,8 @@ fn train_alone(
     if let Some(state) = state {
         local.resume(step, &state)?;
     }
-    if let Some(keeper) = &mut keeper {
-        keeper.goes_on(step);
+    if let Some(checkpointer) = &mut checkpointer {
+        checkpointer.goes_on(step);
     }
     TrainingRun {
         plan,
@@ -300,7 +300,7 @@ fn train_alone(
         parameters: &mut local,
         outputs,
         note,
-        keeper,
+        checkpointer,
         history,
     }
     .run(step)
@@ -344,7 +344,7 @@ fn serve(
     if let Some(path) = &resume_from {
         note.check_resumed(path)?;
     }
-    let way = Way {
+    let options = ServedOptions {
         socket,
         job,
         worker,
@@ -353,7 +353,7 @@ fn serve(
         resume_from,
         memory_bytes: team.memory_bytes,
     };
-    let mut served = Served::new(way, sums(plan, split, network)?, outputs.sayer()?);
+    let mut served = Served::new(options, sums(plan, split, network)?, outputs.sayer()?);
     served.register(network.engine().clone(), network.tensors())?;
     Ok(served)
 }
@@ -374,7 +374,7 @@ fn note(plan: &TrainPlan, split: &Split) -> Note {
             Source::Table { target, .. } => Some(target.clone()),
             Source::Arrays { .. } | Source::Images { .. } => None,
         },
-        course: Course {
+        hyperparameters: Hyperparameters {
             seed: plan.seed,
             steps: clocks,
             batches: steps_per_epoch(plan, samples),

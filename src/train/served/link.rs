@@ -31,7 +31,7 @@ const QUEUE: usize = 1024;
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
 pub struct Link {
-    told: Arc<(Mutex<Told>, Condvar)>,
+    state: Arc<(Mutex<ServerState>, Condvar)>,
     queue: Option<mpsc::SyncSender<OutgoingRequest>>,
     threads: Vec<JoinHandle<()>>,
     stream: UnixStream,
@@ -40,7 +40,7 @@ pub struct Link {
 
 /// What the node has said so far.
 #[derive(Default)]
-pub struct Told {
+pub struct ServerState {
     /// The clock that this worker is at; none before training has begun for it.
     pub clock: Option<u64>,
     /// The gradients of the last clock count: new ones may be written.
@@ -107,18 +107,18 @@ impl Link {
         let json = serde_json::to_vec(register).expect("plain data always encodes");
         frames::write(&stream, FromTrainer::Register, 0, &json).map_err(lost)?;
         let (registered, memory) = answer(&stream).map_err(lost)?;
-        let told = Told {
+        let state = ServerState {
             pulled: vec![false; register.tensors.len()],
-            ..Told::default()
+            ..ServerState::default()
         };
-        let told = Arc::new((Mutex::new(told), Condvar::new()));
+        let state = Arc::new((Mutex::new(state), Condvar::new()));
         let (queue, waiting) = mpsc::sync_channel(QUEUE);
         let reading = stream.try_clone().map_err(lost)?;
         let (writing, there) = (
             stream.try_clone().map_err(lost)?,
             memory.try_clone().map_err(lost)?,
         );
-        let (hears, fails) = (told.clone(), told.clone());
+        let (reading_state, writing_state) = (state.clone(), state.clone());
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
             std::thread::Builder::new()
                 .name(name.into())
@@ -128,20 +128,20 @@ impl Link {
         let threads = vec![
             spawn(
                 "params-read",
-                Box::new(move || listen(reading, &hears, say)),
+                Box::new(move || listen(reading, &reading_state, say)),
             )?,
             spawn(
                 "params-write",
                 Box::new(move || {
                     if let Err(why) = write(writing, &there, waiting) {
-                        end(&fails, why);
+                        end(&writing_state, why);
                     }
                 }),
             )?,
         ];
         Ok((
             Self {
-                told,
+                state,
                 queue: Some(queue),
                 threads,
                 stream,
@@ -156,14 +156,14 @@ impl Link {
     }
 
     /// What the node has said, to look at or to change.
-    pub fn told(&self) -> MutexGuard<'_, Told> {
-        lock(&self.told)
+    pub fn state(&self) -> MutexGuard<'_, ServerState> {
+        lock(&self.state)
     }
 
     /// Waits until `enough` finds what it looks for.
     pub fn wait<T>(
         &self,
-        enough: impl FnMut(&mut Told) -> Option<T>,
+        enough: impl FnMut(&mut ServerState) -> Option<T>,
     ) -> Result<T, ParametersError> {
         let found = self.wait_within(Duration::MAX, enough)?;
         Ok(found.expect("there is no end to its patience"))
@@ -173,26 +173,26 @@ impl Link {
     pub fn wait_within<T>(
         &self,
         patience: Duration,
-        mut enough: impl FnMut(&mut Told) -> Option<T>,
+        mut enough: impl FnMut(&mut ServerState) -> Option<T>,
     ) -> Result<Option<T>, ParametersError> {
         let begun = Instant::now();
-        let mut told = self.told();
+        let mut state = self.state();
         loop {
-            if told.over {
+            if state.over {
                 return Err(ParametersError::Over);
             }
-            if let Some(found) = enough(&mut told) {
+            if let Some(found) = enough(&mut state) {
                 return Ok(Some(found));
             }
-            if let Some(why) = &told.ended {
+            if let Some(why) = &state.ended {
                 return Err(ParametersError::Lost(why.clone()));
             }
             let left = patience.saturating_sub(begun.elapsed());
             if left.is_zero() {
                 return Ok(None);
             }
-            let waited = self.told.1.wait_timeout(told, left.min(LOOK));
-            (told, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            let waited = self.state.1.wait_timeout(state, left.min(LOOK));
+            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -262,13 +262,13 @@ fn lost_memory(error: io::Error) -> ParametersError {
     ParametersError::Lost(format!("the memory shared with the node: {error}"))
 }
 
-fn lock(told: &(Mutex<Told>, Condvar)) -> MutexGuard<'_, Told> {
-    told.0.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(state: &(Mutex<ServerState>, Condvar)) -> MutexGuard<'_, ServerState> {
+    state.0.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn end(told: &(Mutex<Told>, Condvar), why: String) {
-    lock(told).ended.get_or_insert(why);
-    told.1.notify_all();
+fn end(state: &(Mutex<ServerState>, Condvar), why: String) {
+    lock(state).ended.get_or_insert(why);
+    state.1.notify_all();
 }
 
 /// The node's answer to the registration: a frame, and the memory.
@@ -334,7 +334,7 @@ fn message<K: FrameKind>(
 }
 
 /// Takes in what the node says, until it says nothing more.
-fn listen(stream: UnixStream, told: &(Mutex<Told>, Condvar), say: impl Fn(&str)) {
+fn listen(stream: UnixStream, state: &(Mutex<ServerState>, Condvar), say: impl Fn(&str)) {
     let why = loop {
         let (kind, id, payload) = match receive(&stream) {
             Ok(received) => received,
@@ -347,17 +347,17 @@ fn listen(stream: UnixStream, told: &(Mutex<Told>, Condvar), say: impl Fn(&str))
             ToTrainer::Error => break String::from_utf8_lossy(&payload).into_owned(),
             ToTrainer::Kept if !payload.is_empty() => {
                 say(&String::from_utf8_lossy(&payload));
-                lock(told).hear(kind, id, &[]);
+                lock(state).receive(kind, id, &[]);
             }
-            _ => lock(told).hear(kind, id, &payload),
+            _ => lock(state).receive(kind, id, &payload),
         }
-        told.1.notify_all();
+        state.1.notify_all();
     };
-    end(told, why);
+    end(state, why);
 }
 
-impl Told {
-    fn hear(&mut self, kind: ToTrainer, id: u64, payload: &[u8]) {
+impl ServerState {
+    fn receive(&mut self, kind: ToTrainer, id: u64, payload: &[u8]) {
         let numbers = payload
             .chunks_exact(4)
             .map(|four| u32::from_le_bytes(four.try_into().expect("four bytes")));
@@ -368,7 +368,7 @@ impl Told {
             ToTrainer::Moved => {
                 (self.clock, self.released) = (Some(id), true);
                 (self.moved, self.asked) = (true, false);
-                self.hear_share(payload);
+                self.receive_share(payload);
             }
             // What was asked for before a move may still be answered.
             ToTrainer::Pulled if id != self.pulls => {}
@@ -379,7 +379,7 @@ impl Told {
                     }
                 }
             }
-            ToTrainer::Share => self.hear_share(payload),
+            ToTrainer::Share => self.receive_share(payload),
             ToTrainer::Passed => self.barriers += 1,
             ToTrainer::Kept => self.kept = self.kept.max(id),
             ToTrainer::Over => self.over = true,
@@ -391,7 +391,7 @@ impl Told {
         }
     }
 
-    fn hear_share(&mut self, payload: &[u8]) {
+    fn receive_share(&mut self, payload: &[u8]) {
         let Some((number, parts)) = payload.split_first_chunk() else {
             return;
         };

@@ -27,7 +27,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// How a worker reaches the others, and what it says of itself.
-pub struct Way {
+pub struct ServedOptions {
     pub socket: PathBuf,
     /// The job's id.
     pub job: String,
@@ -53,7 +53,7 @@ pub struct Sum {
 type Say = Box<dyn Fn(&str) + Send>;
 
 pub struct Served {
-    way: Way,
+    options: ServedOptions,
     sums: Vec<Sum>,
     say: Option<Say>,
     registered: Option<Joined>,
@@ -81,14 +81,21 @@ pub struct Turn {
 
 impl Served {
     /// `say` gets what people should know while workers wait for each other.
-    pub fn new(way: Way, sums: Vec<Sum>, say: impl Fn(&str) + Send + 'static) -> Self {
+    pub fn new(
+        options: ServedOptions,
+        sums: Vec<Sum>,
+        say: impl Fn(&str) + Send + 'static,
+    ) -> Self {
         let settings = ServerSettings {
             sums: sums.len() as u32,
-            ..way.settings
+            ..options.settings
         };
-        let way = Way { settings, ..way };
+        let options = ServedOptions {
+            settings,
+            ..options
+        };
         Self {
-            way,
+            options,
             sums,
             say: Some(Box::new(say)),
             registered: None,
@@ -103,10 +110,10 @@ impl Served {
     pub fn begin(&mut self) -> Result<Turn, ParametersError> {
         let heard = self.heard;
         let joined = self.joined()?;
-        let (clock, share, asked) = joined.link.wait(|told| {
-            let clock = told.clock.filter(|_| told.released)?;
-            told.moved = false;
-            Some((clock, told.share, told.asked))
+        let (clock, share, asked) = joined.link.wait(|state| {
+            let clock = state.clock.filter(|_| state.released)?;
+            state.moved = false;
+            Some((clock, state.share, state.asked))
         })?;
         if share.number != heard {
             joined
@@ -193,13 +200,13 @@ impl Served {
     /// have clocks to do.
     pub fn barrier(&mut self) -> Result<(), ParametersError> {
         let joined = self.joined()?;
-        let before = joined.link.told().barriers;
+        let before = joined.link.state().barriers;
         joined.link.send(FromTrainer::Barrier, 0, Vec::new());
         joined
             .link
-            .wait(|told| again(told).or((told.barriers > before).then_some(Ok(()))))??;
+            .wait(|state| again(state).or((state.barriers > before).then_some(Ok(()))))??;
         // There are newer values now.
-        joined.link.told().asked = false;
+        joined.link.state().asked = false;
         Ok(())
     }
 
@@ -208,17 +215,17 @@ impl Served {
     pub fn leads(&mut self) -> Result<(), ParametersError> {
         let joined = self.joined()?;
         joined.link.send(FromTrainer::Wait, 0, Vec::new());
-        joined.link.wait(|told| {
-            again(told).or((told.share.index == 0 && told.unfinished).then_some(Ok(())))
+        joined.link.wait(|state| {
+            again(state).or((state.share.index == 0 && state.unfinished).then_some(Ok(())))
         })?
     }
 
     /// At the end: asks for the checkpoint of the last clock, unless it is kept already. Without
     /// checkpoints there is nothing to wait for. Returns whether there is.
     pub fn keep(&mut self, last: u64) -> Result<bool, ParametersError> {
-        let keeps = self.way.settings.checkpoints.is_some();
+        let keeps = self.options.settings.checkpoints.is_some();
         let link = &self.joined()?.link;
-        if !keeps || link.told().kept >= last {
+        if !keeps || link.state().kept >= last {
             return Ok(false);
         }
         link.send(FromTrainer::Keep, 0, Vec::new());
@@ -229,8 +236,8 @@ impl Served {
     /// than `patience`. `Again` if this one was moved meanwhile.
     pub fn await_kept(&mut self, last: u64, patience: Duration) -> Result<bool, ParametersError> {
         let link = &self.joined()?.link;
-        let kept = link.wait_within(patience, |told| {
-            again(told).or((told.kept >= last).then_some(Ok(())))
+        let kept = link.wait_within(patience, |state| {
+            again(state).or((state.kept >= last).then_some(Ok(())))
         })?;
         Ok(kept.transpose()?.is_some())
     }
@@ -253,12 +260,12 @@ impl Joined {
     /// Asks for all values, those that are needed first to begin with.
     fn ask(&self) {
         let all = self.places.tensors.len() as u32;
-        let mut told = self.link.told();
-        told.pulled.fill(false);
-        told.asked = true;
-        told.pulls += 1;
-        let number = told.pulls;
-        drop(told);
+        let mut state = self.link.state();
+        state.pulled.fill(false);
+        state.asked = true;
+        state.pulls += 1;
+        let number = state.pulls;
+        drop(state);
         self.link.send(
             FromTrainer::Pull,
             number,
@@ -268,11 +275,11 @@ impl Joined {
 
     fn await_values(&self, tensor: usize) -> Result<(), ParametersError> {
         self.link
-            .wait(|told| again(told).or(told.pulled[tensor].then_some(Ok(()))))?
+            .wait(|state| again(state).or(state.pulled[tensor].then_some(Ok(()))))?
     }
 
     fn check(&self) -> Result<(), ParametersError> {
-        if self.link.told().moved {
+        if self.link.state().moved {
             Err(ParametersError::Again)
         } else {
             Ok(())
@@ -281,8 +288,8 @@ impl Joined {
 }
 
 /// What this worker has done, or waits for, is void.
-fn again(told: &link::Told) -> Option<Result<(), ParametersError>> {
-    told.moved.then_some(Err(ParametersError::Again))
+fn again(state: &link::ServerState) -> Option<Result<(), ParametersError>> {
+    state.moved.then_some(Err(ParametersError::Again))
 }
 
 impl Parameters for Served {
@@ -304,23 +311,23 @@ impl Parameters for Served {
             shape: vec![sum.values.len() as u64],
         };
         let register = Register {
-            job: self.way.job.clone(),
-            worker: self.way.worker,
+            job: self.options.job.clone(),
+            worker: self.options.worker,
             tensors: tensors
                 .iter()
                 .map(spec)
                 .chain(self.sums.iter().map(sum))
                 .collect(),
-            settings: self.way.settings.clone(),
-            note: Some(self.way.note.clone()),
-            resume_from: self.way.resume_from.clone(),
-            memory_bytes: self.way.memory_bytes,
+            settings: self.options.settings.clone(),
+            note: Some(self.options.note.clone()),
+            resume_from: self.options.resume_from.clone(),
+            memory_bytes: self.options.memory_bytes,
         };
         let say = self
             .say
             .take()
             .ok_or_else(|| ParametersError::Invalid("tensors were registered already".into()))?;
-        let (link, places) = Link::open(&self.way.socket, &register, say)?;
+        let (link, places) = Link::open(&self.options.socket, &register, say)?;
         for (tensor, place) in tensors.iter().zip(&places.tensors) {
             let BufferView {
                 buffer,
@@ -338,7 +345,7 @@ impl Parameters for Served {
                 .write(place * 4, bytemuck::cast_slice(&sum.values))?;
         }
         link.send(FromTrainer::Ready, 0, Vec::new());
-        link.wait(|told| told.clock)?;
+        link.wait(|state| state.clock)?;
         self.registered = Some(Joined {
             link,
             engine,
@@ -419,12 +426,12 @@ impl Parameters for Served {
     fn clock(&mut self, samples: u32) -> Result<u64, ParametersError> {
         let clock = self.clock;
         let joined = self.joined()?;
-        let mut told = joined.link.told();
-        if told.moved {
+        let mut state = joined.link.state();
+        if state.moved {
             return Err(ParametersError::Again);
         }
-        told.released = false;
-        drop(told);
+        state.released = false;
+        drop(state);
         joined
             .link
             .send(FromTrainer::Clock, clock, samples.to_le_bytes().to_vec());
@@ -457,7 +464,7 @@ impl Parameters for Served {
     }
 
     fn rate(&self) -> f32 {
-        let training = &self.way.settings.training;
+        let training = &self.options.settings.training;
         training.rate * training.schedule.factor(self.clock + 1)
     }
 }

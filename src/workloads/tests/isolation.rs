@@ -39,7 +39,7 @@ fn what_a_job_does_not_say_is_as_nodes_are_set() {
 
 #[test]
 fn what_cannot_be_is_told_at_its_place() {
-    for (text, told) in [
+    for (text, message) in [
         (
             "[isolation]\nsetuid = true\nhides_node = true",
             "nothing can be hidden",
@@ -58,7 +58,7 @@ fn what_cannot_be_is_told_at_its_place() {
         ),
     ] {
         let error = error(&format!("command = [\"x\"]\n{text}"));
-        assert!(error.contains(told), "{text}: {error}");
+        assert!(error.contains(message), "{text}: {error}");
     }
     let error = error("worker = \"count.py:Count\"\n[isolation]\nimage = \"a.sif\"");
     assert!(error.contains("only commands"), "{error}");

@@ -149,11 +149,11 @@ fn run_away() {
         .record(vec![dispatch(&kernel, &[&buffer], 1000)])
         .unwrap();
     let run = device.run(&recording);
-    let behind = device.download(&buffer, 0..4);
+    let after = device.download(&buffer, 0..4);
     println!("{}", run.wait(Duration::from_millis(300)).unwrap_err());
     let later = device.run(&recording).wait(LIMIT).unwrap_err();
     println!("later: {later:?} {:?}", device.buffer(4).map(drop));
-    drop(behind);
+    drop(after);
     // What a worker process does: nothing can take the work back, and no driver should be asked to.
     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)
         .unwrap();

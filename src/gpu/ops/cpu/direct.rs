@@ -407,12 +407,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    type Way = unsafe fn(&Direct);
+    type Variant = unsafe fn(&Direct);
 
     proptest! {
         /// Small whole numbers, whose sums are exact. What lies beside C stays as it was.
         #[test]
-        fn both_ways_are_products(
+        fn all_variants_are_products(
             m in 1usize..15, n in 1usize..140, k in 0usize..70, pad in 0usize..3, beta in 0i8..3,
             a_transposed: bool, b_transposed: bool
         ) {
@@ -424,14 +424,14 @@ mod tests {
             prop_assume!(!(a_transposed && b_transposed));
             let before: Vec<f32> = (0..m * (n + pad)).map(number).collect();
             let beta = f32::from(beta);
-            let mut ways: Vec<Way> = Vec::new();
+            let mut variants: Vec<Variant> = Vec::new();
             if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                ways.push(|direct| unsafe { direct.avx2() });
+                variants.push(|direct| unsafe { direct.avx2() });
             }
             if is_x86_feature_detected!("avx512f") {
-                ways.push(|direct| unsafe { direct.avx512() });
+                variants.push(|direct| unsafe { direct.avx512() });
             }
-            for way in &ways {
+            for variant in &variants {
                 let mut c = before.clone();
                 let direct = Direct {
                     size: [m, n, k],
@@ -442,7 +442,7 @@ mod tests {
                     c: (c.as_mut_ptr(), n + pad),
                 };
                 // SAFETY: the vectors are as large; the processor has been asked.
-                unsafe { way(&direct) };
+                unsafe { variant(&direct) };
                 for (at, found) in c.iter().enumerate() {
                     let (row, column) = (at / (n + pad), at % (n + pad));
                     let term = |l: usize| {
