@@ -12,6 +12,9 @@ pub const COMMAND_RETRIES: u32 = 2;
 /// workers that die or hang.
 pub const WORKER_RETRIES: u32 = 3;
 
+/// The interpreter of Python workers, as it is found on the node's PATH.
+pub const PYTHON: &str = "python3";
+
 /// Steps that a task of a sweep reports before it may be given up.
 pub const MIN_STEPS: u32 = 1;
 /// Tasks that are done before others are compared with their median, as in Google Vizier's open

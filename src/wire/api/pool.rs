@@ -128,7 +128,7 @@ pub struct PoolStatus {
 }
 
 fn default_python() -> String {
-    "python3".into()
+    defaults::PYTHON.into()
 }
 
 fn worker_retries() -> u32 {

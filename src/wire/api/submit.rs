@@ -413,7 +413,7 @@ fn one() -> u32 {
 }
 
 fn default_python() -> String {
-    "python3".into()
+    defaults::PYTHON.into()
 }
 
 fn yes() -> bool {

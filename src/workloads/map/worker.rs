@@ -1,14 +1,12 @@
 //! `worker`, `python` and `init`: a Python class in place of a command.
 
 use nodectl_jobfile::{Fault, Fields, Item, Upload, keys::command, to_i64, type_name};
-use nodectl_types::{PythonWorker, WorkerRole, WorkerSpec, manifest::safe_path};
+use nodectl_types::{PythonWorker, WorkerRole, WorkerSpec, defaults, manifest::safe_path};
 use serde_json::{Map, Value as Json};
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
 };
-
-const DEFAULT_PYTHON: &str = "python3";
 
 /// What a job file says of its worker.
 pub(super) struct WorkerKeys {
@@ -46,7 +44,7 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<Option<WorkerKeys>, Fault>
     let (module, class) = module_and_class(fields, &worker)?;
     let python = fields.string("python")?;
     let python = python.unwrap_or(Item {
-        value: DEFAULT_PYTHON.into(),
+        value: defaults::PYTHON.into(),
         span: worker.span,
     });
     if python.value.is_empty() || python.value.contains('\0') {
