@@ -22,7 +22,7 @@ pub fn granted() -> Result<Option<Device>, CallError> {
         (None, _) => Ok(None),
         (Some(uuid), None) => {
             let uuid = parse(uuid)
-                .ok_or_else(|| CallError::Task(format!("{GRANTED}: `{uuid}` is no UUID")))?;
+                .ok_or_else(|| CallError::Task(format!("{GRANTED}: `{uuid}` is not a UUID")))?;
             let options = DeviceOptions {
                 validation: false,
                 software: false,

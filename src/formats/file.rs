@@ -133,7 +133,7 @@ impl ArrayLocation {
         let unknown = || {
             let hint = "arrays are read from .npy, .npz, .png, .h5, .safetensors, IDX and raw files (.f32, .u8, …, .raw)";
             self.invalid(format!(
-                "its ending names no format of arrays\nhint: {hint}"
+                "its ending is not that of a format of arrays\nhint: {hint}"
             ))
         };
         Format::of(&self.path).ok_or_else(unknown)
@@ -165,8 +165,8 @@ pub fn write(
         path: path.to_path_buf(),
         problem,
     };
-    let format =
-        Format::of(path).ok_or_else(|| invalid("its ending names no format of arrays".into()))?;
+    let format = Format::of(path)
+        .ok_or_else(|| invalid("its ending is not that of a format of arrays".into()))?;
     let single = || match arrays {
         [(_, array)] => Ok(*array),
         _ => Err(invalid(format!(

@@ -102,7 +102,7 @@ pub fn open(path: &Path) -> Result<H5File, String> {
     // A FIFO would be waited for, and a device never ends.
     files::open(path).map_err(|error| error.to_string())?;
     let opened = H5FileOptions::new().no_locking().open(path);
-    opened.map_err(|error| format!("it is no HDF5 file that can be read: {error}"))
+    opened.map_err(|error| format!("it is not an HDF5 file that can be read: {error}"))
 }
 
 /// The dataset of a name, and the file that it lies in.
@@ -180,8 +180,9 @@ pub fn check_stored(dataset: &H5Dataset) -> Result<(), String> {
 /// Type and shape of a dataset, checked against the length of its file at `path`.
 pub fn info(path: &Path, dataset: &H5Dataset) -> Result<Info, String> {
     let datatype = dataset.datatype().map_err(|error| error.to_string())?;
-    let scalar = scalar(&datatype)
-        .ok_or_else(|| format!("the dataset has the type {datatype}, which is no number"))?;
+    let scalar = scalar(&datatype).ok_or_else(|| {
+        format!("the dataset has the type {datatype}, which is not a type of number")
+    })?;
     let shape: Vec<u64> = dataset
         .shape()
         .into_iter()

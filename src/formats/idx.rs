@@ -83,7 +83,7 @@ fn header(stream: &mut impl Read) -> Result<(Info, u64), String> {
     let [first, second, kind, axes] = word()?;
     let scalar = match kind {
         _ if (first, second) != (0, 0) => {
-            return Err("it is no IDX file: it does not begin with two zeros".into());
+            return Err("it is not an IDX file: it does not begin with two zeros".into());
         }
         0x08 => Scalar::U8,
         0x09 => Scalar::I8,

@@ -133,7 +133,7 @@ impl NpyHeader {
         let mut start = [0; 8];
         stream.read_exact(&mut start).map_err(unreadable)?;
         if !start.starts_with(MAGIC) {
-            return Err("it is no .npy file: it does not begin with \\x93NUMPY".into());
+            return Err("it is not an .npy file: it does not begin with \\x93NUMPY".into());
         }
         let mut length = [0; 4];
         let width = match start[6] {
@@ -154,7 +154,7 @@ impl NpyHeader {
         }
         let mut text = vec![0; length];
         stream.read_exact(&mut text).map_err(unreadable)?;
-        let text = String::from_utf8(text).map_err(|_| "its header is no text")?;
+        let text = String::from_utf8(text).map_err(|_| "its header is not text")?;
         let mut header = parse(&text).map_err(|problem| format!("its header {problem}"))?;
         header.offset = (start.len() + width + length) as u64;
         Ok(header)
@@ -260,7 +260,7 @@ fn parse(text: &str) -> Result<NpyHeader, String> {
     };
     let (Some(scalar), "<" | ">" | "|" | "=") = (scalar, order) else {
         return Err(format!(
-            "has the type {descr:?}, which is none of whole numbers, floats and truth values"
+            "has the type {descr:?}, which is neither whole numbers nor floats nor truth values"
         ));
     };
     let info = Info { scalar, shape };
@@ -290,20 +290,20 @@ impl<'t> LiteralText<'t> {
         if self.take(c) {
             Ok(())
         } else {
-            Err(format!("is no dictionary of Python: `{c}` is missing"))
+            Err(format!("is not a Python dictionary: `{c}` is missing"))
         }
     }
 
     fn string(&mut self) -> Result<&'t str, String> {
         let rest = self.0.trim_start();
         if rest.starts_with('[') {
-            return Err("describes records, which are no arrays of numbers".into());
+            return Err("describes records, which are not arrays of numbers".into());
         }
         let quote = rest
             .chars()
             .next()
             .filter(|c| matches!(c, '\'' | '"'))
-            .ok_or("has something that is no text")?;
+            .ok_or("has something that is not text")?;
         let (text, remaining) = rest[1..]
             .split_once(quote)
             .ok_or("has a text that never ends")?;
@@ -319,7 +319,7 @@ impl<'t> LiteralText<'t> {
                 return Ok(truth);
             }
         }
-        Err("has something that is no truth value".into())
+        Err("has something that is not a truth value".into())
     }
 
     fn tuple(&mut self) -> Result<Vec<u64>, String> {
@@ -336,7 +336,7 @@ impl<'t> LiteralText<'t> {
             numbers.push(
                 rest[..digits]
                     .parse()
-                    .map_err(|_| "has a shape that is no list of extents")?,
+                    .map_err(|_| "has a shape that is not a list of extents")?,
             );
             // Python 2 marks long numbers.
             self.0 = rest[digits..].strip_prefix('L').unwrap_or(&rest[digits..]);

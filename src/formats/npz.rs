@@ -47,7 +47,8 @@ pub fn write(path: &Path, arrays: &[(&str, &Array)]) -> Result<(), String> {
 }
 
 fn open(file: &File) -> Result<Archive<'_>, String> {
-    ZipArchive::new(BufReader::new(file)).map_err(|error| format!("it is no .npz archive: {error}"))
+    ZipArchive::new(BufReader::new(file))
+        .map_err(|error| format!("it is not an .npz archive: {error}"))
 }
 
 /// The array of that name, or the only one; its claimed size is possible.

@@ -37,7 +37,7 @@ fn open(file: &File) -> Result<(Reader<BufReader<&File>>, Info), String> {
     decoder.set_transformations(Transformations::EXPAND);
     let reader = decoder
         .read_info()
-        .map_err(|error| format!("it is no PNG image: {error}"))?;
+        .map_err(|error| format!("it is not a PNG image: {error}"))?;
     let (color, depth) = reader.output_color_type();
     let (width, height) = reader.info().size();
     let mut shape = vec![u64::from(height), u64::from(width)];

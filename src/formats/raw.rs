@@ -10,12 +10,12 @@ pub fn inspect(file: &File, scalar: Option<Scalar>, given: Option<&Info>) -> Res
     let length = file.metadata().map_err(|error| error.to_string())?.len();
     let Some(info) = given else {
         let scalar = scalar.ok_or(
-            "its ending says not of what type its numbers are\nhint: give `type` and `shape`",
+            "its ending does not say of what type its numbers are\nhint: give `type` and `shape`",
         )?;
         let size = scalar.bytes() as u64;
         if !length.is_multiple_of(size) {
             return Err(format!(
-                "its {length} bytes are no whole number of {scalar}"
+                "its {length} bytes are not a whole number of {scalar}"
             ));
         }
         return Ok(Info {

@@ -78,7 +78,7 @@ fn header(mut file: &File) -> Result<Metadata, String> {
     let length = u64::from_le_bytes(length);
     let all = file.metadata().map_err(failed)?.len();
     if length > MAX_HEADER_BYTES.min(all) {
-        return Err("it is no safetensors file, or cut off".into());
+        return Err("it is not a safetensors file, or it is cut off".into());
     }
     let mut header = vec![0; length as usize];
     file.read_exact(&mut header).map_err(failed)?;

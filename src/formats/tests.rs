@@ -269,7 +269,7 @@ fn npy_files_that_are_cut_off_are_errors() {
     );
     assert_eq!(refused("a.npy", &whole[..30]), "it ends within its header");
     assert!(refused("a.npy", b"PK").contains("ends within"));
-    assert!(refused("a.npy", b"not an array").contains("it is no .npy file"));
+    assert!(refused("a.npy", b"not an array").contains("it is not an .npy file"));
 }
 
 #[test]
@@ -283,18 +283,18 @@ fn npy_headers_that_lie_are_errors() {
             with_shape("4294967296, 4294967296, 4294967296"),
             "too many bytes",
         ),
-        (with_shape("99999999999999999999,"), "no list of extents"),
-        (with_shape("-4,"), "no list of extents"),
+        (with_shape("99999999999999999999,"), "not a list of extents"),
+        (with_shape("-4,"), "not a list of extents"),
         (with_type("'<U4'"), "has the type \"<U4\""),
         (with_type("'<c8'"), "has the type \"<c8\""),
         (with_type("[('a', '<f4')]"), "describes records"),
         ("{'descr': '<f4', 'shape': (4,), }".into(), "lacks one of"),
         (
             "{'descr': '<f4', 'fortran_order': Maybe, 'shape': (4,), }".into(),
-            "no truth value",
+            "not a truth value",
         ),
         ("{'descr': '<f4".into(), "never ends"),
-        (String::new(), "no dictionary"),
+        (String::new(), "not a Python dictionary"),
     ];
     for (header, problem) in cases {
         let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
@@ -308,11 +308,11 @@ fn npy_headers_that_lie_are_errors() {
 
 #[test]
 fn files_of_other_formats_that_lie_are_errors() {
-    assert!(refused("a.npz", b"PK nothing").contains("no .npz archive"));
-    assert!(refused("a.png", b"\x89PNG nothing").contains("no PNG image"));
-    assert!(refused("a.f32", &[0; 7]).contains("no whole number of f32"));
+    assert!(refused("a.npz", b"PK nothing").contains("not an .npz archive"));
+    assert!(refused("a.png", b"\x89PNG nothing").contains("not a PNG image"));
+    assert!(refused("a.f32", &[0; 7]).contains("not a whole number of f32"));
     assert!(refused("a.bin", &[0; 8]).contains("give `type` and `shape`"));
-    assert!(refused("a.txt", &[0; 8]).contains("its ending names no format"));
+    assert!(refused("a.txt", &[0; 8]).contains("its ending is not that of a format"));
     assert!(refused("a.h5", &[0; 8]).contains("no dataset is named"));
     let refused = |place: &str| fixture(place).inspect().unwrap_err().to_string();
     let hollow = refused("h5py.h5:hollow");
@@ -321,7 +321,7 @@ fn files_of_other_formats_that_lie_are_errors() {
         "{hollow}"
     );
     let text = refused("h5py.h5:text");
-    assert!(text.contains("no number"), "{text}");
+    assert!(text.contains("not a type of number"), "{text}");
     let missing = refused("h5py.h5:nothing");
     assert!(
         missing.contains("it has no dataset `/nothing`") && missing.contains("`/deep/er/big`"),

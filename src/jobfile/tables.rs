@@ -64,10 +64,7 @@ pub fn plan(context: &Context<'_>, plan_table: PlanTable) -> Result<Vec<PlannedJ
     {
         let fault = Fault::new(
             other.span(),
-            format!(
-                "`{}` stands outside of the `[[job]]` tables",
-                other.get_ref()
-            ),
+            format!("`{}` is outside of the `[[job]]` tables", other.get_ref()),
         );
         return Err(fault.hint(
             "in a file with `[[job]]`, every key belongs to one of them: move it below its header",

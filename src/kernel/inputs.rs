@@ -244,7 +244,7 @@ fn file(
     let format = Format::of(Path::new(path)).ok_or_else(|| {
         let fault = Fault::new(
             text.span.clone(),
-            format!("the ending of `{path}` names no format of arrays"),
+            format!("the ending of `{path}` is not that of a format of arrays"),
         );
         fault.hint("arrays are read from .npy, .npz, .png, .h5 and raw files (.f32, .u8, …, .raw)")
     })?;

@@ -144,7 +144,7 @@ fn output(
     if let (Some(_), Some(stray)) = (&shape, fields.get("per_cell")) {
         return Err(Fault::new(
             stray.span(),
-            "an output has a `shape`, or so many numbers a cell",
+            "an output has a `shape` or a `per_cell`, not both",
         )
         .hint("remove one"));
     }

@@ -328,7 +328,7 @@ pub(super) fn expand(text: &str, params: &Params) -> Result<String, PlanError> {
 impl Number {
     /// A value as this type; what would lose more than a float's last digits is an error.
     pub fn new(value: &Value, scalar: Scalar) -> Result<Self, PlanError> {
-        let unfit = || PlanError::Invalid(format!("{value} is no {scalar}"));
+        let unfit = || PlanError::Invalid(format!("{value} is not of type {scalar}"));
         let value = value.plain();
         let value = value.as_ref();
         let mut bytes = [0; 8];

@@ -307,7 +307,7 @@ fn step(path: &Path, metadata: &HashMap<String, String>) -> Result<Option<u64>, 
 }
 
 fn no_checkpoint(path: &Path) -> FileError {
-    let hint = "hint: it is no checkpoint; `init_from` takes arrays of any";
+    let hint = "hint: it is not a checkpoint; `init_from` takes arrays of any";
     FileError::Invalid(format!(
         "{}: it does not say of which step it is\n{hint}",
         path.display()

@@ -215,7 +215,7 @@ impl TrainPlan {
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
-        let malformed = |_| "the file is no plan of a training job".to_string();
+        let malformed = |_| "the file is not a plan of a training job".to_string();
         let (found, rest) = postcard::take_from_bytes::<u32>(bytes).map_err(malformed)?;
         if found != PLAN_VERSION {
             return Err(format!(

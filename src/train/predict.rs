@@ -36,7 +36,7 @@ pub fn predict(file: &ModelFile, data: &str, threads: usize) -> Result<Predictio
     let width = shapes::product(&spec.input).unwrap_or(0) as usize;
     if let Some(at) = inputs.iter().position(|value| !value.is_finite()) {
         return Err(format!(
-            "{data}: sample {} (from 0) has {}, no finite number",
+            "{data}: sample {} (from 0) has {}, which is not a finite number",
             at / width,
             inputs[at]
         ));

@@ -142,7 +142,7 @@ pub fn set_team(job: &mut PlannedJob, workers: u32, servers: u32) {
 /// Has a script's workers go on from the checkpoint `RESUMED`. Fails for other jobs.
 pub fn resume_script(env: &mut [(String, String)]) -> Result<(), String> {
     let Some(variable) = env.iter_mut().find(|(name, _)| name == VARIABLE) else {
-        return Err("it is no training job\nhint: only those have checkpoints".into());
+        return Err("it is not a training job\nhint: only those have checkpoints".into());
     };
     let known = Team::of_variable(&variable.1)?;
     *variable = Team {

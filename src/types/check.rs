@@ -350,7 +350,7 @@ pub fn check_output(pattern: &str) -> Checked {
     // What stands for a parameter is checked again with its values in place.
     let usual = template::expand(pattern, &|_| Some("x".into()))
         .map_err(|error| not_expanded("outputs", pattern, &error))?;
-    glob::check(&usual).map_err(|error| told(format!("is no pattern: {error}")))
+    glob::check(&usual).map_err(|error| told(format!("is not a pattern: {error}")))
 }
 
 impl ParamSpace {

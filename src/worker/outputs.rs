@@ -95,7 +95,7 @@ fn compile(patterns: &[String]) -> Result<(GlobSet, Vec<usize>), Failure> {
         // this process.
         let unfit = |error| {
             Failure::OutputUnreadable(format!(
-                "the output `{}` is no pattern: {error}",
+                "the output `{}` is not a pattern: {error}",
                 shown(pattern)
             ))
         };

@@ -79,7 +79,7 @@ fn plan_table(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
         "train" => nodectl_train::plan(fields),
         "integrate" => nodectl_azint::plan(fields),
         other => {
-            let fault = Fault::new(kind.span, format!("there is no kind `{other}` of job"));
+            let fault = Fault::new(kind.span, format!("there is no kind of job `{other}`"));
             Err(fault.suggest(other, &KINDS))
         }
     }

@@ -578,7 +578,7 @@ fn mistakes_in_sweeps_are_shown_where_they_are() {
         (
             "exclude = [\"a\", \"[z-a]\"]",
             "job.toml:2:17",
-            "is no pattern",
+            "is not a pattern",
         ),
         ("[sweep]\ngoal = \"min\"", "job.toml:2", "names no `metric`"),
         (

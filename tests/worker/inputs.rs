@@ -369,7 +369,7 @@ fn what_parameters_become_is_bounded() {
     );
     let record = lab.ended();
     assert!(
-        matches!(failure(&record), Failure::OutputUnreadable(why) if why.contains("no pattern") && why.len() < 500)
+        matches!(failure(&record), Failure::OutputUnreadable(why) if why.contains("is not a pattern") && why.len() < 500)
     );
     let many =
         std::iter::once("true".to_string()).chain(std::iter::repeat_n("{k}".to_string(), 100_000));

@@ -277,7 +277,7 @@ fn interface(
             }
             _ => {
                 return Err(DeviceError::Invalid(format!(
-                    "binding {binding} of set {set} is no buffer\nhint: images, samplers and arrays of buffers are not \
+                    "binding {binding} of set {set} is not a buffer\nhint: images, samplers and arrays of buffers are not \
                      offered; use storage buffers"
                 )));
             }

@@ -361,7 +361,7 @@ impl DeviceRecorder<'_> {
         }
         if !binding.range.start.is_multiple_of(alignment) {
             return Err(format!(
-                "starts at byte {}, which is no multiple of {alignment}",
+                "starts at byte {}, which is not a multiple of {alignment}",
                 binding.range.start
             ));
         }

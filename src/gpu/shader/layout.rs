@@ -104,7 +104,8 @@ fn numbers(
     places: &mut Vec<u32>,
 ) -> Result<Scalar, String> {
     let known = |found: naga::Scalar| {
-        scalar(found).ok_or_else(|| format!("{found:?} is no type of numbers in memory"))
+        scalar(found)
+            .ok_or_else(|| format!("{found:?} is not a type of number that memory can hold"))
     };
     let mut put = |place: u32| {
         places.push(place);
@@ -161,7 +162,7 @@ fn numbers(
             }
             found.ok_or_else(|| "it is empty".to_string())
         }
-        _ => Err("it is no number, vector, matrix, array or struct of them".to_string()),
+        _ => Err("it is not a number, vector, matrix, array or struct of these".to_string()),
     }
 }
 

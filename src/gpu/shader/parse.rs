@@ -53,7 +53,7 @@ impl Language {
             _ if glsl::is_glsl(name) => Ok(Self::SpirV),
             "hlsl" => Err(ShaderError::new("HLSL is not compiled here")
                 .hint("compile it first: dxc -spirv -T cs_6_0")),
-            _ => Err(ShaderError::new(format!("`{name}` is no shader"))
+            _ => Err(ShaderError::new(format!("`{name}` is not a shader"))
                 .hint("shaders are .wgsl, .spv and .comp files")),
         }
     }
@@ -131,7 +131,7 @@ fn wgsl(source: &[u8]) -> Result<Parsed, ShaderError> {
 fn spirv(source: &[u8]) -> Result<Parsed, ShaderError> {
     const MAGIC: u32 = 0x0723_0203;
     let not = || {
-        ShaderError::new("the file is no SPIR-V")
+        ShaderError::new("the file is not SPIR-V")
             .hint("a .spv file begins with the magic number 0x07230203")
     };
     let (chunks, rest) = source.as_chunks::<4>();

@@ -223,7 +223,7 @@ fn binding(
             },
             Err(why) => BindingKind::Other(why),
         },
-        _ => BindingKind::Other("it is no buffer".to_string()),
+        _ => BindingKind::Other("it is not a buffer".to_string()),
     };
     // GLSL may leave the variable of a block without a name; then the block's counts.
     let names = [&variable.name, &module.types[variable.ty].name];

@@ -263,7 +263,7 @@ fn spir_v_is_understood_and_handed_on() {
         Shader::parse(Language::SpirV, &bytes[..7])
             .unwrap_err()
             .message,
-        "the file is no SPIR-V"
+        "the file is not SPIR-V"
     );
     assert!(Shader::parse(Language::SpirV, &bytes[..(bytes.len() / 2) & !3]).is_err());
     assert!(Shader::parse(Language::SpirV, b"").is_err());

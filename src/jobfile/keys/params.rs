@@ -255,7 +255,7 @@ fn scalar(name: &str, item: &Spanned<DeValue<'_>>) -> Result<Value, Fault> {
     value.ok_or_else(|| {
         let message = match item.get_ref() {
             DeValue::Integer(number) => format!("{number} does not fit into 64 bits"),
-            DeValue::Float(number) => format!("{number} is no finite number"),
+            DeValue::Float(number) => format!("{number} is not a finite number"),
             other => format!(
                 "a value of `{name}` is a number, a truth value or text, not {}",
                 type_name(other)

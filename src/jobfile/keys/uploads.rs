@@ -134,7 +134,7 @@ fn excluded(fields: &Fields<'_, '_>) -> Result<Gitignore, Fault> {
         let bad = |why: String| {
             Fault::new(
                 item.span.clone(),
-                format!("`{}` is no pattern: {why}", item.value),
+                format!("`{}` is not a pattern: {why}", item.value),
             )
         };
         if item.value.contains(is_unsafe) {
@@ -278,7 +278,7 @@ fn pattern<'n>(
     let matcher = files::matcher(name).map_err(|why| {
         Fault::new(
             item.span.clone(),
-            format!("`{}` is no pattern: {why}", item.value),
+            format!("`{}` is not a pattern: {why}", item.value),
         )
     })?;
     let root = name[..special]

@@ -124,7 +124,7 @@ fn side_by_side(
     }
     Err(of(
         parts,
-        &"an array that is no array over the cells has no place beside other tiles' parts",
+        &"an array that is not over the cells cannot be put together from the parts of tiles",
     ))
 }
 

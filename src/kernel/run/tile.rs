@@ -207,7 +207,7 @@ impl Tiles {
         let name = &self.plan.bindings[index].name;
         let array = self
             .array(index)
-            .ok_or_else(|| CallError::Task(format!("`{name}` is no array")))?;
+            .ok_or_else(|| CallError::Task(format!("`{name}` is not an array")))?;
         let info = Info {
             scalar: array.element.scalar,
             shape: self.part_shape(work, index, &work.tile.own),

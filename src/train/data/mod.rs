@@ -241,7 +241,7 @@ pub fn load_inputs(source: &Source, base: &Path, sample: &[u32]) -> Result<Vec<f
         Source::Images { files, .. } => {
             let [channels, rows, columns] = *sample else {
                 return Err(DataError(format!(
-                    "the model takes {}, no images",
+                    "the model takes {}, not images",
                     shapes::shown(sample)
                 )));
             };
@@ -286,7 +286,7 @@ fn check(data: &Dataset, model: &ModelSpec, outputs: u32) -> Result<(), DataErro
             return wrong(
                 at,
                 &format!(
-                    "is no whole number from 0 to below the embedding's vocabulary of {vocabulary}"
+                    "is not a whole number from 0 to below the embedding's vocabulary of {vocabulary}"
                 ),
             );
         }

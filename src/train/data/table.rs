@@ -69,7 +69,7 @@ pub fn read(base: &Path, path: &str, target: &Column, loss: Loss) -> Result<Data
                 .position(|word| word.parse::<f32>().is_err())
                 .unwrap_or(0);
             Err(DataError(format!(
-                "`{path}`: the target of sample {index} (from 0) is `{}`, no number",
+                "`{path}`: the target of sample {index} (from 0) is `{}`, not a number",
                 words[index]
             )))
         }
@@ -217,7 +217,7 @@ impl<'p> DataTable<'p> {
         };
         let hint = "if the line names the columns, name the target's: target = \"NAME\"";
         Err(DataError(format!(
-            "`{}`, line 1, column {column} (from 0): `{}` is no number, and others of the line are\nhint: {hint}",
+            "`{}`, line 1, column {column} (from 0): `{}` is not a number, and others of the line are\nhint: {hint}",
             self.path,
             shown(field)
         )))
@@ -281,7 +281,7 @@ impl<'p> DataTable<'p> {
                 |name| format!("column `{name}`"),
             );
             DataError(format!(
-                "`{}`, line {line}, {column}: `{shown}` is no number",
+                "`{}`, line {line}, {column}: `{shown}` is not a number",
                 self.path
             ))
         })

@@ -38,7 +38,7 @@ impl Targets {
             let is_class = value.fract() == 0.0 && (0.0..16_777_216.0).contains(&value);
             let wrong = || {
                 DataError(format!(
-                    "the target of sample {sample} (from 0) is {value}, no number of a class"
+                    "the target of sample {sample} (from 0) is {value}, not the number of a class"
                 ))
             };
             if is_class {

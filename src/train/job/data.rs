@@ -171,7 +171,7 @@ fn place(
         None | Some(Format::Png | Format::Raw(_)) => {
             let fault = Fault::new(
                 item.span.clone(),
-                format!("the ending of `{path}` names no format of samples"),
+                format!("the ending of `{path}` is not that of a format of samples"),
             );
             return Err(
                 fault.hint("samples are read from .npy, .npz, .safetensors, .h5 and IDX files, or a `table` (CSV)")

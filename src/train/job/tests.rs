@@ -348,7 +348,7 @@ fn mistakes_in_data_are_shown_at_their_place() {
         &[
             (
                 format!("[data]\ntable = \"bad.csv\"\n{MODEL}"),
-                "`bad.csv`, line 2, column 1 (from 0): `oh` is no number",
+                "`bad.csv`, line 2, column 1 (from 0): `oh` is not a number",
                 "bad",
             ),
             (
@@ -373,7 +373,7 @@ fn mistakes_in_data_are_shown_at_their_place() {
             ),
             (
                 format!("[data]\ninputs = \"a.csv\"\ntargets = \"a.csv\"\n{MODEL}"),
-                "no format of samples",
+                "not that of a format of samples",
                 ".npz",
             ),
             (
@@ -404,7 +404,7 @@ fn mistakes_in_losses_and_optimizers_are_shown_at_their_place() {
             ),
             (
                 format!("loss = \"mse\"\n{data}[model]\nlayers = [{{ dense = 1 }}]\n"),
-                "no number",
+                "not a number",
                 "`a`",
             ),
             (
@@ -462,12 +462,12 @@ fn mistakes_in_what_a_training_begins_with_are_shown_at_their_place() {
             ),
             (
                 format!("init_from = \"start/garbage.safetensors\"\n{data}{MODEL}"),
-                "no safetensors file",
+                "not a safetensors file",
                 "start/garbage",
             ),
             (
                 format!("resume_from = \"start/garbage.safetensors\"\n{data}{MODEL}"),
-                "no safetensors file",
+                "not a safetensors file",
                 "start/garbage",
             ),
             (
@@ -478,7 +478,7 @@ fn mistakes_in_what_a_training_begins_with_are_shown_at_their_place() {
             (
                 format!("resume_from = \"start/other.safetensors\"\n{data}{MODEL}"),
                 "does not say of which step",
-                "no checkpoint",
+                "not a checkpoint",
             ),
             (
                 format!("{data}{MODEL}[checkpoint]\nevery = \"0s\"\n"),

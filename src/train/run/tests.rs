@@ -232,7 +232,7 @@ fn a_training_goes_on_only_where_one_like_it_stopped() {
     };
     let mut file = ModelFile::read(&base.join("whole/model.safetensors")).unwrap();
     file.write(&base.join("step.safetensors")).unwrap();
-    failing.refuse(resumed(), "it is no checkpoint");
+    failing.refuse(resumed(), "it is not a checkpoint");
     file.progress = Some(SavedProgress {
         step: 76,
         history: Vec::new(),

@@ -116,8 +116,8 @@ impl NodeConnection {
             return Ok(None);
         };
         let variable = |name: &str| std::env::var(name).map_err(|error| format!("{name}: {error}"));
-        let worker =
-            u32::try_from(call.task).map_err(|_| format!("worker {} is none", call.task))?;
+        let worker = u32::try_from(call.task)
+            .map_err(|_| format!("{} is not the number of a worker", call.task))?;
         let socket = variable(SOCKET_VARIABLE)?.into();
         Ok(Some(Self {
             socket,

@@ -142,7 +142,7 @@ fn init(fields: &Fields<'_, '_>) -> Result<Json, Fault> {
             .get("args")
             .filter(|args| matches!(args.get_ref(), DeValue::Array(_)))
         {
-            let fault = Fault::new(args.span(), "`args` stands beside keyword arguments");
+            let fault = Fault::new(args.span(), "`args` is beside keyword arguments");
             return Err(fault.hint("write init = { args = […], kwargs = { … } }"));
         }
         return Ok(arguments(Vec::new(), object(table.table)?));

@@ -37,8 +37,16 @@ fn patterns_of_files_that_are_nonsense_are_refused() {
     let many = vec!["\"a\""; 2_000].join(",");
     let pattern = |key: &str, text: &str| format!("{key} = \"{text}\"");
     refused(&[
-        (pattern("outputs", &deep), "job.toml:2:11", "no pattern"),
-        (pattern("exclude", &single), "job.toml:2:11", "no pattern"),
+        (
+            pattern("outputs", &deep),
+            "job.toml:2:11",
+            "is not a pattern",
+        ),
+        (
+            pattern("exclude", &single),
+            "job.toml:2:11",
+            "is not a pattern",
+        ),
         (
             pattern("data", &format!("*{single}")),
             "job.toml:2:8",
@@ -47,23 +55,23 @@ fn patterns_of_files_that_are_nonsense_are_refused() {
         (
             pattern("source", &format!("*{open}")),
             "job.toml:2:10",
-            "no pattern",
+            "is not a pattern",
         ),
         (
             pattern("files", &format!("*{open}")),
             "job.toml:2:9",
-            "no pattern",
+            "is not a pattern",
         ),
         (
             format!("outputs = [{many}]"),
             "job.toml:2:11",
             "at most 1024",
         ),
-        (pattern("exclude", "["), "job.toml:2:11", "no pattern"),
+        (pattern("exclude", "["), "job.toml:2:11", "is not a pattern"),
         (
             pattern("exclude", "a\\u0000b"),
             "job.toml:2:11",
-            "no pattern",
+            "is not a pattern",
         ),
         (
             pattern("files", ""),
@@ -86,17 +94,17 @@ fn values_that_are_nonsense_are_refused() {
         case(
             "params = { k = [1.0, inf] }",
             "job.toml:2:22",
-            "inf is no finite number",
+            "inf is not a finite number",
         ),
         case(
             "params = { k = [nan] }",
             "job.toml:2:17",
-            "nan is no finite number",
+            "nan is not a finite number",
         ),
         case(
             "params = { k = [1e400] }",
             "job.toml:2:17",
-            "1e400 is no finite number",
+            "1e400 is not a finite number",
         ),
         case("min_nodes = 4294967295", "job.toml:2:13", "at most 100000"),
         case("computing = \"x\"", "job.toml:2:13", "cannot read `x`"),

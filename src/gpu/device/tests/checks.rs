@@ -70,7 +70,7 @@ fn wrong_bindings_are_named() {
         ),
         (
             with_sizes(at(1, &large, 4..4096)),
-            "starts at byte 4, which is no multiple of",
+            "starts at byte 4, which is not a multiple of",
         ),
     ];
     for (bindings, expected) in cases {
