@@ -150,7 +150,7 @@ fn a_cluster_file_becomes_nodes_and_down_undoes_it() {
     let file = write(
         &cluster,
         "cluster.csv",
-        "ps,h1,0001,\nworker,h2,1025,0\nworker,h2,1026,1\nworker,h3,1027,\n",
+        "# The lab's.\nps,h1,0001,\nworker,h2,1025,0\nworker,h2,1026,1\nworker,h3,1027,\n",
     );
     let bad = launch(
         &cluster,
@@ -180,6 +180,11 @@ fn a_cluster_file_becomes_nodes_and_down_undoes_it() {
     let table = text_of_output(&up);
     assert!(
         table.contains("HOST") && table.matches("joined").count() == 3,
+        "{}",
+        both(&up)
+    );
+    assert!(
+        both(&up).contains("warning: h2 has 0 of the 2 GPUs that the file names"),
         "{}",
         both(&up)
     );

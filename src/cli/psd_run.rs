@@ -95,7 +95,7 @@ impl PsdRun {
         let is_here = name == HERE;
         Host {
             name: name.into(),
-            user: self.cluster.username.clone().filter(|_| !is_here),
+            user: self.cluster.user().filter(|_| !is_here).map(str::to_string),
             key: self.cluster.pem_file.clone().filter(|_| !is_here),
             python: self.cluster.virtualenv.clone(),
             ..Host::default()

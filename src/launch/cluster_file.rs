@@ -96,10 +96,8 @@ struct NabuLine<'t> {
 pub fn parse_nabu(text: &str, file: &str) -> Result<Vec<Host>, LaunchError> {
     let mut hosts: Vec<Host> = Vec::new();
     let mut taken: BTreeMap<(String, u16), usize> = BTreeMap::new();
-    let numbered = text
-        .lines()
-        .enumerate()
-        .filter(|(_, line)| !line.trim().is_empty());
+    let lines = text.lines().map(without_comment).enumerate();
+    let numbered = lines.filter(|(_, line)| !line.trim().is_empty());
     for (number, text) in numbered.map(|(index, line)| (index + 1, line)) {
         let bad = |problem: String| {
             LaunchError::bad_file(format!("{file}:{number}"), problem, LINE_IS.to_string())
@@ -128,6 +126,11 @@ pub fn parse_nabu(text: &str, file: &str) -> Result<Vec<Host>, LaunchError> {
     }
     check_count(&hosts, file)?;
     Ok(hosts)
+}
+
+/// What stands before a `#`, which no host's name has.
+fn without_comment(line: &str) -> &str {
+    line.split_once('#').map_or(line, |(before, _)| before)
 }
 
 fn parse_line(text: &str) -> Result<NabuLine<'_>, String> {
@@ -394,6 +397,17 @@ mod tests {
             any[0].gpus, None,
             "a worker without a GPU of its own may use any"
         );
+    }
+
+    #[test]
+    fn comments_and_blank_lines_say_nothing() {
+        let text = "# our lab\n\nps, a, 1,  # no GPU\n  # worker,b,1,0\nworker,b,2,0#the old one\n";
+        let hosts = parse_nabu(text, "f").unwrap();
+        let names: Vec<_> = hosts.iter().map(|host| host.name.as_str()).collect();
+        assert_eq!(names, ["a", "b"]);
+        let late = told(parse_nabu("# one\n# two\nwroker,b,1,0", "f"));
+        assert!(late.contains("f:3: `wroker`"), "{late}");
+        assert!(told(parse_nabu("# nobody", "f")).contains("it names no host"));
     }
 
     #[test]

@@ -34,6 +34,18 @@ pub struct Cluster {
     pub username: Option<String>,
 }
 
+/// Who logs in on machines of AWS, for whose key `pem_file` is.
+const AWS_USER: &str = "ubuntu";
+
+impl Cluster {
+    /// Who logs in on other machines; ssh's own choice if None. The reference's default is that of
+    /// AWS's images; elsewhere no such user is to be expected.
+    pub fn user(&self) -> Option<&str> {
+        let of_aws = self.pem_file.as_ref().map(|_| AWS_USER);
+        self.username.as_deref().or(of_aws)
+    }
+}
+
 /// What scripts may be told besides; what is None keeps the script's own default, and nothing is
 /// added for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,7 +58,35 @@ pub struct ScriptOptions {
 }
 
 pub fn load(path: &Path) -> Result<Cluster, LaunchError> {
-    parse(&read(path)?, &path.display().to_string())
+    let (text, file) = (read(path)?, path.display().to_string());
+    let cluster = parse(&text, &file)?;
+    if let Some(key) = &cluster.pem_file
+        && !at_home(key).is_file()
+    {
+        let problem = format!("`pem_file` names {}, which is no file here", key.display());
+        return Err(LaunchError::bad_file(
+            place(&text, &file, "pem_file"),
+            problem,
+            None,
+        ));
+    }
+    Ok(cluster)
+}
+
+/// A path as ssh takes it: `~/` is the home directory.
+fn at_home(path: &Path) -> PathBuf {
+    match (path.strip_prefix("~"), std::env::var_os("HOME")) {
+        (Ok(below), Some(home)) => Path::new(&home).join(below),
+        _ => path.to_path_buf(),
+    }
+}
+
+/// `FILE:LINE` of a field.
+fn place(text: &str, file: &str, key: &str) -> String {
+    match text.find(&format!("\"{key}\"")) {
+        Some(offset) => format!("{file}:{}", super::cluster_file::line_of(text, offset)),
+        None => file.to_string(),
+    }
 }
 
 pub fn parse(text: &str, file: &str) -> Result<Cluster, LaunchError> {
@@ -58,10 +98,7 @@ pub fn parse(text: &str, file: &str) -> Result<Cluster, LaunchError> {
             hint,
         )
     })?;
-    let place = |key: &str| match text.find(&format!("\"{key}\"")) {
-        Some(offset) => format!("{file}:{}", super::cluster_file::line_of(text, offset)),
-        None => file.to_string(),
-    };
+    let place = |key: &str| place(text, file, key);
     if let Some(key) = object.keys().find(|key| !KNOWN.contains(&key.as_str())) {
         let hint = format!(
             "there are {}",
@@ -263,6 +300,30 @@ mod tests {
             (least.master, least.pem_file, least.username),
             (None, None, None)
         );
+    }
+
+    #[test]
+    fn a_key_that_is_not_there_is_a_mistake_and_one_that_is_means_aws() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (file, key) = (directory.path().join("c.json"), directory.path().join("k"));
+        let text = format!(
+            "{{\"worker_nodes\": [\"a\"], \"server_nodes\": [\"a\"],\n \"pem_file\": \"{}\"}}",
+            key.display()
+        );
+        std::fs::write(&file, &text).expect("it is written");
+        let missing = load(&file).expect_err("no key").to_string();
+        let said = format!(
+            "c.json:2: `pem_file` names {}, which is no file here",
+            key.display()
+        );
+        assert!(missing.contains(&said), "{missing}");
+        std::fs::write(&key, "").expect("it is written");
+        let mut cluster = load(&file).expect("the key is there");
+        assert_eq!(cluster.user(), Some("ubuntu"));
+        cluster.username = Some("ada".into());
+        assert_eq!(cluster.user(), Some("ada"));
+        (cluster.username, cluster.pem_file) = (None, None);
+        assert_eq!(cluster.user(), None, "ssh decides");
     }
 
     #[test]

@@ -30,7 +30,10 @@ pub use down::{down, take_back};
 pub use hosts::start_hosts;
 use hosts::without_those_up;
 use nodectl_app::settings::Settings;
-use nodectl_launch::{cluster_file, condor, slurm};
+use nodectl_launch::{
+    cluster_file::{self, Host},
+    condor, slurm,
+};
 use nodectl_ports::say::tell;
 pub use scheduled::start_jobs;
 pub use scheduler::{RequestKind, Scheduler};
@@ -58,6 +61,7 @@ pub async fn up(
         LaunchContext::prepare(&settings, secret, variable, source, args.resume.clone()).await?;
     if let Some(hosts) = hosts {
         let table = LaunchTable::new(!args.list.quiet);
+        let named = named_gpus(&hosts);
         let hosts = without_those_up(&context, hosts, &table).await?;
         if hosts.is_empty() {
             return finish(&context, &args, &table).await;
@@ -67,7 +71,9 @@ pub async fn up(
             return undo(&context, &args, &table, Exit::Interrupted).await;
         };
         started?;
-        return finish(&context, &args, &table).await;
+        let finished = finish(&context, &args, &table).await;
+        warn_of_gpus(&named, &table);
+        return finished;
     }
     if args.request.partition.as_deref() == Some(LOCAL) {
         let alone = match args.request.nodes {
@@ -102,6 +108,31 @@ pub async fn up(
         return Err(error);
     }
     finish(&context, &args, &table).await
+}
+
+/// How many GPUs a file names, by host.
+fn named_gpus(hosts: &[Host]) -> Vec<(String, usize)> {
+    let named = hosts
+        .iter()
+        .filter_map(|host| Some((host.name.clone(), host.gpus.as_ref()?.len())));
+    named.collect()
+}
+
+/// Says which nodes work without GPUs that the file gives them.
+fn warn_of_gpus(named: &[(String, usize)], table: &LaunchTable) {
+    for row in table.rows() {
+        let (Some(found), Some((host, wanted))) =
+            (row.gpus, named.iter().find(|(host, _)| *host == row.host))
+        else {
+            continue;
+        };
+        if found < *wanted {
+            tell!(
+                "warning: {host} has {found} of the {wanted} GPUs that the file names so far\n\
+                 hint: `nodectl doctor` on {host} says why, if no more come"
+            );
+        }
+    }
 }
 
 /// Nothing came of it. In the background, whoever started this process reads the log first.
