@@ -42,6 +42,8 @@ pub struct PoolConfig {
     pub retries: u32,
     /// A task that runs longer ends its worker.
     pub timeout: Option<Duration>,
+    /// So many tasks a worker gets; then it ends by itself, and another takes its place.
+    pub max_tasks: Option<usize>,
 }
 
 /// What is to be done, in order.
@@ -310,7 +312,11 @@ impl<P: Clone> Pool<P> {
         let task = worker.sent.pop_front().expect("the caller saw it");
         worker.sent_bytes -= task.bytes;
         worker.since = now;
-        if worker.sent.is_empty() && worker.stage == TaskStage::Ready {
+        let is_used_up = self
+            .config
+            .max_tasks
+            .is_some_and(|most| worker.answered >= most);
+        if worker.sent.is_empty() && worker.stage == TaskStage::Ready && !is_used_up {
             self.idle.insert(key);
         }
         self.close_task(task.bytes, now);
@@ -490,10 +496,12 @@ impl<P: Clone> Pool<P> {
         let ready: Vec<WorkerKey> = ready.map(|(key, _)| *key).collect();
         let share = self.open.div_ceil(ready.len().max(1));
         let limit = self.pace.ahead().min(share);
+        let most = self.config.max_tasks.unwrap_or(usize::MAX);
         for key in ready {
             loop {
                 let worker = &self.workers[&key];
-                let has_room = worker.sent.len() < limit.min(1 + worker.answered)
+                let left = most.saturating_sub(worker.answered);
+                let has_room = worker.sent.len() < limit.min(1 + worker.answered).min(left)
                     && worker.sent_bytes < AHEAD_BYTES;
                 // Arguments that are still the client's go to idle workers only, and nothing may
                 // overtake them for ever.

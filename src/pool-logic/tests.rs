@@ -16,6 +16,7 @@ fn pool(retries: u32) -> Pool<()> {
         PoolConfig {
             retries,
             timeout: None,
+            max_tasks: None,
         },
         at(0),
     )
@@ -202,6 +203,7 @@ fn a_task_that_runs_too_long_ends_its_worker() {
     let config = PoolConfig {
         retries: 0,
         timeout: Some(Duration::from_secs(1)),
+        max_tasks: None,
     };
     let mut pool = Pool::new(config, at(0));
     with_workers(&mut pool, &[A]);
@@ -215,6 +217,37 @@ fn a_task_that_runs_too_long_ends_its_worker() {
     pool.died(0, WorkerEnd::default(), at(1001));
     let why = "the task ran longer than `timeout` and ended its worker".into();
     assert_eq!(turn(&mut pool, 1001), [PoolEffect::Lost { task: 1, why }]);
+}
+
+#[test]
+fn a_worker_gets_so_many_tasks_and_no_more() {
+    let config = PoolConfig {
+        retries: 0,
+        timeout: None,
+        max_tasks: Some(3),
+    };
+    let mut pool = Pool::new(config, at(0));
+    with_workers(&mut pool, &[A]);
+    (1..=10).for_each(|id| pool.submit(id, Some(()), 1));
+    let mut sent = Vec::new();
+    for _ in 0..10 {
+        for effect in turn(&mut pool, 0) {
+            let PoolEffect::Run { task, .. } = effect else {
+                panic!("{effect:?}")
+            };
+            sent.push(task);
+        }
+        if let Some(task) = pool.workers[&0].sent.front().map(|task| task.id) {
+            pool.answered(0, task, at(0));
+        }
+    }
+    assert_eq!(sent, [1, 2, 3]);
+    // Nobody is blamed for its end.
+    pool.died(0, WorkerEnd::default(), at(0));
+    assert_eq!(turn(&mut pool, 0), []);
+    pool.join(1, A, at(0));
+    pool.ready(1);
+    assert_eq!(turn(&mut pool, 0), [run(1, 4)]);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use nodectl_pool_logic::{Pool, PoolConfig, PoolEffect, WorkerKey};
 use nodectl_types::Time;
 use nodectl_wire::{
     api::PoolStatus,
-    frames::{FromClient, PULL, ToClient},
+    frames::{FromClient, PULL, TELL, ToClient},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -62,6 +62,8 @@ pub(super) struct Hub {
     pub pulls: Pulls,
     /// Tasks of whose results the client got a beginning that no end follows.
     pub void: BTreeSet<u64>,
+    /// Tasks of which the client wants to know when a worker is sent them.
+    pub telling: BTreeSet<u64>,
     /// Workers came, went or became ready.
     pub changed: bool,
     /// Kept for their memory.
@@ -90,6 +92,7 @@ impl Hub {
             updates: Updates::new(directory),
             pulls: Pulls::default(),
             void: BTreeSet::new(),
+            telling: BTreeSet::new(),
             changed: false,
             effects: Vec::new(),
             touched: Vec::new(),
@@ -187,6 +190,9 @@ impl Hub {
             FromClient::Run => {
                 let arguments = own(frame.payload(), batch_bytes);
                 let bytes = arguments.len();
+                if header.flags & TELL != 0 {
+                    self.telling.insert(header.id);
+                }
                 self.pool.submit(header.id, Some(arguments), bytes);
             }
             FromClient::Update => {
@@ -215,10 +221,13 @@ impl Hub {
                     .await
                     .map_err(stored)?;
             }
-            FromClient::Cancel => match self.pulls.cancel(header.id) {
-                Some(worker) => self.pool.withdraw(worker, header.id, now),
-                None => self.pool.cancel(header.id),
-            },
+            FromClient::Cancel => {
+                self.telling.remove(&header.id);
+                match self.pulls.cancel(header.id) {
+                    Some(worker) => self.pool.withdraw(worker, header.id, now),
+                    None => self.pool.cancel(header.id),
+                }
+            }
             FromClient::Close => return Err(End::Closed),
             kind @ (FromClient::Open | FromClient::Init) => {
                 return Err(nonsense(&format!("a second {kind:?}")));

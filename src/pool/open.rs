@@ -102,6 +102,7 @@ async fn converse(
     let config = PoolConfig {
         retries: open.retries,
         timeout: open.timeout_ms.map(Duration::from_millis),
+        max_tasks: open.max_tasks_per_worker.map(|most| most as usize),
     };
     let token: StreamToken = rand::random();
     let name = open.name.clone();

@@ -5,7 +5,7 @@ use super::*;
 use nodectl_ports::Event;
 use nodectl_types::{Answer, Author, JobId, JobSpec, Query, QueryError, WorkSpec};
 use nodectl_wire::frames::{
-    AGAIN, FrameKind, FromClient, FromWorker, Header, MAX_CHUNK_BYTES, MORE, PULL, ToClient,
+    AGAIN, FrameKind, FromClient, FromWorker, Header, MAX_CHUNK_BYTES, MORE, PULL, TELL, ToClient,
     ToWorker, encode,
 };
 use reader::{Frame, PoolReader, frames};
@@ -308,6 +308,35 @@ async fn every_task_is_answered_once_and_the_rate_is_told() {
             .is_err(),
         "it is closed"
     );
+}
+
+#[tokio::test]
+async fn a_client_that_wants_to_know_is_told_when_a_worker_has_its_task() {
+    let paper = Paper::new();
+    let (mut client, token, _serving) = paper.open("").await;
+    client.frame(TELL, FromClient::Run, 1, b"a").await;
+    client.frame(TELL, FromClient::Run, 2, b"b").await;
+    client.frame(0, FromClient::Cancel, 2, b"").await;
+    client.frame(0, FromClient::Run, 3, b"c").await;
+    let _worker = tokio::spawn(echo(paper.worker(ME, token).await));
+    let mut told = Vec::new();
+    while told
+        .iter()
+        .filter(|(kind, _)| *kind == ToClient::Done)
+        .count()
+        < 2
+    {
+        let header = client.next().await.expect("it goes on").header;
+        if header.kind != ToClient::Status {
+            told.push((header.kind, header.id));
+        }
+    }
+    let expected = [
+        (ToClient::Started, 1),
+        (ToClient::Done, 1),
+        (ToClient::Done, 3),
+    ];
+    assert_eq!(told, expected);
 }
 
 #[tokio::test]

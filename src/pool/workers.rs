@@ -211,6 +211,9 @@ impl Hub {
                         &arguments,
                     );
                 }
+                if self.telling.remove(&task) {
+                    self.tell_client(ToClient::Started, task, b"");
+                }
                 Some(key)
             }
             PoolEffect::Pull { worker: key, task } => {

@@ -7,7 +7,7 @@
 //! | offset | bytes | what |
 //! |---|---|---|
 //! | 0 | 1 | kind |
-//! | 1 | 1 | flags: `MORE`, `PULL`, `AGAIN` |
+//! | 1 | 1 | flags: `MORE`, `PULL`, `AGAIN`, `TELL` |
 //! | 2 | 2 | zero |
 //! | 4 | 4 | bytes of payload that follow |
 //! | 8 | 8 | id: of a task or an update, else 0 |
@@ -35,7 +35,8 @@
 //! | `OPEN` | client | pool | | JSON: `wire::api::pool::OpenPool`; an `INIT` follows, which workers get as it is |
 //! | `OPENED` | pool | client | | JSON: `wire::api::pool::PoolOpened` |
 //! | `STATUS` | pool | client | | JSON: `wire::api::pool::PoolStatus`, whenever it changes |
-//! | `SEND` | pool | client | task | send the payload of a `RUN` that was announced with `PULL` |
+//! | `SEND` | pool | client | task | send the payload of a `RUN` that was announced with `PULL`: a worker waits for it |
+//! | `STARTED` | pool | client | task | a worker was sent the task, whose `RUN` came with `TELL`; told once |
 //! | `LOST` | pool | client | task | text: the task ended its workers too often, and will not be tried again |
 //! | `CANCEL` | client | pool | task | nobody wants the result any more |
 //! | `SNAPSHOT` | client | pool | number | arguments of `handle_update` that stand for all updates up to that number |
@@ -117,6 +118,8 @@ pub const MORE: u8 = 1;
 pub const PULL: u8 = 2;
 /// A result of which a beginning was sent before begins anew.
 pub const AGAIN: u8 = 4;
+/// The client wants to know when a worker is sent the task.
+pub const TELL: u8 = 8;
 
 /// The header of a frame of a protocol's direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

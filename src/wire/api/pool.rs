@@ -41,6 +41,9 @@ pub struct OpenPool {
     /// A task that runs longer ends its worker.
     #[serde(default)]
     pub timeout_ms: Option<u64>,
+    /// After so many tasks a worker ends, and another takes its place; `INIT` says it, too.
+    #[serde(default)]
+    pub max_tasks_per_worker: Option<u32>,
     /// Hash of the blob with the manifest of files that workers find in their directory.
     #[serde(default)]
     pub inputs: Option<String>,
@@ -69,6 +72,10 @@ impl OpenPool {
                 "max_workers",
                 format!("`{workers}` is not between 1 and {MAX_WORKERS}"),
             ));
+        }
+        if self.max_tasks_per_worker == Some(0) {
+            let problem = "a worker gets one task at least".to_string();
+            return Err(submit::bad("max_tasks_per_worker", problem));
         }
         let worker = PythonWorker {
             python: self.python,

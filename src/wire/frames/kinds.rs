@@ -83,6 +83,7 @@ kinds! {
         Send, "SEND" = 50;
         Lost, "LOST" = 51;
         Error, "ERROR" = 52;
+        Started, "STARTED" = 81;
     }
 }
 

@@ -12,6 +12,7 @@ import faulthandler
 import importlib
 import importlib.util
 import inspect
+import io
 import json
 import math
 import os
@@ -45,8 +46,8 @@ BUFFERS = 1
 # The first byte of a payload that is not pickled: `bytes` as they are, the value or the only argument.
 RAW = 2
 LENGTH = struct.Struct("<Q")
-# How the process ends whose stream ended without EXIT: its task ran too long, or its node is gone. Unlike 0 it says that the worker
-# is still wanted (EX_TEMPFAIL of sysexits.h).
+# How the process ends whose stream ended without EXIT, or that has had all the tasks that one worker gets: its task ran too long, or
+# its node is gone. Unlike 0 it says that a worker is still wanted (EX_TEMPFAIL of sysexits.h).
 CUT_OFF = 75
 # Not empty in a forked child.
 IN_CHILD = []
@@ -73,9 +74,9 @@ def main():
     del payload, rest
     ready = {"pid": os.getpid(), "python": "%d.%d.%d" % sys.version_info[:3]}
     stream.send(READY, 0, json.dumps(ready).encode())
-    serve(stream, messages, worker)
+    status = serve(stream, messages, worker, init.get("max_tasks"))
     stream.flush()
-    leave(0)
+    leave(status)
 
 
 def prepare_process():
@@ -92,6 +93,8 @@ def prepare_process():
     # The directory of this file is no place for modules; the inputs' is.
     sys.path[0] = os.getcwd()
     sys.meta_path.append(Stubs())
+    shared = sys.modules["nodectl._main"] = types.ModuleType("nodectl._main")
+    shared.main_globals, shared.renewed, shared.loads = main_globals, renewed, loads
 
 
 def leave(status):
@@ -105,8 +108,9 @@ def leave(status):
     os._exit(status)
 
 
-def serve(stream, messages, worker):
-    """Obeys until EXIT."""
+def serve(stream, messages, worker, max_tasks):
+    """Obeys until EXIT, or until it has answered so many tasks; what the process ends with."""
+    left = max_tasks or -1
     clock, send, run = time.perf_counter, stream.send, worker.run
     began = clock()
     for kind, id, payload in messages:
@@ -122,7 +126,7 @@ def serve(stream, messages, worker):
             except BaseException as error:
                 answer, value = UPDATE_FAILED, worker.describe(error)
         elif kind == EXIT:
-            return
+            return 0
         else:
             raise ValueError("a frame of kind %d" % kind)
         if IN_CHILD:
@@ -131,6 +135,9 @@ def serve(stream, messages, worker):
         if answer is not None:
             send(answer, id, value)
             value = None
+            left -= kind == RUN
+            if left == 0:
+                return CUT_OFF
         # A task that took long: the next one may as well.
         now = clock()
         if now - began > BATCH_SECONDS:
@@ -529,12 +536,65 @@ def chunks_of(parts):
     return chunks
 
 
+def main_globals():
+    """The variables of the program's main module. Pickles refer to this."""
+    return vars(sys.modules["__main__"])
+
+
+# Of those variables the program's values, as they came last.
+PROGRAMS = {}
+
+
+def renewed(variables):
+    """Those of the program's variables that replace the ones here: all but those that code of the worker has set. Pickles of
+    functions refer to this."""
+    here = main_globals()
+    new = {
+        name: value
+        for name, value in variables.items()
+        if name not in here or (name in PROGRAMS and here[name] is PROGRAMS[name])
+    }
+    PROGRAMS.update(new)
+    return new
+
+
+class ClassKeeper(pickle.Unpickler):
+    """Classes that travel by value come with each task that names them; they are made of the first, and keep their state then."""
+
+    def __init__(self, file, buffers):
+        super().__init__(file, buffers=buffers)
+        self.known = set()
+
+    def find_class(self, module, name):
+        found = super().find_class(module, name)
+        if name in ("_make_skeleton_class", "_make_skeleton_enum"):
+            return lambda *args: self.skeleton(found, args)
+        if name == "_class_setstate":
+            return lambda made, state: made if id(made) in self.known else found(made, state)
+        return found
+
+    def skeleton(self, make, args):
+        # The tracker's id is the argument before the last.
+        is_known = args[-2] in sys.modules[make.__module__]._DYNAMIC_CLASS_TRACKER_BY_ID
+        made = make(*args)
+        if is_known:
+            self.known.add(id(made))
+        return made
+
+
+def unpickle(data, buffers=()):
+    # Only classes that travel by value need more care, which costs time.
+    if b"_make_skeleton_" in (bytes(data) if type(data) is memoryview else data):
+        return ClassKeeper(io.BytesIO(data), buffers).load()
+    return pickle.loads(data, buffers=buffers)
+
+
 def loads(payload):
     """The object of a payload. Buffers stay where they arrived."""
     if payload[0] == RAW:
         return bytes(memoryview(payload)[1:])
     if payload[0] != BUFFERS:
-        return pickle.loads(payload)
+        return unpickle(payload)
     view = memoryview(payload if isinstance(payload, bytearray) else bytearray(payload))
     (count,) = LENGTH.unpack_from(view, 1)
     at = 1 + LENGTH.size * (count + 1)
@@ -543,7 +603,7 @@ def loads(payload):
         (length,) = LENGTH.unpack_from(view, 1 + LENGTH.size * (index + 1))
         parts.append(view[at : at + length])
         at += length
-    return pickle.loads(parts[0], buffers=parts[1:])
+    return unpickle(parts[0], parts[1:])
 
 
 def to_json(value):
