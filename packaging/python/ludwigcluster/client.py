@@ -21,7 +21,11 @@ class Client:
     There is no shared drive. What a task reads below `/media/research_data/<project>` are the uploaded data and its own
     `*_param2val_chunk.pkl`, a list of its one parameter set; what it writes there is its output, fetched by
     `nodectl attach JOB` or `nodectl results JOB --into DIR`. What it writes below `/var/sftp` stays in its directory on the
-    worker. `run.py` runs unchanged for that; it finds the parameters in `params.json` too.
+    worker. `run.py` runs unchanged for that; it finds the parameters in `params.json` too. What it prints is in
+    `nodectl logs JOB`, not in a file of the drive.
+
+    Both directories are there for all that a task runs, other programs included, where nodes may mount (as root, or where the
+    system has user namespaces); on other nodes for Python's own functions: not for `subprocess`, `h5py` or `sqlite3`.
 
     :param project_name: The job's name.
     :param python: The interpreter on the nodes.
@@ -34,8 +38,8 @@ class Client:
     def submit(
         self,
         src_ps: Sequence[Union[str, Path]],
-        data_ps: Sequence[Union[str, Path]],
-        param2val_list: Sequence[Mapping[str, Any]],
+        data_ps: Sequence[Any],
+        param2val_list: Sequence[Any],
         reps: int = 1,
         *,
         run: Union[str, Path] = "run.py",
@@ -44,7 +48,10 @@ class Client:
     ) -> str:
         """Submits one task for each parameter set and repetition; returns the job's id at once.
 
-        :param src_ps: Directories and files of source code, importable by `run.py`.
+        `data_ps` and `param2val_list` may come in either order.
+
+        :param src_ps: Directories and files of source code. `run.py` imports what is in a directory by its own name and by the
+            directory's: `from model import …`, `from src.model import …`.
         :param data_ps: Directories and files of data.
         :param param2val_list: Parameter sets.
         :param reps: How often each of them runs.
@@ -53,6 +60,8 @@ class Client:
         :param outputs: Globs of further files to keep, relative to the task's directory.
         :raises NodeError: No node runs on this machine, or it refuses the job.
         """
+        if any(isinstance(one, Mapping) for one in data_ps):
+            data_ps, param2val_list = param2val_list, data_ps
         if not param2val_list:
             raise ValueError("param2val_list is empty: there is nothing to run")
         node = _node.socket_path()
@@ -66,6 +75,7 @@ class Client:
         facts = {
             "project": self.project_name,
             "run": os.path.basename(program),
+            "sources": [os.path.basename(os.path.abspath(path)) for path in sources],
             "data": [os.path.basename(os.path.abspath(path)) for path in data],
         }
         made = {

@@ -94,9 +94,14 @@ class Cluster(unittest.TestCase):
             run.write_text(RUN)
             param2vals = [{"rate": 0.5, "layers": [1, 2]}, {"rate": 1.5, "layers": [3]}]
             client = Client("project", python=sys.executable)
-            job = client.submit([base / "src"], [base / "corpora"], param2vals, 2, run=run)
+            (base / "list.txt").write_text("one")
+            job = client.submit([base / "src"], param2vals, [base / "corpora", base / "list.txt"], 2, run=run)
             into = base / "results"
             command("attach", job, "--into", str(into))
+            if os.getuid() == 0:
+                seen = [path.read_text() for path in into.glob("**/programs.csv")]
+                self.assertEqual(seen, ["words True 1\n"] * 4, "other programs and libraries see the drive, too")
+            self.assertEqual(list(into.glob("**/corpora/*")) + list(into.glob("**/list.txt")), [], "data are no results")
             tables = sorted(path.read_text() for path in into.glob("**/data1.csv"))
             self.assertEqual(tables, ["1.0 words [1, 2]"] * 2 + ["3.0 words [3]"] * 2)
             lines = [json.loads(line) for line in (into / "results.jsonl").read_text().splitlines()]
@@ -120,7 +125,11 @@ RUN = """
 from pathlib import Path
 import pickle
 import shutil
-from src.model import double
+import os
+import sqlite3
+import subprocess
+from model import double
+import src.model
 
 hostname = 'hebb'
 p = Path('/media/research_data/project') / '{}_param2val_chunk.pkl'.format(hostname)
@@ -133,6 +142,16 @@ for param2val in param2val_chunk:
     (data_dir / 'data1.csv').write_text('{} {} {}'.format(double(param2val['rate']), words, param2val['layers']))
 for data_path in data_dir.glob('data*.csv'):
     shutil.move(str(data_path), '/media/research_data/project/{}'.format(data_path.name))
+if ' /var/sftp ' in open('/proc/self/mountinfo').read():
+    os.chdir('/media/research_data/project')
+    words = subprocess.run(['cat', 'corpora/a.txt', b'/media/research_data/project/list.txt'], stdout=subprocess.PIPE).stdout
+    with sqlite3.connect('/var/sftp/results.db') as base:
+        base.execute('create table t (x)')
+        base.execute('insert into t values (1)')
+    os.system('echo %s %s > programs.csv' % (words.decode()[:5], os.path.exists('/var/sftp/results.db')))
+    for row in sqlite3.connect('/var/sftp/results.db').execute('select x from t'):
+        text = open('programs.csv').read().strip()
+        print(text, *row, file=open('programs.csv', 'w'))
 """
 
 
