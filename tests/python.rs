@@ -18,23 +18,29 @@ fn unittest(module: &str) -> Option<Command> {
 }
 
 fn python(arguments: &[&str]) -> Option<Command> {
+    let found = python_with("python3", "cloudpickle", arguments);
+    if found.is_none() {
+        println!("SKIPPED: no python3 of version 3.9 or later with cloudpickle");
+    }
+    found
+}
+
+/// A program in an interpreter of version 3.9 or later that has certain modules; None if there is
+/// none by that name.
+fn python_with(name: &str, modules: &str, arguments: &[&str]) -> Option<Command> {
     let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/python");
     // Where `tests/run` puts what the package depends on, if the system has it not.
     let installed = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../python");
     let path: OsString = std::env::join_paths([&package, &installed]).expect("no colons in it");
-    let mut found = Command::new("python3");
-    let code =
-        "import sys, cloudpickle; sys.version_info >= (3, 9) or sys.exit(1); print(sys.executable)";
-    let found = found
-        .args(["-c", code])
+    let code = format!(
+        "import sys, {modules}; sys.version_info >= (3, 9) or sys.exit(1); print(sys.executable)"
+    );
+    let found = Command::new(name)
+        .args(["-c", &code])
         .env("PYTHONPATH", &path)
         .output()
         .ok()
-        .filter(|found| found.status.success());
-    let Some(found) = found else {
-        println!("SKIPPED: no python3 of version 3.9 or later with cloudpickle");
-        return None;
-    };
+        .filter(|found| found.status.success())?;
     let python = String::from_utf8_lossy(&found.stdout).trim().to_string();
     let mut command = Command::new(&python);
     command
@@ -70,6 +76,27 @@ fn promises_of_the_standard_library_are_kept() {
     if let Some(command) = unittest("tests.test_promises") {
         check(command);
     }
+}
+
+/// CPython's own tests of what `Executor` and `Pool` stand in for, in any interpreter that has them:
+/// Debian has them in a package of their own, some installations not at all.
+#[test]
+fn cpythons_own_tests_pass_but_for_differences_that_are_meant() {
+    let modules = "cloudpickle, test._test_multiprocessing, test.test_concurrent_futures";
+    let interpreters = ["python3", "/usr/bin/python3"].map(String::from);
+    let versions = (9..=14).rev().map(|minor| format!("python3.{minor}"));
+    let mut interpreters = interpreters.into_iter().chain(versions);
+    let found =
+        interpreters.find_map(|name| python_with(&name, modules, &["-m", "tests.upstream"]));
+    let Some(mut command) = found else {
+        println!("SKIPPED: no python3 with CPython's tests (libpython3-testsuite) and cloudpickle");
+        return;
+    };
+    let output = command.output().expect("it starts");
+    let text = both(&output);
+    assert!(output.status.success(), "{text}");
+    // How many passed, were skipped, failed, and differ.
+    println!("{}", text.trim().lines().last().unwrap_or_default());
 }
 
 #[test]

@@ -18,7 +18,7 @@ Compute shaders run on numpy arrays, on every GPU:
 It works on this machine alone, and uses the whole cluster where this machine is a node (`nodectl join`).
 """
 
-from ._errors import KernelError, NodeError, PoolError, RemoteError, RemoteTraceback, UpdateFailed, WorkerLost
+from ._errors import KernelError, NodeError, PoolBroken, PoolError, RemoteError, RemoteTraceback, UpdateFailed, WorkerLost
 from ._node import DEFAULT_PORT
 from .cluster import is_client_running, is_server_running, start_head_node, start_node, start_redis, start_server
 from .pool import Pool
@@ -28,9 +28,11 @@ __version__ = "0.1.0"
 __all__ = [
     "DEFAULT_PORT",
     "Executor",
+    "FunctionPool",
     "KernelError",
     "NodeError",
     "Pool",
+    "PoolBroken",
     "PoolError",
     "RemoteError",
     "RemoteTraceback",
@@ -53,6 +55,10 @@ def __getattr__(name: str) -> object:
         from .executor import Executor
 
         return Executor
+    if name == "FunctionPool":
+        from .functions import FunctionPool
+
+        return FunctionPool
     if name == "kernel":
         from ._kernel import kernel
 

@@ -103,7 +103,8 @@ class Alone(ParameterServer):
         training = self._training
         rate = np.float32(training["rate"] * self._factor())
         decay = np.float32(training["weight_decay"])
-        rule, options = training["optimizer"], {}
+        rule = training["optimizer"]
+        options: Dict[str, Any] = {}
         if isinstance(rule, dict):
             ((rule, options),) = rule.items()
         g = gradient * scale
@@ -134,8 +135,9 @@ class Alone(ParameterServer):
         schedule = self._training["schedule"]
         step, warmup = self._clock, schedule["warmup_steps"]
         if step <= warmup:
-            return step / warmup
-        kind, options = schedule["decay"], {}
+            return float(step / warmup)
+        kind = schedule["decay"]
+        options: Dict[str, Any] = {}
         if isinstance(kind, dict):
             ((kind, options),) = kind.items()
         if kind == "constant":

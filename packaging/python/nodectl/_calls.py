@@ -6,8 +6,9 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from concurrent.futures import Future
-from typing import Any, Deque, Dict, Iterable, Iterator, List, Optional, Tuple
+from concurrent.futures import CancelledError, Future
+from concurrent.futures._base import PENDING, RUNNING
+from typing import Any, Deque, Dict, Iterable, Iterator, List, Optional, Tuple, Union
 
 from ._engine import Engine
 from ._frames import Payload, size_of
@@ -26,13 +27,20 @@ _BATCH_BYTES = 256 << 10
 class Call:
     """A series of tasks. What has a lower-case name without underscore is set with the engine's lock held."""
 
+    #: Somebody waits for it who does not drive the stream.
     is_future = False
+    #: It is told when a worker has a task of its.
+    wants_start = False
 
     def __init__(self, engine: Engine, pickler: Any, items: Iterable[Tuple[Any, Any]]) -> None:
         self.engine = engine
         self.pickler = pickler
         self.items = iter(items)
+        # A pool that closes takes what is left of a series in a thread of its own.
+        self._feeding = threading.Lock()
         self.exhausted = False
+        #: All items are taken and sent at once, whether their results are read or not.
+        self.takes_all = False
         #: Something happened since the last look.
         self.changed = False
         self.taken = 0
@@ -50,13 +58,22 @@ class Call:
 
     def has_room(self) -> bool:
         held, workers = self.held(), self.engine.workers
-        if held <= workers:
+        if held <= workers or self.takes_all:
             return True
         limit = min(WINDOW_ITEMS, _FIRST_ITEMS + 2 * self.ended)
         return held < max(limit, 2 * workers) and self.held_bytes() < WINDOW_BYTES
 
     def feed(self) -> None:
         """Takes items while there is room, and sends them."""
+        with self._feeding:
+            self._feed()
+
+    def take_all(self) -> None:
+        """Takes and sends the rest, whoever reads the results."""
+        self.takes_all = True
+        self.feed()
+
+    def _feed(self) -> None:
         while not self.exhausted and self.has_room():
             batch: List[Tuple[int, Payload]] = []
             # Items of which there is no task: the iterable failed, or its item cannot be pickled.
@@ -162,6 +179,10 @@ class Results(Call, Iterator[Any]):
         self.bar = bar
         self.read = self.read_since_feed = 0
         self.ready: Deque[Tuple[Any, Optional[BaseException], int]] = deque()
+        self.is_cut_off = False
+        self.begin()
+
+    def begin(self) -> None:
         self.feed()
 
     def held(self) -> int:
@@ -188,6 +209,8 @@ class Results(Call, Iterator[Any]):
 
     def __next__(self) -> Any:
         while not self.ready:
+            if self.is_cut_off:
+                raise CancelledError()
             if self.exhausted and self.read == self.taken:
                 self.bar.close()
                 raise StopIteration
@@ -216,6 +239,12 @@ class Results(Call, Iterator[Any]):
             self.cancel()
         self.bar.close()
 
+    def cut_off(self) -> None:
+        """Cancels what is unfinished; whoever reads on is told."""
+        if not self.is_complete():
+            self.cancel()
+            self.ended, self.is_cut_off = self.taken, True
+
     def __enter__(self) -> "Results":
         return self
 
@@ -241,14 +270,14 @@ class OrderedResults(Results):
 class EagerResults(OrderedResults):
     """As `OrderedResults`, but all items are taken and sent at once, whether their results are read or not."""
 
-    def has_room(self) -> bool:
-        return True
+    def begin(self) -> None:
+        self.take_all()
 
 
 class PoolFuture(Future):  # type: ignore[type-arg]
-    """The result of one task. `cancel` succeeds until it is there: a task that runs already comes to nothing."""
+    """The result of one task. A task is running once a worker has it, and cannot be cancelled then."""
 
-    _call: "FutureCall"
+    _call: "Union[FutureCall, MapFuture]"
 
     def __init__(self) -> None:
         super().__init__()
@@ -264,9 +293,17 @@ class PoolFuture(Future):  # type: ignore[type-arg]
             self.set_running_or_notify_cancel()
         return True
 
+    def begun(self) -> None:
+        """A worker has the task."""
+        with self._condition:
+            if self._state == PENDING:
+                self._state = RUNNING
+
     def settle(self, value: Any, error: Optional[BaseException]) -> None:
         """The task has ended, unless it was cancelled before."""
-        if not self._ending.acquire(blocking=False) or not self.set_running_or_notify_cancel():
+        if not self._ending.acquire(blocking=False):
+            return
+        if not self.running() and not self.set_running_or_notify_cancel():
             return
         if error is None:
             self.set_result(value)
@@ -277,7 +314,7 @@ class PoolFuture(Future):  # type: ignore[type-arg]
 class FutureCall:
     """A single task with a future."""
 
-    is_future = True
+    is_future = wants_start = True
 
     def __init__(self, engine: Engine, pickler: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> None:
         self.engine = engine
@@ -293,14 +330,61 @@ class FutureCall:
             return
         self.id = engine.add(self, [(0, payload)])
 
+    def begun(self) -> None:
+        self.future.begun()
+
     def done(self, index: int, value: Any, arguments: Payload, size: int) -> None:
+        self.engine.futures -= 1
         self.engine.finish(self.future, value, None)
 
     def failed(self, index: int, error: BaseException, arguments: Payload) -> None:
+        self.engine.futures -= 1
         self.engine.finish(self.future, None, error)
 
     def forget(self) -> None:
         self.engine.cancel(self, self.id)
+
+
+class MapFuture(Call):
+    """A series with one future for all results, in order. That ends when all tasks have, with the first failure if there is one."""
+
+    is_future = True
+
+    def __init__(self, engine: Engine, pickler: Any, items: Iterable[Tuple[Any, Any]]) -> None:
+        super().__init__(engine, pickler, items)
+        self.results: List[Any] = []
+        self.error: Optional[BaseException] = None
+        self.future = PoolFuture()
+        self.future._call = self
+        self.is_over = False
+        engine.check()
+        self.take_all()
+        engine.act(self._end_if_complete)
+
+    def prepare(self, count: int) -> None:
+        self.results.extend([None] * count)
+
+    def done(self, index: int, value: Any, arguments: Payload, size: int) -> None:
+        self.results[index] = value
+        self._ends(arguments)
+
+    def failed(self, index: int, error: BaseException, arguments: Payload) -> None:
+        self.error = self.error or error
+        self._ends(arguments)
+
+    def forget(self) -> None:
+        self.cancel()
+
+    def _ends(self, arguments: Payload) -> None:
+        super()._ends(arguments)
+        self.engine.futures -= 1
+        self._end_if_complete()
+
+    def _end_if_complete(self) -> None:
+        if self.is_complete() and not self.is_over:
+            self.is_over = True
+            results, self.results = self.results, []
+            self.engine.finish(self.future, None if self.error else results, self.error)
 
 
 class Bar:

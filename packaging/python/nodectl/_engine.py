@@ -20,7 +20,7 @@ import weakref
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from . import _frames as frames
-from ._errors import NodeError, PoolError, RemoteError, UpdateFailed, WorkerLost, from_payload, summary
+from ._errors import NodeError, PoolBroken, PoolError, RemoteError, UpdateFailed, WorkerLost, from_payload, summary
 from ._frames import HEADER, MAX_CHUNK_BYTES, Payload, Stream, loads, loads_json, size_of
 
 # How long a node may take to answer, and to come back after it was lost.
@@ -88,17 +88,18 @@ class Engine:
         with self._lock:
             self.check()
             first = self._next_id
+            flags = frames.TELL if call.wants_start else 0
             if call.is_future:
-                self.futures += 1
+                self.futures += len(tasks)
             small: List[bytes] = []
             for index, payload in tasks:
                 id = self._next_id
                 self._next_id += 1
                 self._unfinished[id] = (call, index, payload)
                 if type(payload) is bytes and len(payload) <= MAX_CHUNK_BYTES:
-                    small.append(HEADER.pack(frames.RUN, 0, len(payload), id) + payload)
+                    small.append(HEADER.pack(frames.RUN, flags, len(payload), id) + payload)
                 else:
-                    self._announce(id, payload)
+                    self._announce(id, payload, flags)
             if small:
                 self._stream.out.append(b"".join(small))
             self._posted()
@@ -107,8 +108,16 @@ class Engine:
     def fail(self, call: Any, failed: List[Tuple[int, BaseException]]) -> None:
         """Items of a call, given as (index in the call, error), of which no task can be made."""
         with self._lock:
+            if call.is_future:
+                self.futures += len(failed)
             for index, error in failed:
                 call.failed(index, error, b"")
+
+    def act(self, act: Callable[[], None]) -> None:
+        """Calls a function with the lock held, then tells futures what it ended."""
+        with self._lock:
+            act()
+        self._settle()
 
     def turn(self, call: Any) -> None:
         """Returns when something has happened to the call. Fails if the pool has ended."""
@@ -291,7 +300,7 @@ class Engine:
                         call.failed(index, RemoteError("the result cannot be unpickled: " + what), arguments)
                     else:
                         call.done(index, value, arguments, len(payload))
-                    entry = value = None
+                    value = None
             elif kind in (frames.FAILED, frames.LOST):
                 entry = unfinished.pop(id, None)
                 if entry is not None:
@@ -301,9 +310,13 @@ class Engine:
                     else:
                         error = from_payload(payload, self.unpickle)
                     entry[0].failed(entry[1], error, entry[2])
-            elif kind == frames.SEND:
-                if id in unfinished:
-                    self._stream.put_first(frames.RUN, id, unfinished[id][2])
+            elif kind in (frames.STARTED, frames.SEND):
+                entry = unfinished.get(id)
+                if entry is not None:
+                    if entry[0].wants_start:
+                        entry[0].begun()
+                    if kind == frames.SEND:
+                        self._stream.put_first(frames.RUN, id, entry[2])
             elif kind == frames.STATUS:
                 status = json.loads(bytes(payload))
                 self.workers, self.nodes = status["workers"], status["nodes"]
@@ -311,8 +324,8 @@ class Engine:
             elif kind == frames.UPDATE_FAILED:
                 self._warnings.append(summary(payload))
             elif kind == frames.ERROR:
-                self._fail(PoolError(bytes(payload).decode(errors="replace")))
-            payload = None
+                self._fail(PoolBroken(bytes(payload).decode(errors="replace")))
+            payload = entry = None
             if count >= _TURN_MESSAGES:
                 break
         return count > 0
@@ -331,8 +344,7 @@ class Engine:
                 warnings.warn("handle_update failed on a worker:\n" + text, UpdateFailed, stacklevel=4)
 
     def finish(self, future: Any, value: Any, error: Optional[BaseException]) -> None:
-        """A future's task has ended. With the lock held."""
-        self.futures -= 1
+        """What a future stands for has ended. With the lock held."""
         self._finished.append((future, value, error))
 
     def _fail(self, failure: BaseException) -> None:
@@ -424,17 +436,17 @@ class Engine:
         self._last_update = len(self._updates)
         for number, payload in enumerate(self._updates, 1):
             stream.put(frames.UPDATE, number, payload)
-        for id, (_, _, payload) in self._unfinished.items():
-            self._announce(id, payload)
+        for id, (call, _, payload) in self._unfinished.items():
+            self._announce(id, payload, frames.TELL if call.wants_start else 0)
         self._poller = select.poll()
         self._poller.register(connection, select.POLLIN)
         self._poller.register(self._wake_read, select.POLLIN)
 
-    def _announce(self, id: int, payload: Payload) -> None:
+    def _announce(self, id: int, payload: Payload, flags: int) -> None:
         """Sends a task, or only word of it if it is large: the node asks for it when there is a worker."""
         size = size_of(payload)
         if size <= MAX_CHUNK_BYTES:
-            self._stream.put(frames.RUN, id, payload)
+            self._stream.put(frames.RUN, id, payload, flags)
         else:
             self._stream.out.append(
                 HEADER.pack(frames.RUN, frames.PULL, frames.LENGTH.size, id) + frames.LENGTH.pack(size)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import json
+import linecache
+import os
 import pickle
+import re
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Optional
 
 
@@ -16,8 +19,12 @@ class NodeError(PoolError):
     """There is no node to talk to, and none could be started."""
 
 
-class WorkerLost(PoolError, concurrent.futures.BrokenExecutor):
-    """A task ended its workers too often, and is not tried again."""
+class PoolBroken(PoolError, BrokenProcessPool):
+    """A pool has ended by itself: its class or its initializer fails on every worker, or its job was cancelled."""
+
+
+class WorkerLost(PoolError, BrokenProcessPool):
+    """A task ended its workers too often, and is not tried again. The pool goes on."""
 
 
 class RemoteError(Exception):
@@ -28,12 +35,12 @@ class RemoteError(Exception):
 class RemoteTraceback(Exception):
     """The traceback on the worker, as the cause of the exception that is raised here."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
+    def __init__(self, tb: str) -> None:
+        super().__init__(tb)
+        self.tb = tb
 
     def __str__(self) -> str:
-        return "\n" + self.text
+        return "\n" + self.tb
 
 
 class KernelError(Exception):
@@ -63,11 +70,27 @@ def from_payload(payload: Any, unpickle: bool = True) -> BaseException:
     if isinstance(error, (SystemExit, KeyboardInterrupt, GeneratorExit)) or not isinstance(error, BaseException):
         # Nobody here asked for an end.
         error = RemoteError("%s: %s" % (told["type"], told["message"]))
-    error.__cause__ = RemoteTraceback(told["traceback"])
+    error.__cause__ = RemoteTraceback(_with_source(told["traceback"]))
     return error
+
+
+_FRAME = re.compile(r'  File "(.*)", line (\d+)')
+
+
+def _with_source(text: str) -> str:
+    """A worker's traceback with the lines of files that are here and were not there: scripts, cells of notebooks."""
+    lines = text.split("\n")
+    shown = []
+    for line, after in zip(lines, [*lines[1:], ""]):
+        shown.append(line)
+        frame = _FRAME.match(line)
+        if frame and not after.startswith("    ") and (frame[1] in linecache.cache or os.path.isfile(frame[1])):
+            source = linecache.getline(frame[1], int(frame[2])).strip()
+            shown += ["    " + source] if source else []
+    return "\n".join(shown)
 
 
 def summary(payload: Any) -> str:
     """The traceback of an error's payload."""
     told = json.loads(bytes(payload).partition(b"\n")[0])
-    return str(told["traceback"] or "%s: %s" % (told["type"], told["message"]))
+    return _with_source(told["traceback"]) or "%s: %s" % (told["type"], told["message"])

@@ -17,7 +17,8 @@ INIT, UPDATE, RUN = 1, 2, 3
 DONE, FAILED, UPDATE_FAILED = 19, 20, 21
 OPEN, SNAPSHOT, CANCEL, CLOSE = 32, 33, 34, 35
 OPENED, STATUS, SEND, LOST, ERROR = 48, 49, 50, 51, 52
-MORE, PULL, AGAIN = 1, 2, 4
+STARTED = 81
+MORE, PULL, AGAIN, TELL = 1, 2, 4, 8
 
 HEADER = struct.Struct("<BBxxIQ")
 LENGTH = struct.Struct("<Q")
@@ -53,9 +54,9 @@ class Stream:
         self._end = len(early)
         self._partial: Dict[Tuple[int, int], bytearray] = {}
 
-    def put(self, kind: int, id: int, payload: Payload) -> None:
+    def put(self, kind: int, id: int, payload: Payload, flags: int = 0) -> None:
         """Queues a message. Large payloads are not copied."""
-        self.out.extend(_parts(kind, id, payload))
+        self.out.extend(_parts(kind, id, payload, flags))
 
     def put_first(self, kind: int, id: int, payload: Payload) -> None:
         """The same before all else that waits, but for the frame that was begun."""
@@ -135,10 +136,10 @@ class Stream:
             self._end += count
 
 
-def _parts(kind: int, id: int, payload: Payload) -> List[Any]:
+def _parts(kind: int, id: int, payload: Payload, flags: int = 0) -> List[Any]:
     """A message as parts to send: frames, or headers (bytes) and chunks (views) in turn."""
     if isinstance(payload, bytes) and len(payload) <= MAX_CHUNK_BYTES:
-        return [HEADER.pack(kind, 0, len(payload), id) + payload]
+        return [HEADER.pack(kind, flags, len(payload), id) + payload]
     parts: List[Any] = []
     chunk: List[memoryview] = []
     left, room = size_of(payload), MAX_CHUNK_BYTES
@@ -149,7 +150,7 @@ def _parts(kind: int, id: int, payload: Payload) -> List[Any]:
             length = MAX_CHUNK_BYTES - room
             if room == 0 or length == left:
                 left -= length
-                parts += [HEADER.pack(kind, MORE if left else 0, length, id), *chunk]
+                parts += [HEADER.pack(kind, flags | (MORE if left else 0), length, id), *chunk]
                 chunk, room = [], MAX_CHUNK_BYTES
     return parts
 

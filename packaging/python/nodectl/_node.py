@@ -101,7 +101,7 @@ def request(path: str, method: str, target: str, body: Any = b"", length: Option
         connection.sendall(_head(method, target, "Connection: close\r\nContent-Type: %s\r\nContent-Length: %d" % (kind, size)))
         if length is None:
             connection.sendall(body)
-        else:
+        elif length:
             connection.sendfile(body, count=length)
         with connection.makefile("rb") as reader:
             status, headers = _read_head(reader)
@@ -245,6 +245,11 @@ class LocalNode:
             stream, early = upgrade(self.path)
         try:
             self._was_alone = bool(request(self.path, "GET", "/v1/node").get("solo"))
+            if self._was_alone and self.peer:
+                raise NodeError(
+                    "the node of this machine works alone, for another program: there is no way to the cluster at %s\n"
+                    "hint: end that program first, or make this machine a node of the cluster: `nodectl join`" % self.peer
+                )
         except BaseException:
             stream.close()
             raise
@@ -287,20 +292,27 @@ class LocalNode:
 
     def _meet(self, peer: str) -> None:
         """Returns when our node, which does no work itself, has found the cluster. Fails with NodeError if it does not."""
-        deadline = time.monotonic() + _MEET_SECONDS
-        while time.monotonic() < deadline:
-            try:
-                members = request(self.path, "GET", "/v1/nodes")
-            except OSError:
-                members = []  # It has only just begun.
-            if sum(line["alive"] for line in members) > 1:
-                return
-            time.sleep(0.05)
+        if meets_others(self.path):
+            return
         _stop_own()
         raise NodeError(
             "no node of the cluster was found at %s within %d s\n"
             "hint: a node has to run there, be reachable from here, and have the same password" % (peer, _MEET_SECONDS)
         )
+
+
+def meets_others(path: str) -> bool:
+    """Whether the node at this socket finds another one soon."""
+    deadline = time.monotonic() + _MEET_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            members = request(path, "GET", "/v1/nodes")
+        except OSError:
+            members = []  # It has only just begun.
+        if sum(line["alive"] for line in members) > 1:
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def _wait_for_return() -> None:

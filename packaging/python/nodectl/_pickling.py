@@ -2,7 +2,8 @@
 
 Code that nodes cannot import is sent along. Local modules are those outside of the standard library, of installed packages and
 of what is shipped as `sources`: those that are imported when a pool is opened travel as files, and workers import them, so that
-their state is as at home. `__main__` (scripts, notebooks), and modules that are imported later, travel by value.
+their state is as at home. `__main__` (scripts, notebooks), and modules that are imported later, travel by value. A variable of `__main__`
+has the program's value on a worker, as it was with the last call, until code on that worker sets it.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import site
 import sys
 import sysconfig
 import threading
+import types
 import zipfile
+from collections import ChainMap
 from typing import Any, Dict, List, Set, Tuple
 
 import cloudpickle
 
+from . import _main
 from ._frames import OUT_OF_BAND_BYTES, RAW, Payload, in_band, with_buffers
 from ._upload import files
 
@@ -30,7 +34,7 @@ _ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes))
 # Workers have stand-ins for our own modules, and this cloudpickle.
 _OWN = {"nodectl", "distributed_computing", "ludwigcluster", "cloudpickle"}
 # But the worker of an executor runs there.
-_BY_VALUE_ALWAYS = {"nodectl.executor"}
+_BY_VALUE_ALWAYS = {"nodectl._caller"}
 # Larger files of a package are no code: `sources` ships them.
 _LARGEST_FILE = 10 << 20
 
@@ -85,8 +89,9 @@ class Pickler:
                     if module is not None and name not in cloudpickle.list_registry_pickle_by_value():
                         cloudpickle.register_pickle_by_value(module)
                         registered.append(module)
-                pickled: bytes = cloudpickle.dumps(value, 5, buffer_callback=buffer_callback)
-                return pickled
+                file = io.BytesIO()
+                _CodePickler(file, protocol=5, buffer_callback=buffer_callback).dump(value)
+                return file.getvalue()
             finally:
                 for module in registered:
                     cloudpickle.unregister_pickle_by_value(module)
@@ -114,6 +119,41 @@ class Pickler:
         # By the name that modules go by on workers too, not by that of a program's file.
         path = os.path.realpath(file)
         return not any(path.startswith(prefix) for prefix in self._not_local)
+
+
+def _code_reduce(code: types.CodeType) -> Any:
+    """With the name of the file, which newer versions of cloudpickle leave out and tracebacks show."""
+    make, args = cloudpickle.Pickler.dispatch_table[types.CodeType](code)
+    return make, tuple(code.co_filename if type(arg) is str and arg == "<dynamic-code>" else arg for arg in args)
+
+
+class _CodePickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles the main module's functions so that those of a worker share their variables, as in a module: what one of them sets
+    there, an initializer for instance, the others see."""
+
+    dispatch_table = ChainMap({types.CodeType: _code_reduce}, cloudpickle.Pickler.dispatch_table)
+
+    def __init__(self, file: Any, **options: Any) -> None:
+        super().__init__(file, **options)
+        self._main = vars(sys.modules["__main__"])
+        self.globals_ref[id(self._main)] = _MainGlobals(__name__="__main__")
+
+    def _dynamic_function_reduce(self, function: Any) -> Any:
+        reduced = super()._dynamic_function_reduce(function)
+        if function.__globals__ is self._main:
+            slots = reduced[2][1]
+            slots["__globals__"] = _Variables(slots["__globals__"])
+        return reduced
+
+
+class _MainGlobals(Dict[str, Any]):
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _main.main_globals, ()
+
+
+class _Variables(Dict[str, Any]):
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _main.renewed, (dict(self),)
 
 
 def _module_files(name: str) -> Dict[str, str]:
@@ -150,9 +190,7 @@ def _has_packages(path: str) -> bool:
         return False
 
 
-def init_payload(
-    pickler: Pickler, worker_class: Any, args: Any, kwargs: Any, path: List[str], results: str
-) -> bytes:
+def init_payload(pickler: Pickler, worker_class: Any, args: Any, kwargs: Any, settings: Dict[str, Any]) -> bytes:
     """The INIT of a pool: a line of JSON, cloudpickle for nodes that lack it, the class and its arguments."""
     import json
 
@@ -162,8 +200,7 @@ def init_payload(
         "python": list(sys.version_info[:2]),
         "cloudpickle": cloudpickle.__version__,
         "archive": len(archive),
-        "path": path,
-        "results": results,
+        **settings,
     }
     pickled = pickler.by_value((worker_class, tuple(args), dict(kwargs)))
     return json.dumps(line).encode() + b"\n" + archive + pickled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Callable, Dict, List, Optional, Tuple
 
 from . import _node
@@ -25,8 +26,15 @@ def start_node(
     :returns: a function that terminates the node, and a function that waits for it to end.
     :raises NodeError: The node could not be started.
     """
-    remote = [] if address in _node._LOCAL else ["--peer", "%s:%d" % (_node._bracketed(address), port)]
-    return _start(password, remote, {})
+    if address in _node._LOCAL:
+        return _start(password, [], {})
+    peer = "%s:%d" % (_node._bracketed(address), port)
+    was_running = _node.is_running()
+    started = _start(password, ["--peer", peer], {})
+    if not was_running and not _node.meets_others(_node.socket_path()):
+        what = "warning: no node was found at %s so far: none runs there, or it has another password; this one goes on looking"
+        print(what % peer, file=sys.stderr, flush=True)
+    return started
 
 
 def start_server(password: Optional[str], port: int = DEFAULT_PORT) -> Tuple[Terminate, Wait]:

@@ -8,32 +8,12 @@ import os
 import threading
 import time
 import weakref
-from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Tuple
 
+from ._caller import Caller
 from ._calls import EagerResults, FutureCall, OrderedResults
 from ._errors import PoolError
 from .pool import Pool
-
-
-class _Caller:
-    """The worker: calls any function. Functions that came as bytes are made once."""
-
-    def __init__(self, initializer: Optional[Callable[..., Any]], initargs: Tuple[Any, ...]) -> None:
-        self.functions: Dict[bytes, Any] = {}
-        if initializer is not None:
-            initializer(*initargs)
-
-    def run(self, function: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
-        if isinstance(function, bytes):
-            made = self.functions.get(function)
-            if made is None:
-                import pickle
-
-                if len(self.functions) >= 256:
-                    self.functions.clear()
-                made = self.functions[function] = pickle.loads(function)
-            function = made
-        return function(*args, **kwargs)
 
 
 class Executor(concurrent.futures.Executor):
@@ -41,31 +21,35 @@ class Executor(concurrent.futures.Executor):
     lambdas too. What was submitted is run, as there: also after `shutdown(wait=False)`, and before the program ends.
 
     :param max_workers: The most workers; as many as the cluster has room for if None.
-    :param mp_context: None: workers are processes of other machines, and no start method of this one's fits them.
+    :param mp_context: For compatibility: workers are fresh processes, on this machine as on others, whatever its start method.
     :param initializer: Called once in each worker, with `initargs`.
-    :param max_tasks_per_child: None: a worker lives as long as the pool.
+    :param max_tasks_per_child: After so many calls a worker is replaced by a fresh one; None: it lives as long as the pool.
     :param options: As for `Pool`.
     """
 
     def __init__(
         self,
         max_workers: Optional[int] = None,
-        mp_context: None = None,
+        mp_context: Any = None,
         initializer: Optional[Callable[..., Any]] = None,
         initargs: Tuple[Any, ...] = (),
         *,
-        max_tasks_per_child: None = None,
+        max_tasks_per_child: Optional[int] = None,
         **options: Any,
     ) -> None:
-        if mp_context is not None:
-            raise ValueError("mp_context must be None: workers are not started by multiprocessing")
         if max_tasks_per_child is not None:
-            raise ValueError("max_tasks_per_child must be None: a worker lives as long as the pool")
+            if not isinstance(max_tasks_per_child, int):
+                raise TypeError("max_tasks_per_child must be an integer")
+            if max_tasks_per_child <= 0:
+                raise ValueError("max_tasks_per_child must be >= 1")
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a callable")
         options.setdefault("name", "executor")
-        self.pool: Pool[_Caller] = Pool(_Caller, (initializer, initargs), max_workers=max_workers, **options)
-        self._pending: Set[Any] = set()
+        self.pool: Pool[Caller] = Pool(
+            Caller, (initializer, initargs), max_workers=max_workers, max_tasks_per_worker=max_tasks_per_child, **options
+        )
+        # In the order in which they were submitted.
+        self._pending: "Dict[concurrent.futures.Future[Any], None]" = {}
         # Those whose results nobody reads any more: the engine keeps them as long as tasks of theirs are unfinished.
         self._series: "weakref.WeakSet[OrderedResults]" = weakref.WeakSet()
         self._is_shut_down = False
@@ -75,8 +59,8 @@ class Executor(concurrent.futures.Executor):
         """A future of `fn(*args, **kwargs)`."""
         self._check()
         future = FutureCall(self.pool._engine, self.pool._pickler, (fn, args, kwargs), {}).future
-        self._pending.add(future)
-        future.add_done_callback(self._pending.discard)
+        self._pending[future] = None
+        future.add_done_callback(lambda done: self._pending.pop(done, None))
         return future
 
     def map(
@@ -115,14 +99,14 @@ class Executor(concurrent.futures.Executor):
         """Ends the workers when all that was submitted is done. Nothing more is taken.
 
         :param wait: Return when that is so.
-        :param cancel_futures: Do not run what has not ended yet.
+        :param cancel_futures: Do not run what no worker has yet. The oldest, one for each worker, may be on their way to it: they run.
         """
         is_first, self._is_shut_down = not self._is_shut_down, True
         if cancel_futures:
-            for future in list(self._pending):
+            for future in list(self._pending)[max(1, self.pool._engine.workers) :]:
                 future.cancel()
             for results in list(self._series):
-                results.close()
+                results.cut_off()
         if wait:
             self._finish()
         elif is_first:
@@ -130,7 +114,7 @@ class Executor(concurrent.futures.Executor):
 
     def _check(self) -> None:
         if self._is_shut_down:
-            raise PoolError("cannot schedule new futures after shutdown")
+            raise RuntimeError("cannot schedule new futures after shutdown")
 
     def _finish(self) -> None:
         """Returns when all that was submitted is done, and the workers have ended."""
@@ -153,8 +137,9 @@ def _finish_all() -> None:
         executor._finish()
 
 
-# After the engine's, so before its: that one ends what is unfinished.
-atexit.register(_finish_all)
+# Where the executors of the standard library do the same: before what the program registered with `atexit`, and before the
+# engine's, which ends what is unfinished.
+getattr(threading, "_register_atexit", atexit.register)(_finish_all)
 # A forked child has none of its parent's: their pools are closed there.
 os.register_at_fork(after_in_child=_executors.clear)
 

@@ -345,7 +345,8 @@ class _Shared(ParameterServer):
             self._wait(lambda _: self._released)
 
     def _send(self, kind: int, id: int, payload: bytes) -> None:
-        view, out = memoryview(payload), []
+        view = memoryview(payload)
+        out: List[Any] = []
         while True:
             chunk, view = view[:_CHUNK], view[_CHUNK:]
             out += [_HEADER.pack(kind, _MORE if len(view) else 0, len(chunk), id), chunk]

@@ -31,6 +31,8 @@ class Pool(Generic[Worker]):
 
     Threads may share a pool, and a program may have several. In a forked child the pools of its parent are closed.
 
+    Without a class, `Pool()` is a `FunctionPool`: as `multiprocessing.Pool`, whose arguments it takes.
+
     :param worker_class: The class, or any picklable callable that returns such an object.
     :param init_data: Arguments of the class, `{'args': [...], 'kwargs': {...}}`; a tuple or a list of positional ones; or any
         other value for a single one. None for no arguments.
@@ -45,6 +47,7 @@ class Pool(Generic[Worker]):
     :param max_workers: The most workers; as many as fit if None.
     :param retries: How often a task that ended its worker is tried again.
     :param timeout: Seconds after which a task is ended with its worker, and tried again elsewhere.
+    :param max_tasks_per_worker: After so many tasks a worker is replaced by a fresh one.
     :param env: Variables for the workers.
     :param priority: Higher ones get their workers first.
     :param name: The job's name in listings.
@@ -63,6 +66,13 @@ class Pool(Generic[Worker]):
         class fails on every worker.
     """
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> "Pool[Worker]":
+        if cls is Pool and "worker_class" not in kwargs and not (args and callable(args[0])):
+            from .functions import FunctionPool
+
+            return super().__new__(FunctionPool)  # type: ignore[arg-type]
+        return super().__new__(cls)
+
     def __init__(
         self,
         worker_class: Callable[..., Worker],
@@ -79,6 +89,7 @@ class Pool(Generic[Worker]):
         max_workers: Optional[int] = None,
         retries: int = 3,
         timeout: Optional[float] = None,
+        max_tasks_per_worker: Optional[int] = None,
         env: Optional[Mapping[str, str]] = None,
         priority: int = 0,
         name: Optional[str] = None,
@@ -89,7 +100,7 @@ class Pool(Generic[Worker]):
     ) -> None:
         if results not in ("pickle", "json"):
             raise ValueError("results are \"pickle\" or \"json\", not %r" % (results,))
-        _check_numbers(max_workers, retries, timeout)
+        _check_numbers(max_workers, retries, timeout, max_tasks_per_worker)
         self._progress = progress
         paths = [os.fspath(path) for path in sources]
         missing = next((path for path in paths if not os.path.exists(path)), None)
@@ -99,7 +110,8 @@ class Pool(Generic[Worker]):
         args, kwargs = _init_arguments(init_data)
         # Where modules are found on the worker: among the files shipped, and in the directories of them.
         search = [".", *(os.path.basename(os.path.abspath(path)) for path in paths if os.path.isdir(path))]
-        init = init_payload(self._pickler, worker_class, args, kwargs, search, results)
+        settings = {"path": search, "results": results, "max_tasks": max_tasks_per_worker}
+        init = init_payload(self._pickler, worker_class, args, kwargs, settings)
         request: Dict[str, Any] = {
             "name": name or getattr(worker_class, "__name__", "pool"),
             "where": where,
@@ -112,6 +124,8 @@ class Pool(Generic[Worker]):
             request["resources"] = wanted
         if max_workers is not None:
             request["max_workers"] = max_workers
+        if max_tasks_per_worker is not None:
+            request["max_tasks_per_worker"] = max_tasks_per_worker
         if timeout is not None:
             request["timeout_ms"] = max(1, round(timeout * 1e3))
         node = _node.LocalNode(password, server_address, server_port)
@@ -214,13 +228,19 @@ class Pool(Generic[Worker]):
         self.close()
 
     def __reduce__(self) -> Any:
-        raise PoolError("a pool cannot be passed to another process")
+        raise PoolError(
+            "a pool cannot be passed to another process\nhint: keep it out of classes and variables that tasks use"
+        )
 
     def _bar(self, data: Any) -> Bar:
         return Bar(len(data) if hasattr(data, "__len__") else None, self._progress)
 
 
-def _check_numbers(max_workers: Optional[int], retries: int, timeout: Optional[float]) -> None:
+def _check_numbers(
+    max_workers: Optional[int], retries: int, timeout: Optional[float], max_tasks_per_worker: Optional[int]
+) -> None:
+    if max_tasks_per_worker is not None and max_tasks_per_worker <= 0:
+        raise ValueError("max_tasks_per_worker must be greater than 0, not %r" % (max_tasks_per_worker,))
     if max_workers is not None and max_workers <= 0:
         raise ValueError("max_workers must be greater than 0, not %r" % (max_workers,))
     if retries < 0:

@@ -28,7 +28,7 @@ from .params import _ALIGNMENT, ParameterServer
 
 
 class DistributedOptimizer:
-    """Takes the place of an optimizer: the rule is that of `server`, and runs where the parameters are kept.
+    """Takes the place of an optimizer: the rule is that of `server`, and runs where the parameters are kept. Needs PyTorch 2.1.
 
     On the CPU the parameters lie in the memory shared with the node from then on; gradients are copied there once, as they become
     ready. Those of other devices are copied there and back. Parameters in half precision are kept in f32 by the servers.
@@ -39,6 +39,8 @@ class DistributedOptimizer:
     """
 
     def __init__(self, model: "torch.nn.Module", server: ParameterServer, batch: Optional[int] = None) -> None:
+        if not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
+            raise RuntimeError("DistributedOptimizer needs PyTorch 2.1 or later, and this is %s" % torch.__version__)
         self._server = server
         self._parameters: Dict[str, Any] = {name: p for name, p in model.named_parameters() if p.requires_grad}
         initial = {name: p.detach().cpu().float().numpy() for name, p in self._parameters.items()}

@@ -18,6 +18,7 @@ from nodectl._frames import HEADER, MAX_CHUNK_BYTES
 
 SHIM = os.path.join(os.path.dirname(__file__), "../../../src/worker/persistent/shim.py")
 HELLO, READY, INIT_FAILED, EXIT = 16, 17, 18, 4
+ANY = 1 << 62
 DEPTH = 64
 RETRIES = 3
 
@@ -84,7 +85,7 @@ class Worker:
 class Pool:
     def __init__(self, host, writer):
         self.host, self.writer = host, writer
-        self.workers, self.queue, self.arguments, self.asked = [], [], {}, set()
+        self.workers, self.queue, self.arguments, self.asked, self.telling = [], [], {}, set(), set()
         self.updates, self.snapshot, self.deaths, self.init_failures = [], None, {}, 0
         self.init = b""
         self.request = {}
@@ -105,6 +106,8 @@ class Pool:
                 self.queue.append(id)
             elif kind == frames.RUN:
                 self.arguments[id] = payload
+                if flags & frames.TELL:
+                    self.telling.add(id)
                 if id in self.asked:
                     self.asked.discard(id)
                     self.queue.insert(0, id)
@@ -134,7 +137,12 @@ class Pool:
         while self.queue:
             # A new worker begins with one task: the one that ended the last worker shows itself so, for answers of
             # the tasks before it may have been lost with the worker.
-            ready = [one for one in self.workers if one.ready and len(one.tasks) < min(DEPTH, 1 + one.answered)]
+            most = self.request.get("max_tasks_per_worker") or ANY
+            ready = [
+                one
+                for one in self.workers
+                if one.ready and len(one.tasks) < min(DEPTH, 1 + one.answered, most - one.answered)
+            ]
             if not ready:
                 return
             id = self.queue.pop(0)
@@ -145,6 +153,8 @@ class Pool:
             worker = min(ready, key=lambda worker: len(worker.tasks))
             worker.tasks.append(id)
             worker.writer.write(message(frames.RUN, id, self.arguments[id]))
+            if id in self.telling:
+                self.writer.write(message(frames.STARTED, id))
 
     def worker_ended(self, worker):
         if worker not in self.workers:

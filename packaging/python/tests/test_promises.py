@@ -2,11 +2,17 @@
 
 import concurrent.futures
 import importlib
+import itertools
+import linecache
+import multiprocessing
 import os
 import sys
 import tempfile
 import textwrap
 import threading
+import time
+import traceback
+from concurrent.futures.process import BrokenProcessPool
 
 import nodectl
 
@@ -104,20 +110,131 @@ class Promises(Base):
 
     def test_a_cancelled_future_is_done(self):
         executor = self.executor(max_workers=2)
-        go = os.path.join(self.host.directory, "go")
-
-        def wait():
-            while not os.path.exists(go):
-                threading.Event().wait(0.01)
-
+        wait, go = self.gate()
         futures = [executor.submit(wait) for _ in range(20)]
         self.assertTrue(futures[-1].cancel())
         done, _ = concurrent.futures.wait([futures[-1]], timeout=30)
         self.assertEqual(done, {futures[-1]})
         self.assertEqual(list(concurrent.futures.as_completed([futures[-1]])), [futures[-1]])
         self.assertTrue(futures[-1].cancel(), "again")
+        go()
         executor.shutdown(cancel_futures=True)
         self.assertTrue(all(future.done() for future in futures))
+
+    def gate(self):
+        """A function for workers that returns once another is called here."""
+        path = os.path.join(self.host.directory, "go")
+
+        def wait(*_):
+            while not os.path.exists(path):
+                threading.Event().wait(0.01)
+
+        return wait, lambda: open(path, "w").close()
+
+    def until(self, holds, seconds=30):
+        deadline = time.monotonic() + seconds
+        while not holds():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+
+    def test_a_future_is_running_once_a_worker_has_its_task(self):
+        executor = self.executor()
+        wait, go = self.gate()
+        small, large = executor.submit(wait), executor.submit(wait, bytes(3 << 20))
+        self.until(lambda: small.running() and large.running())
+        self.assertFalse(small.cancel())
+        futures = [executor.submit(wait) for _ in range(50)]
+        self.assertFalse(futures[-1].running())
+        threading.Timer(0.2, go).start()
+        executor.shutdown(cancel_futures=True)
+        self.assertTrue(futures[-1].cancelled())
+        self.assertEqual((small.result(0), large.result(0)), (None, None))
+
+    def test_a_cancelled_map_is_told_to_its_reader(self):
+        executor = self.executor()
+        wait, go = self.gate()
+        results = executor.map(wait, range(50))
+        executor.shutdown(wait=False, cancel_futures=True)
+        with self.assertRaises(concurrent.futures.CancelledError):
+            list(results)
+        go()
+
+    def test_workers_are_replaced_after_so_many_tasks(self):
+        with nodectl.Executor(2, max_tasks_per_child=3) as executor:
+            pids = list(executor.map(lambda _: os.getpid(), range(20)))
+        self.assertEqual(max(pids.count(pid) for pid in pids), 3)
+
+    def test_tracebacks_have_the_lines_of_files_that_workers_lack(self):
+        source = "def fail():\n    raise LookupError('no')  # in a cell\n"
+        cell = "/nowhere/cell-1.py"
+        linecache.cache[cell] = (len(source), None, source.splitlines(True), cell)
+        names = {"__name__": "__main__"}
+        exec(compile(source, cell, "exec"), names)
+        error = self.executor().submit(names["fail"]).exception(30)
+        self.assertIn("raise LookupError('no')  # in a cell", "".join(traceback.format_exception(None, error, None)))
+
+    def test_an_initializer_that_fails_breaks_the_executor(self):
+        def fail():
+            raise ValueError("error in initializer")
+
+        executor = self.executor(max_workers=1, initializer=fail)
+        with self.assertRaisesRegex(BrokenProcessPool, "error in initializer"):
+            executor.submit(pow, 2, 3).result(60)
+        with self.assertRaises(BrokenProcessPool):
+            executor.submit(pow, 2, 3)
+
+    def functions(self, *args, **options):
+        pool = nodectl.Pool(*args, **options)
+        self.assertIsInstance(pool, nodectl.FunctionPool)
+        self.addCleanup(pool.terminate)
+        return pool
+
+    def test_a_pool_without_a_class_is_that_of_multiprocessing(self):
+        pool = self.functions(2)
+        offset = 10
+        self.assertEqual(pool.map(lambda x: x + offset, range(20)), list(range(10, 30)))
+        self.assertEqual(pool.starmap(pow, [(2, 3), (3, 2)]), [8, 9])
+        self.assertEqual(list(pool.imap(abs, [-1, -2])), [1, 2])
+        self.assertEqual(sorted(pool.imap_unordered(abs, range(-9, 0), chunksize=3)), list(range(1, 10)))
+        self.assertEqual(list(itertools.islice(pool.imap(abs, itertools.count()), 5)), [0, 1, 2, 3, 4])
+        self.assertEqual(pool.apply(sorted, ([2, 1],), {"reverse": True}), [2, 1])
+        self.assertEqual(pool.map_async(abs, []).get(30), [])
+        self.assertEqual(pool.submit(pow, 2, 5).result(30), 32)
+
+    def test_asynchronous_results_are_told(self):
+        pool, told = self.functions(), []
+        wait, go = self.gate()
+        result = pool.apply_async(wait)
+        self.assertFalse(result.ready())
+        with self.assertRaises(multiprocessing.TimeoutError):
+            result.get(0.05)
+        with self.assertRaises(ValueError):
+            result.successful()
+        go()
+        result.wait(30)
+        self.assertTrue(result.ready() and result.successful())
+        pool.map_async(int, ["1", "2"], callback=told.append).wait(30)
+        bad = pool.map_async(int, ["1", "x", threading.Lock()], error_callback=told.append)
+        bad.wait(30)
+        self.assertFalse(bad.successful())
+        self.assertEqual(told[0], [1, 2])
+        self.assertIsInstance(told[1], (ValueError, TypeError))
+
+    def test_what_a_closed_pool_was_given_runs(self):
+        pool = self.functions(initializer=os.putenv, initargs=("NOTHING", "1"), maxtasksperchild=200)
+        results = pool.imap(lambda x: x * x, range(3000))
+        later = pool.map_async(abs, range(50))
+        with self.assertRaises(ValueError):
+            pool.join()
+        pool.close()
+        with self.assertRaises(ValueError):
+            pool.map(abs, [1])
+        pool.join()
+        self.assertEqual(list(results), [x * x for x in range(3000)])
+        self.assertEqual(later.get(0), list(range(50)))
+
+    def test_a_class_is_still_a_pool_of_its(self):
+        self.assertNotIsInstance(self.pool(Worker), nodectl.FunctionPool)
 
     def test_what_was_submitted_runs_after_shutdown_without_waiting(self):
         executor = self.executor()
@@ -174,8 +291,13 @@ class Promises(Base):
                 nodectl.Pool(Worker, **options)
         with self.assertRaisesRegex(FileNotFoundError, "/nonexistent"):
             nodectl.Pool(Worker, sources=["/nonexistent"])
-        with self.assertRaises(ValueError):
-            nodectl.Executor(max_tasks_per_child=1)
+        self.assertTrue(issubclass(nodectl.WorkerLost, BrokenProcessPool))
+        for options in ({"max_tasks_per_child": 0}, {"max_workers": -1}):
+            with self.assertRaises(ValueError, msg=str(options)):
+                nodectl.Executor(**options)
+        for options in ({"processes": 0}, {"maxtasksperchild": 0.5}, {"maxtasksperchild": "12"}):
+            with self.assertRaises(ValueError, msg=str(options)):
+                nodectl.Pool(**options)
         with self.assertRaises(ValueError):
             self.executor().map(pow, [1], [2], chunksize=-1)
 
@@ -214,6 +336,11 @@ class Promises(Base):
             item = executor.submit(beside.item, 5).result(30)
         self.assertIs(type(item), beside.Item)
         self.assertEqual((item.x, beside.Item.made), (5, 0))
+
+    def test_empty_files_travel(self):
+        empty = self.module("")
+        with nodectl.Executor(1) as executor:
+            self.assertEqual(executor.submit(lambda: empty.__name__).result(30), empty.__name__)
 
     def test_results_do_not_change_the_classes_of_the_program(self):
         class Local(Counted):

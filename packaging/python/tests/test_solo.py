@@ -1,5 +1,6 @@
 """Programs on a machine without a node: they start one, and leave none behind. Needs the variable NODECTL."""
 
+import faulthandler
 import os
 import shutil
 import signal
@@ -30,6 +31,8 @@ def is_alive(pid):
 
 class Base(unittest.TestCase):
     def setUp(self):
+        # So long for each, not for all.
+        faulthandler.dump_traceback_later(300, exit=True)
         self.directory = tempfile.mkdtemp(prefix="nodectl-")
         self.addCleanup(shutil.rmtree, self.directory, True)
         self.env = {**os.environ, "NODECTL_NODE__DATA_DIR": os.path.join(self.directory, "data"), "NO_COLOR": "1"}
@@ -112,6 +115,35 @@ with Pool(Reader, sources=["shipped"]) as pool:
 """
         )
         self.assertEqual(out, "[3, 6]\nthe data\n")
+
+    def test_functions_of_a_script_share_its_variables_on_workers(self):
+        out = self.output(
+            """
+import nodectl
+SCALE, CALLS, LOCAL = None, 0, object()
+DEFAULTS = {"local": LOCAL}
+class Counter:
+    made = []
+def init(scale):
+    global SCALE
+    SCALE = scale
+def scaled(x):
+    global CALLS
+    CALLS += 1
+    Counter.made.append(x)
+    return SCALE * x, CALLS, len(Counter.made), DEFAULTS["local"] is LOCAL
+factor = 2
+with nodectl.Executor(1, initializer=init, initargs=(10,)) as executor:
+    print(list(executor.map(scaled, [1, 2, 3])))
+    print(executor.submit(scaled, 4).result())
+    print(executor.submit(lambda x: factor * x, 4).result())
+    factor = 3
+    print(executor.submit(lambda x: factor * x, 4).result())
+print(SCALE, CALLS, Counter.made)
+"""
+        )
+        expected = ["[(10, 1, 1, True), (20, 2, 2, True), (30, 3, 3, True)]", "(40, 4, 4, True)", "8", "12", "None 0 []"]
+        self.assertEqual(out.splitlines(), expected)
 
     def test_a_lost_node_is_replaced(self):
         out = self.output(
@@ -243,6 +275,55 @@ except nodectl.NodeError as error:
         )
         self.assertEqual(out, "True True\n")
 
+    def test_a_node_that_finds_no_cluster_says_so(self):
+        program = self.program(
+            HEAD
+            + """
+terminate, wait = nodectl.start_node("a password of nobody", "127.0.0.2", 9)
+terminate(); wait()
+""",
+            stderr=subprocess.PIPE,
+        )
+        _, err = program.communicate(timeout=60)
+        self.assertIn("warning: no node was found at 127.0.0.2:9 so far", err)
+
+    def test_a_node_that_works_alone_is_not_taken_for_a_cluster(self):
+        out = self.output(
+            HEAD
+            + """
+with Pool(Worker) as pool:
+    print(pool.map([5]))
+    try:
+        Pool(Worker, None, "a password of nobody", "127.0.0.2", 9)
+    except nodectl.NodeError as error:
+        print("works alone" in str(error))
+"""
+        )
+        self.assertEqual(out, "[5]\nTrue\n")
+
+    def test_what_was_submitted_runs_before_the_program_ends(self):
+        out = self.output(
+            """
+import atexit, nodectl
+executor, other = nodectl.Executor(), nodectl.Executor()
+def note(name):
+    open(%r + "/ran-" + name, "w").close()
+for number in range(20):
+    executor.submit(note, "a%%d" %% number)
+other.map(note, ["b%%d" %% number for number in range(20)])
+other.shutdown(wait=False)
+def late():
+    try:
+        executor.submit(note, "late")
+    except RuntimeError as error:
+        print(error)
+atexit.register(late)
+"""
+            % self.directory
+        )
+        self.assertEqual(out, "cannot schedule new futures after shutdown\n")
+        self.assertEqual(sum(name.startswith("ran-") for name in os.listdir(self.directory)), 40)
+
     def test_a_result_of_two_gibibytes_arrives(self):
         with open("/proc/meminfo") as info:
             free = next(int(line.split()[1]) << 10 for line in info if line.startswith("MemAvailable"))
@@ -275,7 +356,7 @@ with Pool(Broken) as pool:
         )
         _, err = program.communicate(timeout=60)
         self.assertIn("no data set", err)
-        self.assertIn("PoolError", err)
+        self.assertIn("PoolBroken", err)
 
     def test_nodes_are_started_from_python(self):
         out = self.output(

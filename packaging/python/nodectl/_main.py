@@ -1,0 +1,15 @@
+"""Stand-ins for what workers have under these names (`shim.py`): pickles for workers refer to them."""
+
+from __future__ import annotations
+
+from typing import Any, Dict
+
+
+def main_globals() -> Dict[str, Any]:
+    """The variables of the program's main module, on a worker."""
+    raise NotImplementedError("workers have this")
+
+
+def renewed(variables: Dict[str, Any]) -> Dict[str, Any]:
+    """Those of the program's variables that replace the worker's."""
+    raise NotImplementedError("workers have this")

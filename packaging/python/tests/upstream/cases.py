@@ -1,0 +1,48 @@
+"""The tests, by names that hold for all versions of CPython."""
+
+import importlib
+import multiprocessing
+import unittest
+
+from . import adaptation
+
+# What uses executors of processes, by the mixin with which CPython makes classes of its own: start methods do not differ here.
+_MIXIN = "ProcessPoolSpawn"
+_PARTS = ("test_wait", "test_as_completed", "test_process_pool", "test_init", "test_shutdown", "test_deadlock")
+
+
+def executor_classes():
+    """Classes of tests of executors, by their names without the mixin."""
+    try:
+        modules = [importlib.import_module("test.test_concurrent_futures." + part) for part in _PARTS]
+    except ModuleNotFoundError:
+        # A single file up to Python 3.12.
+        modules = [importlib.import_module("test.test_concurrent_futures")]
+    for module in modules:
+        for name, found in vars(module).items():
+            if isinstance(found, type) and issubclass(found, unittest.TestCase) and name.startswith(_MIXIN):
+                yield name[len(_MIXIN) :], found
+
+
+def pool_classes():
+    """Classes of tests of pools."""
+    theirs = importlib.import_module("test._test_multiprocessing")
+    theirs.multiprocessing = multiprocessing
+
+    class Pools(theirs.ProcessesMixin):
+        Pool = staticmethod(adaptation.nodectl.Pool)
+
+    for name in ("_TestPool", "_TestPoolWorkerErrors", "_TestPoolWorkerLifetime"):
+        made = type(name[1:], (getattr(theirs, name), Pools, unittest.TestCase), {"__module__": __name__})
+        globals()[made.__name__] = made
+        yield made.__name__, made
+
+
+def all_tests():
+    """Every test, by its name: Class.method."""
+    loader = unittest.TestLoader()
+    classes = [*executor_classes(), *pool_classes()]
+    return {"%s.%s" % (name, test): found(test) for name, found in classes for test in loader.getTestCaseNames(found)}
+
+
+TESTS = all_tests()
