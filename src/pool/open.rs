@@ -99,6 +99,34 @@ async fn converse(
     if let Some(old) = open.replaced().map_err(|error| error.to_string())? {
         tokio::spawn(cancel_own(pools.node.clone(), author.clone(), old));
     }
+    let pool = begin(pools, author, open, init, outbox).await?;
+    match conduct(&pools.node, pool, reader, rest).await {
+        End::Closed => Ok(()),
+        End::Failed(why) => Err(why),
+        End::Leaving(done) => {
+            // The stream just ends, as if the node had died: its client goes on at another one.
+            *leaving = Some(done);
+            Ok(())
+        }
+    }
+}
+
+/// A pool whose job is submitted, and whose client knows.
+struct OpenedPool {
+    hub: Hub,
+    inbox: mpsc::Receiver<HubInput>,
+    entry: PoolEntry,
+    job: JobId,
+    listed: Listed,
+}
+
+async fn begin(
+    pools: &Arc<PoolShared>,
+    author: Author,
+    open: OpenPool,
+    init: Arc<Spool>,
+    outbox: &Arc<PoolOutbox>,
+) -> Result<OpenedPool, String> {
     let config = PoolConfig {
         retries: open.retries,
         timeout: open.timeout_ms.map(Duration::from_millis),
@@ -112,7 +140,7 @@ async fn converse(
         .into_draft(pools.me, author, token)
         .map_err(|error| format!("the pool is not valid: {error}"))?
         .submitted(pools.me, now_ms);
-    let (inputs, mut inbox) = mpsc::channel(QUEUE);
+    let (inputs, inbox) = mpsc::channel(QUEUE);
     let entry = PoolEntry {
         inputs,
         client: outbox.clone(),
@@ -132,29 +160,44 @@ async fn converse(
         &serde_json::to_vec(&opened).expect("plain data always encodes"),
     );
     outbox.flush();
+    Ok(OpenedPool {
+        hub,
+        inbox,
+        entry,
+        job,
+        listed,
+    })
+}
+
+/// Serves a pool from its opening to its end, that of its job included.
+async fn conduct<R: AsyncRead + Unpin>(
+    node: &NodeHandle,
+    pool: OpenedPool,
+    reader: PoolReader<R>,
+    rest: Vec<Frame>,
+) -> End {
+    let OpenedPool {
+        hub,
+        mut inbox,
+        entry,
+        job,
+        listed,
+    } = pool;
     let (hub, end) = {
         let reading = read_client(reader, rest, entry.inputs.clone(), hub.gate());
         let writing = async {
-            outbox.ended().await;
+            entry.client.ended().await;
             let _ = entry.inputs.send(HubInput::ClientGone).await;
         };
-        let beside = async { tokio::join!(reading, writing, watch_job(&pools.node, job, &entry)) };
+        let beside = async { tokio::join!(reading, writing, watch_job(node, job, &entry)) };
         tokio::select! {
             ended = hub.run(&mut inbox) => ended,
             _ = beside => unreachable!("the job is watched for ever"),
         }
     };
     drop((listed, entry));
-    finish(&pools.node, hub, job, &mut inbox).await;
-    match end {
-        End::Closed => Ok(()),
-        End::Failed(why) => Err(why),
-        End::Leaving(done) => {
-            // The stream just ends, as if the node had died: its client goes on at another one.
-            *leaving = Some(done);
-            Ok(())
-        }
-    }
+    finish(node, hub, job, &mut inbox).await;
+    end
 }
 
 /// Reads `OPEN` and `INIT`. None if the client went away.
