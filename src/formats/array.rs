@@ -17,6 +17,7 @@ pub struct Info {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Array {
     pub info: Info,
+    /// The numbers in row-major order, little-endian.
     pub bytes: Vec<u8>,
 }
 

@@ -62,6 +62,7 @@ pub enum LinkError {
         path: PathBuf,
         why: String,
     },
+    /// More links than a name may go through.
     TooMany {
         path: PathBuf,
         name: String,

@@ -47,6 +47,7 @@ impl<'t> Context<'t> {
 /// A job and where its name and its `after` stand.
 pub struct PlacedJob {
     pub job: PlannedJob,
+    /// Where the job file has the name.
     pub name_span: Range<usize>,
     pub after_spans: Vec<Range<usize>>,
 }

@@ -13,8 +13,10 @@ const LISTED: usize = 60;
 /// What is wrong at which bytes of the job file, and what to do about it.
 #[derive(Debug)]
 pub struct Fault {
+    /// Where the job file is wrong, in bytes.
     pub span: Range<usize>,
     pub message: String,
+    /// What to do about it.
     pub hint: Option<String>,
     /// The file and its text, if the place is not in the job file itself.
     elsewhere: Option<(PathBuf, String)>,

@@ -13,6 +13,7 @@ use toml::{
 #[derive(Clone, Debug)]
 pub struct Item<T> {
     pub value: T,
+    /// Where the job file has it, in bytes.
     pub span: Range<usize>,
 }
 

@@ -10,6 +10,7 @@ pub struct Upload {
     /// Where tasks find it, relative to their directory; passes `manifest::safe_path`.
     pub path: String,
     pub source: UploadSource,
+    /// Whether the file may be run as a program.
     pub executable: bool,
 }
 

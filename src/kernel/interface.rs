@@ -24,6 +24,7 @@ pub struct InterfaceArray {
     pub scalar: &'static str,
     /// Numbers of an element.
     pub components: u32,
+    /// Whether the shader writes into the array.
     pub written: bool,
 }
 

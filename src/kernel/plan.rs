@@ -111,7 +111,9 @@ pub struct ShaderPlan {
 /// A number of the job file, or the parameter that gives it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Quantity {
+    /// A number in the job file.
     Value(Value),
+    /// The parameter of this name.
     Param(String),
 }
 
@@ -164,6 +166,7 @@ pub struct ArrayPlan {
     /// From the second round on the content is what the round before left of this binding: the
     /// cells of the widened box are put together from the parts of the tiles that they lie in.
     pub resumes: Option<String>,
+    /// Whether the shader writes into the array.
     pub is_written: bool,
 }
 

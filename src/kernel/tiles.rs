@@ -3,7 +3,9 @@
 /// A box of cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cells {
+    /// The first cell along x, y and z.
     pub origin: [u32; 3],
+    /// Cells along x, y and z.
     pub size: [u32; 3],
 }
 

@@ -25,6 +25,7 @@ pub const HISTORY: &str = "history";
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelFile {
     pub note: Note,
+    /// What inputs go through before the model takes them.
     pub preparation: Preparation,
     /// The layers' arrays, by name.
     pub arrays: Vec<(String, Array)>,

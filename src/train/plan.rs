@@ -46,12 +46,15 @@ pub struct Sharing {
     pub outer: Outer,
     #[serde(with = "as_json")]
     pub compression: Compression,
+    /// Bytes of a block of the arena, the piece that moves between nodes.
     pub block_bytes: u64,
     pub replicas: u32,
     /// Whether dense layers' gradients go as sufficient factors, from node to node; none where that
     /// is if it costs less.
     pub use_sfb: Option<bool>,
+    /// Streams on which gradients go to each node.
     pub num_push_threads: u32,
+    /// Streams on which values come from each node.
     pub num_pull_threads: u32,
 }
 
@@ -145,6 +148,7 @@ pub struct OptimizerPlan {
     pub warmup: u64,
     pub decay: DecayPlan,
     pub weight_decay: f32,
+    /// The most that the norm of all gradients together may be.
     pub clip_norm: Option<f32>,
 }
 

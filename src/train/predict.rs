@@ -21,6 +21,7 @@ const AT_ONCE: usize = 256;
 pub struct Prediction {
     /// Probabilities, of classes or each for itself, or values: `width` for each sample.
     pub answers: Vec<f32>,
+    /// Outputs of a sample.
     pub width: usize,
     /// The names of the classes, where the model chooses one.
     pub classes: Option<Vec<String>>,

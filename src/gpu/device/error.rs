@@ -14,6 +14,7 @@ pub enum DeviceError {
     #[error(
         "no {wanted}; there are: {there}\nhint: `nodectl devices` lists the GPUs of every node"
     )]
+    /// No device that was asked for, by UUID or at all.
     NoSuchDevice { wanted: String, there: String },
     #[error(
         "the GPU was lost: {0}\nhint: see `dmesg`; the driver reset it, or it fell off the bus"

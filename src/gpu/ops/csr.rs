@@ -27,9 +27,13 @@ pub struct Csr {
     pub x: BufferView,
     /// vectors × rows, f32.
     pub y: BufferView,
+    /// Rows of the matrix.
     pub rows: u32,
+    /// Columns of the matrix, and elements of each vector `x`.
     pub width: u32,
+    /// Elements that the matrix stores.
     pub nonzeros: u32,
+    /// How many vectors are multiplied at once.
     pub vectors: u32,
 }
 

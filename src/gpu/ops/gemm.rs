@@ -29,7 +29,9 @@ pub struct Gemm {
     pub batch: u32,
     pub transpose_a: bool,
     pub transpose_b: bool,
+    /// What the product is multiplied by.
     pub alpha: f32,
+    /// What `c` is multiplied by before the product is added; 0: `c` is not read.
     pub beta: f32,
     /// n values, added to each row.
     pub bias: Option<BufferView>,

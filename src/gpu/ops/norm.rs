@@ -41,6 +41,7 @@ pub struct Norm {
     pub inverses: BufferView,
     /// They come from elsewhere: running averages, when a network is used.
     pub given: bool,
+    /// ε: keeps the deviation of equal numbers above zero.
     pub epsilon: f32,
 }
 

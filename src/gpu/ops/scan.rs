@@ -18,6 +18,7 @@ pub struct Scan {
     pub input: BufferView,
     /// Of the same kind and length.
     pub output: BufferView,
+    /// Whether each sum leaves its own element out.
     pub exclusive: bool,
 }
 

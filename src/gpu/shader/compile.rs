@@ -18,6 +18,7 @@ use nodectl_types::Scalar;
 /// What a device is given.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compiled {
+    /// The SPIR-V module.
     pub words: Vec<u32>,
     /// Specialization constants by number. Empty for WGSL, whose constants are compiled in.
     pub constants: Vec<(u32, Scalar, f64)>,

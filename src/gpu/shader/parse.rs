@@ -35,6 +35,7 @@ pub struct Shader {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}{}", hint.as_ref().map(|hint| format!("\nhint: {hint}")).unwrap_or_default())]
 pub struct ShaderError {
+    /// Where in the source, in bytes, if that is known.
     pub span: Option<Range<usize>>,
     pub message: String,
     pub hint: Option<String>,

@@ -124,6 +124,7 @@ pub struct Batches<'d> {
     pub data: &'d Dataset,
     pub weights: Option<&'d [f32]>,
     pub outputs: u32,
+    /// Whether the model takes whole numbers, as an embedding does.
     pub takes_indices: bool,
 }
 

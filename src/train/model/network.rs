@@ -94,6 +94,7 @@ pub trait GradientExchange {
 /// Samples, as bytes of the engine's numbers.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
+    /// How many samples there are.
     pub count: u32,
     /// f32; u32 for a model that begins with an embedding.
     pub inputs: Bytes,

@@ -78,9 +78,10 @@ pub struct Recording {
     pub ready: Vec<GradientReady>,
 }
 
-/// Behind so many ops the gradient of a tensor is there.
+/// The gradient of a tensor is there after so many ops.
 #[derive(Clone, Debug)]
 pub struct GradientReady {
+    /// How many ops come before.
     pub at: usize,
     pub tensor: usize,
     /// Of a factored tensor: u and v of each sample, whose products' sum is the gradient.

@@ -55,6 +55,7 @@ pub enum TrainError {
         "the loss is {loss} in step {step} (epoch {epoch})\n\
          hint: a smaller `rate` in [optimizer], `clip_norm`, or `standardize = true` in [data]"
     )]
+    /// The loss is not finite.
     Diverged { loss: f64, step: u64, epoch: u32 },
 }
 

@@ -52,6 +52,7 @@ pub struct ServerState {
     pub pulls: u64,
     pub pulled: Vec<bool>,
     pub share: WorkerShare,
+    /// Barriers that all workers have passed.
     pub barriers: u64,
     /// The newest checkpoint that is kept, or will not be.
     pub kept: u64,
