@@ -40,6 +40,9 @@ pub struct PlannedJob {
     /// Names of jobs of the same file that come first. They precede this one in what planning
     /// returns.
     pub after: Vec<String>,
+    /// Jobs of the same file whose end this one waits for, however they end. They precede this one,
+    /// too.
+    pub follows: Vec<String>,
     /// Sorted by path, each path once.
     pub uploads: Vec<Upload>,
     /// Uploads that travel only where there are other nodes: alone, a node reads files where they
@@ -65,6 +68,7 @@ impl PlannedJob {
     pub fn new(draft: JobDraft) -> Self {
         Self {
             after: Vec::new(),
+            follows: Vec::new(),
             uploads: Vec::new(),
             cluster_uploads: Vec::new(),
             delivery: None,
@@ -122,7 +126,7 @@ impl PlannedJob {
     }
 
     /// The job to submit: `inputs` is the hash of the encoded manifest, `after` has the job that
-    /// each of `PlannedJob::after` became.
+    /// each of `PlannedJob::after` became, and without a name that of each of `follows`.
     pub fn complete(&self, inputs: Option<BlobHash>, after: Vec<(String, JobId)>) -> JobDraft {
         let mut draft = self.draft.clone();
         (draft.work.inputs, draft.work.after) = (inputs, after);

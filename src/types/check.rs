@@ -100,7 +100,7 @@ impl WorkSpec {
             )?;
         }
         let mut names = BTreeSet::new();
-        for (name, _) in &self.after {
+        for (name, _) in self.after.iter().filter(|(name, _)| !name.is_empty()) {
             check(
                 safe_path(name) && !name.contains('/') && !name.contains(is_unsafe),
                 "after",
@@ -495,7 +495,11 @@ mod tests {
                 ("A".into(), "{attempt}".into()),
                 ("B".into(), String::new()),
             ];
-            work.after = vec![("first".into(), JobId(1))];
+            work.after = vec![
+                ("first".into(), JobId(1)),
+                (String::new(), JobId(2)),
+                (String::new(), JobId(3)),
+            ];
             work.resources = Resources {
                 named_milli: [("licenses".into(), 1)].into(),
                 ..Resources::default()
@@ -537,7 +541,7 @@ mod tests {
         );
         refused(
             "after",
-            ["", "..", "a/b", "\u{1b}"]
+            ["..", "a/b", "\u{1b}"]
                 .map(|name| with(|work| work.after = vec![(name.into(), JobId(1))])),
         );
         refused(

@@ -55,7 +55,8 @@ pub struct WorkSpec {
     pub grace_ms: u64,
     /// The manifest of uploaded files, linked into each task's directory.
     pub inputs: Option<BlobHash>,
-    /// Finished jobs whose results appear in the task's directory under the given name.
+    /// Finished jobs whose results appear in the task's directory under the given name. Without a
+    /// name nothing does: the job only waits until that one has ended, however it ended.
     pub after: Vec<(String, JobId)>,
     /// Globs, relative to the task's directory, of files to keep. A pattern that matches nothing
     /// fails the task.

@@ -75,7 +75,7 @@ impl Stager {
         if let Some(manifest) = task.work.inputs {
             links.extend(self.stage_inputs(task.job, manifest, &task.holders).await?);
         }
-        for (name, job) in &task.work.after {
+        for (name, job) in task.work.after.iter().filter(|(name, _)| !name.is_empty()) {
             if !safe_path(name) || name.contains('/') {
                 return Err(format!(
                     "`{name}` cannot name the results of job {job} in a task's directory"

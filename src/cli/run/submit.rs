@@ -176,7 +176,9 @@ impl Submission<'_> {
         let after = job
             .after
             .iter()
-            .filter_map(|name| Some((name.clone(), *ids.get(name)?)))
+            .map(|name| (name.clone(), name))
+            .chain(job.follows.iter().map(|name| (String::new(), name)))
+            .filter_map(|(shown, name)| Some((shown, *ids.get(name)?)))
             .collect();
         let draft = job.complete(None, after);
         let taken = self.taken(job, &draft, manifest.as_ref()).await?;

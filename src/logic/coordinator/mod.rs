@@ -632,12 +632,18 @@ impl Coordinator {
             return Some(format!("{} nodes; {members} are here", self.spec.min_nodes));
         }
         // One that was removed was done: as long as this job waited for it, it was kept.
-        let unfinished = |job: &JobId| match core.directory.get(*job) {
+        // Of one without a name, only the end counts.
+        let unfinished = |name: &str, job: &JobId| match core.directory.get(*job) {
+            Some(head) if name.is_empty() => !head.phase.is_ended(),
             Some(head) => head.phase != Phase::Done,
             None => !core.directory.is_removed(*job),
         };
-        let prerequisite = self.spec.work.after.iter().find(|(_, job)| unfinished(job));
-        prerequisite.map(|(name, job)| format!("job {name} ({})", job.short()))
+        let mut after = self.spec.work.after.iter();
+        let prerequisite = after.find(|(name, job)| unfinished(name, job));
+        prerequisite.map(|(name, job)| match name.as_str() {
+            "" => format!("the end of job {}", job.short()),
+            name => format!("job {name} ({})", job.short()),
+        })
     }
 
     /// A job that this one comes after and that will not be done.
@@ -651,7 +657,7 @@ impl Coordinator {
             .work
             .after
             .iter()
-            .find(|(_, job)| failed(job))
+            .find(|(name, job)| !name.is_empty() && failed(job))
             .map(|(name, _)| name.clone())
     }
 
