@@ -195,8 +195,9 @@ fn pattern(
         first: 0,
         frames: stack.frames,
         regions,
+        bad: Vec::new(),
     })
     .expect("writable");
-    file.finish(&totals).expect("writable");
+    file.finish(&totals, &[]).expect("writable");
     stack.frames as f64 / (own_cpu() - begin).as_secs_f64()
 }

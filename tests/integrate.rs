@@ -174,7 +174,7 @@ fn strategies_agree_and_bad_datasets_stop_nobody() {
             "unknown.h5",
         ],
     );
-    let more = "datasets = [\"chunked.h5\", \"tiles.h5\", \"scan.h5\", \"truncated.h5\", \"unknown.h5\"]\nerror_model = \"poisson\"\n";
+    let more = "datasets = [\"chunked.h5\", \"tiles.h5\", \"scan.h5\", \"truncated.h5\", \"unknown.h5\"]\nerror_model = \"poisson\"\nbad_frames = \"fail\"\n";
     let out = cluster.dir.path().join("patterns");
     let whole = job(
         &dir,
@@ -186,7 +186,7 @@ fn strategies_agree_and_bad_datasets_stop_nobody() {
     assert_eq!(code, Some(1), "{output}");
     assert!(output.contains("3 of 5 tasks done, 2 failed"), "{output}");
     assert!(
-        output.contains("the HDF5 filter 32001, which nodectl does not know"),
+        output.contains("the HDF5 filter 32001 (Blosc), which nodectl does not know"),
         "{output}"
     );
     assert!(output.contains("the file is cut short"), "{output}");
@@ -282,7 +282,7 @@ fn a_dataset_that_was_mended_is_done_by_retry() {
     let file = job(
         &dir,
         "mended",
-        "datasets = [\"chunked.h5\", \"truncated.h5\"]\nstrategy = \"split\"\nworkers = 2",
+        "datasets = [\"chunked.h5\", \"truncated.h5\"]\nstrategy = \"split\"\nworkers = 2\nbad_frames = \"fail\"",
     );
     let output = cluster.ok(
         0,
@@ -294,6 +294,143 @@ fn a_dataset_that_was_mended_is_done_by_retry() {
     fs::copy(fixture("chunked.h5"), dir.join("truncated.h5")).expect("writable");
     cluster.ok(0, &["retry", id, "--failed"]);
     assert_eq!(cluster.wait_end(0, id), "done");
+}
+
+/// Frames that are damaged, missing or unwritten have no patterns; the others have theirs.
+#[test]
+fn bad_frames_are_marked_and_cost_no_others() {
+    let cluster = Cluster::of(1);
+    let names = ["chunked.h5", "one_bad.h5", "half.h5", "lima_0000.h5"];
+    let dir = lab(&cluster, &names);
+    let good = |file: &Path| f32s(&read(file, "entry/result/data"));
+    for strategy in ["whole", "split"] {
+        let out = cluster.dir.path().join(format!("patterns-{strategy}"));
+        let more = format!(
+            "datasets = [\"chunked.h5\", \"one_bad.h5\", \"half.h5\"]\nerror_model = \"poisson\"\n\
+             strategy = \"{strategy}\"\nframes_per_task = 2\noutput = {out:?}"
+        );
+        let file = job(&dir, strategy, &more);
+        let into = cluster.dir.path().join(strategy);
+        let (code, output) = run_to_end(&cluster, 0, &file, &into);
+        assert_eq!(code, Some(0), "{output}");
+        // Each job of the chain says it of its own.
+        let told = if strategy == "whole" {
+            ["bad frames: 4, in 2 of the datasets"].as_slice()
+        } else {
+            &["bad frames: 1, in 1 of the", "bad frames: 3, in 1 of the"]
+        };
+        for told in told {
+            assert!(output.contains(told), "{told}\n{output}");
+        }
+        let all = good(&out.join("chunked.h5"));
+        for (name, lost, listed) in [
+            ("one_bad.h5", vec![3], "one_bad: bad frames: 3\n"),
+            ("half.h5", vec![2, 3, 4], "half: bad frames: 2-4\n"),
+        ] {
+            let log = fs::read_to_string(out.join(name).with_extension("log")).expect("a log");
+            assert!(log.contains(listed), "{log}");
+            let patterns = good(&out.join(name));
+            for frame in 0..5 {
+                let (own, plain) = (&patterns[frame * 20..][..20], &all[frame * 20..][..20]);
+                if lost.contains(&(frame as u64)) {
+                    assert!(own.iter().all(|value| value.is_nan()), "{name} {frame}");
+                } else {
+                    assert_eq!(own, plain, "{name} {frame}");
+                }
+            }
+            let listed = read(&out.join(name), "entry/bad_frames/frame");
+            let bytes: Vec<u8> = lost
+                .iter()
+                .flat_map(|frame: &u64| frame.to_le_bytes())
+                .collect();
+            assert_eq!(listed.bytes, bytes, "{name}");
+            let mean = f32s(&read(&out.join(name), "entry/mean/data"));
+            assert!(mean.iter().all(|value| value.is_finite()), "{name}");
+        }
+    }
+}
+
+/// With `workers` datasets come one after the other; one that fails holds up no other.
+#[test]
+fn the_next_dataset_begins_when_the_one_before_has_ended() {
+    let cluster = Cluster::of(1);
+    let dir = lab(&cluster, &["chunked.h5", "truncated.h5", "tiles.h5"]);
+    let file = job(
+        &dir,
+        "chain",
+        "datasets = [\"chunked.h5\", \"truncated.h5\", \"tiles.h5\"]\nstrategy = \"split\"\nworkers = 1\n\
+         bad_frames = \"fail\"\nretries = 0",
+    );
+    let into = cluster.dir.path().join("chain");
+    let (code, output) = run_to_end(&cluster, 0, &file, &into);
+    assert_eq!(code, Some(1), "{output}");
+    for (job, name) in [("chain.1", "chunked.h5"), ("chain.3", "tiles.h5")] {
+        assert!(into.join(job).join("0").join(name).is_file(), "{output}");
+    }
+    assert!(
+        output.contains("1 failed") && output.contains("the file is cut short"),
+        "{output}"
+    );
+}
+
+/// What the bootstrap of esrf-integrator 2026.1.2 writes, with the paths that only a user knows,
+/// gives what a job of the same settings gives.
+#[test]
+fn an_integrator_configuration_gives_the_patterns_of_its_settings() {
+    let cluster = Cluster::of(1);
+    let dir = lab(&cluster, &["scan.h5", "lima_0000.h5", "lima_0001.h5"]);
+    let mask = Array {
+        info: nodectl::formats::Info {
+            scalar: nodectl::types::Scalar::U8,
+            shape: vec![37, 45],
+        },
+        bytes: (0..37 * 45).map(|at| u8::from(at % 46 == 23)).collect(),
+    };
+    nodectl::formats::write(&dir.join("mask.npy"), &[("mask", &mask)], None).expect("writable");
+    let text = fs::read_to_string(root().join("tests/fixtures/integrate/integrator.conf"))
+        .expect("a fixture");
+    let out = cluster.dir.path().join("patterns");
+    let mut locations = ["scan.h5".to_string(), out.display().to_string()].into_iter();
+    let fill = |line: &str| match line {
+        "location = " => format!("location = {}\n", locations.next().expect("two of them")),
+        "poni_file = " => "poni_file = geometry.poni\n".into(),
+        "mask_file = " => "mask_file = mask.npy\n".into(),
+        "n_pts = 2500" => "n_pts = 20\n".into(),
+        "partition = gpu" => "partition = local\n".into(),
+        other => format!("{other}\n"),
+    };
+    let text: String = text.lines().map(fill).collect();
+    let conf = dir.join("integrator.conf");
+    fs::write(&conf, text).expect("writable");
+    let (code, output) = run_to_end(&cluster, 0, &conf, &cluster.dir.path().join("conf"));
+    assert_eq!(code, Some(0), "{output}");
+    assert!(
+        output.contains("layout is not used: results are named after"),
+        "{output}"
+    );
+    assert!(output.contains("memory_per_worker is not used"), "{output}");
+    let found = out.join("scan_scan0001.h5");
+    let same = "datasets = \"scan.h5\"\nmask = \"mask.npy\"\nunit = \"r_mm\"\nsplitting = \"no\"\n\
+                error_model = \"hybrid\"\npolarization_factor = 0.99\ntransmission = 3e-100";
+    let into = cluster.dir.path().join("job");
+    let (code, output) = run_to_end(&cluster, 0, &job(&dir, "same", same), &into);
+    assert_eq!(code, Some(0), "{output}");
+    for part in ["data", "data_errors", "radial"] {
+        let member = format!("entry/result/{part}");
+        let (one, other) = (
+            read(&found, &member),
+            read(&into.join("0/scan.h5"), &member),
+        );
+        if part == "radial" {
+            let step = f64s(&other)[1] - f64s(&other)[0];
+            let pairs = f64s(&one).into_iter().zip(f64s(&other));
+            assert!(pairs.into_iter().all(|(a, b)| (a - b).abs() < 0.1 * step));
+            continue;
+        }
+        for (a, b) in f32s(&one).into_iter().zip(f32s(&other)) {
+            assert!((a - b).abs() <= 1e-4 * b.abs(), "{part}: {a} {b}");
+        }
+    }
 }
 
 /// Every dataset is done, each once, though a node dies on the way.
@@ -468,7 +605,7 @@ fn what_is_wrong_with_each_dataset_is_told_and_mended_by_retry() {
     let file = job(
         &dir,
         "mend",
-        &format!("datasets = {datasets:?}\nstrategy = \"whole\""),
+        &format!("datasets = {datasets:?}\nstrategy = \"whole\"\nbad_frames = \"fail\""),
     );
     let id = cluster.submit(0, &file);
     assert_eq!(cluster.wait_end(0, &id), "failed");
@@ -494,21 +631,23 @@ fn each_fault_is_told(cluster: &Cluster, dir: &Path, datasets: &[String]) {
         let file = job(
             dir,
             strategy,
-            &format!("datasets = {datasets:?}\nstrategy = \"{strategy}\"\nworkers = 20"),
+            &format!(
+                "datasets = {datasets:?}\nstrategy = \"{strategy}\"\nworkers = 20\nbad_frames = \"fail\""
+            ),
         );
         let (code, output) = run_to_end(cluster, 0, &file, &cluster.dir.path().join(strategy));
         assert_eq!(code, Some(1), "{output}");
         assert_eq!(output.matches(counted).count(), times, "{output}");
         for told in [
             "bytes after decompression, not 6660",
-            "the HDF5 filter 32001, which nodectl does not know",
+            "the HDF5 filter 32001 (Blosc), which nodectl does not know",
             "the file is cut short",
             "nowhere.h5, which cannot be opened",
             "lima_0000.h5, which cannot be opened",
             "it is no HDF5 file",
             "the file is empty",
             "shape.h5: `data`: frames of [96, 96] pixels",
-            "this node does not see",
+            "there is no file",
         ] {
             assert!(output.contains(told), "{strategy}: `{told}`\n{output}");
         }

@@ -7,8 +7,8 @@ use super::{
     job::DEFAULT_WORKERS_PER_GPU,
     measure::measure,
     plan::{
-        DatasetPlan, EngineRequest, Existing, INPUT, IntegratePlan, IntegrateStage, PART_FILE,
-        PLAN_FILE, PLAN_VERSION,
+        DatasetPlan, EngineRequest, Existing, INPUT, IntegratePlan, IntegrateStage, OnBadFrames,
+        PART_FILE, PLAN_FILE, PLAN_VERSION,
     },
     results::Calibrant,
     settings::Pictures,
@@ -60,6 +60,7 @@ pub(super) struct Request {
     /// Where the file says that.
     pub(super) location_place: Range<usize>,
     pub(super) existing: Existing,
+    pub(super) on_bad_frames: OnBadFrames,
     /// What is to be said of the file when the jobs are submitted.
     pub(super) notes: Vec<String>,
 }
@@ -102,7 +103,7 @@ pub(super) enum InputFiles {
     Auto,
     /// Every node sees them where they lie.
     Shared,
-    /// They travel.
+    /// Files travel.
     Upload,
 }
 
@@ -317,6 +318,9 @@ fn jobs(
     let groups = seen.len().min(MAX_GROUPS);
     let mut jobs = Vec::with_capacity(2 * groups);
     let mut rest = seen;
+    // `workers` counts those of all jobs: with it, one dataset's jobs end before the next one's
+    // begin.
+    let mut before: Option<String> = None;
     for group in 0..groups {
         // As even as whole numbers are.
         let behind = rest.split_off(rest.len().div_ceil(groups - group));
@@ -329,12 +333,15 @@ fn jobs(
         // The first dataset's frames come first, and its results before the next one's frames.
         let lead = (groups - group) as i32 * 2;
         let from = (plan.tasks().next().is_some()).then(|| format!("{name}.frames"));
+        let first = jobs.len();
         if let Some(frames) = &from {
             plan.stage = IntegrateStage::Frames;
             jobs.push(job(&request, common, frames, &plan, &inputs, lead)?);
         }
         plan.stage = IntegrateStage::Write { from };
         jobs.push(job(&request, common, &name, &plan, &inputs, lead + 1)?);
+        jobs[first].job.follows.extend(before.take());
+        before = request.workers.map(|_| name);
     }
     Ok(jobs)
 }
@@ -395,6 +402,7 @@ fn plan(
         calibrant: request.calibrant,
         location: request.location.clone(),
         existing: request.existing,
+        on_bad_frames: request.on_bad_frames,
     };
     Ok((plan, inputs))
 }
@@ -425,39 +433,9 @@ fn job(
     inputs: &[Upload],
     lead: i32,
 ) -> Result<PlacedJob, Fault> {
-    if name.len() > MAX_NAME_BYTES {
-        let fault = Fault::new(
-            common.name_span.clone(),
-            format!(
-                "`{}` is too long: one of its jobs is `{name}`",
-                common.name()
-            ),
-        );
-        return Err(fault.hint(format!(
-            "set `name` to at most {} characters",
-            MAX_NAME_BYTES - 12
-        )));
-    }
     let is_step = plan.stage == IntegrateStage::Frames;
     let params = params(plan);
-    if params.len() > limits::MAX_TASKS {
-        let message = format!(
-            "{} tasks; at most {} are possible",
-            params.len(),
-            limits::MAX_TASKS
-        );
-        return Err(Fault::new(common.name_span.clone(), message).hint("raise frames_per_task"));
-    }
-    let mut uploads = request.pictures.uploads.clone();
-    uploads.push(Upload {
-        path: PLAN_FILE.into(),
-        source: UploadSource::Bytes(plan.encode().into()),
-        executable: false,
-    });
-    if request.input == InputFiles::Upload {
-        uploads.extend_from_slice(inputs);
-    }
-    uploads.sort_by(|one, other| one.path.cmp(&other.path));
+    check_size(common, name, &params)?;
     let (after, after_spans) = match &plan.stage {
         IntegrateStage::Write { from: Some(from) } => {
             (vec![from.clone()], vec![common.name_span.clone()])
@@ -487,7 +465,7 @@ fn job(
     };
     let job = PlannedJob {
         after,
-        uploads,
+        uploads: uploads(request, plan, inputs),
         cluster_uploads: if request.input == InputFiles::Auto {
             inputs.to_vec()
         } else {
@@ -510,6 +488,40 @@ fn job(
         name_span: common.name_span.clone(),
         after_spans,
     })
+}
+
+/// Fails where a job has a name too long, or too many tasks.
+fn check_size(common: &CommonKeys, name: &str, params: &ParamSpace) -> Result<(), Fault> {
+    let fault = |message: String| Fault::new(common.name_span.clone(), message);
+    if name.len() > MAX_NAME_BYTES {
+        let message = format!(
+            "`{}` is too long: one of its jobs is `{name}`",
+            common.name()
+        );
+        let most = MAX_NAME_BYTES - 12;
+        return Err(fault(message).hint(format!("set `name` to at most {most} characters")));
+    }
+    if params.len() > limits::MAX_TASKS {
+        let most = limits::MAX_TASKS;
+        let message = format!("{} tasks; at most {most} are possible", params.len());
+        return Err(fault(message).hint("raise frames_per_task"));
+    }
+    Ok(())
+}
+
+/// What travels with every task: images, the plan, and the data where the file says so.
+fn uploads(request: &Request, plan: &IntegratePlan, inputs: &[Upload]) -> Vec<Upload> {
+    let mut uploads = request.pictures.uploads.clone();
+    uploads.push(Upload {
+        path: PLAN_FILE.into(),
+        source: UploadSource::Bytes(plan.encode().into()),
+        executable: false,
+    });
+    if request.input == InputFiles::Upload {
+        uploads.extend_from_slice(inputs);
+    }
+    uploads.sort_by(|one, other| one.path.cmp(&other.path));
+    uploads
 }
 
 /// Patterns for the results, which may be in directories.

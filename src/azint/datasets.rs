@@ -288,7 +288,7 @@ pub(super) fn look(named: &[Named], look: &Look<'_>) -> Vec<Seen> {
     named.iter().zip(names).map(seen).collect()
 }
 
-/// It is there, and has changed since the data have.
+/// Whether results are there, and have changed since the data have.
 fn is_newer(results: &Path, data: Option<(u64, u64)>) -> bool {
     let results = results.metadata().ok().map(|metadata| seen(&metadata).1);
     results.is_some_and(|results| data.is_none_or(|(_, data)| data <= results))
@@ -360,7 +360,7 @@ fn names(named: &[Named]) -> Vec<String> {
     numbered(names)
 }
 
-/// The same names with numbers behind those that come again.
+/// These names with numbers behind those that come again.
 fn numbered(names: Vec<String>) -> Vec<String> {
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
     let numbered = |name: String| {

@@ -4,7 +4,7 @@
 use super::{
     chain::{self, CommonKeys, InputFiles, Request, Strategy, Threads},
     datasets::{self, MAX_DATASETS, Named},
-    plan::{EngineRequest, Existing},
+    plan::{EngineRequest, Existing, OnBadFrames},
     results::Calibrant,
     settings,
 };
@@ -17,13 +17,13 @@ use std::path::PathBuf;
 use toml::Spanned;
 
 #[rustfmt::skip]
-pub const KEYS: [&str; 53] = [
+pub const KEYS: [&str; 54] = [
     "name", "kind", "datasets", "dataset", "directories", "entry", "monitor", "calibrant",
     "poni", "detector", "points", "azimuthal_points", "unit", "radial_range", "azimuthal_range", "regions", "splitting",
     "mask", "dark", "flat", "absorption", "variance", "dummy", "delta_dummy", "solid_angle", "polarization_factor",
     "polarization_offset", "transmission", "error_model", "sigma_clip", "quantile", "chi_discontinuity_at_0",
     "strategy", "workers", "threads_per_worker", "workers_per_gpu", "engine", "frames_per_task", "input", "output",
-    "existing_output", "output_limit", "log_limit", "into", "computing", "retries", "timeout", "grace", "priority", "min_nodes",
+    "existing_output", "bad_frames", "output_limit", "log_limit", "into", "computing", "retries", "timeout", "grace", "priority", "min_nodes",
     "where", "speculate", "resources",
 ];
 
@@ -38,33 +38,7 @@ pub fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
     let (settings, pictures) = settings::plan(fields)?;
     let text = |key: &str| fields.string(key).map(|item| item.map(|item| item.value));
     let common = common(fields)?;
-    let output = fields.string("output")?;
-    if let Some(output) = output
-        .as_ref()
-        .filter(|output| output.value.trim().is_empty())
-    {
-        let fault = Fault::new(output.span.clone(), "`output` names no directory");
-        return Err(fault.hint(
-            "leave it out for results where `nodectl run` puts those of other jobs; beside the job file is \".\"",
-        ));
-    }
-    let output = output.map(|output| output.value);
-    // What is followed has one place for all its results, and is not done twice when it is begun
-    // again.
-    let following = fields.context.following;
-    let output = output.or_else(|| following.map(|_| format!("{}-patterns", common.name())));
-    let location =
-        output.map(|output| std::path::absolute(&output).unwrap_or_else(|_| output.into()));
-    let existing = chosen(
-        fields,
-        "existing_output",
-        &[
-            ("error", Existing::Error),
-            ("skip", Existing::Skip),
-            ("outdated", Existing::Outdated),
-            ("overwrite", Existing::Overwrite),
-        ],
-    )?;
+    let location = location(fields, common.name())?;
     let engine = chosen(
         fields,
         "engine",
@@ -89,18 +63,7 @@ pub fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
         calibrant: calibrant(fields)?,
         settings,
         pictures,
-        strategy: match chosen(
-            fields,
-            "strategy",
-            &[
-                ("auto", Strategy::Auto),
-                ("split", Strategy::Split),
-                ("whole", Strategy::Whole),
-            ],
-        )? {
-            Strategy::Auto if following.is_some() => Strategy::Split,
-            strategy => strategy,
-        },
+        strategy: strategy(fields)?,
         workers: count("workers")?,
         threads: threads(fields)?,
         workers_per_gpu: count("workers_per_gpu")?,
@@ -117,10 +80,67 @@ pub fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
         )?,
         location,
         location_place: fields.get("output").map(Spanned::span).unwrap_or_default(),
-        existing: datasets::existing(following, existing),
+        existing: existing(fields)?,
+        on_bad_frames: chosen(
+            fields,
+            "bad_frames",
+            &[("mark", OnBadFrames::Mark), ("fail", OnBadFrames::Fail)],
+        )?,
         notes: Vec::new(),
     };
     chain::build(request, &common)
+}
+
+/// The directory of the results, where the file names one.
+fn location(fields: &Fields<'_, '_>, name: &str) -> Result<Option<PathBuf>, Fault> {
+    let output = fields.string("output")?;
+    if let Some(output) = output
+        .as_ref()
+        .filter(|output| output.value.trim().is_empty())
+    {
+        let fault = Fault::new(output.span.clone(), "`output` names no directory");
+        return Err(fault.hint(
+            "leave it out for results where `nodectl run` puts those of other jobs; beside the job file is \".\"",
+        ));
+    }
+    let output = output.map(|output| output.value);
+    // What is followed has one place for all its results, and is not done twice when it is begun
+    // again.
+    let following = fields.context.following;
+    let output = output.or_else(|| following.map(|_| format!("{name}-patterns")));
+    Ok(output.map(|output| std::path::absolute(&output).unwrap_or_else(|_| output.into())))
+}
+
+/// What becomes of results that are there.
+fn existing(fields: &Fields<'_, '_>) -> Result<Existing, Fault> {
+    let existing = chosen(
+        fields,
+        "existing_output",
+        &[
+            ("error", Existing::Error),
+            ("skip", Existing::Skip),
+            ("outdated", Existing::Outdated),
+            ("overwrite", Existing::Overwrite),
+        ],
+    )?;
+    Ok(datasets::existing(fields.context.following, existing))
+}
+
+/// What is followed is split: it comes one by one.
+fn strategy(fields: &Fields<'_, '_>) -> Result<Strategy, Fault> {
+    let chosen = chosen(
+        fields,
+        "strategy",
+        &[
+            ("auto", Strategy::Auto),
+            ("split", Strategy::Split),
+            ("whole", Strategy::Whole),
+        ],
+    )?;
+    Ok(match chosen {
+        Strategy::Auto if fields.context.following.is_some() => Strategy::Split,
+        strategy => strategy,
+    })
 }
 
 /// A number, or `"auto"`.

@@ -23,7 +23,7 @@ use std::{ops::Range, path::PathBuf};
 /// The upload with the plan.
 pub const PLAN_FILE: &str = "integrate.plan";
 /// Raised with every change of these types: worker and submitter may be of different builds.
-pub const PLAN_VERSION: u32 = 3;
+pub const PLAN_VERSION: u32 = 4;
 /// The largest plan that is read, in bytes.
 pub const MAX_PLAN_BYTES: u64 = 64 << 20;
 /// How folders with the finished frames of a dataset end.
@@ -52,6 +52,7 @@ pub struct IntegratePlan {
     /// Where results are put in the end, and what becomes of those that are there.
     pub location: Option<PathBuf>,
     pub existing: Existing,
+    pub on_bad_frames: OnBadFrames,
 }
 
 /// What the tasks of this job of the chain do.
@@ -69,9 +70,9 @@ pub struct DatasetPlan {
     /// What its results are called; no two have the same.
     pub name: String,
     pub path: PathBuf,
-    /// The same file in a task's directory, for nodes that do not see `path`.
+    /// The file in a task's directory, for nodes that do not see `path`.
     pub upload: Option<String>,
-    /// Its length and time of change in ns since 1970, to know that a node sees the same.
+    /// Length and time of change of the file in ns since 1970, to know that a node sees the same.
     pub seen: Option<(u64, u64)>,
     /// Path within the file; None: looked for.
     pub dataset: Option<String>,
@@ -110,16 +111,26 @@ pub enum EngineRequest {
     Vulkan,
 }
 
+/// What becomes of a dataset of which some frames cannot be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnBadFrames {
+    /// Frames that cannot be read have NaN for a pattern and are listed; the others are integrated.
+    #[default]
+    Mark,
+    /// The dataset fails.
+    Fail,
+}
+
 /// What becomes of results that are there already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Existing {
-    /// They stay, and their dataset fails.
+    /// Results that are there stay, and their dataset fails.
     #[default]
     Error,
-    /// They stay, and their dataset is not integrated again. It fails where they are of something
+    /// Results that are there stay, and their dataset is not integrated again. It fails where they are of something
     /// else: other data, other settings.
     Skip,
-    /// The same, but where the data or the settings have changed since, it is integrated again.
+    /// As `Skip`, but where the data or the settings have changed since, it is integrated again.
     Outdated,
     Overwrite,
 }
@@ -193,7 +204,7 @@ impl DatasetPlan {
         self.frames.div_ceil(self.frames_per_task.max(1))
     }
 
-    /// Its results' files.
+    /// The files of the dataset's results.
     pub fn files(&self) -> [String; 5] {
         ["h5", "png", "csv", "svg", "log"].map(|ending| format!("{}.{ending}", self.name))
     }

@@ -138,6 +138,29 @@ fn split_is_frames_then_results_and_whole_is_results_alone() {
     );
 }
 
+/// With `workers`, no two datasets' jobs run at the same time, whatever becomes of one.
+#[test]
+fn workers_are_those_of_all_datasets_together() {
+    let lab = lab();
+    let chained = |more: &str| {
+        let text = format!("datasets = \"scans/[ab].h5\"\nstrategy = \"split\"\n{more}");
+        let jobs = jobs(lab.path(), &text);
+        let of = |job: &PlannedJob| (job.name().to_string(), job.follows.join(" "));
+        jobs.iter().map(of).collect::<Vec<_>>()
+    };
+    let pairs = |second: &str| {
+        [
+            ("i.1.frames", ""),
+            ("i.1", ""),
+            ("i.2.frames", second),
+            ("i.2", ""),
+        ]
+        .map(|(name, follows)| (name.to_string(), follows.to_string()))
+    };
+    assert_eq!(chained("workers = 2"), pairs("i.1"));
+    assert_eq!(chained(""), pairs(""));
+}
+
 #[test]
 fn auto_splits_while_there_are_fewer_datasets_than_workers() {
     let lab = lab();

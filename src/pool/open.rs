@@ -173,8 +173,8 @@ async fn begin(
 async fn conduct<R: AsyncRead + Unpin>(
     node: &NodeHandle,
     pool: OpenedPool,
-    reader: PoolReader<R>,
-    rest: Vec<Frame>,
+    reader: PoolReader<R, FromClient>,
+    rest: Vec<Frame<FromClient>>,
 ) -> End {
     let OpenedPool {
         hub,

@@ -39,7 +39,7 @@ use self::{
 use super::{
     chain::{self, CommonKeys, InputFiles, Request, Strategy, Threads},
     datasets::{self, Named},
-    plan::{EngineRequest, Existing},
+    plan::{EngineRequest, Existing, OnBadFrames},
 };
 use nodectl_jobfile::{Context, Fault, PlacedJob, PlannedJob, in_order};
 use nodectl_types::{Builtin, JobDraft, Resources, WorkSpec, units::parse_bytes};
@@ -95,6 +95,7 @@ fn plan(context: &Context<'_>) -> Result<Vec<PlacedJob>, Fault> {
         location: directory.map(|directory| std::path::absolute(&directory).unwrap_or(directory)),
         location_place: location.map_or(0..0, |entry| entry.span.clone()),
         existing: datasets::existing(context.following, config.existing()?),
+        on_bad_frames: OnBadFrames::Mark,
         notes,
     };
     chain::build(

@@ -2,7 +2,7 @@
 
 use crate::{
     engine::{ErrorModel, Filter, Splitting},
-    plan::{EngineRequest, Existing},
+    plan::{EngineRequest, Existing, IntegratePlan},
     tests::{lab, names, parsed, plan},
 };
 use nodectl_jobfile::PlannedJob;
@@ -86,14 +86,17 @@ fn the_bootstraps_configuration_runs_as_it_is() {
     );
 }
 
+/// What the bootstrap's configuration becomes with another value of a key, and what is told.
+fn changed(dir: &Path, key: &str, value: &str) -> (IntegratePlan, String, Vec<PlannedJob>) {
+    let jobs = parsed(dir, &with(&filled(), key, value))
+        .unwrap_or_else(|error| panic!("{key} = {value}\n{error}"));
+    (plan(&jobs[0]), notes(&jobs), jobs)
+}
+
 #[test]
-fn its_values_mean_what_they_mean_there() {
+fn ranges_and_splitting_mean_what_they_mean_there() {
     let lab = lab();
-    let changed = |key: &str, value: &str| {
-        let jobs = parsed(lab.path(), &with(&filled(), key, value))
-            .unwrap_or_else(|error| panic!("{key} = {value}\n{error}"));
-        (plan(&jobs[0]), notes(&jobs), jobs)
-    };
+    let changed = |key: &str, value: &str| changed(lab.path(), key, value);
     let slices = changed("azimuthal_range", "(-180., 180., 4)")
         .0
         .settings
@@ -128,6 +131,12 @@ fn its_values_mean_what_they_mean_there() {
     let (pseudo, notes, _) = changed("pixel_splitting", "pseudo");
     assert_eq!(pseudo.settings.splitting, Splitting::BBox);
     assert!(notes.contains("pyFAI takes bbox for patterns"), "{notes}");
+}
+
+#[test]
+fn filters_and_corrections_mean_what_they_mean_there() {
+    let lab = lab();
+    let changed = |key: &str, value: &str| changed(lab.path(), key, value);
     for name in ["sigmaclip", "sigma_clip", "sigma-clip"] {
         let filter = changed("trim_method", name).0.settings.filter;
         assert!(matches!(filter, Some(Filter::SigmaClip { .. })), "{name}");
@@ -141,17 +150,16 @@ fn its_values_mean_what_they_mean_there() {
             .contains("trim_n_pts is not used")
     );
     assert!(changed("average_xy", "median").1.contains("is the mean"));
-    assert_eq!(
-        changed("error_model", "").0.settings.error_model,
-        ErrorModel::No
-    );
-    assert_eq!(
-        changed("correct_detector_attenuation", "0")
-            .0
-            .settings
-            .transmission,
-        None
-    );
+    let model = changed("error_model", "").0.settings.error_model;
+    assert_eq!(model, ErrorModel::No);
+    let uncorrected = changed("correct_detector_attenuation", "0").0.settings;
+    assert_eq!(uncorrected.transmission, None);
+}
+
+#[test]
+fn outputs_and_partitions_mean_what_they_mean_there() {
+    let lab = lab();
+    let changed = |key: &str, value: &str| changed(lab.path(), key, value);
     for (value, existing) in [
         ("raise", Existing::Error),
         ("skip", Existing::Skip),
@@ -163,27 +171,21 @@ fn its_values_mean_what_they_mean_there() {
     let (local, notes, jobs) = changed("partition", "local");
     assert_eq!(local.engine, EngineRequest::Auto);
     assert_eq!(jobs[0].draft.work.resources.memory_bytes, 0);
-    assert!(
-        notes.contains("memory_per_worker is not used with partition = local"),
-        "{notes}"
-    );
+    let told = "memory_per_worker is not used with partition = local";
+    assert!(notes.contains(told), "{notes}");
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     assert_eq!(local.threads, Some(cores.min(4)));
-    assert!(
-        changed("partition", "nice-long")
-            .1
-            .contains("nice-long names no machines")
-    );
+    let other = changed("partition", "nice-long").1;
+    assert!(other.contains("nice-long names no machines"), "{other}");
     // Which of the two strategies.
-    let own =
-        |strategy: &str| filled().replace("partition = gpu", &format!("strategy = {strategy}"));
-    assert_eq!(names(&parsed(lab.path(), &own("whole")).unwrap()).len(), 1);
-    assert_eq!(names(&parsed(lab.path(), &own("split")).unwrap()).len(), 2);
-    assert!(
-        parsed(lab.path(), &own("both"))
-            .unwrap_err()
-            .contains("`strategy` cannot be `both`")
-    );
+    let own = |strategy: &str| {
+        let text = filled().replace("partition = gpu", &format!("strategy = {strategy}"));
+        parsed(lab.path(), &text)
+    };
+    assert_eq!(names(&own("whole").unwrap()).len(), 1);
+    assert_eq!(names(&own("split").unwrap()).len(), 2);
+    let error = own("both").unwrap_err();
+    assert!(error.contains("`strategy` cannot be `both`"), "{error}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::{
     DecodeError,
     bitshuffle::{self, Bitshuffle, BlockCompression},
-    bytes, lz4,
+    bytes, lz4, lzf,
 };
 use flate2::{Decompress, FlushDecompress, Status};
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ pub struct FilterSpec {
 }
 
 /// The filters of a dataset, in the order of writing.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pipeline(Vec<Step>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +24,7 @@ enum Step {
     Deflate,
     Shuffle { size: usize },
     Fletcher32,
+    Lzf,
     Lz4,
     Zstd,
     Bitshuffle(Bitshuffle),
@@ -68,6 +69,7 @@ impl Pipeline {
                     size: parameter(0).filter(|size| *size > 0).unwrap_or(size),
                 },
                 3 => Step::Fletcher32,
+                32000 => Step::Lzf,
                 32004 => Step::Lz4,
                 32015 => Step::Zstd,
                 32008 => {
@@ -190,6 +192,7 @@ impl Step {
     ) -> Result<(), DecodeError> {
         match self {
             Self::Deflate => inflate(source, target),
+            Self::Lzf => lzf::decode(source, target),
             Self::Lz4 => lz4_blocks(source, target, buffers),
             Self::Zstd => buffers.zstd.decode(source, target),
             Self::Bitshuffle(bitshuffle) => bitshuffle.decode(source, target, buffers),

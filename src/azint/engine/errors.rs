@@ -34,7 +34,7 @@ pub enum IntegratorError {
     },
     #[error("error_model = \"variance\" needs a variance image; hint: give one, or choose poisson")]
     NoVariance,
-    #[error("no pixel is left: the mask, the flat field and the ranges exclude all")]
+    #[error("no pixel has a position in this unit")]
     Nothing,
     #[error(".poni line {line}: {problem}")]
     Poni { line: usize, problem: String },

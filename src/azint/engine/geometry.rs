@@ -243,7 +243,7 @@ impl Projection {
         }
     }
 
-    /// The same of a corner that pixels share.
+    /// Where a corner that pixels share is.
     fn corner(&self, [row, column]: [usize; 2]) -> [f64; 3] {
         match &self.layout {
             PixelLayout::Regular { pixel, .. } => {

@@ -161,7 +161,7 @@ impl Integrator {
         &self.settings
     }
 
-    /// Its threads. What is called in one of them needs no others.
+    /// The threads that integrate. What is called in one of them needs no others.
     pub fn pool(&self) -> &ThreadPool {
         &self.pool
     }
@@ -240,7 +240,8 @@ impl Integrator {
         Ok(())
     }
 
-    fn has_errors(&self) -> bool {
+    /// Whether patterns have error bars.
+    pub fn has_errors(&self) -> bool {
         self.settings.error_model != ErrorModel::No || self.settings.filter.is_some()
     }
 

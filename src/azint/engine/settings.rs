@@ -86,7 +86,7 @@ pub enum Splitting {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RangeOver {
-    /// Those that the mask leaves, as pyFAI's sparse methods do.
+    /// Pixels that the mask leaves, as pyFAI's sparse methods do.
     #[default]
     Valid,
     /// All, as pyFAI's histograms without splitting do.
@@ -182,15 +182,15 @@ impl IntegrationSettings {
         u64::from(self.points) * u64::from(self.azimuthal_points.unwrap_or(1))
     }
 
-    /// That the numbers make sense by themselves. Whether images fit is the integrator's to say.
-    /// The same settings, for frames of so many rows and columns: a detector that does not say how
-    /// many it has is taken to have as many.
+    /// These settings, for frames of so many rows and columns: a detector that does not say how many
+    /// it has is taken to have as many.
     pub fn of_frames(&self, shape: [usize; 2]) -> Self {
         let mut settings = self.clone();
         settings.geometry.detector = self.geometry.detector.of_frames(shape);
         settings
     }
 
+    /// That the numbers make sense by themselves. Whether images fit is the integrator's to say.
     pub fn check(&self) -> Result<(), IntegratorError> {
         self.geometry.check()?;
         if self.unit.needs_wavelength() && self.geometry.wavelength_m.is_none() {
@@ -218,7 +218,13 @@ impl IntegrationSettings {
             "polarization_offset_rad",
             Some(self.polarization_offset_rad),
         )?;
-        check_finite("dummy", self.dummy)?;
+        if self.dummy.is_some_and(|dummy| !dummy.is_finite()) {
+            return Err(IntegratorError::value(
+                "dummy",
+                "no finite number".into(),
+                "one; what is not finite is left out in any case".into(),
+            ));
+        }
         check_within("delta_dummy", self.delta_dummy, 0.0, f64::MAX)?;
         for region in &self.regions {
             for range in [region.radial_range, region.azimuthal_range_deg]
@@ -274,6 +280,9 @@ impl IntegrationSettings {
     }
 }
 
+/// Numbers beyond these have more digits than anybody reads.
+const READABLE: f64 = 1e15;
+
 fn check_within(
     name: &'static str,
     value: Option<f64>,
@@ -284,7 +293,11 @@ fn check_within(
         Some(value) if !(least..=most).contains(&value) => Err(IntegratorError::value(
             name,
             value.to_string(),
-            format!("a number from {least} to {most}"),
+            match (least < -READABLE, most > READABLE) {
+                (true, _) => "a finite number".into(),
+                (false, true) => format!("a number from {least} on"),
+                (false, false) => format!("a number from {least} to {most}"),
+            },
         )),
         _ => Ok(()),
     }

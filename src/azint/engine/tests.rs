@@ -598,8 +598,14 @@ fn what_does_not_fit_is_told() {
         }),
         ..Images::default()
     };
-    let none = Integrator::new(&small(Splitting::No), &images, Options::default());
-    assert!(matches!(none, Err(IntegratorError::Nothing)));
+    // As pyFAI: where all is masked, patterns are zeros.
+    for splitting in [Splitting::No, Splitting::BBox, Splitting::Full] {
+        let none = Integrator::new(&small(splitting), &images, Options::default());
+        let patterns = none.expect("an integrator").integrate(&frames, &[]);
+        let patterns = patterns.expect("patterns");
+        assert!(patterns[0].intensity.iter().all(|value| *value == 0.0));
+        assert!(patterns[0].count.iter().all(|count| *count == 0.0));
+    }
     let mut broken = small(Splitting::No);
     broken.geometry.rot1_rad = f64::NAN;
     let error = Integrator::new(&broken, &Images::default(), Options::default())

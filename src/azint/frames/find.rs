@@ -22,7 +22,7 @@ pub(super) struct FoundDatasets {
     pub(super) datasets: Vec<String>,
 }
 
-/// The same, in the file that was asked.
+/// Datasets of the file that was asked, which together are the frames.
 struct LocalDataset {
     name: String,
     datasets: Vec<String>,
@@ -206,7 +206,7 @@ fn default(own: OpenedFile<'_>, from: &str) -> Option<LocalDataset> {
             Err(_) => {
                 let is_frames = |found: &LocalDataset| {
                     own.shape(&found.datasets[0])
-                        .is_some_and(|shape| shape.len() == 3)
+                        .is_some_and(|shape| [3, 4].contains(&shape.len()))
                 };
                 return signal(own, &group, &name).filter(is_frames);
             }
@@ -261,6 +261,7 @@ fn parts(own: OpenedFile<'_>, name: &str) -> Option<LocalDataset> {
 }
 
 /// The dataset of three axes with the most numbers, below a group; of several the first by name.
+/// Where there is none, one of four: a map.
 fn largest(own: OpenedFile<'_>, below: &str) -> Option<LocalDataset> {
     let mut names = own.file.dataset_names();
     names.sort();
@@ -268,7 +269,7 @@ fn largest(own: OpenedFile<'_>, below: &str) -> Option<LocalDataset> {
     let prefix = format!("{below}/");
     let is_below =
         |name: &&String| below.is_empty() || name.trim_start_matches('/').starts_with(&prefix);
-    let mut best: Option<(u128, String)> = None;
+    let mut best: Option<((bool, u128), String)> = None;
     for name in names
         .iter()
         .filter(is_below)
@@ -277,9 +278,11 @@ fn largest(own: OpenedFile<'_>, below: &str) -> Option<LocalDataset> {
         let Some(shape) = own.shape(name) else {
             continue;
         };
-        let pixels = shape.iter().map(|extent| *extent as u128).product();
-        if shape.len() == 3 && pixels > best.as_ref().map_or(0, |(most, _)| *most) {
-            best = Some((pixels, name.trim_matches('/').to_string()));
+        let pixels: u128 = shape.iter().map(|extent| *extent as u128).product();
+        let rank = (shape.len() == 3, pixels);
+        let most = best.as_ref().map_or((false, 0), |(most, _)| *most);
+        if [3, 4].contains(&shape.len()) && pixels > 0 && rank > most {
+            best = Some((rank, name.trim_matches('/').to_string()));
         }
     }
     best.map(|(_, name)| LocalDataset {

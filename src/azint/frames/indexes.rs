@@ -11,7 +11,7 @@ use rust_hdf5::format::{
     btree_v1::ChunkBTreeV1Node,
     chunk_index::{
         btree_v2::{BT2_TYPE_CHUNK_UNFILT, Bt2ChunkIndex, Bt2Header, collect_btree_v2_records},
-        extensible_array::{EA_CLS_FILT_CHUNK, EaGeometry, ExtensibleArrayHeader},
+        extensible_array::{EA_CLS_FILT_CHUNK, EaGeometry, EaSblkInfo, ExtensibleArrayHeader},
         fixed_array::{FA_CLIENT_FILT_CHUNK, FixedArrayHeader, FixedArrayPagedPrefix},
     },
     messages::data_layout::EarrayParams,
@@ -344,58 +344,115 @@ pub(super) fn extensible(
     // A data block says where in the array it is, in as many bytes as that takes.
     let data_prefix =
         shape.dblk_prefix_size(context.sizeof_addr, parameters.max_nelmts_bits) - CHECKSUM_BYTES;
+    let mut array = GrowingArray {
+        objects,
+        shape: &shape,
+        elements,
+        data_prefix,
+        addresses,
+    };
     for (level, info) in shape.sblk.iter().enumerate() {
-        if !elements.lack() {
+        if !array.elements.lack() {
             break;
         }
-        let (pages, in_page) = (shape.npages(level), shape.dblk_page_nelmts);
-        let mut written = Vec::new();
-        let blocks: Vec<u64> = if level < shape.iblock_nsblks {
-            data.get(info.start_dblk as usize..)?
-                .get(..info.ndblks as usize)?
-                .to_vec()
+        if level < shape.iblock_nsblks {
+            let blocks = data
+                .get(info.start_dblk as usize..)?
+                .get(..info.ndblks as usize)?;
+            array.take_blocks(level, info, blocks, &[])?;
         } else {
             let address = *supers.get(level - shape.iblock_nsblks)?;
-            if address == UNDEF_ADDR {
-                elements.skip(info.ndblks.checked_mul(info.dblk_nelmts)?);
-                continue;
-            }
-            let bitmap = info.ndblks as usize * shape.dblk_page_init_size(level);
-            let length = data_prefix + bitmap + info.ndblks as usize * addresses;
-            let block = objects.checked(address, length)?;
-            written = block.get(data_prefix..data_prefix + bitmap)?.to_vec();
-            block
-                .get(data_prefix + bitmap..length)?
-                .chunks_exact(addresses)
-                .map(number)
-                .collect()
-        };
-        for (index, address) in blocks.into_iter().enumerate() {
-            if !elements.lack() {
-                break;
-            }
-            if address == UNDEF_ADDR {
-                elements.skip(info.dblk_nelmts);
-            } else if pages == 0 {
-                let length = data_prefix + info.dblk_nelmts as usize * elements.width();
-                let block = objects.checked(address, length)?;
-                elements.take(block.get(data_prefix..)?, info.dblk_nelmts)?;
-            } else {
-                let first = address.checked_add((data_prefix + CHECKSUM_BYTES) as u64)?;
-                let stride = shape.dblk_page_size(elements.width()) as u64;
-                for page in 0..pages {
-                    // One row of bits over all data blocks, the highest bit of a byte first.
-                    let bit = index * pages as usize + page as usize;
-                    if written.get(bit / 8)? & (0x80 >> (bit % 8)) == 0 {
-                        elements.skip(in_page);
-                        continue;
-                    }
-                    let place = first.checked_add(page.checked_mul(stride)?)?;
-                    let block = objects.checked(place, in_page as usize * elements.width())?;
-                    elements.take(&block, in_page)?;
-                }
-            }
+            array.take_super_block(level, info, address)?;
         }
     }
-    Some(elements.places)
+    Some(array.elements.places)
+}
+
+/// An extensible array whose blocks are read one after the other.
+struct GrowingArray<'a, 'g> {
+    objects: &'a mut Objects,
+    shape: &'a EaGeometry,
+    elements: Elements<'g>,
+    /// Bytes before the elements of a data block.
+    data_prefix: usize,
+    /// Bytes of an address.
+    addresses: usize,
+}
+
+impl GrowingArray<'_, '_> {
+    /// The data blocks that a super block leads to.
+    fn take_super_block(&mut self, level: usize, info: &EaSblkInfo, address: u64) -> Option<()> {
+        if address == UNDEF_ADDR {
+            self.elements
+                .skip(info.ndblks.checked_mul(info.dblk_nelmts)?);
+            return Some(());
+        }
+        let bitmap = info.ndblks as usize * self.shape.dblk_page_init_size(level);
+        let start = self.data_prefix + bitmap;
+        let length = start + info.ndblks as usize * self.addresses;
+        let block = self.objects.checked(address, length)?;
+        let written = block.get(self.data_prefix..start)?;
+        let blocks: Vec<u64> = block
+            .get(start..length)?
+            .chunks_exact(self.addresses)
+            .map(number)
+            .collect();
+        self.take_blocks(level, info, &blocks, written)
+    }
+
+    /// The elements of data blocks. `written`: which of their pages were, a bit each.
+    fn take_blocks(
+        &mut self,
+        level: usize,
+        info: &EaSblkInfo,
+        blocks: &[u64],
+        written: &[u8],
+    ) -> Option<()> {
+        let pages = self.shape.npages(level);
+        for (index, address) in blocks.iter().enumerate() {
+            if !self.elements.lack() {
+                break;
+            }
+            if *address == UNDEF_ADDR {
+                self.elements.skip(info.dblk_nelmts);
+            } else if pages == 0 {
+                let length = self.data_prefix + info.dblk_nelmts as usize * self.elements.width();
+                let block = self.objects.checked(*address, length)?;
+                let own = block.get(self.data_prefix..)?;
+                self.elements.take(own, info.dblk_nelmts)?;
+            } else {
+                // One row of bits over all data blocks, the highest bit of a byte first.
+                let first = index * pages as usize;
+                let is_written = |page: u64| {
+                    let bit = first + page as usize;
+                    Some(written.get(bit / 8)? & (0x80 >> (bit % 8)) != 0)
+                };
+                self.take_pages(*address, pages, is_written)?;
+            }
+        }
+        Some(())
+    }
+
+    /// The elements of a data block in pages.
+    fn take_pages(
+        &mut self,
+        address: u64,
+        pages: u64,
+        is_written: impl Fn(u64) -> Option<bool>,
+    ) -> Option<()> {
+        let in_page = self.shape.dblk_page_nelmts;
+        let first = address.checked_add((self.data_prefix + CHECKSUM_BYTES) as u64)?;
+        let stride = self.shape.dblk_page_size(self.elements.width()) as u64;
+        for page in 0..pages {
+            if !is_written(page)? {
+                self.elements.skip(in_page);
+                continue;
+            }
+            let place = first.checked_add(page.checked_mul(stride)?)?;
+            let length = in_page as usize * self.elements.width();
+            let block = self.objects.checked(place, length)?;
+            self.elements.take(&block, in_page)?;
+        }
+        Some(())
+    }
 }

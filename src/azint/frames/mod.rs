@@ -11,9 +11,11 @@
 //! | `chunks` | where stored chunks lie |
 //! | `indexes` | the indexes of chunks that files have |
 //! | `objects` | from a file's superblock to a dataset's header |
+//! | `convert` | numbers that engines do not have |
 //! | `read` | stored chunks, and the frames that they decode to |
 
 mod chunks;
+mod convert;
 mod find;
 mod indexes;
 mod mapping;

@@ -286,7 +286,7 @@ fn continued_old(mut block: &[u8]) -> Option<Vec<HeaderMessage>> {
     Some(messages)
 }
 
-/// Those of version 2: kind, length of two bytes, flags, and the order where it is kept; a checksum
+/// Messages of a header of version 2: kind, length of two bytes, flags, and the order where it is kept; a checksum
 /// at the end.
 fn continued(block: &[u8], has_order: bool) -> Option<Vec<HeaderMessage>> {
     let mut block = block.strip_prefix(b"OCHK")?;

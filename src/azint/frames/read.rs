@@ -4,10 +4,12 @@
 use super::{
     FramesError, Stack,
     chunks::Chunks,
+    convert,
     stack::{self, FrameRun, FrameSource},
 };
 use crate::decode::{self, DecodeError, Scratch};
 use nodectl_formats::hdf5;
+use nodectl_types::Scalar;
 use rust_hdf5::{H5Dataset, H5File};
 use std::{ops::Range, sync::Arc};
 
@@ -17,7 +19,7 @@ const MAX_OPEN: usize = 16;
 /// Brings the frames of a stack, in any order.
 pub struct Reader {
     stack: Arc<Stack>,
-    /// Those used last, the last one first.
+    /// Sources that were used last, the last one first.
     open: Vec<Open>,
 }
 
@@ -76,20 +78,28 @@ impl Reader {
         let run = *run(&stack, frames.start);
         let source = &stack.sources[run.source];
         let start = run.start + (frames.start - run.first);
-        let in_chunk = source.chunk.map_or(1, |chunk| chunk[0] - start % chunk[0]);
-        let count = in_chunk
-            .min(frames.end - frames.start)
-            .min(run.first + run.count - frames.start);
+        if source.is_missing {
+            return Err(FramesError::MissingSource {
+                path: stack.path.clone(),
+                dataset: stack.dataset.clone(),
+                missing: source.path.clone(),
+            });
+        }
         let parts = hdf5::guarded(|| Ok(self.parts(&stack, run.source, start)))
             .unwrap_or_else(Err)
             .map_err(|why| failed(source, start, why))?;
         Ok(StoredFrames {
             source: run.source,
-            frames: frames.start..frames.start + count,
+            frames: together(&stack, &frames),
             start,
             parts,
             stack,
         })
+    }
+
+    /// The frames that `read` brings, or that are lost together where it fails.
+    pub fn together(&self, frames: &Range<u64>) -> Range<u64> {
+        together(&self.stack, frames)
     }
 
     fn parts(&mut self, stack: &Stack, at: usize, frame: u64) -> Result<Vec<StoredPart>, String> {
@@ -106,9 +116,10 @@ impl Reader {
         let mut parts = Vec::new();
         for row in 0..rows.div_ceil(chunk[1]) {
             for column in 0..columns.div_ceil(chunk[2]) {
-                let place = [frame / chunk[0], row, column];
-                let (raw, mask) = open.chunk(&place[usize::from(source.is_flat)..])?;
-                let origin = std::array::from_fn(|axis| place[axis] * chunk[axis]);
+                let (mut place, frames) = source.chunk_of(frame, chunk[0]);
+                place.extend([row, column]);
+                let (raw, mask) = open.chunk(&place)?;
+                let origin = [frames.start, row * chunk[1], column * chunk[2]];
                 parts.push(StoredPart { raw, mask, origin });
             }
         }
@@ -148,16 +159,35 @@ fn run(stack: &Stack, frame: u64) -> &FrameRun {
     &stack.runs[after.saturating_sub(1)]
 }
 
+/// The first frames of `frames` that are of the same chunk and run.
+fn together(stack: &Stack, frames: &Range<u64>) -> Range<u64> {
+    let run = run(stack, frames.start);
+    let source = &stack.sources[run.source];
+    let start = run.start + (frames.start - run.first);
+    let in_chunk = source
+        .chunk
+        .map_or(1, |chunk| source.chunk_of(start, chunk[0]).1.end - start);
+    let in_chunk = if source.is_missing {
+        u64::MAX
+    } else {
+        in_chunk
+    };
+    let count = in_chunk
+        .min(frames.end - frames.start)
+        .min(run.first + run.count - frames.start);
+    frames.start..frames.start + count
+}
+
 /// A frame of a dataset that is stored in one piece.
 fn whole(source: &FrameSource, dataset: &H5Dataset, frame: u64) -> Result<Vec<u8>, String> {
     let [rows, columns] = source.shape;
-    let (starts, counts) = if source.is_flat {
-        (vec![0, 0], vec![rows, columns])
-    } else {
-        (vec![frame as usize, 0, 0], vec![1, rows, columns])
-    };
+    let (mut starts, _) = source.chunk_of(frame, 1);
+    let mut counts = vec![1; starts.len()];
+    starts.extend([0, 0]);
+    counts.extend([rows, columns]);
+    let starts: Vec<usize> = starts.into_iter().map(|start| start as usize).collect();
     // The library turns numbers of another byte order round.
-    match source.scalar.bytes() {
+    match source.stored.bytes() {
         1 => dataset
             .read_slice::<u8>(&starts, &counts)
             .map_err(|error| error.to_string()),
@@ -165,8 +195,12 @@ fn whole(source: &FrameSource, dataset: &H5Dataset, frame: u64) -> Result<Vec<u8
             .read_slice::<u16>(&starts, &counts)
             .map(bytes)
             .map_err(|error| error.to_string()),
-        _ => dataset
+        4 => dataset
             .read_slice::<u32>(&starts, &counts)
+            .map(bytes)
+            .map_err(|error| error.to_string()),
+        _ => dataset
+            .read_slice::<u64>(&starts, &counts)
             .map(bytes)
             .map_err(|error| error.to_string()),
     }
@@ -196,16 +230,39 @@ impl StoredFrames {
         self.parts.iter().map(|part| part.raw.len()).sum()
     }
 
-    /// Decodes all its frames into `target`, which is as long as they are: row by row,
-    /// little-endian.
+    /// Decodes all its frames into `target`, which is as long as they are as the stack's numbers:
+    /// row by row, little-endian.
     pub fn decode(&self, target: &mut [u8], scratch: &mut Decoder) -> Result<(), FramesError> {
+        let stored = self.stack.sources[self.source].stored;
+        let pixels = self.stack.shape.iter().product::<usize>() * self.count();
+        assert_eq!(target.len(), pixels * self.stack.scalar.bytes());
+        if !self.is_converted() {
+            return self.decode_stored(target, scratch);
+        }
+        let mut numbers = std::mem::take(&mut scratch.numbers);
+        numbers.resize(pixels * stored.bytes(), 0);
+        let decoded = self.decode_stored(&mut numbers, scratch);
+        if decoded.is_ok() {
+            convert::to_f32(stored, &numbers, target);
+        }
+        scratch.numbers = numbers;
+        decoded
+    }
+
+    fn count(&self) -> usize {
+        (self.frames.end - self.frames.start) as usize
+    }
+
+    /// Whether engines get other numbers than the file has.
+    fn is_converted(&self) -> bool {
+        let stored = self.stack.sources[self.source].stored;
+        stored != self.stack.scalar && stored.bytes() != 1 || stored == Scalar::I8
+    }
+
+    /// Decodes all its frames into `target` as numbers of the file.
+    fn decode_stored(&self, target: &mut [u8], scratch: &mut Decoder) -> Result<(), FramesError> {
         let source = &self.stack.sources[self.source];
-        let frame_bytes = self.stack.frame_bytes();
         let told = |error: DecodeError| self.failed(&error);
-        assert_eq!(
-            target.len() as u64,
-            frame_bytes as u64 * (self.frames.end - self.frames.start)
-        );
         for part in &self.parts {
             match source.chunk {
                 // The chunk is just these frames: no copy.
@@ -225,7 +282,7 @@ impl StoredFrames {
                         .map_err(told)?;
                 }
                 Some(chunk) => {
-                    let bytes = chunk.iter().product::<u64>() as usize * source.scalar.bytes();
+                    let bytes = chunk.iter().product::<u64>() as usize * source.stored.bytes();
                     scratch.chunk.resize(bytes, 0);
                     source
                         .pipeline
@@ -242,17 +299,20 @@ impl StoredFrames {
         }
         if source.is_big_endian && source.chunk.is_some() {
             target
-                .chunks_exact_mut(source.scalar.bytes())
+                .chunks_exact_mut(source.stored.bytes())
                 .for_each(<[u8]>::reverse);
         }
         Ok(())
     }
 
-    /// Its pixels some at a time, little-endian, where it is one frame and its chunk can be decoded
+    /// The pixels some at a time, little-endian, where it is one frame and its chunk can be decoded
     /// so.
     pub fn pieces(&self) -> Option<Result<Pieces<'_>, FramesError>> {
         let source = &self.stack.sources[self.source];
         let [part] = &self.parts[..] else { return None };
+        if self.is_converted() {
+            return None;
+        }
         let length = self.stack.frame_bytes();
         let pieces = match source.chunk {
             // What is stored in one piece was read as numbers of this machine.
@@ -285,7 +345,7 @@ impl StoredFrames {
 
     /// Copies what a decoded chunk has of these frames.
     fn place(&self, decoded: &[u8], chunk: [u64; 3], origin: [u64; 3], target: &mut [u8]) {
-        let size = self.stack.scalar.bytes() as u64;
+        let size = self.stack.sources[self.source].stored.bytes() as u64;
         let [rows, columns] = self.stack.shape.map(|extent| extent as u64);
         let count = self.frames.end - self.frames.start;
         let width = chunk[2].min(columns - origin[2]);
@@ -323,4 +383,6 @@ pub struct Decoder {
     scratch: Scratch,
     /// A chunk that is more or less than its frames.
     chunk: Vec<u8>,
+    /// Numbers of a type that engines do not have.
+    numbers: Vec<u8>,
 }

@@ -12,6 +12,7 @@ use nodectl_types::Scalar;
 use rust_hdf5::{H5Dataset, H5File, StorageLayout};
 use std::{
     collections::BTreeMap,
+    ops::Range,
     path::{Path, PathBuf},
 };
 
@@ -38,13 +39,49 @@ pub struct FrameSource {
     pub dataset: String,
     pub frames: u64,
     pub(super) shape: [usize; 2],
-    pub(super) scalar: Scalar,
+    /// As they lie in the file; decoding makes `Stack::scalar` of them.
+    pub(super) stored: Scalar,
     pub(super) is_big_endian: bool,
     /// Frames, rows and columns of a chunk; None for what is stored in one piece.
     pub(super) chunk: Option<[u64; 3]>,
     pub(super) pipeline: Pipeline,
-    /// A single frame, stored with two axes.
-    pub(super) is_flat: bool,
+    /// Extents of the axes before rows and columns: none of a single frame, two of a map.
+    pub(super) lead: Vec<u64>,
+    /// The file is not there: its frames are bad.
+    pub(super) is_missing: bool,
+}
+
+impl FrameSource {
+    /// The chunk, of `length` frames, that holds a frame: its place along the axes before rows and
+    /// columns, and its frames.
+    pub(super) fn chunk_of(&self, frame: u64, length: u64) -> (Vec<u64>, Range<u64>) {
+        let row = self.lead.last().copied().unwrap_or(1).max(1);
+        let (outer, inner) = (frame / row, frame % row);
+        let number = inner / length;
+        let start = outer * row;
+        let frames = start + number * length..start + ((number + 1) * length).min(row);
+        let place = match self.lead.len() {
+            0 => Vec::new(),
+            1 => vec![number],
+            _ => vec![outer, number],
+        };
+        (place, frames)
+    }
+
+    /// What its pixels are decoded to.
+    fn delivered(&self) -> Scalar {
+        delivered(self.stored)
+    }
+}
+
+/// The type that engines get for one that is stored. What they do not know becomes 32-bit floats,
+/// as in pyFAI.
+fn delivered(stored: Scalar) -> Scalar {
+    match stored {
+        Scalar::Bool => Scalar::U8,
+        known if Stack::SCALARS.contains(&known) => known,
+        _ => Scalar::F32,
+    }
 }
 
 /// Frames `first .. first + count` are `start ..` of a source.
@@ -57,7 +94,7 @@ pub(super) struct FrameRun {
 }
 
 impl Stack {
-    /// The types of pixels that are read.
+    /// The types of pixels that engines get.
     pub const SCALARS: [Scalar; 5] = [
         Scalar::U8,
         Scalar::U16,
@@ -77,7 +114,7 @@ impl Stack {
         Self::open_within(path, dataset, entry, &[])
     }
 
-    /// The same for a file that may lead to what is below these directories, besides its own.
+    /// Looks into a file that may lead to what is below these directories, besides its own.
     pub fn open_within(
         path: &Path,
         dataset: Option<&str>,
@@ -141,6 +178,26 @@ impl Stack {
 
 /// Virtual datasets within each other.
 const MAX_DEPTH: usize = 8;
+/// Axes before rows and columns.
+const MAX_LEAD: usize = 2;
+
+/// A virtual dataset of an open file.
+struct VirtualPlace<'f> {
+    file: &'f H5File,
+    path: &'f Path,
+    dataset: &'f str,
+    depth: usize,
+}
+
+impl VirtualPlace<'_> {
+    fn fault(&self, why: String) -> FramesError {
+        FramesError::Dataset {
+            path: self.path.to_path_buf(),
+            dataset: self.dataset.to_string(),
+            why,
+        }
+    }
+}
 
 /// Puts a stack together, source by source.
 pub(super) struct Builder {
@@ -217,6 +274,23 @@ impl Builder {
                 "more than {MAX_DEPTH} virtual datasets lie within each other"
             )));
         }
+        let place = VirtualPlace {
+            file,
+            path,
+            dataset,
+            depth,
+        };
+        self.add_virtual(&opened, &place, range)
+    }
+
+    /// Some frames of a virtual dataset.
+    fn add_virtual(
+        &mut self,
+        opened: &H5Dataset,
+        own: &VirtualPlace<'_>,
+        range: Option<(u64, u64)>,
+    ) -> Result<(), FramesError> {
+        let of = |why: String| own.fault(why);
         let shape = opened.shape();
         let mappings = opened
             .virtual_mappings()
@@ -234,28 +308,8 @@ impl Builder {
                 start.saturating_add(count).min(first + block.count),
             );
             if from < to {
-                let place = match mapping::source_path(path, &block.file) {
-                    own if own == path => own,
-                    other => links::tidy(other),
-                };
-                if !place.exists() {
-                    let (path, dataset) = (path.to_path_buf(), dataset.to_string());
-                    return Err(FramesError::MissingSource {
-                        path,
-                        dataset,
-                        missing: place,
-                    });
-                }
-                if place != path && !self.bounds.have(&place) {
-                    let (path, dataset) = (path.to_path_buf(), dataset.to_string());
-                    return Err(FramesError::Outside {
-                        path,
-                        dataset,
-                        outside: place,
-                    });
-                }
                 let range = (block.start + (from - first), to - from);
-                self.add_block(file, path, (&place, &block.dataset), range, depth)?;
+                self.add_block(opened, own, &block, range)?;
             }
             first += block.count;
         }
@@ -269,51 +323,65 @@ impl Builder {
     }
 
     /// What a block of a virtual dataset is made of, which may be links and virtual datasets again.
-    /// `file` is that of the virtual dataset, open at `path`.
     fn add_block(
         &mut self,
-        file: &H5File,
-        path: &Path,
-        (place, dataset): (&Path, &str),
+        opened: &H5Dataset,
+        own: &VirtualPlace<'_>,
+        block: &mapping::FrameBlock,
         range: (u64, u64),
-        depth: usize,
     ) -> Result<(), FramesError> {
-        let name = links::clean(dataset);
-        if self
-            .known
-            .contains_key(&(place.to_path_buf(), name.clone()))
-        {
-            return self.add_from(file, place, &name, Some(range), depth);
+        let place = match mapping::source_path(own.path, &block.file) {
+            same if same == own.path => same,
+            other => links::tidy(other),
+        };
+        let name = links::clean(&block.dataset);
+        if self.known.contains_key(&(place.clone(), name.clone())) {
+            return self.add_from(own.file, &place, &name, Some(range), own.depth);
         }
-        let other = if place == path {
+        if !place.exists() {
+            let source = missing(opened, own, (place, name), range)?;
+            let source = self.source(source)?;
+            return self.run(source, range.0, range.1);
+        }
+        if place != own.path && !self.bounds.have(&place) {
+            return Err(FramesError::Outside {
+                path: own.path.to_path_buf(),
+                dataset: own.dataset.to_string(),
+                outside: place,
+            });
+        }
+        let other = if place == own.path {
             None
         } else {
-            Some(open(place)?)
+            Some(open(&place)?)
         };
-        let own = other.as_ref().unwrap_or(file);
-        let (target, name) = links::follow(own, place, &name, &self.bounds)?;
+        let file = other.as_ref().unwrap_or(own.file);
+        let (target, name) = links::follow(file, &place, &name, &self.bounds)?;
         if target == place {
-            return self.add_from(own, place, &name, Some(range), depth + 1);
+            return self.add_from(file, &place, &name, Some(range), own.depth + 1);
         }
-        self.add_from(&open(&target)?, &target, &name, Some(range), depth + 1)
+        self.add_from(&open(&target)?, &target, &name, Some(range), own.depth + 1)
     }
 
     fn source(&mut self, source: FrameSource) -> Result<usize, FramesError> {
         let stack = &mut self.stack;
-        if stack.sources.is_empty() {
-            (stack.shape, stack.scalar) = (source.shape, source.scalar);
+        // What is not there decides nothing unless all is not there.
+        let is_first = stack.sources.iter().all(|source| source.is_missing);
+        if stack.sources.is_empty() || (is_first && !source.is_missing) {
+            (stack.shape, stack.scalar) = (source.shape, source.delivered());
         }
         let of = |why: String| FramesError::Dataset {
             path: source.path.clone(),
             dataset: source.dataset.clone(),
             why,
         };
-        if source.shape != stack.shape || source.scalar != stack.scalar {
+        let is_same = source.shape == stack.shape && source.delivered() == stack.scalar;
+        if !is_same && !source.is_missing {
             let [rows, columns] = source.shape;
             let [first_rows, first_columns] = stack.shape;
             return Err(of(format!(
                 "its frames are {rows} × {columns} of {}, those before {first_rows} × {first_columns} of {}",
-                source.scalar, stack.scalar
+                source.stored, stack.scalar
             )));
         }
         if stack.sources.len() == MAX_SOURCES {
@@ -427,9 +495,8 @@ fn describe(dataset: &H5Dataset, path: &Path, name: &str) -> Result<FrameSource,
         .into_iter()
         .map(|extent| extent as u64)
         .collect();
-    let (frames, rows, columns, is_flat) = match shape[..] {
-        [rows, columns] => (1, rows, columns, true),
-        [frames, rows, columns] => (frames, rows, columns, false),
+    let (&[rows, columns], lead) = match shape.split_last_chunk() {
+        Some((lead, frame)) if lead.len() <= MAX_LEAD => (frame, lead.to_vec()),
         _ => {
             return Err(of(format!(
                 "it has {} axes, {shape:?}; frames, rows and columns are expected",
@@ -437,45 +504,20 @@ fn describe(dataset: &H5Dataset, path: &Path, name: &str) -> Result<FrameSource,
             )));
         }
     };
-    let datatype = dataset.datatype().map_err(said)?;
-    let scalar = hdf5::scalar(&datatype).filter(|scalar| Stack::SCALARS.contains(scalar));
-    let scalar = scalar.ok_or_else(|| {
-        of(format!(
-            "its pixels are {datatype}; u8, u16, u32, i32 and f32 are read"
-        ))
-    })?;
-    let bytes = u128::from(rows) * u128::from(columns) * scalar.bytes() as u128;
+    let frames = lead
+        .iter()
+        .try_fold(1u64, |product, extent| product.checked_mul(*extent))
+        .unwrap_or(u64::MAX);
+    let stored = pixel_type(dataset).map_err(of)?;
+    let is_big_endian = hdf5::is_big_endian(&dataset.datatype().map_err(said)?);
+    let size = stored.bytes().max(delivered(stored).bytes());
+    let bytes = u128::from(rows) * u128::from(columns) * size as u128;
     if bytes == 0 || bytes > MAX_FRAME_BYTES as u128 || frames > MAX_FRAMES {
         return Err(of(format!(
             "it claims to hold {frames} frames of {rows} × {columns} pixels"
         )));
     }
-    let is_big_endian = hdf5::is_big_endian(&datatype);
-    let chunk = dataset.chunk_dims().map(|dims| {
-        dims.into_iter()
-            .map(|extent| extent as u64)
-            .collect::<Vec<_>>()
-    });
-    let chunk = match chunk.as_deref() {
-        None => None,
-        Some(&[rows, columns]) if is_flat => Some([1, rows, columns]),
-        Some(&[frames, rows, columns]) if !is_flat => Some([frames, rows, columns]),
-        Some(other) => {
-            return Err(of(format!(
-                "its chunks are {other:?}, its shape is {shape:?}"
-            )));
-        }
-    };
-    if let Some(chunk) = chunk {
-        let bytes = chunk
-            .iter()
-            .try_fold(scalar.bytes() as u64, |product, extent| {
-                product.checked_mul(*extent)
-            });
-        if bytes.is_none_or(|bytes| bytes == 0 || bytes > MAX_CHUNK_BYTES) {
-            return Err(of(format!("its chunks of {chunk:?} pixels are impossible")));
-        }
-    }
+    let chunk = chunk_of(dataset, lead.len(), stored).map_err(of)?;
     let filters: Vec<FilterSpec> = dataset
         .filters()
         .map_err(said)?
@@ -486,7 +528,7 @@ fn describe(dataset: &H5Dataset, path: &Path, name: &str) -> Result<FrameSource,
         })
         .collect();
     let pipeline =
-        Pipeline::new(&filters, scalar.bytes()).map_err(|error| FramesError::Decode {
+        Pipeline::new(&filters, stored.bytes()).map_err(|error| FramesError::Decode {
             path: path.to_path_buf(),
             dataset: name.to_string(),
             error,
@@ -496,10 +538,81 @@ fn describe(dataset: &H5Dataset, path: &Path, name: &str) -> Result<FrameSource,
         dataset: name.to_string(),
         frames,
         shape: [rows as usize, columns as usize],
-        scalar,
+        stored,
         is_big_endian,
         chunk,
         pipeline,
-        is_flat,
+        lead,
+        is_missing: false,
+    })
+}
+
+fn pixel_type(dataset: &H5Dataset) -> Result<Scalar, String> {
+    let datatype = dataset.datatype().map_err(|error| error.to_string())?;
+    hdf5::scalar(&datatype)
+        .ok_or_else(|| format!("its pixels are {datatype}; whole numbers and fractions are read"))
+}
+
+/// Frames, rows and columns of its chunks; None for what is stored in one piece. `lead`: how many
+/// axes come before rows and columns.
+fn chunk_of(dataset: &H5Dataset, lead: usize, stored: Scalar) -> Result<Option<[u64; 3]>, String> {
+    let Some(dims) = dataset.chunk_dims() else {
+        return Ok(None);
+    };
+    let dims: Vec<u64> = dims.into_iter().map(|extent| extent as u64).collect();
+    let chunk = match (lead, &dims[..]) {
+        (0, &[rows, columns]) => [1, rows, columns],
+        (1, &[frames, rows, columns]) | (2, &[1, frames, rows, columns]) => [frames, rows, columns],
+        (2, &[_, _, _, _]) => {
+            return Err(
+                "its chunks hold frames of several rows of the map\nhint: `h5repack -l CHUNK=1x1xROWSxCOLUMNS` writes others"
+                    .into(),
+            );
+        }
+        (_, other) => {
+            return Err(format!(
+                "its chunks are {other:?}, its shape is {:?}",
+                dataset.shape()
+            ));
+        }
+    };
+    let bytes = chunk
+        .iter()
+        .try_fold(stored.bytes() as u64, |product, extent| {
+            product.checked_mul(*extent)
+        });
+    if bytes.is_none_or(|bytes| bytes == 0 || bytes > MAX_CHUNK_BYTES) {
+        return Err(format!("its chunks of {chunk:?} pixels are impossible"));
+    }
+    Ok(Some(chunk))
+}
+
+/// A source that is not there, as the virtual dataset over it describes its frames.
+fn missing(
+    opened: &H5Dataset,
+    own: &VirtualPlace<'_>,
+    (path, dataset): (PathBuf, String),
+    (start, count): (u64, u64),
+) -> Result<FrameSource, FramesError> {
+    let shape = opened.shape();
+    let (_, frame) = shape
+        .split_last_chunk::<2>()
+        .ok_or_else(|| own.fault("it has no rows and columns".into()))?;
+    let frames = start.saturating_add(count);
+    let pixels = frame[0].checked_mul(frame[1]);
+    if pixels.is_none_or(|pixels| pixels == 0 || pixels > MAX_FRAME_BYTES / 8) {
+        return Err(own.fault(format!("it claims to hold frames of {frame:?} pixels")));
+    }
+    Ok(FrameSource {
+        path,
+        dataset,
+        frames,
+        shape: *frame,
+        stored: pixel_type(opened).map_err(|why| own.fault(why))?,
+        is_big_endian: false,
+        chunk: None,
+        pipeline: Pipeline::default(),
+        lead: vec![frames],
+        is_missing: true,
     })
 }

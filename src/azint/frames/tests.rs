@@ -95,6 +95,7 @@ fn every_compression_and_layout_gives_the_same_pixels() {
         "zstd.h5",
         "gzip_shuffle.h5",
         "fletcher.h5",
+        "lzf.h5",
         "chunked.h5",
         "contiguous.h5",
         "tiles.h5",
@@ -119,6 +120,120 @@ fn every_type_of_pixel_is_read() {
     ] {
         check(name, None, None, scalar);
     }
+}
+
+/// The pixels of all frames, as floats.
+fn floats(name: &str) -> (Stack, Vec<f32>) {
+    let stack = Stack::open(&fixture(name), None, None).unwrap_or_else(|error| panic!("{error}"));
+    let (mut reader, mut decoder) = (Reader::new(Arc::new(stack.clone())), Decoder::default());
+    let (mut all, mut next) = (Vec::new(), 0);
+    while next < stack.frames {
+        let unit = reader
+            .read(next..stack.frames)
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        let count = (unit.frames.end - unit.frames.start) as usize;
+        let mut target = vec![0; stack.frame_bytes() * count];
+        unit.decode(&mut target, &mut decoder)
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(reader.together(&(next..stack.frames)), unit.frames);
+        next = unit.frames.end;
+        let pixels = nodectl_formats::convert(target, stack.scalar, Scalar::F32);
+        let pixels = pixels.as_chunks::<4>().0.iter();
+        all.extend(pixels.map(|bytes| f32::from_le_bytes(*bytes)));
+    }
+    (stack, all)
+}
+
+#[test]
+fn types_that_engines_do_not_have_become_floats() {
+    let dead = [
+        ("i1.h5", -1.0),
+        ("i2.h5", -1.0),
+        ("i8.h5", 4_294_967_295.0),
+        ("u8.h5", 4_294_967_295.0),
+        ("f2.h5", f32::INFINITY),
+        ("f8.h5", 4_294_967_295.0),
+    ];
+    for (name, dead) in dead {
+        let (stack, pixels) = floats(name);
+        assert_eq!(
+            (stack.frames, stack.shape, stack.scalar),
+            (FRAMES, SHAPE, Scalar::F32)
+        );
+        let expected = |at: usize| {
+            let (frame, pixel) = (at / (SHAPE[0] * SHAPE[1]), at % (SHAPE[0] * SHAPE[1]));
+            let value = self::pixel(
+                frame as u64,
+                (pixel / SHAPE[1]) as u64,
+                (pixel % SHAPE[1]) as u64,
+            );
+            if value == u32::MAX {
+                dead
+            } else {
+                value as f32
+            }
+        };
+        let wrong = (0..pixels.len()).find(|at| pixels[*at] != expected(*at));
+        assert_eq!(wrong, None, "{name}");
+    }
+}
+
+#[test]
+fn maps_are_stacks_row_by_row() {
+    let expected: Vec<f32> = (0..6)
+        .flat_map(|frame| {
+            let bytes = expected(Scalar::F32, frame);
+            bytes
+                .as_chunks::<4>()
+                .0
+                .iter()
+                .map(|bytes| f32::from_le_bytes(*bytes))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    for name in ["map.h5", "map_rows.h5", "map_plain.h5"] {
+        let (stack, pixels) = floats(name);
+        assert_eq!((stack.frames, stack.shape), (6, SHAPE), "{name}");
+        assert!(pixels == expected, "{name}");
+    }
+}
+
+#[test]
+fn every_other_frame_of_a_source_is_one_of_a_virtual_dataset() {
+    let (_, pixels) = floats("strides.h5");
+    let (_, plain) = floats("chunked.h5");
+    let frame = |all: &[f32], frame: usize| {
+        let length = SHAPE[0] * SHAPE[1];
+        all[frame * length..(frame + 1) * length].to_vec()
+    };
+    for (at, source) in [2, 0, 3, 1, 4].into_iter().enumerate() {
+        assert!(frame(&pixels, at) == frame(&plain, source), "frame {at}");
+    }
+    let tiled = Stack::open(&fixture("tiled.h5"), None, None)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        tiled.contains("it puts frames together from tiles"),
+        "{tiled}"
+    );
+}
+
+/// Frames whose source is not there are bad, and no others.
+#[test]
+fn a_source_that_is_missing_costs_its_own_frames() {
+    let stack = Stack::open(&fixture("half.h5"), None, None).unwrap();
+    assert_eq!(
+        (stack.frames, stack.shape, stack.scalar),
+        (FRAMES, SHAPE, Scalar::U32)
+    );
+    let mut reader = Reader::new(Arc::new(stack));
+    assert!(reader.read(1..FRAMES).is_ok());
+    let error = reader.read(3..FRAMES).err().unwrap().to_string();
+    assert!(
+        error.contains("nowhere.h5, which cannot be opened"),
+        "{error}"
+    );
+    assert_eq!(reader.together(&(3..FRAMES)), 3..5);
 }
 
 #[test]
@@ -181,7 +296,7 @@ fn what_is_wrong_with_a_file_is_told() {
     };
     assert!(
         told("unknown.h5", None, None)
-            .contains("the HDF5 filter 32001, which nodectl does not know")
+            .contains("the HDF5 filter 32001 (Blosc), which nodectl does not know")
     );
     assert!(
         told("missing.h5", None, None).contains("nowhere.h5, which cannot be opened"),

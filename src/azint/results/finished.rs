@@ -64,6 +64,8 @@ pub fn finished(path: &Path, names: &[Option<String>]) -> Option<(Part, Vec<Regi
             first: *frames.first()?,
             frames: frames.len() as u64,
             regions: Vec::new(),
+            // Files with some frames of a dataset hold none that are bad.
+            bad: Vec::new(),
         };
         let (part, all) = whole.get_or_insert((empty, Vec::new()));
         part.regions.push(region);

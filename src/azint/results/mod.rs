@@ -40,9 +40,50 @@ pub struct Part {
     pub frames: u64,
     /// In the order of the settings' regions.
     pub regions: Vec<RegionPart>,
+    /// Frames that have no patterns: theirs are NaN.
+    pub bad: Vec<BadFrames>,
 }
 
-/// Those in one region. `intensity` and `sigma` are [frames, bins]; the sums are over the frames.
+/// Frames that follow each other, and why they have no patterns.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BadFrames {
+    pub first: u64,
+    pub frames: u64,
+    pub why: String,
+}
+
+impl BadFrames {
+    /// In order, those that follow each other for the same reason as one.
+    pub fn joined(mut all: Vec<Self>) -> Vec<Self> {
+        all.sort_by_key(|bad| bad.first);
+        let mut joined: Vec<Self> = Vec::new();
+        for bad in all {
+            match joined.last_mut() {
+                Some(last) if last.first + last.frames == bad.first && last.why == bad.why => {
+                    last.frames += bad.frames;
+                }
+                _ => joined.push(bad),
+            }
+        }
+        joined
+    }
+
+    /// Which frames, for people.
+    pub fn listed(all: &[Self]) -> String {
+        const LISTED: usize = 8;
+        let one = |bad: &Self| match bad.frames {
+            1 => bad.first.to_string(),
+            frames => format!("{}-{}", bad.first, bad.first + frames - 1),
+        };
+        let mut listed: Vec<String> = all.iter().take(LISTED).map(one).collect();
+        if all.len() > LISTED {
+            listed.push("…".into());
+        }
+        format!("bad frames: {}", listed.join(", "))
+    }
+}
+
+/// Patterns of consecutive frames in one region. `intensity` and `sigma` are [frames, bins]; the sums are over the frames.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RegionPart {
     pub intensity: Vec<f32>,

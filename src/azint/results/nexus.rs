@@ -4,7 +4,7 @@
 //!
 //! The file is written under another name and gets its own when it is whole and on the disk.
 
-use super::{Part, Total};
+use super::{BadFrames, Part, Total};
 use rust_hdf5::{H5Dataset, H5File, H5Group, types::VarLenUnicode};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -40,6 +40,8 @@ pub struct About {
 pub struct Origin {
     pub source_file: String,
     pub fingerprint: String,
+    /// Some frames have no patterns.
+    pub has_bad_frames: bool,
 }
 
 impl Origin {
@@ -53,6 +55,7 @@ impl Origin {
         Some(Self {
             source_file: text("file")?,
             fingerprint: text("fingerprint")?,
+            has_bad_frames: file.dataset("entry/bad_frames/frame").is_ok(),
         })
     }
 }
@@ -187,8 +190,9 @@ impl NexusFile {
         Ok(())
     }
 
-    /// Adds the means and the sums that they are made of, and gives the file its name.
-    pub fn finish(self, totals: &[Total]) -> Written<()> {
+    /// Adds the means and the sums that they are made of, and the frames that have no patterns, and
+    /// gives the file its name.
+    pub fn finish(self, totals: &[Total], bad: &[BadFrames]) -> Written<()> {
         let entry = self.file.root_group().group("entry").map_err(said)?;
         for (region, total) in self.regions.iter().zip(totals) {
             let group = data(
@@ -215,6 +219,7 @@ impl NexusFile {
             }
             sums(&entry, &region.axes, total)?;
         }
+        bad_frames(&entry, bad)?;
         // Datasets hold on to the file.
         let Self {
             file,
@@ -230,6 +235,28 @@ impl NexusFile {
             .map_err(|error| error.to_string())?;
         fs::rename(&temporary, &path).map_err(|error| error.to_string())
     }
+}
+
+/// The numbers of frames whose patterns are NaN, and the reason beside each.
+fn bad_frames(entry: &H5Group, bad: &[BadFrames]) -> Written<()> {
+    if bad.is_empty() {
+        return Ok(());
+    }
+    let group = class(entry, "bad_frames", "NXcollection")?;
+    let each = |bad: &BadFrames| bad.first..bad.first + bad.frames;
+    let frames: Vec<u64> = bad.iter().flat_map(each).collect();
+    let dataset = group
+        .new_dataset::<u64>()
+        .shape([frames.len()])
+        .create("frame")
+        .map_err(said)?;
+    dataset.write_raw(&frames).map_err(said)?;
+    let reasons: Vec<&str> = bad
+        .iter()
+        .flat_map(|bad| each(bad).map(|_| bad.why.as_str()))
+        .collect();
+    let reasons = group.write_vlen_strings("reason", &reasons);
+    reasons.map(drop).map_err(said)
 }
 
 /// What patterns of more frames can be added to.

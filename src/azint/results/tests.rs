@@ -37,6 +37,7 @@ fn part(first: u64, frames: u64, bins: usize) -> Part {
             intensity: values,
             total,
         }],
+        bad: Vec::new(),
     }
 }
 
@@ -58,7 +59,18 @@ fn parts_in_any_order_make_the_file() {
     }
     assert!(file.write(&part(6, 2, 4)).is_err(), "beyond the end");
     assert!(!path.exists(), "only what is whole has the name");
-    file.finish(&[total]).unwrap();
+    let bad = super::BadFrames {
+        first: 2,
+        frames: 2,
+        why: "it was never written".into(),
+    };
+    file.finish(&[total], &[bad]).unwrap();
+    let frames = ArrayLocation {
+        member: Some("entry/bad_frames/frame".into()),
+        ..ArrayLocation::new(&path)
+    };
+    let frames = frames.read().unwrap().bytes;
+    assert_eq!(frames, [2u64, 3].map(u64::to_le_bytes).concat());
     let origin = nexus::Origin::of(&path).expect("it says so");
     assert_eq!(
         (&*origin.source_file, &*origin.fingerprint),
@@ -126,7 +138,7 @@ fn a_finished_part_is_read_as_it_was_written() {
         .iter()
         .map(|region| region.total.clone())
         .collect();
-    file.finish(&totals).unwrap();
+    file.finish(&totals, &[]).unwrap();
     let names = [Some("one".to_string()), Some("two".to_string())];
     assert_eq!(finished(&path, &names), Some((whole, axes)));
     assert_eq!(
@@ -156,6 +168,45 @@ fn calibrants_have_the_rings_of_their_certificates() {
         .map(|ring| ring.hkl)
         .collect();
     assert_eq!(hkl, [[1, 1, 1], [2, 2, 0], [3, 1, 1]]);
+}
+
+/// The spacings of the first rings, in Å, as pyFAI 2026.9 lists them.
+#[test]
+fn calibrants_have_the_rings_of_pyfai() {
+    let listed: [(&str, &[f64]); 7] = [
+        ("Al", &[2.33797992, 2.02475, 1.43171446, 1.22097019]),
+        ("NaCl", &[3.25631325, 2.82005, 1.99407648, 1.70055413]),
+        ("Ni", &[2.03450729, 1.761935, 1.24587619]),
+        ("diamond", &[2.0593, 1.2611]),
+        (
+            "AgBh",
+            &[58.38, 29.19, 19.46, 14.595, 11.676, 9.73, 8.34, 7.2975],
+        ),
+        (
+            "alpha_Al2O3",
+            &[
+                3.47871214, 2.55009722, 2.3785, 2.16461667, 2.08460357, 1.96343287, 1.73935607,
+                1.60090113,
+            ],
+        ),
+        (
+            "Cr2O3",
+            &[
+                3.63076001, 2.66523182, 2.4794895, 2.26598667, 2.17521698, 2.04757903, 1.81538001,
+                1.67269102,
+            ],
+        ),
+    ];
+    for (name, spacings) in listed {
+        let rings = Calibrant::from_name(name).expect(name).rings(0.05);
+        for (ring, d) in rings.iter().zip(spacings) {
+            assert!(
+                (ring.d_nm * 10.0 - d).abs() < 2e-4 * d,
+                "{name}: {ring:?} for {d}"
+            );
+        }
+        assert!(rings.len() >= spacings.len(), "{name}");
+    }
 }
 
 #[test]

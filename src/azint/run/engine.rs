@@ -8,7 +8,7 @@ use crate::{
     },
     frames::{Stack, StoredFrames},
     plan::{EngineRequest, ImageFile, ImageFiles, IntegratePlan},
-    results::{Part, RegionPart, nexus::RegionAxes},
+    results::{BadFrames, Part, RegionPart, Total, nexus::RegionAxes},
 };
 use nodectl_builtin::{CallError, device};
 use nodectl_gpu::device::Device;
@@ -191,20 +191,9 @@ impl SharedEngine {
         units: &[StoredFrames],
         monitors: Option<&[f64]>,
         batches: &mut BatchScratch,
-    ) -> Result<Part, CallError> {
-        let patterns = batches
-            .integrate(&self.integrator, stack, units, monitors.unwrap_or_default())
-            .map_err(|error| match error {
-                BatchError::Integration(IntegrationError::Gpu(_)) => {
-                    CallError::Device(error.to_string())
-                }
-                BatchError::Integration(error) => CallError::Task(format!(
-                    "{}: `{}`: {error}",
-                    stack.path.display(),
-                    stack.dataset
-                )),
-                BatchError::Frames(error) => CallError::Task(error.to_string()),
-            })?;
+    ) -> Result<Part, BatchError> {
+        let integrator = &self.integrator;
+        let patterns = batches.integrate(integrator, stack, units, monitors.unwrap_or_default())?;
         let frames = units
             .iter()
             .map(|unit| unit.frames.end - unit.frames.start)
@@ -213,6 +202,42 @@ impl SharedEngine {
             first,
             frames,
             regions: patterns.into_iter().map(RegionPart::of).collect(),
+            bad: Vec::new(),
         })
+    }
+
+    /// The part of frames that have no patterns.
+    pub fn bad(&self, bad: BadFrames) -> Part {
+        let has_errors = self.integrator.has_errors();
+        let region = |axes: &engine::Axes| {
+            let nothing = vec![f32::NAN; axes.bins() * bad.frames as usize];
+            let zeros = vec![0.0; axes.bins()];
+            let mut total = Total::default();
+            total.add(axes.bins(), &zeros, &zeros, has_errors.then_some(&zeros));
+            RegionPart {
+                sigma: has_errors.then(|| nothing.clone()),
+                intensity: nothing,
+                total,
+            }
+        };
+        Part {
+            first: bad.first,
+            frames: bad.frames,
+            regions: self.integrator.axes().map(region).collect(),
+            bad: vec![bad],
+        }
+    }
+}
+
+/// What a call ends with where a batch has no patterns.
+pub fn failed(stack: &Stack, error: &BatchError) -> CallError {
+    match error {
+        BatchError::Integration(IntegrationError::Gpu(_)) => CallError::Device(error.to_string()),
+        BatchError::Integration(error) => CallError::Task(format!(
+            "{}: `{}`: {error}",
+            stack.path.display(),
+            stack.dataset
+        )),
+        BatchError::Frames(error) => CallError::Task(error.to_string()),
     }
 }

@@ -62,8 +62,13 @@ pub fn open(
     );
     stack.map(Arc::new).map_err(|error| match &error {
         FramesError::File { .. } if !path.exists() => {
-            let hint = "`input = \"upload\"` brings the files to nodes that do not see them";
-            format!("this node does not see {}\nhint: {hint}", path.display())
+            // Whoever planned the job saw it, or saw that it is not there.
+            if dataset.seen.is_none() {
+                format!("there is no file {}", path.display())
+            } else {
+                let hint = "`input = \"upload\"` brings the files to nodes that do not see them";
+                format!("this node does not see {}\nhint: {hint}", path.display())
+            }
         }
         _ => error.to_string(),
     })

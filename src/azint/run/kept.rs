@@ -69,7 +69,7 @@ impl<'p> Kept<'p> {
         ))
     }
 
-    /// The same, or else in the cache.
+    /// Beside the results, or else in the cache.
     pub fn anywhere(
         plan: &'p IntegratePlan,
         dataset: &'p DatasetPlan,
@@ -160,7 +160,11 @@ impl<'p> Kept<'p> {
 
     /// Takes patterns, and writes those that wait if it is time. What cannot be written is only
     /// told: results do not need it.
+    /// Bad frames are tried again by another attempt.
     pub fn keep(&mut self, part: Part, axes: &[RegionAxes], engine: &str, stack: &Stack) {
+        if !part.bad.is_empty() {
+            return;
+        }
         self.waiting.insert(part.first, part);
         if self.written.elapsed() >= INTERVAL {
             self.flush(axes, engine, stack);
@@ -212,7 +216,7 @@ impl<'p> Kept<'p> {
                 .zip(&part.regions)
                 .for_each(|(total, region)| total.join(&region.total));
         }
-        file.finish(&totals)?;
+        file.finish(&totals, &[])?;
         fs::rename(&own, self.folder.join(name)).map_err(|error| error.to_string())
     }
 

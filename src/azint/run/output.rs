@@ -5,7 +5,7 @@ use super::kept::fingerprint;
 use crate::{
     frames::Stack,
     plan::{DatasetPlan, IntegratePlan},
-    results::{About, HeatMap, NexusFile, Part, Total, nexus::RegionAxes, svg, table},
+    results::{About, BadFrames, HeatMap, NexusFile, Part, Total, nexus::RegionAxes, svg, table},
 };
 use nodectl_types::units::format_duration;
 use std::{
@@ -26,6 +26,8 @@ pub struct OutputFiles<'p> {
     totals: Vec<Total>,
     map: HeatMap,
     frames: u64,
+    /// Frames that have no patterns, in no order.
+    bad: Vec<BadFrames>,
 }
 
 impl<'p> OutputFiles<'p> {
@@ -59,12 +61,20 @@ impl<'p> OutputFiles<'p> {
             totals,
             map,
             frames: stack.frames,
+            bad: Vec::new(),
         })
+    }
+
+    /// Frames without patterns so far, in order.
+    pub fn bad(&mut self) -> &[BadFrames] {
+        self.bad = BadFrames::joined(std::mem::take(&mut self.bad));
+        &self.bad
     }
 
     pub fn write(&mut self, part: &Part) -> Result<(), String> {
         self.file.write(part)?;
         self.map.add(part);
+        self.bad.extend(part.bad.iter().cloned());
         self.totals
             .iter_mut()
             .zip(&part.regions)
@@ -90,6 +100,10 @@ impl<'p> OutputFiles<'p> {
             );
         }
         text.push('\n');
+        if let Some(first) = self.bad.first() {
+            let listed = BadFrames::listed(&self.bad);
+            let _ = writeln!(text, "{}: {listed}\n    {}", self.dataset.name, first.why);
+        }
         let (axes, total) = (&self.axes[0], &self.totals[0]);
         let flat = flattened(axes, total);
         let (mean, sigma) = flat.mean();
@@ -115,7 +129,7 @@ impl<'p> OutputFiles<'p> {
         }
         fs::write(&log, &text).map_err(|error| error.to_string())?;
         // Last: who sees it sees the others.
-        self.file.finish(&self.totals)?;
+        self.file.finish(&self.totals, &self.bad)?;
         Ok(text)
     }
 }

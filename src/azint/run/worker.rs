@@ -4,17 +4,20 @@
 use super::{
     engine::{self, SharedEngine},
     input,
-    kept::{Kept, PatternsFile, fingerprint},
+    kept::{Kept, fingerprint},
     output::OutputFiles,
-    pipeline::{self, Spent},
+    pipeline::{self, Integration, Spent},
 };
 use crate::{
     frames::Stack,
     plan::{
         DatasetPlan, Existing, FramesOutcome, IntegratePlan, IntegrateStage, Integrated,
-        MAX_PLAN_BYTES, PART_FILE, PLAN_FILE,
+        MAX_PLAN_BYTES, OnBadFrames, PART_FILE, PLAN_FILE,
     },
-    results::{Part, nexus::Origin},
+    results::{
+        BadFrames, Part,
+        nexus::{Origin, RegionAxes},
+    },
 };
 use nodectl_builtin::{BuiltinPart, Call, CallError};
 use nodectl_ports::say;
@@ -71,6 +74,7 @@ impl IntegrateWorker {
         let outcome: FramesOutcome = match self.integrated(plan, dataset, call, range) {
             Ok((integrated, spent)) => {
                 tell(&mut value, &spent, begin.elapsed());
+                tell_bad(&mut value, &integrated.part.bad);
                 Ok(integrated)
             }
             Err(CallError::Task(why)) => {
@@ -107,16 +111,16 @@ impl IntegrateWorker {
         let monitors = monitors(plan, dataset, &stack)?;
         let engine = self.engine(plan, call, &stack)?;
         let mut found: Vec<Part> = Vec::new();
-        let spent = pipeline::integrate(
-            &stack,
-            std::slice::from_ref(&range),
+        let job = Integration {
+            stack: &stack,
             engine,
-            monitors.as_deref(),
-            |part| {
-                found.push(part);
-                Ok(())
-            },
-        )?;
+            monitors: monitors.as_deref(),
+            on_bad_frames: plan.on_bad_frames,
+        };
+        let spent = pipeline::integrate(job, std::slice::from_ref(&range), |part| {
+            found.push(part);
+            Ok(())
+        })?;
         found.sort_by_key(|part| part.first);
         let integrated = Integrated {
             part: joined(range.start, found),
@@ -153,43 +157,22 @@ impl IntegrateWorker {
         }
         let monitors = monitors(plan, dataset, &stack)?;
         let failed = |why: String| CallError::Task(format!("{}: {why}", dataset.name));
-        let parts = |(number, range): (u64, &Range<u64>)| {
-            let task = call.dir.join(from?).join(number.to_string());
-            read_part(&task.join(PART_FILE), range).filter(|_| range.end <= stack.frames)
-        };
         let mut kept = Kept::anywhere(plan, dataset, &stack, &call.dir);
-        let ranges: Vec<Range<u64>> = dataset.ranges().collect();
-        let tasks = || (plan.first_task(index)..).zip(&ranges);
-        let mut missing: Vec<Range<u64>> = Vec::new();
-        for task in tasks().filter(|task| parts(*task).is_none()) {
-            missing.push(task.1.start..task.1.end.min(stack.frames));
-        }
-        // Without a job before, that is everything.
-        missing.push(ranges.last().map_or(0, |last| last.end)..stack.frames);
-        let before = kept
-            .as_ref()
-            .map(|kept| from_before(kept, &mut missing))
-            .unwrap_or_default();
-        missing.retain(|range| range.start < range.end);
-        // Where all is there, nothing is integrated, and no matrix is needed.
-        let (axes, told) = match tasks().find_map(parts) {
-            Some(integrated) if missing.is_empty() => (integrated.axes, integrated.engine),
-            _ => {
-                let engine = self.engine(plan, call, &stack)?;
-                (engine.axes(), engine.name())
-            }
+        let mut results = Results {
+            plan,
+            dataset,
+            stack: &stack,
+            dir: &call.dir,
+            output: None,
         };
-        let mut output = OutputFiles::create(plan, dataset, &stack, &call.dir, axes.clone(), &told)
+        let missing = results
+            .finished(from, plan.first_task(index), kept.as_ref())
             .map_err(failed)?;
-        let again = |found: &PatternsFile| kept.as_ref().and_then(|kept| kept.read(found));
-        for integrated in tasks()
-            .filter_map(parts)
-            .chain(before.iter().filter_map(again))
-        {
-            output.write(&integrated.part).map_err(failed)?;
-        }
         let mut spent = Spent::default();
         if !missing.is_empty() {
+            let engine = self.engine(plan, call, &stack)?;
+            let (axes, told) = (engine.axes(), engine.name());
+            let output = results.output(&axes, &told).map_err(failed)?;
             let take = |part: Part| {
                 output.write(&part).map_err(failed)?;
                 if let Some(kept) = &mut kept {
@@ -197,8 +180,22 @@ impl IntegrateWorker {
                 }
                 Ok(())
             };
-            let engine = self.engine(plan, call, &stack)?;
-            spent = pipeline::integrate(&stack, &missing, engine, monitors.as_deref(), take)?;
+            let job = Integration {
+                stack: &stack,
+                engine,
+                monitors: monitors.as_deref(),
+                on_bad_frames: plan.on_bad_frames,
+            };
+            spent = pipeline::integrate(job, &missing, take)?;
+        }
+        let mut output = results
+            .output
+            .ok_or_else(|| failed("it has no frames".into()))?;
+        let bad = output.bad().to_vec();
+        let lost: u64 = bad.iter().map(|bad| bad.frames).sum();
+        // What is wrong with all of them is wrong with the dataset.
+        if let Some(first) = bad.first().filter(|_| lost >= stack.frames) {
+            return Err(CallError::Task(first.why.clone()));
         }
         let text = output
             .finish(begin.elapsed(), spent.frames)
@@ -210,6 +207,7 @@ impl IntegrateWorker {
         let mut value =
             json!({ "dataset": dataset.name, "frames": stack.frames, "files": dataset.files() });
         tell(&mut value, &spent, begin.elapsed());
+        tell_bad(&mut value, &bad);
         Ok(value)
     }
 
@@ -231,23 +229,73 @@ impl IntegrateWorker {
     }
 }
 
-/// Files that an interrupted attempt or run has left of frames that lack, which then lack no more.
-fn from_before(kept: &Kept<'_>, missing: &mut Vec<Range<u64>>) -> Vec<PatternsFile> {
-    let mut files = Vec::new();
-    let mut rest = Vec::new();
-    for range in missing.drain(..) {
-        let mut next = range.start;
-        for found in kept.within(&range) {
-            if kept.read(&found).is_some() {
-                rest.push(next..found.frames.start);
-                next = found.frames.end;
-                files.push(found);
+/// A dataset's results while they come together. Each part is read once, and written at once.
+struct Results<'r> {
+    plan: &'r IntegratePlan,
+    dataset: &'r DatasetPlan,
+    stack: &'r Stack,
+    dir: &'r Path,
+    /// Begun with the first patterns, whose axes those of all are.
+    output: Option<OutputFiles<'r>>,
+}
+
+impl<'r> Results<'r> {
+    fn output(
+        &mut self,
+        axes: &[RegionAxes],
+        engine: &str,
+    ) -> Result<&mut OutputFiles<'r>, String> {
+        if self.output.is_none() {
+            let (plan, dataset, axes) = (self.plan, self.dataset, axes.to_vec());
+            let begun = OutputFiles::create(plan, dataset, self.stack, self.dir, axes, engine)?;
+            self.output = Some(begun);
+        }
+        Ok(self.output.as_mut().expect("just made"))
+    }
+
+    fn write(&mut self, integrated: &Integrated) -> Result<(), String> {
+        self.output(&integrated.axes, &integrated.engine)?
+            .write(&integrated.part)
+    }
+
+    /// Writes the patterns that the tasks of the job `from` have left, the first of which is task
+    /// `first`, and those that an interrupted attempt or run has left. Returns the frames that
+    /// have none.
+    fn finished(
+        &mut self,
+        from: Option<&str>,
+        first: u64,
+        kept: Option<&Kept<'_>>,
+    ) -> Result<Vec<Range<u64>>, String> {
+        let frames = self.stack.frames;
+        let mut missing: Vec<Range<u64>> = Vec::new();
+        let mut end = 0;
+        for (task, range) in (first..).zip(self.dataset.ranges()) {
+            end = range.end;
+            let place = from.map(|from| self.dir.join(from).join(task.to_string()));
+            let part = place.and_then(|place| read_part(&place.join(PART_FILE), &range));
+            match part.filter(|_| range.end <= frames) {
+                Some(integrated) => self.write(&integrated)?,
+                None => missing.push(range.start..range.end.min(frames)),
             }
         }
-        rest.push(next..range.end);
+        // Without a job before, that is everything.
+        missing.push(end..frames);
+        let mut rest = Vec::new();
+        for range in missing {
+            let mut next = range.start;
+            for found in kept.map(|kept| kept.within(&range)).unwrap_or_default() {
+                if let Some(integrated) = kept.and_then(|kept| kept.read(&found)) {
+                    rest.push(next..found.frames.start);
+                    next = found.frames.end;
+                    self.write(&integrated)?;
+                }
+            }
+            rest.push(next..range.end);
+        }
+        rest.retain(|range| range.start < range.end);
+        Ok(rest)
     }
-    *missing = rest;
-    files
 }
 
 /// What becomes of a dataset whose results are there: nothing more to do, or an error.
@@ -284,7 +332,9 @@ fn existing(
         let what = format!("has the results of {}", text::one_line(&origin.source_file));
         return fails(what, another);
     }
-    if fingerprint(plan, dataset, stack, dir).as_deref() == Some(&*origin.fingerprint) {
+    let is_same = fingerprint(plan, dataset, stack, dir).as_deref() == Some(&*origin.fingerprint);
+    let is_wanted = plan.on_bad_frames == OnBadFrames::Mark || !origin.has_bad_frames;
+    if is_same && is_wanted {
         let told = format!("{}: {} is there already\n", dataset.name, path.display());
         say::out(&told);
         let log = dir.join(dataset.files().last().expect("five files"));
@@ -332,6 +382,7 @@ fn joined(first: u64, parts: Vec<Part>) -> Part {
             }
             region.total.join(&more.total);
         }
+        whole.bad.extend(part.bad);
     }
     whole
 }
@@ -356,6 +407,13 @@ fn tell(value: &mut Json, spent: &Spent, took: Duration) {
     value["read_seconds"] = seconds(spent.read).into();
     value["decode_seconds"] = seconds(spent.decode).into();
     value["integrate_seconds"] = seconds(spent.integrate).into();
+}
+
+fn tell_bad(value: &mut Json, bad: &[BadFrames]) {
+    let count: u64 = bad.iter().map(|bad| bad.frames).sum();
+    if count > 0 {
+        value["bad_frames"] = count.into();
+    }
 }
 
 fn read_plan(path: &Path) -> Result<IntegratePlan, CallError> {

@@ -49,6 +49,8 @@ pub struct Collector {
     throughput: Throughput,
     many: bool,
     missing_files: u32,
+    /// Frames that integrations could not read, and in how many datasets.
+    bad_frames: (u64, u32),
     delivery: Option<Delivery>,
     /// Where the files of all tasks lie side by side.
     flat: Option<fetch::FlatNames>,
@@ -85,6 +87,7 @@ impl Collector {
             throughput: Throughput::default(),
             many: job.tasks > MANY_TASKS,
             missing_files: 0,
+            bad_frames: (0, 0),
             delivery: job.delivery.clone(),
             // What is delivered has names of its own.
             flat: (job.flat && job.delivery.is_none()).then(fetch::FlatNames::default),
@@ -199,6 +202,7 @@ impl Collector {
             }
             None => {
                 self.failed.remove(&result.task);
+                self.note_bad_frames(result);
                 if let Some(word) = self.done.get_mut(result.task as usize / 64) {
                     *word |= 1 << (result.task % 64);
                 }
@@ -216,6 +220,16 @@ impl Collector {
         }
     }
 
+    /// An integration goes on without frames that it cannot read, and says how many they are.
+    fn note_bad_frames(&mut self, result: &TaskResult) {
+        let value = result.value.as_ref();
+        let count = value.and_then(|value| value.get("bad_frames")?.as_u64());
+        if let (Some(count), true) = (count, self.lines.is_some()) {
+            self.bad_frames.0 += count;
+            self.bad_frames.1 += 1;
+        }
+    }
+
     /// What the job's GPUs did so far, if it has any.
     pub fn compute(&self) -> Option<ComputeRate> {
         self.throughput.rate()
@@ -223,6 +237,11 @@ impl Collector {
 
     /// Brings the files into their final form.
     pub fn finish(self) -> Result<Collected, CliError> {
+        if let (frames @ 1.., datasets) = self.bad_frames {
+            tell!(
+                "warning: bad frames: {frames}, in {datasets} of the datasets: their patterns are NaN, `entry/bad_frames` lists them"
+            );
+        }
         self.lines.map_or(Ok(()), Lines::finish)?;
         let (failures, compute) = (
             group(&self.failed, &self.tracebacks, &self.numbering),

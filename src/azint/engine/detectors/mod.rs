@@ -62,12 +62,12 @@ impl DetectorSettings {
         }
     }
 
-    /// It is known by the size of its pixels alone: frames say how many there are.
+    /// Whether the detector is known by the size of its pixels alone: frames say how many there are.
     pub fn takes_any_shape(&self) -> bool {
         self.name.is_none() && self.file.is_none() && self.shape.is_none()
     }
 
-    /// The same detector, with so many rows and columns if it does not say how many it has.
+    /// This detector, with so many rows and columns if it does not say how many it has.
     pub fn of_frames(&self, shape: [usize; 2]) -> Self {
         Self {
             shape: self.shape.or(self.takes_any_shape().then_some(shape)),
@@ -148,24 +148,7 @@ pub(super) fn resolve(
         });
     }
     let definition = settings.name.as_deref().map(find).transpose()?;
-    let pixel =
-        |given: Option<f64>, axis: usize| given.or(definition.map(|known| known.pixel_m[axis]));
-    let sizes = [
-        ("pixel1", pixel(settings.pixel1_m, 0)),
-        ("pixel2", pixel(settings.pixel2_m, 1)),
-    ];
-    let mut pixel = [0.0; 2];
-    for (size, (name, value)) in pixel.iter_mut().zip(sizes) {
-        let sound = value.filter(|value| value.is_finite() && *value > 0.0);
-        let said = value.map_or("not given".into(), |value| value.to_string());
-        *size = sound.ok_or_else(|| {
-            IntegratorError::value(
-                name,
-                said,
-                "a length in metres, or a detector's name".into(),
-            )
-        })?;
-    }
+    let pixel = pixel_m(settings, definition)?;
     // Of a type, other pixels are several of the usual ones read as one, or a part of one.
     let binned = definition.map(|known| {
         let extent = |axis: usize| {
@@ -190,25 +173,7 @@ pub(super) fn resolve(
             rounds_centers: true,
         },
         Some(known) => {
-            let is_regular = matches!(known.arrangement, Arrangement::Regular { .. });
-            if !is_regular && shape != known.shape {
-                return Err(IntegratorError::value(
-                    "shape",
-                    format!("{shape:?}"),
-                    format!(
-                        "{:?}: pixels of {} differ and cannot be read as one",
-                        known.shape, known.name
-                    ),
-                ));
-            }
-            // pyFAI's own positions of centres and of corners do not agree otherwise.
-            if orientation != 3 && !known.arrangement.turns() {
-                return Err(IntegratorError::value(
-                    "orientation",
-                    orientation.to_string(),
-                    format!("3, of {}", known.name),
-                ));
-            }
+            check_arrangement(known, shape, orientation)?;
             known.arrangement.layout(shape, pixel, settings.radius_m)
         }
     };
@@ -219,6 +184,60 @@ pub(super) fn resolve(
         definition,
         dummy: None,
     })
+}
+
+/// The extents of a pixel along rows' numbers and columns' numbers.
+fn pixel_m(
+    settings: &DetectorSettings,
+    definition: Option<&'static Detector>,
+) -> Result<[f64; 2], IntegratorError> {
+    let pixel =
+        |given: Option<f64>, axis: usize| given.or(definition.map(|known| known.pixel_m[axis]));
+    let sizes = [
+        ("pixel1", pixel(settings.pixel1_m, 0)),
+        ("pixel2", pixel(settings.pixel2_m, 1)),
+    ];
+    let mut pixel = [0.0; 2];
+    for (size, (name, value)) in pixel.iter_mut().zip(sizes) {
+        let sound = value.filter(|value| value.is_finite() && *value > 0.0);
+        let said = value.map_or("not given".into(), |value| value.to_string());
+        *size = sound.ok_or_else(|| {
+            IntegratorError::value(
+                name,
+                said,
+                "a length in metres, or a detector's name".into(),
+            )
+        })?;
+    }
+    Ok(pixel)
+}
+
+/// Fails where a type's pixels cannot be arranged so.
+fn check_arrangement(
+    known: &Detector,
+    shape: [usize; 2],
+    orientation: u8,
+) -> Result<(), IntegratorError> {
+    let is_regular = matches!(known.arrangement, Arrangement::Regular { .. });
+    if !is_regular && shape != known.shape {
+        return Err(IntegratorError::value(
+            "shape",
+            format!("{shape:?}"),
+            format!(
+                "{:?}: pixels of {} differ and cannot be read as one",
+                known.shape, known.name
+            ),
+        ));
+    }
+    // pyFAI's own positions of centres and of corners do not agree otherwise.
+    if orientation != 3 && !known.arrangement.turns() {
+        return Err(IntegratorError::value(
+            "orientation",
+            orientation.to_string(),
+            format!("3, of {}", known.name),
+        ));
+    }
+    Ok(())
 }
 
 /// A name as the table has it: case, spaces, dashes and underscores do not matter.

@@ -60,20 +60,12 @@ impl DetectorFile {
         };
         let (dark, flat) = (read(image("darkcurrent"))?, read(image("flatfield"))?);
         let mask = read(image("mask"))?;
-        let said = reader.numbers("shape")?.or(reader.numbers("max_shape")?);
-        let said = said
-            .filter(|shape| shape.len() == 2)
-            .map(|shape| [shape[0] as usize, shape[1] as usize]);
-        let of_image = [&mask, &dark, &flat]
-            .into_iter()
-            .flatten()
-            .map(|image| image.shape)
-            .next();
-        let shape = corners
-            .as_ref()
-            .map(|(shape, _)| *shape)
-            .or(said)
-            .or(of_image);
+        let images = [&mask, &dark, &flat];
+        let of_image = images.into_iter().flatten().map(|image| image.shape).next();
+        let shape = match &corners {
+            Some((shape, _)) => Some(*shape),
+            None => reader.shape()?.or(of_image),
+        };
         let shape = shape.ok_or_else(|| invalid("its detector has no shape".into()))?;
         if shape[0]
             .checked_mul(shape[1])
@@ -82,44 +74,15 @@ impl DetectorFile {
             return Err(invalid(format!("its detector has {shape:?} pixels")));
         }
         let mut masked = mask.map(|mask| {
-            mask.values
-                .iter()
-                .map(|value| *value != 0.0)
-                .collect::<Vec<bool>>()
+            let is_masked = mask.values.iter().map(|value| *value != 0.0);
+            is_masked.collect::<Vec<bool>>()
         });
         let layout = match corners {
             Some((_, corners)) => {
-                let has_place =
-                    |pixel: &[[f32; 3]]| pixel.iter().flatten().all(|place| place.is_finite());
-                if corners
-                    .points
-                    .iter()
-                    .flatten()
-                    .any(|place| !place.is_finite())
-                {
-                    let masked = masked.get_or_insert_with(|| vec![false; shape[0] * shape[1]]);
-                    let pixels = corners.points.chunks(corners.per_pixel);
-                    masked
-                        .iter_mut()
-                        .zip(pixels)
-                        .for_each(|(masked, pixel)| *masked |= !has_place(pixel));
-                }
+                mask_placeless(&mut masked, &corners, shape);
                 PixelLayout::Corners(Arc::new(corners))
             }
-            None => {
-                let pixel = reader.numbers("pixel_size")?.unwrap_or_default();
-                match pixel[..] {
-                    [rows, columns] if rows > 0.0 && columns > 0.0 => PixelLayout::Regular {
-                        pixel: [rows, columns],
-                        rounds_centers: true,
-                    },
-                    _ => {
-                        return Err(invalid(format!(
-                            "its detector has the pixel_size {pixel:?}"
-                        )));
-                    }
-                }
-            }
+            None => reader.grid()?,
         };
         let mask = masked.map(|masked| Mask { shape, masked });
         let dummy = reader
@@ -136,6 +99,20 @@ impl DetectorFile {
     }
 }
 
+/// Masks pixels without a place.
+fn mask_placeless(masked: &mut Option<Vec<bool>>, corners: &PixelCorners, shape: [usize; 2]) {
+    let has_place = |pixel: &[[f32; 3]]| pixel.iter().flatten().all(|place| place.is_finite());
+    if has_place(&corners.points) {
+        return;
+    }
+    let masked = masked.get_or_insert_with(|| vec![false; shape[0] * shape[1]]);
+    let pixels = corners.points.chunks(corners.per_pixel);
+    masked
+        .iter_mut()
+        .zip(pixels)
+        .for_each(|(masked, pixel)| *masked |= !has_place(pixel));
+}
+
 /// Reads what is in a detector's group.
 struct NexusReader<'a> {
     path: &'a Path,
@@ -145,6 +122,28 @@ struct NexusReader<'a> {
 }
 
 impl NexusReader<'_> {
+    /// Rows and columns, where the file says so.
+    fn shape(&self) -> Result<Option<[usize; 2]>, ImageError> {
+        let said = self.numbers("shape")?.or(self.numbers("max_shape")?);
+        let said = said.filter(|shape| shape.len() == 2);
+        Ok(said.map(|shape| [shape[0] as usize, shape[1] as usize]))
+    }
+
+    /// Pixels of one size.
+    fn grid(&self) -> Result<PixelLayout, ImageError> {
+        let pixel = self.numbers("pixel_size")?.unwrap_or_default();
+        match pixel[..] {
+            [rows, columns] if rows > 0.0 && columns > 0.0 => Ok(PixelLayout::Regular {
+                pixel: [rows, columns],
+                rounds_centers: true,
+            }),
+            _ => Err(ImageError::Invalid {
+                path: self.path.to_path_buf(),
+                problem: format!("its detector has the pixel_size {pixel:?}"),
+            }),
+        }
+    }
+
     fn array(&self, name: &str) -> Result<Option<Array>, ImageError> {
         let member = format!("{}/{name}", self.group);
         if !self.datasets.contains(&member) {

@@ -137,7 +137,7 @@ impl Parallax {
         place.map(|along| along + by * (along / length))
     }
 
-    /// The same of a place of 32 bits, as pyFAI has those of corners.
+    /// Where a place of 32 bits belongs, as pyFAI has those of corners.
     pub fn corrected_in_32_bits(&self, place: [f32; 2], distance_m: f64) -> [f32; 2] {
         let length = (place[0] * place[0] + place[1] * place[1]).sqrt();
         if length == 0.0 {

@@ -162,6 +162,10 @@ impl Positions {
             masked
         };
         let (mut radial, mut chi) = self.extents(deciding);
+        // Where no pixel is left, patterns of nothing reach as far as the detector does.
+        if radial[0] > radial[1] {
+            (radial, chi) = self.extents(None);
+        }
         if settings.unit.is_positive() {
             radial = radial.map(|end| end.max(0.0));
         }
@@ -181,11 +185,12 @@ impl Positions {
             chi = sorted(range);
         }
         // Also where a pixel's position is NaN.
-        let is_wide = radial[1] > radial[0];
+        let radial = Axis::new(radial, settings.points as usize);
+        // One pixel alone is as wide as the step beyond its position.
+        let is_wide = radial.max >= radial.min && radial.width() > 0.0;
         if !is_wide {
             return Err(IntegratorError::Nothing);
         }
-        let radial = Axis::new(radial, settings.points as usize);
         let azimuthal = settings
             .azimuthal_points
             .map(|points| Axis::new(chi, points as usize));

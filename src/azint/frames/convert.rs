@@ -1,0 +1,42 @@
+//! Numbers of files that engines do not have, as 32-bit floats: what pyFAI makes of them.
+
+use nodectl_types::Scalar;
+
+/// `target` has a float for each number of `source`, both little-endian.
+///
+/// # Panics
+/// Of types that engines have.
+pub(super) fn to_f32(stored: Scalar, source: &[u8], target: &mut [u8]) {
+    match stored {
+        Scalar::I8 => each(source, target, |bytes| f32::from(i8::from_le_bytes(bytes))),
+        Scalar::I16 => each(source, target, |bytes| f32::from(i16::from_le_bytes(bytes))),
+        Scalar::I64 => each(source, target, |bytes| i64::from_le_bytes(bytes) as f32),
+        Scalar::U64 => each(source, target, |bytes| of_u64(u64::from_le_bytes(bytes))),
+        Scalar::F64 => each(source, target, |bytes| f64::from_le_bytes(bytes) as f32),
+        Scalar::F16 => {
+            let floats = nodectl_formats::convert(source.to_vec(), Scalar::F16, Scalar::F32);
+            target.copy_from_slice(&floats);
+        }
+        other => unreachable!("engines have {other}"),
+    }
+}
+
+/// The largest ones mark dead pixels, as with fewer bits; of these, floats know nothing.
+fn of_u64(number: u64) -> f32 {
+    if number >= u64::MAX - 1 {
+        f32::NAN
+    } else {
+        number as f32
+    }
+}
+
+fn each<const N: usize>(source: &[u8], target: &mut [u8], convert: impl Fn([u8; N]) -> f32) {
+    for (source, target) in source
+        .as_chunks::<N>()
+        .0
+        .iter()
+        .zip(target.as_chunks_mut::<4>().0)
+    {
+        *target = convert(*source).to_le_bytes();
+    }
+}
