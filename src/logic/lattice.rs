@@ -178,7 +178,8 @@ impl Lattice {
         }
     }
 
-    /// A file of a result is missing on this node's disk. Of a task's results the greatest is noted.
+    /// A file of a result is missing on this node's disk. Of a task's results the greatest is
+    /// noted.
     pub fn note_missing(&mut self, task: TaskIndex, cell: Cell, hash: BlobHash) {
         let (noted, files) = self.unwhole.entry(task).or_default();
         if cell > *noted {
