@@ -283,6 +283,18 @@ fn a_file_that_was_given_may_become_an_output() {
     assert_eq!(given, "one\n");
 }
 
+/// Check, severity and message of each of `doctor`'s findings.
+fn findings(output: &std::process::Output) -> Vec<(String, String, String)> {
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", both(output)));
+    let finding = |one: &serde_json::Value| {
+        let word = |key: &str| one[key].as_str().unwrap_or_default().to_string();
+        (word("check"), word("severity"), word("message"))
+    };
+    let all = json["findings"].as_array().expect("findings");
+    all.iter().map(finding).collect()
+}
+
 #[test]
 fn doctor_says_of_each_node_what_it_lacks_for_a_job() {
     let mut cluster = Cluster::empty(Discovery::Beacon);
@@ -302,29 +314,11 @@ fn doctor_says_of_each_node_what_it_lacks_for_a_job() {
         let file = write_job(&dir, "needs", text);
         cluster.run(1, &["doctor", file.to_str().expect("UTF-8"), "--json"])
     };
-    let of = |output: &std::process::Output| -> Vec<(String, String, String)> {
-        let json: serde_json::Value = serde_json::from_slice(&output.stdout)
-            .unwrap_or_else(|error| panic!("{error}: {}", both(output)));
-        let word = |finding: &serde_json::Value, key: &str| {
-            finding[key].as_str().unwrap_or_default().to_string()
-        };
-        let findings = json["findings"].as_array().expect("findings");
-        findings
-            .iter()
-            .map(|one| {
-                (
-                    word(one, "check"),
-                    word(one, "severity"),
-                    word(one, "message"),
-                )
-            })
-            .collect()
-    };
     let output = job(&format!(
         "command = [\"{fitter}\"]\nsecrets = [\"TOKEN_X\"]\nresources = {{ cpus = 2 }}\n"
     ));
     assert_eq!(output.status.code(), Some(1), "{}", both(&output));
-    let found = of(&output);
+    let found = findings(&output);
     let has = |check: &str, severity: &str, said: &str| {
         let is = |one: &(String, String, String)| {
             one.0 == check && one.1 == severity && one.2.contains(said)
@@ -358,7 +352,7 @@ fn doctor_says_of_each_node_what_it_lacks_for_a_job() {
     fs::write(dir.join("own.py"), "import sys\n").expect("writable");
     let output =
         job("command = [\"python3\", \"fit.py\"]\nsource = \"own.py\"\nwhere = \"name != 'n2'\"\n");
-    let found = of(&output);
+    let found = findings(&output);
     let lacking = found
         .iter()
         .filter(|one| one.2 == "python3 has no module no_such_module_x");

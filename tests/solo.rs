@@ -266,6 +266,41 @@ fn what_nobody_can_read_ends_no_command() {
     assert_all_squares(&read_results(&into), 3);
 }
 
+/// The lines of a file, sorted; it is gone then.
+fn take_lines(file: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let mut lines: Vec<String> = text.lines().map(str::to_string).collect();
+    lines.sort();
+    let _ = std::fs::remove_file(file);
+    lines
+}
+
+/// The results are those of all five tasks, as if every one had run; task 3 alone did.
+fn assert_all_counted(directory: &Path) {
+    let results = read_results(directory);
+    let values: Vec<_> = results
+        .values()
+        .map(|result| result["value"].as_u64())
+        .collect();
+    assert_eq!(values, [0, 1, 2, 7, 4].map(Some));
+    assert_eq!(
+        common::job::stdout(&results[&3]).lines().next(),
+        Some("new")
+    );
+    assert_eq!(common::job::stdout(&results[&4]).lines().count(), 5);
+    let csv = std::fs::read_to_string(directory.join("results.csv")).expect("written");
+    let taken =
+        |result: &serde_json::Value| result["taken_from"]["job"].as_str().map(str::to_string);
+    assert_eq!(
+        (
+            taken(&results[&3]),
+            csv.matches(&taken(&results[&0]).expect("a job")).count()
+        ),
+        (None, 4),
+        "{csv}"
+    );
+}
+
 #[test]
 fn only_the_task_runs_again_whose_file_has_changed() {
     let cluster = Cluster::empty(Discovery::Peers);
@@ -292,16 +327,7 @@ fn only_the_task_runs_again_whose_file_has_changed() {
         let output = command.output().expect("nodectl starts");
         (output.status.code(), both(&output))
     };
-    let ran = || {
-        let mut ran: Vec<String> = std::fs::read_to_string(&notes)
-            .unwrap_or_default()
-            .lines()
-            .map(str::to_string)
-            .collect();
-        ran.sort();
-        let _ = std::fs::remove_file(&notes);
-        ran
-    };
+    let ran = || take_lines(&notes);
     let (code, said) = run("first", &["--skip-done"]);
     assert_eq!((code, ran().len()), (Some(0), 5), "{said}");
     std::fs::write(dir.join("log-3.txt"), "new\n".repeat(7)).expect("writable");
@@ -319,29 +345,7 @@ fn only_the_task_runs_again_whose_file_has_changed() {
         said.contains("5 of 5 tasks done (4 by earlier runs)"),
         "{said}"
     );
-    // The results are those of all, as if every task had run.
-    let results = read_results(&dir.join("second"));
-    let values: Vec<_> = results
-        .values()
-        .map(|result| result["value"].as_u64())
-        .collect();
-    assert_eq!(values, [0, 1, 2, 7, 4].map(Some));
-    assert_eq!(
-        common::job::stdout(&results[&3]).lines().next(),
-        Some("new")
-    );
-    assert_eq!(common::job::stdout(&results[&4]).lines().count(), 5);
-    let csv = std::fs::read_to_string(dir.join("second/results.csv")).expect("written");
-    let taken =
-        |result: &serde_json::Value| result["taken_from"]["job"].as_str().map(str::to_string);
-    assert_eq!(
-        (
-            taken(&results[&3]),
-            csv.matches(&taken(&results[&0]).expect("a job")).count()
-        ),
-        (None, 4),
-        "{csv}"
-    );
+    assert_all_counted(&dir.join("second"));
     // What is done twice over needs nothing, and another command everything.
     let (code, said) = run("third", &["--skip-done"]);
     assert_eq!((code, ran().len()), (Some(0), 0), "{said}");

@@ -79,6 +79,14 @@ struct Slot {
     recordings: BTreeMap<(u32, usize), DeviceRecording>,
 }
 
+/// Frames that are integrated by one call.
+struct FrameBatch<'a> {
+    bytes: &'a [u8],
+    frame_bytes: usize,
+    /// What the memory for a batch must hold at least.
+    slot_bytes: usize,
+}
+
 /// The sums of a batch, for each region, on their way.
 struct SumBatch {
     frames: usize,
@@ -135,14 +143,12 @@ impl VulkanEngine {
             let slot_bytes = bytes
                 .len()
                 .max((at_once * frame_bytes).min(frames.frames * frame_bytes));
-            waiting.push_back(self.submit(
-                &plan,
-                job,
-                kind(&frames.pixels),
+            let batch = FrameBatch {
                 bytes,
                 frame_bytes,
                 slot_bytes,
-            )?);
+            };
+            waiting.push_back(self.submit(&plan, job, kind(&frames.pixels), batch)?);
         }
         waiting
             .into_iter()
@@ -228,10 +234,13 @@ impl VulkanEngine {
         plan: &Plan,
         job: &EngineJob<'_>,
         kind: u32,
-        bytes: &[u8],
-        frame_bytes: usize,
-        slot_bytes: usize,
+        batch: FrameBatch<'_>,
     ) -> Result<SumBatch, IntegrationError> {
+        let FrameBatch {
+            bytes,
+            frame_bytes,
+            slot_bytes,
+        } = batch;
         let frames = bytes.len() / frame_bytes;
         let mut slots = plan.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let index = slots.next;

@@ -465,10 +465,9 @@ proptest! {
     }
 }
 
-/// A file comes from anybody. What it says is elsewhere is read as the user, so it stays below the
-/// file's own directory.
-#[test]
-fn no_file_leads_out_of_its_directory() {
+/// Two directories: files in the first say that their frames are elsewhere, in the second or beside
+/// them.
+fn leading_files() -> (tempfile::TempDir, PathBuf, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let (own, other) = (dir.path().join("own"), dir.path().join("other"));
     for directory in [&own, &other] {
@@ -515,6 +514,21 @@ fn no_file_leads_out_of_its_directory() {
                 .unwrap();
         });
     }
+    (dir, own, other)
+}
+
+fn data_of(file: PathBuf) -> ArrayLocation {
+    ArrayLocation {
+        member: Some("/data".into()),
+        ..ArrayLocation::new(file)
+    }
+}
+
+/// A file comes from anybody. What it says is elsewhere is read as the user, so it stays below the
+/// file's own directory.
+#[test]
+fn no_file_leads_out_of_its_directory() {
+    let (_dir, own, other) = leading_files();
     for name in ["up.h5", "far.h5", "link.h5", "virtual.h5"] {
         for dataset in [None, Some("/data")] {
             let error = Stack::open(&own.join(name), dataset, None)
@@ -537,10 +551,7 @@ fn no_file_leads_out_of_its_directory() {
         );
         // What kernels and trainings read is looked at in the same way; there nobody can name
         // others.
-        let location = ArrayLocation {
-            member: Some("/data".into()),
-            ..ArrayLocation::new(own.join(name))
-        };
+        let location = data_of(own.join(name));
         assert!(
             location.read().is_err() && location.inspect().is_err(),
             "{name}"
@@ -553,6 +564,15 @@ fn no_file_leads_out_of_its_directory() {
             "{name}"
         );
     }
+    assert_eq!(
+        data_of(own.join("near.h5")).inspect().unwrap().shape[0],
+        FRAMES
+    );
+}
+
+#[test]
+fn numbers_that_lie_in_another_file_are_not_read() {
+    let (_dir, own, _other) = leading_files();
     let error = Stack::open(&own.join("external.h5"), None, None)
         .unwrap_err()
         .to_string();
@@ -560,10 +580,7 @@ fn no_file_leads_out_of_its_directory() {
         error.contains("its numbers lie in another file") && error.contains("secret.raw"),
         "{error}"
     );
-    let location = ArrayLocation {
-        member: Some("/data".into()),
-        ..ArrayLocation::new(own.join("external.h5"))
-    };
+    let location = data_of(own.join("external.h5"));
     for error in [
         location.read().map(|_| ()).unwrap_err(),
         location.inspect().map(|_| ()).unwrap_err(),
@@ -575,16 +592,6 @@ fn no_file_leads_out_of_its_directory() {
             "{error}"
         );
     }
-    assert_eq!(
-        ArrayLocation {
-            member: Some("/data".into()),
-            ..ArrayLocation::new(own.join("near.h5"))
-        }
-        .inspect()
-        .unwrap()
-        .shape[0],
-        FRAMES
-    );
 }
 
 /// Some writers name the first part as what is to be plotted.

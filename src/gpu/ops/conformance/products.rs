@@ -81,6 +81,14 @@ impl Case {
         let stride = |matrix: &Matrix| (matrix.row_stride as usize, matrix.batch_stride as usize);
         let ((a_row, a_batch), (b_row, b_batch), (c_row, c_batch)) =
             (stride(&gemm.a), stride(&gemm.b), stride(&gemm.c));
+        let a_at = |row: usize, column: usize| match gemm.transpose_a {
+            true => column * a_row + row,
+            false => row * a_row + column,
+        };
+        let b_at = |row: usize, column: usize| match gemm.transpose_b {
+            true => column * b_row + row,
+            false => row * b_row + column,
+        };
         let mut exact: Vec<f64> = self.c.iter().map(|c| f64::from(*c)).collect();
         let mut tolerance = vec![0.0; exact.len()];
         for batch in 0..gemm.batch as usize {
@@ -88,18 +96,8 @@ impl Case {
                 for j in 0..gemm.n as usize {
                     let (mut sum, mut magnitude) = (0.0, 0.0);
                     for l in 0..gemm.k as usize {
-                        let a = self.a[batch * a_batch
-                            + if gemm.transpose_a {
-                                l * a_row + i
-                            } else {
-                                i * a_row + l
-                            }];
-                        let b = self.b[batch * b_batch
-                            + if gemm.transpose_b {
-                                j * b_row + l
-                            } else {
-                                l * b_row + j
-                            }];
+                        let a = self.a[batch * a_batch + a_at(i, l)];
+                        let b = self.b[batch * b_batch + b_at(l, j)];
                         let product = f64::from(a) * f64::from(b);
                         sum += product;
                         magnitude += product.abs();
