@@ -181,8 +181,7 @@ fn a_worker_that_is_killed_is_gone_on_for_and_ends_with_the_same_bits() {
 fn a_lone_worker_outlives_its_node_and_a_cluster_that_dies_at_once() {
     let mut cluster = cluster(3, 1);
     let id = cluster.submit(0, &kept(&cluster, "nodes", ALONE, "", "40"));
-    first_kept(&cluster, &id, 2);
-    let step = steps(&cluster, 0, &id, 2)[0];
+    let step = first_kept(&cluster, &id, 2);
     let node = (0..3).find(|node| !workers_of(cluster.data_dir(*node)).is_empty());
     let node = node.expect("a worker runs");
     cluster.kill9(node);
