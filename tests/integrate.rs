@@ -644,7 +644,7 @@ fn each_fault_is_told(cluster: &Cluster, dir: &Path, datasets: &[String]) {
             "the file is cut short",
             "nowhere.h5, which cannot be opened",
             "lima_0000.h5, which cannot be opened",
-            "it is no HDF5 file",
+            "it is not an HDF5 file",
             "the file is empty",
             "shape.h5: `data`: frames of [96, 96] pixels",
             "there is no file",

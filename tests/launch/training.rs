@@ -77,7 +77,10 @@ fn the_digits_train_in_the_modes_of_this_machine() {
     let cluster = Cluster::empty(Discovery::Peers);
     train_digits(&cluster, None, "standard/non_distributed", 1);
     let together = train_digits(&cluster, None, "standard/single_machine", 2);
-    assert!(together.contains("warning: 2 workers for"), "{together}");
+    assert!(
+        together.contains("warning: no GPU was found: 2 workers"),
+        "{together}"
+    );
 }
 
 /// Two servers and two workers, each on a host of its own: blocks are placed on the servers only.
