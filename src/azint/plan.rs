@@ -127,8 +127,8 @@ pub enum Existing {
     /// Results that are there stay, and their dataset fails.
     #[default]
     Error,
-    /// Results that are there stay, and their dataset is not integrated again. It fails where they are of something
-    /// else: other data, other settings.
+    /// Results that are there stay, and their dataset is not integrated again. It fails where they
+    /// are of something else: other data, other settings.
     Skip,
     /// As `Skip`, but where the data or the settings have changed since, it is integrated again.
     Outdated,

@@ -182,8 +182,8 @@ impl IntegrationSettings {
         u64::from(self.points) * u64::from(self.azimuthal_points.unwrap_or(1))
     }
 
-    /// These settings, for frames of so many rows and columns: a detector that does not say how many
-    /// it has is taken to have as many.
+    /// These settings, for frames of so many rows and columns: a detector that does not say how
+    /// many it has is taken to have as many.
     pub fn of_frames(&self, shape: [usize; 2]) -> Self {
         let mut settings = self.clone();
         settings.geometry.detector = self.geometry.detector.of_frames(shape);

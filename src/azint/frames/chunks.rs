@@ -25,7 +25,8 @@ pub(super) struct ChunkPlace {
 }
 
 impl Chunks {
-    /// The chunks of the dataset at this path in the file, links followed. None where it cannot be told.
+    /// The chunks of the dataset at this path in the file, links followed. None where it cannot be
+    /// told.
     pub(crate) fn of(path: &Path, dataset: &str) -> Option<Self> {
         let mut objects = Objects::of(File::open(path).ok()?)?;
         let header = objects.at(dataset)?;

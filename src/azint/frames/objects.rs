@@ -286,8 +286,8 @@ fn continued_old(mut block: &[u8]) -> Option<Vec<HeaderMessage>> {
     Some(messages)
 }
 
-/// Messages of a header of version 2: kind, length of two bytes, flags, and the order where it is kept; a checksum
-/// at the end.
+/// Messages of a header of version 2: kind, length of two bytes, flags, and the order where it is
+/// kept; a checksum at the end.
 fn continued(block: &[u8], has_order: bool) -> Option<Vec<HeaderMessage>> {
     let mut block = block.strip_prefix(b"OCHK")?;
     block = block.get(..block.len().checked_sub(4)?)?;

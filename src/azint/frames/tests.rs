@@ -322,7 +322,7 @@ fn what_is_wrong_with_a_file_is_told() {
         cut.contains("truncated.h5") && cut.contains("the file is cut short"),
         "{cut}"
     );
-    assert!(told("make.py", None, None).contains("no HDF5 file"));
+    assert!(told("make.py", None, None).contains("not an HDF5 file"));
     assert!(told("absent.h5", None, None).contains("No such file"));
 }
 

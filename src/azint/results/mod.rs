@@ -83,7 +83,8 @@ impl BadFrames {
     }
 }
 
-/// Patterns of consecutive frames in one region. `intensity` and `sigma` are [frames, bins]; the sums are over the frames.
+/// Patterns of consecutive frames in one region. `intensity` and `sigma` are [frames, bins]; the
+/// sums are over the frames.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RegionPart {
     pub intensity: Vec<f32>,

@@ -327,11 +327,11 @@ fn text(doctor: &Doctor, look: Look) -> String {
             let margin = MARK + check + GAP;
             let mark = mark(severity, look.colour);
             let pad = " ".repeat(check - finding.check.width() + GAP);
-            let message = wrapped(&finding.message, margin, look.width);
+            let message = look.wrap(&finding.message, margin);
             text += &format!("{mark}{}{pad}{message}", text::one_line(&finding.check));
             if let Some(hint) = &finding.hint {
                 let margin = margin + "hint: ".len();
-                let hint = wrapped(hint, margin, look.width);
+                let hint = look.wrap(hint, margin);
                 text += &format!("{}hint: {hint}", " ".repeat(margin - "hint: ".len()));
             }
         }
@@ -351,7 +351,7 @@ fn text(doctor: &Doctor, look: Look) -> String {
     );
     if let Some(suite) = &doctor.suite {
         let words = format!("messages between nodes are encrypted: {suite}");
-        text += &wrapped(&words, 0, look.width);
+        text += &look.wrap(&words, 0);
     }
     text
 }
@@ -371,23 +371,6 @@ fn mark(severity: Severity, colour: bool) -> String {
         false => Style::new(),
     };
     format!("{style}{word}{style:#}{}", " ".repeat(MARK - word.len()))
-}
-
-/// Words in lines that fit beside a margin, which all but the first begin with.
-fn wrapped(words: &str, margin: usize, width: Option<usize>) -> String {
-    let room = width.map_or(usize::MAX, |width| width.saturating_sub(margin).max(20));
-    let mut lines = vec![String::new()];
-    for word in words.split_whitespace().map(text::one_line) {
-        let last = lines.last_mut().expect("never empty");
-        if last.is_empty() {
-            *last = word.into_owned();
-        } else if last.width() + 1 + word.width() <= room {
-            *last += &format!(" {word}");
-        } else {
-            lines.push(word.into_owned());
-        }
-    }
-    lines.join(&format!("\n{}", " ".repeat(margin))) + "\n"
 }
 
 #[cfg(test)]

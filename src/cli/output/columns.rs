@@ -33,6 +33,24 @@ impl Look {
             colour: choice != ColorChoice::Never,
         }
     }
+
+    /// Words in lines that fit beside a margin, which all but the first begin with.
+    pub fn wrap(self, words: &str, margin: usize) -> String {
+        let width = self.width.map(|width| width.saturating_sub(margin));
+        let room = width.map_or(usize::MAX, |width| width.max(20));
+        let mut lines = vec![String::new()];
+        for word in words.split_whitespace().map(text::one_line) {
+            let last = lines.last_mut().expect("never empty");
+            if last.is_empty() {
+                *last = word.into_owned();
+            } else if last.width() + 1 + word.width() <= room {
+                *last += &format!(" {word}");
+            } else {
+                lines.push(word.into_owned());
+            }
+        }
+        lines.join(&format!("\n{}", " ".repeat(margin))) + "\n"
+    }
 }
 
 /// A column.

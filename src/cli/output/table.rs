@@ -237,7 +237,7 @@ impl Output for Table {
                 ]
             })
             .collect();
-        layout(self.look, &DEVICES, true, rows) + &device_notes(devices)
+        layout(self.look, &DEVICES, true, rows) + &device_notes(self.look, devices)
     }
 
     fn job(&self, job: &Job, now_ms: u64) -> String {
@@ -625,18 +625,14 @@ fn cut(text: &str) -> String {
 }
 
 /// Why some GPUs are not used, and how to know what is not known.
-fn device_notes(devices: &[Device]) -> String {
+fn device_notes(look: Look, devices: &[Device]) -> String {
     let mut notes: Vec<String> = Vec::new();
     for gpu in devices
         .iter()
         .map(|device| &device.gpu)
         .filter(|gpu| !gpu.used)
     {
-        let note = format!(
-            "not used: {}: {}\n",
-            text::one_line(&gpu.name),
-            text::one_line(&gpu.why)
-        );
+        let note = format!("not used: {}: {}", gpu.name, gpu.why);
         if !notes.contains(&note) {
             notes.push(note);
         }
@@ -650,9 +646,9 @@ fn device_notes(devices: &[Device]) -> String {
     nodes.dedup();
     if !nodes.is_empty() {
         notes.push(format!(
-            "not measured: `nodectl devices --measure` on {} does it\n",
+            "not measured: `nodectl devices --measure` on {} does it",
             nodes.join(", ")
         ));
     }
-    notes.concat()
+    notes.iter().map(|note| look.wrap(note, 2)).collect()
 }

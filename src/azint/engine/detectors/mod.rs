@@ -62,7 +62,8 @@ impl DetectorSettings {
         }
     }
 
-    /// Whether the detector is known by the size of its pixels alone: frames say how many there are.
+    /// Whether the detector is known by the size of its pixels alone: frames say how many there
+    /// are.
     pub fn takes_any_shape(&self) -> bool {
         self.name.is_none() && self.file.is_none() && self.shape.is_none()
     }

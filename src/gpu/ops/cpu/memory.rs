@@ -23,8 +23,8 @@ pub struct MemoryBlock {
     engine: u64,
 }
 
-// SAFETY: the lines are touched by `CpuMemory`, `copy_in` and `copy_out` only, whose callers promise
-// that nothing else touches the engine's memory meanwhile.
+// SAFETY: the lines are touched by `CpuMemory`, `copy_in` and `copy_out` only, whose callers
+// promise that nothing else touches the engine's memory meanwhile.
 unsafe impl Sync for MemoryBlock {}
 
 impl MemoryBlock {
