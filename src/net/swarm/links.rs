@@ -321,7 +321,7 @@ impl Driver {
     pub(super) fn on_session_ended(&mut self, ended: session::SessionEnd) {
         let peer = ended.peer;
         if let Some(hello) = &ended.other_version {
-            self.on_other_version(peer, hello, self.links.remote(peer));
+            self.on_other_version(peer, hello, ended.remote);
         }
         let Some(link) = self.links.peers.get_mut(&peer) else {
             return;

@@ -118,6 +118,9 @@ pub struct SessionOpening {
 pub struct SessionEnd {
     pub peer: NodeId,
     pub connection: ConnectionId,
+    /// Where the peer's end of the connection was; `None` behind a relay. The connection may be gone
+    /// by now.
+    pub remote: Option<IpAddr>,
     pub was_up: bool,
     /// The peer's hello, if there is no version that both speak.
     pub other_version: Option<Hello>,
@@ -132,6 +135,7 @@ pub async fn run(
     let mut ended = SessionEnd {
         peer: opening.peer,
         connection: opening.connection,
+        remote: opening.remote,
         was_up: false,
         other_version: None,
     };
