@@ -360,7 +360,7 @@ fn names(named: &[Named]) -> Vec<String> {
     numbered(names)
 }
 
-/// These names with numbers behind those that come again.
+/// Gives the names, with numbers behind those that come again.
 fn numbered(names: Vec<String>) -> Vec<String> {
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
     let numbered = |name: String| {

@@ -12,7 +12,7 @@ pub struct LiveBlobs {
     hashes: HashSet<BlobHash>,
     /// Blobs that results name.
     of_results: Vec<BlobHash>,
-    /// Those of them that are not here, and of which results they are.
+    /// Files of results that are not here, and of which results they are.
     missing: Vec<(JobId, TaskIndex, Cell, BlobHash)>,
     manifests: Vec<BlobHash>,
 }

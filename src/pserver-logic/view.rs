@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 pub(super) struct InstalledView {
     /// The last view that is known to have gone on.
     pub base: Epoch,
-    /// That view's nodes.
+    /// Nodes of the view `base`.
     pub base_nodes: Vec<NodeId>,
     /// The last view that was installed.
     pub view: View,

@@ -182,15 +182,16 @@ impl IntegrationSettings {
         u64::from(self.points) * u64::from(self.azimuthal_points.unwrap_or(1))
     }
 
-    /// These settings, for frames of so many rows and columns: a detector that does not say how
-    /// many it has is taken to have as many.
+    /// The settings for frames of so many rows and columns: a detector that does not say how many
+    /// it has is taken to have as many.
     pub fn of_frames(&self, shape: [usize; 2]) -> Self {
         let mut settings = self.clone();
         settings.geometry.detector = self.geometry.detector.of_frames(shape);
         settings
     }
 
-    /// That the numbers make sense by themselves. Whether images fit is the integrator's to say.
+    /// Checks that the numbers make sense by themselves. Whether images fit is the integrator's to
+    /// say.
     pub fn check(&self) -> Result<(), IntegratorError> {
         self.geometry.check()?;
         if self.unit.needs_wavelength() && self.geometry.wavelength_m.is_none() {

@@ -80,11 +80,11 @@ pub struct Held {
 pub struct Promise {
     /// The last view that it knows to have gone on. Nothing has changed in later ones.
     pub base: Epoch,
-    /// That view's nodes.
+    /// Nodes of the view `base`.
     pub nodes: Vec<NodeId>,
     /// The view that it has installed wholly, if it has.
     pub installed: Epoch,
-    /// That view's nodes: it may have gone on among them.
+    /// Nodes of the installed view: it may have gone on among them.
     pub installed_nodes: Vec<NodeId>,
     /// Views after `base` and before that one which may have gone on too, and their nodes.
     pub perhaps: Vec<(Epoch, Vec<NodeId>)>,
