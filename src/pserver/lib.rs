@@ -115,9 +115,9 @@ impl ParameterServers {
         }
     }
 
-    /// Begins to listen for workers. Called inside the runtime that runs the node, whose lock on the
-    /// data directory says that no other listens. Checkpoints of jobs that were not heard of for
-    /// `keep` go.
+    /// Begins to listen for workers. Called inside the runtime that runs the node, whose lock on
+    /// the data directory says that no other listens. Checkpoints of jobs that were not heard of
+    /// for `keep` go.
     pub fn open(
         &self,
         data_dir: &Path,

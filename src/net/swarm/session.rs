@@ -118,8 +118,8 @@ pub struct SessionOpening {
 pub struct SessionEnd {
     pub peer: NodeId,
     pub connection: ConnectionId,
-    /// Where the peer's end of the connection was; `None` behind a relay. The connection may be gone
-    /// by now.
+    /// Where the peer's end of the connection was; `None` behind a relay. The connection may be
+    /// gone by now.
     pub remote: Option<IpAddr>,
     pub was_up: bool,
     /// The peer's hello, if there is no version that both speak.
