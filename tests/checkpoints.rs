@@ -130,7 +130,7 @@ fn went_on_at(into: &Path) -> Option<u64> {
                     .parse()
                     .ok()
             };
-            step("going on at step ").or_else(|| step("begins behind step "))
+            step("going on at step ").or_else(|| step("begins after step "))
         })
 }
 
