@@ -416,21 +416,13 @@ impl State {
             if coordinator.is_kept()
                 && let Some(orphans) = self.orphans.remove(&job)
             {
-                // They are in the new journal.
+                // Records that had lost their specification are in the new journal.
                 coordinator.has_written(&mut self.core, &mut copy.lattice, orphans);
             }
             return match result {
                 Err(error) if !coordinator.is_kept() => self.decline(job, error),
                 Err(_) => self.hand_over_if_unfit(job),
-                Ok(()) => {
-                    let head = self
-                        .core
-                        .directory
-                        .get(job)
-                        .expect("a coordinated job has a head")
-                        .clone();
-                    self.answer_submission(&head);
-                }
+                Ok(()) => self.answer_submission_of(job),
             };
         }
         let Some(copy) = self.copies.get_mut(&job) else {
@@ -586,13 +578,7 @@ impl State {
             self.touched.insert(job);
             let lost = coordinator.take_lost();
             self.blobs_lost(lost);
-            let head = self
-                .core
-                .directory
-                .get(job)
-                .expect("a coordinated job has a head")
-                .clone();
-            self.answer_submission(&head);
+            self.answer_submission_of(job);
         }
         is_taken
     }

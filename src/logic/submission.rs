@@ -249,6 +249,12 @@ impl State {
         }
     }
 
+    /// Answers whoever submitted a job that this node coordinates, if the job is safe by now.
+    pub(super) fn answer_submission_of(&mut self, job: JobId) {
+        let head = self.core.directory.get(job).cloned();
+        self.answer_submission(&head.expect("a coordinated job has a head"));
+    }
+
     /// A submission is safe once its coordinator and a replica have it, or the one node that there
     /// is.
     pub(super) fn answer_submission(&mut self, head: &JobHead) {

@@ -66,7 +66,7 @@ fn scans_of(named: Named, entry: Option<&str>, detector: &DetectorName) -> Vec<N
     if !found.is_empty() {
         return found;
     }
-    // Its task tells what lacks.
+    // The task of such a file tells what it lacks.
     match (entries.first(), places.last()) {
         (Some(entry), Some(place)) => vec![of_scan(entry, place)],
         _ => vec![named],

@@ -35,7 +35,7 @@ pub struct Collector {
     /// Whose results are taken.
     job: String,
     numbering: Numbering,
-    /// It is an earlier job, whose results are taken over.
+    /// Whether the job is an earlier one, whose results are taken over.
     is_earlier: bool,
     directory: PathBuf,
     /// None for a step: its results are for other jobs.
