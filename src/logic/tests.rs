@@ -11,7 +11,8 @@ mod submissions;
 use super::*;
 use nodectl_types::{
     Answer, Attempt, ErrorReport, Failure, JobSpec, NodeInfo, Outcome, Phase, Query, QueryError,
-    Resources, TaskIndex, TaskRecord, Terms, WorkSpec, query::Location,
+    Resources, TaskIndex, TaskRecord, Terms, WorkSpec,
+    query::{Cursor, Location},
 };
 use std::sync::Arc;
 
@@ -168,6 +169,26 @@ impl Solo {
         }
     }
 
+    /// What a reader is told of the job from a cursor on, and the cursor after it.
+    fn page(&mut self, cursor: Cursor) -> (Vec<TaskIndex>, Cursor) {
+        let query = Query::Watch {
+            job: self.job,
+            cursor,
+            wait_ms: 0,
+            limit: 512,
+        };
+        let now = Now {
+            mono: self.mono,
+            wall_ms: 0,
+        };
+        let effects = self.state.handle(now, [Input::Ask { id: 3, query }]);
+        let page = effects.into_iter().find_map(|effect| match effect {
+            Effect::AnswerWatch { tasks, cursor, .. } => Some((tasks, cursor)),
+            _ => None,
+        });
+        page.expect("the job is coordinated here")
+    }
+
     fn head(&self) -> &nodectl_types::JobHead {
         self.state
             .core()
@@ -311,6 +332,21 @@ fn an_exception_is_final_and_a_retry_gives_its_task_another_attempt() {
     assert_eq!((solo.head().phase, solo.started), (Phase::Running, 2));
     solo.end(raised());
     assert_eq!((solo.head().phase, solo.started), (Phase::Failed, 2));
+}
+
+#[test]
+fn a_task_that_ends_anew_is_told_once_to_who_reads_from_the_beginning() {
+    let mut solo = Solo::with(2, 0);
+    solo.end(Outcome::Failed(Failure::Exit(1)));
+    solo.end(Outcome::Done);
+    solo.turn(vec![Input::Ask {
+        id: 2,
+        query: Query::Retry { job: solo.job },
+    }]);
+    solo.end(Outcome::Done);
+    let (first, cursor) = solo.page(Cursor::default());
+    assert_eq!(first, [1, 0]);
+    assert_eq!(solo.page(cursor), (Vec::new(), cursor));
 }
 
 #[test]

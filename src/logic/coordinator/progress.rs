@@ -12,7 +12,10 @@ use nodectl_types::{
     limits::{RECORD_BATCH, WATCH_WAIT},
     query::{Cursor, JobDetail, Location, Progress, TaskFilter, TaskLine, TaskState},
 };
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+/// In place of a task that stands further on in the order of ends.
+const ENDED_ANEW: TaskIndex = TaskIndex::MAX;
 
 /// A user who waits for news.
 #[derive(Debug)]
@@ -29,19 +32,70 @@ pub struct Tracker {
     /// Tells this order of ended tasks from every other's: a rival's of the same epoch, or our own
     /// of a life that could not write its claim down.
     claim: u32,
-    /// Tasks in the order in which they ended, for watchers' cursors.
-    log: Vec<TaskIndex>,
+    ends: Ends,
     watchers: Vec<Watcher>,
     failures: u32,
     pub pace: Pace,
 }
 
+/// Tasks in the order in which they ended, each once, for watchers' cursors.
+#[derive(Debug, Default)]
+struct Ends {
+    /// `ENDED_ANEW` where a task was that stands further on.
+    tasks: Vec<TaskIndex>,
+    /// Where tasks stand that ended without a result: they may end anew, with one or after a retry.
+    without_result: BTreeMap<TaskIndex, usize>,
+}
+
+impl Ends {
+    fn note(&mut self, task: TaskIndex, has_result: bool) {
+        let before = if has_result {
+            self.without_result.remove(&task)
+        } else {
+            self.without_result.insert(task, self.tasks.len())
+        };
+        if let Some(position) = before {
+            self.tasks[position] = ENDED_ANEW;
+        }
+        self.tasks.push(task);
+    }
+
+    /// The tasks from a position on, `limit` at most, up to the first that may not be told, and the
+    /// position after them.
+    fn page(
+        &self,
+        position: u32,
+        limit: usize,
+        may_tell: impl Fn(TaskIndex) -> bool,
+    ) -> (Vec<TaskIndex>, u32) {
+        let mut position = self.tasks.len().min(position as usize);
+        let mut page = Vec::new();
+        for task in &self.tasks[position..] {
+            if *task != ENDED_ANEW {
+                if page.len() == limit || !may_tell(*task) {
+                    break;
+                }
+                page.push(*task);
+            }
+            position += 1;
+        }
+        (page, position as u32)
+    }
+
+    fn has_more(&self, position: u32, may_tell: impl Fn(TaskIndex) -> bool) -> bool {
+        !self.page(position, 1, may_tell).0.is_empty()
+    }
+}
+
 impl Tracker {
     pub fn new(claim: u32, lattice: &Lattice, limit: u32) -> Self {
-        let has_ended = |task: &TaskIndex| lattice.has_ended(*task, limit);
+        let mut ends = Ends::default();
+        (0..lattice.tasks())
+            .filter(|task| lattice.has_ended(*task, limit))
+            .for_each(|task| ends.note(task, lattice.is_done(task)));
         Self {
             claim,
-            log: (0..lattice.tasks()).filter(has_ended).collect(),
+            ends,
             watchers: Vec::new(),
             failures: lattice.failed().map(|(_, count)| count).sum(),
             pace: Pace::default(),
@@ -57,8 +111,8 @@ impl Tracker {
         self.pace.note(now, duration);
     }
 
-    pub fn ended(&mut self, task: TaskIndex) {
-        self.log.push(task);
+    pub fn ended(&mut self, task: TaskIndex, has_result: bool) {
+        self.ends.note(task, has_result);
     }
 
     pub fn is_watched(&self) -> bool {
@@ -87,11 +141,10 @@ impl Coordinator {
         }
         let now = core.mono();
         // What is told is read from the journal, where a record may stand that does not count yet.
-        let is_told = |task: &&TaskIndex| !self.results.is_settling(**task);
+        let is_told = |task: TaskIndex| !self.results.is_settling(task);
         let over = self.head(core).phase.is_ended() && self.results.is_empty();
-        let logged = self.progress.log.len() as u32;
-        let next = |watcher: &Watcher| self.progress.log.get(watcher.cursor.position as usize);
-        let has_news = |watcher: &Watcher| over || next(watcher).is_some_and(|task| is_told(&task));
+        let ends = &self.progress.ends;
+        let has_news = |watcher: &Watcher| over || ends.has_more(watcher.cursor.position, is_told);
         let may_tell = self.may_tell(core);
         let is_due = |watcher: &Watcher| watcher.until <= now || (may_tell && has_news(watcher));
         let (due, waiting) = std::mem::take(&mut self.progress.watchers)
@@ -106,15 +159,10 @@ impl Coordinator {
             ..
         } in due
         {
-            let start = cursor.position.min(logged);
-            let end = logged.min(start.saturating_add(limit.min(RECORD_BATCH as u32)));
-            let page = self.progress.log[start as usize..end as usize].iter();
-            let tasks: Vec<_> = page
-                .take_while(|task| may_tell && is_told(task))
-                .copied()
-                .collect();
+            let mut tasks = Vec::new();
             if may_tell {
-                cursor.position = start + tasks.len() as u32;
+                let limit = RECORD_BATCH.min(limit as usize);
+                (tasks, cursor.position) = self.progress.ends.page(cursor.position, limit, is_told);
             }
             let mut progress = self.progress(core, lattice);
             if !may_tell && progress.phase.is_ended() {

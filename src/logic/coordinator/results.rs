@@ -596,7 +596,8 @@ impl Coordinator {
             self.forgiven.remove(&record.task);
         }
         self.stop_task(core, record.task);
-        self.progress.ended(record.task);
+        self.progress
+            .ended(record.task, lattice.is_done(record.task));
     }
 
     /// Records that another holder had and we had not, of a chunk that it was asked for or unasked:
