@@ -249,6 +249,13 @@ fn plotted(cluster: &Cluster) {
             .expect("it was written")
             .contains("x (log scale)")
     );
+    let report = cluster.dir.path().join("report.html");
+    cluster.ok(
+        0,
+        &["report", "drawn", "-o", report.to_str().expect("UTF-8")],
+    );
+    let page = fs::read_to_string(&report).expect("it was written");
+    assert!(page.contains("Tasks over time") && page.contains("Slowest tasks"));
     let output = cluster.run(0, &["results", "drawn", "--plot", "x:valeu"]);
     assert!(
         both(&output).contains("did you mean `value`?"),

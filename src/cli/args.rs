@@ -111,6 +111,8 @@ pub enum Command {
     Logs(LogsArgs),
     /// The results of a job so far
     Results(ResultsArgs),
+    /// Writes what a job did into one HTML file: tasks over time, nodes, failures, memory
+    Report(ReportArgs),
     /// Follows a submitted job as `run` does, and fetches its results
     Attach(AttachArgs),
     /// Stops a job, or some of its tasks; results so far are kept
@@ -414,6 +416,15 @@ pub struct ResultsArgs {
     pub plot_to: Option<PathBuf>,
     #[command(flatten)]
     pub list: ListArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    #[command(flatten)]
+    pub name: JobName,
+    /// The file [default: `<name>-<job id>.html` here]
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

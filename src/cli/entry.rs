@@ -6,8 +6,8 @@ use super::{
     ask, bench, doctor,
     examples::with_examples,
     exit::{CliError, Exit},
-    files, flags, forget, join, membership, owner, plot, predict, psd_run, remove, run, secrets,
-    security, solo, up,
+    files, flags, forget, join, membership, owner, plot, predict, psd_run, remove, report, run,
+    secrets, security, solo, up,
 };
 use clap::{CommandFactory, FromArgMatches};
 use nodectl_app as app;
@@ -127,6 +127,7 @@ async fn dispatch(
         Command::Attach(args) => run::attach(args, &settings).await,
         // What a `run` without a node has left is looked at without one, too.
         command @ (Command::Results(_)
+        | Command::Report(_)
         | Command::Jobs(_)
         | Command::Job(_)
         | Command::Logs(_)
@@ -163,6 +164,7 @@ async fn look(client: &Client, command: Command) -> Result<Exit, CliError> {
         Command::Results(args) if args.plot.is_some() => plot::plot(client, &args).await,
         Command::Results(args) if args.into.is_some() => run::collect(client, args).await,
         Command::Results(args) => ask::results(client, args).await,
+        Command::Report(args) => report::report(client, &args).await,
         Command::Jobs(list) => ask::jobs(client, list).await,
         Command::Job(args) => ask::job(client, args).await,
         Command::Logs(args) => ask::logs(client, args).await,

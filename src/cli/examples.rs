@@ -46,6 +46,10 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "report",
+        &["nodectl report last", "nodectl report sweep -o sweep.html"],
+    ),
+    (
         "logs",
         &[
             "nodectl logs last",

@@ -11,7 +11,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
             "init", "run", "attach", "jobs", "job", "explain", "cancel", "retry", "remove",
         ],
     ),
-    ("Results", &["results", "logs", "predict"]),
+    ("Results", &["results", "report", "logs", "predict"]),
     (
         "Cluster",
         &[

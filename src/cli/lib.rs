@@ -33,6 +33,7 @@
 //! | `security` | what holds here of what is promised |
 //! | `files` | `init`, `config show`, `completions`, `man` |
 //! | `plot` | pictures of results |
+//! | `report` | what a job did, as a page |
 //! | `selection` | which results are shown, in which order |
 //! | `output` | tables, JSON, ids |
 
@@ -58,6 +59,7 @@ mod plot;
 mod predict;
 mod psd_run;
 mod remove;
+mod report;
 mod run;
 mod secret;
 mod secrets;

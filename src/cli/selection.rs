@@ -103,7 +103,8 @@ fn number(value: &Json) -> Option<f64> {
     }
 }
 
-fn word(value: &Json) -> String {
+/// A value as people write it: text without quotes.
+pub fn word(value: &Json) -> String {
     value
         .as_str()
         .map_or_else(|| value.to_string(), str::to_string)
