@@ -16,7 +16,7 @@ use axum::{
 };
 use nodectl_ports::wall_ms;
 use nodectl_types::{
-    Answer, JobDraft, JobHead, JobId, Query, limits,
+    After, Answer, JobDraft, JobHead, JobId, Query, limits,
     query::{JobDetail, MemberLine, TaskFilter},
     servers,
 };
@@ -213,13 +213,7 @@ async fn accept(
     validate_spec(&spec).map_err(|error| invalid(&error))?;
     spec.check().map_err(|error| invalid(&error))?;
     // Their results become this job's to read.
-    for job in spec
-        .work
-        .after
-        .iter()
-        .map(|(_, job)| *job)
-        .chain(spec.extends)
-    {
+    for job in spec.work.after.iter().map(After::job).chain(spec.extends) {
         caller.owns_job(shared, job, "go on from").await?;
     }
     let spec = Arc::new(spec);

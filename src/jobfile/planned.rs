@@ -1,7 +1,7 @@
 //! A job between its file and its submission. Knows which files it needs, not how they are stored:
 //! the caller stores each upload, and gets the manifest and then the job to submit.
 
-use nodectl_types::{BlobHash, FileEntry, JobDraft, JobId, Manifest, predicate::Predicate};
+use nodectl_types::{After, BlobHash, FileEntry, JobDraft, Manifest, predicate::Predicate};
 use std::{path::PathBuf, sync::Arc};
 
 /// A file that travels with the job.
@@ -126,8 +126,8 @@ impl PlannedJob {
     }
 
     /// The job to submit: `inputs` is the hash of the encoded manifest, `after` has the job that
-    /// each of `PlannedJob::after` became, and without a name that of each of `follows`.
-    pub fn complete(&self, inputs: Option<BlobHash>, after: Vec<(String, JobId)>) -> JobDraft {
+    /// each of `PlannedJob::after` became, and the end of that of each of `follows`.
+    pub fn complete(&self, inputs: Option<BlobHash>, after: Vec<After>) -> JobDraft {
         let mut draft = self.draft.clone();
         (draft.work.inputs, draft.work.after) = (inputs, after);
         draft

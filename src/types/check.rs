@@ -4,7 +4,8 @@
 //! job that was accepted before is not: nodes run it as it is, or fail its tasks.
 
 use super::{
-    JobDraft, JobSpec, ParamSpace, PythonWorker, Value, WorkSpec, WorkerRole, WorkerSpec, glob,
+    After, JobDraft, JobSpec, ParamSpace, PythonWorker, Value, WorkSpec, WorkerRole, WorkerSpec,
+    glob,
     isolation::is_image,
     limits,
     manifest::safe_path,
@@ -100,7 +101,7 @@ impl WorkSpec {
             )?;
         }
         let mut names = BTreeSet::new();
-        for (name, _) in self.after.iter().filter(|(name, _)| !name.is_empty()) {
+        for (name, _) in self.after.iter().filter_map(After::results) {
             check(
                 safe_path(name) && !name.contains('/') && !name.contains(is_unsafe),
                 "after",

@@ -1,6 +1,6 @@
 //! What every member knows about every job: small, merged on arrival, compared now and then.
 
-use super::{Author, BlobHash, JobId, JobSpec, NodeId};
+use super::{After, Author, BlobHash, JobId, JobSpec, NodeId};
 use serde::{Deserialize, Serialize};
 
 /// Where a job stands.
@@ -99,7 +99,7 @@ impl JobHead {
             round: 0,
             phase: Phase::Waiting,
             tasks: spec.task_count() as u32,
-            after: spec.work.after.iter().map(|(_, job)| *job).collect(),
+            after: spec.work.after.iter().map(After::job).collect(),
             is_step: spec.work.is_step,
             done: 0,
             failed: 0,

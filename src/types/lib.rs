@@ -27,6 +27,7 @@
 //! | `scalar` | the number types of array elements |
 //! | `sweep` | the metric that tasks report, and when they are given up |
 //! | `params` | optimizers and schedules of parameters that are trained |
+//! | `after` | what a job waits for |
 //! | `checkpoint` | what a file of parameters holds besides them |
 //! | `exchange` | whether a dense layer's gradient goes through servers or as factors from node to node |
 //! | `secret` | named secrets of jobs |
@@ -41,6 +42,7 @@
 //! | `text` | text of others as people are shown it: names, values, messages |
 //! | `limits` | every bound in the system |
 
+pub mod after;
 pub mod author;
 pub mod cell;
 pub mod check;
@@ -78,6 +80,7 @@ pub mod text;
 pub mod time;
 pub mod units;
 
+pub use after::After;
 pub use author::Author;
 pub use cell::{Cell, Key};
 pub use head::{JobHead, Phase, Saved};

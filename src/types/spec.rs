@@ -1,6 +1,8 @@
 //! The immutable description of a job, addressed by its hash.
 
-use super::{Author, BlobHash, Isolation, JobId, NodeId, Resources, Sweep, TaskIndex, defaults};
+use super::{
+    After, Author, BlobHash, Isolation, JobId, NodeId, Resources, Sweep, TaskIndex, defaults,
+};
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, fmt, sync::Arc};
 
@@ -55,9 +57,8 @@ pub struct WorkSpec {
     pub grace_ms: u64,
     /// The manifest of uploaded files, linked into each task's directory.
     pub inputs: Option<BlobHash>,
-    /// Finished jobs whose results appear in the task's directory under the given name. Without a
-    /// name nothing does: the job only waits until that one has ended, however it ended.
-    pub after: Vec<(String, JobId)>,
+    /// What it waits for.
+    pub after: Vec<After>,
     /// Globs, relative to the task's directory, of files to keep. A pattern that matches nothing
     /// fails the task.
     pub outputs: Vec<String>,

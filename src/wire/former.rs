@@ -5,9 +5,9 @@
 
 use super::journal::Record;
 use nodectl_types::{
-    Attempt, Author, BlobHash, Captured, Isolation, JobHead, JobId, JobSpec, NodeId, Outcome,
-    OutputFile, ParamSpace, Phase, Resources, Saved, Sweep, TaskIndex, TaskRecord, WorkSpec,
-    WorkerSpec,
+    After, Attempt, Author, BlobHash, Captured, Isolation, JobHead, JobId, JobSpec, NodeId,
+    Outcome, OutputFile, ParamSpace, Phase, Resources, Saved, Sweep, TaskIndex, TaskRecord,
+    WorkSpec, WorkerSpec,
 };
 use serde::Deserialize;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ struct FormerWork {
     timeout_ms: Option<u64>,
     grace_ms: u64,
     inputs: Option<BlobHash>,
-    after: Vec<(String, JobId)>,
+    after: Vec<After>,
     outputs: Vec<String>,
     output_limit_bytes: u64,
     log_limit_bytes: u64,

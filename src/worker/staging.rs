@@ -5,7 +5,7 @@
 use super::{after, directory::Layout};
 use futures::{StreamExt, TryStreamExt, stream};
 use nodectl_ports::{BlobFetcher, Blobs, NodeHandle, StartTask, specs};
-use nodectl_types::{BlobHash, FileEntry, JobId, NodeId, manifest::safe_path};
+use nodectl_types::{After, BlobHash, FileEntry, JobId, NodeId, manifest::safe_path};
 use std::{
     collections::{BTreeSet, HashMap},
     fs, io,
@@ -75,7 +75,7 @@ impl Stager {
         if let Some(manifest) = task.work.inputs {
             links.extend(self.stage_inputs(task.job, manifest, &task.holders).await?);
         }
-        for (name, job) in task.work.after.iter().filter(|(name, _)| !name.is_empty()) {
+        for (name, job) in task.work.after.iter().filter_map(After::results) {
             if !safe_path(name) || name.contains('/') {
                 return Err(format!(
                     "`{name}` cannot name the results of job {job} in a task's directory"
@@ -89,12 +89,12 @@ impl Stager {
                 .job(task.job)
                 .join("after")
                 .join(job.to_string());
-            after::stage(self, *job, &staging)
+            after::stage(self, job, &staging)
                 .await
                 .map_err(|why| format!("results of job {job} (`{name}`): {why}"))?;
             publish(&staging, &target)
                 .map_err(|error| format!("could not place {}: {error}", target.display()))?;
-            links.push((name.clone(), target));
+            links.push((name.to_string(), target));
         }
         Ok(Arc::new(Staged { links }))
     }

@@ -8,7 +8,7 @@ mod workers;
 use self::errors::wrong;
 use super::*;
 use nodectl_jobfile::{MAX_FILE_BYTES, UploadSource};
-use nodectl_types::{BlobHash, JobId, NodeId, ParamSpace, Value};
+use nodectl_types::{After, BlobHash, JobId, NodeId, ParamSpace, Value};
 use nodectl_wire::api::JobRequest;
 use proptest::{prelude::*, sample::select};
 use serde_json::json;
@@ -182,7 +182,7 @@ fn every_key_of_a_job_reaches_its_specification() {
     assert_eq!(paths(&job), uploads);
     assert_eq!(job.into, Some("results".into()));
     let inputs = Some(BlobHash::of(b"tree"));
-    let after = vec![("a".to_string(), JobId(1))];
+    let after = vec![After::named("a".into(), JobId(1))];
     let complete = job.complete(inputs, after.clone());
     let spec = complete.submitted(NodeId([7; 32]), 9);
     assert_eq!(

@@ -5,8 +5,9 @@ mod losses;
 
 use crate::{
     told::is_same,
-    world::{Key, World},
+    world::{Key, Machine, World},
 };
+use nodectl_logic::State;
 use nodectl_types::{Attempt, BlobHash, Cell, JobId, Phase, TaskIndex, TaskRecord, Time};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -75,6 +76,8 @@ pub struct Checker {
     pub split: bool,
     /// When the first node knew a job to have ended.
     pub ended: BTreeMap<JobId, Time>,
+    /// Jobs that had ended when one that comes after them began.
+    over: BTreeSet<JobId>,
     /// When the first node forgot a job.
     pub forgotten: BTreeMap<JobId, Time>,
     /// When a disk last lost something.
@@ -134,6 +137,7 @@ impl World {
             self.branch("a task runs twice at once");
         }
         self.check_finished(node, key);
+        self.check_before(node, job);
         let Some(told) = self.checker.told.get(&job).and_then(|told| told.get(&task)) else {
             return;
         };
@@ -180,10 +184,64 @@ impl World {
 
     /// Whoever finished a task keeps its result until somebody has it safe, or the job is over: it
     /// is not to be computed again meanwhile.
+    /// What it comes after has ended, or nothing of it is left.
+    fn check_before(&mut self, node: usize, job: JobId) {
+        let before = self.user.number(job).and_then(|number| self.before(number));
+        let Some(before) = before.filter(|before| !self.checker.over.contains(before)) else {
+            return;
+        };
+        // What happens beyond a cut that never heals is not looked at.
+        if self.machines[node].beyond {
+            return;
+        }
+        let on_disk = |machine: &Machine| {
+            let journal = machine.disk.journals.get(&before);
+            journal.is_some_and(|journal| journal.heads().any(|head| head.phase.is_ended()))
+        };
+        let is_removed = |(_, state): (usize, &State)| state.core().directory.is_removed(before);
+        if self.has_ended(before)
+            || self.machines.iter().any(on_disk)
+            || self.states().any(is_removed)
+        {
+            self.checker.over.insert(before);
+            return;
+        }
+        let (name, before) = (self.job_name(job), self.job_name(before));
+        let text = format!("n{node} begins with {name}; {before} has not ended");
+        self.fail("a job does not wait for the one before it", text);
+    }
+
+    /// What waits for an end only goes on however that one ended.
+    pub fn check_phase(&mut self, job: JobId, phase: Phase) {
+        let Some(number) = self.user.number(job) else {
+            return;
+        };
+        let want = &self.user.wants[number];
+        if !want.plan.after_end || want.cancel || !self.user.jobs[&job].cancelling.is_empty() {
+            return;
+        }
+        if phase == Phase::Cancelled {
+            let text = self.job_name(job);
+            self.fail("a job is cancelled that waits for an end only", text);
+        } else if phase == Phase::Done {
+            let before = self.before(number).and_then(|job| self.user.jobs.get(&job));
+            match before.and_then(|before| before.phase) {
+                Some(Phase::Done) => self.branch("a job comes after the end of one that was done"),
+                Some(_) => self.branch("a job comes after the end of one that was not done"),
+                None => {}
+            }
+        }
+    }
+
     fn check_finished(&mut self, node: usize, (job, task, attempt): Key) {
         let Some((maker, life, at)) = self.checker.finished.get(&(job, task)).copied() else {
             return;
         };
+        // Of a job that was never confirmed, results may go with the claim that was given up.
+        let is_confirmed = |promise: &Promise| promise.at <= at;
+        if !self.checker.submitted.get(&job).is_some_and(is_confirmed) {
+            return;
+        }
         if self.checker.repeated.insert((job, task)) {
             self.statistics.repeated += 1;
         }

@@ -155,6 +155,8 @@ pub struct JobPlan {
     pub large: bool,
     /// It comes after the job submitted so many before it.
     pub after: Option<usize>,
+    /// Of that one it waits for the end only, and has no results.
+    pub after_end: bool,
     pub sweep: bool,
     /// A task that fails however often it is tried.
     pub hopeless: Option<u32>,
@@ -301,6 +303,7 @@ impl Plan {
         };
         plan.draw_work(rng, storm);
         plan.draw_faults(rng, storm);
+        plan.draw_more();
         plan.items.sort_by_key(|(at, _)| *at);
         plan
     }
@@ -351,6 +354,17 @@ impl Plan {
                 away: Some(ms(rng, 10..8_000)),
             };
             self.items.push((sometime(rng), Item::Act(act)));
+        }
+    }
+
+    /// What was added later has draws of its own: seeds that have shown something go on drawing
+    /// what else they drew.
+    fn draw_more(&mut self) {
+        let rng = &mut StdRng::seed_from_u64(!self.seed);
+        for (_, item) in &mut self.items {
+            if let Item::Act(Act::Submit(job)) = item {
+                job.after_end = rng.random_bool(0.5) && job.after.is_some();
+            }
         }
     }
 
@@ -576,6 +590,7 @@ impl WorkStyle {
             inputs: often(rng, 0.3),
             large: self.large && often(rng, 0.6),
             after: (self.chains && job > 0).then(|| rng.random_range(1..=job)),
+            after_end: false,
             sweep: self.sweeps,
             hopeless: (!huge && often(rng, 0.15)).then(|| rng.random_range(0..tasks)),
             failing: if !huge && often(rng, 0.3) {

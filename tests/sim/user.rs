@@ -7,7 +7,7 @@ use crate::{
 };
 use nodectl_logic::Input;
 use nodectl_types::{
-    Answer, BlobHash, JobId, JobSpec, NodeId, ParamSpace, Phase, Query, QueryError, Sweep,
+    After, Answer, BlobHash, JobId, JobSpec, NodeId, ParamSpace, Phase, Query, QueryError, Sweep,
     TaskIndex, TaskRecord, Time, Value, WorkSpec,
     query::Cursor,
     sweep::{Goal, StopRule},
@@ -405,14 +405,9 @@ impl World {
 
     fn spec(&mut self, number: usize, submitter: NodeId) -> JobSpec {
         let plan = &self.user.wants[number].plan;
-        let job_before = plan
-            .after
-            .and_then(|back| number.checked_sub(back))
-            .and_then(|number| self.user.job_of(number));
-        let after = job_before
-            .into_iter()
-            .map(|job| ("before".to_string(), job))
-            .collect();
+        let name = if plan.after_end { "" } else { "before" };
+        let after = |job| After::named(name.to_string(), job);
+        let after = self.before(number).map(after).into_iter().collect();
         let stop = StopRule::Median {
             min_steps: 1,
             min_trials: 1,
@@ -450,6 +445,12 @@ impl World {
             wait_for_nodes: true,
             ..JobSpec::plain(work, submitter)
         }
+    }
+
+    /// The job that the n-th one comes after.
+    pub fn before(&self, number: usize) -> Option<JobId> {
+        let back = self.user.wants[number].plan.after?;
+        self.user.job_of(number.checked_sub(back)?)
     }
 
     /// A job is seen for the first time: its specification is written somewhere.
@@ -596,6 +597,7 @@ impl World {
             watched.phase = Some(phase);
             let name = self.job_name(job);
             self.tell(|| format!("{name} is told to be {phase:?} by n{node}"));
+            self.check_phase(job, phase);
         }
         for record in records {
             self.check_told(job, record);

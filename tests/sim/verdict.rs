@@ -71,6 +71,8 @@ pub const SOMETIMES: &[&str] = &[
     "a sweep gives a task up",
     "a task is tried again",
     "a job waits for another",
+    "a job comes after the end of one that was done",
+    "a job comes after the end of one that was not done",
     "an ended job is forgotten",
     "everything is down at once",
 ];

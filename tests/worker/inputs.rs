@@ -182,7 +182,7 @@ fn results_of_an_earlier_job_are_there_as_files() {
     lab.start(
         0,
         WorkSpec {
-            after: vec![("sweep".into(), earlier)],
+            after: vec![After::named("sweep".into(), earlier)],
             ..sh(script)
         },
     );
@@ -214,7 +214,7 @@ fn results_of_an_earlier_job_are_there_as_files() {
 fn an_earlier_job_that_nobody_knows_or_that_lies_is_told() {
     let mut lab = Lab::new();
     let spec = || WorkSpec {
-        after: vec![("sweep".into(), JobId(77))],
+        after: vec![After::named("sweep".into(), JobId(77))],
         ..sh("true")
     };
     lab.start(0, spec());

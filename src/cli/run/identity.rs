@@ -96,7 +96,7 @@ fn common<'a>(draft: &'a JobDraft, files: &Files<'a>) -> Common<'a> {
         after: work
             .after
             .iter()
-            .map(|(name, job)| (name.as_str(), *job))
+            .map(|after| (after.results().map_or("", |(name, _)| name), after.job()))
             .collect(),
         secrets: work.secrets.iter().map(String::as_str).collect(),
         image: work.isolation.image.as_deref(),
@@ -168,7 +168,7 @@ fn tidy(path: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodectl_types::{ParamSpace, WorkSpec};
+    use nodectl_types::{After, ParamSpace, WorkSpec};
 
     fn job(command: &[&str], files: &[&str]) -> JobDraft {
         let mut draft = JobDraft::new(WorkSpec::plain("job", command));
@@ -243,7 +243,7 @@ mod tests {
             |job| job.work.command.push("-v".into()),
             |job| job.work.env.push(("A".into(), "b".into())),
             |job| job.work.outputs.push("*.npy".into()),
-            |job| job.work.after.push(("before".into(), JobId(7))),
+            |job| job.work.after.push(After::End(JobId(7))),
             |job| job.work.isolation.image = Some("tools.sif".into()),
         ];
         for (number, change) in changes.iter().enumerate() {

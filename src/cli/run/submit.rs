@@ -13,7 +13,7 @@ use crate::{args::RunArgs, exit::CliError};
 use futures::{StreamExt, TryStreamExt, stream};
 use nodectl_http::{Client, ClientError, client::SubmissionKey};
 use nodectl_jobfile::{PlannedJob, UploadSource};
-use nodectl_types::{BlobHash, JobDraft, JobId, Manifest, text, units::format_bytes};
+use nodectl_types::{After, BlobHash, JobDraft, JobId, Manifest, text, units::format_bytes};
 use nodectl_wire::api::Submitted;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -176,9 +176,12 @@ impl Submission<'_> {
         let after = job
             .after
             .iter()
-            .map(|name| (name.clone(), name))
-            .chain(job.follows.iter().map(|name| (String::new(), name)))
-            .filter_map(|(shown, name)| Some((shown, *ids.get(name)?)))
+            .filter_map(|name| Some(After::named(name.clone(), *ids.get(name)?)))
+            .chain(
+                job.follows
+                    .iter()
+                    .filter_map(|name| Some(After::End(*ids.get(name)?))),
+            )
             .collect();
         let draft = job.complete(None, after);
         let taken = self.taken(job, &draft, manifest.as_ref()).await?;

@@ -492,7 +492,10 @@ async fn files_are_uploaded_once_and_jobs_submitted_in_order() {
         .iter()
         .filter_map(spec_of)
         .collect();
-    assert_eq!(specs[1].work.after, [("first".to_string(), JobId(1))]);
+    assert_eq!(
+        specs[1].work.after,
+        [After::named("first".into(), JobId(1))]
+    );
     let manifest = node
         .blobs
         .read(specs[0].work.inputs.unwrap(), 1 << 20)

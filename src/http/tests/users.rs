@@ -209,7 +209,7 @@ async fn a_job_is_its_callers_whatever_it_says() {
     let authors: Vec<_> = asked.iter().filter_map(author).collect();
     assert_eq!(authors, ["bob@alpha"]);
     // What comes after another's job would read its results.
-    job.work.after = vec![("before".into(), JobId(1))];
+    job.work.after = vec![After::named("before".into(), JobId(1))];
     assert_eq!(
         refused(
             node.client
@@ -219,7 +219,7 @@ async fn a_job_is_its_callers_whatever_it_says() {
         .0,
         403
     );
-    job.work.after = vec![("before".into(), JobId(2))];
+    job.work.after = vec![After::End(JobId(2))];
     node.client
         .submit(&job, &client::SubmissionKey::new("n", 2, "j"))
         .await

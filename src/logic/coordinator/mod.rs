@@ -26,8 +26,8 @@ mod stopping;
 
 use super::{core::Core, election::LOOK_AROUND, io::Keep, lattice::Lattice, timers::Timer};
 use nodectl_types::{
-    Attempt, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo, Phase, Saved, TaskIndex, Time,
-    limits, predicate::Predicate, spec::POOL_HOST_GONE,
+    After, Attempt, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo, Phase, Saved, TaskIndex,
+    Time, limits, predicate::Predicate, spec::POOL_HOST_GONE,
 };
 use rand::RngExt;
 use std::{
@@ -333,7 +333,11 @@ impl Coordinator {
 
     /// Whether it waits for that other job.
     pub fn comes_after(&self, other: JobId) -> bool {
-        self.spec.work.after.iter().any(|(_, job)| *job == other)
+        self.spec
+            .work
+            .after
+            .iter()
+            .any(|after| after.job() == other)
     }
 
     /// The job's head, which exists as long as its coordinator does.
@@ -632,33 +636,28 @@ impl Coordinator {
             return Some(format!("{} nodes; {members} are here", self.spec.min_nodes));
         }
         // One that was removed was done: as long as this job waited for it, it was kept.
-        // Of one without a name, only the end counts.
-        let unfinished = |name: &str, job: &JobId| match core.directory.get(*job) {
-            Some(head) if name.is_empty() => !head.phase.is_ended(),
-            Some(head) => head.phase != Phase::Done,
-            None => !core.directory.is_removed(*job),
+        let is_missing = |after: &&After| match (core.directory.get(after.job()), after) {
+            (Some(head), After::End(_)) => !head.phase.is_ended(),
+            (Some(head), After::Results { .. }) => head.phase != Phase::Done,
+            (None, _) => !core.directory.is_removed(after.job()),
         };
-        let mut after = self.spec.work.after.iter();
-        let prerequisite = after.find(|(name, job)| unfinished(name, job));
-        prerequisite.map(|(name, job)| match name.as_str() {
-            "" => format!("the end of job {}", job.short()),
-            name => format!("job {name} ({})", job.short()),
+        let missing = self.spec.work.after.iter().find(is_missing)?;
+        Some(match missing {
+            After::End(job) => format!("the end of job {}", job.short()),
+            After::Results { name, job } => format!("job {name} ({})", job.short()),
         })
     }
 
     /// A job that this one comes after and that will not be done.
     fn failed_prerequisite(&self, core: &Core) -> Option<String> {
-        let failed = |job: &JobId| {
+        let failed = |job: JobId| {
             core.directory
-                .get(*job)
+                .get(job)
                 .is_some_and(|head| matches!(head.phase, Phase::Failed | Phase::Cancelled))
         };
-        self.spec
-            .work
-            .after
-            .iter()
-            .find(|(name, job)| !name.is_empty() && failed(job))
-            .map(|(name, _)| name.clone())
+        let mut awaited = self.spec.work.after.iter().filter_map(After::results);
+        let (name, _) = awaited.find(|(_, job)| failed(*job))?;
+        Some(name.to_string())
     }
 
     /// The job is a pool, and the node that served its client has gone, or has come back without

@@ -1,7 +1,7 @@
 //! What a job may be, and what it may not.
 
 use super::*;
-use crate::{JobId, NodeId, Resources};
+use crate::{After, JobId, NodeId, Resources};
 use std::sync::Arc;
 
 fn with(change: impl FnOnce(&mut WorkSpec)) -> JobSpec {
@@ -50,9 +50,9 @@ fn sound_jobs_are_accepted() {
             ("B".into(), String::new()),
         ];
         work.after = vec![
-            ("first".into(), JobId(1)),
-            (String::new(), JobId(2)),
-            (String::new(), JobId(3)),
+            results("first", 1),
+            After::End(JobId(2)),
+            After::End(JobId(3)),
         ];
         work.resources = Resources {
             named_milli: [("licenses".into(), 1)].into(),
@@ -65,6 +65,13 @@ fn sound_jobs_are_accepted() {
         Ok(()),
         "no program is given it"
     );
+}
+
+fn results(name: &str, job: u64) -> After {
+    After::Results {
+        name: name.into(),
+        job: JobId(job),
+    }
 }
 
 #[test]
@@ -95,12 +102,12 @@ fn names_name_something() {
     );
     refused(
         "after",
-        ["..", "a/b", "\u{1b}"].map(|name| with(|work| work.after = vec![(name.into(), JobId(1))])),
+        ["..", "a/b", "\u{1b}"].map(|name| with(|work| work.after = vec![results(name, 1)])),
     );
     refused(
         "after",
         [with(|work| {
-            work.after = vec![("a".into(), JobId(1)), ("a".into(), JobId(2))]
+            work.after = vec![results("a", 1), results("a", 2)]
         })],
     );
 }

@@ -204,7 +204,7 @@ pub struct WorkView {
     #[serde(rename = "where")]
     pub place: String,
     pub outputs: Vec<String>,
-    /// Ids of the jobs whose results it reads.
+    /// Ids of the jobs that it comes after.
     pub after: Vec<String>,
     /// The metric that its tasks report, if it is a sweep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -443,7 +443,7 @@ impl From<&JobSpec> for WorkView {
                 .work
                 .after
                 .iter()
-                .map(|(_, job)| job.to_string())
+                .map(|after| after.job().to_string())
                 .collect(),
             sweep: spec.work.sweep.as_ref().map(SweepView::from),
             extends: spec.extends.map(|job| job.to_string()),

@@ -3,7 +3,7 @@
 
 use super::sweep::SweepRequest;
 use nodectl_types::{
-    BlobHash, Isolation, JobDraft, JobId, ParamSpace, PythonWorker, Resources, Value, WorkSpec,
+    After, BlobHash, Isolation, JobDraft, ParamSpace, PythonWorker, Resources, Value, WorkSpec,
     WorkerRole, WorkerSpec, defaults, manifest::safe_path,
 };
 use serde::{Deserialize, Serialize};
@@ -179,11 +179,13 @@ impl Default for IsolationRequest {
     }
 }
 
-/// A finished job whose results the tasks read.
+/// A job that has to end first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AfterRequest {
-    /// The directory that the results appear in.
+    /// The directory that its results appear in; it has to be done then. Without a name, its end is
+    /// waited for, however it ends.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
     pub job: String,
 }
@@ -225,7 +227,7 @@ impl JobRequest {
             after: self
                 .after
                 .into_iter()
-                .map(AfterRequest::into_pair)
+                .map(AfterRequest::into_after)
                 .collect::<Result<_, _>>()?,
             outputs: self.outputs,
             output_limit_bytes: self.output_limit_bytes,
@@ -299,9 +301,9 @@ impl IsolationRequest {
 }
 
 impl AfterRequest {
-    fn into_pair(self) -> Result<(String, JobId), BadJob> {
+    fn into_after(self) -> Result<After, BadJob> {
         let job = parse("after.job", &self.job)?;
-        Ok((self.name, job))
+        Ok(After::named(self.name, job))
     }
 }
 

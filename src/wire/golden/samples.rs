@@ -7,10 +7,11 @@ pub use oversized::oversized;
 
 use crate::journal::Record;
 use nodectl_types::{
-    Admits, Answer, Attempt, Author, BlobHash, Captured, Cell, Closed, Decision, ErrorReport,
-    Failure, Gpu, GpuDetails, GpuKind, GpuRates, Isolation, JobHead, JobId, JobSpec, KeptSecret,
-    Key, Message, NodeId, NodeInfo, NodeLoad, Outcome, OutputFile, ParamSpace, Pause, Phase, Query,
-    QueryError, Resources, Roster, Saved, Standing, TaskRecord, Value, WorkSpec, limits,
+    Admits, After, Answer, Attempt, Author, BlobHash, Captured, Cell, Closed, Decision,
+    ErrorReport, Failure, Gpu, GpuDetails, GpuKind, GpuRates, Isolation, JobHead, JobId, JobSpec,
+    KeptSecret, Key, Message, NodeId, NodeInfo, NodeLoad, Outcome, OutputFile, ParamSpace, Pause,
+    Phase, Query, QueryError, Resources, Roster, Saved, Standing, TaskRecord, Value, WorkSpec,
+    limits,
     membership::{Body, News, Packet},
     message::{Assignment, Inventory},
     policy::WorkKind,

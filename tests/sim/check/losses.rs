@@ -179,9 +179,10 @@ impl World {
                 self.states()
                     .any(|(_, state)| state.core().directory.is_removed(job))
             };
+            // Before it is confirmed, the coordinator of the one before may not have heard of it.
             let open = want
                 .job
-                .is_none_or(|job| !self.has_ended(job) && !removed(job));
+                .is_some_and(|job| !self.has_ended(job) && !removed(job));
             let void = want
                 .job
                 .and_then(|job| self.user.jobs.get(&job))

@@ -1,6 +1,7 @@
 //! What went wrong once, or could have: a small world each.
 
 pub mod cancel;
+pub mod chains;
 pub mod copies;
 pub mod damage;
 pub mod disks;
@@ -16,6 +17,7 @@ use crate::script::Scenario;
 pub fn all() -> Vec<Scenario> {
     [
         cancel::ALL,
+        chains::ALL,
         copies::ALL,
         damage::ALL,
         disks::ALL,

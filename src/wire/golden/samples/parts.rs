@@ -114,7 +114,7 @@ pub fn work() -> WorkSpec {
         timeout_ms: Some(90_000),
         grace_ms: 5000,
         inputs: Some(HASH),
-        after: vec![("earlier".into(), JobId(1))],
+        after: vec![After::named("earlier".into(), JobId(1))],
         outputs: vec!["*.csv".into()],
         output_limit_bytes: 1 << 30,
         log_limit_bytes: 1 << 20,
