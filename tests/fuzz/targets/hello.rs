@@ -18,9 +18,9 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(again.listen_port, said.listen_port);
     }
     // Every frame is shorter than what is left, so this ends.
-    while let Ok(Some(frame)) = block_on(hello::Frame::read(&mut stream)) {
+    while let Ok(Some(frame)) = block_on(hello::SessionFrame::read(&mut stream)) {
         let mut again = Vec::new();
         frame.encode_into(&mut again);
-        assert_eq!(block_on(hello::Frame::read(&mut Cursor::new(again))).expect("its own encoding"), Some(frame));
+        assert_eq!(block_on(hello::SessionFrame::read(&mut Cursor::new(again))).expect("its own encoding"), Some(frame));
     }
 });
