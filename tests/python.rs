@@ -89,7 +89,9 @@ fn cpythons_own_tests_pass_but_for_differences_that_are_meant() {
     let found =
         interpreters.find_map(|name| python_with(&name, modules, &["-m", "tests.upstream"]));
     let Some(mut command) = found else {
-        println!("SKIPPED: no python3 with CPython's tests (libpython3-testsuite) and cloudpickle");
+        println!(
+            "SKIPPED: no python3 with CPython's tests (libpython3.N-testsuite) and cloudpickle"
+        );
         return;
     };
     let output = command.output().expect("it starts");
