@@ -12,6 +12,7 @@
 //! | `npz` | zip archives of it |
 //! | `raw` | numbers without a header |
 //! | `png` | images |
+//! | `picture` | images as they are looked at, PNG or JPEG |
 //! | `hdf5` | datasets |
 //! | `links` | links of HDF5 files, and how far they may lead |
 //! | `safetensors` | named arrays, as frameworks keep models |
@@ -26,6 +27,7 @@ mod idx;
 pub mod links;
 mod npy;
 mod npz;
+mod picture;
 mod png;
 mod raw;
 pub mod safetensors;
@@ -36,6 +38,7 @@ pub use array::{Array, Info, copy_box, runs};
 pub use convert::convert;
 pub use file::{ArrayError, ArrayLocation, Format, write};
 pub use npy::{decode as decode_npy, encode as encode_npy};
+pub use picture::Picture;
 
 /// Deflate makes of a byte at most so many: RFC 1951 codes 258 bytes in two bits. What claims more
 /// lies.

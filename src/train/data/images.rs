@@ -3,12 +3,8 @@
 
 use super::{DataError, Dataset, MOST_BYTES, Targets, targets};
 use crate::model::Loss;
-use image::{DynamicImage, ImageReader, Limits, imageops::FilterType};
-use nodectl_formats::files;
-use std::{fs::File, io::BufReader, path::Path};
-
-/// What one image may take while it is decoded.
-const MOST_IMAGE_BYTES: u64 = 1 << 30;
+use nodectl_formats::Picture;
+use std::path::Path;
 
 pub fn sample_shape(
     base: &Path,
@@ -23,10 +19,9 @@ pub fn sample_shape(
         (Some(channels), Some(size)) => (channels, size),
         _ => {
             let image = open(base, first)?;
-            let own = if image.color().has_color() { 3 } else { 1 };
             (
-                channels.unwrap_or(own),
-                size.unwrap_or([image.height(), image.width()]),
+                channels.unwrap_or(image.channels),
+                size.unwrap_or([image.rows, image.columns]),
             )
         }
     };
@@ -81,13 +76,7 @@ pub fn read_files(
     let mut first = None;
     for file in files {
         let image = open(base, file)?;
-        let image = match size {
-            Some([rows, columns]) if [image.height(), image.width()] != [rows, columns] => {
-                image.resize_exact(columns, rows, FilterType::Triangle)
-            }
-            _ => image,
-        };
-        let own = [image.height(), image.width()];
+        let own = size.unwrap_or([image.rows, image.columns]);
         let [rows, columns] = *first.get_or_insert(own);
         if own != [rows, columns] {
             let message = format!(
@@ -98,13 +87,17 @@ pub fn read_files(
                 "{message}\nhint: size = [{rows}, {columns}] resizes them"
             )));
         }
-        let all =
-            u64::from(channels) * u64::from(rows) * u64::from(columns) * 4 * files.len() as u64;
-        if all > MOST_BYTES {
+        let all = [channels, rows, columns, 4]
+            .into_iter()
+            .try_fold(files.len() as u64, |all, extent| {
+                all.checked_mul(extent.into())
+            });
+        if all.is_none_or(|all| all > MOST_BYTES) {
             return Err(DataError(
                 "the images are too many for one machine's memory\nhint: a smaller `size`".into(),
             ));
         }
+        let image = image.resized([rows, columns]);
         planes(&image, channels, &mut inputs);
     }
     Ok((inputs, first.unwrap_or([0; 2])))
@@ -115,8 +108,8 @@ pub fn read_files(
 pub fn bytes(base: &Path, files: &[String], most: u64) -> Result<u64, DataError> {
     let mut all = 0u64;
     for file in files {
-        let size = reader(base, file)?.into_dimensions();
-        let (columns, rows) = size.map_err(|error| DataError(format!("`{file}`: {error}")))?;
+        let [rows, columns] =
+            Picture::extent(&base.join(file)).map_err(|error| invalid(file, error))?;
         all = all.saturating_add(u64::from(columns) * u64::from(rows) * 4);
         if all > most {
             break;
@@ -125,37 +118,21 @@ pub fn bytes(base: &Path, files: &[String], most: u64) -> Result<u64, DataError>
     Ok(all)
 }
 
-fn open(base: &Path, file: &str) -> Result<DynamicImage, DataError> {
-    let mut reader = reader(base, file)?;
-    let mut limits = Limits::default();
-    limits.max_alloc = Some(MOST_IMAGE_BYTES);
-    reader.limits(limits);
-    reader
-        .decode()
-        .map_err(|error| DataError(format!("`{file}`: {error}")))
+fn open(base: &Path, file: &str) -> Result<Picture, DataError> {
+    Picture::read(&base.join(file)).map_err(|error| invalid(file, error))
 }
 
-fn reader(base: &Path, file: &str) -> Result<ImageReader<BufReader<File>>, DataError> {
-    let opened = files::open(&base.join(file)).map(|file| ImageReader::new(BufReader::new(file)));
-    opened
-        .and_then(ImageReader::with_guessed_format)
-        .map_err(|error| DataError(format!("`{file}`: {error}")))
+fn invalid(file: &str, error: String) -> DataError {
+    DataError(format!("`{file}`: {error}"))
 }
 
 /// Channel after channel.
-fn planes(image: &DynamicImage, channels: u32, inputs: &mut Vec<f32>) {
+fn planes(image: &Picture, channels: u32, inputs: &mut Vec<f32>) {
     if channels == 1 {
-        inputs.extend(image.to_luma8().into_raw().into_iter().map(f32::from));
+        inputs.extend(image.grey().into_iter().map(f32::from));
         return;
     }
-    let pixels = image.to_rgb8().into_raw();
     for channel in 0..3 {
-        inputs.extend(
-            pixels
-                .iter()
-                .skip(channel)
-                .step_by(3)
-                .map(|value| f32::from(*value)),
-        );
+        inputs.extend(image.colour(channel).map(f32::from));
     }
 }

@@ -5,7 +5,8 @@ use super::{
     order,
 };
 use crate::model::{Layer, Loss, ModelSpec};
-use nodectl_formats::{self as formats, Array};
+use nodectl_formats::{self as formats, Array, Info};
+use nodectl_types::Scalar;
 use proptest::prelude::*;
 use std::{fs, path::Path};
 
@@ -181,9 +182,15 @@ fn folders_of_images_are_classes() {
     let draw = |name: &str, rows: u32, pixel: [u8; 3]| {
         let path = dir.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        image::RgbImage::from_pixel(2, rows, image::Rgb(pixel))
-            .save(path)
-            .unwrap();
+        let info = Info {
+            scalar: Scalar::U8,
+            shape: vec![rows.into(), 2, 3],
+        };
+        let array = Array {
+            info,
+            bytes: pixel.repeat(2 * rows as usize),
+        };
+        formats::write(&path, &[("", &array)], None).unwrap();
     };
     draw("p/dogs/1.png", 1, [0, 51, 255]);
     draw("p/cats/1.png", 1, [255, 0, 0]);

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nodectl::formats::{ArrayLocation, decode_npy};
+use nodectl::formats::{ArrayLocation, Picture, decode_npy};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((format, bytes)) = bytes.split_first() else { return };
@@ -23,6 +23,12 @@ fuzz_target!(|bytes: &[u8]| {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let place = ArrayLocation { member, ..ArrayLocation::new(dir.path().join(name)) };
     std::fs::write(&place.path, bytes).expect("a temporary file");
+    if format % 6 == 2 {
+        // The first bytes tell PNG from JPEG.
+        if let (Ok(extent), Ok(picture)) = (Picture::extent(&place.path), Picture::read(&place.path)) {
+            assert_eq!(extent, [picture.rows, picture.columns]);
+        }
+    }
     if let (Ok(info), Ok(array)) = (place.inspect(), place.read()) {
         assert_eq!((&info, info.bytes()), (&array.info, Some(array.bytes.len() as u64)));
     }
