@@ -17,6 +17,7 @@ pub use nodectl_launch as launch;
 pub use nodectl_logic as logic;
 pub use nodectl_net as net;
 pub use nodectl_node as node;
+pub use nodectl_plot as plot;
 pub use nodectl_pool as pool;
 pub use nodectl_pool_logic as pool_logic;
 pub use nodectl_ports as ports;

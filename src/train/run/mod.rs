@@ -12,13 +12,11 @@
 //! | `outputs` | metrics, events and lines of a run as it goes on; its files at the end |
 //! | `checkpoints` | those of a worker that trains alone: when one is due, the way to the node that keeps them |
 //! | `tensorboard` | event files |
-//! | `plots` | pictures |
 
 mod checkpoints;
 mod history;
 mod outputs;
 mod passes;
-mod plots;
 mod tensorboard;
 #[cfg(test)]
 mod tests;

@@ -4,11 +4,11 @@
 use super::{
     history::History,
     passes::steps_per_epoch,
-    plots::{self, Curve},
     tensorboard::{self, Events},
     totals::Totals,
 };
 use crate::{data::Split, model::Loss, plan::TrainPlan};
+use nodectl_plot::Curve;
 use std::{
     fs::{File, OpenOptions},
     io::{self, Write},
@@ -207,7 +207,7 @@ impl Outputs {
             if self.has_validation {
                 curves.push(curve("validation", first + 1));
             }
-            let svg = plots::curves(title, what, &curves)
+            let svg = nodectl_plot::curves(title, what, &curves)
                 .map_err(|error| io::Error::other(error.to_string()))?;
             std::fs::write(self.directory.join(file), svg)?;
         }
@@ -230,10 +230,10 @@ impl Outputs {
             )?;
         }
         table.flush()?;
-        if names.len() > plots::MOST_CLASSES {
+        if names.len() > nodectl_plot::MOST_CLASSES {
             return Ok(());
         }
-        let svg = plots::confusion(title, names, counts)
+        let svg = nodectl_plot::confusion(title, names, counts)
             .map_err(|error| io::Error::other(error.to_string()))?;
         std::fs::write(self.directory.join("confusion.svg"), svg)
     }

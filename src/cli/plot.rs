@@ -1,13 +1,5 @@
 //! `results JOB --plot x:y[:colour]`: one point a task, the best one marked, as an SVG file.
-//!
-//! | file | owns |
-//! |---|---|
-//! | `mod` | which results are shown, which is best, where the file goes |
-//! | `axis` | numbers and words along an axis |
-//! | `draw` | the picture |
-
-mod axis;
-mod draw;
+//! Here is decided which results are shown, which is the best, and where the file goes.
 
 use super::{
     args::ResultsArgs,
@@ -15,8 +7,8 @@ use super::{
     run,
     selection::{column, less_is_better, unknown},
 };
-use axis::{Coordinate, PlotAxis};
 use nodectl_http::Client;
+use nodectl_plot::{Coordinate, PlotPoint, Scatter};
 use nodectl_ports::say::tell;
 use nodectl_types::text::escaped;
 use nodectl_wire::api::{StatusName, TaskResult};
@@ -60,14 +52,10 @@ impl std::str::FromStr for PlotSpec {
 
 /// A task in the picture.
 #[derive(Clone, Debug, PartialEq)]
-struct PlotPoint {
+struct PlottedTask {
     task: u32,
-    x: Coordinate,
-    /// Also NaN or infinite.
-    y: f64,
-    colour: Option<Coordinate>,
-    /// It was given up or failed: shown, but never the best.
-    done: bool,
+    /// Only a point that is done can be the best.
+    point: PlotPoint,
     /// Its parameters, for the caption.
     params: String,
 }
@@ -91,7 +79,7 @@ pub async fn plot(client: &Client, args: &ResultsArgs) -> Result<Exit, CliError>
     let less = less_is_better(&spec.y, job.work.sweep.as_ref());
     let best = best(&points, less);
     let title = format!("{} ({} tasks)", job.line.name, points.len());
-    let svg = draw::svg(&title, spec, &points, best)
+    let svg = svg(&title, spec, &points, best)
         .map_err(|why| CliError::Usage(format!("plotting: {why}")))?;
     std::fs::write(&path, svg).map_err(|source| CliError::file("writing", &path, source))?;
     if let Some(best) = best {
@@ -111,7 +99,7 @@ fn check_ending(path: &Path) -> Result<(), CliError> {
     }
 }
 
-fn points(results: &[TaskResult], spec: &PlotSpec) -> Result<Vec<PlotPoint>, String> {
+fn points(results: &[TaskResult], spec: &PlotSpec) -> Result<Vec<PlottedTask>, String> {
     let mut points = Vec::new();
     for result in results {
         let Some(y) = column(result, &spec.y).as_ref().and_then(number) else {
@@ -130,16 +118,16 @@ fn points(results: &[TaskResult], spec: &PlotSpec) -> Result<Vec<PlotPoint>, Str
             .map(|(name, value)| format!("{name}={}", word(value)))
             .collect();
         let done = result.status == StatusName::Done;
-        points.push(PlotPoint {
+        points.push(PlottedTask {
             task: result.task,
-            x,
-            y,
-            colour,
-            done,
+            point: PlotPoint { x, y, colour, done },
             params: params.join(" "),
         });
     }
-    if !points.iter().any(|point: &PlotPoint| point.y.is_finite()) {
+    if !points
+        .iter()
+        .any(|task: &PlottedTask| task.point.y.is_finite())
+    {
         return Err(nothing_to_plot(results, spec));
     }
     points.truncate(MOST_POINTS);
@@ -180,26 +168,45 @@ fn number(value: &Json) -> Option<f64> {
 }
 
 /// The index of the best point that is done; of equals the first task's.
-fn best(points: &[PlotPoint], less: bool) -> Option<usize> {
+fn best(points: &[PlottedTask], less: bool) -> Option<usize> {
     let sign = if less { 1.0 } else { -1.0 };
-    let counts = |point: &PlotPoint| point.done && point.y.is_finite();
+    let counts = |task: &PlottedTask| task.point.done && task.point.y.is_finite();
     let done = points.iter().enumerate().filter(|(_, point)| counts(point));
-    let order = |(_, a): &(usize, &PlotPoint), (_, b): &(usize, &PlotPoint)| {
-        (sign * a.y)
-            .total_cmp(&(sign * b.y))
+    let order = |(_, a): &(usize, &PlottedTask), (_, b): &(usize, &PlottedTask)| {
+        (sign * a.point.y)
+            .total_cmp(&(sign * b.point.y))
             .then(a.task.cmp(&b.task))
     };
     done.min_by(order).map(|(index, _)| index)
 }
 
-fn caption(point: &PlotPoint, spec: &PlotSpec) -> String {
+fn caption(task: &PlottedTask, spec: &PlotSpec) -> String {
     format!(
         "{} = {} (task {}: {})",
         spec.y,
-        axis::number(point.y),
-        point.task,
-        point.params
+        nodectl_plot::number(task.point.y),
+        task.task,
+        task.params
     )
+}
+
+/// The picture as text.
+fn svg(
+    title: &str,
+    spec: &PlotSpec,
+    tasks: &[PlottedTask],
+    best: Option<usize>,
+) -> Result<String, String> {
+    let points: Vec<PlotPoint> = tasks.iter().map(|task| task.point.clone()).collect();
+    let scatter = Scatter {
+        title,
+        x: &spec.x,
+        y: &spec.y,
+        colour: spec.colour.as_deref(),
+        points: &points,
+        best: best.map(|best| (best, caption(&tasks[best], spec))),
+    };
+    scatter.svg().map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -272,7 +279,7 @@ mod tests {
     fn the_picture_names_its_axes_and_the_best() {
         let spec = spec("lr:accuracy:act");
         let points = points(&sweep(), &spec).unwrap();
-        let svg = draw::svg("digits", &spec, &points, best(&points, false)).unwrap();
+        let svg = super::svg("digits", &spec, &points, best(&points, false)).unwrap();
         for part in [
             "<svg",
             "lr (log scale)",
@@ -286,7 +293,7 @@ mod tests {
         }
         let by_word = self::spec("act:test.loss:lr");
         let points = self::points(&sweep(), &by_word).unwrap();
-        let svg = draw::svg("<digits> & more", &by_word, &points, None).unwrap();
+        let svg = super::svg("<digits> & more", &by_word, &points, None).unwrap();
         assert!(
             svg.contains("relu") && svg.contains("&lt;digits&gt; &amp; more"),
             "{svg}"
@@ -321,7 +328,7 @@ mod tests {
             (points.len(), best(&points, true), best(&points, false)),
             (6, Some(0), Some(3))
         );
-        let svg = draw::svg("sweep", &spec, &points, best(&points, true)).unwrap();
+        let svg = super::svg("sweep", &spec, &points, best(&points, true)).unwrap();
         assert!(
             svg.contains("3 tasks beyond the axis: 1 NaN, 1 infinite, 1 up to 5.97e258"),
             "{svg}"
@@ -341,7 +348,7 @@ mod tests {
         )
         .unwrap();
         assert!(
-            draw::svg("one", &spec("k:value"), &one, Some(0))
+            svg("one", &spec("k:value"), &one, Some(0))
                 .unwrap()
                 .contains("best: value = 5")
         );

@@ -1,23 +1,13 @@
-//! The picture: axes, points, a legend of the colours, the best point with its caption.
+//! A point for each result: axes, points, a legend of the colours, the best point with its caption.
 
-use super::{Coordinate, PlotAxis, PlotPoint, PlotSpec, axis, caption};
-use nodectl_types::text::xml;
+use super::{
+    axis::{self, Coordinate, PlotAxis},
+    style::{Canvas, DrawFailure, FONT, GRID, PALETTE, document, frame},
+};
 use plotters::{prelude::*, style::RGBColor};
 
 const WIDTH: u32 = 900;
 const HEIGHT: u32 = 560;
-const FONT: &str = "sans-serif";
-/// Okabe and Ito, Color Universal Design (2008): eight colours that the colour-blind can tell
-/// apart; black is the axes'.
-const PALETTE: [RGBColor; 7] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(230, 159, 0),
-    RGBColor(86, 180, 233),
-    RGBColor(240, 228, 66),
-];
 /// Viridis (van der Walt and Smith, matplotlib, CC0) at five places: dark for small, bright for
 /// large.
 const SCALE: [RGBColor; 5] = [
@@ -28,51 +18,52 @@ const SCALE: [RGBColor; 5] = [
     RGBColor(253, 231, 37),
 ];
 
-type DrawFailure = Box<dyn std::error::Error>;
-
-/// The picture as text.
-pub fn svg(
-    title: &str,
-    spec: &PlotSpec,
-    points: &[PlotPoint],
-    best: Option<usize>,
-) -> Result<String, DrawFailure> {
-    let mut drawn = String::new();
-    {
-        let root = SVGBackend::with_string(&mut drawn, (WIDTH, HEIGHT)).into_drawing_area();
-        root.fill(&WHITE)?;
-        draw(&root, title, spec, points, best)?;
-        root.present()?;
-    }
-    Ok(xml(&drawn))
+/// A result in the picture.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlotPoint {
+    pub x: Coordinate,
+    /// Also NaN or infinite.
+    pub y: f64,
+    pub colour: Option<Coordinate>,
+    /// False where the task was given up or failed: its point is hollow.
+    pub done: bool,
 }
 
-fn draw<'a>(
-    root: &DrawingArea<SVGBackend<'a>, plotters::coord::Shift>,
-    title: &str,
-    spec: &PlotSpec,
-    points: &[PlotPoint],
-    best: Option<usize>,
-) -> Result<(), DrawFailure> {
+/// Points, and the names of what they show.
+pub struct Scatter<'a> {
+    pub title: &'a str,
+    pub x: &'a str,
+    pub y: &'a str,
+    /// What the colours stand for.
+    pub colour: Option<&'a str>,
+    pub points: &'a [PlotPoint],
+    /// The index of the best point, and what is said of it.
+    pub best: Option<(usize, String)>,
+}
+
+impl Scatter<'_> {
+    /// The picture as text.
+    pub fn svg(&self) -> Result<String, DrawFailure> {
+        document((WIDTH, HEIGHT), |root| draw(root, self))
+    }
+}
+
+fn draw(root: &Canvas<'_>, scatter: &Scatter<'_>) -> Result<(), DrawFailure> {
+    let points = scatter.points;
     let (x_axis, y_axis) = (
         PlotAxis::of(points.iter().map(|point| &point.x)),
         PlotAxis::of_results(points.iter().map(|point| point.y)),
     );
-    let colours = spec
+    let colours = scatter
         .colour
-        .as_ref()
         .map(|_| PlotAxis::of(points.iter().filter_map(|point| point.colour.as_ref())));
-    let mut chart = ChartBuilder::on(root)
-        .caption(title, (FONT, 22))
-        .margin(16)
+    let mut chart = frame(root, scatter.title)
         .margin_right(if colours.is_some() { 150 } else { 24 })
-        .x_label_area_size(48)
-        .y_label_area_size(72)
         .build_cartesian_2d(x_axis.range(), y_axis.range())?;
     chart
         .configure_mesh()
-        .x_desc(named(&spec.x, &x_axis))
-        .y_desc(named(&spec.y, &y_axis))
+        .x_desc(named(scatter.x, &x_axis))
+        .y_desc(named(scatter.y, &y_axis))
         .x_labels(x_axis.labels())
         .y_labels(y_axis.labels())
         .x_label_formatter(&|position| x_axis.label(*position))
@@ -80,7 +71,7 @@ fn draw<'a>(
         .label_style((FONT, 14))
         .axis_desc_style((FONT, 16))
         .light_line_style(WHITE)
-        .bold_line_style(RGBColor(225, 225, 225))
+        .bold_line_style(GRID)
         .draw()?;
     let place = |point: &PlotPoint| (x_axis.position(&point.x), y_axis.shown(point.y));
     let style = |point: &PlotPoint| {
@@ -102,16 +93,17 @@ fn draw<'a>(
         let font = (FONT, 14).into_font();
         root.draw(&Text::new(told, (WIDTH as i32 / 2, 46), font.color(&BLACK)))?;
     }
-    if let Some(point) = best.map(|best| &points[best]) {
+    if let Some((best, caption)) = &scatter.best {
+        let point = &points[*best];
         chart.draw_series([Circle::new(place(point), 9, BLACK.stroke_width(2))])?;
-        let below = format!("best: {}", caption(point, spec));
+        let below = format!("best: {caption}");
         root.draw(&Text::new(
             below,
             (88, 46),
             (FONT, 14).into_font().color(&BLACK),
         ))?;
     }
-    match (&spec.colour, colours) {
+    match (scatter.colour, colours) {
         (Some(name), Some(colours)) => legend(root, name, &colours),
         _ => Ok(()),
     }
@@ -174,11 +166,7 @@ fn on_scale(share: f64) -> RGBColor {
 }
 
 /// Colours and what they mean, at the right.
-fn legend<'a>(
-    root: &DrawingArea<SVGBackend<'a>, plotters::coord::Shift>,
-    name: &str,
-    colours: &PlotAxis,
-) -> Result<(), DrawFailure> {
+fn legend(root: &Canvas<'_>, name: &str, colours: &PlotAxis) -> Result<(), DrawFailure> {
     const MOST: usize = 20;
     let entries: Vec<(String, RGBColor)> = match colours {
         PlotAxis::Words(words) => {
