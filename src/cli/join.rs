@@ -465,7 +465,7 @@ pub(super) fn tail(path: &Path, begin: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodectl_http::testing::{FakeNode, member};
+    use crate::testing::{FakeNode, member};
     use nodectl_ports::NetReport;
     use nodectl_types::{Answer, Query, QueryError};
 

@@ -67,6 +67,9 @@ mod security;
 mod selection;
 mod shown;
 mod solo;
+#[cfg(test)]
+#[path = "../http/testing.rs"]
+mod testing;
 mod trust_args;
 mod up;
 

@@ -107,8 +107,8 @@ fn steps_before(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::head;
     use clap::Parser;
-    use nodectl_http::testing::head;
     use nodectl_types::{JobId, Phase};
 
     #[derive(Parser)]

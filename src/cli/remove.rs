@@ -67,7 +67,7 @@ fn count(jobs: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodectl_http::testing::head;
+    use crate::testing::head;
     use nodectl_types::Phase;
 
     #[test]

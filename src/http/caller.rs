@@ -29,12 +29,12 @@ pub struct UserAccess {
     /// A group of users that may do as the owner.
     admins: Option<String>,
     /// In tests, who everybody is.
-    #[cfg(any(test, feature = "testing"))]
+    #[cfg(test)]
     always: Option<Caller>,
 }
 
 impl UserAccess {
-    #[cfg(any(test, feature = "testing"))]
+    #[cfg(test)]
     pub fn always(caller: Caller) -> Self {
         Self {
             always: Some(caller),
@@ -53,13 +53,13 @@ impl UserAccess {
         Self {
             owner,
             admins,
-            #[cfg(any(test, feature = "testing"))]
+            #[cfg(test)]
             always: None,
         }
     }
 
     pub async fn caller(&self, stream: &UnixStream) -> Caller {
-        #[cfg(any(test, feature = "testing"))]
+        #[cfg(test)]
         if let Some(caller) = &self.always {
             return caller.clone();
         }

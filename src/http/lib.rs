@@ -43,10 +43,14 @@ mod routes;
 mod secrets;
 mod server;
 mod specs;
-#[cfg(any(test, feature = "testing"))]
-pub mod testing;
+#[cfg(test)]
+mod testing;
 #[cfg(test)]
 mod tests;
+
+// For `testing`, which names the crate from outside.
+#[cfg(test)]
+extern crate self as nodectl_http;
 
 pub use caller::UserAccess;
 pub use client::{Client, ClientError};

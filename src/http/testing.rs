@@ -1,8 +1,14 @@
 //! A node of paper for tests of the API and of the commands: a task that answers `Event::User` from
 //! a closure, a blob store of plain files, a network that reports what it is given.
+//!
+//! The tests of `nodectl-cli` compile this file, too: as a part of the crate that a feature turns
+//! on, it had the program compiled anew for tests.
 
-use super::{Api, Client, NodeFacts, UserAccess, bind, caller::Caller, serve, socket_path};
+// Either crate uses some of it.
+#![allow(dead_code)]
+
 use futures::future::BoxFuture;
+use nodectl_http::{Api, Client, NodeFacts, UserAccess, bind, serve, socket_path};
 use nodectl_ports::{
     Audit, BlobFetcher, BlobWriter, Blobs, Duplex, Event, GpuMeter, NetReport, Network, NodeHandle,
     PoolService, Trainings, Vault,
@@ -56,19 +62,12 @@ impl FakeNode {
         Self::start_with(brain, NetReport::default(), false).await
     }
 
-    /// Whoever asks is this one.
+    /// Starts a node to which everybody is who `access` says.
     pub async fn start_for(
-        caller: Caller,
+        access: UserAccess,
         brain: impl FnMut(&Query) -> Result<Answer, QueryError> + Send + 'static,
     ) -> Self {
-        Self::made(
-            brain,
-            NetReport::default(),
-            false,
-            UserAccess::always(caller),
-            false,
-        )
-        .await
+        Self::made(brain, NetReport::default(), false, access, false).await
     }
 
     pub async fn start_with(

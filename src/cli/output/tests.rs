@@ -2,8 +2,8 @@
 
 use super::{columns::Look, table::Table, *};
 use crate::args::Cli;
+use crate::testing::{head, member, progress, record, spec};
 use clap::CommandFactory;
-use nodectl_http::testing::{head, member, progress, record, spec};
 use nodectl_types::{Failure, JobId, NodeLoad, Outcome, Phase, query::JobDetail};
 use nodectl_wire::api::StateName;
 use std::sync::Arc;

@@ -268,7 +268,7 @@ fn next_line(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodectl_http::testing::progress;
+    use crate::testing::progress;
     use nodectl_types::Phase;
 
     #[test]

@@ -8,11 +8,11 @@ use super::{
     progress::ProgressDisplay,
     submit, *,
 };
-use crate::args::ListArgs;
-use nodectl_http::{
-    socket_path,
+use crate::{
+    args::ListArgs,
     testing::{self, FakeNode, progress, record},
 };
+use nodectl_http::socket_path;
 use nodectl_jobfile::Delivery;
 use nodectl_ports::Blobs;
 use nodectl_types::{query::*, *};

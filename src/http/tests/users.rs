@@ -25,7 +25,7 @@ fn of(user: &str, job: u64) -> JobHead {
 }
 
 async fn shared_node() -> FakeNode {
-    FakeNode::start_for(bob(), |query| match query {
+    FakeNode::start_for(UserAccess::always(bob()), |query| match query {
         Query::Jobs => Ok(Answer::Jobs(vec![of("alice", 1), of("bob", 2)])),
         Query::Submit { .. } => Ok(Answer::Submitted { job: JobId(3) }),
         Query::Cancel { .. } | Query::Remove { .. } => Ok(Answer::Ok),
