@@ -1,6 +1,6 @@
 //! Notes in the log of what users did, and reading it.
 
-use super::{caller::Caller, error::ApiError, extract::Args, server::Shared};
+use super::{caller::Caller, error::ApiError, extract::Args, state::Shared};
 use axum::{Extension, Json, extract::State};
 use nodectl_ports::wall_ms;
 use nodectl_wire::api::{AuditLine, AuditName, Problem};

@@ -3,7 +3,7 @@
 use super::{
     error::ApiError,
     extract::{Args, Path},
-    server::Shared,
+    state::Shared,
 };
 use axum::{
     Json,

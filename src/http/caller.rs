@@ -6,7 +6,7 @@
 //! pause or stop the node, to say who belongs to the cluster and to keep secrets, its owner. Root,
 //! the user that runs the node, and the group `api.admins` may do all of that.
 
-use super::{error::ApiError, server::Shared};
+use super::{error::ApiError, state::Shared};
 use axum::http::StatusCode;
 use nodectl_ports::accounts;
 use nodectl_types::{Answer, Author, JobId, Query, author::UNKNOWN};

@@ -5,7 +5,7 @@ use super::{
     error::ApiError,
     extract::body_json,
     resolve,
-    server::{Api, Shared},
+    state::{Api, Shared},
 };
 use axum::{Extension, Json, body::Body, extract::State, http::StatusCode};
 use futures::{StreamExt, stream};

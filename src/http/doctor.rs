@@ -4,7 +4,7 @@
 use super::{
     cluster,
     error::ApiError,
-    server::{NodeFacts, Shared},
+    state::{NodeFacts, Shared},
 };
 use axum::{Json, extract::State};
 use nodectl_ports::{NetReport, SWITCHED_OFF};

@@ -1,6 +1,6 @@
 //! Reading path, query string and body, with refusals as JSON.
 
-use super::{error::ApiError, server::Shared};
+use super::{error::ApiError, state::Shared};
 use axum::{
     body::Body,
     extract::{self, FromRequestParts, Query},

@@ -5,7 +5,7 @@ use super::{
     error::ApiError,
     extract::{Args, Path, body_bytes, task_index},
     resolve,
-    server::Shared,
+    state::Shared,
 };
 use axum::{
     Extension, Json,

@@ -5,7 +5,8 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `server` | the socket, the state that handlers share, serving until told to stop |
+//! | `server` | the socket, serving until told to stop |
+//! | `state` | what the API needs of its node, what handlers share |
 //! | `routes` | which path goes to which handler |
 //! | `caller` | who asks, and what of others' they may touch |
 //! | `audit` | notes of what users did |
@@ -43,6 +44,7 @@ mod routes;
 mod secrets;
 mod server;
 mod specs;
+mod state;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -54,4 +56,5 @@ extern crate self as nodectl_http;
 
 pub use caller::UserAccess;
 pub use client::{Client, ClientError};
-pub use server::{Api, KeepsOut, NodeFacts, ServeError, bind, bind_shared, serve, socket_path};
+pub use server::{ServeError, bind, bind_shared, serve, socket_path};
+pub use state::{Api, KeepsOut, NodeFacts};

@@ -6,7 +6,7 @@ use super::{
     error::ApiError,
     extract::{Args, Path, task_index},
     resolve,
-    server::Shared,
+    state::Shared,
 };
 use axum::{
     Extension,

@@ -1,8 +1,6 @@
 //! Who belongs to the cluster: bans, admissions, the change of the secret, invitations.
 
-use super::{
-    caller::Caller, cluster, error::ApiError, extract::body_json, resolve, server::Shared,
-};
+use super::{caller::Caller, cluster, error::ApiError, extract::body_json, resolve, state::Shared};
 use axum::{Extension, Json, body::Body, extract::State, http::StatusCode};
 use nodectl_types::{
     Answer, Decision, NodeId, Query, Roster, Standing, limits, query::MemberLine,

@@ -1,6 +1,6 @@
 //! Pools of Python workers: a request that becomes a stream of frames.
 
-use super::{caller::Caller, error::ApiError, server::Shared};
+use super::{caller::Caller, error::ApiError, state::Shared};
 use axum::{
     Extension,
     body::Body,

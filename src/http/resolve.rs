@@ -1,6 +1,6 @@
 //! Jobs and nodes as people name them: a full id, the unique beginning of one, a name, `last`.
 
-use super::{caller::Caller, error::ApiError, server::Shared};
+use super::{caller::Caller, error::ApiError, state::Shared};
 use nodectl_types::{Answer, JobHead, JobId, NodeId, Query};
 
 /// The job that `reference` names: its id, `last` (submitted last), its name (the newest of

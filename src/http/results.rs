@@ -7,7 +7,7 @@ use super::{
     error::ApiError,
     extract::{Args, Path},
     resolve,
-    server::Shared,
+    state::Shared,
 };
 use axum::{
     Extension, Json,

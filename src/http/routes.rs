@@ -2,7 +2,7 @@
 
 use super::{
     audit, blobs, cluster, doctor, error::ApiError, jobs, logs, membership, openapi, pools,
-    results, secrets, server::Shared,
+    results, secrets, state::Shared,
 };
 use axum::{
     Router,

@@ -4,7 +4,7 @@ use super::{
     caller::Caller,
     error::ApiError,
     extract::{Path, body_bytes},
-    server::Shared,
+    state::Shared,
 };
 use axum::{Extension, Json, body::Body, extract::State, http::StatusCode};
 use nodectl_types::{Answer, Query, limits, secret::is_secret_name};

@@ -1,19 +1,20 @@
-//! The socket, the state that handlers share, and serving until told to stop.
+//! The socket, and serving until told to stop.
 
-use super::{caller::UserAccess, extract::BodyRoom, routes, specs::SpecCache};
+use super::{
+    caller::UserAccess,
+    extract::BodyRoom,
+    routes,
+    specs::SpecCache,
+    state::{Api, KeepsOut, Shared},
+};
 use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use nodectl_ports::{
-    Audit, BlobFetcher, Blobs, GpuMeter, Network, NodeHandle, PoolService, Trainings, Vault,
-    sockets::bind_private,
-};
-use nodectl_types::{Answer, NodeId, Query, QueryError, limits};
+use nodectl_ports::sockets::bind_private;
 use std::{
-    collections::BTreeMap,
     fs, io,
     os::unix::fs::{FileTypeExt, PermissionsExt},
     path::{Path, PathBuf},
@@ -27,48 +28,11 @@ use tokio::{
     time::timeout,
 };
 
-/// How long a node may take over its own deadline before the API stops waiting for it.
-const ASK_GRACE: Duration = Duration::from_secs(2);
 /// How long a client may take over the head of a request, and be idle before the next one.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long open requests may take to end once the node has left.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
-
-/// What does not change while a node runs.
-#[derive(Clone, Debug)]
-pub struct NodeFacts {
-    pub id: NodeId,
-    pub name: String,
-    pub cluster: String,
-    pub data_dir: PathBuf,
-    pub version: String,
-    pub started_ms: u64,
-    /// Inside `nodectl run`, without a network.
-    pub solo: bool,
-    /// Effective settings by key, secrets left out.
-    pub settings: BTreeMap<String, serde_json::Value>,
-}
-
-/// What the API needs of the node.
-#[derive(Clone)]
-pub struct Api {
-    pub node: NodeHandle,
-    pub blobs: Arc<dyn Blobs>,
-    pub fetcher: Arc<dyn BlobFetcher>,
-    pub network: Arc<dyn Network>,
-    pub pools: Arc<dyn PoolService>,
-    pub trainings: Arc<dyn Trainings>,
-    pub gpus: Arc<dyn GpuMeter>,
-    pub facts: Arc<NodeFacts>,
-    pub audit: Arc<dyn Audit>,
-    pub access: UserAccess,
-    pub keeps_out: KeepsOut,
-    pub vault: Arc<dyn Vault>,
-}
-
-/// Whether a process is one of job code that has no business with this node's API.
-pub type KeepsOut = Arc<dyn Fn(i32) -> bool + Send + Sync>;
 
 /// The API could not be served.
 #[derive(Debug, thiserror::Error)]
@@ -89,13 +53,6 @@ pub enum ServeError {
         "{0} is there and is not a socket: it is left as it is\nhint: remove it, or have the API elsewhere (node.data_dir, api.socket)"
     )]
     NoSocket(PathBuf),
-}
-
-/// What every handler shares.
-pub(super) struct Shared {
-    pub api: Api,
-    pub specs: SpecCache,
-    pub bodies: BodyRoom,
 }
 
 /// Where the node of a data directory answers.
@@ -257,15 +214,4 @@ async fn serve_connection(
     }
     connection.as_mut().graceful_shutdown();
     let _ = connection.await;
-}
-
-impl Shared {
-    /// Puts a question to the node. The node has its own deadline; this one is for a node that
-    /// hangs.
-    pub async fn ask(&self, query: Query) -> Result<Answer, QueryError> {
-        match timeout(limits::QUERY_TIMEOUT + ASK_GRACE, self.api.node.ask(query)).await {
-            Ok(answer) => answer,
-            Err(_) => Err(QueryError::Timeout("this node".into())),
-        }
-    }
 }

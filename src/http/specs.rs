@@ -1,6 +1,6 @@
 //! The specifications of jobs lately read: records do not repeat the parameters of their tasks.
 
-use super::server::Shared;
+use super::state::Shared;
 use nodectl_ports::specs;
 use nodectl_types::{Answer, JobHead, JobId, JobSpec, Query, query::JobDetail};
 use std::{
