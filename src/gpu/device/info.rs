@@ -1,12 +1,14 @@
 //! What a device is and can do.
 
-use crate::probe;
 use ash::vk;
-use nodectl_types::Gpu;
+use nodectl_types::{Gpu, GpuDetails, GpuKind};
 use serde::{Deserialize, Serialize};
 use vulkano::{
     VulkanObject,
-    device::{DeviceFeatures as Enabled, physical::PhysicalDevice},
+    device::{
+        DeviceFeatures as Enabled,
+        physical::{PhysicalDevice, PhysicalDeviceType},
+    },
     memory::MemoryHeapFlags,
 };
 
@@ -105,7 +107,7 @@ impl DeviceFeatures {
 
 impl DeviceInfo {
     pub(super) fn read(physical: &PhysicalDevice, enabled: &Enabled) -> Option<Self> {
-        let gpu = probe::describe(physical)?;
+        let gpu = describe(physical)?;
         let features = features(physical, enabled);
         Some(Self {
             gpu,
@@ -135,7 +137,7 @@ impl DeviceInfo {
 pub(crate) fn offered(physical: &PhysicalDevice) -> DeviceFeatures {
     features(
         physical,
-        &super::open::wanted().intersection(physical.supported_features()),
+        &wanted().intersection(physical.supported_features()),
     )
 }
 
@@ -163,7 +165,7 @@ fn limits(physical: &PhysicalDevice) -> DeviceLimits {
         ],
         buffer_bytes: allocation
             .min(properties.max_buffer_size.unwrap_or(u64::MAX))
-            .min(probe::own_memory(physical)),
+            .min(own_memory(physical)),
     }
 }
 
@@ -264,5 +266,97 @@ fn component(of: vk::ComponentTypeKHR) -> String {
         vk::ComponentTypeKHR::UINT32 => "u32".into(),
         vk::ComponentTypeKHR::UINT64 => "u64".into(),
         other => format!("type {}", other.as_raw()),
+    }
+}
+
+/// What is switched on where it exists: what users' and our own shaders may ask for.
+pub(super) fn wanted() -> Enabled {
+    Enabled {
+        timeline_semaphore: true,
+        robust_buffer_access: true,
+        shader_float16: true,
+        shader_float64: true,
+        shader_int8: true,
+        shader_int16: true,
+        shader_int64: true,
+        storage_buffer8_bit_access: true,
+        storage_buffer16_bit_access: true,
+        uniform_and_storage_buffer8_bit_access: true,
+        uniform_and_storage_buffer16_bit_access: true,
+        storage_push_constant8: true,
+        storage_push_constant16: true,
+        vulkan_memory_model: true,
+        vulkan_memory_model_device_scope: true,
+        shader_subgroup_extended_types: true,
+        shader_buffer_int64_atomics: true,
+        shader_shared_int64_atomics: true,
+        shader_buffer_float32_atomics: true,
+        shader_buffer_float32_atomic_add: true,
+        shader_buffer_float64_atomics: true,
+        shader_buffer_float64_atomic_add: true,
+        shader_shared_float32_atomics: true,
+        shader_shared_float32_atomic_add: true,
+        shader_integer_dot_product: true,
+        shader_zero_initialize_workgroup_memory: true,
+        scalar_block_layout: true,
+        maintenance4: true,
+        cooperative_matrix: true,
+        ..Enabled::empty()
+    }
+}
+
+/// What other nodes are told of a device. `None` for one without a UUID (Vulkan 1.0): it could not
+/// be picked out again, and lacks what workloads need.
+pub(crate) fn describe(device: &PhysicalDevice) -> Option<Gpu> {
+    let properties = device.properties();
+    let driver = [&properties.driver_name, &properties.driver_info]
+        .into_iter()
+        .flatten();
+    Some(Gpu {
+        name: properties.device_name.clone(),
+        vendor: vendor(properties.vendor_id),
+        driver: driver.map(String::as_str).collect::<Vec<_>>().join(" "),
+        uuid: properties.device_uuid?,
+        memory_bytes: own_memory(device),
+        kind: kind(properties.device_type)?,
+        details: GpuDetails {
+            features: offered(device).names(),
+            memory_free: memory_free(device),
+            rates: None,
+        },
+    })
+}
+
+/// The largest heap on the device. Not the sum: cards list the part that the CPU can see (the PCI
+/// window) once more.
+fn own_memory(device: &PhysicalDevice) -> u64 {
+    let heaps = device.memory_properties().memory_heaps.iter();
+    let on_device = heaps.filter(|heap| heap.flags.intersects(MemoryHeapFlags::DEVICE_LOCAL));
+    on_device.map(|heap| heap.size).max().unwrap_or(0)
+}
+
+fn kind(device_type: PhysicalDeviceType) -> Option<GpuKind> {
+    Some(match device_type {
+        PhysicalDeviceType::DiscreteGpu => GpuKind::Discrete,
+        PhysicalDeviceType::IntegratedGpu => GpuKind::Integrated,
+        PhysicalDeviceType::VirtualGpu => GpuKind::Virtual,
+        PhysicalDeviceType::Cpu => GpuKind::Software,
+        // An accelerator that is no GPU by its own word.
+        _ => return None,
+    })
+}
+
+/// PCI vendor ids, and the Khronos-assigned one of Mesa (`VkVendorId`).
+fn vendor(id: u32) -> String {
+    match id {
+        0x10de => "NVIDIA".into(),
+        0x1002 => "AMD".into(),
+        0x8086 => "Intel".into(),
+        0x13b5 => "Arm".into(),
+        0x5143 => "Qualcomm".into(),
+        0x106b => "Apple".into(),
+        0x14e4 => "Broadcom".into(),
+        0x10005 => "Mesa".into(),
+        other => format!("vendor {other:#06x}"),
     }
 }

@@ -1,7 +1,12 @@
 //! From the loader to a logical device and its queues: which device is taken, and what is switched
 //! on.
 
-use super::{DeviceError, DeviceOptions, error::refused, info::DeviceInfo, memory::LANES};
+use super::{
+    DeviceError, DeviceOptions,
+    error::refused,
+    info::{self, DeviceInfo},
+    memory::LANES,
+};
 use nodectl_types::{Gpu, GpuKind};
 use std::{
     fmt::Write,
@@ -10,8 +15,8 @@ use std::{
 use vulkano::{
     LoadingError, Validated, Version, VulkanError, VulkanLibrary,
     device::{
-        Device, DeviceCreateInfo, DeviceExtensions, DeviceFeatures as Enabled, Queue,
-        QueueCreateInfo, QueueFamilyProperties, QueueFlags, physical::PhysicalDevice,
+        Device, DeviceCreateInfo, DeviceExtensions, Queue, QueueCreateInfo, QueueFamilyProperties,
+        QueueFlags, physical::PhysicalDevice,
     },
     instance::{
         Instance, InstanceCreateInfo,
@@ -53,7 +58,7 @@ pub(super) fn open(wanted: Wanted, options: &DeviceOptions) -> Result<Opened, De
     let messages = Arc::new(Messages::default());
     let (instance, listener) = instance(options, &messages)?;
     let physical = pick(&instance, wanted, options)?;
-    let enabled = self::wanted().intersection(physical.supported_features());
+    let enabled = info::wanted().intersection(physical.supported_features());
     let families = Families::of(&physical)?;
     let (device, queues) = Device::new(
         physical.clone(),
@@ -139,7 +144,7 @@ fn pick(
         .enumerate_physical_devices()
         .map_err(refused("listing the GPUs"))?;
     let known: Vec<_> = all
-        .filter_map(|device| Some((crate::probe::describe(&device)?, device)))
+        .filter_map(|device| Some((info::describe(&device)?, device)))
         .collect();
     let fits = |gpu: &Gpu| match wanted {
         Wanted::Uuid(uuid) => gpu.uuid == uuid,
@@ -213,43 +218,7 @@ fn hex(uuid: &[u8; 16]) -> String {
         .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
-/// What is switched on where it exists: what users' and our own shaders may ask for.
-pub(super) fn wanted() -> Enabled {
-    Enabled {
-        timeline_semaphore: true,
-        robust_buffer_access: true,
-        shader_float16: true,
-        shader_float64: true,
-        shader_int8: true,
-        shader_int16: true,
-        shader_int64: true,
-        storage_buffer8_bit_access: true,
-        storage_buffer16_bit_access: true,
-        uniform_and_storage_buffer8_bit_access: true,
-        uniform_and_storage_buffer16_bit_access: true,
-        storage_push_constant8: true,
-        storage_push_constant16: true,
-        vulkan_memory_model: true,
-        vulkan_memory_model_device_scope: true,
-        shader_subgroup_extended_types: true,
-        shader_buffer_int64_atomics: true,
-        shader_shared_int64_atomics: true,
-        shader_buffer_float32_atomics: true,
-        shader_buffer_float32_atomic_add: true,
-        shader_buffer_float64_atomics: true,
-        shader_buffer_float64_atomic_add: true,
-        shader_shared_float32_atomics: true,
-        shader_shared_float32_atomic_add: true,
-        shader_integer_dot_product: true,
-        shader_zero_initialize_workgroup_memory: true,
-        scalar_block_layout: true,
-        maintenance4: true,
-        cooperative_matrix: true,
-        ..Enabled::empty()
-    }
-}
-
-/// The extensions that some of those belong to.
+/// The extensions that some of the features belong to.
 fn wanted_extensions() -> DeviceExtensions {
     DeviceExtensions {
         ext_shader_atomic_float: true,
