@@ -388,8 +388,8 @@ mod tests {
         let _connection = run.stdin.take();
         let told = String::from_utf8(run.wait_with_output().unwrap().stdout).unwrap();
         for line in [
-            "NODECTL_PARAMS_SOCKET=/data/nodectl-launched/ab-server0/params.sock",
-            "NODECTL_PARAMS={\"workers\":3,\"block_bytes\":65536,\"num_push_threads\":4,\"use_sfb\":true}",
+            "NODECTL_PSERVER_SOCKET=/data/nodectl-launched/ab-server0/pserver.sock",
+            "NODECTL_PSERVER={\"workers\":3,\"block_bytes\":65536,\"num_push_threads\":4,\"use_sfb\":true}",
             "NODECTL_JOB_ID=psd-ab",
             "NODECTL_TASK_ID=1",
         ] {

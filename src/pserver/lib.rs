@@ -3,7 +3,7 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `lib` | `ParameterServers`: the socket `params.sock`, streams from other nodes |
+//! | `lib` | `ParameterServers`: the socket `pserver.sock`, streams from other nodes |
 //! | `jobs` | the node's jobs, and how one begins |
 //! | `registration` | tensors and settings that workers register |
 //! | `event` | what the thread of a job is told |

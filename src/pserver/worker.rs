@@ -1,4 +1,4 @@
-//! A worker's connection over `params.sock`: what it says becomes events, what it is told becomes
+//! A worker's connection over `pserver.sock`: what it says becomes events, what it is told becomes
 //! frames.
 
 use super::{

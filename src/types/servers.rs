@@ -9,13 +9,13 @@ use std::fmt;
 
 /// Tells a task's program what the job file says of parameter servers: JSON with some of
 /// `ServerSettings`.
-pub const VARIABLE: &str = "NODECTL_PARAMS";
+pub const VARIABLE: &str = "NODECTL_PSERVER";
 /// Tells it where its node's parameter servers are.
-pub const SOCKET_VARIABLE: &str = "NODECTL_PARAMS_SOCKET";
+pub const SOCKET_VARIABLE: &str = "NODECTL_PSERVER_SOCKET";
 /// What worker 0 of a script leaves in its directory, for the job's user.
 pub const MODEL: &str = "model.safetensors";
 /// The socket's name in the data directory.
-pub const SOCKET: &str = "params.sock";
+pub const SOCKET: &str = "pserver.sock";
 /// A tensor begins at a multiple of this many numbers: 64 bytes, a cache line.
 pub const ALIGNMENT: u64 = 16;
 /// Bytes of a block unless the settings say otherwise. Measured best among 256 KiB, 4 MiB and 64

@@ -43,7 +43,7 @@
 //! | `CLOSE` | client | pool | | end the workers |
 //! | `ERROR` | pool, servers | client | | text: the pool has ended, or the worker cannot go on, and why |
 //!
-//! Workers that train together speak to their node's parameter servers over `params.sock`, in
+//! Workers that train together speak to their node's parameter servers over `pserver.sock`, in
 //! frames too:
 //!
 //! | kind | from | to | id | payload |

@@ -100,7 +100,7 @@ class ParameterServer:
         num_push_threads, num_pull_threads: streams between two nodes for gradients, and for values, each sealed by a thread of its own.
         use_sfb: `nodectl.torch.DistributedOptimizer` sends gradients of dense layers as sufficient factors; see `push_factors`.
         """
-        from_job = json.loads(os.environ.get("NODECTL_PARAMS", "{}"))
+        from_job = json.loads(os.environ.get("NODECTL_PSERVER", "{}"))
         settings = {
             "workers": from_job.get("workers", 1),
             "servers": from_job.get("servers"),
@@ -119,7 +119,7 @@ class ParameterServer:
             "num_pull_threads": from_job.get("num_pull_threads", num_pull_threads),
             "compression": _compression(compression, fraction),
         }
-        path = os.environ.get("NODECTL_PARAMS_SOCKET")
+        path = os.environ.get("NODECTL_PSERVER_SOCKET")
         if path and from_job:
             server: ParameterServer = _Shared(path, settings, from_job)
         else:

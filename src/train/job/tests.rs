@@ -43,7 +43,7 @@ fn several_workers_are_a_task_each_with_their_way_of_sharing() {
     assert_eq!(
         job.draft.work.env,
         [(
-            "NODECTL_PARAMS".to_string(),
+            "NODECTL_PSERVER".to_string(),
             "{{\"workers\":1}}".to_string()
         )]
     );

@@ -1,4 +1,4 @@
-//! A worker's connection to its node's parameter servers: frames over `params.sock`, and memory
+//! A worker's connection to its node's parameter servers: frames over `pserver.sock`, and memory
 //! that both see. One thread reads what the node says, another writes what this worker does,
 //! gradients when the engine has them; so the backward pass waits for neither.
 
