@@ -127,6 +127,12 @@ impl Rule {
             corrections,
             ..
         } = *self;
+        let adam = |betas, epsilon| AdamStep {
+            rate,
+            betas,
+            epsilon,
+            corrections,
+        };
         match self.optimizer {
             Optimizer::Sgd => x
                 .iter_mut()
@@ -151,12 +157,7 @@ impl Rule {
                 *x -= rate * g / (a.sqrt() + epsilon);
             }),
             Optimizer::Adam { betas, epsilon } => {
-                let adam = AdamStep {
-                    rate,
-                    betas,
-                    epsilon,
-                    corrections,
-                };
+                let adam = adam(betas, epsilon);
                 x.iter_mut()
                     .zip(g)
                     .zip(a.iter_mut().zip(b))
@@ -166,12 +167,7 @@ impl Rule {
                     });
             }
             Optimizer::AdamW { betas, epsilon } => {
-                let adam = AdamStep {
-                    rate,
-                    betas,
-                    epsilon,
-                    corrections,
-                };
+                let adam = adam(betas, epsilon);
                 x.iter_mut()
                     .zip(g)
                     .zip(a.iter_mut().zip(b))
