@@ -19,21 +19,22 @@ fn read(path: &Path) -> String {
 }
 
 fn files_below(directory: &Path, extension: &str) -> Vec<PathBuf> {
+    let mut files = all_files_below(directory);
+    files.retain(|path| path.extension().is_some_and(|of| of == extension));
+    files.sort();
+    files
+}
+
+fn all_files_below(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory)
         .expect("it is there")
         .map(|entry| entry.expect("readable").path());
-    let mut files: Vec<PathBuf> = entries
-        .flat_map(|path| {
-            if path.is_dir() {
-                files_below(&path, extension)
-            } else {
-                vec![path]
-            }
+    entries
+        .flat_map(|path| match path.is_dir() {
+            true => all_files_below(&path),
+            false => vec![path],
         })
-        .filter(|path| path.extension().is_some_and(|of| of == extension))
-        .collect();
-    files.sort();
-    files
+        .collect()
 }
 
 /// A page that is written from what the program or its sources say.
@@ -267,6 +268,76 @@ fn links_lead_somewhere() {
         }
     }
     assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+/// Files, folders and names of the sources that the pages of `how-to-add` send to. `NAME`, `KIND`
+/// and `Your…` stand for what is added.
+#[test]
+fn what_is_to_be_touched_is_there() {
+    let tops = [
+        "src",
+        "tests",
+        "config",
+        "shaders",
+        "packaging",
+        "benches",
+        ".ci",
+    ];
+    let files: Vec<PathBuf> = tops
+        .iter()
+        .flat_map(|top| all_files_below(&root().join(top)))
+        .collect();
+    let mut known = BTreeSet::new();
+    for file in files.iter().chain(&[root().join("Cargo.toml")]) {
+        // Pictures and arrays have no names.
+        if let Ok(text) = fs::read_to_string(file) {
+            known.extend(identifiers(&text).map(str::to_string));
+        }
+    }
+    let mut missing = Vec::new();
+    let mut checked = 0;
+    for page in files_below(&root().join("docs/how-to-add"), "md") {
+        let text = read(&page);
+        let here = page.strip_prefix(root()).unwrap_or(&page).display();
+        for span in spans(&text).filter(|span| !stands_for_another(span)) {
+            checked += 1;
+            let is_there = match is_path(span) {
+                true => root().join(span).exists() || files.iter().any(|file| file.ends_with(span)),
+                false => identifiers(span).all(|name| !is_own(name) || known.contains(name)),
+            };
+            if !is_there {
+                missing.push(format!("{here}: `{span}`"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+    assert!(checked > 200, "only {checked} names were found");
+}
+
+fn stands_for_another(span: &str) -> bool {
+    ["NAME", "KIND", "Your", "NODECTL_"]
+        .iter()
+        .any(|part| span.contains(part))
+}
+
+fn is_path(span: &str) -> bool {
+    let endings = [
+        ".rs", ".py", ".toml", ".wgsl", ".sh", ".json", ".md", ".txt",
+    ];
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || "/_.-".contains(char);
+    let is_named = endings.iter().any(|ending| span.ends_with(ending));
+    (is_named || span.starts_with("src/") || span.starts_with("tests/"))
+        && span.chars().all(is_plain)
+}
+
+/// Whether a name is one that only this project has: of several words.
+fn is_own(name: &str) -> bool {
+    let is_hump = |pair: &[u8]| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase();
+    name.len() > 3 && (name.contains('_') || name.as_bytes().windows(2).any(is_hump))
+}
+
+fn identifiers(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|char: char| !(char.is_alphanumeric() || char == '_'))
 }
 
 #[test]
