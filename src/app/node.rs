@@ -370,12 +370,15 @@ impl Foundation {
             disk: disk.clone(),
             vault: vault.clone(),
         };
-        let config = worker::RunnerConfig::new(
-            data_dir.clone(),
-            (self.identity.node_id(), &settings.node.name),
-            settings.node.nice,
-            super::isolation_policy(settings),
-        );
+        let config = worker::RunnerConfig {
+            environments_bytes: settings.jobs.environments.0,
+            ..worker::RunnerConfig::new(
+                data_dir.clone(),
+                (self.identity.node_id(), &settings.node.name),
+                settings.node.nice,
+                super::isolation_policy(settings),
+            )
+        };
         let adapters = Adapters {
             id: self.identity.node_id(),
             workers: Workers::start(config, files, handle.clone(), Some(pool_links))?,

@@ -103,6 +103,8 @@ pub struct ApiSettings {
 pub struct JobsSettings {
     /// Ended jobs are forgotten after this long.
     pub keep: Period,
+    /// The most bytes of Python environments that are kept for jobs to come.
+    pub environments: Size,
 }
 
 /// What tasks are kept from whose job does not say.
@@ -239,6 +241,7 @@ impl Settings {
             },
             jobs: JobsSettings {
                 keep: Period::days(30),
+                environments: Size(20 << 30),
             },
             isolation: IsolationSettings {
                 setuid: false,

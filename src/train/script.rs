@@ -9,14 +9,14 @@ use super::{
 use nodectl_formats::safetensors;
 use nodectl_jobfile::{
     Fault, Fields, PlacedJob, PlannedJob, Upload,
-    keys::{command, common, uploads, work::command_work},
+    keys::{command, common, python, uploads, work::command_work},
 };
 use nodectl_types::ParamSpace;
 use std::collections::BTreeMap;
 
 #[rustfmt::skip]
-const KEYS: [&str; 27] = [
-    "name", "kind", "after", "command", "workers", "servers", "env", "source", "outputs", "output_limit", "log_limit", "into",
+const KEYS: [&str; 28] = [
+    "name", "kind", "after", "command", "python", "workers", "servers", "env", "source", "outputs", "output_limit", "log_limit", "into",
     "checkpoint", "init_from", "resume_from", "computing", "retries", "timeout", "grace", "priority", "min_nodes", "where", "wait", "exclude", "resources",
     "isolation", "secrets",
 ];
@@ -47,6 +47,7 @@ pub(crate) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
         header.map_err(|error| Fault::new(value.span(), error.to_string()))?;
     }
     let uploads: Vec<Upload> = files.into_values().collect();
+    let uploads = python::plan(fields, &mut command, uploads)?;
     common::check_clash(&after, &uploads)?;
     command::check_program(&command.words[0], &uploads)?;
     command.env.push(team.variable());

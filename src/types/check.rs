@@ -9,6 +9,7 @@ use super::{
     isolation::is_image,
     limits,
     manifest::safe_path,
+    python::PythonEnvironment,
     secret::is_secret_name,
     task_names,
     template::{self, TemplateError},
@@ -123,6 +124,7 @@ impl WorkSpec {
             },
         )?;
         self.check_image()?;
+        self.check_python()?;
         let mut names = BTreeSet::new();
         for name in &self.secrets {
             check(is_secret_name(name), "secrets", || {
@@ -213,6 +215,19 @@ impl WorkSpec {
         check(self.secrets.is_empty(), "image", || {
             "secrets are not handed into containers".into()
         })
+    }
+
+    /// Its environment is made on a node, for programs that run there.
+    fn check_python(&self) -> Checked {
+        let Some(found) = PythonEnvironment::of(&self.env) else {
+            return Ok(());
+        };
+        found.map_err(|problem| bad("python", problem))?;
+        check(self.isolation.image.is_none(), "python", || {
+            "a container has a Python of its own".into()
+        })?;
+        let is_builtin = matches!(self.worker, Some(WorkerSpec::Builtin(_)));
+        check(!is_builtin, "python", || "its tasks run no Python".into())
     }
 
     fn check_outputs(&self) -> Checked {

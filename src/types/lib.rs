@@ -11,6 +11,7 @@
 //! | `resources` | what a node has and a task needs |
 //! | `node` | what a node says about itself |
 //! | `owner` | the word of a machine's owner, apart from what members say |
+//! | `python` | the Python environment of a job's tasks |
 //! | `predicate` | the language of `where = "…"` |
 //! | `task_names` | what the results of a job's tasks are called |
 //! | `template` | `{placeholder}` expansion in commands |
@@ -62,6 +63,7 @@ pub mod owner;
 pub mod params;
 pub mod policy;
 pub mod predicate;
+pub mod python;
 pub mod query;
 pub mod record;
 pub mod resources;

@@ -1,6 +1,8 @@
 //! What happened to a task, as it is stored and replicated.
 
-use super::{Attempt, BlobHash, Cell, NodeId, TaskIndex, limits::MAX_ERROR_BYTES, signal::Signal};
+use super::{
+    Attempt, BlobHash, Cell, NodeId, TaskIndex, limits::MAX_ERROR_BYTES, python, signal::Signal,
+};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -289,6 +291,7 @@ impl fmt::Display for Failure {
                 )
             }
             Self::Raised(error) | Self::Device(error) => write!(f, "{error}"),
+            Self::Init(error) if error.kind == python::FAILED => write!(f, "{error}"),
             Self::Init(error) => write!(f, "the worker could not start: {error}"),
         }
     }

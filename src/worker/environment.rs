@@ -153,6 +153,65 @@ pub fn of_task(
         .collect()
 }
 
+/// Variables whose programs are those of an environment at `prefix`, before all others.
+pub fn with_python(env: Vec<Vec<u8>>, prefix: &Path) -> Vec<Vec<u8>> {
+    let unset: [&[u8]; 5] = [
+        b"PATH=",
+        b"VIRTUAL_ENV=",
+        b"PYTHONHOME=",
+        b"PYTHONNOUSERSITE=",
+        b"CONDA_",
+    ];
+    let is_kept = |variable: &Vec<u8>| !unset.iter().any(|name| variable.starts_with(name));
+    let path = env
+        .iter()
+        .rev()
+        .find_map(|variable| variable.strip_prefix(b"PATH="))
+        .unwrap_or(b"/usr/local/bin:/usr/bin:/bin")
+        .to_vec();
+    let prefix = prefix.as_os_str().as_bytes();
+    let mut env: Vec<Vec<u8>> = env.into_iter().filter(is_kept).collect();
+    env.push([b"PATH=", prefix, b"/bin:", &path].concat());
+    env.push([b"VIRTUAL_ENV=", prefix].concat());
+    // What its user installed for another Python of that version is not part of it.
+    env.push(b"PYTHONNOUSERSITE=1".to_vec());
+    env
+}
+
+/// What programs find that make an environment at `root`: what tasks inherit, without what is of
+/// another Python, and what the node's owner set for pip and uv, unless it has a password.
+pub fn with_node_tools(base: &BTreeMap<OsString, OsString>, root: &Path) -> Vec<Vec<u8>> {
+    let is_of_python = |name: &OsStr| {
+        let name = name.to_string_lossy();
+        name.starts_with("PYTHON") || name.starts_with("CONDA_") || name.starts_with("NODECTL_")
+    };
+    let mut env: BTreeMap<OsString, OsString> = base
+        .iter()
+        .filter(|(name, _)| !is_of_python(name))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    let is_of_tools = |name: &OsStr, value: &OsStr| {
+        let name = name.to_string_lossy();
+        let is_secret = ["PASSWORD", "TOKEN", "USERNAME", "CREDENTIALS"]
+            .iter()
+            .any(|word| name.contains(word));
+        (name.starts_with("PIP_") || name.starts_with("UV_"))
+            && !is_secret
+            && !value.as_bytes().contains(&b'@')
+    };
+    env.extend(std::env::vars_os().filter(|(name, value)| is_of_tools(name, value)));
+    let own = [
+        ("PIP_NO_INPUT", OsString::from("1")),
+        ("NO_COLOR", "1".into()),
+        ("UV_NO_PROGRESS", "1".into()),
+        ("UV_PYTHON_INSTALL_DIR", root.join("python").into()),
+    ];
+    env.extend(own.map(|(name, value)| (name.into(), value)));
+    env.into_iter()
+        .map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat())
+        .collect()
+}
+
 /// The names in a task's environment of which its machine's own differs.
 pub fn own_names(base: &BTreeMap<OsString, OsString>, env: &[Vec<u8>]) -> Vec<String> {
     let split = |variable: &[u8]| {

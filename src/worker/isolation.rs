@@ -83,7 +83,13 @@ impl Confiner {
 
     /// For a process that runs in `dir`: an attempt's, or a worker's, which has those of its calls
     /// too.
-    pub fn confine(&self, task: &StartTask, dir: &Path) -> io::Result<Confinement> {
+    /// Its Python environment, if it has one, is below `environment`.
+    pub fn confine(
+        &self,
+        task: &StartTask,
+        dir: &Path,
+        environment: Option<&Path>,
+    ) -> io::Result<Confinement> {
         let Isolation {
             setuid,
             hides_node,
@@ -138,10 +144,32 @@ impl Confiner {
             self.data_dir.join(SHIMS),
         ]
         .into_iter()
-        .chain(self.program.clone());
+        .chain(self.program.clone())
+        .chain(environment.map(Path::to_path_buf));
         confinement.own = own.iter().map(bytes).collect();
         confinement.read = read.map(|path| bytes(&path)).collect();
         Ok(confinement)
+    }
+}
+
+impl Confiner {
+    /// For programs that make an environment in `own`, of a job's files.
+    pub fn confine_making(
+        &self,
+        own: &[&Path],
+        files: &[(String, PathBuf)],
+    ) -> io::Result<Confinement> {
+        let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec();
+        if !self.hides {
+            return Ok(Confinement::default());
+        }
+        let own = own.iter().copied().chain(self.home.as_deref());
+        Ok(Confinement {
+            hidden: self.private.iter().map(|path| bytes(path)).collect(),
+            own: own.map(bytes).collect(),
+            read: files.iter().map(|(_, path)| bytes(path)).collect(),
+            ..Confinement::default()
+        })
     }
 }
 
@@ -261,7 +289,7 @@ mod tests {
                 secrets: Vec::new(),
             };
             let made = Confiner::new(dir.path(), &policy, None)
-                .confine(&task(isolation), &dir.path().join("t"))
+                .confine(&task(isolation), &dir.path().join("t"), None)
                 .unwrap();
             (made.setuid, !made.hidden.is_empty())
         };

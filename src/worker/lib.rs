@@ -14,6 +14,7 @@
 //! | `descriptors` | how many files the node and its tasks may have open |
 //! | `directory` | a task's directory: its making and removal |
 //! | `environment` | what a task finds in its environment |
+//! | `environments/` | Python environments that jobs bring |
 //! | `isolation` | what tasks are kept from |
 //! | `container` | commands inside of a container |
 //! | `expand` | parameters in the places that a job has for them |
@@ -37,6 +38,7 @@ mod container;
 pub mod descriptors;
 mod directory;
 mod environment;
+mod environments;
 mod expand;
 pub mod isolation;
 mod link;

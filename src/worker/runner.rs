@@ -8,6 +8,7 @@ use super::{
     container::{Container, GpuVendor},
     directory::{self, Layout, Remover},
     environment,
+    environments::{Environments, MadeEnvironment, Tools, Workshop},
     expand::Expander,
     isolation::{Confiner, IsolationPolicy},
     link::{Launched, SupervisorLink},
@@ -41,6 +42,9 @@ use tokio::runtime::Handle;
 /// The most that `read_log` gives at once.
 const LOG_CHUNK_BYTES: usize = 64 << 10;
 
+/// Of Python environments, unless the settings say otherwise.
+const ENVIRONMENTS_BYTES: u64 = 20 << 30;
+
 /// What the runner needs to know.
 #[derive(Clone, Debug)]
 pub struct RunnerConfig {
@@ -55,6 +59,8 @@ pub struct RunnerConfig {
     /// How much nicer tasks are than this node.
     pub nice: u8,
     pub isolation: IsolationPolicy,
+    /// The most bytes of Python environments that are kept for jobs to come.
+    pub environments_bytes: u64,
 }
 
 impl RunnerConfig {
@@ -77,6 +83,7 @@ impl RunnerConfig {
             nice,
             isolation,
             supervisor,
+            environments_bytes: ENVIRONMENTS_BYTES,
         }
     }
 }
@@ -105,13 +112,14 @@ pub(super) struct Inner {
     pub disk: Arc<dyn DiskHealth>,
     vault: Arc<dyn Vault>,
     pub stager: Stager,
+    environments: Environments,
     link: Mutex<Option<Arc<SupervisorLink>>>,
     pub remover: Remover,
     pub layout: Layout,
     /// Stands still while the tasks do.
     pub clock: Arc<TaskClock>,
     pub nice: u8,
-    pub confiner: Confiner,
+    pub confiner: Arc<Confiner>,
     pub base_env: BTreeMap<OsString, OsString>,
     pub persistent: Persistent,
     running: Mutex<HashMap<AttemptKey, Arc<Stop>>>,
@@ -160,6 +168,15 @@ impl Workers {
         let persistent = Persistent::start(&config.data_dir, own, pools)?;
         let base_env = environment::base(&config.data_dir)?;
         let home = base_env.get(OsStr::new("HOME")).map(OsString::as_os_str);
+        let confiner = Confiner::new(&config.data_dir, &config.isolation, home);
+        let workshop = Workshop {
+            data_dir: config.data_dir.clone(),
+            node: config.name.clone(),
+            limit_bytes: config.environments_bytes,
+            nice: config.nice,
+            base_env: base_env.clone(),
+        };
+        let environments = Environments::start(workshop, &remover);
         let stager = Stager::new(layout.clone(), blobs.clone(), fetcher, node.clone());
         let inner = Inner {
             node_id: config.node,
@@ -175,7 +192,8 @@ impl Workers {
             layout,
             clock: Arc::new(TaskClock::default()),
             nice: config.nice,
-            confiner: Confiner::new(&config.data_dir, &config.isolation, home),
+            confiner: Arc::new(confiner),
+            environments,
             base_env,
             persistent,
             running: Mutex::default(),
@@ -279,6 +297,7 @@ impl Runner for Workers {
     fn forget(&self, job: JobId) {
         self.inner.idle().forget(job);
         self.inner.stager.forget(job);
+        self.inner.environments.forget(job);
         self.inner.remover.remove_parts(&self.inner.layout.job(job));
     }
 }
@@ -306,21 +325,18 @@ impl Inner {
     async fn live(self: &Arc<Self>, task: StartTask, stop: &Stop) -> Option<WorkerEvent> {
         let started_ms = wall_ms();
         let task = Arc::new(task);
-        let staged = tokio::select! {
-            staged = self.stager.stage(&task) => staged,
+        let equipped = tokio::select! {
+            equipped = self.equip(&task) => equipped,
             () = stop.asked() => return Some(stopped(&task)),
         };
-        let staged = match staged {
-            Ok(staged) => staged,
-            Err(why) => {
-                let inner = self.clone();
-                let failure = blocking(move || inner.not_staged(why)).await;
-                return Some(self.never_ran(&task, started_ms, failure));
-            }
+        let (staged, environment) = match equipped {
+            Ok(equipped) => equipped,
+            Err(failure) => return Some(self.never_ran(&task, started_ms, failure)),
         };
         let prepared = blocking({
             let (inner, task, staged) = (self.clone(), task.clone(), staged.clone());
-            move || inner.prepare(&task, &staged)
+            let environment = environment.clone();
+            move || inner.prepare(&task, &staged, environment.as_deref())
         });
         let mut prepared = match prepared.await {
             Ok(prepared) => prepared,
@@ -353,6 +369,7 @@ impl Inner {
             ..
         } = prepared;
         drop(link);
+        drop(environment);
         let inner = self.clone();
         let verdict = Verdict::Process(end);
         let remains = Remains {
@@ -366,6 +383,28 @@ impl Inner {
         let finish = move || inner.finish(&task, &staged, remains);
         blocking(finish).await;
         None
+    }
+
+    /// What the task's job shares, and its Python environment, which is made first if need be.
+    /// Whoever uses that holds it.
+    pub async fn equip(
+        self: &Arc<Self>,
+        task: &StartTask,
+    ) -> Result<(Arc<Staged>, Option<Arc<MadeEnvironment>>), Failure> {
+        let staged = match self.stager.stage(task).await {
+            Ok(staged) => staged,
+            Err(why) => {
+                let inner = self.clone();
+                return Err(blocking(move || inner.not_staged(why)).await);
+            }
+        };
+        let tools = || Tools {
+            link: self.link().clone(),
+            confiner: &self.confiner,
+            remover: &self.remover,
+        };
+        let environment = self.environments.of(task, &staged.links, tools).await?;
+        Ok((staged, environment))
     }
 
     /// Tells what a sweep's task reports while it runs.
@@ -466,7 +505,12 @@ impl Inner {
     }
 
     /// Makes the directory and hands the task to the supervisor.
-    fn prepare(&self, task: &StartTask, staged: &Staged) -> Result<PreparedAttempt, Failure> {
+    fn prepare(
+        &self,
+        task: &StartTask,
+        staged: &Staged,
+        environment: Option<&MadeEnvironment>,
+    ) -> Result<PreparedAttempt, Failure> {
         let dir = self.layout.task(task.job, task.task, task.attempt);
         let work = &task.work;
         let mut expander = Expander::new(task);
@@ -474,6 +518,10 @@ impl Inner {
         let outputs = expander.all(&work.outputs)?;
         let own = expander.env(&work.env)?;
         let env = environment::of_task(&self.base_env, &own, task, &dir);
+        let env = match environment {
+            Some(python) => python.variables(env),
+            None => env,
+        };
         let mut file_limit_bytes =
             collect::file_limit(work.output_limit_bytes, work.log_limit_bytes);
         if let Some(image) = &work.isolation.image {
@@ -499,7 +547,7 @@ impl Inner {
             secrets: self.secrets(work)?,
             confinement: self
                 .confiner
-                .confine(task, &dir)
+                .confine(task, &dir, environment.map(|python| python.root.as_path()))
                 .map_err(|error| self.no_directory(&dir, &error))?,
         };
         let link = self

@@ -364,6 +364,12 @@ fn a_job_file_and_a_request_with_the_same_keys_are_the_same_job() {
                 "sweep": { "metric": "loss", "stop": { "asha": {} } },
             }),
         ),
+        (
+            "name = 'a'\ncommand = ['python', 'count.py']\npython = { version = '3.12' }",
+            json!({
+                "name": "a", "command": ["python", "count.py"], "environment": { "version": "3.12" },
+            }),
+        ),
     ] {
         let job = plan_one(&format!("source = 'count.py'\n{text}"));
         let request: JobRequest = serde_json::from_value(request).unwrap();

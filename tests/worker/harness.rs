@@ -35,6 +35,8 @@ pub struct Lab {
     pub fetcher: Arc<Fetcher>,
     pub events: mpsc::Receiver<Event>,
     pub runtime: Runtime,
+    /// For an event.
+    pub patience: Duration,
     pub dir: tempfile::TempDir,
 }
 
@@ -142,6 +144,17 @@ impl Lab {
     }
 
     fn made(pools: Option<PoolLinks>, before: Vec<OsString>, data: Option<&Path>) -> Self {
+        Self::changed(pools, data, |config| {
+            config.supervisor.splice(0..0, before);
+        })
+    }
+
+    /// With other settings.
+    pub fn changed(
+        pools: Option<PoolLinks>,
+        data: Option<&Path>,
+        change: impl FnOnce(&mut RunnerConfig),
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = nodectl::store::open(data.unwrap_or(dir.path())).unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -157,7 +170,7 @@ impl Lab {
             let node = NodeHandle::new(sender);
             let keep = keep(&store, fetcher.clone(), node.clone());
             let mut config = config(store.dir());
-            config.supervisor.splice(0..0, before);
+            change(&mut config);
             let disk = keep.disk.clone();
             (Workers::start(config, keep, node, pools).unwrap(), disk)
         };
@@ -168,6 +181,7 @@ impl Lab {
             fetcher,
             events,
             runtime,
+            patience: PATIENCE,
             dir,
         }
     }
@@ -204,7 +218,7 @@ impl Lab {
     }
 
     pub fn event(&mut self) -> Event {
-        let next = async { tokio::time::timeout(PATIENCE, self.events.recv()).await };
+        let next = async { tokio::time::timeout(self.patience, self.events.recv()).await };
         self.runtime
             .block_on(next)
             .expect("an event in time")

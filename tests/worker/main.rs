@@ -9,6 +9,7 @@
 //! | `suspension` | tasks that stand still |
 //! | `disks` | disks that are full |
 //! | `results` | streams, results, outputs |
+//! | `environments` | Python environments that jobs bring |
 //! | `inputs` | uploads, results of earlier jobs, environment |
 //! | `isolation` | what tasks are kept from |
 //! | `python` | calls of Python workers |
@@ -19,6 +20,7 @@ mod cost;
 mod disk;
 mod disks;
 mod endings;
+mod environments;
 mod harness;
 mod inputs;
 mod isolation;

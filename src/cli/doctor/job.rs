@@ -163,6 +163,11 @@ fn told(node: &str, needs: &Needs, lacks: &BTreeSet<Need>) -> Vec<Finding> {
                 format!("has no program `{name}`, which the script seems to run"),
                 None,
             )),
+            Need::Python(version) => findings.push(Finding::problem(
+                node,
+                format!("has no Python {version} to make the job's environment with, and no uv"),
+                "install one of them there: `pip install uv` fetches any Python where there is a network",
+            )),
             Need::Module { python, module } if !lacks_program(python) => {
                 to_install.entry((python, sure)).or_default().push(module);
             }

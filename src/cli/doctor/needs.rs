@@ -2,7 +2,7 @@
 //! nobody.
 
 use nodectl_jobfile::{PlannedJob, UploadSource};
-use nodectl_types::{WorkerRole, WorkerSpec, isolation::is_apptainers};
+use nodectl_types::{WorkerRole, WorkerSpec, isolation::is_apptainers, python::PythonEnvironment};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -21,6 +21,8 @@ const SHELLS: [&str; 4] = ["sh", "bash", "dash", "zsh"];
 pub enum Need {
     /// In PATH, or at an absolute path.
     Program(String),
+    /// What an environment is made with: a Python of this minor version, or uv, which fetches one.
+    Python(String),
     /// A Python interpreter and a module or an installed package.
     Module {
         python: String,
@@ -46,6 +48,14 @@ pub fn of(job: &PlannedJob) -> Needs {
             "podman"
         };
         needs.insert(Need::Program(runner.into()), true);
+        return needs;
+    }
+    if let Some(Ok(environment)) = PythonEnvironment::of(&work.env) {
+        if environment.conda.is_none() {
+            let version = environment.version.unwrap_or("3".into());
+            let minor: Vec<&str> = version.splitn(3, '.').take(2).collect();
+            needs.insert(Need::Python(minor.join(".")), true);
+        }
         return needs;
     }
     match &work.worker {
@@ -296,6 +306,7 @@ mod tests {
             let mark = if sure { "" } else { "?" };
             match need {
                 Need::Program(name) => format!("{mark}{name}"),
+                Need::Python(version) => format!("{mark}Python {version}"),
                 Need::Module { python, module } => format!("{mark}{python}:{module}"),
                 Need::Package { python, package } => format!("{mark}{python}/{package}"),
             }
@@ -344,6 +355,13 @@ mod tests {
         assert_eq!(job(&files, text), expected);
         let worker = "worker = 'own.py:Own'\npython = 'python3.11'";
         assert_eq!(job(&files, worker), ["python3.11", "python3.11:pandas"]);
+    }
+
+    #[test]
+    fn an_environment_needs_its_python_and_no_module() {
+        let files = [("fit.py", "import numpy\n")];
+        let text = "command = ['python', 'fit.py']\npython = { version = '3.12.1' }";
+        assert_eq!(job(&files, text), ["Python 3.12"]);
     }
 
     #[test]

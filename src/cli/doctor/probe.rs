@@ -26,6 +26,8 @@ check=$1; shift
 for want do
   rest=${want#*:}
   case $want in
+    python:*) { "python$rest" -c "" || command -v uv || "$HOME/.pyenv/versions/$rest"*/bin/python3 -c "" ||
+      "$HOME/.local/share/uv/python/cpython-$rest"*/bin/python3 -c ""; } >/dev/null 2>&1 || echo "lacks $want" ;;
     program:*) command -v "$rest" >/dev/null 2>&1 || echo "lacks $want" ;;
     *) "${rest%%:*}" -c "$check" "$want" 2>/dev/null || echo "lacks $want" ;;
   esac
@@ -132,6 +134,7 @@ fn question(node: &str, place: &str, env: &[(String, String)], needs: &[Need]) -
 fn word(need: &Need) -> String {
     match need {
         Need::Program(name) => format!("program:{name}"),
+        Need::Python(version) => format!("python:{version}"),
         Need::Module { python, module } => format!("module:{python}:{module}"),
         Need::Package { python, package } => format!("package:{python}:{package}"),
     }

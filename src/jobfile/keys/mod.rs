@@ -10,6 +10,7 @@
 //! | `sample` | parameter sets drawn at random |
 //! | `task_names` | what the results of tasks are called |
 //! | `skip_done` | tasks that an earlier run did already |
+//! | `python` | the Python environment that tasks run in |
 //! | `sweep` | `[sweep]` |
 //! | `resources` | `[resources]` |
 //! | `uploads` | which files travel with the job |
@@ -17,6 +18,7 @@
 pub mod command;
 pub mod common;
 pub mod params;
+pub mod python;
 pub mod resources;
 mod rows;
 mod sample;

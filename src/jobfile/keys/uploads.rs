@@ -183,8 +183,15 @@ pub fn folder(context: &Context<'_>, item: &Item<String>) -> Result<Vec<Upload>,
     Ok(found.into_values().collect())
 }
 
+/// The files below a directory that are its author's: not hidden ones, nor those that git ignores.
+pub fn sources(context: &Context<'_>, item: &Item<String>) -> Result<Vec<Upload>, Fault> {
+    let mut found = BTreeMap::new();
+    collect(context, item, Skip::Ignored, &mut found)?;
+    Ok(found.into_values().collect())
+}
+
 /// Without a leading `./` and a trailing `/`.
-fn tidy(path: &str) -> &str {
+pub fn tidy(path: &str) -> &str {
     let mut path = path;
     while let Some(rest) = path.strip_prefix("./") {
         path = rest.trim_start_matches('/');

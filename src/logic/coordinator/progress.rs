@@ -10,6 +10,7 @@ use crate::{
 use nodectl_types::{
     Answer, Cell, NodeId, Phase, TaskIndex, TaskRecord, Time,
     limits::{RECORD_BATCH, WATCH_WAIT},
+    python,
     query::{Cursor, JobDetail, Location, Progress, TaskFilter, TaskLine, TaskState},
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -492,6 +493,9 @@ impl Coordinator {
             }
             TaskState::Cancelled => format!("task {task} was cancelled with its job"),
             TaskState::Running => format!("task {task} runs on {node}"),
+            TaskState::Queued if self.has_environment() => format!(
+                "task {task} waits on {node} for its Python environment, which is made there first, or for a free slot"
+            ),
             TaskState::Queued => format!("task {task} waits on {node} for a free slot"),
             TaskState::Pending if line.failures > 0 => {
                 format!(
@@ -501,6 +505,12 @@ impl Coordinator {
             }
             TaskState::Pending => format!("task {task} waits for a free slot on any suitable node"),
         }
+    }
+
+    /// Whether nodes make something before its first task there can start.
+    fn has_environment(&self) -> bool {
+        let mut variables = self.spec.work.env.iter();
+        variables.any(|(name, _)| name == python::VARIABLE)
     }
 
     fn explain_nodes(&self, core: &Core) -> Vec<String> {

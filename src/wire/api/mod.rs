@@ -46,7 +46,8 @@ pub use result::{
     CursorView, FailureKind, FailureView, OutputView, Results, StatusName, StreamView, TaskResult,
 };
 pub use submit::{
-    AfterRequest, ArgumentsRequest, JobRequest, ParamsRequest, ResourcesRequest, WorkerRequest,
+    AfterRequest, ArgumentsRequest, EnvironmentRequest, JobRequest, ParamsRequest,
+    ResourcesRequest, WorkerRequest,
 };
 pub use sweep::{GoalRequest, StopRequest, SweepRequest};
 

@@ -27,6 +27,9 @@ pub struct OpenPool {
     pub resources: Option<ResourcesRequest>,
     #[serde(default)]
     pub env: BTreeMap<String, String>,
+    /// The Python environment that its workers run in, in place of `python`.
+    #[serde(default)]
+    pub environment: Option<submit::EnvironmentRequest>,
     #[serde(default)]
     pub priority: i32,
     /// Which nodes may have workers, e.g. `gpu.memory >= 8 GiB`; all if empty.
@@ -83,7 +86,7 @@ impl OpenPool {
         };
         let work = WorkSpec {
             worker: Some(WorkerSpec::Python(worker)),
-            env: self.env.into_iter().collect(),
+            env: submit::variables(self.env, self.environment)?,
             resources: self
                 .resources
                 .map_or(Ok(Resources::default()), ResourcesRequest::into_resources)?,

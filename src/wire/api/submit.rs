@@ -4,7 +4,9 @@
 use super::sweep::SweepRequest;
 use nodectl_types::{
     After, BlobHash, Isolation, JobDraft, ParamSpace, PythonWorker, Resources, Value, WorkSpec,
-    WorkerRole, WorkerSpec, defaults, manifest::safe_path,
+    WorkerRole, WorkerSpec, defaults,
+    manifest::safe_path,
+    python::{self, PythonEnvironment},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
@@ -39,6 +41,9 @@ pub struct JobRequest {
     pub grace_ms: u64,
     #[serde(default)]
     pub env: BTreeMap<String, String>,
+    /// The Python environment that its tasks run in, which nodes make.
+    #[serde(default)]
+    pub environment: Option<EnvironmentRequest>,
     /// Of a task, or of a worker. Missing: a core; for a worker a GPU on nodes that have some, else
     /// a core.
     #[serde(default)]
@@ -96,6 +101,31 @@ pub struct WorkerRequest {
     pub python: String,
     #[serde(default)]
     pub init: ArgumentsRequest,
+}
+
+/// A Python environment: its version, and one of `requirements`, `lock`, `project` and `conda`.
+/// Paths are relative to the job's files.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EnvironmentRequest {
+    /// `3.12` or `3.12.1`; the node's `python3` if missing.
+    #[serde(default)]
+    pub version: Option<String>,
+    /// A list of packages as pip reads it.
+    #[serde(default)]
+    pub requirements: Option<String>,
+    /// A `uv.lock`, with its `pyproject.toml` beside it.
+    #[serde(default)]
+    pub lock: Option<String>,
+    /// A directory with a `pyproject.toml`, which is installed too.
+    #[serde(default)]
+    pub project: Option<String>,
+    /// An archive that conda-pack made.
+    #[serde(default)]
+    pub conda: Option<String>,
+    /// A directory of wheels, from which alone packages are taken.
+    #[serde(default)]
+    pub wheels: Option<String>,
 }
 
 /// Arguments of a call.
@@ -215,7 +245,7 @@ impl JobRequest {
         let work = WorkSpec {
             command: self.command,
             worker,
-            env: self.env.into_iter().collect(),
+            env: variables(self.env, self.environment)?,
             resources,
             priority: self.priority,
             timeout_ms: self.timeout_ms,
@@ -277,6 +307,41 @@ impl WorkerRequest {
             role,
         }))
     }
+}
+
+/// The variables of a job, with that which tells nodes of its environment.
+pub(super) fn variables(
+    env: BTreeMap<String, String>,
+    environment: Option<EnvironmentRequest>,
+) -> Result<Vec<(String, String)>, BadJob> {
+    let mut env: Vec<(String, String)> = env.into_iter().collect();
+    if env.iter().any(|(name, _)| name == python::VARIABLE) {
+        let problem = format!("`{}` is what `environment` sets", python::VARIABLE);
+        return Err(bad("env", problem));
+    }
+    if let Some(EnvironmentRequest {
+        version,
+        requirements,
+        lock,
+        project,
+        conda,
+        wheels,
+    }) = environment
+    {
+        let environment = PythonEnvironment {
+            version,
+            requirements,
+            lock,
+            project,
+            conda,
+            wheels,
+        };
+        environment
+            .check()
+            .map_err(|problem| bad("environment", problem))?;
+        env.push(environment.variable());
+    }
+    Ok(env)
 }
 
 impl IsolationRequest {

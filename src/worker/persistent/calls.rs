@@ -7,6 +7,7 @@ use super::{
     super::{
         collect::{self, EndedAttempt, Verdict},
         directory, environment,
+        environments::MadeEnvironment,
         expand::Expander,
         metrics::Meter,
         protocol::{ProcessEnd, Usage},
@@ -55,6 +56,8 @@ struct ReadyWorker {
     process: WorkerProcess,
     talk: Talk,
     staged: Arc<Staged>,
+    /// Held while its process uses it.
+    _environment: Option<Arc<MadeEnvironment>>,
     dir: PathBuf,
     pid: u32,
     peak_rss_bytes: u64,
@@ -252,22 +255,20 @@ impl ReadyWorker {
     /// prints goes to the log of the task that it is started for.
     fn start(inner: &Arc<Inner>, call: &AttemptCall) -> Result<Self, NoWorker> {
         let begun = Instant::now();
-        let staged = inner.runtime.block_on(async {
+        let equipped = inner.runtime.block_on(async {
             tokio::select! {
-                staged = inner.stager.stage(&call.task) => Some(staged),
+                equipped = inner.equip(&call.task) => Some(equipped),
                 () = call.stop.asked() => None,
             }
         });
-        let staged = staged
-            .ok_or(NoWorker::Stopped)?
-            .map_err(|why| inner.not_staged(why))?;
+        let (staged, environment) = equipped.ok_or(NoWorker::Stopped)??;
         let dir = inner
             .layout
             .worker(call.task.job, inner.persistent.next_number());
         start::make_directories(&call.dir(inner), &dir, &staged, call)
             .map_err(|error| inner.no_directory(&dir, &error))?;
         let own = start::own_variables(&call.task)?;
-        let mut process = inner.launch_worker(&call.task, call.worker(), &dir, &own)?;
+        let mut process = inner.launch_worker(&call.task, &dir, &own, environment.as_deref())?;
         call.stop.ends(&process.link, process.launched.id);
         let (talk, pid) = match start::ready(inner, call, &mut process) {
             Ok(ready) => ready,
@@ -294,6 +295,7 @@ impl ReadyWorker {
             process,
             talk,
             staged,
+            _environment: environment,
             dir,
             pid,
             peak_rss_bytes: 0,

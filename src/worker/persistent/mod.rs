@@ -29,6 +29,8 @@ mod start;
 mod stream;
 mod talk;
 
+pub(super) use process::describe as describe_end;
+
 use super::WorkerError;
 use idle::IdleWorkers;
 use listener::WorkerListener;

@@ -6,6 +6,7 @@ use super::{
         blocking::blocking,
         collect::Verdict,
         directory,
+        environments::MadeEnvironment,
         expand::Expander,
         protocol::{ProcessEnd, STDERR_FILE},
         runner::{Inner, Remains, stopped},
@@ -47,21 +48,18 @@ impl Inner {
     ) -> Option<WorkerEvent> {
         let started_ms = wall_ms();
         let task = Arc::new(task);
-        let staged = tokio::select! {
-            staged = self.stager.stage(&task) => staged,
+        let equipped = tokio::select! {
+            equipped = self.equip(&task) => equipped,
             () = stop.asked() => return Some(stopped(&task)),
         };
-        let staged = match staged {
-            Ok(staged) => staged,
-            Err(why) => {
-                let inner = self.clone();
-                let failure = blocking(move || inner.not_staged(why)).await;
-                return Some(self.never_ran(&task, started_ms, failure));
-            }
+        let (staged, environment) = match equipped {
+            Ok(equipped) => equipped,
+            Err(failure) => return Some(self.never_ran(&task, started_ms, failure)),
         };
         let launching = blocking({
             let (inner, task, staged) = (self.clone(), task.clone(), staged.clone());
-            move || inner.prepare_attendant(&task, &staged)
+            let environment = environment.clone();
+            move || inner.prepare_attendant(&task, &staged, environment.as_deref())
         });
         let (dir, outputs, mut process) = match launching.await {
             Ok(launched) => launched,
@@ -70,6 +68,7 @@ impl Inner {
         stop.ends(&process.link, process.launched.id);
         let attended = self.pass_on(&task, &dir, &mut process).await;
         let (end, usage) = process.end().await;
+        drop(environment);
         let verdict = match (attended, end) {
             _ if stop.let_go() => Verdict::Process(ProcessEnd::Stopped),
             (Err(failure @ Failure::Init(_)), _) => Verdict::Failed(failure),
@@ -107,19 +106,15 @@ impl Inner {
         &self,
         task: &StartTask,
         staged: &Staged,
+        environment: Option<&MadeEnvironment>,
     ) -> Result<(PathBuf, Vec<String>, WorkerProcess), Failure> {
         let dir = self.layout.task(task.job, task.task, task.attempt);
-        let worker = task
-            .work
-            .worker
-            .as_ref()
-            .expect("attempts of pools have a worker");
         let mut expander = Expander::new(task);
         let outputs = expander.all(&task.work.outputs)?;
         let own = expander.env(&task.work.env)?;
         directory::make(&dir, staged, &task.params)
             .map_err(|error| self.no_directory(&dir, &error))?;
-        let process = self.launch_worker(task, worker, &dir, &own)?;
+        let process = self.launch_worker(task, &dir, &own, environment)?;
         Ok((dir, outputs, process))
     }
 

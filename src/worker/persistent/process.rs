@@ -4,6 +4,7 @@ use super::{
     super::{
         clock::TaskClock,
         collect, environment,
+        environments::MadeEnvironment,
         link::{Launched, SupervisorLink},
         protocol::{Launch, ProcessEnd, Usage},
         runner::Inner,
@@ -12,7 +13,7 @@ use super::{
     program::WorkerProgram,
 };
 use nodectl_ports::StartTask;
-use nodectl_types::{ErrorReport, Failure, WorkerSpec, signal::Signal};
+use nodectl_types::{ErrorReport, Failure, signal::Signal};
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path, sync::Arc, time::Duration};
 use tokio::net::UnixStream;
 
@@ -36,11 +37,12 @@ impl Inner {
     pub(super) fn launch_worker(
         &self,
         task: &StartTask,
-        worker: &WorkerSpec,
         dir: &Path,
         own: &[(String, String)],
+        environment: Option<&MadeEnvironment>,
     ) -> Result<WorkerProcess, Failure> {
         let work = &task.work;
+        let worker = work.worker.as_ref().expect("whoever starts one has it");
         let invited = self
             .persistent
             .listener
@@ -51,12 +53,18 @@ impl Inner {
             invited.token.as_str(),
         );
         let home = self.base_env.get(OsStr::new("HOME")).map(OsStr::new);
-        let program = self.persistent.programs.of(worker, home);
+        let mut program = self.persistent.programs.of(worker, home);
+        let mut env = environment::of_worker(&self.base_env, own, task, dir, way);
+        if let Some(python) = environment {
+            program.command[0] = python.interpreter().to_string_lossy().into_owned();
+            env = python.variables(env);
+        }
+        let python_root = environment.map(|python| python.root.as_path());
         let launch = Launch {
             id: 0,
             dir: dir.as_os_str().as_bytes().to_vec(),
             command: program.command.clone(),
-            env: environment::of_worker(&self.base_env, own, task, dir, way),
+            env,
             // Tasks have timeouts, not their worker.
             timeout_ms: None,
             grace_ms: work.grace_ms,
@@ -67,7 +75,7 @@ impl Inner {
             secrets: self.secrets(work)?,
             confinement: self
                 .confiner
-                .confine(task, dir)
+                .confine(task, dir, python_root)
                 .map_err(|error| self.no_directory(dir, &error))?,
         };
         let link = self

@@ -12,7 +12,7 @@ use nodectl_jobfile::{
     keys::{
         command,
         common::{self, check_clash, check_count, into, name},
-        params, skip_done, task_names, uploads,
+        params, python, skip_done, task_names, uploads,
         work::command_work,
     },
 };
@@ -36,7 +36,7 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
     let repeat = fields.u32("repeat", 1)?;
     check_count(fields, &params, repeat.as_ref())?;
     let worker = worker::plan(fields)?;
-    let command = command::plan(fields, &params, worker.is_some())?;
+    let mut command = command::plan(fields, &params, worker.is_some())?;
     let repeat = repeat.map_or(1, |repeat| repeat.value);
     let task_names = task_names::plan(fields, &params, repeat)?;
     let mut named: Vec<_> = match &worker {
@@ -52,6 +52,7 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
             .flatten(),
     );
     let uploads = uploads::plan(fields, files, &named, params != ParamSpace::Single)?;
+    let uploads = python::plan(fields, &mut command, uploads)?;
     check_clash(&after, &uploads)?;
     match &worker {
         Some(worker) => worker.check(&uploads)?,

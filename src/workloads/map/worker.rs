@@ -20,8 +20,13 @@ pub(super) struct WorkerKeys {
 /// None for a job with a command.
 pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<Option<WorkerKeys>, Fault> {
     let Some(worker) = fields.string("worker")? else {
+        // A table is the environment that commands run in, too.
+        let is_of_worker = |key: &str| {
+            key == "init" || !matches!(fields.get(key), Some(value) if value.get_ref().is_table())
+        };
         let stray = ["python", "init"]
             .into_iter()
+            .filter(|key| is_of_worker(key))
             .find_map(|key| Some((key, fields.get(key)?)));
         return match stray {
             None => Ok(None),
@@ -42,7 +47,10 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<Option<WorkerKeys>, Fault>
         return Err(fault.hint("the worker's class can start programs itself: subprocess.run([…])"));
     }
     let (module, class) = module_and_class(fields, &worker)?;
-    let python = fields.string("python")?;
+    let python = match fields.get("python") {
+        Some(value) if value.get_ref().is_table() => None,
+        _ => fields.string("python")?,
+    };
     let python = python.unwrap_or(Item {
         value: defaults::PYTHON.into(),
         span: worker.span,

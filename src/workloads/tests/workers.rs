@@ -96,3 +96,103 @@ fn errors_show_the_place() {
     let all: Vec<String> = WRONG.into_iter().map(error).collect();
     insta::assert_snapshot!(all.join("\n\n"));
 }
+
+/// The files and the names of the variables of a job in a directory with all that environments are
+/// made of.
+fn environment(text: &str) -> Result<(Vec<String>, Vec<String>), String> {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("wheels/old")).unwrap();
+    for (path, text) in [
+        ("fit.py", ""),
+        ("requirements.txt", "numpy\n-r lists/more.txt\n"),
+        ("lists_none.txt", "-r none.txt\n"),
+        ("uv.lock", ""),
+        ("pyproject.toml", "[project]\nname = 'lab'\n"),
+        ("env.tar.gz", ""),
+        ("wheels/a-1.0-py3-none-any.whl", ""),
+        ("wheels/old/b-1.0-py3-none-any.whl", ""),
+        ("wheels/readme.txt", ""),
+    ] {
+        std::fs::write(dir.path().join(path), text).unwrap();
+    }
+    std::fs::create_dir(dir.path().join("lists")).unwrap();
+    std::fs::write(dir.path().join("lists/more.txt"), "-c ../limits.txt\n").unwrap();
+    std::fs::write(dir.path().join("limits.txt"), "numpy<3\n").unwrap();
+    let jobs = crate::parse(text, &dir.path().join("job.toml"));
+    let [job] = jobs
+        .map_err(|error| error.to_string())?
+        .try_into()
+        .expect("one job");
+    let paths = job.uploads.into_iter().map(|upload| upload.path).collect();
+    let variables = job.draft.work.env.into_iter().map(|(name, _)| name);
+    Ok((paths, variables.collect()))
+}
+
+#[test]
+fn what_an_environment_is_made_of_travels() {
+    let command = "command = ['python', '-V']\n";
+    for (text, paths) in [
+        ("{ version = '3.12' }", ""),
+        (
+            "{ requirements = './requirements.txt', wheels = 'wheels/' }",
+            "limits.txt lists/more.txt requirements.txt wheels/a-1.0-py3-none-any.whl",
+        ),
+        ("{ lock = 'uv.lock' }", "pyproject.toml uv.lock"),
+        ("{ conda = 'env.tar.gz' }", "env.tar.gz"),
+    ] {
+        let (found, env) = environment(&format!("{command}python = {text}")).unwrap();
+        assert_eq!(found.join(" "), paths, "{text}");
+        assert_eq!(env, [nodectl_types::python::VARIABLE]);
+    }
+    let (found, _) = environment(&format!("{command}python = {{ project = '.' }}")).unwrap();
+    assert!(found.contains(&"pyproject.toml".into()) && found.contains(&"fit.py".into()));
+    let worker = "worker = 'fit.py:Fit'\npython = { version = '3.12' }";
+    assert_eq!(environment(worker).unwrap().0, ["fit.py"]);
+    let script = "kind = 'train'\ncommand = ['python', 'fit.py']\npython = 'python3'";
+    let error = environment(script).unwrap_err();
+    assert!(error.contains("or a table, not"), "{error}");
+    let train = "kind = 'train'\ncommand = ['python', 'fit.py']\npython = { version = '3.12' }";
+    let (_, env) = environment(train).unwrap();
+    assert!(env.contains(&nodectl_types::python::VARIABLE.to_string()));
+}
+
+#[test]
+fn an_environment_that_no_node_could_make_is_refused_where_it_stands() {
+    for (text, why) in [
+        ("python = 3", "says how a `worker` starts"),
+        ("python = { versoin = '3.12' }", "has no key `versoin`"),
+        ("python = { version = '2.7' }", "no version of Python 3"),
+        ("python = {}", "names no `version`"),
+        (
+            "python = { requirements = 'none.txt' }",
+            "`none.txt` does not exist",
+        ),
+        (
+            "python = { requirements = 'lists_none.txt' }",
+            "`none.txt` does not exist",
+        ),
+        (
+            "python = { requirements = '../a.txt' }",
+            "cannot be the place",
+        ),
+        ("python = { lock = 'requirements.txt' }", "is no `uv.lock`"),
+        ("python = { project = 'wheels' }", "has no `pyproject.toml`"),
+        (
+            "python = { requirements = 'requirements.txt', wheels = 'lists' }",
+            "no wheels in `lists`",
+        ),
+        ("python = 'python3'", "says how a `worker` starts"),
+        (
+            "python = { version = '3.12' }\nisolation = { image = 'a.sif' }",
+            "a container has a Python of its own",
+        ),
+        (
+            "env = { NODECTL_ENVIRONMENT = '1' }\npython = { version = '3.12' }",
+            "is what `python` sets",
+        ),
+    ] {
+        let error = environment(&format!("command = ['python']\n{text}")).unwrap_err();
+        assert!(error.contains(why), "{text}: {error}");
+        assert!(error.contains("| "), "it shows the place: {error}");
+    }
+}
