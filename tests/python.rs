@@ -102,6 +102,13 @@ fn cpythons_own_tests_pass_but_for_differences_that_are_meant() {
 }
 
 #[test]
+fn pools_bring_their_environment() {
+    if let Some(command) = unittest("tests.test_environment") {
+        check(command);
+    }
+}
+
+#[test]
 fn programs_work_where_there_is_no_node_and_leave_none_behind() {
     if let Some(command) = unittest("tests.test_solo") {
         check(command);

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, Dict, Generic, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
-from . import _node
+from . import _environment, _node
 from ._calls import Bar, FutureCall, MapCall, OrderedResults, PoolFuture, Results
 from ._engine import Engine
 from ._errors import PoolError
@@ -52,7 +52,10 @@ class Pool(Generic[Worker]):
     :param priority: Higher ones get their workers first.
     :param name: The job's name in listings.
     :param python: The interpreter on the nodes. Default: the variable NODECTL_PYTHON; this interpreter, on a machine
-        that works alone; else `python3.X` of this version.
+        that works alone; else `python3.X` of this version. `"match"`: this version, wherever a node has it; one that has it not
+        says which it has.
+    :param environment: What nodes install for the workers, once, in place of `python`: `{"requirements": "requirements.txt"}`,
+        or one of `lock` (a uv.lock), `project` and `conda`; with `wheels`, a directory, from these alone. Paths are of this machine.
     :param sources: Directories and files to ship: workers find them in their working directory, under their own names, and import
         modules from there.
     :param progress: Show the progress of `map`, `imap` and `imap_unordered`.
@@ -94,6 +97,7 @@ class Pool(Generic[Worker]):
         priority: int = 0,
         name: Optional[str] = None,
         python: Optional[str] = None,
+        environment: Optional[Mapping[str, str]] = None,
         sources: Sequence[Union[str, "os.PathLike[str]"]] = (),
         progress: bool = False,
         results: str = "pickle",
@@ -106,6 +110,7 @@ class Pool(Generic[Worker]):
         missing = next((path for path in paths if not os.path.exists(path)), None)
         if missing is not None:
             raise FileNotFoundError("`sources` names %s, which is not there" % missing)
+        made_of, named = _environment.plan(environment, python)
         self._pickler = Pickler(paths)
         args, kwargs = _init_arguments(init_data)
         # Where modules are found on the worker: among the files shipped, and in the directories of them.
@@ -131,10 +136,13 @@ class Pool(Generic[Worker]):
         node = _node.LocalNode(password, server_address, server_port)
 
         def open_request(works_alone: bool) -> Dict[str, Any]:
-            made = {**request, "python": python or _node.default_python(works_alone)}
-            if paths or self._pickler.files:
+            if made_of is None:
+                made = {**request, "python": python or _node.default_python(works_alone)}
+            else:
+                made = {**request, "environment": made_of}
+            if paths or self._pickler.files or named:
                 # At every opening: another node may not have them.
-                made["inputs"] = upload(node.path, paths, named=self._pickler.files)
+                made["inputs"] = upload(node.path, paths, named={**named, **self._pickler.files})
             return made
 
         self._engine = Engine(node, open_request, init, results == "pickle")
