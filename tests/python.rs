@@ -3,7 +3,10 @@
 
 mod common;
 
-use common::cluster::{Cluster, Discovery, both};
+use common::{
+    cluster::{Cluster, Discovery, both},
+    job::{read_results, run_to_end, stdout, write_job},
+};
 use std::{
     ffi::OsString,
     fs,
@@ -169,6 +172,67 @@ fn no_result_is_missing_when_the_program_s_own_node_dies() {
     // Nobody does: the program starts one.
     cluster.kill9(0);
     survivor.ends_well();
+}
+
+/// Prints where the package of the node is, and of which version.
+const WHICH: &str = "import nodectl, ludwigcluster, distributed_computing.command; \
+                     print(nodectl.__version__, nodectl.__file__)";
+
+/// Runs a job of one task at a node. In its Python's way stands a module of another version, or one
+/// that fails. Returns the exit code and all that was said.
+fn run_beside(name: &str, module: &str, code: &str, more: &str) -> (Option<i32>, String, Cluster) {
+    let cluster = Cluster::of(1);
+    let dir = cluster.dir.path();
+    let installed = dir.join("installed");
+    fs::create_dir(&installed).expect("writable");
+    fs::write(installed.join(name), module).expect("writable");
+    let text = format!(
+        "name = \"carried\"\nretries = 0\ncommand = [\"python3\", \"-c\", '''{code}''']\n\
+         env = {{ PYTHONPATH = \"{}\", PYTHONDONTWRITEBYTECODE = \"1\" }}\n{more}",
+        installed.display()
+    );
+    let job = write_job(dir, "carried", &text);
+    let (status, said) = run_to_end(&cluster, 0, &job, &dir.join("out"));
+    (status, said, cluster)
+}
+
+#[test]
+fn workers_find_the_package_of_their_program_and_no_other() {
+    for more in ["", "[isolation]\nhides_node = true\nread_only = true\n"] {
+        let other = "__version__ = 'another'\n";
+        let (status, said, cluster) = run_beside("nodectl.py", other, WHICH, more);
+        assert_eq!(status, Some(0), "{said}");
+        let found = stdout(&read_results(&cluster.dir.path().join("out"))[&0]);
+        let (version, place) = found.trim().split_once(' ').expect("two words");
+        assert_eq!(version, env!("CARGO_PKG_VERSION"));
+        let data_dir = cluster.data_dir(0).canonicalize().expect("it is there");
+        let carried = data_dir.join("python");
+        assert!(Path::new(place).starts_with(carried), "{place}");
+    }
+}
+
+#[test]
+fn what_a_worker_lacks_is_said_with_the_line_to_type() {
+    let missing = "raise ModuleNotFoundError('there is none', name='numpy')\n";
+    let (status, said, _cluster) = run_beside("numpy.py", missing, "import nodectl.params", "");
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("-m pip install numpy"), "{said}");
+}
+
+#[test]
+fn program_and_python_package_have_one_version() {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/python");
+    let version = env!("CARGO_PKG_VERSION");
+    for (file, line) in [
+        (
+            "nodectl/__init__.py",
+            format!("__version__ = \"{version}\""),
+        ),
+        ("pyproject.toml", format!("version = \"{version}\"")),
+    ] {
+        let text = fs::read_to_string(package.join(file)).expect("it is there");
+        assert!(text.lines().any(|found| found == line), "{file}: {line}");
+    }
 }
 
 fn cluster_of_three() -> Cluster {

@@ -1,7 +1,7 @@
 //! What a task finds in its environment: a clean base, the job's own variables, ours.
 
 use super::{
-    WorkerError, isolation,
+    WorkerError, isolation, package,
     protocol::{TASK_DIR_VARIABLE, WORKER_DIR_VARIABLE},
 };
 use nodectl_ports::StartTask;
@@ -11,9 +11,11 @@ use std::{
     ffi::{OsStr, OsString},
     fs::DirBuilder,
     os::unix::{ffi::OsStrExt, fs::DirBuilderExt},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
+/// Where Python finds modules.
+const PYTHONPATH: &str = "PYTHONPATH";
 /// Variables that a task inherits from the node. A list of what may pass, not of what may not: the
 /// rest may hold secrets.
 const INHERITED: [&str; 19] = [
@@ -64,9 +66,17 @@ const INHERITED_PREFIXES: [&str; 12] = [
     "OCL_",
 ];
 
-/// The part of this process's environment that tasks inherit, and where they find what is in the
-/// data directory. Absolute, without links.
-pub fn base(data_dir: &Path) -> Result<BTreeMap<OsString, OsString>, WorkerError> {
+/// What tasks of every job find.
+pub struct BaseEnvironment {
+    /// The part of this process's environment that tasks inherit, and where they find what is in
+    /// the data directory.
+    pub variables: BTreeMap<OsString, OsString>,
+    /// The Python package that this program carries, as Python finds it.
+    pub package: PathBuf,
+}
+
+/// `data_dir` is absolute, without links.
+pub fn base(data_dir: &Path) -> Result<BaseEnvironment, WorkerError> {
     let mut base = inherited(std::env::vars_os());
     // A service's home is its data directory, which is no place for tasks.
     if let Some(home) = base.get_mut(OsStr::new("HOME"))
@@ -87,7 +97,15 @@ pub fn base(data_dir: &Path) -> Result<BTreeMap<OsString, OsString>, WorkerError
         servers::SOCKET_VARIABLE.into(),
         data_dir.join(servers::SOCKET).into(),
     );
-    Ok(base)
+    let package = package::place(data_dir).map_err(|source| WorkerError::Io {
+        doing: "write the Python package to",
+        path: data_dir.to_path_buf(),
+        source,
+    })?;
+    Ok(BaseEnvironment {
+        variables: base,
+        package,
+    })
 }
 
 fn inherited(all: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<OsString, OsString> {
@@ -108,7 +126,7 @@ pub const OF_CALL: [&str; 3] = ["NODECTL_TASK_ID", "NODECTL_ATTEMPT", TASK_DIR_V
 /// `NAME=value` for everything that a persistent worker gets: what a task does, and how it reaches
 /// its node.
 pub fn of_worker(
-    base: &BTreeMap<OsString, OsString>,
+    base: &BaseEnvironment,
     own: &[(String, String)],
     task: &StartTask,
     dir: &Path,
@@ -124,20 +142,26 @@ pub fn of_worker(
 
 /// `NAME=value` for everything that a task gets. `own` are the job's variables, expanded.
 pub fn of_task(
-    base: &BTreeMap<OsString, OsString>,
+    base: &BaseEnvironment,
     own: &[(String, String)],
     task: &StartTask,
     dir: &Path,
 ) -> Vec<Vec<u8>> {
-    let mut env = base.clone();
+    let mut env = base.variables.clone();
     env.extend(own.iter().map(|(name, value)| (name.into(), value.into())));
     // Whatever the job says: these are ours, and the secret is nobody's.
     env.retain(|name, _| !name.as_bytes().starts_with(b"NODECTL_"));
+    // An image has a Python, and a path, of its own; workers have stand-ins for the package.
+    if task.work.isolation.image.is_none() && task.work.worker.is_none() {
+        let path = env.get(OsStr::new(PYTHONPATH)).map(OsString::as_os_str);
+        let path = package::before(&base.package, path);
+        env.insert(PYTHONPATH.into(), path);
+    }
     let mut set = |name: &str, value: OsString| env.insert(name.into(), value);
     // Tasks that train together find each other through their node.
     if let Some((name, value)) = own.iter().find(|(name, _)| name == servers::VARIABLE) {
         set(name, value.into());
-        if let Some(socket) = base.get(OsStr::new(servers::SOCKET_VARIABLE)) {
+        if let Some(socket) = base.variables.get(OsStr::new(servers::SOCKET_VARIABLE)) {
             set(servers::SOCKET_VARIABLE, socket.clone());
         }
     }
@@ -213,7 +237,7 @@ pub fn with_node_tools(base: &BTreeMap<OsString, OsString>, root: &Path) -> Vec<
 }
 
 /// The names in a task's environment of which its machine's own differs.
-pub fn own_names(base: &BTreeMap<OsString, OsString>, env: &[Vec<u8>]) -> Vec<String> {
+pub fn own_names(base: &BaseEnvironment, env: &[Vec<u8>]) -> Vec<String> {
     let split = |variable: &[u8]| {
         let end = variable
             .iter()
@@ -225,7 +249,8 @@ pub fn own_names(base: &BTreeMap<OsString, OsString>, env: &[Vec<u8>]) -> Vec<St
         )
     };
     let is_own = |(name, value): &(OsString, Vec<u8>)| {
-        base.get(name)
+        base.variables
+            .get(name)
             .is_none_or(|of_base| of_base.as_bytes() != value)
     };
     let own = env.iter().map(|variable| split(variable)).filter(is_own);

@@ -15,6 +15,7 @@
 //! | `directory` | a task's directory: its making and removal |
 //! | `environment` | what a task finds in its environment |
 //! | `environments/` | Python environments that jobs bring |
+//! | `package` | the Python package that this program carries, put where tasks find it |
 //! | `isolation` | what tasks are kept from |
 //! | `container` | commands inside of a container |
 //! | `expand` | parameters in the places that a job has for them |
@@ -44,6 +45,7 @@ pub mod isolation;
 mod link;
 mod metrics;
 mod outputs;
+mod package;
 mod persistent;
 pub mod protocol;
 mod result;

@@ -7,7 +7,7 @@ use super::{
     collect::{self, EndedAttempt, Verdict},
     container::{Container, GpuVendor},
     directory::{self, Layout, Remover},
-    environment,
+    environment::{self, BaseEnvironment},
     environments::{Environments, MadeEnvironment, Tools, Workshop},
     expand::Expander,
     isolation::{Confiner, IsolationPolicy},
@@ -28,7 +28,7 @@ use nodectl_types::{
     isolation::is_apptainers, query::Stream,
 };
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     convert::Infallible,
     ffi::{OsStr, OsString},
     io,
@@ -120,7 +120,7 @@ pub(super) struct Inner {
     pub clock: Arc<TaskClock>,
     pub nice: u8,
     pub confiner: Arc<Confiner>,
-    pub base_env: BTreeMap<OsString, OsString>,
+    pub base_env: BaseEnvironment,
     pub persistent: Persistent,
     running: Mutex<HashMap<AttemptKey, Arc<Stop>>>,
 }
@@ -167,14 +167,17 @@ impl Workers {
         let remover = Remover::start(layout.clone())?;
         let persistent = Persistent::start(&config.data_dir, own, pools)?;
         let base_env = environment::base(&config.data_dir)?;
-        let home = base_env.get(OsStr::new("HOME")).map(OsString::as_os_str);
+        let home = base_env
+            .variables
+            .get(OsStr::new("HOME"))
+            .map(OsString::as_os_str);
         let confiner = Confiner::new(&config.data_dir, &config.isolation, home);
         let workshop = Workshop {
             data_dir: config.data_dir.clone(),
             node: config.name.clone(),
             limit_bytes: config.environments_bytes,
             nice: config.nice,
-            base_env: base_env.clone(),
+            base_env: base_env.variables.clone(),
         };
         let environments = Environments::start(workshop, &remover);
         let stager = Stager::new(layout.clone(), blobs.clone(), fetcher, node.clone());

@@ -18,11 +18,15 @@ Compute shaders run on numpy arrays, on every GPU:
 It works on this machine alone, and uses the whole cluster where this machine is a node (`nodectl join`).
 """
 
+from typing import TYPE_CHECKING
+
 from ._errors import KernelError, NodeError, PoolBroken, PoolError, RemoteError, RemoteTraceback, UpdateFailed, WorkerLost
 from ._node import DEFAULT_PORT
 from .cluster import is_client_running, is_server_running, start_head_node, start_node, start_redis, start_server
-from .pool import Pool
 from .worker import WorkerInterface
+
+if TYPE_CHECKING:
+    from .pool import Pool
 
 __version__ = "0.1.0"
 __all__ = [
@@ -50,7 +54,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # Loaded when asked for: half of the time that importing would take.
+    # Loaded when asked for: half of the time that importing would take, and workers that open no pools need no cloudpickle.
+    if name == "Pool":
+        from .pool import Pool
+
+        return Pool
     if name == "Executor":
         from .executor import Executor
 

@@ -7,6 +7,7 @@ import linecache
 import os
 import pickle
 import re
+import sys
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Optional
 
@@ -55,6 +56,15 @@ class KernelError(Exception):
 
 class UpdateFailed(RuntimeWarning):
     """`handle_update` raised an exception on a worker."""
+
+
+def needed(by: str, module: str, error: ImportError) -> ImportError:
+    """What to raise where `module`, which `by` needs, cannot be imported: with the line to type, if it is not installed."""
+    if error.name is None or error.name.partition(".")[0] != module:
+        return error
+    python = sys.executable
+    text = "%s needs %s, which %s on %s lacks\nhint: there: %s -m pip install %s"
+    return ModuleNotFoundError(text % (by, module, python, os.uname().nodename, python, module), name=module)
 
 
 def from_payload(payload: Any, unpickle: bool = True) -> BaseException:

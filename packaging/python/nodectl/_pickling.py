@@ -20,9 +20,14 @@ import zipfile
 from collections import ChainMap
 from typing import Any, Dict, List, Set, Tuple
 
-import cloudpickle
-
 from . import _main
+from ._errors import needed
+
+try:
+    import cloudpickle
+except ImportError as error:
+    raise needed("nodectl.Pool", "cloudpickle", error) from None
+
 from ._frames import OUT_OF_BAND_BYTES, RAW, Payload, in_band, with_buffers
 from ._upload import files
 

@@ -11,7 +11,12 @@ from __future__ import annotations
 
 from typing import Any, Dict
 
-import jax
+from ._errors import needed
+
+try:
+    import jax
+except ImportError as error:
+    raise needed("nodectl.jax", "jax", error) from None
 import numpy as np
 
 from .params import ParameterServer

@@ -28,10 +28,14 @@ import struct
 import sys
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Union
 
-import numpy as np
+from ._errors import NodeError, needed
+
+try:
+    import numpy as np
+except ImportError as error:
+    raise needed("nodectl.params", "numpy", error) from None
 
 from . import _safetensors
-from ._errors import NodeError
 
 __all__ = ["ParameterServer"]
 

@@ -22,7 +22,12 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, Tuple
 
-import torch
+from ._errors import needed
+
+try:
+    import torch
+except ImportError as error:
+    raise needed("nodectl.torch", "torch", error) from None
 
 from .params import _ALIGNMENT, ParameterServer
 

@@ -52,7 +52,11 @@ impl Inner {
             self.persistent.listener.socket.as_path(),
             invited.token.as_str(),
         );
-        let home = self.base_env.get(OsStr::new("HOME")).map(OsStr::new);
+        let home = self
+            .base_env
+            .variables
+            .get(OsStr::new("HOME"))
+            .map(OsStr::new);
         let mut program = self.persistent.programs.of(worker, home);
         let mut env = environment::of_worker(&self.base_env, own, task, dir, way);
         if let Some(python) = environment {
