@@ -1,18 +1,20 @@
 #!/bin/bash
 # packaging/install.sh [--secret-file FILE] [BINARY]     Installs nodectl as a system service on this machine.
-#   BINARY          default: target/dist/nodectl of this checkout, or else target/release/nodectl
+#   BINARY          default: what is beside this script (of an unpacked tarball), else target/dist/nodectl of this checkout, else
+#                   target/release/nodectl
 #   --secret-file   the cluster's secret; without it, /etc/nodectl/secret is kept, or made anew on the first machine
 #   DESTDIR=dir     install below dir; make no user, start nothing (for packages and tests)
 # Running it again upgrades the program and keeps secret, settings and state.
 set -eu
 here=$(cd "$(dirname "$(readlink -f "$0")")" && pwd)
 dest=${DESTDIR:-}
-arguments=$* secret_from= binary=$here/../target/dist/nodectl
+arguments=$* secret_from= binary=$here/nodectl
+[ -x "$binary" ] || binary=$here/../target/dist/nodectl
 [ -x "$binary" ] || binary=$here/../target/release/nodectl
 while [ $# -gt 0 ]; do
     case $1 in
     --secret-file) [ $# -ge 2 ] || { echo "install.sh: --secret-file needs a file" >&2; exit 2; }; secret_from=$2; shift 2 ;;
-    -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
     -*) echo "install.sh: unknown option $1 (see --help)" >&2; exit 2 ;;
     *) binary=$1; shift ;;
     esac

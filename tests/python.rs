@@ -224,10 +224,7 @@ fn program_and_python_package_have_one_version() {
     let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/python");
     let version = env!("CARGO_PKG_VERSION");
     for (file, line) in [
-        (
-            "nodectl/__init__.py",
-            format!("__version__ = \"{version}\""),
-        ),
+        ("nodectl/_node.py", format!("VERSION = \"{version}\"")),
         ("pyproject.toml", format!("version = \"{version}\"")),
     ] {
         let text = fs::read_to_string(package.join(file)).expect("it is there");

@@ -21,14 +21,14 @@ It works on this machine alone, and uses the whole cluster where this machine is
 from typing import TYPE_CHECKING
 
 from ._errors import KernelError, NodeError, PoolBroken, PoolError, RemoteError, RemoteTraceback, UpdateFailed, WorkerLost
-from ._node import DEFAULT_PORT
+from ._node import DEFAULT_PORT, VERSION
 from .cluster import is_client_running, is_server_running, start_head_node, start_node, start_redis, start_server
 from .worker import WorkerInterface
 
 if TYPE_CHECKING:
     from .pool import Pool
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = [
     "DEFAULT_PORT",
     "Executor",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
 import time
@@ -17,6 +19,8 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from ._errors import NodeError
 
+#: Of this package, and of the program that it starts.
+VERSION = "0.1.0"
 DEFAULT_PORT = 8899
 UPGRADE = "nodectl-pool/1"
 _LOCAL = (None, "", "localhost", "127.0.0.1", "::1")
@@ -31,13 +35,43 @@ _STOP_SECONDS = 10.0
 
 
 def binary() -> str:
-    """The `nodectl` program: the one that NODECTL names, or in PATH, or in ~/.local/bin."""
+    """The `nodectl` program: the one that NODECTL names, or that came with this package, or in PATH, or in ~/.local/bin. Fails if it
+    is of another version than the package."""
     named = os.environ.get("NODECTL")
-    found = named or shutil.which("nodectl") or shutil.which("nodectl", path=os.path.expanduser("~/.local/bin"))
+    found = named or _own_binary() or shutil.which("nodectl") or shutil.which("nodectl", path=os.path.expanduser("~/.local/bin"))
     if not found or not os.path.exists(found):
         where = "NODECTL names %s, which is not there" % named if named else "there is no nodectl in PATH"
         raise NodeError("%s\nhint: install it, or set the variable NODECTL to the program's path" % where)
+    _check_version(found)
     return found
+
+
+def _own_binary() -> Optional[str]:
+    """The program that a wheel put beside this package: where its scripts went, by one of pip's schemes or with `--target`."""
+    modules = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    for scheme in (None, "posix_prefix", "posix_local", "posix_user"):
+        try:
+            paths = sysconfig.get_paths(scheme) if scheme else sysconfig.get_paths()
+        except KeyError:
+            continue
+        if modules in (os.path.abspath(paths["purelib"]), os.path.abspath(paths["platlib"])):
+            found = shutil.which("nodectl", path=paths["scripts"])
+            if found:
+                return found
+    return shutil.which("nodectl", path=os.path.join(modules, "bin"))
+
+
+@functools.lru_cache(maxsize=None)
+def _check_version(program: str) -> None:
+    try:
+        said = subprocess.run([program, "--version"], stdout=subprocess.PIPE, check=False).stdout.decode(errors="replace").split()
+    except OSError as error:
+        raise NodeError("%s does not start: %s\nhint: set the variable NODECTL to the path of a program that does" % (program, error)) from None
+    version = said[-1] if said[:1] == ["nodectl"] else None
+    if version != VERSION:
+        text = "%s is %s, and this Python package (%s) is nodectl %s\nhint: pip install nodectl==%s, or NODECTL names a program of version %s"
+        is_of = "nodectl %s" % version if version else "no nodectl"
+        raise NodeError(text % (program, is_of, os.path.dirname(__file__), VERSION, version or VERSION, VERSION))
 
 
 def data_dir() -> str:
