@@ -35,19 +35,19 @@ class Call:
     def __init__(self, engine: Engine, pickler: Any, items: Iterable[Tuple[Any, Any]]) -> None:
         self.engine = engine
         self.pickler = pickler
-        self.items = iter(items)
+        self.items: Iterator[Tuple[Any, Any]] = iter(items)
         # A pool that closes takes what is left of a series in a thread of its own.
         self._feeding = threading.Lock()
-        self.exhausted = False
+        self.exhausted: bool = False
         #: All items are taken and sent at once, whether their results are read or not.
-        self.takes_all = False
+        self.takes_all: bool = False
         #: Something happened since the last look.
-        self.changed = False
-        self.taken = 0
-        self.ended = 0
+        self.changed: bool = False
+        self.taken: int = 0
+        self.ended: int = 0
         #: Of arguments under way.
-        self.bytes = 0
-        self.largest_result = 0
+        self.bytes: int = 0
+        self.largest_result: int = 0
 
     def held(self) -> int:
         """Items between the iterable and the reader."""
@@ -177,9 +177,10 @@ class Results(Call, Iterator[Any]):
     def __init__(self, engine: Engine, pickler: Any, items: Iterable[Tuple[Any, Any]], bar: Any) -> None:
         super().__init__(engine, pickler, items)
         self.bar = bar
-        self.read = self.read_since_feed = 0
+        self.read: int = 0
+        self.read_since_feed: int = 0
         self.ready: Deque[Tuple[Any, Optional[BaseException], int]] = deque()
-        self.is_cut_off = False
+        self.is_cut_off: bool = False
         self.begin()
 
     def begin(self) -> None:
@@ -243,7 +244,8 @@ class Results(Call, Iterator[Any]):
         """Cancels what is unfinished; whoever reads on is told."""
         if not self.is_complete():
             self.cancel()
-            self.ended, self.is_cut_off = self.taken, True
+            self.ended: int = self.taken
+            self.is_cut_off = True
 
     def __enter__(self) -> "Results":
         return self
@@ -257,7 +259,7 @@ class OrderedResults(Results):
 
     def __init__(self, engine: Engine, pickler: Any, items: Iterable[Tuple[Any, Any]], bar: Any) -> None:
         self.early: Dict[int, Tuple[Any, Optional[BaseException], int]] = {}
-        self.next_index = 0
+        self.next_index: int = 0
         super().__init__(engine, pickler, items, bar)
 
     def put(self, index: int, outcome: Tuple[Any, Optional[BaseException], int]) -> None:
@@ -274,7 +276,7 @@ class EagerResults(OrderedResults):
         self.take_all()
 
 
-class PoolFuture(Future):  # type: ignore[type-arg]
+class PoolFuture(Future[Any]):
     """The result of one task. A task is running once a worker has it, and cannot be cancelled then."""
 
     _call: "Union[FutureCall, MapFuture]"

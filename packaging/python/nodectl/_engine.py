@@ -45,14 +45,16 @@ class Engine:
         self.unpickle = unpickle
         self.open_request = open_request
         self.init = init
-        self.job = ""
-        self.host = ""
-        self.workers = self.nodes = self.starting = 0
-        self.closed = False
+        self.job: str = ""
+        self.host: str = ""
+        self.workers: int = 0
+        self.nodes: int = 0
+        self.starting: int = 0
+        self.closed: bool = False
         #: Why the pool is of no use any more.
         self.failure: Optional[BaseException] = None
         #: Futures that wait: the background thread drives for them.
-        self.futures = 0
+        self.futures: int = 0
         self._make_locks()
         self._unfinished: Dict[int, Tuple[Any, int, Payload]] = {}
         self._next_id = 1
