@@ -313,6 +313,12 @@ class FakeHost:
             process.wait()
         self.loop.close()
 
+    def restart(self):
+        """A node that comes back, at the same place. Who made the directory still removes it."""
+        own = self.own
+        self.__init__(self.workers, self.directory)
+        self.own = own
+
     def close(self):
         self.kill()
         if self.own:

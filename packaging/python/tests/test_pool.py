@@ -140,6 +140,7 @@ class Base(unittest.TestCase):
 
     def setUp(self):
         self.host = FakeHost(self.workers)
+        self.addCleanup(lambda: self.assertFalse(os.path.exists(self.host.directory)))
         self.addCleanup(self.host.close)
         self.addCleanup(os.environ.pop, "NODECTL_NODE__DATA_DIR", None)
         os.environ["NODECTL_NODE__DATA_DIR"] = self.host.directory
@@ -405,7 +406,7 @@ class Updates(Base):
         pool.update_workers(3)
         self.assertEqual(pool.starmap([("seen", None)]), [[1, 2, 3]])
         self.host.kill()
-        self.host.__init__(2, self.host.directory)
+        self.host.restart()
         self.assertEqual(pool.starmap([("seen", None)]), [["1+2", 3]])
 
     def test_updates_between_results(self):
@@ -465,7 +466,7 @@ class Deaths(Base):
         future = pool.submit("wait_for", "go")
         large = pool.submit("size", bytes(3 << 20))
         self.host.kill()
-        self.host.__init__(2, self.host.directory)
+        self.host.restart()
         open(os.path.join(self.host.directory, "go"), "w").close()
         seen += results
         self.assertEqual(seen, ["go" if i == 30 else i * i for i in range(100)])
