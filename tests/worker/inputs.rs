@@ -4,8 +4,8 @@ use crate::harness::*;
 use nodectl::{
     ports::{Blobs, Runner, StartTask},
     types::{
-        Answer, BlobHash, Failure, FileEntry, JobId, Manifest, Outcome, OutputFile, Phase, Query,
-        QueryError, Value, WorkSpec,
+        After, Answer, BlobHash, Failure, FileEntry, JobId, Manifest, Outcome, OutputFile, Phase,
+        Query, QueryError, Value, WorkSpec,
         query::{Cursor, Progress},
     },
 };
