@@ -8,6 +8,7 @@
 //! | `find` | which dataset holds the frames when nobody says |
 //! | `stack` | a dataset's frames: shape, type, and the sources that they lie in |
 //! | `mapping` | virtual datasets: which frames of which source |
+//! | `parts` | data files of a master file that are not there |
 //! | `chunks` | where stored chunks lie |
 //! | `indexes` | the indexes of chunks that files have |
 //! | `objects` | from a file's superblock to a dataset's header |
@@ -20,6 +21,7 @@ mod find;
 mod indexes;
 mod mapping;
 mod objects;
+mod parts;
 mod read;
 mod stack;
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! A dataset's frames: how many of which shape and type, and the sources in which they lie.
 
 use super::{
-    FramesError, MAX_CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAMES, MAX_SOURCES, find, mapping,
+    FramesError, MAX_CHUNK_BYTES, MAX_FRAME_BYTES, MAX_FRAMES, MAX_SOURCES, find, mapping, parts,
 };
 use crate::decode::{FilterSpec, Pipeline};
 use nodectl_formats::{
@@ -144,10 +144,15 @@ impl Stack {
         } else {
             Some(open(&found.path)?)
         };
-        for link in &found.datasets {
-            builder.add(other.as_ref().unwrap_or(&file), &found.path, link)?;
+        let file = other.as_ref().unwrap_or(&file);
+        match builder.all(file, &found) {
+            Err(FramesError::MissingSource { .. }) if found.datasets.len() > 1 => {
+                let mut builder = Builder::new(path, &found.name, builder.bounds);
+                builder.those_there(file, &found)?;
+                builder.finish()
+            }
+            added => added.and_then(|()| builder.finish()),
         }
-        builder.finish()
     }
 
     /// The bytes of one frame.
@@ -164,6 +169,11 @@ impl Stack {
             }
         }
         files
+    }
+
+    /// Whether files are not there that frames lie in.
+    pub fn lacks_files(&self) -> bool {
+        self.sources.iter().any(|source| source.is_missing)
     }
 
     /// How many frames the chunk of frame `frame` holds: what is read together costs no more.
@@ -223,6 +233,60 @@ impl Builder {
             known: BTreeMap::new(),
             bounds,
         }
+    }
+
+    fn all(&mut self, file: &H5File, found: &find::FoundDatasets) -> Result<(), FramesError> {
+        let mut links = found.datasets.iter();
+        links.try_for_each(|link| self.add(file, &found.path, link))
+    }
+
+    /// Of several datasets those whose files are there; the frames of the others are bad.
+    fn those_there(
+        &mut self,
+        file: &H5File,
+        found: &find::FoundDatasets,
+    ) -> Result<(), FramesError> {
+        let mut missing = Vec::new();
+        let mut counts = Vec::new();
+        let mut known: Option<FrameSource> = None;
+        for link in &found.datasets {
+            let mut part = Self::new(&found.path, link, self.bounds.clone());
+            match part.add(file, &found.path, link) {
+                Ok(()) => {
+                    counts.push(Some(part.stack.frames));
+                    missing.push(None);
+                }
+                Err(FramesError::MissingSource { missing: file, .. }) => {
+                    counts.push(None);
+                    missing.push(Some(file));
+                }
+                Err(error) => return Err(error),
+            }
+            known = known.or_else(|| part.stack.sources.into_iter().next());
+        }
+        let lengths = parts::lengths(&counts, parts::asked(&found.path));
+        let (Some(lengths), Some(known)) = (lengths, known) else {
+            // Nothing says how many frames are missing.
+            return self.all(file, found);
+        };
+        for ((link, missing), frames) in found.datasets.iter().zip(missing).zip(lengths) {
+            let Some(path) = missing else {
+                self.add(file, &found.path, link)?;
+                continue;
+            };
+            let source = self.source(FrameSource {
+                path,
+                dataset: link.clone(),
+                frames,
+                chunk: None,
+                pipeline: Pipeline::default(),
+                lead: vec![frames],
+                is_missing: true,
+                ..known.clone()
+            })?;
+            self.run(source, 0, frames)?;
+        }
+        Ok(())
     }
 
     /// All frames of a dataset of `file`, which is at `path`, behind those that are there.

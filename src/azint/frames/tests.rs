@@ -326,17 +326,52 @@ fn what_is_wrong_with_a_file_is_told() {
     assert!(told("absent.h5", None, None).contains("No such file"));
 }
 
-#[test]
-fn a_master_whose_data_file_is_gone_says_so() {
+/// A master file, and of its data files those with these numbers.
+fn master_with(parts: &[u32]) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
-    for name in ["eiger_master.h5", "eiger_data_000001.h5"] {
-        std::fs::copy(fixture(name), dir.path().join(name)).unwrap();
+    let names = parts.iter().map(|part| format!("eiger_data_{part:06}.h5"));
+    for name in names.chain(["eiger_master.h5".into()]) {
+        std::fs::copy(fixture(&name), dir.path().join(&name)).unwrap();
     }
-    let error = Stack::open(&dir.path().join("eiger_master.h5"), None, None).unwrap_err();
-    assert!(
-        matches!(&error, FramesError::MissingSource { missing, .. } if missing.ends_with("eiger_data_000002.h5")),
-        "{error}"
-    );
+    let master = dir.path().join("eiger_master.h5");
+    (dir, master)
+}
+
+#[test]
+fn a_master_keeps_the_frames_of_the_data_files_that_are_there() {
+    let (_dir, master) = master_with(&[1]);
+    let stack = Stack::open(&master, None, None).unwrap();
+    // The second file has two frames, which nothing says.
+    assert_eq!((stack.frames, stack.shape), (6, SHAPE));
+    assert!(stack.lacks_files());
+    let scalar = stack.scalar;
+    let mut pixels = vec![0; stack.frame_bytes()];
+    let mut reader = Reader::new(Arc::new(stack));
+    for frame in 0..3 {
+        let stored = reader.read(frame..frame + 1).unwrap();
+        stored.decode(&mut pixels, &mut Decoder::default()).unwrap();
+        assert!(pixels == expected(scalar, frame), "frame {frame}");
+    }
+    for frame in 3..6 {
+        let error = reader.read(frame..frame + 1).err().unwrap();
+        assert!(
+            matches!(&error, FramesError::MissingSource { missing, .. } if missing.ends_with("eiger_data_000002.h5")),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_master_without_any_or_with_only_its_last_data_file_says_so() {
+    for (there, gone) in [(&[][..], 1), (&[2][..], 1)] {
+        let (_dir, master) = master_with(there);
+        let error = Stack::open(&master, None, None).unwrap_err();
+        let name = format!("eiger_data_{gone:06}.h5");
+        assert!(
+            matches!(&error, FramesError::MissingSource { missing, .. } if missing.ends_with(&name)),
+            "{error}"
+        );
+    }
 }
 
 #[test]

@@ -224,6 +224,8 @@ impl FileWatch {
                     let state = self.with_led_to(&path, own);
                     self.resting.insert(path, (state, now));
                 }
+                // Files may still come.
+                Ok(stack) if stack.lacks_files() && rested < PATIENCE => {}
                 Ok(_) => {
                     self.unreadable.remove(&path);
                     ready.push((path, state));
