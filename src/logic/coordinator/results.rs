@@ -350,17 +350,18 @@ impl Coordinator {
     /// The failure of an attempt that counts already. One that this coordinator never heard of may
     /// have been ordered by another.
     fn is_old_failure(&self, lattice: &Lattice, from: NodeId, record: &TaskRecord) -> bool {
+        let is_ours = record.attempt.epoch == self.epoch;
+        let is_active = self
+            .find_active(from, record.task, record.attempt)
+            .is_some();
         let counts = match lattice.cell(record.task) {
+            // What a claim of a later epoch ordered, which came to nothing, is no later failure.
+            Cell::Failed { attempt, .. } if is_ours && attempt.epoch > self.epoch => false,
             Cell::Failed { attempt, .. } => record.attempt <= attempt,
             Cell::Unknown => false,
             Cell::Cancelled | Cell::Done(_) => true,
         };
-        let is_ours = record.attempt.epoch == self.epoch;
-        counts
-            || (is_ours
-                && self
-                    .find_active(from, record.task, record.attempt)
-                    .is_none())
+        counts || (is_ours && !is_active)
     }
 
     /// The node may forget the record.

@@ -25,6 +25,10 @@ const SEEDS: &[(u64, &str)] = &[
     (62727, "the same, of a claim that was not written"),
     (32387, "a job that had gone on was as old as its first end"),
     (60812, "a coordinator ordered before members knew of it"),
+    (
+        128514,
+        "a failure was old beside that of a later claim, and a task was run for ever",
+    ),
 ];
 
 pub fn that_have_shown_something() {
