@@ -46,7 +46,7 @@ impl Comparison {
 
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let processor = format!("CPU, {} threads", self.threads);
+        let processor = nodectl_gpu::ops::processor_name(self.threads);
         let name = &self.device_name;
         match &self.outcome {
             MeasureOutcome::Measured {

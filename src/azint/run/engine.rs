@@ -51,7 +51,10 @@ pub fn open(plan: &IntegratePlan, dir: &Path, stack: &Stack) -> Result<SharedEng
             engine::EngineChoice::Vulkan(device.clone()),
             format!("Vulkan, {}", device.info().gpu.name),
         ),
-        _ => (engine::EngineChoice::Cpu, format!("CPU, {threads} threads")),
+        _ => (
+            engine::EngineChoice::Cpu,
+            nodectl_gpu::ops::processor_name(threads),
+        ),
     };
     let options = Options {
         threads,

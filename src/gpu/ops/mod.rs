@@ -66,7 +66,7 @@ pub use activation::Activation;
 pub use buffer::{Buffer, BufferView, ElementKind};
 pub use compile::{compile, shader_source};
 pub use convolution::{Conv2d, Conv2dInputGradient, Conv2dShape, Conv2dWeightGradient};
-pub use cpu::Cpu;
+pub use cpu::{Cpu, processor_name};
 pub use csr::Csr;
 pub use elementwise::Elementwise;
 pub use engine::{Engine, EngineError, Pending, Program};

@@ -79,12 +79,18 @@ impl Cpu {
     }
 }
 
+/// What an engine on the processor is called that has so many threads.
+pub fn processor_name(threads: usize) -> String {
+    let word = if threads == 1 { "thread" } else { "threads" };
+    format!("CPU, {threads} {word}")
+}
+
 /// Ops with what each may borrow.
 type Prepared = Vec<(Op, DisjointAccess)>;
 
 impl Engine for Cpu {
     fn name(&self) -> String {
-        format!("CPU, {} threads", self.pool.current_num_threads())
+        processor_name(self.pool.current_num_threads())
     }
 
     fn buffer(&self, bytes: u64) -> Result<Buffer, EngineError> {

@@ -121,3 +121,12 @@ fn the_number_of_threads_does_not_change_a_bit() {
         assert!(results(threads) == one, "{threads} threads");
     }
 }
+
+#[test]
+fn one_thread_is_not_called_threads() {
+    let name = |threads| Cpu::new(threads).expect("there are threads").name();
+    assert_eq!(
+        [name(1), name(2)],
+        ["CPU, 1 thread", "CPU, 2 threads"].map(String::from)
+    );
+}
