@@ -246,7 +246,8 @@ fn calibrant(fields: &Fields<'_, '_>) -> Result<Option<Calibrant>, Fault> {
                 name.span,
                 format!("the rings of `{}` are not known", name.value),
             );
-            Err(fault.suggest(&name.value, &Calibrant::ALL.map(Calibrant::name)))
+            let names: Vec<&str> = Calibrant::all().map(Calibrant::name).collect();
+            Err(fault.suggest(&name.value, &names))
         }
     }
 }

@@ -1,27 +1,26 @@
 //! Where the Debye-Scherrer rings of well-known powders are: spacings of cubic, hexagonal and
-//! lamellar lattices, and which of them reflect (International Tables A).
+//! lamellar lattices, and which of them reflect (International Tables A); of others, as pyFAI lists
+//! them.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
 /// A powder that detectors are calibrated with, by pyFAI's name of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Calibrant {
-    LaB6,
-    CeO2,
-    Si,
-    Al,
-    Au,
-    NaCl,
-    Ni,
-    Pt,
-    Diamond,
-    AgBh,
-    AlphaAl2O3,
-    Cr2O3,
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Calibrant {
+    name: &'static str,
+    rings: CalibrantRings,
+}
+
+/// Where its rings come from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum CalibrantRings {
+    Lattice(Lattice),
+    /// Lines with a spacing in Å and, where they are known, Miller indices.
+    Listed(&'static str),
 }
 
 /// A lattice, its constants in nm.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Lattice {
     Primitive(f64),
     FaceCentred(f64),
@@ -38,71 +37,101 @@ const LEAST_SHARE: f64 = 1.0 / 40.0;
 /// A ring: its Miller indices and lattice spacing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ring {
-    pub hkl: [u32; 3],
+    /// None where they are not known.
+    pub hkl: Option<[i32; 3]>,
     pub d_nm: f64,
 }
 
+/// NIST's certificates at 22.5 °C have the constants of SRM 660c, 674b and 640f; the others are
+/// those that pyFAI takes, of AgBh from doi:10.1107/S0021889899012388.
+const LATTICES: [(&str, Lattice); 12] = [
+    ("LaB6", Lattice::Primitive(0.415_682_6)),
+    ("CeO2", Lattice::FaceCentred(0.541_165_3)),
+    ("Si", Lattice::Diamond(0.543_114_4)),
+    ("Al", Lattice::FaceCentred(0.404_95)),
+    ("Au", Lattice::FaceCentred(0.407_82)),
+    ("NaCl", Lattice::FaceCentred(0.564_01)),
+    ("Ni", Lattice::FaceCentred(0.352_387)),
+    ("Pt", Lattice::FaceCentred(0.392_31)),
+    ("diamond", Lattice::Diamond(0.356_68)),
+    ("AgBh", Lattice::Lamellar(5.838)),
+    ("alpha_Al2O3", Lattice::Corundum(0.475_70, 1.298_77)),
+    ("Cr2O3", Lattice::Corundum(0.495_90, 1.359_59)),
+];
+
+/// Names, each with the lines of its rings.
+const LISTED: &str = include_str!("calibrants.txt");
+
+/// Those of `LISTED`.
+fn listed() -> impl Iterator<Item = Calibrant> {
+    let is_name = |line: &str| line.starts_with(|c: char| c.is_ascii_alphabetic());
+    let mut rest = LISTED;
+    std::iter::from_fn(move || {
+        loop {
+            let (line, after) = rest.split_once('\n')?;
+            rest = after;
+            if is_name(line) {
+                let lines = after.split_inclusive('\n');
+                let length = lines.take_while(|line| !is_name(line)).map(str::len).sum();
+                return Some(Calibrant {
+                    name: line,
+                    rings: CalibrantRings::Listed(&after[..length]),
+                });
+            }
+        }
+    })
+}
+
+fn listed_rings(lines: &str, least_d_nm: f64) -> Vec<Ring> {
+    let ring = |line: &str| {
+        let mut words = line.split(' ');
+        let d_nm = words.next()?.parse::<f64>().ok()? / 10.0;
+        let mut index = || words.next()?.parse().ok();
+        let hkl = (|| Some([index()?, index()?, index()?]))();
+        (d_nm >= least_d_nm).then_some(Ring { hkl, d_nm })
+    };
+    let mut rings: Vec<Ring> = lines.lines().filter_map(ring).collect();
+    rings.sort_by(|one, other| other.d_nm.total_cmp(&one.d_nm));
+    rings
+}
+
+impl Serialize for Calibrant {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name)
+    }
+}
+
+impl<'de> Deserialize<'de> for Calibrant {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        Self::from_name(&name)
+            .ok_or_else(|| D::Error::custom(format!("the rings of `{name}` are not known")))
+    }
+}
+
 impl Calibrant {
-    pub const ALL: [Self; 12] = [
-        Self::LaB6,
-        Self::CeO2,
-        Self::Si,
-        Self::Al,
-        Self::Au,
-        Self::NaCl,
-        Self::Ni,
-        Self::Pt,
-        Self::Diamond,
-        Self::AgBh,
-        Self::AlphaAl2O3,
-        Self::Cr2O3,
-    ];
+    pub fn all() -> impl Iterator<Item = Self> {
+        let computed = LATTICES.into_iter().map(|(name, lattice)| Self {
+            name,
+            rings: CalibrantRings::Lattice(lattice),
+        });
+        computed.chain(listed())
+    }
 
     pub fn name(self) -> &'static str {
-        match self {
-            Self::LaB6 => "LaB6",
-            Self::CeO2 => "CeO2",
-            Self::Si => "Si",
-            Self::Al => "Al",
-            Self::Au => "Au",
-            Self::NaCl => "NaCl",
-            Self::Ni => "Ni",
-            Self::Pt => "Pt",
-            Self::Diamond => "diamond",
-            Self::AgBh => "AgBh",
-            Self::AlphaAl2O3 => "alpha_Al2O3",
-            Self::Cr2O3 => "Cr2O3",
-        }
+        self.name
     }
 
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|calibrant| calibrant.name() == name)
-    }
-
-    /// NIST's certificates at 22.5 °C have the constants of SRM 660c, 674b and 640f; the others are
-    /// those that pyFAI takes, of AgBh from doi:10.1107/S0021889899012388.
-    fn lattice(self) -> Lattice {
-        match self {
-            Self::LaB6 => Lattice::Primitive(0.415_682_6),
-            Self::CeO2 => Lattice::FaceCentred(0.541_165_3),
-            Self::Si => Lattice::Diamond(0.543_114_4),
-            Self::Al => Lattice::FaceCentred(0.404_95),
-            Self::Au => Lattice::FaceCentred(0.407_82),
-            Self::NaCl => Lattice::FaceCentred(0.564_01),
-            Self::Ni => Lattice::FaceCentred(0.352_387),
-            Self::Pt => Lattice::FaceCentred(0.392_31),
-            Self::Diamond => Lattice::Diamond(0.356_68),
-            Self::AgBh => Lattice::Lamellar(5.838),
-            Self::AlphaAl2O3 => Lattice::Corundum(0.475_70, 1.298_77),
-            Self::Cr2O3 => Lattice::Corundum(0.495_90, 1.359_59),
-        }
+        Self::all().find(|calibrant| calibrant.name == name)
     }
 
     /// Rings by falling spacing, down to `least_d_nm`; those that coincide are one.
     pub fn rings(self, least_d_nm: f64) -> Vec<Ring> {
-        let lattice = self.lattice();
+        let lattice = match self.rings {
+            CalibrantRings::Lattice(lattice) => lattice,
+            CalibrantRings::Listed(lines) => return listed_rings(lines, least_d_nm),
+        };
         let [a, c] = lattice.constants_nm();
         let least = least_d_nm.max(a.max(c) * LEAST_SHARE);
         let most = |constant: f64| (constant * (1.0 + 1e-9) / least * 2.0 / 3f64.sqrt()) as u32;
@@ -115,7 +144,10 @@ impl Calibrant {
                     let is_seen = d_nm.is_finite() && d_nm >= least * (1.0 - 1e-9);
                     let is_known = || rings.iter().any(|ring| (ring.d_nm - d_nm).abs() < 1e-9);
                     if is_seen && lattice.reflects(hkl) && !is_known() {
-                        rings.push(Ring { hkl, d_nm });
+                        rings.push(Ring {
+                            hkl: Some(hkl.map(|index| index as i32)),
+                            d_nm,
+                        });
                     }
                 }
             }

@@ -111,7 +111,9 @@ pub fn table(
         else {
             continue;
         };
-        let [h, k, l] = ring.hkl;
+        let label = ring
+            .hkl
+            .map_or_else(|| "?".into(), |[h, k, l]| format!("{h}{k}{l}"));
         let near = found.iter().min_by(|one, other| {
             (one.position - place)
                 .abs()
@@ -122,20 +124,13 @@ pub fn table(
             Some(peak) => {
                 let _ = writeln!(
                     text,
-                    "{:>8}  {place:>12.4}  {:>12.4}  {:>+12.4}",
-                    format!("{h}{k}{l}"),
+                    "{label:>8}  {place:>12.4}  {:>12.4}  {:>+12.4}",
                     peak.position,
                     peak.position - place
                 );
             }
             None => {
-                let _ = writeln!(
-                    text,
-                    "{:>8}  {place:>12.4}  {:>12}  {:>12}",
-                    format!("{h}{k}{l}"),
-                    "-",
-                    "-"
-                );
+                let _ = writeln!(text, "{label:>8}  {place:>12.4}  {:>12}  {:>12}", "-", "-");
             }
         }
     }
