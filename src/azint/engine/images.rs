@@ -1,6 +1,8 @@
 //! Images that go with an integration: masks, dark, flat, variance. Read from EDF, TIFF, Fit2D's
 //! masks, `.npy`, PNG and HDF5; the first three also with gzip around them.
 
+#[cfg(test)]
+pub(super) mod damage;
 mod edf;
 mod fit2d;
 mod tiff;

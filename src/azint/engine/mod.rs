@@ -52,6 +52,8 @@ pub use detectors::DetectorFile;
 pub use errors::{ImageError, IntegrationError, IntegratorError};
 pub use frames::{Axes, Frames, Patterns, Pixels};
 pub use geometry::Geometry;
+#[cfg(test)]
+pub(super) use images::damage::damaged;
 pub(super) use images::ending;
 pub use images::{Image, Images, Mask};
 pub use integrator::{EngineChoice, Integrator, MAX_STRIPS, Options, Strips};

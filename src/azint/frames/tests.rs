@@ -1,6 +1,7 @@
 //! The files of `tests/fixtures/frames`, which h5py and hdf5plugin made (`make.py` there).
 
 use super::{Decoder, FramesError, Reader, Stack};
+use crate::engine::damaged;
 use nodectl_formats::{ArrayLocation, hdf5};
 use nodectl_types::Scalar;
 use proptest::prelude::*;
@@ -650,4 +651,31 @@ fn a_signal_that_names_one_part_means_all() {
     }
     let one = Stack::open(&path, Some("/entry/data/data_000002"), None);
     assert_eq!(one.unwrap().frames, 3);
+}
+
+/// One file's descriptors of groups, types, filters and chunks, 2,000 times with other bytes.
+#[test]
+fn a_damaged_file_is_refused_or_read_and_never_hangs() {
+    let whole = std::fs::read(fixture("bitshuffle_lz4.h5")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("damaged.h5");
+    let begun = std::time::Instant::now();
+    for bytes in damaged(&whole, 4096) {
+        std::fs::write(&path, bytes).unwrap();
+        let Ok(stack) = Stack::open(&path, None, None) else {
+            continue;
+        };
+        let (frames, length) = (stack.frames, stack.frame_bytes());
+        if length > 1 << 24 {
+            continue;
+        }
+        let mut reader = Reader::new(Arc::new(stack));
+        for frame in 0..frames.min(2) {
+            if let Ok(stored) = reader.read(frame..frame + 1) {
+                let mut pixels = vec![0; length * stored.frames.clone().count()];
+                let _ = stored.decode(&mut pixels, &mut Decoder::default());
+            }
+        }
+    }
+    assert!(begun.elapsed() < std::time::Duration::from_secs(120));
 }

@@ -128,4 +128,10 @@ mod tests {
         );
         assert!(decode(b"{ nothing").is_err());
     }
+
+    #[test]
+    fn damaged_headers_do_no_harm() {
+        let whole = file("LowByteFirst", &[7; 12]);
+        super::super::damage::check(&whole, 70, 1 << 20, decode);
+    }
 }

@@ -334,4 +334,12 @@ mod tests {
             assert!(decode(&whole[..length]).is_err(), "{length} bytes");
         }
     }
+
+    #[test]
+    fn damaged_headers_do_no_harm() {
+        for big in [false, true] {
+            let whole = file(big);
+            super::super::damage::check(&whole, whole.len(), 1 << 20, decode);
+        }
+    }
 }
