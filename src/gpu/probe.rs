@@ -2,6 +2,7 @@
 //! of `gpu::child` calls it. Must not create a device or a queue.
 
 use super::device::{NO_DRIVER, info::describe, no_loader};
+use nodectl_ports::getent::is_static;
 use nodectl_types::Gpu;
 use serde::{Deserialize, Serialize};
 use vulkano::{
@@ -30,6 +31,11 @@ pub enum ProbeError {
          the driver or restart the machine"
     )]
     TimedOut { limit_ms: u64 },
+    #[error(
+        "this program is linked statically, so that it runs without a C library, and can load no driver\n\
+         hint: the one that `cargo build` makes can use this machine's GPUs"
+    )]
+    Static,
     #[error("the Vulkan driver crashed the process that asked it ({status})\nit wrote: {stderr}")]
     Crashed { status: String, stderr: String },
 }
@@ -37,6 +43,10 @@ pub enum ProbeError {
 /// Every device that says which one it is, software ones included and marked. An empty list means
 /// drivers without devices.
 pub fn probe() -> Result<Vec<Gpu>, ProbeError> {
+    // What glibc loads into such a program would run beside a second C library.
+    if is_static() {
+        return Err(ProbeError::Static);
+    }
     let library = VulkanLibrary::new().map_err(no_library)?;
     let instance = Instance::new(library, InstanceCreateInfo::default()).map_err(no_instance)?;
     let devices = instance.enumerate_physical_devices().map_err(refused)?;

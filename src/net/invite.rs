@@ -7,6 +7,7 @@ use super::{
     config::NetConfig,
     discovery::{
         beacon::{self, Beacon, Cipher, HeardPacket},
+        resolve,
         sockets::Sockets,
     },
     identity::Identity,
@@ -133,7 +134,7 @@ pub async fn redeem(
 async fn addresses(peers: &[String]) -> Vec<SocketAddr> {
     let mut found = Vec::new();
     for peer in peers {
-        let known = tokio::net::lookup_host(peer).await;
+        let known = resolve(peer).await;
         found.extend(known.into_iter().flatten().take(4));
     }
     found

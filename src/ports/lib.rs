@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `lib` | the traits and the events |
 //! | `accounts` | users and groups of the system |
+//! | `getent` | names, where this program is linked statically |
 //! | `processes` | processes as the kernel tells of them |
 //! | `say` | words for people on stderr |
 //! | `sockets` | Unix sockets of this user's alone |
@@ -16,6 +17,7 @@
 //! | `streams` | streams to other nodes |
 
 pub mod accounts;
+pub mod getent;
 pub mod processes;
 pub mod say;
 pub mod sockets;

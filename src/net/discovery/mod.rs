@@ -21,4 +21,4 @@ mod targets;
 
 pub use announce::start;
 pub use remembered::Remembered;
-pub use targets::start as start_targets;
+pub use targets::{resolve, start as start_targets};

@@ -2,7 +2,8 @@
 //! come up late.
 
 use crate::swarm::shared::{DriverInput, SwarmShared};
-use std::{sync::Arc, time::Duration};
+use nodectl_ports::getent;
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 /// Quick at first, for nodes that start together; then the last for good.
 const RETRY_MS: [u64; 6] = [100, 200, 500, 1000, 2000, 5000];
@@ -15,17 +16,29 @@ pub fn start(shared: &Arc<SwarmShared>, peers: &[String]) {
     }
 }
 
+/// Where `HOST:PORT` is.
+pub async fn resolve(peer: &str) -> io::Result<Vec<SocketAddr>> {
+    if getent::is_static() {
+        let name = peer.to_string();
+        let asked = tokio::task::spawn_blocking(move || getent::addresses(&name));
+        if let Some(found) = asked.await.map_err(io::Error::other)? {
+            return found;
+        }
+    }
+    Ok(tokio::net::lookup_host(peer).await?.collect())
+}
+
 async fn offer(shared: Arc<SwarmShared>, target: usize, name: String) {
     let mut waits = RETRY_MS
         .iter()
         .chain(std::iter::repeat(&RETRY_MS[RETRY_MS.len() - 1]));
     loop {
-        match tokio::net::lookup_host(&name).await {
+        match resolve(&name).await {
             Ok(addrs) => {
                 let input = DriverInput::DialTarget {
                     target,
                     name: name.clone(),
-                    addrs: addrs.collect(),
+                    addrs,
                 };
                 if shared.driver.send(input).await.is_err() {
                     return;
