@@ -137,7 +137,9 @@ fn the_peaks_of_the_example_are_where_its_calibrant_has_them() {
     );
     let found = peaks(&radial, &mean);
     let step = radial[1] - radial[0];
-    let rings = Calibrant::LaB6.rings(0.1);
+    let rings = Calibrant::from_name("LaB6")
+        .expect("it is known")
+        .rings(0.1);
     let places = rings.iter().map(|ring| {
         ring.position("q_nm^-1", None)
             .expect("no wavelength needed")

@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import io
 import os
+import re
 import struct
 import tarfile
 from typing import Dict, List, NamedTuple, Optional
@@ -15,12 +16,11 @@ DESCRIPTION = (
 )
 LICENCE = "MIT OR Apache-2.0"
 MAINTAINER = "The nodectl developers <nodectl@localhost>"
-#: The oldest C library that a program which needs one runs with.
-GLIBC = "2.28"
 SERVICE = "usr/lib/systemd/system/nodectl.service"
 # Of ELF headers: what processor a program is for.
 _MACHINES = {62: "x86_64", 183: "aarch64"}
 _PT_INTERP = 3
+_SHT_GNU_VERNEED = 0x6FFFFFFE
 # The first day that a zip file knows.
 _1980 = 315532800
 
@@ -73,9 +73,19 @@ class Product:
         return all(struct.unpack_from("<I", self.program, start + at * size)[0] != _PT_INTERP for at in range(count))
 
     @property
-    def needs_libc(self) -> bool:
-        """Whether it needs a C library, of GLIBC's version or a later one: what `packaging/build` links against."""
-        return self.program[:4] == b"\x7fELF" and not self.is_static
+    def glibc(self) -> Optional[str]:
+        """The oldest version of glibc that has all symbols which the program uses; None if it is static."""
+        if self.program[:4] != b"\x7fELF" or self.is_static:
+            return None
+        versions = [tuple(map(int, found)) for found in re.findall(rb"\0GLIBC_(\d+)\.(\d+)(?:\.\d+)?(?=\0)", self._version_names())]
+        return "%d.%d" % max(versions) if versions else None
+
+    def _version_names(self) -> bytes:
+        """Strings that its section .gnu.version_r refers to (System V gABI, Symbol Versioning), with more of that table."""
+        start, size, count = struct.unpack_from("<Q", self.program, 40) + struct.unpack_from("<HH", self.program, 58)
+        sections = [struct.unpack_from("<IIQQQQII", self.program, start + at * size) for at in range(count)]
+        tables = [sections[section[6]] for section in sections if section[1] == _SHT_GNU_VERNEED]
+        return b"".join(b"\0" + self.program[table[4] : table[4] + table[5]] for table in tables)
 
     def source(self, path: str) -> bytes:
         """A file of the sources, relative to packaging/."""

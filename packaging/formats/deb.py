@@ -3,7 +3,7 @@
 import hashlib
 import lzma
 
-from .common import DESCRIPTION, GLIBC, MAINTAINER, SUMMARY, File, packed, tar
+from .common import DESCRIPTION, MAINTAINER, SUMMARY, File, packed, tar
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 # When each of them runs, and what.
@@ -14,7 +14,7 @@ def make(product):
     files = product.system_files("usr/share/zsh/vendor-completions")
     architecture = _ARCHITECTURES[product.machine]
     size = sum(len(file.content) for file in files)
-    depends = "Depends: libc6 (>= %s)\n" % GLIBC if product.needs_libc else ""
+    depends = "Depends: libc6 (>= %s)\n" % product.glibc if product.glibc else ""
     # The Python package is in the program; python3 is for tasks that are written in it.
     control = (
         "Package: nodectl\nVersion: %s\nArchitecture: %s\nMaintainer: %s\nInstalled-Size: %d\n%sRecommends: python3\n"

@@ -10,7 +10,7 @@ _KIND = "application/vnd.oci.image."
 
 
 def make(product):
-    if product.needs_libc:
+    if product.glibc:
         raise Failed("the image holds nothing but the program, which needs a C library\nhint: give one that is linked statically")
     tree = tar([File("nodectl", product.program, 0o755), File("tmp/.keep", b"", 0o644)], product.epoch)
     layer = packed(tree)

@@ -5,7 +5,7 @@ import hashlib
 import os
 import struct
 
-from .common import DESCRIPTION, GLIBC, LICENCE, SUMMARY, File, packed
+from .common import DESCRIPTION, LICENCE, SUMMARY, File, packed
 
 # Types of values in a header.
 _INT16, _INT32, _STRING, _BINARY, _STRINGS, _TRANSLATED = 3, 4, 6, 7, 8, 9
@@ -48,8 +48,8 @@ def _described(product, files, payload):
     own = "nodectl(%s)" % product.machine.replace("_", "-")
     needed = [("/bin/sh", 0, ""), ("rpmlib(CompressedFileNames)", _OF_RPM, "3.0.4-1")]
     needed += [("rpmlib(FileDigests)", _OF_RPM, "4.6.0-1"), ("rpmlib(PayloadFilesHavePrefix)", _OF_RPM, "4.0-1")]
-    if product.needs_libc:
-        needed.append(("libc.so.6(GLIBC_%s)(64bit)" % GLIBC, 0, ""))
+    if product.glibc:
+        needed.append(("libc.so.6(GLIBC_%s)(64bit)" % product.glibc, 0, ""))
     count = len(files)
     return [
         (100, _STRINGS, ["C"]),

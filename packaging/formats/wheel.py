@@ -6,17 +6,15 @@ import io
 import time
 import zipfile
 
-from .common import GLIBC, LICENCE, SUMMARY, Failed, File
+from .common import LICENCE, SUMMARY, Failed, File
 
-# One that needs a C library.
-_GLIBC = "manylinux_" + GLIBC.replace(".", "_")
-# One that needs none runs wherever the oldest installers look for wheels.
+# A program that needs no C library runs wherever the oldest installers look for wheels.
 _STATIC = ("manylinux_2_17", "musllinux_1_1")
 
 
 def make(product):
     project = product.source("python/pyproject.toml").decode()
-    bases = (_GLIBC,) if product.needs_libc else _STATIC
+    bases = ("manylinux_" + product.glibc.replace(".", "_"),) if product.glibc else _STATIC
     platform = ".".join("%s_%s" % (base, product.machine) for base in bases)
     tag = "py3-none-" + platform
     stem = "nodectl-%s" % product.version
