@@ -111,7 +111,7 @@ pub enum Command {
     Logs(LogsArgs),
     /// The results of a job so far
     Results(ResultsArgs),
-    /// Writes what a job did into one HTML file: tasks over time, nodes, failures, memory
+    /// Writes what a job did into one HTML file
     Report(ReportArgs),
     /// Follows a submitted job as `run` does, and fetches its results
     Attach(AttachArgs),

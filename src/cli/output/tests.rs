@@ -209,6 +209,7 @@ fn the_help_names_every_command() {
 
     Results:
       results      The results of a job so far
+      report       Writes what a job did into one HTML file
       logs         What a task wrote to its stdout or stderr
       predict      Applies a trained model to data
 
