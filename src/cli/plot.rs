@@ -5,7 +5,7 @@ use super::{
     args::ResultsArgs,
     exit::{CliError, Exit, print},
     run,
-    selection::{column, less_is_better, unknown},
+    selection::{column, less_is_better, params, unknown},
 };
 use nodectl_http::Client;
 use nodectl_plot::{Coordinate, PlotPoint, Scatter};
@@ -112,16 +112,11 @@ fn points(results: &[TaskResult], spec: &PlotSpec) -> Result<Vec<PlottedTask>, S
             .colour
             .as_ref()
             .and_then(|name| Coordinate::of(&column(result, name)?));
-        let params: Vec<_> = result
-            .params
-            .iter()
-            .map(|(name, value)| format!("{name}={}", word(value)))
-            .collect();
         let done = result.status == StatusName::Done;
         points.push(PlottedTask {
             task: result.task,
             point: PlotPoint { x, y, colour, done },
-            params: params.join(" "),
+            params: params(result),
         });
     }
     if !points
@@ -149,12 +144,6 @@ fn nothing_to_plot(results: &[TaskResult], spec: &PlotSpec) -> String {
             spec.y, spec.x
         ),
     }
-}
-
-fn word(value: &Json) -> String {
-    value
-        .as_str()
-        .map_or_else(|| value.to_string(), str::to_string)
 }
 
 /// A number, also one that JSON has as a string.

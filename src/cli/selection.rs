@@ -22,7 +22,7 @@ pub fn select(
             "the job has no [sweep], so it does not say what is best\n\
              hint: `--sort KEY -n 1` shows the least, `--sort -KEY -n 1` the greatest",
         )?;
-        results = best(results, sweep).into_iter().collect();
+        results = best(&results, sweep).into_iter().cloned().collect();
     }
     if let Some(key) = &args.sort {
         let (name, falls) = key
@@ -38,20 +38,17 @@ pub fn select(
 }
 
 /// The best of those that are done, by the metric and the goal of their sweep.
-pub fn best(mut results: Vec<TaskResult>, sweep: &SweepView) -> Option<TaskResult> {
-    results.retain(|result| result.status == StatusName::Done);
-    sort(&mut results, &sweep.metric, sweep.goal != "min");
-    results.into_iter().next()
+pub fn best<'a>(results: &'a [TaskResult], sweep: &SweepView) -> Option<&'a TaskResult> {
+    results
+        .iter()
+        .filter(|result| result.status == StatusName::Done)
+        .min_by_key(|result| SortKey::of(result, &sweep.metric, sweep.goal != "min"))
 }
 
 /// By a column; those that have none, or no number, come last either way, equals in the order of
 /// tasks.
 fn sort(results: &mut [TaskResult], name: &str, falls: bool) {
-    results.sort_by_cached_key(|result| SortKey {
-        value: column(result, name).filter(|value| value != "NaN"),
-        falls,
-        task: result.task,
-    });
+    results.sort_by_cached_key(|result| SortKey::of(result, name, falls));
 }
 
 /// What a result is sorted by: numbers before text.
@@ -59,6 +56,16 @@ struct SortKey {
     value: Option<Json>,
     falls: bool,
     task: u32,
+}
+
+impl SortKey {
+    fn of(result: &TaskResult, name: &str, falls: bool) -> Self {
+        Self {
+            value: column(result, name).filter(|value| value != "NaN"),
+            falls,
+            task: result.task,
+        }
+    }
 }
 
 impl Ord for SortKey {
@@ -101,6 +108,15 @@ fn number(value: &Json) -> Option<f64> {
         Some("-Infinity") => Some(f64::NEG_INFINITY),
         _ => value.as_f64(),
     }
+}
+
+/// A task's parameters in a line: `lr=0.1 act=relu`.
+pub fn params(result: &TaskResult) -> String {
+    let params = result.params.iter();
+    let params: Vec<_> = params
+        .map(|(name, value)| format!("{name}={}", word(value)))
+        .collect();
+    params.join(" ")
 }
 
 /// A value as people write it: text without quotes.

@@ -5,14 +5,14 @@ use serde::{Deserialize, Serialize};
 
 /// An earlier job, and what of it a later one waits for.
 ///
-/// Its bytes are those of a name and an id, with an empty name for `End`.
+/// Encoded as a name and an id, with an empty name for `End`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(String, JobId)", into = "(String, JobId)")]
 pub enum After {
-    /// It has to be done: its results appear in each task's directory under this name, which is
-    /// never empty.
+    /// The job has to be done: its results appear in each task's directory under this name, which
+    /// is never empty.
     Results { name: String, job: JobId },
-    /// It has to have ended, however it did.
+    /// The job has to have ended, however it did.
     End(JobId),
 }
 

@@ -62,7 +62,7 @@ const LATTICES: [(&str, Lattice); 12] = [
 /// Names, each with the lines of its rings.
 const LISTED: &str = include_str!("calibrants.txt");
 
-/// Those of `LISTED`.
+/// The calibrants of `LISTED`.
 fn listed() -> impl Iterator<Item = Calibrant> {
     let is_name = |line: &str| line.starts_with(|c: char| c.is_ascii_alphabetic());
     let mut rest = LISTED;

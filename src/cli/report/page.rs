@@ -190,14 +190,14 @@ fn best(job: &Job, results: &[TaskResult]) -> Markup {
         .work
         .sweep
         .as_ref()
-        .and_then(|sweep| Some((sweep, selection::best(results.to_vec(), sweep)?)));
+        .and_then(|sweep| Some((sweep, selection::best(results, sweep)?)));
     let Some((sweep, best)) = best else {
         return html! {};
     };
-    let value = selection::column(&best, &sweep.metric).map(|value| selection::word(&value));
+    let value = selection::column(best, &sweep.metric).map(|value| selection::word(&value));
     html! {
         h2 { "Best" }
-        p { (sweep.metric) " = " (value.unwrap_or_default()) ": task " (best.task) ", " code { (params(&best)) } }
+        p { (sweep.metric) " = " (value.unwrap_or_default()) ": task " (best.task) ", " code { (params(best)) } }
     }
 }
 
@@ -230,12 +230,7 @@ fn slowest(results: &[TaskResult]) -> Markup {
 }
 
 fn params(result: &TaskResult) -> String {
-    let params: Vec<_> = result
-        .params
-        .iter()
-        .map(|(name, value)| format!("{name}={}", selection::word(value)))
-        .collect();
-    text::shortened(&params.join(" "), PARAMS_CHARS).into_owned()
+    text::shortened(&selection::params(result), PARAMS_CHARS).into_owned()
 }
 
 #[cfg(test)]

@@ -14,7 +14,6 @@ use nodectl_http::{Client, ClientError};
 use nodectl_jobfile::Delivery;
 use nodectl_ports::wall_ms;
 use nodectl_wire::api::{CursorView, JobLine, PhaseName, ProgressView, Results, SweepView};
-use serde_json::Value as Json;
 use std::{
     path::PathBuf,
     time::{Duration, Instant},
@@ -139,23 +138,14 @@ async fn best(client: &Client, job: &Followed, sweep: &SweepView) -> Option<Stri
     let results = all_results(client, &job.id, false).await.ok()?;
     let mut results = job.taken.numbered(results);
     results.extend(job.taken.jobs.iter().flat_map(|job| job.results.clone()));
-    let best = selection::best(results, sweep)?;
-    let word = |value: Json| {
-        value
-            .as_str()
-            .map_or_else(|| value.to_string(), str::to_string)
-    };
-    let value = selection::column(&best, &sweep.metric)?;
-    let params = best.params.iter();
-    let params: Vec<_> = params
-        .map(|(name, value)| format!("{name}={}", word(value.clone())))
-        .collect();
+    let best = selection::best(&results, sweep)?;
+    let value = selection::column(best, &sweep.metric)?;
     Some(format!(
         "task {} ({}): {} {}",
         best.task,
-        params.join(" "),
+        selection::params(best),
         sweep.metric,
-        word(value)
+        selection::word(&value)
     ))
 }
 
