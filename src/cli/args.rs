@@ -3,11 +3,12 @@
 
 pub use super::launch_args::{DownArgs, PsdRunArgs, RequestArgs, UpArgs};
 pub use super::trust_args::{
-    AdmissionMode, BAN_NOTES, ClusterSecret, DoctorArgs, FORGET_NOTES, ForgetArgs, NodeArgs,
-    RotateArgs, SecretCommand,
+    AdmissionMode, BAN_NOTES, ClusterSecret, DoctorArgs, FORGET_NOTES, ForgetArgs, InviteArgs,
+    NodeArgs, RotateArgs, SecretCommand,
 };
-use super::{help, launch_args::UP_NOTES, owner, plot::PlotSpec, run::CommandArgs};
+use super::{complete, help, launch_args::UP_NOTES, owner, plot::PlotSpec, run::CommandArgs};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::ArgValueCandidates;
 use nodectl_types::units::{parse_bytes, parse_duration};
 use std::{
     path::{Path, PathBuf},
@@ -45,7 +46,7 @@ pub struct Cli {
     #[arg(long, global = true, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
     #[command(subcommand)]
-    pub command: Command,
+    pub command: Option<Command>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -90,13 +91,15 @@ pub enum Command {
     /// Sets whether new nodes wait to be admitted
     Admission { mode: AdmissionMode },
     /// Makes a code with which one machine can join, without the secret
-    Invite,
+    Invite(InviteArgs),
     /// The cluster's secret, and named values for jobs, such as tokens
     #[command(subcommand)]
     Secret(SecretCommand),
     /// Runs the jobs of a job file, or a command; fetches results
     #[command(after_help = RUN_NOTES)]
     Run(RunArgs),
+    /// Runs jobs to look at: digits are learned, a fractal is drawn
+    Demo(DemoArgs),
     /// The cluster at a glance: nodes and open jobs
     Status(ListingArgs),
     /// The nodes, what they have and how busy they are
@@ -169,6 +172,10 @@ pub struct JoinArgs {
     /// Runs in the background; `nodectl leave` stops it
     #[arg(long)]
     pub detach: bool,
+    /// Also shows the line for the next machine as a QR code, with an invitation for ten minutes
+    /// in place of the secret
+    #[arg(long)]
+    pub qr: bool,
     /// This node's name [default: the host name]
     #[arg(long)]
     pub name: Option<String>,
@@ -208,10 +215,10 @@ pub struct RunArgs {
     pub line: CommandArgs,
     /// Runs a training job that has ended once more, from its newest checkpoint; with a job file,
     /// the training in that from there
-    #[arg(long, value_name = "JOB", conflicts_with_all = ["extend", "computing", "watch", "command"])]
+    #[arg(long, value_name = "JOB", conflicts_with_all = ["extend", "computing", "watch", "command"], add = ArgValueCandidates::new(complete::jobs))]
     pub resume: Option<String>,
     /// Runs more parameter sets of a job: a new job with the same command, files and settings
-    #[arg(long, value_name = "JOB", conflicts_with = "command")]
+    #[arg(long, value_name = "JOB", conflicts_with = "command", add = ArgValueCandidates::new(complete::jobs))]
     pub extend: Option<String>,
     /// A computing mode: how many workers, on whose machines (config/computing) [default: what the
     /// job file's `computing` says]
@@ -337,7 +344,7 @@ pub struct JsonArgs {
 #[derive(Debug, Args)]
 pub struct JobName {
     /// The job: its id, the beginning of it, its name, or `last`
-    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new(), add = ArgValueCandidates::new(complete::jobs))]
     pub job: String,
 }
 
@@ -455,7 +462,7 @@ pub struct RetryArgs {
 #[derive(Debug, Args)]
 pub struct RemoveArgs {
     /// The jobs: ids, the beginnings of ids, or names
-    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new(), value_name = "JOB", required_unless_present_any = ["ended", "older"], conflicts_with_all = ["ended", "older"])]
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new(), value_name = "JOB", required_unless_present_any = ["ended", "older"], conflicts_with_all = ["ended", "older"], add = ArgValueCandidates::new(complete::jobs))]
     pub jobs: Vec<String>,
     /// All jobs that have ended; those that unfinished jobs come after are kept
     #[arg(long, conflicts_with = "older")]
@@ -477,9 +484,17 @@ pub struct ExplainArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// Where its files and results go; with a number behind it where that is not empty
+    #[arg(default_value = "nodectl-demo")]
+    pub dir: PathBuf,
+}
+
+#[derive(Debug, Args)]
 pub struct InitArgs {
     /// What to write: `map` (default), `worker`, `kernel`, `train`, `integrate`, `quickstart`, or a
     /// kernel that does something: `heat`, `nbody`, `option`, `knn`
+    #[arg(add = ArgValueCandidates::new(complete::templates))]
     pub kind: Option<String>,
     /// Overwrites files that are there
     #[arg(long)]
@@ -494,7 +509,7 @@ pub struct PredictArgs {
     pub model: Option<PathBuf>,
     /// In place of a file: the model of a training job, or while there is none its newest
     /// checkpoint
-    #[arg(long, value_name = "JOB", conflicts_with = "model")]
+    #[arg(long, value_name = "JOB", conflicts_with = "model", add = ArgValueCandidates::new(complete::jobs))]
     pub job: Option<String>,
     /// Samples: a CSV file, an image or a folder of them, or an array, e.g. `data.npz:images`
     pub data: String,

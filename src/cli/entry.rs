@@ -3,11 +3,11 @@
 use super::{
     args::{BenchCommand, Cli, Command, ConfigCommand, SecretCommand},
     argv::{self, Given},
-    ask, bench, doctor,
+    ask, bench, complete, demo, doctor,
     examples::with_examples,
     exit::{CliError, Exit},
     files, flags, forget, join, membership, owner, plot, predict, psd_run, remove, report, run,
-    secrets, security, solo, up,
+    secrets, security, solo, up, welcome,
 };
 use clap::{CommandFactory, FromArgMatches};
 use nodectl_app as app;
@@ -43,7 +43,12 @@ pub fn main() -> ExitCode {
         Some("integrate-worker") => return app::integrate_worker(),
         _ => {}
     }
-    let cli = match parse(&given) {
+    let parsed = match complete::answer(&given.args) {
+        Ok(true) => return Exit::Done.into(),
+        Ok(false) => parse(&given),
+        Err(error) => Err(error),
+    };
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
             let code = if error.use_stderr() {
@@ -72,18 +77,18 @@ fn parse(given: &Given) -> Result<Cli, clap::Error> {
 fn execute(cli: Cli, secret: Option<Zeroizing<String>>) -> Result<Exit, CliError> {
     // They need no settings, and must work where those are broken.
     match cli.command {
-        Command::Completions { shell } => return files::completions(shell),
-        Command::Man { dir } => return files::man(dir.as_deref()),
-        Command::Init(args) => return files::init(&args),
-        Command::Predict(args) if args.job.is_none() => return predict::predict(&args),
-        Command::Bench(BenchCommand::Scheduler(args)) => return bench::scheduler(&args),
+        Some(Command::Completions { shell }) => return complete::script(shell),
+        Some(Command::Man { dir }) => return files::man(dir.as_deref()),
+        Some(Command::Init(args)) => return files::init(&args),
+        Some(Command::Predict(args)) if args.job.is_none() => return predict::predict(&args),
+        Some(Command::Bench(BenchCommand::Scheduler(args))) => return bench::scheduler(&args),
         _ => {}
     }
     let (settings, origins) = flags::settings(&cli)?;
-    if let Command::Config(ConfigCommand::Show(args)) = cli.command {
+    if let Some(Command::Config(ConfigCommand::Show(args))) = cli.command {
         return files::config_show(&origins, args.json);
     }
-    start_log(&settings.log, matches!(cli.command, Command::Join(_)));
+    start_log(&settings.log, matches!(cli.command, Some(Command::Join(_))));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build();
@@ -97,11 +102,14 @@ fn execute(cli: Cli, secret: Option<Zeroizing<String>>) -> Result<Exit, CliError
 }
 
 async fn dispatch(
-    command: Command,
+    command: Option<Command>,
     settings: Settings,
     secret: Option<Zeroizing<String>>,
 ) -> Result<Exit, CliError> {
     let client = Client::new(flags::socket(&settings));
+    let Some(command) = command else {
+        return welcome::welcome(&client).await;
+    };
     match command {
         Command::Join(args) => join::join(args, settings, secret).await,
         Command::Solo => solo::solo(&settings).await,
@@ -118,12 +126,13 @@ async fn dispatch(
         Command::Unban(args) => membership::unban(&client, &args.node).await,
         Command::Admit(args) => membership::admit(&client, &args.node).await,
         Command::Admission { mode } => membership::admission(&client, mode).await,
-        Command::Invite => membership::invite(&client, &settings).await,
+        Command::Invite(args) => membership::invite(&client, &settings, args.qr).await,
         Command::Secret(SecretCommand::Named(command)) => secrets::secret(&client, command).await,
         Command::Secret(SecretCommand::Cluster(command)) => {
             membership::secret(command, &client, &settings, secret).await
         }
         Command::Run(args) => run::run(args, &settings, secret).await,
+        Command::Demo(args) => demo::demo(args, &settings).await,
         Command::Attach(args) => run::attach(args, &settings).await,
         // What a `run` without a node has left is looked at without one, too.
         command @ (Command::Results(_)

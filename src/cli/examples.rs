@@ -4,6 +4,7 @@ use clap::Command;
 
 /// By command; each line can be typed.
 const EXAMPLES: &[(&str, &[&str])] = &[
+    ("demo", &["nodectl demo"]),
     ("init", &["nodectl init", "nodectl init worker"]),
     (
         "attach",

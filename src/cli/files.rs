@@ -1,4 +1,4 @@
-//! `init`, `config show`, `completions`, `man`: what needs no node.
+//! `init`, `config show`, `man`: what needs no node.
 
 use super::{
     args::InitArgs,
@@ -28,7 +28,8 @@ pub fn init(args: &InitArgs) -> Result<Exit, CliError> {
     Ok(Exit::Done)
 }
 
-fn find(kind: Option<&str>) -> Result<&'static Template, CliError> {
+/// The template of a kind, or what there is.
+pub fn find(kind: Option<&str>) -> Result<&'static Template, CliError> {
     match kind {
         None => Ok(&templates::kinds()[0]),
         Some(kind) => templates::find(kind).ok_or_else(|| {
@@ -42,7 +43,8 @@ fn find(kind: Option<&str>) -> Result<&'static Template, CliError> {
     }
 }
 
-fn write_template(template: &Template, directory: &Path, force: bool) -> Result<(), CliError> {
+/// Writes the files of a template below a directory, over others only if `force` is set.
+pub fn write_template(template: &Template, directory: &Path, force: bool) -> Result<(), CliError> {
     let taken = template
         .files
         .iter()
@@ -84,13 +86,6 @@ pub fn config_show(origins: &[Origin], json: bool) -> Result<Exit, CliError> {
             origins.iter().map(row),
         ))?;
     }
-    Ok(Exit::Done)
-}
-
-pub fn completions(shell: clap_complete::Shell) -> Result<Exit, CliError> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut command(), "nodectl", &mut script);
-    print_bytes(&script)?;
     Ok(Exit::Done)
 }
 

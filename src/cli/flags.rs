@@ -12,7 +12,7 @@ pub fn settings(cli: &Cli) -> Result<(Settings, Vec<Origin>), CliError> {
         "node.data_dir",
         cli.data_dir.as_deref().map(absolute).transpose()?,
     );
-    if let Command::Join(join) = &cli.command {
+    if let Some(Command::Join(join)) = &cli.command {
         flags = flags
             .set("node.name", join.name.clone())
             .set("node.cores", join.cores)
@@ -38,8 +38,8 @@ pub fn settings(cli: &Cli) -> Result<(Settings, Vec<Origin>), CliError> {
         }
     }
     let (secret_file, weak_secret) = match &cli.command {
-        Command::Join(join) => (None, join.weak_secret),
-        Command::Up(up) => (up.secret_file.as_deref(), up.weak_secret),
+        Some(Command::Join(join)) => (None, join.weak_secret),
+        Some(Command::Up(up)) => (up.secret_file.as_deref(), up.weak_secret),
         _ => (None, false),
     };
     flags = flags.set("cluster.weak_secret", weak_secret.then_some(true));
@@ -50,7 +50,7 @@ pub fn settings(cli: &Cli) -> Result<(Settings, Vec<Origin>), CliError> {
         );
     }
     let (mut settings, origins) = Settings::load(&flags)?;
-    if cli.data_dir.is_some() && !matches!(cli.command, Command::Join(_)) {
+    if cli.data_dir.is_some() && !matches!(cli.command, Some(Command::Join(_))) {
         // Whoever names a directory means the node that is there.
         settings.api.socket = socket_path(&settings.node.data_dir);
     }

@@ -8,7 +8,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
     (
         "Jobs",
         &[
-            "init", "run", "attach", "jobs", "job", "explain", "cancel", "retry", "remove",
+            "demo", "init", "run", "attach", "jobs", "job", "explain", "cancel", "retry", "remove",
         ],
     ),
     ("Results", &["results", "report", "logs", "predict"]),

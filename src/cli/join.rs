@@ -4,6 +4,7 @@
 use super::{
     args::JoinArgs,
     exit::{CliError, Exit, print},
+    membership,
     secret::{self, ChosenSecret, SecretSource},
     solo,
 };
@@ -59,9 +60,9 @@ pub async fn join(
         None => secret::resolve(args.secret.take().map(Zeroizing::new), variable, &settings)?,
     };
     if args.detach {
-        background(&client, &settings, &secret).await
+        background(&client, &settings, &secret, args.qr).await
     } else {
-        foreground(&client, settings, secret, args.while_stdin).await
+        foreground(&client, settings, secret, &args).await
     }
 }
 
@@ -121,10 +122,11 @@ async fn foreground(
     client: &Client,
     settings: Settings,
     secret: ChosenSecret,
-    while_stdin: bool,
+    args: &JoinArgs,
 ) -> Result<Exit, CliError> {
     let text = secret.text.clone();
     let of_node = settings.clone();
+    let while_stdin = args.while_stdin;
     let unneeded = async move {
         match while_stdin {
             true => solo::stdin_ends().await,
@@ -136,7 +138,7 @@ async fn foreground(
     tokio::select! {
         ended = &mut running => return ended.map(|()| Exit::Done).map_err(CliError::Node),
         // A reader of the greeting that has gone is no reason to stop a node.
-        greeted = greet(client, &settings, &secret) => greeted.unwrap_or_else(|error| error.tell()),
+        greeted = greet(client, &settings, &secret, args.qr) => greeted.unwrap_or_else(|error| error.tell()),
     }
     running.await.map(|()| Exit::Done).map_err(CliError::Node)
 }
@@ -147,6 +149,7 @@ async fn greet(
     client: &Client,
     settings: &Settings,
     secret: &ChosenSecret,
+    qr: bool,
 ) -> Result<(), CliError> {
     let deadline = Instant::now() + START;
     let node = loop {
@@ -171,7 +174,11 @@ async fn greet(
         }
     }
     let shown = shows(&secret.source).then_some(secret.text.as_str());
-    print(&next_line(&secret.source, shown, &node.addrs))
+    print(&next_line(&secret.source, shown, &node.addrs))?;
+    if qr {
+        membership::invite(client, settings, qr).await?;
+    }
+    Ok(())
 }
 
 /// Whom a node that has just started finds.
@@ -323,6 +330,7 @@ async fn background(
     client: &Client,
     settings: &Settings,
     secret: &ChosenSecret,
+    qr: bool,
 ) -> Result<Exit, CliError> {
     let log_path = settings.node.data_dir.join("node.log");
     let (log, begin) = open_log(&log_path)?;
@@ -352,7 +360,7 @@ async fn background(
             _ => tokio::time::sleep(LOOK_AGAIN).await,
         }
     }
-    greet(client, settings, secret).await?;
+    greet(client, settings, secret, qr).await?;
     tell!(
         "it runs in the background (process {}); `nodectl leave` stops it; its log: {}",
         child.id(),
@@ -412,7 +420,7 @@ pub(super) fn in_background(
     Ok(child)
 }
 
-/// The arguments without the program, `--detach` and every form of the secret.
+/// The arguments without the program, every form of the secret, and what this process does itself.
 pub(super) fn background_args(
     args: impl Iterator<Item = std::ffi::OsString>,
 ) -> Vec<std::ffi::OsString> {
@@ -426,7 +434,7 @@ pub(super) fn background_args(
                 .is_some_and(|rest| rest.starts_with('='))
         };
         match &*text {
-            "--detach" => {}
+            "--detach" | "--qr" => {}
             flag if SECRETS.contains(&flag) => {
                 // The code of an invitation may be left out.
                 let is_value = |next: &std::ffi::OsString| {

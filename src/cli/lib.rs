@@ -31,7 +31,10 @@
 //! | `bench` | what this machine can do |
 //! | `doctor` | what is wrong here, and what to do |
 //! | `security` | what holds here of what is promised |
-//! | `files` | `init`, `config show`, `completions`, `man` |
+//! | `files` | `init`, `config show`, `man` |
+//! | `complete` | what a shell proposes when Tab is pressed |
+//! | `welcome` | `nodectl` alone |
+//! | `demo` | jobs to look at |
 //! | `plot` | pictures of results |
 //! | `report` | what a job did, as a page |
 //! | `selection` | which results are shown, in which order |
@@ -41,6 +44,8 @@ mod args;
 mod argv;
 mod ask;
 mod bench;
+mod complete;
+mod demo;
 mod doctor;
 mod entry;
 mod examples;
@@ -72,5 +77,6 @@ mod solo;
 mod testing;
 mod trust_args;
 mod up;
+mod welcome;
 
 pub use entry::{command, main};

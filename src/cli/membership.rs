@@ -79,9 +79,9 @@ fn last(now: &Membership, reference: &str) -> String {
     )
 }
 
-pub async fn invite(client: &Client, settings: &Settings) -> Result<Exit, CliError> {
+pub async fn invite(client: &Client, settings: &Settings, qr: bool) -> Result<Exit, CliError> {
     let node = client.node().await?;
-    let invitation = client.invite().await?;
+    let code = client.invite().await?.code;
     let name = &settings.cluster.name;
     let cluster = if name == "default" {
         String::new()
@@ -93,14 +93,32 @@ pub async fn invite(client: &Client, settings: &Settings) -> Result<Exit, CliErr
         .iter()
         .find(|addr| !addr.starts_with("127.") && !addr.starts_with("[::1]"));
     let mut text = format!(
-        "on the machine that is to join, within ten minutes:\n  {cluster}nodectl join --invite\n  {}\n",
-        invitation.code
+        "on the machine that is to join, within ten minutes:\n  {cluster}nodectl join --invite\n  {code}\n",
     );
     if let Some(addr) = addr {
         text += &format!("from another network, add: --peer {addr}\n");
     }
+    if qr {
+        let peer = addr.map_or(String::new(), |addr| format!(" --peer {addr}"));
+        text += &qr_code(&format!("{cluster}nodectl join --invite {code}{peer}"));
+    }
     print(&text)?;
     Ok(Exit::Done)
+}
+
+/// A text as a picture of half blocks, dark on light whatever colours the terminal has. Empty for
+/// one that no code can hold.
+fn qr_code(text: &str) -> String {
+    use qrcode::{QrCode, render::unicode::Dense1x2};
+    QrCode::new(text).map_or(String::new(), |code| {
+        // Terminals are dark mostly: what is drawn is the light part.
+        let picture = code
+            .render::<Dense1x2>()
+            .dark_color(Dense1x2::Light)
+            .light_color(Dense1x2::Dark)
+            .build();
+        format!("\n{picture}\n")
+    })
 }
 
 pub async fn secret(

@@ -3,10 +3,12 @@
 
 use super::{
     args::duration,
+    complete,
     exit::{CliError, Exit, print},
     output::{self, table},
 };
 use clap::Args;
+use clap_complete::ArgValueCandidates;
 use nodectl_http::Client;
 use nodectl_ports::say::tell;
 use nodectl_types::units::format_duration;
@@ -43,6 +45,7 @@ pub struct DrainArgs {
     #[arg(long)]
     pub off: bool,
     /// The node's name, its id, or the beginning of its id [default: this node]
+    #[arg(add = ArgValueCandidates::new(complete::nodes))]
     pub node: Option<String>,
 }
 

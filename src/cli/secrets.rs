@@ -3,10 +3,12 @@
 
 use super::{
     args::ListArgs,
+    complete,
     exit::{CliError, Exit, print},
     output,
 };
 use clap::Subcommand;
+use clap_complete::ArgValueCandidates;
 use nodectl_http::Client;
 use nodectl_ports::{say::tell, wall_ms};
 use nodectl_types::{limits, secret};
@@ -32,6 +34,7 @@ pub enum NamedSecret {
     /// Forgets a secret on all nodes
     Drop {
         /// The secret's name
+        #[arg(add = ArgValueCandidates::new(complete::secrets))]
         name: String,
     },
 }

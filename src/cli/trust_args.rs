@@ -1,7 +1,8 @@
 //! The flags of commands about who belongs to the cluster, and of `doctor`.
 
-use super::secrets::NamedSecret;
+use super::{complete, secrets::NamedSecret};
 use clap::{Args, Subcommand, ValueEnum};
+use clap_complete::ArgValueCandidates;
 use std::path::PathBuf;
 
 pub const FORGET_NOTES: &str = "\
@@ -36,8 +37,16 @@ pub struct DoctorArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct InviteArgs {
+    /// Also shows the line to type as a QR code
+    #[arg(long)]
+    pub qr: bool,
+}
+
+#[derive(Debug, Args)]
 pub struct NodeArgs {
     /// The node's name, its id, or the beginning of its id
+    #[arg(add = ArgValueCandidates::new(complete::nodes))]
     pub node: String,
 }
 
@@ -82,6 +91,7 @@ pub struct RotateArgs {
 #[derive(Debug, Args)]
 pub struct ForgetArgs {
     /// The node's name, its id, or the beginning of its id
+    #[arg(add = ArgValueCandidates::new(complete::nodes))]
     pub node: String,
     /// Forgets it without asking first
     #[arg(long)]

@@ -194,9 +194,10 @@ fn the_help_names_every_command() {
     insta::assert_snapshot!(help, @r"
     Turns the machines of a lab into a GPU cluster
 
-    Usage: nodectl [OPTIONS] <COMMAND>
+    Usage: nodectl [OPTIONS] [COMMAND]
 
     Jobs:
+      demo         Runs jobs to look at: digits are learned, a fractal is drawn
       init         Writes a commented job file that runs as it is
       run          Runs the jobs of a job file, or a command; fetches results
       attach       Follows a submitted job as `run` does, and fetches its results
