@@ -4,16 +4,12 @@
 
 use super::{
     Identity,
-    bulk::{
-        halves,
-        offer::{Answer, Want},
-        seal,
-        sealed::{DirectionKeys, Sealed},
-    },
+    bulk::offer::{Answer, Want},
     discovery::{
         beacon::{Beacon, Cipher, HeardPacket, MAX_BYTES},
         mdns, remembered,
     },
+    sealed::{DirectionKeys, Sealed, frames, halves},
     swarm::{
         handshake::{self, Handshake, PROOF_BYTES},
         hello::{Hello, SessionFrame},
@@ -53,7 +49,7 @@ pub fn control(bytes: &[u8]) {
 pub fn bulk(bytes: &[u8]) {
     let _ = block_on(Want::read(&mut Cursor::new(bytes)));
     let _ = block_on(Answer::read(&mut Cursor::new(bytes)));
-    let _ = seal::receive(&mut &bytes[..], bytes.len() as u64, &[0; 32], |_| Ok(()));
+    let _ = frames::receive(&mut &bytes[..], bytes.len() as u64, &[0; 32], |_| Ok(()));
 }
 
 /// A packet on mDNS's port: as it is, and with its text in an announcement of ours.

@@ -16,10 +16,13 @@
 //! | `gate` | room for connections of strangers |
 //! | `interfaces` | this machine's interfaces and addresses |
 //! | `offline` | a network of nobody, for a node that is its own cluster |
+//! | `start` | opening the swarm with all around it; `Net`, which implements the ports |
 //! | `swarm/` | libp2p: connections, the control channel, dialing, death notices |
 //! | `discovery/` | the UDP beacon, remembered peers, `--peer` |
 //! | `fuzz` | the decoders of outside bytes, for fuzzing |
-//! | `bulk/` | blobs over direct AES-256-GCM streams |
+//! | `bulk/` | blobs, and streams to services, on direct connections |
+//! | `sealed/` | AES-256-GCM frames |
+//! | `route` | the way that bulk bytes took to a peer last |
 
 mod access;
 #[doc(hidden)]
@@ -35,7 +38,10 @@ mod interfaces;
 mod invite;
 mod kept;
 mod offline;
+mod route;
+mod sealed;
 mod secret;
+mod start;
 mod strength;
 mod swarm;
 
@@ -45,7 +51,7 @@ pub use invite::{InviteError, redeem};
 pub use kept::{changed_secret, replacement};
 pub use offline::Offline;
 pub use secret::{Keys, Secret, SecretError};
-pub use swarm::{Net, start};
+pub use start::{Net, start};
 
 #[cfg(test)]
 mod tests;

@@ -4,13 +4,16 @@
 use super::{
     blocking::{Blocking, STALL},
     offer::{Answer, Offer, Want},
-    reach::{BulkWay, Reached, reach},
-    seal,
+    reach::{Reached, reach},
     serve::{Server, transfer_key},
 };
-use crate::swarm::{
-    shared::{Session, SwarmShared},
-    streams,
+use crate::{
+    route::BulkWay,
+    sealed::frames,
+    swarm::{
+        shared::{Session, SwarmShared},
+        streams,
+    },
 };
 use futures::AsyncWriteExt;
 use libp2p::Stream;
@@ -291,7 +294,7 @@ fn take_in(
     key: &[u8; 32],
     partial: &mut PartialBlob,
 ) -> io::Result<()> {
-    seal::receive(source, size - partial.written, key, |plain| {
+    frames::receive(source, size - partial.written, key, |plain| {
         partial.writer.write(plain)?;
         partial.written += plain.len() as u64;
         Ok(())

@@ -7,46 +7,19 @@ use super::{
     offer::{CALL_BACK, OVER_THE_SWARM, Offer, TICKET_BYTES},
     serve::Server,
 };
-use crate::swarm::shared::Session;
+use crate::{route::BulkWay, swarm::shared::Session};
 use futures::{AsyncReadExt, AsyncWriteExt};
 use libp2p::Stream;
 use std::{
     io,
     net::{IpAddr, SocketAddr},
-    sync::{Mutex, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// For the holder to try, and to say what came of it.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Networks change; after this the direct way is tried again.
-const REMEMBERED: Duration = Duration::from_secs(60);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BulkWay {
-    Direct,
-    CalledBack,
-    Swarm,
-}
-
-/// The last way that was taken in a session.
-#[derive(Debug, Default)]
-pub struct LastRoute(Mutex<Option<(BulkWay, Instant)>>);
-
-impl LastRoute {
-    pub fn note(&self, way: BulkWay) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((way, Instant::now()));
-    }
-
-    fn get(&self) -> Option<BulkWay> {
-        let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        last.filter(|(_, at)| at.elapsed() < REMEMBERED)
-            .map(|(way, _)| way)
-    }
-}
-
 /// Where the bytes are.
 pub enum Reached {
     /// A connection for which the ticket was shown.

@@ -4,16 +4,15 @@ use super::{
     blocking::{Blocking, STALL},
     offer::{Answer, Offer, TICKET_BYTES, Want},
     reach::{RouteChoice, choice},
-    seal,
-    sealed::DirectionKeys,
     streams,
     tickets::{TicketPromise, Tickets, Transfer},
 };
 use crate::{
     config::NetError,
     gate::{Gate, Limits},
+    sealed::{DirectionKeys, frames},
     secret::{expand, fill_random},
-    swarm::shared::SwarmShared,
+    swarm::{shared::SwarmShared, streams::Inbound},
 };
 use futures::AsyncWriteExt;
 use libp2p::Stream;
@@ -110,21 +109,6 @@ impl Server {
 
     pub fn expect_no_more(&self, ticket: &[u8; TICKET_BYTES]) {
         drop(self.inner.tickets.redeem(ticket, Instant::now()));
-    }
-
-    /// Answers a peer that opened a stream for a blob; `requester` is its address, if it is not
-    /// relayed. Too many at once are dropped.
-    pub fn serve(&self, requester: Option<IpAddr>, stream: Stream) {
-        let Ok(permit) = self.inner.conversations.clone().try_acquire_owned() else {
-            return;
-        };
-        let server = self.clone();
-        tokio::spawn(async move {
-            if let Err(error) = server.talk(requester, stream).await {
-                tracing::debug!("a blob was not sent: {error}");
-            }
-            drop(permit);
-        });
     }
 
     async fn accept(self, listener: TcpListener, stopped: CancellationToken) {
@@ -235,39 +219,6 @@ impl Server {
         Ok(())
     }
 
-    /// Answers a peer that opened a stream.
-    pub fn serve_stream(&self, from: NodeId, requester: Option<IpAddr>, stream: Stream) {
-        let Ok(permit) = self.inner.conversations.clone().try_acquire_owned() else {
-            return;
-        };
-        let server = self.clone();
-        tokio::spawn(async move {
-            let talked = server.talk_of_stream(from, requester, stream).await;
-            drop(permit);
-            match talked {
-                Ok(Some((token, Carrier::Swarm(stream), keys))) => {
-                    server
-                        .attach(
-                            from,
-                            token,
-                            streams::accept_over_the_swarm(stream, &keys).await,
-                        )
-                        .await;
-                }
-                Ok(Some((token, Carrier::Tcp(tcp), keys))) => {
-                    server
-                        .attach(from, token, streams::accept(tcp, &keys).await)
-                        .await;
-                }
-                Ok(None) => {}
-                Err(error) => tracing::debug!(
-                    "a stream from node {} did not come about: {error}",
-                    from.short()
-                ),
-            }
-        });
-    }
-
     /// Offers a ticket. Gives back on what to go on, if the peer does not connect itself.
     async fn talk_of_stream(
         &self,
@@ -370,6 +321,54 @@ impl Server {
     }
 }
 
+/// Too many at once are dropped.
+impl Inbound for Server {
+    fn for_blob(&self, requester: Option<IpAddr>, stream: Stream) {
+        let Ok(permit) = self.inner.conversations.clone().try_acquire_owned() else {
+            return;
+        };
+        let server = self.clone();
+        tokio::spawn(async move {
+            if let Err(error) = server.talk(requester, stream).await {
+                tracing::debug!("a blob was not sent: {error}");
+            }
+            drop(permit);
+        });
+    }
+
+    fn for_service(&self, from: NodeId, requester: Option<IpAddr>, stream: Stream) {
+        let Ok(permit) = self.inner.conversations.clone().try_acquire_owned() else {
+            return;
+        };
+        let server = self.clone();
+        tokio::spawn(async move {
+            let talked = server.talk_of_stream(from, requester, stream).await;
+            drop(permit);
+            match talked {
+                Ok(Some((token, Carrier::Swarm(stream), keys))) => {
+                    server
+                        .attach(
+                            from,
+                            token,
+                            streams::accept_over_the_swarm(stream, &keys).await,
+                        )
+                        .await;
+                }
+                Ok(Some((token, Carrier::Tcp(tcp), keys))) => {
+                    server
+                        .attach(from, token, streams::accept(tcp, &keys).await)
+                        .await;
+                }
+                Ok(None) => {}
+                Err(error) => tracing::debug!(
+                    "a stream from node {} did not come about: {error}",
+                    from.short()
+                ),
+            }
+        });
+    }
+}
+
 /// On what a stream goes on.
 enum Carrier {
     Tcp(TcpStream),
@@ -391,7 +390,7 @@ fn send(blobs: &dyn Blobs, transfer: &Transfer, out: &mut impl Write) -> io::Res
         .open_to_send(transfer.hash)?
         .ok_or(io::ErrorKind::NotFound)?;
     file.seek(SeekFrom::Start(transfer.offset))?;
-    seal::send(
+    frames::send(
         &mut file,
         transfer.size - transfer.offset,
         &transfer.key,

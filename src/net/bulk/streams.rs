@@ -4,11 +4,12 @@
 
 use super::{
     offer::{Answer, Offer},
-    reach::{BulkWay, Reached, over_the_swarm, reach},
-    sealed::{DirectionKeys, Sealed},
+    reach::{Reached, over_the_swarm, reach},
     serve::Server,
 };
 use crate::{
+    route::BulkWay,
+    sealed::{DirectionKeys, Sealed},
     secret::expand,
     swarm::{shared::SwarmShared, streams},
 };

@@ -1,8 +1,8 @@
 //! Transfers and streams that were offered, or asked for, and not yet begun. A ticket works once,
 //! for a short time, and there are only so many.
 
-use super::{offer::TICKET_BYTES, sealed::DirectionKeys};
-use crate::secret::fill_random;
+use super::offer::TICKET_BYTES;
+use crate::{sealed::DirectionKeys, secret::fill_random};
 use nodectl_types::{BlobHash, NodeId, StreamToken};
 use std::{
     collections::HashMap,

@@ -9,10 +9,10 @@ use super::{
     probe,
     relays::Relays,
     shared::{DriverInput, SwarmShared},
-    streams,
+    streams::{self, Inbound},
     transport::{Behaviour, BehaviourEvent},
 };
-use crate::{bulk, discovery::Remembered, identity};
+use crate::{discovery::Remembered, identity};
 use futures::StreamExt;
 use libp2p::{
     Multiaddr, PeerId, Stream, StreamProtocol, Swarm, identify, kad,
@@ -44,7 +44,7 @@ const MAX_OPENING: usize = 256;
 pub struct Driver {
     pub(super) swarm: Swarm<Behaviour>,
     pub(super) shared: Arc<SwarmShared>,
-    pub(super) bulk: bulk::Server,
+    inbound: Arc<dyn Inbound>,
     pub(super) remembered: Remembered,
     pub(super) book: Book,
     pub(super) links: Links,
@@ -69,13 +69,13 @@ impl Driver {
     pub fn new(
         swarm: Swarm<Behaviour>,
         shared: Arc<SwarmShared>,
-        bulk: bulk::Server,
+        inbound: Arc<dyn Inbound>,
         remembered: Remembered,
     ) -> Self {
         Self {
             swarm,
             shared,
-            bulk,
+            inbound,
             remembered,
             book: Book::default(),
             links: Links::default(),
@@ -241,12 +241,12 @@ impl Driver {
                 ..
             } if protocol == streams::STREAM => {
                 if let Some(from) = identity::node_id(&peer) {
-                    self.bulk
-                        .serve_stream(from, self.links.remote(from), stream);
+                    self.inbound
+                        .for_service(from, self.links.remote(from), stream);
                 }
             }
             streams::StreamEvent::Inbound { peer, stream, .. } => {
-                self.bulk.serve(
+                self.inbound.for_blob(
                     identity::node_id(&peer).and_then(|peer| self.links.remote(peer)),
                     stream,
                 );

@@ -4,7 +4,7 @@
 //! who has it proves its identity inside. Messages have fixed lengths, so nothing that a stranger
 //! says decides what is read or allocated.
 
-use crate::bulk::sealed::{DirectionKeys, Sealed};
+use crate::sealed::{DirectionKeys, Sealed};
 use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use libp2p::{
     PeerId,

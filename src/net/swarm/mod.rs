@@ -1,10 +1,9 @@
 //! libp2p: private, authenticated connections to every member, one control channel each, and the
-//! discovery that libp2p brings (mDNS, Kademlia). `Net` is the handle that the node holds; `driver`
-//! owns the swarm.
+//! discovery that libp2p brings (mDNS, Kademlia). `driver` owns the swarm. It knows of blobs and
+//! services only that peers open streams for them.
 //!
 //! | file | owns |
 //! |---|---|
-//! | `start` | opening the swarm; `Net`, which implements the ports |
 //! | `driver` | the one task that owns the swarm |
 //! | `links` | connections, duplicates, which of them carries the session |
 //! | `session` | the control channel with one peer |
@@ -19,8 +18,8 @@
 //! | `convert` | libp2p's addresses and errors, for people |
 
 mod book;
-mod convert;
-mod driver;
+pub(super) mod convert;
+pub(super) mod driver;
 pub(super) mod handshake;
 pub(super) mod hello;
 mod links;
@@ -28,8 +27,5 @@ mod probe;
 mod relays;
 mod session;
 pub(super) mod shared;
-mod start;
 pub(super) mod streams;
 pub(super) mod transport;
-
-pub use start::{Net, start};

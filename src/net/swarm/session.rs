@@ -8,7 +8,7 @@ use super::{
     hello::{Hello, Opinion, SessionFrame},
     shared::{DriverInput, SwarmShared},
 };
-use crate::bulk::LastRoute;
+use crate::route::LastRoute;
 use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, io::BufReader};
 use libp2p::swarm::ConnectionId;
 use nodectl_ports::{Event, NetEvent};

@@ -18,10 +18,12 @@ use libp2p::{
         },
     },
 };
+use nodectl_types::NodeId;
 use std::{
     collections::VecDeque,
     convert::Infallible,
     future::{Ready, ready},
+    net::IpAddr,
     task::{Context, Poll},
 };
 
@@ -44,6 +46,15 @@ pub enum StreamEvent {
         ticket: u64,
         result: Result<Stream, String>,
     },
+}
+
+/// Who answers peers that open streams, other than the one for messages. Both calls return at once;
+/// `remote` is the peer's address, unless it is relayed.
+pub trait Inbound: Send + Sync {
+    /// The peer asks for a blob (`BULK`).
+    fn for_blob(&self, remote: Option<IpAddr>, stream: Stream);
+    /// The peer wants to speak to a service of this node (`STREAM`).
+    fn for_service(&self, from: NodeId, remote: Option<IpAddr>, stream: Stream);
 }
 
 /// Hands streams over. Its queue holds what one poll of the swarm takes out again; the swarm bounds

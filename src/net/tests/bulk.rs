@@ -4,10 +4,12 @@ use super::{
     cluster::{DEADLINE, Node, pair},
     rogue::Rogue,
 };
-use crate::bulk::{
-    offer::{Answer, CALL_BACK, OVER_THE_SWARM, Offer, Want},
-    seal,
-    serve::transfer_key,
+use crate::{
+    bulk::{
+        offer::{Answer, CALL_BACK, OVER_THE_SWARM, Offer, Want},
+        serve::transfer_key,
+    },
+    sealed::frames,
 };
 use futures::{AsyncReadExt, AsyncWriteExt};
 use nodectl_ports::{BlobFetcher, Blobs};
@@ -137,7 +139,7 @@ async fn offer_port(rogue: &mut Rogue, port: u16, size: usize) -> (Want, Offer, 
 fn sealed(plain: &[u8], offer: &Offer) -> Vec<u8> {
     let mut out = Vec::new();
     let key = transfer_key(&offer.key, &offer.ticket);
-    seal::send(&mut &plain[..], plain.len() as u64, &key, &mut out).unwrap();
+    frames::send(&mut &plain[..], plain.len() as u64, &key, &mut out).unwrap();
     out
 }
 
@@ -146,7 +148,7 @@ async fn a_broken_transfer_goes_on_where_it_ended() {
     let (mut one, _two) = pair().await;
     let mut rogue = Rogue::connect(&one).await;
     one.until_up(rogue.id).await;
-    let plain = bytes(4 * seal::FRAME_BYTES);
+    let plain = bytes(4 * frames::FRAME_BYTES);
     let hash = BlobHash::of(&plain);
     let fetching = tokio::spawn(one.net.fetch(hash, vec![rogue.id]));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -162,7 +164,7 @@ async fn a_broken_transfer_goes_on_where_it_ended() {
     drop(tcp);
 
     let (want, second, _stream) = offer(&mut rogue, &listener, plain.len()).await;
-    assert_eq!(want.offset, 2 * seal::FRAME_BYTES as u64);
+    assert_eq!(want.offset, 2 * frames::FRAME_BYTES as u64);
     let mut tcp = listener.accept().unwrap().0;
     tcp.read_exact(&mut ticket).unwrap();
     tcp.write_all(&sealed(&plain[want.offset as usize..], &second))
@@ -193,7 +195,7 @@ impl AskedToCall {
         let (mut one, two) = pair().await;
         let mut rogue = Rogue::connect(&one).await;
         one.until_up(rogue.id).await;
-        let plain = bytes(3 * seal::FRAME_BYTES + 5);
+        let plain = bytes(3 * frames::FRAME_BYTES + 5);
         let fetching = tokio::spawn(one.net.fetch(BlobHash::of(&plain), vec![rogue.id]));
         let closed = TcpListener::bind("127.0.0.1:0")
             .unwrap()

@@ -4,10 +4,12 @@ use super::{
     cluster::{DEADLINE, pair},
     rogue::Rogue,
 };
-use crate::bulk::{
-    offer::{Answer, CALL_BACK, OVER_THE_SWARM, Offer},
+use crate::{
+    bulk::{
+        offer::{Answer, CALL_BACK, OVER_THE_SWARM, Offer},
+        streams,
+    },
     sealed::DirectionKeys,
-    streams,
 };
 use futures::{
     AsyncReadExt as _, AsyncWriteExt as _,

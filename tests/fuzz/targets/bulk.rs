@@ -8,8 +8,8 @@ use libfuzzer_sys::fuzz_target;
 #[path = "../../../src/net/bulk/offer.rs"]
 mod offer;
 #[allow(dead_code)]
-#[path = "../../../src/net/bulk/seal.rs"]
-mod seal;
+#[path = "../../../src/net/sealed/frames.rs"]
+mod frames;
 
 const KEY: [u8; 32] = [9; 32];
 
@@ -23,15 +23,15 @@ fuzz_target!(|bytes: &[u8]| {
     // Nothing that was not sealed with the key comes out.
     let announced = bytes.len() as u64;
     let mut out = 0;
-    let unsealed = seal::receive(&mut &bytes[..], announced, &KEY, |plain| {
+    let unsealed = frames::receive(&mut &bytes[..], announced, &KEY, |plain| {
         out += plain.len();
         Ok(())
     });
     assert!(unsealed.is_err() && out == 0);
     // What was, comes out as it went in.
     let (mut wire, mut back) = (Vec::new(), Vec::new());
-    seal::send(&mut &bytes[..], announced, &KEY, &mut wire).expect("into memory");
-    let opened = seal::receive(&mut &wire[..], announced, &KEY, |plain| {
+    frames::send(&mut &bytes[..], announced, &KEY, &mut wire).expect("into memory");
+    let opened = frames::receive(&mut &wire[..], announced, &KEY, |plain| {
         back.extend_from_slice(plain);
         Ok(())
     });

@@ -1,7 +1,7 @@
 //! A duplex stream of sealed frames, for conversations: what is written goes out with the next
 //! flush, as a frame of its own.
 
-use super::seal::{FINAL, FRAME_BYTES, FrameCipher, HEADER_BYTES, TAG_BYTES, bad};
+use super::frames::{FINAL, FRAME_BYTES, FrameCipher, HEADER_BYTES, TAG_BYTES, bad};
 use std::{
     io,
     pin::Pin,

@@ -2,8 +2,8 @@
 //! wanted and opened there, and several frames are written at once.
 
 use super::{
-    seal::{FINAL, FrameCipher, HEADER_BYTES, TAG_BYTES},
-    sealed::{DirectionKeys, Sealed, SealedInput, WRITE_BYTES},
+    duplex::{DirectionKeys, Sealed, SealedInput, WRITE_BYTES},
+    frames::{FINAL, FrameCipher, HEADER_BYTES, TAG_BYTES},
 };
 use libp2p::Stream;
 use nodectl_ports::{Halves, PeerStream};

@@ -1,12 +1,5 @@
 //! Opens the swarm with everything around it, and the handle to it all.
 
-use super::{
-    convert,
-    driver::Driver,
-    hello::Hello,
-    shared::{DriverInput, SwarmShared},
-    transport::{self, Behaviour},
-};
 use crate::{
     access::Access,
     bulk::{Fetcher, Server, streams},
@@ -15,6 +8,13 @@ use crate::{
     identity::Identity,
     interfaces::Interfaces,
     secret::Keys,
+    swarm::{
+        convert,
+        driver::Driver,
+        hello::Hello,
+        shared::{DriverInput, SwarmShared},
+        transport::{self, Behaviour},
+    },
 };
 use futures::{
     StreamExt,
@@ -97,7 +97,8 @@ pub async fn start(
         .set_problem("kademlia", (!config.kademlia).then(|| SWITCHED_OFF.into()));
     let server = Server::start(shared.clone(), blobs.clone(), host, config.bulk_port).await?;
     let remembered = Remembered::start(shared.clone(), &config.data_dir);
-    tokio::spawn(Driver::new(swarm, shared.clone(), server.clone(), remembered).run(inputs));
+    let inbound = Arc::new(server.clone());
+    tokio::spawn(Driver::new(swarm, shared.clone(), inbound, remembered).run(inputs));
     discovery::start(shared.clone(), &config);
     discovery::start_targets(&shared, &config.peers);
     let fetcher = Fetcher::new(shared.clone(), server.clone(), blobs);
