@@ -17,9 +17,9 @@ use std::path::PathBuf;
 use toml::Spanned;
 
 #[rustfmt::skip]
-pub const KEYS: [&str; 54] = [
+pub const KEYS: [&str; 55] = [
     "name", "kind", "datasets", "dataset", "directories", "entry", "monitor", "calibrant",
-    "poni", "detector", "points", "azimuthal_points", "unit", "radial_range", "azimuthal_range", "regions", "splitting",
+    "poni", "pyfai", "detector", "points", "azimuthal_points", "unit", "radial_range", "azimuthal_range", "regions", "splitting",
     "mask", "dark", "flat", "absorption", "variance", "dummy", "delta_dummy", "solid_angle", "polarization_factor",
     "polarization_offset", "transmission", "error_model", "sigma_clip", "quantile", "chi_discontinuity_at_0",
     "strategy", "workers", "threads_per_worker", "workers_per_gpu", "engine", "frames_per_task", "input", "output",
@@ -51,7 +51,7 @@ pub fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
     let count = |key: &str| fields.u32(key, 1).map(|item| item.map(|item| item.value));
     let request = Request {
         named,
-        place: ["detector", "poni"]
+        place: ["detector", "poni", "pyfai"]
             .into_iter()
             .find_map(|key| fields.get(key))
             .map(Spanned::span)

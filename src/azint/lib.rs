@@ -14,6 +14,7 @@
 //! | `run/` | what runs in the worker processes |
 //! | `job` | the job file's keys |
 //! | `settings` | those that say how frames are integrated |
+//! | `pyfai` | what pyFAI-integrate saves, as these |
 //! | `datasets` | which files are integrated |
 //! | `config` | the integrator's own configuration files |
 //! | `measure` | how many threads a worker should have |
@@ -30,6 +31,7 @@ pub mod frames;
 mod job;
 mod measure;
 pub mod plan;
+mod pyfai;
 pub mod results;
 pub mod run;
 mod settings;

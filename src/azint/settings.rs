@@ -8,6 +8,7 @@ use super::{
         ending,
     },
     plan::{ImageFile, ImageFiles},
+    pyfai,
     run::images,
 };
 use nodectl_formats::files as plain;
@@ -18,11 +19,14 @@ use std::{
     ops::Range,
     path::{Path, PathBuf},
 };
-use toml::{Spanned, de::DeValue};
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
 
 #[rustfmt::skip]
-pub(super) const KEYS: [&str; 24] = [
-    "poni", "detector", "points", "azimuthal_points", "unit", "radial_range", "azimuthal_range", "regions", "splitting",
+pub(super) const KEYS: [&str; 25] = [
+    "poni", "pyfai", "detector", "points", "azimuthal_points", "unit", "radial_range", "azimuthal_range", "regions", "splitting",
     "mask", "dark", "flat", "absorption", "variance", "dummy", "delta_dummy", "solid_angle", "polarization_factor",
     "polarization_offset", "transmission", "error_model", "sigma_clip", "quantile", "chi_discontinuity_at_0",
 ];
@@ -30,7 +34,7 @@ pub(super) const KEYS: [&str; 24] = [
 /// Bins where nobody says how many.
 pub(super) const DEFAULT_POINTS: u32 = 1000;
 /// The largest `.poni` file.
-const MAX_PONI_BYTES: u64 = 1 << 20;
+pub(super) const MAX_PONI_BYTES: u64 = 1 << 20;
 
 /// Settings, the images that go with them, and these as uploads.
 #[derive(Default)]
@@ -42,14 +46,75 @@ pub(super) struct Pictures {
 }
 
 pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<(IntegrationSettings, Pictures), Fault> {
-    let Some(poni) = fields.string("poni")? else {
-        let fault = Fault::new(fields.span.clone(), "the job has no `poni`");
-        return Err(fault.hint("the geometry, as pyFAI-calib2 saves it, e.g. poni = \"lab6.poni\""));
-    };
     let base = &fields.context.base;
-    let mut geometry =
-        geometry(&base.join(&poni.value)).map_err(|why| Fault::new(poni.span.clone(), why))?;
-    let mut pictures = detector(&mut geometry, base, &poni, fields.string("detector")?)?;
+    let poni = fields.string("poni")?;
+    let from_poni = |poni: &Item<String>| {
+        geometry(&base.join(&poni.value)).map_err(|why| Fault::new(poni.span.clone(), why))
+    };
+    let Some(file) = fields.string("pyfai")? else {
+        let Some(poni) = poni else {
+            let fault = Fault::new(fields.span.clone(), "the job has no `poni`");
+            return Err(
+                fault.hint("the geometry, as pyFAI-calib2 saves it, e.g. poni = \"lab6.poni\"")
+            );
+        };
+        return of_keys(fields, from_poni(&poni)?, &poni);
+    };
+    let saved = pyfai::read(&base.join(&file.value), fields.get("monitor").is_some())
+        .map_err(|why| Fault::new(file.span.clone(), why))?;
+    let text: String = saved
+        .keys
+        .iter()
+        .map(|(key, value)| format!("{key} = {value}\n"))
+        .collect();
+    let table = with_saved(fields, &text, &file.span)?;
+    let fields = Fields::new(fields.context, &table, "a job", fields.span.clone());
+    match &poni {
+        Some(poni) => of_keys(&fields, from_poni(poni)?, poni),
+        None => of_keys(&fields, saved.geometry, &file),
+    }
+}
+
+/// The keys of a job, and those that a file of pyFAI's has (as TOML) where the job says nothing
+/// else.
+fn with_saved<'t>(
+    fields: &Fields<'_, 't>,
+    saved: &'t str,
+    place: &Range<usize>,
+) -> Result<DeTable<'t>, Fault> {
+    let unread = |error: toml::de::Error| Fault::new(place.clone(), error.message().to_string());
+    let saved = DeTable::parse(saved).map_err(unread)?.into_inner();
+    // Where the job has one of these, none of the others is the file's.
+    const TOGETHER: [&[&str]; 2] = [
+        &["regions", "radial_range", "azimuthal_range"],
+        &["sigma_clip", "quantile"],
+    ];
+    let is_replaced = |key: &str| {
+        let mut groups = TOGETHER.iter().filter(|group| group.contains(&key));
+        groups.any(|group| group.iter().any(|other| fields.get(other).is_some()))
+    };
+    let mut table: DeTable<'t> = saved
+        .into_iter()
+        .filter(|(key, _)| !is_replaced(key.get_ref()))
+        .map(|(key, value)| (key, Spanned::new(place.clone(), value.into_inner())))
+        .collect();
+    table.extend(
+        fields
+            .table
+            .iter()
+            .map(|(key, value)| (key.clone(), value.clone())),
+    );
+    Ok(table)
+}
+
+/// Settings as the keys say, of a geometry that `origin`, a file, has.
+fn of_keys(
+    fields: &Fields<'_, '_>,
+    mut geometry: Geometry,
+    origin: &Item<String>,
+) -> Result<(IntegrationSettings, Pictures), Fault> {
+    let base = &fields.context.base;
+    let mut pictures = detector(&mut geometry, base, origin, fields.string("detector")?)?;
     let unit =
         named(fields, "unit", Unit::from_name, &Unit::ALL.map(Unit::name))?.unwrap_or_default();
     let points = fields
@@ -90,7 +155,7 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<(IntegrationSettings, Pict
             .iter()
             .find(|key| text.starts_with(&format!("{key} ")))
             .and_then(|key| fields.get(key));
-        Fault::new(place.map_or(poni.span.clone(), Spanned::span), text)
+        Fault::new(place.map_or(origin.span.clone(), Spanned::span), text)
     })?;
     Ok((settings, pictures))
 }
