@@ -563,7 +563,9 @@ impl State {
         else {
             return false;
         };
-        let is_taken = match coordinator.inputs_fetched(&mut self.core, ticket, result) {
+        let fetched = (ticket, result);
+        let is_taken = match coordinator.inputs_fetched(&mut self.core, &mut copy.lattice, fetched)
+        {
             Inputs::Expected => true,
             Inputs::Others => {
                 coordinator.fetched(&mut self.core, &mut copy.lattice, ticket, result)

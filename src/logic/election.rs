@@ -155,8 +155,11 @@ impl State {
                 coordinator.dismiss_watchers(&mut self.core, &copy.lattice);
             }
             coordinator.dismiss_cancellers(&mut self.core);
-            if coordinator.is_kept() {
+            if coordinator.is_kept() && !coordinator.awaits_inputs() {
                 self.keep_unsettled(job, coordinator.unsettled());
+            } else if coordinator.is_kept() {
+                // Without the files that tasks are given it is no copy. Nothing counted here.
+                self.drop_claim(job, true);
             } else {
                 self.core.directory.show(job);
                 match coordinator.writes_under_way() {
@@ -287,7 +290,7 @@ impl State {
 
     /// 0 if we stand first among the live candidates; `None` if the job has a live coordinator or
     /// is not ours to claim.
-    fn turn_to_claim(&self, job: JobId) -> Option<u32> {
+    pub(super) fn turn_to_claim(&self, job: JobId) -> Option<u32> {
         let copy = self
             .copies
             .get(&job)

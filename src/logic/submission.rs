@@ -54,10 +54,9 @@ impl State {
         if let Err(problem) = checked {
             return self.core.answer(asker, Err(problem));
         }
-        if known
-            .as_ref()
-            .is_some_and(|head| !head.replicas.is_empty() || head.phase.is_ended())
-        {
+        // Two disks have had it. That it has ended says nothing of that: what has nothing to run
+        // ends at once.
+        if known.as_ref().is_some_and(|head| !head.replicas.is_empty()) {
             return self.core.answer(asker, Ok(Answer::Submitted { job }));
         }
         let bytes = postcard::to_stdvec(&*spec).expect("plain data always encodes");
@@ -198,6 +197,15 @@ impl State {
         if submission.deadline <= now {
             return self.give_up(job);
         }
+        // Its coordinator, this node, may find itself alone by now.
+        if self.coordinators.contains_key(&job) {
+            self.answer_submission_of(job);
+            return self.wait_for_submission(job);
+        }
+        // It has the job on its disk, and claims it when it has looked for others who hold it.
+        if self.turn_to_claim(job).is_some() {
+            return self.wait_for_submission(job);
+        }
         let head = self.core.directory.get(job);
         let lives =
             |holder: &NodeId| self.core.members.is_alive(*holder) && !self.is_without(job, *holder);
@@ -286,18 +294,17 @@ impl State {
     /// finds another coordinator. It is not cancelled: by the same key it may be submitted again,
     /// and another node may have taken it.
     pub(super) fn decline(&mut self, job: JobId, error: &str) {
+        let mut is_kept = false;
         if let Some(mut coordinator) = self.coordinators.remove(&job)
-            && let Some(copy) = self.copies.remove(&job)
+            && let Some(copy) = self.copies.get(&job)
         {
             coordinator.dismiss_watchers(&mut self.core, &copy.lattice);
             coordinator.dismiss_cancellers(&mut self.core);
-            if coordinator.is_kept() {
-                self.core.effects.push(Effect::ForgetJob { job });
-            }
+            is_kept = coordinator.is_kept();
         }
         self.core
             .notice(format!("job {job} cannot be kept here: {error}"));
-        self.core.resync.forget(job);
+        self.drop_claim(job, is_kept);
         if let Some(head) = self.core.directory.discard(job) {
             self.core.send(
                 head.submitter,
@@ -307,6 +314,16 @@ impl State {
                 },
             );
         }
+    }
+
+    /// What this node has of a job that it is not to coordinate after all goes: it has never been a
+    /// copy of it.
+    pub(super) fn drop_claim(&mut self, job: JobId, is_kept: bool) {
+        self.copies.remove(&job);
+        if is_kept {
+            self.core.effects.push(Effect::ForgetJob { job });
+        }
+        self.core.resync.forget(job);
     }
 
     /// The coordinator that was chosen has no room: the next node is asked. Where nobody is left

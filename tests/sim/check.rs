@@ -4,6 +4,7 @@
 mod losses;
 
 use crate::{
+    disk::Journal,
     told::is_same,
     world::{Key, Machine, World},
 };
@@ -470,8 +471,20 @@ impl World {
             .count()
     }
 
+    /// Live disks that a job could go on from, with the files that its tasks are given: who claims
+    /// a job has its specification first, and gives it up if they do not come.
+    fn whole_copies(&self, job: JobId) -> usize {
+        let is_whole = |machine: &&Machine| {
+            let spec = machine.disk.journals.get(&job).and_then(Journal::spec);
+            let inputs = spec.and_then(|spec| spec.work.inputs);
+            machine.disk.has_job(job)
+                && inputs.is_none_or(|manifest| machine.disk.blobs.contains_key(&manifest))
+        };
+        self.present().filter(is_whole).count()
+    }
+
     pub fn note_submitted(&mut self, job: JobId) {
-        let copies = self.spec_copies(job);
+        let copies = self.whole_copies(job);
         if let Some((coordinator, other)) = self.company(job, |_| true).filter(|_| copies < 2) {
             let name = self.job_name(job);
             let text = format!(
@@ -488,12 +501,12 @@ impl World {
 
     /// Live disks that know a job to be cancelled.
     pub fn cancel_copies(&self, job: JobId) -> usize {
-        let on_disk = |machine: &&crate::world::Machine| {
+        let on_disk = |machine: &&Machine| {
             machine
                 .disk
                 .journals
                 .get(&job)
-                .is_some_and(crate::disk::Journal::is_cancelled)
+                .is_some_and(Journal::is_cancelled)
         };
         self.present().filter(on_disk).count()
     }

@@ -3,6 +3,7 @@
 //! | file | owns |
 //! |---|---|
 //! | `mod` | the coordinator's state, its life from claim to end |
+//! | `inputs` | the files that its tasks are given, on their way here |
 //! | `dispatch` | which node gets which task; taking work back; running stragglers twice |
 //! | `results` | accepting ends of attempts, making them durable, acknowledging them |
 //! | `stopping` | tasks that end before their time: cancelled by a user, given up by a sweep |
@@ -16,6 +17,7 @@
 //! what the members say they hold.
 
 mod dispatch;
+mod inputs;
 mod pace;
 mod progress;
 mod recovery;
@@ -36,14 +38,13 @@ use std::{
     time::Duration,
 };
 
+pub use inputs::Inputs;
 pub use progress::Watcher;
 
 /// How often a coordinator with unfinished work looks around.
 const PERIOD: Duration = Duration::from_millis(250);
 /// How often changed counts are told to all members.
 const HEAD_PERIOD: Duration = Duration::from_secs(1);
-/// How often the job's files are asked for again.
-const INPUTS_TRIES: u32 = 5;
 /// A node is asked to give back work at most this often.
 const RECALL_PAUSE: Duration = Duration::from_millis(50);
 /// That a node takes nothing of the job is believed this long, unless it describes itself anew.
@@ -122,15 +123,6 @@ struct StorageTrouble {
     since: Time,
 }
 
-/// What came of fetching a job's files.
-pub enum Inputs {
-    /// The ticket was of something else.
-    Others,
-    /// They are here, or are asked for once more.
-    Expected,
-    Missing,
-}
-
 pub struct Coordinator {
     job: JobId,
     epoch: u32,
@@ -173,9 +165,7 @@ pub struct Coordinator {
     /// over may be the only one that has some of what its predecessor sent to its replicas, and
     /// what counts for want of company is here alone.
     confirmed: bool,
-    /// The job's files are being brought here.
-    inputs: Option<u64>,
-    inputs_tries: u32,
+    inputs: inputs::Fetch,
     /// The round of retries that is taken into account.
     round: u32,
     stopping: stopping::Stopping,
@@ -223,8 +213,7 @@ impl Coordinator {
             tick_set: false,
             kept: recover,
             confirmed: !recover,
-            inputs: None,
-            inputs_tries: 0,
+            inputs: inputs::Fetch::default(),
             round: head.round,
             stopping: stopping::Stopping::new(spec.work.sweep.as_ref()),
             spec,
@@ -248,12 +237,7 @@ impl Coordinator {
                     Keep::Head(head.clone()),
                 ],
             );
-            let (job, submitter) = (head.job, vec![head.submitter]);
-            coordinator.inputs = coordinator
-                .spec
-                .work
-                .inputs
-                .map(|manifest| core.fetch_tree(job, manifest, submitter));
+            coordinator.fetch_inputs(core, head.submitter);
         }
         coordinator.wake(core);
         coordinator
@@ -284,7 +268,7 @@ impl Coordinator {
     /// What is being written of a job of which nothing is on disk yet; `None` where files that its
     /// tasks are given are not here either.
     pub(super) fn writes_under_way(&mut self) -> Option<Vec<(u64, Vec<Keep>)>> {
-        self.inputs.is_none().then(|| self.results.take_writes())
+        (!self.awaits_inputs()).then(|| self.results.take_writes())
     }
 
     /// The specification is on this node's disk.
@@ -295,40 +279,12 @@ impl Coordinator {
     /// The specification and the job's files are on this node's disk; until then no copy elsewhere
     /// makes the job safe.
     fn is_safe_here(&self) -> bool {
-        self.kept && self.inputs.is_none()
+        self.kept && !self.awaits_inputs()
     }
 
     /// Specification, head and the job's files are on this node's disk.
     pub fn is_written(&self) -> bool {
         self.is_safe_here() && !self.results.has_writes()
-    }
-
-    /// The job's files are here, or cannot be had from the node that submitted it: then it cannot
-    /// be coordinated here.
-    pub fn inputs_fetched(
-        &mut self,
-        core: &mut Core,
-        ticket: u64,
-        result: &Result<(), String>,
-    ) -> Inputs {
-        if self.inputs != Some(ticket) {
-            return Inputs::Others;
-        }
-        self.inputs = None;
-        if result.is_err() {
-            let submitter = self.head(core).submitter;
-            if self.inputs_tries >= INPUTS_TRIES || !core.members.is_alive(submitter) {
-                return Inputs::Missing;
-            }
-            self.inputs_tries += 1;
-            let job = self.job;
-            self.inputs = self
-                .spec
-                .work
-                .inputs
-                .map(|manifest| core.fetch_tree(job, manifest, vec![submitter]));
-        }
-        Inputs::Expected
     }
 
     /// Whether it waits for that other job.

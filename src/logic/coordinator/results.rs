@@ -539,7 +539,7 @@ impl Coordinator {
     }
 
     /// If a batch is durable, it counts: it is on this node's disk, and on that of a replica that
-    /// has everything else, too.
+    /// has everything else, too; and this node will not give the job up for want of its files.
     pub(super) fn settle(&mut self, core: &mut Core, lattice: &mut Lattice, ticket: u64) {
         let alone = core.is_alone();
         let Some(batch) = self.results.batches.get(&ticket) else {
@@ -548,7 +548,7 @@ impl Coordinator {
         // A head stands for itself.
         let is_complete = |node: &NodeId| batch.records.is_empty() || self.is_current(*node);
         let is_safe = batch.kept_by.iter().any(is_complete);
-        if !batch.written || !(alone || is_safe) {
+        if !batch.written || !(alone || is_safe) || self.awaits_inputs() {
             return;
         }
         self.confirmed &= is_safe || batch.records.is_empty();

@@ -2,7 +2,7 @@
 //! early.
 
 use super::*;
-use nodectl_types::JobHead;
+use nodectl_types::{BlobHash, JobHead};
 
 const KEYED: JobId = JobId(0xab);
 
@@ -250,4 +250,154 @@ fn whoever_keeps_a_copy_of_a_job_claims_that_one_and_no_other_of_its_name() {
         (state.claim_of(KEYED), known.spec),
         (Some(9), spec().hash())
     );
+}
+
+const OTHER: NodeId = NodeId([2; 32]);
+
+/// The head of a job that ended at once, as a claim of that node's.
+fn ended(holder: NodeId, replicas: Vec<NodeId>) -> JobHead {
+    JobHead {
+        holder,
+        replicas,
+        epoch: 1,
+        version: 4,
+        phase: Phase::Cancelled,
+        cancelled: true,
+        ..JobHead::unclaimed(KEYED, &spec(), spec().hash())
+    }
+}
+
+fn message(from: NodeId, message: Message) -> Input {
+    Input::Message { from, message }
+}
+
+#[test]
+fn that_a_job_has_ended_does_not_make_it_safe() {
+    let mut state = node();
+    let heads = |head| message(OTHER, Message::Heads(vec![head]));
+    let told_of = [Input::PeerUp(OTHER), heads(ended(OTHER, Vec::new()))];
+    state.handle(at(0), told_of);
+    let early = told(&state.handle(at(0), [submit(1)]));
+    assert!(early.is_empty(), "one disk has it: {early:?}");
+    let third = NodeId([3; 32]);
+    state.handle(at(0), [Input::PeerUp(third)]);
+    let safe = JobHead {
+        version: 5,
+        ..ended(OTHER, vec![third])
+    };
+    let submitted = Ok(Answer::Submitted { job: KEYED });
+    let effects = state.handle(at(1), [heads(safe)]);
+    assert_eq!(told(&effects), [(1, submitted.clone())]);
+    assert_eq!(told(&state.handle(at(1), [submit(2)])), [(2, submitted)]);
+}
+
+/// Others may hold it, too, and have gone on: it looks for them, and claims the job before it
+/// speaks for itself.
+#[test]
+fn a_lone_node_that_starts_answers_for_what_it_has_when_it_has_looked_around() {
+    let mut state = State::new(Now::default(), info(1), config());
+    state.restore(KEYED, Keep::Spec(spec()));
+    let me = state.node();
+    state.restore(KEYED, Keep::Head(ended(me, Vec::new())));
+    state.start();
+    let mut effects = state.handle(at(1), [submit(1)]);
+    for second in 2..=4 {
+        assert_eq!((told(&effects), state.claim_of(KEYED)), (vec![], None));
+        effects = state.handle(at(second), [Input::Tick]);
+    }
+    let mut effects = state.handle(at(6), [Input::Tick]);
+    assert_eq!(state.claim_of(KEYED), Some(2));
+    effects = state.handle(at(6), writes(&effects));
+    assert_eq!(told(&effects), [(1, Ok(Answer::Submitted { job: KEYED }))]);
+}
+
+/// A job whose tasks are given files that another node has.
+fn with_files() -> Arc<JobSpec> {
+    let mut job = (*spec()).clone();
+    Arc::make_mut(&mut job.work).inputs = Some(BlobHash::of(b"a manifest"));
+    Arc::new(job)
+}
+
+/// Offered to this node, which has it on its disk; its files are on their way. What came of it, and
+/// their ticket.
+fn claimed_without_files(state: &mut State) -> (Vec<Effect>, u64) {
+    let spec = with_files();
+    let head = JobHead {
+        submitter: OTHER,
+        ..JobHead::unclaimed(KEYED, &spec, spec.hash())
+    };
+    let offer = Message::Offer {
+        head,
+        spec: Some(spec),
+    };
+    let effects = state.handle(at(0), [Input::PeerUp(OTHER), message(OTHER, offer)]);
+    let fetch = effects.iter().find_map(|effect| match effect {
+        Effect::FetchTree { ticket, .. } => Some(*ticket),
+        _ => None,
+    });
+    let effects = state.handle(at(0), writes(&effects));
+    (effects, fetch.expect("its files are asked for"))
+}
+
+fn forgets(effects: &[Effect]) -> bool {
+    effects
+        .iter()
+        .any(|effect| matches!(effect, Effect::ForgetJob { job: KEYED }))
+}
+
+#[test]
+fn nothing_counts_on_a_claim_that_may_be_given_up_for_want_of_files() {
+    for came in [true, false] {
+        let mut state = node();
+        let (effects, ticket) = claimed_without_files(&mut state);
+        let attempt = effects.iter().find_map(|effect| match effect {
+            Effect::StartTask { attempt, .. } => Some(*attempt),
+            _ => None,
+        });
+        let attempt = attempt.expect("others may have the files");
+        let record = TaskRecord::plain(0, attempt, state.node(), Outcome::Done);
+        state.handle(at(3), [Input::PeerDown(OTHER), Input::PeerRefused(OTHER)]);
+        let ended = Input::TaskEnded {
+            job: KEYED,
+            record: Box::new(record),
+        };
+        let effects = state.handle(at(3), [ended]);
+        state.handle(at(3), writes(&effects));
+        let known = |state: &State| state.copy_of(KEYED).map(|copy| copy.lattice.done());
+        assert_eq!(known(&state), Some(0), "it is written, and this node alone");
+        let result = if came { Ok(()) } else { Err("gone".into()) };
+        let effects = state.handle(at(4), [Input::Fetched { ticket, result }]);
+        assert_eq!(known(&state), came.then_some(1));
+        assert_eq!(forgets(&effects), !came);
+    }
+}
+
+#[test]
+fn a_claim_that_gives_way_before_its_files_have_come_is_no_copy() {
+    let mut state = node();
+    let (_, ticket) = claimed_without_files(&mut state);
+    let claimed = JobHead {
+        holder: OTHER,
+        epoch: 2,
+        ..state.core().directory.get(KEYED).expect("claimed").clone()
+    };
+    let heads = message(OTHER, Message::Heads(vec![claimed.clone()]));
+    let effects = state.handle(at(1), [heads]);
+    assert!(forgets(&effects) && state.copy_of(KEYED).is_none());
+    let result = Err("gone".into());
+    state.handle(at(1), [Input::Fetched { ticket, result }]);
+    let offer = Message::Offer {
+        head: claimed,
+        spec: Some(with_files()),
+    };
+    let effects = state.handle(at(2), [message(OTHER, offer)]);
+    let is_kept = |effect: &Effect| {
+        let Effect::Send { message, .. } = effect else {
+            return false;
+        };
+        matches!(message, Message::OfferKept { .. })
+    };
+    assert!(!effects.iter().any(is_kept), "its files are not here");
+    let fetches = |effect: &Effect| matches!(effect, Effect::FetchTree { .. });
+    assert!(effects.iter().any(fetches));
 }

@@ -189,7 +189,10 @@ impl World {
                 .is_some_and(|watched| watched.void);
             // Who asks for it when it has been removed asks too late.
             let in_time = want.since <= first;
-            before.is_some() && before == number && open && in_time && !want.cancel && !void
+            // It may have been submitted beyond a cut, and nobody here has heard of it.
+            let is_known = want.job.is_some_and(|job| self.can_know(node, job));
+            let follows = before.is_some() && before == number;
+            follows && open && in_time && is_known && !want.cancel && !void
         };
         let needed = self
             .user
@@ -220,6 +223,13 @@ impl World {
             let text = format!("n{node} forgets {}, {why}", self.job_name(job));
             self.fail("a job is forgotten that is needed", text);
         }
+    }
+
+    /// The node knows a job, or has been close for a while to one that does.
+    fn can_know(&self, node: usize, job: JobId) -> bool {
+        let knows = |state: &State| state.core().directory.get(job).is_some();
+        self.states()
+            .any(|(other, state)| knows(state) && self.are_close(node, other, ACQUAINTED))
     }
 
     /// Before a node dies: what makes its death worth a line.
