@@ -342,7 +342,9 @@ impl Coordinator {
             self.settle_all(core, lattice);
         }
         self.compare_orders(core);
+        self.review_recovery(core);
         self.ask_those_awaited(core);
+        self.end_recovery_if_heard(core, lattice);
         self.recruit(core);
         self.remind_replicas(core);
         self.step(core, lattice);
@@ -396,11 +398,7 @@ impl Coordinator {
             self.ask_node(core, node);
         }
         self.resync_replica(core, node);
-        if self
-            .recovery
-            .as_ref()
-            .is_some_and(|recovery| recovery.still_named.contains(&node))
-        {
+        if self.compares_with(node) {
             self.compare_with(core, [node].into());
         }
     }

@@ -3,9 +3,17 @@
 
 use super::{Active, Coordinator, NodeWork};
 use crate::{core::Core, lattice::Lattice};
-use nodectl_types::{Attempt, JobHead, Message, NodeId, TaskIndex, limits, message::Inventory};
-use std::collections::BTreeSet;
+use nodectl_types::{
+    Attempt, JobHead, Message, NodeId, TaskIndex, Time, limits, message::Inventory,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
+/// A holder that is alive and not connected will be in a moment, or is cut off from here alone: it
+/// is waited for so long.
+const CONNECTS: Duration = Duration::from_secs(5);
 /// So many attempts of a task may run beside another that is met.
 const MOST_ATTEMPTS: usize = 1;
 
@@ -18,6 +26,8 @@ pub struct Recovery {
     pub(super) unheard: BTreeSet<NodeId>,
     /// Those that hold the job's state, or held it, and of whose copy not all is here yet.
     pub(super) uncompared: BTreeSet<NodeId>,
+    /// Those of them that are alive and not connected, and since when.
+    unconnected: BTreeMap<NodeId, Time>,
     /// Those of whose copy all is here.
     pub(super) compared: BTreeSet<NodeId>,
     /// Former holders, also those that are away, which the head goes on to name: who coordinates
@@ -36,7 +46,7 @@ impl Coordinator {
         let former: BTreeSet<_> = former.into_iter().filter(|node| *node != core.me).collect();
         let (present, absent) = former
             .iter()
-            .partition(|node| core.members.is_reachable(**node));
+            .partition(|node| core.members.is_alive(**node));
         (self.former, self.absent) = (former.clone(), absent);
         // A job that was submitted again is not safe with whoever may have lost it.
         let still_named = if self.kept { former } else { BTreeSet::new() };
@@ -59,9 +69,9 @@ impl Coordinator {
         self.ask_everyone(core);
     }
 
-    /// Who is reachable is not who was. A former holder that is away is not waited for; when it is
-    /// back, nothing is ordered before it has been heard, as at the takeover: it may have results
-    /// that were told.
+    /// Who is reachable is not who was. A former holder that is away is not waited for, but a
+    /// connection that breaks is no death. When one is back, nothing is ordered before it has been
+    /// heard, as at the takeover: it may have results that were told.
     pub(super) fn review_recovery(&mut self, core: &mut Core) {
         let back: BTreeSet<_> = self
             .absent
@@ -75,11 +85,21 @@ impl Coordinator {
             recovery
                 .unheard
                 .retain(|node| core.members.is_reachable(*node));
-            self.absent.extend(
-                recovery
-                    .uncompared
-                    .extract_if(.., |node| !core.members.is_reachable(*node)),
-            );
+            let Recovery {
+                uncompared,
+                unconnected,
+                ..
+            } = recovery;
+            unconnected.retain(|node, _| !core.members.is_reachable(*node));
+            let now = core.mono();
+            let is_away = |node: &NodeId| {
+                if core.members.is_reachable(*node) {
+                    return false;
+                }
+                let since = *unconnected.entry(*node).or_insert(now);
+                !core.members.is_alive(*node) || now - since >= CONNECTS
+            };
+            self.absent.extend(uncompared.extract_if(.., is_away));
         }
     }
 
@@ -225,6 +245,14 @@ impl Coordinator {
     /// It has taken over, and members may know more.
     pub(super) fn is_recovering(&self) -> bool {
         self.recovery.is_some()
+    }
+
+    /// Whether copies are to be compared over a new connection: what was said over the last may be
+    /// lost.
+    pub(super) fn compares_with(&self, node: NodeId) -> bool {
+        self.recovery.as_ref().is_some_and(|recovery| {
+            recovery.still_named.contains(&node) || recovery.uncompared.contains(&node)
+        })
     }
 
     /// Those that are here have told all they know.

@@ -321,6 +321,38 @@ fn a_former_holder_that_comes_back_is_heard_before_anything_is_ordered() {
     );
 }
 
+/// The same, but the second is alive all the time: its connection broke in the moment at which the
+/// first died.
+#[test]
+fn a_former_holder_whose_connection_broke_is_waited_for() {
+    let mut trio = Trio::new();
+    let job = held_by_all(&mut trio);
+    trio.cut.extend([(0, 2), (1, 2)]);
+    (0..3).for_each(|_| (0..2).for_each(|node| trio.end_all_on(node)));
+    let told = trio.done(1, job);
+    trio.orders.clear();
+    let [first, second] = [trio.id(0), trio.id(1)];
+    trio.give(vec![
+        (2, Input::PeerDown(second)),
+        (2, Input::PeerDown(first)),
+        (2, Input::PeerRefused(first)),
+    ]);
+    trio.wait(900);
+    assert!(trio.nodes[2].core.members.is_alive(second));
+    assert_eq!(trio.nodes[2].claim_of(job), Some(2));
+    let orders = |trio: &Trio| trio.orders.iter().filter(|(from, ..)| *from == 2).count();
+    assert_eq!((orders(&trio), told.len() >= 10), (0, true));
+    trio.give(vec![(1, Input::PeerDown(trio.id(2)))]);
+    trio.connect(1, 2);
+    trio.wait(300);
+    let again = trio
+        .orders
+        .iter()
+        .find(|(from, _, task)| *from == 2 && told.contains(task));
+    assert_eq!((again, trio.done(2, job)), (None, told));
+    assert!(orders(&trio) > 0, "it goes on");
+}
+
 /// Both holders show the same results; the one that was to bring them dies before their files are
 /// here. The other is heard once more.
 #[test]

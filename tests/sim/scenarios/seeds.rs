@@ -26,6 +26,10 @@ const SEEDS: &[(u64, &str)] = &[
     (32387, "a job that had gone on was as old as its first end"),
     (60812, "a coordinator ordered before members knew of it"),
     (
+        157628,
+        "a connection broke while its node was heard after a takeover",
+    ),
+    (
         128514,
         "a failure was old beside that of a later claim, and a task was run for ever",
     ),
