@@ -18,6 +18,9 @@ mod quantity;
 #[cfg(test)]
 mod tests;
 
+/// A JSON schema (draft 7) of settings files, for editors.
+pub const SETTINGS_SCHEMA: &str = include_str!("../../config/schema/settings.json");
+
 pub use layers::{Environment, Flags, SECRET_VARIABLE};
 use nodectl_types::Resources;
 pub use policy::PolicySettings;

@@ -27,6 +27,9 @@ const JOIN_NOTES: &str = "\
 Without a secret, the one that this node made earlier is used, or one is asked for on a terminal; an empty answer, or no \
 terminal, makes a new one. One that fewer than 2^60 guesses may find is refused without --weak-secret. Where a node runs already, \
 says so and exits with 0.";
+const SCHEMA_NOTES: &str = "\
+Editors that know TOML by taplo (Even Better TOML, Helix, Neovim) then propose keys, explain them and mark mistakes, once a file's \
+first line is `#:schema FILE`, with a path relative to it.";
 const RUN_NOTES: &str = "\
 With no node running here, one inside this process runs the jobs on this machine alone. Progress goes to stderr; results go to \
 results.csv, results.jsonl and a directory for each task. `nodectl init` writes a job file with every key explained.
@@ -135,6 +138,12 @@ pub enum Command {
     /// Measures what this machine can do
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Prints a JSON schema of job files or settings, for editors
+    #[command(after_help = SCHEMA_NOTES)]
+    Schema {
+        /// Of which files
+        of: SchemaOf,
+    },
     /// The settings in effect
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -516,6 +525,15 @@ pub struct PredictArgs {
     /// Where answers go: a .csv file, or a .npy file with all of them [default: CSV, printed]
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
+}
+
+/// What a schema is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SchemaOf {
+    /// Job files
+    Job,
+    /// Settings: nodectl.toml
+    Config,
 }
 
 #[derive(Debug, Subcommand)]

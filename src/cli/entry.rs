@@ -80,6 +80,7 @@ fn execute(cli: Cli, secret: Option<Zeroizing<String>>) -> Result<Exit, CliError
         Some(Command::Completions { shell }) => return complete::script(shell),
         Some(Command::Man { dir }) => return files::man(dir.as_deref()),
         Some(Command::Init(args)) => return files::init(&args),
+        Some(Command::Schema { of }) => return files::schema(of),
         Some(Command::Predict(args)) if args.job.is_none() => return predict::predict(&args),
         Some(Command::Bench(BenchCommand::Scheduler(args))) => return bench::scheduler(&args),
         _ => {}
@@ -159,6 +160,7 @@ async fn dispatch(
         ),
         Command::Doctor(args) => doctor::doctor(&client, &settings, args).await,
         Command::Init(_)
+        | Command::Schema { .. }
         | Command::Bench(_)
         | Command::Config(_)
         | Command::Completions { .. }

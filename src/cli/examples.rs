@@ -5,6 +5,7 @@ use clap::Command;
 /// By command; each line can be typed.
 const EXAMPLES: &[(&str, &[&str])] = &[
     ("demo", &["nodectl demo"]),
+    ("schema", &["nodectl schema job > job.schema.json"]),
     ("init", &["nodectl init", "nodectl init worker"]),
     (
         "attach",

@@ -1,13 +1,13 @@
-//! `init`, `config show`, `man`: what needs no node.
+//! `init`, `schema`, `config show`, `man`: what needs no node.
 
 use super::{
-    args::InitArgs,
+    args::{InitArgs, SchemaOf},
     entry::command,
     exit::{CliError, Exit, print, print_bytes},
     output,
 };
 use clap::Command;
-use nodectl_app::settings::Origin;
+use nodectl_app::settings::{Origin, SETTINGS_SCHEMA};
 use nodectl_ports::say::tell;
 use nodectl_workloads::templates::{self, Template};
 use serde_json::json;
@@ -86,6 +86,15 @@ pub fn config_show(origins: &[Origin], json: bool) -> Result<Exit, CliError> {
             origins.iter().map(row),
         ))?;
     }
+    Ok(Exit::Done)
+}
+
+/// What editors want to know of a kind of file.
+pub fn schema(of: SchemaOf) -> Result<Exit, CliError> {
+    print(match of {
+        SchemaOf::Job => nodectl_workloads::JOB_SCHEMA,
+        SchemaOf::Config => SETTINGS_SCHEMA,
+    })?;
     Ok(Exit::Done)
 }
 

@@ -34,7 +34,10 @@ const GROUPS: [(&str, &[&str]); 5] = [
             "forget",
         ],
     ),
-    ("More", &["config", "bench", "completions", "man", "help"]),
+    (
+        "More",
+        &["config", "schema", "bench", "completions", "man", "help"],
+    ),
 ];
 /// What clap says of its own command.
 const HELP: &str = "Prints this page, or that of a command";

@@ -31,7 +31,7 @@
 //! | `bench` | what this machine can do |
 //! | `doctor` | what is wrong here, and what to do |
 //! | `security` | what holds here of what is promised |
-//! | `files` | `init`, `config show`, `man` |
+//! | `files` | `init`, `schema`, `config show`, `man` |
 //! | `complete` | what a shell proposes when Tab is pressed |
 //! | `welcome` | `nodectl` alone |
 //! | `demo` | jobs to look at |

@@ -37,6 +37,7 @@ pub use job::KEYS;
 pub use parameters::{Parameters, ParametersError, Tensor};
 pub use plan::PLAN_FILE;
 pub use predict::{Prediction, predict};
+pub use script::KEYS as SCRIPT_KEYS;
 pub use team::{resume_script, set_team};
 
 use nodectl_jobfile::{Fault, Fields, PlacedJob, PlannedJob, Upload, UploadSource};

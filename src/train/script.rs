@@ -14,8 +14,9 @@ use nodectl_jobfile::{
 use nodectl_types::ParamSpace;
 use std::collections::BTreeMap;
 
+/// The keys of a script that is trained.
 #[rustfmt::skip]
-const KEYS: [&str; 28] = [
+pub const KEYS: [&str; 28] = [
     "name", "kind", "after", "command", "python", "workers", "servers", "env", "source", "outputs", "output_limit", "log_limit", "into",
     "checkpoint", "init_from", "resume_from", "computing", "retries", "timeout", "grace", "priority", "min_nodes", "where", "wait", "exclude", "resources",
     "isolation", "secrets",

@@ -9,6 +9,8 @@
 
 mod map;
 pub mod templates;
+
+pub use map::KEYS as MAP_KEYS;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +18,9 @@ use nodectl_jobfile::{
     Context, Fault, Fields, Following, JobFileError, PlacedJob, PlannedJob, read, table,
 };
 use std::path::Path;
+
+/// A JSON schema (draft 7) of job files, for editors.
+pub const JOB_SCHEMA: &str = include_str!("../../config/schema/job.json");
 
 /// The kinds of jobs.
 const KINDS: [&str; 4] = ["map", "kernel", "train", "integrate"];

@@ -240,6 +240,7 @@ fn the_help_names_every_command() {
 
     More:
       config       The settings in effect
+      schema       Prints a JSON schema of job files or settings, for editors
       bench        Measures what this machine can do
       completions  Prints a completion script for a shell
       man          Prints the manual page, or writes all pages into a directory

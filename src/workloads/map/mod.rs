@@ -19,7 +19,7 @@ use nodectl_jobfile::{
 use nodectl_types::{JobDraft, ParamSpace, WorkSpec};
 
 #[rustfmt::skip]
-pub(super) const KEYS: [&str; 35] = [
+pub const KEYS: [&str; 35] = [
     "name", "kind", "after", "command", "worker", "python", "init", "env", "params", "zip", "sample", "files", "repeat",
     "source", "data", "exclude", "outputs", "task_names", "skip_done",
     "output_limit", "log_limit", "into", "retries", "timeout", "grace", "priority", "min_nodes", "where", "speculate",
