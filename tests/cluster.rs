@@ -9,7 +9,7 @@ use common::{
     job::{CountedJob, assert_all_squares, read_results, run_to_end, stdout, write_job},
     processes_with, unique, wait_until,
 };
-use std::fs;
+use std::{fs, process::Command};
 
 #[test]
 fn three_nodes_see_each_other() {
@@ -113,6 +113,56 @@ fn all_nodes_may_die_and_acknowledged_results_are_not_computed_again() {
             "the result of task {task} changed"
         );
     }
+}
+
+/// A holder's data directory is copied in the middle of a job. The copy is refused beside its
+/// original and instead of it, until a person has decided; then it is a node of its own, and what
+/// it has counts once.
+#[test]
+fn a_copied_data_directory_is_no_second_node_of_the_same_name() {
+    let mut cluster = Cluster::of(2);
+    let job = CountedJob::new(&cluster, "squares", 30, "sleep 0.2", "speculate = false");
+    let id = cluster.submit(0, &job.file);
+    cluster.wait_done(0, &id, 8, LATER);
+    let acknowledged = cluster.results(0, &id);
+    let copy = cluster.prepare(&[]);
+    let copied = Command::new("cp")
+        .arg("-a")
+        .args([cluster.data_dir(1), cluster.data_dir(copy)])
+        .status();
+    assert!(copied.expect("cp runs").success());
+    let refused = |cluster: &mut Cluster, times: usize| {
+        cluster.spawn(copy);
+        assert!(!cluster.wait_exit(copy, LATER).success());
+        let log = cluster.log(copy);
+        assert_eq!(log.matches("is a copy").count(), times, "{log}");
+        let identity = cluster.data_dir(copy).join("identity");
+        assert!(log.contains(&identity.display().to_string()), "{log}");
+    };
+    refused(&mut cluster, 1);
+    cluster.kill9(1);
+    refused(&mut cluster, 2);
+    fs::remove_file(cluster.data_dir(copy).join("identity")).expect("it was copied");
+    cluster.restart(copy);
+    cluster.restart(1);
+    cluster.wait_members(3);
+    assert_eq!(cluster.wait_end(copy, &id), "done");
+    for node in 0..3 {
+        let results = cluster.results(node, &id);
+        assert_all_squares(&results, 30);
+        for (task, before) in &acknowledged {
+            assert_eq!(results[task]["attempt"], before["attempt"], "task {task}");
+        }
+    }
+    let executions = job.executions();
+    let again: Vec<_> = acknowledged
+        .keys()
+        .filter(|task| executions[task] != 1)
+        .collect();
+    assert!(again.is_empty(), "computed again: {again:?}");
+    cluster.kill9(0);
+    cluster.kill9(1);
+    assert_all_squares(&cluster.results(copy, &id), 30);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! The node's identity: an ed25519 key in `<data_dir>/identity`, readable by its owner only and
-//! bound to the machine, so that a copied data directory does not make twins. The public key is the
-//! `NodeId`.
+//! bound to the machine and to its place on the disk, so that a copied data directory does not make
+//! twins. The public key is the `NodeId`.
 
+use super::place;
 use libp2p::{
     PeerId,
     identity::{Keypair, PublicKey, ed25519},
@@ -44,6 +45,10 @@ pub enum IdentityError {
         "another node on this machine has the identity of {path}: the data directory is a copy\nhint: remove that file; the node then gets an identity of its own"
     )]
     Twin { path: PathBuf },
+    #[error(
+        "{path} is a copy of this node's identity: its data directory was copied, restored or moved to another disk\nhint: if the first one may still be used, remove {path}, and the node gets an identity of its own; if it is gone for good, remove {place}, and the node stays what it was"
+    )]
+    Copied { path: PathBuf, place: PathBuf },
 }
 
 /// Held while a node runs, so that no other on this machine can have its identity.
@@ -60,7 +65,8 @@ pub struct Identity {
 
 impl Identity {
     /// The identity kept in the data directory. A new one is made if there is none, or if the
-    /// directory was copied here from another machine.
+    /// directory was copied here from another machine. A copy on the machine of the original is
+    /// refused: which of the two is to go on cannot be seen from here.
     pub fn load_or_create(data_dir: &Path) -> Result<Self, IdentityError> {
         Self::load_for_machine(data_dir, machine_hash())
     }
@@ -135,7 +141,27 @@ impl Identity {
         let pair = ed25519::Keypair::try_from_bytes(&mut pair)
             .map_err(|_| damaged("not an ed25519 key pair"))?;
         restrict(&path)?;
-        Ok(Self { pair })
+        let identity = Self { pair };
+        identity.check_place(&path)?;
+        Ok(identity)
+    }
+
+    /// Two nodes of one identity, each with its own idea of what it has on disk, would undo each
+    /// other's work, also one after the other.
+    fn check_place(&self, path: &Path) -> Result<(), IdentityError> {
+        let place = place::note_beside(path);
+        match place::is_copy(path, self.node_id()) {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(IdentityError::Copied {
+                path: path.to_path_buf(),
+                place,
+            }),
+            Err(source) => Err(IdentityError::Io {
+                doing: "note the place of",
+                path: path.to_path_buf(),
+                source,
+            }),
+        }
     }
 
     fn create(path: &Path, machine: [u8; 32]) -> Result<Self, IdentityError> {
@@ -149,6 +175,7 @@ impl Identity {
             path: path.to_path_buf(),
             source,
         })?;
+        identity.check_place(path)?;
         Ok(identity)
     }
 }
@@ -243,6 +270,35 @@ mod tests {
         assert_eq!(first.node_id(), again.node_id());
         let copied = Identity::load_for_machine(directory.path(), [2; 32]).unwrap();
         assert_ne!(first.node_id(), copied.node_id());
+    }
+
+    #[test]
+    fn a_copy_on_the_same_machine_is_refused_until_a_person_has_decided() {
+        let directory = tempfile::tempdir().unwrap();
+        let [first, copy] = ["first", "copy"].map(|name| directory.path().join(name));
+        let load = |path: &Path| Identity::load_for_machine(path, [1; 32]);
+        let original = load(&first).unwrap().node_id();
+        let copied = || {
+            let _ = fs::remove_dir_all(&copy);
+            fs::create_dir(&copy).unwrap();
+            for file in ["identity", "identity-place"] {
+                fs::copy(first.join(file), copy.join(file)).unwrap();
+            }
+            load(&copy).err().unwrap().to_string()
+        };
+        let refused = copied();
+        for file in ["identity,", "identity-place,"] {
+            let path = copy.join(file).display().to_string();
+            assert!(refused.contains(&format!("remove {path}")), "{refused}");
+        }
+        fs::remove_file(copy.join("identity")).unwrap();
+        assert_ne!(load(&copy).unwrap().node_id(), original);
+        assert_ne!(load(&copy).unwrap().node_id(), original, "and stays so");
+        assert_eq!(load(&first).unwrap().node_id(), original);
+        copied();
+        fs::remove_file(copy.join("identity-place")).unwrap();
+        assert_eq!(load(&copy).unwrap().node_id(), original);
+        assert_eq!(load(&copy).unwrap().node_id(), original, "and stays so");
     }
 
     #[test]

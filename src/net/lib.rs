@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `config` | `NetConfig`, `NetError`: what the swarm is told, what can go wrong at start |
 //! | `identity` | the node's ed25519 key on disk; `NodeId` and `PeerId` |
+//! | `place` | where its file lies: copies told from the original |
 //! | `secret` | the cluster's secret: generating, deriving every key from it |
 //! | `strength` | how much guessing a secret withstands |
 //! | `access` | who may connect, with which key |
@@ -38,6 +39,7 @@ mod interfaces;
 mod invite;
 mod kept;
 mod offline;
+mod place;
 mod route;
 mod sealed;
 mod secret;
