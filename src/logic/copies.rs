@@ -11,7 +11,9 @@ use super::{
     resync::PulledChunk,
     timers::Timer,
 };
-use nodectl_types::{BlobHash, JobHead, JobId, JobSpec, Message, NodeId, TaskRecord, Time, limits};
+use nodectl_types::{
+    After, BlobHash, JobHead, JobId, JobSpec, Message, NodeId, TaskRecord, Time, limits,
+};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 /// Files that could not be fetched are tried again after this long, and twice as long each time.
@@ -148,7 +150,12 @@ impl State {
                 self.specify(job, spec);
                 self.copies.get_mut(&job).expect("just specified").kept = true;
             }
-            Keep::Head(head) => {
+            Keep::Head(mut head) => {
+                // Journals of the version before do not say in heads what a job comes after, and
+                // that is to be kept for it.
+                if let Some(copy) = self.copies.get(&job) {
+                    head.after = copy.spec.work.after.iter().map(After::job).collect();
+                }
                 self.core.directory.merge(head);
             }
             Keep::Task(record) => match self.copies.get_mut(&job) {

@@ -15,7 +15,7 @@ use std::{
 };
 
 /// One job's file.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Journal {
     pub frames: Vec<Keep>,
     /// Where in `frames` something else than a task's record is. There are few of these, and they
@@ -51,6 +51,8 @@ pub struct Disk {
     pub partial: BTreeMap<JobId, Vec<Keep>>,
     /// Some journal was damaged: what it named is not all known.
     was_damaged: bool,
+    /// The journals are as the newer version writes them.
+    is_newer: bool,
 }
 
 /// What happens to a disk's contents, beside the loss of all of it.
@@ -234,6 +236,40 @@ impl Disk {
         self.waiting.remove(&job);
         self.pending.retain(|write| write.job != job);
         self.writing = self.writing.min(self.pending.len());
+    }
+
+    /// What `cp -a` makes of the data directory of a node that runs.
+    pub fn copied(&self) -> Self {
+        Self {
+            journals: self.journals.clone(),
+            blobs: self.blobs.clone(),
+            retention: self.retention.clone(),
+            partial: self.partial.clone(),
+            was_damaged: self.was_damaged,
+            is_newer: self.is_newer,
+            ..Self::new()
+        }
+    }
+
+    /// A program of the newer version opens the journals, and writes them anew. As wire/ does
+    /// (`former.rs`): of what the version before did not note it knows what follows from the rest.
+    pub fn upgrade(&mut self) {
+        if std::mem::replace(&mut self.is_newer, true) {
+            return;
+        }
+        let partial = self.partial.values_mut().flatten();
+        let frames = self
+            .journals
+            .values_mut()
+            .flat_map(|journal| &mut journal.frames);
+        for frame in frames.chain(partial) {
+            match frame {
+                Keep::Spec(_) => {}
+                Keep::Head(head) => head.after.clear(),
+                Keep::Task(record) => Arc::make_mut(record).accepted = record.attempt.epoch,
+            }
+        }
+        self.journals.values_mut().for_each(Journal::index_anew);
     }
 
     /// While no process runs on it. As store/ does (`journal/recover.rs`): what is intact is kept,

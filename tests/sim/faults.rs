@@ -107,6 +107,52 @@ impl World {
                 factor,
                 lasts,
             } => self.starve(victim, factor, lasts),
+            Fault::Copy { victim, after } => self.copy(victim, after),
+            Fault::Upgrade { pause, away } => self.upgrade(pause, away),
+        }
+    }
+
+    /// On another machine a copied data directory gets an identity of its own (`net/identity.rs`),
+    /// and keeps its journals and files.
+    fn copy(&mut self, victim: Victim, after: Duration) {
+        let Some(node) = self.victim(victim) else {
+            return;
+        };
+        self.branch("a data directory is copied");
+        let disk = self.machines[node].disk.copied();
+        let copy = self.add_machine(node.min(self.plan.machines.len() - 1));
+        self.tell(|| format!("n{copy} will have what is on n{node}'s disk"));
+        self.machines[copy].disk = disk;
+        self.after(after, Event::Start { node: copy });
+    }
+
+    /// Each has a version that the others do not speak, until all have the newer one.
+    fn upgrade(&mut self, pause: Duration, away: Duration) {
+        if std::mem::replace(&mut self.upgrading, true) {
+            return;
+        }
+        self.branch("a cluster is upgraded node by node");
+        for (turn, node) in (0..).zip(0..self.machines.len()) {
+            self.after(pause * turn, Event::Upgrade { node, away });
+        }
+    }
+
+    pub fn upgrade_node(&mut self, node: usize, away: Duration) {
+        if self.machines[node].is_newer {
+            return;
+        }
+        self.tell(|| format!("n{node} gets the newer version"));
+        self.checker.split = true;
+        let was_up = self.machines[node].state.is_some();
+        self.crash(node);
+        self.machines[node].is_newer = true;
+        self.trouble(Some(node));
+        for other in 0..self.machines.len() {
+            self.cleared.insert((node, other), self.now);
+            self.cleared.insert((other, node), self.now);
+        }
+        if was_up {
+            self.after(away, Event::Start { node });
         }
     }
 
@@ -358,6 +404,11 @@ impl World {
             self.uncut(fault);
         }
         self.walls.clear();
+        for node in 0..self.machines.len() {
+            if self.upgrading {
+                self.upgrade_node(node, Duration::ZERO);
+            }
+        }
         self.put_all_to_work();
         self.split_for_ever();
         for node in 0..self.machines.len() {
@@ -422,6 +473,7 @@ impl World {
             .present()
             .all(|machine| machine.state.is_some() && !machine.is_stalled(self.now));
         well && self.lasting.is_empty()
+            && self.is_of_one_version()
             && (self.healed || self.obstacles.is_clear())
             && self.now - self.troubled >= crate::check::REPAIR
     }

@@ -101,6 +101,10 @@ impl World {
         if a == b || self.linked(a, b) || !self.connects(a, b) || !alive || asleep {
             return;
         }
+        // Both read each other's hello, and hang up.
+        if !self.speak_alike(a, b) {
+            return;
+        }
         let id = self.number();
         self.links.insert(
             key(a, b),

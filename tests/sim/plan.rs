@@ -103,6 +103,17 @@ pub enum Fault {
         damage: Damage,
         away: Duration,
     },
+    /// The data directory is copied as it is; the copy is started on another machine so much later.
+    Copy {
+        victim: Victim,
+        after: Duration,
+    },
+    /// One node after the other gets the next version, which has no protocol in common with this
+    /// one: so much later than the one before it, and after a moment in which it is down.
+    Upgrade {
+        pause: Duration,
+        away: Duration,
+    },
     /// The processor is taken by others.
     Slowed {
         victim: Victim,
@@ -365,6 +376,24 @@ impl Plan {
             if let Item::Act(Act::Submit(job)) = item {
                 job.after_end = rng.random_bool(0.5) && job.after.is_some();
             }
+        }
+        let storm_ms = self.heals_at.as_millis() as u64;
+        if rng.random_bool(0.06) {
+            let evil = rng.random_bool(0.5);
+            let copy = Fault::Copy {
+                victim: self.draw_victim(rng, evil),
+                after: ms(rng, 10..15_000),
+            };
+            let at = ms(rng, 500..storm_ms);
+            self.items.push((at, Item::Fault(copy)));
+        }
+        if self.machines.len() > 1 && rng.random_bool(0.04) {
+            let upgrade = Fault::Upgrade {
+                pause: ms(rng, 10..8_000),
+                away: ms(rng, 10..2_000),
+            };
+            let at = ms(rng, 500..storm_ms);
+            self.items.push((at, Item::Fault(upgrade)));
         }
     }
 

@@ -147,6 +147,22 @@ impl Script {
         self.world.lose(node);
     }
 
+    /// Its data directory is copied as it is; the copy is started on another machine so much later.
+    pub fn copy(&mut self, node: usize, later: f64) {
+        self.world.strike(Fault::Copy {
+            victim: Victim::Node(node),
+            after: seconds(later),
+        });
+    }
+
+    /// One node after the other gets the next version.
+    pub fn upgrade(&mut self, pause: f64, away: f64) {
+        self.world.strike(Fault::Upgrade {
+            pause: seconds(pause),
+            away: seconds(away),
+        });
+    }
+
     pub fn stall(&mut self, node: usize, time: f64) {
         self.world.stall(node, seconds(time));
     }

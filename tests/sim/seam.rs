@@ -70,6 +70,9 @@ fn cost_of_effect(effect: &Effect) -> u64 {
 impl World {
     /// Starts a machine's process from what its disk remembers.
     pub fn start(&mut self, index: usize) {
+        if self.machines[index].is_newer {
+            self.machines[index].disk.upgrade();
+        }
         let mut state = self.new_state(index);
         let specs: Vec<_> = self.machines[index]
             .disk

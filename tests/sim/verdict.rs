@@ -67,6 +67,8 @@ pub const SOMETIMES: &[&str] = &[
     "a lost machine held the last copy but one",
     "a stalled coordinator comes back to another's claim",
     "a cut never heals",
+    "a data directory is copied",
+    "a cluster is upgraded node by node",
     "a large specification is fetched",
     "a sweep gives a task up",
     "a task is tried again",

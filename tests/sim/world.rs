@@ -104,6 +104,11 @@ pub enum Event {
         life: u64,
         away: Duration,
     },
+    /// The machine gets the newer version.
+    Upgrade {
+        node: usize,
+        away: Duration,
+    },
     User,
     Watchdog,
 }
@@ -163,6 +168,8 @@ pub struct Machine {
     pub beyond: bool,
     /// Somebody told it to go for good.
     pub retired: bool,
+    /// It has the newer version.
+    pub is_newer: bool,
     pub running: BTreeSet<Key>,
     pub stalled_until: Time,
     /// Everything takes so many times as long.
@@ -207,6 +214,8 @@ pub struct World {
     /// The last moment at which something was wrong with anything.
     pub troubled: Time,
     pub healed: bool,
+    /// There is a newer version, and not every machine may have it yet.
+    pub upgrading: bool,
     pub user: User,
     pub checker: Checker,
     pub specs: BTreeMap<BlobHash, Arc<JobSpec>>,
@@ -241,6 +250,7 @@ impl World {
             armed: Vec::new(),
             troubled: START,
             healed: false,
+            upgrading: false,
             user: User::default(),
             checker: Checker::default(),
             specs: BTreeMap::new(),
@@ -277,6 +287,7 @@ impl World {
             life: 0,
             lost: false,
             retired: false,
+            is_newer: self.upgrading,
             beyond: false,
             running: BTreeSet::new(),
             stalled_until: Time(0),
@@ -377,6 +388,7 @@ impl World {
                     self.crash_for(node, away);
                 }
             }
+            Event::Upgrade { node, away } => self.upgrade_node(node, away),
             Event::User => self.user_acts(),
             Event::Watchdog => {
                 self.watch();
@@ -434,9 +446,21 @@ impl World {
             && self.now - machine.unwell.max(machine.stalled_until) >= for_long
     }
 
+    /// They have a version of the protocol in common.
+    pub fn speak_alike(&self, a: usize, b: usize) -> bool {
+        self.machines[a].is_newer == self.machines[b].is_newer
+    }
+
+    /// All machines have the same version.
+    pub fn is_of_one_version(&self) -> bool {
+        let newer = self.present().filter(|machine| machine.is_newer).count();
+        newer == 0 || newer == self.present().count()
+    }
+
     /// Nothing is cut anywhere, and nothing has been for so long.
     pub fn is_uncut(&self, for_long: Duration) -> bool {
         self.obstacles.is_clear()
+            && self.is_of_one_version()
             && self
                 .cleared
                 .values()
@@ -455,6 +479,7 @@ impl World {
         a == b
             || (self.is_well(a, for_long)
                 && self.is_well(b, for_long)
+                && self.speak_alike(a, b)
                 && clear(a, b)
                 && clear(b, a))
     }

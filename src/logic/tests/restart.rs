@@ -1,6 +1,7 @@
 //! What a node makes of its own journals when it starts.
 
 use super::*;
+use nodectl_types::{After, JobHead};
 
 const JOB: JobId = JobId(7);
 
@@ -44,4 +45,22 @@ fn a_job_whose_head_was_damaged_is_gone_on_with() {
         (head.name.as_str(), head.tasks, head.done),
         ("squares", 3, 1)
     );
+}
+
+/// As `wire/former.rs` reads them.
+#[test]
+fn heads_of_the_version_before_learn_what_their_job_comes_after() {
+    let mut state = State::new(Now::default(), info(1), config());
+    let mut spec = (*spec()).clone();
+    let before = JobId(6);
+    Arc::make_mut(&mut spec.work).after = vec![After::named("images".into(), before)];
+    let head = JobHead {
+        epoch: 1,
+        after: Vec::new(),
+        ..JobHead::unclaimed(JOB, &spec, spec.hash())
+    };
+    state.restore(JOB, Keep::Spec(Arc::new(spec)));
+    state.restore(JOB, Keep::Head(head));
+    state.start();
+    assert_eq!(state.core().directory.needed(), [(before, JOB)].into());
 }

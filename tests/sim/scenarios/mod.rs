@@ -10,6 +10,7 @@ pub mod resync;
 pub mod retention;
 pub mod seeds;
 pub mod submission;
+pub mod versions;
 
 use crate::script::Scenario;
 
@@ -26,6 +27,7 @@ pub fn all() -> Vec<Scenario> {
         retention::ALL,
         seeds::ALL,
         submission::ALL,
+        versions::ALL,
     ]
     .concat()
 }
