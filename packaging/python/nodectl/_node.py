@@ -134,7 +134,9 @@ def request(path: str, method: str, target: str, body: Any = b"", length: Option
         size = len(body) if length is None else length
         connection.sendall(_head(method, target, "Connection: close\r\nContent-Type: %s\r\nContent-Length: %d" % (kind, size)))
         if length is None:
-            connection.sendall(body)
+            # Not if it is empty: the node may have answered already, and closed the connection.
+            if body:
+                connection.sendall(body)
         elif length:
             connection.sendfile(body, count=length)
         with connection.makefile("rb") as reader:
