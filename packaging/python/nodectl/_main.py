@@ -13,3 +13,8 @@ def main_globals() -> Dict[str, Any]:
 def renewed(variables: Dict[str, Any]) -> Dict[str, Any]:
     """Those of the program's variables that replace the worker's."""
     raise NotImplementedError("workers have this")
+
+
+def shared(key: str) -> Any:
+    """An array that several batches use (`_batches.py`)."""
+    raise NotImplementedError("workers have this")

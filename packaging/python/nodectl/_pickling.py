@@ -18,7 +18,7 @@ import threading
 import types
 import zipfile
 from collections import ChainMap
-from typing import Any, Dict, List, Set, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 from . import _main
 from ._errors import needed
@@ -38,8 +38,8 @@ _registering = threading.Lock()
 _ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes))
 # Workers have stand-ins for our own modules, and this cloudpickle.
 _OWN = {"nodectl", "distributed_computing", "ludwigcluster", "cloudpickle"}
-# But the worker of an executor runs there.
-_BY_VALUE_ALWAYS = {"nodectl._caller"}
+# But these run there.
+_BY_VALUE_ALWAYS = {"nodectl._caller", "nodectl._batches"}
 # Larger files of a package are no code: `sources` ships them.
 _LARGEST_FILE = 10 << 20
 
@@ -84,8 +84,8 @@ class Pickler:
         del buffers[:]
         return with_buffers(self.by_value(value, keep), buffers)
 
-    def by_value(self, value: Any, buffer_callback: Any = None) -> bytes:
-        """A pickle with all local code in it."""
+    def by_value(self, value: Any, buffer_callback: Any = None, reducers: Optional[Dict[type, Any]] = None) -> bytes:
+        """A pickle with all local code in it. `reducers` say how objects of some classes are pickled, as in `copyreg`."""
         with _registering:
             registered = []
             try:
@@ -95,7 +95,7 @@ class Pickler:
                         cloudpickle.register_pickle_by_value(module)
                         registered.append(module)
                 file = io.BytesIO()
-                _CodePickler(file, protocol=5, buffer_callback=buffer_callback).dump(value)
+                _CodePickler(file, reducers, protocol=5, buffer_callback=buffer_callback).dump(value)
                 return file.getvalue()
             finally:
                 for module in registered:
@@ -138,7 +138,10 @@ class _CodePickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     dispatch_table = ChainMap({types.CodeType: _code_reduce}, cloudpickle.Pickler.dispatch_table)
 
-    def __init__(self, file: Any, **options: Any) -> None:
+    def __init__(self, file: Any, reducers: Optional[Dict[type, Any]], **options: Any) -> None:
+        if reducers:
+            # What it begins with is what counts.
+            self.dispatch_table = ChainMap(reducers, *self.dispatch_table.maps)
         super().__init__(file, **options)
         self._main = vars(sys.modules["__main__"])
         self.globals_ref[id(self._main)] = _MainGlobals(__name__="__main__")

@@ -1,0 +1,7 @@
+"""The libraries that nodectl plugs into: their own tests, run with nodectl in its place, and the programs of the book's page.
+
+    target/python-frontends/bin/python -m tests.frontends [SUITE...]
+
+`tests/run` makes that virtual environment. `differences/SUITE.txt` names each of their tests that is not meant to pass, with the
+reason; one that passes nevertheless is a failure, too.
+"""

@@ -1,0 +1,113 @@
+"""Runs suites with pytest, at a node of this machine alone, and compares what came of them with the lists of meant differences."""
+
+import faulthandler
+import fnmatch
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+from nodectl import _node
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PACKAGE = os.path.dirname(os.path.dirname(HERE))
+SUITES = ("book", "executor", "joblib")
+LIMIT_SECONDS = 600
+# Some tests want four workers, on a machine of two cores.
+CORES = "4"
+
+
+def differences(suite):
+    """The reasons, by pattern of test names."""
+    reason, found = "", {}
+    try:
+        with open(os.path.join(HERE, "differences", suite + ".txt")) as file:
+            for line in file:
+                if line.startswith("# "):
+                    reason = line[2:].strip()
+                elif line.strip():
+                    found[line.strip()] = reason
+    except FileNotFoundError:
+        pass  # All are meant to pass.
+    return found
+
+
+def is_meant(name, meant):
+    # Square brackets are part of a test's name, not of a pattern.
+    return any(fnmatch.fnmatchcase(name, pattern.replace("[", "[[]")) for pattern in meant)
+
+
+def outcomes(suite, arguments, directory, more):
+    """(name, how it ended, what it said) of each test."""
+    report = os.path.join(directory, suite + ".jsonl")
+    log = os.path.join(directory, suite + ".log")
+    open(report, "w").close()
+    line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.frontends.report", *arguments, *more]
+    env = {**os.environ, "FRONTENDS_REPORT": report}
+    with open(log, "w") as output:
+        process = subprocess.Popen(line, stdout=output, stderr=subprocess.STDOUT, cwd=PACKAGE, env=env, start_new_session=True)
+        try:
+            status = process.wait(LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            status = process.wait()
+    with open(report) as lines:
+        found = [json.loads(line) for line in lines]
+    ended = {one["name"] for one in found if one["end"] != "begun"}
+    results = [(one["name"], one["end"], one["said"]) for one in found if one["end"] != "begun"]
+    results += [(one["name"], "failed", "it did not end") for one in found if one["end"] == "begun" and one["name"] not in ended]
+    if status not in (0, 1, 5) or not results:
+        with open(log) as text:
+            results.append(("(pytest)", "failed", "it ended with %d\n%s" % (status, text.read()[-4000:])))
+    return results
+
+
+def run(suite, directory, more):
+    """Whether all is as it is meant to be. Prints a line that counts."""
+    began = time.monotonic()
+    module = importlib.import_module("tests.frontends.suite_" + suite)
+    missing = module.missing()
+    if missing:
+        print("SKIPPED: the suite %s: %s" % (suite, missing))
+        return True
+    meant = differences(suite)
+    counts, problems = {"passed": 0, "skipped": 0, "failed": 0, "meant differences": 0}, []
+    for name, end, said in outcomes(suite, module.arguments(), directory, more):
+        if is_meant(name, meant) and end != "skipped":
+            if end == "failed":
+                end = "meant differences"
+            else:
+                problems.append((name, "it passed, and is in differences/%s.txt" % suite))
+                end = "failed"
+        elif end == "failed":
+            problems.append((name, said))
+        counts[end] += 1
+    for name, said in problems:
+        print("\n=== %s: %s\n%s" % (suite, name, said))
+    told = ", ".join("%d %s" % (count, end) for end, count in counts.items())
+    print("%s: %s; %.0f s" % (module.NAME, told, time.monotonic() - began), flush=True)
+    return not problems
+
+
+def main(arguments):
+    # Suites have limits of their own.
+    faulthandler.cancel_dump_traceback_later()
+    wanted = [name for name in arguments if name in SUITES] or SUITES
+    more = [name for name in arguments if name not in SUITES]
+    with tempfile.TemporaryDirectory(prefix="nodectl-") as directory:
+        os.environ["PYTHONPATH"] = os.pathsep.join([PACKAGE, os.environ.get("PYTHONPATH", "")])
+        os.environ["NODECTL_NODE__DATA_DIR"] = os.path.join(directory, "data")
+        settings = {"NODECTL_NODE__CORES": CORES, "NODECTL_NETWORK__MDNS": "false", "NODECTL_NETWORK__BEACON_PORT": "0"}
+        node = _node.NodeProcess(["solo"], None, {**settings, "NODECTL_NETWORK__INTERFACES": '["lo"]'})
+        try:
+            assert node.greeting, node.failure()
+            return 0 if all([run(suite, directory, more) for suite in wanted]) else 1
+        finally:
+            node.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

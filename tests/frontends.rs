@@ -1,0 +1,81 @@
+//! Libraries that nodectl plugs into (joblib, scikit-learn, dask, scipy and others): their own
+//! tests, the programs of the book's page, and a search of scikit-learn's on a cluster of which a
+//! node dies. The tests themselves are in `packaging/python/tests/frontends`; `tests/run` makes the
+//! virtual environment that they need.
+
+mod common;
+
+use common::cluster::{Cluster, Discovery, both};
+use std::{
+    ffi::OsString,
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Command, Stdio},
+};
+
+/// A module of the package's tests, in the virtual environment; None if there is none.
+fn frontends(module: &str, arguments: &[&str]) -> Option<Command> {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/python");
+    let python = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../python-frontends/bin/python");
+    if !python.exists() {
+        println!("SKIPPED: no target/python-frontends, which tests/run makes with a package index");
+        return None;
+    }
+    let python: OsString = python.into();
+    let mut command = Command::new(&python);
+    command.args(["-m", module]).args(arguments);
+    command
+        .current_dir(&package)
+        .env("PYTHONPATH", &package)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("NODECTL", env!("CARGO_BIN_EXE_nodectl"))
+        .env("NODECTL_PYTHON", &python);
+    Some(command)
+}
+
+/// Runs a suite, and shows how many of its tests passed, were skipped, failed, and differ.
+fn passes(suite: &str) {
+    let Some(mut command) = frontends("tests.frontends", &[suite]) else {
+        return;
+    };
+    let output = command.output().expect("it starts");
+    let text = both(&output);
+    assert!(output.status.success(), "{text}");
+    println!("{}", text.trim().lines().last().unwrap_or_default());
+}
+
+#[test]
+fn programs_of_the_book_print_what_it_says() {
+    passes("book");
+}
+
+#[test]
+fn joblibs_own_tests_pass_but_for_differences_that_are_meant() {
+    passes("joblib");
+}
+
+#[test]
+fn a_search_of_scikit_learns_survives_the_death_of_a_node() {
+    let Some(mut command) = frontends("tests.frontends.survivor", &[]) else {
+        return;
+    };
+    let mut cluster = Cluster::empty(Discovery::Beacon);
+    for _ in 0..3 {
+        cluster.add(&[("NODECTL_NODE__CORES", "1")]);
+    }
+    cluster.wait_members(3);
+    command
+        .env("NODECTL_NODE__DATA_DIR", cluster.data_dir(0))
+        .stdout(Stdio::piped());
+    let mut program = command.spawn().expect("it starts");
+    let mut lines = BufReader::new(program.stdout.take().expect("piped")).lines();
+    let mut said = Vec::new();
+    while let Some(Ok(line)) = lines.next() {
+        if line == "at work on 3 nodes" {
+            cluster.kill9(2);
+        }
+        said.push(line);
+    }
+    assert!(program.wait().expect("our child").success(), "{said:?}");
+    assert_eq!(said, ["at work on 3 nodes", "ok"]);
+}
