@@ -14,7 +14,7 @@ from nodectl import _node
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.dirname(os.path.dirname(HERE))
-SUITES = ("book", "executor", "joblib")
+SUITES = ("book", "executor", "joblib", "optuna")
 LIMIT_SECONDS = 600
 # Some tests want four workers, on a machine of two cores.
 CORES = "4"
