@@ -539,6 +539,9 @@ impl State {
         let Some(job) = self.core.ended(ticket) else {
             return;
         };
+        if self.executor.gang_fetched(&mut self.core, ticket, result) {
+            return;
+        }
         if self.fetched_to_coordinate(job, ticket, result) {
             return;
         }

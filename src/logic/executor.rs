@@ -3,9 +3,10 @@
 //!
 //! Orders are obeyed only if their epoch is not below the highest claim known for the job. All news
 //! of a turn goes to the coordinator in one report. `executor/sharing` has pools make room for
-//! others; `executor/lifetime` knows when the node ends, `executor/shut` what to do while nothing
-//! is to run here.
+//! others; `executor/gangs` has attempts that are processes on several nodes; `executor/lifetime`
+//! knows when the node ends, `executor/shut` what to do while nothing is to run here.
 
+mod gangs;
 mod lifetime;
 mod sharing;
 mod shut;
@@ -16,6 +17,7 @@ use super::{
     io::Effect,
     timers::Timer,
 };
+use gangs::Gangs;
 use lifetime::{Durations, Lifetime};
 use nodectl_types::{
     Admits, Failure, JobHead, JobId, Message, MetricPoint, NodeId, NodeLoad, Outcome, Resources,
@@ -103,15 +105,20 @@ pub struct Executor {
     /// Whose jobs are taken, and which.
     admits: Admits,
     lifetime: Option<Lifetime>,
+    gangs: Gangs,
 }
 
 impl Executor {
     /// What the node offers. Running tasks keep what they hold.
     pub fn set_capacity(&mut self, capacity: Resources, gpu_uuids: &[[u8; 16]]) {
         let mut free = capacity.clone();
-        for running in self.jobs.values().flat_map(|job| job.running.values()) {
-            if free.fits(&running.held) {
-                free.take(&running.held);
+        let running = self.jobs.values().flat_map(|job| job.running.values());
+        for held in running
+            .map(|running| &running.held)
+            .chain(self.gangs.held())
+        {
+            if free.fits(held) {
+                free.take(held);
             }
         }
         self.free = free;
@@ -182,6 +189,8 @@ impl Executor {
         let Some(ordered) = self.jobs.get_mut(&job) else {
             return;
         };
+        // What waits of a gang is a part of one, and its lead's.
+        let count = ordered.work.gang.map_or(count, |_| 0);
         for _ in 0..count {
             let Some(assignment) = ordered.queue.pop_back() else {
                 break;
@@ -209,6 +218,16 @@ impl Executor {
         let Some(ordered) = self.jobs.get_mut(&job) else {
             return;
         };
+        if ordered.work.gang.is_some() {
+            for key in tasks {
+                if !waiting {
+                    ordered.unacknowledged.remove(key);
+                }
+            }
+            return tasks
+                .iter()
+                .for_each(|key| self.drop_gang(core, job, *key, waiting));
+        }
         for key in tasks {
             ordered
                 .queue
@@ -233,11 +252,7 @@ impl Executor {
         if !obeys(core, job, epoch, to) {
             return;
         }
-        let inventory = self
-            .jobs
-            .get(&job)
-            .map(Ordered::inventory)
-            .unwrap_or_default();
+        let inventory = self.inventory(job);
         if let Some(ordered) = self.jobs.get_mut(&job) {
             ordered.coordinator = to;
             ordered.epoch = epoch;
@@ -281,6 +296,7 @@ impl Executor {
             if head.phase.is_ended() {
                 ordered.unacknowledged.clear();
             }
+            self.drop_gangs(core, head.job);
         } else if ordered.epoch < head.epoch || ordered.coordinator != head.holder {
             ordered.epoch = head.epoch;
             ordered.coordinator = head.holder;
@@ -290,6 +306,9 @@ impl Executor {
     }
 
     pub fn started(&mut self, job: JobId, key: Try) {
+        if self.is_of_gang(job, key) && !self.gangs.leads(job, key) {
+            return;
+        }
         if let Some(ordered) = self.jobs.get_mut(&job) {
             ordered.news.started.push(key);
             self.dirty.insert(job);
@@ -302,7 +321,7 @@ impl Executor {
         let Some(ordered) = self
             .jobs
             .get(&job)
-            .filter(|ordered| ordered.running.contains_key(&key))
+            .filter(|ordered| ordered.running.contains_key(&key) || self.gangs.leads(job, key))
         else {
             return;
         };
@@ -322,6 +341,9 @@ impl Executor {
     /// An attempt ended by itself.
     pub fn ended(&mut self, core: &mut Core, job: JobId, record: TaskRecord) {
         let key = (record.task, record.attempt);
+        if self.is_of_gang(job, key) {
+            return self.process_over(core, job, key, Some(record));
+        }
         let Some(released) = self.release(job, key) else {
             return;
         };
@@ -340,8 +362,15 @@ impl Executor {
         if ordered.takes_back(record.is_done(), core.mono()) {
             return self.after_stop(core, job, key, true);
         }
-        let record = Arc::new(record);
-        let ordered = self.jobs.get_mut(&job).expect("release() found the job");
+        self.tell_end(core, job, record);
+    }
+
+    /// The coordinator is told of an end, until it has it safe.
+    fn tell_end(&mut self, core: &mut Core, job: JobId, record: TaskRecord) {
+        let Some(ordered) = self.jobs.get_mut(&job) else {
+            return;
+        };
+        let (key, record) = ((record.task, record.attempt), Arc::new(record));
         ordered.unacknowledged.insert(key, record.clone());
         ordered.news.finished.push(record);
         self.dirty.insert(job);
@@ -354,6 +383,9 @@ impl Executor {
 
     /// An attempt that was ordered to stop is gone.
     pub fn stopped(&mut self, core: &mut Core, job: JobId, key: Try) {
+        if self.is_of_gang(job, key) {
+            return self.process_over(core, job, key, None);
+        }
         let Some(released) = self.release(job, key) else {
             return;
         };
@@ -382,13 +414,13 @@ impl Executor {
     pub fn leave(&mut self, core: &mut Core) {
         self.leaving = true;
         self.give_back_all(core);
+        self.leave_gangs(core);
     }
 
     /// Nothing runs and nothing is unacknowledged.
     pub fn is_idle(&self) -> bool {
-        self.jobs
-            .values()
-            .all(|job| job.running.is_empty() && job.unacknowledged.is_empty())
+        let is_idle = |job: &Ordered| job.running.is_empty() && job.unacknowledged.is_empty();
+        self.gangs.is_empty() && self.jobs.values().all(is_idle)
     }
 
     pub fn has_news(&self) -> bool {
@@ -437,15 +469,28 @@ impl Executor {
     }
 
     pub fn load(&self) -> NodeLoad {
-        let jobs = self.jobs.iter().filter(|(_, job)| !job.running.is_empty());
+        let runs =
+            |id: &JobId, job: &Ordered| (job.running.len() + self.gangs.keeping_room(*id)) as u32;
+        let jobs = self.jobs.iter().filter(|(id, job)| runs(id, job) > 0);
         NodeLoad {
-            running: self.jobs.values().map(|job| job.running.len() as u32).sum(),
+            running: self.jobs.iter().map(|(id, job)| runs(id, job)).sum(),
             queued: self.jobs.values().map(|job| job.queue.len() as u32).sum(),
             jobs: jobs
-                .map(|(id, job)| (*id, job.work.name.clone(), job.running.len() as u32))
+                .map(|(id, job)| (*id, job.work.name.clone(), runs(id, job)))
                 .collect(),
             ..NodeLoad::default()
         }
+    }
+
+    /// What its coordinator is to know of a job: attempts that wait here, and that run.
+    fn inventory(&self, job: JobId) -> Inventory {
+        let ordered = self.jobs.get(&job);
+        let mut inventory = match ordered.filter(|ordered| ordered.work.gang.is_none()) {
+            Some(ordered) => ordered.inventory(),
+            None => Inventory::default(),
+        };
+        self.add_led(job, &mut inventory);
+        inventory
     }
 
     fn report_job(&mut self, core: &mut Core, job: JobId) {
@@ -466,7 +511,7 @@ impl Executor {
         let fitting = if refuses.is_some() {
             0
         } else {
-            self.free.slots(&ordered.work.needs(&self.capacity))
+            self.free.slots(&ordered.work.holds(&self.capacity))
         };
         let free = fitting.saturating_sub(waiting);
         let mut batches = batches(finished).into_iter();
@@ -504,22 +549,27 @@ impl Executor {
     fn release(&mut self, job: JobId, key: Try) -> Option<Running> {
         let ordered = self.jobs.get_mut(&job)?;
         let running = ordered.running.remove(&key)?;
-        self.free.give(&running.held);
+        self.give_back_resources(&running.held, &running.gpus);
+        Some(running)
+    }
+
+    fn give_back_resources(&mut self, held: &Resources, cards: &[(usize, u32)]) {
+        self.free.give(held);
         // The node may offer less than when the task started.
         self.free = self.free.at_most(&self.capacity);
-        for (card, share) in &running.gpus {
+        for (card, share) in cards {
             if let Some(card) = self.cards.get_mut(*card) {
                 card.free_milli = (card.free_milli + share).min(1000);
             }
         }
-        Some(running)
     }
 
     fn forget_if_idle(&mut self, core: &mut Core, job: JobId) {
         let idle = self
             .jobs
             .get(&job)
-            .is_some_and(|ordered| ordered.running.is_empty() && ordered.queue.is_empty());
+            .is_some_and(|ordered| ordered.running.is_empty() && ordered.queue.is_empty())
+            && self.gangs.is_without(job);
         let ended = core
             .directory
             .get(job)
@@ -612,32 +662,6 @@ fn holders(core: &Core, job: JobId, coordinator: NodeId) -> Vec<NodeId> {
     let mut seen = BTreeSet::new();
     holders.retain(|node| seen.insert(*node));
     holders
-}
-
-/// Which cards a need of `milli` thousandths takes, and how much of each: whole cards for whole
-/// numbers, else a share of the fullest card that still has room, so that fractions pack on the
-/// fewest cards.
-fn pick_cards(cards: &[Card], milli: u32) -> Option<Vec<(usize, u32)>> {
-    if milli == 0 {
-        return Some(Vec::new());
-    }
-    if milli < 1000 {
-        let roomy = cards
-            .iter()
-            .enumerate()
-            .filter(|(_, card)| card.free_milli >= milli);
-        let (index, _) = roomy.min_by_key(|(_, card)| card.free_milli)?;
-        return Some(vec![(index, milli)]);
-    }
-    let whole = cards
-        .iter()
-        .enumerate()
-        .filter(|(_, card)| card.free_milli == 1000);
-    let picked: Vec<_> = whole
-        .take(milli.div_ceil(1000) as usize)
-        .map(|(index, _)| (index, 1000))
-        .collect();
-    (picked.len() == milli.div_ceil(1000) as usize).then_some(picked)
 }
 
 /// Records in batches that fit into messages.

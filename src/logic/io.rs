@@ -5,6 +5,7 @@ use nodectl_types::{
     Answer, Attempt, BlobHash, JobHead, JobId, JobSpec, KeptSecret, Message, MetricPoint, NodeId,
     NodeInfo, NodeLoad, OwnerWord, Params, Query, QueryError, Retention, Roster, StreamToken,
     Surroundings, TaskIndex, TaskRecord, Time, WorkSpec,
+    gang::Place,
     query::{Cursor, Progress, Stream},
     roster::SecretText,
 };
@@ -72,6 +73,13 @@ pub enum Input {
         job: JobId,
         task: TaskIndex,
         attempt: Attempt,
+    },
+    /// Answer to `Effect::FindPort`; None: there is none.
+    PortFound {
+        job: JobId,
+        task: TaskIndex,
+        attempt: Attempt,
+        port: Option<u16>,
     },
     /// This node's description changed.
     Info(NodeInfo),
@@ -222,6 +230,14 @@ pub enum Effect {
         params: Params,
         gpus: Vec<[u8; 16]>,
         holders: Vec<NodeId>,
+        /// Its place among the processes of a gang.
+        place: Option<Arc<Place>>,
+    },
+    /// Find a TCP port of this node that nobody listens at; `Input::PortFound` follows.
+    FindPort {
+        job: JobId,
+        task: TaskIndex,
+        attempt: Attempt,
     },
     StopTask {
         job: JobId,

@@ -203,6 +203,11 @@ impl State {
         self.core.me
     }
 
+    /// Jobs whose tasks are several processes and of which an attempt is here, or room for one.
+    pub fn gangs(&self) -> BTreeSet<JobId> {
+        self.executor.gangs()
+    }
+
     /// Takes in what happened, in order; what is to be done about it comes back, in order. Several
     /// inputs in one turn cost fewer messages than as many turns.
     pub fn handle(&mut self, now: Now, inputs: impl IntoIterator<Item = Input>) -> Vec<Effect> {
@@ -253,6 +258,15 @@ impl State {
             Input::TaskStopped { job, task, attempt } => {
                 self.executor.stopped(&mut self.core, job, (task, attempt))
             }
+            Input::PortFound {
+                job,
+                task,
+                attempt,
+                port,
+            } => {
+                self.executor
+                    .port_found(&mut self.core, job, (task, attempt), port);
+            }
             Input::Info(info) => self.described(info),
             Input::Seen(seen) => self.seen(seen),
             Input::SecretKept(secret) => self.secret_kept(&secret),
@@ -283,6 +297,7 @@ impl State {
             Timer::Share => self.executor.share(&mut self.core),
             Timer::Execute => self.executor.retry_start(&mut self.core),
             Timer::Gathered => self.executor.report_gathered(&mut self.core),
+            Timer::Gangs => self.executor.look_after_gangs(&mut self.core),
             Timer::Rereport => self.executor.rereport(&mut self.core),
             Timer::Retention => self.look_after_ended(),
             Timer::LeaveNow => self.left(),
@@ -480,6 +495,7 @@ impl State {
                 coordinator.members_changed(core, &mut copy.lattice);
             });
         }
+        self.executor.gang_members_changed(&mut self.core);
         self.look_for_orphans();
         self.ask_again();
     }

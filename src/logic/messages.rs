@@ -113,6 +113,35 @@ impl State {
             Message::SecretsDigest(digest) => self.secrets_digest(from, digest),
             Message::Secrets(secrets) => self.secrets_told(from, secrets),
             Message::Roster(roster) => self.hear_roster(from, *roster),
+            Message::AssignGang {
+                job,
+                epoch,
+                work,
+                task,
+                seats,
+                waits,
+            } => {
+                let (core, whose) = (&mut self.core, (from, job, epoch));
+                self.executor
+                    .lead_gang(core, whose, work, task, (seats, waits));
+            }
+            Message::GangMissed {
+                job,
+                epoch,
+                task,
+                attempt,
+                missed,
+            } => self.with_claim(job, epoch, |coordinator, core, _| {
+                coordinator.gang_missed(core, from, (task, attempt), missed);
+            }),
+            Message::Gang {
+                job,
+                task,
+                attempt,
+                word,
+            } => self
+                .executor
+                .gang_word(&mut self.core, from, (job, (task, attempt)), word),
         }
     }
 

@@ -100,9 +100,19 @@ impl State {
             .filter_map(|node| self.core.members.info(*node))
             .filter(|info| spec.place.is_empty() || place.eval(info))
             .collect();
-        let needs = |info: &NodeInfo| spec.work.needs(&info.resources);
-        if places.iter().any(|info| info.resources.fits(&needs(info))) {
+        let needs = |info: &NodeInfo| spec.work.holds(&info.resources);
+        let able = places
+            .iter()
+            .filter(|info| info.resources.fits(&needs(info)))
+            .count();
+        let wanted = spec.work.gang.map_or(1, |gang| gang.nodes as usize);
+        if able >= wanted {
             return Ok(());
+        }
+        if able > 0 {
+            return Err(QueryError::Unsatisfiable(format!(
+                "a task needs {wanted} nodes at the same time, and {able} can take part"
+            )));
         }
         let lacking = places.first().and_then(|info| {
             let all: Vec<_> = places.iter().map(|info| &info.resources).collect();

@@ -34,6 +34,8 @@ pub enum Timer {
     Execute,
     /// News that waited for more of their kind are to be told.
     Gathered,
+    /// The nodes of a gang say what is the case.
+    Gangs,
     /// Unacknowledged results are to be reported again.
     Rereport,
     /// Ended jobs are to be looked after.

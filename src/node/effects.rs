@@ -4,7 +4,7 @@
 use super::{Node, Ports, convert};
 use futures::{StreamExt, TryStreamExt, stream};
 use nodectl_logic::{Asker, Effect, Keep, executor::batches};
-use nodectl_ports::{Event, NetEvent, StartTask, StoreEvent, specs};
+use nodectl_ports::{Event, NetEvent, StartTask, StoreEvent, WorkerEvent, specs};
 use nodectl_types::{
     Answer, BlobHash, JobId, JobSpec, Message, NodeId, NodeLoad, QueryError, TaskIndex, TaskRecord,
     limits::{RECORD_BATCH, RECORD_BATCH_BYTES},
@@ -41,6 +41,7 @@ impl Node {
             | Effect::FetchTree { .. }
             | Effect::LoadSpec { .. }) => self.use_disk(of_disk),
             of_tasks @ (Effect::StartTask { .. }
+            | Effect::FindPort { .. }
             | Effect::StopTask { .. }
             | Effect::Suspend(_)
             | Effect::ReleaseWorker { .. }
@@ -157,6 +158,7 @@ impl Node {
                 params,
                 gpus,
                 holders,
+                place,
             } => self.ports.runner.start(StartTask {
                 job,
                 task,
@@ -165,7 +167,20 @@ impl Node {
                 params,
                 gpus,
                 holders,
+                place,
             }),
+            Effect::FindPort { job, task, attempt } => {
+                let found = self.ports.runner.free_port();
+                let port = found
+                    .inspect_err(|error| tracing::warn!("no free port: {error}"))
+                    .ok();
+                self.waiting.push(Event::Worker(WorkerEvent::Port {
+                    job,
+                    task,
+                    attempt,
+                    port,
+                }));
+            }
             Effect::StopTask { job, task, attempt } => self.ports.runner.stop(job, task, attempt),
             Effect::Suspend(on) => self.ports.runner.suspend(on),
             Effect::ReleaseWorker { node, pool, must } => {

@@ -301,6 +301,17 @@ impl Node {
             Event::Worker(WorkerEvent::Started { job, task, attempt }) => {
                 Input::TaskStarted { job, task, attempt }
             }
+            Event::Worker(WorkerEvent::Port {
+                job,
+                task,
+                attempt,
+                port,
+            }) => Input::PortFound {
+                job,
+                task,
+                attempt,
+                port,
+            },
             Event::Worker(WorkerEvent::Metric {
                 job,
                 task,

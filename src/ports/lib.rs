@@ -31,6 +31,7 @@ use nodectl_types::{
     Answer, Attempt, Author, BlobHash, JobId, JobSpec, KeptSecret, Message, MetricPoint, NodeId,
     NodeInfo, OwnerWord, Params, Query, QueryError, Retention, Roster, StreamToken, Surroundings,
     TaskIndex, TaskRecord, WorkSpec,
+    gang::Place,
     query::{Stream, TrainingHere},
     roster::SecretText,
 };
@@ -141,6 +142,13 @@ pub enum WorkerEvent {
         task: TaskIndex,
         attempt: Attempt,
         points: Vec<MetricPoint>,
+    },
+    /// Answer to the order to find a port for an attempt; None: there is none.
+    Port {
+        job: JobId,
+        task: TaskIndex,
+        attempt: Attempt,
+        port: Option<u16>,
     },
     /// The attempt ended by itself (well or not); its outputs are in the blob store.
     Ended { job: JobId, record: Box<TaskRecord> },
@@ -473,6 +481,17 @@ pub struct StartTask {
     pub gpus: Vec<[u8; 16]>,
     /// Nodes that have the job's inputs.
     pub holders: Vec<NodeId>,
+    /// Its place among the processes of a gang, if it is one.
+    pub place: Option<Arc<Place>>,
+}
+
+impl StartTask {
+    /// The attempt as users know it: of a gang, that of its first process.
+    pub fn whole_attempt(&self) -> Attempt {
+        self.place
+            .as_ref()
+            .map_or(self.attempt, |place| place.attempt)
+    }
 }
 
 /// Runs tasks as processes. Nothing it starts outlives the node, however the node ends.
@@ -495,6 +514,9 @@ pub trait Runner: Send + Sync {
         stream: Stream,
         offset: u64,
     ) -> io::Result<(Vec<u8>, bool)>;
+    /// A TCP port of this machine that nobody listens at. None is held: it is free until somebody
+    /// takes it.
+    fn free_port(&self) -> io::Result<u16>;
     /// Removes what a job left on this node's disk (inputs, task directories).
     fn forget(&self, job: JobId);
 }

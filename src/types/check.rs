@@ -86,6 +86,7 @@ impl WorkSpec {
         self.check_program()?;
         self.check_env()?;
         self.check_outputs()?;
+        self.check_gang()?;
         check(self.timeout_ms != Some(0), "timeout_ms", || {
             "a timeout of 0 fails every task; for none, leave it out".into()
         })?;
@@ -200,6 +201,33 @@ impl WorkSpec {
             })?;
         }
         Ok(())
+    }
+
+    fn check_gang(&self) -> Checked {
+        let Some(gang) = self.gang else {
+            return Ok(());
+        };
+        check(gang.nodes > 0, "nodes", || {
+            "a task runs on one node at least".into()
+        })?;
+        check(gang.per_node > 0, "per_node", || {
+            "a task has one process on each of its nodes at least".into()
+        })?;
+        check(gang.ranks() <= limits::MAX_RANKS, "nodes", || {
+            format!(
+                "{} nodes with {} processes each are {} processes; at most {} are possible",
+                gang.nodes,
+                gang.per_node,
+                gang.ranks(),
+                limits::MAX_RANKS
+            )
+        })?;
+        check(self.worker.is_none(), "nodes", || {
+            "only tasks of a command can be several processes".into()
+        })?;
+        check(!self.isolation.offline, "nodes", || {
+            "processes without a network cannot reach each other".into()
+        })
     }
 
     fn check_image(&self) -> Checked {

@@ -15,6 +15,7 @@
 //! | `predicate` | the language of `where = "…"` |
 //! | `task_names` | what the results of a job's tasks are called |
 //! | `template` | `{placeholder}` expansion in commands |
+//! | `gang` | tasks that are several processes on several nodes |
 //! | `glob` | patterns of file names, bounded before anything compiles them |
 //! | `suggest` | "did you mean" |
 //! | `author` | who submitted a job |
@@ -50,6 +51,7 @@ pub mod check;
 pub mod checkpoint;
 pub mod defaults;
 pub mod exchange;
+pub mod gang;
 pub mod glob;
 pub mod head;
 pub mod ids;
@@ -85,6 +87,7 @@ pub mod units;
 pub use after::After;
 pub use author::Author;
 pub use cell::{Cell, Key};
+pub use gang::{Gang, GangWord};
 pub use head::{JobHead, Phase, Saved};
 pub use ids::{Attempt, BlobHash, JobId, NodeId, TaskIndex, TaskKey};
 pub use isolation::Isolation;

@@ -14,6 +14,8 @@ pub const MAX_MESSAGE_BYTES: usize = 8 << 20;
 pub const RECORD_BATCH_BYTES: usize = 256 << 10;
 /// Lines of an explanation: some for each node.
 pub const MAX_EXPLANATION: usize = 65_536;
+/// Processes of one task that is a gang: what its nodes say to each other is one message.
+pub const MAX_RANKS: u32 = 256;
 /// Nodes of which anything was decided, and nodes that a change of the secret lists.
 pub const MAX_WORDS: usize = 4096;
 /// A longer text is no secret but a mistake in a file's name.

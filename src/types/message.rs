@@ -5,8 +5,9 @@
 //! variant.
 
 use super::{
-    Answer, Attempt, Cell, JobHead, JobId, JobSpec, KeptSecret, MetricPoint, NodeInfo, Params,
-    Query, QueryError, Roster, StreamToken, TaskIndex, TaskRecord, WorkSpec, membership::Packet,
+    Answer, Attempt, Cell, GangWord, JobHead, JobId, JobSpec, KeptSecret, MetricPoint, NodeId,
+    NodeInfo, Params, Query, QueryError, Roster, StreamToken, TaskIndex, TaskRecord, WorkSpec,
+    gang::Seat, membership::Packet,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -215,4 +216,31 @@ pub enum Message {
     Secrets(Vec<KeptSecret>),
     /// Who belongs to the cluster, to be merged. Answered with the receiver's, where that has more.
     Roster(Box<Roster>),
+
+    /// Lead an attempt of a task that is several processes: on these nodes, of which the receiver
+    /// is the first. Where they are taken, it `waits` for room; else it says `GangMissed`.
+    AssignGang {
+        job: JobId,
+        epoch: u32,
+        work: Arc<WorkSpec>,
+        task: Assignment,
+        seats: Vec<Seat>,
+        waits: bool,
+    },
+    /// An attempt of a gang came to nothing before it began: why, by the nodes that it failed at.
+    /// It is over.
+    GangMissed {
+        job: JobId,
+        epoch: u32,
+        task: TaskIndex,
+        attempt: Attempt,
+        missed: Vec<(NodeId, String)>,
+    },
+    /// Between the nodes of an attempt of a gang.
+    Gang {
+        job: JobId,
+        task: TaskIndex,
+        attempt: Attempt,
+        word: GangWord,
+    },
 }

@@ -68,6 +68,12 @@ pub enum Failure {
     /// The node's disk is full, read-only or broken, so what the task needed or came to could not
     /// be kept there.
     Storage(String),
+    /// One of several processes failed, and with it the others: its rank, its node's name, and why.
+    Rank {
+        rank: u32,
+        node: String,
+        why: String,
+    },
 }
 
 /// How an attempt ended.
@@ -165,6 +171,7 @@ impl TaskRecord {
             Outcome::Failed(
                 Failure::Raised(error) | Failure::Init(error) | Failure::Device(error),
             ) => error.bytes(),
+            Outcome::Failed(Failure::Rank { node, why, .. }) => node.len() + why.len(),
             _ => 0,
         };
         128 + error + self.stdout.tail.len() + self.stderr.tail.len() + value + files
@@ -271,6 +278,7 @@ impl fmt::Display for Failure {
                 "ran longer than its timeout of {} s",
                 *limit_ms as f64 / 1e3
             ),
+            Self::Rank { rank, node, why } => write!(f, "rank {rank} (on {node}): {why}"),
             Self::Spawn(why) => write!(f, "could not start: {why}"),
             Self::Inputs(why) => write!(f, "could not be prepared: {why}"),
             Self::Storage(why) => write!(f, "its node has trouble with its disk: {why}"),

@@ -103,6 +103,17 @@ impl Resources {
         }
     }
 
+    /// So many needs together.
+    pub fn times(mut self, count: u32) -> Self {
+        self.cpu_milli = self.cpu_milli.saturating_mul(count);
+        self.memory_bytes = self.memory_bytes.saturating_mul(u64::from(count));
+        self.gpu_milli = self.gpu_milli.saturating_mul(count);
+        for amount in self.named_milli.values_mut() {
+            *amount = amount.saturating_mul(count);
+        }
+        self
+    }
+
     /// At most what `limit` has of each.
     pub fn at_most(&self, limit: &Resources) -> Resources {
         let named = self

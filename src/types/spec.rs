@@ -1,7 +1,7 @@
 //! The immutable description of a job, addressed by its hash.
 
 use super::{
-    After, Author, BlobHash, Isolation, JobId, NodeId, Resources, Sweep, TaskIndex, defaults,
+    After, Author, BlobHash, Gang, Isolation, JobId, NodeId, Resources, Sweep, TaskIndex, defaults,
 };
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, fmt, sync::Arc};
@@ -78,6 +78,8 @@ pub struct WorkSpec {
     /// A step on the way to the job that the user wrote, which comes after it: its results are for
     /// that one alone.
     pub is_step: bool,
+    /// Each task is so many processes at once; None: one.
+    pub gang: Option<Gang>,
 }
 
 /// What runs in worker processes that live as long as the job.
@@ -203,6 +205,7 @@ impl WorkSpec {
             secrets: Vec::new(),
             task_names: None,
             is_step: false,
+            gang: None,
         }
     }
 
@@ -371,6 +374,18 @@ impl WorkSpec {
         } else {
             Resources::one_core()
         }
+    }
+
+    /// What a task holds on a node that offers `node`, all its processes there together.
+    pub fn holds(&self, node: &Resources) -> Resources {
+        let needs = self.needs(node);
+        self.gang
+            .map_or(needs.clone(), |gang| needs.times(gang.per_node))
+    }
+
+    /// How many processes each task is.
+    pub fn ranks(&self) -> u32 {
+        self.gang.map_or(1, Gang::ranks)
     }
 
     /// Whether what a task holds depends on its node.

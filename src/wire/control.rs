@@ -1,8 +1,8 @@
 //! Control messages between nodes: postcard, length first, validated before use.
 
 use nodectl_types::{
-    Admits, Answer, Author, JobHead, JobSpec, KeptSecret, Message, NodeInfo, Query, Roster,
-    WorkSpec, limits,
+    Admits, Answer, Author, Gang, GangWord, JobHead, JobSpec, KeptSecret, Message, NodeInfo, Query,
+    Roster, WorkSpec, limits,
     membership::{Body, News, Packet},
     roster::Word,
     secret::is_secret_name,
@@ -96,6 +96,16 @@ fn validate(message: &Message) -> Result<(), BadMessage> {
             check(secrets.iter().all(is_secret), "an impossible secret")
         }
         Message::Roster(roster) => validate_roster(roster),
+        Message::AssignGang { work, seats, .. } => {
+            check(seats.len() <= limits::MAX_RANKS as usize, "a gang on too many nodes")?;
+            validate_work(work)
+        }
+        Message::GangMissed { missed, .. } => {
+            check(missed.len() <= limits::MAX_RANKS as usize, "a gang on too many nodes")?;
+            let is_short = missed.iter().all(|(_, why)| why.len() <= limits::MAX_REASON_BYTES);
+            check(is_short, "an oversized reason not to take part in a gang")
+        }
+        Message::Gang { word, .. } => validate_gang_word(word),
         // What is in lists of these is looked up one by one, and what is unknown passed over; texts
         // are shown, and shortened then.
         Message::Declined { .. }
@@ -114,6 +124,28 @@ fn validate(message: &Message) -> Result<(), BadMessage> {
         | Message::Leaving
         | Message::Release { .. }
         | Message::SecretsDigest(_) => Ok(()),
+    }
+}
+
+fn validate_gang_word(word: &GangWord) -> Result<(), BadMessage> {
+    let most = limits::MAX_RANKS as usize;
+    match word {
+        GangWord::Reserve { work, seat, .. } => {
+            check(*seat < limits::MAX_RANKS, "an impossible place in a gang")?;
+            validate_work(work)
+        }
+        GangWord::Start { seats, heard, .. } => check(
+            seats.len() <= most && heard.len() <= most,
+            "a gang of too many",
+        ),
+        GangWord::Ended { rank, .. } => {
+            check(*rank < limits::MAX_RANKS, "an impossible rank in a gang")
+        }
+        GangWord::Gone { why } => check(
+            why.len() <= limits::MAX_REASON_BYTES,
+            "an oversized reason not to take part in a gang",
+        ),
+        GangWord::Keep | GangWord::Stop | GangWord::Ready | GangWord::Waits => Ok(()),
     }
 }
 
@@ -306,6 +338,11 @@ pub fn validate_spec(spec: &JobSpec) -> Result<(), BadMessage> {
 
 fn validate_work(work: &WorkSpec) -> Result<(), BadMessage> {
     check(work.has_program(), "a job without a command")?;
+    let is_possible = |gang: Gang| (1..=limits::MAX_RANKS).contains(&gang.ranks());
+    check(
+        work.gang.is_none_or(is_possible),
+        "a job whose tasks are no processes, or too many",
+    )?;
     check(
         work.name.len() <= limits::MAX_NAME_BYTES,
         "a job with a name of more than 256 bytes",

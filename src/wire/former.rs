@@ -148,6 +148,7 @@ impl From<FormerWork> for WorkSpec {
             secrets: Vec::new(),
             task_names: None,
             is_step: false,
+            gang: None,
         }
     }
 }

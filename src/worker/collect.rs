@@ -2,7 +2,9 @@
 //! record that counts. Runs when no process of the attempt is left.
 
 use super::{
-    directory, outputs,
+    directory,
+    environment::HOSTFILE,
+    outputs,
     protocol::{ProcessEnd, STDERR_FILE, STDOUT_FILE, Usage},
     result,
     staging::Staged,
@@ -54,8 +56,14 @@ pub fn collect(ended: &EndedAttempt<'_>, dir: &Path, blobs: &dyn Blobs) -> TaskR
     let mut note = |problem: Failure| {
         failure.get_or_insert(problem);
     };
+    // Of all ranks of a gang but the first, streams are files of the first one's result.
+    let place = ended.task.place.as_ref();
+    let inline = match place.is_some_and(|place| place.rank > 0) {
+        true => 0,
+        false => limits::INLINE_LOG_BYTES as u64,
+    };
     let mut stream = |name: &'static str, shown: &str| {
-        capture(&dir.join(name), work.log_limit_bytes, blobs).unwrap_or_else(|error| {
+        capture(&dir.join(name), (inline, work.log_limit_bytes), blobs).unwrap_or_else(|error| {
             note(unkept(
                 ended.disk,
                 &error,
@@ -83,6 +91,7 @@ pub fn collect(ended: &EndedAttempt<'_>, dir: &Path, blobs: &dyn Blobs) -> TaskR
         let skip = |name: &str| {
             name == STDOUT_FILE
                 || name == STDERR_FILE
+                || (name == HOSTFILE && ended.task.place.is_some())
                 || directory::is_given(dir, name, ended.staged)
         };
         let mut patterns = ended.outputs.to_vec();
@@ -216,11 +225,15 @@ pub fn file_limit(output_limit_bytes: u64, log_limit_bytes: u64) -> u64 {
 
 /// A stream as it is kept: whole, or its two ends with a line between them that says what is
 /// missing.
-fn capture(path: &Path, limit_bytes: u64, blobs: &dyn Blobs) -> io::Result<Captured> {
+fn capture(
+    path: &Path,
+    (inline_bytes, limit_bytes): (u64, u64),
+    blobs: &dyn Blobs,
+) -> io::Result<Captured> {
     let Some((file, length)) = streams::open(path)? else {
         return Ok(Captured::default());
     };
-    if length <= limits::INLINE_LOG_BYTES as u64 && length <= limit_bytes {
+    if length <= inline_bytes && length <= limit_bytes {
         return Ok(Captured {
             tail: read(&file, 0, length)?,
             total_bytes: length,

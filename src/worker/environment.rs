@@ -5,15 +5,18 @@ use super::{
     protocol::{TASK_DIR_VARIABLE, WORKER_DIR_VARIABLE},
 };
 use nodectl_ports::StartTask;
-use nodectl_types::servers;
+use nodectl_types::{gang::HOSTFILE_VARIABLE, servers};
 use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
-    fs::DirBuilder,
+    fs::{self, DirBuilder},
+    io,
     os::unix::{ffi::OsStrExt, fs::DirBuilderExt},
     path::{Path, PathBuf},
 };
 
+/// The hosts of a gang, in the directory of each of its processes.
+pub const HOSTFILE: &str = ".nodectl-hosts";
 /// Where Python finds modules.
 const PYTHONPATH: &str = "PYTHONPATH";
 /// Variables that a task inherits from the node. A list of what may pass, not of what may not: the
@@ -167,14 +170,32 @@ pub fn of_task(
     }
     set("NODECTL_JOB_ID", task.job.to_string().into());
     set("NODECTL_TASK_ID", task.task.to_string().into());
-    set("NODECTL_ATTEMPT", task.attempt.number.to_string().into());
+    set(
+        "NODECTL_ATTEMPT",
+        task.whole_attempt().number.to_string().into(),
+    );
     set(TASK_DIR_VARIABLE, dir.into());
+    if let Some(place) = &task.place {
+        let run = format!("{}-{}-{}", task.job, task.task, place.attempt);
+        for (name, value) in place.variables(&run) {
+            set(name, value.into());
+        }
+        set(HOSTFILE_VARIABLE, dir.join(HOSTFILE).into());
+    }
     for (name, value) in gpu_variables(&task.gpus, Path::new("/sys/bus/pci/devices")) {
         set(name, value.into());
     }
     env.into_iter()
         .map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat())
         .collect()
+}
+
+/// The hosts of a gang, where its variable says.
+pub fn write_hosts(dir: &Path, task: &StartTask) -> io::Result<()> {
+    match &task.place {
+        Some(place) => fs::write(dir.join(HOSTFILE), place.hostfile()),
+        None => Ok(()),
+    }
 }
 
 /// Variables whose programs are those of an environment at `prefix`, before all others.

@@ -27,7 +27,7 @@ impl<'t> Expander<'t> {
         let task = self.task;
         let known = |name: &str| match name {
             "task" => Some(task.task.to_string()),
-            "attempt" => Some(task.attempt.number.to_string()),
+            "attempt" => Some(task.whole_attempt().number.to_string()),
             "job" => Some(task.job.to_string()),
             _ => task
                 .params

@@ -276,6 +276,7 @@ mod tests {
             params: vec![],
             gpus: vec![],
             holders: vec![],
+            place: None,
         }
     }
 

@@ -32,6 +32,7 @@ use std::{
     convert::Infallible,
     ffi::{OsStr, OsString},
     io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
     os::unix::{ffi::OsStrExt, fs::FileExt},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -297,6 +298,14 @@ impl Runner for Workers {
         Ok((bytes, ended))
     }
 
+    fn free_port(&self) -> io::Result<u16> {
+        let any = [
+            (Ipv6Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        ];
+        Ok(TcpListener::bind(any.as_slice())?.local_addr()?.port())
+    }
+
     fn forget(&self, job: JobId) {
         self.inner.idle().forget(job);
         self.inner.stager.forget(job);
@@ -535,6 +544,7 @@ impl Inner {
             }
         }
         directory::make(&dir, staged, &task.params)
+            .and_then(|()| environment::write_hosts(&dir, task))
             .map_err(|error| self.no_directory(&dir, &error))?;
         let launch = Launch {
             id: 0,

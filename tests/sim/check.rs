@@ -268,7 +268,10 @@ impl World {
 
     /// An attempt ended, and was not stopped.
     pub fn note_end(&mut self, node: usize, key: Key, done: bool) {
-        if done {
+        if done && self.is_gang(key.0) {
+            // Its end is the whole's to tell.
+            self.note_process_done(node, key);
+        } else if done {
             let life = self.machines[node].life;
             self.checker
                 .finished
@@ -301,7 +304,8 @@ impl World {
     /// A running attempt is stopped: nobody may want it any more.
     pub fn check_stop(&mut self, node: usize, key: Key) {
         let (job, task, attempt) = key;
-        if self.machines[node].beyond {
+        // Where one process is lost, the others are stopped.
+        if self.machines[node].beyond || self.is_gang(job) {
             return;
         }
         let number = self.user.number(job).unwrap_or_default();
@@ -586,6 +590,7 @@ impl World {
     /// A turn is over, and what it led to. A loop that is not back soon answers nobody, and is
     /// taken for dead.
     pub fn check_turn(&mut self, node: usize) {
+        self.check_gangs();
         let machine = &self.machines[node];
         let took = machine.busy_until - machine.turn_began;
         if took >= LONGEST_TURN

@@ -9,6 +9,7 @@
 mod check;
 mod disk;
 mod faults;
+mod gangs;
 mod net;
 mod plan;
 mod quiet;

@@ -173,6 +173,8 @@ pub struct JobPlan {
     pub hopeless: Option<u32>,
     /// How many of 1,000 attempts fail.
     pub failing: u32,
+    /// Each task is processes on so many nodes, and so many on each.
+    pub gang: Option<(u32, u32)>,
 }
 
 /// A fault or an act, and when.
@@ -394,6 +396,30 @@ impl Plan {
             };
             let at = ms(rng, 500..storm_ms);
             self.items.push((at, Item::Fault(upgrade)));
+        }
+        self.draw_gangs(rng);
+    }
+
+    /// On as many nodes as there are for certain: one may be lost for good.
+    fn draw_gangs(&mut self, rng: &mut StdRng) {
+        if self.splits.is_some() || !rng.random_bool(0.3) {
+            return;
+        }
+        let able = |cores: u32| {
+            let able = self.machines.iter().filter(|machine| machine.takes_work);
+            able.filter(|machine| machine.cores >= cores).count() as u32
+        };
+        let able = [able(1), able(2)];
+        for (_, item) in &mut self.items {
+            let Item::Act(Act::Submit(job)) = item else {
+                continue;
+            };
+            let per_node = rng.random_range(1..=2);
+            let most = able[per_node as usize - 1].saturating_sub(1).min(5);
+            if most > 0 && job.tasks <= 60 && rng.random_bool(0.5) {
+                job.gang = Some((rng.random_range(1..=most), per_node));
+                job.speculate = false;
+            }
         }
     }
 
@@ -620,6 +646,7 @@ impl WorkStyle {
             large: self.large && often(rng, 0.6),
             after: (self.chains && job > 0).then(|| rng.random_range(1..=job)),
             after_end: false,
+            gang: None,
             sweep: self.sweeps,
             hopeless: (!huge && often(rng, 0.15)).then(|| rng.random_range(0..tasks)),
             failing: if !huge && often(rng, 0.3) {

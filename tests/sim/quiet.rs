@@ -270,6 +270,13 @@ impl World {
                 self.job_name(key.0)
             ))
         });
+        for (node, state) in self.states() {
+            let is_left = |job: &&nodectl_types::JobId| over(**job);
+            if let Some(job) = state.gangs().iter().find(is_left) {
+                let text = format!("n{node}: {}", self.job_name(*job));
+                findings.push(("a gang of an ended job is left", text));
+            }
+        }
         if let Some(text) = busy {
             findings.push(("a task of an ended job runs", text));
         }

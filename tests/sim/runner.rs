@@ -152,6 +152,7 @@ impl World {
             *self.checker.failed_attempts.entry((job, task)).or_default() += 1;
             self.branch("a task is tried again");
         }
+        self.print(node, key, &mut record);
         let (name, how) = (
             self.job_name(job),
             if record.is_done() { "done" } else { "failed" },

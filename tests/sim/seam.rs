@@ -318,8 +318,27 @@ impl World {
                 self.fetch(node, Fetch::of_spec(job, hash), &holders);
             }
             Effect::StartTask {
-                job, task, attempt, ..
-            } => self.start_task(node, life, (job, task, attempt)),
+                job,
+                task,
+                attempt,
+                place,
+                ..
+            } => {
+                if let Some(place) = &place {
+                    self.note_process(node, (job, task, attempt), place);
+                }
+                self.start_task(node, life, (job, task, attempt));
+            }
+            Effect::FindPort { job, task, attempt } => {
+                let port = Some(30_000 + attempt.number as u16 % 30_000);
+                let input = Input::PortFound {
+                    job,
+                    task,
+                    attempt,
+                    port,
+                };
+                self.give(node, life, input);
+            }
             Effect::StopTask { job, task, attempt } => {
                 self.stop_task(node, life, (job, task, attempt))
             }
@@ -574,13 +593,14 @@ fn attempts(tasks: &[(TaskIndex, nodectl_types::Attempt)]) -> String {
 
 impl Machine {
     fn describe(&self, name: String, version: u64) -> NodeInfo {
+        let host = [10, 0, 0, name[1..].parse().unwrap_or(0)];
         NodeInfo {
             id: self.id,
             version,
             name,
             software: "sim".into(),
             model: String::new(),
-            addrs: Vec::new(),
+            addrs: vec![(host, 7).into()],
             resources: Resources {
                 cpu_milli: 1000 * self.cores,
                 ..Resources::default()

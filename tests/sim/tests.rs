@@ -25,6 +25,7 @@
 mod check;
 mod disk;
 mod faults;
+mod gangs;
 mod net;
 mod plan;
 mod quiet;

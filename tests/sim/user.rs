@@ -7,8 +7,8 @@ use crate::{
 };
 use nodectl_logic::Input;
 use nodectl_types::{
-    After, Answer, BlobHash, JobId, JobSpec, NodeId, ParamSpace, Phase, Query, QueryError, Sweep,
-    TaskIndex, TaskRecord, Time, Value, WorkSpec,
+    After, Answer, BlobHash, Gang, JobId, JobSpec, NodeId, ParamSpace, Phase, Query, QueryError,
+    Sweep, TaskIndex, TaskRecord, Time, Value, WorkSpec,
     query::Cursor,
     sweep::{Goal, StopRule},
 };
@@ -424,6 +424,7 @@ impl World {
             inputs,
             after,
             sweep,
+            gang: plan.gang.map(|(nodes, per_node)| Gang { nodes, per_node }),
             ..WorkSpec::plain(&name, &["true"])
         };
         let mut axes = vec![(

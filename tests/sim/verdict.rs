@@ -46,6 +46,9 @@ pub struct Statistics {
 
 /// Branches that a long run must have reached.
 pub const SOMETIMES: &[&str] = &[
+    "a gang finds no room",
+    "a gang runs on several nodes",
+    "a gang waits for room",
     "a job of many tasks",
     "a node takes over while files are on their way",
     "a queue overflows",

@@ -3,6 +3,7 @@
 use crate::{
     check::Checker,
     disk::Disk,
+    gangs::Gangs,
     net::{Link, Obstacles},
     plan::{Item, Moment, Plan},
     user::User,
@@ -218,6 +219,7 @@ pub struct World {
     pub upgrading: bool,
     pub user: User,
     pub checker: Checker,
+    pub gangs: Gangs,
     pub specs: BTreeMap<BlobHash, Arc<JobSpec>>,
     pub statistics: Statistics,
     pub verdict: Verdict,
@@ -253,6 +255,7 @@ impl World {
             upgrading: false,
             user: User::default(),
             checker: Checker::default(),
+            gangs: Gangs::default(),
             specs: BTreeMap::new(),
             statistics: Statistics::default(),
             verdict: Verdict::default(),

@@ -70,7 +70,8 @@ async fn on_nodes(
     let mut each: Vec<Seen> = each.buffered(ASKED_AT_ONCE).try_collect().await?;
     let can_run = each.iter().filter(|seen| seen.may_run).count();
     let mut findings: Vec<Finding> = each.drain(..).flat_map(|seen| seen.findings).collect();
-    let wanted = (job.draft.min_nodes as usize).max(1);
+    let at_once = job.draft.work.gang.map_or(1, |gang| gang.nodes);
+    let wanted = job.draft.min_nodes.max(at_once) as usize;
     if can_run < wanted {
         let nodes = if wanted == 1 { "node" } else { "nodes" };
         findings.push(Finding::problem(
@@ -136,7 +137,7 @@ fn too_small(draft: &JobDraft, node: &Node) -> Option<String> {
             .map(|(name, amount)| (name.clone(), milli(*amount)))
             .collect(),
     };
-    let need = draft.work.needs(&there);
+    let need = draft.work.holds(&there);
     let lacking = there.lacks(&need)?;
     Some(format!(
         "is too small: a task needs {}, and it has {}",

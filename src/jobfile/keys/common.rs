@@ -3,7 +3,7 @@
 use crate::{Fault, Fields, Item, Upload};
 use nodectl_formats::files;
 use nodectl_types::{
-    Isolation, JobDraft, ParamSpace, WorkSpec, defaults, isolation::is_image, limits,
+    Gang, Isolation, JobDraft, ParamSpace, WorkSpec, defaults, isolation::is_image, limits,
     manifest::safe_path, predicate::Predicate, secret::is_secret_name,
 };
 use std::{ops::Range, path::PathBuf};
@@ -188,6 +188,32 @@ pub fn secrets(fields: &Fields<'_, '_>) -> Result<Vec<String>, Fault> {
         );
     }
     Ok(named.into_iter().map(|name| name.value).collect())
+}
+
+/// `nodes` and `per_node`: how many processes each task is.
+pub fn gang(fields: &Fields<'_, '_>) -> Result<Option<Gang>, Fault> {
+    let (nodes, per_node) = (fields.u32("nodes", 1)?, fields.u32("per_node", 1)?);
+    let Some(span) = nodes
+        .as_ref()
+        .or(per_node.as_ref())
+        .map(|item| item.span.clone())
+    else {
+        return Ok(None);
+    };
+    let value = |item: Option<Item<u32>>| item.map(|item| item.value);
+    let gang = Gang::of(value(nodes), value(per_node));
+    if gang.is_some_and(|gang| gang.ranks() > limits::MAX_RANKS) {
+        let fault = Fault::new(
+            span,
+            format!(
+                "a task would be {} processes; at most {} are possible",
+                gang.map_or(0, Gang::ranks),
+                limits::MAX_RANKS
+            ),
+        );
+        return Err(fault.hint("`nodes` times `per_node` is how many processes a task is"));
+    }
+    Ok(gang)
 }
 
 /// `[isolation]`: what tasks are kept from.

@@ -29,6 +29,13 @@ pub fn check(draft: &JobDraft) -> Result<(), (String, String)> {
             "leave it out here; an integration has `existing_output = \"outdated\"`".into(),
         ));
     }
+    if work.gang.is_some() {
+        return Err((
+            "what tasks of several processes come to depends on how many there are, which is not compared"
+                .into(),
+            "leave out `skip_done`, or `nodes` and `per_node`".into(),
+        ));
+    }
     if draft.repeat > 1 {
         return Err((
             "tasks that `repeat` makes are given the same, and cannot be told apart".into(),

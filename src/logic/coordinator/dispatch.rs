@@ -5,7 +5,7 @@
 //! order, tasks that wait on a busy node are taken back for an idle one, and stragglers may run
 //! twice: the first result counts.
 
-use super::{Active, Coordinator, NodeRefusal};
+use super::{Active, Coordinator, NodeRefusal, gangs::last_of};
 use crate::{
     core::{Core, Try},
     lattice::Lattice,
@@ -66,6 +66,9 @@ impl Coordinator {
         if self.held_back(core).is_some() || self.waits_for(core).is_some() {
             return;
         }
+        if let Some(gang) = self.spec.work.gang {
+            return self.dispatch_gang(core, lattice, gang);
+        }
         let mut candidates = self.candidates(core);
         if candidates.is_empty() {
             return;
@@ -97,7 +100,7 @@ impl Coordinator {
                 let work = self.nodes.get(&node);
                 let outstanding = work.map_or(0, |work| work.queued + work.running);
                 let full = work.is_some_and(|work| work.is_full(core.mono()));
-                let slots = info.resources.slots(&self.spec.work.needs(&info.resources));
+                let slots = info.resources.slots(&self.spec.work.holds(&info.resources));
                 Candidate {
                     node,
                     slots,
@@ -139,7 +142,7 @@ impl Coordinator {
 
     /// Why a node can never run the job as it is now, whatever it did before.
     pub(super) fn unsuitability(&self, info: &NodeInfo) -> Option<String> {
-        let needs = self.spec.work.needs(&info.resources);
+        let needs = self.spec.work.holds(&info.resources);
         if let Some(lacking) = info.resources.lacks(&needs) {
             let (has, needs) = (info.resources.amount(&lacking), needs.amount(&lacking));
             return Some(format!("it has {has}, and a task needs {needs}"));
@@ -210,7 +213,7 @@ impl Coordinator {
     }
 
     /// Whether the job may have another task on some node: what waits there will run soon.
-    fn may_order_more(&self) -> bool {
+    pub(super) fn may_order_more(&self) -> bool {
         let ordered = || self.active.values().map(Vec::len).sum::<usize>();
         self.spec
             .at_once
@@ -218,7 +221,7 @@ impl Coordinator {
     }
 
     /// The next task to order, but for those that failed last on `avoid`.
-    fn next_task(
+    pub(super) fn next_task(
         &mut self,
         core: &Core,
         lattice: &Lattice,
@@ -277,12 +280,12 @@ impl Coordinator {
     }
 
     /// The number of this epoch's latest order of a task, 0 if there was none.
-    fn last_number(&self, task: TaskIndex) -> u32 {
+    pub(super) fn last_number(&self, task: TaskIndex) -> u32 {
         let ended = self.orders.get(&task).copied().unwrap_or(0);
         let active = self.active.get(&task).into_iter().flatten();
         let active = active
             .filter(|active| active.attempt.epoch == self.epoch)
-            .map(|active| active.attempt.number);
+            .map(|active| last_of(active.attempt, &self.spec.work));
         active.max().unwrap_or(0).max(ended)
     }
 
@@ -464,6 +467,7 @@ impl Coordinator {
         for (node, tasks) in by_node {
             self.stop_on(core, node, tasks);
         }
+        self.gangs.placed.clear();
         for work in self.nodes.values_mut() {
             (work.queued, work.running) = (0, 0);
         }
@@ -568,13 +572,15 @@ impl Coordinator {
             return;
         };
         let active = attempts.swap_remove(position);
+        self.gangs.placed.remove(&(task, attempt));
         if attempts.is_empty() {
             self.active.remove(&task);
         }
         // A task that is ordered again needs another number than this one had.
         if attempt.epoch == self.epoch {
+            let number = last_of(attempt, &self.spec.work);
             let last = self.orders.entry(task).or_default();
-            *last = attempt.number.max(*last);
+            *last = number.max(*last);
         }
         if let Some(work) = self.nodes.get_mut(&active.node) {
             let count = if active.started.is_some() {
@@ -611,6 +617,9 @@ impl Coordinator {
         let members = core.members.alive();
         let mut known = members.iter().filter_map(|node| core.members.info(*node));
         let is_idle = self.active.is_empty() && self.results.is_empty();
+        if let Some(gang) = self.spec.work.gang {
+            return self.lacks_gang_nodes(core, gang).filter(|_| is_idle);
+        }
         (is_idle && known.all(|info| self.objection(core, info).is_some()))
             .then(|| "a node that can run it".into())
     }

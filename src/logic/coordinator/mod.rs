@@ -5,6 +5,7 @@
 //! | `mod` | the coordinator's state, its life from claim to end |
 //! | `inputs` | the files that its tasks are given, on their way here |
 //! | `dispatch` | which node gets which task; taking work back; running stragglers twice |
+//! | `gangs` | the same for tasks that are several processes |
 //! | `results` | accepting ends of attempts, making them durable, acknowledging them |
 //! | `stopping` | tasks that end before their time: cancelled by a user, given up by a sweep |
 //! | `startup` | workers that cannot be started |
@@ -17,6 +18,7 @@
 //! what the members say they hold.
 
 mod dispatch;
+mod gangs;
 mod inputs;
 mod pace;
 mod progress;
@@ -26,7 +28,7 @@ mod results;
 mod startup;
 mod stopping;
 
-use super::{core::Core, election::LOOK_AROUND, io::Keep, lattice::Lattice, timers::Timer};
+use super::{core::Core, io::Keep, lattice::Lattice, timers::Timer};
 use nodectl_types::{
     After, Attempt, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo, Phase, Saved, TaskIndex,
     Time, limits, predicate::Predicate, spec::POOL_HOST_GONE,
@@ -151,6 +153,7 @@ pub struct Coordinator {
     orders: BTreeMap<TaskIndex, u32>,
     nodes: BTreeMap<NodeId, NodeWork>,
     startups: startup::Startups,
+    gangs: gangs::Gangs,
     sequence: u64,
     results: results::ResultPipeline,
     /// Tasks of which this node's own results are to be accepted anew.
@@ -200,6 +203,7 @@ impl Coordinator {
             orders: BTreeMap::new(),
             nodes: BTreeMap::new(),
             startups: startup::Startups::default(),
+            gangs: gangs::Gangs::default(),
             sequence: 0,
             results: results::ResultPipeline::default(),
             anew: BTreeSet::new(),
@@ -612,21 +616,6 @@ impl Coordinator {
         let mut awaited = self.spec.work.after.iter().filter_map(After::results);
         let (name, _) = awaited.find(|(_, job)| failed(*job))?;
         Some(name.to_string())
-    }
-
-    /// The job is a pool, and the node that served its client has gone, or has come back without
-    /// it.
-    fn host_is_gone(&self, core: &Core) -> bool {
-        let Some((host, _)) = self.spec.work.pool() else {
-            return false;
-        };
-        // A node that has just started may not know everybody yet.
-        let looked_around = core.mono() - core.started >= LOOK_AROUND;
-        let came_back = core
-            .members
-            .generation(host)
-            .is_some_and(|generation| generation > self.spec.submitted_ms);
-        came_back || (looked_around && !core.members.may_be_alive(host))
     }
 }
 

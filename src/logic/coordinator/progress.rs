@@ -429,6 +429,7 @@ impl Coordinator {
             format!("{name} is being given a copy of the results: {left} of {parts} parts are left")
         }));
         if !self.head(core).phase.is_ended() {
+            lines.extend(self.explain_gang(core));
             lines.extend(self.explain_nodes(core));
         }
         lines
@@ -525,7 +526,7 @@ impl Coordinator {
             if let Some(objection) = self.objection(core, info) {
                 return format!("{name}: cannot take it: {objection}");
             }
-            let slots = info.resources.slots(&self.spec.work.needs(&info.resources));
+            let slots = info.resources.slots(&self.spec.work.holds(&info.resources));
             let (running, queued) = self
                 .nodes
                 .get(&node)

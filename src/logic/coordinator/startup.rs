@@ -113,7 +113,7 @@ impl Coordinator {
         able.map(|(node, info)| {
             (
                 node,
-                info.resources.slots(&self.spec.work.needs(&info.resources)),
+                info.resources.slots(&self.spec.work.holds(&info.resources)),
             )
         })
     }

@@ -3,7 +3,7 @@
 //! once it is on two disks. A success that comes all the same counts more.
 
 use super::Coordinator;
-use crate::{core::Core, io::Asker, lattice::Lattice, sweep::Trials};
+use crate::{core::Core, election::LOOK_AROUND, io::Asker, lattice::Lattice, sweep::Trials};
 use nodectl_types::{
     Answer, Attempt, MetricPoint, NodeId, Outcome, QueryError, Sweep, TaskIndex, TaskRecord, Time,
     limits::QUERY_TIMEOUT,
@@ -262,6 +262,21 @@ impl Coordinator {
             let why = "it was ordered, and is not safe on a second disk yet: ask again";
             core.answer(waiter.asker, Err(QueryError::Refused(why.into())));
         }
+    }
+
+    /// The job is a pool, and the node that served its client has gone, or has come back without
+    /// it.
+    pub(super) fn host_is_gone(&self, core: &Core) -> bool {
+        let Some((host, _)) = self.spec.work.pool() else {
+            return false;
+        };
+        // A node that has just started may not know everybody yet.
+        let looked_around = core.mono() - core.started >= LOOK_AROUND;
+        let came_back = core
+            .members
+            .generation(host)
+            .is_some_and(|generation| generation > self.spec.submitted_ms);
+        came_back || (looked_around && !core.members.may_be_alive(host))
     }
 
     /// The claim is lost: who asked through another node asks the new coordinator.

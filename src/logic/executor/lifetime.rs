@@ -42,7 +42,7 @@ impl Executor {
     }
 
     /// Looked at whenever something could start, so that what waits here never starts too late.
-    pub(super) fn give_back_what_cannot_end(&mut self, core: &Core) {
+    pub(super) fn give_back_what_cannot_end(&mut self, core: &mut Core) {
         if self.lifetime.is_none() {
             return;
         }
@@ -60,6 +60,7 @@ impl Executor {
             ordered.give_back_queue();
             self.dirty.insert(job);
         }
+        self.turn_down_gangs(core, super::shut::OVER);
     }
 }
 

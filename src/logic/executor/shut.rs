@@ -7,7 +7,7 @@ use crate::core::Core;
 use nodectl_types::{Admits, JobId, Message, NodeId, Time, WorkSpec, message::Assignment};
 
 /// What a node says whose time ends before a task would.
-const OVER: &str = "its time ends before a task of this job would";
+pub(super) const OVER: &str = "its time ends before a task of this job would";
 
 impl Executor {
     /// Why nothing is started, if so: what waits is given back. What runs goes on.
@@ -22,6 +22,9 @@ impl Executor {
             }
             // Also how many more could start.
             self.dirty.insert(*job);
+        }
+        if let Some(why) = self.shut.clone() {
+            self.turn_down_gangs(core, &why);
         }
         self.start_what_fits(core);
     }
@@ -93,11 +96,15 @@ pub(super) fn turn_down(
 impl Ordered {
     /// What waits goes back to the coordinator.
     pub(super) fn give_back_queue(&mut self) {
+        self.blocked_since = None;
+        if self.work.gang.is_some() {
+            // What waits is a part of a gang, and its lead hears of it.
+            return self.queue.clear();
+        }
         let waiting = self
             .queue
             .drain(..)
             .map(|assignment| (assignment.task, assignment.attempt));
         self.news.returned.extend(waiting);
-        self.blocked_since = None;
     }
 }

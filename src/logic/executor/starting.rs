@@ -27,7 +27,7 @@ impl Executor {
             (
                 std::cmp::Reverse(job.work.priority),
                 job.rests(now),
-                job.running.len(),
+                job.running.len() + self.gangs.keeping_room(**id),
                 since,
                 **id,
             )
@@ -38,7 +38,7 @@ impl Executor {
                 .jobs
                 .get_mut(&job)
                 .expect("only keys of the map are candidates");
-            let need = ordered.work.needs(&self.capacity);
+            let need = ordered.work.holds(&self.capacity);
             let cards = if self.free.fits(&need) {
                 pick_cards(&self.cards, need.gpu_milli)
             } else {
@@ -98,6 +98,10 @@ impl Executor {
         for (card, share) in &gpus {
             self.cards[*card].free_milli -= share;
         }
+        if ordered.work.gang.is_some() {
+            let key = (job, (assignment.task, assignment.attempt));
+            return self.room_made(core, key, held, gpus);
+        }
         let uuids = gpus
             .iter()
             .map(|(card, _)| self.cards[*card].uuid)
@@ -127,6 +131,33 @@ impl Executor {
             params,
             gpus: uuids,
             holders,
+            place: None,
         });
     }
+}
+
+/// Which cards a need of `milli` thousandths takes, and how much of each: whole cards for whole
+/// numbers, else a share of the fullest card that still has room, so that fractions pack on the
+/// fewest cards.
+fn pick_cards(cards: &[Card], milli: u32) -> Option<Vec<(usize, u32)>> {
+    if milli == 0 {
+        return Some(Vec::new());
+    }
+    if milli < 1000 {
+        let roomy = cards
+            .iter()
+            .enumerate()
+            .filter(|(_, card)| card.free_milli >= milli);
+        let (index, _) = roomy.min_by_key(|(_, card)| card.free_milli)?;
+        return Some(vec![(index, milli)]);
+    }
+    let whole = cards
+        .iter()
+        .enumerate()
+        .filter(|(_, card)| card.free_milli == 1000);
+    let picked: Vec<_> = whole
+        .take(milli.div_ceil(1000) as usize)
+        .map(|(index, _)| (index, 1000))
+        .collect();
+    (picked.len() == milli.div_ceil(1000) as usize).then_some(picked)
 }

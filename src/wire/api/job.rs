@@ -200,6 +200,11 @@ pub struct WorkView {
     pub timeout_ms: Option<u64>,
     pub priority: i32,
     pub min_nodes: u32,
+    /// Each task is processes on so many nodes at once, if it is several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_node: Option<u32>,
     /// Which nodes may run it; empty for all.
     #[serde(rename = "where")]
     pub place: String,
@@ -437,6 +442,8 @@ impl From<&JobSpec> for WorkView {
             timeout_ms: spec.work.timeout_ms,
             priority: spec.work.priority,
             min_nodes: spec.min_nodes,
+            nodes: spec.work.gang.map(|gang| gang.nodes),
+            per_node: spec.work.gang.map(|gang| gang.per_node),
             place: spec.place.clone(),
             outputs: spec.work.outputs.clone(),
             after: spec

@@ -114,6 +114,8 @@ pub enum FailureKind {
     /// What the worker computes on failed, e.g. a GPU that was lost.
     Device,
     Storage,
+    /// One of the processes of a task failed, and the others were stopped.
+    Rank,
 }
 
 /// A stream that a task wrote.
@@ -232,6 +234,7 @@ impl From<&Failure> for FailureView {
             Failure::Init(_) => (FailureKind::Init, None),
             Failure::Device(_) => (FailureKind::Device, None),
             Failure::Storage(_) => (FailureKind::Storage, None),
+            Failure::Rank { .. } => (FailureKind::Rank, None),
         };
         Self {
             kind,

@@ -3,8 +3,8 @@
 
 use super::sweep::SweepRequest;
 use nodectl_types::{
-    After, BlobHash, Isolation, JobDraft, ParamSpace, PythonWorker, Resources, Value, WorkSpec,
-    WorkerRole, WorkerSpec, defaults,
+    After, BlobHash, Gang, Isolation, JobDraft, ParamSpace, PythonWorker, Resources, Value,
+    WorkSpec, WorkerRole, WorkerSpec, defaults,
     manifest::safe_path,
     python::{self, PythonEnvironment},
 };
@@ -61,6 +61,12 @@ pub struct JobRequest {
     /// is room for.
     #[serde(default)]
     pub at_once: Option<u32>,
+    /// Each task is processes on so many nodes at once, `per_node` on each.
+    #[serde(default)]
+    pub nodes: Option<u32>,
+    /// Processes of a task on each of its nodes: 1 if only `nodes` is there.
+    #[serde(default)]
+    pub per_node: Option<u32>,
     /// Accept the job even if no present node could run it.
     #[serde(default)]
     pub wait_for_nodes: bool,
@@ -265,6 +271,7 @@ impl JobRequest {
             sweep: self.sweep.map(SweepRequest::into_sweep).transpose()?,
             isolation: self.isolation.into_isolation(),
             secrets: self.secrets,
+            gang: Gang::of(self.nodes, self.per_node),
             ..WorkSpec::named(&self.name)
         };
         let draft = JobDraft::new(work);

@@ -87,6 +87,7 @@ fn as_before(record: Record) -> Record {
                 secrets: Vec::new(),
                 task_names: None,
                 is_step: false,
+                gang: None,
                 ..(*spec.work).clone()
             };
             Record::Spec(Arc::new(JobSpec {

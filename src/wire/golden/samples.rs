@@ -8,9 +8,11 @@ pub use oversized::oversized;
 use crate::journal::Record;
 use nodectl_types::{
     Admits, After, Answer, Attempt, Author, BlobHash, Captured, Cell, Closed, Decision,
-    ErrorReport, Failure, Gpu, GpuDetails, GpuKind, GpuRates, Isolation, JobHead, JobId, JobSpec,
-    KeptSecret, Key, Message, NodeId, NodeInfo, NodeLoad, Outcome, OutputFile, ParamSpace, Pause,
-    Phase, Query, QueryError, Resources, Roster, Saved, Standing, TaskRecord, Value, WorkSpec,
+    ErrorReport, Failure, Gang, GangWord, Gpu, GpuDetails, GpuKind, GpuRates, Isolation, JobHead,
+    JobId, JobSpec, KeptSecret, Key, Message, NodeId, NodeInfo, NodeLoad, Outcome, OutputFile,
+    ParamSpace, Pause, Phase, Query, QueryError, Resources, Roster, Saved, Standing, TaskRecord,
+    Value, WorkSpec,
+    gang::Seat,
     limits,
     membership::{Body, News, Packet},
     message::{Assignment, Inventory},
@@ -69,6 +71,7 @@ pub fn messages() -> Vec<Message> {
         secret(None),
     ]));
     all.push(Message::Roster(Box::new(roster())));
+    all.extend(parts::gangs());
     all
 }
 
@@ -625,6 +628,11 @@ pub fn failures() -> Vec<Failure> {
         Failure::Init(python_error("ImportError")),
         Failure::Device(ErrorReport::without_exception("the device is lost")),
         Failure::Storage("No space left on device".into()),
+        Failure::Rank {
+            rank: 3,
+            node: "box2".into(),
+            why: "exit status 1".into(),
+        },
     ]
 }
 

@@ -19,11 +19,11 @@ use nodectl_jobfile::{
 use nodectl_types::{JobDraft, ParamSpace, WorkSpec};
 
 #[rustfmt::skip]
-pub const KEYS: [&str; 35] = [
+pub const KEYS: [&str; 37] = [
     "name", "kind", "after", "command", "worker", "python", "init", "env", "params", "zip", "sample", "files", "repeat",
     "source", "data", "exclude", "outputs", "task_names", "skip_done",
     "output_limit", "log_limit", "into", "retries", "timeout", "grace", "priority", "min_nodes", "where", "speculate",
-    "wait", "sweep", "resources", "computing", "isolation", "secrets",
+    "wait", "sweep", "resources", "computing", "isolation", "secrets", "nodes", "per_node",
 ];
 
 /// Plans one job.
@@ -61,6 +61,7 @@ pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
     let worker = worker.map(worker::WorkerKeys::into_spec);
     let work = WorkSpec {
         task_names,
+        gang: common::gang(fields)?,
         ..command_work(fields, &name, command, worker)?
     };
     let draft = JobDraft {

@@ -5,6 +5,7 @@ pub mod chains;
 pub mod copies;
 pub mod damage;
 pub mod disks;
+pub mod gangs;
 pub mod kills;
 pub mod resync;
 pub mod retention;
@@ -22,6 +23,7 @@ pub fn all() -> Vec<Scenario> {
         copies::ALL,
         damage::ALL,
         disks::ALL,
+        gangs::ALL,
         kills::ALL,
         resync::ALL,
         retention::ALL,

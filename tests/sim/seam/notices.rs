@@ -60,6 +60,8 @@ impl World {
                     self.moment(Moment::Claimed, node);
                 }
             }
+            Message::GangMissed { .. } => self.branch("a gang finds no room"),
+            Message::AssignGang { waits: true, .. } => self.branch("a gang waits for room"),
             Message::Stop { job, tasks, .. } => {
                 let name = self.job_name(*job);
                 let to = self.index_of(to).unwrap_or(usize::MAX);
@@ -77,6 +79,27 @@ impl World {
                 .blobs
                 .insert(*hash, bytes.unwrap_or_default());
         }
+    }
+
+    /// Each file from whoever has it.
+    fn copy_from_several(&mut self, node: usize, fetch: &Fetch) -> bool {
+        let usable = |holder: &usize| {
+            let machine = &self.machines[*holder];
+            machine.state.is_some() && !machine.is_stalled(self.now) && self.connects(*holder, node)
+        };
+        let holders: Vec<_> = fetch.holders.iter().copied().filter(usable).collect();
+        let has = |at: &usize, hash| self.machines[*at].disk.blobs.contains_key(hash);
+        let of = |hash| {
+            let mut all = std::iter::once(node).chain(holders.iter().copied());
+            Some((all.find(|at| has(at, hash))?, *hash))
+        };
+        let Some(found) = fetch.hashes.iter().map(of).collect::<Option<Vec<_>>>() else {
+            return false;
+        };
+        for (from, hash) in found {
+            self.copy_files(from, node, &[hash]);
+        }
+        true
     }
 
     /// Files are here, or cannot be had: nobody of those who were named has them and can be asked.
@@ -120,6 +143,7 @@ impl World {
                 self.copy_files(holder, node, &fetch.hashes);
                 Ok(())
             }
+            _ if self.copy_from_several(node, &fetch) => Ok(()),
             _ => Err("nobody who has it can be reached".into()),
         };
         self.checker.fetching.remove(&(node, life, fetch.ticket));

@@ -10,6 +10,7 @@ pub fn oversized() -> Oversized {
     all.extend(members());
     all.extend(heads_and_records());
     all.extend(tasks());
+    all.extend(gangs());
     all.extend(impossible_jobs().into_iter().flat_map(of_job));
     all
 }
@@ -39,6 +40,46 @@ fn secrets() -> Oversized {
         (Message::Secrets(vec![secret("no name", 1)]), 0),
         (put("A", most + 1), most),
         (put("", 1), 0),
+    ]
+}
+
+fn gangs() -> Oversized {
+    let most = limits::MAX_RANKS as usize;
+    let seat = Seat {
+        node: NODE,
+        host: [10, 0, 0, 1].into(),
+    };
+    let of = |word| Message::Gang {
+        job: JobId(7),
+        task: 4,
+        attempt: ATTEMPT,
+        word,
+    };
+    let start = |seats, heard| {
+        of(GangWord::Start {
+            seats,
+            port: 29_500,
+            heard,
+        })
+    };
+    let missed = Message::GangMissed {
+        job: JobId(7),
+        epoch: 3,
+        task: 4,
+        attempt: ATTEMPT,
+        missed: vec![(NODE, String::new()); most + 1],
+    };
+    let ended = of(GangWord::Ended {
+        rank: limits::MAX_RANKS,
+        record: Box::new(record(Outcome::Done)),
+    });
+    let why = "x".repeat(limits::MAX_REASON_BYTES + 1);
+    vec![
+        (start(vec![seat; most + 1], Vec::new()), most),
+        (start(Vec::new(), vec![0; most + 1]), most),
+        (missed, most),
+        (ended, most - 1),
+        (of(GangWord::Gone { why }), limits::MAX_REASON_BYTES),
     ]
 }
 

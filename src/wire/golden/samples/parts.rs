@@ -138,6 +138,10 @@ pub fn work() -> WorkSpec {
         secrets: vec!["TOKEN".into()],
         task_names: Some("{file.stem}".into()),
         is_step: true,
+        gang: Some(Gang {
+            nodes: 2,
+            per_node: 4,
+        }),
     }
 }
 
@@ -223,4 +227,66 @@ pub fn progress() -> Progress {
         waiting_for: Some("2 more nodes".into()),
         nodes: vec![(NODE, "box1".into(), 2, 3, 4)],
     }
+}
+
+/// What nodes say of gangs.
+pub fn gangs() -> Vec<Message> {
+    let (job, epoch, task, attempt) = (JobId(7), 3, 4, ATTEMPT);
+    let assignment = Assignment {
+        task,
+        attempt,
+        params: spec().task_params(task),
+    };
+    let seats = vec![Seat {
+        node: NODE,
+        host: [10, 0, 0, 1].into(),
+    }];
+    let words = [
+        GangWord::Reserve {
+            work: spec().work,
+            params: spec().task_params(task),
+            seat: 1,
+            waits: true,
+        },
+        GangWord::Start {
+            seats: seats.clone(),
+            port: 29_500,
+            heard: vec![2],
+        },
+        GangWord::Keep,
+        GangWord::Stop,
+        GangWord::Ready,
+        GangWord::Waits,
+        GangWord::Ended {
+            rank: 3,
+            record: Box::new(record(Outcome::Done)),
+        },
+        GangWord::Gone {
+            why: "it has no room now".into(),
+        },
+    ];
+    let mut all = vec![
+        Message::AssignGang {
+            job,
+            epoch,
+            work: spec().work,
+            task: assignment,
+            seats,
+            waits: true,
+        },
+        Message::GangMissed {
+            job,
+            epoch,
+            task,
+            attempt,
+            missed: vec![(NODE, "it has no room now".into())],
+        },
+    ];
+    all.extend(words.map(|word| Message::Gang {
+        job,
+        task,
+        attempt,
+        word,
+    }));
+    all
 }

@@ -1,0 +1,521 @@
+//! The first node of an attempt: it gathers room on all nodes, starts the processes when there is
+//! room on all, and tells the coordinator of one end.
+
+use super::{super::*, *};
+use nodectl_types::{
+    OutputFile,
+    gang::{Seat, are_seats},
+};
+
+/// Whoever does not wait for room has it by then, or does without.
+const GATHER: Duration = Duration::from_secs(3);
+/// How often files of other ranks are asked for again.
+const FETCHES: u32 = 5;
+
+/// How an attempt ends.
+#[derive(Debug)]
+pub(super) enum End {
+    /// It never began, for want of room on these nodes.
+    Missed(Vec<(NodeId, String)>),
+    /// It goes back to the coordinator, and has not failed.
+    Back,
+    /// It is done, or has failed.
+    Ended(Box<TaskRecord>),
+    /// Nobody wants to know.
+    Dropped,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Gathering,
+    Running,
+    /// Nothing of it is to be left anywhere before it is told.
+    Ending(End),
+    /// What the other ranks wrote is brought here, so that it travels like all of a task's files.
+    Fetching(u64, Box<TaskRecord>, u32),
+}
+
+#[derive(Debug)]
+struct Member {
+    asked: bool,
+    /// It keeps room, or waits for it.
+    answered: bool,
+    ready: bool,
+    gone: bool,
+    heard: Time,
+}
+
+/// An attempt, as its first node sees it.
+#[derive(Debug)]
+pub(super) struct Lead {
+    work: Arc<WorkSpec>,
+    task: Assignment,
+    /// By their ids: in that order room is waited for.
+    seats: Vec<Seat>,
+    waits: bool,
+    members: BTreeMap<NodeId, Member>,
+    port: Option<u16>,
+    since: Time,
+    stage: Stage,
+    /// Ranks that have ended.
+    ended: BTreeMap<u32, TaskRecord>,
+}
+
+impl Lead {
+    pub(super) fn has_begun(&self) -> bool {
+        match &self.stage {
+            Stage::Gathering | Stage::Ending(End::Missed(_)) => false,
+            Stage::Running | Stage::Ending(_) | Stage::Fetching(..) => true,
+        }
+    }
+
+    fn is_unwanted(&self) -> bool {
+        matches!(self.stage, Stage::Ending(End::Dropped))
+    }
+
+    fn seat_of(&self, node: NodeId) -> Option<u32> {
+        let place = self.seats.iter().position(|seat| seat.node == node)?;
+        Some(place as u32)
+    }
+
+    /// All processes of a node have ended.
+    fn is_through(&self, node: NodeId) -> bool {
+        let per_node = self.work.gang.map_or(1, |gang| gang.per_node);
+        let Some(seat) = self.seat_of(node) else {
+            return false;
+        };
+        let mut ranks = seat * per_node..(seat + 1) * per_node;
+        ranks.all(|rank| self.ended.contains_key(&rank))
+    }
+}
+
+impl Executor {
+    /// The coordinator orders an attempt of a gang that this node is to lead.
+    pub fn lead_gang(
+        &mut self,
+        core: &mut Core,
+        (from, job, epoch): (NodeId, JobId, u32),
+        work: Arc<WorkSpec>,
+        task: Assignment,
+        (seats, waits): (Vec<Seat>, bool),
+    ) {
+        let key = (job, (task.task, task.attempt));
+        let is_mine = seats.first().is_some_and(|seat| seat.node == core.me);
+        let is_sound = work.gang.is_some_and(|gang| are_seats(&seats, gang)) && is_mine;
+        if !obeys(core, job, epoch, from) || !is_sound || self.knows_gang(&key) {
+            return;
+        }
+        let leaves = || self.leaving.then(|| "it leaves".to_string());
+        let refusal = leaves().or_else(|| self.shut.clone());
+        if let Some(why) = refusal.or_else(|| self.objection(&work)) {
+            return turn_down(core, from, (job, epoch), &[task], why);
+        }
+        let now = core.mono();
+        let entry = self.jobs.entry(job);
+        entry.or_insert_with(|| Ordered::new(from, epoch, work.clone()));
+        let members = seats.iter().map(|seat| {
+            let member = Member {
+                asked: false,
+                answered: false,
+                ready: false,
+                gone: false,
+                heard: now,
+            };
+            (seat.node, member)
+        });
+        let lead = Lead {
+            members: members.collect(),
+            work,
+            task,
+            seats,
+            waits,
+            port: None,
+            since: now,
+            stage: Stage::Gathering,
+            ended: BTreeMap::new(),
+        };
+        let (task, attempt) = key.1;
+        core.effects.push(Effect::FindPort { job, task, attempt });
+        self.gangs.led.insert(key, lead);
+        self.wake_gangs(core);
+        self.gather(core, key);
+    }
+
+    fn knows_gang(&self, key: &GangKey) -> bool {
+        let is_told = |ordered: &Ordered| ordered.unacknowledged.contains_key(&key.1);
+        self.gangs.led.contains_key(key)
+            || self.gangs.over.contains(key)
+            || self.jobs.get(&key.0).is_some_and(is_told)
+    }
+
+    /// A port of this node was looked for.
+    pub fn port_found(&mut self, core: &mut Core, job: JobId, key: Try, port: Option<u16>) {
+        let key = (job, key);
+        let Some(lead) = self.gangs.led.get_mut(&key) else {
+            return;
+        };
+        lead.port = port;
+        match port {
+            Some(_) => self.gather(core, key),
+            None => {
+                let missed = vec![(core.me, "it has no free port".into())];
+                self.disband(core, key, End::Missed(missed));
+            }
+        }
+    }
+
+    /// Asks for room: everybody at once, or, where it is waited for, one node after the other.
+    /// Starts when all have some.
+    fn gather(&mut self, core: &mut Core, key: GangKey) {
+        let Some(lead) = self.gangs.led.get_mut(&key) else {
+            return;
+        };
+        if !matches!(lead.stage, Stage::Gathering) {
+            return;
+        }
+        let mut asked = Vec::new();
+        for (node, member) in &mut lead.members {
+            if !std::mem::replace(&mut member.asked, true) {
+                member.heard = core.mono();
+                asked.push(*node);
+            }
+            if lead.waits && !member.ready {
+                break;
+            }
+        }
+        for node in asked {
+            self.ask_for_room(core, key, node);
+        }
+        let lead = &self.gangs.led[&key];
+        let all_ready = lead.members.values().all(|member| member.ready);
+        if all_ready && lead.port.is_some() {
+            self.begin(core, key);
+        }
+    }
+
+    fn ask_for_room(&self, core: &mut Core, key: GangKey, node: NodeId) {
+        let lead = &self.gangs.led[&key];
+        let Some(seat) = lead.seat_of(node) else {
+            return;
+        };
+        let word = GangWord::Reserve {
+            work: lead.work.clone(),
+            params: lead.task.params.clone(),
+            seat,
+            waits: lead.waits,
+        };
+        say(core, node, key, word);
+    }
+
+    fn begin(&mut self, core: &mut Core, key: GangKey) {
+        let lead = self.gangs.led.get_mut(&key).expect("whoever calls has it");
+        (lead.stage, lead.since) = (Stage::Running, core.mono());
+        self.started(key.0, key.1);
+        self.say_go_on(core, key);
+    }
+
+    /// `Start` to all, which says also whose ends were heard.
+    fn say_go_on(&self, core: &mut Core, key: GangKey) {
+        let lead = &self.gangs.led[&key];
+        let heard: Vec<u32> = lead.ended.keys().copied().collect();
+        for node in lead.members.keys() {
+            let word = GangWord::Start {
+                seats: lead.seats.clone(),
+                port: lead.port.unwrap_or_default(),
+                heard: heard.clone(),
+            };
+            say(core, *node, key, word);
+        }
+    }
+
+    /// A member keeps room, or waits for it.
+    pub(super) fn member_told(&mut self, core: &mut Core, from: NodeId, key: GangKey, ready: bool) {
+        let Some(lead) = self.gangs.led.get_mut(&key) else {
+            return say(core, from, key, GangWord::Stop);
+        };
+        let Some(member) = lead.members.get_mut(&from) else {
+            return;
+        };
+        member.heard = core.mono();
+        (member.answered, member.ready) = (true, member.ready || ready);
+        self.gather(core, key);
+    }
+
+    /// A process of a member ended by itself.
+    pub(super) fn rank_ended(
+        &mut self,
+        core: &mut Core,
+        from: NodeId,
+        key: GangKey,
+        rank: u32,
+        record: TaskRecord,
+    ) {
+        let Some(lead) = self.gangs.led.get_mut(&key) else {
+            return say(core, from, key, GangWord::Stop);
+        };
+        let Some(member) = lead.members.get_mut(&from) else {
+            return;
+        };
+        member.heard = core.mono();
+        let per_node = lead.work.gang.map_or(1, |gang| gang.per_node);
+        let is_its = lead.seat_of(from) == Some(rank / per_node);
+        let is_news = !lead.ended.contains_key(&rank) && matches!(lead.stage, Stage::Running);
+        if !is_its || !is_news {
+            return;
+        }
+        let outcome = record.outcome.clone();
+        lead.ended.insert(rank, record);
+        match outcome {
+            Outcome::Done if lead.ended.len() as u32 == lead.work.ranks() => {
+                let record = done(key, core.me, lead);
+                self.disband(core, key, End::Ended(Box::new(record)));
+            }
+            Outcome::Done => {}
+            // The node's trouble is no end of the task.
+            Outcome::Failed(Failure::Storage(_)) => self.disband(core, key, End::Back),
+            Outcome::Failed(failure) => {
+                let node = core.members.name(from);
+                let record = failed(key, core.me, lead, (rank, node), &failure);
+                self.disband(core, key, End::Ended(Box::new(record)));
+            }
+            Outcome::Cancelled | Outcome::Stopped(_) => self.disband(core, key, End::Back),
+        }
+    }
+
+    /// Nothing of the attempt is at that node.
+    pub(super) fn member_gone(&mut self, core: &mut Core, from: NodeId, key: GangKey, why: String) {
+        let Some(lead) = self.gangs.led.get_mut(&key) else {
+            return;
+        };
+        let through = lead.is_through(from);
+        let Some(member) = lead.members.get_mut(&from) else {
+            return;
+        };
+        (member.gone, member.heard) = (true, core.mono());
+        match &lead.stage {
+            Stage::Gathering => self.disband(core, key, End::Missed(vec![(from, why)])),
+            Stage::Running if !through => self.disband(core, key, End::Back),
+            Stage::Running | Stage::Fetching(..) => {}
+            Stage::Ending(_) => self.conclude_if_alone(core, key),
+        }
+    }
+
+    /// The attempt ends: whoever has anything of it stops, then it is told.
+    pub(super) fn disband(&mut self, core: &mut Core, key: GangKey, end: End) {
+        let Some(lead) = self.gangs.led.get_mut(&key) else {
+            return;
+        };
+        match (&lead.stage, &end) {
+            // It ends already.
+            (Stage::Ending(_), End::Dropped) | (Stage::Gathering | Stage::Running, _) => {}
+            (Stage::Ending(_), _) => return,
+            (Stage::Fetching(..), End::Dropped) => {}
+            (Stage::Fetching(..), _) => return,
+        }
+        lead.stage = Stage::Ending(end);
+        for member in lead.members.values_mut() {
+            member.gone |= !member.asked;
+        }
+        self.say_stop(core, key);
+        self.conclude_if_alone(core, key);
+    }
+
+    fn say_stop(&self, core: &mut Core, key: GangKey) {
+        let lead = &self.gangs.led[&key];
+        for (node, _) in lead.members.iter().filter(|(_, member)| !member.gone) {
+            say(core, *node, key, GangWord::Stop);
+        }
+    }
+
+    /// Nothing of it is left: now it is told.
+    fn conclude_if_alone(&mut self, core: &mut Core, key: GangKey) {
+        let Some(lead) = self.gangs.led.get_mut(&key) else {
+            return;
+        };
+        if !matches!(lead.stage, Stage::Ending(_)) || lead.members.values().any(|m| !m.gone) {
+            return;
+        }
+        let Stage::Ending(end) = std::mem::replace(&mut lead.stage, Stage::Running) else {
+            return;
+        };
+        match end {
+            End::Ended(record) => self.fetch_streams(core, key, record, 0),
+            end => self.told(core, key, end),
+        }
+    }
+
+    /// Brings what other ranks wrote here, which their nodes alone have.
+    fn fetch_streams(
+        &mut self,
+        core: &mut Core,
+        key: GangKey,
+        record: Box<TaskRecord>,
+        tries: u32,
+    ) {
+        let lead = self.gangs.led.get_mut(&key).expect("whoever calls has it");
+        let nodes = lead.seats.iter().map(|seat| seat.node);
+        let others: Vec<_> = nodes.filter(|node| *node != core.me).collect();
+        let hashes: Vec<_> = record.blobs().collect();
+        if hashes.is_empty() || others.is_empty() {
+            return self.told(core, key, End::Ended(record));
+        }
+        let ticket = core.fetch_blobs(key.0, hashes, others);
+        lead.stage = Stage::Fetching(ticket, record, tries + 1);
+    }
+
+    /// Files are here that were asked for, or cannot be had; false if they are not of a gang.
+    pub fn gang_fetched(
+        &mut self,
+        core: &mut Core,
+        ticket: u64,
+        result: &Result<(), String>,
+    ) -> bool {
+        let is_it = |lead: &Lead| matches!(&lead.stage, Stage::Fetching(of, ..) if *of == ticket);
+        let mut all = self.gangs.led.iter_mut();
+        let Some((key, lead)) = all.find(|(_, lead)| is_it(lead)) else {
+            return false;
+        };
+        let key = *key;
+        let Stage::Fetching(_, mut record, tries) =
+            std::mem::replace(&mut lead.stage, Stage::Running)
+        else {
+            return false;
+        };
+        match result {
+            Ok(()) => self.told(core, key, End::Ended(record)),
+            Err(_) if tries < FETCHES => self.fetch_streams(core, key, record, tries),
+            Err(_) if record.is_done() => self.told(core, key, End::Back),
+            // Its last lines are in the record.
+            Err(_) => {
+                (record.stdout.blob, record.stderr.blob) = (None, None);
+                self.told(core, key, End::Ended(record));
+            }
+        }
+        true
+    }
+
+    /// It is over, and the coordinator hears how.
+    fn told(&mut self, core: &mut Core, key: GangKey, end: End) {
+        let Some(lead) = self.gangs.led.remove(&key) else {
+            return;
+        };
+        self.gangs.note_over(key);
+        let (job, (task, attempt)) = key;
+        let Some(ordered) = self.jobs.get_mut(&job) else {
+            return;
+        };
+        let (to, epoch) = (ordered.coordinator, ordered.epoch);
+        match end {
+            End::Missed(missed) => core.send(
+                to,
+                Message::GangMissed {
+                    job,
+                    epoch,
+                    task,
+                    attempt,
+                    missed,
+                },
+            ),
+            End::Back => {
+                ordered.news.returned.push(key.1);
+                self.dirty.insert(job);
+            }
+            End::Ended(record) => {
+                if record.is_done() {
+                    ordered.durations.note(core.mono() - lead.since);
+                }
+                self.tell_end(core, job, *record);
+            }
+            End::Dropped => {}
+        }
+        self.forget_if_idle(core, job);
+    }
+
+    /// A member that is dead, or silent for too long, is lost.
+    pub(super) fn find_lost_leads(&mut self, core: &mut Core) {
+        let now = core.mono();
+        let mut lost = Vec::new();
+        for (key, lead) in &self.gangs.led {
+            let is_late = !lead.waits && now - lead.since > GATHER;
+            for (node, member) in lead.members.iter().filter(|(_, m)| m.asked && !m.gone) {
+                let silent = is_dead(core, *node) || now - member.heard > LEASE;
+                let slow = matches!(lead.stage, Stage::Gathering) && !member.ready && is_late;
+                if silent || slow {
+                    lost.push((*key, *node));
+                }
+            }
+        }
+        for (key, node) in lost {
+            self.member_gone(core, node, key, "it does not answer".into());
+        }
+    }
+
+    pub(super) fn remind_crews(&mut self, core: &mut Core) {
+        let keys: Vec<_> = self.gangs.led.keys().copied().collect();
+        for key in keys {
+            let lead = &self.gangs.led[&key];
+            match &lead.stage {
+                Stage::Gathering => {
+                    let asked = lead.members.iter().filter(|(_, member)| member.asked);
+                    for (node, member) in asked {
+                        match member.answered {
+                            true => say(core, *node, key, GangWord::Keep),
+                            false => self.ask_for_room(core, key, *node),
+                        }
+                    }
+                }
+                Stage::Running => self.say_go_on(core, key),
+                Stage::Ending(_) => self.say_stop(core, key),
+                Stage::Fetching(..) => {}
+            }
+        }
+    }
+
+    /// What this node leads of a job, for its coordinator: what waits, and what has begun.
+    pub(in super::super) fn add_led(&self, job: JobId, inventory: &mut Inventory) {
+        for (key, lead) in self.gangs.led.iter().filter(|(key, _)| key.0 == job) {
+            match lead.has_begun() {
+                _ if lead.is_unwanted() => {}
+                true => inventory.running.push(key.1),
+                false => inventory.queued.push(key.1),
+            }
+        }
+    }
+}
+
+/// All ranks are done: the record of the first, with the streams of the others among its files.
+fn done(key: GangKey, me: NodeId, lead: &Lead) -> TaskRecord {
+    let first = lead.ended[&0].clone();
+    let mut record = whole(first, key, me, &lead.ended);
+    for (rank, other) in lead.ended.iter().filter(|(rank, _)| **rank > 0) {
+        for (name, stream) in [("stdout", &other.stdout), ("stderr", &other.stderr)] {
+            let path = format!("ranks/{rank}/{name}");
+            let is_taken = record.outputs.iter().any(|file| file.path == path);
+            if let Some(hash) = stream.blob.filter(|_| !is_taken) {
+                record.outputs.push(OutputFile {
+                    path,
+                    bytes: stream.total_bytes,
+                    hash,
+                    executable: false,
+                });
+            }
+        }
+    }
+    record
+}
+
+/// One rank failed: its record, and which it was, if there are several.
+fn failed(
+    key: GangKey,
+    me: NodeId,
+    lead: &Lead,
+    (rank, node): (u32, String),
+    failure: &Failure,
+) -> TaskRecord {
+    let mut record = whole(lead.ended[&rank].clone(), key, me, &lead.ended);
+    if lead.work.ranks() > 1 {
+        let why = failure.to_string();
+        record.outcome = Outcome::Failed(Failure::Rank { rank, node, why });
+    }
+    record
+}

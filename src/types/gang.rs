@@ -1,0 +1,357 @@
+//! Gangs: tasks that are several processes, on several nodes at once. How many of them a task is,
+//! where they find each other, what they learn of that, and what their nodes say to each other.
+
+use super::{NodeId, NodeInfo, Params, TaskRecord, WorkSpec, limits};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeSet,
+    fmt::Write,
+    net::{IpAddr, Ipv6Addr},
+    sync::Arc,
+};
+
+/// The variable that names the file with the hosts of a gang, as `mpirun --hostfile` reads it.
+pub const HOSTFILE_VARIABLE: &str = "NODECTL_HOSTFILE";
+
+/// How many processes each task of a job is: `per_node` on each of `nodes` different nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gang {
+    pub nodes: u32,
+    pub per_node: u32,
+}
+
+impl Gang {
+    /// What a job says of it; None if it says nothing.
+    pub fn of(nodes: Option<u32>, per_node: Option<u32>) -> Option<Self> {
+        (nodes.is_some() || per_node.is_some()).then_some(Self {
+            nodes: nodes.unwrap_or(1),
+            per_node: per_node.unwrap_or(1),
+        })
+    }
+
+    /// How many processes there are.
+    pub fn ranks(self) -> u32 {
+        self.nodes.saturating_mul(self.per_node)
+    }
+}
+
+/// A node of a gang, and the address by which the others reach it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seat {
+    pub node: NodeId,
+    pub host: IpAddr,
+}
+
+/// What the nodes of one attempt of a gang say to each other. The first of them leads it. Each
+/// word may be said again, and may be lost.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum GangWord {
+    /// The lead: keep room for the processes of this seat. Whoever `waits` for it gets it as soon
+    /// as there is some, else it is now or never.
+    Reserve {
+        work: Arc<WorkSpec>,
+        params: Params,
+        seat: u32,
+        waits: bool,
+    },
+    /// The lead: all have room. Start, or go on. The ends of the ranks in `heard` have arrived.
+    Start {
+        seats: Vec<Seat>,
+        port: u16,
+        heard: Vec<u32>,
+    },
+    /// The lead: it is still wanted, and gathered.
+    Keep,
+    /// The lead: it is over.
+    Stop,
+    /// A member: room is kept, or the processes run.
+    Ready,
+    /// A member: there is no room yet.
+    Waits,
+    /// A member: a process of its own ended by itself.
+    Ended { rank: u32, record: Box<TaskRecord> },
+    /// A member: nothing of the gang is here, and why.
+    Gone { why: String },
+}
+
+/// What one process of a gang knows of the whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub rank: u32,
+    pub per_node: u32,
+    /// In the order of their ranks.
+    pub seats: Vec<Seat>,
+    /// Free on the first node when it was looked for.
+    pub port: u16,
+    /// Of the whole: the same for all ranks.
+    pub attempt: super::Attempt,
+}
+
+impl Place {
+    fn world(&self) -> u32 {
+        self.seats.len() as u32 * self.per_node
+    }
+
+    /// The variables that torchrun's, JAX's and nodectl's own users read. `run` names this attempt
+    /// and no other.
+    pub fn variables(&self, run: &str) -> Vec<(&'static str, String)> {
+        let (local, node) = (self.rank % self.per_node, self.rank / self.per_node);
+        let main = self.seats[0].host;
+        let coordinator = match main {
+            IpAddr::V4(host) => format!("{host}:{}", self.port),
+            IpAddr::V6(host) => format!("[{host}]:{}", self.port),
+        };
+        let number = |number: u32| number.to_string();
+        vec![
+            ("RANK", number(self.rank)),
+            ("LOCAL_RANK", number(local)),
+            ("WORLD_SIZE", number(self.world())),
+            ("LOCAL_WORLD_SIZE", number(self.per_node)),
+            ("GROUP_RANK", number(node)),
+            ("GROUP_WORLD_SIZE", number(self.seats.len() as u32)),
+            ("MASTER_ADDR", main.to_string()),
+            ("MASTER_PORT", self.port.to_string()),
+            ("TORCHELASTIC_RUN_ID", run.to_string()),
+            ("JAX_COORDINATOR_ADDRESS", coordinator),
+            ("JAX_NUM_PROCESSES", number(self.world())),
+            ("JAX_PROCESS_ID", number(self.rank)),
+            ("NODECTL_RANK", number(self.rank)),
+            ("NODECTL_LOCAL_RANK", number(local)),
+            ("NODECTL_WORLD_SIZE", number(self.world())),
+            ("NODECTL_LOCAL_WORLD_SIZE", number(self.per_node)),
+            ("NODECTL_NODE_RANK", number(node)),
+            ("NODECTL_NODES", number(self.seats.len() as u32)),
+            ("NODECTL_MASTER_ADDR", main.to_string()),
+            ("NODECTL_MASTER_PORT", self.port.to_string()),
+        ]
+    }
+
+    /// A line for each host, as Open MPI reads it: an address, and how many processes go there.
+    pub fn hostfile(&self) -> String {
+        let mut text = String::new();
+        for seat in &self.seats {
+            let _ = writeln!(text, "{} slots={}", seat.host, self.per_node);
+        }
+        text
+    }
+}
+
+/// Addresses that may reach each other: those of one machine, or of one kind of network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Network {
+    /// 192.168/16: by the first three bytes, since many labs have several.
+    Home([u8; 3]),
+    /// 172.16/12
+    Office,
+    /// 10/8
+    Large,
+    /// 100.64/10: a provider's, or a VPN's.
+    Shared,
+    /// fc00::/7, by its global part.
+    Local6([u8; 6]),
+    Public4,
+    Public6,
+    /// One machine.
+    Loopback4,
+    Loopback6,
+}
+
+fn network(host: IpAddr) -> Option<Network> {
+    match host {
+        IpAddr::V4(host) => {
+            let [a, b, c, _] = host.octets();
+            match (a, b) {
+                _ if host.is_loopback() => Some(Network::Loopback4),
+                _ if host.is_unspecified() || host.is_multicast() || host.is_link_local() => None,
+                (192, 168) => Some(Network::Home([a, b, c])),
+                (172, 16..32) => Some(Network::Office),
+                (10, _) => Some(Network::Large),
+                (100, 64..128) => Some(Network::Shared),
+                _ => Some(Network::Public4),
+            }
+        }
+        IpAddr::V6(host) => network6(host),
+    }
+}
+
+fn network6(host: Ipv6Addr) -> Option<Network> {
+    let octets = host.octets();
+    if let Some(host) = host.to_ipv4_mapped() {
+        return network(host.into());
+    }
+    // An address of a link says nothing without the name of an interface.
+    if host.is_unspecified() || host.is_multicast() || host.is_unicast_link_local() {
+        return None;
+    }
+    if host.is_loopback() {
+        return Some(Network::Loopback6);
+    }
+    if host.is_unique_local() {
+        let global: [u8; 6] = octets[..6].try_into().expect("16 bytes have a first 6");
+        return Some(Network::Local6(global));
+    }
+    Some(Network::Public6)
+}
+
+/// By which others may reach a node. Its loopback is for nodes of one machine that have no network.
+fn hosts(info: &NodeInfo) -> Vec<IpAddr> {
+    let all = info.addrs.iter().map(|addr| addr.ip());
+    let (local, others): (Vec<_>, Vec<_>) = all.partition(IpAddr::is_loopback);
+    if others.is_empty() { local } else { others }
+}
+
+/// The nodes among these that reach each other, `count` of them, the first that can, with the
+/// addresses by which they do. `Err` names the networks that they are in.
+pub fn seats(nodes: &[&NodeInfo], count: usize) -> Result<Vec<Seat>, String> {
+    if count == 1 {
+        // Nobody else has to reach it.
+        let lone = nodes.first().map(|info| Seat {
+            node: info.id,
+            host: hosts(info)
+                .into_iter()
+                .find(|host| network(*host).is_some())
+                .unwrap_or(IpAddr::from([127, 0, 0, 1])),
+        });
+        return lone.map(|seat| vec![seat]).ok_or_else(String::new);
+    }
+    let shared = |host: &IpAddr| {
+        let with = nodes.iter().filter(|info| hosts(info).contains(host));
+        with.count() > 1 && !host.is_loopback()
+    };
+    let seat_in = |info: &NodeInfo, wanted: Network| {
+        let mut own = hosts(info).into_iter();
+        let host = own.find(|host| network(*host) == Some(wanted) && !shared(host))?;
+        Some(Seat {
+            node: info.id,
+            host,
+        })
+    };
+    let networks: BTreeSet<_> = nodes
+        .iter()
+        .flat_map(|info| hosts(info))
+        .filter_map(network)
+        .collect();
+    // Of several, the one whose nodes come first.
+    let best = networks
+        .into_iter()
+        .filter_map(|wanted| {
+            let found = nodes
+                .iter()
+                .enumerate()
+                .filter_map(|(place, info)| Some((place, seat_in(info, wanted)?)));
+            let found: Vec<_> = found.take(count).collect();
+            let last = found.get(count - 1)?.0;
+            Some((last, wanted, found))
+        })
+        .min_by_key(|(last, wanted, _)| (*last, *wanted));
+    let Some((_, _, found)) = best else {
+        let list = nodes.iter().take(8).map(|info| {
+            let own: Vec<_> = hosts(info).iter().take(4).map(IpAddr::to_string).collect();
+            match own.as_slice() {
+                [] => format!("{} has no address", info.name),
+                own => format!("{} has {}", info.name, own.join(" and ")),
+            }
+        });
+        return Err(list.collect::<Vec<_>>().join(", "));
+    };
+    Ok(found.into_iter().map(|(_, seat)| seat).collect())
+}
+
+/// Whether these seats can be those of a gang.
+pub fn are_seats(seats: &[Seat], gang: Gang) -> bool {
+    let nodes: BTreeSet<_> = seats.iter().map(|seat| seat.node).collect();
+    seats.len() == gang.nodes as usize
+        && nodes.len() == seats.len()
+        && gang.per_node > 0
+        && gang.ranks() > 0
+        && gang.ranks() <= limits::MAX_RANKS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Attempt, Resources};
+
+    fn node(number: u8, addrs: &[&str]) -> NodeInfo {
+        let addrs = addrs
+            .iter()
+            .map(|host| (host.parse::<IpAddr>().unwrap(), 7).into());
+        NodeInfo {
+            id: NodeId([number; 32]),
+            version: 1,
+            name: format!("box{number}"),
+            software: String::new(),
+            model: String::new(),
+            addrs: addrs.collect(),
+            resources: Resources::default(),
+            gpus: Vec::new(),
+            labels: Default::default(),
+            draining: false,
+            closed: None,
+            admits: Default::default(),
+            leaving: false,
+            problem: None,
+        }
+    }
+
+    fn chosen(nodes: &[NodeInfo], count: usize) -> Result<Vec<String>, String> {
+        let nodes: Vec<_> = nodes.iter().collect();
+        let seats = seats(&nodes, count)?;
+        Ok(seats.iter().map(|seat| seat.host.to_string()).collect())
+    }
+
+    #[test]
+    fn nodes_are_named_by_addresses_of_a_network_that_they_share() {
+        // Every machine with Docker has 172.17.0.1.
+        let nodes = [
+            node(1, &["172.17.0.1", "10.0.0.1"]),
+            node(2, &["172.17.0.1", "192.168.7.2", "10.0.0.2"]),
+        ];
+        assert_eq!(chosen(&nodes, 2).unwrap(), ["10.0.0.1", "10.0.0.2"]);
+        let one_machine = [node(1, &["127.0.0.1"]), node(2, &["127.0.0.1"])];
+        assert_eq!(chosen(&one_machine, 2).unwrap(), ["127.0.0.1", "127.0.0.1"]);
+        let apart = [
+            node(1, &["192.168.1.1"]),
+            node(2, &["10.0.0.2"]),
+            node(3, &["192.168.1.3", "10.0.0.3"]),
+        ];
+        assert_eq!(chosen(&apart, 2).unwrap(), ["192.168.1.1", "192.168.1.3"]);
+        assert_eq!(
+            chosen(&apart, 3).unwrap_err(),
+            "box1 has 192.168.1.1, box2 has 10.0.0.2, box3 has 192.168.1.3 and 10.0.0.3"
+        );
+        assert_eq!(chosen(&[node(1, &[])], 1).unwrap(), ["127.0.0.1"]);
+    }
+
+    #[test]
+    fn a_rank_knows_its_place() {
+        let seat = |number: u8| Seat {
+            node: NodeId([number; 32]),
+            host: IpAddr::from([10, 0, 0, number]),
+        };
+        let place = Place {
+            rank: 3,
+            per_node: 2,
+            seats: vec![seat(1), seat(2)],
+            port: 29_500,
+            attempt: Attempt {
+                epoch: 1,
+                number: 5,
+            },
+        };
+        let variables = place.variables("run-7");
+        let value = |name: &str| {
+            let found = variables.iter().find(|(other, _)| *other == name);
+            found.map(|(_, value)| value.as_str()).unwrap()
+        };
+        assert_eq!(value("RANK"), "3");
+        assert_eq!(value("LOCAL_RANK"), "1");
+        assert_eq!(value("GROUP_RANK"), "1");
+        assert_eq!(value("WORLD_SIZE"), "4");
+        assert_eq!(value("LOCAL_WORLD_SIZE"), "2");
+        assert_eq!(value("MASTER_ADDR"), "10.0.0.1");
+        assert_eq!(value("JAX_COORDINATOR_ADDRESS"), "10.0.0.1:29500");
+        assert_eq!(value("TORCHELASTIC_RUN_ID"), "run-7");
+        assert_eq!(place.hostfile(), "10.0.0.1 slots=2\n10.0.0.2 slots=2\n");
+    }
+}

@@ -1,0 +1,257 @@
+//! Tasks that are several processes on several nodes, on clusters of real nodes: what they are
+//! told, that they start and end together, and what becomes of them when one of them dies.
+
+mod common;
+
+use common::{
+    LATER, SOON,
+    cluster::{Cluster, both},
+    job::{stdout, write_job},
+    wait_for, wait_until,
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Every rank sends its number to rank 0, which sends the sum back: an all-reduce in plain Python,
+/// with nothing but the variables.
+const ALL_REDUCE: &str = r#"
+import os, socket, sys, time
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+at = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+family = socket.AF_INET6 if ":" in at[0] else socket.AF_INET
+if rank == 0:
+    server = socket.socket(family)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind(at)
+    server.listen(world)
+    peers = [server.accept()[0] for _ in range(world - 1)]
+    total = sum(int(peer.makefile().readline()) for peer in peers)
+    for peer in peers:
+        peer.sendall(f"{total}\n".encode())
+else:
+    end = time.monotonic() + 120
+    while True:
+        peer = socket.socket(family)
+        try:
+            peer.connect(at)
+            break
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+    peer.sendall(f"{rank}\n".encode())
+    total = int(peer.makefile().readline())
+names = ["LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"]
+print("rank", rank, "of", world, "sum", total, *[os.environ[name] for name in names], flush=True)
+hosts = open(os.environ["NODECTL_HOSTFILE"]).read().split("\n")
+assert len(hosts) == 1 + world // int(os.environ["LOCAL_WORLD_SIZE"]), hosts
+assert os.environ["JAX_COORDINATOR_ADDRESS"].endswith(os.environ["MASTER_PORT"])
+if rank == 0:
+    open("sum.txt", "w").write(str(total))
+"#;
+
+fn python_job(cluster: &Cluster, name: &str, script: &str, more: &str) -> PathBuf {
+    let program = format!("{name}.py");
+    fs::write(cluster.dir.path().join(&program), script).expect("writable");
+    let text = format!(
+        "name = \"{name}\"\ncommand = [\"python3\", \"{program}\"]\ndata = [\"{program}\"]\n{more}\n"
+    );
+    write_job(cluster.dir.path(), name, &text)
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Runs a job to its end and returns where its results are.
+fn run(cluster: &Cluster, file: &Path, name: &str) -> PathBuf {
+    let into = cluster.dir.path().join(format!("{name}-results"));
+    let paths = [file, &into].map(|path| path.to_str().expect("UTF-8"));
+    cluster.ok(0, &["run", paths[0], "--into", paths[1]]);
+    into
+}
+
+#[test]
+fn three_nodes_reduce_and_each_rank_knows_its_place() {
+    let cluster = Cluster::of(3);
+    let more = "nodes = 3\noutputs = [\"sum.txt\"]";
+    let into = run(
+        &cluster,
+        &python_job(&cluster, "reduce", ALL_REDUCE, more),
+        "reduce",
+    );
+    assert_eq!(read(&into.join("0/stdout")), "rank 0 of 3 sum 3 0 1 0\n");
+    assert_eq!(read(&into.join("0/sum.txt")), "3");
+    // What the other ranks wrote is there, too.
+    assert_eq!(
+        read(&into.join("0/ranks/2/stdout")),
+        "rank 2 of 3 sum 3 0 1 2\n"
+    );
+    // Several on each node, and several such tasks one after the other.
+    let more = "nodes = 2\nper_node = 2\nparams = { k = [1, 2, 3] }\nresources = { cpus = 0.1 }";
+    let into = run(
+        &cluster,
+        &python_job(&cluster, "pairs", ALL_REDUCE, more),
+        "pairs",
+    );
+    for task in 0..3 {
+        let of = |path: &str| read(&into.join(format!("{task}/{path}")));
+        assert_eq!(of("stdout"), "rank 0 of 4 sum 6 0 2 0\n");
+        assert_eq!(of("ranks/3/stdout"), "rank 3 of 4 sum 6 1 2 1\n");
+    }
+}
+
+/// Waits in all ranks until a file is there.
+fn waiting_job(cluster: &Cluster, name: &str, more: &str) -> (PathBuf, PathBuf) {
+    let (notes, go) = ["notes", "go"]
+        .map(|word| cluster.dir.path().join(format!("{name}.{word}")))
+        .into();
+    let script = format!(
+        "echo \"$RANK $$\" >> {}; while [ ! -e {} ]; do sleep 0.05; done",
+        notes.display(),
+        go.display()
+    );
+    let text = format!("name = \"{name}\"\ncommand = [\"sh\", \"-c\", '''{script}''']\n{more}\n");
+    write_job(cluster.dir.path(), name, &text);
+    (notes, go)
+}
+
+/// The ranks that were begun, in order, with their process ids.
+fn begun(notes: &Path) -> Vec<(u32, u32)> {
+    let text = fs::read_to_string(notes).unwrap_or_default();
+    let line = |line: &str| {
+        let (rank, pid) = line.split_once(' ')?;
+        Some((rank.parse().ok()?, pid.parse().ok()?))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+fn is_alive(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+fn job_file(cluster: &Cluster, name: &str) -> PathBuf {
+    cluster.dir.path().join(format!("{name}.toml"))
+}
+
+#[test]
+fn a_gang_whose_node_dies_is_started_again_whole_and_ends_well() {
+    let mut cluster = Cluster::of(3);
+    let (notes, go) = waiting_job(
+        &cluster,
+        "killed",
+        "nodes = 2\nretries = 0\nresources = { cpus = 0.5 }",
+    );
+    let id = cluster.submit(0, &job_file(&cluster, "killed"));
+    wait_until(LATER, "both ranks run", || begun(&notes).len() == 2);
+    let detail = cluster.json(0, &["job", &id, "--json"]);
+    assert_eq!(detail["phase"], "running", "{detail}");
+    // A node with a rank of it, and not the one that is asked.
+    let dead = (1..3)
+        .find(|number| runs_task(&cluster, *number, &id))
+        .expect("two of three nodes run it");
+    cluster.kill9(dead);
+    wait_until(LATER, "all ranks run again", || {
+        let all = begun(&notes);
+        all.len() == 4 && all[2..].iter().all(|(_, pid)| is_alive(*pid))
+    });
+    assert!(
+        begun(&notes)[..2].iter().all(|(_, pid)| !is_alive(*pid)),
+        "none of the first attempt is left"
+    );
+    fs::write(&go, "").expect("writable");
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    assert_eq!(begun(&notes).len(), 4);
+}
+
+fn runs_task(cluster: &Cluster, number: usize, job: &str) -> bool {
+    let jobs = cluster.data_dir(number).join("jobs");
+    let mut entries = fs::read_dir(jobs).into_iter().flatten().flatten();
+    entries.any(|entry| {
+        let is_its = entry.file_name().to_string_lossy().contains(job);
+        is_its && fs::read_dir(entry.path()).is_ok_and(|mut parts| parts.next().is_some())
+    })
+}
+
+#[test]
+fn two_gangs_that_want_all_nodes_both_run_and_so_does_what_is_small() {
+    let cluster = Cluster::of(3);
+    let cores = "[resources]\ncpus = 1";
+    let all = |name: &str| {
+        let script = "import time; time.sleep(0.3)";
+        let more = format!(
+            "nodes = 3\nper_node = 1\nparams = {{ k = [1, 2, 3] }}\nwhere = \"cores > 0\"\n{cores}"
+        );
+        python_job(&cluster, name, script, &more)
+    };
+    let files = [all("left"), all("right")];
+    let ids: Vec<_> = (0..2)
+        .map(|node| cluster.submit(node, &files[node]))
+        .collect();
+    let small = "params = { k = { range = [0, 20] } }\nspeculate = false";
+    let small = cluster.submit(
+        2,
+        &python_job(&cluster, "small", "import time; time.sleep(0.1)", small),
+    );
+    for id in ids.iter().chain([&small]) {
+        assert_eq!(cluster.wait_end(0, id), "done");
+    }
+}
+
+#[test]
+fn a_rank_that_fails_ends_the_others_and_says_which_it_was() {
+    let cluster = Cluster::of(2);
+    let script = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit('no luck here')\ntime.sleep(600)";
+    let file = python_job(&cluster, "failing", script, "nodes = 2\nretries = 1");
+    let into = cluster.dir.path().join("failing-results");
+    let paths = [&file, &into].map(|path| path.to_str().expect("UTF-8"));
+    let output = cluster.run(0, &["run", paths[0], "--into", paths[1]]);
+    let said = both(&output);
+    assert!(!output.status.success(), "{said}");
+    assert!(said.contains("rank 1 (on n"), "{said}");
+    assert!(said.contains("exit status 1"), "{said}");
+    assert!(said.contains("no luck here"), "{said}");
+}
+
+#[test]
+fn a_cancelled_gang_leaves_nothing_and_one_too_large_says_what_it_lacks() {
+    let cluster = Cluster::of(2);
+    let (notes, _) = waiting_job(&cluster, "cancelled", "nodes = 2");
+    let id = cluster.submit(0, &job_file(&cluster, "cancelled"));
+    wait_until(LATER, "both ranks run", || begun(&notes).len() == 2);
+    cluster.ok(1, &["cancel", &id]);
+    wait_until(SOON, "no process of it is left", || {
+        begun(&notes).iter().all(|(_, pid)| !is_alive(*pid))
+    });
+    assert_eq!(cluster.wait_end(0, &id), "cancelled");
+
+    let (_, go) = waiting_job(&cluster, "large", "nodes = 3");
+    let refused = cluster.run(
+        0,
+        &["run", job_file(&cluster, "large").to_str().expect("UTF-8")],
+    );
+    let said = both(&refused);
+    assert!(!refused.status.success(), "{said}");
+    assert!(said.contains("3 nodes at the same time"), "{said}");
+
+    let (_, go_later) = waiting_job(&cluster, "later", "nodes = 3\nwait = true");
+    let id = cluster.submit(0, &job_file(&cluster, "later"));
+    let explained = wait_for(SOON, "it says what it waits for", || {
+        let explained = cluster.ok(0, &["explain", &id]);
+        explained.contains("at the same time").then_some(explained)
+    });
+    assert!(
+        explained.contains("3 nodes at the same time; 2 that can"),
+        "{explained}"
+    );
+    let mut cluster = cluster;
+    cluster.add(&[]);
+    for go in [go, go_later] {
+        fs::write(go, "").expect("writable");
+    }
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    let results = cluster.results(0, &id);
+    assert_eq!(stdout(&results[&0]), "");
+}

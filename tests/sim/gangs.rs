@@ -1,0 +1,146 @@
+//! Tasks that are several processes: no half of one goes on for long, and nothing of one is left.
+
+use crate::world::{Key, World};
+use nodectl_types::{Attempt, BlobHash, JobId, TaskIndex, TaskRecord, Time, gang::Place};
+use std::{collections::BTreeMap, time::Duration};
+
+/// Processes of which another is lost are over by then: their lead is lost to them after 15 s, a
+/// stalled or starved node needs longer, and so does a lead to hear of an end that it was not told.
+const HALF: Duration = Duration::from_secs(60);
+/// They are looked at so often.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// A process of a gang.
+#[derive(Debug)]
+struct Process {
+    node: usize,
+    life: u64,
+    key: Key,
+    /// It ended well.
+    done: bool,
+}
+
+/// An attempt of a gang: its job and task, the attempt of its first process, and the node of that.
+type Whole = (JobId, TaskIndex, Attempt, usize);
+
+#[derive(Default)]
+pub struct Gangs {
+    running: BTreeMap<Whole, Running>,
+    looked_at: Time,
+}
+
+#[derive(Default)]
+struct Running {
+    processes: BTreeMap<u32, Process>,
+    ranks: u32,
+    half_since: Option<Time>,
+}
+
+impl World {
+    /// A process of a gang starts.
+    pub fn note_process(&mut self, node: usize, key: Key, place: &Place) {
+        let lead = self.index_of(place.seats[0].node).unwrap_or(usize::MAX);
+        let whole = (key.0, key.1, place.attempt, lead);
+        if place.seats.len() > 1 {
+            self.branch("a gang runs on several nodes");
+        }
+        let life = self.machines[node].life;
+        let gang = self.gangs.running.entry(whole).or_default();
+        gang.ranks = place.seats.len() as u32 * place.per_node;
+        let process = Process {
+            node,
+            life,
+            key,
+            done: false,
+        };
+        if gang.processes.insert(place.rank, process).is_some() {
+            let text = format!(
+                "rank {} of {} task {}",
+                place.rank,
+                self.job_name(key.0),
+                key.1
+            );
+            self.fail("a process of a gang starts twice", text);
+        }
+    }
+
+    /// Which process of a gang it is.
+    fn rank_of(&self, node: usize, key: Key) -> Option<u32> {
+        let all = self.gangs.running.values();
+        let mut all = all.flat_map(|gang| &gang.processes);
+        let (rank, _) = all.find(|(_, process)| process.node == node && process.key == key)?;
+        Some(*rank)
+    }
+
+    /// What a process but the first prints is a file of the whole's.
+    pub fn print(&mut self, node: usize, key: Key, record: &mut TaskRecord) {
+        let Some(rank) = self
+            .rank_of(node, key)
+            .filter(|rank| *rank > 0 && record.is_done())
+        else {
+            return;
+        };
+        let salt = format!("{:?} {rank} {node} {}", key, self.plan.seed);
+        let hash = BlobHash::of(salt.as_bytes());
+        (record.stdout.blob, record.stdout.total_bytes) = (Some(hash), 100);
+        self.checker.sizes.insert(hash, 100);
+        self.machines[node].disk.blobs.insert(hash, 100);
+    }
+
+    /// A process ended well.
+    pub fn note_process_done(&mut self, node: usize, key: Key) {
+        let all = self.gangs.running.values_mut();
+        let mut all = all.flat_map(|gang| gang.processes.values_mut());
+        if let Some(process) = all.find(|process| process.node == node && process.key == key) {
+            process.done = true;
+        }
+    }
+
+    /// The job's tasks are gangs.
+    pub fn is_gang(&self, job: JobId) -> bool {
+        let number = self.user.number(job);
+        number.is_some_and(|number| self.user.wants[number].plan.gang.is_some())
+    }
+
+    /// Where a process is lost, the others do not go on.
+    pub fn check_gangs(&mut self) {
+        if self.gangs.running.is_empty() || self.now - self.gangs.looked_at < PERIOD {
+            return;
+        }
+        self.gangs.looked_at = self.now;
+        let mut gangs = std::mem::take(&mut self.gangs.running);
+        let mut half = None;
+        gangs.retain(|whole, gang| {
+            let runs = |process: &&Process| {
+                let machine = &self.machines[process.node];
+                machine.life == process.life && machine.running.contains(&process.key)
+            };
+            let running = gang.processes.values().filter(runs).count();
+            let done = gang.processes.values().filter(|process| process.done);
+            if running + done.count() == gang.ranks as usize {
+                gang.half_since = None;
+                return running > 0;
+            }
+            let since = *gang.half_since.get_or_insert(self.now);
+            // What is beyond a cut that never heals, or stands still, hears of nothing.
+            let mut here = gang.processes.values().filter(runs);
+            let awake = here.any(|process| {
+                let machine = &self.machines[process.node];
+                !machine.beyond && !machine.is_stalled(self.now)
+            });
+            if awake && self.now - since > HALF {
+                half = Some((*whole, since));
+            }
+            running > 0
+        });
+        self.gangs.running = gangs;
+        if let Some(((job, task, attempt, lead), since)) = half {
+            let text = format!(
+                "{} task {task} ({attempt}), led by n{lead}, since {:.3} s",
+                self.job_name(job),
+                (since - crate::world::START).as_secs_f64()
+            );
+            self.fail("half a gang goes on", text);
+        }
+    }
+}

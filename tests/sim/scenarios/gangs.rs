@@ -1,0 +1,115 @@
+//! Tasks that are several processes: they get room, none of them waits for ever, and whoever dies
+//! takes no half of one with it.
+
+use crate::{
+    plan::JobPlan,
+    script::{Scenario, Script, tasks},
+};
+use nodectl_types::{JobId, Phase};
+
+pub const ALL: &[Scenario] = &[
+    ("gangs::two_that_want_all_nodes", two_that_want_all_nodes),
+    (
+        "gangs::small_tasks_do_not_starve_one",
+        small_tasks_do_not_starve_one,
+    ),
+    (
+        "gangs::small_tasks_run_while_one_waits",
+        small_tasks_run_while_one_waits,
+    ),
+    ("gangs::any_of_its_nodes_dies", any_of_its_nodes_dies),
+    ("gangs::a_node_is_cut_off", a_node_is_cut_off),
+    ("gangs::one_is_cancelled", one_is_cancelled),
+];
+
+fn gang(count: u32, ms: u64, nodes: u32, per_node: u32) -> JobPlan {
+    JobPlan {
+        gang: Some((nodes, per_node)),
+        ..tasks(count, ms)
+    }
+}
+
+pub fn two_that_want_all_nodes() {
+    for seed in 1..=20 {
+        let mut script = Script::seeded(5, seed);
+        // Two cores a node: each attempt takes all of them.
+        let jobs = [0, 1, 2].map(|_| script.job(gang(4, 2_000, 5, 2)));
+        jobs.into_iter().for_each(|job| script.until_done(job));
+        script.settle();
+    }
+}
+
+/// More than there is room for, for minutes.
+fn many_small(script: &mut Script) -> JobId {
+    let job = script.job(tasks(2_000, 4_000));
+    script.until_told(job, 20);
+    job
+}
+
+pub fn small_tasks_do_not_starve_one() {
+    for seed in 1..=5 {
+        let mut script = Script::seeded(4, seed);
+        let small = many_small(&mut script);
+        let wide = script.job(gang(1, 1_000, 4, 2));
+        script.until(60.0, "the gang is done", |world| {
+            world.user.jobs[&wide].phase == Some(Phase::Done)
+        });
+        let left = &script.world.user.jobs[&small];
+        assert!(left.done.len() < 2_000, "others waited for it");
+        script.cancel(small);
+        script.settle();
+    }
+}
+
+/// One of its nodes is busy for long; the others have other things to do meanwhile.
+pub fn small_tasks_run_while_one_waits() {
+    let mut script = Script::of(3);
+    let long = script.job(tasks(1, 60_000));
+    script.run(2.0);
+    let wide = script.job(gang(1, 1_000, 3, 2));
+    script.run(1.0);
+    let small = script.job(tasks(8, 500));
+    script.until(8.0, "small tasks run beside it", |world| {
+        world.user.jobs[&small].done.len() >= 4
+    });
+    [long, small, wide]
+        .into_iter()
+        .for_each(|job| script.until_done(job));
+    script.settle();
+}
+
+pub fn any_of_its_nodes_dies() {
+    for node in 0..4 {
+        for seed in 1..=4 {
+            let mut script = Script::seeded(4, seed);
+            let job = script.job(gang(2, 20_000, 3, 2));
+            script.run(0.5 * seed as f64);
+            script.restart(node, 4.0);
+            script.until_done(job);
+            script.settle();
+        }
+    }
+}
+
+pub fn a_node_is_cut_off() {
+    for node in 0..4 {
+        let mut script = Script::seeded(4, node as u64 + 1);
+        let job = script.job(gang(2, 20_000, 3, 1));
+        script.run(2.0);
+        script.cut(&[node], 30.0);
+        script.until_done(job);
+        script.settle();
+    }
+}
+
+pub fn one_is_cancelled() {
+    for seed in 1..=10 {
+        let mut script = Script::seeded(4, seed);
+        let job = script.job(gang(2, 60_000, 4, 2));
+        script.run(0.2 * seed as f64);
+        script.cancel(job);
+        script.settle();
+        let phase = script.world.user.jobs[&job].phase;
+        assert_eq!(phase, Some(Phase::Cancelled));
+    }
+}
