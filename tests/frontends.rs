@@ -55,6 +55,16 @@ fn joblibs_own_tests_pass_but_for_differences_that_are_meant() {
 }
 
 #[test]
+fn studies_of_optunas_run_on_a_pool() {
+    passes("optuna");
+}
+
+#[test]
+fn parsls_tests_of_apps_pass_with_its_executor_here() {
+    passes("parsl");
+}
+
+#[test]
 fn a_search_of_scikit_learns_survives_the_death_of_a_node() {
     let Some(mut command) = frontends("tests.frontends.survivor", &[]) else {
         return;

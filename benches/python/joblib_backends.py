@@ -66,7 +66,9 @@ def main():
     warnings.simplefilter("ignore")
     nodectl.joblib.register()
     with tempfile.TemporaryDirectory() as directory:
-        os.environ.update(NODECTL_NODE__DATA_DIR=directory + "/node", NODECTL_NODE__CORES=str(WORKERS))
+        # A node of its own, unless one is named.
+        os.environ.setdefault("NODECTL_NODE__DATA_DIR", directory + "/node")
+        os.environ.setdefault("NODECTL_NODE__CORES", str(WORKERS))
         client = Client(n_workers=WORKERS, threads_per_worker=1, processes=True, dashboard_address=None, local_directory=directory)
         for what, work in (("grid search, 60 fits", search), ("%d short calls" % CALLS, short_calls), ("80 MB, 40 calls", shared_array)):
             taken = {name: statistics.median(of) for name, of in measure(("nodectl", "dask", "loky"), work, trials).items()}

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Tuple
 class Trials:
     """Answers (how the trial ended, its values or what it wants to be told, what it reported and noted)."""
 
-    def __init__(self, objective: Callable[[Any], Any], directions: List[str], pruner: Any, ended: List[Any]) -> None:
+    def __init__(self, objective: Callable[[Any], Any], directions: List[Any], pruner: Any, ended: List[Any]) -> None:
         import optuna
 
         logging.getLogger("optuna").setLevel(logging.WARNING)

@@ -14,7 +14,7 @@ from nodectl import _node
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.dirname(os.path.dirname(HERE))
-SUITES = ("book", "executor", "joblib", "optuna")
+SUITES = ("book", "executor", "joblib", "optuna", "parsl")
 LIMIT_SECONDS = 600
 # Some tests want four workers, on a machine of two cores.
 CORES = "4"
@@ -48,7 +48,7 @@ def outcomes(suite, arguments, directory, more):
     line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.frontends.report", *arguments, *more]
     env = {**os.environ, "FRONTENDS_REPORT": report}
     with open(log, "w") as output:
-        process = subprocess.Popen(line, stdout=output, stderr=subprocess.STDOUT, cwd=PACKAGE, env=env, start_new_session=True)
+        process = subprocess.Popen(line, stdout=output, stderr=subprocess.STDOUT, cwd=directory, env=env, start_new_session=True)
         try:
             status = process.wait(LIMIT_SECONDS)
         except subprocess.TimeoutExpired:
