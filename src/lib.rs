@@ -26,6 +26,7 @@ pub use nodectl_pserver_logic as pserver_logic;
 pub use nodectl_store as store;
 pub use nodectl_train as train;
 pub use nodectl_types as types;
+pub use nodectl_ui as ui;
 pub use nodectl_wire as wire;
 pub use nodectl_worker as worker;
 pub use nodectl_workloads as workloads;

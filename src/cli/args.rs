@@ -6,7 +6,14 @@ pub use super::trust_args::{
     AdmissionMode, BAN_NOTES, ClusterSecret, DoctorArgs, FORGET_NOTES, ForgetArgs, InviteArgs,
     NodeArgs, RotateArgs, SecretCommand,
 };
-use super::{complete, help, launch_args::UP_NOTES, owner, plot::PlotSpec, run::CommandArgs};
+use super::{
+    complete, help,
+    launch_args::UP_NOTES,
+    owner,
+    plot::PlotSpec,
+    run::CommandArgs,
+    ui::{UI_NOTES, UiArgs},
+};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::ArgValueCandidates;
 use nodectl_types::units::{parse_bytes, parse_duration};
@@ -109,6 +116,9 @@ pub enum Command {
     Nodes(ListingArgs),
     /// The jobs, newest first
     Jobs(JobsArgs),
+    /// The cluster as a web page, for browsers on this machine
+    #[command(after_help = UI_NOTES)]
+    Ui(UiArgs),
     /// The GPUs of the cluster
     Devices(DevicesArgs),
     /// All about one job; with `--tasks`, each of its tasks

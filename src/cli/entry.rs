@@ -7,7 +7,7 @@ use super::{
     examples::with_examples,
     exit::{CliError, Exit},
     files, flags, forget, join, membership, owner, plot, predict, psd_run, remove, report, run,
-    secrets, security, solo, up, welcome,
+    secrets, security, solo, ui, up, welcome,
 };
 use clap::{CommandFactory, FromArgMatches};
 use nodectl_app as app;
@@ -149,6 +149,7 @@ async fn dispatch(
             looked
         }
         Command::Status(list) => ask::status(&client, list).await,
+        Command::Ui(args) => ui::ui(&client, args).await,
         Command::Nodes(list) => ask::nodes(&client, list).await,
         Command::Devices(list) => ask::devices(&settings, list).await,
         Command::Retry(args) => run::retry(args, &settings).await,

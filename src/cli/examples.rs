@@ -6,6 +6,10 @@ use clap::Command;
 const EXAMPLES: &[(&str, &[&str])] = &[
     ("demo", &["nodectl demo"]),
     ("schema", &["nodectl schema job > job.schema.json"]),
+    (
+        "ui",
+        &["nodectl ui", "nodectl ui --port 8080", "nodectl ui --write"],
+    ),
     ("init", &["nodectl init", "nodectl init worker"]),
     (
         "attach",

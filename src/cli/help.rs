@@ -15,7 +15,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
     (
         "Cluster",
         &[
-            "join", "leave", "status", "nodes", "devices", "up", "down", "psd-run", "doctor",
+            "join", "leave", "status", "ui", "nodes", "devices", "up", "down", "psd-run", "doctor",
         ],
     ),
     (

@@ -37,6 +37,7 @@
 //! | `demo` | jobs to look at |
 //! | `plot` | pictures of results |
 //! | `report` | what a job did, as a page |
+//! | `ui` | the cluster as a web page |
 //! | `selection` | which results are shown, in which order |
 //! | `output` | tables, JSON, ids |
 
@@ -76,6 +77,7 @@ mod solo;
 #[path = "../http/testing.rs"]
 mod testing;
 mod trust_args;
+mod ui;
 mod up;
 mod welcome;
 

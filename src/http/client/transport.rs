@@ -79,6 +79,24 @@ impl Client {
         }
     }
 
+    /// Passes a request on as it is, and its answer back, whatever that says. No deadline.
+    pub async fn forward(
+        &self,
+        method: Method,
+        path: &str,
+        json: Option<Bytes>,
+    ) -> Result<Response<Incoming>, ClientError> {
+        let (kind, body) = match json {
+            Some(json) => (Some("application/json"), full(json)),
+            None => (None, empty()),
+        };
+        if path.parse::<hyper::Uri>().is_err() {
+            return Err(lost("passing a request on", "its path is none"));
+        }
+        self.exchange("passing a request on", build(method, path, kind, body))
+            .await
+    }
+
     async fn exchange(
         &self,
         doing: &str,

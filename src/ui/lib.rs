@@ -1,0 +1,24 @@
+//! The web page of a cluster: a server for browsers on this machine, which serves the page's files
+//! and asks the node's local API for what the page shows. It decides nothing, keeps nothing on
+//! disk, and reaches the node only through the API's client. The page has no build step and asks
+//! nobody but this server.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `server` | the address, the routes, serving until told to stop |
+//! | `guard` | who may open the page: tokens, the cookie, `Host`, `Origin`; what browsers are told |
+//! | `pass` | which requests are passed on to the API, and what comes back |
+//! | `live` | asking for what changes once for all open pages, and telling them |
+//! | `chronicle` | what happened in the cluster, told from two looks at it |
+//! | `files` | the page's own files, in `page/` |
+
+mod chronicle;
+mod files;
+mod guard;
+mod live;
+mod pass;
+mod server;
+#[cfg(test)]
+mod tests;
+
+pub use server::{PageError, PageServer, PageSettings};

@@ -1,0 +1,104 @@
+// The results of a job as they come: the last 10,000 of them. Jobs have up to millions; what is
+// shown of them is said to be a part.
+
+import { read, watch } from "./live.js";
+
+export const MOST_RESULTS = 10000;
+const PAGE = 512;
+
+/** Calls `tell(feed)` when there are more results. A feed has `results`, `progress`, `skipped`. */
+export function follow(job, tell) {
+  const stop = new AbortController();
+  const found = new Map();
+  const feed = { results: [], progress: null, skipped: 0, complete: false };
+  const base = `/v1/jobs/${encodeURIComponent(job)}/results`;
+  let cursor = null;
+  let again = false;
+  let busy = false;
+
+  async function begin() {
+    const first = await read(`${base}?claim=0&position=0&limit=1`, stop.signal);
+    const { done, failed, stopped } = first.progress;
+    const all = done + failed + stopped;
+    feed.progress = first.progress;
+    feed.skipped = Math.max(0, all - MOST_RESULTS);
+    cursor = feed.skipped ? { claim: first.cursor.claim, position: feed.skipped } : { claim: 0, position: 0 };
+  }
+
+  async function pull() {
+    if (busy) { again = true; return; }
+    busy = true;
+    try {
+      if (!cursor) await begin();
+      for (;;) {
+        const page = await read(`${base}?claim=${cursor.claim}&position=${cursor.position}&limit=${PAGE}`, stop.signal);
+        cursor = page.cursor;
+        feed.progress = page.progress;
+        for (const result of page.results) { found.delete(result.task); found.set(result.task, slim(result)); }
+        for (const task of found.keys()) { if (found.size <= MOST_RESULTS) break; found.delete(task); feed.skipped += 1; }
+        if (page.results.length < PAGE) break;
+        feed.results = [...found.values()];
+        tell(feed);
+      }
+      feed.results = [...found.values()];
+      feed.complete = true;
+      tell(feed);
+    } catch (error) {
+      // The coordinator may just have died; the next change of the job tries again.
+      if (error.name !== "AbortError") setTimeout(pull, 1500);
+    } finally {
+      busy = false;
+      if (again && !stop.signal.aborted) { again = false; setTimeout(pull, 250); }
+    }
+  }
+
+  const unwatch = watch(`/v1/jobs/${encodeURIComponent(job)}`, (body, status) => { if (status === 200) pull(); });
+  return () => { stop.abort(); unwatch(); };
+}
+
+/** Without the streams, which the view of a task reads. */
+function slim({ stdout, stderr, ...rest }) {
+  return rest;
+}
+
+/** The columns of results: parameters, then what tasks gave, as { name, of(result) }. */
+export function columns(results) {
+  const [params, values] = [new Set(), new Set()];
+  let plain = false;
+  for (const { params: given, value } of results.slice(-2000)) {
+    Object.keys(given).forEach((name) => params.add(name));
+    if (value && typeof value === "object" && !Array.isArray(value)) Object.keys(value).forEach((name) => values.add(name));
+    else if (value !== undefined) plain = true;
+  }
+  const all = [...params].map((name) => ({ name, kind: "param", of: (result) => result.params[name] }));
+  if (plain) all.push({ name: "value", kind: "value", of: (result) => (result.value && typeof result.value === "object" && !Array.isArray(result.value) ? undefined : result.value) });
+  all.push(...[...values].map((name) => ({ name: params.has(name) ? `${name} (result)` : name, kind: "value", of: (result) => result.value?.[name] })));
+  all.push({ name: "seconds", kind: "time", of: (result) => result.seconds });
+  return all;
+}
+
+/** How many tasks failed for which reason, most first. */
+export function failures(results) {
+  const kinds = new Map();
+  for (const { task, status, failure } of results) {
+    if (status !== "failed" || !failure) continue;
+    const reason = failure.message.split("\n")[0];
+    const one = kinds.get(reason) ?? { reason, kind: failure.kind, tasks: [] };
+    one.tasks.push(task);
+    kinds.set(reason, one);
+  }
+  return [...kinds.values()].sort((a, b) => b.tasks.length - a.tasks.length);
+}
+
+/** The results as a CSV file. A cell that a spreadsheet would take for a formula begins with '. */
+export function csv(results) {
+  const shown = columns(results);
+  const quoted = (value) => {
+    let text = value === null || value === undefined ? "" : typeof value === "object" ? JSON.stringify(value) : String(value);
+    if (typeof value === "string" && /^[=+\-@\t\r]/.test(text)) text = `'${text}`;
+    return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  const lines = [["task", "status", "node", ...shown.map((column) => column.name)]];
+  for (const result of results) lines.push([result.task, result.status, result.node_name ?? result.node, ...shown.map((column) => column.of(result))]);
+  return lines.map((line) => line.map(quoted).join(",")).join("\n") + "\n";
+}

@@ -1,0 +1,160 @@
+//! The address, the routes, and serving until told to stop.
+
+use super::{
+    chronicle::Chronicle,
+    files,
+    guard::{self, Keys},
+    live::{self, Hub, Slots},
+    pass,
+};
+use axum::{
+    Json, Router,
+    extract::{Request, State},
+    http::{Method, StatusCode, header},
+    middleware,
+    response::{IntoResponse, Response},
+    routing::{any, get},
+};
+use nodectl_http::Client;
+use serde_json::json;
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+};
+use tokio::net::TcpListener;
+
+/// Pages and logs that are open at a time, and requests under way.
+const MOST_STREAMS: usize = 64;
+const MOST_REQUESTS: usize = 32;
+
+/// How the page is served.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PageSettings {
+    /// 0 for any free one.
+    pub port: u16,
+    /// Whether the page may cancel, retry and drain.
+    pub may_write: bool,
+}
+
+/// The page cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum PageError {
+    #[error("cannot serve the page at {addr}: {source}\nhint: choose another --port, or none")]
+    Listen { addr: SocketAddr, source: io::Error },
+    #[error("the system gives no random numbers, without which everybody could open the page")]
+    NoRandomness,
+}
+
+/// What handlers share.
+pub struct Shared {
+    pub client: Client,
+    pub hub: Arc<Hub>,
+    pub keys: Keys,
+    pub may_write: bool,
+    pub streams: Slots,
+    pub requests: Slots,
+    port: u16,
+    on_open: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+impl Shared {
+    fn address(&self) -> String {
+        format!(
+            "http://127.0.0.1:{}/?token={}",
+            self.port,
+            self.keys.token()
+        )
+    }
+
+    /// A browser got in: the next one needs the next address.
+    pub fn opened(&self) {
+        (self.on_open)(&self.address());
+    }
+}
+
+/// A page that has its address and is not served yet.
+pub struct PageServer {
+    listener: TcpListener,
+    shared: Arc<Shared>,
+}
+
+impl PageServer {
+    /// Takes the port. `on_open` hears the next address whenever one was used.
+    pub async fn bind(
+        client: Client,
+        settings: PageSettings,
+        on_open: impl Fn(&str) + Send + Sync + 'static,
+    ) -> Result<Self, PageError> {
+        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, settings.port));
+        let failed = |source| PageError::Listen { addr, source };
+        let listener = TcpListener::bind(addr).await.map_err(failed)?;
+        let port = listener.local_addr().map_err(failed)?.port();
+        let shared = Arc::new(Shared {
+            hub: Hub::new(client.clone()),
+            keys: Keys::new(port).map_err(|_| PageError::NoRandomness)?,
+            may_write: settings.may_write,
+            streams: Slots::new(MOST_STREAMS),
+            requests: Slots::new(MOST_REQUESTS),
+            on_open: Box::new(on_open),
+            client,
+            port,
+        });
+        Ok(Self { listener, shared })
+    }
+
+    /// Where the first browser opens the page.
+    pub fn address(&self) -> String {
+        self.shared.address()
+    }
+
+    pub fn port(&self) -> u16 {
+        self.shared.port
+    }
+
+    #[cfg(test)]
+    pub fn followed(&self) -> impl Fn() -> usize + use<> {
+        let hub = Arc::clone(&self.shared.hub);
+        move || hub.followed()
+    }
+
+    /// Serves until `stop` is ready. Open pages lose their connection then, and say so.
+    pub async fn serve(self, stop: impl Future<Output = ()>) -> io::Result<()> {
+        let chronicle = Chronicle::keep(self.shared.client.clone(), Arc::clone(&self.shared.hub));
+        let router = router(self.shared);
+        tokio::select! {
+            served = async { axum::serve(self.listener, router).await } => served,
+            () = chronicle => Ok(()),
+            () = stop => Ok(()),
+        }
+    }
+}
+
+fn router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/live", get(live::live))
+        .route("/page/about", get(about))
+        .route("/v1/{*path}", any(pass::pass))
+        .fallback(file)
+        .layer(middleware::from_fn_with_state(
+            Arc::clone(&shared),
+            guard::guard,
+        ))
+        .with_state(shared)
+}
+
+/// What the page may do.
+async fn about(State(shared): State<Arc<Shared>>) -> Response {
+    Json(json!({ "may_write": shared.may_write, "version": env!("CARGO_PKG_VERSION") }))
+        .into_response()
+}
+
+async fn file(request: Request) -> Response {
+    match files::find(request.uri().path()) {
+        Some(_) if *request.method() != Method::GET => {
+            pass::problem(StatusCode::METHOD_NOT_ALLOWED, "files are read")
+        }
+        Some(file) => ([(header::CONTENT_TYPE, file.kind)], file.body()).into_response(),
+        None => pass::problem(StatusCode::NOT_FOUND, "the page has no such file"),
+    }
+}

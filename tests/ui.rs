@@ -1,0 +1,205 @@
+//! The web page on real nodes: over plain HTTP, and in a real browser where there is one.
+
+#[path = "ui/browser.rs"]
+mod browser;
+mod common;
+#[path = "ui/page.rs"]
+mod page;
+
+use browser::Browser;
+use common::{
+    LATER, SOON,
+    cluster::{Cluster, text},
+    job::{CountedJob, write_job},
+    wait_for, wait_until,
+};
+use page::Page;
+use serde_json::json;
+use std::{fs, time::Instant};
+
+#[test]
+fn the_page_opens_once_and_shows_what_the_node_says() {
+    let cluster = Cluster::of(1);
+    let job = CountedJob::new(&cluster, "squares", 4, "true", "");
+    let id = cluster.submit(0, &job.file);
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    let page = Page::open(&cluster, 0, &[]);
+    for path in ["/", "/v1/nodes", "/live?p=%2Fv1%2Fnodes", "/nothing"] {
+        assert_eq!(page.get_without_cookie(path).status, 401, "{path}");
+    }
+    assert_eq!(page.get_from("evil.example", "/v1/nodes").status, 403);
+    let (_, token) = page.address.split_once("/?").expect("a token");
+    assert_eq!(
+        page.get_without_cookie(&format!("/?{token}")).status,
+        401,
+        "once"
+    );
+    let files = page.get("/");
+    assert_eq!(files.status, 200);
+    assert!(files.head.contains("default-src 'self'"), "{}", files.head);
+    let nodes = page.get("/v1/nodes").json();
+    assert_eq!(nodes[0]["name"], "n0");
+    let results = page.get(&format!("/v1/jobs/{id}/results")).json();
+    assert_eq!(results["results"].as_array().map(Vec::len), Some(4));
+    let log = page.get(&format!("/v1/jobs/{id}/tasks/3/log?stream=stdout"));
+    assert_eq!(log.body.trim(), "9");
+    assert!(log.head.contains("sandbox"), "{}", log.head);
+    let told = page.first_event("/live?p=%2Fpage%2Fevents");
+    let events = told["body"].as_array().expect("a list").clone();
+    let kinds: Vec<_> = events.iter().map(|event| text(&event["kind"])).collect();
+    assert_eq!(kinds, ["submitted", "ended"]);
+    assert_eq!(
+        page.post("/v1/drain", "{\"on\":true}").status,
+        403,
+        "it only reads"
+    );
+    assert!(!cluster.ok(0, &["nodes"]).contains("drain"));
+}
+
+#[test]
+fn with_write_it_cancels_and_drains_and_the_audit_log_has_it() {
+    let cluster = Cluster::of(1);
+    let text = "name = \"long\"\ncommand = [\"sleep\", \"600\"]\n";
+    let id = cluster.submit(0, &write_job(cluster.dir.path(), "long", text));
+    let page = Page::open(&cluster, 0, &["--write"]);
+    assert_eq!(
+        page.post(&format!("/v1/jobs/{id}/cancel"), "null").status,
+        200
+    );
+    assert_eq!(cluster.wait_end(0, &id), "cancelled");
+    assert_eq!(page.post("/v1/drain", "{\"on\":true}").status, 200);
+    let nodes = cluster.json(0, &["nodes", "--json"]);
+    assert_eq!(nodes[0]["draining"], true);
+    let audit = cluster.json(0, &["audit", "--json"]);
+    let said: Vec<_> = audit
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|line| common::cluster::text(&line["what"]))
+        .collect();
+    assert_eq!(said, ["submit", "cancel", "drain"]);
+}
+
+#[test]
+fn without_a_node_it_says_so_and_a_taken_port_too() {
+    let cluster = Cluster::of(1);
+    let page = Page::open(&cluster, 0, &[]);
+    let taken = cluster.run(0, &["ui", "--port", &page.port.to_string()]);
+    assert_eq!(taken.status.code(), Some(2));
+    assert!(common::cluster::both(&taken).contains("hint: choose another --port"));
+    let nobody = cluster.run(7, &["--data-dir", "/nonexistent", "ui"]);
+    assert_eq!(
+        nobody.status.code(),
+        Some(3),
+        "{}",
+        common::cluster::both(&nobody)
+    );
+}
+
+#[test]
+fn it_goes_on_when_the_coordinator_is_killed() {
+    let mut cluster = Cluster::of(3);
+    let gate = cluster.dir.path().join("gate");
+    let wait = format!("while ! test -e {}; do sleep 0.05; done", gate.display());
+    let job = CountedJob::new(&cluster, "gated", 6, &wait, "resources = { cpus = 0.1 }");
+    let id = cluster.submit(0, &job.file);
+    let holder = wait_for(SOON, "somebody coordinates", || cluster.coordinator(0, &id));
+    let asked = (holder + 1) % 3;
+    let page = Page::open(&cluster, asked, &[]);
+    let mut news = page.events(&format!("/live?p=%2Fv1%2Fjobs%2F{id}"));
+    let before = news.next();
+    assert_eq!(before["status"], 200);
+    cluster.kill9(holder);
+    let killed = Instant::now();
+    loop {
+        let told = news.next();
+        if told["status"] == 200
+            && told["body"]["epoch"].as_u64() > before["body"]["epoch"].as_u64()
+        {
+            break;
+        }
+        assert!(killed.elapsed() < SOON, "{told}");
+    }
+    eprintln!(
+        "the page knew the next coordinator after {:?}",
+        killed.elapsed()
+    );
+    fs::write(&gate, "").expect("writable");
+    assert_eq!(cluster.wait_end(asked, &id), "done");
+}
+
+/// Every view on three nodes with a job, a sweep and a training, in Chromium. What is written to
+/// `NODECTL_UI_PICTURES`, if that is set, are the pictures of the book.
+#[test]
+fn every_view_draws_in_a_browser_and_asks_nobody_else() {
+    let Some(browser) = Browser::start() else {
+        eprintln!("SKIPPED: no chromium, or no chromedriver");
+        return;
+    };
+    let cluster = page::busy_cluster();
+    let ids = page::submit_all(&cluster);
+    let page = Page::start(&cluster, 0, &[]);
+    browser.go(&page.address);
+    let [fit, sweep, train, waits] = ids;
+    let views = [
+        ("cluster", "#/cluster".to_string(), "n2"),
+        ("jobs", "#/jobs".to_string(), "fit-spectra"),
+        ("job", format!("#/job/{fit}/stream"), "Task stream"),
+        ("failures", format!("#/job/{fit}/stream"), "exit status 3"),
+        ("tasks", format!("#/job/{fit}/tasks/"), "of 60"),
+        ("results", format!("#/job/{fit}/results"), "residual"),
+        ("task", format!("#/job/{fit}/task/5"), "matrix is singular"),
+        (
+            "sweep",
+            format!("#/job/{sweep}/plot"),
+            "Parallel coordinates",
+        ),
+        (
+            "training",
+            format!("#/job/{train}/training"),
+            "Epoch 40 of 40",
+        ),
+        ("why", format!("#/why/{waits}"), "of 3 nodes can run it"),
+        ("doctor", "#/why".to_string(), "as its doctor sees it"),
+        ("pools", "#/pools".to_string(), "No pool is open"),
+        ("events", "#/events".to_string(), "submitted by"),
+    ];
+    for (name, hash, awaited) in &views {
+        browser.turn_to(hash);
+        wait_until(LATER, &format!("{name}: {awaited}"), || {
+            browser.text().contains(awaited)
+        });
+        for width in [1280, 390] {
+            browser.resize(width, 800);
+            wait_until(SOON, &format!("{name} fits into {width}"), || {
+                browser.width() <= width
+            });
+        }
+        page::keep_pictures(&browser, name);
+    }
+    let marked = format!("#/job/{}/task/0", ids_of_markup(&cluster));
+    browser.turn_to(&marked);
+    wait_until(LATER, "markup is text", || {
+        browser.text().contains("<img src=x")
+    });
+    assert_eq!(
+        browser.script("return document.querySelectorAll('main img').length"),
+        json!(0)
+    );
+    assert_eq!(browser.errors(), Vec::<String>::new());
+    let elsewhere = browser.script(
+        "return performance.getEntriesByType('resource').map(e => e.name).filter(n => !n.startsWith(location.origin))",
+    );
+    assert_eq!(elsewhere, json!([]), "it asks nobody else");
+    let paint = browser
+        .script("return performance.getEntriesByName('first-contentful-paint')[0]?.startTime");
+    eprintln!("first paint after {paint} ms");
+}
+
+/// A job whose command and output are markup.
+fn ids_of_markup(cluster: &Cluster) -> String {
+    let text = "name = \"markup\"\ncommand = [\"echo\", \"<img src=x onerror=alert(1)>\"]\n";
+    let id = cluster.submit(0, &write_job(cluster.dir.path(), "markup", text));
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    id
+}

@@ -1,0 +1,189 @@
+//! Chromium without a window, driven over WebDriver: a handful of calls in plain HTTP.
+
+use crate::common::{SOON, wait_for};
+use serde_json::{Value, json};
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{TcpListener, TcpStream},
+    process::{Child, Command, Stdio},
+};
+
+pub struct Browser {
+    driver: Child,
+    port: u16,
+    session: String,
+}
+
+impl Browser {
+    /// None where there is no Chromium with its driver.
+    pub fn start() -> Option<Self> {
+        let find = |name: &str| {
+            let path = std::env::var_os("PATH")?;
+            std::env::split_paths(&path)
+                .map(|directory| directory.join(name))
+                .find(|file| file.is_file())
+        };
+        let (program, driver) = (find("chromium")?, find("chromedriver")?);
+        let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = free.local_addr().expect("bound").port();
+        drop(free);
+        let driver = Command::new(driver)
+            .arg(format!("--port={port}"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("chromedriver starts");
+        let mut browser = Self {
+            driver,
+            port,
+            session: String::new(),
+        };
+        wait_for(SOON, "chromedriver answers", || {
+            TcpStream::connect(("127.0.0.1", port)).ok()
+        });
+        let flags = [
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            "--disable-dev-shm-usage",
+            "--disable-background-networking",
+        ];
+        let options = json!({ "binary": program, "args": flags });
+        let wanted = json!({ "capabilities": { "alwaysMatch": {
+            "goog:loggingPrefs": { "browser": "ALL" }, "goog:chromeOptions": options,
+        }}});
+        let session = browser.call("POST", "/session", &wanted);
+        let id = session["sessionId"]
+            .as_str()
+            .unwrap_or_else(|| panic!("{session}"));
+        browser.session = format!("/session/{id}");
+        Some(browser)
+    }
+
+    fn call(&self, method: &str, path: &str, body: &Value) -> Value {
+        let body = body.to_string();
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
+        stream.set_read_timeout(Some(SOON)).expect("a socket");
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            self.port,
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).expect("it reads");
+        // It keeps connections open, so the answer's length says where it ends.
+        let mut reader = BufReader::new(stream);
+        let mut length = 0;
+        loop {
+            let mut line = String::new();
+            reader.read_line(&mut line).expect("a head");
+            let line = line.trim_end().to_ascii_lowercase();
+            if let Some(count) = line.strip_prefix("content-length:") {
+                length = count.trim().parse().expect("a number");
+            }
+            if line.is_empty() {
+                break;
+            }
+        }
+        let mut bytes = vec![0; length];
+        reader.read_exact(&mut bytes).expect("an answer");
+        let body = String::from_utf8_lossy(&bytes);
+        let said: Value = serde_json::from_str(&body).unwrap_or_else(|_| panic!("{body}"));
+        assert!(said["value"]["error"].is_null(), "{path}: {said}");
+        said["value"].clone()
+    }
+
+    fn ask(&self, path: &str, body: &Value) -> Value {
+        self.call("POST", &format!("{}{path}", self.session), body)
+    }
+
+    fn devtools(&self, command: &str, params: &Value) -> Value {
+        self.ask(
+            "/goog/cdp/execute",
+            &json!({ "cmd": command, "params": params }),
+        )
+    }
+
+    pub fn go(&self, address: &str) {
+        self.ask("/url", &json!({ "url": address }));
+    }
+
+    /// To another view of the page that is open.
+    pub fn turn_to(&self, hash: &str) {
+        self.ask(
+            "/execute/sync",
+            &json!({ "script": "location.hash = arguments[0]", "args": [hash] }),
+        );
+    }
+
+    pub fn script(&self, script: &str) -> Value {
+        self.ask("/execute/sync", &json!({ "script": script, "args": [] }))
+    }
+
+    /// What can be read on the page, in pictures too.
+    pub fn text(&self) -> String {
+        let text = self.script("return document.body.textContent");
+        text.as_str().unwrap_or_default().to_string()
+    }
+
+    pub fn width(&self) -> u64 {
+        let width = self.script("return document.documentElement.scrollWidth");
+        width.as_u64().expect("a number")
+    }
+
+    pub fn resize(&self, width: u64, height: u64) {
+        self.devtools(
+            "Emulation.setDeviceMetricsOverride",
+            &json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500 }),
+        );
+    }
+
+    pub fn theme(&self, theme: &str) {
+        let feature = json!({ "name": "prefers-color-scheme", "value": theme });
+        self.devtools(
+            "Emulation.setEmulatedMedia",
+            &json!({ "features": [feature] }),
+        );
+    }
+
+    /// As PNG.
+    pub fn picture(&self) -> Vec<u8> {
+        let taken = self.devtools("Page.captureScreenshot", &json!({ "format": "png" }));
+        base64(taken["data"].as_str().expect("a picture"))
+    }
+
+    /// What the browser complained about since it was asked last.
+    pub fn errors(&self) -> Vec<String> {
+        let log = self.ask("/se/log", &json!({ "type": "browser" }));
+        let lines = log.as_array().expect("a list").iter();
+        lines
+            .filter(|line| line["level"] == "SEVERE" || line["level"] == "WARNING")
+            .map(|line| line["message"].to_string())
+            .collect()
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        if !std::thread::panicking() && !self.session.is_empty() {
+            self.call("DELETE", &self.session, &json!({}));
+        }
+        let _ = self.driver.kill();
+        let _ = self.driver.wait();
+    }
+}
+
+fn base64(text: &str) -> Vec<u8> {
+    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let digits = text
+        .bytes()
+        .filter_map(|byte| DIGITS.iter().position(|digit| *digit == byte));
+    let digits: Vec<u32> = digits.map(|digit| digit as u32).collect();
+    let group = |group: &[u32]| {
+        let bits = group.iter().fold(0, |bits, digit| bits << 6 | digit) << (6 * (4 - group.len()));
+        let bytes = [(bits >> 16) as u8, (bits >> 8) as u8, bits as u8];
+        bytes[..group.len() - 1].to_vec()
+    };
+    digits.chunks(4).flat_map(group).collect()
+}
