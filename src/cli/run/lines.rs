@@ -11,11 +11,23 @@ use std::{
     fs::{self, File},
     io::{self, BufRead, BufReader, BufWriter, Write},
     path::{Path, PathBuf},
+    time::{Duration, UNIX_EPOCH},
 };
 
 /// Columns before parameters and values.
-const FIXED: [&str; 7] = [
-    "task", "status", "exit", "failure", "attempt", "node", "seconds",
+const FIXED: [&str; 12] = [
+    "task",
+    "status",
+    "exit",
+    "failure",
+    "attempt",
+    "node",
+    "seconds",
+    "reason",
+    "started",
+    "ended",
+    "cpu_seconds",
+    "max_rss_bytes",
 ];
 /// Of a task that was not run again: the job that ran it, and the task's number there.
 const TAKEN_FROM: &str = "taken_from";
@@ -215,6 +227,12 @@ fn line(result: &TaskResult) -> Map<String, Json> {
             .into(),
     );
     put("seconds", result.seconds.into());
+    put("reason", result.reason().into());
+    let (started, ended) = result.span_ms().unzip();
+    put("started", started.map_or(Json::Null, utc));
+    put("ended", ended.map_or(Json::Null, utc));
+    put("cpu_seconds", result.cpu_seconds.into());
+    put("max_rss_bytes", result.max_rss_bytes.into());
     put("value", result.value.clone().unwrap_or(Json::Null));
     put(
         "outputs",
@@ -225,6 +243,17 @@ fn line(result: &TaskResult) -> Map<String, Json> {
             .collect(),
     );
     line
+}
+
+/// Milliseconds since 1970 as RFC 3339 has them. A clock may say anything: what is no date is left
+/// out.
+fn utc(ms: u64) -> Json {
+    const LAST_MS: u64 = 253_402_300_799_999;
+    if ms > LAST_MS {
+        return Json::Null;
+    }
+    let time = UNIX_EPOCH + Duration::from_millis(ms);
+    humantime::format_rfc3339_millis(time).to_string().into()
 }
 
 /// Parameters as they are called, values as `value.a.b` (or `value`, if it is no object).
@@ -331,6 +360,12 @@ fn write_csv(file: &mut impl Write, row: &[String]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_rfc_3339() {
+        assert_eq!(utc(1_764_000_000_123), "2025-11-24T16:00:00.123Z");
+        assert_eq!(utc(u64::MAX), Json::Null);
+    }
 
     #[test]
     fn no_cell_is_a_formula() {

@@ -174,9 +174,9 @@ async fn results_logs_and_outputs_land_in_the_directory() {
     );
     assert_eq!(mode & 0o111, 0o111);
     insta::assert_snapshot!(read(out.join("results.csv")), @r#"
-    task,status,exit,failure,attempt,node,seconds,x,value.accuracy,value.by.class
-    0,done,0,,1.1,alpha,1.5,10,0.5,"[1,2]"
-    1,failed,3,exit status 3,1.1,alpha,1.5,11,,
+    task,status,exit,failure,attempt,node,seconds,reason,started,ended,cpu_seconds,max_rss_bytes,x,value.accuracy,value.by.class
+    0,done,0,,1.1,alpha,1.5,ok,2023-11-14T22:13:20.000Z,2023-11-14T22:13:21.500Z,0.9,5242880,10,0.5,"[1,2]"
+    1,failed,3,exit status 3,1.1,alpha,1.5,exit,2023-11-14T22:13:20.000Z,2023-11-14T22:13:21.500Z,0.9,5242880,11,,
     "#);
     let line: serde_json::Value =
         serde_json::from_str(read(out.join("results.jsonl")).lines().next().unwrap()).unwrap();
@@ -382,11 +382,11 @@ fn a_column_that_shows_up_late_is_in_every_row() {
     lines.finish().unwrap();
     let node = testing::node_id(1).to_string();
     insta::assert_snapshot!(read(directory.path().join("results.csv")).replace(&node, "N"), @r#"
-    task,status,exit,failure,attempt,node,seconds,value.a,value.b,value
-    0,done,0,,1.1,N,1.5,1,,
-    1,done,0,,1.1,N,1.5,,"x,y",
-    2,done,0,,1.1,N,1.5,,,
-    3,done,0,,1.1,N,1.5,,,4
+    task,status,exit,failure,attempt,node,seconds,reason,started,ended,cpu_seconds,max_rss_bytes,value.a,value.b,value
+    0,done,0,,1.1,N,1.5,ok,2023-11-14T22:13:20.000Z,2023-11-14T22:13:21.500Z,0.9,5242880,1,,
+    1,done,0,,1.1,N,1.5,ok,2023-11-14T22:13:20.000Z,2023-11-14T22:13:21.500Z,0.9,5242880,,"x,y",
+    2,done,0,,1.1,N,1.5,ok,2023-11-14T22:13:20.000Z,2023-11-14T22:13:21.500Z,0.9,5242880,,,
+    3,done,0,,1.1,N,1.5,ok,2023-11-14T22:13:20.000Z,2023-11-14T22:13:21.500Z,0.9,5242880,,,4
     "#);
     assert_eq!(
         files(directory.path()),

@@ -3,7 +3,7 @@
 use super::ProgressView;
 use nodectl_types::{
     Captured, Failure, JobSpec, Outcome, OutputFile, TaskRecord, Value, manifest::safe_path,
-    query::Cursor,
+    python, query::Cursor,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
@@ -111,11 +111,57 @@ pub enum FailureKind {
     Stopped,
     Raised,
     Init,
+    /// The job's Python environment could not be made on the node.
+    Environment,
     /// What the worker computes on failed, e.g. a GPU that was lost.
     Device,
     Storage,
     /// One of the processes of a task failed, and the others were stopped.
     Rank,
+}
+
+impl FailureKind {
+    /// All of them.
+    pub const ALL: [Self; 16] = [
+        Self::Exit,
+        Self::Signal,
+        Self::Timeout,
+        Self::Spawn,
+        Self::Inputs,
+        Self::OutputMissing,
+        Self::OutputTooLarge,
+        Self::OutputUnreadable,
+        Self::OutOfMemory,
+        Self::Cancelled,
+        Self::Stopped,
+        Self::Raised,
+        Self::Init,
+        Self::Environment,
+        Self::Device,
+        Self::Storage,
+    ];
+
+    /// The word that the JSON has. The guide explains each (`docs/guide/jobs.md`).
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Exit => "exit",
+            Self::Signal => "signal",
+            Self::Timeout => "timeout",
+            Self::Spawn => "spawn",
+            Self::Inputs => "inputs",
+            Self::OutputMissing => "output_missing",
+            Self::OutputTooLarge => "output_too_large",
+            Self::OutputUnreadable => "output_unreadable",
+            Self::OutOfMemory => "out_of_memory",
+            Self::Cancelled => "cancelled",
+            Self::Stopped => "stopped",
+            Self::Raised => "raised",
+            Self::Init => "init",
+            Self::Environment => "environment",
+            Self::Device => "device",
+            Self::Storage => "storage",
+        }
+    }
 }
 
 /// A stream that a task wrote.
@@ -180,6 +226,18 @@ impl TaskResult {
 }
 
 impl TaskResult {
+    /// Why the task ended, as one word: `ok`, or that of its failure.
+    pub fn reason(&self) -> &'static str {
+        let kind = self.failure.as_ref().map(|failure| failure.kind);
+        kind.map_or("ok", FailureKind::word)
+    }
+
+    /// Milliseconds since 1970; None of a task that never started.
+    pub fn span_ms(&self) -> Option<(u64, u64)> {
+        let lasted = (self.seconds * 1e3).round() as u64;
+        (self.started_ms > 0).then(|| (self.started_ms, self.started_ms.saturating_add(lasted)))
+    }
+
     /// The directory of its files, below that of the job. The name comes from the network: it leads
     /// nowhere else.
     pub fn directory(&self) -> String {
@@ -231,6 +289,9 @@ impl From<&Failure> for FailureView {
             Failure::OutputUnreadable(_) => (FailureKind::OutputUnreadable, None),
             Failure::OutOfMemory { .. } => (FailureKind::OutOfMemory, None),
             Failure::Raised(_) => (FailureKind::Raised, None),
+            Failure::Init(error) if error.kind == python::FAILED => {
+                (FailureKind::Environment, None)
+            }
             Failure::Init(_) => (FailureKind::Init, None),
             Failure::Device(_) => (FailureKind::Device, None),
             Failure::Storage(_) => (FailureKind::Storage, None),
@@ -294,5 +355,29 @@ impl From<CursorView> for Cursor {
             claim: cursor.claim,
             position: cursor.position,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_those_of_the_json_and_the_guide_explains_each() {
+        let guide = include_str!("../../../docs/guide/jobs.md");
+        for kind in FailureKind::ALL {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.word());
+        }
+        let words = FailureKind::ALL.iter().map(|kind| kind.word());
+        for word in words.chain(["ok"]) {
+            assert!(guide.contains(&format!("| `{word}` |")), "{word}");
+        }
+        let failed = |error| FailureView::from(&Failure::Init(error)).kind;
+        let environment = nodectl_types::ErrorReport {
+            kind: python::FAILED.into(),
+            ..Default::default()
+        };
+        assert_eq!(failed(environment), FailureKind::Environment);
+        assert_eq!(failed(Default::default()), FailureKind::Init);
     }
 }
