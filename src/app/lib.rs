@@ -6,6 +6,7 @@
 //! | `machine` | what this machine is |
 //! | `this_machine` | this machine as the settings present it |
 //! | `gpus` | its GPUs, and what they were measured at |
+//! | `history` | this machine's load over time |
 //! | `settings` | what is configured, by whom |
 //! | `node` | a node inside this process |
 //! | `surroundings` | whether somebody uses this machine, for its owner's policy |
@@ -16,6 +17,7 @@
 
 pub mod bench;
 mod gpus;
+mod history;
 pub mod machine;
 mod node;
 mod remembered;

@@ -62,17 +62,23 @@ pub fn load() -> MachineLoad {
     let load_milli = fs::read_to_string("/proc/loadavg")
         .ok()
         .and_then(|text| parse_load_milli(&text));
-    let memory = read_meminfo().unwrap_or_default();
+    MachineLoad {
+        load_milli: load_milli.unwrap_or(0),
+        memory_used_bytes: memory_used().unwrap_or(0),
+    }
+}
+
+/// See `MachineLoad`; None if the kernel does not say.
+pub fn memory_used() -> Option<u64> {
+    let memory = read_meminfo()?;
     let groups = ControlGroups::of_this_process();
     let in_group = match groups.memory_limit() {
         Some((limit, group)) if limit < memory.total_bytes => groups.memory_used(group),
         _ => None,
     };
-    let used = in_group.unwrap_or(memory.total_bytes.saturating_sub(memory.available_bytes));
-    MachineLoad {
-        load_milli: load_milli.unwrap_or(0),
-        memory_used_bytes: used,
-    }
+    in_group.or(Some(
+        memory.total_bytes.saturating_sub(memory.available_bytes),
+    ))
 }
 
 fn hostname() -> String {

@@ -2,6 +2,7 @@
 
 use super::{
     gpus::Gpus,
+    history::LoadHistory,
     machine, remembered,
     settings::{ApiSettings, PolicySettings, Settings},
     surroundings,
@@ -431,12 +432,15 @@ impl Adapters {
         let journals = store
             .journals(self.handle.clone())
             .context("starting the journal's writer")?;
+        let history = LoadHistory::begin(self.id, &self.data_dir, self.handle.clone())
+            .context("starting the thread that looks at this machine's load")?;
         let machine = ThisMachine::new(
             self.id,
             settings,
             self.network.clone(),
             self.gpus.clone(),
             self.disk.clone(),
+            history,
         );
         Ok(Ports {
             handle: self.handle.clone(),

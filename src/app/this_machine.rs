@@ -1,8 +1,11 @@
 //! This machine as the settings present it.
 
-use super::{gpus::Gpus, machine, settings::Settings};
+use super::{gpus::Gpus, history::LoadHistory, machine, settings::Settings};
 use nodectl_ports::{DiskHealth, Machine, Network};
-use nodectl_types::{Admits, GpuKind, NodeId, NodeInfo, Resources};
+use nodectl_types::{
+    Admits, GpuKind, NodeId, NodeInfo, Resources,
+    history::{LoadPage, LoadSpan},
+};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// This machine as the settings present it.
@@ -15,6 +18,7 @@ pub struct ThisMachine {
     network: Arc<dyn Network>,
     gpus: Arc<Gpus>,
     disk: Arc<dyn DiskHealth>,
+    history: Arc<LoadHistory>,
 }
 
 impl ThisMachine {
@@ -24,6 +28,7 @@ impl ThisMachine {
         network: Arc<dyn Network>,
         gpus: Arc<Gpus>,
         disk: Arc<dyn DiskHealth>,
+        history: Arc<LoadHistory>,
     ) -> Self {
         let machine = machine::describe();
         let detected = machine::detected();
@@ -36,6 +41,7 @@ impl ThisMachine {
             network,
             gpus,
             disk,
+            history,
         }
     }
 }
@@ -71,5 +77,9 @@ impl Machine for ThisMachine {
     fn load(&self) -> (u32, u64) {
         let load = machine::load();
         (load.load_milli, load.memory_used_bytes)
+    }
+
+    fn history(&self, span: LoadSpan, from: u64) -> LoadPage {
+        self.history.page(span, from)
     }
 }

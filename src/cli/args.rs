@@ -9,9 +9,11 @@ pub use super::trust_args::{
 use super::{
     complete, help,
     launch_args::UP_NOTES,
+    metrics::{METRICS_NOTES, MetricsArgs},
     owner,
     plot::PlotSpec,
     run::CommandArgs,
+    top::{TOP_NOTES, TopArgs},
     ui::{UI_NOTES, UiArgs},
 };
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -143,6 +145,12 @@ pub enum Command {
     Init(InitArgs),
     /// Applies a trained model to data
     Predict(PredictArgs),
+    /// The cluster and its jobs, live on this terminal
+    #[command(after_help = TOP_NOTES)]
+    Top(TopArgs),
+    /// This node's numbers for Prometheus
+    #[command(after_help = METRICS_NOTES)]
+    Metrics(MetricsArgs),
     /// Finds out what is wrong here and says what to do
     Doctor(DoctorArgs),
     /// Measures what this machine can do

@@ -6,8 +6,8 @@ use super::{
     ask, bench, complete, demo, doctor,
     examples::with_examples,
     exit::{CliError, Exit},
-    files, flags, forget, join, membership, owner, plot, predict, psd_run, remove, report, run,
-    secrets, security, solo, ui, up, welcome,
+    files, flags, forget, join, membership, metrics, owner, plot, predict, psd_run, remove, report,
+    run, secrets, security, solo, top, ui, up, welcome,
 };
 use clap::{CommandFactory, FromArgMatches};
 use nodectl_app as app;
@@ -151,6 +151,8 @@ async fn dispatch(
         Command::Status(list) => ask::status(&client, list).await,
         Command::Ui(args) => ui::ui(&client, args).await,
         Command::Nodes(list) => ask::nodes(&client, list).await,
+        Command::Top(args) => top::top(client, args).await,
+        Command::Metrics(args) => metrics::metrics(&client, args).await,
         Command::Devices(list) => ask::devices(&settings, list).await,
         Command::Retry(args) => run::retry(args, &settings).await,
         Command::Predict(args) => predict::predict_with_job(&args, &settings).await,

@@ -36,6 +36,14 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         &["nodectl cancel last", "nodectl cancel areas 3 7"],
     ),
     ("retry", &["nodectl retry last --failed"]),
+    ("top", &["nodectl top", "nodectl top --once"]),
+    (
+        "metrics",
+        &[
+            "nodectl metrics",
+            "nodectl metrics -o /var/lib/prometheus/node-exporter/nodectl.prom",
+        ],
+    ),
     (
         "remove",
         &["nodectl remove areas", "nodectl remove --older 7d"],

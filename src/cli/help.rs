@@ -15,7 +15,8 @@ const GROUPS: [(&str, &[&str]); 5] = [
     (
         "Cluster",
         &[
-            "join", "leave", "status", "ui", "nodes", "devices", "up", "down", "psd-run", "doctor",
+            "join", "leave", "status", "top", "ui", "nodes", "devices", "metrics", "up", "down",
+            "psd-run", "doctor",
         ],
     ),
     (

@@ -28,6 +28,7 @@
 //! | `remove` | ended jobs are forgotten |
 //! | `forget` | the word that a machine is dead for good |
 //! | `membership` | bans, admissions, invitations, the change of the secret |
+//! | `metrics` | the node's numbers for Prometheus |
 //! | `bench` | what this machine can do |
 //! | `doctor` | what is wrong here, and what to do |
 //! | `security` | what holds here of what is promised |
@@ -59,6 +60,7 @@ mod join;
 mod launch_args;
 mod listing;
 mod membership;
+mod metrics;
 mod output;
 mod owner;
 mod plot;
@@ -76,6 +78,7 @@ mod solo;
 #[cfg(test)]
 #[path = "../http/testing.rs"]
 mod testing;
+mod top;
 mod trust_args;
 mod ui;
 mod up;

@@ -14,6 +14,8 @@
 //! | `extract` | reading path, query string and body |
 //! | `resolve` | jobs and nodes as people name them |
 //! | `cluster` | nodes, devices, drain, leave |
+//! | `history` | a node's load over time |
+//! | `metrics/` | the node as Prometheus is told of it |
 //! | `jobs` | jobs and tasks: list, submit, cancel, retry, explain |
 //! | `results` | pages and streams of results |
 //! | `specs` | the specifications of jobs lately read, for the parameters of their tasks |
@@ -33,9 +35,11 @@ mod cluster;
 mod doctor;
 mod error;
 mod extract;
+mod history;
 mod jobs;
 mod logs;
 mod membership;
+mod metrics;
 pub mod openapi;
 mod pools;
 mod resolve;

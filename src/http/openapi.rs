@@ -3,9 +3,9 @@
 //! anew).
 
 use super::{
-    audit, blobs, cluster, doctor, jobs,
+    audit, blobs, cluster, doctor, history, jobs,
     logs::{self, StreamName},
-    membership, pools, results, secrets,
+    membership, metrics, pools, results, secrets,
 };
 use axum::Json;
 use nodectl_wire::api::Problem;
@@ -25,6 +25,7 @@ use utoipa::{
     paths(
         cluster::node,
         cluster::nodes,
+        history::history,
         cluster::devices,
         cluster::measure,
         cluster::drain,
@@ -58,6 +59,7 @@ use utoipa::{
         secrets::put,
         secrets::drop,
         doctor::doctor,
+        metrics::metrics,
         document
     ),
     components(schemas(Problem, StreamName)),

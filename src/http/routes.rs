@@ -1,8 +1,8 @@
 //! Which path goes to which handler. `openapi` lists the same handlers; a test compares the two.
 
 use super::{
-    audit, blobs, cluster, doctor, error::ApiError, jobs, logs, membership, openapi, pools,
-    results, secrets, state::Shared,
+    audit, blobs, cluster, doctor, error::ApiError, history, jobs, logs, membership, metrics,
+    openapi, pools, results, secrets, state::Shared,
 };
 use axum::{
     Router,
@@ -28,6 +28,7 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route("/v1/node", get(cluster::node))
         .route("/v1/nodes", get(cluster::nodes))
+        .route("/v1/history", get(history::history))
         .route("/v1/devices", get(cluster::devices))
         .route("/v1/devices/measure", post(cluster::measure))
         .route("/v1/drain", post(cluster::drain))
@@ -61,6 +62,7 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
             "/v1/secrets/{name}",
             put(secrets::put).delete(secrets::drop),
         )
+        .route("/metrics", get(metrics::metrics))
         .route("/v1/doctor", get(doctor::doctor))
         .route("/v1/openapi.json", get(openapi::document))
         .fallback(no_route)

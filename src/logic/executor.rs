@@ -106,6 +106,8 @@ pub struct Executor {
     admits: Admits,
     lifetime: Option<Lifetime>,
     gangs: Gangs,
+    /// Attempts that have ended here: well, and not.
+    ends: (u64, u64),
 }
 
 impl Executor {
@@ -367,6 +369,12 @@ impl Executor {
 
     /// The coordinator is told of an end, until it has it safe.
     fn tell_end(&mut self, core: &mut Core, job: JobId, record: TaskRecord) {
+        let count = if record.is_done() {
+            &mut self.ends.0
+        } else {
+            &mut self.ends.1
+        };
+        *count += 1;
         let Some(ordered) = self.jobs.get_mut(&job) else {
             return;
         };
@@ -475,6 +483,8 @@ impl Executor {
         NodeLoad {
             running: self.jobs.iter().map(|(id, job)| runs(id, job)).sum(),
             queued: self.jobs.values().map(|job| job.queue.len() as u32).sum(),
+            done: self.ends.0,
+            failed: self.ends.1,
             jobs: jobs
                 .map(|(id, job)| (*id, job.work.name.clone(), runs(id, job)))
                 .collect(),

@@ -6,6 +6,7 @@ use nodectl_types::{
     NodeInfo, NodeLoad, OwnerWord, Params, Query, QueryError, Retention, Roster, StreamToken,
     Surroundings, TaskIndex, TaskRecord, Time, WorkSpec,
     gang::Place,
+    history::LoadSpan,
     query::{Cursor, Progress, Stream},
     roster::SecretText,
 };
@@ -179,6 +180,12 @@ pub enum Effect {
     AnswerTraining {
         to: Asker,
         job: JobId,
+    },
+    /// An `Answer::History`: what this machine's load was.
+    AnswerHistory {
+        to: Asker,
+        span: LoadSpan,
+        from: u64,
     },
     /// Bring a copy of a checkpoint here, and keep so many of the newest.
     CopyCheckpoint {

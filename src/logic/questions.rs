@@ -258,6 +258,12 @@ impl State {
                 .core
                 .effects
                 .push(Effect::AnswerTraining { to: asker, job }),
+            Query::History { span, from, .. } => {
+                let to = asker;
+                self.core
+                    .effects
+                    .push(Effect::AnswerHistory { to, span, from });
+            }
             Query::CopyCheckpoint {
                 job,
                 step,

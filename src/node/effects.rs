@@ -34,7 +34,8 @@ impl Node {
             | Effect::AnswerRecord { .. }
             | Effect::AnswerLog { .. }
             | Effect::AnswerLoad { .. }
-            | Effect::AnswerTraining { .. }) => self.look_up(question),
+            | Effect::AnswerTraining { .. }
+            | Effect::AnswerHistory { .. }) => self.look_up(question),
             of_disk @ (Effect::SendRecords { .. }
             | Effect::Persist { .. }
             | Effect::FetchBlobs { .. }
@@ -112,6 +113,10 @@ impl Node {
             Effect::AnswerTraining { to, job } => {
                 let here = self.ports.trainings.look(job);
                 self.reply(to, Ok(Answer::Training(here)));
+            }
+            Effect::AnswerHistory { to, span, from } => {
+                let page = self.ports.machine.history(span, from);
+                self.reply(to, Ok(Answer::History(page)));
             }
             other => unreachable!("{other:?} asks for nothing"),
         }

@@ -32,6 +32,7 @@ use nodectl_types::{
     NodeInfo, OwnerWord, Params, Query, QueryError, Retention, Roster, StreamToken, Surroundings,
     TaskIndex, TaskRecord, WorkSpec,
     gang::Place,
+    history::{LoadPage, LoadSpan},
     query::{Stream, TrainingHere},
     roster::SecretText,
 };
@@ -228,6 +229,9 @@ pub trait Machine: Send + Sync {
     fn describe(&self) -> NodeInfo;
     /// (one-minute load average in thousandths, bytes of memory in use).
     fn load(&self) -> (u32, u64);
+    /// What its load was: at most `limits::HISTORY_ROWS` rows from number `from` on, or from the
+    /// oldest that is kept.
+    fn history(&self, span: LoadSpan, from: u64) -> LoadPage;
 }
 
 /// The disk that this node works on.

@@ -36,6 +36,7 @@
 //! | `record` | what happened to a task |
 //! | `cell` | what is known of a task: the elements of the job lattice |
 //! | `head` | what every member knows about every job |
+//! | `history` | a node's load over time |
 //! | `manifest` | a tree of files, by content |
 //! | `membership` | packets of the membership protocol |
 //! | `message` | what nodes say to each other |
@@ -54,6 +55,7 @@ pub mod exchange;
 pub mod gang;
 pub mod glob;
 pub mod head;
+pub mod history;
 pub mod ids;
 pub mod isolation;
 pub mod limits;

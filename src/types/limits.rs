@@ -94,6 +94,11 @@ pub const REPLICA_WINDOW_BYTES: usize = 16 << 20;
 /// Copies of a job's state: its coordinator's and two more.
 pub const JOB_REPLICAS: usize = 3;
 
+/// GPUs of a node whose load is remembered: as many as its memory of it has room for.
+pub const HISTORY_GPUS: usize = 10;
+/// Rows of a node's load in one message.
+pub const HISTORY_ROWS: usize = 1000;
+
 /// Membership: how often one member is asked whether it lives, by a node that is not slow.
 pub const PROBE_PERIOD: Duration = Duration::from_millis(350);
 /// Membership: how long a direct answer may take before others are asked to ask.
@@ -150,5 +155,10 @@ const _: () = assert!(
 const _: () = assert!(
     MAX_SECRETS * (MAX_SEALED_SECRET_BYTES + 128) < MAX_MESSAGE_BYTES,
     "all secrets are a message"
+);
+const _: () = assert!(
+    HISTORY_ROWS * (9 + 4 * HISTORY_GPUS) * 5 + HISTORY_GPUS * 2 * MAX_NAME_BYTES
+        < MAX_MESSAGE_BYTES / 16,
+    "a page of a node's load delays nothing that comes after it"
 );
 const _: () = assert!(WATCH_WAIT.as_millis() < QUERY_TIMEOUT.as_millis());

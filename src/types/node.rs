@@ -105,6 +105,9 @@ pub struct NodeLoad {
     pub memory_used_bytes: u64,
     pub running: u32,
     pub queued: u32,
+    /// Attempts of tasks that have ended here since the node started: well, and not.
+    pub done: u64,
+    pub failed: u64,
     /// (job, name of the job, running tasks) of what runs here.
     pub jobs: Vec<(super::JobId, String, u32)>,
 }

@@ -3,6 +3,7 @@
 use super::{
     Attempt, Decision, JobHead, JobId, JobSpec, NodeId, NodeInfo, NodeLoad, Pause, Phase, Roster,
     TaskIndex, TaskRecord,
+    history::{LoadPage, LoadSpan},
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -124,6 +125,12 @@ pub enum Query {
     /// The node that is asked, by a user of its own: `Roster`, as it is after the decision if there
     /// is one.
     Roster(Option<Decision>),
+    /// The named node: `History`, its rows from number `from` on, or from the oldest that it has.
+    History {
+        node: NodeId,
+        span: LoadSpan,
+        from: u64,
+    },
 }
 
 impl Query {
@@ -151,7 +158,8 @@ impl Query {
             | Self::Training { node, .. }
             | Self::CopyCheckpoint { node, .. }
             | Self::Drain { node, .. }
-            | Self::Forget { node, .. } => Some(*node),
+            | Self::Forget { node, .. }
+            | Self::History { node, .. } => Some(*node),
             _ => None,
         }
     }
@@ -308,6 +316,7 @@ pub enum Answer {
     Aside(Vec<JobId>),
     Secrets(Vec<SecretLine>),
     Roster(Box<Roster>),
+    History(LoadPage),
 }
 
 /// A named secret, without its value.

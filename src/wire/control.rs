@@ -2,7 +2,9 @@
 
 use nodectl_types::{
     Admits, Answer, Author, Gang, GangWord, JobHead, JobSpec, KeptSecret, Message, NodeInfo, Query,
-    Roster, WorkSpec, limits,
+    Roster, WorkSpec,
+    history::{GpuPage, LoadPage},
+    limits,
     membership::{Body, News, Packet},
     roster::Word,
     secret::is_secret_name,
@@ -181,7 +183,8 @@ fn validate_query(query: &Query) -> Result<(), BadMessage> {
         | Query::Aside
         | Query::Pause(_)
         | Query::Secrets
-        | Query::Roster(_) => Ok(()),
+        | Query::Roster(_)
+        | Query::History { .. } => Ok(()),
     }
 }
 
@@ -194,6 +197,7 @@ fn validate_answer(answer: &Answer) -> Result<(), BadMessage> {
         Answer::Nodes(lines) => lines.iter().try_for_each(|line| validate_info(&line.info)),
         Answer::Jobs(heads) => heads.iter().try_for_each(validate_head),
         Answer::Roster(roster) => validate_roster(roster),
+        Answer::History(page) => check(is_page(page), "an impossible load over time"),
         // For whoever asked: kept by nobody.
         Answer::Ok
         | Answer::Submitted { .. }
@@ -208,6 +212,12 @@ fn validate_answer(answer: &Answer) -> Result<(), BadMessage> {
         | Answer::Aside(_)
         | Answer::Secrets(_) => Ok(()),
     }
+}
+
+fn is_page(page: &LoadPage) -> bool {
+    let is_short = |text: &str| is_name(text) && text.len() <= limits::MAX_NAME_BYTES;
+    let is_gpu = |gpu: &GpuPage| is_short(&gpu.id) && is_short(&gpu.name);
+    page.rows() <= limits::HISTORY_ROWS && page.is_sound() && page.gpus.iter().all(is_gpu)
 }
 
 fn validate_packet(Packet { body, news, .. }: &Packet) -> Result<(), BadMessage> {

@@ -358,6 +358,7 @@ impl World {
             | Effect::AnswerLog { .. }
             | Effect::ReleaseWorker { .. }
             | Effect::AnswerTraining { .. }
+            | Effect::AnswerHistory { .. }
             | Effect::CopyCheckpoint { .. } => {}
         }
     }

@@ -218,9 +218,11 @@ fn the_help_names_every_command() {
       join         Makes this machine a node; says what to type on the next one
       leave        Stops this node; its running tasks are given to others
       status       The cluster at a glance: nodes and open jobs
+      top          The cluster and its jobs, live on this terminal
       ui           The cluster as a web page, for browsers on this machine
       nodes        The nodes, what they have and how busy they are
       devices      The GPUs of the cluster
+      metrics      This node's numbers for Prometheus
       up           Starts nodes elsewhere: on hosts by ssh, in SLURM or in HTCondor
       down         Stops what `up` started
       psd-run      Runs a command on the workers of a Poseidon cluster file

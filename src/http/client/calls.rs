@@ -3,7 +3,7 @@
 use super::{
     super::jobs::IDEMPOTENCY_KEY,
     ByteStream, Client, ClientError,
-    transport::{build, decode, empty, full, streamed},
+    transport::{build, decode, empty, full, streamed, text},
 };
 use bytes::Bytes;
 use futures::TryStreamExt;
@@ -11,8 +11,9 @@ use hyper::{Method, header::HeaderValue};
 use nodectl_types::{BlobHash, JobDraft, JobId, JobSpec};
 use nodectl_wire::api::{
     AuditLine, CancelRequest, CursorView, Device, Doctor, DrainRequest, Explanation, ForgetRequest,
-    Forgotten, Invitation, Job, JobLine, Membership, MembershipRequest, Node, NodeSelf, Okay,
-    PauseRequest, Results, Retried, SecretView, StateName, Stored, Submitted, TaskList,
+    Forgotten, Invitation, Job, JobLine, Membership, MembershipRequest, Node, NodeHistory,
+    NodeSelf, Okay, PauseRequest, Results, Retried, SecretView, StateName, Stored, Submitted,
+    TaskList,
 };
 use std::path::Path;
 use tokio_util::io::ReaderStream;
@@ -231,6 +232,27 @@ impl Client {
     /// Ends a pause.
     pub async fn unpause(&self) -> Result<Okay, ClientError> {
         self.post("ending the pause", "/v1/resume", None).await
+    }
+
+    /// What a node's load was: `span` is `15m` or `24h`, `steps` how many of the newest are wanted.
+    pub async fn history(
+        &self,
+        node: &str,
+        span: &str,
+        steps: Option<u32>,
+    ) -> Result<NodeHistory, ClientError> {
+        let steps = steps
+            .map(|steps| format!("&steps={steps}"))
+            .unwrap_or_default();
+        let path = format!("/v1/history?node={}&span={span}{steps}", encode(node));
+        self.get("asking for a node's load", &path).await
+    }
+
+    /// The node in Prometheus' text format.
+    pub async fn metrics(&self) -> Result<String, ClientError> {
+        let doing = "asking for metrics";
+        let request = build(Method::GET, "/metrics", None, empty());
+        text(doing, self.send(doing, request).await?).await
     }
 
     /// The newest of what users did at the node.

@@ -192,6 +192,16 @@ pub(super) async fn decode<T: DeserializeOwned>(
     })
 }
 
+/// A body that is no JSON.
+pub(super) async fn text(doing: &str, response: Response<Incoming>) -> Result<String, ClientError> {
+    let body = response.into_body().collect().await;
+    let bytes = body.map_err(|error| lost(doing, error))?.to_bytes();
+    String::from_utf8(bytes.into()).map_err(|error| ClientError::Protocol {
+        doing: doing.to_string(),
+        why: error.to_string(),
+    })
+}
+
 async fn refusal(doing: &str, response: Response<Incoming>) -> ClientError {
     let status = response.status();
     let body = match response.into_body().collect().await {

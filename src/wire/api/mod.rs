@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `audit` | who did what at a node |
 //! | `cluster` | nodes, their GPUs and load |
+//! | `history` | a node's load over time |
 //! | `job` | jobs, progress, listings of tasks |
 //! | `membership` | who belongs to the cluster |
 //! | `result` | how tasks ended |
@@ -19,6 +20,7 @@
 pub mod audit;
 pub mod cluster;
 pub mod doctor;
+pub mod history;
 pub mod job;
 pub mod membership;
 pub mod params;
@@ -33,6 +35,7 @@ pub use cluster::{
     NodeSelf, ResourceView,
 };
 pub use doctor::{Doctor, Finding, Severity};
+pub use history::{GpuHistory, GpuLoadSeries, MachineLoadSeries, NodeHistory};
 pub use job::{
     CheckpointView, ExchangeView, ExchangeWay, Explanation, Job, JobLine, LateView, NodeShare,
     PhaseName, ProgressView, StateName, SweepView, TaskList, TaskRow, TrainingView, WaitingView,

@@ -122,7 +122,7 @@ pub enum FailureKind {
 
 impl FailureKind {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Exit,
         Self::Signal,
         Self::Timeout,
@@ -139,6 +139,7 @@ impl FailureKind {
         Self::Environment,
         Self::Device,
         Self::Storage,
+        Self::Rank,
     ];
 
     /// The word that the JSON has. The guide explains each (`docs/guide/jobs.md`).
@@ -160,6 +161,7 @@ impl FailureKind {
             Self::Environment => "environment",
             Self::Device => "device",
             Self::Storage => "storage",
+            Self::Rank => "rank",
         }
     }
 }

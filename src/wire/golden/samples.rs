@@ -13,6 +13,7 @@ use nodectl_types::{
     ParamSpace, Pause, Phase, Query, QueryError, Resources, Roster, Saved, Standing, TaskRecord,
     Value, WorkSpec,
     gang::Seat,
+    history::{GPU_SERIES, GpuPage, LoadPage, LoadSpan, MACHINE_SERIES},
     limits,
     membership::{Body, News, Packet},
     message::{Assignment, Inventory},
@@ -447,6 +448,11 @@ fn orders() -> Vec<Query> {
             secret: SecretText("a secret".into()),
         })),
         Query::Roster(Some(Decision::Finish)),
+        Query::History {
+            node: NODE,
+            span: LoadSpan::Day,
+            from: 4711,
+        },
     ]
 }
 
@@ -468,6 +474,8 @@ pub fn answers() -> Vec<Answer> {
         memory_used_bytes: 1 << 30,
         running: 2,
         queued: 3,
+        done: 40,
+        failed: 4,
         jobs: vec![(JOB, "count".into(), 2)],
     };
     let mut all = vec![
@@ -507,9 +515,29 @@ pub fn answers() -> Vec<Answer> {
         }]),
         Answer::Retried { tasks: 12 },
         Answer::Roster(Box::new(roster())),
+        Answer::History(load_page(2)),
     ];
     all.extend(locations().into_iter().map(Answer::Where));
     all
+}
+
+fn load_page(rows: usize) -> LoadPage {
+    let series = |step: f32| (0..rows).map(|row| (row != 1).then_some(step)).collect();
+    LoadPage {
+        first: 4711,
+        end: 99_999,
+        end_ms: 1_700_000_000_000,
+        machine: (0..MACHINE_SERIES.len() as u8)
+            .map(|at| series(f32::from(at) + 0.5))
+            .collect(),
+        gpus: vec![GpuPage {
+            id: "0000:03:00.0".into(),
+            name: "a GPU".into(),
+            series: (0..GPU_SERIES.len() as u8)
+                .map(|at| series(f32::from(at) + 0.25))
+                .collect(),
+        }],
+    }
 }
 
 fn training() -> TrainingHere {

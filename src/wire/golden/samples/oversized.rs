@@ -99,6 +99,15 @@ fn members() -> Oversized {
         members: 1,
         answer: false,
     };
+    let history = |page| Message::Answer {
+        id: 1,
+        answer: Ok(Answer::History(page)),
+    };
+    let gpus = vec![GpuPage::default(); limits::HISTORY_GPUS + 1];
+    let uneven = LoadPage {
+        machine: vec![vec![None]; 3],
+        ..load_page(1)
+    };
     let nameless = NodeInfo {
         name: "x".repeat(257),
         ..node_info()
@@ -111,6 +120,18 @@ fn members() -> Oversized {
         (swim(Body::Gossip, vec![alive]), limits::MEMBER_ADDRS),
         (swim(join, Vec::new()), limits::MEMBER_ADDRS),
         (Message::Info(nameless), 256),
+        (
+            history(load_page(limits::HISTORY_ROWS + 1)),
+            limits::HISTORY_ROWS,
+        ),
+        (
+            history(LoadPage {
+                gpus,
+                ..load_page(1)
+            }),
+            limits::HISTORY_GPUS,
+        ),
+        (history(uneven), 0),
     ]
 }
 
