@@ -150,7 +150,7 @@ fn a_gang_whose_node_dies_is_started_again_whole_and_ends_well() {
     assert_eq!(detail["phase"], "running", "{detail}");
     // A node with a rank of it, and not the one that is asked.
     let dead = (1..3)
-        .find(|number| runs_task(&cluster, *number, &id))
+        .find(|number| runs_one_of(&cluster, *number, &begun(&notes)))
         .expect("two of three nodes run it");
     cluster.kill9(dead);
     wait_until(LATER, "all ranks run again", || {
@@ -166,13 +166,13 @@ fn a_gang_whose_node_dies_is_started_again_whole_and_ends_well() {
     assert_eq!(begun(&notes).len(), 4);
 }
 
-fn runs_task(cluster: &Cluster, number: usize, job: &str) -> bool {
-    let jobs = cluster.data_dir(number).join("jobs");
-    let mut entries = fs::read_dir(jobs).into_iter().flatten().flatten();
-    entries.any(|entry| {
-        let is_its = entry.file_name().to_string_lossy().contains(job);
-        is_its && fs::read_dir(entry.path()).is_ok_and(|mut parts| parts.next().is_some())
-    })
+/// Tasks work in directories of their node's.
+fn runs_one_of(cluster: &Cluster, number: usize, ranks: &[(u32, u32)]) -> bool {
+    let is_its = |(_, pid): &(u32, u32)| {
+        let directory = fs::read_link(format!("/proc/{pid}/cwd"));
+        directory.is_ok_and(|path| path.starts_with(cluster.data_dir(number)))
+    };
+    ranks.iter().any(is_its)
 }
 
 #[test]
