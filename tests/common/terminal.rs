@@ -82,7 +82,7 @@ impl Terminal {
 
     /// What a terminal shows of it at the end, line by line, those that scrolled away too. Of
     /// what acts on a terminal (ECMA-48), this understands what this program uses: carriage
-    /// return, line feed, cursor up, down and to the begin of a line, erasing, colours.
+    /// return, line feed, cursor up, down, to the begin of a line and to a place, erasing, colours.
     pub fn lines(&self) -> Vec<String> {
         let screen = self.screen();
         let (mut lines, mut row, mut column) = (vec![Vec::new()], 0_usize, 0_usize);
@@ -105,8 +105,14 @@ impl Terminal {
                         'A' => row = row.saturating_sub(count),
                         'B' => row += count,
                         'G' => column = count - 1,
+                        'H' => {
+                            let (down, right) = number.split_once(';').unwrap_or(("1", "1"));
+                            let place = |text: &str| text.parse().unwrap_or(1_usize).max(1) - 1;
+                            (row, column) = (place(down), place(right));
+                        }
                         'K' if number == "2" => lines[row].clear(),
                         'K' => lines[row].truncate(column),
+                        'J' if number == "2" => lines.clear(),
                         'J' => {
                             lines[row].truncate(column);
                             lines.truncate(row + 1);
@@ -134,8 +140,17 @@ impl Terminal {
         lines.into_iter().map(text).collect()
     }
 
+    /// Waits until a line of what the terminal shows now has this in it.
+    pub fn wait_until_shown(&self, text: &str) {
+        self.wait(text, || self.lines().iter().any(|line| line.contains(text)));
+    }
+
+    /// Waits until this was written, as it stands.
     pub fn wait_for(&self, text: &str) {
-        let shown = || self.screen().contains(text);
+        self.wait(text, || self.screen().contains(text));
+    }
+
+    fn wait(&self, text: &str, shown: impl Fn() -> bool) {
         let end = std::time::Instant::now() + SOON;
         while !shown() {
             assert!(
