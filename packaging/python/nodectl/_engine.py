@@ -218,6 +218,9 @@ class Engine:
         """Something waits to be sent, or for an answer."""
         if self._driver != _NOBODY:
             self._wake()
+            # Whoever drives may have what it waits for before this is answered.
+            if self._dozing:
+                self._work.notify()
             return
         try:
             self._stream.flush()
@@ -240,6 +243,7 @@ class Engine:
                 self._driver = _NOBODY
                 if self._waiting:
                     self._progress.notify_all()
+            self._settle_unlocked()
             return
         self._waiting += 1
         if self._driver == _BACKGROUND:
@@ -345,6 +349,15 @@ class Engine:
                 self._warned.add(text)
                 warnings.warn("handle_update failed on a worker:\n" + text, UpdateFailed, stacklevel=4)
 
+    def _settle_unlocked(self) -> None:
+        """The same where the lock is held, which is given away meanwhile."""
+        if self._finished or self._warnings:
+            self._lock.release()
+            try:
+                self._settle()
+            finally:
+                self._lock.acquire()
+
     def finish(self, future: Any, value: Any, error: Optional[BaseException]) -> None:
         """What a future stands for has ended. With the lock held."""
         self._finished.append((future, value, error))
@@ -393,12 +406,7 @@ class Engine:
                 self._driver = _NOBODY
                 if self._waiting:
                     self._progress.notify_all()
-            if self._finished or self._warnings:
-                self._lock.release()
-                try:
-                    self._settle()
-                finally:
-                    self._lock.acquire()
+            self._settle_unlocked()
 
     # Opening, and opening again
 

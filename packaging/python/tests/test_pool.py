@@ -13,7 +13,7 @@ import unittest.mock
 import warnings
 
 import nodectl
-from nodectl import _calls, _errors, _frames, _node
+from nodectl import _calls, _engine, _errors, _frames, _node
 from tests.fake_host import FakeHost
 
 
@@ -65,6 +65,9 @@ class Worker(nodectl.WorkerInterface):
 
     def echo(self, x):
         return x
+
+    def nap(self, seconds):
+        time.sleep(seconds)
 
     def pair(self, x):
         return x, x
@@ -352,6 +355,34 @@ class Calls(Base):
             pool.map([{"args": ["wait_for", "go"]}] * 3)
         open(os.path.join(self.host.directory, "go"), "w").close()
         self.assertEqual(pool.starmap(("square", i) for i in range(100)), [i * i for i in range(100)])
+
+    def test_futures_end_beside_one_who_waits_for_workers(self):
+        pool = self.pool()
+        pool.wait_for_workers(2, 20)
+        waited = []
+
+        def wait_for_more(seconds):
+            waited.append(pool.wait_for_workers(10**6, seconds))
+
+        def waiting(seconds):
+            thread = threading.Thread(target=wait_for_more, args=(seconds,))
+            thread.start()
+            # From now on it reads what comes for everybody.
+            until = time.monotonic() + 20
+            while pool._engine._driver != _engine._CALLER and time.monotonic() < until:
+                time.sleep(0.001)
+            return thread
+
+        thread = waiting(3.0)
+        self.assertEqual(pool.submit("square", 3).result(20), 9)
+        self.assertEqual(waited, [])
+        thread.join()
+        # One that gives up before the answer is here, and nobody else reads then.
+        thread = waiting(0.05)
+        future = pool.submit("nap", 0.3)
+        thread.join()
+        future.result(20)
+        self.assertEqual(waited, [False, False])
 
     def test_close_in_another_thread_ends_a_map(self):
         pool = self.pool(init=self.here())
