@@ -1,7 +1,7 @@
 //! The journal's records as the version before had them: version 2, in which nobody noted who
 //! accepted a result, in a job's head what it comes after, or in its specification who submitted
-//! it, what its tasks are kept from, which secrets they get, how they are called and whether it is
-//! a step.
+//! it, what its tasks are kept from, which secrets they get, how they are called, whether it is a
+//! step and whether each is several processes.
 
 use super::journal::Record;
 use nodectl_types::{

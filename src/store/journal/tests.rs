@@ -8,7 +8,7 @@ use super::{
     JournalStore, frame,
 };
 use nodectl_ports::{Event, Journals};
-use nodectl_types::{Author, Failure, Isolation, JobId, Outcome, TaskRecord};
+use nodectl_types::{Author, Failure, Gang, Isolation, JobId, Outcome, TaskRecord};
 use nodectl_wire::journal::{JOURNAL_VERSION, READABLE, Record};
 use proptest::prelude::*;
 use std::{
@@ -339,6 +339,7 @@ fn as_before(record: &Record) -> Vec<u8> {
                 Vec::<String>::new(),
                 None::<String>,
                 false,
+                None::<Gang>,
             );
             let (work, news) = (
                 postcard::to_stdvec(&*spec.work).unwrap(),
