@@ -11,7 +11,7 @@ use crate::{
     lattice::Lattice,
 };
 use nodectl_types::{
-    Attempt, Message, NodeId, NodeInfo, Phase, TaskIndex,
+    Attempt, Message, NodeId, NodeInfo, Phase, TaskIndex, Time,
     limits::{MAX_PREFETCH, RECORD_BATCH_BYTES},
     message::Assignment,
     record::TaskRecord,
@@ -293,11 +293,8 @@ impl Coordinator {
         if candidate.orders.is_empty() {
             return;
         }
+        self.note_first_orders(candidate.node, candidate.orders.len() as u32, core.mono());
         let work = self.nodes.entry(candidate.node).or_default();
-        if work.queued + work.running == candidate.orders.len() as u32 {
-            // It had nothing of ours: there is nothing to compare yet.
-            work.synced = core.mono();
-        }
         let mut spec =
             (!std::mem::replace(&mut work.has_work_spec, true)).then(|| self.spec.work.clone());
         for tasks in batches(candidate.orders) {
@@ -311,6 +308,15 @@ impl Coordinator {
                     tasks,
                 },
             );
+        }
+    }
+
+    /// So many attempts were just ordered at a node. Where it had no others of this job, there is
+    /// nothing to compare yet.
+    pub(super) fn note_first_orders(&mut self, node: NodeId, ordered: u32, now: Time) {
+        let work = self.nodes.entry(node).or_default();
+        if work.queued + work.running == ordered {
+            work.synced = now;
         }
     }
 

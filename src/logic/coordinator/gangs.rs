@@ -80,12 +80,8 @@ impl Coordinator {
         let placed = seats.iter().map(|seat| seat.node).collect();
         self.gangs.placed.insert((task, attempt), placed);
         self.gangs.trying = Some((task, attempt));
-        let work = self.nodes.entry(lead).or_default();
-        if work.queued + work.running == 0 {
-            // It had nothing of ours: there is nothing to compare yet.
-            work.synced = now;
-        }
         self.add_active(lead, task, attempt);
+        self.note_first_orders(lead, 1, now);
         let (job, epoch, work) = (self.job, self.epoch, self.spec.work.clone());
         let task = Assignment {
             task,
