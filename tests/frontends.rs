@@ -5,7 +5,10 @@
 
 mod common;
 
-use common::cluster::{Cluster, Discovery, both};
+use common::{
+    cluster::{Cluster, Discovery},
+    python::pass_suite,
+};
 use std::{
     ffi::OsString,
     io::{BufRead, BufReader},
@@ -33,15 +36,11 @@ fn frontends(module: &str, arguments: &[&str]) -> Option<Command> {
     Some(command)
 }
 
-/// Runs a suite, and shows how many of its tests passed, were skipped, failed, and differ.
+/// Runs a suite, where its environment is.
 fn passes(suite: &str) {
-    let Some(mut command) = frontends("tests.frontends", &[suite]) else {
-        return;
-    };
-    let output = command.output().expect("it starts");
-    let text = both(&output);
-    assert!(output.status.success(), "{text}");
-    println!("{}", text.trim().lines().last().unwrap_or_default());
+    if let Some(mut command) = frontends("tests.frontends", &[suite]) {
+        pass_suite(&mut command);
+    }
 }
 
 #[test]

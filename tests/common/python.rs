@@ -1,10 +1,20 @@
 //! The Python package of this project, and modules that tests hold against it.
 
+use super::cluster::both;
 use std::{
     ffi::{OsStr, OsString},
     path::{Path, PathBuf},
     process::Command,
 };
+
+/// Runs a suite of another project's tests, and shows how many passed, were skipped, failed, and
+/// differ.
+pub fn pass_suite(command: &mut Command) {
+    let output = command.output().expect("it starts");
+    let text = both(&output);
+    assert!(output.status.success(), "{text}");
+    println!("{}", text.trim().lines().last().unwrap_or_default());
+}
 
 /// Where `tests/run` puts what the package depends on, below the target directory.
 const NEEDED: &str = "python";

@@ -7,32 +7,15 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 
-from nodectl import _node
+from tests import suites
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PACKAGE = os.path.dirname(os.path.dirname(HERE))
 SUITES = ("book", "executor", "joblib", "optuna", "parsl")
 LIMIT_SECONDS = 600
 # Some tests want four workers, on a machine of two cores.
 CORES = "4"
-
-
-def differences(suite):
-    """The reasons, by pattern of test names."""
-    reason, found = "", {}
-    try:
-        with open(os.path.join(HERE, "differences", suite + ".txt")) as file:
-            for line in file:
-                if line.startswith("# "):
-                    reason = line[2:].strip()
-                elif line.strip():
-                    found[line.strip()] = reason
-    except FileNotFoundError:
-        pass  # All are meant to pass.
-    return found
 
 
 def is_meant(name, meant):
@@ -73,7 +56,7 @@ def run(suite, directory, more):
     if missing:
         print("SKIPPED: the suite %s: %s" % (suite, missing))
         return True
-    meant = differences(suite)
+    meant = suites.differences(os.path.join(HERE, "differences", suite + ".txt"))
     counts, problems = {"passed": 0, "skipped": 0, "failed": 0, "meant differences": 0}, []
     for name, end, said in outcomes(suite, module.arguments(), directory, more):
         if is_meant(name, meant) and end != "skipped":
@@ -87,8 +70,7 @@ def run(suite, directory, more):
         counts[end] += 1
     for name, said in problems:
         print("\n=== %s: %s\n%s" % (suite, name, said))
-    told = ", ".join("%d %s" % (count, end) for end, count in counts.items())
-    print("%s: %s; %.0f s" % (module.NAME, told, time.monotonic() - began), flush=True)
+    print("%s: %s; %.0f s" % (module.NAME, suites.counted(counts), time.monotonic() - began), flush=True)
     return not problems
 
 
@@ -97,16 +79,8 @@ def main(arguments):
     faulthandler.cancel_dump_traceback_later()
     wanted = [name for name in arguments if name in SUITES] or SUITES
     more = [name for name in arguments if name not in SUITES]
-    with tempfile.TemporaryDirectory(prefix="nodectl-") as directory:
-        os.environ["PYTHONPATH"] = os.pathsep.join([PACKAGE, os.environ.get("PYTHONPATH", "")])
-        os.environ["NODECTL_NODE__DATA_DIR"] = os.path.join(directory, "data")
-        settings = {"NODECTL_NODE__CORES": CORES, "NODECTL_NETWORK__MDNS": "false", "NODECTL_NETWORK__BEACON_PORT": "0"}
-        node = _node.NodeProcess(["solo"], None, {**settings, "NODECTL_NETWORK__INTERFACES": '["lo"]'})
-        try:
-            assert node.greeting, node.failure()
-            return 0 if all([run(suite, directory, more) for suite in wanted]) else 1
-        finally:
-            node.stop()
+    with suites.node(CORES) as directory:
+        return 0 if all([run(suite, directory, more) for suite in wanted]) else 1
 
 
 if __name__ == "__main__":

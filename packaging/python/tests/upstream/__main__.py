@@ -5,29 +5,15 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 
-from nodectl import _node
+from tests import suites
 
 HERE = os.path.dirname(__file__)
-PACKAGE = os.path.dirname(os.path.dirname(HERE))
 LIMIT_SECONDS = 180
 AT_ONCE = 4
 # Some tests want five workers.
 CORES = "8"
-
-
-def differences():
-    """The reasons, by test."""
-    with open(os.path.join(HERE, "differences.txt")) as file:
-        reason, found = "", {}
-        for line in file:
-            if line.startswith("# "):
-                reason = line[2:].strip()
-            elif line.strip():
-                found[line.strip()] = reason
-    return found
 
 
 def names():
@@ -56,7 +42,7 @@ def run(name):
 
 
 def main(patterns):
-    meant = differences()
+    meant = suites.differences(os.path.join(HERE, "differences.txt"))
     wanted = [name for name in names() if not patterns or any(re.search(pattern, name) for pattern in patterns)]
     problems, counts = [], {"passed": 0, "skipped": 0, "failed": 0, "meant differences": 0}
     began = time.monotonic()
@@ -82,22 +68,13 @@ def main(patterns):
     for name, end, output in problems:
         print("\n=== %s\n%s" % (name, output if end == "failed" else "it passed, and is in differences.txt"))
     version = "CPython %d.%d.%d" % sys.version_info[:3]
-    told = ", ".join("%d %s" % (count, end) for end, count in counts.items())
-    print("\n%s: %s; %.0f s" % (version, told, time.monotonic() - began))
+    print("\n%s: %s; %.0f s" % (version, suites.counted(counts), time.monotonic() - began))
     return 1 if problems else 0
 
 
 def with_node(patterns):
-    with tempfile.TemporaryDirectory(prefix="nodectl-") as directory:
-        os.environ["NODECTL_NODE__DATA_DIR"] = os.path.join(directory, "data")
-        os.environ["PYTHONPATH"] = os.pathsep.join([PACKAGE, os.environ.get("PYTHONPATH", "")])
-        settings = {"NODECTL_NODE__CORES": CORES, "NODECTL_NETWORK__MDNS": "false", "NODECTL_NETWORK__BEACON_PORT": "0"}
-        node = _node.NodeProcess(["solo"], None, {**settings, "NODECTL_NETWORK__INTERFACES": '["lo"]'})
-        try:
-            assert node.greeting, node.failure()
-            return main(patterns)
-        finally:
-            node.stop()
+    with suites.node(CORES):
+        return main(patterns)
 
 
 if __name__ == "__main__":
