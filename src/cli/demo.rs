@@ -27,7 +27,7 @@ next:
 /// A template that is run.
 struct Scene {
     kind: &'static str,
-    /// Its directory of results.
+    /// The directory of its results, below the demo's.
     results: &'static str,
     says: &'static str,
     needs_device: bool,

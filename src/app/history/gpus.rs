@@ -58,11 +58,12 @@ struct AmdGpu {
     id: String,
     name: String,
     device: PathBuf,
-    /// Its sensors.
+    /// Where its sensors are: temperature and power.
     hwmon: Option<PathBuf>,
 }
 
-/// Those that tell how busy they are; found once: no lab puts a GPU into a running machine.
+/// AMD's GPUs that tell how busy they are. They are looked for once: no lab puts a GPU into a
+/// running machine.
 fn amd_gpus(drm: &Path) -> Vec<AmdGpu> {
     let entries = fs::read_dir(drm).into_iter().flatten().flatten();
     let cards = entries.filter(|entry| {

@@ -119,7 +119,7 @@ fn since_boot() -> Duration {
 struct TaskCounts {
     me: NodeId,
     handle: NodeHandle,
-    /// Its answer is that of the last second: nobody waits for a loop that is busy.
+    /// What the loop was asked a second ago: nobody waits for one that is busy.
     asked: Option<oneshot::Receiver<Result<Answer, QueryError>>>,
 }
 
