@@ -138,7 +138,7 @@ impl SavedConfig {
 
     /// Version 1 has what describes a detector without a name beside all others.
     fn old_detector(&mut self) -> Result<(), String> {
-        let spline = self.any_of(["splineFile", "splinefile"]);
+        let spline = self.any_of(&["splineFile", "splinefile"]);
         if spline.is_some_and(|spline| spline != "") {
             return Err("distortion files (splineFile) are not supported".into());
         }
@@ -180,7 +180,7 @@ impl SavedConfig {
             ("dark", "do_dark", ["dark_current", "dark_current_image"]),
         ] {
             let is_on = self.is_on(switch);
-            let Some(file) = self.any_of(names).filter(|_| is_on) else {
+            let Some(file) = self.any_of(&names).filter(|_| is_on) else {
                 continue;
             };
             let name = match &file {
@@ -205,12 +205,12 @@ impl SavedConfig {
     }
 
     fn corrections(&mut self) -> Result<(), String> {
-        if let Some(value) = self.any_of(["correct_solid_angle", "do_solid_angle"]) {
+        if let Some(value) = self.any_of(&["correct_solid_angle", "do_solid_angle"]) {
             self.set("solid_angle", &value);
         }
         let is_on = self.is_on("do_dummy");
         let values = [
-            self.any_of(["val_dummy", "dummy"]),
+            self.any_of(&["val_dummy", "dummy"]),
             self.take("delta_dummy"),
         ];
         for (key, value) in ["dummy", "delta_dummy"].into_iter().zip(values) {
@@ -219,7 +219,7 @@ impl SavedConfig {
             }
         }
         let is_on = self.is_on("do_polarization");
-        let described = self.any_of(["polarization_description", "polarization_factor"]);
+        let described = self.any_of(&["polarization_description", "polarization_factor"]);
         let offset = self.take("polarization_offset");
         let (factor, offset) = match described {
             Some(Value::Array(pair)) => (pair.first().cloned(), pair.get(1).cloned()),
@@ -243,26 +243,17 @@ impl SavedConfig {
     /// Ranges of the radius, in its unit, and of the azimuth, in degrees. As in pyFAI, one with an
     /// open end is none.
     fn ranges(&mut self) -> Result<(), String> {
-        let radial = self.range(
-            "do_radial_range",
-            ["radial_range"],
-            [
-                ["radial_range_min", "radial_range_min"],
-                ["radial_range_max", "radial_range_max"],
-            ],
-        )?;
+        let ends: [&[&str]; 2] = [&["radial_range_min"], &["radial_range_max"]];
+        let radial = self.range("do_radial_range", "radial_range", ends)?;
         let switch = match self.entries.contains_key("do_azimuth_range") {
             true => "do_azimuth_range",
             false => "do_azimuthal_range",
         };
-        let azimuthal = self.range(
-            switch,
-            ["azimuth_range"],
-            [
-                ["azimuth_range_min", "azimuthal_range_min"],
-                ["azimuth_range_max", "azimuthal_range_max"],
-            ],
-        )?;
+        let ends: [&[&str]; 2] = [
+            &["azimuth_range_min", "azimuthal_range_min"],
+            &["azimuth_range_max", "azimuthal_range_max"],
+        ];
+        let azimuthal = self.range(switch, "azimuth_range", ends)?;
         for (key, range) in [("radial_range", radial), ("azimuthal_range", azimuthal)] {
             if let Some(range) = range {
                 self.set(key, &json!(range));
@@ -274,16 +265,16 @@ impl SavedConfig {
     fn range(
         &mut self,
         switch: &str,
-        pair: [&str; 1],
-        ends: [[&str; 2]; 2],
+        pair: &str,
+        ends: [&[&str]; 2],
     ) -> Result<Option<[f64; 2]>, String> {
         let is_on = self.is_on(switch);
         let ends = ends.map(|names| self.any_of(names));
-        let ends = match self.any_of(pair) {
-            Some(Value::Array(pair)) if pair.len() == 2 => {
-                [Some(pair[0].clone()), Some(pair[1].clone())]
+        let ends = match self.take(pair) {
+            Some(Value::Array(given)) if given.len() == 2 => {
+                [Some(given[0].clone()), Some(given[1].clone())]
             }
-            Some(other) => return Err(format!("`{}` is {other}, not two numbers", pair[0])),
+            Some(other) => return Err(format!("`{pair}` is {other}, not two numbers")),
             None => ends,
         };
         let [low, high] = ends.map(|end| end.as_ref().and_then(Value::as_f64));
@@ -334,7 +325,7 @@ impl SavedConfig {
             self.set("error_model", &model);
         }
         let names = ["integrator_method", "integrator_name"];
-        let name = self.any_of(names).unwrap_or_else(|| "integrate1d".into());
+        let name = self.any_of(&names).unwrap_or_else(|| "integrate1d".into());
         let name = name.as_str().unwrap_or_default().to_string();
         let plain = name.trim_end_matches("_ng").trim_end_matches("_legacy");
         let mut option = |key: &str, default: f64| match options.remove(key) {
@@ -383,8 +374,8 @@ impl SavedConfig {
     }
 
     /// Takes out what goes by several names, in the order in which they count.
-    fn any_of<const N: usize>(&mut self, names: [&str; N]) -> Option<Value> {
-        let values = names.map(|name| self.take(name));
+    fn any_of(&mut self, names: &[&str]) -> Option<Value> {
+        let values: Vec<_> = names.iter().map(|name| self.take(name)).collect();
         values.into_iter().flatten().next()
     }
 
