@@ -32,7 +32,7 @@ pub struct EndedAttempt<'a> {
     /// Globs, expanded.
     pub outputs: &'a [String],
     pub started_ms: u64,
-    pub verdict: Verdict,
+    pub verdict: &'a Verdict,
     pub usage: Usage,
 }
 
@@ -74,7 +74,7 @@ pub fn collect(ended: &EndedAttempt<'_>, dir: &Path, blobs: &dyn Blobs) -> TaskR
         })
     };
     let (stdout, stderr) = (stream(STDOUT_FILE, "stdout"), stream(STDERR_FILE, "stderr"));
-    let value = returned(&ended.verdict).and_then(|returned| match returned {
+    let value = returned(ended.verdict).and_then(|returned| match returned {
         Some(value) => Ok(Some(value)),
         None => result(ended, dir, stdout.total_bytes > 0),
     });
@@ -190,7 +190,7 @@ fn failure_of(ended: &EndedAttempt<'_>, dir: &Path) -> Option<Failure> {
         },
     };
     let grown = || outputs::grown_to(dir, limit_bytes).map(too_large);
-    let end = match &ended.verdict {
+    let end = match ended.verdict {
         Verdict::Process(end) => end,
         Verdict::Returned { .. } => return None,
         // Python is told of a file that has grown too large by an exception.

@@ -2,7 +2,7 @@
 //! own.
 
 use super::{
-    WorkerError,
+    error::WorkerError,
     protocol::{STDERR_FILE, STDOUT_FILE},
     staging::Staged,
 };
@@ -22,6 +22,10 @@ use std::{
 
 /// Directories that may wait for their removal; past this, who brings one removes it.
 const REMOVALS: usize = 256;
+
+/// Where programs in Python are, in the data directory: the shim of workers, and this project's
+/// package.
+pub const PYTHON_DIRECTORY: &str = "python";
 
 /// Where things of jobs are below a data directory.
 #[derive(Clone, Debug)]

@@ -1,7 +1,8 @@
 //! What a task finds in its environment: a clean base, the job's own variables, ours.
 
 use super::{
-    WorkerError, isolation, package,
+    error::WorkerError,
+    isolation, package,
     protocol::{TASK_DIR_VARIABLE, WORKER_DIR_VARIABLE},
 };
 use nodectl_ports::StartTask;
@@ -76,6 +77,14 @@ pub struct BaseEnvironment {
     pub variables: BTreeMap<OsString, OsString>,
     /// The Python package that this program carries, as Python finds it.
     pub package: PathBuf,
+}
+
+impl BaseEnvironment {
+    pub fn home(&self) -> Option<&OsStr> {
+        self.variables
+            .get(OsStr::new("HOME"))
+            .map(OsString::as_os_str)
+    }
 }
 
 /// `data_dir` is absolute, without links.

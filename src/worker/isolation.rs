@@ -1,7 +1,11 @@
 //! What tasks are kept from: whether this node can be hidden from them, and what each job's tasks
 //! reach all the same.
 
-use super::{directory::Layout, persistent::SHIMS, protocol::Confinement, supervisor};
+use super::{
+    directory::{Layout, PYTHON_DIRECTORY},
+    protocol::Confinement,
+    supervisor,
+};
 use nodectl_ports::StartTask;
 use nodectl_types::{Builtin, Isolation, WorkSpec, WorkerSpec, servers};
 use std::{
@@ -141,7 +145,7 @@ impl Confiner {
         let read = [
             job.join("input"),
             job.join("after"),
-            self.data_dir.join(SHIMS),
+            self.data_dir.join(PYTHON_DIRECTORY),
         ]
         .into_iter()
         .chain(self.program.clone())

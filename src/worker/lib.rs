@@ -3,7 +3,9 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `runner` | `Workers`, the port; the life of a command's attempt |
+//! | `runner` | `Workers`, the port |
+//! | `attempt` | what attempts have in common: what their job brings, launching, events, collecting |
+//! | `command` | a command's attempt |
 //! | `persistent/` | workers that stay while tasks come and go: calls and pools |
 //! | `stop` | the way to end an attempt |
 //! | `blocking` | work on threads that may block |
@@ -25,6 +27,7 @@
 //! | `collect` | what an attempt left: streams, result, record |
 //! | `metrics` | what a sweep's running task reports |
 //! | `outputs` | the files that a task was asked for |
+//! | `error` | why the runner could not begin |
 //!
 //! Layout: `<data dir>/jobs/<job>/tasks/<task>-<epoch>.<number>/` is a task's directory,
 //! `…/<job>/workers/<number>/` that of a persistent worker, `…/<job>/input/` the uploaded files,
@@ -32,14 +35,17 @@
 //! removed.
 
 mod after;
+mod attempt;
 mod blocking;
 mod clock;
 mod collect;
+mod command;
 mod container;
 pub mod descriptors;
 mod directory;
 mod environment;
 mod environments;
+mod error;
 mod expand;
 pub mod isolation;
 mod link;
@@ -55,23 +61,6 @@ mod stop;
 mod streams;
 pub mod supervisor;
 
+pub use error::WorkerError;
 pub use persistent::PoolLinks;
 pub use runner::{RunnerConfig, TaskFiles, Workers};
-
-/// Why the runner could not begin.
-#[derive(Debug, thiserror::Error)]
-pub enum WorkerError {
-    #[error(
-        "could not {doing} {path}: {source}\nhint: the data directory must be writable by this user and not full"
-    )]
-    Io {
-        doing: &'static str,
-        path: std::path::PathBuf,
-        source: std::io::Error,
-    },
-    #[error("could not start the supervisor of tasks ({program}): {source}")]
-    Supervisor {
-        program: String,
-        source: std::io::Error,
-    },
-}

@@ -3,7 +3,7 @@
 //! started.
 
 use super::{
-    WorkerError,
+    error::WorkerError,
     protocol::{Inbox, Launch, LaunchId, Order, ProcessEnd, Report, Usage, encode},
     supervisor,
 };

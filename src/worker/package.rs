@@ -1,7 +1,7 @@
 //! The Python package of this project, which the program carries: put where workers find it, so
 //! that a node needs no `pip install`, and so that what they import speaks this node's version.
 
-use super::persistent::SHIMS;
+use super::directory::PYTHON_DIRECTORY;
 use flate2::read::GzDecoder;
 use std::{
     ffi::{OsStr, OsString},
@@ -19,7 +19,7 @@ const PREFIX: &str = "package-";
 /// Puts the package into the data directory, unless it is there as it must be; returns what Python
 /// is to find it by. Packages of other versions are removed. Nothing may be running that uses them.
 pub fn place(data_dir: &Path) -> io::Result<PathBuf> {
-    let dir = data_dir.join(SHIMS);
+    let dir = data_dir.join(PYTHON_DIRECTORY);
     let name = format!("{PREFIX}{}", &blake3::hash(PACKED).to_hex()[..16]);
     let place = dir.join(&name);
     let files = unpack(PACKED)?;
@@ -87,7 +87,7 @@ mod tests {
 
     fn data_dir() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
-        fs::create_dir(dir.path().join(SHIMS)).unwrap();
+        fs::create_dir(dir.path().join(PYTHON_DIRECTORY)).unwrap();
         dir
     }
 
@@ -109,9 +109,15 @@ mod tests {
         let place = place(dir.path()).unwrap();
         let params = place.join("nodectl/params.py");
         let whole = fs::read(&params).unwrap();
-        let old = dir.path().join(SHIMS).join("package-0123456789abcdef");
-        let half = dir.path().join(SHIMS).join("package-new/nodectl");
-        let other = dir.path().join(SHIMS).join("other");
+        let old = dir
+            .path()
+            .join(PYTHON_DIRECTORY)
+            .join("package-0123456789abcdef");
+        let half = dir
+            .path()
+            .join(PYTHON_DIRECTORY)
+            .join("package-new/nodectl");
+        let other = dir.path().join(PYTHON_DIRECTORY).join("other");
         for made in [&old, &half, &other] {
             fs::create_dir_all(made).unwrap();
         }

@@ -2,6 +2,7 @@
 //! (u32, little-endian). Both ends are the same binary, so there is no version. Sizes are checked
 //! all the same: a length is never trusted.
 
+use nodectl_types::signal::Signal;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io;
 
@@ -92,6 +93,19 @@ pub enum ProcessEnd {
     OutOfMemory,
     /// The process could not be started, and why.
     NotStarted(String),
+}
+
+impl ProcessEnd {
+    /// An end that nobody asked for, in words.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Exited(status) => format!("it ended with exit status {status}"),
+            Self::Signalled(signal) => format!("it was killed by signal {}", Signal(*signal)),
+            Self::OutOfMemory => "it used more memory than the job asks for".into(),
+            Self::NotStarted(why) => why.clone(),
+            Self::TimedOut | Self::Stopped => "it was stopped".into(),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

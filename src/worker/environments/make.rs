@@ -8,7 +8,6 @@ use super::{
         environment::{with_node_tools, with_python},
         isolation::Confiner,
         link::SupervisorLink,
-        persistent::describe_end,
         protocol::{Launch, ProcessEnd, STDERR_FILE, STDOUT_FILE, TASK_DIR_VARIABLE},
         staging::Staged,
     },
@@ -208,8 +207,8 @@ impl Maker {
             ProcessEnd::TimedOut => {
                 format!("it took longer than {} minutes", PATIENCE.as_secs() / 60)
             }
-            ProcessEnd::Exited(_) => steps::reason(&output).unwrap_or_else(|| describe_end(&end)),
-            end => describe_end(end),
+            ProcessEnd::Exited(_) => steps::reason(&output).unwrap_or_else(|| end.describe()),
+            end => end.describe(),
         };
         Err(FailedStep { why, output })
     }

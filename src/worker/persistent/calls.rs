@@ -4,32 +4,31 @@
 //! over; the next task gets another.
 
 use super::{
-    super::{
-        collect::{self, EndedAttempt, Verdict},
-        directory, environment,
-        environments::MadeEnvironment,
-        expand::Expander,
-        metrics::Meter,
-        protocol::{ProcessEnd, Usage},
-        runner::{Inner, ended_event, metric_event, stopped},
-        staging::Staged,
-        stop::Stop,
-        streams, supervisor,
-    },
-    Persistent,
-    idle::{IdleWorker, IdleWorkers},
+    call::AttemptCall,
+    idle::IdleWorker,
     process::WorkerProcess,
     start,
     talk::{Talk, WorkerMessage},
+    workers::{CountedThread, PersistentWorkers},
 };
-use nodectl_ports::{Event, StartTask, WorkerEvent};
-use nodectl_types::{ErrorReport, Failure, WorkerSpec, template};
+use crate::{
+    attempt::{self, AttemptContext, Equipment, NeverRan, Remains},
+    collect::Verdict,
+    directory, environment,
+    expand::Expander,
+    metrics::Meter,
+    protocol::{ProcessEnd, Usage},
+    staging::Staged,
+    streams, supervisor,
+};
+use nodectl_ports::Event;
+use nodectl_types::{ErrorReport, Failure, WorkerSpec};
 use nodectl_wire::frames::{FromWorker, ToWorker};
 use serde_json::{Map, json};
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::{Arc, MutexGuard, PoisonError, mpsc},
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -42,22 +41,14 @@ const LOOK: Duration = Duration::from_millis(250);
 /// A shorter call is not worth asking how much memory its process has had.
 const MEMORY_LOOK: Duration = Duration::from_millis(50);
 
-/// An attempt.
-#[derive(Clone)]
-pub struct AttemptCall {
-    pub task: Arc<StartTask>,
-    pub stop: Arc<Stop>,
-    pub started_ms: u64,
-}
-
 /// A process that has said `READY`, and what its calls share.
 struct ReadyWorker {
-    inner: Arc<Inner>,
+    workers: Arc<PersistentWorkers>,
+    context: Arc<AttemptContext>,
     process: WorkerProcess,
     talk: Talk,
-    staged: Arc<Staged>,
-    /// Held while its process uses it.
-    _environment: Option<Arc<MadeEnvironment>>,
+    /// Held while the process uses it.
+    equipment: Equipment,
     dir: PathBuf,
     pid: u32,
     peak_rss_bytes: u64,
@@ -77,87 +68,38 @@ enum After {
     Untouched,
 }
 
-/// Why there is no worker.
-enum NoWorker {
-    Stopped,
-    Failed(Failure),
-}
-
-impl From<Failure> for NoWorker {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(failure)
-    }
-}
-
-impl Inner {
+impl PersistentWorkers {
     /// Gives an attempt to a worker that waits, or to a new one. Returns at once.
-    pub(in super::super) fn call(self: &Arc<Self>, call: AttemptCall) {
+    pub fn call(self: &Arc<Self>, call: AttemptCall) {
         let waiting = self.idle().take(call.task.job, &call.task.gpus);
         let call = match waiting.map(|worker| worker.calls.send(call.clone())) {
             Some(Ok(())) => return,
             Some(Err(mpsc::SendError(call))) => call,
             None => call,
         };
-        let (inner, theirs) = (self.clone(), call.clone());
+        let (workers, theirs) = (self.clone(), call.clone());
         let started = thread::Builder::new()
             .name("worker".into())
-            .spawn(move || live(&inner, theirs));
+            .spawn(move || live(&workers, theirs));
         if let Err(error) = started {
-            let inner = self.clone();
-            let failure = Failure::Inputs(format!("no thread for a worker: {error}"));
-            self.runtime.spawn(async move {
-                inner.running().remove(&call.key());
-                inner
-                    .node
-                    .tell(Event::Worker(inner.never_ran(
-                        &call.task,
-                        call.started_ms,
-                        failure,
-                    )))
-                    .await;
+            let context = self.context.clone();
+            let why = Failure::Inputs(format!("no thread for a worker: {error}")).into();
+            self.context.runtime.spawn(async move {
+                context.running().remove(&attempt::key(&call.task));
+                let event = context.never_ran(&call.task, call.started_ms, why);
+                context.node.tell(Event::Worker(event)).await;
             });
         }
-    }
-
-    pub(in super::super) fn idle(&self) -> MutexGuard<'_, IdleWorkers> {
-        self.persistent
-            .idle
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Counts a thread while it lives.
-struct Counted<'a>(&'a Persistent);
-
-impl<'a> Counted<'a> {
-    fn new(workers: &'a Persistent) -> Self {
-        *workers
-            .threads
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) += 1;
-        Self(workers)
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        *self
-            .0
-            .threads
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) -= 1;
-        self.0.thread_ended.notify_all();
     }
 }
 
 /// A worker from its first call to its end.
-fn live(inner: &Arc<Inner>, mut call: AttemptCall) {
-    let _counted = Counted::new(&inner.persistent);
+fn live(workers: &Arc<PersistentWorkers>, mut call: AttemptCall) {
+    let _counted = CountedThread::new(workers);
     loop {
-        let worker = match ReadyWorker::start(inner, &call) {
+        let worker = match ReadyWorker::start(workers, &call) {
             Ok(worker) => worker,
-            Err(why) => return tell_no_worker(inner, &call, why),
+            Err(why) => return tell_no_worker(&workers.context, &call, why),
         };
         match worker.serve(call) {
             // Its process ended while it waited.
@@ -167,141 +109,58 @@ fn live(inner: &Arc<Inner>, mut call: AttemptCall) {
     }
 }
 
-fn tell_no_worker(inner: &Inner, call: &AttemptCall, why: NoWorker) {
-    let dir = call.dir(inner);
+fn tell_no_worker(context: &AttemptContext, call: &AttemptCall, why: NeverRan) {
     call.stop.let_go();
-    let event = match why {
-        NoWorker::Stopped => stopped(&call.task),
-        NoWorker::Failed(failure) => {
-            let ended = (Verdict::Failed(failure), Usage::default());
-            call.record(inner, &dir, &Staged::default(), &[], ended)
-        }
+    let remains = Remains {
+        dir: call.dir(context),
+        outputs: Vec::new(),
+        started_ms: call.started_ms,
+        verdict: why.into(),
+        usage: Usage::default(),
     };
-    inner.remover.remove(dir);
-    call.tell(inner, event);
-}
-
-impl AttemptCall {
-    fn key(&self) -> super::super::runner::AttemptKey {
-        (self.task.job, self.task.task, self.task.attempt)
-    }
-
-    pub(super) fn dir(&self, inner: &Inner) -> PathBuf {
-        inner
-            .layout
-            .task(self.task.job, self.task.task, self.task.attempt)
-    }
-
-    /// The event of its end.
-    fn record(
-        &self,
-        inner: &Inner,
-        dir: &Path,
-        staged: &Staged,
-        outputs: &[String],
-        (verdict, usage): (Verdict, Usage),
-    ) -> WorkerEvent {
-        let (task, node, disk, started_ms) =
-            (&*self.task, inner.node_id, &*inner.disk, self.started_ms);
-        let ended = EndedAttempt {
-            task,
-            node,
-            disk,
-            staged,
-            outputs,
-            started_ms,
-            verdict,
-            usage,
-        };
-        ended_event(task.job, collect::collect(&ended, dir, &*inner.blobs))
-    }
-
-    fn tell(&self, inner: &Inner, event: WorkerEvent) {
-        inner.running().remove(&self.key());
-        inner.node.blocking_tell(Event::Worker(event));
-    }
-
-    /// What a sweep's task has reported since the last look.
-    fn tell_metrics(&self, inner: &Inner, meter: &mut Option<Meter>, dir: &Path) {
-        let points = meter
-            .as_mut()
-            .map(|meter| meter.read(dir))
-            .unwrap_or_default();
-        if !points.is_empty() {
-            inner
-                .node
-                .blocking_tell(Event::Worker(metric_event(&self.task, points)));
-        }
-    }
-
-    pub(super) fn tell_started(&self, inner: &Inner) {
-        let (job, task, attempt) = self.key();
-        inner
-            .node
-            .blocking_tell(Event::Worker(WorkerEvent::Started { job, task, attempt }));
-    }
-
-    pub(super) fn worker(&self) -> &WorkerSpec {
-        self.task
-            .work
-            .worker
-            .as_ref()
-            .expect("a call is one of a worker's")
-    }
+    let event = context.ended_event(&call.task, &Staged::default(), &remains);
+    context.remover.remove(remains.dir);
+    context.tell_end(&call.task, event);
 }
 
 impl ReadyWorker {
     /// Has a process ready for the call's job, with the call's directory in place: what `__init__`
     /// prints goes to the log of the task that it is started for.
-    fn start(inner: &Arc<Inner>, call: &AttemptCall) -> Result<Self, NoWorker> {
+    fn start(workers: &Arc<PersistentWorkers>, call: &AttemptCall) -> Result<Self, NeverRan> {
         let begun = Instant::now();
-        let equipped = inner.runtime.block_on(async {
-            tokio::select! {
-                equipped = inner.equip(&call.task) => Some(equipped),
-                () = call.stop.asked() => None,
-            }
-        });
-        let (staged, environment) = equipped.ok_or(NoWorker::Stopped)??;
-        let dir = inner
-            .layout
-            .worker(call.task.job, inner.persistent.next_number());
-        start::make_directories(&call.dir(inner), &dir, &staged, call)
-            .map_err(|error| inner.no_directory(&dir, &error))?;
+        let context = &workers.context;
+        let equipping = context.equip(&call.task, &call.stop);
+        let equipment = context.runtime.block_on(equipping)?;
+        let dir = context.layout.worker(call.task.job, workers.next_number());
+        start::make_directories(&call.dir(context), &dir, &equipment.staged, call)
+            .map_err(|error| context.no_directory(&dir, &error))?;
         let own = start::own_variables(&call.task)?;
-        let mut process = inner.launch_worker(&call.task, &dir, &own, environment.as_deref())?;
+        let python = equipment.environment.as_deref();
+        let mut process = workers.launch(&call.task, &dir, &own, python)?;
         call.stop.ends(&process.link, process.launched.id);
-        let (talk, pid) = match start::ready(inner, call, &mut process) {
+        let (talk, pid) = match start::ready(context, call, &mut process) {
             Ok(ready) => ready,
             Err(error) => {
-                inner.runtime.block_on(process.end());
-                inner.remover.remove(dir);
+                context.runtime.block_on(process.end());
+                context.remover.remove(dir);
                 if call.stop.is_asked() {
-                    return Err(NoWorker::Stopped);
+                    return Err(NeverRan::Stopped);
                 }
                 return Err(Failure::Init(error).into());
             }
         };
-        let of_call = call
-            .task
-            .work
-            .env
-            .iter()
-            .filter(|(_, value)| has_placeholders(value))
-            .cloned()
-            .collect();
-        let (inner, startup) = (inner.clone(), begun.elapsed());
         Ok(Self {
-            inner,
+            workers: workers.clone(),
+            context: context.clone(),
             process,
             talk,
-            staged,
-            _environment: environment,
+            equipment,
             dir,
             pid,
             peak_rss_bytes: 0,
-            startup,
+            startup: begun.elapsed(),
             spare: None,
-            of_call,
+            of_call: start::variables_of_calls(&call.task),
         })
     }
 
@@ -330,9 +189,9 @@ impl ReadyWorker {
         if !is_first && self.process.is_over() {
             return After::Untouched;
         }
-        let inner = self.inner.clone();
-        let dir = call.dir(&inner);
-        let begun = inner.clock.now();
+        let context = self.context.clone();
+        let dir = call.dir(&context);
+        let begun = context.clock.now();
         let cpu_before = supervisor::cpu_us(self.pid);
         let mut outputs = Vec::new();
         let mut expander = Expander::new(&call.task);
@@ -361,10 +220,15 @@ impl ReadyWorker {
         let usage = self.usage(begun, cpu_before);
         let is_stopped = call.stop.let_go();
         let is_broken = matches!(verdict, Verdict::Failed(Failure::Device(_)));
-        let event = match verdict {
-            Verdict::Process(ProcessEnd::Stopped) => stopped(&call.task),
-            verdict => call.record(&inner, &dir, &self.staged, &outputs, (verdict, usage)),
+        let remains = Remains {
+            dir,
+            outputs,
+            started_ms: call.started_ms,
+            verdict,
+            usage,
         };
+        let event = context.ended_event(&call.task, &self.equipment.staged, &remains);
+        let dir = remains.dir;
         let after = if is_stopped || is_broken || self.process.is_over() {
             After::Over
         } else {
@@ -372,14 +236,14 @@ impl ReadyWorker {
         };
         // What it waited for comes sooner if it is told now, and the directory is cleared
         // meanwhile.
-        call.tell(&inner, event);
+        context.tell_end(&call.task, event);
         // The first one's streams are the worker's too. What a call left running may write where it
         // stands.
         let can_be_passed_on = !is_first && !supervisor::has_children(self.pid);
-        if can_be_passed_on && directory::is_as_made(&dir, &self.staged) {
+        if can_be_passed_on && directory::is_as_made(&dir, &self.equipment.staged) {
             self.spare = Some(dir);
         } else {
-            inner.remover.remove_attempt(dir, &self.staged);
+            context.remover.remove_attempt(dir, &self.equipment.staged);
         }
         after
     }
@@ -388,7 +252,7 @@ impl ReadyWorker {
     fn wait_for_more(&self, call: &AttemptCall) -> After {
         let (calls, inbox) = mpsc::sync_channel(1);
         let (gpus, startup) = (call.task.gpus.clone(), self.startup);
-        self.inner.idle().put(
+        self.workers.idle().put(
             call.task.job,
             IdleWorker {
                 calls,
@@ -409,8 +273,8 @@ impl ReadyWorker {
         expander: &mut Expander<'_>,
     ) -> Result<Vec<u8>, Failure> {
         if !is_made && !self.reuse(call, dir) {
-            directory::make(dir, &self.staged, &call.task.params)
-                .map_err(|error| self.inner.no_directory(dir, &error))?;
+            directory::make(dir, &self.equipment.staged, &call.task.params)
+                .map_err(|error| self.context.no_directory(dir, &error))?;
         }
         let place = dir.to_string_lossy();
         let task = &call.task;
@@ -447,7 +311,7 @@ impl ReadyWorker {
         };
         let passed_on = directory::pass_on(&spare, dir, &call.task.params);
         if passed_on.is_err() {
-            self.inner.remover.remove(spare);
+            self.context.remover.remove(spare);
         }
         passed_on.is_ok()
     }
@@ -465,12 +329,12 @@ impl ReadyWorker {
         let mut is_late = false;
         let mut meter = work.sweep.as_ref().map(|sweep| Meter::new(&sweep.metric));
         loop {
-            let taken = self.inner.clock.now().saturating_sub(begun);
+            let taken = self.context.clock.now().saturating_sub(begun);
             let left = work
                 .timeout_ms
                 .map(|limit| Duration::from_millis(limit).saturating_sub(taken));
             let patience = if is_told { LOOK } else { TOLD };
-            let is_soon = !is_late && !self.inner.clock.is_suspended();
+            let is_soon = !is_late && !self.context.clock.is_suspended();
             let patience = left
                 .filter(|_| is_soon)
                 .map_or(patience, |left| left.min(patience));
@@ -478,7 +342,7 @@ impl ReadyWorker {
                 Ok(Some(message)) => match answered(message, u64::from(call.task.task)) {
                     Some(verdict) => {
                         // The last words count: a call may be over before it is looked at.
-                        call.tell_metrics(&self.inner, &mut meter, dir);
+                        self.context.tell_metrics(&call.task, &mut meter, dir);
                         return verdict;
                     }
                     None => return self.broken("an answer to nothing that was asked"),
@@ -490,9 +354,9 @@ impl ReadyWorker {
                 Err(_) => return self.died(is_late, call),
             }
             if !std::mem::replace(&mut is_told, true) {
-                call.tell_started(&self.inner);
+                call.tell_started(&self.context);
             }
-            call.tell_metrics(&self.inner, &mut meter, dir);
+            self.context.tell_metrics(&call.task, &mut meter, dir);
             streams::trim(dir, work.log_limit_bytes);
             if left.is_some_and(|left| left.is_zero()) && !std::mem::replace(&mut is_late, true) {
                 self.process.link.stop(self.process.launched.id);
@@ -502,7 +366,7 @@ impl ReadyWorker {
 
     /// The stream ended before an answer came.
     fn died(&mut self, is_late: bool, call: &AttemptCall) -> Verdict {
-        let (end, usage) = self.inner.runtime.block_on(self.process.end());
+        let (end, usage) = self.context.runtime.block_on(self.process.end());
         self.peak_rss_bytes = self.peak_rss_bytes.max(usage.max_rss_bytes);
         match end {
             ProcessEnd::Stopped if is_late && !call.stop.is_asked() => {
@@ -517,7 +381,7 @@ impl ReadyWorker {
     /// The process wrote to its stream what the shim does not.
     fn broken(&mut self, why: &str) -> Verdict {
         self.process.link.stop(self.process.launched.id);
-        self.inner.runtime.block_on(self.process.end());
+        self.context.runtime.block_on(self.process.end());
         let message = format!(
             "the worker broke off: {why}\nhint: does the task's code write to descriptors that it did not open?"
         );
@@ -525,7 +389,7 @@ impl ReadyWorker {
     }
 
     fn usage(&mut self, begun: Duration, cpu_before: Option<u64>) -> Usage {
-        let duration = self.inner.clock.now().saturating_sub(begun);
+        let duration = self.context.clock.now().saturating_sub(begun);
         if duration >= MEMORY_LOOK || self.peak_rss_bytes == 0 {
             let peak = supervisor::peak_rss_bytes(self.pid).unwrap_or(0);
             self.peak_rss_bytes = self.peak_rss_bytes.max(peak);
@@ -546,9 +410,9 @@ impl ReadyWorker {
         // It may have ended already.
         let _ = self.talk.send(ToWorker::Exit, 0, &[]);
         drop(self.talk);
-        self.inner.runtime.block_on(self.process.end());
+        self.context.runtime.block_on(self.process.end());
         for dir in self.spare.into_iter().chain([self.dir]) {
-            self.inner.remover.remove(dir);
+            self.context.remover.remove(dir);
         }
     }
 }
@@ -564,8 +428,4 @@ fn answered(message: WorkerMessage, id: u64) -> Option<Verdict> {
         }
         _ => None,
     }
-}
-
-pub(super) fn has_placeholders(value: &str) -> bool {
-    template::placeholders(value).is_ok_and(|found| !found.is_empty())
 }

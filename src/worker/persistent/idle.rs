@@ -2,7 +2,7 @@
 //! been long; but not for ever beside the tasks of other jobs, which were promised the memory of
 //! its slot.
 
-use super::calls::AttemptCall;
+use super::call::AttemptCall;
 use nodectl_types::JobId;
 use std::{
     collections::HashMap,

@@ -2,19 +2,18 @@
 //! passed on, unread, to the node that serves the pool.
 
 use super::{
-    super::{
-        blocking::blocking,
-        collect::Verdict,
-        directory,
-        environments::MadeEnvironment,
-        expand::Expander,
-        protocol::{ProcessEnd, STDERR_FILE},
-        runner::{Inner, Remains, stopped},
-        staging::Staged,
-        stop::Stop,
-    },
-    process::{WorkerProcess, describe},
+    process::WorkerProcess,
     stream::{EndTeller, WorkerStream},
+    workers::PersistentWorkers,
+};
+use crate::{
+    attempt::{Equipment, NeverRan, Remains, started_event},
+    blocking::blocking,
+    collect::Verdict,
+    directory,
+    expand::Expander,
+    protocol::{ProcessEnd, STDERR_FILE},
+    stop::Stop,
 };
 use nodectl_ports::{Event, StartTask, WorkerEvent, wall_ms};
 use nodectl_types::{Failure, NodeId, StreamToken};
@@ -39,83 +38,83 @@ const LAST_WORDS: Duration = Duration::from_secs(10);
 /// Of what a process wrote, so much is told with its end.
 const LAST_LINES_BYTES: u64 = 2000;
 
-impl Inner {
+/// A worker that was handed to the supervisor.
+struct LaunchedAttendant {
+    dir: PathBuf,
+    outputs: Vec<String>,
+    process: WorkerProcess,
+}
+
+impl PersistentWorkers {
     /// An attempt from its order to its last event, which is returned or was told already.
-    pub(in super::super) async fn attend(
-        self: &Arc<Self>,
-        task: StartTask,
-        stop: &Stop,
-    ) -> Option<WorkerEvent> {
+    pub async fn attend(self: &Arc<Self>, task: StartTask, stop: &Stop) -> Option<WorkerEvent> {
         let started_ms = wall_ms();
         let task = Arc::new(task);
-        let equipped = tokio::select! {
-            equipped = self.equip(&task) => equipped,
-            () = stop.asked() => return Some(stopped(&task)),
-        };
-        let (staged, environment) = match equipped {
-            Ok(equipped) => equipped,
-            Err(failure) => return Some(self.never_ran(&task, started_ms, failure)),
-        };
-        let launching = blocking({
-            let (inner, task, staged) = (self.clone(), task.clone(), staged.clone());
-            let environment = environment.clone();
-            move || inner.prepare_attendant(&task, &staged, environment.as_deref())
-        });
-        let (dir, outputs, mut process) = match launching.await {
+        let (equipment, launched) = match self.launch_attendant(&task, stop).await {
             Ok(launched) => launched,
-            Err(failure) => return Some(self.never_ran(&task, started_ms, failure)),
+            Err(why) => return Some(self.context.never_ran(&task, started_ms, why)),
         };
+        let LaunchedAttendant {
+            dir,
+            outputs,
+            mut process,
+        } = launched;
         stop.ends(&process.link, process.launched.id);
         let attended = self.pass_on(&task, &dir, &mut process).await;
         let (end, usage) = process.end().await;
+        let Equipment {
+            staged,
+            environment,
+        } = equipment;
         drop(environment);
-        let verdict = match (attended, end) {
-            _ if stop.let_go() => Verdict::Process(ProcessEnd::Stopped),
-            (Err(failure @ Failure::Init(_)), _) => Verdict::Failed(failure),
-            // Whatever its end: it never got to work.
-            (
-                Err(failure),
-                ProcessEnd::Exited(0 | CUT_OFF) | ProcessEnd::Stopped | ProcessEnd::NotStarted(_),
-            ) => Verdict::Failed(failure),
-            (Ok(()), ProcessEnd::Stopped) => Verdict::Failed(Failure::Inputs(
-                "it went on when its pool was done with it".into(),
-            )),
-            (_, end) => Verdict::Process(end),
+        let remains = Remains {
+            dir,
+            outputs,
+            started_ms,
+            verdict: verdict(attended, end, stop.let_go()),
+            usage,
         };
-        let inner = self.clone();
-        let finish = move || {
-            inner.finish(
-                &task,
-                &staged,
-                Remains {
-                    dir,
-                    outputs,
-                    meter: None,
-                    started_ms,
-                    verdict,
-                    usage,
-                },
-            )
-        };
-        blocking(finish).await;
+        let context = self.context.clone();
+        blocking(move || context.finish(&task, &staged, remains)).await;
         None
+    }
+
+    async fn launch_attendant(
+        self: &Arc<Self>,
+        task: &Arc<StartTask>,
+        stop: &Stop,
+    ) -> Result<(Equipment, LaunchedAttendant), NeverRan> {
+        let equipment = self.context.equip(task, stop).await?;
+        let preparing = {
+            let (workers, task, equipment) = (self.clone(), task.clone(), equipment.clone());
+            move || workers.prepare_attendant(&task, &equipment)
+        };
+        let launched = blocking(preparing).await?;
+        Ok((equipment, launched))
     }
 
     /// Makes the directory and orders the process.
     fn prepare_attendant(
         &self,
         task: &StartTask,
-        staged: &Staged,
-        environment: Option<&MadeEnvironment>,
-    ) -> Result<(PathBuf, Vec<String>, WorkerProcess), Failure> {
-        let dir = self.layout.task(task.job, task.task, task.attempt);
+        Equipment {
+            staged,
+            environment,
+        }: &Equipment,
+    ) -> Result<LaunchedAttendant, Failure> {
+        let context = &self.context;
+        let dir = context.layout.task(task.job, task.task, task.attempt);
         let mut expander = Expander::new(task);
         let outputs = expander.all(&task.work.outputs)?;
         let own = expander.env(&task.work.env)?;
         directory::make(&dir, staged, &task.params)
-            .map_err(|error| self.no_directory(&dir, &error))?;
-        let process = self.launch_worker(task, &dir, &own, environment)?;
-        Ok((dir, outputs, process))
+            .map_err(|error| context.no_directory(&dir, &error))?;
+        let process = self.launch(task, &dir, &own, environment.as_deref())?;
+        Ok(LaunchedAttendant {
+            dir,
+            outputs,
+            process,
+        })
     }
 
     /// Joins the process's stream to its pool, until one of them closes it. The failure says that
@@ -127,14 +126,8 @@ impl Inner {
         process: &mut WorkerProcess,
     ) -> Result<(), Failure> {
         let stream = process.connected().await.map_err(Failure::Init)?;
-        let (job, index, attempt) = (task.job, task.task, task.attempt);
-        self.node
-            .tell(Event::Worker(WorkerEvent::Started {
-                job,
-                task: index,
-                attempt,
-            }))
-            .await;
+        let event = Event::Worker(started_event(task));
+        self.context.node.tell(event).await;
         let Some((host, token)) = task.work.pool() else {
             return Err(Failure::Inputs("the job has no pool".into()));
         };
@@ -172,7 +165,7 @@ impl Inner {
         }
         let stderr = dir.join(STDERR_FILE);
         let wrote = blocking(move || last_lines(&stderr)).await;
-        let mut told = format!("on {}, {}", self.name, describe(&end));
+        let mut told = format!("on {}, {}", self.context.name, end.describe());
         if !wrote.is_empty() {
             told += &format!("; it wrote last:\n{wrote}");
         }
@@ -186,19 +179,36 @@ impl Inner {
         token: StreamToken,
         mut worker: WorkerStream,
     ) -> io::Result<()> {
-        let Some(pools) = &self.persistent.pools else {
+        let Some(pools) = &self.pools else {
             return Err(io::Error::other("this node has no way to pools"));
         };
-        if host == self.node_id {
+        if host == self.context.node_id {
             return pools
                 .host
-                .attach(self.node_id, token, Box::new(worker))
+                .attach(self.context.node_id, token, Box::new(worker))
                 .await;
         }
         let mut pool = pools.streams.open(host, token).await?;
         tokio::io::copy_bidirectional_with_sizes(&mut worker, &mut pool, BUFFER_BYTES, BUFFER_BYTES)
             .await
             .map(drop)
+    }
+}
+
+/// How an attempt ended: by what became of its stream, and by what became of its process.
+fn verdict(attended: Result<(), Failure>, end: ProcessEnd, is_stopped: bool) -> Verdict {
+    match (attended, end) {
+        _ if is_stopped => Verdict::Process(ProcessEnd::Stopped),
+        (Err(failure @ Failure::Init(_)), _) => Verdict::Failed(failure),
+        // Whatever its end: it never got to work.
+        (
+            Err(failure),
+            ProcessEnd::Exited(0 | CUT_OFF) | ProcessEnd::Stopped | ProcessEnd::NotStarted(_),
+        ) => Verdict::Failed(failure),
+        (Ok(()), ProcessEnd::Stopped) => Verdict::Failed(Failure::Inputs(
+            "it went on when its pool was done with it".into(),
+        )),
+        (_, end) => Verdict::Process(end),
     }
 }
 

@@ -1,20 +1,16 @@
 //! One worker process: launched by the supervisor, connected by its token, awaited at its end.
 
-use super::{
-    super::{
-        clock::TaskClock,
-        collect, environment,
-        environments::MadeEnvironment,
-        link::{Launched, SupervisorLink},
-        protocol::{Launch, ProcessEnd, Usage},
-        runner::Inner,
-    },
-    listener::Invited,
-    program::WorkerProgram,
+use super::{listener::Invited, program::WorkerProgram, workers::PersistentWorkers};
+use crate::{
+    clock::TaskClock,
+    environment,
+    environments::MadeEnvironment,
+    link::{Launched, SupervisorLink},
+    protocol::{ProcessEnd, Usage},
 };
 use nodectl_ports::StartTask;
-use nodectl_types::{ErrorReport, Failure, signal::Signal};
-use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path, sync::Arc, time::Duration};
+use nodectl_types::{ErrorReport, Failure};
+use std::{path::Path, sync::Arc, time::Duration};
 use tokio::net::UnixStream;
 
 /// A program that has not connected by then is no worker.
@@ -32,67 +28,37 @@ pub struct WorkerProcess {
     has_ended: Option<(ProcessEnd, Usage)>,
 }
 
-impl Inner {
+impl PersistentWorkers {
     /// Starts a worker in `dir`, which exists. `own` are the job's variables, expanded.
-    pub(super) fn launch_worker(
+    pub(super) fn launch(
         &self,
         task: &StartTask,
         dir: &Path,
         own: &[(String, String)],
         environment: Option<&MadeEnvironment>,
     ) -> Result<WorkerProcess, Failure> {
-        let work = &task.work;
-        let worker = work.worker.as_ref().expect("whoever starts one has it");
+        let context = &self.context;
+        let worker = task.work.worker.as_ref();
         let invited = self
-            .persistent
             .listener
             .invite()
             .map_err(|error| Failure::Inputs(format!("no token: {error}")))?;
-        let way = (
-            self.persistent.listener.socket.as_path(),
-            invited.token.as_str(),
-        );
-        let home = self
-            .base_env
-            .variables
-            .get(OsStr::new("HOME"))
-            .map(OsStr::new);
-        let mut program = self.persistent.programs.of(worker, home);
-        let mut env = environment::of_worker(&self.base_env, own, task, dir, way);
+        let socket = (self.listener.socket.as_path(), invited.token.as_str());
+        let mut program = self.program(worker.expect("whoever starts one has it"));
+        let mut env = environment::of_worker(&context.base_env, own, task, dir, socket);
         if let Some(python) = environment {
             program.command[0] = python.interpreter().to_string_lossy().into_owned();
             env = python.variables(env);
         }
-        let python_root = environment.map(|python| python.root.as_path());
-        let launch = Launch {
-            id: 0,
-            dir: dir.as_os_str().as_bytes().to_vec(),
-            command: program.command.clone(),
-            env,
-            // Tasks have timeouts, not their worker.
-            timeout_ms: None,
-            grace_ms: work.grace_ms,
-            file_limit_bytes: collect::file_limit(work.output_limit_bytes, work.log_limit_bytes),
-            log_limit_bytes: work.log_limit_bytes,
-            memory_bytes: work.resources.memory_bytes,
-            nice: self.nice,
-            secrets: self.secrets(work)?,
-            confinement: self
-                .confiner
-                .confine(task, dir, python_root)
-                .map_err(|error| self.no_directory(dir, &error))?,
-        };
-        let link = self
-            .link()
-            .clone()
-            .ok_or_else(|| Failure::Inputs("this node is leaving".into()))?;
-        let clock = self.clock.clone();
+        // Tasks have timeouts, not their worker.
+        let launch = context.launch(task, dir, (program.command.clone(), env), environment)?;
+        let link = context.supervisor()?;
         Ok(WorkerProcess {
             launched: link.launch(launch),
             link,
             invited,
             program,
-            clock,
+            clock: context.clock.clone(),
             has_ended: None,
         })
     }
@@ -115,7 +81,7 @@ impl WorkerProcess {
             },
             ended = &mut self.launched.ended => {
                 let (end, usage) = ended.unwrap_or((ProcessEnd::Stopped, Usage::default()));
-                let why = describe(&end);
+                let why = end.describe();
                 self.has_ended = Some((end, usage));
                 Err(self.explain(&why))
             }
@@ -150,16 +116,5 @@ impl WorkerProcess {
             self.gone().await;
         }
         self.has_ended.clone().expect("it is gone")
-    }
-}
-
-/// An end that nobody asked for, in words.
-pub fn describe(end: &ProcessEnd) -> String {
-    match end {
-        ProcessEnd::Exited(status) => format!("it ended with exit status {status}"),
-        ProcessEnd::Signalled(signal) => format!("it was killed by signal {}", Signal(*signal)),
-        ProcessEnd::OutOfMemory => "it used more memory than the job asks for".into(),
-        ProcessEnd::NotStarted(why) => why.clone(),
-        ProcessEnd::TimedOut | ProcessEnd::Stopped => "it was stopped".into(),
     }
 }

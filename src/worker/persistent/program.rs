@@ -1,5 +1,6 @@
 //! What runs in a worker's process: the shim in an interpreter, or this program.
 
+use crate::{directory::PYTHON_DIRECTORY, error::WorkerError};
 use nodectl_types::{BuiltinWorker, PythonWorker, WorkerSpec};
 use std::{
     ffi::{OsStr, OsString},
@@ -23,9 +24,17 @@ pub struct WorkerProgram {
 }
 
 impl Programs {
-    /// Puts the shim into `dir`. `own` is this program.
-    pub fn place(dir: &Path, own: OsString) -> io::Result<Self> {
-        place_shim(dir).map(|shim| Self { shim, own })
+    /// Puts the shim into the data directory. `own` is this program.
+    pub fn place(data_dir: &Path, own: OsString) -> Result<Self, WorkerError> {
+        let dir = data_dir.join(PYTHON_DIRECTORY);
+        match place_shim(&dir) {
+            Ok(shim) => Ok(Self { shim, own }),
+            Err(source) => Err(WorkerError::Io {
+                doing: "write the shim of workers to",
+                path: dir,
+                source,
+            }),
+        }
     }
 
     /// `home` is that of the node's user.
@@ -84,7 +93,7 @@ fn place_shim(dir: &Path) -> io::Result<PathBuf> {
 fn check_owner(dir: &Path) -> io::Result<()> {
     let metadata = fs::symlink_metadata(dir)?;
     let why = match () {
-        () if !metadata.is_dir() => "it is no directory",
+        () if !metadata.is_dir() => "it is not a directory",
         () if metadata.uid() != rustix::process::geteuid().as_raw() => "it belongs to another user",
         () if metadata.mode() & 0o022 != 0 => "others may write to it",
         () => return Ok(()),
@@ -123,7 +132,7 @@ mod tests {
         assert!(refused(&dir).contains("others may write"));
         let link = lab.path().join("link");
         symlink(&dir, &link).unwrap();
-        assert!(refused(&link).contains("no directory"));
+        assert!(refused(&link).contains("not a directory"));
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
         match chown(&dir, Some(65_534), None) {
             Ok(()) => assert!(refused(&dir).contains("another user")),

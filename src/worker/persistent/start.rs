@@ -1,19 +1,17 @@
 //! A worker's beginning: its directories, its connection, its `INIT`.
 
-use super::{
-    super::{
-        directory,
-        expand::Expander,
-        protocol::{STDERR_FILE, STDOUT_FILE},
-        runner::Inner,
-        staging::Staged,
-    },
-    calls::{AttemptCall, has_placeholders},
-    process::{WorkerProcess, describe},
-    talk::Talk,
+use super::{call::AttemptCall, process::WorkerProcess, talk::Talk};
+use crate::{
+    attempt::AttemptContext,
+    directory,
+    expand::Expander,
+    protocol::{STDERR_FILE, STDOUT_FILE},
+    staging::Staged,
 };
 use nodectl_ports::StartTask;
-use nodectl_types::{BuiltinWorker, ErrorReport, Failure, PythonWorker, WorkerRole, WorkerSpec};
+use nodectl_types::{
+    BuiltinWorker, ErrorReport, Failure, PythonWorker, WorkerRole, WorkerSpec, template,
+};
 use nodectl_wire::frames::{FromWorker, ToWorker};
 use serde::Deserialize;
 use serde_json::json;
@@ -80,20 +78,32 @@ pub(super) fn own_variables(task: &StartTask) -> Result<Vec<(String, String)>, F
     Expander::new(task).env(constant)
 }
 
+/// The job's variables that each call has values of its own for.
+pub(super) fn variables_of_calls(task: &StartTask) -> Vec<(String, String)> {
+    let env = task.work.env.iter();
+    env.filter(|(_, value)| has_placeholders(value))
+        .cloned()
+        .collect()
+}
+
+fn has_placeholders(value: &str) -> bool {
+    template::placeholders(value).is_ok_and(|found| !found.is_empty())
+}
+
 /// Has the process connect and get ready. The error says why it could not.
 pub(super) fn ready(
-    inner: &Inner,
+    context: &AttemptContext,
     call: &AttemptCall,
     process: &mut WorkerProcess,
 ) -> Result<(Talk, u32), ErrorReport> {
-    if inner
+    if context
         .runtime
         .block_on(&mut process.launched.started)
         .is_ok()
     {
-        call.tell_started(inner);
+        call.tell_started(context);
     }
-    let log = call.dir(inner).join(STDERR_FILE);
+    let log = call.dir(context).join(STDERR_FILE);
     let told = |error: ErrorReport| {
         ErrorReport {
             traceback: last_words(&log).unwrap_or_default(),
@@ -101,7 +111,10 @@ pub(super) fn ready(
         }
         .bounded()
     };
-    let stream = inner.runtime.block_on(process.connected()).map_err(told)?;
+    let stream = context
+        .runtime
+        .block_on(process.connected())
+        .map_err(told)?;
     let ended =
         |error: io::Error| ErrorReport::without_exception(format!("the worker's stream: {error}"));
     let stream = stream
@@ -129,7 +142,7 @@ pub(super) fn ready(
                 return Err(ErrorReport::without_exception(why));
             }
             Err(_) => {
-                let (end, _) = inner.runtime.block_on(process.end());
+                let (end, _) = context.runtime.block_on(process.end());
                 let step = if matches!(call.worker(), WorkerSpec::Python(_)) {
                     "`__init__`"
                 } else {
@@ -137,7 +150,7 @@ pub(super) fn ready(
                 };
                 let message = format!(
                     "the worker's process did not get through {step}: {}",
-                    describe(&end)
+                    end.describe()
                 );
                 return Err(told(ErrorReport::without_exception(message)));
             }
