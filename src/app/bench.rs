@@ -3,7 +3,7 @@
 //! nothing but the core's own work is measured.
 
 use anyhow::{Context, bail};
-use nodectl_logic::{Config, Effect, Input, Keep, Now, State};
+use nodectl_logic::{Config, DiskEffect, Effect, Input, Keep, Lookup, Now, State, TaskEffect};
 use nodectl_ports::processes::{Stat, TICK};
 use nodectl_types::{
     Attempt, JobId, JobSpec, NodeId, NodeInfo, Outcome, Query, Resources, TaskIndex, TaskRecord,
@@ -183,11 +183,11 @@ impl Drive {
 
     fn follow(&mut self, effect: Effect) {
         match effect {
-            Effect::Persist {
+            Effect::Disk(DiskEffect::Persist {
                 job,
                 records,
                 ticket,
-            } => {
+            }) => {
                 self.appends += 1;
                 records.iter().for_each(|record| self.note(job, record));
                 self.inbox.push(Input::Persisted {
@@ -195,19 +195,23 @@ impl Drive {
                     result: Ok(()),
                 });
             }
-            Effect::StartTask {
+            Effect::Task(TaskEffect::Start {
                 job, task, attempt, ..
-            } => {
+            }) => {
                 self.inbox.push(Input::TaskStarted { job, task, attempt });
                 self.inbox.push(Input::TaskEnded {
                     job,
                     record: Box::new(record(task, attempt)),
                 });
             }
-            Effect::AnswerWatch {
-                job,
-                cursor,
-                progress,
+            Effect::LookUp {
+                lookup:
+                    Lookup::Watch {
+                        job,
+                        cursor,
+                        progress,
+                        ..
+                    },
                 ..
             } if !progress.phase.is_ended() => self.watch(job, cursor),
             _ => {}

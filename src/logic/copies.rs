@@ -213,11 +213,13 @@ impl State {
                     .copied()
                     .filter(|node| ![from, self.core.me].contains(node));
                 let holders = [from].into_iter().chain(others).collect();
-                self.core.effects.push(super::Effect::LoadSpec {
-                    job,
-                    hash: head.spec,
-                    holders,
-                });
+                self.core
+                    .effects
+                    .push(super::Effect::Disk(super::DiskEffect::LoadSpec {
+                        job,
+                        hash: head.spec,
+                        holders,
+                    }));
             }
         }
     }

@@ -3,7 +3,7 @@
 
 use super::{
     directory::Directory,
-    io::{Asker, Effect, Keep, Now},
+    io::{Asker, DiskEffect, Effect, Keep, Lookup, Now},
     members::Members,
     resync::Resync,
     timers::{Timer, Timers},
@@ -115,6 +115,11 @@ impl Core {
         }
     }
 
+    /// Answers with what the core does not know itself.
+    pub fn look_up(&mut self, to: Asker, lookup: Lookup) {
+        self.effects.push(Effect::LookUp { to, lookup });
+    }
+
     pub fn after(&mut self, delay: Duration, timer: Timer) {
         self.timers.set(self.now.mono + delay, timer);
     }
@@ -133,11 +138,11 @@ impl Core {
     /// The same for a write that has its ticket already: it failed before.
     pub fn persist_as(&mut self, job: JobId, records: Vec<Keep>, ticket: u64) {
         self.owners.insert(ticket, job);
-        self.effects.push(Effect::Persist {
+        self.effects.push(Effect::Disk(DiskEffect::Persist {
             job,
             records,
             ticket,
-        });
+        }));
     }
 
     /// Has a manifest and every file in it brought here; `Input::Fetched` follows with the ticket.
@@ -145,11 +150,11 @@ impl Core {
         let ticket = self.ticket();
         holders.retain(|node| *node != self.me);
         self.owners.insert(ticket, job);
-        self.effects.push(Effect::FetchTree {
+        self.effects.push(Effect::Disk(DiskEffect::FetchTree {
             ticket,
             manifest,
             holders,
-        });
+        }));
         ticket
     }
 
@@ -163,22 +168,22 @@ impl Core {
         let ticket = self.ticket();
         holders.retain(|node| *node != self.me);
         self.owners.insert(ticket, job);
-        self.effects.push(Effect::FetchBlobs {
+        self.effects.push(Effect::Disk(DiskEffect::FetchBlobs {
             ticket,
             hashes,
             holders,
-        });
+        }));
         ticket
     }
 
     /// Has a blob brought here that no job here is known to wait for.
     pub fn fetch_any(&mut self, hash: BlobHash, holders: Vec<NodeId>) -> u64 {
         let ticket = self.ticket();
-        self.effects.push(Effect::FetchBlobs {
+        self.effects.push(Effect::Disk(DiskEffect::FetchBlobs {
             ticket,
             hashes: vec![hash],
             holders,
-        });
+        }));
         ticket
     }
 

@@ -7,7 +7,7 @@
 //! what it knows to the winner.
 
 use super::{
-    Effect, State,
+    DiskEffect, Effect, State,
     coordinator::{Coordinator, is_worth_storing},
     copies::LocalCopy,
     core::Core,
@@ -104,11 +104,11 @@ impl State {
         {
             let ticket = self.core.ticket();
             let records = vec![Keep::Head(after.clone())];
-            self.core.effects.push(Effect::Persist {
+            self.core.effects.push(Effect::Disk(DiskEffect::Persist {
                 job,
                 records,
                 ticket,
-            });
+            }));
         }
         let other_claim = before
             .as_ref()

@@ -14,7 +14,7 @@ mod starting;
 
 use super::{
     core::{Core, Try},
-    io::Effect,
+    io::{Effect, TaskEffect},
     timers::Timer,
 };
 use gangs::Gangs;
@@ -586,7 +586,7 @@ impl Executor {
             .is_none_or(|head| head.phase.is_ended());
         if idle && ended {
             self.jobs.remove(&job);
-            core.effects.push(Effect::ForgetWork { job });
+            core.effects.push(Effect::Task(TaskEffect::Forget { job }));
         }
     }
 }
@@ -645,11 +645,11 @@ impl Ordered {
         {
             running.stopping = true;
             running.give_back = give_back;
-            core.effects.push(Effect::StopTask {
+            core.effects.push(Effect::Task(TaskEffect::Stop {
                 job,
                 task: key.0,
                 attempt: key.1,
-            });
+            }));
         }
     }
 }

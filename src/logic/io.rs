@@ -49,7 +49,7 @@ pub enum Input {
     },
     /// A file that is needed here was found damaged, or is gone.
     BlobLost(BlobHash),
-    /// Answer to `Effect::LoadSpec`.
+    /// Answer to `DiskEffect::LoadSpec`.
     SpecLoaded {
         job: JobId,
         spec: Result<Arc<JobSpec>, String>,
@@ -75,7 +75,7 @@ pub enum Input {
         task: TaskIndex,
         attempt: Attempt,
     },
-    /// Answer to `Effect::FindPort`; None: there is none.
+    /// Answer to `TaskEffect::FindPort`; None: there is none.
     PortFound {
         job: JobId,
         task: TaskIndex,
@@ -147,45 +147,10 @@ pub enum Effect {
         id: u64,
         answer: Result<Answer, QueryError>,
     },
-    /// An `Answer::Watch` with the records of these tasks, from the journal. `cursor` is behind the
-    /// last of them.
-    AnswerWatch {
+    /// An answer that the core cannot give alone.
+    LookUp {
         to: Asker,
-        job: JobId,
-        cursor: Cursor,
-        progress: Progress,
-        tasks: Vec<TaskIndex>,
-    },
-    /// An `Answer::Where(Ended)` with the record of the task, from the journal.
-    AnswerRecord {
-        to: Asker,
-        job: JobId,
-        task: TaskIndex,
-    },
-    /// An `Answer::Log` from a task that runs here.
-    AnswerLog {
-        to: Asker,
-        job: JobId,
-        task: TaskIndex,
-        attempt: Attempt,
-        stream: Stream,
-        offset: u64,
-    },
-    /// An `Answer::Load`, completed with what the operating system says.
-    AnswerLoad {
-        to: Asker,
-        load: NodeLoad,
-    },
-    /// An `Answer::Training`: what this node has of a training job.
-    AnswerTraining {
-        to: Asker,
-        job: JobId,
-    },
-    /// An `Answer::History`: what this machine's load was.
-    AnswerHistory {
-        to: Asker,
-        span: LoadSpan,
-        from: u64,
+        lookup: Lookup,
     },
     /// Bring a copy of a checkpoint here, and keep so many of the newest.
     CopyCheckpoint {
@@ -194,6 +159,61 @@ pub enum Effect {
         from: NodeId,
         keep: u32,
     },
+    /// Keep this, and admit only whom it admits.
+    Roster(Box<Roster>),
+    Disk(DiskEffect),
+    Task(TaskEffect),
+    /// The job was removed.
+    ForgetJob {
+        job: JobId,
+    },
+    /// To be written, so that the node's next life knows it.
+    KeepRetention(Retention),
+    /// The same of what the machine's owner said.
+    KeepOwner(OwnerWord),
+    /// The same of all named secrets.
+    KeepSecrets(Vec<KeptSecret>),
+    /// To be sealed with the key of the newest secret; `Input::SecretsRenewed` follows.
+    RenewSecrets(Vec<KeptSecret>),
+    /// Something that the operator should read in the log.
+    Notice(String),
+    /// All work is given back; the node may end.
+    Left,
+}
+
+/// A question whose answer is not in the core, but around it: in the journal, in the files of a
+/// task, in what the operating system says.
+#[derive(Debug)]
+pub enum Lookup {
+    /// An `Answer::Watch` with the records of these tasks, from the journal. `cursor` is behind the
+    /// last of them.
+    Watch {
+        job: JobId,
+        cursor: Cursor,
+        progress: Progress,
+        tasks: Vec<TaskIndex>,
+    },
+    /// An `Answer::Where(Ended)` with the record of the task, from the journal.
+    Record { job: JobId, task: TaskIndex },
+    /// An `Answer::Log` from a task that runs here.
+    Log {
+        job: JobId,
+        task: TaskIndex,
+        attempt: Attempt,
+        stream: Stream,
+        offset: u64,
+    },
+    /// An `Answer::Load`, completed with what the operating system says.
+    Load(NodeLoad),
+    /// An `Answer::Training`: what this node has of a training job.
+    Training(JobId),
+    /// An `Answer::History`: what this machine's load was.
+    History { span: LoadSpan, from: u64 },
+}
+
+/// What a job has on disks: to be read or written, here or from other nodes.
+#[derive(Debug)]
+pub enum DiskEffect {
     /// A `Message::Pulled` with the records of these tasks, from the journal: as many as fit.
     /// Perhaps to this node itself.
     SendRecords {
@@ -203,8 +223,6 @@ pub enum Effect {
         chunk: u32,
         tasks: Vec<TaskIndex>,
     },
-    /// Keep this, and admit only whom it admits.
-    Roster(Box<Roster>),
     /// Append to the job's journal; `Input::Persisted` follows.
     Persist {
         job: JobId,
@@ -229,7 +247,12 @@ pub enum Effect {
         hash: BlobHash,
         holders: Vec<NodeId>,
     },
-    StartTask {
+}
+
+/// What runs on nodes: to be started, ended, or made room for.
+#[derive(Debug)]
+pub enum TaskEffect {
+    Start {
         job: JobId,
         task: TaskIndex,
         attempt: Attempt,
@@ -237,7 +260,7 @@ pub enum Effect {
         params: Params,
         gpus: Vec<[u8; 16]>,
         holders: Vec<NodeId>,
-        /// Its place among the processes of a gang.
+        /// The process's place in a gang, if the task is one.
         place: Option<Arc<Place>>,
     },
     /// Find a TCP port of this node that nobody listens at; `Input::PortFound` follows.
@@ -246,7 +269,7 @@ pub enum Effect {
         task: TaskIndex,
         attempt: Attempt,
     },
-    StopTask {
+    Stop {
         job: JobId,
         task: TaskIndex,
         attempt: Attempt,
@@ -261,23 +284,5 @@ pub enum Effect {
         must: bool,
     },
     /// Nothing of this job runs here any more: its files may go.
-    ForgetWork {
-        job: JobId,
-    },
-    /// The job was removed.
-    ForgetJob {
-        job: JobId,
-    },
-    /// To be written, so that the node's next life knows it.
-    KeepRetention(Retention),
-    /// The same of what the machine's owner said.
-    KeepOwner(OwnerWord),
-    /// The same of all named secrets.
-    KeepSecrets(Vec<KeptSecret>),
-    /// To be sealed with the key of the newest secret; `Input::SecretsRenewed` follows.
-    RenewSecrets(Vec<KeptSecret>),
-    /// Something that the operator should read in the log.
-    Notice(String),
-    /// All work is given back; the node may end.
-    Left,
+    Forget { job: JobId },
 }

@@ -222,10 +222,12 @@ impl State {
     }
 
     fn release_worker(&mut self, from: NodeId, pool: StreamToken, must: bool) {
-        self.core.effects.push(Effect::ReleaseWorker {
-            node: from,
-            pool,
-            must,
-        });
+        self.core
+            .effects
+            .push(Effect::Task(TaskEffect::ReleaseWorker {
+                node: from,
+                pool,
+                must,
+            }));
     }
 }

@@ -4,7 +4,7 @@
 
 use super::{
     State,
-    io::{Asker, Effect},
+    io::{Asker, Effect, TaskEffect},
     timers::Timer,
 };
 use nodectl_types::{
@@ -118,7 +118,9 @@ impl State {
     fn keep_to(&mut self, when: Option<WhenClosed>) {
         let suspended = when == Some(WhenClosed::Suspend);
         if std::mem::replace(&mut self.owner.suspended, suspended) != suspended {
-            self.core.effects.push(Effect::Suspend(suspended));
+            self.core
+                .effects
+                .push(Effect::Task(TaskEffect::Suspend(suspended)));
         }
         // The owner's own pause lasts as long as it was meant to.
         let by_policy = !matches!(self.core.members.my_info().closed, Some(Closed::Paused(_)));

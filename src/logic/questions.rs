@@ -4,7 +4,7 @@
 use super::{
     State,
     coordinator::Watcher,
-    io::{Asker, Effect},
+    io::{Asker, Effect, Lookup},
     timers::Timer,
 };
 use nodectl_types::{
@@ -250,19 +250,11 @@ impl State {
         match query {
             Query::Load { .. } => {
                 let load = self.executor.load();
-                self.core
-                    .effects
-                    .push(Effect::AnswerLoad { to: asker, load });
+                self.core.look_up(asker, Lookup::Load(load));
             }
-            Query::Training { job, .. } => self
-                .core
-                .effects
-                .push(Effect::AnswerTraining { to: asker, job }),
+            Query::Training { job, .. } => self.core.look_up(asker, Lookup::Training(job)),
             Query::History { span, from, .. } => {
-                let to = asker;
-                self.core
-                    .effects
-                    .push(Effect::AnswerHistory { to, span, from });
+                self.core.look_up(asker, Lookup::History { span, from });
             }
             Query::CopyCheckpoint {
                 job,
@@ -287,14 +279,14 @@ impl State {
                 offset,
                 ..
             } => {
-                self.core.effects.push(Effect::AnswerLog {
-                    to: asker,
+                let lookup = Lookup::Log {
                     job,
                     task,
                     attempt,
                     stream,
                     offset,
-                });
+                };
+                self.core.look_up(asker, lookup);
             }
             Query::Drain { on, .. } => {
                 let answer = self.drain(asker, on);
@@ -367,11 +359,7 @@ impl State {
                     Answer::Where(location)
                 }
                 _ => {
-                    return core.effects.push(Effect::AnswerRecord {
-                        to: asker,
-                        job,
-                        task,
-                    });
+                    return core.look_up(asker, Lookup::Record { job, task });
                 }
             },
             Query::Watch {

@@ -9,7 +9,11 @@
 //!
 //! What is under way belongs to a connection and goes with it.
 
-use super::{State, io::Effect, timers::Timer};
+use super::{
+    State,
+    io::{DiskEffect, Effect},
+    timers::Timer,
+};
 use nodectl_types::{Cell, JobId, Message, NodeId, TaskRecord, Time};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -387,13 +391,15 @@ impl State {
             };
             return self.core.send(from, answer);
         }
-        self.core.effects.push(Effect::SendRecords {
-            to: from,
-            job,
-            epoch,
-            chunk,
-            tasks,
-        });
+        self.core
+            .effects
+            .push(Effect::Disk(DiskEffect::SendRecords {
+                to: from,
+                job,
+                epoch,
+                chunk,
+                tasks,
+            }));
     }
 
     /// What we asked for. It counts when it is on disk.

@@ -132,16 +132,16 @@ impl Solo {
             inputs = Vec::new();
             for effect in effects {
                 match effect {
-                    Effect::Persist { job, ticket, .. } => {
+                    Effect::Disk(DiskEffect::Persist { job, ticket, .. }) => {
                         self.job = job;
                         inputs.push(Input::Persisted {
                             ticket,
                             result: Ok(()),
                         });
                     }
-                    Effect::StartTask {
+                    Effect::Task(TaskEffect::Start {
                         job, task, attempt, ..
-                    } => {
+                    }) => {
                         self.running.push((task, attempt));
                         self.started += 1;
                         inputs.push(Input::TaskStarted { job, task, attempt });
@@ -183,7 +183,10 @@ impl Solo {
         };
         let effects = self.state.handle(now, [Input::Ask { id: 3, query }]);
         let page = effects.into_iter().find_map(|effect| match effect {
-            Effect::AnswerWatch { tasks, cursor, .. } => Some((tasks, cursor)),
+            Effect::LookUp {
+                lookup: Lookup::Watch { tasks, cursor, .. },
+                ..
+            } => Some((tasks, cursor)),
             _ => None,
         });
         page.expect("the job is coordinated here")
@@ -371,7 +374,7 @@ fn an_attempt_that_has_ended_is_still_found_before_its_record_is_on_disk() {
     assert!(
         effects
             .iter()
-            .any(|effect| matches!(effect, Effect::Persist { .. })),
+            .any(|effect| matches!(effect, Effect::Disk(DiskEffect::Persist { .. }))),
         "{effects:?}"
     );
     let told = solo.state.handle(
@@ -472,11 +475,11 @@ fn a_job_that_finds_no_room_on_disk_is_refused_with_the_reason() {
         "nothing is promised before it is on disk"
     );
     let writes = effects.iter().filter_map(|effect| match effect {
-        Effect::Persist {
+        Effect::Disk(DiskEffect::Persist {
             job,
             records,
             ticket,
-        } => Some((*job, records, *ticket)),
+        }) => Some((*job, records, *ticket)),
         _ => None,
     });
     let (job, records, ticket) = writes
@@ -497,7 +500,7 @@ fn a_job_that_finds_no_room_on_disk_is_refused_with_the_reason() {
     assert!(
         !effects
             .iter()
-            .any(|effect| matches!(effect, Effect::StartTask { .. }))
+            .any(|effect| matches!(effect, Effect::Task(TaskEffect::Start { .. })))
     );
     assert_eq!(
         state.core().directory.get(job),

@@ -3,7 +3,7 @@
 
 use super::{Node, Ports, convert};
 use futures::{StreamExt, TryStreamExt, stream};
-use nodectl_logic::{Asker, Effect, Keep, executor::batches};
+use nodectl_logic::{Asker, DiskEffect, Effect, Keep, Lookup, TaskEffect, executor::batches};
 use nodectl_ports::{Event, NetEvent, StartTask, StoreEvent, WorkerEvent, specs};
 use nodectl_types::{
     Answer, BlobHash, JobId, JobSpec, Message, NodeId, NodeLoad, QueryError, TaskIndex, TaskRecord,
@@ -30,23 +30,9 @@ impl Node {
             Effect::Connect { peer, addrs } => self.ports.network.connect(peer, &addrs),
             Effect::Roster(roster) => self.ports.network.adopt(*roster),
             Effect::Answer { id, answer } => self.answer(id, answer),
-            question @ (Effect::AnswerWatch { .. }
-            | Effect::AnswerRecord { .. }
-            | Effect::AnswerLog { .. }
-            | Effect::AnswerLoad { .. }
-            | Effect::AnswerTraining { .. }
-            | Effect::AnswerHistory { .. }) => self.look_up(question),
-            of_disk @ (Effect::SendRecords { .. }
-            | Effect::Persist { .. }
-            | Effect::FetchBlobs { .. }
-            | Effect::FetchTree { .. }
-            | Effect::LoadSpec { .. }) => self.use_disk(of_disk),
-            of_tasks @ (Effect::StartTask { .. }
-            | Effect::FindPort { .. }
-            | Effect::StopTask { .. }
-            | Effect::Suspend(_)
-            | Effect::ReleaseWorker { .. }
-            | Effect::ForgetWork { .. }) => self.run_tasks(of_tasks),
+            Effect::LookUp { to, lookup } => self.look_up(to, lookup),
+            Effect::Disk(effect) => self.use_disk(effect),
+            Effect::Task(effect) => self.run_tasks(effect),
             Effect::CopyCheckpoint {
                 job,
                 step,
@@ -71,23 +57,18 @@ impl Node {
     }
 
     /// Answers what only the node's surroundings know.
-    fn look_up(&mut self, question: Effect) {
-        match question {
-            Effect::AnswerWatch {
-                to,
+    fn look_up(&mut self, to: Asker, lookup: Lookup) {
+        let answer = match lookup {
+            Lookup::Watch {
                 job,
                 cursor,
                 progress,
                 tasks,
-            } => self.answer_watch(to, job, cursor, progress, &tasks),
-            Effect::AnswerRecord { to, job, task } => {
-                let answer = self.read(job, &[task]).map(|mut records| {
-                    Answer::Where(records.pop().map_or(Location::Nowhere, Location::Ended))
-                });
-                self.reply(to, answer);
-            }
-            Effect::AnswerLog {
-                to,
+            } => self.watch(job, cursor, progress, &tasks),
+            Lookup::Record { job, task } => self.read(job, &[task]).map(|mut records| {
+                Answer::Where(records.pop().map_or(Location::Nowhere, Location::Ended))
+            }),
+            Lookup::Log {
                 job,
                 task,
                 attempt,
@@ -96,66 +77,58 @@ impl Node {
             } => {
                 let runner = &self.ports.runner;
                 let read = runner.read_log(job, task, attempt, stream, offset);
-                let answer = read
-                    .map(|(bytes, ended)| Answer::Log { bytes, ended })
-                    .map_err(|error| QueryError::NoLog(error.to_string()));
-                self.reply(to, answer);
+                read.map(|(bytes, ended)| Answer::Log { bytes, ended })
+                    .map_err(|error| QueryError::NoLog(error.to_string()))
             }
-            Effect::AnswerLoad { to, load } => {
+            Lookup::Load(load) => {
                 let (load_milli, memory_used_bytes) = self.ports.machine.load();
-                let load = NodeLoad {
+                Ok(Answer::Load(NodeLoad {
                     load_milli,
                     memory_used_bytes,
                     ..load
-                };
-                self.reply(to, Ok(Answer::Load(load)));
+                }))
             }
-            Effect::AnswerTraining { to, job } => {
-                let here = self.ports.trainings.look(job);
-                self.reply(to, Ok(Answer::Training(here)));
+            Lookup::Training(job) => Ok(Answer::Training(self.ports.trainings.look(job))),
+            Lookup::History { span, from } => {
+                Ok(Answer::History(self.ports.machine.history(span, from)))
             }
-            Effect::AnswerHistory { to, span, from } => {
-                let page = self.ports.machine.history(span, from);
-                self.reply(to, Ok(Answer::History(page)));
-            }
-            other => unreachable!("{other:?} asks for nothing"),
-        }
+        };
+        self.reply(to, answer);
     }
 
     /// Reads and writes what a job has on disks.
-    fn use_disk(&mut self, effect: Effect) {
+    fn use_disk(&mut self, effect: DiskEffect) {
         match effect {
-            Effect::SendRecords {
+            DiskEffect::SendRecords {
                 to,
                 job,
                 epoch,
                 chunk,
                 tasks,
             } => self.send_records(to, (job, epoch, chunk), tasks),
-            Effect::Persist {
+            DiskEffect::Persist {
                 job,
                 records,
                 ticket,
             } => self.persist(job, records, ticket),
-            Effect::FetchBlobs {
+            DiskEffect::FetchBlobs {
                 ticket,
                 hashes,
                 holders,
             } => self.fetch_blobs(ticket, hashes, holders),
-            Effect::FetchTree {
+            DiskEffect::FetchTree {
                 ticket,
                 manifest,
                 holders,
             } => self.fetch_tree(ticket, manifest, holders),
-            Effect::LoadSpec { job, hash, holders } => self.load_spec(job, hash, holders),
-            other => unreachable!("{other:?} has nothing to do with disks"),
+            DiskEffect::LoadSpec { job, hash, holders } => self.load_spec(job, hash, holders),
         }
     }
 
     /// Starts and ends what runs on this node.
-    fn run_tasks(&mut self, effect: Effect) {
+    fn run_tasks(&mut self, effect: TaskEffect) {
         match effect {
-            Effect::StartTask {
+            TaskEffect::Start {
                 job,
                 task,
                 attempt,
@@ -174,7 +147,7 @@ impl Node {
                 holders,
                 place,
             }),
-            Effect::FindPort { job, task, attempt } => {
+            TaskEffect::FindPort { job, task, attempt } => {
                 let found = self.ports.runner.free_port();
                 let port = found
                     .inspect_err(|error| tracing::warn!("no free port: {error}"))
@@ -186,13 +159,12 @@ impl Node {
                     port,
                 }));
             }
-            Effect::StopTask { job, task, attempt } => self.ports.runner.stop(job, task, attempt),
-            Effect::Suspend(on) => self.ports.runner.suspend(on),
-            Effect::ReleaseWorker { node, pool, must } => {
+            TaskEffect::Stop { job, task, attempt } => self.ports.runner.stop(job, task, attempt),
+            TaskEffect::Suspend(on) => self.ports.runner.suspend(on),
+            TaskEffect::ReleaseWorker { node, pool, must } => {
                 self.ports.pools.release(pool, node, must);
             }
-            Effect::ForgetWork { job } => self.ports.runner.forget(job),
-            other => unreachable!("{other:?} is about no task"),
+            TaskEffect::Forget { job } => self.ports.runner.forget(job),
         }
     }
 
@@ -209,30 +181,27 @@ impl Node {
     }
 
     /// As many of the records as fit into an answer; the cursor tells where the rest begins.
-    fn answer_watch(
-        &mut self,
-        to: Asker,
+    fn watch(
+        &self,
         job: JobId,
         mut cursor: Cursor,
         progress: Progress,
         tasks: &[TaskIndex],
-    ) {
-        let answer = self.read(job, tasks).map(|mut records| {
-            let read = records.len();
-            let mut bytes = 0;
-            let fits = records.iter().take_while(|record| {
-                bytes += record.encoded_bytes();
-                bytes <= ANSWER_BYTES
-            });
-            records.truncate(fits.count().max(1).min(read));
-            cursor.position -= (read - records.len()) as u32;
-            Answer::Watch {
-                cursor,
-                progress,
-                records,
-            }
+    ) -> Result<Answer, QueryError> {
+        let mut records = self.read(job, tasks)?;
+        let read = records.len();
+        let mut bytes = 0;
+        let fits = records.iter().take_while(|record| {
+            bytes += record.encoded_bytes();
+            bytes <= ANSWER_BYTES
         });
-        self.reply(to, answer);
+        records.truncate(fits.count().max(1).min(read));
+        cursor.position -= (read - records.len()) as u32;
+        Ok(Answer::Watch {
+            cursor,
+            progress,
+            records,
+        })
     }
 
     fn read(&self, job: JobId, tasks: &[TaskIndex]) -> Result<Vec<Arc<TaskRecord>>, QueryError> {

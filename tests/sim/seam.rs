@@ -8,7 +8,7 @@ use crate::{
     plan::Moment,
     world::{Event, Fetch, Machine, World},
 };
-use nodectl_logic::{Asker, Config, Effect, Input, Keep, State};
+use nodectl_logic::{Asker, Config, DiskEffect, Effect, Input, Keep, Lookup, State, TaskEffect};
 use nodectl_types::{
     Answer, BlobHash, Cell, JobId, JobSpec, Message, NodeId, NodeInfo, OwnerWord, Query,
     QueryError, Resources, TaskIndex, TaskRecord, Terms, Time, limits, query::Location,
@@ -62,7 +62,10 @@ fn cost_of_effect(effect: &Effect) -> u64 {
         } => 5 + records.len() as u64 / 2,
         Effect::Send { .. } => 4,
         // The journal is read in the loop.
-        Effect::AnswerWatch { tasks, .. } => 5 + tasks.len() as u64 * 7,
+        Effect::LookUp {
+            lookup: Lookup::Watch { tasks, .. },
+            ..
+        } => 5 + tasks.len() as u64 * 7,
         _ => 3,
     }
 }
@@ -256,49 +259,71 @@ impl World {
         }
     }
 
-    #[allow(
-        clippy::too_many_lines,
-        reason = "one arm an effect, and hardly more than a call an arm"
-    )]
     fn effect(&mut self, node: usize, life: u64, effect: Effect) {
         match effect {
             Effect::Send { to, message } => self.send_noticed(node, to, &message),
             Effect::Connect { peer, .. } => self.connect(node, peer),
             Effect::Answer { id, answer } => self.user_hears(node, id, answer),
-            Effect::AnswerWatch {
-                to,
+            Effect::LookUp { to, lookup } => self.look_up(node, to, lookup),
+            Effect::Disk(effect) => self.use_disk(node, effect),
+            Effect::Task(effect) => self.run_tasks((node, life), effect),
+            // A drain ends with its node's life, as scripts and plans have it.
+            Effect::KeepOwner(_) => {}
+            Effect::KeepRetention(retention) => self.machines[node].disk.retention = retention,
+            Effect::Notice(text) => self.notice(node, &text),
+            Effect::Left => self.left(node),
+            Effect::ForgetJob { job } => {
+                self.check_forgotten(node, job);
+                self.machines[node].disk.forget(job);
+            }
+            // No job of the simulation is a training. Who may connect is the network's affair;
+            // nobody decides anything of that here.
+            Effect::Roster(_)
+            | Effect::KeepSecrets(_)
+            | Effect::RenewSecrets(_)
+            | Effect::CopyCheckpoint { .. } => {}
+        }
+    }
+
+    fn look_up(&mut self, node: usize, to: Asker, lookup: Lookup) {
+        let answer = match lookup {
+            Lookup::Watch {
                 job,
                 cursor,
                 progress,
                 tasks,
-            } => {
-                let records = self.read_told(node, job, &tasks);
-                let answer = Answer::Watch {
-                    cursor,
-                    progress,
-                    records,
-                };
-                self.answer(node, to, Ok(answer));
-            }
-            Effect::AnswerRecord { to, job, task } => {
+            } => Answer::Watch {
+                cursor,
+                progress,
+                records: self.read_told(node, job, &tasks),
+            },
+            Lookup::Record { job, task } => {
                 let record = self.read(node, job, &[task]).pop();
-                let location = record.map_or(Location::Nowhere, Location::Ended);
-                self.answer(node, to, Ok(Answer::Where(location)));
+                Answer::Where(record.map_or(Location::Nowhere, Location::Ended))
             }
-            Effect::AnswerLoad { to, load } => self.answer(node, to, Ok(Answer::Load(load))),
-            Effect::SendRecords {
+            Lookup::Load(load) => Answer::Load(load),
+            // No job of the simulation is a training, and nobody reads the log of a running task,
+            // or asks for a machine's load.
+            Lookup::Log { .. } | Lookup::Training(_) | Lookup::History { .. } => return,
+        };
+        self.answer(node, to, Ok(answer));
+    }
+
+    fn use_disk(&mut self, node: usize, effect: DiskEffect) {
+        match effect {
+            DiskEffect::SendRecords {
                 to,
                 job,
                 epoch,
                 chunk,
                 tasks,
             } => self.send_records(node, to, (job, epoch, chunk), tasks),
-            Effect::Persist {
+            DiskEffect::Persist {
                 job,
                 records,
                 ticket,
             } => self.persist(node, job, records, ticket),
-            Effect::FetchBlobs {
+            DiskEffect::FetchBlobs {
                 ticket,
                 hashes,
                 holders,
@@ -306,18 +331,20 @@ impl World {
                 self.moment(Moment::Fetching, node);
                 self.fetch(node, Fetch::of(ticket, hashes), &holders);
             }
-            Effect::FetchTree {
+            DiskEffect::FetchTree {
                 ticket,
                 manifest,
                 holders,
             } => self.fetch(node, Fetch::of(ticket, vec![manifest]), &holders),
-            // A drain ends with its node's life, as scripts and plans have it.
-            Effect::KeepOwner(_) | Effect::Suspend(_) => {}
-            Effect::KeepRetention(retention) => self.machines[node].disk.retention = retention,
-            Effect::LoadSpec { job, hash, holders } => {
+            DiskEffect::LoadSpec { job, hash, holders } => {
                 self.fetch(node, Fetch::of_spec(job, hash), &holders);
             }
-            Effect::StartTask {
+        }
+    }
+
+    fn run_tasks(&mut self, (node, life): (usize, u64), effect: TaskEffect) {
+        match effect {
+            TaskEffect::Start {
                 job,
                 task,
                 attempt,
@@ -329,7 +356,7 @@ impl World {
                 }
                 self.start_task(node, life, (job, task, attempt));
             }
-            Effect::FindPort { job, task, attempt } => {
+            TaskEffect::FindPort { job, task, attempt } => {
                 let port = Some(30_000 + attempt.number as u16 % 30_000);
                 let input = Input::PortFound {
                     job,
@@ -339,27 +366,13 @@ impl World {
                 };
                 self.give(node, life, input);
             }
-            Effect::StopTask { job, task, attempt } => {
+            TaskEffect::Stop { job, task, attempt } => {
                 self.stop_task(node, life, (job, task, attempt))
             }
-            Effect::Notice(text) => self.notice(node, &text),
-            Effect::Left => self.left(node),
-            Effect::ForgetJob { job } => {
-                self.check_forgotten(node, job);
-                self.machines[node].disk.forget(job);
-            }
-            // No job of the simulation is a pool or a training, and nobody reads the log of a
-            // running task. Who may connect is the network's affair; nobody decides anything of
-            // that here.
-            Effect::Roster(_)
-            | Effect::ForgetWork { .. }
-            | Effect::KeepSecrets(_)
-            | Effect::RenewSecrets(_)
-            | Effect::AnswerLog { .. }
-            | Effect::ReleaseWorker { .. }
-            | Effect::AnswerTraining { .. }
-            | Effect::AnswerHistory { .. }
-            | Effect::CopyCheckpoint { .. } => {}
+            // A drain ends with its node's life, and no job of the simulation is a pool.
+            TaskEffect::Suspend(_)
+            | TaskEffect::ReleaseWorker { .. }
+            | TaskEffect::Forget { .. } => {}
         }
     }
 

@@ -4,7 +4,7 @@
 use super::{Coordinator, pace::Pace};
 use crate::{
     core::Core,
-    io::{Asker, Effect},
+    io::{Asker, Lookup},
     lattice::Lattice,
 };
 use nodectl_types::{
@@ -169,13 +169,13 @@ impl Coordinator {
             if !may_tell && progress.phase.is_ended() {
                 progress.phase = Phase::Running;
             }
-            core.effects.push(Effect::AnswerWatch {
-                to: asker,
+            let lookup = Lookup::Watch {
                 job: self.job,
                 cursor,
                 progress,
                 tasks,
-            });
+            };
+            core.look_up(asker, lookup);
         }
     }
 
@@ -195,13 +195,13 @@ impl Coordinator {
         for Watcher { asker, cursor, .. } in std::mem::take(&mut self.progress.watchers) {
             let progress = self.progress(core, lattice);
             let tasks = Vec::new();
-            core.effects.push(Effect::AnswerWatch {
-                to: asker,
+            let lookup = Lookup::Watch {
                 job: self.job,
                 cursor,
                 progress,
                 tasks,
-            });
+            };
+            core.look_up(asker, lookup);
         }
     }
 

@@ -123,7 +123,7 @@ impl Executor {
             },
         );
         let work = ordered.work.clone();
-        core.effects.push(Effect::StartTask {
+        core.effects.push(Effect::Task(TaskEffect::Start {
             job,
             task,
             attempt,
@@ -132,7 +132,7 @@ impl Executor {
             gpus: uuids,
             holders,
             place: None,
-        });
+        }));
     }
 }
 

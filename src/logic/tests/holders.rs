@@ -86,25 +86,25 @@ impl Trio {
                 match effect {
                     Effect::Send { to, message } => inputs.extend(self.send(node, to, message)),
                     Effect::Answer { answer, .. } => self.answers.push((node, answer)),
-                    Effect::Persist { ticket, .. } => {
+                    Effect::Disk(DiskEffect::Persist { ticket, .. }) => {
                         let hangs = self.hanging.contains(&node);
                         let result = Ok(());
                         let written = (node, Input::Persisted { ticket, result });
                         if hangs { &mut self.owed } else { &mut inputs }.push(written);
                     }
-                    Effect::FetchBlobs { ticket, .. } => {
+                    Effect::Disk(DiskEffect::FetchBlobs { ticket, .. }) => {
                         let waits = self.waiting.contains(&node);
                         let result = Ok(());
                         let fetched = (node, Input::Fetched { ticket, result });
                         if waits { &mut self.owed } else { &mut inputs }.push(fetched);
                     }
-                    Effect::SendRecords {
+                    Effect::Disk(DiskEffect::SendRecords {
                         to,
                         job,
                         epoch,
                         chunk,
                         tasks,
-                    } => {
+                    }) => {
                         let records = tasks
                             .iter()
                             .map(|task| Arc::new(done(*task, self.id(node))))
@@ -119,13 +119,13 @@ impl Trio {
                         };
                         inputs.push(self.arrival(node, to, message));
                     }
-                    Effect::StartTask {
+                    Effect::Task(TaskEffect::Start {
                         job, task, attempt, ..
-                    } => {
+                    }) => {
                         self.running.push((node, job, task, attempt));
                         inputs.push((node, Input::TaskStarted { job, task, attempt }));
                     }
-                    Effect::StopTask { job, task, attempt } => {
+                    Effect::Task(TaskEffect::Stop { job, task, attempt }) => {
                         self.running
                             .retain(|running| *running != (node, job, task, attempt));
                         inputs.push((node, Input::TaskStopped { job, task, attempt }));

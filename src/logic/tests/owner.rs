@@ -84,14 +84,15 @@ impl Pair {
                             },
                         ));
                     }
-                    Effect::Persist { ticket, .. } => inputs.push((
+                    Effect::Disk(DiskEffect::Persist { ticket, .. }) => inputs.push((
                         node,
                         Input::Persisted {
                             ticket,
                             result: Ok(()),
                         },
                     )),
-                    Effect::FetchBlobs { ticket, .. } | Effect::FetchTree { ticket, .. } => {
+                    Effect::Disk(DiskEffect::FetchBlobs { ticket, .. })
+                    | Effect::Disk(DiskEffect::FetchTree { ticket, .. }) => {
                         inputs.push((
                             node,
                             Input::Fetched {
@@ -100,21 +101,21 @@ impl Pair {
                             },
                         ));
                     }
-                    Effect::StartTask {
+                    Effect::Task(TaskEffect::Start {
                         job, task, attempt, ..
-                    } => {
+                    }) => {
                         self.started.push(node);
                         self.running.push((node, job, task, attempt));
                         inputs.push((node, Input::TaskStarted { job, task, attempt }));
                     }
-                    Effect::StopTask { job, task, attempt } => {
+                    Effect::Task(TaskEffect::Stop { job, task, attempt }) => {
                         self.running
                             .retain(|running| *running != (node, job, task, attempt));
                         inputs.push((node, Input::TaskStopped { job, task, attempt }));
                     }
                     Effect::Answer { answer, .. } => self.answers.push(answer),
                     Effect::KeepOwner(word) => self.kept = Some(word),
-                    Effect::Suspend(on) => self.suspended[node] = on,
+                    Effect::Task(TaskEffect::Suspend(on)) => self.suspended[node] = on,
                     _ => {}
                 }
             }
@@ -233,7 +234,7 @@ fn an_order_to_a_node_that_takes_no_work_is_returned_whoever_sends_it() {
         assert!(
             !effects
                 .iter()
-                .any(|effect| matches!(effect, Effect::StartTask { .. })),
+                .any(|effect| matches!(effect, Effect::Task(TaskEffect::Start { .. }))),
             "{effects:?}"
         );
         let returned = effects.iter().find_map(|effect| match effect {
@@ -552,7 +553,7 @@ fn a_pause_is_its_owners_outlasts_the_node_and_ends() {
     let suspends = |effects: &[Effect], on| {
         effects
             .iter()
-            .any(|effect| matches!(effect, Effect::Suspend(is) if *is == on))
+            .any(|effect| matches!(effect, Effect::Task(TaskEffect::Suspend(is)) if *is == on))
     };
     assert!(suspends(&next.start(), true));
     let later = Now {

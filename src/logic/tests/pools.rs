@@ -39,28 +39,30 @@ impl Lone {
             let effects = self.state.handle(self.now, std::mem::take(&mut inputs));
             for effect in effects {
                 match effect {
-                    Effect::Persist { ticket, .. } => inputs.push(Input::Persisted {
-                        ticket,
-                        result: Ok(()),
-                    }),
-                    Effect::StartTask {
+                    Effect::Disk(DiskEffect::Persist { ticket, .. }) => {
+                        inputs.push(Input::Persisted {
+                            ticket,
+                            result: Ok(()),
+                        })
+                    }
+                    Effect::Task(TaskEffect::Start {
                         job,
                         task,
                         attempt,
                         work,
                         ..
-                    } => {
+                    }) => {
                         self.running.push((job, work.name.clone(), task, attempt));
                         inputs.push(Input::TaskStarted { job, task, attempt });
                     }
-                    Effect::StopTask { job, task, attempt } => {
+                    Effect::Task(TaskEffect::Stop { job, task, attempt }) => {
                         self.running
                             .retain(|(of, _, number, _)| (*of, *number) != (job, task));
                         inputs.push(Input::TaskStopped { job, task, attempt });
                     }
-                    Effect::ReleaseWorker {
+                    Effect::Task(TaskEffect::ReleaseWorker {
                         pool: TOKEN, must, ..
-                    } => self.released.push(must),
+                    }) => self.released.push(must),
                     _ => {}
                 }
             }

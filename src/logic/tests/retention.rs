@@ -310,7 +310,7 @@ fn an_ended_job_is_removed_by_a_node_that_still_makes_sure_of_its_end() {
         state.handle(Now { mono, wall_ms: 0 }, inputs)
     };
     // The disk takes its time: the node has claimed the job, and that is not written yet.
-    let is_write = |effect: &Effect| matches!(effect, Effect::Persist { .. });
+    let is_write = |effect: &Effect| matches!(effect, Effect::Disk(DiskEffect::Persist { .. }));
     for _ in 0..100 {
         if effects.iter().any(is_write) {
             break;
@@ -336,7 +336,7 @@ fn an_ended_job_is_removed_by_a_node_that_still_makes_sure_of_its_end() {
 
 fn ticket(effect: &Effect) -> Option<u64> {
     match effect {
-        Effect::Persist { ticket, .. } => Some(*ticket),
+        Effect::Disk(DiskEffect::Persist { ticket, .. }) => Some(*ticket),
         _ => None,
     }
 }

@@ -33,7 +33,7 @@ fn told(effects: &[Effect]) -> Vec<(u64, Result<Answer, QueryError>)> {
 
 fn writes(effects: &[Effect]) -> Vec<Input> {
     let written = |effect: &Effect| match effect {
-        Effect::Persist { ticket, .. } => Some(Input::Persisted {
+        Effect::Disk(DiskEffect::Persist { ticket, .. }) => Some(Input::Persisted {
             ticket: *ticket,
             result: Ok(()),
         }),
@@ -332,7 +332,7 @@ fn claimed_without_files(state: &mut State) -> (Vec<Effect>, u64) {
     };
     let effects = state.handle(at(0), [Input::PeerUp(OTHER), message(OTHER, offer)]);
     let fetch = effects.iter().find_map(|effect| match effect {
-        Effect::FetchTree { ticket, .. } => Some(*ticket),
+        Effect::Disk(DiskEffect::FetchTree { ticket, .. }) => Some(*ticket),
         _ => None,
     });
     let effects = state.handle(at(0), writes(&effects));
@@ -351,7 +351,7 @@ fn nothing_counts_on_a_claim_that_may_be_given_up_for_want_of_files() {
         let mut state = node();
         let (effects, ticket) = claimed_without_files(&mut state);
         let attempt = effects.iter().find_map(|effect| match effect {
-            Effect::StartTask { attempt, .. } => Some(*attempt),
+            Effect::Task(TaskEffect::Start { attempt, .. }) => Some(*attempt),
             _ => None,
         });
         let attempt = attempt.expect("others may have the files");
@@ -398,6 +398,6 @@ fn a_claim_that_gives_way_before_its_files_have_come_is_no_copy() {
         matches!(message, Message::OfferKept { .. })
     };
     assert!(!effects.iter().any(is_kept), "its files are not here");
-    let fetches = |effect: &Effect| matches!(effect, Effect::FetchTree { .. });
+    let fetches = |effect: &Effect| matches!(effect, Effect::Disk(DiskEffect::FetchTree { .. }));
     assert!(effects.iter().any(fetches));
 }

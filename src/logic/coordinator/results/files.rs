@@ -1,7 +1,10 @@
 //! Files that results name: brought to a second disk before their users are told.
 
 use super::*;
-use crate::{io::Effect, unwhole::note_missing};
+use crate::{
+    io::{DiskEffect, Effect},
+    unwhole::note_missing,
+};
 
 impl Coordinator {
     pub(super) fn fetch(&mut self, core: &mut Core, awaited: Awaited) {
@@ -90,13 +93,13 @@ impl Coordinator {
             .collect();
         if let Some(first) = own.first() {
             self.anew.extend(own.iter().copied());
-            core.effects.push(Effect::SendRecords {
+            core.effects.push(Effect::Disk(DiskEffect::SendRecords {
                 to: core.me,
                 job: self.job,
                 epoch,
                 chunk: first / limits::DIGEST_CHUNK,
                 tasks: own,
-            });
+            }));
         }
         taken
     }

@@ -227,7 +227,7 @@ impl Executor {
                 port,
                 attempt,
             };
-            core.effects.push(Effect::StartTask {
+            core.effects.push(Effect::Task(TaskEffect::Start {
                 job,
                 task,
                 attempt: attempt_of(attempt, *rank),
@@ -236,7 +236,7 @@ impl Executor {
                 gpus: gpus.clone(),
                 holders: holders.clone(),
                 place: Some(Arc::new(place)),
-            });
+            }));
         }
     }
 
@@ -326,11 +326,11 @@ impl Executor {
         crew.unheard.clear();
         let (job, (task, attempt)) = key;
         for rank in &crew.running {
-            core.effects.push(Effect::StopTask {
+            core.effects.push(Effect::Task(TaskEffect::Stop {
                 job,
                 task,
                 attempt: attempt_of(attempt, *rank),
-            });
+            }));
         }
     }
 

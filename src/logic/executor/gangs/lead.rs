@@ -135,7 +135,8 @@ impl Executor {
             ended: BTreeMap::new(),
         };
         let (task, attempt) = key.1;
-        core.effects.push(Effect::FindPort { job, task, attempt });
+        core.effects
+            .push(Effect::Task(TaskEffect::FindPort { job, task, attempt }));
         self.gangs.led.insert(key, lead);
         self.wake_gangs(core);
         self.gather(core, key);
