@@ -180,10 +180,7 @@ impl State {
             return;
         }
         if head.epoch == 0 {
-            if let (false, Some(spec)) = (self.leaving, spec) {
-                self.claim_new(head, spec);
-            }
-            return;
+            return self.offered_new(from, head, spec);
         }
         self.merge_head(head.clone());
         // The claim has given way to another by now, perhaps with another specification. Whoever

@@ -21,11 +21,7 @@ impl State {
             Message::HeadsDigests { digests, reply } => self.heads_digests(from, &digests, reply),
             Message::Offer { head, spec } => self.offered(from, head, spec),
             Message::Declined { job, error } => self.declined(from, job, error),
-            Message::OfferKept { job } => {
-                self.with_coordinator(job, |coordinator, core, _| {
-                    coordinator.offer_kept(core, from)
-                });
-            }
+            Message::OfferKept { job } => self.offer_kept(from, job),
             Message::Replicate {
                 job,
                 epoch,

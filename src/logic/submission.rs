@@ -56,7 +56,7 @@ impl State {
         }
         // Two disks have had it. That it has ended says nothing of that: what has nothing to run
         // ends at once.
-        if known.as_ref().is_some_and(|head| !head.replicas.is_empty()) {
+        if known.as_ref().is_some_and(names_second) {
             return self.core.answer(asker, Ok(Answer::Submitted { job }));
         }
         let bytes = postcard::to_stdvec(&*spec).expect("plain data always encodes");
@@ -142,20 +142,16 @@ impl State {
                 .map_or(0, |head| u64::from(head.epoch)),
         );
         submission.tries = tries + 1;
-        let spec = submission.spec.clone();
         let head = JobHead {
             submitter: self.core.me,
             holder: choice,
             version: tries,
-            ..JobHead::unclaimed(job, &spec, submission.hash)
+            ..JobHead::unclaimed(job, &submission.spec, submission.hash)
         };
-        self.core.send(
-            choice,
-            Message::Offer {
-                head,
-                spec: Some(spec),
-            },
-        );
+        // Another node that coordinates the job needs none: it is asked whether it is safe.
+        let may_carry = submission.is_inline || choice == self.core.me;
+        let spec = may_carry.then(|| submission.spec.clone());
+        self.core.send(choice, Message::Offer { head, spec });
         self.wait_for_submission(job);
     }
 
@@ -216,18 +212,44 @@ impl State {
         if self.turn_to_claim(job).is_some() {
             return self.wait_for_submission(job);
         }
-        let head = self.core.directory.get(job);
-        let lives =
-            |holder: &NodeId| self.core.members.is_alive(*holder) && !self.is_without(job, *holder);
-        let holder = head.map(|head| head.holder).filter(lives);
-        match holder {
-            // It has a coordinator, which only lacks a replica as yet; or which told of it, and
-            // died before it had written it: that one takes it anew.
-            Some(holder) if submission.is_inline || holder == self.core.me => {
-                self.offer_to(job, holder)
-            }
-            Some(_) => self.wait_for_submission(job),
+        match self.living_holder(job) {
+            // It has a coordinator, which says when it is safe; or which told of it, and died
+            // before it had written it: that one takes it anew.
+            Some(holder) => self.offer_to(job, holder),
             None => self.offer_submission(job),
+        }
+    }
+
+    /// Who coordinates a job, as far as is known.
+    fn living_holder(&self, job: JobId) -> Option<NodeId> {
+        let holder = self.core.directory.get(job)?.holder;
+        let lives = self.core.members.is_alive(holder) && !self.is_without(job, holder);
+        lives.then_some(holder)
+    }
+
+    /// Somebody has a job for a first coordinator. Whom it reaches coordinates it, perhaps: then it
+    /// says so once the job is safe, and until then it is asked again.
+    pub(super) fn offered_new(&mut self, from: NodeId, head: JobHead, spec: Option<Arc<JobSpec>>) {
+        let job = head.job;
+        if self.is_safe(job) {
+            return self.core.send(from, Message::OfferKept { job });
+        }
+        if let (false, Some(spec)) = (self.leaving, spec) {
+            self.claim_new(head, spec);
+        }
+    }
+
+    /// A node has a job that it was offered: as our replica; or it coordinates one that was
+    /// submitted here, and the job is safe.
+    pub(super) fn offer_kept(&mut self, from: NodeId, job: JobId) {
+        if self.coordinators.contains_key(&job) {
+            return self.with_coordinator(job, |coordinator, core, _| {
+                coordinator.offer_kept(core, from);
+            });
+        }
+        let head = self.core.directory.get(job);
+        if head.is_some_and(|head| head.holder == from) {
+            self.confirm(job);
         }
     }
 
@@ -280,20 +302,29 @@ impl State {
         if head.epoch == 0 || !self.submissions.contains_key(&job) {
             return;
         }
-        let has_second = head
-            .replicas
-            .iter()
-            .any(|node| self.core.members.may_be_alive(*node) && !self.is_without(job, *node));
-        let safe = match self.coordinators.get(&job) {
-            Some(coordinator) => {
-                coordinator.is_written()
-                    && (coordinator.has_second_copy(&self.core) || self.core.is_alone())
-            }
+        let has_it =
+            |node: &NodeId| self.core.members.may_be_alive(*node) && !self.is_without(job, *node);
+        let safe = match self.coordinators.contains_key(&job) {
+            true => self.is_safe(job),
             // Who finds itself alone may be the one that is cut off: it cannot speak for what
             // another had.
-            None => has_second,
+            false => names_second(head) && head.replicas.iter().any(has_it),
         };
-        if safe && let Some(submission) = self.submissions.remove(&job) {
+        if safe {
+            self.confirm(job);
+        }
+    }
+
+    /// This node coordinates the job, and another has it, too, if there is another.
+    fn is_safe(&self, job: JobId) -> bool {
+        self.coordinators.get(&job).is_some_and(|coordinator| {
+            coordinator.is_written()
+                && (coordinator.has_second_copy(&self.core) || self.core.is_alone())
+        })
+    }
+
+    fn confirm(&mut self, job: JobId) {
+        if let Some(submission) = self.submissions.remove(&job) {
             for asker in submission.askers {
                 self.core.answer(asker, Ok(Answer::Submitted { job }));
             }
@@ -374,6 +405,13 @@ impl State {
             self.merge_head(head);
         }
     }
+}
+
+/// The head says that another node than the coordinator has the job. Whoever took over names former
+/// holders, too, until it has heard them: they may have lost it, or have given it up before they
+/// had its files. Of such a job only its coordinator knows whether it is safe.
+fn names_second(head: &JobHead) -> bool {
+    head.epoch == 1 && !head.replicas.is_empty()
 }
 
 /// A key is of one submission: this much of it members know of a job.

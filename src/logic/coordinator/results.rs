@@ -651,11 +651,12 @@ impl Coordinator {
             }
             return;
         }
-        let mut batch = RecordBatch {
+        // Whoever sent them may still be writing them itself: like every replica it says so when it
+        // has.
+        let batch = RecordBatch {
             pulled: chunk.map(|chunk| (from, chunk)),
             ..RecordBatch::new(records, core.mono())
         };
-        batch.kept_by.insert(from);
         self.keep(core, batch);
     }
 }

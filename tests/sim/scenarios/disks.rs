@@ -25,6 +25,10 @@ pub const ALL: &[Scenario] = &[
         a_full_disk_fails_no_task,
     ),
     ("disks::slow_disks_lose_nothing", slow_disks_lose_nothing),
+    (
+        "disks::what_a_rival_is_writing_is_no_copy",
+        what_a_rival_is_writing_is_no_copy,
+    ),
 ];
 
 pub fn a_coordinator_whose_disk_stays_full_hands_over() {
@@ -106,4 +110,22 @@ pub fn slow_disks_lose_nothing() {
     script.restart(script.coordinator(job), 1.0);
     script.settle();
     script.decay(job);
+}
+
+/// One replica's disk is full. The coordinator stands still, is taken for dead, and goes on with
+/// what it was told meanwhile, beside another's claim; its disk takes nothing any more.
+pub fn what_a_rival_is_writing_is_no_copy() {
+    for seed in 1..=10 {
+        let mut script = Script::seeded(3, seed);
+        let job = script.job(tasks(60, 3_000));
+        script.until_told(job, 3);
+        let first = script.coordinator(job);
+        script.full(script.replicas(job)[0], 60.0);
+        script.run(8.0);
+        script.stall(first, 4.0);
+        script.run(2.0);
+        script.full(first, 60.0);
+        script.run(20.0);
+        script.settle();
+    }
 }

@@ -33,6 +33,14 @@ const SEEDS: &[(u64, &str)] = &[
         128514,
         "a failure was old beside that of a later claim, and a task was run for ever",
     ),
+    (
+        201093,
+        "what a rival was still writing was taken for a copy of it",
+    ),
+    (
+        201802,
+        "a holder of before that had given the job up was taken for a copy of it",
+    ),
 ];
 
 pub fn that_have_shown_something() {
