@@ -12,12 +12,14 @@
 //! | `recovery` | asking who runs what, and taking it on |
 //! | `replicas` | who else holds the job's state, and keeping it complete |
 //! | `progress` | what watchers and users are told |
+//! | `ends` | tasks in the order in which they ended |
 //!
 //! Invariant: a task counts as ended only after its record is on this node's disk and on another
 //! node's, if there is another. Who runs what is soft state: a new coordinator rebuilds it from
 //! what the members say they hold.
 
 mod dispatch;
+mod ends;
 mod gangs;
 mod inputs;
 mod pace;

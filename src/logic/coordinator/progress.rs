@@ -1,7 +1,7 @@
 //! What watchers and users are told of a job: counts, rates, the order in which tasks ended, and
 //! explanations.
 
-use super::{Coordinator, pace::Pace};
+use super::{Coordinator, ends::Ends, pace::Pace};
 use crate::{
     core::Core,
     io::{Asker, Lookup},
@@ -13,10 +13,7 @@ use nodectl_types::{
     python,
     query::{Cursor, JobDetail, Location, Progress, TaskFilter, TaskLine, TaskState},
 };
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
-
-/// In place of a task that stands further on in the order of ends.
-const ENDED_ANEW: TaskIndex = TaskIndex::MAX;
+use std::{sync::Arc, time::Duration};
 
 /// A user who waits for news.
 #[derive(Debug)]
@@ -37,55 +34,6 @@ pub struct Tracker {
     watchers: Vec<Watcher>,
     failures: u32,
     pub pace: Pace,
-}
-
-/// Tasks in the order in which they ended, each once, for watchers' cursors.
-#[derive(Debug, Default)]
-struct Ends {
-    /// `ENDED_ANEW` where a task was that stands further on.
-    tasks: Vec<TaskIndex>,
-    /// Where tasks stand that ended without a result: they may end anew, with one or after a retry.
-    without_result: BTreeMap<TaskIndex, usize>,
-}
-
-impl Ends {
-    fn note(&mut self, task: TaskIndex, has_result: bool) {
-        let before = if has_result {
-            self.without_result.remove(&task)
-        } else {
-            self.without_result.insert(task, self.tasks.len())
-        };
-        if let Some(position) = before {
-            self.tasks[position] = ENDED_ANEW;
-        }
-        self.tasks.push(task);
-    }
-
-    /// The tasks from a position on, `limit` at most, up to the first that may not be told, and the
-    /// position after them.
-    fn page(
-        &self,
-        position: u32,
-        limit: usize,
-        may_tell: impl Fn(TaskIndex) -> bool,
-    ) -> (Vec<TaskIndex>, u32) {
-        let mut position = self.tasks.len().min(position as usize);
-        let mut page = Vec::new();
-        for task in &self.tasks[position..] {
-            if *task != ENDED_ANEW {
-                if page.len() == limit || !may_tell(*task) {
-                    break;
-                }
-                page.push(*task);
-            }
-            position += 1;
-        }
-        (page, position as u32)
-    }
-
-    fn has_more(&self, position: u32, may_tell: impl Fn(TaskIndex) -> bool) -> bool {
-        !self.page(position, 1, may_tell).0.is_empty()
-    }
 }
 
 impl Tracker {

@@ -1,20 +1,90 @@
-//! Where the record of each task is that counts: 8 bytes a task, in chunks made on demand, so that
-//! a million tasks cost 8 MB and a single high index costs no more than its chunk. Of two records
-//! the one of the greater `Cell` counts, as in the job lattice. Their ranks are here; where these
-//! are equal, which is rare, the older record is read to compare.
+//! Where the record of each task is that counts: 4 bytes a task, in chunks made on demand, so that
+//! ten million tasks cost 40 MB and a single high index costs no more than its chunk. Of two
+//! records the one of the greater `Cell` counts, as in the job lattice. Their ranks are here; where
+//! these are equal, which is rare, the older record is read to compare.
 
 use nodectl_types::{TaskIndex, TaskRecord};
 use std::{cmp::Ordering, sync::Arc};
 
 const CHUNK: usize = 4096;
-/// A record's rank stands above its offset; no file is that long.
-const RANK_SHIFT: u32 = 62;
-const OFFSET: u64 = (1 << RANK_SHIFT) - 1;
 
 #[derive(Default)]
 pub struct Offsets {
-    /// 0 means none: no frame begins inside the header.
-    chunks: Vec<Option<Box<[u64; CHUNK]>>>,
+    chunks: Vec<Option<Chunk>>,
+}
+
+/// A rank stands above an offset. 0 means that there is no record: no rank is 0.
+enum Chunk {
+    /// Tasks that are numbered together mostly end together.
+    Near(Box<NearChunk>),
+    /// Some lies before the first, or too far behind it.
+    Far(Box<[u64; CHUNK]>),
+}
+
+/// Offsets are told from that of the chunk's first record.
+struct NearChunk {
+    base: u64,
+    entries: [u32; CHUNK],
+}
+
+const NEAR_SHIFT: u32 = 30;
+const NEAR: u64 = (1 << NEAR_SHIFT) - 1;
+/// No file is that long.
+const FAR_SHIFT: u32 = 62;
+const FAR: u64 = (1 << FAR_SHIFT) - 1;
+
+impl Chunk {
+    fn starting_at(offset: u64) -> Self {
+        Self::Near(Box::new(NearChunk {
+            base: offset,
+            entries: [0; CHUNK],
+        }))
+    }
+
+    /// Rank and offset.
+    fn get(&self, slot: usize) -> Option<(u8, u64)> {
+        match self {
+            Self::Near(near) => {
+                let entry = u64::from(near.entries[slot]);
+                (entry != 0).then(|| ((entry >> NEAR_SHIFT) as u8, near.base + (entry & NEAR)))
+            }
+            Self::Far(entries) => {
+                let entry = entries[slot];
+                (entry != 0).then_some(((entry >> FAR_SHIFT) as u8, entry & FAR))
+            }
+        }
+    }
+
+    fn set(&mut self, slot: usize, rank: u8, offset: u64) {
+        if let Self::Near(near) = self {
+            if let Some(behind) = offset.checked_sub(near.base).filter(|far| *far <= NEAR) {
+                near.entries[slot] = u32::from(rank) << NEAR_SHIFT | behind as u32;
+                return;
+            }
+            *self = self.spread();
+        }
+        if let Self::Far(entries) = self {
+            entries[slot] = u64::from(rank) << FAR_SHIFT | offset;
+        }
+    }
+
+    fn spread(&self) -> Self {
+        let mut entries = Box::new([0; CHUNK]);
+        for (slot, entry) in entries.iter_mut().enumerate() {
+            *entry = self
+                .get(slot)
+                .map_or(0, |(rank, offset)| u64::from(rank) << FAR_SHIFT | offset);
+        }
+        Self::Far(entries)
+    }
+
+    #[cfg(test)]
+    fn memory_bytes(&self) -> usize {
+        match self {
+            Self::Near(near) => size_of_val(&**near),
+            Self::Far(entries) => size_of_val(&**entries),
+        }
+    }
 }
 
 impl Offsets {
@@ -45,36 +115,35 @@ impl Offsets {
         self.rank(record.task) == record.rank()
     }
 
-    /// Notes where the record of a task is that counts.
+    /// Notes where the record of a task is that counts, and its rank, 1 to 3.
     pub fn set(&mut self, task: TaskIndex, offset: u64, rank: u8) {
-        let offset = offset | u64::from(rank) << RANK_SHIFT;
         let (chunk, slot) = place(task);
         if self.chunks.len() <= chunk {
             self.chunks.resize_with(chunk + 1, || None);
         }
-        self.chunks[chunk].get_or_insert_with(|| Box::new([0; CHUNK]))[slot] = offset;
+        self.chunks[chunk]
+            .get_or_insert_with(|| Chunk::starting_at(offset))
+            .set(slot, rank, offset);
     }
 
     pub fn get(&self, task: TaskIndex) -> Option<u64> {
-        self.entry(task).map(|entry| entry & OFFSET)
+        self.entry(task).map(|(_, offset)| offset)
     }
 
     /// `TaskRecord::rank` of the noted record, 0 where there is none.
     pub fn rank(&self, task: TaskIndex) -> u8 {
-        self.entry(task)
-            .map_or(0, |entry| (entry >> RANK_SHIFT) as u8)
+        self.entry(task).map_or(0, |(rank, _)| rank)
     }
 
-    fn entry(&self, task: TaskIndex) -> Option<u64> {
+    fn entry(&self, task: TaskIndex) -> Option<(u8, u64)> {
         let (chunk, slot) = place(task);
-        let entry = self.chunks.get(chunk)?.as_ref()?[slot];
-        (entry != 0).then_some(entry)
+        self.chunks.get(chunk)?.as_ref()?.get(slot)
     }
 
     #[cfg(test)]
     pub fn memory_bytes(&self) -> usize {
-        let filled = self.chunks.iter().flatten().count();
-        filled * CHUNK * size_of::<u64>() + self.chunks.capacity() * size_of::<usize>()
+        let filled = self.chunks.iter().flatten().map(Chunk::memory_bytes);
+        filled.sum::<usize>() + self.chunks.capacity() * size_of::<Option<Chunk>>()
     }
 }
 
@@ -88,18 +157,35 @@ mod tests {
     use nodectl_types::{Attempt, Failure, NodeId, Outcome};
 
     #[test]
-    fn a_million_tasks_cost_about_eight_megabytes() {
+    fn a_million_tasks_cost_about_four_megabytes() {
         let mut offsets = Offsets::default();
         for task in 0..1_000_000 {
-            offsets.set(task, u64::from(task) + 24, 3);
+            offsets.set(task, u64::from(task) * 200 + 24, 3);
         }
-        assert_eq!(offsets.get(999_999), Some(1_000_023));
+        assert_eq!(offsets.get(999_999), Some(999_999 * 200 + 24));
         assert_eq!(offsets.get(1_000_000 + CHUNK as u32), None);
         assert!(
-            offsets.memory_bytes() <= 8_100_000,
+            offsets.memory_bytes() <= 4_100_000,
             "{}",
             offsets.memory_bytes()
         );
+    }
+
+    #[test]
+    fn records_far_from_each_other_are_found_too() {
+        let mut offsets = Offsets::default();
+        // Each set again and again, as by retries, within a gigabyte, beyond it, and before.
+        let all = [5 << 30, (6 << 30) - 1, 6 << 30, 24, FAR];
+        for known in 1..=all.len() {
+            for (task, offset) in (0..).zip(&all[..known]) {
+                offsets.set(task, *offset, 1 + (task % 3) as u8);
+            }
+            for (task, offset) in (0..).zip(&all[..known]) {
+                assert_eq!(offsets.get(task), Some(*offset), "task {task} of {known}");
+                assert_eq!(offsets.rank(task), 1 + (task % 3) as u8);
+            }
+            assert_eq!(offsets.get(known as u32), None);
+        }
     }
 
     #[test]
