@@ -1,5 +1,7 @@
 //! A job of a million tasks, as a repetition and as a table of a million rows: how long submitting
-//! takes, what the node needs, and how fast it answers meanwhile.
+//! takes, what the node needs, and how fast it answers meanwhile. Before that a job of ten million in
+//! the core alone, from its first task to its last: what it keeps of each. `-- --tasks N` (1,000,000),
+//! `--core N` (10,000,000); 0 leaves one out.
 
 mod support;
 
@@ -7,7 +9,7 @@ use std::{
     fmt::Write,
     fs,
     path::{Path, PathBuf},
-    process::Stdio,
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 use support::{
@@ -16,25 +18,35 @@ use support::{
         cluster::{Cluster, Discovery, both},
         job::write_job,
     },
-    pause, proc, report,
+    number, pause, proc, report,
 };
 
-const TASKS: usize = 1_000_000;
 /// How long the job runs while questions are asked.
 const RUNS: Duration = Duration::from_secs(10);
 const QUESTIONS: u32 = 20;
 
 fn main() {
-    report::title("a million tasks in one job");
+    let (tasks, in_core) = (number("--tasks", 1_000_000), number("--core", 10_000_000));
+    report::title(&format!("{tasks} tasks in one job"));
+    // First, while this process is small: what it starts begins with its memory.
+    if in_core > 0 {
+        core(in_core);
+    }
+    if tasks > 0 {
+        cluster(tasks);
+    }
+}
+
+fn cluster(tasks: usize) {
     measure("repeat", |dir| {
         write_job(
             dir,
             "repeat",
-            &format!("name = \"repeat\"\ncommand = [\"/bin/true\"]\nrepeat = {TASKS}\n"),
+            &format!("name = \"repeat\"\ncommand = [\"/bin/true\"]\nrepeat = {tasks}\n"),
         )
     });
     measure("CSV", |dir| {
-        fs::write(dir.join("rows.csv"), rows()).expect("writable");
+        fs::write(dir.join("rows.csv"), rows(tasks)).expect("writable");
         write_job(
             dir,
             "csv",
@@ -43,9 +55,29 @@ fn main() {
     });
 }
 
-fn rows() -> String {
+/// No process, disk or network, so that ten million tasks end within seconds.
+fn core(tasks: usize) {
+    let peak = |tasks: usize| {
+        let child = Command::new(env!("CARGO_BIN_EXE_nodectl"))
+            .args(["bench", "scheduler", "--tasks", &tasks.to_string()])
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("nodectl starts");
+        proc::peak_when_over(child)
+    };
+    let grown = peak(tasks).saturating_sub(peak(1000));
+    report::bar(
+        &format!("the core's memory a task, {tasks} of them"),
+        grown as f64 / tasks as f64,
+        12.0,
+        "B",
+        "with the 4 B of the journal's index: 16",
+    );
+}
+
+fn rows(tasks: usize) -> String {
     let mut text = String::from("x,y\n");
-    for row in 0..TASKS {
+    for row in 0..tasks {
         writeln!(text, "{row},{:.3}", row as f64 / 7.0).expect("a string takes everything");
     }
     text

@@ -3,7 +3,7 @@
 use super::common::cluster::Cluster;
 use nodectl::{
     http::{Client, client::ClientError, socket_path},
-    wire::api::{Job, NodeSelf, PhaseName},
+    wire::api::{Job, JobLine, NodeSelf, PhaseName},
 };
 use std::{future::Future, path::Path};
 
@@ -43,6 +43,14 @@ impl Api {
 
     pub fn job(&self, job: &str) -> Option<Job> {
         self.ask(|client| client.job(job))
+    }
+
+    /// What the node itself knows of the job's end. A question about one job goes to its
+    /// coordinator, which a bench that measures the coordinator had better leave alone.
+    pub fn knows_ended(&self, job: &str) -> bool {
+        let is_it = |line: &JobLine| line.id == job && line.phase.is_ended();
+        self.ask(Client::jobs)
+            .is_some_and(|lines| lines.iter().any(is_it))
     }
 
     pub fn has_ended(&self, job: &str) -> bool {

@@ -1,7 +1,7 @@
 //! CPU time and memory of processes, as `/proc` has them.
 
 use nodectl::ports::processes::{Stat, TICK};
-use std::{fs, time::Duration};
+use std::{fs, process::Child, time::Duration};
 
 /// CPU time of all threads of this process.
 pub fn own_cpu() -> Duration {
@@ -34,6 +34,17 @@ pub fn rss_mib(pid: u32) -> f64 {
 /// The most that was ever resident, in MiB.
 pub fn peak_rss_mib(pid: u32) -> f64 {
     status_kib(pid, "VmHWM:") / 1024.0
+}
+
+/// The most that was ever resident of a process that ends by itself, and well, in bytes.
+pub fn peak_when_over(child: Child) -> u64 {
+    let mut status = 0;
+    // SAFETY: a struct of numbers.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: it writes into both, which outlive the call. The child is nobody else's to wait for.
+    let ended = unsafe { libc::wait4(child.id().cast_signed(), &mut status, 0, &mut usage) };
+    assert!(ended > 0 && status == 0, "it ended with {status}");
+    usage.ru_maxrss.cast_unsigned() * 1024
 }
 
 fn status_kib(pid: u32, key: &str) -> f64 {
