@@ -155,7 +155,7 @@ impl Outputs {
         ];
         row.extend([loss.to_string(), metric.to_string()]);
         row.extend(validation.iter().flatten().map(f64::to_string));
-        row.extend([format!("{:.4}", epoch.seconds), format!("{speed:.1}")]);
+        row.extend([format!("{:.6}", epoch.seconds), format!("{speed:.1}")]);
         self.metrics.write_record(row)?;
         self.metrics.flush()?;
         let mut scalars = vec![
