@@ -1,16 +1,18 @@
-//! Clients that are programs of their own: a pool's, and a training whose samples are counted.
+//! Clients that are programs of their own: a pool's, and trainings whose samples are counted.
 
 use crate::{
-    Settings,
-    clients::{Crowd, Job},
+    clients::{Crowd, Job, pause},
     history::History,
     machines::{Machine, Site},
+    plan::Rng,
 };
 use serde_json::{Value, json};
 use std::{
     fs,
     path::Path,
     process::{Child, Command, Stdio},
+    sync::atomic::Ordering,
+    time::Duration,
 };
 
 /// The training's table has 600 points; a tenth of them is for validation.
@@ -77,8 +79,29 @@ impl Drop for Pool {
     }
 }
 
-/// Submits a small training by two workers in `bsp`, through the command line as a person would.
-pub fn submit_training(site: &Site, crowd: &Crowd, machine: &Machine) -> Option<Job> {
+/// Has one small training run after the other until all is over, so that faults find one whatever
+/// the machine's speed.
+pub fn train(site: &Site, crowd: &Crowd, rng: &mut Rng) {
+    let is_over = || crowd.over.load(Ordering::Relaxed);
+    for number in 0.. {
+        let (node, _) = rng.pick(&crowd.names()).clone();
+        let job = submit_training(site, crowd, &node, &format!("training-{number}"));
+        while !is_over() {
+            let phase = job.as_ref().map(|job| crowd.phase_of(job, rng));
+            pause(Duration::from_millis(300));
+            // Or it was not submitted.
+            if phase.is_none_or(|phase| phase.is_some_and(|phase| phase != "running")) {
+                break;
+            }
+        }
+        if is_over() {
+            return;
+        }
+    }
+}
+
+/// Submits a training by two workers in `bsp`, through the command line as a person would.
+fn submit_training(site: &Site, crowd: &Crowd, node: &str, name: &str) -> Option<Job> {
     let class = |x: i32, y: i32| if x + y > 40 { 2 } else { i32::from(x > y) };
     let lines: String = (0..600)
         .map(|i| (i % 25, i / 25))
@@ -86,21 +109,18 @@ pub fn submit_training(site: &Site, crowd: &Crowd, machine: &Machine) -> Option<
         .collect();
     let file = site.dir.join("training.toml");
     let text = format!(
-        "kind = \"train\"\nname = \"training\"\nseed = 5\nbatch = 50\nworkers = 2\nepochs = {EPOCHS}\n[data]\ntable = \"points.csv\"\n\
+        "kind = \"train\"\nname = \"{name}\"\nseed = 5\nbatch = 50\nworkers = 2\nepochs = {EPOCHS}\n[data]\ntable = \"points.csv\"\n\
          standardize = true\nvalidation = 0.1\n[model]\nlayers = [{{ dense = 24 }}, \"tanh\", {{ dense = 3 }}]\n\
          [optimizer]\nkind = \"momentum\"\nrate = 0.1\n"
     );
     fs::write(site.dir.join("points.csv"), lines)
         .and_then(|()| fs::write(&file, text))
         .ok()?;
-    let fields = json!({ "job": "training", "tasks": 2, "bytes": 0, "ms": 0, "sort": "training" });
-    let call = site
-        .history
-        .call("training", &machine.name, "submit", fields);
+    let fields = json!({ "job": name, "tasks": 2, "bytes": 0, "ms": 0, "sort": "training" });
+    let call = site.history.call("training", node, "submit", fields);
     let output = command(
-        site.settings,
-        site.dir,
-        machine,
+        site,
+        node,
         &["run", "--detach", "--quiet", &file.display().to_string()],
     );
     let id = output
@@ -112,7 +132,7 @@ pub fn submit_training(site: &Site, crowd: &Crowd, machine: &Machine) -> Option<
     site.history
         .answer(call, &output.map(|_| json!({ "id": id })));
     let job = Job {
-        name: "training".into(),
+        name: name.into(),
         id,
         tasks: 2,
         bytes: 0,
@@ -128,13 +148,19 @@ pub fn submit_training(site: &Site, crowd: &Crowd, machine: &Machine) -> Option<
     })
 }
 
-/// Notes how many samples each epoch of a training that has ended was made of.
-pub fn count_samples(site: &Site, job: &Job, machine: &Machine) {
-    let into = site.dir.join("training");
+/// Notes of each training how many samples its epochs were made of.
+pub fn count_samples(site: &Site, crowd: &Crowd, node: &str) {
+    let jobs = crowd.jobs.lock().expect("nobody panics with it").clone();
+    for job in jobs.iter().filter(|job| job.name.starts_with("training")) {
+        count_samples_of(site, job, node);
+    }
+}
+
+fn count_samples_of(site: &Site, job: &Job, node: &str) {
+    let into = site.dir.join(&job.name);
     let said = command(
-        site.settings,
-        site.dir,
-        machine,
+        site,
+        node,
         &["results", &job.id, "--into", &into.display().to_string()],
     );
     let tables = fs::read_dir(&into)
@@ -172,14 +198,10 @@ fn samples(row: &str) -> u64 {
     (speed * seconds).round() as u64
 }
 
-fn command(
-    settings: &Settings,
-    dir: &Path,
-    machine: &Machine,
-    arguments: &[&str],
-) -> Result<String, String> {
+fn command(site: &Site, node: &str, arguments: &[&str]) -> Result<String, String> {
+    let dir = site.dir;
     let mut command = Command::new("timeout");
-    command.arg(COMMAND_SECONDS).arg(&settings.nodectl);
+    command.arg(COMMAND_SECONDS).arg(&site.settings.nodectl);
     let path = std::env::var_os("PATH").unwrap_or_default();
     command
         .env_clear()
@@ -190,7 +212,7 @@ fn command(
     command
         .current_dir(dir)
         .arg("--data-dir")
-        .arg(machine.data_dir())
+        .arg(Machine::data_dir_of(site, node))
         .args(arguments)
         .stdin(Stdio::null());
     let output = command.output().map_err(|error| error.to_string())?;

@@ -31,6 +31,7 @@ pub struct Machine {
 }
 
 /// What all machines share.
+#[derive(Clone, Copy)]
 pub struct Site<'a> {
     pub lab: &'a Lab,
     pub dir: &'a Path,
@@ -65,6 +66,11 @@ impl Machine {
 
     pub fn data_dir(&self) -> PathBuf {
         self.disk.join("data")
+    }
+
+    /// That of a machine by its name.
+    pub fn data_dir_of(site: &Site, name: &str) -> PathBuf {
+        site.dir.join(name).join("data")
     }
 
     pub fn api(&self) -> Api {

@@ -154,11 +154,8 @@ fn faults_then_quiet(mut nemesis: Nemesis, plan: &Plan) {
             None
         }
     });
-    let training = plan
-        .guests
-        .training
-        .then(|| guests::submit_training(&nemesis.site, crowd, &nemesis.machines[0]));
-    let seeds: Vec<u64> = (0..SUBMITTERS + 2).map(|_| rng.next()).collect();
+    let seeds: Vec<u64> = (0..SUBMITTERS + 3).map(|_| rng.next()).collect();
+    let site = nemesis.site;
     thread::scope(|scope| {
         for number in 0..SUBMITTERS {
             let mut rng = Rng::new(seeds[number as usize]);
@@ -169,6 +166,10 @@ fn faults_then_quiet(mut nemesis: Nemesis, plan: &Plan) {
         if plan.guests.drain {
             let mut drainers = Rng::new(seeds[SUBMITTERS as usize + 1]);
             scope.spawn(move || crowd.drain_nodes("drainer", &mut drainers));
+        }
+        if plan.guests.training {
+            let mut trainers = Rng::new(seeds[SUBMITTERS as usize + 2]);
+            scope.spawn(move || guests::train(&site, crowd, &mut trainers));
         }
         nemesis.carry_out(&plan.steps);
         crowd.over.store(true, Ordering::Relaxed);
@@ -183,9 +184,7 @@ fn faults_then_quiet(mut nemesis: Nemesis, plan: &Plan) {
     settle(&mut nemesis, &mut rng, &mut given_up);
     nemesis.wait(REPAIR);
     let mut answers = read_all(&mut nemesis, &mut rng);
-    if let Some(Some(job)) = training {
-        guests::count_samples(&nemesis.site, &job, &nemesis.machines[nemesis.up()[0]]);
-    }
+    guests::count_samples(&site, crowd, &nemesis.machines[nemesis.up()[0]].name);
     for _ in 0..plan.decay {
         // What has broken already takes long to answer, and more losses would show nothing new.
         if nemesis.up().len() > 2 && answers {

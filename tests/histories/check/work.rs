@@ -113,8 +113,8 @@ fn after_cancel(model: &Model, job: &Job, verdict: &mut Verdict) {
     }
 }
 
-/// What runs is stopped only when its task has a result or is cancelled, when its node ends, or
-/// when more than two attempts run.
+/// What runs is stopped only when its task has a result, has failed as it should or is cancelled,
+/// when its node ends, or when more than two attempts run.
 fn needless_stops(model: &Model, job: &Job, verdict: &mut Verdict) {
     let mut needless = Vec::new();
     for stop in job.runs.iter().filter(|run| run.event == "stopped") {
@@ -139,6 +139,7 @@ fn needless_stops(model: &Model, job: &Job, verdict: &mut Verdict) {
                 && at.abs_diff(stop.at) <= MARGIN
         });
         if has_result
+            || failed_as_it_should(model, job, stop)
             || is_cancelled
             || node_ended
             || exited
@@ -170,6 +171,20 @@ fn needless_stops(model: &Model, job: &Job, verdict: &mut Verdict) {
             story::of_task(model, job, Some(first.task), first.at),
         );
     }
+}
+
+/// Another attempt of the task failed as it should, and nobody asked for a retry since: that ends
+/// the task, also for a node that was away and ran it meanwhile.
+fn failed_as_it_should(model: &Model, job: &Job, stop: &Run) -> bool {
+    let of_task = job.runs.iter().filter(|run| run.task == stop.task);
+    let failed = of_task.filter(|run| run.event == "gated" && run.at <= stop.at);
+    let Some(last) = failed.map(|run| run.at).max() else {
+        return false;
+    };
+    let is_since = |at: u64| (last..=stop.at).contains(&at);
+    !model
+        .calls_of(job, "retry")
+        .any(|(_, call)| is_since(call.at))
 }
 
 /// The task was told to have failed for good, by a later attempt: this one was ordered before that,
