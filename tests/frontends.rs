@@ -1,4 +1,4 @@
-//! Libraries that nodectl plugs into (joblib, scikit-learn, dask, scipy and others): their own
+//! Libraries that nodectl plugs into (joblib, scikit-learn, dask, scipy, IPython and others): their own
 //! tests, the programs of the book's page, and a search of scikit-learn's on a cluster of which a
 //! node dies. The tests themselves are in `packaging/python/tests/frontends`; `tests/run` makes the
 //! virtual environment that they need.
@@ -56,6 +56,11 @@ fn joblibs_own_tests_pass_but_for_differences_that_are_meant() {
 #[test]
 fn studies_of_optunas_run_on_a_pool() {
     passes("optuna");
+}
+
+#[test]
+fn pools_jobs_and_cells_show_themselves_in_ipython() {
+    passes("notebook");
 }
 
 #[test]

@@ -15,6 +15,8 @@ Compute shaders run on numpy arrays, on every GPU:
 
     y = nodectl.kernel("saxpy.wgsl", x, uniforms={"a": 2.0})
 
+In notebooks pools and jobs show how far they are, and after `%load_ext nodectl` a cell that begins with `%%nodectl` runs as a job.
+
 It works on this machine alone, and uses the whole cluster where this machine is a node (`nodectl join`).
 """
 
@@ -26,6 +28,7 @@ from .cluster import is_client_running, is_server_running, start_head_node, star
 from .worker import WorkerInterface
 
 if TYPE_CHECKING:
+    from .job import Job
     from .pool import Pool
 
 __version__ = VERSION
@@ -33,6 +36,7 @@ __all__ = [
     "DEFAULT_PORT",
     "Executor",
     "FunctionPool",
+    "Job",
     "KernelError",
     "NodeError",
     "Pool",
@@ -53,6 +57,13 @@ __all__ = [
 ]
 
 
+def load_ipython_extension(shell: object) -> None:
+    """For `%load_ext nodectl`."""
+    from .notebook import load_ipython_extension
+
+    load_ipython_extension(shell)
+
+
 def __getattr__(name: str) -> object:
     # Loaded when asked for: half of the time that importing would take, and workers that open no pools need no cloudpickle.
     if name == "Pool":
@@ -67,6 +78,10 @@ def __getattr__(name: str) -> object:
         from .functions import FunctionPool
 
         return FunctionPool
+    if name == "Job":
+        from .job import Job
+
+        return Job
     if name == "kernel":
         from ._kernel import kernel
 

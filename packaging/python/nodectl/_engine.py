@@ -130,6 +130,11 @@ class Engine:
             call.changed = False
         self._settle()
 
+    def counts(self) -> Tuple[int, int]:
+        """How many tasks there have been, and how many of them are unfinished."""
+        with self._lock:
+            return self._next_id - 1, len(self._unfinished)
+
     def wait(self, ready: Callable[[], bool], timeout: Optional[float]) -> bool:
         """Waits until `ready()`, asked with the lock held. False if the time (s) has passed before."""
         deadline = None if timeout is None else time.monotonic() + timeout

@@ -15,7 +15,7 @@ import sysconfig
 import tempfile
 import threading
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from ._errors import NodeError
 
@@ -32,6 +32,7 @@ _RIVAL_SECONDS = 5.0
 _MEET_SECONDS = 5.0
 # How long a node may take to leave.
 _STOP_SECONDS = 10.0
+_READ_BYTES = 1 << 16
 
 
 def binary() -> str:
@@ -141,8 +142,20 @@ def request(path: str, method: str, target: str, body: Any = b"", length: Option
             connection.sendfile(body, count=length)
         with connection.makefile("rb") as reader:
             status, headers = _read_head(reader)
-            answer = _read_chunks(reader) if headers.get("transfer-encoding") == "chunked" else reader.read()
+            answer = b"".join(_body(reader, headers))
     return _answer(status, answer)
+
+
+def pieces(path: str, target: str) -> Iterator[bytes]:
+    """The bytes that the node answers with, as they come. Fails as `request`."""
+    connection = connect(path)
+    with connection:
+        connection.sendall(_head("GET", target, "Connection: close"))
+        with connection.makefile("rb") as reader:
+            status, headers = _read_head(reader)
+            if not 200 <= status < 300:
+                _answer(status, b"".join(_body(reader, headers)))
+            yield from _body(reader, headers)
 
 
 def upgrade(path: str) -> Tuple[socket.socket, bytes]:
@@ -189,14 +202,18 @@ def _read_head(reader: Any) -> Tuple[int, Dict[str, str]]:
         headers[name.lower()] = value.strip().lower()
 
 
-def _read_chunks(reader: Any) -> bytes:
-    chunks: List[bytes] = []
+def _body(reader: Any, headers: Dict[str, str]) -> Iterator[bytes]:
+    is_chunked = headers.get("transfer-encoding") == "chunked"
     while True:
-        size = int(reader.readline().split(b";")[0] or b"0", 16)
-        if size == 0:
-            return b"".join(chunks)
-        chunks.append(reader.read(size))
-        reader.readline()
+        if is_chunked:
+            size = int(reader.readline().split(b";")[0] or b"0", 16)
+            piece = reader.read(size)
+            reader.readline()
+        else:
+            piece = reader.read1(_READ_BYTES)
+        if not piece:
+            return
+        yield piece
 
 
 def _answer(status: int, body: bytes) -> Any:
@@ -290,6 +307,11 @@ class LocalNode:
             stream.close()
             raise
         return stream, early, self._was_alone
+
+    def make_run(self) -> None:
+        """Returns when a node answers: one is started if there is none. Fails with NodeError if none can be."""
+        if not is_running():
+            self._make_run(again=False, returns=False)
 
     def _make_run(self, again: bool, returns: bool) -> None:
         """Returns when a node answers. `returns`: one that was lost may come back by itself."""

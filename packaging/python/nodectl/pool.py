@@ -240,6 +240,26 @@ class Pool(Generic[Worker]):
             "a pool cannot be passed to another process\nhint: keep it out of classes and variables that tasks use"
         )
 
+    def __repr__(self) -> str:
+        state = "closed" if self._engine.closed else "%d workers on %d nodes" % (self._engine.workers, self._engine.nodes)
+        return "<%s %s: %s>" % (type(self).__name__, self._engine.job, state)
+
+    def _repr_html_(self) -> str:
+        from . import notebook
+
+        engine = self._engine
+        added, unfinished = engine.counts()
+        lines = ["%d workers on %d nodes" % (engine.workers, engine.nodes), "%d of %d tasks done" % (added - unfinished, added)]
+        if engine.starting:
+            lines.insert(1, "%d starting" % engine.starting)
+        state = "closed" if engine.closed else "failed" if engine.failure else "open"
+        return notebook.html("Pool %s" % engine.job, state, [("done", added - unfinished)], added, lines)
+
+    def _ipython_display_(self) -> None:
+        from . import notebook
+
+        notebook.show(self, lambda: self._engine.closed or self._engine.failure is not None)
+
     def _bar(self, data: Any) -> Bar:
         return Bar(len(data) if hasattr(data, "__len__") else None, self._progress)
 
