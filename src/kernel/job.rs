@@ -18,8 +18,8 @@ use std::{collections::BTreeMap, ops::Range};
 use toml::{Spanned, de::DeValue};
 
 #[rustfmt::skip]
-pub const KEYS: [&str; 29] = [
-    "name", "kind", "after", "shader", "entry", "space", "tile", "halo", "inputs", "uniforms", "constants", "outputs",
+pub const KEYS: [&str; 30] = [
+    "name", "kind", "after", "shader", "entry", "checks", "space", "tile", "halo", "inputs", "uniforms", "constants", "outputs",
     "iterate", "params", "zip", "sample", "output_limit", "log_limit", "into", "retries", "timeout", "grace", "priority",
     "min_nodes", "where", "speculate", "wait", "resources", "computing",
 ];
@@ -323,7 +323,10 @@ impl<'a> KernelJob<'a> {
             if tried.contains(&constants) {
                 continue;
             }
-            let compiled = program.shader.compile(&plan.shader.entry, &constants);
+            let compiled =
+                program
+                    .shader
+                    .compile(&plan.shader.entry, &constants, plan.shader.checks);
             let entry = compiled
                 .map_err(|error| program.fault(error.message))?
                 .entry;

@@ -35,14 +35,14 @@
 //! 5. Reads the buffers named in `parts` or `outputs`. A swapped pair's second name stands for the
 //!    buffer that the *last* step wrote to under that name.
 
-use nodectl_gpu::shader::{Element, Language};
+use nodectl_gpu::shader::{Element, Language, ShaderChecks};
 use nodectl_types::{Params, Scalar, Value};
 use serde::{Deserialize, Serialize};
 
 /// The upload with the plan.
 pub const PLAN_FILE: &str = "kernel.plan";
 /// Raised with every change of these types: worker and submitter may be of different builds.
-pub const PLAN_VERSION: u32 = 1;
+pub const PLAN_VERSION: u32 = 2;
 /// The largest plan that is read, in bytes; a shader is most of it.
 pub const MAX_PLAN_BYTES: usize = 32 << 20;
 
@@ -106,6 +106,7 @@ pub struct ShaderPlan {
     /// The file's bytes.
     pub source: Vec<u8>,
     pub entry: String,
+    pub checks: ShaderChecks,
 }
 
 /// A number of the job file, or the parameter that gives it.

@@ -2,7 +2,9 @@
 //! in its own text.
 
 use super::plan::{MAX_UNIFORM_BYTES, ShaderPlan};
-use nodectl_gpu::shader::{Binding, BindingKind, EntryPoint, Language, Shader, ShaderError, glsl};
+use nodectl_gpu::shader::{
+    Binding, BindingKind, EntryPoint, Language, Shader, ShaderChecks, ShaderError, glsl,
+};
 use nodectl_jobfile::{Fault, Fields, Item, UploadSource, keys::uploads};
 use nodectl_types::Scalar;
 use std::{io::Read, path::PathBuf};
@@ -14,6 +16,7 @@ const MOST_INVOCATIONS: u32 = 2048;
 const MOST_SHADER_BYTES: u64 = 4 << 20;
 /// The uniform that the worker fills in.
 pub(super) const TILE: &str = "tile";
+const CHECKS: [&str; 3] = ["full", "bounds", "none"];
 
 pub(super) struct KernelProgram {
     pub(super) plan: ShaderPlan,
@@ -71,6 +74,7 @@ impl KernelProgram {
             language,
             source,
             entry: entry.name.clone(),
+            checks: choose_checks(fields, language)?,
         };
         let program = Self {
             plan,
@@ -199,6 +203,26 @@ fn fault_of(error: &ShaderError, span: std::ops::Range<usize>) -> Fault {
     match &error.hint {
         Some(hint) => fault.hint(hint.clone()),
         None => fault,
+    }
+}
+
+/// `checks`: of shaders that are compiled here.
+fn choose_checks(fields: &Fields<'_, '_>, language: Language) -> Result<ShaderChecks, Fault> {
+    let Some(checks) = fields.string("checks")? else {
+        return Ok(ShaderChecks::default());
+    };
+    if language == Language::SpirV {
+        let message = "`checks` is for shaders in WGSL: GLSL and SPIR-V run as they are";
+        return Err(Fault::new(checks.span, message).hint("leave `checks` out"));
+    }
+    match checks.value.as_str() {
+        "full" => Ok(ShaderChecks::Full),
+        "bounds" => Ok(ShaderChecks::Bounds),
+        "none" => Ok(ShaderChecks::None),
+        other => {
+            let fault = Fault::new(checks.span, format!("`checks` cannot be `{other}`"));
+            Err(fault.suggest(other, &CHECKS))
+        }
     }
 }
 

@@ -14,6 +14,21 @@ use naga::{
     proc::{BoundsCheckPolicies, BoundsCheckPolicy},
 };
 use nodectl_types::Scalar;
+use serde::{Deserialize, Serialize};
+
+/// What becomes of mistakes in a shader of WGSL. Each check costs time: on some GPUs the rounds of
+/// a bounded loop take many times as long. Shaders of SPIR-V run as they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ShaderChecks {
+    /// Indices beyond an array's end do no harm, divisions by zero have a result, loops end.
+    #[default]
+    Full,
+    /// Indices beyond an array's end do no harm. A loop without end lasts until the task's `timeout`.
+    Bounds,
+    /// An index beyond an array's end reads or overwrites whatever lies there in the worker's memory of
+    /// the GPU.
+    None,
+}
 
 /// What a device is given.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,14 +49,16 @@ impl Shader {
         &self,
         entry: &str,
         constants: &[(String, f64)],
+        checks: ShaderChecks,
     ) -> Result<Compiled, ShaderError> {
-        parse::with_stack(|| self.compile_here(entry, constants))
+        parse::with_stack(|| self.compile_here(entry, constants, checks))
     }
 
     fn compile_here(
         &self,
         entry: &str,
         constants: &[(String, f64)],
+        checks: ShaderChecks,
     ) -> Result<Compiled, ShaderError> {
         let values: PipelineConstants = constants.iter().cloned().collect();
         let processed = process_overrides(
@@ -71,10 +88,13 @@ impl Shader {
             shader_stage: ShaderStage::Compute,
             entry_point: entry.to_string(),
         };
-        let write = |buffer| spv::write_vec(&module, &info, &options(buffer), Some(&pipeline));
-        let words = match write(BoundsCheckPolicy::ReadZeroSkipWrite) {
+        let write =
+            |options: &spv::Options<'_>| spv::write_vec(&module, &info, options, Some(&pipeline));
+        let words = match write(&options(checks, BoundsCheckPolicy::ReadZeroSkipWrite)) {
             // naga 30 skips everything out of bounds but atomics.
-            Err(spv::Error::FeatureNotImplemented(_)) => write(BoundsCheckPolicy::Restrict),
+            Err(spv::Error::FeatureNotImplemented(_)) => {
+                write(&options(checks, BoundsCheckPolicy::Restrict))
+            }
             written => written,
         };
         let words = words.map_err(|error| {
@@ -88,20 +108,25 @@ impl Shader {
     }
 }
 
-/// Every check on. `buffer`: what becomes of indices out of bounds in storage buffers.
-fn options(buffer: BoundsCheckPolicy) -> spv::Options<'static> {
+/// `buffer`: what becomes of indices out of bounds in storage buffers, where they are checked.
+fn options(checks: ShaderChecks, buffer: BoundsCheckPolicy) -> spv::Options<'static> {
+    let in_bounds = |policy| match checks {
+        ShaderChecks::Full | ShaderChecks::Bounds => policy,
+        ShaderChecks::None => BoundsCheckPolicy::Unchecked,
+    };
+    let is_full = checks == ShaderChecks::Full;
     spv::Options {
         lang_version: (1, 3),
         flags: WriterFlags::DEBUG,
         bounds_check_policies: BoundsCheckPolicies {
-            index: BoundsCheckPolicy::Restrict,
-            buffer,
-            image_load: BoundsCheckPolicy::ReadZeroSkipWrite,
-            binding_array: BoundsCheckPolicy::Restrict,
+            index: in_bounds(BoundsCheckPolicy::Restrict),
+            buffer: in_bounds(buffer),
+            image_load: in_bounds(BoundsCheckPolicy::ReadZeroSkipWrite),
+            binding_array: in_bounds(BoundsCheckPolicy::Restrict),
         },
         zero_initialize_workgroup_memory: ZeroInitializeWorkgroupMemoryMode::Polyfill,
-        force_loop_bounding: true,
-        emit_int_div_checks: true,
+        force_loop_bounding: is_full,
+        emit_int_div_checks: is_full,
         // Of compute shaders nothing goes in or out but buffers, and not every device has it.
         use_storage_input_output_16: false,
         // Not fakes: without a map, bindings stay as the shader has them.

@@ -24,7 +24,7 @@ mod reflect;
 #[cfg(test)]
 mod tests;
 
-pub use compile::Compiled;
+pub use compile::{Compiled, ShaderChecks};
 pub use layout::{Element, Field};
 pub use parse::{Language, Shader, ShaderError};
 pub use reflect::{Binding, BindingKind, EntryPoint, Feature, SpecializationConstant};

@@ -110,7 +110,7 @@ fn comment(text: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shader::{Language, Shader};
+    use crate::shader::{Language, Shader, ShaderChecks};
 
     fn shader(expression: &str) -> String {
         format!(
@@ -166,7 +166,7 @@ mod tests {
         ] {
             let shader = parse(&text).unwrap_or_else(|error| panic!("{}: {error}", &text[..40]));
             shader
-                .compile("main", &[])
+                .compile("main", &[], ShaderChecks::Full)
                 .unwrap_or_else(|error| panic!("{}: {error}", &text[..40]));
         }
         // Numbers after each other, and comments, are not deep.

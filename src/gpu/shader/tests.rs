@@ -127,7 +127,11 @@ fn constants_are_compiled_in() {
             .collect::<Vec<_>>()
     };
     let compiled = shader
-        .compile("main", &values(&[("SIDE", 16.0), ("SHIFT", 0.5)]))
+        .compile(
+            "main",
+            &values(&[("SIDE", 16.0), ("SHIFT", 0.5)]),
+            ShaderChecks::Full,
+        )
         .unwrap();
     assert_eq!(
         (compiled.entry.workgroup, compiled.words[0]),
@@ -135,7 +139,7 @@ fn constants_are_compiled_in() {
     );
     let error = |given: &[(&str, f64)]| {
         shader
-            .compile("main", &values(given))
+            .compile("main", &values(given), ShaderChecks::Full)
             .unwrap_err()
             .to_string()
     };
@@ -223,7 +227,7 @@ fn spir_v_is_understood_and_handed_on() {
 @compute @workgroup_size(32) fn go(@builtin(global_invocation_id) id: vec3<u32>) { out[id.x] = id.x; }";
     let words = Shader::parse(Language::Wgsl, text.as_bytes())
         .unwrap()
-        .compile("go", &[])
+        .compile("go", &[], ShaderChecks::Full)
         .unwrap()
         .words;
     for bytes in [
@@ -235,7 +239,7 @@ fn spir_v_is_understood_and_handed_on() {
     ] {
         let shader =
             Shader::parse(Language::SpirV, &bytes).unwrap_or_else(|error| panic!("{error}"));
-        let compiled = shader.compile("go", &[]).unwrap();
+        let compiled = shader.compile("go", &[], ShaderChecks::Full).unwrap();
         assert_eq!(compiled.words, words);
         assert_eq!(
             (
@@ -275,7 +279,13 @@ fn atomics_are_compiled_too() {
 @group(0) @binding(0) var<storage, read_write> bins: array<atomic<u32>>;
 @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) { atomicAdd(&bins[id.x % 7u], 1u); }";
     let shader = Shader::parse(Language::Wgsl, text.as_bytes()).unwrap();
-    assert!(!shader.compile("main", &[]).unwrap().words.is_empty());
+    assert!(
+        !shader
+            .compile("main", &[], ShaderChecks::Full)
+            .unwrap()
+            .words
+            .is_empty()
+    );
 }
 
 #[test]
@@ -298,4 +308,25 @@ fn deep_nesting_is_an_error() {
         ")".repeat(100_000)
     );
     assert!(Shader::parse(Language::Wgsl, text.as_bytes()).is_err());
+}
+
+/// Fewer checks are fewer instructions; the entry point stays the same.
+#[test]
+fn checks_are_what_was_asked_for() {
+    let text = "@group(0) @binding(0) var<storage, read_write> out: array<u32>;
+        @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+            var sum = 0u;
+            for (var i = 0u; i < out[0]; i++) { sum += i / out[i]; }
+            out[id.x] = sum;
+        }";
+    let shader = Shader::parse(Language::Wgsl, text.as_bytes()).unwrap();
+    let compiled = [ShaderChecks::Full, ShaderChecks::Bounds, ShaderChecks::None]
+        .map(|checks| shader.compile("main", &[], checks).unwrap());
+    let words = compiled.each_ref().map(|compiled| compiled.words.len());
+    assert!(words[0] > words[1] && words[1] > words[2], "{words:?}");
+    assert!(
+        compiled
+            .iter()
+            .all(|other| other.entry == compiled[0].entry)
+    );
 }

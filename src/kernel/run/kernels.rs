@@ -50,7 +50,7 @@ impl DeviceKernels {
         let fault = |why: String| CallError::Task(format!("{}: {why}", self.plan.file));
         let compiled = self
             .shader
-            .compile(&self.plan.entry, constants)
+            .compile(&self.plan.entry, constants, self.plan.checks)
             .map_err(|error| fault(error.to_string()))?;
         fit::check(&compiled.entry, device.info()).map_err(fault)?;
         let constants: Vec<_> = compiled

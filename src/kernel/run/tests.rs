@@ -10,7 +10,7 @@ use crate::{
 };
 use nodectl_builtin::{BuiltinPart, Call, CallError, device};
 use nodectl_formats::{Array, ArrayLocation, Info, write};
-use nodectl_gpu::shader::{Element, Language};
+use nodectl_gpu::shader::{Element, Language, ShaderChecks};
 use nodectl_types::{Scalar, Value};
 use serde_json::{Value as Json, json};
 use std::path::Path;
@@ -89,6 +89,7 @@ fn plan(
             language: Language::Wgsl,
             source: format!("{TILE}{source}").into_bytes(),
             entry: "main".into(),
+            checks: ShaderChecks::Full,
         },
         space: [number(space[0]), number(space[1]), number(1)],
         dimensions: 2,
@@ -424,6 +425,7 @@ fn partial_outputs_are_folded_as_the_plan_says() {
         language: Language::Wgsl,
         source: FOLD.into(),
         entry: "main".into(),
+        checks: ShaderChecks::Full,
     };
     // Four tiles of 5 x 3 cells.
     for (combine, expected) in [

@@ -4,7 +4,7 @@ use super::{JOB, lab};
 use nodectl_jobfile::parse;
 
 /// What to change in a job that is right, and into what.
-const WRONG: [(&str, &str); 49] = [
+const WRONG: [(&str, &str); 50] = [
     ("shader = \"heat.wgsl\"\n", ""),
     ("heat.wgsl", "haet.wgsl"),
     ("heat.wgsl", "../heat.wgsl"),
@@ -18,6 +18,7 @@ const WRONG: [(&str, &str); 49] = [
     ("heat.wgsl", "mixed.wgsl"),
     ("space", "entry = \"mian\"\nspace"),
     ("space", "spaec"),
+    ("space", "checks = \"bound\"\nspace"),
     ("space = [64, 48]\n", ""),
     ("[64, 48]", "[64, 0]"),
     ("[64, 48]", "[64, 48, 1, 1]"),

@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use nodectl::{
-    gpu::shader::{Language, Shader},
+    gpu::shader::{Language, Shader, ShaderChecks},
     kernel::KernelPlan,
 };
 
@@ -18,7 +18,7 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(shader) = Shader::parse(Language::Wgsl, bytes) {
         for entry in shader.entry_points() {
             assert!(shader.entry(entry).is_some());
-            let _ = shader.compile(entry, &[]);
+            let _ = shader.compile(entry, &[], ShaderChecks::Full);
         }
     }
 });
