@@ -3,7 +3,7 @@
 
 use futures::future::BoxFuture;
 use nodectl_gpu as gpu;
-use nodectl_ports::{Event, GpuMeter, NodeHandle};
+use nodectl_ports::{Event, GpuMeter, NodeHandle, drivers::DRIVERS};
 use nodectl_store::atomic;
 use nodectl_types::{Gpu, GpuKind, GpuRates};
 use serde::{Deserialize, Serialize};
@@ -79,6 +79,7 @@ fn offered(gpus: Vec<Gpu>, choices: &[GpuChoice]) -> Vec<Gpu> {
 pub struct Gpus {
     choices: Vec<GpuChoice>,
     file: PathBuf,
+    drivers: PathBuf,
     handle: NodeHandle,
     known: Mutex<Vec<Gpu>>,
     measuring: tokio::sync::Mutex<()>,
@@ -103,6 +104,7 @@ impl Gpus {
         Arc::new(Self {
             choices,
             file: data_dir.join(FILE),
+            drivers: data_dir.join(DRIVERS),
             handle,
             known,
             measuring,
@@ -124,7 +126,7 @@ impl Gpus {
     pub fn look(self: Arc<Self>) -> watch::Receiver<bool> {
         let (known, receiver) = watch::channel(false);
         tokio::spawn(async move {
-            match gpu::probe_in_child(LOOK_LIMIT).await {
+            match gpu::probe_in_child(&self.drivers, LOOK_LIMIT).await {
                 Ok(gpus) if gpus.is_empty() => {}
                 Ok(gpus) => self.know(gpus).await,
                 Err(error) => tracing::info!("no GPU is used: {error}"),
@@ -151,7 +153,7 @@ impl Gpus {
     /// where there is no other.
     async fn measure_all(&self) -> Result<(), String> {
         let _alone = self.measuring.lock().await;
-        let gpus = gpu::probe_in_child(LOOK_LIMIT)
+        let gpus = gpu::probe_in_child(&self.drivers, LOOK_LIMIT)
             .await
             .map_err(|error| error.to_string())?;
         let counts = |gpu: &&Gpu| gpu.kind != GpuKind::Software;
@@ -159,7 +161,7 @@ impl Gpus {
         let mut measured = read(&self.file);
         let mut failed = Vec::new();
         for gpu in gpus.iter().filter(|gpu| counts(gpu) == any_counts) {
-            match gpu::measure_in_child(gpu.uuid, MEASURE_LIMIT).await {
+            match gpu::measure_in_child(gpu.uuid, &self.drivers, MEASURE_LIMIT).await {
                 Ok(rates) => {
                     measured.retain(|line| !line.is_of(gpu));
                     measured.push(MeasuredLine::new(gpu, rates));

@@ -33,7 +33,10 @@ pub use secret::{
     secret_weakness,
 };
 
-use nodectl_ports::say::{self, tell};
+use nodectl_ports::{
+    drivers::DRIVERS,
+    say::{self, tell},
+};
 use nodectl_types::Gpu;
 use nodectl_worker as worker;
 use std::{
@@ -52,11 +55,17 @@ pub fn make_private_dir(path: &Path) -> io::Result<()> {
         .create(path)
 }
 
-/// The GPUs of this machine, looked for in a child process, or why they are not known.
-pub async fn probe_gpus(deadline: Duration) -> Result<Vec<Gpu>, String> {
-    nodectl_gpu::probe_in_child(deadline)
+/// The GPUs of this machine, looked for in a child process as the node of this data directory does,
+/// or why they are not known.
+pub async fn probe_gpus(data_dir: &Path, deadline: Duration) -> Result<Vec<Gpu>, String> {
+    nodectl_gpu::probe_in_child(&data_dir.join(DRIVERS), deadline)
         .await
         .map_err(|error| error.to_string())
+}
+
+/// The version of NVIDIA's kernel module, where it is loaded.
+pub fn nvidia_version() -> Option<String> {
+    nodectl_gpu::module_version(Path::new("/"))
 }
 
 /// What the settings say about tasks whose job says nothing.

@@ -4,8 +4,10 @@
 
 use super::{
     measure::measure,
+    nvidia,
     probe::{ProbeError, probe},
 };
+use nodectl_ports::drivers;
 use nodectl_types::{Gpu, GpuRates};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -13,31 +15,49 @@ use rustix::{
 };
 use serde::de::DeserializeOwned;
 use std::{
+    env,
     io::{self, Read, Write},
     os::{fd::OwnedFd, unix::process::CommandExt},
+    path::{Path, PathBuf},
     process::{Child, Command, ExitCode, ExitStatus, Stdio},
     time::{Duration, Instant},
 };
 
 /// How much the child may write; more is cut off.
 const MAX_OUTPUT_BYTES: usize = 1 << 20;
+/// By them somebody says which drivers the Vulkan loader takes.
+const DRIVER_VARIABLES: [&str; 3] = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES"];
 /// How much of the child's stderr an error shows.
 const SHOWN_STDERR_BYTES: usize = 2000;
 /// How long a killed child may take to end. One stuck inside a driver's system call never does: it
 /// is left behind.
 const DEATH_LIMIT: Duration = Duration::from_secs(1);
 
-/// The GPUs of this machine, software ones marked, or why they are not known. Returns soon after
-/// `deadline` at the latest. Needs a Tokio runtime; blocks one of its blocking threads, not the
-/// caller.
-pub async fn probe_in_child(deadline: Duration) -> Result<Vec<Gpu>, ProbeError> {
-    ask_nodectl(Vec::new(), deadline).await
+/// The GPUs of this machine, software ones marked, or why they are not known. `drivers`: where a
+/// driver's manifest is kept, should one have to be written. Each child that is asked has until
+/// `deadline`; there are three at most. Needs a Tokio runtime; blocks one of its blocking threads, not
+/// the caller.
+pub async fn probe_in_child(drivers: &Path, deadline: Duration) -> Result<Vec<Gpu>, ProbeError> {
+    let probe = |manifest| ask_nodectl(Vec::new(), manifest, deadline);
+    if DRIVER_VARIABLES
+        .iter()
+        .any(|name| env::var_os(name).is_some())
+    {
+        // Somebody has chosen the drivers.
+        return probe(None).await;
+    }
+    nvidia::repaired(drivers, Path::new("/"), probe).await
 }
 
 /// How fast the GPU with this UUID is. As `probe_in_child`; keeps the GPU busy for about a second.
-pub async fn measure_in_child(uuid: [u8; 16], deadline: Duration) -> Result<GpuRates, ProbeError> {
+pub async fn measure_in_child(
+    uuid: [u8; 16],
+    drivers: &Path,
+    deadline: Duration,
+) -> Result<GpuRates, ProbeError> {
     let hex = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-    ask_nodectl(vec!["--measure".into(), hex], deadline).await
+    let arguments = vec!["--measure".into(), hex];
+    ask_nodectl(arguments, drivers::manifest(drivers), deadline).await
 }
 
 /// The body of `nodectl gpu-probe`: prints the result as one line of JSON. Always exits 0: the line
@@ -68,12 +88,14 @@ fn measured(uuid: &str) -> Result<GpuRates, ProbeError> {
 
 async fn ask_nodectl<T: DeserializeOwned + Send + 'static>(
     arguments: Vec<String>,
+    manifest: Option<PathBuf>,
     deadline: Duration,
 ) -> Result<T, ProbeError> {
     let asked = tokio::task::spawn_blocking(move || {
         // Not `current_exe`: this works too when the file has been replaced by a newer version.
         let mut command = Command::new("/proc/self/exe");
         command.arg0("nodectl").arg("gpu-probe").args(arguments);
+        command.envs(manifest.iter().flat_map(|path| drivers::variables(path)));
         ask(command, deadline)
     });
     asked
@@ -276,6 +298,26 @@ mod tests {
         ]);
         command.env("MEASURED_UUID", uuid);
         ask(command, PLENTY)
+    }
+
+    /// Lavapipe in the place of NVIDIA's library, found as the loader finds any.
+    #[test]
+    fn a_manifest_of_ours_brings_a_driver() {
+        let directory = tempfile::tempdir().unwrap();
+        let manifest = directory.path().join(drivers::MANIFEST);
+        for (library, is_there) in [("libvulkan_lvp.so", true), ("libnothing.so.0", false)] {
+            nvidia::write(&manifest, library).unwrap();
+            let found = ask_drivers(manifest.to_str());
+            if is_there && !Path::new("/usr/share/vulkan/icd.d/lvp_icd.x86_64.json").exists() {
+                eprintln!("SKIPPED: no software Vulkan driver here (Debian: mesa-vulkan-drivers)");
+                continue;
+            }
+            assert_eq!(
+                found.is_ok_and(|gpus| !gpus.is_empty()),
+                is_there,
+                "{library}"
+            );
+        }
     }
 
     #[test]

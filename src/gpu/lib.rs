@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `probe` | which devices the drivers of this process offer, and why there are none |
 //! | `child` | the same, and measuring, from a child process, with a deadline |
+//! | `nvidia` | NVIDIA's driver where the Vulkan loader does not know of it |
 //! | `measure` | how fast a GPU copies and multiplies |
 //! | `shader/` | users' shaders, checked and described |
 //! | `device` | one GPU: buffers, kernels, recordings, transfers; for worker processes |
@@ -13,9 +14,11 @@
 mod child;
 pub mod device;
 mod measure;
+mod nvidia;
 pub mod ops;
 mod probe;
 pub mod shader;
 
 pub use child::{main as probe_main, measure_in_child, probe_in_child};
+pub use nvidia::module_version;
 pub use probe::{ProbeError, probe};

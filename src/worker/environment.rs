@@ -5,7 +5,10 @@ use super::{
     isolation, package,
     protocol::{TASK_DIR_VARIABLE, WORKER_DIR_VARIABLE},
 };
-use nodectl_ports::StartTask;
+use nodectl_ports::{
+    StartTask,
+    drivers::{self, DRIVERS},
+};
 use nodectl_types::{gang::HOSTFILE_VARIABLE, servers};
 use std::{
     collections::BTreeMap,
@@ -77,6 +80,8 @@ pub struct BaseEnvironment {
     pub variables: BTreeMap<OsString, OsString>,
     /// The Python package that this program carries, as Python finds it.
     pub package: PathBuf,
+    /// Where the manifest of a GPU's driver is, if the Vulkan loader does not know of it by itself.
+    pub drivers: PathBuf,
 }
 
 impl BaseEnvironment {
@@ -117,6 +122,7 @@ pub fn base(data_dir: &Path) -> Result<BaseEnvironment, WorkerError> {
     Ok(BaseEnvironment {
         variables: base,
         package,
+        drivers: data_dir.join(DRIVERS),
     })
 }
 
@@ -193,6 +199,10 @@ pub fn of_task(
     }
     for (name, value) in gpu_variables(&task.gpus, Path::new("/sys/bus/pci/devices")) {
         set(name, value.into());
+    }
+    let manifest = drivers::manifest(&base.drivers).filter(|_| !task.gpus.is_empty());
+    for (name, path) in manifest.iter().flat_map(|path| drivers::variables(path)) {
+        set(name, path.into());
     }
     env.into_iter()
         .map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat())

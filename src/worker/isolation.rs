@@ -6,7 +6,7 @@ use super::{
     protocol::Confinement,
     supervisor,
 };
-use nodectl_ports::StartTask;
+use nodectl_ports::{StartTask, drivers::DRIVERS};
 use nodectl_types::{Builtin, Isolation, WorkSpec, WorkerSpec, servers};
 use std::{
     ffi::OsStr,
@@ -146,6 +146,7 @@ impl Confiner {
             job.join("input"),
             job.join("after"),
             self.data_dir.join(PYTHON_DIRECTORY),
+            self.data_dir.join(DRIVERS),
         ]
         .into_iter()
         .chain(self.program.clone())

@@ -80,7 +80,7 @@ async fn of_machine(client: &Client, settings: &Settings) -> Result<Doctor, CliE
         .findings
         .extend(settings.cluster.secret_file.as_deref().map(secret_file));
     doctor.findings.push(isolation(settings));
-    doctor.findings.push(gpus().await);
+    doctor.findings.push(gpus(&settings.node.data_dir).await);
     doctor.findings.push(python(PYTHON).await);
     Ok(doctor)
 }
@@ -245,8 +245,9 @@ pub fn isolation(settings: &Settings) -> Finding {
     }
 }
 
-async fn gpus() -> Finding {
-    match app::probe_gpus(PROBE).await {
+async fn gpus(data_dir: &Path) -> Finding {
+    let nvidia = app::nvidia_version().map(|version| nvidia_hint(&version));
+    match app::probe_gpus(data_dir, PROBE).await {
         Ok(gpus) => {
             let real: Vec<_> = gpus
                 .iter()
@@ -257,7 +258,9 @@ async fn gpus() -> Finding {
                 [] => Finding::warning(
                     "gpu",
                     "no GPU",
-                    "if there is one, install its Vulkan driver; everything but GPU work runs without",
+                    nvidia.as_deref().unwrap_or(
+                        "if there is one, install its Vulkan driver; everything but GPU work runs without",
+                    ),
                 ),
                 some => Finding::ok("gpu", some.join(", ")),
             }
@@ -265,9 +268,19 @@ async fn gpus() -> Finding {
         Err(why) => {
             let (why, hint) = text::split_hint(&why);
             let usual = "install libvulkan1 and the GPU's Vulkan driver, if it has one";
-            Finding::warning("gpu", why, hint.unwrap_or(usual))
+            Finding::warning("gpu", why, nvidia.as_deref().or(hint).unwrap_or(usual))
         }
     }
+}
+
+/// What is missing where NVIDIA's kernel module is loaded and none of its GPUs can be used.
+fn nvidia_hint(version: &str) -> String {
+    let series = version.split('.').next().unwrap_or(version);
+    format!(
+        "NVIDIA's kernel module {version} is loaded, so there is a GPU, but its Vulkan driver does not answer: install \
+         nvidia-vulkan-icd (Debian), libnvidia-gl-{series} (Ubuntu) or nvidia-driver-libs (Fedora, Red Hat), and \
+         libvulkan1; a container has to be started with NVIDIA_DRIVER_CAPABILITIES=graphics,compute,utility"
+    )
 }
 
 async fn python(program: &str) -> Finding {
