@@ -1,14 +1,15 @@
-//! Kernel jobs on clusters of real nodes, on Mesa's software device: the shipped examples against
-//! what they should give, and what becomes of shaders that hang, workers that are killed, and
+//! Kernel jobs on clusters of real nodes, on a GPU or Mesa's software device: the shipped examples
+//! against what they should give, and what becomes of shaders that hang, workers that are killed, and
 //! mistakes.
 
 mod common;
 
 use common::{
     LATER,
-    cluster::{Cluster, both},
+    cluster::Cluster,
+    gpu::shader_device,
     job::{read_results, run_to_end, write_job},
-    wait_for,
+    source, wait_for,
 };
 use nodectl::formats::{Array, ArrayLocation};
 use rustix::process::{Pid, Signal, kill_process};
@@ -16,29 +17,10 @@ use std::{
     f64::consts::PI,
     fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 
-/// Whether this machine has a device for kernels that were granted no GPU.
-fn can_run() -> bool {
-    let output = Command::new(env!("CARGO_BIN_EXE_nodectl"))
-        .arg("gpu-probe")
-        .output()
-        .expect("nodectl starts");
-    let can = both(&output).contains("\"Software\"");
-    if !can {
-        eprintln!(
-            "SKIPPED: no software Vulkan device here (Debian: mesa-vulkan-drivers): {}",
-            both(&output).trim()
-        );
-    }
-    can
-}
-
 fn example(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("config/jobs")
-        .join(name)
+    source("config/jobs").join(name)
 }
 
 /// Runs a shipped example to its end; returns the directory with its results and what was printed.
@@ -78,7 +60,7 @@ fn whole_numbers(array: &Array) -> Vec<u32> {
 /// The template's shader at a small size, in two tiles a frame.
 #[test]
 fn frames_of_a_zoom_are_what_the_cpu_draws() {
-    if !can_run() {
+    if shader_device().is_none() {
         return;
     }
     let cluster = Cluster::of(2);
@@ -149,7 +131,7 @@ fn shade([x, y]: [f32; 2], zoom: f32) -> f32 {
 /// An edge of the plate is 95 cells; 400 steps of 0.2.
 #[test]
 fn heat_flows_as_the_analytic_solution_has_it_across_the_edges_of_tiles() {
-    if !can_run() {
+    if shader_device().is_none() {
         return;
     }
     let cluster = Cluster::of(2);
@@ -177,7 +159,7 @@ fn heat_flows_as_the_analytic_solution_has_it_across_the_edges_of_tiles() {
 
 #[test]
 fn bodies_keep_their_energy() {
-    if !can_run() {
+    if shader_device().is_none() {
         return;
     }
     let cluster = Cluster::of(1);
@@ -218,7 +200,7 @@ fn call_price(spot: f64, strike: f64, rate: f64, volatility: f64, years: f64) ->
 
 #[test]
 fn an_option_costs_what_the_closed_formula_says() {
-    if !can_run() {
+    if shader_device().is_none() {
         return;
     }
     let cluster = Cluster::of(2);
@@ -241,7 +223,7 @@ fn an_option_costs_what_the_closed_formula_says() {
 
 #[test]
 fn digits_are_read_as_the_cpu_reads_them() {
-    if !can_run() {
+    if shader_device().is_none() {
         return;
     }
     let cluster = Cluster::of(2);
@@ -325,7 +307,7 @@ fn job(cluster: &Cluster, name: &str, body: &str, more: &str) -> PathBuf {
 
 #[test]
 fn a_shader_that_takes_too_long_meets_its_timeout() {
-    if !can_run() {
+    if shader_device().is_none() {
         return;
     }
     let cluster = Cluster::of(1);
@@ -352,7 +334,7 @@ fn workers_of(cluster: &Cluster) -> Vec<u32> {
 
 #[test]
 fn every_part_is_there_although_a_worker_is_killed() {
-    if !can_run() {
+    if shader_device().is_none() {
         return;
     }
     let cluster = Cluster::of(2);
@@ -437,7 +419,7 @@ fn a_node_without_a_device_says_so_plainly() {
 
 #[test]
 fn results_say_what_the_gpu_did() {
-    if !can_run() {
+    if shader_device().is_none() {
         return;
     }
     let cluster = Cluster::of(1);
@@ -468,7 +450,7 @@ fn results_say_what_the_gpu_did() {
 #[cfg(feature = "glsl")]
 #[test]
 fn kernels_in_glsl_run_and_their_mistakes_have_their_place() {
-    if !can_run() {
+    if shader_device().is_none() {
         return;
     }
     let cluster = Cluster::of(2);

@@ -7,7 +7,9 @@ use common::{
     LATER,
     cluster::{Cluster, both},
     job::{read_results, run_to_end, write_job},
+    program,
     python::python_with,
+    source,
     training::workers_of,
     wait_for,
 };
@@ -20,9 +22,7 @@ use std::{
 };
 
 fn example(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("config/jobs")
-        .join(name)
+    source("config/jobs").join(name)
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn the_digits_are_learnt_and_the_model_reads_them() {
 fn the_model_reads_the_digits(model: &Path) {
     let data = example("quickstart/digits.csv.gz");
     let predict = |data: &Path, more: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_nodectl"));
+        let mut command = Command::new(program());
         command
             .arg("predict")
             .args([model, data])

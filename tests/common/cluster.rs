@@ -1,6 +1,6 @@
 //! Nodes: start, kill, restart, ask.
 
-use super::{NEVER, SOON, netns::Lab, output_within, unique, wait_until};
+use super::{NEVER, SOON, netns::Lab, output_within, program, unique, wait_until};
 use serde_json::Value;
 use std::{
     fs,
@@ -255,7 +255,7 @@ impl Cluster {
 
     /// `nodectl` with a node's settings, in the test's own network.
     pub fn command(&self, number: usize) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_nodectl"));
+        let mut command = Command::new(program());
         self.configure(&mut command, number);
         command
     }
@@ -264,7 +264,7 @@ impl Cluster {
         let Some(lab) = &self.lab else {
             return self.command(number);
         };
-        let mut command = lab.command(number, env!("CARGO_BIN_EXE_nodectl"));
+        let mut command = lab.command(number, program());
         self.configure(&mut command, number);
         command
     }

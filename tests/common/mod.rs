@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `cluster` | nodes: start, kill, restart, ask |
 //! | `disk` | disks of a few megabytes |
+//! | `gpu` | whether there is a device for shaders, and whether it is a real GPU |
 //! | `job` | job files, what became of them, how often their tasks really ran |
 //! | `lab` | SLURM, HTCondor, sshd |
 //! | `netns` | network namespaces on a bridge: cut links, partitions, private networks |
@@ -18,6 +19,7 @@
 
 pub mod cluster;
 pub mod disk;
+pub mod gpu;
 pub mod job;
 pub mod lab;
 pub mod netns;
@@ -26,8 +28,8 @@ pub mod terminal;
 pub mod training;
 
 use std::{
-    fs,
-    path::Path,
+    env, fs,
+    path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
@@ -38,6 +40,19 @@ pub const SOON: Duration = Duration::from_secs(30);
 pub const LATER: Duration = Duration::from_secs(240);
 /// Nothing takes longer, unless it never ends.
 pub const NEVER: Duration = Duration::from_secs(300);
+
+/// The program under test: this build's, or the one that `NODECTL` names, for tests that travel to
+/// another machine (`benches/device/run`).
+pub fn program() -> PathBuf {
+    env::var_os("NODECTL").map_or_else(|| env!("CARGO_BIN_EXE_nodectl").into(), PathBuf::from)
+}
+
+/// A file of the repository that the tests were built in, or of the one that `NODECTL_SOURCE` names.
+pub fn source(path: &str) -> PathBuf {
+    let root = env::var_os("NODECTL_SOURCE");
+    root.map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from)
+        .join(path)
+}
 
 /// Asks until there is an answer and returns it; panics, saying what was awaited, when `limit` is
 /// over.

@@ -3,6 +3,7 @@
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::{
+    ffi::OsStr,
     fs,
     net::{Ipv4Addr, UdpSocket},
     os::fd::AsFd,
@@ -51,9 +52,11 @@ impl Lab {
 
     /// A program inside a host's network. Its process is the one that is spawned: killing that
     /// kills the program.
-    pub fn command(&self, host: usize, program: &str) -> Command {
+    pub fn command(&self, host: usize, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(ip_program());
-        command.args(["netns", "exec", &self.host(host), program]);
+        command
+            .args(["netns", "exec", &self.host(host)])
+            .arg(program);
         command
     }
 
