@@ -7,8 +7,8 @@ mod support;
 use bytes::Bytes;
 use nodectl::{
     gpu::device::{
-        BufferBinding, Device, DeviceBuffer, DeviceOptions, DeviceRecording, KernelSource,
-        PendingCall, RecordingStep,
+        BufferBinding, Device, DeviceBuffer, DeviceRecording, KernelSource, PendingCall,
+        RecordingStep,
     },
     types::GpuKind,
 };
@@ -16,7 +16,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use support::{number, report};
+use support::{best_device, number, report};
 use vulkano::{
     VulkanLibrary,
     command_buffer::{
@@ -32,15 +32,14 @@ const LIMIT: Duration = Duration::from_secs(60);
 const COPY: &[u8] = include_bytes!("../shaders/measure_copy.spv");
 
 fn main() {
-    let device = match Device::any(&DeviceOptions {
-        software: true,
-        ..Default::default()
-    }) {
-        Ok(device) => device,
-        Err(error) => return println!("  SKIPPED: {error}"),
+    let Some(device) = best_device() else {
+        return;
     };
     let gpu = &device.info().gpu;
-    println!("gpu: {} ({}), {:?}", gpu.name, gpu.driver, gpu.kind);
+    report::title(&format!(
+        "gpu: {} ({}), {:?}",
+        gpu.name, gpu.driver, gpu.kind
+    ));
     let software = gpu.kind == GpuKind::Software;
     let runs = number("--runs", if software { 1_000 } else { 10_000 });
     let raw = Raw::open(gpu.uuid);
@@ -90,10 +89,11 @@ fn launches(device: &Device, raw: &Raw, runs: usize) {
 
 /// Both sides of a ratio.
 fn beside(what: &str, measured: f64, other: &str, reference: f64, unit: &str) {
-    println!(
-        "  {what}: {measured:.1} {unit}; {other}: {reference:.1} {unit}; ratio {:.2}",
+    let reference = format!(
+        "{other}: {reference:.1} {unit}; ratio {:.2}",
         measured / reference
     );
+    report::value(what, measured, unit, &reference);
 }
 
 fn percentile_us(runs: usize, mut run: impl FnMut()) -> f64 {

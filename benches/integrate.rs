@@ -1,13 +1,16 @@
 //! Azimuthal integration of frames in memory, on one thread: milliseconds of CPU time a frame
 //! beside pyFAI's fastest method of the same splitting, in turns in the same run, and gigabytes of
-//! frames a second beside a stream copy. `-- --rounds N` (3).
+//! frames a second beside a stream copy. `-- --rounds N` (3). `-- --device`: only the
+//! best device here, in frames a second.
 
 mod support;
 
 use nodectl::azint::engine::{
-    Frames, Geometry, Images, IntegrationSettings, Integrator, Options, Pixels, Splitting, Unit,
+    EngineChoice, Frames, Geometry, Images, IntegrationSettings, Integrator, Options, Pixels,
+    Splitting, Unit,
 };
-use support::{number, peer::Peer, proc::own_cpu, report};
+use std::time::Instant;
+use support::{best_device, is_set, number, peer::Peer, proc::own_cpu, report};
 
 const FRAMES: usize = 16;
 const POINTS: u32 = 1000;
@@ -44,24 +47,17 @@ const SPLITTINGS: [(Splitting, &str, f64); 3] = [
 
 fn main() {
     let rounds = number("--rounds", 3);
+    if is_set("--device") {
+        return on_the_device(rounds);
+    }
     report::title("azimuthal integration in memory, one thread, 1000 bins");
     let mut pyfai = Peer::start("integrate.py", &[]);
     for detector in &DETECTORS {
         let unsigned = frames(detector);
         let signed: Vec<i32> = unsigned.iter().map(|value| *value as i32).collect();
-        let pixels = if detector.is_signed {
-            Pixels::I32(&signed)
-        } else {
-            Pixels::U32(&unsigned)
-        };
-        let stack = Frames::new(pixels, FRAMES, detector.shape).expect("whole frames");
+        let stack = detector.stack(&unsigned, &signed);
         for (splitting, name, bar) in SPLITTINGS {
-            let settings = IntegrationSettings {
-                splitting,
-                ..IntegrationSettings::new(geometry(detector), Unit::QPerNm, POINTS)
-            };
-            let integrator = Integrator::new(&settings, &Images::default(), Options::default())
-                .expect("sound settings");
+            let integrator = integrator(detector, splitting, EngineChoice::Cpu);
             let (mut best, mut copy, mut theirs) = (f64::MAX, f64::MAX, None::<(String, f64)>);
             integrator.integrate(&stack, &[]).expect("patterns");
             for _ in 0..rounds {
@@ -94,6 +90,59 @@ fn main() {
             }
         }
     }
+}
+
+impl Detector {
+    /// The frames in the type that the detector writes.
+    fn stack<'a>(&self, unsigned: &'a [u32], signed: &'a [i32]) -> Frames<'a> {
+        let pixels = if self.is_signed {
+            Pixels::I32(signed)
+        } else {
+            Pixels::U32(unsigned)
+        };
+        Frames::new(pixels, FRAMES, self.shape).expect("whole frames")
+    }
+}
+
+/// By the clock, uploads and results included.
+fn on_the_device(rounds: usize) {
+    let Some(device) = best_device() else {
+        return;
+    };
+    report::title(&format!(
+        "azimuthal integration of frames in memory on {}, {POINTS} bins",
+        device.info().gpu.name
+    ));
+    for detector in &DETECTORS {
+        let unsigned = frames(detector);
+        let signed: Vec<i32> = unsigned.iter().map(|value| *value as i32).collect();
+        let stack = detector.stack(&unsigned, &signed);
+        for (splitting, name, _) in SPLITTINGS {
+            let engine = EngineChoice::Vulkan(device.clone());
+            let integrator = integrator(detector, splitting, engine);
+            let round = |_| {
+                let begun = Instant::now();
+                drop(integrator.integrate(&stack, &[]).expect("patterns"));
+                begun.elapsed().as_secs_f64()
+            };
+            // The first round warms up.
+            let best = (0..=rounds).map(round).skip(1).fold(f64::MAX, f64::min);
+            let what = format!("{} {name}", detector.name);
+            report::value(&what, FRAMES as f64 / best, "frames/s", "");
+        }
+    }
+}
+
+fn integrator(detector: &Detector, splitting: Splitting, engine: EngineChoice) -> Integrator {
+    let settings = IntegrationSettings {
+        splitting,
+        ..IntegrationSettings::new(geometry(detector), Unit::QPerNm, POINTS)
+    };
+    let options = Options {
+        engine,
+        ..Options::default()
+    };
+    Integrator::new(&settings, &Images::default(), options).expect("sound settings")
 }
 
 fn geometry(detector: &Detector) -> Geometry {

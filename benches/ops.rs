@@ -1,24 +1,35 @@
 //! Library operations. On one thread of the CPU: the matrix product beside numpy's OpenBLAS, sparse
 //! products and histograms beside a stream copy, each in turns in the same run. On a GPU, where
-//! there is one: rates, with a copy of its own memory. `-- --rounds N` (7).
+//! there is one: rates, with a copy of its own memory. `-- --rounds N` (7). `-- --device`: only the
+//! best device, a software one where there is no other, products of f32 and f16 in more sizes.
 
 mod support;
 
-use nodectl::gpu::{
-    device::{Device, DeviceOptions},
-    ops::{
-        BufferView, Cpu, Csr, ElementKind, Elementwise, Engine, Expression, Gemm, Histogram, Op,
-        Program, Vulkan,
+use half::f16;
+use nodectl::{
+    gpu::{
+        device::{Device, DeviceOptions},
+        ops::{
+            BufferView, Cpu, Csr, ElementKind, Elementwise, Engine, Expression, Gemm, Histogram,
+            Op, Program, Vulkan,
+        },
     },
+    types::GpuKind,
 };
 use std::time::{Duration, Instant};
-use support::{number, peer::Peer, proc::own_cpu, report};
+use support::{best_device, is_set, number, peer::Peer, proc::own_cpu, report};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const BYTES: u64 = 256 << 20;
 
 fn main() {
     let rounds = number("--rounds", 7);
+    if is_set("--device") {
+        if let Some(device) = best_device() {
+            on_the_device(device, rounds);
+        }
+        return;
+    }
     report::title("library operations, one thread");
     let cpu = Cpu::new(1).expect("there is a thread");
     products(&cpu, rounds);
@@ -42,6 +53,31 @@ fn main() {
             }
             memory_bound(&gpu, rounds, 0.5);
         }
+    }
+}
+
+/// Products of both types, from sizes that a cache holds to what a task may have, then what is
+/// bound by memory.
+fn on_the_device(device: Device, rounds: usize) {
+    let is_software = device.info().gpu.kind == GpuKind::Software;
+    let sizes: &[u32] = if is_software {
+        &[64, 256]
+    } else {
+        &[512, 1024, 2048, 4096, 8192]
+    };
+    let gpu = Vulkan::new(device).expect("there is memory");
+    report::title(&format!("library operations on {}", gpu.name()));
+    for (kind, name) in [(ElementKind::F32, "f32"), (ElementKind::F16, "f16")] {
+        for size in sizes {
+            let program = Product::of(kind, &gpu, [*size; 3]);
+            program.run();
+            let best = (0..rounds).map(|_| program.run()).fold(f64::MAX, f64::min);
+            let rate = 2.0 * f64::from(*size).powi(3) / best / 1e9;
+            report::value(&format!("{name} product of {size}³"), rate, "TFLOPS", "");
+        }
+    }
+    if !is_software {
+        memory_bound(&gpu, rounds, 0.5);
     }
 }
 
@@ -71,9 +107,19 @@ struct Product<'a> {
 
 impl<'a> Product<'a> {
     fn new(engine: &'a dyn Engine, shape: [u32; 3]) -> Self {
+        Self::of(ElementKind::F32, engine, shape)
+    }
+
+    /// A and B of the given type, C of f32.
+    fn of(kind: ElementKind, engine: &'a dyn Engine, shape: [u32; 3]) -> Self {
         let [m, n, k] = shape;
-        let [a, b] =
-            [m * k, k * n].map(|len| f32s(engine, (0..len).map(|i| (i % 1009) as f32 / 1009.0)));
+        let [a, b] = [m * k, k * n].map(|len| {
+            let values = (0..len).map(|i| (i % 1009) as f32 / 1009.0);
+            match kind {
+                ElementKind::F16 => f16s(engine, values),
+                _ => f32s(engine, values),
+            }
+        });
         let c = engine
             .buffer(u64::from(m * n) * 4)
             .expect("there is memory")
@@ -98,6 +144,15 @@ impl<'a> Product<'a> {
 
 fn f32s(engine: &dyn Engine, values: impl Iterator<Item = f32>) -> BufferView {
     upload(engine, ElementKind::F32, values.map(f32::to_bits))
+}
+
+fn f16s(engine: &dyn Engine, values: impl Iterator<Item = f32>) -> BufferView {
+    let halves: Vec<f16> = values.map(f16::from_f32).collect();
+    let bytes: Vec<u8> = bytemuck::cast_slice(&halves).to_vec();
+    let buffer = engine.buffer(bytes.len() as u64).expect("there is memory");
+    let uploaded = engine.upload(&buffer, 0, bytes.into());
+    uploaded.wait(LIMIT).expect("it fits");
+    buffer.view(ElementKind::F16, 0, halves.len() as u64)
 }
 
 fn upload(engine: &dyn Engine, kind: ElementKind, values: impl Iterator<Item = u32>) -> BufferView {

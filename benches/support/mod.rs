@@ -23,6 +23,7 @@ pub mod report;
 pub mod common;
 
 use common::cluster::{Cluster, Discovery};
+use nodectl::gpu::device::{Device, DeviceOptions};
 use std::time::{Duration, Instant};
 
 /// Longer than anything here takes.
@@ -61,6 +62,23 @@ pub fn time_until(since: Instant, what: &str, mut holds: impl FnMut() -> bool) -
 #[allow(clippy::disallowed_methods)]
 pub fn pause(duration: Duration) {
     std::thread::sleep(duration);
+}
+
+/// The device that a bench of GPUs runs on: the best one here, a software one where there is no
+/// other. None, said as skipped, where there is none.
+pub fn best_device() -> Option<Device> {
+    let options = DeviceOptions {
+        validation: false,
+        software: true,
+    };
+    Device::any(&options)
+        .map_err(|error| println!("  SKIPPED: no device for shaders: {error}"))
+        .ok()
+}
+
+/// Whether the command line has a flag.
+pub fn is_set(flag: &str) -> bool {
+    std::env::args().any(|argument| argument == flag)
 }
 
 /// The number after a flag on the command line (`cargo bench --bench join -- --trials 5`).

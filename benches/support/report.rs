@@ -1,6 +1,7 @@
-//! Plain lines: what was measured, its bar, the ratio of the two, and the reference.
+//! Plain lines: what was measured, its bar, the ratio of the two, and the reference. With
+//! `BENCH_RECORD=FILE` each is also a line of JSON in that file.
 
-use std::{fs, time::Duration};
+use std::{fs, io::Write, time::Duration};
 
 /// Says what is measured and on what.
 pub fn title(name: &str) {
@@ -18,6 +19,7 @@ pub fn title(name: &str) {
 pub fn bar(what: &str, measured: f64, most: f64, unit: &str, reference: &str) {
     let verdict = if measured <= most { "" } else { "  MISSED" };
     let show = |value: f64| format!("{} {unit}", rounded(value));
+    record(what, measured, unit, Some(most), reference);
     println!(
         "  {what:<52} {:>12} {:>12} {:>7.2}  {reference}{verdict}",
         show(measured),
@@ -28,12 +30,29 @@ pub fn bar(what: &str, measured: f64, most: f64, unit: &str, reference: &str) {
 
 /// A value that has no bar of its own.
 pub fn value(what: &str, measured: f64, unit: &str, reference: &str) {
+    record(what, measured, unit, None, reference);
     println!(
         "  {what:<52} {:>12} {:>12} {:>7}  {reference}",
         format!("{} {unit}", rounded(measured)),
         "",
         ""
     );
+}
+
+/// Adds a line to the record, if one is kept.
+fn record(what: &str, measured: f64, unit: &str, bar: Option<f64>, reference: &str) {
+    let Some(path) = std::env::var_os("BENCH_RECORD") else {
+        return;
+    };
+    let line = serde_json::json!({
+        "what": what, "value": measured, "unit": unit, "bar": bar, "reference": reference,
+    });
+    let mut file = fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .expect("the record can be written");
+    writeln!(file, "{line}").expect("there is room");
 }
 
 /// Three significant digits.
