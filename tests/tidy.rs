@@ -1,6 +1,6 @@
 //! The rules of ARCHITECTURE.md that a compiler does not check: that its table of crates is the
-//! workspace's, the purity of the crates that decide, the shape of files. Reads the sources; knows just enough
-//! Rust to find paths.
+//! workspace's, the purity of the crates that decide, the shape of files; and that nothing is built
+//! twice. Reads the sources; knows just enough Rust to find paths.
 
 #[path = "tidy/scan.rs"]
 mod scan;
@@ -108,6 +108,21 @@ fn what_decides_depends_on_nothing_that_acts() {
     report(problems);
 }
 
+/// Cargo compiles a crate once more, and all that depends on it, where tests or benches want other
+/// features of it than the program does.
+#[test]
+fn tests_want_the_same_features_as_the_program() {
+    let (program, tests) = (features("normal"), features("normal,dev"));
+    let differing = tests
+        .iter()
+        .filter_map(|(krate, wanted)| Some((krate, program.get(krate)?, wanted)))
+        .filter(|(_, program, wanted)| program != wanted);
+    let told = differing.map(|(krate, program, wanted)| {
+        format!("{krate}: the program has {program:?}, with tests it is {wanted:?}")
+    });
+    report(told.collect());
+}
+
 #[test]
 fn files_open_with_their_purpose_and_stay_readable() {
     report(each_source(shape));
@@ -163,27 +178,47 @@ fn nothing_names_a_place_on_the_machine_it_was_written_on() {
 
 /// What `cargo metadata` says of the workspace's packages.
 fn packages() -> Vec<Value> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let asked = cargo(&["metadata", "--no-deps", "--format-version", "1"]);
+    let metadata: Value = serde_json::from_str(&asked).expect("JSON");
+    metadata["packages"].as_array().expect("a list").clone()
+}
+
+/// The crates that the workspace is built of, each with its features; more than one set where
+/// programs that build it have others.
+fn features(edges: &str) -> BTreeMap<String, BTreeSet<String>> {
     let arguments = [
-        "metadata",
-        "--no-deps",
-        "--offline",
-        "--locked",
-        "--format-version",
-        "1",
+        "tree",
+        "--workspace",
+        "--prefix",
+        "none",
+        "--format",
+        "{p}|{f}",
     ];
+    let tree = cargo(&[arguments.as_slice(), &["--edges", edges]].concat());
+    let mut found = BTreeMap::<_, BTreeSet<_>>::new();
+    for line in tree.lines() {
+        // Its dependencies are listed elsewhere.
+        let line = line.strip_suffix(" (*)").unwrap_or(line);
+        if let Some((krate, features)) = line.split_once('|') {
+            let of_krate = found.entry(krate.to_string()).or_default();
+            of_krate.insert(features.to_string());
+        }
+    }
+    found
+}
+
+/// What cargo prints, without a network and without a change of `Cargo.lock`.
+fn cargo(arguments: &[&str]) -> String {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let asked = Command::new(cargo)
         .args(arguments)
+        .args(["--offline", "--locked"])
         .current_dir(root())
         .output()
         .expect("cargo runs the tests");
-    assert!(
-        asked.status.success(),
-        "{}",
-        String::from_utf8_lossy(&asked.stderr)
-    );
-    let metadata: Value = serde_json::from_slice(&asked.stdout).expect("JSON");
-    metadata["packages"].as_array().expect("a list").clone()
+    let said = String::from_utf8_lossy(&asked.stderr);
+    assert!(asked.status.success(), "{said}");
+    String::from_utf8(asked.stdout).expect("UTF-8")
 }
 
 /// The folder of a package or dependency of ours. The package `nodectl` itself has none.
