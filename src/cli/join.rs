@@ -2,6 +2,7 @@
 //! machine.
 
 use super::{
+    addresses,
     args::JoinArgs,
     exit::{CliError, Exit, print},
     membership,
@@ -317,10 +318,7 @@ fn next_line(source: &SecretSource, secret: Option<&str>, addrs: &[String]) -> S
         (None, _) => "on the next machine, which asks for the secret:\n  nodectl join\n".to_string(),
     };
     // Discovery reaches this machine and its network; an address helps from beyond only.
-    if let Some(addr) = addrs
-        .iter()
-        .find(|addr| !addr.starts_with("127.") && !addr.starts_with("[::1]"))
-    {
+    if let Some(addr) = addresses::reachable(addrs).next() {
         text += &format!("from another network, add: --peer {addr}\n");
     }
     text
@@ -385,7 +383,7 @@ pub(super) fn open_log(path: &Path) -> Result<(File, u64), CliError> {
     Ok((log, begin))
 }
 
-/// The same command in its own session, without `--detach`.
+/// Starts the command once more in its own session, without `--detach`.
 fn spawn(log: File, secret: &str) -> Result<Child, CliError> {
     in_background(background_args(std::env::args_os()), log, secret)
 }

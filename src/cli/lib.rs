@@ -6,6 +6,7 @@
 //!
 //! | file | owns |
 //! |---|---|
+//! | `addresses` | addresses that other machines may reach |
 //! | `args` | the flags |
 //! | `launch_args` | those of commands that start nodes elsewhere |
 //! | `trust_args` | those of commands about who belongs to the cluster |
@@ -42,6 +43,7 @@
 //! | `selection` | which results are shown, in which order |
 //! | `output` | tables, JSON, ids |
 
+mod addresses;
 mod args;
 mod argv;
 mod ask;

@@ -2,6 +2,7 @@
 //! `secret show`.
 
 use super::{
+    addresses,
     args::{AdmissionMode, ClusterSecret, RotateArgs},
     exit::{CliError, Exit, print},
     output::short_id,
@@ -88,10 +89,7 @@ pub async fn invite(client: &Client, settings: &Settings, qr: bool) -> Result<Ex
     } else {
         format!("NODECTL_CLUSTER__NAME={name} ")
     };
-    let addr = node
-        .addrs
-        .iter()
-        .find(|addr| !addr.starts_with("127.") && !addr.starts_with("[::1]"));
+    let addr = addresses::reachable(&node.addrs).next();
     let mut text = format!(
         "on the machine that is to join, within ten minutes:\n  {cluster}nodectl join --invite\n  {code}\n",
     );

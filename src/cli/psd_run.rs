@@ -4,6 +4,7 @@
 //! servers: on hosts without one, a node is its way there. Everything ends with the workers.
 
 use super::{
+    addresses,
     args::PsdRunArgs,
     exit::{CliError, Exit},
     up::{LaunchContext, interruptible, own_binary},
@@ -293,10 +294,9 @@ async fn follow(workers: &mut [RunningProcess]) -> Exit {
 /// `HOST:PORT` of a node, by what `join` printed there: its own address here, since workers
 /// elsewhere cannot use `localhost`; else the name by which we reach it.
 fn address_of(greeting: &str, host: &str) -> Option<String> {
-    let is_loopback = |address: &&str| address.starts_with("127.") || address.starts_with("[::1]");
     if host == HERE {
-        let other = listening(greeting).find(|address| !is_loopback(address));
-        return other
+        return addresses::reachable(listening(greeting))
+            .next()
             .or_else(|| listening(greeting).next())
             .map(str::to_string);
     }

@@ -2,6 +2,7 @@
 //! is none), what launched nodes are told, and where the launch is written down.
 
 use crate::{
+    addresses,
     exit::CliError,
     secret::{self, ChosenSecret},
 };
@@ -161,12 +162,7 @@ async fn start_node(
 /// Where others can reach this node. Loopback addresses are of use where there is nothing else: all
 /// nodes are here.
 fn peers(addrs: &[String]) -> Vec<String> {
-    let is_loopback = |addr: &&String| addr.starts_with("127.") || addr.starts_with("[::1]");
-    let reachable: Vec<String> = addrs
-        .iter()
-        .filter(|addr| !is_loopback(addr))
-        .cloned()
-        .collect();
+    let reachable: Vec<String> = addresses::reachable(addrs).cloned().collect();
     if reachable.is_empty() {
         addrs.to_vec()
     } else {
