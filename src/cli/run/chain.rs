@@ -3,8 +3,8 @@
 //! together they are one sweep: tasks are numbered on.
 
 use super::{
-    RunPlan, collector::Collector, collector::check_directory, default_directory,
-    earlier::Numbering, follow::Followed, follow_submitted, submit, summary,
+    collector::Collector, default_directory, earlier::Numbering, follow::Followed, follow_new,
+    summary,
 };
 use crate::{
     args::{ResultsArgs, RunArgs},
@@ -38,29 +38,7 @@ pub async fn extend(extended: &str, args: &RunArgs, settings: &Settings) -> Resu
         extends: Some(extends),
         ..spec.into()
     };
-    args.follow
-        .into
-        .as_deref()
-        .map_or(Ok(()), check_directory)?;
-    let id = submit::submit_job(&client, &job, (&submit::CommandKey::of(args), 0), None)
-        .await?
-        .to_string();
-    let directory = args
-        .follow
-        .into
-        .clone()
-        .unwrap_or_else(|| default_directory(&base.name, &id));
-    let tasks = u32::try_from(job.task_count()).unwrap_or(u32::MAX);
-    let submitted = vec![Followed::new(id, base.name, tasks, directory)];
-    let plan = RunPlan::new(&args.follow, client.node().await?.solo);
-    follow_submitted(
-        &client,
-        args,
-        submitted,
-        &plan,
-        super::Interrupts::listen()?,
-    )
-    .await
+    follow_new(&client, args, base.name, job).await
 }
 
 /// The rows of a file, with the columns in the order of the job's parameters.

@@ -60,7 +60,7 @@ pub use lines::csv;
 use nodectl_app::settings::Settings;
 use nodectl_http::Client;
 use nodectl_jobfile::PlannedJob;
-use nodectl_types::text;
+use nodectl_types::{JobDraft, text};
 use std::{path::PathBuf, time::Duration};
 pub use submit::{CommandKey, submit_job};
 use tokio::time::Instant;
@@ -158,6 +158,28 @@ async fn submit_and_follow(
         job.flat = args.follow.flat;
     }
     follow_submitted(client, &args, submitted, &plan, interrupts).await
+}
+
+/// Submits a job that has no file of its own, and follows it.
+async fn follow_new(
+    client: &Client,
+    args: &RunArgs,
+    name: String,
+    job: JobDraft,
+) -> Result<Exit, CliError> {
+    args.follow
+        .into
+        .as_deref()
+        .map_or(Ok(()), collector::check_directory)?;
+    let key = submit::CommandKey::of(args);
+    let id = submit::submit_job(client, &job, (&key, 0), None).await?;
+    let id = id.to_string();
+    let chosen = args.follow.into.clone();
+    let directory = chosen.unwrap_or_else(|| default_directory(&name, &id));
+    let tasks = u32::try_from(job.task_count()).unwrap_or(u32::MAX);
+    let submitted = vec![Followed::new(id, name, tasks, directory)];
+    let plan = RunPlan::new(&args.follow, client.node().await?.solo);
+    follow_submitted(client, args, submitted, &plan, Interrupts::listen()?).await
 }
 
 /// Follows what was submitted, or says how to.

@@ -1,10 +1,7 @@
 //! `run --resume`: the same training once more, from the newest checkpoint of a job that has ended;
 //! or another job file's training, from that of any.
 
-use super::{
-    RunPlan, collector::check_directory, default_directory, fetch::blob_bytes, follow::Followed,
-    follow_submitted, interrupt::Interrupts, submit,
-};
+use super::{fetch::blob_bytes, follow_new};
 use crate::{
     args::RunArgs,
     exit::{CliError, Exit},
@@ -62,25 +59,10 @@ async fn submit_and_follow(
         work,
         ..spec.into()
     };
-    args.follow
-        .into
-        .as_deref()
-        .map_or(Ok(()), check_directory)?;
-    let id = submit::submit_job(client, &job, (&submit::CommandKey::of(args), 0), None)
-        .await?
-        .to_string();
-    let directory = args
-        .follow
-        .into
-        .clone()
-        .unwrap_or_else(|| default_directory(&line.name, &id));
-    let tasks = u32::try_from(job.task_count()).unwrap_or(u32::MAX);
-    let submitted = vec![Followed::new(id, line.name, tasks, directory)];
-    let plan = RunPlan::new(&args.follow, client.node().await?.solo);
-    follow_submitted(client, args, submitted, &plan, Interrupts::listen()?).await
+    follow_new(client, args, line.name, job).await
 }
 
-/// The same work with the checkpoint among its files.
+/// A job's work with the checkpoint among its files.
 async fn resumed_work(
     client: &Client,
     work: &WorkSpec,
