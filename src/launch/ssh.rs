@@ -142,6 +142,19 @@ impl SshTarget {
         Invocation::new("ssh", args, connect + limit)
     }
 
+    /// A call that has to succeed. `doing`, as errors say it.
+    async fn demand(&self, doing: &str, call: Invocation) -> Result<Finished, LaunchError> {
+        let finished = call.run().await.map_err(|source| LaunchError::Call {
+            doing: format!("{}: {doing}", self.host),
+            source,
+        })?;
+        if finished.is_ok() {
+            Ok(finished)
+        } else {
+            Err(self.refused(doing, &finished))
+        }
+    }
+
     fn refused(&self, doing: &str, finished: &Finished) -> LaunchError {
         let said = finished.words();
         let doing = match finished.code {
@@ -207,19 +220,10 @@ async fn copy(
     program: &RemoteProgram,
     connect: Duration,
 ) -> Result<(), LaunchError> {
-    let doing = || format!("{}: copying the program", target.host);
     let call = target
         .call(&copy_script(&program.hash), connect, COPY_LIMIT)
         .input_file(program.path.clone());
-    let finished = call.run().await.map_err(|source| LaunchError::Call {
-        doing: doing(),
-        source,
-    })?;
-    if finished.is_ok() {
-        Ok(())
-    } else {
-        Err(target.refused("copying the program", &finished))
-    }
+    target.demand("copying the program", call).await.map(drop)
 }
 
 /// Lines of shell that set `n` to a node's data directory on its host.
@@ -235,17 +239,9 @@ pub async fn log(
     connect: Duration,
 ) -> Result<String, LaunchError> {
     let script = [HOME, &data_dir(launch, member), "cat \"$n/node.log\""].join("\n");
-    let doing = || format!("{}: reading the node's log", target.host);
-    let finished = target.call(&script, connect, STOP_LIMIT).run().await;
-    let finished = finished.map_err(|source| LaunchError::Call {
-        doing: doing(),
-        source,
-    })?;
-    if finished.is_ok() {
-        Ok(finished.stdout)
-    } else {
-        Err(target.refused("reading the node's log", &finished))
-    }
+    let call = target.call(&script, connect, STOP_LIMIT);
+    let finished = target.demand("reading the node's log", call).await?;
+    Ok(finished.stdout)
 }
 
 /// Has a node leave, gives its tasks back, and removes what it kept. A node that is gone already is
@@ -258,16 +254,7 @@ pub async fn stop(
     connect: Duration,
 ) -> Result<(), LaunchError> {
     let call = target.call(&stop_script(launch, member, hash), connect, STOP_LIMIT);
-    let doing = || format!("{}: stopping the node", target.host);
-    let finished = call.run().await.map_err(|source| LaunchError::Call {
-        doing: doing(),
-        source,
-    })?;
-    if finished.is_ok() {
-        Ok(())
-    } else {
-        Err(target.refused("stopping the node", &finished))
-    }
+    target.demand("stopping the node", call).await.map(drop)
 }
 
 fn program_path(hash: &str) -> String {
