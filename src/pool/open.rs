@@ -20,6 +20,7 @@ use nodectl_wire::{
     frames::{FromClient, Header, ToClient},
 };
 use std::{
+    convert::Infallible,
     io,
     path::Path,
     sync::{
@@ -189,10 +190,10 @@ async fn conduct<R: AsyncRead + Unpin>(
             entry.client.ended().await;
             let _ = entry.inputs.send(HubInput::ClientGone).await;
         };
-        let beside = async { tokio::join!(reading, writing, watch_job(node, job, &entry)) };
+        let beside = async { tokio::join!(reading, writing, watch_job(node, job, &entry)).2 };
         tokio::select! {
             ended = hub.run(&mut inbox) => ended,
-            _ = beside => unreachable!("the job is watched for ever"),
+            never = beside => match never {},
         }
     };
     drop((listed, entry));
@@ -305,7 +306,7 @@ async fn read_client<R: AsyncRead + Unpin>(
 }
 
 /// Tells the hub when the pool's job has ended, or cannot begin. Never returns.
-async fn watch_job(node: &NodeHandle, job: JobId, entry: &PoolEntry) {
+async fn watch_job(node: &NodeHandle, job: JobId, entry: &PoolEntry) -> Infallible {
     let mut failing_since: Option<Instant> = None;
     loop {
         let joined = entry.joined.load(Ordering::Relaxed);
@@ -331,7 +332,7 @@ async fn watch_job(node: &NodeHandle, job: JobId, entry: &PoolEntry) {
             _ => continue,
         };
         let _ = entry.inputs.send(over).await;
-        std::future::pending::<()>().await;
+        return std::future::pending().await;
     }
 }
 

@@ -103,7 +103,7 @@ pub async fn follow(
     let last = loop {
         let page = tokio::select! {
             page = next_page(client, job, cursor, wait.then_some(patience)) => page?,
-            () = &mut live, if wait => unreachable!("it never ends"),
+            never = &mut live, if wait => match never {},
         };
         cursor = page.cursor;
         patience = REFRESH;

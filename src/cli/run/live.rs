@@ -8,12 +8,13 @@ use nodectl_http::{
     client::{ByteStream, LogRequest},
 };
 use nodectl_types::Builtin;
+use std::convert::Infallible;
 
 /// The longest line that is kept while its end has not come.
 const LINE_BYTES: usize = 4096;
 
 /// Shows lines as they come. Never ends: whoever follows the job knows when it is over.
-pub async fn show(client: &Client, job: &Followed, progress: &JobProgress) {
+pub async fn show(client: &Client, job: &Followed, progress: &JobProgress) -> Infallible {
     let request = LogRequest {
         follow: true,
         ..LogRequest::default()
