@@ -174,7 +174,7 @@ pub async fn run_node(
         ended = &mut started.node => as_it_should(ended),
         () = swarm_ended => match tokio::time::timeout(TOGETHER, &mut started.node).await {
             Ok(ended) => as_it_should(ended),
-            Err(_) => Err(anyhow!("the swarm of this node has ended by a fault of nodectl\n{FAULT_HINT}")),
+            Err(_) => Err(anyhow!("the connections of this node have ended because of a defect in nodectl\n{FAULT_HINT}")),
         },
         () = unneeded_or_asked_to_stop(unneeded) => {
             tracing::info!("stopping: work is given back first");
@@ -195,7 +195,7 @@ pub async fn run_node(
     ended
 }
 
-/// What to do about a fault of nodectl. The panic itself is in the log, with its place.
+/// What to do about a defect in nodectl. The panic itself is in the log, with its place.
 const FAULT_HINT: &str =
     "hint: start it again: nothing that was acknowledged is lost; and report the log's last lines";
 
@@ -211,7 +211,7 @@ fn as_it_should(ended: Result<(), JoinError>) -> anyhow::Result<()> {
         Err(error) => error.to_string(),
     };
     Err(anyhow!(
-        "this node has ended by a fault of nodectl: {reason}\n{FAULT_HINT}"
+        "this node has ended because of a defect in nodectl: {reason}\n{FAULT_HINT}"
     ))
 }
 

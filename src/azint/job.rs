@@ -223,7 +223,7 @@ fn directories(fields: &Fields<'_, '_>) -> Result<Vec<PathBuf>, Fault> {
             Ok(real) if real.is_dir() => Ok(real),
             Ok(_) => Err(Fault::new(
                 item.span,
-                format!("`{}` is no directory", item.value),
+                format!("`{}` is not a directory", item.value),
             )),
             Err(error) => Err(Fault::new(item.span, format!("`{}`: {error}", item.value))),
         }

@@ -97,7 +97,7 @@ fn membership(membership: &Membership) -> Vec<Finding> {
         .filter(|rotation| rotation.under_way)
     {
         let message = format!(
-            "the secret before is still taken of {} nodes",
+            "the old secret is still accepted from {} nodes",
             rotation.missing.len()
         );
         let hint = "start them, or end the change without them: nodectl secret rotate --finish";

@@ -296,7 +296,7 @@ async fn read_draft(
     let bytes = &whole.bytes;
     if kind == "application/octet-stream" {
         let (draft, rest) = postcard::take_from_bytes(bytes)
-            .map_err(|error| ApiError::bad_request(format!("the body is no job: {error}")))?;
+            .map_err(|error| ApiError::bad_request(format!("the body is not a job: {error}")))?;
         return if rest.is_empty() {
             Ok((draft, None))
         } else {

@@ -318,7 +318,7 @@ async fn a_bad_submission_is_refused_and_says_why() {
             "application/octet-stream",
             b"\xff\xff\xff\xff",
             400,
-            "the body is no job",
+            "the body is not a job",
         ),
         ("text/toml", b"", 415, "text/toml"),
     ] {

@@ -93,11 +93,11 @@ pub enum NetError {
     #[error("cannot read this machine's interfaces: {0}")]
     Interfaces(io::Error),
     #[error(
-        "what was decided of who belongs to the cluster (`membership` in the data directory) cannot be read: {0}\nhint: remove it if it is \
-             damaged: members tell it anew; a secret that was changed since has to be typed"
+        "the list of who belongs to the cluster (`membership` in the data directory) cannot be read: {0}\nhint: if it is damaged, remove \
+             it: other nodes send it again; if the cluster's secret was changed meanwhile, `join` has to be given the new one"
     )]
     Membership(io::Error),
-    #[error("the swarm cannot listen: {0}")]
+    #[error("cannot listen for other nodes: {0}")]
     Swarm(String),
 }
 

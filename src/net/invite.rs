@@ -41,7 +41,7 @@ const MAX_ADDRS: usize = 64;
 #[derive(Debug, thiserror::Error)]
 pub enum InviteError {
     #[error(
-        "this is no invitation: a character is wrong or missing\nhint: `nodectl invite` on a member makes one, of five groups"
+        "this is not an invitation: a character is wrong or missing\nhint: `nodectl invite` on a member makes one, of five groups"
     )]
     Mistyped,
     #[error(

@@ -37,7 +37,7 @@ pub enum SecretError {
     )]
     Empty,
     #[error(
-        "the secret looks like one that nodectl made, and is not: a character is wrong or missing\nhint: compare it with what `nodectl secret show` prints on a machine where it works; a secret of your own may have any other form"
+        "the secret looks like one that nodectl made, but a character is wrong or missing\nhint: compare it with what `nodectl secret show` prints on a machine where it works; a secret of your own may have any other form"
     )]
     Mistyped,
     #[error("cannot derive keys from the secret: {0}\nhint: 64 MiB of free memory are needed")]

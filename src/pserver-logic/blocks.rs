@@ -39,7 +39,7 @@ pub enum LayoutError {
     #[error("tensor `{name}` {why}")]
     Tensor { name: String, why: String },
     #[error(
-        "tensor {0} cannot go as factors: it is none of two dimensions and at most {MAX_FACTORED_BYTES} bytes"
+        "tensor {0} cannot be sent as factors: only tensors of two dimensions and at most {MAX_FACTORED_BYTES} bytes can"
     )]
     Factored(u32),
     #[error(

@@ -151,7 +151,7 @@ impl Drop for Service {
         }
         if std::thread::panicking() {
             let why =
-                "a fault of nodectl ended this node's part in the training; its log says which";
+                "a defect in nodectl ended this node's part in the training; its log says which";
             self.each_worker(|link| link.tell(Notice::Misused(why.into())));
         }
     }

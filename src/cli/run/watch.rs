@@ -46,7 +46,7 @@ struct FileWatch {
     resting: BTreeMap<PathBuf, (FileState, Instant)>,
     /// As it was when it was integrated.
     taken: BTreeMap<PathBuf, FileState>,
-    /// Those that could not be read even then: they are tried again when they can be.
+    /// Files that could not be read even then: they are tried again when they can be.
     unreadable: BTreeSet<PathBuf>,
     /// What a file leads to, as far as it was looked into.
     led_to: BTreeMap<PathBuf, Vec<PathBuf>>,
@@ -56,7 +56,7 @@ struct FileWatch {
 pub async fn watch(args: RunArgs, dir: &Path, settings: &Settings) -> Result<Exit, CliError> {
     if !dir.is_dir() {
         return Err(CliError::Usage(format!(
-            "{} is no directory",
+            "{} is not a directory",
             dir.display()
         )));
     }

@@ -149,7 +149,7 @@ fn locked(fields: &Fields<'_, '_>, lock: &Item<String>) -> Result<Vec<Upload>, F
     if !(lock.value == "uv.lock" || lock.value.ends_with("/uv.lock")) {
         let fault = Fault::new(
             lock.span.clone(),
-            format!("`{}` is no `uv.lock`", lock.value),
+            format!("`{}` is not a `uv.lock`", lock.value),
         );
         return Err(fault.hint("`uv lock` makes one; lists of packages are `requirements`"));
     }

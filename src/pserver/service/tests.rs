@@ -75,7 +75,7 @@ async fn a_thread_that_panics_ends_its_workers_with_a_reason() {
     let (header, why) = receive::<ToTrainer>(&theirs, 1 << 10).unwrap();
     let why = String::from_utf8(why).unwrap();
     assert!(
-        header.kind == ToTrainer::Error && why.contains("a fault of nodectl"),
+        header.kind == ToTrainer::Error && why.contains("a defect in nodectl"),
         "{:?}: {why}",
         header.kind
     );

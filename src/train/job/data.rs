@@ -77,18 +77,16 @@ fn source(
         .into_iter()
         .filter(|key| table.get(key).is_some())
         .collect();
-    let [key] = given.as_slice() else {
-        let message = match given.as_slice() {
-            [] => "[data] names no file".to_string(),
-            [one, other, ..] => {
-                format!("[data] has one source of samples, not `{one}` and `{other}`")
-            }
-            [_] => unreachable!("it is the other arm"),
-        };
-        let fault = Fault::new(table.span.clone(), message);
-        return Err(
-            fault.hint("table = \"data.csv\"; inputs = \"x.npy\" and targets = \"y.npy\"; or images = \"folder\"")
-        );
+    let hinted = |fault: Fault| {
+        Err(fault.hint("table = \"data.csv\"; inputs = \"x.npy\" and targets = \"y.npy\"; or images = \"folder\""))
+    };
+    let key = match given.as_slice() {
+        [key] => key,
+        [] => return hinted(Fault::new(table.span.clone(), "[data] names no file")),
+        [one, other, ..] => {
+            let message = format!("[data] has one source of samples, not `{one}` and `{other}`");
+            return hinted(Fault::new(table.span.clone(), message));
+        }
     };
     let allowed: &[&str] = match *key {
         "table" => &["table", "target"],
@@ -271,7 +269,7 @@ fn validation(
         _ => {
             let fault = Fault::new(
                 value.span(),
-                "`validation` is a share from 0 to below 1, or a table with files",
+                "`validation` is a fraction from 0 to below 1, or a table with files",
             );
             Err(fault.hint("validation = 0.2, or validation = { table = \"test.csv\" }"))
         }

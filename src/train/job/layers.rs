@@ -174,7 +174,7 @@ fn named(name: &str, span: &Range<usize>) -> Result<Layer, Fault> {
         "layer_norm" => Layer::LayerNorm { epsilon: EPSILON },
         other if TABLES.contains(&other) => {
             return Err(
-                Fault::new(span.clone(), format!("`{other}` has a size")).hint(example(other))
+                Fault::new(span.clone(), format!("`{other}` needs a size")).hint(example(other))
             );
         }
         other => {
@@ -296,7 +296,7 @@ fn pool_window(fields: &Fields<'_, '_>, name: &str) -> Result<WindowSpec, Fault>
 fn dropout(fields: &Fields<'_, '_>) -> Result<Layer, Fault> {
     fields.check_keys(&["dropout"])?;
     let is_share = |share: f64| (0.0..1.0).contains(&share);
-    let share = limited(fields, "dropout", "a share from 0 to below 1", is_share)?;
+    let share = limited(fields, "dropout", "a fraction from 0 to below 1", is_share)?;
     Ok(Layer::Dropout {
         share: share.expect("the key is there"),
     })

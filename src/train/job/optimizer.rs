@@ -42,7 +42,7 @@ fn rule(table: &Fields<'_, '_>) -> Result<(Optimizer, f32), Fault> {
     let name = kind.as_ref().map_or("adam", |kind| kind.value.as_str());
     let share = |number: f64| (0.0..1.0).contains(&number);
     let momentum =
-        || Ok(limited(table, "momentum", "a share from 0 to below 1", share)?.unwrap_or(0.9));
+        || Ok(limited(table, "momentum", "a fraction from 0 to below 1", share)?.unwrap_or(0.9));
     let epsilon = |usual: f32| {
         Ok(limited(table, "epsilon", "a number above 0", |number| number > 0.0)?.unwrap_or(usual))
     };
@@ -107,7 +107,7 @@ fn betas(table: &Fields<'_, '_>) -> Result<[f32; 2], Fault> {
         return Ok([0.9, 0.999]);
     };
     let wrong = || {
-        Fault::new(value.span(), "`betas` are two shares from 0 to below 1")
+        Fault::new(value.span(), "`betas` are two numbers from 0 to below 1")
             .hint("betas = [0.9, 0.999]")
     };
     let DeValue::Array(items) = value.get_ref() else {

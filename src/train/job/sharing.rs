@@ -85,10 +85,10 @@ fn consistency(fields: &Fields<'_, '_>) -> Result<(Consistency, Outer), Fault> {
         DeValue::String(name) => match &**name {
             "bsp" => Ok((Consistency::Bsp, outer)),
             "async" => Ok((Consistency::Async, outer)),
-            "ssp" | "local" => {
-                Err(Fault::new(value.span(), format!("\"{name}\" has a number"))
-                    .hint(CONSISTENCY_HINT))
-            }
+            "ssp" | "local" => Err(
+                Fault::new(value.span(), format!("\"{name}\" needs a number"))
+                    .hint(CONSISTENCY_HINT),
+            ),
             other => {
                 let fault = Fault::new(
                     value.span(),
@@ -146,7 +146,7 @@ fn compression(fields: &Fields<'_, '_>) -> Result<Compression, Fault> {
             "f16" => Ok(Compression::F16),
             "bf16" => Ok(Compression::Bf16),
             "int8" => Ok(Compression::Int8),
-            "topk" => Err(Fault::new(value.span(), "\"topk\" has a share")
+            "topk" => Err(Fault::new(value.span(), "\"topk\" needs a fraction")
                 .hint("compression = { topk = 0.01 }")),
             other => {
                 let fault = Fault::new(
@@ -168,7 +168,7 @@ fn compression(fields: &Fields<'_, '_>) -> Result<Compression, Fault> {
             let wrong = || {
                 let fault = Fault::new(
                     value.span(),
-                    "`topk` is the share of the largest that are sent, above 0, at most 1",
+                    "`topk` is the fraction of the gradient that is sent, its largest numbers: above 0, at most 1",
                 );
                 fault.hint("compression = { topk = 0.01 }")
             };

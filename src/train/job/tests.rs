@@ -296,7 +296,7 @@ fn mistakes_in_layers_are_shown_at_their_place() {
             ),
             (
                 format!("{data}[model]\nlayers = [\"dense\"]\n"),
-                "`dense` has a size",
+                "`dense` needs a size",
                 "{ dense = 64 }",
             ),
             (
@@ -414,7 +414,7 @@ fn mistakes_in_losses_and_optimizers_are_shown_at_their_place() {
             ),
             (
                 format!("{data}validation = 1.5\n{MODEL}"),
-                "a share from 0 to below 1",
+                "a fraction from 0 to below 1",
                 "1.5",
             ),
             (

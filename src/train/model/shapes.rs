@@ -171,9 +171,9 @@ impl Given<'_> {
             let message = format!(
                 "{groups} groups divide neither {given} channels into equal parts nor {channels}"
             );
-            return Err(self
-                .misfit(message)
-                .hint("the number of groups divides the channels before and after the layer"));
+            return Err(self.misfit(message).hint(
+                "choose a number of groups that divides the channels before and after the layer",
+            ));
         }
         let places = places(window, rows, columns).map_err(|message| {
             self.misfit(format!("`conv2d` {message}"))
@@ -251,7 +251,7 @@ impl Given<'_> {
     fn dropout(&self, share: f32) -> Result<Vec<u32>, Misfit> {
         if !(0.0..1.0).contains(&share) {
             return Err(self.misfit(format!(
-                "`dropout` is a share from 0 to below 1, not {share}"
+                "`dropout` is a fraction from 0 to below 1, not {share}"
             )));
         }
         Ok(self.input.to_vec())

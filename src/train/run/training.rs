@@ -49,7 +49,7 @@ pub enum TrainError {
     Parameters(#[from] ParametersError),
     #[error(transparent)]
     File(#[from] FileError),
-    #[error("writing what the training leaves: {0}")]
+    #[error("cannot write the results of the training: {0}")]
     Io(#[from] io::Error),
     #[error(
         "the loss is {loss} in step {step} (epoch {epoch})\n\

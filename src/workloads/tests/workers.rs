@@ -175,7 +175,10 @@ fn an_environment_that_no_node_could_make_is_refused_where_it_stands() {
             "python = { requirements = '../a.txt' }",
             "cannot be the place",
         ),
-        ("python = { lock = 'requirements.txt' }", "is no `uv.lock`"),
+        (
+            "python = { lock = 'requirements.txt' }",
+            "is not a `uv.lock`",
+        ),
         ("python = { project = 'wheels' }", "has no `pyproject.toml`"),
         (
             "python = { requirements = 'requirements.txt', wheels = 'lists' }",
