@@ -143,7 +143,7 @@ pub fn print(text: &str) -> Result<(), CliError> {
     print_bytes(text.as_bytes())
 }
 
-/// The same for bytes that need not be text.
+/// Prints bytes, which need not be text.
 pub fn print_bytes(bytes: &[u8]) -> Result<(), CliError> {
     use io::Write;
     let mut stdout = io::stdout().lock();

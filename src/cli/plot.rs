@@ -56,7 +56,7 @@ struct PlottedTask {
     task: u32,
     /// Only a point that is done can be the best.
     point: PlotPoint,
-    /// Its parameters, for the caption.
+    /// The task's parameters, for the caption.
     params: String,
 }
 

@@ -126,7 +126,7 @@ pub fn word(value: &Json) -> String {
         .map_or_else(|| value.to_string(), str::to_string)
 }
 
-/// That no result has anything of this name, and what there is instead.
+/// Says that no result has anything of this name, and what there is instead.
 pub fn unknown(results: &[TaskResult], name: &str) -> Option<String> {
     if results.iter().any(|result| column(result, name).is_some()) {
         return None;

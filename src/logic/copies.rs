@@ -46,7 +46,7 @@ pub struct LocalCopy {
 pub(super) enum Then {
     Nothing,
     Say(NodeId, Box<Message>),
-    /// It is what was pulled of that chunk, from that node.
+    /// The records are what was pulled of that chunk, from that node.
     Pulled(NodeId, PulledChunk),
 }
 
@@ -109,7 +109,7 @@ impl Fetching {
         }
     }
 
-    /// It failed: how long to wait before the next try.
+    /// Counts a try that failed. How many there were, and how long to wait before the next.
     pub(super) fn pause(&mut self) -> (u32, Duration) {
         let (Self::Tree { tries, .. } | Self::Blobs { tries, .. }) = self;
         *tries += 1;

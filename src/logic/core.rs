@@ -135,7 +135,7 @@ impl Core {
         ticket
     }
 
-    /// The same for a write that has its ticket already: it failed before.
+    /// Has a write done that has its ticket already: it failed before.
     pub fn persist_as(&mut self, job: JobId, records: Vec<Keep>, ticket: u64) {
         self.owners.insert(ticket, job);
         self.effects.push(Effect::Disk(DiskEffect::Persist {

@@ -169,9 +169,9 @@ pub enum Effect {
     },
     /// To be written, so that the node's next life knows it.
     KeepRetention(Retention),
-    /// The same of what the machine's owner said.
+    /// What the machine's owner said, to be written so that the node's next life knows it.
     KeepOwner(OwnerWord),
-    /// The same of all named secrets.
+    /// All named secrets, to be written so that the node's next life knows them.
     KeepSecrets(Vec<KeptSecret>),
     /// To be sealed with the key of the newest secret; `Input::SecretsRenewed` follows.
     RenewSecrets(Vec<KeptSecret>),

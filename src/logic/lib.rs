@@ -344,7 +344,7 @@ impl State {
         }
     }
 
-    /// The same for messages that are meant for the claim of this epoch.
+    /// Acts on the coordinator of a job and on the job's copy, if the claim is of this epoch.
     fn with_claim(
         &mut self,
         job: JobId,

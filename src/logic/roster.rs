@@ -195,7 +195,7 @@ impl State {
             .push(Effect::Roster(Box::new(self.roster.clone())));
     }
 
-    /// It counts as gone at once, and nobody looks for it.
+    /// Has a node count as gone at once; nobody looks for it.
     fn shut_out(&mut self, node: NodeId) {
         if node == self.core.me {
             self.core

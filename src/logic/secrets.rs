@@ -41,7 +41,7 @@ impl Secrets {
         is_news
     }
 
-    /// The same ones, sealed otherwise; what came since stays.
+    /// Takes the secrets as they are sealed now; what came since stays.
     fn replace(&mut self, were: &[KeptSecret], are: Vec<KeptSecret>) {
         for secret in were {
             if self.kept.get(&secret.name) == Some(secret) {

@@ -199,7 +199,7 @@ impl Trial {
             .push((point.step, self.sum / f64::from(self.count)));
     }
 
-    /// Its mean until `step`, if it had reported anything by then.
+    /// The task's mean until `step`, if it had reported anything by then.
     fn mean_by(&self, step: u64) -> Option<Score> {
         let reached = self.means.partition_point(|(at, _)| *at <= step);
         Some(self.means[reached.checked_sub(1)?].1)

@@ -487,7 +487,7 @@ pub struct StartTask {
     pub gpus: Vec<[u8; 16]>,
     /// Nodes that have the job's inputs.
     pub holders: Vec<NodeId>,
-    /// Its place among the processes of a gang, if it is one.
+    /// The process's place in a gang, if the task is one.
     pub place: Option<Arc<Place>>,
 }
 

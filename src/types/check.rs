@@ -245,7 +245,7 @@ impl WorkSpec {
         })
     }
 
-    /// Its environment is made on a node, for programs that run there.
+    /// A Python environment is made on a node, for programs that run there.
     fn check_python(&self) -> Checked {
         let Some(found) = PythonEnvironment::of(&self.env) else {
             return Ok(());

@@ -67,7 +67,7 @@ pub struct LoadPage {
     pub gpus: Vec<GpuPage>,
 }
 
-/// The same of one GPU.
+/// A page of the history of one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GpuPage {
     /// Of this GPU only, on its node.

@@ -39,7 +39,7 @@ pub struct PythonEnvironment {
 }
 
 impl PythonEnvironment {
-    /// That of a job with these variables, if it has one.
+    /// The environment of a job with these variables, if it has one.
     pub fn of(variables: &[(String, String)]) -> Option<Result<Self, String>> {
         let (_, text) = variables.iter().find(|(name, _)| name == VARIABLE)?;
         Some(Self::parsed(text))

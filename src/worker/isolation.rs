@@ -86,8 +86,7 @@ impl Confiner {
     }
 
     /// For a process that runs in `dir`: an attempt's, or a worker's, which has those of its calls
-    /// too.
-    /// Its Python environment, if it has one, is below `environment`.
+    /// too. The Python environment of its job, if there is one, is below `environment`.
     pub fn confine(
         &self,
         task: &StartTask,

@@ -16,7 +16,7 @@ const SCALE: [[u8; 3]; 5] = [
     [94, 201, 98],
     [253, 231, 37],
 ];
-/// These shares of the values are as dark and as bright as it gets.
+/// The shares of the values at which a picture is as dark and as bright as it gets.
 const DARKEST: f64 = 0.01;
 const BRIGHTEST: f64 = 0.995;
 

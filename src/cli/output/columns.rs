@@ -57,7 +57,7 @@ impl Look {
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
     head: &'static str,
-    /// Those with greater ones are dropped first; 0 stays.
+    /// Columns of greater ranks are dropped first; 0 stays.
     rank: u8,
     is_state: bool,
 }

@@ -42,7 +42,7 @@ const MOST_NAMED: usize = 5;
 pub struct Stay {
     /// The node inside this process.
     own: Option<StartedNode>,
-    /// That of another command, which waits for this one; or no guests, please.
+    /// The lease of another command, which waits for this one; or no guests, please.
     lease: Option<Lease>,
     data_dir: PathBuf,
 }

@@ -206,7 +206,7 @@ fn open_tasks(lines: &[JobLine]) -> u64 {
     .sum()
 }
 
-/// The same command in the background, which goes on as it would here.
+/// Has the command go on in the background as it would here.
 pub async fn in_background(context: &LaunchContext, kind: RequestKind) -> Result<Exit, CliError> {
     let log = context
         .launches

@@ -24,8 +24,7 @@ const SEEN: Duration = Duration::from_secs(3);
 /// How long a node that runs may take to join.
 const JOIN: Duration = Duration::from_secs(120);
 
-/// Those hosts that have no node of an earlier `up` of the same file; the others are shown as
-/// joined.
+/// The hosts that have no node of an earlier `up` of the same file; the others are shown as joined.
 pub async fn without_those_up(
     context: &LaunchContext,
     hosts: Vec<Host>,

@@ -35,7 +35,7 @@ pub enum HostState {
     Connecting,
     Copying,
     Starting,
-    /// It runs, and is not a member yet.
+    /// The node runs, and is not a member yet.
     Started,
     /// In a scheduler's queue.
     Waiting,

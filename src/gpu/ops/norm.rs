@@ -39,7 +39,7 @@ pub struct Norm {
     /// One a group, and so is `inverses`: written, or read if `given`.
     pub means: BufferView,
     pub inverses: BufferView,
-    /// They come from elsewhere: running averages, when a network is used.
+    /// Whether means and deviations come from elsewhere: running averages, when a network is used.
     pub given: bool,
     /// ε: keeps the deviation of equal numbers above zero.
     pub epsilon: f32,

@@ -27,7 +27,7 @@ const REST: Duration = Duration::from_secs(10);
 /// What a pool was asked for, on this node.
 #[derive(Debug, Default)]
 pub(super) struct PoolSharing {
-    /// Its host may have let a worker go.
+    /// A pool's host may have let a worker go.
     asked: bool,
     /// So many workers are to go without fail, and have not ended yet.
     must: usize,

@@ -28,7 +28,7 @@ use swim::Swim;
 #[derive(Debug, Default)]
 pub struct Peer {
     pub info: Option<NodeInfo>,
-    /// It has described itself since it was connected.
+    /// The member has described itself since it was connected.
     described: bool,
     pub addrs: Vec<SocketAddr>,
     /// SWIM says so.
@@ -39,9 +39,9 @@ pub struct Peer {
     mute: bool,
     /// SWIM declared it down, and it has not come back since.
     pub declared_down: bool,
-    /// It said goodbye.
+    /// The member said goodbye.
     pub left: bool,
-    /// It did, or nobody listens any more where it was: its process has ended.
+    /// The member said goodbye, or nobody listens any more where it was: its process has ended.
     pub gone: bool,
     /// A person said that it is dead for good; only a connection is left, at whose other end nobody
     /// may be.
@@ -223,8 +223,9 @@ impl Members {
         self.is_alive(node) || self.peers.get(&node).is_some_and(arriving)
     }
 
-    /// It is connected, or members find it alive: who has been found dead and is connected again is
-    /// about to be a member. A connection that has outlived its node does not count.
+    /// Whether a node is connected, or members find it alive: who has been found dead and is
+    /// connected again is about to be a member. A connection that has outlived its node does not
+    /// count.
     pub fn is_in_reach(&self, node: NodeId) -> bool {
         let answers = |peer: &Peer| peer.connected && !peer.left && !peer.mute;
         self.is_alive(node) || self.peers.get(&node).is_some_and(answers)

@@ -306,7 +306,7 @@ fn refused(why: &str) -> io::Error {
 ///
 /// Connections that come in hold a place in the room of strangers until they have shaken hands.
 ///
-/// It dials from a fresh port, always. libp2p's default reuses the listening port, and then two
+/// A dial takes a fresh port, always. libp2p's default reuses the listening port, and then two
 /// nodes that dial each other at once get one TCP simultaneous open in which both are initiators,
 /// so that the handshake fails. Behaviours (Kademlia) dial too and cannot be told, hence here.
 struct DirectTransport {

@@ -55,7 +55,7 @@ const REMEMBERED: Duration = Duration::from_secs(30);
 /// An environment that is whole. It stays while somebody has this.
 #[derive(Debug)]
 pub struct MadeEnvironment {
-    /// Its directory, with all that belongs to it.
+    /// The environment's directory, with all that belongs to it.
     pub root: PathBuf,
     /// Where its `bin` is.
     pub prefix: PathBuf,
@@ -112,7 +112,7 @@ impl Environments {
         }
     }
 
-    /// That of the task's job, once it is made; None for a job without one.
+    /// The environment of the task's job, once it is made; None for a job without one.
     pub async fn of<'t>(
         &self,
         task: &StartTask,
@@ -176,7 +176,8 @@ impl Environments {
         making
     }
 
-    /// It is made to its end, also when the task that wanted it first is stopped: others want it.
+    /// Makes an environment to its end, also when the task that wanted it first is stopped: others
+    /// want it.
     fn spawn(
         &self,
         recipe: Arc<Recipe>,
@@ -229,7 +230,7 @@ impl MadeEnvironment {
         with_python(env, &self.prefix)
     }
 
-    /// Its interpreter.
+    /// The environment's interpreter.
     pub fn interpreter(&self) -> PathBuf {
         self.prefix.join("bin/python")
     }

@@ -66,7 +66,7 @@ impl EnvironmentShelf {
         fs::rename(&new, root.join(MADE))
     }
 
-    /// It was used just now.
+    /// Notes that an environment was used just now.
     pub fn used(&self, name: &str) {
         let touched = File::options()
             .write(true)

@@ -32,7 +32,7 @@ pub struct MakingStep {
 pub struct MakingPlace<'a> {
     /// The environment's directory.
     pub root: &'a Path,
-    /// That of the node.
+    /// Where the node's programs are looked for.
     pub search: &'a OsStr,
 }
 
@@ -153,7 +153,7 @@ fn virtual_environment(python: &Interpreter, is_bare: bool, venv: &str) -> Makin
 /// What installs packages.
 enum Installer {
     Uv(String),
-    /// That of the interpreter, for another.
+    /// The pip of an interpreter, for another interpreter.
     Pip(String),
     OwnPip,
 }

@@ -14,7 +14,7 @@ struct Room {
     cards: Vec<(usize, u32)>,
 }
 
-/// This node's part.
+/// This node's part of a gang.
 #[derive(Debug)]
 pub(super) struct Crew {
     lead: NodeId,
@@ -28,7 +28,7 @@ pub(super) struct Crew {
     running: BTreeSet<u32>,
     /// Ends that the lead may not have heard of.
     unheard: BTreeMap<u32, TaskRecord>,
-    /// Its processes are to end, and why.
+    /// The processes are to end, and why.
     stopping: Option<String>,
     /// When the lead last said anything.
     heard: Time,
@@ -131,7 +131,7 @@ impl Executor {
         self.shut.clone().or_else(|| self.objection(work))
     }
 
-    /// Its turn has come, and resources were taken for it.
+    /// The part's turn has come, and resources were taken for it.
     pub(in super::super) fn room_made(
         &mut self,
         core: &mut Core,

@@ -15,11 +15,11 @@ const FETCHES: u32 = 5;
 /// How an attempt ends.
 #[derive(Debug)]
 pub(super) enum End {
-    /// It never began, for want of room on these nodes.
+    /// The attempt never began, for want of room on these nodes.
     Missed(Vec<(NodeId, String)>),
     /// It goes back to the coordinator, and has not failed.
     Back,
-    /// It is done, or has failed.
+    /// The attempt is done, or has failed.
     Ended(Box<TaskRecord>),
     /// Nobody wants to know.
     Dropped,
@@ -38,7 +38,7 @@ enum Stage {
 #[derive(Debug)]
 struct Member {
     asked: bool,
-    /// It keeps room, or waits for it.
+    /// The node keeps room, or waits for it.
     answered: bool,
     ready: bool,
     gone: bool,
