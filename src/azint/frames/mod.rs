@@ -7,7 +7,10 @@
 //! |---|---|
 //! | `find` | which dataset holds the frames when nobody says |
 //! | `stack` | a dataset's frames: shape, type, and the sources that they lie in |
-//! | `mapping` | virtual datasets: which frames of which source |
+//! | `build` | how a stack comes together, through links and virtual datasets |
+//! | `source` | a dataset with pixels of its own |
+//! | `mapping` | virtual datasets: which rectangles of which frames of which source |
+//! | `tiles` | frames that are put together from rectangles |
 //! | `parts` | data files of a master file that are not there |
 //! | `chunks` | where stored chunks lie |
 //! | `indexes` | the indexes of chunks that files have |
@@ -15,6 +18,7 @@
 //! | `convert` | numbers that engines do not have |
 //! | `read` | stored chunks, and the frames that they decode to |
 
+mod build;
 mod chunks;
 mod convert;
 mod find;
@@ -23,13 +27,16 @@ mod mapping;
 mod objects;
 mod parts;
 mod read;
+mod source;
 mod stack;
 #[cfg(test)]
 pub(super) mod tests;
+mod tiles;
 
 pub(super) use chunks::Chunks;
 pub use read::{Decoder, Pieces, Reader, StoredFrames};
-pub use stack::{FrameSource, Stack};
+pub use source::FrameSource;
+pub use stack::Stack;
 
 use super::decode::DecodeError;
 use nodectl_formats::links::LinkError;

@@ -5,7 +5,9 @@ use super::{
     FramesError, Stack,
     chunks::Chunks,
     convert,
-    stack::{self, FrameRun, FrameSource},
+    source::FrameSource,
+    stack,
+    tiles::{FrameRun, FrameTile, Rectangle, TileOrigin},
 };
 use crate::decode::{self, DecodeError, Scratch};
 use nodectl_formats::hdf5;
@@ -13,8 +15,8 @@ use nodectl_types::Scalar;
 use rust_hdf5::{H5Dataset, H5File};
 use std::{ops::Range, sync::Arc};
 
-/// Sources whose files are open at once.
-const MAX_OPEN: usize = 16;
+/// Sources whose files are open at once: a detector may have a file for each of its modules.
+const MAX_OPEN: usize = 64;
 
 /// Brings the frames of a stack, in any order.
 pub struct Reader {
@@ -47,11 +49,31 @@ impl Open {
 /// Some frames as they are stored.
 pub struct StoredFrames {
     stack: Arc<Stack>,
-    source: usize,
     /// The frames of the stack that it decodes to.
     pub frames: Range<u64>,
+    tiles: Vec<StoredTile>,
+}
+
+/// A rectangle of some frames: all that is stored of the source's frames in which it lies, or of
+/// the rows and columns of their chunks.
+struct StoredTile {
+    place: Rectangle,
+    content: TileContent,
+}
+
+enum TileContent {
+    Stored(SourceFrames),
+    /// All pixels are this number, as it lies in the frames.
+    Fill(Vec<u8>),
+}
+
+/// Frames of a source.
+struct SourceFrames {
+    source: usize,
     /// The first of them in the source.
     start: u64,
+    /// Where the rectangle begins in them.
+    first: [u64; 2],
     parts: Vec<StoredPart>,
 }
 
@@ -75,26 +97,72 @@ impl Reader {
     /// one.
     pub fn read(&mut self, frames: Range<u64>) -> Result<StoredFrames, FramesError> {
         let stack = self.stack.clone();
-        let run = *run(&stack, frames.start);
-        let source = &stack.sources[run.source];
-        let start = run.start + (frames.start - run.first);
-        if source.is_missing {
+        let run = run(&stack, frames.start).clone();
+        let frames = together(&stack, &frames);
+        let mut tiles = Vec::with_capacity(run.tiles.len());
+        for tile in &run.tiles {
+            tiles.push(StoredTile {
+                place: tile.place,
+                content: self.content(&stack, tile, frames.start - run.first, frames.start)?,
+            });
+        }
+        Ok(StoredFrames {
+            stack,
+            frames,
+            tiles,
+        })
+    }
+
+    /// A rectangle's pixels, so many frames after the first of its run, which is the stack's frame
+    /// `frame`.
+    fn content(
+        &mut self,
+        stack: &Stack,
+        tile: &FrameTile,
+        later: u64,
+        frame: u64,
+    ) -> Result<TileContent, FramesError> {
+        let (source, start, first) = match tile.origin {
+            TileOrigin::Source {
+                source,
+                start,
+                first,
+            } => (source, start + later, first),
+            TileOrigin::Fill(bits) => {
+                let number = f64::from_bits(bits).to_le_bytes().to_vec();
+                let bytes = nodectl_formats::convert(number, Scalar::F64, stack.scalar);
+                return Ok(TileContent::Fill(bytes));
+            }
+            TileOrigin::Nowhere => {
+                return Err(FramesError::Frame {
+                    path: stack.path.clone(),
+                    dataset: stack.dataset.clone(),
+                    frame,
+                    why: "it has no source".into(),
+                });
+            }
+        };
+        let of = &stack.sources[source];
+        if of.is_missing {
             return Err(FramesError::MissingSource {
                 path: stack.path.clone(),
                 dataset: stack.dataset.clone(),
-                missing: source.path.clone(),
+                missing: of.path.clone(),
             });
         }
-        let parts = hdf5::guarded(|| Ok(self.parts(&stack, run.source, start)))
+        let part = Rectangle {
+            first,
+            shape: tile.place.shape,
+        };
+        let parts = hdf5::guarded(|| Ok(self.parts(stack, source, start, &part)))
             .unwrap_or_else(Err)
-            .map_err(|why| failed(source, start, why))?;
-        Ok(StoredFrames {
-            source: run.source,
-            frames: together(&stack, &frames),
+            .map_err(|why| failed(of, start, why))?;
+        Ok(TileContent::Stored(SourceFrames {
+            source,
             start,
+            first,
             parts,
-            stack,
-        })
+        }))
     }
 
     /// The frames that `read` brings, or that are lost together where it fails.
@@ -102,7 +170,14 @@ impl Reader {
         together(&self.stack, frames)
     }
 
-    fn parts(&mut self, stack: &Stack, at: usize, frame: u64) -> Result<Vec<StoredPart>, String> {
+    /// What is stored of a rectangle of a source's frames that lie in a chunk.
+    fn parts(
+        &mut self,
+        stack: &Stack,
+        at: usize,
+        frame: u64,
+        rectangle: &Rectangle,
+    ) -> Result<Vec<StoredPart>, String> {
         let source = &stack.sources[at];
         let open = self.open(source, at)?;
         let Some(chunk) = source.chunk else {
@@ -112,10 +187,14 @@ impl Reader {
                 origin: [frame, 0, 0],
             }]);
         };
-        let [rows, columns] = source.shape.map(|extent| extent as u64);
+        let chunks = |axis: usize| {
+            let first = rectangle.first[axis];
+            let end = first + rectangle.shape[axis];
+            first / chunk[axis + 1]..end.div_ceil(chunk[axis + 1])
+        };
         let mut parts = Vec::new();
-        for row in 0..rows.div_ceil(chunk[1]) {
-            for column in 0..columns.div_ceil(chunk[2]) {
+        for row in chunks(0) {
+            for column in chunks(1) {
                 let (mut place, frames) = source.chunk_of(frame, chunk[0]);
                 place.extend([row, column]);
                 let (raw, mask) = open.chunk(&place)?;
@@ -159,20 +238,31 @@ fn run(stack: &Stack, frame: u64) -> &FrameRun {
     &stack.runs[after.saturating_sub(1)]
 }
 
-/// The first frames of `frames` that are of the same chunk and run.
+/// The first frames of `frames` that are of the same chunks and run. Those that cannot be had are
+/// lost together.
 fn together(stack: &Stack, frames: &Range<u64>) -> Range<u64> {
     let run = run(stack, frames.start);
-    let source = &stack.sources[run.source];
-    let start = run.start + (frames.start - run.first);
-    let in_chunk = source
-        .chunk
-        .map_or(1, |chunk| source.chunk_of(start, chunk[0]).1.end - start);
-    let in_chunk = if source.is_missing {
-        u64::MAX
-    } else {
-        in_chunk
+    let later = frames.start - run.first;
+    let is_there = |tile: &FrameTile| match tile.origin {
+        TileOrigin::Source { source, .. } => !stack.sources[source].is_missing,
+        TileOrigin::Fill(_) => true,
+        TileOrigin::Nowhere => false,
     };
-    let count = in_chunk
+    let in_chunk = |tile: &FrameTile| match tile.origin {
+        TileOrigin::Source { source, start, .. } => {
+            let (source, start) = (&stack.sources[source], start + later);
+            let end = |chunk: [u64; 3]| source.chunk_of(start, chunk[0]).1.end;
+            Some(source.chunk.map_or(1, |chunk| end(chunk) - start))
+        }
+        _ => None,
+    };
+    let in_chunks = if run.tiles.iter().all(is_there) {
+        run.tiles.iter().filter_map(in_chunk).min()
+    } else {
+        None
+    };
+    let count = in_chunks
+        .unwrap_or(u64::MAX)
         .min(frames.end - frames.start)
         .min(run.first + run.count - frames.start);
     frames.start..frames.start + count
@@ -227,43 +317,121 @@ fn failed(source: &FrameSource, frame: u64, why: String) -> FramesError {
 impl StoredFrames {
     /// Stored bytes.
     pub fn stored_bytes(&self) -> usize {
-        self.parts.iter().map(|part| part.raw.len()).sum()
+        let parts = self.tiles.iter().flat_map(|tile| match &tile.content {
+            TileContent::Stored(stored) => &stored.parts[..],
+            TileContent::Fill(_) => &[],
+        });
+        parts.map(|part| part.raw.len()).sum()
     }
 
     /// Decodes all its frames into `target`, which is as long as they are as the stack's numbers:
     /// row by row, little-endian.
     pub fn decode(&self, target: &mut [u8], scratch: &mut Decoder) -> Result<(), FramesError> {
-        let stored = self.stack.sources[self.source].stored;
-        let pixels = self.stack.shape.iter().product::<usize>() * self.count();
-        assert_eq!(target.len(), pixels * self.stack.scalar.bytes());
-        if !self.is_converted() {
-            return self.decode_stored(target, scratch);
+        assert_eq!(target.len(), self.stack.frame_bytes() * self.count());
+        if let Some(stored) = self.one_source() {
+            return self.decode_source(stored, target, scratch);
         }
-        let mut numbers = std::mem::take(&mut scratch.numbers);
-        numbers.resize(pixels * stored.bytes(), 0);
-        let decoded = self.decode_stored(&mut numbers, scratch);
-        if decoded.is_ok() {
-            convert::to_f32(stored, &numbers, target);
+        let size = self.stack.scalar.bytes();
+        for StoredTile { place, content } in &self.tiles {
+            let stored = match content {
+                TileContent::Fill(number) => {
+                    self.each_row(place, |row| {
+                        let row = &mut target[row];
+                        row.chunks_exact_mut(size)
+                            .for_each(|pixel| pixel.copy_from_slice(number));
+                    });
+                    continue;
+                }
+                TileContent::Stored(stored) => stored,
+            };
+            let shape = self.stack.sources[stored.source].shape;
+            let mut frames = std::mem::take(&mut scratch.source);
+            frames.resize(shape.iter().product::<usize>() * self.count() * size, 0);
+            let decoded = self.decode_source(stored, &mut frames, scratch);
+            if decoded.is_ok() {
+                let part = Rectangle {
+                    first: stored.first,
+                    shape: place.shape,
+                };
+                let mut from = rows(&part, shape, self.count(), size);
+                self.each_row(place, |row| {
+                    let from = from.next().expect("as many rows");
+                    target[row].copy_from_slice(&frames[from]);
+                });
+            }
+            scratch.source = frames;
+            decoded?;
         }
-        scratch.numbers = numbers;
-        decoded
+        Ok(())
+    }
+
+    /// The bytes of each row of a rectangle in all frames.
+    fn each_row(&self, place: &Rectangle, each: impl FnMut(Range<usize>)) {
+        let size = self.stack.scalar.bytes();
+        rows(place, self.stack.shape, self.count(), size).for_each(each);
     }
 
     fn count(&self) -> usize {
         (self.frames.end - self.frames.start) as usize
     }
 
-    /// Whether engines get other numbers than the file has.
-    fn is_converted(&self) -> bool {
-        let stored = self.stack.sources[self.source].stored;
-        stored != self.stack.scalar && stored.bytes() != 1 || stored == Scalar::I8
+    /// The source whose frames these are, as a whole.
+    fn one_source(&self) -> Option<&SourceFrames> {
+        let [
+            StoredTile {
+                place,
+                content: TileContent::Stored(stored),
+            },
+        ] = &self.tiles[..]
+        else {
+            return None;
+        };
+        let shape = self.stack.shape;
+        let is_whole = stored.first == [0; 2]
+            && *place == Rectangle::whole(shape.map(|extent| extent as u64))
+            && self.stack.sources[stored.source].shape == shape;
+        is_whole.then_some(stored)
     }
 
-    /// Decodes all its frames into `target` as numbers of the file.
-    fn decode_stored(&self, target: &mut [u8], scratch: &mut Decoder) -> Result<(), FramesError> {
-        let source = &self.stack.sources[self.source];
-        let told = |error: DecodeError| self.failed(&error);
-        for part in &self.parts {
+    /// Whether engines get other numbers than the source has.
+    fn is_converted(&self, source: &FrameSource) -> bool {
+        let is_same = source.stored == self.stack.scalar
+            || (source.stored, self.stack.scalar) == (Scalar::Bool, Scalar::U8);
+        !is_same
+    }
+
+    /// Decodes a source's frames into `target` as the stack's numbers.
+    fn decode_source(
+        &self,
+        stored: &SourceFrames,
+        target: &mut [u8],
+        scratch: &mut Decoder,
+    ) -> Result<(), FramesError> {
+        let source = &self.stack.sources[stored.source];
+        if !self.is_converted(source) {
+            return self.decode_stored(stored, target, scratch);
+        }
+        let pixels = target.len() / self.stack.scalar.bytes();
+        let mut numbers = std::mem::take(&mut scratch.numbers);
+        numbers.resize(pixels * source.stored.bytes(), 0);
+        let decoded = self.decode_stored(stored, &mut numbers, scratch);
+        if decoded.is_ok() {
+            convert::to_f32(source.stored, &numbers, target);
+        }
+        scratch.numbers = numbers;
+        decoded
+    }
+
+    /// Decodes a source's frames into `target` as numbers of the file.
+    fn decode_stored(
+        &self,
+        stored: &SourceFrames,
+        target: &mut [u8],
+        scratch: &mut Decoder,
+    ) -> Result<(), FramesError> {
+        let source = &self.stack.sources[stored.source];
+        let told = |error: DecodeError| self.failed(stored, &error);
+        for part in &stored.parts {
             match source.chunk {
                 // The chunk is just these frames: no copy.
                 None => {
@@ -275,7 +443,7 @@ impl StoredFrames {
                     }
                     target.copy_from_slice(&part.raw);
                 }
-                Some(chunk) if self.fits(chunk) => {
+                Some(chunk) if self.fits(source, chunk) => {
                     source
                         .pipeline
                         .decode(&part.raw, part.mask, target, &mut scratch.scratch)
@@ -293,7 +461,7 @@ impl StoredFrames {
                             &mut scratch.scratch,
                         )
                         .map_err(told)?;
-                    self.place(&scratch.chunk, chunk, part.origin, target);
+                    self.place(stored, part.origin, &scratch.chunk, target);
                 }
             }
         }
@@ -308,49 +476,58 @@ impl StoredFrames {
     /// The pixels some at a time, little-endian, where it is one frame and its chunk can be decoded
     /// so.
     pub fn pieces(&self) -> Option<Result<Pieces<'_>, FramesError>> {
-        let source = &self.stack.sources[self.source];
-        let [part] = &self.parts[..] else { return None };
-        if self.is_converted() {
+        let stored = self.one_source()?;
+        let source = &self.stack.sources[stored.source];
+        let [part] = &stored.parts[..] else {
+            return None;
+        };
+        if self.is_converted(source) {
             return None;
         }
         let length = self.stack.frame_bytes();
         let pieces = match source.chunk {
             // What is stored in one piece was read as numbers of this machine.
             None => decode::ChunkPieces::plain(&part.raw, length),
-            Some(chunk) if chunk[0] == 1 && self.fits(chunk) && !source.is_big_endian => {
+            Some(chunk) if chunk[0] == 1 && self.fits(source, chunk) && !source.is_big_endian => {
                 source.pipeline.pieces(&part.raw, part.mask, length)?
             }
             Some(_) => return None,
         };
         Some(
             pieces
-                .map(|pieces| Pieces { unit: self, pieces })
-                .map_err(|error| self.failed(&error)),
+                .map(|pieces| Pieces {
+                    unit: self,
+                    stored,
+                    pieces,
+                })
+                .map_err(|error| self.failed(stored, &error)),
         )
     }
 
-    fn failed(&self, error: &DecodeError) -> FramesError {
+    fn failed(&self, stored: &SourceFrames, error: &DecodeError) -> FramesError {
         failed(
-            &self.stack.sources[self.source],
-            self.start,
+            &self.stack.sources[stored.source],
+            stored.start,
             error.to_string(),
         )
     }
 
     /// Whether a chunk is these frames, and nothing else.
-    fn fits(&self, chunk: [u64; 3]) -> bool {
-        let shape = self.stack.shape.map(|extent| extent as u64);
+    fn fits(&self, source: &FrameSource, chunk: [u64; 3]) -> bool {
+        let shape = source.shape.map(|extent| extent as u64);
         chunk == [self.frames.end - self.frames.start, shape[0], shape[1]]
     }
 
     /// Copies what a decoded chunk has of these frames.
-    fn place(&self, decoded: &[u8], chunk: [u64; 3], origin: [u64; 3], target: &mut [u8]) {
-        let size = self.stack.sources[self.source].stored.bytes() as u64;
-        let [rows, columns] = self.stack.shape.map(|extent| extent as u64);
+    fn place(&self, stored: &SourceFrames, origin: [u64; 3], decoded: &[u8], target: &mut [u8]) {
+        let source = &self.stack.sources[stored.source];
+        let Some(chunk) = source.chunk else { return };
+        let size = source.stored.bytes() as u64;
+        let [rows, columns] = source.shape.map(|extent| extent as u64);
         let count = self.frames.end - self.frames.start;
         let width = chunk[2].min(columns - origin[2]);
         for frame in 0..count {
-            let layer = self.start + frame - origin[0];
+            let layer = stored.start + frame - origin[0];
             for row in 0..chunk[1].min(rows - origin[1]) {
                 let from = (layer * chunk[1] + row) * chunk[2] * size;
                 let to = ((frame * rows + origin[1] + row) * columns + origin[2]) * size;
@@ -362,9 +539,27 @@ impl StoredFrames {
     }
 }
 
+/// The bytes of each row of a rectangle in frames of this shape that follow each other.
+fn rows(
+    rectangle: &Rectangle,
+    [rows, columns]: [usize; 2],
+    frames: usize,
+    size: usize,
+) -> impl Iterator<Item = Range<usize>> {
+    let [row, column] = rectangle.first.map(|first| first as usize);
+    let [height, width] = rectangle.shape.map(|extent| extent as usize);
+    (0..frames).flat_map(move |frame| {
+        (row..row + height).map(move |row| {
+            let start = ((frame * rows + row) * columns + column) * size;
+            start..start + width * size
+        })
+    })
+}
+
 /// A frame that is decoded some bytes at a time, in order.
 pub struct Pieces<'u> {
     unit: &'u StoredFrames,
+    stored: &'u SourceFrames,
     pieces: decode::ChunkPieces<'u>,
 }
 
@@ -373,7 +568,7 @@ impl Pieces<'_> {
     pub fn fill(&mut self, target: &mut [u8], decoder: &mut Decoder) -> Result<(), FramesError> {
         self.pieces
             .fill(target, &mut decoder.scratch)
-            .map_err(|error| self.unit.failed(&error))
+            .map_err(|error| self.unit.failed(self.stored, &error))
     }
 }
 
@@ -383,6 +578,8 @@ pub struct Decoder {
     scratch: Scratch,
     /// A chunk that is more or less than its frames.
     chunk: Vec<u8>,
-    /// Numbers of a type that engines do not have.
+    /// Numbers of another type than the stack's.
     numbers: Vec<u8>,
+    /// Frames of a source that are more than what is taken of them.
+    source: Vec<u8>,
 }

@@ -1,5 +1,7 @@
 //! The files of `tests/fixtures/frames`, which h5py and hdf5plugin made (`make.py` there).
 
+mod virtual_datasets;
+
 use super::{Decoder, FramesError, Reader, Stack};
 use crate::engine::damaged;
 use nodectl_formats::{ArrayLocation, hdf5};
@@ -197,44 +199,6 @@ fn maps_are_stacks_row_by_row() {
         assert_eq!((stack.frames, stack.shape), (6, SHAPE), "{name}");
         assert!(pixels == expected, "{name}");
     }
-}
-
-#[test]
-fn every_other_frame_of_a_source_is_one_of_a_virtual_dataset() {
-    let (_, pixels) = floats("strides.h5");
-    let (_, plain) = floats("chunked.h5");
-    let frame = |all: &[f32], frame: usize| {
-        let length = SHAPE[0] * SHAPE[1];
-        all[frame * length..(frame + 1) * length].to_vec()
-    };
-    for (at, source) in [2, 0, 3, 1, 4].into_iter().enumerate() {
-        assert!(frame(&pixels, at) == frame(&plain, source), "frame {at}");
-    }
-    let tiled = Stack::open(&fixture("tiled.h5"), None, None)
-        .unwrap_err()
-        .to_string();
-    assert!(
-        tiled.contains("it puts frames together from tiles"),
-        "{tiled}"
-    );
-}
-
-/// Frames whose source is not there are bad, and no others.
-#[test]
-fn a_source_that_is_missing_costs_its_own_frames() {
-    let stack = Stack::open(&fixture("half.h5"), None, None).unwrap();
-    assert_eq!(
-        (stack.frames, stack.shape, stack.scalar),
-        (FRAMES, SHAPE, Scalar::U32)
-    );
-    let mut reader = Reader::new(Arc::new(stack));
-    assert!(reader.read(1..FRAMES).is_ok());
-    let error = reader.read(3..FRAMES).err().unwrap().to_string();
-    assert!(
-        error.contains("nowhere.h5, which cannot be opened"),
-        "{error}"
-    );
-    assert_eq!(reader.together(&(3..FRAMES)), 3..5);
 }
 
 #[test]
