@@ -185,7 +185,11 @@ impl Projection {
 
     /// Whether pyFAI has the corners of a unit without rounding places on the detector first.
     fn is_fast(&self, unit: Unit) -> bool {
-        self.parallax.is_none() && matches!(unit.name().split('_').next(), Some("q" | "2th" | "r"))
+        self.parallax.is_none()
+            && matches!(
+                unit.name().split('_').next(),
+                Some("q" | "2th" | "r" | "chi")
+            )
     }
 
     /// Whether mirroring makes the corners of pixels run the other way round.
@@ -314,7 +318,11 @@ impl Projection {
         }
     }
 
+    /// Where a point is on the first axis.
     fn radial(&self, point: &SamplePoint, unit: Unit) -> f64 {
+        if unit.is_azimuthal() {
+            return self.chi(point);
+        }
         unit.position(point.radius(), point.along, self.wavelength)
     }
 

@@ -199,6 +199,16 @@ impl IntegrationSettings {
                 unit: self.unit.name(),
             });
         }
+        if self.unit.is_azimuthal() && self.azimuthal_points.is_some() {
+            return Err(IntegratorError::Conflict(
+                "a cake has χ on its second axis; hint: a radial unit, or leave out azimuthal_points",
+            ));
+        }
+        if self.unit.is_azimuthal() && self.splitting == Splitting::Full {
+            return Err(IntegratorError::Conflict(
+                "over χ alone, pixels have no area to be split by; hint: splitting = \"bbox\"",
+            ));
+        }
         if self.bins() == 0 || self.bins() > MAX_BINS {
             return Err(IntegratorError::value(
                 "points",

@@ -1,10 +1,10 @@
-//! Radial units: what the first axis of a pattern counts. Names and formulas are those of pyFAI's
-//! `units.py`.
+//! Units of a pattern's axis: radial positions, or the azimuth χ. Names and formulas are those of
+//! pyFAI's `units.py`.
 
 use serde::{Deserialize, Serialize};
 use std::f64::consts::PI;
 
-/// A radial unit. `d_star2` is the square of the reciprocal spacing d* = 1/d.
+/// A unit of the first axis. `d_star2` is the square of the reciprocal spacing d* = 1/d.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
     #[default]
@@ -42,10 +42,14 @@ pub enum Unit {
     ArcsinhQNm,
     #[serde(rename = "arcsinh(q.A)_None")]
     ArcsinhQAngstrom,
+    #[serde(rename = "chi_deg")]
+    ChiDeg,
+    #[serde(rename = "chi_rad")]
+    ChiRad,
 }
 
 impl Unit {
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::QPerNm,
         Self::QPerAngstrom,
         Self::TwoThetaDeg,
@@ -63,6 +67,8 @@ impl Unit {
         Self::Log1pQAngstrom,
         Self::ArcsinhQNm,
         Self::ArcsinhQAngstrom,
+        Self::ChiDeg,
+        Self::ChiRad,
     ];
 
     /// pyFAI's name, also that in job files.
@@ -85,17 +91,20 @@ impl Unit {
             Self::Log1pQAngstrom => "log(1+q.A)_None",
             Self::ArcsinhQNm => "arcsinh(q.nm)_None",
             Self::ArcsinhQAngstrom => "arcsinh(q.A)_None",
+            Self::ChiDeg => "chi_deg",
+            Self::ChiRad => "chi_rad",
         }
     }
 
     /// The unit of a name, pyFAI's or its part before the underscore where that says enough (`q`,
-    /// `2th`, `r`, `d*2`).
+    /// `2th`, `r`, `d*2`, `chi`).
     pub fn from_name(name: &str) -> Option<Self> {
         let short = match name {
             "q" => "q_nm^-1",
             "2th" => "2th_deg",
             "r" => "r_mm",
             "d*2" => "d*2_nm^-2",
+            "chi" => "chi_deg",
             other => other,
         };
         Self::ALL.into_iter().find(|unit| unit.name() == short)
@@ -105,7 +114,7 @@ impl Unit {
     pub fn scale(self) -> f64 {
         match self {
             Self::QPerAngstrom => 0.1,
-            Self::TwoThetaDeg => 180.0 / PI,
+            Self::TwoThetaDeg | Self::ChiDeg => 180.0 / PI,
             Self::RadiusMm => 1e3,
             Self::DNm => 1e9,
             Self::DAngstrom => 1e10,
@@ -114,21 +123,30 @@ impl Unit {
         }
     }
 
+    /// Whether the axis is that of χ: a pattern says how intensity goes round the beam.
+    pub fn is_azimuthal(self) -> bool {
+        matches!(self, Self::ChiDeg | Self::ChiRad)
+    }
+
     /// Whether a pattern cannot begin below zero.
     pub fn is_positive(self) -> bool {
-        !matches!(self, Self::Log10QM | Self::LogQNm)
+        !self.is_azimuthal() && !matches!(self, Self::Log10QM | Self::LogQNm)
     }
 
     /// Whether positions depend on the wavelength.
     pub fn needs_wavelength(self) -> bool {
-        !matches!(
-            self,
-            Self::TwoThetaDeg | Self::TwoThetaRad | Self::RadiusM | Self::RadiusMm
-        )
+        !self.is_azimuthal()
+            && !matches!(
+                self,
+                Self::TwoThetaDeg | Self::TwoThetaRad | Self::RadiusM | Self::RadiusMm
+            )
     }
 
     /// The radial position of a point, unscaled. `radius_m`: its distance from the beam; `z_m`:
     /// along the beam.
+    ///
+    /// # Panics
+    /// Of χ, which these do not say.
     #[inline]
     pub fn position(self, radius_m: f64, z_m: f64, wavelength_m: f64) -> f64 {
         let two_theta = || radius_m.atan2(z_m);
@@ -146,6 +164,7 @@ impl Unit {
             Self::Log1pQAngstrom => q(4e-10).ln_1p(),
             Self::ArcsinhQNm => q(4e-9).asinh(),
             Self::ArcsinhQAngstrom => q(4e-10).asinh(),
+            Self::ChiDeg | Self::ChiRad => unreachable!("χ is no radial position"),
         }
     }
 }

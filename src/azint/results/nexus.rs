@@ -434,6 +434,8 @@ pub(super) fn radial_unit(unit: &str) -> (&'static str, String) {
         "2th_rad" => ("rad", "Scattering angle 2θ (rad)".into()),
         "r_mm" => ("mm", "Radius (mm)".into()),
         "r_m" => ("m", "Radius (m)".into()),
+        "chi_deg" => ("deg", "Azimuth χ (deg)".into()),
+        "chi_rad" => ("rad", "Azimuth χ (rad)".into()),
         "d*2_nm^-2" => ("1/nm^2", "d*² (nm⁻²)".into()),
         "d*2_A^-2" => ("1/angstrom^2", "d*² (Å⁻²)".into()),
         "d_m" => ("m", "Spacing d (m)".into()),

@@ -16,6 +16,7 @@ use super::{
     geometry::{Corners, Projection},
     matrix::PixelMatrix,
     settings::{IntegrationSettings, RangeOver, Region, Splitting},
+    units::Unit,
 };
 use std::f64::consts::PI;
 
@@ -119,14 +120,14 @@ impl Positions {
         };
         if let Some(corners) = corners {
             match splitting {
-                Splitting::BBox => positions.measure_boxes(&corners),
+                Splitting::BBox => positions.measure_boxes(&corners, settings.unit),
                 _ => positions.corners = Some(corners),
             }
         }
         positions
     }
 
-    fn measure_boxes(&mut self, corners: &Corners) {
+    fn measure_boxes(&mut self, corners: &Corners, unit: Unit) {
         let columns = self.shape[1];
         let greatest = |of: &dyn Fn([f64; 2], usize) -> f64| {
             let pixel = |at: usize| {
@@ -137,14 +138,20 @@ impl Positions {
             };
             (0..self.radial.len()).map(pixel).collect::<Vec<f64>>()
         };
-        let radial_delta = greatest(&|corner, at| (corner[0] - self.radial[at]).abs());
+        // A pixel over the seam of χ is no wider than others.
+        let shorter = |delta: f64| delta.min(2.0 * PI - delta);
+        let radial_delta = greatest(&|corner, at| {
+            let delta = (corner[0] - self.radial[at]).abs();
+            if unit.is_azimuthal() {
+                shorter(delta)
+            } else {
+                delta
+            }
+        });
         let chi_delta = if self.chi.is_empty() {
             Vec::new()
         } else {
-            greatest(&|corner, at| {
-                let delta = (corner[1] - self.chi[at]).abs();
-                delta.min(2.0 * PI - delta)
-            })
+            greatest(&|corner, at| shorter((corner[1] - self.chi[at]).abs()))
         };
         (self.radial_delta, self.chi_delta) = (radial_delta, chi_delta);
     }
