@@ -149,7 +149,12 @@ fn explain_says_what_a_job_waits_for() {
     assert_eq!(explained["job"]["phase"], "waiting", "{explained}");
     assert_eq!(explained["job"]["work"]["min_nodes"], 2, "{explained}");
     assert_eq!(explained["task"]["task"], 1, "{explained}");
-    assert!(explained["lines"].is_array(), "{explained}");
+    let lines = explained["lines"].as_array().map(Vec::len);
+    let reasons = explained["reasons"].as_array();
+    assert_eq!(reasons.map(Vec::len), lines, "{explained}");
+    let word = |at: usize| explained["reasons"][at]["reason"].as_str();
+    assert_eq!(word(0), Some("waits_for_nodes"), "{explained}");
+    assert_eq!(word(1), Some("task_waits"), "{explained}");
     // Settings are values, not their spelling in TOML.
     let status = cluster.json(0, &["status", "--json"]);
     assert_eq!(

@@ -2,7 +2,11 @@
 //! byte allocated.
 
 use nodectl::{
-    types::{Answer, Message, limits},
+    types::{
+        Answer, Message,
+        explain::{Reason, ReasonLine},
+        limits,
+    },
     wire::{control, journal::Record},
 };
 use std::{
@@ -77,13 +81,18 @@ fn a_length_without_its_bytes_allocates_little() {
     }
 }
 
-/// The densest message there is: strings of one byte each on the wire.
+/// The densest message there is: lines of three bytes each on the wire.
 #[test]
 fn the_largest_message_allocates_a_bounded_multiple_of_itself() {
-    let count = limits::MAX_MESSAGE_BYTES - 16;
+    let empty = ReasonLine {
+        reason: Reason::Detail,
+        node: None,
+        text: String::new(),
+    };
+    let count = (limits::MAX_MESSAGE_BYTES - 16) / 3;
     let dense = Message::Answer {
         id: 1,
-        answer: Ok(Answer::Explanation(vec![String::new(); count])),
+        answer: Ok(Answer::Explanation(vec![empty; count])),
     };
     let bytes = control::encode(&dense).expect("it is below the limit");
     drop(dense);
@@ -92,7 +101,7 @@ fn the_largest_message_allocates_a_bounded_multiple_of_itself() {
         message.is_err(),
         "nobody explains anything in so many lines"
     );
-    // 24 bytes a string, and a vector doubles while it grows.
+    // 64 bytes a line, and a vector doubles while it grows.
     assert!(
         peak <= 64 * limits::MAX_MESSAGE_BYTES,
         "{peak} bytes for {}",

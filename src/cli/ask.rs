@@ -18,7 +18,7 @@ use nodectl_app::settings::Settings;
 use nodectl_http::{Client, client::LogRequest};
 use nodectl_ports::{say::tell, wall_ms};
 use nodectl_types::text;
-use nodectl_wire::api::{CursorView, Job, PhaseName, StateName, TaskRow};
+use nodectl_wire::api::{CursorView, Job, PhaseName, ReasonView, StateName, TaskRow};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -208,6 +208,7 @@ struct Explained {
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<TaskRow>,
     lines: Vec<String>,
+    reasons: Vec<ReasonView>,
 }
 
 pub async fn explain(client: &Client, args: ExplainArgs) -> Result<Exit, CliError> {
@@ -227,6 +228,7 @@ pub async fn explain(client: &Client, args: ExplainArgs) -> Result<Exit, CliErro
             job: client.job(job).await?,
             task,
             lines: explanation.lines,
+            reasons: explanation.reasons,
         }))?;
     } else {
         print(

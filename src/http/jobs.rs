@@ -163,7 +163,7 @@ pub(super) async fn explain(
     let task = args.task.as_deref().map(task_index).transpose()?;
     let job = resolve::job(&shared, &reference).await?;
     match shared.ask(Query::Explain { job, task }).await? {
-        Answer::Explanation(lines) => Ok(Json(Explanation { lines })),
+        Answer::Explanation(lines) => Ok(Json(lines.into())),
         _ => Err(ApiError::unexpected("an explanation")),
     }
 }

@@ -9,7 +9,12 @@ use super::{client::LogRequest, testing::*, *};
 use bytes::Bytes;
 use futures::TryStreamExt;
 use nodectl_ports::{Blobs, DiscoveryWay, NetReport, SWITCHED_OFF};
-use nodectl_types::{query::*, sweep::StopRule, *};
+use nodectl_types::{
+    explain::{Reason, ReasonLine},
+    query::*,
+    sweep::StopRule,
+    *,
+};
 use nodectl_wire::api;
 use std::{os::unix::fs::PermissionsExt, sync::Arc};
 
@@ -141,7 +146,11 @@ async fn jobs_are_named_by_id_prefix_name_and_last() {
     ];
     let node = FakeNode::start(move |query| match query {
         Query::Jobs => Ok(Answer::Jobs(heads.clone())),
-        Query::Explain { job, .. } => Ok(Answer::Explanation(vec![format!("{:x}", job.0)])),
+        Query::Explain { job, .. } => Ok(Answer::Explanation(vec![ReasonLine {
+            reason: Reason::JobRuns,
+            node: None,
+            text: format!("{:x}", job.0),
+        }])),
         _ => Err(QueryError::Leaving),
     })
     .await;

@@ -31,6 +31,7 @@
 //! | `params` | optimizers and schedules of parameters that are trained |
 //! | `after` | what a job waits for |
 //! | `checkpoint` | what a file of parameters holds besides them |
+//! | `explain` | why a job or a task is where it is |
 //! | `exchange` | whether a dense layer's gradient goes through servers or as factors from node to node |
 //! | `secret` | named secrets of jobs |
 //! | `record` | what happened to a task |
@@ -52,6 +53,7 @@ pub mod check;
 pub mod checkpoint;
 pub mod defaults;
 pub mod exchange;
+pub mod explain;
 pub mod gang;
 pub mod glob;
 pub mod head;

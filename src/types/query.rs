@@ -3,6 +3,7 @@
 use super::{
     Attempt, Decision, JobHead, JobId, JobSpec, NodeId, NodeInfo, NodeLoad, Pause, Phase, Roster,
     TaskIndex, TaskRecord,
+    explain::ReasonLine,
     history::{LoadPage, LoadSpan},
 };
 use serde::{Deserialize, Serialize};
@@ -307,7 +308,7 @@ pub enum Answer {
         bytes: Vec<u8>,
         ended: bool,
     },
-    Explanation(Vec<String>),
+    Explanation(Vec<ReasonLine>),
     Training(TrainingHere),
     Retried {
         tasks: u32,

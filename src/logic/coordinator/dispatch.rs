@@ -11,7 +11,7 @@ use crate::{
     lattice::Lattice,
 };
 use nodectl_types::{
-    Attempt, Message, NodeId, NodeInfo, Phase, TaskIndex, Time,
+    Attempt, Message, NodeId, Phase, TaskIndex, Time,
     limits::{MAX_PREFETCH, RECORD_BATCH_BYTES},
     message::Assignment,
     record::TaskRecord,
@@ -117,44 +117,6 @@ impl Coordinator {
             )
         });
         candidates
-    }
-
-    /// Why a node may not run the job, if it may not.
-    pub(super) fn objection(&self, core: &Core, info: &NodeInfo) -> Option<String> {
-        if self
-            .nodes
-            .get(&info.id)
-            .is_some_and(|work| work.is_spared(core.mono()))
-        {
-            return Some("it could not prepare a task just now (see its log)".into());
-        }
-        if let Some(problem) = &info.problem {
-            return Some(problem.clone());
-        }
-        let refusal = || {
-            self.nodes
-                .get(&info.id)?
-                .refusal(info, core.mono())
-                .map(str::to_string)
-        };
-        self.unsuitability(info).or_else(refusal)
-    }
-
-    /// Why a node can never run the job as it is now, whatever it did before.
-    pub(super) fn unsuitability(&self, info: &NodeInfo) -> Option<String> {
-        let needs = self.spec.work.holds(&info.resources);
-        if let Some(lacking) = info.resources.lacks(&needs) {
-            let (has, needs) = (info.resources.amount(&lacking), needs.amount(&lacking));
-            return Some(format!("it has {has}, and a task needs {needs}"));
-        }
-        if let Some(why) = info.takes_no_work() {
-            return Some(format!("it {why}"));
-        }
-        if let Some(why) = info.admits.objection(&self.spec.work) {
-            return Some(format!("it {why}"));
-        }
-        let unsuitable = self.place.as_ref().is_some_and(|place| !place.eval(info));
-        unsuitable.then(|| format!("it does not satisfy `where = \"{}\"`", self.spec.place))
     }
 
     /// How many tasks a slot should have waiting, from how long they take. Beside other jobs always
@@ -609,45 +571,6 @@ impl Coordinator {
     pub(super) fn failed(&mut self, record: &Arc<TaskRecord>) {
         self.failed_on.insert(record.task, record.node);
         self.reopen(record.task);
-    }
-
-    /// Why nothing of the job can start at present, in words.
-    pub(super) fn stands_still(&self, core: &Core) -> Option<String> {
-        self.waits_for(core)
-            .or_else(|| self.held_back(core))
-            .or_else(|| self.lacks_nodes(core))
-    }
-
-    /// No node that is here could run it.
-    fn lacks_nodes(&self, core: &Core) -> Option<String> {
-        let members = core.members.alive();
-        let mut known = members.iter().filter_map(|node| core.members.info(*node));
-        let is_idle = self.active.is_empty() && self.results.is_empty();
-        if let Some(gang) = self.spec.work.gang {
-            return self.lacks_gang_nodes(core, gang).filter(|_| is_idle);
-        }
-        (is_idle && known.all(|info| self.objection(core, info).is_some()))
-            .then(|| "a node that can run it".into())
-    }
-
-    /// Whether the recovery after a takeover, or trouble with the disk, holds orders back.
-    pub(super) fn held_back(&self, core: &Core) -> Option<String> {
-        if let Some(trouble) = &self.storage {
-            return Some(format!("its coordinator's disk: {}", trouble.error));
-        }
-        if !self.kept {
-            return Some("its specification to be on its coordinator's disk".into());
-        }
-        let recovery = self.recovery.as_ref()?;
-        let names: Vec<_> = recovery
-            .unheard
-            .union(&recovery.uncompared)
-            .map(|node| core.members.name(*node))
-            .collect();
-        Some(format!(
-            "what {} knows of it, after a change of coordinator",
-            names.join(", ")
-        ))
     }
 }
 

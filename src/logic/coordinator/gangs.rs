@@ -32,11 +32,11 @@ pub(super) struct Gangs {
     /// The one that was ordered last, until it begins.
     trying: Option<Try>,
     /// Since when none has begun that could have.
-    waiting: Option<Time>,
+    pub(super) waiting: Option<Time>,
     tries: u32,
     next: Option<Time>,
     /// Why nodes had no room, and when they said so.
-    missed: BTreeMap<NodeId, (String, Time)>,
+    pub(super) missed: BTreeMap<NodeId, (String, Time)>,
 }
 
 /// The number of the last process of an attempt: each has one, from the attempt's own on.
@@ -169,7 +169,7 @@ impl Coordinator {
     }
 
     /// Why no gang can begin, whatever runs.
-    pub(super) fn lacks_gang_nodes(&self, core: &Core, gang: Gang) -> Option<String> {
+    pub(super) fn missing_of_gang(&self, core: &Core, gang: Gang) -> Option<String> {
         let nodes = self.gang_nodes(core, false);
         if nodes.len() < gang.nodes as usize {
             let (wanted, here) = (gang.nodes, nodes.len());
@@ -186,23 +186,5 @@ impl Coordinator {
             "{} nodes with addresses in the same network: {apart}",
             gang.nodes
         ))
-    }
-
-    /// What the next gang waits for.
-    pub(super) fn explain_gang(&self, core: &Core) -> Vec<String> {
-        let (Some(gang), Some(since)) = (self.spec.work.gang, self.gangs.waiting) else {
-            return Vec::new();
-        };
-        let waited = (core.mono() - since).as_secs();
-        let mut lines = vec![format!(
-            "the next task needs {} nodes at the same time, and has waited {waited} s for them",
-            gang.nodes
-        )];
-        let mut missed: Vec<_> = self.gangs.missed.iter().collect();
-        missed.sort_by_key(|(_, (_, heard))| std::cmp::Reverse(*heard));
-        lines.extend(missed.into_iter().take(8).map(|(node, (why, _))| {
-            format!("{}, when it was asked: {why}", core.members.name(*node))
-        }));
-        lines
     }
 }

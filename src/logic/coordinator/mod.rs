@@ -13,6 +13,8 @@
 //! | `replicas` | who else holds the job's state, and keeping it complete |
 //! | `progress` | what watchers and users are told |
 //! | `ends` | tasks in the order in which they ended |
+//! | `obstacles` | what keeps the job from starting, and a node from it |
+//! | `explain` | why the job or a task of it is where it is |
 //!
 //! Invariant: a task counts as ended only after its record is on this node's disk and on another
 //! node's, if there is another. Who runs what is soft state: a new coordinator rebuilds it from
@@ -20,8 +22,10 @@
 
 mod dispatch;
 mod ends;
+mod explain;
 mod gangs;
 mod inputs;
+mod obstacles;
 mod pace;
 mod progress;
 mod recovery;
@@ -587,25 +591,6 @@ impl Coordinator {
         core.notice(format!("job {} goes on: results of it were lost", self.job));
         self.go_on(core, lattice);
         self.wake(core);
-    }
-
-    /// What keeps the job from starting, in words.
-    fn waits_for(&self, core: &Core) -> Option<String> {
-        let members = core.members.alive().len() as u32;
-        if members < self.spec.min_nodes {
-            return Some(format!("{} nodes; {members} are here", self.spec.min_nodes));
-        }
-        // One that was removed was done: as long as this job waited for it, it was kept.
-        let is_missing = |after: &&After| match (core.directory.get(after.job()), after) {
-            (Some(head), After::End(_)) => !head.phase.is_ended(),
-            (Some(head), After::Results { .. }) => head.phase != Phase::Done,
-            (None, _) => !core.directory.is_removed(after.job()),
-        };
-        let missing = self.spec.work.after.iter().find(is_missing)?;
-        Some(match missing {
-            After::End(job) => format!("the end of job {}", job.short()),
-            After::Results { name, job } => format!("job {name} ({})", job.short()),
-        })
     }
 
     /// A job that this one comes after and that will not be done.

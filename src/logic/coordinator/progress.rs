@@ -1,5 +1,4 @@
-//! What watchers and users are told of a job: counts, rates, the order in which tasks ended, and
-//! explanations.
+//! What watchers and users are told of a job: counts, rates, and the order in which tasks ended.
 
 use super::{Coordinator, ends::Ends, pace::Pace};
 use crate::{
@@ -10,7 +9,6 @@ use crate::{
 use nodectl_types::{
     Answer, Cell, NodeId, Phase, TaskIndex, TaskRecord, Time,
     limits::{RECORD_BATCH, WATCH_WAIT},
-    python,
     query::{Cursor, JobDetail, Location, Progress, TaskFilter, TaskLine, TaskState},
 };
 use std::{sync::Arc, time::Duration};
@@ -197,7 +195,7 @@ impl Coordinator {
             waiting_for: if head.phase.is_ended() {
                 None
             } else {
-                self.stands_still(core)
+                self.stands_still(core).map(|obstacle| obstacle.text)
             },
             nodes: self
                 .nodes
@@ -306,7 +304,7 @@ impl Coordinator {
         }
     }
 
-    fn line(&self, core: &Core, lattice: &Lattice, task: TaskIndex) -> TaskLine {
+    pub(super) fn line(&self, core: &Core, lattice: &Lattice, task: TaskIndex) -> TaskLine {
         let active = self.active.get(&task).and_then(|attempts| attempts.first());
         let cancelled = self.head(core).is_cancelled();
         let state = self.state(lattice, task, self.failure_limit(core), cancelled);
@@ -349,138 +347,5 @@ impl Coordinator {
                 attempt,
             }),
         )
-    }
-
-    /// Why the job, or one task of it, is not running.
-    pub fn explain(&self, core: &Core, lattice: &Lattice, task: Option<TaskIndex>) -> Vec<String> {
-        let mut lines = vec![self.explain_job(core, lattice)];
-        // A traceback, say.
-        lines.extend(
-            self.head(core)
-                .reason
-                .iter()
-                .flat_map(|reason| reason.lines().skip(1))
-                .map(str::to_string),
-        );
-        if let Some(task) = task {
-            lines.push(self.explain_task(core, lattice, task));
-        }
-        let troubled = self.troubled_replicas();
-        lines.extend(troubled.map(|(node, why)| {
-            format!(
-                "{} cannot keep its copy of the results, which count once another node has them: {why}",
-                core.members.name(node)
-            )
-        }));
-        lines.extend(self.replicas_behind(lattice).map(|(node, left, parts)| {
-            let name = core.members.name(node);
-            format!("{name} is being given a copy of the results: {left} of {parts} parts are left")
-        }));
-        if !self.head(core).phase.is_ended() {
-            lines.extend(self.explain_gang(core));
-            lines.extend(self.explain_nodes(core));
-        }
-        lines
-    }
-
-    fn explain_job(&self, core: &Core, lattice: &Lattice) -> String {
-        let head = self.head(core);
-        let who = core.members.name(head.holder);
-        let progress = self.progress(core, lattice);
-        let running = match head.workers {
-            Some(_) => format!("running: a pool with {} workers", progress.running),
-            None => format!(
-                "running: {} tasks run, {} wait on nodes",
-                progress.running, progress.queued
-            ),
-        };
-        let reason = head.reason.as_deref().unwrap_or_default();
-        let reason = reason.lines().next().unwrap_or_default();
-        let why = match (
-            head.phase,
-            self.failed_prerequisite(core),
-            progress.waiting_for,
-        ) {
-            (Phase::Cancelled, ..) if !reason.is_empty() => format!("cancelled: {reason}"),
-            (Phase::Failed, ..) if !reason.is_empty() => format!("failed: {reason}"),
-            (Phase::Cancelled, Some(name), _) => {
-                format!("cancelled, because job {name} did not succeed")
-            }
-            (Phase::Cancelled, None, _) => "cancelled".into(),
-            (Phase::Done, ..) => "done".into(),
-            (Phase::Failed, ..) => format!("over, with {} failed tasks", progress.failed),
-            (_, _, Some(what)) => format!("waiting for {what}"),
-            _ => running,
-        };
-        format!(
-            "job {} ({}) is {why}; {who} coordinates it (epoch {})",
-            head.job.short(),
-            head.name,
-            head.epoch
-        )
-    }
-
-    fn explain_task(&self, core: &Core, lattice: &Lattice, task: TaskIndex) -> String {
-        let line = self.line(core, lattice, task);
-        let node = line
-            .node
-            .map_or_else(|| "no node".into(), |node| core.members.name(node));
-        let limit = self.failure_limit(core);
-        match line.state {
-            TaskState::Done => format!("task {task} is done"),
-            TaskState::Failed if self.spec.work.worker.is_some() => {
-                format!(
-                    "task {task} failed: its code raised an exception, or {limit} attempts came to nothing"
-                )
-            }
-            TaskState::Failed => format!(
-                "task {task} failed {} times, the limit being {limit}",
-                line.failures
-            ),
-            TaskState::Cancelled if lattice.cell(task) == Cell::Cancelled => {
-                format!("task {task} was cancelled")
-            }
-            TaskState::Cancelled => format!("task {task} was cancelled with its job"),
-            TaskState::Running => format!("task {task} runs on {node}"),
-            TaskState::Queued if self.has_environment() => format!(
-                "task {task} waits on {node} for its Python environment, which is made there first, or for a free slot"
-            ),
-            TaskState::Queued => format!("task {task} waits on {node} for a free slot"),
-            TaskState::Pending if line.failures > 0 => {
-                format!(
-                    "task {task} failed {} times (last on {node}) and waits to be tried again",
-                    line.failures
-                )
-            }
-            TaskState::Pending => format!("task {task} waits for a free slot on any suitable node"),
-        }
-    }
-
-    /// Whether nodes make something before its first task there can start.
-    fn has_environment(&self) -> bool {
-        let mut variables = self.spec.work.env.iter();
-        variables.any(|(name, _)| name == python::VARIABLE)
-    }
-
-    fn explain_nodes(&self, core: &Core) -> Vec<String> {
-        let describe = |node: NodeId| {
-            let name = core.members.name(node);
-            let Some(info) = core.members.info(node) else {
-                return format!("{name}: it has not described itself yet");
-            };
-            if !core.members.is_reachable(node) {
-                return format!("{name}: not reachable now");
-            }
-            if let Some(objection) = self.objection(core, info) {
-                return format!("{name}: cannot take it: {objection}");
-            }
-            let slots = info.resources.slots(&self.spec.work.holds(&info.resources));
-            let (running, queued) = self
-                .nodes
-                .get(&node)
-                .map_or((0, 0), |work| (work.running, work.queued));
-            format!("{name}: {slots} slots for it; runs {running}, {queued} wait there")
-        };
-        core.members.alive().into_iter().map(describe).collect()
     }
 }

@@ -291,12 +291,6 @@ pub enum StateName {
     Cancelled,
 }
 
-/// Why a job or a task is where it is, one reason a line.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Explanation {
-    pub lines: Vec<String>,
-}
-
 impl PhaseName {
     pub fn is_ended(self) -> bool {
         matches!(self, Self::Done | Self::Failed | Self::Cancelled)

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `audit` | who did what at a node |
 //! | `cluster` | nodes, their GPUs and load |
+//! | `explain` | why a job or a task is where it is |
 //! | `history` | a node's load over time |
 //! | `job` | jobs, progress, listings of tasks |
 //! | `membership` | who belongs to the cluster |
@@ -20,6 +21,7 @@
 pub mod audit;
 pub mod cluster;
 pub mod doctor;
+pub mod explain;
 pub mod history;
 pub mod job;
 pub mod membership;
@@ -35,11 +37,11 @@ pub use cluster::{
     NodeSelf, ResourceView,
 };
 pub use doctor::{Doctor, Finding, Severity};
+pub use explain::{Explanation, ReasonName, ReasonView};
 pub use history::{GpuHistory, GpuLoadSeries, MachineLoadSeries, NodeHistory};
 pub use job::{
-    CheckpointView, ExchangeView, ExchangeWay, Explanation, Job, JobLine, LateView, NodeShare,
-    PhaseName, ProgressView, StateName, SweepView, TaskList, TaskRow, TrainingView, WaitingView,
-    WorkView,
+    CheckpointView, ExchangeView, ExchangeWay, Job, JobLine, LateView, NodeShare, PhaseName,
+    ProgressView, StateName, SweepView, TaskList, TaskRow, TrainingView, WaitingView, WorkView,
 };
 pub use membership::{
     Invitation, Membership, MembershipRequest, NamedNode, RotationView, StandingView, WaitingNode,

@@ -6,6 +6,7 @@ mod parts;
 pub use oversized::oversized;
 
 use crate::journal::Record;
+use nodectl_types::explain::{Reason, ReasonLine};
 use nodectl_types::{
     Admits, After, Answer, Attempt, Author, BlobHash, Captured, Cell, Closed, Decision,
     ErrorReport, Failure, Gang, GangWord, Gpu, GpuDetails, GpuKind, GpuRates, Isolation, JobHead,
@@ -506,7 +507,11 @@ pub fn answers() -> Vec<Answer> {
             bytes: b"a line\n".to_vec(),
             ended: true,
         },
-        Answer::Explanation(vec!["no node has 8 GPUs".into()]),
+        Answer::Explanation(vec![ReasonLine {
+            reason: Reason::NodeLacksResources,
+            node: Some(NODE),
+            text: "box-a: it has no GPU".into(),
+        }]),
         Answer::Training(training()),
         Answer::Aside(vec![JOB]),
         Answer::Secrets(vec![SecretLine {

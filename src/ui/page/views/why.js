@@ -33,8 +33,9 @@ function explain(place, job, task) {
   place.replaceChildren(h("p", { class: "empty" }, "Asking…"));
   return watch(`/v1/jobs/${encodeURIComponent(job)}/explain${task === "" ? "" : `?task=${encodeURIComponent(task)}`}`, (body, status) => {
     if (status !== 200) { place.replaceChildren(h("p", { class: "note bad" }, body.error ?? "The node does not say.")); return; }
-    const nodes = body.lines.map(node).filter(Boolean);
-    const sentences = body.lines.map((line, at) => h("li", { class: at === 0 ? "lead" : { yes: "yes", no: "no", away: "no" }[node(line)?.kind] ?? null }, at === 0 ? capital(line) : line));
+    const about = body.lines.map((line, at) => node(line, body.reasons[at].reason));
+    const nodes = about.filter(Boolean);
+    const sentences = body.lines.map((line, at) => h("li", { class: at === 0 ? "lead" : { yes: "yes", no: "no", away: "no" }[about[at]?.kind] ?? null }, at === 0 ? capital(line) : line));
     place.replaceChildren(...[
       card("In words", h("ul", { class: "sentences" }, sentences)),
       nodes.length ? card("Which condition keeps which node out", picture(nodes), h("p", { class: "quiet small" }, `${nodes.filter((one) => one.kind === "yes").length} of ${nodes.length} nodes can run it.`)) : null,
@@ -44,15 +45,13 @@ function explain(place, job, task) {
 
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
-/** What a line says of a node, if it is about one. */
-function node(line) {
-  const can = /^(.+?): (\d+) slots for it; runs (\d+), (\d+) wait there$/.exec(line);
-  if (can && can[2] !== "0") return { kind: "yes", name: can[1], reason: "can run it", detail: `${can[3]} of ${can[2]} slots in use` };
-  if (can) return { kind: "no", name: can[1], reason: "has no slot for it", detail: "" };
-  const no = /^(.+?): cannot take it: (.+)$/.exec(line);
-  if (no) return { kind: "no", name: no[1], reason: no[2].startsWith(`${no[1]} `) ? no[2].slice(no[1].length + 1) : no[2], detail: "" };
-  const away = /^(.+?): (not reachable now|it has not described itself yet)$/.exec(line);
-  return away ? { kind: "away", name: away[1], reason: away[2], detail: "" } : null;
+/** What a line says of a node, if it is about whether one can run the job. */
+function node(line, word) {
+  if (!word.startsWith("node_")) return null;
+  const [, name, said] = /^(.+?): (?:cannot take it: )?(.*)$/s.exec(line) ?? [null, "", line];
+  if (word !== "node_suits") return { kind: word === "node_unreachable" || word === "node_unknown" ? "away" : "no", name, reason: said.startsWith(`${name} `) ? said.slice(name.length + 1) : said, detail: "" };
+  const [, slots, running] = /^(\d+) slots for it; runs (\d+),/.exec(said) ?? [null, "", ""];
+  return slots === "0" ? { kind: "no", name, reason: "has no slot for it", detail: "" } : { kind: "yes", name, reason: "can run it", detail: slots ? `${running} of ${slots} slots in use` : "" };
 }
 
 /** Nodes on the left, conditions on the right, a line from each node to its own. */

@@ -1,0 +1,134 @@
+//! What keeps a job from starting, and a node from a job.
+
+use super::Coordinator;
+use crate::core::Core;
+use nodectl_types::{After, NodeInfo, Phase, explain::Reason, gang::Gang};
+
+/// Why a job, or a node for it, stands still.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Obstacle {
+    pub(super) reason: Reason,
+    /// Behind "waiting for", or after a node's name.
+    pub(super) text: String,
+}
+
+impl Obstacle {
+    fn new(reason: Reason, text: impl Into<String>) -> Self {
+        Self {
+            reason,
+            text: text.into(),
+        }
+    }
+}
+
+impl Coordinator {
+    /// What an unfinished job waits for, if it is not for the end of its tasks.
+    pub(super) fn stands_still(&self, core: &Core) -> Option<Obstacle> {
+        self.waits_for(core)
+            .or_else(|| self.held_back(core))
+            .or_else(|| self.lacks_nodes(core))
+    }
+
+    /// What keeps the job from starting.
+    pub(super) fn waits_for(&self, core: &Core) -> Option<Obstacle> {
+        let members = core.members.alive().len() as u32;
+        if members < self.spec.min_nodes {
+            let text = format!("{} nodes; {members} are here", self.spec.min_nodes);
+            return Some(Obstacle::new(Reason::WaitsForNodes, text));
+        }
+        // One that was removed was done: as long as this job waited for it, it was kept.
+        let is_missing = |after: &&After| match (core.directory.get(after.job()), after) {
+            (Some(head), After::End(_)) => !head.phase.is_ended(),
+            (Some(head), After::Results { .. }) => head.phase != Phase::Done,
+            (None, _) => !core.directory.is_removed(after.job()),
+        };
+        let missing = self.spec.work.after.iter().find(is_missing)?;
+        let text = match missing {
+            After::End(job) => format!("the end of job {}", job.short()),
+            After::Results { name, job } => format!("job {name} ({})", job.short()),
+        };
+        Some(Obstacle::new(Reason::WaitsForJob, text))
+    }
+
+    /// Whether the recovery after a takeover, or trouble with the disk, holds orders back.
+    pub(super) fn held_back(&self, core: &Core) -> Option<Obstacle> {
+        if let Some(trouble) = &self.storage {
+            let text = format!("its coordinator's disk: {}", trouble.error);
+            return Some(Obstacle::new(Reason::WaitsForDisk, text));
+        }
+        if !self.kept {
+            let text = "its specification to be on its coordinator's disk";
+            return Some(Obstacle::new(Reason::WaitsForDisk, text));
+        }
+        let recovery = self.recovery.as_ref()?;
+        let names: Vec<_> = recovery
+            .unheard
+            .union(&recovery.uncompared)
+            .map(|node| core.members.name(*node))
+            .collect();
+        let text = format!(
+            "what {} knows of it, after a change of coordinator",
+            names.join(", ")
+        );
+        Some(Obstacle::new(Reason::WaitsForTakeover, text))
+    }
+
+    /// No node that is here could run it.
+    fn lacks_nodes(&self, core: &Core) -> Option<Obstacle> {
+        if !self.active.is_empty() || !self.results.is_empty() {
+            return None;
+        }
+        if let Some(gang) = self.spec.work.gang {
+            return self.lacks_gang_nodes(core, gang);
+        }
+        let members = core.members.alive();
+        let mut known = members.iter().filter_map(|node| core.members.info(*node));
+        known
+            .all(|info| self.objection(core, info).is_some())
+            .then(|| Obstacle::new(Reason::WaitsForSuitableNode, "a node that can run it"))
+    }
+
+    /// Why no gang can begin, whatever runs.
+    fn lacks_gang_nodes(&self, core: &Core, gang: Gang) -> Option<Obstacle> {
+        self.missing_of_gang(core, gang)
+            .map(|text| Obstacle::new(Reason::WaitsForNodes, text))
+    }
+
+    /// Why a node does not get tasks of the job now.
+    pub(super) fn objection(&self, core: &Core, info: &NodeInfo) -> Option<Obstacle> {
+        let work = self.nodes.get(&info.id);
+        if work.is_some_and(|work| work.is_spared(core.mono())) {
+            let text = "it could not prepare a task just now (see its log)";
+            return Some(Obstacle::new(Reason::NodeFailedToPrepare, text));
+        }
+        if let Some(problem) = &info.problem {
+            return Some(Obstacle::new(Reason::NodeTrouble, problem));
+        }
+        let refusal = || {
+            let why = work?.refusal(info, core.mono())?;
+            Some(Obstacle::new(Reason::NodeRefused, why))
+        };
+        self.unsuitability(info).or_else(refusal)
+    }
+
+    /// Why a node can never run the job as it is now, whatever it did before.
+    pub(super) fn unsuitability(&self, info: &NodeInfo) -> Option<Obstacle> {
+        let needs = self.spec.work.holds(&info.resources);
+        if let Some(lacking) = info.resources.lacks(&needs) {
+            let (has, needs) = (info.resources.amount(&lacking), needs.amount(&lacking));
+            let text = format!("it has {has}, and a task needs {needs}");
+            return Some(Obstacle::new(Reason::NodeLacksResources, text));
+        }
+        if let Some(why) = info.takes_no_work() {
+            return Some(Obstacle::new(Reason::NodeTakesNoWork, format!("it {why}")));
+        }
+        if let Some(why) = info.admits.objection(&self.spec.work) {
+            return Some(Obstacle::new(Reason::NodeAdmitsNot, format!("it {why}")));
+        }
+        let is_unsuitable = self.place.as_ref().is_some_and(|place| !place.eval(info));
+        is_unsuitable.then(|| {
+            let text = format!("it does not satisfy `where = \"{}\"`", self.spec.place);
+            Obstacle::new(Reason::NodeConditionUnmet, text)
+        })
+    }
+}

@@ -1,0 +1,74 @@
+//! Why a job or a task is where it is: a word of a closed list for programs, and a sentence for
+//! people.
+
+use super::NodeId;
+use serde::{Deserialize, Serialize};
+
+/// One line of an explanation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReasonLine {
+    pub reason: Reason,
+    /// The node that it is about.
+    pub node: Option<NodeId>,
+    /// A sentence, or a line of what somebody else said.
+    pub text: String,
+}
+
+/// What a line of an explanation says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Reason {
+    JobRuns,
+    JobDone,
+    JobFailed,
+    JobCancelled,
+    /// It waits for `min_nodes`, or for as many as a task of several processes needs.
+    WaitsForNodes,
+    /// It waits for another job.
+    WaitsForJob,
+    /// Its coordinator's disk does not keep it yet.
+    WaitsForDisk,
+    /// Its coordinator is new, and asks the others what they know of it.
+    WaitsForTakeover,
+    /// No node that is here can run it; the lines of the nodes say why.
+    WaitsForSuitableNode,
+    /// One more line of what the line before says.
+    Detail,
+    TaskDone,
+    TaskFailed,
+    TaskCancelled,
+    TaskRuns,
+    /// It is at a node, which has no free slot for it yet.
+    TaskQueued,
+    /// It is at a node, which makes its Python environment first, or has no free slot.
+    TaskEnvironment,
+    /// An attempt failed, and another will be made.
+    TaskRetries,
+    /// No suitable node has a free slot.
+    TaskWaits,
+    /// The node cannot keep its copy of the results.
+    ReplicaFails,
+    /// The node is being given its copy of the results.
+    ReplicaBehind,
+    /// The next task needs several nodes at the same time.
+    GangWaits,
+    /// The node had no room for its part of that task when it was asked.
+    GangMissed,
+    NodeSuits,
+    /// It has not described itself yet.
+    NodeUnknown,
+    NodeUnreachable,
+    /// It could not prepare a task of the job just now.
+    NodeFailedToPrepare,
+    /// It takes nothing, of whatever job: a disk that is full, say.
+    NodeTrouble,
+    /// It has less of something than a task needs.
+    NodeLacksResources,
+    /// It only submits, is drained, paused, or leaves.
+    NodeTakesNoWork,
+    /// Its owner admits no such jobs.
+    NodeAdmitsNot,
+    /// It does not satisfy the job's `where`.
+    NodeConditionUnmet,
+    /// It returned tasks of the job, and said why.
+    NodeRefused,
+}
