@@ -17,14 +17,14 @@ use std::path::PathBuf;
 use toml::Spanned;
 
 #[rustfmt::skip]
-pub const KEYS: [&str; 55] = [
+pub const KEYS: [&str; 56] = [
     "name", "kind", "datasets", "dataset", "directories", "entry", "monitor", "calibrant",
     "poni", "pyfai", "detector", "points", "azimuthal_points", "unit", "radial_range", "azimuthal_range", "regions", "splitting",
     "mask", "dark", "flat", "absorption", "variance", "dummy", "delta_dummy", "solid_angle", "polarization_factor",
     "polarization_offset", "transmission", "error_model", "sigma_clip", "quantile", "chi_discontinuity_at_0",
     "strategy", "workers", "threads_per_worker", "workers_per_gpu", "engine", "frames_per_task", "input", "output",
     "existing_output", "bad_frames", "output_limit", "log_limit", "into", "computing", "retries", "timeout", "grace", "priority", "min_nodes",
-    "where", "speculate", "resources",
+    "where", "speculate", "wait", "resources",
 ];
 
 /// Workers that share a GPU unless somebody says otherwise.
