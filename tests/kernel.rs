@@ -204,7 +204,8 @@ fn an_option_costs_what_the_closed_formula_says() {
         return;
     }
     let cluster = Cluster::of(2);
-    let (dir, _) = run_example(&cluster, "option");
+    let (dir, told) = run_example(&cluster, "option");
+    assert!(told.contains("strike   Monte Carlo"), "{told}");
     for (task, strike) in [90.0, 100.0, 110.0].into_iter().enumerate() {
         let sums = floats(&read(&dir.join(format!("{task}/price-{strike}.npy")), None));
         let column = |column: usize| sums.iter().skip(column).step_by(2).sum::<f64>();
@@ -218,6 +219,8 @@ fn an_option_costs_what_the_closed_formula_says() {
             column(0)
         );
         assert!(error < 0.02, "{error}");
+        let line = format!("{expected:>16.3}");
+        assert!(told.contains(&line), "{line}: {told}");
     }
 }
 

@@ -122,6 +122,10 @@ static TEMPLATES: [Template; 10] = [
                 "kernel/option.wgsl",
                 include_bytes!("../../config/jobs/kernel/option.wgsl"),
             ),
+            (
+                "kernel/price.py",
+                include_bytes!("../../config/jobs/kernel/price.py"),
+            ),
         ],
     },
     Template {
