@@ -26,8 +26,8 @@ use std::{
 
 const FIRST_STEPS: &str = "\
 First steps:
-  nodectl init && nodectl run job.toml    a job on this machine, no cluster needed
-  nodectl join --detach                   this machine becomes a node; says what to type on others
+  nodectl init && nodectl run job.toml    a job here, no cluster needed
+  nodectl join --detach                   this machine becomes a node
   nodectl nodes                           who is there
 
 Exit codes: 0 done, 1 a job failed or a command could not do what it was asked, 2 wrong usage, settings or job file, \

@@ -27,6 +27,8 @@ class Client:
     Both directories are there for all that a task runs, other programs included, where nodes may mount (as root, or where the
     system has user namespaces); on other nodes for Python's own functions: not for `subprocess`, `h5py` or `sqlite3`.
 
+    Arguments that LudwigCluster's description does not have (`test`, `worker`) are not taken.
+
     :param project_name: The job's name.
     :param python: The interpreter on the nodes.
     """

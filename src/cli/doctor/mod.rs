@@ -460,16 +460,14 @@ mod tests {
         ];
         let suite = Some("noise".into());
         let look = Look {
-            width: Some(60),
+            width: Some(80),
             colour: false,
         };
         insta::assert_snapshot!(text(&Doctor { suite, findings }, look), @r"
-        PROBLEM  secret          3 nodes here do not share this
-                                 secret, and so keep apart from this
-                                 one
-                                 hint: join them with this node's
-                                       secret, if they belong to the
-                                       cluster
+        PROBLEM  secret          3 nodes here do not share this secret, and so keep
+                                 apart from this one
+                                 hint: join them with this node's secret, if they belong
+                                       to the cluster
         note     discovery.mdns  it does not work
                                  hint: allow it
         ok       clock           shows a sane time

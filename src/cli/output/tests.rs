@@ -149,6 +149,11 @@ fn results_are_listed() {
     0     done    1.500    alpha  x=10
     1     failed  1.500    alpha  x=11        exit status 3
     ");
+    insta::assert_snapshot!(NARROW.results(&results, true), @r"
+    TASK  STATUS  SECONDS  NODE   PARAMETERS  RESULT
+    0     done    1.500    alpha  x=10
+    1     failed  1.500    alpha  x=11        exit status 3
+    ");
     assert_eq!(quiet::Quiet.results(&results, true), "0\n1\n");
     assert_eq!(json::Json.results(&results, true).lines().count(), 2);
 }
@@ -190,7 +195,7 @@ fn json_is_what_the_api_says_and_quiet_is_ids() {
 
 #[test]
 fn the_help_names_every_command() {
-    let help = Cli::command().term_width(100).render_help().to_string();
+    let help = Cli::command().term_width(80).render_help().to_string();
     insta::assert_snapshot!(help, @r"
     Turns the machines of a lab into a GPU cluster
 
@@ -250,18 +255,19 @@ fn the_help_names_every_command() {
       help         Prints this page, or that of a command
 
     Options:
-          --data-dir <DIR>  The node's directory: where it keeps its state, and by which commands find
-                            it [default: ~/.local/share/nodectl, or node.data_dir]
+          --data-dir <DIR>  The node's directory: where it keeps its state, and by
+                            which commands find it [default: ~/.local/share/nodectl,
+                            or node.data_dir]
       -h, --help            Print help
       -V, --version         Print version
 
     First steps:
-      nodectl init && nodectl run job.toml    a job on this machine, no cluster needed
-      nodectl join --detach                   this machine becomes a node; says what to type on others
+      nodectl init && nodectl run job.toml    a job here, no cluster needed
+      nodectl join --detach                   this machine becomes a node
       nodectl nodes                           who is there
 
-    Exit codes: 0 done, 1 a job failed or a command could not do what it was asked, 2 wrong usage,
-    settings or job file, 3 no node answers, 130 interrupted.
+    Exit codes: 0 done, 1 a job failed or a command could not do what it was asked,
+    2 wrong usage, settings or job file, 3 no node answers, 130 interrupted.
     ");
 }
 

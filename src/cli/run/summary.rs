@@ -64,6 +64,9 @@ fn text(end: &RunSummary) -> String {
         said += &format!("  best: {}\n", text::shortened(best, BEST_CHARS));
     }
     said += &failures_text(&end.job, &end.failures);
+    if lacks_a_file(end) {
+        said += "hint: a job sees the files that travel with it: data = [\"FILE\"] in a job file, --files FILE\n";
+    }
     // What raised an exception does so again.
     if end.phase == PhaseName::Failed && end.failures.iter().any(|group| group.traceback.is_none())
     {
@@ -84,6 +87,13 @@ fn text(end: &RunSummary) -> String {
         );
     }
     said
+}
+
+/// Whether Python did not find a file.
+fn lacks_a_file(end: &RunSummary) -> bool {
+    let reasons = end.failures.iter().map(|group| &group.reason);
+    let mut said = reasons.chain(&end.reason);
+    said.any(|reason| reason.contains("FileNotFoundError"))
 }
 
 /// The stdout of jobs that are one task: what they print is their result.
@@ -169,5 +179,35 @@ mod tests {
         1 files could not be fetched; `nodectl results 00000000000000ab --into out` tries again
         "#);
         assert_eq!(exit(&[end]), Exit::Failed);
+    }
+
+    #[test]
+    fn who_misses_a_file_is_told_how_files_travel() {
+        let end = |reason: &str| RunSummary {
+            job: "00000000000000ab".into(),
+            name: "fit".into(),
+            phase: PhaseName::Failed,
+            reason: Some(reason.into()),
+            best: None,
+            tasks: 1,
+            done: 0,
+            failed: 1,
+            stopped: 0,
+            taken_over: 0,
+            first_in_job: 0,
+            wall_seconds: 2.5,
+            directory: "out".into(),
+            failures: Vec::new(),
+            missing_files: 0,
+            compute: None,
+        };
+        let told = text(&end(
+            "no worker could start: FileNotFoundError: [Errno 2] 'data.csv'",
+        ));
+        assert!(
+            told.contains("hint: a job sees the files that travel with it"),
+            "{told}"
+        );
+        assert!(!text(&end("no worker could start: ValueError: bad")).contains("hint: a job sees"));
     }
 }

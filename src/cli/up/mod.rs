@@ -228,10 +228,12 @@ async fn finish(
     }
     show(args, table)?;
     if failed > 0 {
-        tell!(
-            "{failed} of {} did not join; the others are up. `nodectl down` stops them",
-            table.rows().len()
-        );
+        let all = table.rows().len();
+        let others = match all - failed {
+            0 => "no other is up. `nodectl down` stops what was started",
+            _ => "the others are up. `nodectl down` stops them",
+        };
+        tell!("{failed} of {all} did not join; {others}");
         return Ok(Exit::Failed);
     }
     let which = match context.earlier()?.is_empty() {

@@ -6,6 +6,7 @@ use nodectl_launch::node::{LAUNCH_LABEL, MEMBER_LABEL};
 use nodectl_ports::say::tell;
 use nodectl_types::{text, units::format_duration};
 use nodectl_wire::api::Node;
+use rustix::termios::tcgetwinsize;
 use serde::Serialize;
 use std::{
     io::{self, IsTerminal, Write},
@@ -13,8 +14,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Lines of a table that is drawn in place: more scroll away.
-const MOST_DRAWN: usize = 40;
+/// Lines of a terminal that does not say how many it has.
+const USUAL_ROWS: usize = 24;
 
 /// A member of a launch.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -195,7 +196,8 @@ impl LaunchTable {
         }
         self.wipe();
         let text = table(&self.rows(), Look::of(&io::stderr()));
-        let lines: Vec<&str> = text.lines().take(MOST_DRAWN).collect();
+        let rows = tcgetwinsize(io::stderr()).map_or(USUAL_ROWS, |size| usize::from(size.ws_row));
+        let lines = in_place(&text, rows);
         tell!("{}", lines.join("\n"));
         *self.drawn.lock().unwrap_or_else(PoisonError::into_inner) = lines.len();
     }
@@ -216,6 +218,21 @@ const COLUMNS: [Column; 5] = [
     Column::dropped("JOINED AFTER", 1),
     Column::kept("NOTE"),
 ];
+
+/// What is drawn of a table on a terminal with so many rows. What scrolls out of it could not be
+/// taken back.
+fn in_place(text: &str, rows: usize) -> Vec<String> {
+    // The last row is the cursor's.
+    let room = rows.saturating_sub(1).max(1);
+    let count = text.lines().count();
+    let lines = text.lines().map(str::to_string);
+    if count <= room {
+        return lines.collect();
+    }
+    let shown = room - 1;
+    let more = format!("… {} more", count - shown);
+    lines.take(shown).chain([more]).collect()
+}
 
 /// For people.
 pub fn table(rows: &[Row], look: Look) -> String {
@@ -264,5 +281,32 @@ mod tests {
         h1    failed                       ssh: no route; to host
         h2    joining
         ");
+    }
+
+    /// The cursor goes back as many lines as were drawn: none may wrap, and none may scroll away.
+    #[test]
+    fn what_is_drawn_in_place_fits_the_terminal() {
+        let hosts = LaunchTable::new(false);
+        for number in 0..30 {
+            let host = format!("h{number}");
+            hosts.add(Row::new(host.clone(), host, HostState::Connecting));
+        }
+        let note = "the node ended at once (exit status: 1); its log says: cannot listen on TCP port 1024\nhint: another program does";
+        hosts.set("h0", HostState::Failed, note);
+        let look = Look {
+            width: Some(80),
+            colour: false,
+        };
+        let lines = in_place(&table(&hosts.rows(), look), 24);
+        assert_eq!(lines.len(), 23);
+        assert_eq!(lines[22], "… 9 more");
+        assert!(lines.iter().all(|line| line.chars().count() <= 80));
+        insta::assert_snapshot!(lines[..3].join("\n"), @r"
+        HOST  STATE       NOTE
+        h0    failed      the node ended at once (exit status: 1); its log says: cannot…
+        h1    connecting
+        ");
+        assert_eq!(in_place("a\nb\n", 1), ["… 2 more"]);
+        assert_eq!(in_place("a\nb\n", 3), ["a", "b"]);
     }
 }
