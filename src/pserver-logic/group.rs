@@ -205,6 +205,7 @@ impl Group {
             while let Some(message) = self.out.inbox.pop_front() {
                 self.message(self.config.me, message);
             }
+            self.end_superseded();
             self.tell_here();
             self.consider();
             self.tell_drained();

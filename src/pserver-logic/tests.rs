@@ -408,3 +408,21 @@ fn of_two_nodes_the_one_whose_partner_is_known_to_be_dead_goes_on() {
         simulation.run(false);
     });
 }
+
+/// Two processes of one worker run, on two sides of a cut, say: the later counts, and a while later
+/// it is the one that is stopped.
+#[test]
+fn a_process_whose_place_was_taken_by_one_that_is_gone_ends_and_begins_anew() {
+    seeds(40, |seed| {
+        let mut simulation = Simulation::new(seed, MODES[seed as usize % 4], 3, 30);
+        simulation.step_until("all are settled", Simulation::is_settled);
+        let nodes: Vec<NodeId> = simulation.nodes.keys().copied().collect();
+        let worker = *simulation.nodes[&nodes[0]].workers.keys().next().unwrap();
+        let life = simulation.begin_second(worker, nodes[1]);
+        simulation.step_until("the later one counts", |simulation| {
+            simulation.counts(worker, life)
+        });
+        simulation.end_worker(nodes[1], worker, life);
+        simulation.run(false);
+    });
+}

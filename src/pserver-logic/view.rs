@@ -1,8 +1,8 @@
 //! A member's side of a change of the view.
 
 use super::{
-    CheckpointEffect, Effect, Gradient, checkpoint::Restorable, group::Group, placement::Placement,
-    server::Shard,
+    CheckpointEffect, Effect, Gradient, Notice, checkpoint::Restorable, group::Group,
+    placement::Placement, server::Shard,
 };
 use nodectl_types::{
     NodeId,
@@ -192,6 +192,50 @@ impl Group {
         self.superseded.extend(lives.filter(is_taken));
         self.superseded
             .retain(|life| workers.iter().all(|(counts, _)| counts != life));
+    }
+
+    /// A process whose place another has taken never counts again. Where that other one is gone, it
+    /// would keep its task from being tried anew, and everybody waiting: it is to end.
+    pub(super) fn end_superseded(&mut self) {
+        if self.installed.view.finished {
+            return;
+        }
+        let lives = self.lives(false).into_iter();
+        let is_useless = |life: &WorkerLife| self.is_barred(*life) && !self.may_be_replaced(*life);
+        for life in lives.filter(is_useless).collect::<Vec<_>>() {
+            let why = "another process had taken this worker's place, and is gone: it begins anew";
+            self.tell(life.worker, Notice::Misused(why.into()));
+            self.locals.remove(&life.worker);
+        }
+    }
+
+    /// Whether a local process never counts again. Its node may have been away when another took
+    /// its place, and that one may have gone since: then a view goes on without any of the worker,
+    /// though this one is there.
+    fn is_barred(&self, life: WorkerLife) -> bool {
+        let goes_on = self.installed.going && self.installed.index.is_some();
+        let has_counted = self.locals[&life.worker].started().is_some();
+        let counts = |(other, _): &(WorkerLife, NodeId)| other.worker == life.worker;
+        let is_left_out = !self.installed.view.workers.iter().any(counts);
+        self.superseded.contains(&life) || (goes_on && has_counted && is_left_out)
+    }
+
+    /// Whether a process that may take the place of this one is known, or may be where nobody
+    /// reaches it.
+    fn may_be_replaced(&self, life: WorkerLife) -> bool {
+        let is_other = |other: &WorkerLife| other.worker == life.worker && other.life != life.life;
+        let mut said = self.peers.connected.values().flatten();
+        let is_there = said.any(|here| {
+            let mut lives = here.workers.iter().chain(&here.finishing);
+            lives.any(|other| is_other(other) && !self.superseded.contains(other))
+        });
+        let mut in_view = self.installed.view.workers.iter();
+        let is_away = |node: &NodeId| {
+            *node != self.config.me
+                && self.peers.connected.get(node).is_none_or(Option::is_none)
+                && !self.peers.dead.contains(node)
+        };
+        is_there || in_view.any(|(other, node)| is_other(other) && is_away(node))
     }
 
     /// The first view's blocks come from one of its workers.

@@ -92,6 +92,20 @@ impl Simulation {
         }
     }
 
+    /// A second process of a worker begins, on another node than the first. Returns its life.
+    pub fn begin_second(&mut self, worker: Worker, node: NodeId) -> u64 {
+        self.add_worker(node, worker);
+        self.nodes[&node].workers[&worker].life
+    }
+
+    /// Whether that process counts, as far as all nodes know.
+    pub fn counts(&self, worker: Worker, life: u64) -> bool {
+        self.nodes.values().all(|node| {
+            let mut workers = node.group.view().workers.iter();
+            workers.any(|(other, _)| (other.worker, other.life) == (worker, life))
+        })
+    }
+
     /// Of a worker that runs twice the older process ends in a while, and all of one whose task has
     /// succeeded.
     pub(super) fn stop_surplus(&mut self) {

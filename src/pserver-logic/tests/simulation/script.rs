@@ -81,11 +81,15 @@ impl Simulation {
             self.refused += 1;
             return;
         }
+        let begins_anew = ["several nodes were lost", "another process had taken"];
         assert!(
-            why.starts_with("several nodes were lost"),
+            begins_anew.iter().any(|begin| why.starts_with(begin)),
             "worker {worker}: {why}"
         );
-        self.add_worker(at, worker);
+        // The one in its place may have done its part.
+        if why.starts_with("several nodes were lost") || !self.succeeded.contains(&worker) {
+            self.add_worker(at, worker);
+        }
     }
 
     /// A worker takes its next step, if it waits for nothing.

@@ -462,7 +462,7 @@ impl Simulation {
         }
     }
 
-    pub(super) fn end_worker(&mut self, at: NodeId, worker: Worker, life: u64) {
+    pub fn end_worker(&mut self, at: NodeId, worker: Worker, life: u64) {
         let Some(node) = self.nodes.get_mut(&at) else {
             return;
         };

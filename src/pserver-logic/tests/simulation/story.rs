@@ -134,6 +134,7 @@ impl Story {
                 match notice {
                     Notice::Pulled { .. } | Notice::Share(_) | Notice::Kept { .. } => return,
                     Notice::Moved { .. } => self.count("a worker was moved to another clock"),
+                    Notice::Misused(why) if why.starts_with("another process") => {}
                     Notice::Misused(_) => self.count("all began anew"),
                     Notice::Status(why) if why.starts_with("waiting: node") => {
                         self.count(match why.contains("blocks of the parameters") {
