@@ -1,7 +1,7 @@
 //! Holders of a job that come back to a coordinator that took over without them.
 
 use super::*;
-use nodectl_types::{BlobHash, record::OutputFile};
+use nodectl_types::{BlobHash, JobHead, record::OutputFile};
 use std::collections::BTreeSet;
 
 /// Three members whose disks answer at once; tasks run until they are ended.
@@ -425,4 +425,32 @@ fn a_cancellation_that_was_only_heard_of_is_confirmed_when_it_is_durable() {
     trio.give(owed);
     trio.wait(300);
     assert!(trio.answers.contains(&(2, Ok(Answer::Ok))));
+}
+
+/// Whoever took over names those who held a job before, and has not heard yet whether they still
+/// do: what is submitted again is not safe with them.
+#[test]
+fn a_holder_of_before_does_not_make_a_submission_safe() {
+    let mut trio = Trio::new();
+    let (job, spec) = (JobId(0xab), spec());
+    let taken_over = JobHead {
+        epoch: 3,
+        version: 1,
+        holder: trio.id(1),
+        replicas: vec![trio.id(0)],
+        ..JobHead::unclaimed(job, &spec, spec.hash())
+    };
+    let heads = Message::Heads(vec![taken_over]);
+    let heard = trio.arrival(1, trio.id(2), heads);
+    trio.give(vec![heard]);
+    let query = Query::Submit {
+        job: Some(job),
+        spec,
+    };
+    trio.give(vec![(2, Input::Ask { id: 1, query })]);
+    assert_eq!(trio.answers, [], "nobody has it");
+    trio.wait(9_000);
+    let has_it = |state: &&State| state.copy_of(job).is_some();
+    assert!(trio.nodes.iter().filter(has_it).count() >= 2);
+    assert_eq!(trio.answers, [(2, Ok(Answer::Submitted { job }))]);
 }
