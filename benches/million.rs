@@ -1,7 +1,7 @@
 //! A job of a million tasks, as a repetition and as a table of a million rows: how long submitting
-//! takes, what the node needs, and how fast it answers meanwhile. Before that a job of ten million in
-//! the core alone, from its first task to its last: what it keeps of each. `-- --tasks N` (1,000,000),
-//! `--core N` (10,000,000); 0 leaves one out.
+//! takes, what the node needs, and how fast it answers meanwhile. Before that a job of ten million
+//! in the core alone, from its first task to its last: what it keeps of each. `-- --tasks N`
+//! (1,000,000), `--core N` (10,000,000); 0 leaves one out.
 
 mod support;
 

@@ -38,9 +38,9 @@ const STARVATION: Duration = Duration::from_secs(5);
 /// Unacknowledged results are reported again after this long.
 const REREPORT: Duration = Duration::from_secs(2);
 
-/// News of a job whose tasks still wait here are gathered this long: no slot is idle meanwhile, and
-/// telling the end of each short task by itself costs more than the task.
-const GATHER: Duration = Duration::from_millis(50);
+/// News are gathered no longer than this, and only until half of what waits here has begun, which
+/// is when its coordinator orders more: telling of each short task by itself costs more than it.
+const GATHER: Duration = Duration::from_millis(200);
 
 /// A task that holds resources.
 #[derive(Debug)]
@@ -60,6 +60,8 @@ struct Ordered {
     epoch: u32,
     work: Arc<WorkSpec>,
     queue: VecDeque<Assignment>,
+    /// How many tasks waited here when some were ordered last, or its coordinator told last.
+    waited: usize,
     running: BTreeMap<Try, Running>,
     unacknowledged: BTreeMap<Try, Arc<TaskRecord>>,
     /// Since when the first of the queue waits for resources that are taken.
@@ -176,6 +178,7 @@ impl Executor {
                 ordered.queue.push_back(assignment);
             }
         }
+        ordered.waited = ordered.queue.len();
         self.start_what_fits(core);
         if !self.jobs[&job].queue.is_empty() {
             // The coordinator may know an idler node for what waits here.
@@ -514,7 +517,8 @@ impl Executor {
             finished,
             returned,
         } = std::mem::take(&mut ordered.news);
-        let waiting = ordered.queue.len() as u32;
+        ordered.waited = ordered.queue.len();
+        let waiting = ordered.waited as u32;
         let (to, epoch) = (ordered.coordinator, ordered.epoch);
         let ordered = &self.jobs[&job];
         let refuses = self.refusal(ordered, core.mono());
@@ -598,6 +602,7 @@ impl Ordered {
             epoch,
             work,
             queue: VecDeque::new(),
+            waited: 0,
             running: BTreeMap::new(),
             unacknowledged: BTreeMap::new(),
             blocked_since: None,
@@ -610,7 +615,7 @@ impl Ordered {
     /// Its coordinator loses nothing if it hears a moment later: what may start next waits here
     /// already.
     fn can_gather(&self) -> bool {
-        !self.queue.is_empty()
+        self.queue.len() * 2 > self.waited
             && self.news.returned.is_empty()
             && self.news.finished.len() < RECORD_BATCH
     }

@@ -1,6 +1,7 @@
 //! Single decisions that the simulation does not look at: what users are told, what outlasts what.
 
 mod holders;
+mod news;
 mod owner;
 mod pools;
 mod restart;
