@@ -121,7 +121,14 @@ fn the_peaks_of_the_example_are_where_its_calibrant_has_them() {
     );
     assert_eq!(code, Some(0), "{output}");
     let own = into.join("0");
-    for file in ["lab6.h5", "lab6.png", "lab6.csv", "lab6.svg", "lab6.log"] {
+    for file in [
+        "lab6.h5",
+        "lab6.png",
+        "lab6.csv",
+        "lab6.svg",
+        "lab6.json",
+        "lab6.log",
+    ] {
         assert!(
             own.join(file)
                 .metadata()
@@ -129,6 +136,13 @@ fn the_peaks_of_the_example_are_where_its_calibrant_has_them() {
             "{file}\n{output}"
         );
     }
+    let summary = fs::read(own.join("lab6.json")).expect("it is there");
+    assert!(summary.len() < 100_000, "{}", summary.len());
+    let summary: serde_json::Value = serde_json::from_slice(&summary).expect("JSON");
+    let peaks_there = summary["peaks"].as_array().expect("a list").len();
+    let rings_there = summary["rings"].as_array().expect("a list").len();
+    assert!(peaks_there >= 3 && rings_there >= 3, "{summary}");
+    assert_eq!(summary["rows"].as_array().map(Vec::len), Some(6));
     let file = own.join("lab6.h5");
     assert_eq!(read(&file, "entry/result/data").info.shape, [6, 1000]);
     let (radial, mean) = (

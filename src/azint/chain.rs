@@ -8,7 +8,7 @@ use super::{
     measure::measure,
     plan::{
         DatasetPlan, EngineRequest, Existing, INPUT, IntegratePlan, IntegrateStage, OnBadFrames,
-        PART_FILE, PLAN_FILE, PLAN_VERSION,
+        PART_FILE, PLAN_FILE, PLAN_VERSION, PREVIEW_FILE,
     },
     results::Calibrant,
     settings::Pictures,
@@ -443,7 +443,7 @@ fn job(
         _ => (Vec::new(), Vec::new()),
     };
     let outputs = if is_step {
-        vec![PART_FILE.to_string()]
+        vec![PART_FILE.to_string(), PREVIEW_FILE.to_string()]
     } else {
         outputs(plan)
     };
@@ -531,7 +531,7 @@ fn outputs(plan: &IntegratePlan) -> Vec<String> {
         None => String::new(),
     };
     let directories: BTreeSet<String> = plan.datasets.iter().map(directory).collect();
-    let pattern = |directory| format!("{directory}*.{{{{h5,png,csv,svg,log}}}}");
+    let pattern = |directory| format!("{directory}*.{{{{h5,png,csv,svg,json,log}}}}");
     directories.into_iter().map(pattern).collect()
 }
 

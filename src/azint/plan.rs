@@ -5,8 +5,9 @@
 //!
 //! `strategy = "split"`: for each dataset (or group of some, where there are many) two jobs.
 //! - `<name>.frames`: `Stage::Frames`. A task integrates some consecutive frames
-//!   (`DatasetPlan::ranges`) and leaves a `Part` as `PART_FILE`. It never fails for what is wrong
-//!   with a dataset: then it leaves the reason in the part's place, so that other datasets go on.
+//!   (`DatasetPlan::ranges`) and leaves a `Part` as `PART_FILE`, and a preview. It never fails for
+//!   what is wrong with a dataset: then it leaves the reason in the part's place, so that other
+//!   datasets go on.
 //! - `<name>`: `Stage::Write`, a task a dataset. It puts the parts together, integrates the frames
 //!   that have none itself, and writes the results. What is wrong with a dataset fails here, and
 //!   another attempt does only what is missing.
@@ -32,6 +33,8 @@ pub const PARTS: &str = ".parts";
 pub const INPUT: &str = "input";
 /// What a task over frames leaves.
 pub const PART_FILE: &str = "frames.part";
+/// And the same in a few numbers, for whoever watches.
+pub const PREVIEW_FILE: &str = "preview.json";
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IntegratePlan {
@@ -205,7 +208,7 @@ impl DatasetPlan {
     }
 
     /// The files of the dataset's results.
-    pub fn files(&self) -> [String; 5] {
-        ["h5", "png", "csv", "svg", "log"].map(|ending| format!("{}.{ending}", self.name))
+    pub fn files(&self) -> [String; 6] {
+        ["h5", "png", "csv", "svg", "json", "log"].map(|ending| format!("{}.{ending}", self.name))
     }
 }

@@ -22,6 +22,7 @@ const BRIGHTEST: f64 = 0.995;
 
 /// Sums of what falls into each pixel.
 pub struct HeatMap {
+    first: u64,
     frames: u64,
     bins: usize,
     rows: usize,
@@ -31,11 +32,13 @@ pub struct HeatMap {
 }
 
 impl HeatMap {
-    /// Of patterns of `bins` radial positions; of cakes, the azimuth is averaged away.
-    pub fn new(frames: u64, bins: usize) -> Self {
+    /// Of the patterns of so many frames from the `first` on, each of `bins` radial positions; of
+    /// cakes, the azimuth is averaged away.
+    pub fn new(first: u64, frames: u64, bins: usize) -> Self {
         let rows = frames.clamp(1, MAX_EXTENT as u64) as usize;
         let columns = bins.clamp(1, MAX_EXTENT);
         Self {
+            first,
             frames: frames.max(1),
             bins,
             rows,
@@ -53,7 +56,8 @@ impl HeatMap {
         let azimuths = region.intensity.len() / (self.bins * part.frames.max(1) as usize).max(1);
         let patterns = region.intensity.chunks_exact((self.bins * azimuths).max(1));
         for (frame, pattern) in (part.first..).zip(patterns) {
-            let row = (u128::from(frame) * self.rows as u128 / u128::from(self.frames)) as usize;
+            let place = u128::from(frame.saturating_sub(self.first));
+            let row = (place * self.rows as u128 / u128::from(self.frames)) as usize;
             for (index, value) in pattern
                 .iter()
                 .enumerate()
@@ -65,6 +69,28 @@ impl HeatMap {
                 self.counts[at] += 1;
             }
         }
+    }
+
+    /// The first frame, and how many there are.
+    pub fn extent(&self) -> (u64, u64) {
+        (self.first, self.frames)
+    }
+
+    /// The same with at most so many pixels down and across: averages, None where nothing was
+    /// measured.
+    pub fn coarse(&self, most_rows: usize, most_columns: usize) -> Vec<Vec<Option<f32>>> {
+        let (rows, columns) = (self.rows.min(most_rows), self.columns.min(most_columns));
+        let mut coarse = vec![vec![(0.0, 0); columns]; rows];
+        for (index, (sum, count)) in self.sums.iter().zip(&self.counts).enumerate() {
+            let (row, column) = (index / self.columns, index % self.columns);
+            let pixel = &mut coarse[row * rows / self.rows][column * columns / self.columns];
+            *pixel = (pixel.0 + sum, pixel.1 + count);
+        }
+        let average =
+            |(sum, count): (f64, u32)| (count > 0).then(|| (sum / f64::from(count)) as f32);
+        let rows = coarse.into_iter();
+        rows.map(|row| row.into_iter().map(average).collect())
+            .collect()
     }
 
     /// Writes a PNG of the square roots: of counts they show strong and weak rings alike.

@@ -1,5 +1,5 @@
 //! What comes of a dataset: one NeXus file with a pattern a frame and their mean, a picture of all
-//! patterns, a table and a plot of the mean.
+//! patterns, a table and a plot of the mean, its peaks.
 //!
 //! | file | owns |
 //! |---|---|
@@ -10,6 +10,7 @@
 //! | `plot` | the mean as SVG |
 //! | `calibrant` | where the rings of known powders are |
 //! | `peaks` | the peaks of a pattern |
+//! | `preview` | all this in a few numbers, for whoever watches |
 
 pub mod calibrant;
 mod finished;
@@ -17,6 +18,7 @@ mod heatmap;
 pub mod nexus;
 mod peaks;
 mod plot;
+mod preview;
 #[cfg(test)]
 mod tests;
 mod total;
@@ -27,6 +29,7 @@ pub use heatmap::HeatMap;
 pub use nexus::{About, NexusFile};
 pub use peaks::{Peak, peaks, table};
 pub use plot::svg;
+pub use preview::Preview;
 pub use total::Total;
 
 use super::engine::Patterns;

@@ -275,10 +275,39 @@ fn peaks_are_found_between_bins_and_told() {
 fn a_picture_has_a_row_for_each_frame_or_for_several() {
     let dir = tempfile::tempdir().unwrap();
     for (frames, bins, shape) in [(2, 30, [64, 30, 3]), (5000, 3000, [1024, 1024, 3])] {
-        let mut map = HeatMap::new(frames, bins);
+        let mut map = HeatMap::new(0, frames, bins);
         map.add(&part(0, frames.min(10), bins));
         let path = dir.path().join(format!("{frames}.png"));
         map.write(&path).unwrap();
         assert_eq!(ArrayLocation::new(&path).read().unwrap().info.shape, shape);
     }
+}
+
+#[test]
+fn a_coarse_picture_averages_what_there_is() {
+    let (frames, bins) = (40, 12);
+    let mut map = HeatMap::new(100, frames, bins);
+    let mut part = part(100, frames, bins);
+    // What could not be measured does not count.
+    part.regions[0].intensity[..bins].fill(f32::NAN);
+    map.add(&part);
+    assert_eq!(map.extent(), (100, 40));
+    let coarse = map.coarse(4, 3);
+    let row = |first: usize, last: usize, column: usize| -> f32 {
+        let values = (first..last).flat_map(|frame| {
+            let from = frame * bins + column * 4;
+            part.regions[0].intensity[from..from + 4].to_vec()
+        });
+        let values: Vec<f32> = values.collect();
+        values.iter().sum::<f32>() / values.len() as f32
+    };
+    assert_eq!(coarse.len(), 4);
+    for (column, value) in coarse[0].iter().enumerate() {
+        assert!((value.unwrap() - row(1, 10, column)).abs() < 1e-2);
+    }
+    assert!((coarse[3][2].unwrap() - row(30, 40, 2)).abs() < 1e-2);
+    let mut empty = HeatMap::new(0, 2, 2);
+    part.regions[0].intensity.fill(f32::NAN);
+    empty.add(&part);
+    assert_eq!(empty.coarse(8, 8), [[None, None], [None, None]]);
 }

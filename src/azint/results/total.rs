@@ -38,6 +38,13 @@ impl Total {
         );
     }
 
+    /// A cake's sums over its azimuths, `bins` of them.
+    pub fn flattened(&self, bins: usize) -> Self {
+        let mut flat = Self::default();
+        flat.add(bins, &self.signal, &self.norm, self.variance.as_deref());
+        flat
+    }
+
     /// The mean pattern and its standard error; bins that nothing fell into are 0.
     pub fn mean(&self) -> (Vec<f32>, Option<Vec<f32>>) {
         let ratio = |over: f64, norm: f64| {

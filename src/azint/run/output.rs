@@ -1,11 +1,13 @@
-//! A dataset's files: NeXus, a picture, the mean as a table and as a plot. What was begun and not
-//! ended is removed.
+//! A dataset's files: NeXus, a picture, the mean as a table and as a plot, its peaks. What was
+//! begun and not ended is removed.
 
 use super::kept::fingerprint;
 use crate::{
     frames::Stack,
     plan::{DatasetPlan, IntegratePlan},
-    results::{About, BadFrames, HeatMap, NexusFile, Part, Total, nexus::RegionAxes, svg, table},
+    results::{
+        About, BadFrames, HeatMap, NexusFile, Part, Preview, Total, nexus::RegionAxes, svg, table,
+    },
 };
 use nodectl_types::units::format_duration;
 use std::{
@@ -48,6 +50,7 @@ impl<'p> OutputFiles<'p> {
         }
         let file = NexusFile::create(&path, about, axes.clone())?;
         let map = HeatMap::new(
+            0,
             stack.frames,
             axes.first().map_or(1, |axes| axes.radial.len()),
         );
@@ -85,7 +88,8 @@ impl<'p> OutputFiles<'p> {
     /// Ends all files. Returns what is to be printed.
     pub fn finish(self, took: Duration, integrated: u64) -> Result<String, String> {
         let settings = &self.plan.settings;
-        let [_, picture, list, plot, log] = self.dataset.files().map(|file| self.dir.join(file));
+        let [_, picture, list, plot, summary, log] =
+            self.dataset.files().map(|file| self.dir.join(file));
         self.map
             .write(&picture)
             .map_err(|error| error.to_string())?;
@@ -105,28 +109,18 @@ impl<'p> OutputFiles<'p> {
             let _ = writeln!(text, "{}: {listed}\n    {}", self.dataset.name, first.why);
         }
         let (axes, total) = (&self.axes[0], &self.totals[0]);
-        let flat = flattened(axes, total);
-        let (mean, sigma) = flat.mean();
+        let (mean, sigma) = total.flattened(axes.radial.len()).mean();
         let wavelength = settings.geometry.wavelength_m;
         let of = self.plan.calibrant.map(|calibrant| (calibrant, wavelength));
         text += &table(&self.dataset.name, &axes.radial, &mean, unit, of);
         write_csv(&list, unit, &axes.radial, &mean, sigma.as_deref())
             .map_err(|error| error.to_string())?;
-        let rings: Vec<f64> = of
-            .map(|(calibrant, wavelength)| {
-                let places = calibrant
-                    .rings(0.0)
-                    .into_iter()
-                    .filter_map(|ring| ring.position(unit, wavelength));
-                let inside = |place: &f64| {
-                    axes.radial.first() <= Some(place) && Some(place) <= axes.radial.last()
-                };
-                places.filter(inside).collect()
-            })
-            .unwrap_or_default();
+        let preview = Preview::new(self.plan, &self.dataset.name, axes, (&self.map, total));
+        let rings: Vec<f64> = preview.rings().collect();
         if let Some(image) = svg(&self.dataset.name, &axes.radial, &mean, unit, &rings) {
             fs::write(&plot, image).map_err(|error| error.to_string())?;
         }
+        fs::write(&summary, preview.json()).map_err(|error| error.to_string())?;
         fs::write(&log, &text).map_err(|error| error.to_string())?;
         // Last: who sees it sees the others.
         self.file.finish(&self.totals, &self.bad)?;
@@ -157,18 +151,6 @@ pub fn about(
         date: now(),
         engine: engine.to_string(),
     }
-}
-
-/// A cake's sums over its azimuths.
-fn flattened(axes: &RegionAxes, total: &Total) -> Total {
-    let mut flat = Total::default();
-    flat.add(
-        axes.radial.len(),
-        &total.signal,
-        &total.norm,
-        total.variance.as_deref(),
-    );
-    flat
 }
 
 fn write_csv(

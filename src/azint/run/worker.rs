@@ -12,10 +12,10 @@ use crate::{
     frames::Stack,
     plan::{
         DatasetPlan, Existing, FramesOutcome, IntegratePlan, IntegrateStage, Integrated,
-        MAX_PLAN_BYTES, OnBadFrames, PART_FILE, PLAN_FILE,
+        MAX_PLAN_BYTES, OnBadFrames, PART_FILE, PLAN_FILE, PREVIEW_FILE,
     },
     results::{
-        BadFrames, Part,
+        BadFrames, HeatMap, Part, Preview,
         nexus::{Origin, RegionAxes},
     },
 };
@@ -75,6 +75,7 @@ impl IntegrateWorker {
             Ok((integrated, spent)) => {
                 tell(&mut value, &spent, begin.elapsed());
                 tell_bad(&mut value, &integrated.part.bad);
+                write_preview(plan, dataset, &integrated, &call.dir)?;
                 Ok(integrated)
             }
             Err(CallError::Task(why)) => {
@@ -337,7 +338,7 @@ fn existing(
     if is_same && is_wanted {
         let told = format!("{}: {} is there already\n", dataset.name, path.display());
         say::out(&told);
-        let log = dir.join(dataset.files().last().expect("five files"));
+        let log = dir.join(dataset.files().last().expect("six files"));
         let written =
             fs::create_dir_all(log.parent().unwrap_or(dir)).and_then(|()| fs::write(&log, told));
         written.map_err(|error| CallError::Task(error.to_string()))?;
@@ -364,6 +365,24 @@ fn monitors(
         .map(|member| input::monitors(stack, dataset.entry.as_deref(), member))
         .transpose()
         .map_err(CallError::Task)
+}
+
+/// What whoever watches sees of a task's frames.
+fn write_preview(
+    plan: &IntegratePlan,
+    dataset: &DatasetPlan,
+    integrated: &Integrated,
+    dir: &Path,
+) -> Result<(), CallError> {
+    let part = &integrated.part;
+    let (Some(axes), Some(region)) = (integrated.axes.first(), part.regions.first()) else {
+        return Ok(());
+    };
+    let mut map = HeatMap::new(part.first, part.frames, axes.radial.len());
+    map.add(part);
+    let preview = Preview::new(plan, &dataset.name, axes, (&map, &region.total));
+    fs::write(dir.join(PREVIEW_FILE), preview.json())
+        .map_err(|error| CallError::Task(format!("{PREVIEW_FILE}: {error}")))
 }
 
 /// Parts that follow each other as one.
