@@ -44,10 +44,11 @@ fn the_page_opens_once_and_shows_what_the_node_says() {
     let log = page.get(&format!("/v1/jobs/{id}/tasks/3/log?stream=stdout"));
     assert_eq!(log.body.trim(), "9");
     assert!(log.head.contains("sandbox"), "{}", log.head);
-    let told = page.first_event("/live?p=%2Fpage%2Fevents");
+    let told = page.first_event("/live?p=%2Fv1%2Fevents%3Fwithin_s%3D600");
     let events = told["body"].as_array().expect("a list").clone();
     let kinds: Vec<_> = events.iter().map(|event| text(&event["kind"])).collect();
-    assert_eq!(kinds, ["submitted", "ended"]);
+    assert_eq!(kinds, ["joined", "submitted", "ended"]);
+    assert_eq!(page.get("/v1/launches").json(), json!([]));
     assert_eq!(
         page.post("/v1/drain", "{\"on\":true}").status,
         403,
@@ -128,7 +129,7 @@ fn it_goes_on_when_the_coordinator_is_killed() {
     assert_eq!(cluster.wait_end(asked, &id), "done");
 }
 
-/// Every view on three nodes with a job, a sweep and a training, in Chromium. What is written to
+/// Every view on three nodes with a job, a sweep, a training and an integration, in Chromium. What is written to
 /// `NODECTL_UI_PICTURES`, if that is set, are the pictures of the book.
 #[test]
 fn every_view_draws_in_a_browser_and_asks_nobody_else() {
@@ -140,7 +141,7 @@ fn every_view_draws_in_a_browser_and_asks_nobody_else() {
     let ids = page::submit_all(&cluster);
     let page = Page::start(&cluster, 0, &[]);
     browser.go(&page.address);
-    let [fit, sweep, train, waits] = ids;
+    let [fit, sweep, train, waits, patterns] = ids;
     let views = [
         ("cluster", "#/cluster".to_string(), "n2"),
         ("jobs", "#/jobs".to_string(), "fit-spectra"),
@@ -162,7 +163,17 @@ fn every_view_draws_in_a_browser_and_asks_nobody_else() {
         ("why", format!("#/why/{waits}"), "of 3 nodes can run it"),
         ("doctor", "#/why".to_string(), "as its doctor sees it"),
         ("pools", "#/pools".to_string(), "No pool is open"),
-        ("events", "#/events".to_string(), "submitted by"),
+        (
+            "integration",
+            format!("#/job/{patterns}/integration"),
+            "Mean of 6 frames",
+        ),
+        (
+            "launches",
+            "#/launches".to_string(),
+            "Nothing is launched from this machine",
+        ),
+        ("events", "#/events".to_string(), "was submitted by"),
     ];
     for (name, hash, awaited) in &views {
         browser.turn_to(hash);
@@ -194,6 +205,41 @@ fn every_view_draws_in_a_browser_and_asks_nobody_else() {
     let paint = browser
         .script("return performance.getEntriesByName('first-contentful-paint')[0]?.startTime");
     eprintln!("first paint after {paint} ms");
+}
+
+#[test]
+fn events_before_the_page_was_opened_are_there_and_a_death_is_noticed() {
+    let mut cluster = Cluster::of(3);
+    let id = cluster.submit(0, &CountedJob::new(&cluster, "early", 2, "true", "").file);
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    cluster.kill9(2);
+    let line = |kind: &str, name: &str| {
+        let events = cluster.json(0, &["events", "--json"]);
+        let all = events.as_array().expect("a list").clone();
+        all.into_iter()
+            .find(|event| event["kind"] == kind && event["name"] == name)
+    };
+    let died = wait_for(SOON, "both others noticed the death", || {
+        line("died", "n2").filter(|died| died["noticed_by"] == json!(["n0", "n1"]))
+    });
+    let text = cluster.ok(0, &["events", "--within", "1h"]);
+    assert!(text.contains("died") && text.contains("n2 "), "{text}");
+    let page = Page::open(&cluster, 1, &[]);
+    let events = page.get("/v1/events").json();
+    let events = events.as_array().expect("a list").clone();
+    let has = |kind: &str, name: &str| {
+        let mut all = events.iter();
+        all.any(|event| event["kind"] == kind && event["name"] == name)
+    };
+    for (kind, name) in [
+        ("joined", "n0"),
+        ("joined", "n2"),
+        ("submitted", "early"),
+        ("ended", "early"),
+        ("died", "n2"),
+    ] {
+        assert!(has(kind, name), "{kind} {name}: {events:?}; {died}");
+    }
 }
 
 /// A job whose command and output are markup.

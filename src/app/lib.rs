@@ -7,6 +7,7 @@
 //! | `this_machine` | this machine as the settings present it |
 //! | `gpus` | its GPUs, and what they were measured at |
 //! | `history` | this machine's load over time |
+//! | `launched` | what was launched from this machine |
 //! | `settings` | what is configured, by whom |
 //! | `node` | a node inside this process |
 //! | `surroundings` | whether somebody uses this machine, for its owner's policy |
@@ -18,6 +19,7 @@
 pub mod bench;
 mod gpus;
 mod history;
+mod launched;
 pub mod machine;
 mod node;
 mod remembered;

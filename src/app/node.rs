@@ -3,6 +3,7 @@
 use super::{
     gpus::Gpus,
     history::LoadHistory,
+    launched::LaunchRecords,
     machine, remembered,
     settings::{ApiSettings, PolicySettings, Settings},
     surroundings,
@@ -13,6 +14,7 @@ use anyhow::{Context, anyhow};
 use futures::future::{BoxFuture, FutureExt};
 use nodectl_http as http;
 use nodectl_http::{Api, NodeFacts, UserAccess};
+use nodectl_launch::state::Launches;
 use nodectl_logic::Config;
 use nodectl_net as net;
 use nodectl_net::{Identity, NetConfig, Offline, Secret};
@@ -475,6 +477,7 @@ impl Adapters {
             gpus: self.gpus.clone(),
             facts: Arc::new(facts(self.id, settings, &self.data_dir, solo)),
             audit: Arc::new(AuditLog::new(&self.data_dir)),
+            launches: Arc::new(LaunchRecords(Launches::below(&self.data_dir))),
             access,
             keeps_out: Arc::new(move |pid| workers.keeps_out(pid)),
             vault: self.vault.clone(),

@@ -7,7 +7,7 @@ pub use super::trust_args::{
     NodeArgs, RotateArgs, SecretCommand,
 };
 use super::{
-    complete, help,
+    complete, events, help,
     launch_args::UP_NOTES,
     metrics::{METRICS_NOTES, MetricsArgs},
     owner,
@@ -87,6 +87,9 @@ pub enum Command {
     Pause(owner::PauseArgs),
     /// Ends a pause: this machine's tasks go on
     Resume,
+    /// What happened to nodes and jobs, and who noticed
+    #[command(after_help = events::EVENTS_NOTES)]
+    Events(events::EventsArgs),
     /// Who did what at this node
     #[command(after_help = owner::AUDIT_NOTES)]
     Audit(owner::AuditArgs),

@@ -3,7 +3,7 @@
 use super::{
     args::{BenchCommand, Cli, Command, ConfigCommand, SecretCommand},
     argv::{self, Given},
-    ask, bench, complete, demo, doctor,
+    ask, bench, complete, demo, doctor, events,
     examples::with_examples,
     exit::{CliError, Exit},
     files, flags, forget, join, membership, metrics, owner, plot, predict, psd_run, remove, report,
@@ -121,6 +121,7 @@ async fn dispatch(
         Command::Drain(args) => owner::drain(&client, args).await,
         Command::Pause(args) => owner::pause(&client, args).await,
         Command::Resume => owner::resume(&client).await,
+        Command::Events(args) => events::events(&client, args).await,
         Command::Audit(args) => owner::audit(&client, args).await,
         Command::Forget(args) => forget::forget(&client, &args).await,
         Command::Ban(args) => membership::ban(&client, &args.node).await,

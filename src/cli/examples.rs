@@ -123,6 +123,10 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         &["nodectl pause --for 2h", "nodectl pause --finish"],
     ),
     ("resume", &["nodectl resume"]),
+    (
+        "events",
+        &["nodectl events", "nodectl events --within 12h --json"],
+    ),
     ("audit", &["nodectl audit -n 20"]),
     (
         "secret",

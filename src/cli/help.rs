@@ -15,8 +15,8 @@ const GROUPS: [(&str, &[&str]); 5] = [
     (
         "Cluster",
         &[
-            "join", "leave", "status", "top", "ui", "nodes", "devices", "metrics", "up", "down",
-            "psd-run", "doctor",
+            "join", "leave", "status", "top", "ui", "nodes", "devices", "events", "metrics", "up",
+            "down", "psd-run", "doctor",
         ],
     ),
     (

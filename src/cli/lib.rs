@@ -29,6 +29,7 @@
 //! | `remove` | ended jobs are forgotten |
 //! | `forget` | the word that a machine is dead for good |
 //! | `membership` | bans, admissions, invitations, the change of the secret |
+//! | `events` | what happened in the cluster |
 //! | `metrics` | the node's numbers for Prometheus |
 //! | `bench` | what this machine can do |
 //! | `doctor` | what is wrong here, and what to do |
@@ -52,6 +53,7 @@ mod complete;
 mod demo;
 mod doctor;
 mod entry;
+mod events;
 mod examples;
 mod exit;
 mod files;

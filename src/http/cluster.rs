@@ -18,10 +18,10 @@ use nodectl_wire::api::{
 use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout_at};
 
-/// How long nodes have to say how loaded they are; those that are late are shown without it.
-const LOAD_DEADLINE: Duration = Duration::from_millis(800);
+/// How long nodes have that are all asked, such as how loaded they are; what is late is left out.
+pub(super) const DEADLINE: Duration = Duration::from_millis(800);
 /// Nodes asked at once: the node's queue of events is bounded and not only ours.
-const LOADS_AT_ONCE: usize = 64;
+pub(super) const NODES_AT_ONCE: usize = 64;
 const REQUEST_BODY_BYTES: usize = 16 << 10;
 
 /// The node that answers.
@@ -54,7 +54,7 @@ fn node_self(api: &Api) -> NodeSelf {
 #[utoipa::path(get, path = "/v1/nodes", tag = "cluster", responses((status = 200, body = Vec<Node>),
     (status = 503, description = "The node is leaving.", body = Problem)))]
 pub(super) async fn nodes(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<Node>>, ApiError> {
-    let deadline = Instant::now() + LOAD_DEADLINE;
+    let deadline = Instant::now() + DEADLINE;
     let members = members(&shared).await?;
     let with_load = |member: MemberLine| async {
         let load = if member.alive {
@@ -67,7 +67,7 @@ pub(super) async fn nodes(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<
     Ok(Json(
         stream::iter(members)
             .map(with_load)
-            .buffered(LOADS_AT_ONCE)
+            .buffered(NODES_AT_ONCE)
             .collect()
             .await,
     ))
@@ -265,7 +265,7 @@ async fn ask_to_forget(
             sure,
         })
     };
-    let mut asked = stream::iter(others.into_iter().map(ask)).buffer_unordered(LOADS_AT_ONCE);
+    let mut asked = stream::iter(others.into_iter().map(ask)).buffer_unordered(NODES_AT_ONCE);
     while let Some(answer) = asked.next().await {
         match answer {
             // One that has just gone need not know.

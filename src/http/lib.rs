@@ -14,7 +14,9 @@
 //! | `extract` | reading path, query string and body |
 //! | `resolve` | jobs and nodes as people name them |
 //! | `cluster` | nodes, devices, drain, leave |
+//! | `events` | what happened in the cluster |
 //! | `history` | a node's load over time |
+//! | `launches` | what was launched from this machine |
 //! | `metrics/` | the node as Prometheus is told of it |
 //! | `jobs` | jobs and tasks: list, submit, cancel, retry, explain |
 //! | `results` | pages and streams of results |
@@ -34,9 +36,11 @@ pub mod client;
 mod cluster;
 mod doctor;
 mod error;
+mod events;
 mod extract;
 mod history;
 mod jobs;
+mod launches;
 mod logs;
 mod membership;
 mod metrics;

@@ -3,7 +3,7 @@
 //! anew).
 
 use super::{
-    audit, blobs, cluster, doctor, history, jobs,
+    audit, blobs, cluster, doctor, events, history, jobs, launches,
     logs::{self, StreamName},
     membership, metrics, pools, results, secrets,
 };
@@ -26,6 +26,8 @@ use utoipa::{
         cluster::node,
         cluster::nodes,
         history::history,
+        events::events,
+        launches::launches,
         cluster::devices,
         cluster::measure,
         cluster::drain,

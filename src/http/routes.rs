@@ -1,8 +1,8 @@
 //! Which path goes to which handler. `openapi` lists the same handlers; a test compares the two.
 
 use super::{
-    audit, blobs, cluster, doctor, error::ApiError, history, jobs, logs, membership, metrics,
-    openapi, pools, results, secrets, state::Shared,
+    audit, blobs, cluster, doctor, error::ApiError, events, history, jobs, launches, logs,
+    membership, metrics, openapi, pools, results, secrets, state::Shared,
 };
 use axum::{
     Router,
@@ -29,6 +29,8 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/node", get(cluster::node))
         .route("/v1/nodes", get(cluster::nodes))
         .route("/v1/history", get(history::history))
+        .route("/v1/events", get(events::events))
+        .route("/v1/launches", get(launches::launches))
         .route("/v1/devices", get(cluster::devices))
         .route("/v1/devices/measure", post(cluster::measure))
         .route("/v1/drain", post(cluster::drain))

@@ -2,7 +2,8 @@
 
 use super::{caller::UserAccess, extract::BodyRoom, specs::SpecCache};
 use nodectl_ports::{
-    Audit, BlobFetcher, Blobs, GpuMeter, Network, NodeHandle, PoolService, Trainings, Vault,
+    Audit, BlobFetcher, Blobs, GpuMeter, LaunchBook, Network, NodeHandle, PoolService, Trainings,
+    Vault,
 };
 use nodectl_types::{Answer, NodeId, Query, QueryError, limits};
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
@@ -38,6 +39,7 @@ pub struct Api {
     pub gpus: Arc<dyn GpuMeter>,
     pub facts: Arc<NodeFacts>,
     pub audit: Arc<dyn Audit>,
+    pub launches: Arc<dyn LaunchBook>,
     pub access: UserAccess,
     pub keeps_out: KeepsOut,
     pub vault: Arc<dyn Vault>,

@@ -10,11 +10,11 @@
 use futures::future::BoxFuture;
 use nodectl_http::{Api, Client, NodeFacts, UserAccess, bind, serve, socket_path};
 use nodectl_ports::{
-    Audit, BlobFetcher, BlobWriter, Blobs, Duplex, Event, GpuMeter, NetReport, Network, NodeHandle,
-    PoolService, Trainings, Vault,
+    Audit, BlobFetcher, BlobWriter, Blobs, Duplex, Event, GpuMeter, LaunchBook, NetReport, Network,
+    NodeHandle, PoolService, Trainings, Vault,
 };
 use nodectl_types::*;
-use nodectl_wire::api::AuditLine;
+use nodectl_wire::api::{AuditLine, LaunchKind, LaunchLook, LaunchView};
 use std::{
     collections::BTreeMap,
     fs::{self, File},
@@ -52,6 +52,35 @@ impl Audit for Notes {
 
     fn newest(&self, _: usize) -> io::Result<Vec<AuditLine>> {
         Ok(self.0.lock().expect("no test panics with it").clone())
+    }
+}
+
+/// A launch of two nodes, which came an hour after they were asked for.
+struct OneLaunch;
+
+impl LaunchBook for OneLaunch {
+    fn launches(&self) -> io::Result<Vec<LaunchView>> {
+        let look = |at_ms, running| LaunchLook {
+            at_ms,
+            asked: 2,
+            pending: 2 - running,
+            running,
+            ..LaunchLook::default()
+        };
+        Ok(vec![LaunchView {
+            id: "ab12".into(),
+            kind: LaunchKind::Slurm,
+            source: "slurm".into(),
+            started_ms: 1,
+            is_tended: None,
+            running: 0,
+            node_hours: 0.0,
+            looks: vec![look(1, 0), look(3_600_001, 2)],
+        }])
+    }
+
+    fn is_of(&self, node: &NodeInfo, launch: &str) -> bool {
+        node.labels.get("launch").is_some_and(|id| id == launch)
     }
 }
 
@@ -118,6 +147,7 @@ impl FakeNode {
             gpus: Arc::new(BrokenMeter),
             facts: Arc::new(facts(directory.path(), solo)),
             audit: notes.clone(),
+            launches: Arc::new(OneLaunch),
             access,
             keeps_out: Arc::new(move |_| keeps_out),
             vault: Arc::new(Backwards),

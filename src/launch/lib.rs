@@ -18,6 +18,7 @@
 //! | `computing` | computing modes: how many servers and workers, where |
 //! | `poseidon` | `psd-run`'s cluster file, and the words it adds to commands |
 //! | `state` | what was launched, on disk, so that `down` finds it |
+//! | `timeline` | what a launch asked for and got over time, for people who look |
 //!
 //! **Architecture invariant: the secret goes over a pipe or lies in a file of mode 0600.** It is in
 //! no argument list and no environment variable.
@@ -34,5 +35,6 @@ pub mod shell;
 pub mod slurm;
 pub mod ssh;
 pub mod state;
+pub mod timeline;
 
 pub use error::LaunchError;

@@ -79,9 +79,14 @@ impl Launches {
         }
     }
 
+    /// Where the directory of one launch is, if it is there.
+    pub(super) fn place(&self, id: &str) -> PathBuf {
+        self.directory.join(id)
+    }
+
     /// The directory of one launch, made if it is not there.
     pub fn directory(&self, id: &str) -> Result<PathBuf, LaunchError> {
-        let path = self.directory.join(id);
+        let path = self.place(id);
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)

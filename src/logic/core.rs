@@ -2,6 +2,7 @@
 //! way out.
 
 use super::{
+    chronicle::Chronicle,
     directory::Directory,
     io::{Asker, DiskEffect, Effect, Keep, Lookup, Now},
     members::Members,
@@ -30,6 +31,7 @@ pub struct Core {
     pub rng: StdRng,
     pub members: Members,
     pub directory: Directory,
+    pub chronicle: Chronicle,
     pub timers: Timers,
     pub effects: Vec<Effect>,
     /// Messages to ourselves, handled at the end of the turn: a coordinator treats its own node
@@ -62,6 +64,7 @@ impl Core {
             rng,
             members,
             directory: Directory::default(),
+            chronicle: Chronicle::default(),
             timers: Timers::default(),
             effects: Vec::new(),
             loopback: VecDeque::new(),

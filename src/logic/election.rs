@@ -81,7 +81,7 @@ impl State {
     /// Someone's news of a job.
     pub(super) fn merge_head(&mut self, head: JobHead) {
         let job = head.job;
-        let Some(before) = self.core.directory.merge(head) else {
+        let Some(before) = self.core.learn(head) else {
             // No news to the directory, but perhaps our own coordinator just put it there.
             if let Some(head) = self.core.directory.get(job).cloned() {
                 self.head_seen(&head);
@@ -227,7 +227,7 @@ impl State {
     pub(super) fn replace_lost_heads(&mut self) {
         for (job, copy) in &self.copies {
             if self.core.directory.get(*job).is_none() {
-                self.core.directory.merge(JobHead {
+                self.core.learn(JobHead {
                     epoch: copy.lattice.newest_epoch().max(1),
                     holder: self.core.me,
                     ..JobHead::unclaimed(*job, &copy.spec, copy.hash)

@@ -13,6 +13,7 @@
 //! | `members` | who is a member: SWIM with Lifeguard, and who is connected |
 //! | `rank` | rendezvous hashing: who stands first for a job |
 //! | `directory` | the heads of all jobs |
+//! | `chronicle` | what this node noticed, for people who ask later |
 //! | `lattice` | what is known of a job's tasks |
 //! | `sweep` | which tasks of a sweep are hopeless |
 //! | `submission` | a user's job on its way to its first coordinator |
@@ -30,6 +31,7 @@
 //! | `secrets` | named secrets of jobs |
 //! | `questions` | finding who can answer a user |
 
+mod chronicle;
 pub mod coordinator;
 pub mod copies;
 pub mod core;
@@ -172,6 +174,7 @@ impl State {
 
     /// Sets the first timers, after everything was restored.
     pub fn start(&mut self) -> Vec<Effect> {
+        self.note_begin();
         let jitter = Duration::from_millis(self.core.rng.random_range(0..1000));
         self.core
             .after(limits::HEADS_PERIOD + jitter, Timer::CompareHeads);
@@ -407,10 +410,12 @@ impl State {
         if info.id != from {
             return;
         }
-        let is_first = self.core.members.info(from).is_none();
-        if self.core.members.set_info(info) {
-            if is_first && self.core.members.is_alive(from) {
-                self.welcome(from);
+        let before = self.core.members.info(from).cloned();
+        if self.core.members.set_info(info.clone()) {
+            match before {
+                Some(before) => self.core.note_description(&before, &info),
+                None if self.core.members.is_alive(from) => self.welcome(from),
+                None => {}
             }
             self.members_changed();
         }
@@ -437,6 +442,8 @@ impl State {
         self.executor
             .set_capacity(info.resources.clone(), &gpu_uuids(&info));
         self.executor.set_shut(&mut self.core, shut(&info));
+        let before = self.core.members.my_info().clone();
+        self.core.note_description(&before, &info);
         self.core
             .members
             .set_my_info(self.core.now.mono, info.clone());
@@ -456,6 +463,7 @@ impl State {
                     let name = self.core.members.name(*node);
                     self.core
                         .notice(format!("{name} ({}) is gone", node.short()));
+                    self.core.note_lost_member(*node);
                 }
             }
         }
@@ -486,6 +494,7 @@ impl State {
         let name = self.core.members.name(node);
         self.core
             .notice(format!("{name} ({}) is a member", node.short()));
+        self.core.note_member(node);
     }
 
     /// Who is alive, reachable, or willing is not what it was.

@@ -256,6 +256,12 @@ impl State {
             Query::History { span, from, .. } => {
                 self.core.look_up(asker, Lookup::History { span, from });
             }
+            Query::Events { within_ms, .. } => {
+                let now = self.core.now.wall_ms;
+                let since = within_ms.map_or(0, |within| now.saturating_sub(within));
+                let events = self.core.chronicle.since(since);
+                self.core.answer(asker, Ok(Answer::Events(events)));
+            }
             Query::CopyCheckpoint {
                 job,
                 step,

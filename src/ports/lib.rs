@@ -38,7 +38,10 @@ use nodectl_types::{
     query::{Stream, TrainingHere},
     roster::SecretText,
 };
-use nodectl_wire::{api::AuditLine, journal::Record};
+use nodectl_wire::{
+    api::{AuditLine, LaunchView},
+    journal::Record,
+};
 use std::{
     fs::File,
     io::{self, Read},
@@ -355,6 +358,14 @@ pub trait Audit: Send + Sync {
     fn note(&self, line: AuditLine);
     /// The newest lines, oldest first.
     fn newest(&self, most: usize) -> io::Result<Vec<AuditLine>>;
+}
+
+/// What was launched from this machine. Methods block on the disk.
+pub trait LaunchBook: Send + Sync {
+    /// Oldest first; how many nodes of each run is left to whoever knows the members.
+    fn launches(&self) -> io::Result<Vec<LaunchView>>;
+    /// Whether the node was started by that launch.
+    fn is_of(&self, node: &NodeInfo, launch: &str) -> bool;
 }
 
 /// Named secrets: sealed with a key that only members of the cluster have.

@@ -31,6 +31,7 @@
 //! | `params` | optimizers and schedules of parameters that are trained |
 //! | `after` | what a job waits for |
 //! | `checkpoint` | what a file of parameters holds besides them |
+//! | `event` | what happened in a cluster, as its nodes noticed it |
 //! | `explain` | why a job or a task is where it is |
 //! | `exchange` | whether a dense layer's gradient goes through servers or as factors from node to node |
 //! | `secret` | named secrets of jobs |
@@ -52,6 +53,7 @@ pub mod cell;
 pub mod check;
 pub mod checkpoint;
 pub mod defaults;
+pub mod event;
 pub mod exchange;
 pub mod explain;
 pub mod gang;

@@ -99,6 +99,11 @@ pub const HISTORY_GPUS: usize = 10;
 /// Rows of a node's load in one message.
 pub const HISTORY_ROWS: usize = 1000;
 
+/// Events of members, and of jobs, that a node remembers: all of them are one message.
+pub const EVENTS: usize = 500;
+/// Bytes of what is said of an event.
+pub const EVENT_TEXT_BYTES: usize = 512;
+
 /// Membership: how often one member is asked whether it lives, by a node that is not slow.
 pub const PROBE_PERIOD: Duration = Duration::from_millis(350);
 /// Membership: how long a direct answer may take before others are asked to ask.
@@ -139,6 +144,10 @@ const _: () = assert!(
     HEADS_BATCH * (MAX_REASON_BYTES + MAX_NAME_BYTES + MAX_AFTER * 10 + 2 * MAX_LABEL_BYTES + 1024)
         < MAX_MESSAGE_BYTES,
     "a batch of heads is a message"
+);
+const _: () = assert!(
+    2 * EVENTS * (EVENT_TEXT_BYTES + MAX_NAME_BYTES + 64) < MAX_MESSAGE_BYTES,
+    "the events of a node are a message"
 );
 const _: () = assert!(
     REPLICA_WINDOW_BYTES * 2 < PEER_QUEUE_BYTES,

@@ -3,6 +3,7 @@
 use super::{
     Attempt, Decision, JobHead, JobId, JobSpec, NodeId, NodeInfo, NodeLoad, Pause, Phase, Roster,
     TaskIndex, TaskRecord,
+    event::ClusterEvent,
     explain::ReasonLine,
     history::{LoadPage, LoadSpan},
 };
@@ -132,6 +133,11 @@ pub enum Query {
         span: LoadSpan,
         from: u64,
     },
+    /// The named node: `Events`, what it noticed, or what of it within so long.
+    Events {
+        node: NodeId,
+        within_ms: Option<u64>,
+    },
 }
 
 impl Query {
@@ -160,7 +166,8 @@ impl Query {
             | Self::CopyCheckpoint { node, .. }
             | Self::Drain { node, .. }
             | Self::Forget { node, .. }
-            | Self::History { node, .. } => Some(*node),
+            | Self::History { node, .. }
+            | Self::Events { node, .. } => Some(*node),
             _ => None,
         }
     }
@@ -318,6 +325,8 @@ pub enum Answer {
     Secrets(Vec<SecretLine>),
     Roster(Box<Roster>),
     History(LoadPage),
+    /// Of members and of jobs at most `limits::EVENTS` each.
+    Events(Vec<ClusterEvent>),
 }
 
 /// A named secret, without its value.

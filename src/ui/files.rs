@@ -52,6 +52,8 @@ pub const FILES: &[PageFile] = files! {
     "views/job.js": SCRIPT,
     "views/task.js": SCRIPT,
     "views/training.js": SCRIPT,
+    "views/integration.js": SCRIPT,
+    "views/launches.js": SCRIPT,
     "views/why.js": SCRIPT,
     "views/pools.js": SCRIPT,
     "views/events.js": SCRIPT,

@@ -9,15 +9,17 @@
 //! | `guard` | who may open the page: tokens, the cookie, `Host`, `Origin`; what browsers are told |
 //! | `pass` | which requests are passed on to the API, and what comes back |
 //! | `live` | asking for what changes once for all open pages, and telling them |
-//! | `chronicle` | what happened in the cluster, told from two looks at it |
+//! | `changes` | how a list differs from the one before |
+//! | `share` | one question for all pages that ask the same |
 //! | `files` | the page's own files, in `page/` |
 
-mod chronicle;
+mod changes;
 mod files;
 mod guard;
 mod live;
 mod pass;
 mod server;
+mod share;
 #[cfg(test)]
 mod tests;
 

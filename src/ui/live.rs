@@ -3,6 +3,7 @@
 //! before. So twenty pages cost the node what one costs.
 
 use super::{
+    changes::changes,
     pass::{self, PassKind},
     server::Shared,
 };
@@ -14,14 +15,15 @@ use axum::{
         sse::{Event, KeepAlive, Sse},
     },
 };
-use futures::{StreamExt, stream};
+use bytes::Bytes;
+use futures::{Stream, StreamExt, stream};
 use http_body_util::{BodyExt, Limited};
 use nodectl_http::Client;
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
     convert::Infallible,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 use tokio::{
@@ -38,8 +40,6 @@ const ANSWER_BYTES: usize = 16 << 20;
 /// How many things all pages together may follow, and one page.
 const MOST_TOPICS: usize = 128;
 const MOST_TOPICS_OF_A_PAGE: usize = 40;
-/// What the server itself knows.
-pub const CHRONICLE: &str = "/page/events";
 
 /// Places, of which there are so many.
 #[derive(Clone)]
@@ -61,13 +61,35 @@ impl Slots {
     }
 }
 
-/// The newest answer to a question: JSON in one line, as pages are told it.
-type Told = Arc<str>;
+/// The newest answer to a question.
+struct Told {
+    /// Counts from 1.
+    version: u64,
+    status: u16,
+    body: Value,
+    /// All of it, as pages are told: JSON in one line.
+    whole: OnceLock<Arc<str>>,
+    /// How it differs from the version before, where that can be said.
+    change: Option<Arc<str>>,
+}
+
+impl Told {
+    fn whole(&self, path: &str) -> Arc<str> {
+        let made = || {
+            let (status, body) = (self.status, &self.body);
+            json!({ "path": path, "status": status, "body": body }).to_string()
+        };
+        Arc::clone(self.whole.get_or_init(|| made().into()))
+    }
+}
+
+type Topic = watch::Sender<Option<Arc<Told>>>;
+type Follower = watch::Receiver<Option<Arc<Told>>>;
 
 /// What is followed now.
 pub struct Hub {
     client: Client,
-    topics: Mutex<BTreeMap<String, watch::Sender<Option<Told>>>>,
+    topics: Mutex<BTreeMap<String, Topic>>,
 }
 
 impl Hub {
@@ -79,7 +101,7 @@ impl Hub {
     }
 
     /// Follows a path of the API, with all others who do; none if too much is followed already.
-    fn follow(self: &Arc<Self>, path: &str) -> Option<watch::Receiver<Option<Told>>> {
+    fn follow(self: &Arc<Self>, path: &str) -> Option<Follower> {
         let mut topics = self.topics.lock().expect("no holder panics");
         if let Some(sender) = topics.get(path) {
             return Some(sender.subscribe());
@@ -94,11 +116,11 @@ impl Hub {
     }
 
     /// Asks again and again until nobody listens.
-    async fn look(self: Arc<Self>, path: String, sender: watch::Sender<Option<Told>>) {
+    async fn look(self: Arc<Self>, path: String, sender: Topic) {
         loop {
             let begin = Instant::now();
             let (status, body) = ask(&self.client, &path).await;
-            tell(&sender, &path, status, &body);
+            tell(&sender, &path, status, body);
             sleep(LOOK_EVERY.max(begin.elapsed() * SHARE)).await;
             let mut topics = self.topics.lock().expect("no holder panics");
             // Under the lock under which others join.
@@ -109,15 +131,6 @@ impl Hub {
         }
     }
 
-    /// Tells what the server itself knows, for as long as it runs.
-    pub fn publish(&self, path: &str, body: &Value) {
-        let mut topics = self.topics.lock().expect("no holder panics");
-        let sender = topics
-            .entry(path.to_string())
-            .or_insert_with(|| watch::channel(None).0);
-        tell(sender, path, 200, body);
-    }
-
     #[cfg(test)]
     pub fn followed(&self) -> usize {
         self.topics.lock().expect("no holder panics").len()
@@ -125,35 +138,54 @@ impl Hub {
 }
 
 /// Wakes the pages if it differs from what they were told last.
-fn tell(sender: &watch::Sender<Option<Told>>, path: &str, status: u16, body: &Value) {
-    let told = json!({ "path": path, "status": status, "body": body }).to_string();
+fn tell(sender: &Topic, path: &str, status: u16, body: Value) {
     sender.send_if_modified(|last| {
-        let is_news = last.as_deref() != Some(&told);
-        if is_news {
-            *last = Some(told.into());
+        let before = last.as_deref();
+        if before.is_some_and(|before| before.status == status && before.body == body) {
+            return false;
         }
-        is_news
+        let alike = before.filter(|before| before.status == status);
+        let change = alike.and_then(|before| changes(&before.body, &body));
+        let told = |change: Value| json!({ "path": path, "status": status, "change": change });
+        *last = Some(Arc::new(Told {
+            version: before.map_or(0, |before| before.version) + 1,
+            status,
+            body,
+            whole: OnceLock::new(),
+            change: change.map(|change| told(change).to_string().into()),
+        }));
+        true
     });
 }
 
 /// A path's answer: its status, 502 where nobody answers, and its JSON.
-pub async fn ask(client: &Client, path: &str) -> (u16, Value) {
+async fn ask(client: &Client, path: &str) -> (u16, Value) {
+    let (status, bytes) = ask_bytes(client, path).await;
+    match serde_json::from_slice(&bytes) {
+        Ok(body) => (status.as_u16(), body),
+        Err(error) => (502, json!({ "error": error.to_string() })),
+    }
+}
+
+/// The same as bytes; a problem's are JSON.
+pub async fn ask_bytes(client: &Client, path: &str) -> (StatusCode, Bytes) {
     let asking = async {
         let answer = client.forward(Method::GET, path, None).await;
         let answer = answer.map_err(|error| error.to_string())?;
-        let status = answer.status().as_u16();
+        let status = answer.status();
         let body = Limited::new(answer.into_body(), ANSWER_BYTES)
             .collect()
             .await;
         let bytes = body.map_err(|error| error.to_string())?.to_bytes();
-        let body = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
-        Ok::<_, String>((status, body))
+        Ok::<_, String>((status, bytes))
     };
-    match timeout(ANSWER_TIMEOUT, asking).await {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(why)) => (502, json!({ "error": why })),
-        Err(_) => (502, json!({ "error": "the node does not answer" })),
-    }
+    let why = match timeout(ANSWER_TIMEOUT, asking).await {
+        Ok(Ok(answer)) => return answer,
+        Ok(Err(why)) => why,
+        Err(_) => "the node does not answer".into(),
+    };
+    let problem = json!({ "error": why }).to_string();
+    (StatusCode::BAD_GATEWAY, problem.into())
 }
 
 /// `GET /live?p=PATH&p=PATH`: an event with each path's answer, and another when that changes.
@@ -165,8 +197,7 @@ pub async fn live(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) 
         .collect();
     let is_followed = |path: &String| {
         let bare = path.split('?').next().unwrap_or_default();
-        path == CHRONICLE
-            || pass::readable(bare) == Some(PassKind::Json)
+        pass::readable(bare) == Some(PassKind::Json)
             || (pass::readable(bare) == Some(PassKind::JsonPage) && bare.ends_with("/tasks"))
     };
     if paths.is_empty() || paths.len() > MOST_TOPICS_OF_A_PAGE || !paths.iter().all(is_followed) {
@@ -180,28 +211,53 @@ pub async fn live(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) 
         return pass::crowded();
     };
     let place = Arc::new(place);
-    let streams = receivers.into_iter().map(|mut receiver| {
-        // The first answer is news, however long ago it came.
-        receiver.mark_changed();
-        news(receiver, Arc::clone(&place)).boxed()
-    });
+    let streams = receivers
+        .into_iter()
+        .zip(paths)
+        .map(|(mut follower, path)| {
+            // The first answer is news, however long ago it came.
+            follower.mark_changed();
+            let reader = TopicReader {
+                follower,
+                path,
+                version: 0,
+                _place: Arc::clone(&place),
+            };
+            news(reader).boxed()
+        });
     Sse::new(stream::select_all(streams))
         .keep_alive(KeepAlive::default())
         .into_response()
 }
 
-fn news(
-    receiver: watch::Receiver<Option<Told>>,
-    place: Arc<Slot>,
-) -> impl stream::Stream<Item = Result<Event, Infallible>> {
-    stream::unfold((receiver, place), |(mut receiver, place)| async move {
+/// One page's way through the answers to one question.
+struct TopicReader {
+    follower: Follower,
+    path: String,
+    /// What it was told last.
+    version: u64,
+    _place: Arc<Slot>,
+}
+
+impl TopicReader {
+    async fn next(&mut self) -> Option<Arc<str>> {
         loop {
-            receiver.changed().await.ok()?;
-            let told = receiver.borrow_and_update().clone();
-            if let Some(told) = told {
-                return Some((Ok(Event::default().data(told)), (receiver, place)));
-            }
+            self.follower.changed().await.ok()?;
+            let told = self.follower.borrow_and_update().clone();
+            let Some(told) = told else { continue };
+            // What differs from a version that this page was not told is of no use to it.
+            let follows = self.version > 0 && told.version == self.version + 1;
+            self.version = told.version;
+            let change = told.change.clone().filter(|_| follows);
+            return Some(change.unwrap_or_else(|| told.whole(&self.path)));
         }
+    }
+}
+
+fn news(reader: TopicReader) -> impl Stream<Item = Result<Event, Infallible>> {
+    stream::unfold(reader, |mut reader| async move {
+        let told = reader.next().await?;
+        Some((Ok(Event::default().data(told)), reader))
     })
 }
 

@@ -33,7 +33,10 @@ pub enum PassKind {
 pub fn readable(path: &str) -> Option<PassKind> {
     let parts: Vec<&str> = path.strip_prefix("/v1/")?.split('/').collect();
     match parts.as_slice() {
-        ["node" | "nodes" | "jobs" | "devices" | "audit" | "doctor" | "membership" | "history"]
+        [
+            "node" | "nodes" | "jobs" | "devices" | "audit" | "doctor" | "membership" | "history"
+            | "events" | "launches",
+        ]
         | ["jobs", _]
         | ["jobs", _, "explain"] => Some(PassKind::Json),
         ["jobs", _, "tasks" | "results"] => Some(PassKind::JsonPage),
@@ -77,11 +80,28 @@ pub async fn pass(State(shared): State<Arc<Shared>>, request: Request) -> Respon
 }
 
 async fn read(shared: &Shared, kind: PassKind, uri: &Uri) -> Response {
-    let place = match kind {
-        PassKind::Json | PassKind::JsonPage => shared.requests.take(),
-        PassKind::Log | PassKind::Blob => shared.streams.take(),
-    };
-    let Some(place) = place else {
+    match kind {
+        PassKind::Json | PassKind::JsonPage => {
+            let Some(_place) = shared.requests.take() else {
+                return crowded();
+            };
+            let (status, body) = shared.reads.read(&target(uri)).await;
+            (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
+        }
+        PassKind::Log => read_content(shared, uri, "text/plain; charset=utf-8").await,
+        PassKind::Blob => {
+            let mut answer = read_content(shared, uri, "application/octet-stream").await;
+            let saved = header::HeaderValue::from_static("attachment");
+            let headers = answer.headers_mut();
+            headers.insert(header::CONTENT_DISPOSITION, saved);
+            answer
+        }
+    }
+}
+
+/// What a task wrote, which no browser is to take for a page.
+async fn read_content(shared: &Shared, uri: &Uri, content: &'static str) -> Response {
+    let Some(place) = shared.streams.take() else {
         return crowded();
     };
     let answer = match shared.client.forward(Method::GET, &target(uri), None).await {
@@ -90,25 +110,14 @@ async fn read(shared: &Shared, kind: PassKind, uri: &Uri) -> Response {
     };
     let status = answer.status();
     let body = held(answer.into_body(), place);
-    let (content, policy) = match kind {
-        _ if !status.is_success() => ("application/json", None),
-        PassKind::Json | PassKind::JsonPage => ("application/json", None),
-        PassKind::Log => ("text/plain; charset=utf-8", Some(POLICY_OF_CONTENT)),
-        PassKind::Blob => ("application/octet-stream", Some(POLICY_OF_CONTENT)),
-    };
-    let mut answer = (status, [(header::CONTENT_TYPE, content)], body).into_response();
-    if let Some(policy) = policy {
-        let headers = answer.headers_mut();
-        headers.insert(
-            header::CONTENT_SECURITY_POLICY,
-            header::HeaderValue::from_static(policy),
-        );
-        if kind == PassKind::Blob {
-            let saved = header::HeaderValue::from_static("attachment");
-            headers.insert(header::CONTENT_DISPOSITION, saved);
-        }
+    if !status.is_success() {
+        return (status, [(header::CONTENT_TYPE, "application/json")], body).into_response();
     }
-    answer
+    let headers = [
+        (header::CONTENT_TYPE, content),
+        (header::CONTENT_SECURITY_POLICY, POLICY_OF_CONTENT),
+    ];
+    (status, headers, body).into_response()
 }
 
 /// The bytes as they come; the place is free again when they have been read, or nobody reads them.

@@ -1,11 +1,11 @@
 //! The address, the routes, and serving until told to stop.
 
 use super::{
-    chronicle::Chronicle,
     files,
     guard::{self, Keys},
     live::{self, Hub, Slots},
     pass,
+    share::SharedReads,
 };
 use axum::{
     Json, Router,
@@ -50,6 +50,7 @@ pub enum PageError {
 pub struct Shared {
     pub client: Client,
     pub hub: Arc<Hub>,
+    pub reads: Arc<SharedReads>,
     pub keys: Keys,
     pub may_write: bool,
     pub streams: Slots,
@@ -92,6 +93,7 @@ impl PageServer {
         let port = listener.local_addr().map_err(failed)?.port();
         let shared = Arc::new(Shared {
             hub: Hub::new(client.clone()),
+            reads: SharedReads::new(client.clone()),
             keys: Keys::new(port).map_err(|_| PageError::NoRandomness)?,
             may_write: settings.may_write,
             streams: Slots::new(MOST_STREAMS),
@@ -120,11 +122,9 @@ impl PageServer {
 
     /// Serves until `stop` is ready. Open pages lose their connection then, and say so.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> io::Result<()> {
-        let chronicle = Chronicle::keep(self.shared.client.clone(), Arc::clone(&self.shared.hub));
         let router = router(self.shared);
         tokio::select! {
             served = async { axum::serve(self.listener, router).await } => served,
-            () = chronicle => Ok(()),
             () = stop => Ok(()),
         }
     }

@@ -1,7 +1,6 @@
 //! The server as browsers meet it: real requests over TCP, to a node's API that is played by a few
 //! handlers on a Unix socket and counts what it is asked.
 
-mod chronicle;
 mod doors;
 mod sharing;
 

@@ -3,6 +3,7 @@
 use nodectl_types::{
     Admits, Answer, Author, Gang, GangWord, JobHead, JobSpec, KeptSecret, Message, NodeInfo, Query,
     Roster, WorkSpec,
+    event::ClusterEvent,
     history::{GpuPage, LoadPage},
     limits,
     membership::{Body, News, Packet},
@@ -184,7 +185,8 @@ fn validate_query(query: &Query) -> Result<(), BadMessage> {
         | Query::Pause(_)
         | Query::Secrets
         | Query::Roster(_)
-        | Query::History { .. } => Ok(()),
+        | Query::History { .. }
+        | Query::Events { .. } => Ok(()),
     }
 }
 
@@ -198,6 +200,7 @@ fn validate_answer(answer: &Answer) -> Result<(), BadMessage> {
         Answer::Jobs(heads) => heads.iter().try_for_each(validate_head),
         Answer::Roster(roster) => validate_roster(roster),
         Answer::History(page) => check(is_page(page), "an impossible load over time"),
+        Answer::Events(events) => check(are_events(events), "impossible events"),
         // For whoever asked: kept by nobody.
         Answer::Ok
         | Answer::Submitted { .. }
@@ -212,6 +215,13 @@ fn validate_answer(answer: &Answer) -> Result<(), BadMessage> {
         | Answer::Aside(_)
         | Answer::Secrets(_) => Ok(()),
     }
+}
+
+fn are_events(events: &[ClusterEvent]) -> bool {
+    let is_sane = |event: &ClusterEvent| {
+        event.name.len() <= limits::MAX_NAME_BYTES && event.text.len() <= limits::EVENT_TEXT_BYTES
+    };
+    events.len() <= 2 * limits::EVENTS && events.iter().all(is_sane)
 }
 
 fn is_page(page: &LoadPage) -> bool {

@@ -9,6 +9,7 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
+    path::Path,
     process::{Child, ChildStdout, Stdio},
 };
 
@@ -177,9 +178,15 @@ const FIT: &str = "i=$1; if [ $((i % 17)) = 5 ]; then echo matrix is singular >&
 const SWEEP: &str = "for s in 1 2 3 4; do echo nodectl-metric: '{\"step\": '$s', \"loss\": 0.'$1$s'}'; \
     sleep 0.1; done; echo nodectl-result: '{\"loss\": 0.'$1'4}'";
 
-/// Ids of a job, a sweep, a training and a job that no node can run.
-pub fn submit_all(cluster: &Cluster) -> [String; 4] {
+/// Ids of a job, a sweep, a training, a job that no node can run, and an integration.
+pub fn submit_all(cluster: &Cluster) -> [String; 5] {
     let dir = cluster.dir.path();
+    for file in ["lab6.h5", "lab6.poni"] {
+        let example = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("config/jobs/integrate")
+            .join(file);
+        fs::copy(example, dir.join(file)).expect("the example is there");
+    }
     fs::write(dir.join("fit.sh"), FIT).expect("writable");
     fs::write(dir.join("sweep.sh"), SWEEP).expect("writable");
     let point = |i: i32| (i % 25, i / 25);
@@ -210,6 +217,12 @@ pub fn submit_all(cluster: &Cluster) -> [String; 4] {
             "needs-rack-c",
             "command = [\"true\"]\nwait = true\nwhere = \"labels.rack == 'c'\"\n",
         ),
+        (
+            "integrate",
+            "kind = \"integrate\"\ndatasets = \"lab6.h5\"\nponi = \"lab6.poni\"\npoints = 1000\n\
+             unit = \"q_nm^-1\"\ncalibrant = \"LaB6\"\nengine = \"cpu\"\nstrategy = \"split\"\n\
+             frames_per_task = 2\n",
+        ),
     ];
     jobs.map(|(name, text)| {
         let text = format!("name = \"{name}\"\n{text}");
@@ -225,7 +238,7 @@ pub fn keep_pictures(browser: &Browser, name: &str) {
     browser.resize(1280, 800);
     for theme in ["light", "dark"] {
         browser.theme(theme);
-        let path = std::path::Path::new(&directory).join(format!("{name}-{theme}.png"));
+        let path = Path::new(&directory).join(format!("{name}-{theme}.png"));
         fs::write(path, browser.picture()).expect("writable");
     }
 }

@@ -12,9 +12,9 @@ use nodectl_types::{
     units::{format_bytes, format_duration},
 };
 use nodectl_wire::api::{
-    AuditLine, CheckpointView, ClosedName, Device, ExchangeView, ExchangeWay, GpuKindName,
-    GpuRatesView, GpuView, Job, JobLine, LateView, Node, NodeShare, SecretView, TaskResult,
-    TaskRow, TrainingView, WaitingView, WorkView,
+    AuditLine, CheckpointView, ClosedName, Device, EventLine, ExchangeView, ExchangeWay,
+    GpuKindName, GpuRatesView, GpuView, Job, JobLine, LateView, Node, NodeShare, SecretView,
+    TaskResult, TaskRow, TrainingView, WaitingView, WorkView,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -519,6 +519,26 @@ pub fn audit(lines: &[AuditLine]) -> String {
                 cut(line.about.as_deref().unwrap_or_default()),
                 text::shortened(line.refused.as_deref().unwrap_or_default(), ROW_CHARS)
                     .into_owned(),
+            ]
+        }),
+    )
+}
+
+/// What happened.
+pub fn events(events: &[EventLine]) -> String {
+    if events.is_empty() {
+        return "nothing yet\n".into();
+    }
+    columns(
+        &["TIME", "WHAT", "EVENT", "NOTICED BY"],
+        events.iter().map(|event| {
+            let time = UNIX_EPOCH + Duration::from_millis(event.at_ms);
+            let sentence = format!("{} {}", event.name, event.text);
+            vec![
+                humantime::format_rfc3339_seconds(time).to_string(),
+                event.kind.word().into(),
+                text::shortened(&sentence, ROW_CHARS).into_owned(),
+                cut(&event.noticed_by.join(", ")),
             ]
         }),
     )

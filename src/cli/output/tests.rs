@@ -227,6 +227,7 @@ fn the_help_names_every_command() {
       ui           The cluster as a web page, for browsers on this machine
       nodes        The nodes, what they have and how busy they are
       devices      The GPUs of the cluster
+      events       What happened to nodes and jobs, and who noticed
       metrics      This node's numbers for Prometheus
       up           Starts nodes elsewhere: on hosts by ssh, in SLURM or in HTCondor
       down         Stops what `up` started

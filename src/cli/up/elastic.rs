@@ -12,12 +12,13 @@ use crate::{
     join,
 };
 use nodectl_launch::{
-    elastic::{Bounds, ObservedLoad, change},
+    elastic::{Bounds, Change, ObservedLoad, change},
     node::{LAUNCH_LABEL, MEMBER_LABEL},
     state::StartedProcess,
+    timeline::Timeline,
 };
-use nodectl_ports::say::tell;
-use nodectl_wire::api::{JobLine, Node};
+use nodectl_ports::{say::tell, wall_ms};
+use nodectl_wire::api::{JobLine, LaunchLook, Node};
 use std::{collections::BTreeMap, time::Duration};
 use tokio::time::Instant;
 
@@ -80,6 +81,10 @@ async fn look(
     let mut waited_before = 0;
     let mut said = String::new();
     let mut has_submitted = false;
+    let mut timeline = match Timeline::of(&context.launches, &context.launch) {
+        Ok(timeline) => timeline,
+        Err(error) => return error.into(),
+    };
     loop {
         match seen(context, scheduler, &mut idle_since).await {
             Ok((mut seen, jobs)) => {
@@ -88,6 +93,7 @@ async fn look(
                 seen.waiting = seen.waiting.min(waiting);
                 seen.per_node = per_node;
                 let change = change(bounds, &seen);
+                note(&mut timeline, &seen, &change);
                 let now = format!(
                     "{} nodes, {} coming, {} tasks wait",
                     seen.nodes.len(),
@@ -118,6 +124,32 @@ async fn look(
             }
         }
         tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+/// For people who look later: nothing fails for a line that cannot be written.
+fn note(timeline: &mut Timeline, seen: &ObservedLoad, change: &Change) {
+    let running = seen.nodes.len() as u32;
+    let released = change.release.len() as u32;
+    let why = match (change.submit, released) {
+        (0, 0) => String::new(),
+        (0, _) => "no task waits, and they had nothing to do".to_string(),
+        (_, 0) if seen.waiting > 0 => format!("{} tasks wait", seen.waiting),
+        _ => "the least is to stay".to_string(),
+    };
+    let look = LaunchLook {
+        at_ms: wall_ms(),
+        asked: (running + seen.coming + change.submit).saturating_sub(released),
+        pending: seen.coming + change.submit,
+        running,
+        waiting: seen.waiting,
+        submitted: change.submit,
+        released,
+        why,
+        node_hours: 0.0,
+    };
+    if let Err(error) = timeline.note(look) {
+        tell!("warning: what the launch does is not written down: {error}");
     }
 }
 

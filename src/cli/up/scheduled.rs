@@ -7,6 +7,9 @@ use super::{
     table::{HostState, LaunchTable, Row},
 };
 use crate::exit::CliError;
+use nodectl_launch::timeline::Timeline;
+use nodectl_ports::{say::tell, wall_ms};
+use nodectl_wire::api::LaunchLook;
 use std::{collections::BTreeSet, time::Duration};
 use tokio::time::Instant;
 
@@ -30,6 +33,7 @@ pub async fn start_jobs(
     }
     let deadline = timeout.map(|timeout| Instant::now() + timeout);
     let mut asked: Option<Instant> = None;
+    let mut timeline = Timeline::of(&context.launches, &context.launch)?;
     loop {
         if asked.is_none_or(|asked| asked.elapsed() >= ASK_AGAIN) {
             let jobs = scheduler.jobs().await?;
@@ -40,6 +44,10 @@ pub async fn start_jobs(
             table.see(&nodes, &context.launch);
         }
         let rows = table.rows();
+        // For people who look later.
+        if let Err(error) = timeline.note(look(&rows, count)) {
+            tell!("warning: what the launch does is not written down: {error}");
+        }
         if rows.len() >= count as usize && table.is_settled() {
             return Ok(());
         }
@@ -55,6 +63,18 @@ pub async fn start_jobs(
             return Ok(());
         }
         tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+fn look(rows: &[Row], count: u32) -> LaunchLook {
+    let are = |state: HostState| rows.iter().filter(|row| row.state == state).count() as u32;
+    let (running, failed) = (are(HostState::Joined), are(HostState::Failed));
+    LaunchLook {
+        at_ms: wall_ms(),
+        asked: count,
+        pending: count.saturating_sub(running + failed),
+        running,
+        ..LaunchLook::default()
     }
 }
 

@@ -10,12 +10,12 @@ use futures::TryStreamExt;
 use hyper::{Method, header::HeaderValue};
 use nodectl_types::{BlobHash, JobDraft, JobId, JobSpec};
 use nodectl_wire::api::{
-    AuditLine, CancelRequest, CursorView, Device, Doctor, DrainRequest, Explanation, ForgetRequest,
-    Forgotten, Invitation, Job, JobLine, Membership, MembershipRequest, Node, NodeHistory,
-    NodeSelf, Okay, PauseRequest, Results, Retried, SecretView, StateName, Stored, Submitted,
-    TaskList,
+    AuditLine, CancelRequest, CursorView, Device, Doctor, DrainRequest, EventLine, Explanation,
+    ForgetRequest, Forgotten, Invitation, Job, JobLine, LaunchView, Membership, MembershipRequest,
+    Node, NodeHistory, NodeSelf, Okay, PauseRequest, Results, Retried, SecretView, StateName,
+    Stored, Submitted, TaskList,
 };
-use std::path::Path;
+use std::{path::Path, time::Duration};
 use tokio_util::io::ReaderStream;
 
 const READ_BYTES: usize = 256 << 10;
@@ -259,6 +259,23 @@ impl Client {
     pub async fn audit(&self, limit: u32) -> Result<Vec<AuditLine>, ClientError> {
         self.get("reading the audit log", &format!("/v1/audit?limit={limit}"))
             .await
+    }
+
+    /// What happened to nodes and jobs, or what of that was noticed within so long; at most so many
+    /// of the newest.
+    pub async fn cluster_events(
+        &self,
+        within: Option<Duration>,
+        limit: u32,
+    ) -> Result<Vec<EventLine>, ClientError> {
+        let within = within.map(|within| format!("&within_s={}", within.as_secs()));
+        let path = format!("/v1/events?limit={limit}{}", within.unwrap_or_default());
+        self.get("asking what happened", &path).await
+    }
+
+    /// What was launched from the node's machine.
+    pub async fn launches(&self) -> Result<Vec<LaunchView>, ClientError> {
+        self.get("asking for launches", "/v1/launches").await
     }
 
     /// Has all nodes take one for dead for good; unless `sure`, says only which is meant and that

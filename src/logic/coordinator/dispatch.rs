@@ -386,7 +386,7 @@ impl Coordinator {
     }
 
     /// A node is gone, and with it what it was doing.
-    pub(super) fn node_lost(&mut self, node: NodeId) {
+    pub(super) fn node_lost(&mut self, node: NodeId) -> usize {
         self.nodes.remove(&node);
         let on_node = |attempts: &Vec<Active>| attempts.iter().any(|active| active.node == node);
         let lost: Vec<_> = self
@@ -395,6 +395,7 @@ impl Coordinator {
             .filter(|(_, attempts)| on_node(attempts))
             .map(|(task, _)| *task)
             .collect();
+        let count = lost.len();
         for task in lost {
             let there = self.active[&task]
                 .iter()
@@ -405,6 +406,7 @@ impl Coordinator {
             }
             self.reopen(task);
         }
+        count
     }
 
     /// Stops every attempt of a task that is still going on.

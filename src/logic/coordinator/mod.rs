@@ -239,7 +239,7 @@ impl Coordinator {
             // In one write: a journal begins with the specification, and a head without one is
             // worth nothing. Others hear of the job when it is on this disk (`spec_written`).
             core.directory.hide(head.job);
-            core.directory.merge(head.clone());
+            core.learn(head.clone());
             coordinator.persist(
                 core,
                 vec![
@@ -391,7 +391,10 @@ impl Coordinator {
             .filter(|node| !core.members.is_alive(*node))
             .collect();
         for node in gone {
-            self.node_lost(node);
+            let lost = self.node_lost(node);
+            if lost > 0 {
+                core.note_rerun(&self.head(core).clone(), lost, node);
+            }
         }
         self.review_recovery(core);
         self.ask_newcomers(core);
@@ -529,11 +532,11 @@ impl Coordinator {
         head.replicas = self.holders();
         if !self.kept {
             // Nobody is to hear of what may come to nothing.
-            core.directory.merge(head);
+            core.learn(head);
             return;
         }
         let before = core.directory.get(self.job).cloned();
-        core.directory.merge(head.clone());
+        core.learn(head.clone());
         if before.is_none_or(|before| is_worth_storing(&before, &head)) {
             self.persist(core, vec![Keep::Head(head.clone())]);
         }

@@ -1,7 +1,7 @@
 //! Holders of a job that come back to a coordinator that took over without them.
 
 use super::*;
-use nodectl_types::{BlobHash, JobHead, record::OutputFile};
+use nodectl_types::{BlobHash, JobHead, event::ClusterEvent, record::OutputFile};
 use std::collections::BTreeSet;
 
 /// Three members whose disks answer at once; tasks run until they are ended.
@@ -453,4 +453,48 @@ fn a_holder_of_before_does_not_make_a_submission_safe() {
     let has_it = |state: &&State| state.copy_of(job).is_some();
     assert!(trio.nodes.iter().filter(has_it).count() >= 2);
     assert_eq!(trio.answers, [(2, Ok(Answer::Submitted { job }))]);
+}
+
+/// What a node noticed, told by itself.
+fn noticed(trio: &mut Trio, node: usize) -> Vec<String> {
+    let asked = trio.id(node);
+    let query = Query::Events {
+        node: asked,
+        within_ms: None,
+    };
+    trio.answers.clear();
+    trio.give(vec![(node, Input::Ask { id: 2, query })]);
+    let Some((_, Ok(Answer::Events(events)))) = trio.answers.pop() else {
+        panic!("it answers for itself");
+    };
+    let sentence = |event: ClusterEvent| format!("{:?}: {} {}", event.kind, event.name, event.text);
+    events.into_iter().map(sentence).collect()
+}
+
+#[test]
+fn nodes_remember_who_came_and_died_who_took_over_and_what_ran_again() {
+    let mut trio = Trio::new();
+    assert_eq!(noticed(&mut trio, 1).len(), 3, "all three joined");
+    let job = held_by_all(&mut trio);
+    let submitted = "Submitted: squares was submitted by unknown at ";
+    for node in 0..3 {
+        let all = noticed(&mut trio, node);
+        let of_job: Vec<_> = all.iter().filter(|line| line.contains("squares")).collect();
+        assert!(
+            of_job.len() == 1 && of_job[0].starts_with(submitted),
+            "{of_job:?}"
+        );
+    }
+    third_takes_over(&mut trio, job);
+    let by_third = noticed(&mut trio, 2);
+    for line in [
+        "Died: alpha died: its process has ended",
+        "Takeover: squares is coordinated by alpha now (epoch 2)",
+    ] {
+        assert!(by_third.iter().any(|said| said == line), "{by_third:?}");
+    }
+    trio.wait(60_000);
+    let by_first = noticed(&mut trio, 0);
+    let again = |line: &String| line.starts_with("Retried: squares runs ");
+    assert!(by_first.iter().any(again), "{by_first:?}");
 }

@@ -50,7 +50,8 @@ function connect(anew = false) {
   source = own;
   own.onopen = () => become("live");
   own.onmessage = (event) => {
-    const { path, status, body } = JSON.parse(event.data);
+    const { path, status, change, ...told } = JSON.parse(event.data);
+    const body = change ? applied(known.get(path)?.body ?? [], change) : told.body;
     become("live");
     known.set(path, { status, body });
     watched.get(path)?.forEach((tell) => tell(body, status));
@@ -61,6 +62,14 @@ function connect(anew = false) {
     // The browser tries again by itself unless it was refused.
     if (own.readyState === EventSource.CLOSED) setTimeout(() => { if (own === source) connect(true); }, 1500);
   };
+}
+
+/** A list of things with ids after a change: what is known keeps its place, what is new is last. */
+function applied(list, { set, gone }) {
+  const left = new Map(list.map((one) => [one.id, one]));
+  gone.forEach((id) => left.delete(id));
+  set.forEach((one) => left.set(one.id, one));
+  return [...left.values()];
 }
 
 document.addEventListener("visibilitychange", plan);

@@ -6,11 +6,12 @@ import cluster from "./views/cluster.js";
 import events from "./views/events.js";
 import job from "./views/job.js";
 import jobs from "./views/jobs.js";
+import launches from "./views/launches.js";
 import pools from "./views/pools.js";
 import task from "./views/task.js";
 import why from "./views/why.js";
 
-const VIEWS = [["cluster", "Cluster", cluster], ["jobs", "Jobs", jobs], ["pools", "Pools", pools], ["why", "Why", why], ["events", "Events", events]];
+const VIEWS = [["cluster", "Cluster", cluster], ["jobs", "Jobs", jobs], ["pools", "Pools", pools], ["launches", "Launches", launches], ["why", "Why", why], ["events", "Events", events]];
 const main = document.getElementById("main");
 const links = VIEWS.map(([name, title]) => h("a", { href: `#/${name}` }, title));
 document.getElementById("nav").append(...links);

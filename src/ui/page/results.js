@@ -15,6 +15,7 @@ export function follow(job, tell) {
   let cursor = null;
   let again = false;
   let busy = false;
+  let before = -1;
 
   async function begin() {
     const first = await read(`${base}?claim=0&position=0&limit=1`, stop.signal);
@@ -43,6 +44,11 @@ export function follow(job, tell) {
       feed.results = [...found.values()];
       feed.complete = true;
       tell(feed);
+      const { done, failed, stopped } = feed.progress;
+      const total = feed.skipped + found.size;
+      // Pages that ask the same at the same time are answered together: the last results may have come since.
+      if (total < done + failed + stopped && total !== before) setTimeout(pull, 1000);
+      before = total;
     } catch (error) {
       // The coordinator may just have died; the next change of the job tries again.
       if (error.name !== "AbortError") setTimeout(pull, 1500);

@@ -7,9 +7,11 @@
 //! |---|---|
 //! | `audit` | who did what at a node |
 //! | `cluster` | nodes, their GPUs and load |
+//! | `event` | what happened |
 //! | `explain` | why a job or a task is where it is |
 //! | `history` | a node's load over time |
 //! | `job` | jobs, progress, listings of tasks |
+//! | `launch` | what was launched from a machine |
 //! | `membership` | who belongs to the cluster |
 //! | `result` | how tasks ended |
 //! | `submit` | a job as people submit it |
@@ -21,9 +23,11 @@
 pub mod audit;
 pub mod cluster;
 pub mod doctor;
+pub mod event;
 pub mod explain;
 pub mod history;
 pub mod job;
+pub mod launch;
 pub mod membership;
 pub mod params;
 pub mod pool;
@@ -37,12 +41,14 @@ pub use cluster::{
     NodeSelf, ResourceView,
 };
 pub use doctor::{Doctor, Finding, Severity};
+pub use event::{EventLine, EventName};
 pub use explain::{Explanation, ReasonName, ReasonView};
 pub use history::{GpuHistory, GpuLoadSeries, MachineLoadSeries, NodeHistory};
 pub use job::{
     CheckpointView, ExchangeView, ExchangeWay, Job, JobLine, LateView, NodeShare, PhaseName,
     ProgressView, StateName, SweepView, TaskList, TaskRow, TrainingView, WaitingView, WorkView,
 };
+pub use launch::{LaunchKind, LaunchLook, LaunchView};
 pub use membership::{
     Invitation, Membership, MembershipRequest, NamedNode, RotationView, StandingView, WaitingNode,
 };

@@ -13,6 +13,7 @@ use nodectl_types::{
     JobId, JobSpec, KeptSecret, Key, Message, NodeId, NodeInfo, NodeLoad, Outcome, OutputFile,
     ParamSpace, Pause, Phase, Query, QueryError, Resources, Roster, Saved, Standing, TaskRecord,
     Value, WorkSpec,
+    event::{ClusterEvent, EventKind, EventSubject},
     gang::Seat,
     history::{GPU_SERIES, GpuPage, LoadPage, LoadSpan, MACHINE_SERIES},
     limits,
@@ -454,6 +455,10 @@ fn orders() -> Vec<Query> {
             span: LoadSpan::Day,
             from: 4711,
         },
+        Query::Events {
+            node: NODE,
+            within_ms: Some(120_000),
+        },
     ]
 }
 
@@ -521,9 +526,24 @@ pub fn answers() -> Vec<Answer> {
         Answer::Retried { tasks: 12 },
         Answer::Roster(Box::new(roster())),
         Answer::History(load_page(2)),
+        Answer::Events(events()),
     ];
     all.extend(locations().into_iter().map(Answer::Where));
     all
+}
+
+fn events() -> Vec<ClusterEvent> {
+    let event = |kind, subject, text: &str| ClusterEvent {
+        at_ms: 1_700_000_000_000,
+        kind,
+        subject,
+        name: "n1".into(),
+        text: text.into(),
+    };
+    vec![
+        event(EventKind::Died, EventSubject::Node(NODE), "died"),
+        event(EventKind::Ended, EventSubject::Job(JOB), "is done"),
+    ]
 }
 
 fn load_page(rows: usize) -> LoadPage {

@@ -4,12 +4,15 @@ import { action } from "../actions.js";
 import { spark } from "../charts.js";
 import { choice, figures, h, segments, tag, track } from "../dom.js";
 import { bytes, count, number } from "../format.js";
-import { watch } from "../live.js";
+import { read, watch } from "../live.js";
 import { table } from "../table.js";
 
 let as = "cards";
 let series = "cpu";
 const SERIES = [["cpu", "Processor"], ["memory_bytes", "Memory"], ["network_received_bytes_per_s", "Network in"], ["network_sent_bytes_per_s", "Network out"], ["disk_read_bytes_per_s", "Disk read"], ["disk_written_bytes_per_s", "Disk written"], ["tasks_running", "Tasks"]];
+
+// Of 15 minutes; and so many of the newest seconds, of which a page may miss a few.
+const [STEPS, NEWEST] = [899, 10];
 
 export default {
   title: () => "Cluster",
@@ -77,17 +80,27 @@ export default {
     }
 
     const unwatch = [];
+    let left = false;
     const followed = new Set();
     function followHistory(node) {
       if (followed.has(node.name) || followed.size >= 24 || !node.alive) return;
       followed.add(node.name);
-      const stop = watch(`/v1/history?node=${encodeURIComponent(node.name)}&span=15m`, (body, status) => {
+      const path = `/v1/history?node=${encodeURIComponent(node.name)}&span=15m`;
+      const take = (history) => {
+        if (left) return;
+        pick.hidden = false;
+        histories.set(node.name, history);
+        draw();
+      };
+      // All of it once, then the newest steps.
+      const whole = () => read(path).then(take, () => {});
+      const stop = watch(`${path}&steps=${NEWEST}`, (body, status) => {
         // A node that keeps none has no chart, and is not asked again.
         if (status === 404) queueMicrotask(stop);
         if (status !== 200) return;
-        pick.hidden = false;
-        histories.set(node.name, body);
-        draw();
+        const longer = histories.has(node.name) ? continued(histories.get(node.name), body) : null;
+        if (longer) take(longer);
+        else whole();
       });
       unwatch.push(stop);
     }
@@ -97,9 +110,18 @@ export default {
       nodes.forEach(followHistory);
       draw();
     }));
-    return () => unwatch.forEach((stop) => stop());
+    return () => { left = true; unwatch.forEach((stop) => stop()); };
   },
 };
+
+/** A node's history with its newest steps behind it; null if there is a gap between them. */
+function continued(history, newest) {
+  const fresh = Math.round((newest.end_ms - history.end_ms) / (1000 * newest.step_s));
+  if (fresh < 0 || fresh > newest.series.cpu.length) return null;
+  const series = Object.fromEntries(Object.entries(history.series).map(([name, values]) =>
+    [name, fresh ? [...values.slice(Math.max(0, values.length + fresh - STEPS)), ...newest.series[name].slice(-fresh)] : values]));
+  return { ...newest, series };
+}
 
 function state(node) {
   if (node.left) return ["stopped", "left"];

@@ -8,11 +8,14 @@ import { read, watch } from "../live.js";
 import { MOST_RESULTS, columns, csv, failures, follow } from "../results.js";
 import { taskStream } from "../stream.js";
 import { table } from "../table.js";
+import { integration } from "./integration.js";
 import { bar, isEnded } from "./jobs.js";
 import { training } from "./training.js";
 import { jobWhy } from "./why.js";
 
-const TABS = { stream: ["Where and when", streamTab], tasks: ["Tasks", tasksTab], results: ["Results", resultsTab], plot: ["Plots", plotTab], training: ["Training", training], why: ["Why", jobWhy] };
+const TABS = { stream: ["Where and when", streamTab], tasks: ["Tasks", tasksTab], results: ["Results", resultsTab], plot: ["Plots", plotTab], training: ["Training", training], integration: ["Patterns", integration], why: ["Why", jobWhy] };
+/** Tabs of jobs whose worker is this. */
+const OF_WORKERS = { training: "nodectl's train-worker", integration: "nodectl's integrate-worker" };
 const PAGE = 50;
 
 export default {
@@ -59,9 +62,9 @@ export default {
     }
 
     function openTab() {
-      const known = Object.keys(TABS).filter((name) => name !== "training" || job.work.worker === "nodectl's train-worker");
-      const isTraining = known.includes("training");
-      const name = known.includes(wanted) ? wanted : isTraining ? "training" : "stream";
+      const known = Object.keys(TABS).filter((name) => !(name in OF_WORKERS) || job.work.worker === OF_WORKERS[name]);
+      const special = known.find((name) => name in OF_WORKERS);
+      const name = known.includes(wanted) ? wanted : special ?? "stream";
       tabs.replaceChildren(...known.map((one) => h("a", { href: `#/job/${encodeURIComponent(id)}/${one}`, "aria-current": one === name ? "page" : null }, TABS[one][0])));
       leave = TABS[name][1](body, job) ?? (() => {});
     }

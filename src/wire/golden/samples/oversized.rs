@@ -103,6 +103,15 @@ fn members() -> Oversized {
         id: 1,
         answer: Ok(Answer::History(page)),
     };
+    let events = |events| Message::Answer {
+        id: 1,
+        answer: Ok(Answer::Events(events)),
+    };
+    let wordy = ClusterEvent {
+        text: "x".repeat(limits::EVENT_TEXT_BYTES + 1),
+        ..super::events().remove(0)
+    };
+    let many = vec![super::events().remove(0); 2 * limits::EVENTS + 1];
     let gpus = vec![GpuPage::default(); limits::HISTORY_GPUS + 1];
     let uneven = LoadPage {
         machine: vec![vec![None]; 3],
@@ -132,6 +141,8 @@ fn members() -> Oversized {
             limits::HISTORY_GPUS,
         ),
         (history(uneven), 0),
+        (events(many), 2 * limits::EVENTS),
+        (events(vec![wordy]), limits::EVENT_TEXT_BYTES),
     ]
 }
 
