@@ -11,7 +11,7 @@ use nodectl_http::Client;
 use nodectl_plot::{Coordinate, PlotPoint, Scatter};
 use nodectl_ports::say::tell;
 use nodectl_types::text::escaped;
-use nodectl_wire::api::{StatusName, TaskResult};
+use nodectl_wire::api::{Job, StatusName, TaskResult};
 use serde_json::Value as Json;
 use std::path::{Path, PathBuf};
 
@@ -87,6 +87,22 @@ pub async fn plot(client: &Client, args: &ResultsArgs) -> Result<Exit, CliError>
     }
     print(&format!("{}\n", path.display()))?;
     Ok(Exit::Done)
+}
+
+/// One column of the results over another, as SVG that stands inside a page; none where there is
+/// nothing to draw.
+pub fn picture(job: &Job, results: &[TaskResult], x: &str, y: &str) -> Option<String> {
+    let spec = PlotSpec {
+        x: x.into(),
+        y: y.into(),
+        colour: None,
+    };
+    let points = points(results, &spec).ok()?;
+    let best = best(&points, less_is_better(y, job.work.sweep.as_ref()));
+    let svg = svg(&format!("{y} over {x}"), &spec, &points, best).ok()?;
+    // Inside HTML it needs no declarations.
+    let begin = svg.find("<svg")?;
+    Some(svg[begin..].replacen(" xmlns=\"http://www.w3.org/2000/svg\"", "", 1))
 }
 
 fn check_ending(path: &Path) -> Result<(), CliError> {

@@ -16,6 +16,8 @@ const WASTEFUL: f64 = 0.5;
 pub struct Figures {
     /// From the first task's start to the last one's end, by the clocks of their nodes.
     pub wall: f64,
+    /// The same two moments, in milliseconds since 1970.
+    pub span_ms: (u64, u64),
     /// Of all tasks together, as they last ran.
     pub task_seconds: f64,
     pub cpu_seconds: f64,
@@ -57,6 +59,7 @@ impl Figures {
             .map_or(0, |(begin, end)| end.saturating_sub(begin));
         Self {
             wall: wall as f64 / 1e3,
+            span_ms: begin.zip(end).unwrap_or_default(),
             task_seconds: ran.iter().map(|result| result.seconds).sum(),
             cpu_seconds: ran.iter().map(|result| result.cpu_seconds).sum(),
             most_at_once: most_at_once(&ran),
@@ -79,6 +82,11 @@ impl Figures {
     /// busiest moment was busy.
     pub fn busy(&self) -> f64 {
         quotient(self.mean_at_once(), self.most_at_once as f64).min(1.0)
+    }
+
+    /// How long the job waited until its first task began, by the clocks of two nodes.
+    pub fn waited(&self, job: &Job) -> f64 {
+        self.span_ms.0.saturating_sub(job.line.submitted_ms) as f64 / 1e3
     }
 
     /// Of the cores that tasks had asked for: how much of the time they computed.
@@ -243,6 +251,7 @@ pub mod tests {
         assert_eq!((figures.wall, figures.task_seconds), (4.0, 8.0));
         assert_eq!((figures.most_at_once, figures.mean_at_once()), (2, 2.0));
         assert_eq!((figures.busy(), figures.cpu_use(&job)), (1.0, 0.5));
+        assert_eq!(figures.waited(&job), 1.0, "submitted a second before");
         let nodes: Vec<_> = figures
             .nodes
             .iter()

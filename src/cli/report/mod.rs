@@ -6,9 +6,11 @@
 //! | `mod` | the command: which job, where the file goes |
 //! | `figures` | numbers about the job, from its results |
 //! | `stream` | which task ran where and when, and how long tasks took, as pictures |
+//! | `meanwhile` | what happened to its nodes while it ran |
 //! | `page` | the page; its looks are in `style.css` |
 
 mod figures;
+mod meanwhile;
 mod page;
 mod stream;
 
@@ -18,6 +20,7 @@ use super::{
     run,
 };
 use figures::Figures;
+use meanwhile::Meanwhile;
 use nodectl_http::Client;
 use std::{path::PathBuf, time::SystemTime};
 
@@ -33,7 +36,8 @@ pub async fn report(client: &Client, args: &ReportArgs) -> Result<Exit, CliError
         }
     };
     let figures = Figures::of(&job, &results);
-    let page = page::page(&job, &results, &figures, SystemTime::now());
+    let meanwhile = Meanwhile::of(client, &job, &figures).await;
+    let page = page::page(&job, &results, (&figures, &meanwhile), SystemTime::now());
     std::fs::write(&path, page).map_err(|source| CliError::file("writing", &path, source))?;
     print(&format!("{}\n", path.display()))?;
     Ok(Exit::Done)

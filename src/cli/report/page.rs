@@ -1,7 +1,9 @@
 //! The page. maud escapes whatever is text: names and outputs of tasks cannot add anything to it.
 
 use super::{
+    super::plot,
     figures::{Figures, has_run, node_name},
+    meanwhile::{self, Meanwhile},
     stream::{self, seconds},
 };
 use crate::selection;
@@ -15,11 +17,18 @@ const STYLE: &str = include_str!("style.css");
 const SLOWEST: usize = 10;
 /// Characters of a task's parameters, and of a command.
 const PARAMS_CHARS: usize = 160;
+/// Pictures of a sweep.
+const MOST_PLOTS: usize = 12;
 /// Numbers of failed tasks that are listed with one reason.
 const LISTED: usize = 20;
 
 /// The whole page. `now` is when it was written.
-pub fn page(job: &Job, results: &[TaskResult], figures: &Figures, now: SystemTime) -> String {
+pub fn page(
+    job: &Job,
+    results: &[TaskResult],
+    (figures, meanwhile): (&Figures, &Meanwhile),
+    now: SystemTime,
+) -> String {
     let title = format!("{} ({})", job.line.name, job.line.id);
     let page = html! {
         (DOCTYPE)
@@ -39,13 +48,15 @@ pub fn page(job: &Job, results: &[TaskResult], figures: &Figures, now: SystemTim
                     @if let Some(reason) = &job.line.reason { p { (reason) } }
                 }
                 main {
-                    (summary(job, figures))
+                    (summary(job, figures, meanwhile))
                     h2 { "Tasks over time" }
                     (stream::tasks(results))
                     (nodes(figures))
+                    (meanwhile::events(meanwhile))
                     (failures(figures))
                     (stream::durations(results))
                     (best(job, results))
+                    (sweep(job, results))
                     (slowest(results))
                 }
                 footer {
@@ -89,7 +100,7 @@ fn percent(part: f64) -> String {
     format!("{:.0} %", part * 100.0)
 }
 
-fn summary(job: &Job, figures: &Figures) -> Markup {
+fn summary(job: &Job, figures: &Figures, meanwhile: &Meanwhile) -> Markup {
     let progress = &job.progress;
     let counted = [
         (progress.failed, "failed"),
@@ -109,7 +120,7 @@ fn summary(job: &Job, figures: &Figures) -> Markup {
             div {
                 dt { "first start to last end" }
                 dd { (seconds(figures.wall)) }
-                dd.more { (seconds(figures.task_seconds)) " of tasks" }
+                dd.more { (seconds(figures.task_seconds)) " of tasks; the first began " (seconds(figures.waited(job))) " after the job was submitted" }
             }
             div {
                 dt { "tasks at once" }
@@ -120,6 +131,20 @@ fn summary(job: &Job, figures: &Figures) -> Markup {
                 dt { "processors" }
                 dd { (percent(figures.cpu_use(job))) }
                 dd.more { "of the cores asked for; " (seconds(figures.cpu_seconds)) " of processor time" }
+            }
+            @if progress.failures > progress.failed {
+                div {
+                    dt { "attempts lost" }
+                    dd { (progress.failures - progress.failed) }
+                    dd.more { "that failed, and were tried again" }
+                }
+            }
+            @if let Some(energy) = meanwhile.gpu_energy_wh {
+                div {
+                    dt { "energy of its nodes' GPUs" }
+                    dd { (format!("{energy:.1} Wh")) }
+                    dd.more { "while it ran, whoever used them, as far as they tell and nodes remember" }
+                }
             }
             div {
                 dt { "most memory of a task" }
@@ -184,6 +209,25 @@ fn tasks_in_words(tasks: &[u32]) -> String {
     format!("{noun} {}{more}", listed.join(", "))
 }
 
+/// The metric of a sweep over each of its parameters.
+fn sweep(job: &Job, results: &[TaskResult]) -> Markup {
+    let Some(sweep) = &job.work.sweep else {
+        return html! {};
+    };
+    let names = job.work.params.iter().take(MOST_PLOTS);
+    let plots: Vec<String> = names
+        .filter_map(|name| plot::picture(job, results, name, &sweep.metric))
+        .collect();
+    if plots.is_empty() {
+        return html! {};
+    }
+    html! {
+        h2 { (sweep.metric) " over the parameters" }
+        // Of our own making: what it says of tasks is escaped there.
+        div.plots { @for plot in &plots { figure { (PreEscaped(plot)) } } }
+    }
+}
+
 /// The best task of a sweep.
 fn best(job: &Job, results: &[TaskResult]) -> Markup {
     let best = job
@@ -241,7 +285,8 @@ mod tests {
     };
 
     fn written(job: &Job, results: &[TaskResult]) -> String {
-        page(job, results, &Figures::of(job, results), UNIX_EPOCH)
+        let figures = Figures::of(job, results);
+        page(job, results, (&figures, &Meanwhile::default()), UNIX_EPOCH)
     }
 
     #[test]
@@ -266,6 +311,39 @@ mod tests {
         for never in ["<script", "<b>", "<i>", "http://", "https://", "src="] {
             assert!(!page.contains(never), "{never}");
         }
+    }
+
+    #[test]
+    fn a_sweep_has_a_picture_for_each_parameter() {
+        let mut swept = job(0);
+        swept.work.sweep = Some(nodectl_wire::api::SweepView {
+            metric: "loss".into(),
+            goal: "min".into(),
+        });
+        let mut results = results();
+        for (result, loss) in results.iter_mut().zip([0.3, 0.1, 0.2, 0.4]) {
+            result.value = Some(serde_json::json!({ "loss": loss, "<b>": 1 }));
+        }
+        let page = written(&swept, &results);
+        assert!(page.contains("loss over the parameters"));
+        assert_eq!(page.matches("<figure>").count(), 1, "one parameter");
+        for never in ["<script", "<b>", "http://", "https://"] {
+            assert!(!page.contains(never), "{never}");
+        }
+    }
+
+    #[test]
+    fn energy_and_lost_attempts_are_told_where_they_are_known() {
+        let mut job = job(0);
+        job.progress.failures = 4;
+        let figures = Figures::of(&job, &results());
+        let meanwhile = Meanwhile {
+            gpu_energy_wh: Some(12.34),
+            ..Meanwhile::default()
+        };
+        let page = page(&job, &results(), (&figures, &meanwhile), UNIX_EPOCH);
+        assert!(page.contains("12.3 Wh") && page.contains("attempts lost"));
+        assert!(!written(&self::job(0), &results()).contains("Wh"));
     }
 
     #[test]
