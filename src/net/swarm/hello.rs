@@ -62,6 +62,16 @@ impl Hello {
         bytes
     }
 
+    /// Why whoever says this is refused by a node that says `own`: they have no protocol version in
+    /// common.
+    pub fn refusal(&self, own: &Self) -> String {
+        format!(
+            "speaks protocol {} (nodectl {}), this node {} (nodectl {}): refused\n\
+             hint: run the same nodectl on both",
+            self.versions, self.software, own.versions, own.software
+        )
+    }
+
     pub async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Self> {
         let mut head = [0; HEAD_BYTES];
         stream.read_exact(&mut head).await?;
@@ -181,6 +191,23 @@ mod tests {
         assert_eq!(
             block_on(Hello::read(&mut Cursor::new(hello.encode()))).unwrap(),
             hello
+        );
+    }
+
+    #[test]
+    fn who_has_no_version_in_common_is_told_what_to_do() {
+        let hello = |oldest, newest, software: &str| Hello {
+            versions: Versions { oldest, newest },
+            listen_port: 4242,
+            software: software.into(),
+        };
+        let (old, new) = (hello(4, 5, "0.9"), hello(6, 7, "1.2"));
+        assert_eq!(old.versions.common(new.versions), None);
+        assert_eq!(
+            old.refusal(&new),
+            "speaks protocol versions 4 to 5 (nodectl 0.9), \
+             this node versions 6 to 7 (nodectl 1.2): refused\n\
+             hint: run the same nodectl on both"
         );
     }
 

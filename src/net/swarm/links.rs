@@ -368,15 +368,8 @@ impl Driver {
             .state()
             .add_other_version(place.clone(), hello.versions.newest)
         {
-            tracing::warn!(
-                "node {} at {place} speaks protocol {} (nodectl {}), this node {} (nodectl {}): refused\nhint: run the same \
-                 nodectl on both",
-                peer.short(),
-                hello.versions,
-                hello.software,
-                own.versions,
-                own.software
-            );
+            let refusal = hello.refusal(own);
+            tracing::warn!("node {} at {place} {refusal}", peer.short());
         }
     }
 

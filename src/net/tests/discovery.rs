@@ -184,19 +184,13 @@ async fn without_a_common_version_both_refuse_and_are_told() {
 async fn a_newer_node_speaks_the_older_ones_version() {
     let beacon_port = free_udp_port();
     let (now, next) = (limits::PROTOCOL_VERSION, limits::PROTOCOL_VERSION + 1);
-    let newer = |port| NetConfig {
-        versions: Versions {
-            oldest: now,
-            newest: next,
-        },
+    let speaking = |oldest, newest, port| NetConfig {
+        versions: Versions { oldest, newest },
         beacon_port: port,
         ..config()
     };
-    let mut old = Node::start(NetConfig {
-        beacon_port,
-        ..config()
-    })
-    .await;
+    let newer = |port| speaking(now, next, port);
+    let mut old = Node::start(speaking(now - 1, now, beacon_port)).await;
     let mut new = Node::start(newer(beacon_port)).await;
     old.until_up(new.id).await;
     new.until_up(old.id).await;
