@@ -36,6 +36,8 @@ use tokio::{
 
 /// How long a client may take to say what it wants.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a pool's job may take to be safe: a client waits for a minute.
+const SUBMIT_TIMEOUT: Duration = Duration::from_secs(45);
 /// How long the workers' streams, and the client's, may take to write their last frames.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long the end of a pool waits for its job to be cancelled; that is tried so often, every
@@ -256,17 +258,31 @@ async fn open<R: AsyncRead + Unpin>(
     }
 }
 
+/// Submits a pool's job, under a key: it is asked for again where nobody knows in time what became
+/// of it. If nobody ever does it is cancelled, or its workers might look for their pool for ever.
 async fn submit(node: &NodeHandle, spec: JobSpec) -> Result<JobId, String> {
-    match node
-        .ask(Query::Submit {
-            job: None,
-            spec: Arc::new(spec),
-        })
-        .await
-    {
-        Ok(Answer::Submitted { job }) => Ok(job),
-        Ok(_) => Err("the node did not answer with a job; this is a defect of nodectl".into()),
-        Err(error) => Err(error.to_string()),
+    let (job, spec) = (JobId(rand::random()), Arc::new(spec));
+    let deadline = Instant::now() + SUBMIT_TIMEOUT;
+    loop {
+        let query = Query::Submit {
+            job: Some(job),
+            spec: spec.clone(),
+        };
+        match node.ask(query).await {
+            Ok(Answer::Submitted { job }) => return Ok(job),
+            Ok(_) => {
+                return Err(
+                    "the node did not answer with a job; this is a defect of nodectl".into(),
+                );
+            }
+            Err(QueryError::Undecided { .. }) if Instant::now() < deadline => {}
+            Err(error) => {
+                if matches!(error, QueryError::Undecided { .. }) {
+                    tokio::spawn(cancel(node.clone(), job));
+                }
+                return Err(error.to_string());
+            }
+        }
     }
 }
 

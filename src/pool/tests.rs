@@ -122,6 +122,10 @@ impl ClientPeer {
 struct Paper {
     pools: Pools,
     jobs: Arc<Mutex<Vec<Arc<JobSpec>>>>,
+    /// The keys by which it was asked for jobs.
+    keys: Arc<Mutex<Vec<Option<JobId>>>>,
+    /// The next job is not confirmed in time.
+    is_late: Arc<AtomicBool>,
     cancelled: Arc<Mutex<Vec<JobId>>>,
     directory: tempfile::TempDir,
 }
@@ -130,14 +134,24 @@ impl Paper {
     fn new() -> Self {
         let (events, mut inbox) = mpsc::channel(16);
         let (jobs, cancelled): (Arc<Mutex<Vec<_>>>, Arc<Mutex<Vec<_>>>) = Default::default();
+        let (keys, is_late): (Arc<Mutex<Vec<_>>>, Arc<AtomicBool>) = Default::default();
         let (taken, gone) = (jobs.clone(), cancelled.clone());
+        let (asked, late) = (keys.clone(), is_late.clone());
         tokio::spawn(async move {
             while let Some(event) = inbox.recv().await {
                 let Event::User(request) = event else {
                     continue;
                 };
                 let answer = match request.query {
-                    Query::Submit { spec, .. } => {
+                    Query::Submit { job, .. } if late.swap(false, Ordering::Relaxed) => {
+                        asked.lock().unwrap().push(job);
+                        Err(QueryError::Undecided {
+                            job: job.unwrap_or(JobId(0)),
+                            why: "its disk is slow".into(),
+                        })
+                    }
+                    Query::Submit { job, spec } => {
+                        asked.lock().unwrap().push(job);
                         let mut taken = taken.lock().unwrap();
                         taken.push(spec);
                         Ok(Answer::Submitted {
@@ -163,6 +177,8 @@ impl Paper {
         Self {
             pools,
             jobs,
+            keys,
+            is_late,
             cancelled,
             directory,
         }
@@ -473,6 +489,15 @@ async fn a_pool_that_cannot_work_says_why_and_ends() {
     assert!(client.next().await.is_none());
     timeout(SOON, serving).await.unwrap().unwrap();
     assert_eq!(*paper.cancelled.lock().unwrap(), [JobId(1)]);
+}
+
+#[tokio::test]
+async fn a_job_that_is_not_confirmed_in_time_is_asked_for_again_by_its_key() {
+    let paper = Paper::new();
+    paper.is_late.store(true, Ordering::Relaxed);
+    let (_client, _, _) = paper.open("").await;
+    let keys = paper.keys.lock().unwrap().clone();
+    assert!(keys[0].is_some() && keys == [keys[0]; 2], "{keys:?}");
 }
 
 #[tokio::test]
