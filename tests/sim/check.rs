@@ -582,6 +582,7 @@ impl World {
         self.void_followers();
         self.watch_stalled();
         self.watch_members();
+        self.watch_streams();
         if let Some(text) = self.overdue(SUBMIT_ANSWER, ANSWER) {
             self.fail("a question has no answer", text);
         }

@@ -12,6 +12,7 @@ mod faults;
 mod gangs;
 mod net;
 mod plan;
+mod pools;
 mod quiet;
 mod runner;
 mod runs;

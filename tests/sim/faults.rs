@@ -267,8 +267,10 @@ impl World {
         }
         self.machines[node].disk.crash(durable);
         self.machines[node].state = None;
+        let life = self.machines[node].life;
         self.machines[node].life += 1;
         self.machines[node].end_life();
+        self.pools_crash(node, life);
         self.note_away();
         self.trouble(Some(node));
         self.close_links(node);
@@ -454,6 +456,7 @@ impl World {
             self.machines[node].beyond = true;
         }
         self.void_beyond();
+        self.void_pools_beyond();
     }
 
     /// Those that took no work may be all that is left.

@@ -2,7 +2,7 @@
 //! what goes wrong, when. Faults and acts are one list, each item by itself, so that a failing run
 //! can be tried again without some of them.
 
-use crate::disk::Damage;
+use crate::{disk::Damage, pools::PoolPlan};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{collections::BTreeSet, fmt, time::Duration};
 
@@ -142,6 +142,7 @@ pub enum Act {
         node: usize,
         away: Option<Duration>,
     },
+    Pool(PoolPlan),
     /// Every node is told that those which are gone for good are.
     Forget,
 }
@@ -398,6 +399,7 @@ impl Plan {
             self.items.push((at, Item::Fault(upgrade)));
         }
         self.draw_gangs(rng);
+        self.draw_pools(rng);
     }
 
     /// On as many nodes as there are for certain: one may be lost for good.

@@ -28,6 +28,7 @@ impl World {
         self.check_journals(&mut findings);
         self.check_unasked(&mut findings);
         self.check_idle(&mut findings);
+        self.check_pools(&mut findings);
         for (rule, text) in findings {
             self.fail(rule, text);
         }

@@ -171,13 +171,16 @@ impl World {
 
     /// A task was ordered to stop; it takes a moment.
     pub fn stop_task(&mut self, node: usize, life: u64, key: Key) {
-        self.check_stop(node, key);
+        if !self.pools.is_pool(key.0) {
+            self.check_stop(node, key);
+        }
         let delay = self.delay();
         self.after(delay, Event::TaskStops { node, life, key });
     }
 
     pub fn task_stops(&mut self, node: usize, life: u64, key: Key) {
         if self.machines[node].life == life && self.machines[node].running.remove(&key) {
+            self.worker_stopped(node, life, key);
             let (job, task, attempt) = key;
             self.give(node, life, Input::TaskStopped { job, task, attempt });
         }

@@ -94,13 +94,13 @@ fn live(world: &mut World) {
     }
     let longest =
         |want: &crate::user::Want| Duration::from_millis(want.plan.longest_ms) * want.plan.tasks;
-    let work: Duration = world.user.wants.iter().map(longest).sum();
+    let work = world.user.wants.iter().map(longest).sum::<Duration>() + world.pools.work();
     let deadline = world.now + CALM + work * SLOWEST;
-    while !world.user.is_content() && world.now < deadline && !world.verdict.is_final() {
+    while !world.is_content() && world.now < deadline && !world.verdict.is_final() {
         world.run_for(Duration::from_millis(500));
     }
-    if !world.user.is_content() && !world.verdict.is_final() {
-        let story = world.user.story();
+    if !world.is_content() && !world.verdict.is_final() {
+        let story = world.open_wants();
         world.fail("jobs do not end", story);
     }
     let quiet = QUIET + world.copying();

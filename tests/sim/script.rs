@@ -72,7 +72,7 @@ impl Script {
             assert!(
                 self.world.now < deadline,
                 "not within {within} s: {what}\n{}",
-                self.world.user.story()
+                self.world.open_wants()
             );
             self.run(0.005);
         }
@@ -256,7 +256,7 @@ impl Script {
 
     /// All jobs end, copies are brought up to date, and everything is as it should be.
     pub fn settle(&mut self) {
-        self.until(600.0, "all jobs end", |world| world.user.is_content());
+        self.until(600.0, "all jobs end", World::is_content);
         self.run(40.0);
         self.world.check_quiet();
         self.look();

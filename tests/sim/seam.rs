@@ -207,12 +207,13 @@ impl World {
                 }
             )
         };
-        let (urgent, usual): (Vec<_>, Vec<_>) = machine.inbox.drain(..).partition(is_urgent);
+        let (urgent, usual): (Vec<_>, Vec<_>) = match machine.inbox.len() {
+            0 | 1 => (Vec::from(std::mem::take(&mut machine.inbox)), Vec::new()),
+            _ => machine.inbox.drain(..).partition(is_urgent),
+        };
         let mut usual = usual.into_iter();
-        let inputs: Vec<_> = urgent
-            .into_iter()
-            .chain(usual.by_ref().take(TURN))
-            .collect();
+        let mut inputs = urgent;
+        inputs.extend(usual.by_ref().take(TURN));
         machine.inbox.extend(usual);
         let cost = 12
             + inputs
@@ -349,12 +350,17 @@ impl World {
                 task,
                 attempt,
                 place,
+                work,
                 ..
             } => {
+                let key = (job, task, attempt);
                 if let Some(place) = &place {
-                    self.note_process(node, (job, task, attempt), place);
+                    self.note_process(node, key, place);
                 }
-                self.start_task(node, life, (job, task, attempt));
+                match work.pool() {
+                    Some(pool) => self.start_worker(node, life, key, pool),
+                    None => self.start_task(node, life, key),
+                }
             }
             TaskEffect::FindPort { job, task, attempt } => {
                 let port = Some(30_000 + attempt.number as u16 % 30_000);
@@ -369,10 +375,13 @@ impl World {
             TaskEffect::Stop { job, task, attempt } => {
                 self.stop_task(node, life, (job, task, attempt))
             }
-            // A drain ends with its node's life, and no job of the simulation is a pool.
-            TaskEffect::Suspend(_)
-            | TaskEffect::ReleaseWorker { .. }
-            | TaskEffect::Forget { .. } => {}
+            TaskEffect::ReleaseWorker {
+                node: on,
+                pool,
+                must,
+            } => self.release_worker(node, on, pool, must),
+            // A drain ends with its node's life, and tasks of the simulation have no files.
+            TaskEffect::Suspend(_) | TaskEffect::Forget { .. } => {}
         }
     }
 
@@ -582,6 +591,7 @@ impl World {
         };
         fetch.left -= part;
         let delay = self.delay() * 3 + part * slowness;
+        let fetch = Box::new(fetch);
         self.after(delay, Event::Fetched { node, life, fetch });
     }
 }

@@ -14,6 +14,7 @@
 //! | `net` | connections: in order, bounded, held up by cuts |
 //! | `disk` | journals, blobs, and what happens to disks |
 //! | `runner` | tasks |
+//! | `pools` | pools: clients and hubs; workers, which are tasks, and their streams |
 //! | `faults` | what goes wrong, carried out |
 //! | `user` | who submits jobs and believes what is told |
 //! | `check` | what must hold at every moment |
@@ -28,6 +29,7 @@ mod faults;
 mod gangs;
 mod net;
 mod plan;
+mod pools;
 mod quiet;
 mod runner;
 mod runs;

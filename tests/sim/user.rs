@@ -166,6 +166,7 @@ impl World {
                 self.submit_and_cancel();
             }
             Act::CancelTasks { job, tasks } => self.cancel_tasks(job, tasks),
+            Act::Pool(plan) => self.open_pool(plan),
             Act::Drain { node, lasts } => {
                 let id = self.machines[node].id;
                 self.ask(node, About::Other, Query::Drain { node: id, on: true });
@@ -226,7 +227,7 @@ impl World {
         self.user.wants.len() - 1
     }
 
-    fn awake(&self) -> Vec<usize> {
+    pub fn awake(&self) -> Vec<usize> {
         self.up()
             .into_iter()
             .filter(|node| !self.machines[*node].is_stalled(self.now))
@@ -456,6 +457,9 @@ impl World {
 
     /// A job is seen for the first time: its specification is written somewhere.
     pub fn job_seen(&mut self, job: JobId, spec: &JobSpec) {
+        if spec.work.pool().is_some() {
+            return self.pool_job_seen(job);
+        }
         if let Some(number) = spec
             .work
             .name
@@ -497,7 +501,7 @@ impl World {
 
     pub fn user_hears(&mut self, node: usize, id: u64, answer: Result<Answer, QueryError>) {
         let Some(question) = self.user.questions.remove(&id) else {
-            return;
+            return self.pool_hears(id, answer);
         };
         match question.about {
             About::Submit(number) => {

@@ -79,6 +79,12 @@ pub const SOMETIMES: &[&str] = &[
     "a job comes after the end of one that was done",
     "a job comes after the end of one that was not done",
     "an ended job is forgotten",
+    "a pool is opened anew",
+    "a pool makes room",
+    "a pool's call ends its workers too often",
+    "a pool's host dies",
+    "a pool's stream falls silent",
+    "a pool's worker dies at a call",
     "everything is down at once",
 ];
 

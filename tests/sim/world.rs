@@ -6,6 +6,7 @@ use crate::{
     gangs::Gangs,
     net::{Link, Obstacles},
     plan::{Item, Moment, Plan},
+    pools::{PoolEvent, Pools},
     user::User,
     verdict::{Statistics, Verdict},
 };
@@ -64,7 +65,7 @@ pub enum Event {
     Fetched {
         node: usize,
         life: u64,
-        fetch: Fetch,
+        fetch: Box<Fetch>,
     },
     /// What another thread of the node tells its loop.
     Tell {
@@ -110,6 +111,7 @@ pub enum Event {
         node: usize,
         away: Duration,
     },
+    Pool(PoolEvent),
     User,
     Watchdog,
 }
@@ -220,6 +222,7 @@ pub struct World {
     pub user: User,
     pub checker: Checker,
     pub gangs: Gangs,
+    pub pools: Pools,
     pub specs: BTreeMap<BlobHash, Arc<JobSpec>>,
     pub statistics: Statistics,
     pub verdict: Verdict,
@@ -238,6 +241,7 @@ impl World {
             net_rng: stream(1),
             disk_rng: stream(2),
             rng: stream(3),
+            pools: Pools::new(plan.seed),
             plan,
             now: START,
             machines: Vec::new(),
@@ -365,7 +369,7 @@ impl World {
             }
             Event::Turn { node, life } => self.turn_is_due(node, life),
             Event::DiskDone { node, life } => self.disk_done(node, life),
-            Event::Fetched { node, life, fetch } => self.fetched(node, life, fetch),
+            Event::Fetched { node, life, fetch } => self.fetched(node, life, *fetch),
             Event::Tell { node, life, input } => self.give(node, life, *input),
             Event::TaskEnds { node, life, key } => self.task_ends(node, life, key),
             Event::TaskReports {
@@ -392,6 +396,7 @@ impl World {
                 }
             }
             Event::Upgrade { node, away } => self.upgrade_node(node, away),
+            Event::Pool(event) => self.pool_event(event),
             Event::User => self.user_acts(),
             Event::Watchdog => {
                 self.watch();
@@ -521,6 +526,16 @@ impl World {
 
     pub fn up(&self) -> Vec<usize> {
         self.states().map(|(index, _)| index).collect()
+    }
+
+    /// All that users want is done, and they know.
+    pub fn is_content(&self) -> bool {
+        self.user.is_content() && self.pools.is_content()
+    }
+
+    /// What they still wait for.
+    pub fn open_wants(&self) -> String {
+        self.user.story() + &self.pools.story()
     }
 
     pub fn states(&self) -> impl Iterator<Item = (usize, &State)> {

@@ -7,6 +7,7 @@ pub mod damage;
 pub mod disks;
 pub mod gangs;
 pub mod kills;
+pub mod pools;
 pub mod resync;
 pub mod retention;
 pub mod seeds;
@@ -25,6 +26,7 @@ pub fn all() -> Vec<Scenario> {
         disks::ALL,
         gangs::ALL,
         kills::ALL,
+        pools::ALL,
         resync::ALL,
         retention::ALL,
         seeds::ALL,

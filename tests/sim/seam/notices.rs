@@ -128,6 +128,7 @@ impl World {
         let silent = from.is_some_and(|holder| self.machines[holder].is_stalled(self.now));
         if silent && !here && fetch.tries < FETCH_TRIES {
             fetch.tries += 1;
+            let fetch = Box::new(fetch);
             return self.after(
                 Duration::from_millis(500),
                 Event::Fetched { node, life, fetch },
