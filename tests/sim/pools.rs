@@ -397,11 +397,16 @@ impl World {
     fn is_submitted(&mut self, hub: usize, answer: Result<Answer, QueryError>) {
         let PoolHub {
             client,
+            node,
+            life,
             is_over,
             job,
             ..
         } = self.pools.hubs[hub];
         match answer {
+            Err(QueryError::Undecided { .. }) => self.submit_pool(hub),
+            // Its client did not wait for it.
+            Ok(_) if is_over => self.cancels(node, life, job, 0),
             _ if is_over => {}
             Ok(_) => {
                 self.tell(|| format!("pool{client} is job {}", job.short()));
@@ -415,7 +420,6 @@ impl World {
                 self.hub_turn(hub);
                 self.after(FIRST_LOOK, Event::Pool(PoolEvent::Looks { hub }));
             }
-            Err(QueryError::Undecided { .. }) => self.submit_pool(hub),
             Err(error) => {
                 self.tell(|| format!("pool{client} is refused: {error:?}"));
                 self.hub_ends(hub);
@@ -553,12 +557,15 @@ impl World {
             node,
             life,
             job,
+            is_open,
             ..
         } = self.pools.hubs[hub];
         for worker in self.workers_of(hub) {
             self.say_to_worker(worker, HubSays::Exit);
         }
-        self.cancels(node, life, job, 0);
+        if is_open {
+            self.cancels(node, life, job, 0);
+        }
         self.client_lost_hub(client);
     }
 
