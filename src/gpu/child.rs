@@ -35,8 +35,8 @@ const DEATH_LIMIT: Duration = Duration::from_secs(1);
 
 /// The GPUs of this machine, software ones marked, or why they are not known. `drivers`: where a
 /// driver's manifest is kept, should one have to be written. Each child that is asked has until
-/// `deadline`; there are three at most. Needs a Tokio runtime; blocks one of its blocking threads, not
-/// the caller.
+/// `deadline`; there are three at most. Needs a Tokio runtime; blocks one of its blocking threads,
+/// not the caller.
 pub async fn probe_in_child(drivers: &Path, deadline: Duration) -> Result<Vec<Gpu>, ProbeError> {
     let probe = |manifest| ask_nodectl(Vec::new(), manifest, deadline);
     if DRIVER_VARIABLES

@@ -30,8 +30,8 @@ pub fn module_version(root: &Path) -> Option<String> {
 }
 
 /// The GPUs that `probe` finds, with the manifest that it is given or with those of this machine.
-/// Where none of them is hardware although NVIDIA's kernel module is loaded, each of its libraries is
-/// tried; the manifest of one that answers stays in `drivers`.
+/// Where none of them is hardware although NVIDIA's kernel module is loaded, each of its libraries
+/// is tried; the manifest of one that answers stays in `drivers`.
 pub async fn repaired<P>(
     drivers: &Path,
     root: &Path,

@@ -390,7 +390,7 @@ fn plans_of_other_versions_are_refused() {
         KernelPlan::decode(&newer)
             .unwrap_err()
             .to_string()
-            .contains("of version 2")
+            .contains("of version 3")
     );
     assert!(KernelPlan::decode(&bytes[..bytes.len() / 2]).is_err());
     assert!(KernelPlan::decode(&[]).is_err());

@@ -53,8 +53,8 @@ pub enum Message {
         head: JobHead,
         spec: Option<Arc<JobSpec>>,
     },
-    /// The sender stored the specification; or it coordinates the job, which the receiver offered it
-    /// as a new one, and another node has it, too.
+    /// The sender stored the specification; or it coordinates the job, which the receiver offered
+    /// it as a new one, and another node has it, too.
     OfferKept {
         job: JobId,
     },

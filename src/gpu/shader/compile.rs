@@ -23,10 +23,11 @@ pub enum ShaderChecks {
     /// Indices beyond an array's end do no harm, divisions by zero have a result, loops end.
     #[default]
     Full,
-    /// Indices beyond an array's end do no harm. A loop without end lasts until the task's `timeout`.
+    /// Indices beyond an array's end do no harm. A loop without end lasts until the task's
+    /// `timeout`.
     Bounds,
-    /// An index beyond an array's end reads or overwrites whatever lies there in the worker's memory of
-    /// the GPU.
+    /// An index beyond an array's end reads or overwrites whatever lies there in the worker's
+    /// memory of the GPU.
     None,
 }
 
