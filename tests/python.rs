@@ -126,6 +126,16 @@ fn programs_use_the_whole_cluster() {
 }
 
 #[test]
+fn graphs_of_calls_run_over_the_cluster() {
+    let Some(mut command) = unittest("tests.test_graph") else {
+        return;
+    };
+    let cluster = cluster_of_three();
+    use_node_0(&mut command, &cluster);
+    check(command);
+}
+
+#[test]
 fn kernels_run_where_there_is_no_node() {
     if let Some(command) = unittest("tests.test_kernel") {
         check(command);

@@ -6,8 +6,8 @@ use anyhow::{Context, bail};
 use nodectl_logic::{Config, DiskEffect, Effect, Input, Keep, Lookup, Now, State, TaskEffect};
 use nodectl_ports::processes::{Stat, TICK};
 use nodectl_types::{
-    Attempt, JobId, JobSpec, NodeId, NodeInfo, Outcome, Query, Resources, TaskIndex, TaskRecord,
-    Terms, Time, WorkSpec, limits::RECORD_BATCH, query::Cursor,
+    Attempt, JobId, JobSpec, Needs, NodeId, NodeInfo, Outcome, Query, Resources, TaskIndex,
+    TaskRecord, Terms, Time, WorkSpec, limits::RECORD_BATCH, query::Cursor,
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -26,6 +26,8 @@ const THIS_NODE: NodeId = NodeId([7; 32]);
 pub struct SchedulerCost {
     pub tasks: u32,
     pub slots: u32,
+    /// Its tasks needed each other.
+    pub graph: bool,
     /// CPU time of the whole job in the core, as coordinator and as executor.
     pub cpu: Duration,
     /// Appends to the journal, each of which costs a disk something.
@@ -39,12 +41,12 @@ impl SchedulerCost {
 }
 
 /// Runs `tasks` tasks through the core of a node that runs `slots` of them at a time, with one user
-/// following the job.
-pub fn scheduler(tasks: u32, slots: u32) -> anyhow::Result<SchedulerCost> {
+/// following the job. As a `graph` each of them but the first needs another one.
+pub fn scheduler(tasks: u32, slots: u32, graph: bool) -> anyhow::Result<SchedulerCost> {
     let mut drive = Drive::new(slots);
     drive.ask(Query::Submit {
         job: None,
-        spec: Arc::new(spec(tasks)),
+        spec: Arc::new(spec(tasks, graph)),
     });
     let before = cpu_time()?;
     let mut turns = 0;
@@ -67,6 +69,7 @@ pub fn scheduler(tasks: u32, slots: u32) -> anyhow::Result<SchedulerCost> {
     Ok(SchedulerCost {
         tasks,
         slots,
+        graph,
         cpu: cpu_time()?.saturating_sub(before),
         appends: drive.appends,
     })
@@ -230,11 +233,20 @@ impl Drive {
     }
 }
 
-fn spec(tasks: u32) -> JobSpec {
+/// A tree of tasks that are all alike: each needs the one that is half as far from the first.
+fn tree(tasks: u32) -> Needs {
+    Needs::of_rows((0..tasks).map(|task| task.checked_sub(1).map(|before| before / 2)))
+}
+
+fn spec(tasks: u32, graph: bool) -> JobSpec {
     let work = WorkSpec::plain("bench", &["true"]);
     JobSpec {
         repeat: tasks,
         speculate: true,
+        needs: match graph {
+            true => tree(tasks),
+            false => Needs::default(),
+        },
         ..JobSpec::plain(work, THIS_NODE)
     }
 }

@@ -13,19 +13,23 @@ const SLOTS: [u32; 3] = [2, 16, 128];
 
 /// CPU time a task of coordinator and executor together.
 pub fn scheduler(args: &SchedulerArgs) -> Result<Exit, CliError> {
-    let costs = SLOTS
+    // As many tasks that need none, and that need one each, side by side.
+    let each = SLOTS
         .iter()
-        .map(|slots| bench::scheduler(args.tasks, *slots).map_err(CliError::Node));
+        .flat_map(|slots| [(*slots, false), (*slots, true)]);
+    let costs = each
+        .map(|(slots, graph)| bench::scheduler(args.tasks, slots, graph).map_err(CliError::Node));
     let costs = costs.collect::<Result<Vec<_>, _>>()?;
     if args.json {
         let entry = |cost: &SchedulerCost| {
             let SchedulerCost {
                 tasks,
                 slots,
+                graph,
                 appends,
                 ..
             } = cost;
-            json!({"tasks": tasks, "slots": slots, "cpu_ms_per_task": cost.ms_a_task(), "journal_appends": appends})
+            json!({"tasks": tasks, "slots": slots, "graph": graph, "cpu_ms_per_task": cost.ms_a_task(), "journal_appends": appends})
         };
         print(&output::document(
             &costs.iter().map(entry).collect::<Vec<_>>(),
@@ -35,12 +39,19 @@ pub fn scheduler(args: &SchedulerArgs) -> Result<Exit, CliError> {
             vec![
                 cost.tasks.to_string(),
                 cost.slots.to_string(),
+                if cost.graph { "one" } else { "none" }.to_string(),
                 format!("{:.4}", cost.ms_a_task()),
                 cost.appends.to_string(),
             ]
         };
         print(&output::columns(
-            &["TASKS", "SLOTS", "CPU MS A TASK", "JOURNAL APPENDS"],
+            &[
+                "TASKS",
+                "SLOTS",
+                "NEEDS",
+                "CPU MS A TASK",
+                "JOURNAL APPENDS",
+            ],
             costs.iter().map(row),
         ))?;
     }

@@ -298,13 +298,13 @@ async fn a_bad_submission_is_refused_and_says_why() {
             "application/json",
             b"{\"name\": \"j\", \"command\": []}",
             422,
-            "a command or a worker",
+            "one of a command, a worker and tasks",
         ),
         (
             "application/json",
             b"{\"name\": \"j\", \"command\": [\"a\"], \"worker\": {\"class\": \"a.py:A\"}}",
             422,
-            "a command or a worker",
+            "one of a command, a worker and tasks",
         ),
         (
             "application/json",

@@ -21,12 +21,13 @@ use gangs::Gangs;
 use lifetime::{Durations, Lifetime};
 use nodectl_types::{
     Admits, Failure, JobHead, JobId, Message, MetricPoint, NodeId, NodeLoad, Outcome, Resources,
-    TaskRecord, Time, WorkSpec,
+    TaskIndex, TaskRecord, Time, WorkSpec,
     limits::{MAX_PREFETCH, RECORD_BATCH, RECORD_BATCH_BYTES},
     message::{Assignment, Inventory},
 };
 use sharing::PoolSharing;
 use shut::turn_down;
+use starting::holders;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
@@ -59,6 +60,8 @@ struct Ordered {
     coordinator: NodeId,
     epoch: u32,
     work: Arc<WorkSpec>,
+    /// That of each kind of its tasks, where they differ.
+    kinds: Vec<Arc<WorkSpec>>,
     queue: VecDeque<Assignment>,
     /// How many tasks waited here when some were ordered last, or its coordinator told last.
     waited: usize,
@@ -525,7 +528,7 @@ impl Executor {
         let fitting = if refuses.is_some() {
             0
         } else {
-            self.free.slots(&ordered.work.holds(&self.capacity))
+            self.free.slots(&ordered.next_holds(&self.capacity))
         };
         let free = fitting.saturating_sub(waiting);
         let mut batches = batches(finished).into_iter();
@@ -600,6 +603,7 @@ impl Ordered {
         Self {
             coordinator,
             epoch,
+            kinds: work.of_kinds(),
             work,
             queue: VecDeque::new(),
             waited: 0,
@@ -664,19 +668,6 @@ fn obeys(core: &Core, job: JobId, epoch: u32, from: NodeId) -> bool {
     core.directory
         .get(job)
         .is_none_or(|head| epoch > head.epoch || (epoch == head.epoch && from == head.holder))
-}
-
-/// Who has the job's inputs, the most likely first.
-fn holders(core: &Core, job: JobId, coordinator: NodeId) -> Vec<NodeId> {
-    let mut holders = vec![coordinator];
-    if let Some(head) = core.directory.get(job) {
-        holders.extend(head.holders());
-        holders.push(head.submitter);
-    }
-    holders.retain(|node| *node != core.me);
-    let mut seen = BTreeSet::new();
-    holders.retain(|node| seen.insert(*node));
-    holders
 }
 
 /// Records in batches that fit into messages.

@@ -2,9 +2,9 @@
 //! through here.
 
 use nodectl_types::{
-    Answer, Attempt, BlobHash, JobHead, JobId, JobSpec, KeptSecret, Message, MetricPoint, NodeId,
-    NodeInfo, NodeLoad, OwnerWord, Params, Query, QueryError, Retention, Roster, StreamToken,
-    Surroundings, TaskIndex, TaskRecord, Time, WorkSpec,
+    Answer, Attempt, BlobHash, JobHead, JobId, JobSpec, KeptSecret, Message, MetricPoint, Need,
+    NodeId, NodeInfo, NodeLoad, OwnerWord, Params, Query, QueryError, Retention, Roster,
+    StreamToken, Surroundings, TaskIndex, TaskRecord, Time, WorkSpec,
     gang::Place,
     history::LoadSpan,
     query::{Cursor, Progress, Stream},
@@ -258,6 +258,8 @@ pub enum TaskEffect {
         attempt: Attempt,
         work: Arc<WorkSpec>,
         params: Params,
+        /// Whose results it is given.
+        needs: Vec<Need>,
         gpus: Vec<[u8; 16]>,
         holders: Vec<NodeId>,
         /// The process's place in a gang, if the task is one.

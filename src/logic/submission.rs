@@ -100,6 +100,9 @@ impl State {
             .filter_map(|node| self.core.members.info(*node))
             .filter(|info| spec.place.is_empty() || place.eval(info))
             .collect();
+        if !spec.work.kinds.is_empty() {
+            return check_kinds(spec, &places);
+        }
         let needs = |info: &NodeInfo| spec.work.holds(&info.resources);
         let able = places
             .iter()
@@ -425,4 +428,19 @@ fn is_same(head: &JobHead, spec: &JobSpec) -> Result<(), QueryError> {
     Err(QueryError::Invalid(format!(
         "its key is of job {job} ({name}, {tasks} tasks), which is another"
     )))
+}
+
+/// Fails unless some node has what each kind of the job's tasks needs.
+fn check_kinds(spec: &JobSpec, places: &[&NodeInfo]) -> Result<(), QueryError> {
+    let all: Vec<_> = places.iter().map(|info| &info.resources).collect();
+    for kind in &spec.work.kinds {
+        if all.iter().any(|resources| resources.fits(&kind.resources)) {
+            continue;
+        }
+        let lacking = Resources::all_lack(&all, &kind.resources);
+        let nowhere = || format!("no node satisfies `where = \"{}\"`", spec.place);
+        let why = lacking.unwrap_or_else(nowhere);
+        return Err(QueryError::Unsatisfiable(format!("`{}`: {why}", kind.name)));
+    }
+    Ok(())
 }

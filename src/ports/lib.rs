@@ -30,9 +30,9 @@ pub use streams::{Close, Duplex, Halves, PeerStream, Streams};
 
 use futures::future::BoxFuture;
 use nodectl_types::{
-    Answer, Attempt, Author, BlobHash, JobId, JobSpec, KeptSecret, Message, MetricPoint, NodeId,
-    NodeInfo, OwnerWord, Params, Query, QueryError, Retention, Roster, StreamToken, Surroundings,
-    TaskIndex, TaskRecord, WorkSpec,
+    Answer, Attempt, Author, BlobHash, JobId, JobSpec, KeptSecret, Message, MetricPoint, Need,
+    NodeId, NodeInfo, OwnerWord, Params, Query, QueryError, Retention, Roster, StreamToken,
+    Surroundings, TaskIndex, TaskRecord, WorkSpec,
     gang::Place,
     history::{LoadPage, LoadSpan},
     query::{Stream, TrainingHere},
@@ -494,6 +494,8 @@ pub struct StartTask {
     pub attempt: Attempt,
     pub work: Arc<WorkSpec>,
     pub params: Params,
+    /// Tasks of its job whose results it finds in `inputs`, by their names.
+    pub needs: Vec<Need>,
     /// UUIDs of the GPUs that it may see.
     pub gpus: Vec<[u8; 16]>,
     /// Nodes that have the job's inputs.

@@ -3,6 +3,8 @@
 //! Where jobs are planned, at the API and where a submission is taken, it is this that is asked. A
 //! job that was accepted before is not: nodes run it as it is, or fail its tasks.
 
+mod graph;
+
 use super::{
     After, JobDraft, JobSpec, ParamSpace, PythonWorker, Value, WorkSpec, WorkerRole, WorkerSpec,
     glob,
@@ -48,14 +50,16 @@ fn check(holds: bool, field: &'static str, problem: impl FnOnce() -> String) -> 
 impl JobDraft {
     /// Whether it may be submitted.
     pub fn check(&self) -> Checked {
-        check_job(&self.work, &self.params, self.repeat, self.min_nodes)
+        check_job(&self.work, &self.params, self.repeat, self.min_nodes)?;
+        graph::check_graph(&self.work, &self.needs, self.task_count(), self.retries)
     }
 }
 
 impl JobSpec {
     /// Whether it may have been submitted.
     pub fn check(&self) -> Checked {
-        check_job(&self.work, &self.params, self.repeat, self.min_nodes)
+        check_job(&self.work, &self.params, self.repeat, self.min_nodes)?;
+        graph::check_graph(&self.work, &self.needs, self.task_count(), self.retries)
     }
 }
 
@@ -83,6 +87,7 @@ impl WorkSpec {
     pub fn check(&self, params: &ParamSpace) -> Checked {
         check_name(&self.name)?;
         check_params(params)?;
+        graph::check_kinds(self, params)?;
         self.check_program()?;
         self.check_env()?;
         self.check_outputs()?;
@@ -142,13 +147,20 @@ impl WorkSpec {
             "sweep",
             || "it names no metric".into(),
         )?;
-        self.check_placeholders(params)
+        // Those of kinds are looked at kind by kind.
+        match self.kinds.is_empty() {
+            true => self.check_placeholders(params),
+            false => Ok(()),
+        }
     }
 
     fn check_program(&self) -> Checked {
         check(self.has_program(), "command", || {
             "a job has a command or a worker, and not both".into()
         })?;
+        if !self.kinds.is_empty() {
+            return Ok(());
+        }
         let Some(worker) = &self.worker else {
             check(!self.command[0].is_empty(), "command", || {
                 "it names no program".into()
@@ -442,6 +454,8 @@ impl ParamSpace {
                         .unwrap_or(0)
                 }
             }
+            // Each part is looked at as the space of its kind.
+            Self::Parts(_) => 0,
         };
         builtins.saturating_add(of_params)
     }
@@ -457,6 +471,7 @@ impl ParamSpace {
                 .iter()
                 .position(|column| column == name)
                 .is_some_and(|at| cells.iter().skip(at).step_by(columns.len()).any(is_one)),
+            Self::Parts(_) => false,
         }
     }
 }

@@ -41,6 +41,10 @@ pub enum Reason {
     TaskQueued,
     /// It is at a node, which makes its Python environment first, or has no free slot.
     TaskEnvironment,
+    /// Other tasks that it needs are not done yet.
+    TaskNeeds,
+    /// It will not begin: a task that it needs failed or was cancelled.
+    TaskNeedFailed,
     /// An attempt failed, and another will be made.
     TaskRetries,
     /// No suitable node has a free slot.

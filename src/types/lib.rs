@@ -16,6 +16,7 @@
 //! | `task_names` | what the results of a job's tasks are called |
 //! | `template` | `{placeholder}` expansion in commands |
 //! | `gang` | tasks that are several processes on several nodes |
+//! | `graph` | tasks that differ from each other, and need each other's results |
 //! | `glob` | patterns of file names, bounded before anything compiles them |
 //! | `suggest` | "did you mean" |
 //! | `author` | who submitted a job |
@@ -58,6 +59,7 @@ pub mod exchange;
 pub mod explain;
 pub mod gang;
 pub mod glob;
+pub mod graph;
 pub mod head;
 pub mod history;
 pub mod ids;
@@ -94,6 +96,7 @@ pub use after::After;
 pub use author::Author;
 pub use cell::{Cell, Key};
 pub use gang::{Gang, GangWord};
+pub use graph::{Need, Needs, RowSet, TaskKind};
 pub use head::{JobHead, Phase, Saved};
 pub use ids::{Attempt, BlobHash, JobId, NodeId, TaskIndex, TaskKey};
 pub use isolation::Isolation;

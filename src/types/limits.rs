@@ -78,6 +78,13 @@ pub const MAX_LABEL_BYTES: usize = 256;
 pub const MAX_ADMITS: usize = 64;
 /// Bytes of a job's name, and of a parameter's or resource's.
 pub const MAX_NAME_BYTES: usize = 256;
+/// Kinds of tasks in one job: all of them travel to each of its nodes.
+pub const MAX_TASK_KINDS: usize = 1024;
+/// Bytes of what the kinds of a job's tasks say, together.
+pub const MAX_KINDS_BYTES: usize = 1 << 20;
+/// Tasks of its job that one needs: its order names them, and their results are linked into its
+/// directory.
+pub const MAX_NEEDS: usize = 10_000;
 /// Tasks of a job whose results have names; beyond that, nobody reads directories.
 pub const MAX_NAMED_TASKS: u64 = 100_000;
 /// Removed jobs that a node remembers, so that they do not come back from one that was away.
@@ -131,6 +138,11 @@ const _: () = assert!(OLDEST_PROTOCOL_VERSION <= PROTOCOL_VERSION);
 const _: () = assert!(
     RECORD_BATCH_BYTES * 4 < MAX_MESSAGE_BYTES,
     "a batch must fit into a message"
+);
+const _: () = assert!(
+    MAX_NEEDS * 256 + RECORD_BATCH_BYTES < MAX_MESSAGE_BYTES
+        && MAX_KINDS_BYTES * 4 < MAX_MESSAGE_BYTES,
+    "an order with all that its task needs is a message, as are the kinds of a job's tasks"
 );
 const _: () = assert!(
     INLINE_SPEC_BYTES * 4 < MAX_MESSAGE_BYTES,

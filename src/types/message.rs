@@ -5,9 +5,9 @@
 //! variant.
 
 use super::{
-    Answer, Attempt, Cell, GangWord, JobHead, JobId, JobSpec, KeptSecret, MetricPoint, NodeId,
-    NodeInfo, Params, Query, QueryError, Roster, StreamToken, TaskIndex, TaskRecord, WorkSpec,
-    gang::Seat, membership::Packet,
+    Answer, Attempt, Cell, GangWord, JobHead, JobId, JobSpec, KeptSecret, MetricPoint, Need,
+    NodeId, NodeInfo, Params, Query, QueryError, Roster, StreamToken, TaskIndex, TaskRecord,
+    WorkSpec, gang::Seat, membership::Packet,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -18,6 +18,8 @@ pub struct Assignment {
     pub task: TaskIndex,
     pub attempt: Attempt,
     pub params: Params,
+    /// The tasks whose results it finds in `inputs`, by name.
+    pub needs: Vec<Need>,
 }
 
 /// What a node holds of a job.

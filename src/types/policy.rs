@@ -173,10 +173,11 @@ impl Admits {
             return Some(format!("takes no jobs of kind {kind} (node.policy.kinds)"));
         }
         // What a worker runs is no command, and `kinds` has its say about it.
-        let program = work
-            .command
-            .first()
-            .filter(|program| lacks(&self.commands, program))?;
+        let of_kinds = work.kinds.iter().map(|kind| &kind.command);
+        let mut programs = std::iter::once(&work.command)
+            .chain(of_kinds)
+            .filter_map(|command| command.first());
+        let program = programs.find(|program| lacks(&self.commands, program))?;
         Some(format!("does not run {program} (node.policy.commands)"))
     }
 }

@@ -74,6 +74,8 @@ pub enum Failure {
         node: String,
         why: String,
     },
+    /// It never began: a task that it needs, by its name, will not be done.
+    Need { name: String },
 }
 
 /// How an attempt ended.
@@ -137,6 +139,11 @@ impl TaskRecord {
         self.outcome == Outcome::Done
     }
 
+    /// It is the end of an attempt, and not of a task that was ended without one.
+    pub fn is_of_attempt(&self) -> bool {
+        self.attempt.number > 0
+    }
+
     /// Nothing but a success comes after it.
     pub fn is_cancelled(&self) -> bool {
         matches!(self.outcome, Outcome::Cancelled | Outcome::Stopped(_))
@@ -172,6 +179,7 @@ impl TaskRecord {
                 Failure::Raised(error) | Failure::Init(error) | Failure::Device(error),
             ) => error.bytes(),
             Outcome::Failed(Failure::Rank { node, why, .. }) => node.len() + why.len(),
+            Outcome::Failed(Failure::Need { name }) => name.len(),
             _ => 0,
         };
         128 + error + self.stdout.tail.len() + self.stderr.tail.len() + value + files
@@ -279,6 +287,7 @@ impl fmt::Display for Failure {
                 *limit_ms as f64 / 1e3
             ),
             Self::Rank { rank, node, why } => write!(f, "rank {rank} (on {node}): {why}"),
+            Self::Need { name } => write!(f, "`{name}`, which it needs, failed"),
             Self::Spawn(why) => write!(f, "could not start: {why}"),
             Self::Inputs(why) => write!(f, "could not be prepared: {why}"),
             Self::Storage(why) => write!(f, "its node has trouble with its disk: {why}"),

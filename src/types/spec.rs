@@ -1,10 +1,11 @@
 //! The immutable description of a job, addressed by its hash.
 
 use super::{
-    After, Author, BlobHash, Gang, Isolation, JobId, NodeId, Resources, Sweep, TaskIndex, defaults,
+    After, Author, BlobHash, Gang, Isolation, JobId, Needs, NodeId, Resources, RowSet, Sweep,
+    TaskIndex, TaskKind, defaults,
 };
 use serde::{Deserialize, Serialize};
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{borrow::Cow, collections::BTreeSet, fmt, sync::Arc};
 
 /// A parameter's value. Placeholders get its `Display`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,6 +38,8 @@ pub enum ParamSpace {
         columns: Vec<String>,
         cells: Vec<Value>,
     },
+    /// Those of tasks of several kinds, one kind after the other.
+    Parts(Vec<RowSet>),
 }
 
 /// What one task does: everything a node needs to run it, parameters excepted.
@@ -45,7 +48,7 @@ pub struct WorkSpec {
     /// The job's name, for listings.
     pub name: String,
     /// The program and its arguments; `{name}` stands for a parameter (see `types::template`).
-    /// Empty if there is a `worker`, and only then.
+    /// Empty if there is a `worker`, or kinds of tasks, and only then.
     pub command: Vec<String>,
     pub worker: Option<WorkerSpec>,
     pub env: Vec<(String, String)>,
@@ -80,6 +83,8 @@ pub struct WorkSpec {
     pub is_step: bool,
     /// Each task is so many processes at once; None: one.
     pub gang: Option<Gang>,
+    /// What tasks have of their own, where they differ.
+    pub kinds: Vec<TaskKind>,
 }
 
 /// What runs in worker processes that live as long as the job.
@@ -153,6 +158,7 @@ pub struct JobDraft {
     pub at_once: Option<u32>,
     pub wait_for_nodes: bool,
     pub extends: Option<JobId>,
+    pub needs: Needs,
 }
 
 /// A job. Its hash is that of its encoding.
@@ -177,6 +183,8 @@ pub struct JobSpec {
     pub wait_for_nodes: bool,
     /// The job to which this one adds parameter sets.
     pub extends: Option<JobId>,
+    /// Which of its tasks need which others.
+    pub needs: Needs,
     pub submitter: NodeId,
     /// Wall clock at submission, milliseconds since 1970.
     pub submitted_ms: u64,
@@ -206,6 +214,7 @@ impl WorkSpec {
             task_names: None,
             is_step: false,
             gang: None,
+            kinds: Vec::new(),
         }
     }
 
@@ -240,6 +249,7 @@ impl JobDraft {
             at_once: None,
             wait_for_nodes: false,
             extends: None,
+            needs: Needs::default(),
         }
     }
 
@@ -261,6 +271,7 @@ impl JobDraft {
             at_once: self.at_once,
             wait_for_nodes: self.wait_for_nodes,
             extends: self.extends,
+            needs: self.needs,
             submitter,
             submitted_ms,
         }
@@ -281,6 +292,7 @@ impl From<JobSpec> for JobDraft {
             at_once: spec.at_once,
             wait_for_nodes: spec.wait_for_nodes,
             extends: spec.extends,
+            needs: spec.needs,
         }
     }
 }
@@ -299,6 +311,7 @@ impl JobSpec {
             at_once: None,
             wait_for_nodes: false,
             extends: None,
+            needs: Needs::default(),
             submitter,
             submitted_ms: 0,
         }
@@ -314,6 +327,7 @@ impl ParamSpace {
                 product.saturating_mul(values.len() as u64)
             }),
             Self::Rows { columns, cells } => (cells.len() / columns.len().max(1)) as u64,
+            Self::Parts(parts) => parts.iter().map(|part| u64::from(part.rows)).sum(),
         }
     }
 
@@ -331,6 +345,15 @@ impl ParamSpace {
                 let row = &cells[start..start + columns.len()];
                 columns.iter().cloned().zip(row.iter().cloned()).collect()
             }
+            Self::Parts(parts) => {
+                let mut row = index;
+                let found = parts.iter().find(|part| {
+                    let is_here = row < u64::from(part.rows);
+                    row -= if is_here { 0 } else { u64::from(part.rows) };
+                    is_here
+                });
+                found.map(|part| part.get(row)).unwrap_or_default()
+            }
         }
     }
 
@@ -340,6 +363,14 @@ impl ParamSpace {
             Self::Single => Vec::new(),
             Self::Grid(axes) => axes.iter().map(|(name, _)| name.as_str()).collect(),
             Self::Rows { columns, .. } => columns.iter().map(String::as_str).collect(),
+            Self::Parts(parts) => {
+                let mut seen = BTreeSet::new();
+                let names = parts.iter().flat_map(|part| &part.columns);
+                names
+                    .map(String::as_str)
+                    .filter(|name| seen.insert(*name))
+                    .collect()
+            }
         }
     }
 }
@@ -356,9 +387,14 @@ fn grid_point(axes: &[(String, Vec<Value>)], mut index: u64) -> Params {
 }
 
 impl WorkSpec {
-    /// Says what to run: one of a command and a worker.
+    /// Says what to run: one of a command, a worker, and kinds of tasks.
     pub fn has_program(&self) -> bool {
-        self.command.is_empty() == self.worker.is_some()
+        let programs = [
+            !self.command.is_empty(),
+            self.worker.is_some(),
+            !self.kinds.is_empty(),
+        ];
+        programs.into_iter().filter(|is_there| *is_there).count() == 1
     }
 
     /// What a task holds on a node that offers `node`. Workers that ask for nothing get a GPU where
@@ -442,8 +478,8 @@ impl JobSpec {
         self.params.len().saturating_mul(u64::from(self.repeat))
     }
 
-    /// The specification without the values of its parameters, which may be more than a message
-    /// holds. It has no tasks.
+    /// The specification without the values of its parameters and without what tasks need, which
+    /// may be more than a message holds. It has no tasks.
     pub fn outline(&self) -> Self {
         let columns = self
             .params
@@ -456,6 +492,7 @@ impl JobSpec {
                 columns,
                 cells: Vec::new(),
             },
+            needs: Needs::default(),
             ..self.clone()
         }
     }

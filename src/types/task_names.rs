@@ -14,23 +14,29 @@ const TAKEN: [&str; 4] = ["results.csv", "results.jsonl", "results.new", "logs"]
 impl JobSpec {
     /// What the results of a task are called, if not by its number.
     pub fn task_name(&self, task: TaskIndex) -> Option<String> {
-        let template = self.work.task_names.as_ref()?;
         if u64::from(task) >= self.task_count() {
             return None;
         }
-        name(template, &self.task_params(task), u64::from(task)).ok()
+        let params = self.task_params(task);
+        if let Some((_, kind)) = self.work.kind_of(task) {
+            return of_kind(&kind.name, &params).ok();
+        }
+        name(self.work.task_names.as_ref()?, &params, u64::from(task)).ok()
     }
 }
 
 impl JobDraft {
     /// What the results of a task will be called, if not by its number.
     pub fn task_name(&self, task: TaskIndex) -> Option<String> {
-        let template = self.work.task_names.as_ref()?;
         let set = u64::from(task / self.repeat.max(1));
         if set >= self.params.len() {
             return None;
         }
-        name(template, &self.params.get(set), u64::from(task)).ok()
+        let params = self.params.get(set);
+        if let Some((_, kind)) = self.work.kind_of(task) {
+            return of_kind(&kind.name, &params).ok();
+        }
+        name(self.work.task_names.as_ref()?, &params, u64::from(task)).ok()
     }
 }
 
@@ -64,15 +70,26 @@ pub fn check(template: &str, params: &ParamSpace, repeat: u32) -> Result<(), Bad
 
 /// The name of one task.
 fn name(template: &str, params: &Params, task: u64) -> Result<String, String> {
-    let known = |name: &str| match name {
+    named(template, &|name| match name {
         "task" => Some(task.to_string()),
-        _ => params
-            .iter()
-            .find(|(param, _)| param == name)
-            .map(|(_, value)| value.to_string()),
-    };
+        _ => value_of(params, name),
+    })
+}
+
+/// The name of one task of a graph, where others need it by that: it does not have its number,
+/// which depends on what the others need.
+pub fn of_kind(template: &str, params: &Params) -> Result<String, String> {
+    named(template, &|name| value_of(params, name))
+}
+
+fn value_of(params: &Params, name: &str) -> Option<String> {
+    let (_, value) = params.iter().find(|(param, _)| param == name)?;
+    Some(value.to_string())
+}
+
+fn named(template: &str, known: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
     let mut room = MAX_BYTES;
-    let name = template::expand_within(template, &|name| template::value(name, &known), &mut room)
+    let name = template::expand_within(template, &|name| template::value(name, known), &mut room)
         .map_err(|error| error.to_string())?;
     let shown = text::shown(&name);
     if name.contains('/') {

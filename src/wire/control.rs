@@ -2,11 +2,12 @@
 
 use nodectl_types::{
     Admits, Answer, Author, Gang, GangWord, JobHead, JobSpec, KeptSecret, Message, NodeInfo, Query,
-    Roster, WorkSpec,
+    Roster, RowSet, WorkSpec,
     event::ClusterEvent,
     history::{GpuPage, LoadPage},
     limits,
     membership::{Body, News, Packet},
+    message::Assignment,
     roster::Word,
     secret::is_secret_name,
     text::is_name,
@@ -85,6 +86,8 @@ fn validate(message: &Message) -> Result<(), BadMessage> {
         Message::Pull { cells, .. } => check(cells.len() <= limits::DIGEST_CHUNK as usize, "too many cells"),
         Message::Assign { work, tasks, .. } => {
             check(tasks.len() <= limits::MAX_PREFETCH as usize, "too many assignments")?;
+            let are_few = |task: &Assignment| task.needs.len() <= limits::MAX_NEEDS;
+            check(tasks.iter().all(are_few), "a task that needs too many others")?;
             work.as_deref().map_or(Ok(()), validate_work)
         }
         Message::Report { refuses, .. } => {
@@ -353,7 +356,16 @@ pub fn validate_spec(spec: &JobSpec) -> Result<(), BadMessage> {
             "parameter rows of unequal length",
         )?;
     }
-    Ok(())
+    if let ParamSpace::Parts(parts) = &spec.params {
+        check(
+            parts.iter().all(RowSet::is_sound),
+            "parameter rows of unequal length",
+        )?;
+    }
+    check(
+        spec.needs.are_sound(spec.task_count()),
+        "tasks that need impossible ones",
+    )
 }
 
 fn validate_work(work: &WorkSpec) -> Result<(), BadMessage> {
@@ -374,5 +386,9 @@ fn validate_work(work: &WorkSpec) -> Result<(), BadMessage> {
     check(
         work.after.len() <= limits::MAX_AFTER,
         "a job that comes after more than 256 others",
+    )?;
+    check(
+        work.kinds.len() <= limits::MAX_TASK_KINDS,
+        "a job of too many kinds of tasks",
     )
 }

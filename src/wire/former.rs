@@ -1,11 +1,11 @@
 //! The journal's records as the version before had them: version 2, in which nobody noted who
 //! accepted a result, in a job's head what it comes after, or in its specification who submitted
 //! it, what its tasks are kept from, which secrets they get, how they are called, whether it is a
-//! step and whether each is several processes.
+//! step, whether each is several processes, and which of them differ or need others.
 
 use super::journal::Record;
 use nodectl_types::{
-    After, Attempt, Author, BlobHash, Captured, Isolation, JobHead, JobId, JobSpec, NodeId,
+    After, Attempt, Author, BlobHash, Captured, Isolation, JobHead, JobId, JobSpec, Needs, NodeId,
     Outcome, OutputFile, ParamSpace, Phase, Resources, Saved, Sweep, TaskIndex, TaskRecord,
     WorkSpec, WorkerSpec,
 };
@@ -120,6 +120,7 @@ impl From<FormerSpec> for JobSpec {
             at_once: spec.at_once,
             wait_for_nodes: spec.wait_for_nodes,
             extends: spec.extends,
+            needs: Needs::default(),
             submitter: spec.submitter,
             submitted_ms: spec.submitted_ms,
         }
@@ -149,6 +150,7 @@ impl From<FormerWork> for WorkSpec {
             task_names: None,
             is_step: false,
             gang: None,
+            kinds: Vec::new(),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::staging::{Stager, build_tree};
 use nodectl_types::{
-    Answer, FileEntry, JobId, Outcome, Query, TaskIndex, TaskRecord, limits,
+    Answer, FileEntry, JobId, NodeId, Outcome, Query, TaskRecord, limits,
     manifest::safe_path,
     query::{Cursor, Progress},
 };
@@ -12,7 +12,7 @@ use std::{
     collections::HashSet,
     fs::File,
     io::{BufWriter, Write},
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -30,7 +30,8 @@ pub async fn stage(stager: &Stager, job: JobId, dir: &Path) -> Result<(), String
         for record in records.iter().filter(|record| seen.insert(record.task)) {
             writeln!(lines, "{}", line(record))
                 .map_err(|error| format!("could not write results.jsonl: {error}"))?;
-            stage_outputs(stager, record, dir).await?;
+            let place = dir.join(record.task.to_string());
+            stage_outputs(stager, record, &[], place).await?;
         }
         if records.is_empty() && next == cursor {
             if progress.phase.is_ended() {
@@ -102,20 +103,25 @@ fn line(record: &TaskRecord) -> Value {
     line
 }
 
-async fn stage_outputs(stager: &Stager, record: &TaskRecord, dir: &Path) -> Result<(), String> {
+/// Brings the files that a task kept to `place`. They are where it ran, and perhaps at `holders`.
+pub async fn stage_outputs(
+    stager: &Stager,
+    record: &TaskRecord,
+    holders: &[NodeId],
+    place: PathBuf,
+) -> Result<(), String> {
     if record.outputs.is_empty() {
         return Ok(());
     }
+    let mut from = vec![record.node];
+    from.extend(holders.iter().filter(|node| **node != record.node));
     let mut files = Vec::with_capacity(record.outputs.len());
     for output in &record.outputs {
         let told = |why: String| format!("output `{}` of task {}: {why}", output.path, record.task);
         if !safe_path(&output.path) {
             return Err(told("its path would leave the directory".into()));
         }
-        stager
-            .fetch(output.hash, &[record.node])
-            .await
-            .map_err(told)?;
+        stager.fetch(output.hash, &from).await.map_err(told)?;
         let (path, bytes, hash, executable) = (
             output.path.clone(),
             output.bytes,
@@ -129,13 +135,9 @@ async fn stage_outputs(stager: &Stager, record: &TaskRecord, dir: &Path) -> Resu
             executable,
         });
     }
-    let (blobs, place) = (stager.blobs.clone(), place(dir, record.task));
+    let blobs = stager.blobs.clone();
     let build = move || build_tree(&*blobs, &files, &place);
     tokio::task::spawn_blocking(build)
         .await
         .map_err(|error| error.to_string())?
-}
-
-fn place(dir: &Path, task: TaskIndex) -> std::path::PathBuf {
-    dir.join(task.to_string())
 }

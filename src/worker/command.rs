@@ -150,7 +150,8 @@ fn container<'a>(
     dir: &'a Path,
     env: &[Vec<u8>],
 ) -> Container<'a> {
-    let staged = ["input", "after"].map(|part| context.layout.job(task.job).join(part));
+    let staged =
+        ["input", "after", "needs", "inputs"].map(|part| context.layout.job(task.job).join(part));
     Container {
         image,
         dir,

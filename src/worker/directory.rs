@@ -51,6 +51,12 @@ impl Layout {
         self.job(job).join("tasks").join(name)
     }
 
+    /// The directory with the results that an attempt is given.
+    pub fn inputs(&self, job: JobId, task: TaskIndex, attempt: Attempt) -> PathBuf {
+        let name = format!("{task}-{}.{}", attempt.epoch, attempt.number);
+        self.job(job).join("inputs").join(name)
+    }
+
     /// The directory of a persistent worker, which stays while tasks come and go.
     pub fn worker(&self, job: JobId, number: u64) -> PathBuf {
         self.job(job).join("workers").join(number.to_string())
@@ -257,6 +263,10 @@ impl Remover {
     /// Removes an attempt's directory. The usual one holds what we put there and nothing else,
     /// which is gone sooner than set aside; any other is as it was but for those files.
     pub fn remove_attempt(&self, dir: PathBuf, staged: &Staged) {
+        if let Some(own) = &staged.own {
+            // Links, and not many.
+            let _ = fs::remove_dir_all(own);
+        }
         let links = staged.links.iter().map(|(name, _)| name.as_str());
         for name in [STDOUT_FILE, STDERR_FILE, PARAMS_FILE]
             .into_iter()
@@ -295,7 +305,8 @@ impl Remover {
     /// Removes what the runner keeps in a job's directory, and the directory if nothing else is in
     /// it.
     pub fn remove_parts(&self, job_dir: &Path) {
-        for part in ["tasks", "workers", "input", "after", "staging"] {
+        let staged = ["input", "after", "needs", "inputs", "staging"];
+        for part in ["tasks", "workers"].into_iter().chain(staged) {
             self.remove(job_dir.join(part));
         }
         // Fails while the journal is in it, which is as it should be.
@@ -360,6 +371,7 @@ mod tests {
         let names = ["kept", "replaced", "removed", "linked"];
         let staged = Staged {
             links: names.map(|name| (name.into(), "/nowhere".into())).into(),
+            own: None,
         };
         make(&dir, &staged, &Params::default()).unwrap();
         for name in &names[1..] {
@@ -379,6 +391,7 @@ mod tests {
         let place = |name: &str| lab.path().join(name);
         let staged = Staged {
             links: vec![("data".into(), "/nowhere/data".into())],
+            own: None,
         };
         let params = |text: &str| vec![("a".to_string(), Value::Text(text.into()))];
         make(&place("1"), &staged, &params("a long parameter")).unwrap();

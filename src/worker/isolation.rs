@@ -144,6 +144,8 @@ impl Confiner {
         let read = [
             job.join("input"),
             job.join("after"),
+            job.join("needs"),
+            job.join("inputs"),
             self.data_dir.join(PYTHON_DIRECTORY),
             self.data_dir.join(DRIVERS),
         ]
@@ -280,6 +282,7 @@ mod tests {
             params: vec![],
             gpus: vec![],
             holders: vec![],
+            needs: Vec::new(),
             place: None,
         }
     }

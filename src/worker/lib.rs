@@ -31,8 +31,9 @@
 //!
 //! Layout: `<data dir>/jobs/<job>/tasks/<task>-<epoch>.<number>/` is a task's directory,
 //! `…/<job>/workers/<number>/` that of a persistent worker, `…/<job>/input/` the uploaded files,
-//! `…/<job>/after/<job>/` the results of an earlier job; `<data dir>/trash/` is what is being
-//! removed.
+//! `…/<job>/after/<job>/` the results of an earlier job, `…/<job>/needs/<task>/` those of a
+//! task that others need, `…/<job>/inputs/<task>-<attempt>/` links to these;
+//! `<data dir>/trash/` is what is being removed.
 
 mod after;
 mod attempt;
@@ -50,6 +51,7 @@ mod expand;
 pub mod isolation;
 mod link;
 mod metrics;
+mod needs;
 mod outputs;
 mod package;
 mod persistent;

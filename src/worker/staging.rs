@@ -1,11 +1,12 @@
 //! What a job's tasks share: its uploaded files and the results of earlier jobs, brought to this
-//! node once a job and linked into every task's directory. Tasks that come meanwhile wait for the
-//! one that stages; a failure is that task's alone, and the next one tries again.
+//! node once a job and linked into every task's directory; and what a task alone needs (`needs`).
+//! Tasks that come meanwhile wait for the one that stages; a failure is that task's alone, and the
+//! next one tries again.
 
-use super::{after, directory::Layout};
+use super::{after, directory::Layout, needs};
 use futures::{StreamExt, TryStreamExt, stream};
 use nodectl_ports::{BlobFetcher, Blobs, NodeHandle, StartTask, specs};
-use nodectl_types::{After, BlobHash, FileEntry, JobId, NodeId, manifest::safe_path};
+use nodectl_types::{After, BlobHash, FileEntry, JobId, NodeId, TaskIndex, manifest::safe_path};
 use std::{
     collections::{BTreeSet, HashMap},
     fs, io,
@@ -25,7 +26,12 @@ const FETCHES: usize = 8;
 #[derive(Debug, Default)]
 pub struct Staged {
     pub links: Vec<(String, PathBuf)>,
+    /// A directory of links for this attempt alone, which goes with it.
+    pub own: Option<PathBuf>,
 }
+
+/// Where the results of a job's tasks are, as far as they were brought here.
+type TaskResults = HashMap<TaskIndex, Arc<OnceCell<PathBuf>>>;
 
 pub struct Stager {
     pub layout: Layout,
@@ -33,6 +39,7 @@ pub struct Stager {
     pub fetcher: Arc<dyn BlobFetcher>,
     pub node: NodeHandle,
     jobs: Mutex<HashMap<JobId, Arc<OnceCell<Arc<Staged>>>>>,
+    results: Mutex<HashMap<JobId, TaskResults>>,
     counter: AtomicU64,
     nothing: Arc<Staged>,
 }
@@ -44,20 +51,65 @@ impl Stager {
         fetcher: Arc<dyn BlobFetcher>,
         node: NodeHandle,
     ) -> Self {
-        let (jobs, counter) = (Mutex::default(), AtomicU64::new(0));
+        let (jobs, results, counter) = (Mutex::default(), Mutex::default(), AtomicU64::new(0));
         Self {
             layout,
             blobs,
             fetcher,
             node,
             jobs,
+            results,
             counter,
             nothing: Arc::default(),
         }
     }
 
-    /// Has everything in place that the task's job shares. The error is a sentence for the user.
+    /// Has everything in place that the task is given. The error is a sentence for the user.
     pub async fn stage(&self, task: &StartTask) -> Result<Arc<Staged>, String> {
+        let shared = self.stage_shared(task).await?;
+        if task.needs.is_empty() {
+            return Ok(shared);
+        }
+        let own = needs::stage(self, task).await?;
+        let mut links = shared.links.clone();
+        links.retain(|(name, _)| name != needs::INPUTS);
+        links.push((needs::INPUTS.into(), own.clone()));
+        let own = Some(own);
+        Ok(Arc::new(Staged { links, own }))
+    }
+
+    /// Where the results of a task of a job are, which are brought here the first time.
+    pub async fn result_of(
+        &self,
+        job: JobId,
+        task: TaskIndex,
+        holders: &[NodeId],
+    ) -> Result<PathBuf, String> {
+        let cell = {
+            let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+            let of_job = results.entry(job).or_default();
+            of_job.entry(task).or_default().clone()
+        };
+        let bring = || async {
+            let staging = self
+                .staging_dir(job)
+                .map_err(|error| format!("no staging directory: {error}"))?;
+            let found = needs::stage_result(self, (job, task), holders, &staging).await?;
+            // Many tasks leave nothing but that they are done: one directory is enough for those.
+            let name = if found {
+                task.to_string()
+            } else {
+                "none".into()
+            };
+            let target = self.layout.job(job).join("needs").join(name);
+            publish(&staging, &target)
+                .map_err(|error| format!("could not place {}: {error}", target.display()))?;
+            Ok(target)
+        };
+        cell.get_or_try_init(bring).await.cloned()
+    }
+
+    async fn stage_shared(&self, task: &StartTask) -> Result<Arc<Staged>, String> {
         if task.work.inputs.is_none() && task.work.after.is_empty() {
             return Ok(self.nothing.clone());
         }
@@ -68,6 +120,8 @@ impl Stager {
     /// Forgets that a job was staged. Its files are the caller's to remove.
     pub fn forget(&self, job: JobId) {
         self.jobs().remove(&job);
+        let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+        results.remove(&job);
     }
 
     async fn stage_now(&self, task: &StartTask) -> Result<Arc<Staged>, String> {
@@ -96,7 +150,7 @@ impl Stager {
                 .map_err(|error| format!("could not place {}: {error}", target.display()))?;
             links.push((name.to_string(), target));
         }
-        Ok(Arc::new(Staged { links }))
+        Ok(Arc::new(Staged { links, own: None }))
     }
 
     async fn stage_inputs(

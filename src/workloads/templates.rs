@@ -21,11 +21,16 @@ pub fn find(kind: &str) -> Option<&'static Template> {
     TEMPLATES.iter().find(|template| template.kind == kind)
 }
 
-static TEMPLATES: [Template; 10] = [
+static TEMPLATES: [Template; 11] = [
     Template {
         kind: "map",
         summary: "a command over parameter sets, with every key explained",
         files: &[("job.toml", include_bytes!("../../config/jobs/map.toml"))],
+    },
+    Template {
+        kind: "graph",
+        summary: "tasks that differ, and need each other's results",
+        files: &[("graph.toml", include_bytes!("../../config/jobs/graph.toml"))],
     },
     Template {
         kind: "worker",
@@ -304,7 +309,7 @@ mod tests {
     #[test]
     fn the_map_and_worker_templates_show_every_key() {
         let text = |kind| std::str::from_utf8(find(kind).unwrap().files[0].1).unwrap();
-        let text = [text("map"), text("worker")].concat();
+        let text = [text("map"), text("worker"), text("graph")].concat();
         assert_shows(&text, &map::KEYS);
     }
 

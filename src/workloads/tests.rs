@@ -450,7 +450,7 @@ fn paths_are_relative_to_a_job_file_without_directory_too() {
     let job = parse(&format!("{ECHO}source = 'map'"), Path::new("job.toml"))
         .unwrap()
         .remove(0);
-    assert_eq!(paths(&job)[0], "map/mod.rs");
+    assert_eq!(paths(&job)[0], "map/graph.rs");
     assert!(matches!(&job.uploads[0].source, UploadSource::File(path) if path.is_file()));
 }
 

@@ -139,6 +139,7 @@ impl World {
         }
         self.check_finished(node, key);
         self.check_before(node, job);
+        self.check_needs(node, key);
         let Some(told) = self.checker.told.get(&job).and_then(|told| told.get(&task)) else {
             return;
         };
@@ -373,7 +374,9 @@ impl World {
             .get(&(job, task))
             .copied()
             .unwrap_or_default();
-        if record.failures > failed {
+        if !record.is_of_attempt() {
+            self.branch("a task ends because another failed");
+        } else if record.failures > failed && !self.is_graph(job) {
             let text = format!(
                 "task {task} of {job:?} is told to have failed {} times, and did {failed}",
                 record.failures

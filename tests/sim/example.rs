@@ -10,6 +10,7 @@ mod check;
 mod disk;
 mod faults;
 mod gangs;
+mod graphs;
 mod net;
 mod plan;
 mod pools;

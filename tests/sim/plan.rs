@@ -176,6 +176,8 @@ pub struct JobPlan {
     pub failing: u32,
     /// Each task is processes on so many nodes, and so many on each.
     pub gang: Option<(u32, u32)>,
+    /// How many of 100 tasks need others.
+    pub graph: u32,
 }
 
 /// A fault or an act, and when.
@@ -400,6 +402,7 @@ impl Plan {
         }
         self.draw_gangs(rng);
         self.draw_pools(rng);
+        self.draw_graphs(rng);
     }
 
     /// On as many nodes as there are for certain: one may be lost for good.
@@ -649,6 +652,7 @@ impl WorkStyle {
             after: (self.chains && job > 0).then(|| rng.random_range(1..=job)),
             after_end: false,
             gang: None,
+            graph: 0,
             sweep: self.sweeps,
             hopeless: (!huge && often(rng, 0.15)).then(|| rng.random_range(0..tasks)),
             failing: if !huge && often(rng, 0.3) {

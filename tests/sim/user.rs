@@ -440,6 +440,7 @@ impl World {
         }
         JobSpec {
             params: ParamSpace::Grid(axes),
+            needs: self.needs_of(number),
             retries: plan.retries,
             speculate: plan.speculate,
             at_once: plan.at_once,

@@ -75,6 +75,8 @@ pub const SOMETIMES: &[&str] = &[
     "a large specification is fetched",
     "a sweep gives a task up",
     "a task is tried again",
+    "a task begins that needs others",
+    "a task ends because another failed",
     "a job waits for another",
     "a job comes after the end of one that was done",
     "a job comes after the end of one that was not done",

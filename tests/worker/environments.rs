@@ -118,6 +118,7 @@ impl EnvironmentLab {
             params: vec![],
             gpus: vec![],
             holders: vec![],
+            needs: Vec::new(),
             place: None,
         });
     }

@@ -204,6 +204,7 @@ impl Lab {
             params,
             gpus: vec![],
             holders: vec![],
+            needs: Vec::new(),
             place: None,
         });
     }

@@ -286,6 +286,7 @@ fn the_environment_is_the_jobs_and_ours_and_holds_no_secret() {
         params,
         gpus,
         holders: vec![],
+        needs: Vec::new(),
         place: None,
     });
     let env = String::from_utf8(lab.ended().stdout.tail).unwrap();

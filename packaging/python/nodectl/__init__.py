@@ -36,6 +36,7 @@ __all__ = [
     "DEFAULT_PORT",
     "Executor",
     "FunctionPool",
+    "Graph",
     "Job",
     "KernelError",
     "NodeError",
@@ -82,6 +83,10 @@ def __getattr__(name: str) -> object:
         from .job import Job
 
         return Job
+    if name == "Graph":
+        from .graph import Graph
+
+        return Graph
     if name == "kernel":
         from ._kernel import kernel
 

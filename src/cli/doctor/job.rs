@@ -137,8 +137,15 @@ fn too_small(draft: &JobDraft, node: &Node) -> Option<String> {
             .map(|(name, amount)| (name.clone(), milli(*amount)))
             .collect(),
     };
-    let need = draft.work.holds(&there);
-    let lacking = there.lacks(&need)?;
+    let of_kinds = draft.work.kinds.iter().map(|kind| kind.resources.clone());
+    let mut needs: Vec<Resources> = of_kinds.collect();
+    if needs.is_empty() {
+        needs.push(draft.work.holds(&there));
+    }
+    // A node is of use that has room for one kind of tasks.
+    let lacks = |need: &Resources| there.lacks(need);
+    let lacking: Option<Vec<String>> = needs.iter().map(lacks).collect();
+    let (need, lacking) = (&needs[0], lacking?.swap_remove(0));
     Some(format!(
         "is too small: a task needs {}, and it has {}",
         need.amount(&lacking),

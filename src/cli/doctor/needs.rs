@@ -69,7 +69,12 @@ pub fn of(job: &PlannedJob) -> Needs {
         }
         // A part of this program.
         Some(WorkerSpec::Builtin(_)) => {}
-        None => command(&work.command, job, &mut needs),
+        None => {
+            let of_kinds = work.kinds.iter().map(|kind| &kind.command);
+            for words in std::iter::once(&work.command).chain(of_kinds) {
+                command(words, job, &mut needs);
+            }
+        }
     }
     needs
 }

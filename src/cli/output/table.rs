@@ -14,7 +14,7 @@ use nodectl_types::{
 use nodectl_wire::api::{
     AuditLine, CheckpointView, ClosedName, Device, EventLine, ExchangeView, ExchangeWay,
     GpuKindName, GpuRatesView, GpuView, Job, JobLine, LateView, Node, NodeShare, SecretView,
-    TaskResult, TaskRow, TrainingView, WaitingView, WorkView,
+    TaskKindView, TaskResult, TaskRow, TrainingView, WaitingView, WorkView,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -435,6 +435,7 @@ fn facts(job: &Job, now_ms: u64) -> Vec<(&'static str, String)> {
         ("age", since(line.submitted_ms, now_ms)),
         match &job.work.worker {
             Some(worker) => ("worker", worker.clone()),
+            None if !job.work.tasks.is_empty() => ("tasks", kinds(&job.work)),
             None => ("command", command()),
         },
         ("needs", needs(&job.work)),
@@ -590,6 +591,15 @@ fn exchange_row(layer: &ExchangeView) -> String {
         }
     };
     format!("{layer}, {outputs} x {inputs}: {costs}")
+}
+
+/// The tasks of a graph, kind by kind.
+fn kinds(work: &WorkView) -> String {
+    let kind = |kind: &TaskKindView| match kind.tasks {
+        1 => kind.name.clone(),
+        tasks => format!("{} ({tasks})", kind.name),
+    };
+    cut(&work.tasks.iter().map(kind).collect::<Vec<_>>().join(", "))
 }
 
 fn needs(work: &WorkView) -> String {

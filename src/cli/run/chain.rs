@@ -44,6 +44,9 @@ pub async fn extend(extended: &str, args: &RunArgs, settings: &Settings) -> Resu
 /// The rows of a file, with the columns in the order of the job's parameters.
 fn more_params(path: &Path, spec: &JobSpec) -> Result<ParamSpace, String> {
     let shown = path.display();
+    if !spec.work.kinds.is_empty() {
+        return Err("a job with `[[task]]` takes no more parameter sets".into());
+    }
     let names: Vec<String> = spec
         .params
         .names()

@@ -52,6 +52,23 @@ pub fn plan(
     })
 }
 
+/// The variables alone.
+pub fn env_of(
+    fields: &Fields<'_, '_>,
+    params: &ParamSpace,
+) -> Result<Vec<(String, String)>, Fault> {
+    let env = env(fields)?;
+    let mut known = Known::new(params);
+    known.add(&template::BUILTINS);
+    for (_, value) in &env {
+        check_placeholders(fields, value, &known)?;
+    }
+    Ok(env
+        .into_iter()
+        .map(|(name, value)| (name, value.value))
+        .collect())
+}
+
 /// A program with a `/` in its name that is not absolute must travel with the job.
 pub fn check_program(program: &Item<String>, uploads: &[Upload]) -> Result<(), Fault> {
     let name = &program.value;

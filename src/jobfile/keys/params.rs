@@ -399,7 +399,7 @@ fn with_files(
             axes.insert(0, axis);
             Ok(ParamSpace::Grid(axes))
         }
-        ParamSpace::Rows { .. } => {
+        ParamSpace::Rows { .. } | ParamSpace::Parts(_) => {
             let span = fields.get("params").map(Spanned::span).unwrap_or_default();
             let fault = Fault::new(
                 span,
@@ -424,6 +424,8 @@ fn check_size(fields: &Fields<'_, '_>, space: &ParamSpace) -> Result<(), Fault> 
             (values().count(), values().map(bytes).sum())
         }
         ParamSpace::Rows { cells, .. } => (cells.len(), cells.iter().map(bytes).sum()),
+        // The parts of a graph are each the space of its tasks.
+        ParamSpace::Parts(_) => (0, 0),
     };
     if count > MAX_VALUES || size > limits::MAX_SPEC_BYTES {
         let span = ["params", "files"]

@@ -36,6 +36,13 @@ pub fn check(draft: &JobDraft) -> Result<(), (String, String)> {
             "leave out `skip_done`, or `nodes` and `per_node`".into(),
         ));
     }
+    if !work.kinds.is_empty() || !draft.needs.is_empty() {
+        return Err((
+            "what a task comes to depends on those that it needs, which are not compared".into(),
+            "leave it out: a job that failed goes on where it stood with `nodectl retry --failed`"
+                .into(),
+        ));
+    }
     if draft.repeat > 1 {
         return Err((
             "tasks that `repeat` makes are given the same, and cannot be told apart".into(),

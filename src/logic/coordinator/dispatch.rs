@@ -18,6 +18,7 @@ use nodectl_types::{
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Range,
     sync::Arc,
     time::Duration,
 };
@@ -30,13 +31,13 @@ const STRAGGLER_MIN: Duration = Duration::from_secs(1);
 const STRAGGLER_FACTOR: u32 = 2;
 
 /// A node that may run the job, and how much more it should get.
-struct Candidate {
-    node: NodeId,
-    slots: u32,
-    outstanding: u32,
+pub(super) struct Candidate {
+    pub node: NodeId,
+    pub slots: u32,
+    pub outstanding: u32,
     /// Other jobs fill it at present.
     full: bool,
-    orders: Vec<Assignment>,
+    pub orders: Vec<Assignment>,
 }
 
 impl Candidate {
@@ -69,38 +70,45 @@ impl Coordinator {
         if let Some(gang) = self.spec.work.gang {
             return self.dispatch_gang(core, lattice, gang);
         }
-        let mut candidates = self.candidates(core);
+        if self.graph.firsts.len() > 1 {
+            return self.dispatch_kinds(core, lattice);
+        }
+        let all = 0..lattice.tasks();
+        let mut candidates = self.candidates(core, 0);
         if candidates.is_empty() {
             return;
         }
         let in_advance = self.prefetch_per_slot(core);
         for advance in [0.0, in_advance] {
-            self.fill(core, lattice, &mut candidates, advance);
+            self.fill(core, lattice, &mut candidates, advance, &all);
         }
         if self.nothing_to_order(lattice) {
             self.take_back(core, &candidates);
-            self.speculate(core, &mut candidates);
+            self.speculate(core, &mut candidates, &all);
         }
         for candidate in candidates {
             self.send_orders(core, candidate);
         }
     }
 
-    /// The nodes that may run the job now, least busy first.
-    fn candidates(&self, core: &Core) -> Vec<Candidate> {
+    /// The nodes that may run a task now, and those like it, least busy first.
+    pub(super) fn candidates(&self, core: &Core, task: TaskIndex) -> Vec<Candidate> {
         let reachable = core
             .members
             .alive()
             .into_iter()
             .filter(|node| core.members.is_reachable(*node));
         let eligible = reachable.filter_map(|node| Some((node, core.members.info(node)?)));
-        let eligible = eligible.filter(|(_, info)| self.objection(core, info).is_none());
+        let eligible = eligible.filter(|(_, info)| {
+            self.objection(core, info).is_none() && self.lacks_for(info, task).is_none()
+        });
         let mut candidates: Vec<_> = eligible
             .map(|(node, info)| {
                 let work = self.nodes.get(&node);
                 let outstanding = work.map_or(0, |work| work.queued + work.running);
                 let full = work.is_some_and(|work| work.is_full(core.mono()));
-                let slots = info.resources.slots(&self.spec.work.holds(&info.resources));
+                let needs = self.spec.work.holds_of(task, &info.resources);
+                let slots = info.resources.slots(&needs);
                 Candidate {
                     node,
                     slots,
@@ -140,7 +148,14 @@ impl Coordinator {
 
     /// Deals tasks one by one, always to the node that is least busy for its size, up to each
     /// node's target. A node on which a task just failed gets it again only if no other has room.
-    fn fill(&mut self, core: &Core, lattice: &Lattice, candidates: &mut [Candidate], advance: f64) {
+    pub(super) fn fill(
+        &mut self,
+        core: &Core,
+        lattice: &Lattice,
+        candidates: &mut [Candidate],
+        advance: f64,
+        among: &Range<TaskIndex>,
+    ) {
         let sated: BTreeSet<_> = candidates
             .iter()
             .filter(|candidate| candidate.is_sated(advance))
@@ -164,7 +179,7 @@ impl Coordinator {
                 else {
                     break;
                 };
-                match self.next_task(core, lattice, picky.then_some(candidate.node)) {
+                match self.next_task(core, lattice, among, picky.then_some(candidate.node)) {
                     Some(task) => self.order(task, candidate),
                     None => {
                         passed_over.insert(candidate.node);
@@ -182,22 +197,24 @@ impl Coordinator {
             .is_none_or(|most| ordered() < most.max(1) as usize)
     }
 
-    /// The next task to order, but for those that failed last on `avoid`.
+    /// The next task of a range to order, but for those that failed last on `avoid`.
     pub(super) fn next_task(
         &mut self,
         core: &Core,
         lattice: &Lattice,
+        among: &Range<TaskIndex>,
         avoid: Option<NodeId>,
     ) -> Option<TaskIndex> {
         let limit = self.failure_limit(core);
-        while let Some(first) = self.again.first().copied() {
+        while let Some(first) = self.again.range(among.clone()).next().copied() {
             if !self.is_open(lattice, first, limit) {
                 self.again.remove(&first);
                 continue;
             }
             let elsewhere =
                 |task: &TaskIndex| avoid.is_none() || self.failed_on.get(task) != avoid.as_ref();
-            let Some(task) = self.again.iter().take(64).copied().find(elsewhere) else {
+            let mut first = self.again.range(among.clone()).take(64).copied();
+            let Some(task) = first.find(elsewhere) else {
                 break;
             };
             self.again.remove(&task);
@@ -213,13 +230,6 @@ impl Coordinator {
             }
         }
         None
-    }
-
-    /// Neither ended nor ordered.
-    fn is_open(&self, lattice: &Lattice, task: TaskIndex, limit: u32) -> bool {
-        !lattice.has_ended(task, limit)
-            && !self.active.contains_key(&task)
-            && !self.results.is_settling(task)
     }
 
     fn nothing_to_order(&self, lattice: &Lattice) -> bool {
@@ -238,6 +248,7 @@ impl Coordinator {
             task,
             attempt,
             params: self.spec.task_params(task),
+            needs: self.needs_of(task),
         });
     }
 
@@ -251,7 +262,7 @@ impl Coordinator {
         active.max().unwrap_or(0).max(ended)
     }
 
-    fn send_orders(&mut self, core: &mut Core, candidate: Candidate) {
+    pub(super) fn send_orders(&mut self, core: &mut Core, candidate: Candidate) {
         if candidate.orders.is_empty() {
             return;
         }
@@ -326,8 +337,13 @@ impl Coordinator {
         }
     }
 
-    /// Runs the slowest task a second time on an idle node.
-    fn speculate(&mut self, core: &Core, candidates: &mut [Candidate]) {
+    /// Runs the slowest task of a range a second time on an idle node.
+    pub(super) fn speculate(
+        &mut self,
+        core: &Core,
+        candidates: &mut [Candidate],
+        among: &Range<TaskIndex>,
+    ) {
         let Some(median) = self.progress.pace.median() else {
             return;
         };
@@ -343,7 +359,8 @@ impl Coordinator {
                 [only] => Some((now - only.started?, *task, only.node)),
                 _ => None,
             })
-            .filter(|(elapsed, task, _)| *elapsed > threshold && !self.results.is_settling(*task))
+            .filter(|(elapsed, task, _)| *elapsed > threshold && among.contains(task))
+            .filter(|(_, task, _)| !self.results.is_settling(*task))
             .collect();
         slow.sort_unstable_by(|a, b| b.cmp(a));
         for (_, task, node) in slow {
@@ -590,6 +607,11 @@ fn batches(orders: Vec<Assignment>) -> Vec<Vec<Assignment>> {
                 .params
                 .iter()
                 .map(|(name, value)| name.len() + text(value) + 8)
+                .sum::<usize>()
+            + order
+                .needs
+                .iter()
+                .map(|need| need.name.len() + 8)
                 .sum::<usize>();
         if bytes + size > RECORD_BATCH_BYTES && bytes > 0 {
             batches.push(Vec::new());

@@ -100,6 +100,12 @@ impl Coordinator {
             .node
             .map_or_else(|| "no node".into(), |node| core.members.name(node));
         let limit = self.failure_limit(core);
+        if matches!(found.state, TaskState::Pending | TaskState::Failed)
+            && let Some((reason, why)) = self.explain_needs(core, lattice, task)
+        {
+            let text = format!("task {task} (`{}`) {why}", self.name_of(task));
+            return line(reason, None, text);
+        }
         let (reason, text) = match found.state {
             TaskState::Done => (Reason::TaskDone, format!("task {task} is done")),
             TaskState::Failed if self.spec.work.worker.is_some() => (
@@ -210,7 +216,7 @@ impl Coordinator {
         if let Some(Obstacle { reason, text }) = self.objection(core, info) {
             return told(reason, format!("cannot take it: {text}"));
         }
-        let slots = info.resources.slots(&self.spec.work.holds(&info.resources));
+        let slots = self.most_slots(info);
         let (running, queued) = self
             .nodes
             .get(&node)

@@ -65,7 +65,7 @@ impl Coordinator {
         let Ok(mut seats) = gang::seats(&infos, gang.nodes as usize) else {
             return;
         };
-        let Some(task) = self.next_task(core, lattice, None) else {
+        let Some(task) = self.next_task(core, lattice, &(0..lattice.tasks()), None) else {
             self.gangs.waiting = None;
             return;
         };
@@ -87,6 +87,7 @@ impl Coordinator {
             task,
             attempt,
             params: self.spec.task_params(task),
+            needs: Vec::new(),
         };
         let order = Message::AssignGang {
             job,

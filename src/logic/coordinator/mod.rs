@@ -6,6 +6,7 @@
 //! | `inputs` | the files that its tasks are given, on their way here |
 //! | `dispatch` | which node gets which task; taking work back; running stragglers twice |
 //! | `gangs` | the same for tasks that are several processes |
+//! | `graph` | tasks that need others, or differ from them: which may start |
 //! | `results` | accepting ends of attempts, making them durable, acknowledging them |
 //! | `stopping` | tasks that end before their time: cancelled by a user, given up by a sweep |
 //! | `startup` | workers that cannot be started |
@@ -24,6 +25,7 @@ mod dispatch;
 mod ends;
 mod explain;
 mod gangs;
+mod graph;
 mod inputs;
 mod obstacles;
 mod pace;
@@ -160,6 +162,7 @@ pub struct Coordinator {
     nodes: BTreeMap<NodeId, NodeWork>,
     startups: startup::Startups,
     gangs: gangs::Gangs,
+    graph: graph::TaskGraph,
     sequence: u64,
     results: results::ResultPipeline,
     /// Tasks of which this node's own results are to be accepted anew.
@@ -210,6 +213,7 @@ impl Coordinator {
             nodes: BTreeMap::new(),
             startups: startup::Startups::default(),
             gangs: gangs::Gangs::default(),
+            graph: graph::TaskGraph::new(&spec, lattice),
             sequence: 0,
             results: results::ResultPipeline::default(),
             anew: BTreeSet::new(),
@@ -249,6 +253,7 @@ impl Coordinator {
             );
             coordinator.fetch_inputs(core, head.submitter);
         }
+        coordinator.begin_graph(core, lattice);
         coordinator.wake(core);
         coordinator
     }
@@ -338,6 +343,7 @@ impl Coordinator {
         self.notice_round(core, lattice);
         self.update_phase(core, lattice);
         if !self.head(core).phase.is_ended() {
+            self.end_doomed(core, lattice);
             self.dispatch(core, lattice);
         }
         self.serve_watchers(core, lattice);
@@ -502,6 +508,7 @@ impl Coordinator {
             .map(|(task, _)| task)
             .collect();
         open.into_iter().for_each(|task| self.reopen(task));
+        self.doom_anew(core, lattice);
         if self.head(core).phase == Phase::Failed {
             self.go_on(core, lattice);
         }

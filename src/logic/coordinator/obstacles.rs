@@ -113,10 +113,7 @@ impl Coordinator {
 
     /// Why a node can never run the job as it is now, whatever it did before.
     pub(super) fn unsuitability(&self, info: &NodeInfo) -> Option<Obstacle> {
-        let needs = self.spec.work.holds(&info.resources);
-        if let Some(lacking) = info.resources.lacks(&needs) {
-            let (has, needs) = (info.resources.amount(&lacking), needs.amount(&lacking));
-            let text = format!("it has {has}, and a task needs {needs}");
+        if let Some(text) = self.lacks_for_all(info) {
             return Some(Obstacle::new(Reason::NodeLacksResources, text));
         }
         if let Some(why) = info.takes_no_work() {

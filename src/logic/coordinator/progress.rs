@@ -51,7 +51,7 @@ impl Tracker {
 
     pub fn record(&mut self, now: Time, record: &TaskRecord) {
         if !record.is_done() {
-            self.failures += u32::from(!record.is_cancelled());
+            self.failures += u32::from(!record.is_cancelled() && record.is_of_attempt());
             return;
         }
         let duration = Duration::from_micros(record.duration_us);

@@ -223,7 +223,7 @@ impl ResultPipeline {
     }
 
     /// As much as may be on its way is.
-    fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.batches
             .values()
             .map(|batch| batch.bytes)
@@ -318,7 +318,7 @@ impl Coordinator {
             Outcome::Failed(failure) if failure.is_final() => {
                 self.failure_limit(core).max(lattice.failures(task) + 1)
             }
-            Outcome::Failed(_) => lattice.failures(task) + 1,
+            Outcome::Failed(_) => self.counted_failures(core, lattice, task) + 1,
         };
         let accepted = self.epoch;
         if (record.failures, record.accepted) != (failures, accepted) {
@@ -597,8 +597,12 @@ impl Coordinator {
             self.forgiven.remove(&record.task);
         }
         self.stop_task(core, record.task);
-        self.progress
-            .ended(record.task, lattice.is_done(record.task));
+        let is_done = lattice.is_done(record.task);
+        self.progress.ended(record.task, is_done);
+        match is_done {
+            true => self.release_followers(core, lattice, record.task),
+            false => self.doom_followers(lattice, limit, record.task),
+        }
     }
 
     /// Records that another holder had and we had not, of a chunk that it was asked for or unasked:

@@ -110,12 +110,7 @@ impl Coordinator {
             .filter(|node| core.members.is_reachable(*node));
         let known = reachable.filter_map(|node| Some((node, core.members.info(node)?)));
         let able = known.filter(|(_, info)| self.unsuitability(info).is_none());
-        able.map(|(node, info)| {
-            (
-                node,
-                info.resources.slots(&self.spec.work.holds(&info.resources)),
-            )
-        })
+        able.map(|(node, info)| (node, self.most_slots(info)))
     }
 
     fn give_up(&mut self, core: &mut Core, lattice: &Lattice, error: &ErrorReport) {

@@ -109,7 +109,7 @@ impl Executor {
     /// The pool with the most workers of those that hold what the job lacks.
     fn pool_in_the_way(&self, job: JobId) -> Option<JobId> {
         let waiting = &self.jobs[&job];
-        let need = waiting.work.holds(&self.capacity);
+        let need = waiting.next_holds(&self.capacity);
         let helps = |pool: &Ordered| {
             pool.running.values().next().is_some_and(|running| {
                 let mut free = self.free.clone();

@@ -38,7 +38,7 @@ impl Executor {
                 .jobs
                 .get_mut(&job)
                 .expect("only keys of the map are candidates");
-            let need = ordered.work.holds(&self.capacity);
+            let need = ordered.next_holds(&self.capacity);
             let cards = if self.free.fits(&need) {
                 pick_cards(&self.cards, need.gpu_milli)
             } else {
@@ -111,6 +111,7 @@ impl Executor {
             task,
             attempt,
             params,
+            needs,
         } = assignment;
         ordered.running.insert(
             (task, attempt),
@@ -122,18 +123,47 @@ impl Executor {
                 give_back: false,
             },
         );
-        let work = ordered.work.clone();
+        let work = ordered.work_of(task);
         core.effects.push(Effect::Task(TaskEffect::Start {
             job,
             task,
             attempt,
             work,
             params,
+            needs,
             gpus: uuids,
             holders,
             place: None,
         }));
     }
+}
+
+impl Ordered {
+    /// What a task is to do.
+    fn work_of(&self, task: TaskIndex) -> Arc<WorkSpec> {
+        let kind = self.work.kind_of(task).map(|(kind, _)| kind);
+        let work = kind.and_then(|kind| self.kinds.get(kind));
+        work.unwrap_or(&self.work).clone()
+    }
+
+    /// What the next task holds; while none waits, the first.
+    pub(super) fn next_holds(&self, capacity: &Resources) -> Resources {
+        let next = self.queue.front().map_or(0, |assignment| assignment.task);
+        self.work.holds_of(next, capacity)
+    }
+}
+
+/// Who has the job's inputs, the most likely first.
+pub(super) fn holders(core: &Core, job: JobId, coordinator: NodeId) -> Vec<NodeId> {
+    let mut holders = vec![coordinator];
+    if let Some(head) = core.directory.get(job) {
+        holders.extend(head.holders());
+        holders.push(head.submitter);
+    }
+    holders.retain(|node| *node != core.me);
+    let mut seen = BTreeSet::new();
+    holders.retain(|node| seen.insert(*node));
+    holders
 }
 
 /// Which cards a need of `milli` thousandths takes, and how much of each: whole cards for whole

@@ -19,6 +19,7 @@ fn told_of(each: Duration) -> Vec<(Duration, usize, usize)> {
             number: 1,
         },
         params: Vec::new(),
+        needs: Vec::new(),
     };
     let mut inputs = vec![Input::Message {
         from: COORDINATOR,

@@ -216,6 +216,7 @@ fn an_order_to_a_node_that_takes_no_work_is_returned_whoever_sends_it() {
                 number: 1,
             },
             params: Vec::new(),
+            needs: Vec::new(),
         };
         let (job, work) = (JobId(5), Some(spec().work.clone()));
         let order = Message::Assign {
@@ -635,6 +636,7 @@ fn a_node_takes_the_jobs_that_its_owner_admits_and_explain_says_why_not() {
             number: 9,
         },
         params: Vec::new(),
+        needs: Vec::new(),
     };
     let order = Message::Assign {
         job: JobId(77),

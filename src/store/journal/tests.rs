@@ -8,7 +8,7 @@ use super::{
     JournalStore, frame,
 };
 use nodectl_ports::{Event, Journals};
-use nodectl_types::{Author, Failure, Gang, Isolation, JobId, Outcome, TaskRecord};
+use nodectl_types::{Author, Failure, Gang, Isolation, JobId, Outcome, TaskKind, TaskRecord};
 use nodectl_wire::journal::{JOURNAL_VERSION, READABLE, Record};
 use proptest::prelude::*;
 use std::{
@@ -340,15 +340,19 @@ fn as_before(record: &Record) -> Vec<u8> {
                 None::<String>,
                 false,
                 None::<Gang>,
+                Vec::<TaskKind>::new(),
             );
             let (work, news) = (
                 postcard::to_stdvec(&*spec.work).unwrap(),
                 postcard::to_stdvec(&news).unwrap(),
             );
             let whole = postcard::to_stdvec(&(0u32, &**spec)).unwrap();
+            // What its tasks need is two empty lists, in front of who submitted it.
+            let by = postcard::to_stdvec(&(spec.submitter, spec.submitted_ms)).unwrap();
             return [
                 &whole[..1 + work.len() - news.len()],
-                &whole[1 + work.len()..],
+                &whole[1 + work.len()..whole.len() - by.len() - 2],
+                &by,
             ]
             .concat();
         }

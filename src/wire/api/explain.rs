@@ -72,6 +72,8 @@ reasons! {
     TaskRuns "task_runs",
     TaskQueued "task_queued",
     TaskEnvironment "task_environment",
+    TaskNeeds "task_needs",
+    TaskNeedFailed "task_need_failed",
     TaskRetries "task_retries",
     TaskWaits "task_waits",
     ReplicaFails "replica_fails",

@@ -1,6 +1,6 @@
 //! Jobs, their progress and their tasks, as JSON.
 
-use super::ResourceView;
+use super::{ResourceView, TaskKindView};
 use nodectl_types::{
     Builtin, JobHead, JobSpec, NodeInfo, Phase, PythonWorker, Sweep, WorkerRole, WorkerSpec,
     query::{JobDetail, Progress, TaskLine, TaskState, TrainingHere},
@@ -189,6 +189,9 @@ pub struct NodeShare {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WorkView {
     pub command: Vec<String>,
+    /// What its tasks do, where they differ.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tasks: Vec<TaskKindView>,
     /// The Python class whose `run` is called: `path/of/module.py:Class`; of a pool, who serves it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
@@ -411,6 +414,7 @@ impl From<&JobSpec> for WorkView {
     fn from(spec: &JobSpec) -> Self {
         Self {
             command: spec.work.command.clone(),
+            tasks: TaskKindView::of(spec),
             worker: spec.work.worker.as_ref().map(|worker| match worker {
                 WorkerSpec::Python(PythonWorker {
                     role: WorkerRole::Calls { class, .. },

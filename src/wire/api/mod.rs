@@ -9,6 +9,7 @@
 //! | `cluster` | nodes, their GPUs and load |
 //! | `event` | what happened |
 //! | `explain` | why a job or a task is where it is |
+//! | `graph` | tasks that need each other, in requests and of jobs |
 //! | `history` | a node's load over time |
 //! | `job` | jobs, progress, listings of tasks |
 //! | `launch` | what was launched from a machine |
@@ -25,6 +26,7 @@ pub mod cluster;
 pub mod doctor;
 pub mod event;
 pub mod explain;
+pub mod graph;
 pub mod history;
 pub mod job;
 pub mod launch;
@@ -43,6 +45,7 @@ pub use cluster::{
 pub use doctor::{Doctor, Finding, Severity};
 pub use event::{EventLine, EventName};
 pub use explain::{Explanation, ReasonName, ReasonView};
+pub use graph::{TaskKindView, TaskRequest};
 pub use history::{GpuHistory, GpuLoadSeries, MachineLoadSeries, NodeHistory};
 pub use job::{
     CheckpointView, ExchangeView, ExchangeWay, Job, JobLine, LateView, NodeShare, PhaseName,

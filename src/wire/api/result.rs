@@ -118,11 +118,13 @@ pub enum FailureKind {
     Storage,
     /// One of the processes of a task failed, and the others were stopped.
     Rank,
+    /// It never began: a task that it needs failed, or was cancelled.
+    NeedFailed,
 }
 
 impl FailureKind {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Exit,
         Self::Signal,
         Self::Timeout,
@@ -140,6 +142,7 @@ impl FailureKind {
         Self::Device,
         Self::Storage,
         Self::Rank,
+        Self::NeedFailed,
     ];
 
     /// The word that the JSON has. The guide explains each (`docs/guide/jobs.md`).
@@ -162,6 +165,7 @@ impl FailureKind {
             Self::Device => "device",
             Self::Storage => "storage",
             Self::Rank => "rank",
+            Self::NeedFailed => "need_failed",
         }
     }
 }
@@ -298,6 +302,7 @@ impl From<&Failure> for FailureView {
             Failure::Device(_) => (FailureKind::Device, None),
             Failure::Storage(_) => (FailureKind::Storage, None),
             Failure::Rank { .. } => (FailureKind::Rank, None),
+            Failure::Need { .. } => (FailureKind::NeedFailed, None),
         };
         Self {
             kind,

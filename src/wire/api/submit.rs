@@ -1,7 +1,10 @@
 //! A job as people and programs submit it in JSON. `nodectl run` sends the specification itself
 //! (postcard): a parameter space of millions of rows is read ten times faster so.
 
-use super::sweep::SweepRequest;
+use super::{
+    graph::{TaskRequest, with_tasks},
+    sweep::SweepRequest,
+};
 use nodectl_types::{
     After, BlobHash, Gang, Isolation, JobDraft, ParamSpace, PythonWorker, Resources, Value,
     WorkSpec, WorkerRole, WorkerSpec, defaults,
@@ -28,6 +31,9 @@ pub struct JobRequest {
     /// A Python class in place of a command.
     #[serde(default)]
     pub worker: Option<WorkerRequest>,
+    /// Tasks that differ, and need each other's results, in place of a command.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tasks: Vec<TaskRequest>,
     #[serde(default)]
     pub params: Option<ParamsRequest>,
     #[serde(default = "one")]
@@ -237,10 +243,15 @@ impl JobRequest {
     /// The job, to be submitted.
     pub fn into_draft(self) -> Result<JobDraft, BadJob> {
         let worker = self.worker.map(WorkerRequest::into_worker).transpose()?;
-        if self.command.is_empty() != worker.is_some() {
+        let programs = [
+            !self.command.is_empty(),
+            worker.is_some(),
+            !self.tasks.is_empty(),
+        ];
+        if programs.into_iter().filter(|is_there| *is_there).count() != 1 {
             return Err(bad(
                 "command",
-                "a job has a command or a worker, and not both",
+                "a job has one of a command, a worker and tasks",
             ));
         }
         let resources = match self.resources {
@@ -275,7 +286,7 @@ impl JobRequest {
             ..WorkSpec::named(&self.name)
         };
         let draft = JobDraft::new(work);
-        Ok(JobDraft {
+        let draft = JobDraft {
             params: self
                 .params
                 .map_or(Ok(ParamSpace::Single), ParamsRequest::into_space)?,
@@ -288,7 +299,11 @@ impl JobRequest {
             wait_for_nodes: self.wait_for_nodes,
             extends: self.extends.map(|job| parse("extends", &job)).transpose()?,
             ..draft
-        })
+        };
+        match self.tasks.is_empty() {
+            true => Ok(draft),
+            false => with_tasks(draft, self.tasks),
+        }
     }
 }
 
@@ -395,7 +410,7 @@ impl ResourcesRequest {
 }
 
 impl ParamsRequest {
-    fn into_space(self) -> Result<ParamSpace, BadJob> {
+    pub(super) fn into_space(self) -> Result<ParamSpace, BadJob> {
         match self {
             Self::Grid(axes) => {
                 let axis = |(name, values): (String, Json)| match values {

@@ -88,6 +88,7 @@ fn as_before(record: Record) -> Record {
                 task_names: None,
                 is_step: false,
                 gang: None,
+                kinds: Vec::new(),
                 ..(*spec.work).clone()
             };
             Record::Spec(Arc::new(JobSpec {

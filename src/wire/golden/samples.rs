@@ -13,9 +13,9 @@ use nodectl_types::explain::{Reason, ReasonLine};
 use nodectl_types::{
     Admits, After, Answer, Attempt, Author, BlobHash, Captured, Cell, Closed, Decision,
     ErrorReport, Failure, Gang, GangWord, Gpu, GpuDetails, GpuKind, GpuRates, Isolation, JobHead,
-    JobId, JobSpec, KeptSecret, Key, Message, NodeId, NodeInfo, NodeLoad, Outcome, OutputFile,
-    ParamSpace, Pause, Phase, Query, QueryError, Resources, Roster, Saved, Standing, TaskRecord,
-    Value, WorkSpec,
+    JobId, JobSpec, KeptSecret, Key, Message, Need, Needs, NodeId, NodeInfo, NodeLoad, Outcome,
+    OutputFile, ParamSpace, Pause, Phase, Query, QueryError, Resources, Roster, RowSet, Saved,
+    Standing, TaskKind, TaskRecord, Value, WorkSpec,
     event::{ClusterEvent, EventKind, EventSubject},
     gang::Seat,
     history::{GPU_SERIES, GpuPage, LoadPage, LoadSpan, MACHINE_SERIES},
@@ -31,7 +31,7 @@ use nodectl_types::{
     spec::{Builtin, BuiltinWorker, PythonWorker, WorkerRole, WorkerSpec},
     sweep::{Goal, MetricPoint, StopRule, Sweep},
 };
-use parts::{grid_spec, head, node_info, progress, record, spec, work};
+use parts::{graph_spec, grid_spec, head, node_info, progress, record, spec, work};
 use std::sync::Arc;
 
 const JOB: JobId = JobId(0x0123_4567_89ab_cdef);
@@ -220,12 +220,19 @@ fn cells() -> Vec<Cell> {
     vec![Cell::Unknown, failed, Cell::Cancelled, Cell::Done(key)]
 }
 
-fn execution() -> Vec<Message> {
-    let assignment = Assignment {
+fn assignment() -> Assignment {
+    Assignment {
         task: 4,
         attempt: ATTEMPT,
         params: spec().task_params(4),
-    };
+        needs: vec![Need {
+            task: 2,
+            name: "load".into(),
+        }],
+    }
+}
+
+fn execution() -> Vec<Message> {
     let inventory = Inventory {
         queued: vec![(4, ATTEMPT)],
         running: vec![(5, ATTEMPT)],
@@ -237,7 +244,7 @@ fn execution() -> Vec<Message> {
             job: JOB,
             epoch: 3,
             work,
-            tasks: vec![assignment],
+            tasks: vec![assignment()],
         },
         Message::Recall {
             job: JOB,
@@ -530,6 +537,9 @@ pub fn failures() -> Vec<Failure> {
             node: "box2".into(),
             why: "exit status 1".into(),
         },
+        Failure::Need {
+            name: "load".into(),
+        },
     ]
 }
 
@@ -542,6 +552,7 @@ pub fn records() -> Vec<Record> {
     let mut all = vec![
         Record::Spec(Arc::new(spec())),
         Record::Spec(Arc::new(grid_spec())),
+        Record::Spec(Arc::new(graph_spec())),
         Record::Head(head()),
     ];
     all.extend(ends.map(|end| Record::Task(Arc::new(record(end)))));

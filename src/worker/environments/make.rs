@@ -248,6 +248,7 @@ fn prepare(recipe: &Recipe, root: &Path, work: &Path) -> io::Result<()> {
     EnvironmentShelf::clear(work)?;
     let links = Staged {
         links: recipe.links.clone(),
+        own: None,
     };
     directory::make(work, &links, &Vec::new())?;
     if recipe.wanted.conda.is_some() {

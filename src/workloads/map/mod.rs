@@ -3,8 +3,10 @@
 //!
 //! | file | owns |
 //! |---|---|
+//! | `graph` | tasks that differ, and need each other's results, in place of one command |
 //! | `worker` | the Python class in place of a command |
 
+mod graph;
 mod worker;
 
 use nodectl_jobfile::{
@@ -19,15 +21,18 @@ use nodectl_jobfile::{
 use nodectl_types::{JobDraft, ParamSpace, WorkSpec};
 
 #[rustfmt::skip]
-pub const KEYS: [&str; 37] = [
+pub const KEYS: [&str; 38] = [
     "name", "kind", "after", "command", "worker", "python", "init", "env", "params", "zip", "sample", "files", "repeat",
     "source", "data", "exclude", "outputs", "task_names", "skip_done",
     "output_limit", "log_limit", "into", "retries", "timeout", "grace", "priority", "min_nodes", "where", "speculate",
-    "wait", "sweep", "resources", "computing", "isolation", "secrets", "nodes", "per_node",
+    "wait", "sweep", "resources", "computing", "isolation", "secrets", "nodes", "per_node", "task",
 ];
 
 /// Plans one job.
 pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
+    if fields.get("task").is_some() {
+        return graph::plan(fields);
+    }
     fields.check_keys(&KEYS)?;
     let (name, name_span) = name(fields)?;
     let after = fields.one_or_more("after")?;

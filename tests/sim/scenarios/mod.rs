@@ -6,6 +6,7 @@ pub mod copies;
 pub mod damage;
 pub mod disks;
 pub mod gangs;
+pub mod graphs;
 pub mod kills;
 pub mod pools;
 pub mod resync;
@@ -25,6 +26,7 @@ pub fn all() -> Vec<Scenario> {
         damage::ALL,
         disks::ALL,
         gangs::ALL,
+        graphs::ALL,
         kills::ALL,
         pools::ALL,
         resync::ALL,

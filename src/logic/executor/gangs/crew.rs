@@ -84,6 +84,7 @@ impl Executor {
             task,
             attempt,
             params: Params::new(),
+            needs: Vec::new(),
         });
         let crew = Crew {
             lead: from,
@@ -233,6 +234,7 @@ impl Executor {
                 attempt: attempt_of(attempt, *rank),
                 work: if *rank == 0 { &work } else { &follower }.clone(),
                 params: crew.params.clone(),
+                needs: Vec::new(),
                 gpus: gpus.clone(),
                 holders: holders.clone(),
                 place: Some(Arc::new(place)),

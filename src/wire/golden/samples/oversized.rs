@@ -180,6 +180,7 @@ fn tasks() -> Oversized {
         task: 4,
         attempt: ATTEMPT,
         params: Vec::new(),
+        needs: Vec::new(),
     };
     let prefetch = limits::MAX_PREFETCH as usize;
     let assign = |work, tasks| Message::Assign {

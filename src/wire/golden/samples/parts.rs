@@ -142,6 +142,7 @@ pub fn work() -> WorkSpec {
             nodes: 2,
             per_node: 4,
         }),
+        kinds: Vec::new(),
     }
 }
 
@@ -166,6 +167,7 @@ pub fn spec() -> JobSpec {
         at_once: Some(40),
         wait_for_nodes: false,
         extends: Some(JobId(2)),
+        needs: Needs::default(),
         submitter: NODE,
         submitted_ms: 1_700_000_000_000,
     }
@@ -175,6 +177,41 @@ pub fn grid_spec() -> JobSpec {
     let axis = |name: &str, count| (name.to_string(), (0..count).map(Value::Int).collect());
     JobSpec {
         params: ParamSpace::Grid(vec![axis("x", 3), axis("y", 4)]),
+        ..spec()
+    }
+}
+
+/// Three tasks of two kinds, the last of which needs the others.
+pub fn graph_spec() -> JobSpec {
+    let kind = |name: &str, tasks| TaskKind {
+        name: name.into(),
+        tasks,
+        command: vec!["fit".into()],
+        env: vec![("LC_ALL".into(), "C".into())],
+        resources: resources(),
+        timeout_ms: Some(60_000),
+        retries: 1,
+        outputs: vec!["*.csv".into()],
+    };
+    let part = |columns: &[&str], cells: Vec<Value>, rows| RowSet {
+        columns: columns.iter().map(|column| (*column).into()).collect(),
+        cells,
+        rows,
+    };
+    let parts = vec![
+        part(&["k"], vec![Value::Int(1), Value::Int(2)], 2),
+        part(&[], Vec::new(), 1),
+    ];
+    JobSpec {
+        work: Arc::new(WorkSpec {
+            command: Vec::new(),
+            gang: None,
+            kinds: vec![kind("fit-{k}", 2), kind("sum", 1)],
+            ..work()
+        }),
+        params: ParamSpace::Parts(parts),
+        repeat: 1,
+        needs: Needs::of_rows([vec![], vec![], vec![0, 1]]),
         ..spec()
     }
 }
@@ -236,6 +273,7 @@ pub fn gangs() -> Vec<Message> {
         task,
         attempt,
         params: spec().task_params(task),
+        needs: Vec::new(),
     };
     let seats = vec![Seat {
         node: NODE,

@@ -1,0 +1,221 @@
+"""Graphs of calls that need each other's results, as one job of the cluster.
+
+    import nodectl
+
+    graph = nodectl.Graph()
+    parts = [graph.call(pow, k, 2) for k in range(10)]
+    total = graph.call(sum, parts)
+    print(graph.run(total))
+
+A call runs as soon as what it needs is done, each in a process of its own on whichever node has room. Results travel from node to
+node; only those that are asked for come here.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import time
+import uuid
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+from . import _node
+from ._errors import NodeError, RemoteError, needed
+from ._upload import upload
+
+try:
+    import cloudpickle
+except ImportError as error:
+    raise needed("nodectl.Graph", "cloudpickle", error) from None
+
+# How long a node that goes away may take to come back.
+_AWAY_SECONDS = 30.0
+_WAIT_MS = 8000
+_CALLS, _SCRIPT = "graph.calls", "graph_call.py"
+# What a task runs: its call, with the results of others in the places of their calls.
+_CALL = """
+import pickle, sys
+import cloudpickle
+
+class Reader(pickle.Unpickler):
+    def persistent_load(self, name):
+        with open("inputs/%s/result.pickle" % name, "rb") as file:
+            return pickle.load(file)
+
+with open("graph.calls", "rb") as file:
+    file.seek(int(sys.argv[1]))
+    function, arguments, named = Reader(file).load()
+with open("result.pickle", "wb") as file:
+    cloudpickle.dump(function(*arguments, **named), file, protocol=4)
+"""
+
+
+class Call:
+    """A call of a graph. As an argument of another one it stands for its result, also within lists, tuples and dicts."""
+
+    def __init__(self, graph: "Graph", name: str) -> None:
+        self._graph = graph
+        #: What its task is called.
+        self.name = name
+
+    def __repr__(self) -> str:
+        return "<call %s>" % self.name
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
+    """Pickles a call; notes which others it needs."""
+
+    def __init__(self, file: Any, graph: "Graph") -> None:
+        super().__init__(file, protocol=4)
+        self.graph = graph
+        self.needs: Dict[str, None] = {}
+
+    def persistent_id(self, value: Any) -> Optional[str]:
+        if not isinstance(value, Call):
+            return None
+        if value._graph is not self.graph:
+            raise ValueError("%r is a call of another graph" % value)
+        self.needs[value.name] = None
+        return value.name
+
+
+class Graph:
+    """Calls that need each other's results.
+
+    :param name: The job's name.
+    :param python: The interpreter on the nodes; by default one of this program's version.
+    :param sources: Files and directories that calls import or read, found beside them by their own names. Functions of the main
+        program and of notebooks travel by themselves.
+    :param cpus, memory, gpus: What each call holds: cores, bytes, GPUs.
+    :param where: Which nodes may run calls, as in a job file.
+    :param retries: How often a call is tried again whose process ends before it returns, or that raises an exception.
+    :param timeout: Seconds that a call may take.
+    """
+
+    def __init__(
+        self,
+        name: str = "graph",
+        *,
+        python: Optional[str] = None,
+        sources: Sequence[str] = (),
+        cpus: float = 1.0,
+        memory: int = 0,
+        gpus: float = 0.0,
+        where: str = "",
+        retries: int = 2,
+        timeout: Optional[float] = None,
+    ) -> None:
+        self._python, self._sources = python, [os.fspath(path) for path in sources]
+        self._request: Dict[str, Any] = {
+            "name": name,
+            "where": where,
+            "retries": retries,
+            "timeout_ms": None if timeout is None else max(1, round(timeout * 1000)),
+            "resources": {"cpus": cpus, "memory_bytes": memory, "gpus": gpus},
+        }
+        self._calls = io.BytesIO()
+        # Name, where its pickle is, and names of what it needs: a row of the job's parameters.
+        self._rows: List[Tuple[str, int, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Call:
+        """A call of `function` with these arguments, of which some may be, or have in them, earlier calls: their results are
+        passed. Nothing runs yet."""
+        at = self._calls.seek(0, os.SEEK_END)
+        pickler = _Pickler(self._calls, self)
+        try:
+            pickler.dump((function, args, kwargs))
+        except BaseException:
+            self._calls.truncate(at)
+            raise
+        name = "%s-%d" % (_word(function), len(self._rows))
+        self._rows.append((name, at, "\n".join(pickler.needs)))
+        return Call(self, name)
+
+    def run(self, *wanted: Call) -> Any:
+        """Runs all calls; returns the result of the wanted one, or a list of several.
+
+        :raises RemoteError: A call failed; those that need it did not begin.
+        :raises NodeError: The node refuses the graph, or is gone."""
+        if not self._rows:
+            raise ValueError("the graph has no calls")
+        node, alone = self._open()
+        job = self._submit(node, alone)
+        results = self._wait(node, job, {call.name for call in wanted})
+        values = [pickle.loads(_blob(node, *results[call.name])) for call in wanted]
+        return values[0] if len(values) == 1 else values
+
+    def _open(self) -> Tuple[str, bool]:
+        local = _node.LocalNode(None, None, None)
+        if not _node.is_running():
+            local._make_run(again=False, returns=False)
+        return local.path, bool(_node.request(local.path, "GET", "/v1/node").get("solo"))
+
+    def _submit(self, node: str, alone: bool) -> str:
+        sources = [*self._sources, os.path.dirname(cloudpickle.__file__)]
+        made = {_CALLS: self._calls.getvalue(), _SCRIPT: _CALL.encode()}
+        task = {
+            "name": "{name}",
+            "command": [self._python or _node.default_python(alone), _SCRIPT, "{at}"],
+            "needs": ["{needs}"],
+            "params": {"rows": {"columns": ["name", "at", "needs"], "rows": self._rows}},
+            "outputs": ["result.pickle"],
+        }
+        request = {**self._request, "key": uuid.uuid4().hex, "inputs": upload(node, sources, made), "tasks": [task]}
+        body = json.dumps(request).encode()
+        return str(_again(lambda: _node.request(node, "POST", "/v1/jobs", body, kind="application/json"))["job"])
+
+    def _wait(self, node: str, job: str, wanted: "set[str]") -> Dict[str, Tuple[str, str]]:
+        """Where the results of the wanted calls are, once all have ended."""
+        found: Dict[str, Tuple[str, str]] = {}
+        failures: List[str] = []
+        claim, position = 0, 0
+        while True:
+            target = "/v1/jobs/%s/results?claim=%d&position=%d&wait_ms=%d" % (job, claim, position, _WAIT_MS)
+            page = _again(lambda: _node.request(node, "GET", target))
+            for result in page["results"]:
+                if result["status"] != "done":
+                    failures.append(_failure(result))
+                elif result["name"] in wanted:
+                    found[result["name"]] = (result["outputs"][0]["hash"], result["node"])
+            claim, position = page["cursor"]["claim"], page["cursor"]["position"]
+            phase = page["progress"]["phase"]
+            if not page["results"] and phase in ("done", "failed", "cancelled"):
+                if phase == "done" and wanted <= set(found):
+                    return found
+                # Those that never began only say whom they needed.
+                failures.sort(key=lambda text: "which it needs" in text)
+                raise RemoteError(failures[0] if failures else "the graph's job was %s" % phase)
+
+
+def _failure(result: Dict[str, Any]) -> str:
+    why = result["failure"]["message"] if result.get("failure") else result["status"]
+    said = result["stderr"]["tail"].strip()
+    return "%s: %s%s" % (result["name"], why, "\n" + said if said else "")
+
+
+def _again(ask: Callable[[], Any]) -> Any:
+    """Asks a node that may be away for a moment."""
+    deadline = time.monotonic() + _AWAY_SECONDS
+    while True:
+        try:
+            return ask()
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise NodeError("the node is gone: %s" % error) from None
+            time.sleep(0.2)
+
+
+def _blob(node: str, name: str, holder: str) -> bytes:
+    return b"".join(_again(lambda: list(_node.pieces(node, "/v1/blobs/%s?from=%s" % (name, holder)))))
+
+
+def _word(function: Any) -> str:
+    """What a function's tasks are called by."""
+    name = str(getattr(function, "__name__", type(function).__name__))
+    word = "".join(c if c.isalnum() and c.isascii() else "-" for c in name)[:40].strip("-")
+    return word or "call"
