@@ -188,15 +188,7 @@ fn every_view_draws_in_a_browser_and_asks_nobody_else() {
         }
         page::keep_pictures(&browser, name);
     }
-    let marked = format!("#/job/{}/task/0", ids_of_markup(&cluster));
-    browser.turn_to(&marked);
-    wait_until(LATER, "markup is text", || {
-        browser.text().contains("<img src=x")
-    });
-    assert_eq!(
-        browser.script("return document.querySelectorAll('main img').length"),
-        json!(0)
-    );
+    markup_is_text(&browser, &cluster);
     assert_eq!(browser.errors(), Vec::<String>::new());
     let elsewhere = browser.script(
         "return performance.getEntriesByType('resource').map(e => e.name).filter(n => !n.startsWith(location.origin))",
@@ -205,6 +197,19 @@ fn every_view_draws_in_a_browser_and_asks_nobody_else() {
     let paint = browser
         .script("return performance.getEntriesByName('first-contentful-paint')[0]?.startTime");
     eprintln!("first paint after {paint} ms");
+}
+
+/// What a task prints is shown as it is.
+fn markup_is_text(browser: &Browser, cluster: &Cluster) {
+    let marked = format!("#/job/{}/task/0", ids_of_markup(cluster));
+    browser.turn_to(&marked);
+    wait_until(LATER, "markup is text", || {
+        browser.text().contains("<img src=x")
+    });
+    assert_eq!(
+        browser.script("return document.querySelectorAll('main img').length"),
+        json!(0)
+    );
 }
 
 #[test]

@@ -443,7 +443,8 @@ fn job(
         _ => (Vec::new(), Vec::new()),
     };
     let outputs = if is_step {
-        vec![PART_FILE.to_string(), PREVIEW_FILE.to_string()]
+        // Of frames that could not be integrated there is no preview.
+        vec![format!("{{{{{PART_FILE},{PREVIEW_FILE}}}}}")]
     } else {
         outputs(plan)
     };

@@ -499,24 +499,6 @@ fn what_is_stopped_without_need_is_found() {
     };
     assert_good(&after("3@7"));
     assert_breaks(&after("5@7"), "let run");
-    // One whose task had failed as it should elsewhere; not after a retry.
-    let gated = |retried: bool| {
-        let mut made = Made::new();
-        made.run(0, "1@7", "n2", "start")
-            .run(0, "1@7", "n2", "gated")
-            .wait(10);
-        if retried {
-            made.call("retry", json!({ "job": "a" }), json!({ "tasks": 1 }));
-        }
-        made.run(0, "2@8", "n1", "start")
-            .wait(10)
-            .run(0, "2@8", "n1", "stopped")
-            .wait(10)
-            .run(0, "6@9", "n2", "end");
-        made.quiet().read("done", &all()).over()
-    };
-    assert_good(&gated(false));
-    assert_breaks(&gated(true), "let run");
     // Not without need: done elsewhere, cancelled, one too many, or its node was killed.
     let mut made = Made::new();
     made.run(0, "1.1", "n1", "start")
@@ -540,6 +522,28 @@ fn what_is_stopped_without_need_is_found() {
         "kill",
         &["n1"],
     )));
+}
+
+/// One whose task had failed as it should elsewhere; not after a retry.
+#[test]
+fn what_is_stopped_since_its_task_has_failed_was_not_wanted() {
+    let gated = |retried: bool| {
+        let mut made = Made::new();
+        made.run(0, "1@7", "n2", "start")
+            .run(0, "1@7", "n2", "gated")
+            .wait(10);
+        if retried {
+            made.call("retry", json!({ "job": "a" }), json!({ "tasks": 1 }));
+        }
+        made.run(0, "2@8", "n1", "start")
+            .wait(10)
+            .run(0, "2@8", "n1", "stopped")
+            .wait(10)
+            .run(0, "6@9", "n2", "end");
+        made.quiet().read("done", &all()).over()
+    };
+    assert_good(&gated(false));
+    assert_breaks(&gated(true), "let run");
 }
 
 #[test]
