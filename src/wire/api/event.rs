@@ -100,6 +100,8 @@ impl EventLine {
             let known = names.get(&node).cloned();
             known.unwrap_or_else(|| node.short())
         };
+        let mut noticed_by: Vec<String> = by.into_iter().map(name).collect();
+        noticed_by.sort_unstable();
         Self {
             at_ms: event.at_ms,
             kind: event.kind.into(),
@@ -107,7 +109,7 @@ impl EventLine {
             job,
             name: event.name,
             text: event.text,
-            noticed_by: by.into_iter().map(name).collect(),
+            noticed_by,
         }
     }
 }
