@@ -26,7 +26,7 @@ const THIS_NODE: NodeId = NodeId([7; 32]);
 pub struct SchedulerCost {
     pub tasks: u32,
     pub slots: u32,
-    /// Its tasks needed each other.
+    /// Whether tasks of the measured job needed each other.
     pub graph: bool,
     /// CPU time of the whole job in the core, as coordinator and as executor.
     pub cpu: Duration,

@@ -21,7 +21,7 @@ pub(super) struct MappedPiece {
     pub(super) first: u64,
     pub(super) count: u64,
     pub(super) place: Rectangle,
-    /// Its number in `Mapped::sources`.
+    /// The source's number in `Mapped::sources`.
     pub(super) source: usize,
     pub(super) start: u64,
     pub(super) from: [u64; 2],

@@ -13,7 +13,7 @@ pub(super) const MAX_PIECES: usize = 1 << 20;
 pub(super) struct Rectangle {
     /// Row and column of its first pixel.
     pub(super) first: [u64; 2],
-    /// Its rows and columns.
+    /// How many rows and columns it has.
     pub(super) shape: [u64; 2],
 }
 
@@ -73,7 +73,7 @@ pub(super) struct FrameTile {
 }
 
 impl FrameTile {
-    /// The same rectangle, so many frames later.
+    /// Where the tile's pixels come from so many frames later.
     fn later(self, frames: u64) -> Self {
         let origin = match self.origin {
             TileOrigin::Source {

@@ -76,7 +76,7 @@ impl HeatMap {
         (self.first, self.frames)
     }
 
-    /// The same with at most so many pixels down and across: averages, None where nothing was
+    /// The map with at most so many pixels down and across: averages, None where nothing was
     /// measured.
     pub fn coarse(&self, most_rows: usize, most_columns: usize) -> Vec<Vec<Option<f32>>> {
         let (rows, columns) = (self.rows.min(most_rows), self.columns.min(most_columns));

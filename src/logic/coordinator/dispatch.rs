@@ -91,7 +91,8 @@ impl Coordinator {
         }
     }
 
-    /// The nodes that may run a task now, and those like it, least busy first.
+    /// The nodes that may run tasks of the job now, with slots for those like `task`, least busy
+    /// first.
     pub(super) fn candidates(&self, core: &Core, task: TaskIndex) -> Vec<Candidate> {
         let reachable = core
             .members
@@ -99,9 +100,7 @@ impl Coordinator {
             .into_iter()
             .filter(|node| core.members.is_reachable(*node));
         let eligible = reachable.filter_map(|node| Some((node, core.members.info(node)?)));
-        let eligible = eligible.filter(|(_, info)| {
-            self.objection(core, info).is_none() && self.lacks_for(info, task).is_none()
-        });
+        let eligible = eligible.filter(|(_, info)| self.objection(core, info).is_none());
         let mut candidates: Vec<_> = eligible
             .map(|(node, info)| {
                 let work = self.nodes.get(&node);

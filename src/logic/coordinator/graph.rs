@@ -258,13 +258,9 @@ impl Coordinator {
         order.sort_by_key(|kind| (self.graph.blocked.get(kind).copied().unwrap_or(now), *kind));
         for kind in order {
             let tasks = self.graph.tasks_of(kind, lattice.tasks());
-            if !self.has_ready(core, lattice, &tasks) {
-                self.graph.blocked.remove(&kind);
-                self.order_kind(core, lattice, &tasks, &mut free);
-                continue;
-            }
-            let is_wanted = self.order_kind(core, lattice, &tasks, &mut free);
-            if !is_wanted {
+            let has_ready = self.has_ready(core, lattice, &tasks);
+            let is_blocked = self.order_kind(core, lattice, &tasks, &mut free);
+            if !(has_ready && is_blocked) {
                 self.graph.blocked.remove(&kind);
                 continue;
             }
@@ -286,6 +282,10 @@ impl Coordinator {
     ) -> bool {
         let need = self.spec.work.resources_of(tasks.start).clone();
         let mut candidates = self.candidates(core, tasks.start);
+        candidates.retain(|candidate| {
+            let info = core.members.info(candidate.node);
+            info.is_some_and(|info| self.lacks_for(info, tasks.start).is_none())
+        });
         for candidate in &mut candidates {
             let left = free.get(&candidate.node);
             candidate.slots = left.map_or(0, |free| free.slots(&need));
