@@ -97,7 +97,7 @@ fn on_the_device(rounds: usize) {
     }
 }
 
-/// As `benches/python/train.py` has them.
+/// As `benches/python/nets.py` has them.
 fn nets() -> [(&'static str, ModelSpec, u32); 2] {
     let dense = |units| Layer::Dense { units, bias: true };
     let conv = |channels, padding| {

@@ -5,9 +5,14 @@ not there is skipped, and exit status 77 says that nothing was.
 
 import json
 import os
+import pathlib
 import statistics
 import sys
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
+
+from nets import nets  # noqa: E402
 
 RECORD = os.environ.get("BENCH_RECORD", os.devnull)
 
@@ -64,17 +69,7 @@ def pytorch():
 def training(torch, name, batch=64, steps=100):
     """The networks of `cargo bench --bench train`, steps as it does them."""
     nn = torch.nn
-    nets = {
-        "mlp": ((784,), [nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 10)]),
-        "lenet": (
-            (1, 28, 28),
-            [
-                nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
-                nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
-            ],
-        ),
-    }
-    for net, (shape, layers) in nets.items():
+    for net, (shape, layers) in nets(nn).items():
         model = nn.Sequential(*layers).cuda()
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
         inputs, targets = torch.rand(batch, *shape), torch.arange(batch) % 10

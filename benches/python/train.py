@@ -23,18 +23,10 @@ except ImportError:
 
 from torch import nn  # noqa: E402
 
+from nets import nets  # noqa: E402
+
 torch.set_num_threads(threads)
 torch.manual_seed(1)
-NETS = {
-    "mlp": ((784,), [nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 10)]),
-    "lenet": (
-        (1, 28, 28),
-        [
-            nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
-        ],
-    ),
-}
 
 
 def prepare(shape, layers):
@@ -42,11 +34,11 @@ def prepare(shape, layers):
     return model, torch.optim.Adam(model.parameters(), lr=1e-3), torch.rand(64, *shape), torch.arange(64) % 10
 
 
-nets = {name: prepare(*of) for name, of in NETS.items()}
+prepared = {name: prepare(*of) for name, of in nets(nn).items()}
 print(f"PyTorch {torch.__version__}, eager, {threads} threads", flush=True)
 for line in sys.stdin:
     name, steps = line.split()
-    model, optimizer, inputs, targets = nets[name]
+    model, optimizer, inputs, targets = prepared[name]
     begun = time.process_time()
     for _ in range(int(steps)):
         optimizer.zero_grad()
