@@ -448,7 +448,7 @@ pub struct ResultsArgs {
     /// node; e.g. lr:accuracy:act
     #[arg(long, value_name = "X:Y[:COLOUR]", conflicts_with_all = ["json", "quiet", "into"])]
     pub plot: Option<PlotSpec>,
-    /// The picture's file, an SVG [default: `<name>-<job id>.svg` here]
+    /// The picture's file, SVG or PNG by its ending [default: `<name>-<job id>.svg` here]
     #[arg(long, value_name = "FILE", requires = "plot")]
     pub plot_to: Option<PathBuf>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `results JOB --plot x:y[:colour]`: one point a task, the best one marked, as an SVG file.
+//! `results JOB --plot x:y[:colour]`: one point a task, the best one marked, as an SVG or PNG file.
 //! Here is decided which results are shown, which is the best, and where the file goes.
 
 use super::{
@@ -73,15 +73,15 @@ pub async fn plot(client: &Client, args: &ResultsArgs) -> Result<Exit, CliError>
             run::default_directory(&job.line.name, &job.line.id).display()
         )),
     };
-    check_ending(&path)?;
+    let format = PlotFormat::of(&path)?;
     let results = run::all_results(client, &args.name.job, args.all).await?;
     let points = points(&results, spec).map_err(CliError::Usage)?;
     let less = less_is_better(&spec.y, job.work.sweep.as_ref());
     let best = best(&points, less);
     let title = format!("{} ({} tasks)", job.line.name, points.len());
-    let svg = svg(&title, spec, &points, best)
+    let picture = drawn(&title, spec, &points, best, format)
         .map_err(|why| CliError::Usage(format!("plotting: {why}")))?;
-    std::fs::write(&path, svg).map_err(|source| CliError::file("writing", &path, source))?;
+    std::fs::write(&path, picture).map_err(|source| CliError::file("writing", &path, source))?;
     if let Some(best) = best {
         tell!("best: {}", escaped(&caption(&points[best], spec)));
     }
@@ -99,19 +99,32 @@ pub fn picture(job: &Job, results: &[TaskResult], x: &str, y: &str) -> Option<St
     };
     let points = points(results, &spec).ok()?;
     let best = best(&points, less_is_better(y, job.work.sweep.as_ref()));
-    let svg = svg(&format!("{y} over {x}"), &spec, &points, best).ok()?;
+    let title = format!("{y} over {x}");
+    let svg = drawn(&title, &spec, &points, best, PlotFormat::Svg).ok()?;
+    let svg = String::from_utf8(svg).ok()?;
     // Inside HTML it needs no declarations.
     let begin = svg.find("<svg")?;
     Some(svg[begin..].replacen(" xmlns=\"http://www.w3.org/2000/svg\"", "", 1))
 }
 
-fn check_ending(path: &Path) -> Result<(), CliError> {
-    match path.extension().and_then(|ending| ending.to_str()) {
-        Some("svg") => Ok(()),
-        _ => Err(CliError::Usage(format!(
-            "a plot is an SVG file, not `{}`\nhint: name it .svg; browsers show it, and `rsvg-convert` makes a PNG of it",
-            path.display()
-        ))),
+/// What kind of file a picture becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PlotFormat {
+    Svg,
+    Png,
+}
+
+impl PlotFormat {
+    /// By the ending of the file's name.
+    fn of(path: &Path) -> Result<Self, CliError> {
+        match path.extension().and_then(|ending| ending.to_str()) {
+            Some("svg") => Ok(Self::Svg),
+            Some("png") => Ok(Self::Png),
+            _ => Err(CliError::Usage(format!(
+                "a plot is an SVG or PNG file, not `{}`\nhint: a name that ends in .svg or .png",
+                path.display()
+            ))),
+        }
     }
 }
 
@@ -195,13 +208,14 @@ fn caption(task: &PlottedTask, spec: &PlotSpec) -> String {
     )
 }
 
-/// The picture as text.
-fn svg(
+/// The picture as the bytes of its file.
+fn drawn(
     title: &str,
     spec: &PlotSpec,
     tasks: &[PlottedTask],
     best: Option<usize>,
-) -> Result<String, String> {
+    format: PlotFormat,
+) -> Result<Vec<u8>, String> {
     let points: Vec<PlotPoint> = tasks.iter().map(|task| task.point.clone()).collect();
     let scatter = Scatter {
         title,
@@ -211,7 +225,11 @@ fn svg(
         points: &points,
         best: best.map(|best| (best, caption(&tasks[best], spec))),
     };
-    scatter.svg().map_err(|error| error.to_string())
+    let file = match format {
+        PlotFormat::Svg => scatter.svg().map(String::into_bytes),
+        PlotFormat::Png => scatter.png(),
+    };
+    file.map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -219,6 +237,11 @@ mod tests {
     use super::*;
     use nodectl_wire::api::SweepView;
     use serde_json::json;
+
+    fn svg(title: &str, spec: &PlotSpec, tasks: &[PlottedTask], best: Option<usize>) -> String {
+        let file = drawn(title, spec, tasks, best, PlotFormat::Svg).expect("it can be drawn");
+        String::from_utf8(file).expect("SVG is text")
+    }
 
     fn result(task: u32, params: Json, value: Json, status: StatusName) -> TaskResult {
         let result = json!({
@@ -284,7 +307,7 @@ mod tests {
     fn the_picture_names_its_axes_and_the_best() {
         let spec = spec("lr:accuracy:act");
         let points = points(&sweep(), &spec).unwrap();
-        let svg = super::svg("digits", &spec, &points, best(&points, false)).unwrap();
+        let svg = self::svg("digits", &spec, &points, best(&points, false));
         for part in [
             "<svg",
             "lr (log scale)",
@@ -298,7 +321,7 @@ mod tests {
         }
         let by_word = self::spec("act:test.loss:lr");
         let points = self::points(&sweep(), &by_word).unwrap();
-        let svg = super::svg("<digits> & more", &by_word, &points, None).unwrap();
+        let svg = self::svg("<digits> & more", &by_word, &points, None);
         assert!(
             svg.contains("relu") && svg.contains("&lt;digits&gt; &amp; more"),
             "{svg}"
@@ -333,7 +356,7 @@ mod tests {
             (points.len(), best(&points, true), best(&points, false)),
             (6, Some(0), Some(3))
         );
-        let svg = super::svg("sweep", &spec, &points, best(&points, true)).unwrap();
+        let svg = self::svg("sweep", &spec, &points, best(&points, true));
         assert!(
             svg.contains("3 tasks beyond the axis: 1 NaN, 1 infinite, 1 up to 5.97e258"),
             "{svg}"
@@ -352,11 +375,8 @@ mod tests {
             &spec("k:value"),
         )
         .unwrap();
-        assert!(
-            svg("one", &spec("k:value"), &one, Some(0))
-                .unwrap()
-                .contains("best: value = 5")
-        );
+        let svg = svg("one", &spec("k:value"), &one, Some(0));
+        assert!(svg.contains("best: value = 5"));
     }
 
     #[test]
@@ -376,11 +396,7 @@ mod tests {
                 .unwrap_err()
                 .contains("a number for `act`")
         );
-        assert!(
-            check_ending(Path::new("a.png"))
-                .unwrap_err()
-                .to_string()
-                .contains("svg")
-        );
+        let refused = PlotFormat::of(Path::new("a.pdf")).expect_err("it is no picture of ours");
+        assert!(refused.to_string().contains(".svg or .png"), "{refused}");
     }
 }

@@ -23,7 +23,7 @@ impl Pattern<'_> {
     }
 }
 
-fn draw(root: &Canvas<'_>, picture: &Pattern<'_>) -> Result<(), DrawFailure> {
+fn draw(root: &Canvas<SVGBackend<'_>>, picture: &Pattern<'_>) -> Result<(), DrawFailure> {
     let (first, last) = (
         *picture.radial.first().ok_or("no bins")?,
         *picture.radial.last().ok_or("no bins")?,

@@ -2,7 +2,7 @@
 
 use super::{
     axis::{self, Coordinate, PlotAxis},
-    style::{Canvas, DrawFailure, FONT, GRID, PALETTE, document, frame},
+    style::{Canvas, DrawFailure, FONT, GRID, PALETTE, bitmap, document, frame},
 };
 use plotters::{prelude::*, style::RGBColor};
 
@@ -42,13 +42,21 @@ pub struct Scatter<'a> {
 }
 
 impl Scatter<'_> {
-    /// The picture as text.
+    /// The picture as SVG text.
     pub fn svg(&self) -> Result<String, DrawFailure> {
         document((WIDTH, HEIGHT), |root| draw(root, self))
     }
+
+    /// The picture as a PNG file of 900 x 560 pixels.
+    pub fn png(&self) -> Result<Vec<u8>, DrawFailure> {
+        bitmap((WIDTH, HEIGHT), |root| draw(root, self))
+    }
 }
 
-fn draw(root: &Canvas<'_>, scatter: &Scatter<'_>) -> Result<(), DrawFailure> {
+fn draw<B: DrawingBackend<ErrorType: 'static>>(
+    root: &Canvas<B>,
+    scatter: &Scatter<'_>,
+) -> Result<(), DrawFailure> {
     let points = scatter.points;
     let (x_axis, y_axis) = (
         PlotAxis::of(points.iter().map(|point| &point.x)),
@@ -166,7 +174,11 @@ fn on_scale(share: f64) -> RGBColor {
 }
 
 /// Colours and what they mean, at the right.
-fn legend(root: &Canvas<'_>, name: &str, colours: &PlotAxis) -> Result<(), DrawFailure> {
+fn legend<B: DrawingBackend<ErrorType: 'static>>(
+    root: &Canvas<B>,
+    name: &str,
+    colours: &PlotAxis,
+) -> Result<(), DrawFailure> {
     const MOST: usize = 20;
     let entries: Vec<(String, RGBColor)> = match colours {
         PlotAxis::Words(words) => {
@@ -197,4 +209,44 @@ fn steps(value: impl Fn(f64) -> f64) -> Vec<(String, RGBColor)> {
         .map(|step| step as f64 / (SCALE.len() - 1) as f64)
         .map(|share| (axis::number(value(share)), on_scale(share)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_png_shows_points_and_letters() {
+        let points: Vec<PlotPoint> = (1..=9)
+            .map(|step| PlotPoint {
+                x: Coordinate::Number(f64::from(step)),
+                y: f64::from(step * step),
+                colour: None,
+                done: true,
+            })
+            .collect();
+        let picture = Scatter {
+            title: "Squares: θ / Å⁻¹",
+            x: "step",
+            y: "square",
+            colour: None,
+            points: &points,
+            best: Some((8, "square = 81".into())),
+        };
+        let file = picture.png().expect("it can be drawn");
+        let decoder = png::Decoder::new(std::io::Cursor::new(file));
+        let mut reader = decoder.read_info().expect("a PNG file");
+        let mut pixels = vec![0; reader.output_buffer_size().expect("it fits")];
+        let info = reader.next_frame(&mut pixels).expect("a picture");
+        assert_eq!((info.width, info.height), (WIDTH, HEIGHT));
+        let dark = |rows: std::ops::Range<usize>| {
+            let line = WIDTH as usize * 3;
+            let pixels = pixels[rows.start * line..rows.end * line].chunks(3);
+            pixels.filter(|rgb| rgb.iter().all(|c| *c < 96)).count()
+        };
+        assert!(dark(10..45) > 100, "the title");
+        assert!(dark(500..560) > 50, "the name of an axis");
+        let blue = |rgb: &&[u8]| rgb[2] > rgb[0].saturating_add(80);
+        assert!(pixels.chunks(3).filter(blue).count() > 200, "the points");
+    }
 }
