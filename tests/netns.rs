@@ -13,7 +13,9 @@ use common::{
 use std::{
     collections::BTreeSet,
     fs,
+    io::{BufRead, BufReader},
     net::UdpSocket,
+    process::Stdio,
     time::{Duration, Instant},
 };
 
@@ -61,6 +63,58 @@ fn a_named_peer_needs_no_discovery() {
     cluster.add(&[("NODECTL_NETWORK__PORT", "4711")]);
     cluster.add(&[("NODECTL_CLUSTER__PEERS", "[\"10.77.0.1:4711\"]")]);
     cluster.wait_members(2);
+}
+
+/// The page that `ui --listen` serves is opened by another machine, which compares the certificate
+/// with the fingerprint in the terminal.
+#[test]
+fn the_web_page_is_served_to_other_machines_by_tls() {
+    let Some(lab) = Lab::new(2) else { return };
+    let cluster = Cluster::in_lab(lab, 1, Discovery::Peers);
+    let log = cluster.dir.path().join("ui.log");
+    let mut page = cluster.in_network(0);
+    page.args(["ui", "--listen", "10.77.0.1", "--yes"]);
+    let page = page.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut page = page
+        .stderr(fs::File::create(&log).expect("a file"))
+        .spawn()
+        .expect("it starts");
+    let mut address = String::new();
+    let stdout = page.stdout.take().expect("a pipe");
+    BufReader::new(stdout)
+        .read_line(&mut address)
+        .expect("an address");
+    wait_until(SOON, "the fingerprint is printed", || {
+        fs::read_to_string(&log).is_ok_and(|log| log.lines().any(|line| line.len() == 95))
+    });
+    let log = fs::read_to_string(&log).expect("it is there");
+    let fingerprint = log
+        .lines()
+        .find(|line| line.len() == 95)
+        .expect("32 bytes")
+        .to_string();
+    let program = "import hashlib, ssl, sys, urllib.request\n\
+        address, fingerprint = sys.argv[1:]\n\
+        host, port = address.split('/')[2].split(':')\n\
+        pem = ssl.get_server_certificate((host, int(port)))\n\
+        digest = hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()\n\
+        assert digest == fingerprint.replace(':', '').lower(), digest\n\
+        known = urllib.request.HTTPSHandler(context=ssl.create_default_context(cadata=pem))\n\
+        cookies = urllib.request.HTTPCookieProcessor()\n\
+        browser = urllib.request.build_opener(known, cookies)\n\
+        page = browser.open(address).read().decode()\n\
+        nodes = browser.open(address.split('?')[0] + 'v1/nodes').read().decode()\n\
+        print('<title>' in page, '\"n0\"' in nodes)";
+    let lab = cluster.lab.as_ref().expect("it is in one");
+    let mut browser = lab.command(1, "python3");
+    let browser = browser
+        .args(["-c", program, address.trim(), &fingerprint])
+        .output();
+    page.kill().and_then(|()| page.wait()).expect("it runs");
+    let browser = browser.expect("python3 starts");
+    let said = String::from_utf8_lossy(&browser.stdout);
+    let errors = String::from_utf8_lossy(&browser.stderr);
+    assert_eq!(said.trim(), "True True", "{errors}");
 }
 
 /// A firewall that answers in another's stead resets connections and refuses new ones, as the

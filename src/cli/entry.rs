@@ -150,7 +150,7 @@ async fn dispatch(
             looked
         }
         Command::Status(list) => ask::status(&client, list).await,
-        Command::Ui(args) => ui::ui(&client, args).await,
+        Command::Ui(args) => ui::ui(&client, &settings, &args).await,
         Command::Nodes(list) => ask::nodes(&client, list).await,
         Command::Top(args) => top::top(client, args).await,
         Command::Metrics(args) => metrics::metrics(&client, args).await,

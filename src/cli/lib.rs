@@ -36,6 +36,7 @@
 //! | `security` | what holds here of what is promised |
 //! | `files` | `init`, `schema`, `config show`, `man` |
 //! | `complete` | what a shell proposes when Tab is pressed |
+//! | `confirm` | a question at the terminal before what cannot be taken back |
 //! | `welcome` | `nodectl` alone |
 //! | `demo` | jobs to look at |
 //! | `plot` | pictures of results |
@@ -50,6 +51,7 @@ mod argv;
 mod ask;
 mod bench;
 mod complete;
+mod confirm;
 mod demo;
 mod doctor;
 mod entry;

@@ -1,31 +1,53 @@
-//! `nodectl ui`: the web page of the cluster, for browsers on this machine.
+//! `nodectl ui`: the web page of the cluster, for browsers on this machine, or on others by TLS.
 
-use super::exit::{CliError, Exit, print};
+use super::{
+    confirm::confirm,
+    exit::{CliError, Exit, print},
+};
 use clap::Args;
+use nodectl_app::{machine, settings::Settings};
 use nodectl_http::Client;
 use nodectl_ports::say::tell;
-use nodectl_ui::{PageError, PageServer, PageSettings};
+use nodectl_ui::{PageCertificate, PageDoor, PageError, PageServer, PageSettings};
+use std::net::IpAddr;
 use tokio::signal::unix::{SignalKind, signal};
 
 pub const UI_NOTES: &str = "\
 The address on stdout opens the page once, in one browser; when it was used, the next one is printed. The page is for this \
 machine only. To see it from another one, keep the port: `ssh -N -L 8080:127.0.0.1:8080 HOST` there, `nodectl ui --port 8080` \
-here. It ends with Ctrl-C; the node and its jobs go on.";
+here. Where ssh is not at hand, --listen serves it to the network, encrypted: the browser says that it does not know the \
+certificate; compare its SHA-256 fingerprint with the one printed here before you go on. It ends with Ctrl-C; the node and its \
+jobs go on.";
 
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct UiArgs {
-    /// The port on 127.0.0.1 [default: any free one]
+    /// The port [default: any free one]
     #[arg(long, default_value_t = 0, hide_default_value = true)]
     pub port: u16,
     /// Lets the page cancel and retry jobs, and drain nodes; otherwise it only reads
     #[arg(long)]
     pub write: bool,
+    /// Serves the page by TLS on this address of the machine, or on all (0.0.0.0, ::)
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<IpAddr>,
+    /// With --listen: without asking
+    #[arg(long, requires = "listen")]
+    pub yes: bool,
 }
 
 /// Serves the page until Ctrl-C or SIGTERM.
-pub async fn ui(client: &Client, args: UiArgs) -> Result<Exit, CliError> {
+pub async fn ui(client: &Client, settings: &Settings, args: &UiArgs) -> Result<Exit, CliError> {
     let node = client.node().await?;
+    let Some(door) = door(settings, args)? else {
+        tell!("the page is not served");
+        return Ok(Exit::Failed);
+    };
+    let fingerprint = match &door {
+        PageDoor::Loopback => None,
+        PageDoor::Network { certificate, .. } => Some(certificate.fingerprint()),
+    };
     let settings = PageSettings {
+        door,
         port: args.port,
         may_write: args.write,
     };
@@ -41,9 +63,14 @@ pub async fn ui(client: &Client, args: UiArgs) -> Result<Exit, CliError> {
     let (name, port) = (node.name, server.port());
     print(&format!("{}\n", server.address()))?;
     tell!("the page of {name}'s cluster; the address opens it once, Ctrl-C ends it");
-    tell!(
-        "from another machine: `ssh -N -L {port}:127.0.0.1:{port} HOST` first, HOST being this one"
-    );
+    match fingerprint {
+        None => tell!(
+            "from another machine: `ssh -N -L {port}:127.0.0.1:{port} HOST` first, HOST being this one"
+        ),
+        Some(fingerprint) => tell!(
+            "the browser shows a warning once: go on only if the certificate's SHA-256 fingerprint is\n{fingerprint}"
+        ),
+    }
     if args.write {
         tell!("whoever opens it may cancel and retry jobs, and drain nodes");
     }
@@ -53,6 +80,43 @@ pub async fn ui(client: &Client, args: UiArgs) -> Result<Exit, CliError> {
         source,
     })?;
     Ok(Exit::Done)
+}
+
+/// Where the page is served; none if the person who was asked does not want it served there.
+fn door(settings: &Settings, args: &UiArgs) -> Result<Option<PageDoor>, CliError> {
+    let Some(address) = args.listen else {
+        return Ok(Some(PageDoor::Loopback));
+    };
+    if address.is_loopback() {
+        return Err(CliError::Usage(format!(
+            "--listen {address}: the page is served on 127.0.0.1 without --listen"
+        )));
+    }
+    let may = match args.write {
+        false => "sees",
+        true => "may cancel and retry jobs and drain nodes, and sees",
+    };
+    let warning = format!(
+        "Other machines will reach the page at {address}. Whoever has the address that is printed {may}\n\
+         all jobs, their logs and results. Do not send it by mail or chat.\n\
+         Serve the page there?"
+    );
+    let hint = "--yes serves it without asking; without --listen it is for this machine only";
+    if !args.yes && !confirm(&format!("--listen {address}"), &warning, hint)? {
+        return Ok(None);
+    }
+    let host = machine::describe().hostname;
+    let mut names = vec![host.clone(), "localhost".into()];
+    if !address.is_unspecified() {
+        names.push(address.to_string());
+    }
+    let path = settings.node.data_dir.join(format!("page-{address}.pem"));
+    let certificate = PageCertificate::kept_in(&path, names);
+    Ok(Some(PageDoor::Network {
+        address,
+        host,
+        certificate: certificate.map_err(|why| CliError::Usage(why.to_string()))?,
+    }))
 }
 
 /// Ready when somebody ends the page.

@@ -1,9 +1,9 @@
 //! Who may open the page. The rules are those of Jupyter: whoever sees the address that the command
 //! printed gets in once and is given a cookie; whoever has neither is told nothing. Two checks keep
-//! pages of other servers from using a browser that has the cookie: `Host` names this machine (so a
+//! pages of other servers from using a browser that has the cookie: `Host` names this page (so a
 //! name that was pointed here does not help), and `Origin`, where a browser sends it, is this page.
 
-use super::server::Shared;
+use super::{door::PageDoor, server::Shared};
 use axum::{
     body::Body,
     extract::{Request, State},
@@ -26,15 +26,16 @@ pub struct Keys {
     token: Mutex<String>,
     cookie: String,
     cookie_name: String,
+    cookie_attributes: &'static str,
 }
 
 impl Keys {
-    pub fn new(port: u16) -> Result<Self, rand::rngs::SysError> {
+    pub fn new(door: &PageDoor, port: u16) -> Result<Self, rand::rngs::SysError> {
         Ok(Self {
             token: Mutex::new(draw()?),
             cookie: draw()?,
-            // Browsers send the cookies of all of a machine's ports to each.
-            cookie_name: format!("nodectl-{port}"),
+            cookie_name: door.cookie_name(port),
+            cookie_attributes: door.cookie_attributes(),
         })
     }
 
@@ -66,7 +67,7 @@ impl Keys {
 
     fn to_set(&self) -> String {
         let (name, value) = (&self.cookie_name, &self.cookie);
-        format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict")
+        format!("{name}={value}; {}", self.cookie_attributes)
     }
 }
 
@@ -121,14 +122,16 @@ pub async fn guard(State(shared): State<Arc<Shared>>, request: Request, next: Ne
 
 fn refusal(shared: &Shared, request: &Request) -> Option<Response> {
     let headers = request.headers();
-    let Some(host) = single(headers, header::HOST).filter(|host| is_this_machine(host)) else {
+    let door = &shared.door;
+    let Some(host) = single(headers, header::HOST).filter(|host| door.is_named(host)) else {
         return Some(plain(
             StatusCode::FORBIDDEN,
-            "This page is for 127.0.0.1 and localhost only.\n",
+            "This page is not known by the name that the request has.\n",
         ));
     };
     let is_safe = matches!(*request.method(), Method::GET | Method::HEAD);
-    if !is_of_this_page(headers, host, is_safe) {
+    let ours = format!("{}://{host}", door.scheme());
+    if !is_of_this_page(headers, &ours, is_safe) {
         return Some(plain(
             StatusCode::FORBIDDEN,
             "The request was made by a page from elsewhere.\n",
@@ -176,20 +179,11 @@ fn single(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     values.next().is_none().then_some(value)
 }
 
-/// Any port: through `ssh -L` it may be another one.
-fn is_this_machine(host: &str) -> bool {
-    let name = match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-        _ => host,
-    };
-    matches!(name, "127.0.0.1" | "[::1]") || name.eq_ignore_ascii_case("localhost")
-}
-
 /// Whether this page made the request, as far as a browser says. One that changes something has to
 /// say so.
-fn is_of_this_page(headers: &HeaderMap, host: &str, is_safe: bool) -> bool {
+fn is_of_this_page(headers: &HeaderMap, ours: &str, is_safe: bool) -> bool {
     let origin = match headers.contains_key(header::ORIGIN) {
-        true => single(headers, header::ORIGIN) == Some(&format!("http://{host}")),
+        true => single(headers, header::ORIGIN) == Some(ours),
         false => is_safe,
     };
     // Links and bookmarks lead here too (`navigate`); what other pages fetch does not.

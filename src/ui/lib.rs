@@ -1,11 +1,13 @@
-//! The web page of a cluster: a server for browsers on this machine, which serves the page's files
-//! and asks the node's local API for what the page shows. It decides nothing, keeps nothing on
-//! disk, and reaches the node only through the API's client. The page has no build step and asks
-//! nobody but this server.
+//! The web page of a cluster: a server for browsers on this machine, or on others by TLS, which
+//! serves the page's files and asks the node's local API for what the page shows. It decides
+//! nothing, keeps nothing on disk but its certificate, and reaches the node only through the API's
+//! client. The page has no build step and asks nobody but this server.
 //!
 //! | file | owns |
 //! |---|---|
-//! | `server` | the address, the routes, serving until told to stop |
+//! | `server` | the routes, serving until told to stop |
+//! | `door` | where browsers reach the page, and by which names |
+//! | `tls` | the certificate of a page that other machines open, and its connections |
 //! | `guard` | who may open the page: tokens, the cookie, `Host`, `Origin`; what browsers are told |
 //! | `pass` | which requests are passed on to the API, and what comes back |
 //! | `live` | asking for what changes once for all open pages, and telling them |
@@ -14,6 +16,7 @@
 //! | `files` | the page's own files, in `page/` |
 
 mod changes;
+mod door;
 mod files;
 mod guard;
 mod live;
@@ -22,5 +25,8 @@ mod server;
 mod share;
 #[cfg(test)]
 mod tests;
+mod tls;
 
+pub use door::PageDoor;
 pub use server::{PageError, PageServer, PageSettings};
+pub use tls::{CertificateError, PageCertificate};

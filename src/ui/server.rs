@@ -1,11 +1,13 @@
 //! The address, the routes, and serving until told to stop.
 
 use super::{
+    door::PageDoor,
     files,
     guard::{self, Keys},
     live::{self, Hub, Slots},
     pass,
     share::SharedReads,
+    tls::TlsListener,
 };
 use axum::{
     Json, Router,
@@ -17,11 +19,7 @@ use axum::{
 };
 use nodectl_http::Client;
 use serde_json::json;
-use std::{
-    io,
-    net::{Ipv4Addr, SocketAddr},
-    sync::Arc,
-};
+use std::{io, net::SocketAddr, sync::Arc};
 use tokio::net::TcpListener;
 
 /// Pages and logs that are open at a time, and requests under way.
@@ -29,8 +27,9 @@ const MOST_STREAMS: usize = 64;
 const MOST_REQUESTS: usize = 32;
 
 /// How the page is served.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct PageSettings {
+    pub door: PageDoor,
     /// 0 for any free one.
     pub port: u16,
     /// Whether the page may cancel, retry and drain.
@@ -40,7 +39,9 @@ pub struct PageSettings {
 /// The page cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum PageError {
-    #[error("cannot serve the page at {addr}: {source}\nhint: choose another --port, or none")]
+    #[error(
+        "cannot serve the page at {addr}: {source}\nhint: choose another --port, or none; --listen takes an address of this machine"
+    )]
     Listen { addr: SocketAddr, source: io::Error },
     #[error("the system gives no random numbers, without which everybody could open the page")]
     NoRandomness,
@@ -52,6 +53,7 @@ pub struct Shared {
     pub hub: Arc<Hub>,
     pub reads: Arc<SharedReads>,
     pub keys: Keys,
+    pub door: PageDoor,
     pub may_write: bool,
     pub streams: Slots,
     pub requests: Slots,
@@ -61,11 +63,8 @@ pub struct Shared {
 
 impl Shared {
     fn address(&self) -> String {
-        format!(
-            "http://127.0.0.1:{}/?token={}",
-            self.port,
-            self.keys.token()
-        )
+        let origin = self.door.origin(self.port);
+        format!("{origin}/?token={}", self.keys.token())
     }
 
     /// A browser got in: the next one needs the next address.
@@ -87,14 +86,15 @@ impl PageServer {
         settings: PageSettings,
         on_open: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Self, PageError> {
-        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, settings.port));
+        let addr = SocketAddr::from((settings.door.listens_on(), settings.port));
         let failed = |source| PageError::Listen { addr, source };
         let listener = TcpListener::bind(addr).await.map_err(failed)?;
         let port = listener.local_addr().map_err(failed)?.port();
         let shared = Arc::new(Shared {
             hub: Hub::new(client.clone()),
             reads: SharedReads::new(client.clone()),
-            keys: Keys::new(port).map_err(|_| PageError::NoRandomness)?,
+            keys: Keys::new(&settings.door, port).map_err(|_| PageError::NoRandomness)?,
+            door: settings.door,
             may_write: settings.may_write,
             streams: Slots::new(MOST_STREAMS),
             requests: Slots::new(MOST_REQUESTS),
@@ -122,9 +122,17 @@ impl PageServer {
 
     /// Serves until `stop` is ready. Open pages lose their connection then, and say so.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> io::Result<()> {
-        let router = router(self.shared);
+        let router = router(Arc::clone(&self.shared));
+        let serve = async {
+            match &self.shared.door {
+                PageDoor::Loopback => axum::serve(self.listener, router).await,
+                PageDoor::Network { certificate, .. } => {
+                    axum::serve(TlsListener::new(self.listener, certificate)?, router).await
+                }
+            }
+        };
         tokio::select! {
-            served = async { axum::serve(self.listener, router).await } => served,
+            served = serve => served,
             () = stop => Ok(()),
         }
     }

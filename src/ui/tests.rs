@@ -2,6 +2,7 @@
 //! handlers on a Unix socket and counts what it is asked.
 
 mod doors;
+mod network;
 mod sharing;
 
 use super::{PageServer, PageSettings};
@@ -23,6 +24,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixListener},
     sync::oneshot,
 };
@@ -58,6 +60,14 @@ struct Got {
 
 impl Stage {
     async fn of(may_write: bool) -> Self {
+        Self::with(PageSettings {
+            may_write,
+            ..PageSettings::default()
+        })
+        .await
+    }
+
+    async fn with(settings: PageSettings) -> Self {
         let home = tempfile::tempdir().expect("a directory");
         let socket = home.path().join("api.sock");
         let api = Arc::new(Mutex::new(FakeApi::default()));
@@ -67,7 +77,6 @@ impl Stage {
         tokio::spawn(async move { axum::serve(listener, router).await });
         let announced = Arc::new(Mutex::new(Vec::new()));
         let told = Arc::clone(&announced);
-        let settings = PageSettings { port: 0, may_write };
         let tell = move |address: &str| told.lock().expect("no panic").push(address.to_string());
         let server = PageServer::bind(Client::new(&socket), settings, tell)
             .await
@@ -107,11 +116,6 @@ impl Stage {
         headers: &[(&str, &str)],
         body: &str,
     ) -> hyper::Response<hyper::body::Incoming> {
-        let stream = TcpStream::connect(("127.0.0.1", self.port))
-            .await
-            .expect("it listens");
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
-        tokio::spawn(connection);
         let mut request = hyper::Request::builder().method(method).uri(path);
         if !headers.iter().any(|(name, _)| *name == "host") {
             request = request.header("host", self.host());
@@ -121,7 +125,12 @@ impl Stage {
         }
         let body = Full::new(Bytes::copy_from_slice(body.as_bytes()));
         let request = request.body(body).expect("a request");
-        sender.send_request(request).await.expect("an answer")
+        exchange(self.connect().await, request).await
+    }
+
+    async fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).await;
+        stream.expect("it listens")
     }
 
     async fn get(&self, path: &str, headers: &[(&str, &str)]) -> Got {
@@ -147,6 +156,16 @@ impl Stage {
         let set = got.headers[header::SET_COOKIE].to_str().expect("text");
         set.split(';').next().expect("a value").to_string()
     }
+}
+
+/// Sends a request over a new connection.
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    request: hyper::Request<Full<Bytes>>,
+) -> hyper::Response<hyper::body::Incoming> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
+    tokio::spawn(connection);
+    sender.send_request(request).await.expect("an answer")
 }
 
 async fn read(answer: hyper::Response<hyper::body::Incoming>) -> Got {

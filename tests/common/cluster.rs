@@ -260,7 +260,8 @@ impl Cluster {
         command
     }
 
-    fn in_network(&self, number: usize) -> Command {
+    /// The same inside the node's network namespace, where it has one.
+    pub fn in_network(&self, number: usize) -> Command {
         let Some(lab) = &self.lab else {
             return self.command(number);
         };
