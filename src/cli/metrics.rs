@@ -7,8 +7,8 @@ use nodectl_http::Client;
 use std::{fs, path::PathBuf};
 
 pub const METRICS_NOTES: &str = "\
-Prometheus does not read Unix sockets: have node_exporter's textfile collector read a file that this command writes every half minute \
-(the guide's page on operating has the unit). One node tells of itself, of its own tasks, and of the jobs that it remembers.";
+Prometheus does not read Unix sockets: `nodectl ui --metrics` lets it read them from the web page's server, or have node_exporter's \
+textfile collector read a file that this command writes every half minute (the guide's page on operating has both). One node tells of itself, of its own tasks, and of the jobs that it remembers.";
 
 #[derive(Debug, Args)]
 pub struct MetricsArgs {

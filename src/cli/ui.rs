@@ -30,6 +30,9 @@ pub struct UiArgs {
     /// Serves the page by TLS on this address of the machine, or on all (0.0.0.0, ::)
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<IpAddr>,
+    /// Lets Prometheus read /metrics with the token in the file whose name is printed
+    #[arg(long)]
+    pub metrics: bool,
     /// With --listen: without asking
     #[arg(long, requires = "listen")]
     pub yes: bool,
@@ -42,6 +45,7 @@ pub async fn ui(client: &Client, settings: &Settings, args: &UiArgs) -> Result<E
         tell!("the page is not served");
         return Ok(Exit::Failed);
     };
+    let metrics_token = args.metrics.then(|| metrics_token(settings)).transpose()?;
     let fingerprint = match &door {
         PageDoor::Loopback => None,
         PageDoor::Network { certificate, .. } => Some(certificate.fingerprint()),
@@ -50,6 +54,7 @@ pub async fn ui(client: &Client, settings: &Settings, args: &UiArgs) -> Result<E
         door,
         port: args.port,
         may_write: args.write,
+        metrics_token,
     };
     let next = |address: &str| {
         tell!("the page was opened; for another browser:");
@@ -80,6 +85,15 @@ pub async fn ui(client: &Client, settings: &Settings, args: &UiArgs) -> Result<E
         source,
     })?;
     Ok(Exit::Done)
+}
+
+/// What programs read `/metrics` with: the same each time.
+fn metrics_token(settings: &Settings) -> Result<String, CliError> {
+    let path = settings.node.data_dir.join("metrics-token");
+    let token = nodectl_ui::metrics_token(&path)
+        .map_err(|source| CliError::file("keeping the token in", &path, source))?;
+    tell!("/metrics is read with the token in {}", path.display());
+    Ok(token)
 }
 
 /// Where the page is served; none if the person who was asked does not want it served there.

@@ -27,15 +27,22 @@ pub struct Keys {
     cookie: String,
     cookie_name: String,
     cookie_attributes: &'static str,
+    /// What `/metrics` is read with by programs; none if it is for browsers only.
+    metrics: Option<String>,
 }
 
 impl Keys {
-    pub fn new(door: &PageDoor, port: u16) -> Result<Self, rand::rngs::SysError> {
+    pub fn new(
+        door: &PageDoor,
+        port: u16,
+        metrics: Option<String>,
+    ) -> Result<Self, rand::rngs::SysError> {
         Ok(Self {
             token: Mutex::new(draw()?),
             cookie: draw()?,
             cookie_name: door.cookie_name(port),
             cookie_attributes: door.cookie_attributes(),
+            metrics,
         })
     }
 
@@ -65,6 +72,16 @@ impl Keys {
             })
     }
 
+    /// Whether this is a program that reads metrics.
+    fn knows_scraper(&self, headers: &HeaderMap) -> bool {
+        let offered = single(headers, header::AUTHORIZATION);
+        let offered = offered.and_then(|value| value.strip_prefix("Bearer "));
+        match (offered, &self.metrics) {
+            (Some(offered), Some(token)) => is_same(offered.as_bytes(), token.as_bytes()),
+            _ => false,
+        }
+    }
+
     fn to_set(&self) -> String {
         let (name, value) = (&self.cookie_name, &self.cookie);
         format!("{name}={value}; {}", self.cookie_attributes)
@@ -72,7 +89,7 @@ impl Keys {
 }
 
 /// 256 random bits.
-fn draw() -> Result<String, rand::rngs::SysError> {
+pub fn draw() -> Result<String, rand::rngs::SysError> {
     let mut bytes = [0; 32];
     SysRng.try_fill_bytes(&mut bytes)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
@@ -140,7 +157,9 @@ fn refusal(shared: &Shared, request: &Request) -> Option<Response> {
     if let Some(token) = token_of(request.uri()).filter(|_| *request.method() == Method::GET) {
         return Some(with_token(shared, headers, token));
     }
-    (!shared.keys.knows(headers)).then(locked)
+    let is_scraped = request.uri().path() == "/metrics" && is_safe;
+    let is_known = shared.keys.knows(headers) || is_scraped && shared.keys.knows_scraper(headers);
+    (!is_known).then(locked)
 }
 
 fn with_token(shared: &Shared, headers: &HeaderMap, token: &str) -> Response {

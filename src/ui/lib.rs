@@ -9,6 +9,7 @@
 //! | `door` | where browsers reach the page, and by which names |
 //! | `tls` | the certificate of a page that other machines open, and its connections |
 //! | `guard` | who may open the page: tokens, the cookie, `Host`, `Origin`; what browsers are told |
+//! | `kept` | files that only the node's user reads: the certificate, the token for `/metrics` |
 //! | `pass` | which requests are passed on to the API, and what comes back |
 //! | `live` | asking for what changes once for all open pages, and telling them |
 //! | `changes` | how a list differs from the one before |
@@ -19,6 +20,7 @@ mod changes;
 mod door;
 mod files;
 mod guard;
+mod kept;
 mod live;
 mod pass;
 mod server;
@@ -28,5 +30,6 @@ mod tests;
 mod tls;
 
 pub use door::PageDoor;
+pub use kept::metrics_token;
 pub use server::{PageError, PageServer, PageSettings};
 pub use tls::{CertificateError, PageCertificate};

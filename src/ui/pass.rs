@@ -99,6 +99,17 @@ async fn read(shared: &Shared, kind: PassKind, uri: &Uri) -> Response {
     }
 }
 
+/// The node's numbers as Prometheus reads them.
+pub async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
+    let Some(_place) = shared.requests.take() else {
+        return crowded();
+    };
+    match shared.client.metrics().await {
+        Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response(),
+        Err(error) => problem(StatusCode::BAD_GATEWAY, &error.to_string()),
+    }
+}
+
 /// What a task wrote, which no browser is to take for a page.
 async fn read_content(shared: &Shared, uri: &Uri, content: &'static str) -> Response {
     let Some(place) = shared.streams.take() else {

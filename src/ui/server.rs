@@ -34,6 +34,8 @@ pub struct PageSettings {
     pub port: u16,
     /// Whether the page may cancel, retry and drain.
     pub may_write: bool,
+    /// What programs read `/metrics` with; without one it is for browsers that have the cookie.
+    pub metrics_token: Option<String>,
 }
 
 /// The page cannot be served.
@@ -93,7 +95,8 @@ impl PageServer {
         let shared = Arc::new(Shared {
             hub: Hub::new(client.clone()),
             reads: SharedReads::new(client.clone()),
-            keys: Keys::new(&settings.door, port).map_err(|_| PageError::NoRandomness)?,
+            keys: Keys::new(&settings.door, port, settings.metrics_token)
+                .map_err(|_| PageError::NoRandomness)?,
             door: settings.door,
             may_write: settings.may_write,
             streams: Slots::new(MOST_STREAMS),
@@ -142,6 +145,7 @@ fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route("/live", get(live::live))
         .route("/page/about", get(about))
+        .route("/metrics", get(pass::metrics))
         .route("/v1/{*path}", any(pass::pass))
         .fallback(file)
         .layer(middleware::from_fn_with_state(

@@ -1,17 +1,10 @@
 //! TLS for a page that other machines open: a certificate of its own, which a person compares by
 //! its fingerprint, and a listener whose handshakes hold nobody up.
 
+use super::kept::write_privately;
 use axum::serve::Listener;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
-use std::{
-    fs::{self, OpenOptions},
-    io::{self, Write},
-    net::SocketAddr,
-    os::unix::fs::OpenOptionsExt,
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{fs, io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{Semaphore, mpsc},
@@ -123,15 +116,6 @@ fn made_for(names: Vec<String>) -> Result<String, CertificateError> {
     let key = KeyPair::generate().map_err(failed)?;
     let certificate = params.self_signed(&key).map_err(failed)?;
     Ok(certificate.pem() + &key.serialize_pem())
-}
-
-/// Whole or not at all.
-fn write_privately(path: &Path, text: &str) -> io::Result<()> {
-    let new = path.with_extension("new");
-    let mut file = OpenOptions::new();
-    let file = file.write(true).create(true).truncate(true).mode(0o600);
-    file.open(&new)?.write_all(text.as_bytes())?;
-    fs::rename(new, path)
 }
 
 /// Connections whose handshake is done. One that never ends its handshake keeps no other waiting.

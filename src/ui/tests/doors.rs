@@ -1,6 +1,7 @@
 //! Who gets in, what they may ask for, and what browsers are told.
 
 use super::{Stage, token_in};
+use crate::{PageSettings, metrics_token};
 use axum::http::{Method, StatusCode, header};
 use serde_json::json;
 
@@ -274,4 +275,53 @@ async fn the_page_is_small_and_asks_nobody_else() {
     let page = std::str::from_utf8(&page).expect("text");
     assert!(!page.contains("<style") && !page.contains(" style=") && !page.contains("onclick"));
     assert!(crate::files::find("/../lib.rs").is_none());
+}
+
+#[tokio::test]
+async fn programs_read_metrics_with_their_token_and_nothing_else() {
+    let home = tempfile::tempdir().expect("a directory");
+    let path = home.path().join("metrics-token");
+    let token = metrics_token(&path).expect("a token");
+    assert_eq!(metrics_token(&path).expect("the same"), token);
+    let stage = Stage::with(PageSettings {
+        metrics_token: Some(token.clone()),
+        ..PageSettings::default()
+    })
+    .await;
+    stage.say("/metrics", json!("nodectl_tasks_running 3"));
+    stage.say("/v1/nodes", json!([]));
+    let bearer = format!("Bearer {token}");
+    let ours = ("authorization", bearer.as_str());
+    let got = stage.get("/metrics", &[ours]).await;
+    assert_eq!(got.status, StatusCode::OK, "{}", got.body);
+    assert!(got.body.contains("nodectl_tasks_running 3"), "{}", got.body);
+    for path in ["/v1/nodes", "/", "/metrics/"] {
+        assert_eq!(
+            stage.get(path, &[ours]).await.status,
+            StatusCode::UNAUTHORIZED,
+            "{path}"
+        );
+    }
+    for wrong in ["", "Bearer ", "Bearer 0", &token, &format!("Basic {token}")] {
+        let got = stage.get("/metrics", &[("authorization", wrong)]).await;
+        assert_eq!(got.status, StatusCode::UNAUTHORIZED, "{wrong}");
+    }
+    let evil = stage
+        .get("/metrics", &[ours, ("host", "evil.example")])
+        .await;
+    assert_eq!(evil.status, StatusCode::FORBIDDEN);
+    let without = Stage::of(false).await;
+    without.say("/metrics", json!("nodectl_tasks_running 3"));
+    assert_eq!(
+        without.get("/metrics", &[ours]).await.status,
+        StatusCode::UNAUTHORIZED
+    );
+    let cookie = without.cookie().await;
+    assert_eq!(
+        without.get("/metrics", &[("cookie", &cookie)]).await.status,
+        StatusCode::OK
+    );
+    std::fs::write(&path, "short").expect("it is ours");
+    let refused = metrics_token(&path).expect_err("no token").to_string();
+    assert!(refused.contains("remove it"), "{refused}");
 }
