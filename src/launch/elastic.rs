@@ -1,5 +1,5 @@
-//! How many allocations a queue of tasks deserves. Pure: what is seen goes in, what to do comes
-//! out.
+//! How many allocations a queue of tasks deserves, by what the tasks hold while they run. Pure: what
+//! is seen goes in, what to do comes out.
 
 use std::time::Duration;
 
@@ -12,17 +12,76 @@ pub struct Bounds {
     pub idle: Duration,
 }
 
+/// What a task holds on its node while it runs; of a task of several processes, what those of one
+/// node hold together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TaskNeed {
+    pub cpus: f64,
+    pub memory_bytes: u64,
+    pub gpus: f64,
+}
+
+/// What a node of the launch has for tasks, as far as that is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct NodeOffer {
+    pub cpus: Option<f64>,
+    pub memory_bytes: Option<u64>,
+    pub gpus: Option<f64>,
+}
+
+impl NodeOffer {
+    /// How many such tasks a node runs at once, 0 if it can run none; `None` if nothing is known of
+    /// what they hold.
+    pub fn slots(&self, need: &TaskNeed) -> Option<u32> {
+        let memory = self.memory_bytes.map(|bytes| bytes as f64);
+        let parts = [
+            (self.cpus, need.cpus),
+            (memory, need.memory_bytes as f64),
+            (self.gpus, need.gpus),
+        ];
+        let known = parts.into_iter().filter(|(_, needed)| *needed > 0.0);
+        let slots = known.filter_map(|(has, needed)| Some(has? / needed));
+        // A third of a core three times is a core.
+        let slots = slots.map(|slots| (slots + 1e-6).floor().min(f64::from(u32::MAX)) as u32);
+        slots.min()
+    }
+}
+
+/// Tasks of a job that nobody runs, and that a node of the launch can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitingTasks {
+    pub tasks: u64,
+    /// So many run on one node at once; of tasks on several nodes, parts of them.
+    pub per_node: u32,
+    /// They begin when so many nodes of the launch are there.
+    pub nodes: u32,
+}
+
 /// What there is now.
 #[derive(Clone, Debug, Default)]
 pub struct ObservedLoad {
-    /// Tasks that nobody runs, of jobs that have not ended.
-    pub waiting: u64,
-    /// Tasks that a new node would run at once.
-    pub per_node: u32,
+    pub queue: Vec<WaitingTasks>,
     /// Allocations that have not become a node yet.
     pub coming: u32,
-    /// Nodes of this launch, by member, and how long each has had nothing to do.
-    pub nodes: Vec<(String, Duration)>,
+    /// Nodes of this launch, by member, and how long each has had nothing to do, if it has nothing.
+    pub nodes: Vec<(String, Option<Duration>)>,
+}
+
+impl ObservedLoad {
+    /// Tasks that wait.
+    pub fn waiting(&self) -> u64 {
+        self.queue.iter().map(|job| job.tasks).sum()
+    }
+
+    /// Nodes beyond those of the launch that are busy, which would run them all at once.
+    fn deserved(&self) -> u32 {
+        let share = |job: &WaitingTasks| job.tasks as f64 / f64::from(job.per_node.max(1));
+        let shares: f64 = self.queue.iter().map(share).sum();
+        let least = self.queue.iter().map(|job| job.nodes).max();
+        let busy = self.nodes.iter().filter(|(_, idle)| idle.is_none()).count();
+        let least = least.unwrap_or(0).saturating_sub(busy as u32);
+        ((shares - 1e-6).ceil().max(0.0) as u32).max(least)
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,19 +94,16 @@ pub struct Change {
 /// Grows with what waits, beyond what is coming already; gives back who is idle, the idlest first.
 pub fn change(bounds: Bounds, seen: &ObservedLoad) -> Change {
     let have = seen.coming + seen.nodes.len() as u32;
-    let deserved = seen.waiting.div_ceil(u64::from(seen.per_node.max(1)));
-    let deserved = u32::try_from(deserved).unwrap_or(u32::MAX);
-    let grow = deserved
-        .saturating_sub(seen.coming)
+    let free = seen.nodes.iter().filter(|(_, idle)| idle.is_some()).count() as u32;
+    let grow = seen
+        .deserved()
+        .saturating_sub(seen.coming + free)
         .min(bounds.max.saturating_sub(have));
     let submit = grow.max(bounds.min.saturating_sub(have));
-    let mut idle: Vec<_> = seen
-        .nodes
-        .iter()
-        .filter(|(_, idle)| *idle >= bounds.idle)
-        .collect();
+    let long_idle = |(_, idle): &&(String, Option<Duration>)| idle >= &Some(bounds.idle);
+    let mut idle: Vec<_> = seen.nodes.iter().filter(long_idle).collect();
     idle.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-    let spare = if seen.waiting > 0 {
+    let spare = if seen.waiting() > 0 {
         0
     } else {
         have.saturating_sub(bounds.min) as usize
@@ -75,11 +131,16 @@ mod tests {
     };
 
     fn seen(waiting: u64, coming: u32, idle_seconds: &[u64]) -> ObservedLoad {
-        let node =
-            |(index, seconds): (usize, &u64)| (format!("n{index}"), Duration::from_secs(*seconds));
+        let node = |(index, seconds): (usize, &u64)| {
+            let idle = (*seconds > 0).then(|| Duration::from_secs(*seconds));
+            (format!("n{index}"), idle)
+        };
         ObservedLoad {
-            waiting,
-            per_node: 2,
+            queue: vec![WaitingTasks {
+                tasks: waiting,
+                per_node: 2,
+                nodes: 0,
+            }],
             coming,
             nodes: idle_seconds.iter().enumerate().map(node).collect(),
         }
@@ -97,6 +158,11 @@ mod tests {
             change(BOUNDS, &seen(3, 2, &[0])).submit,
             0,
             "they are coming"
+        );
+        assert_eq!(
+            change(BOUNDS, &seen(3, 0, &[0, 1])).submit,
+            1,
+            "one has just come"
         );
         assert_eq!(
             change(BOUNDS, &seen(1000, 1, &[0, 0])).submit,
@@ -118,6 +184,53 @@ mod tests {
             Vec::<String>::new(),
             "not while something waits"
         );
+    }
+
+    #[test]
+    fn nodes_are_counted_by_what_each_job_needs() {
+        let offer = NodeOffer {
+            cpus: Some(8.0),
+            memory_bytes: Some(32 << 30),
+            gpus: None,
+        };
+        let need = |cpus, gib: u64, gpus| TaskNeed {
+            cpus,
+            memory_bytes: gib << 30,
+            gpus,
+        };
+        assert_eq!(offer.slots(&need(1.0, 1, 0.0)), Some(8));
+        assert_eq!(offer.slots(&need(1.0, 16, 0.0)), Some(2), "memory");
+        assert_eq!(offer.slots(&need(0.1, 0, 0.0)), Some(80));
+        assert_eq!(offer.slots(&need(1.0, 64, 0.0)), Some(0), "too large");
+        assert_eq!(offer.slots(&need(0.0, 0, 1.0)), None, "GPUs are not known");
+        let job = |tasks, per_node, nodes| WaitingTasks {
+            tasks,
+            per_node,
+            nodes,
+        };
+        let bounds = Bounds {
+            min: 0,
+            max: 100,
+            idle: MINUTE,
+        };
+        let submit = |queue: Vec<WaitingTasks>, coming| {
+            let seen = ObservedLoad {
+                queue,
+                coming,
+                nodes: vec![("n0".into(), None)],
+            };
+            change(bounds, &seen).submit
+        };
+        // Half a node and a quarter of one are one; three thirds, too.
+        assert_eq!(submit(vec![job(4, 8, 0), job(2, 8, 0)], 0), 1);
+        assert_eq!(submit(vec![job(1, 3, 0); 3], 0), 1);
+        assert_eq!(submit(vec![job(16, 8, 0), job(3, 1, 0)], 0), 5);
+        assert_eq!(
+            submit(vec![job(2, 8, 4)], 0),
+            3,
+            "four at once, one is there"
+        );
+        assert_eq!(submit(vec![job(2, 8, 4)], 3), 0, "and three are coming");
     }
 
     proptest! {

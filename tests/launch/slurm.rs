@@ -186,6 +186,55 @@ fn an_elastic_launch_follows_the_queue_of_tasks() {
     assert_eq!(status.code(), Some(130), "{}", told());
 }
 
+/// What a node of the launch cannot run asks for none, and keeps none.
+#[test]
+fn an_elastic_launch_asks_for_no_node_that_nothing_could_use() {
+    let Some(bed) = Testbed::up("slurm", &[]) else {
+        return;
+    };
+    let cluster = submitter();
+    let submit = |name: &str, more: &str| {
+        let text = format!("name = '{name}'\ncommand = ['true']\nwait = true\n{more}\n");
+        cluster.submit(0, &write_job(cluster.dir.path(), name, &text));
+    };
+    submit("large", "resources = { cpus = 64 }");
+    let arguments = [
+        "up",
+        "--slurm",
+        "--min",
+        "0",
+        "--max",
+        "2",
+        "--idle",
+        "1s",
+        "--cpus-per-node",
+        "1",
+        "--time",
+        "10m",
+    ];
+    let launcher = start(&cluster, &bed, &arguments);
+    let told = || fs::read_to_string(cluster.dir.path().join("launcher.log")).unwrap_or_default();
+    wait_until(SOON, "the large job is left out", || {
+        told().contains("no node is asked for large")
+    });
+    submit("moon", "where = \"labels.place == 'moon'\"");
+    wait_until(LATER, "a node was tried", || {
+        told().contains("no node is asked for moon") && told().contains("does not satisfy")
+    });
+    wait_until(LATER, "and given back", || {
+        queue(&bed).is_empty() && launched_nodes(&cluster) == 0
+    });
+    assert_eq!(told().matches("giving").count(), 1, "{}", told());
+    run_squares(&cluster, 3, "true");
+    assert_eq!(
+        told().matches("no node is asked for").count(),
+        2,
+        "{}",
+        told()
+    );
+    drop(launcher);
+}
+
 #[test]
 fn allocations_of_a_launcher_that_crashed_are_found() {
     let Some(bed) = Testbed::up("slurm", &[]) else {

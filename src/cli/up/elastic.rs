@@ -3,6 +3,7 @@
 
 use super::{
     context::LaunchContext,
+    queue::{OwnNode, TaskQueue},
     scheduler::{JobIs, LaunchJob, RequestKind, Scheduler},
     take_back,
 };
@@ -18,11 +19,13 @@ use nodectl_launch::{
     timeline::Timeline,
 };
 use nodectl_ports::{say::tell, wall_ms};
-use nodectl_wire::api::{JobLine, LaunchLook, Node};
+use nodectl_wire::api::{LaunchLook, Node};
 use std::{collections::BTreeMap, time::Duration};
 use tokio::time::Instant;
 
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// What a node refuses for want of time before this part of its time is over, each would refuse.
+const FRESH_PART: u32 = 10;
 /// Of no use here: its launches are not on hosts.
 const CONNECT: Duration = Duration::from_secs(10);
 /// A launcher that has not ended by then has been heard.
@@ -46,17 +49,14 @@ pub async fn run(
     args: &UpArgs,
 ) -> Result<Exit, CliError> {
     scheduler.keep(context, Some(StartedProcess::own()))?;
-    let per_node = args
-        .request
-        .tasks_per_node
-        .unwrap_or_else(|| scheduler.tasks_per_node())
-        .max(1);
+    let said = args.request.tasks_per_node.map(|tasks| tasks.max(1));
+    let queue = TaskQueue::new(scheduler.offer(), said, scheduler.tasks_per_node());
     tell!(
-        "{} to {} nodes, {per_node} tasks on each; Ctrl-C takes them back",
+        "{} to {} nodes; Ctrl-C takes them back",
         bounds.min,
         bounds.max
     );
-    let looping = look(context, scheduler, bounds, per_node);
+    let looping = look(context, scheduler, bounds, queue);
     match super::interruptible(looping).await? {
         // The first submission was refused: so would be the next.
         Some(error) => {
@@ -75,10 +75,9 @@ async fn look(
     context: &LaunchContext,
     scheduler: &Scheduler,
     bounds: Bounds,
-    per_node: u32,
+    mut queue: TaskQueue,
 ) -> CliError {
-    let mut idle_since: BTreeMap<String, Instant> = BTreeMap::new();
-    let mut waited_before = 0;
+    let mut known = BTreeMap::new();
     let mut said = String::new();
     let mut has_submitted = false;
     let mut timeline = match Timeline::of(&context.launches, &context.launch) {
@@ -86,19 +85,15 @@ async fn look(
         Err(error) => return error.into(),
     };
     loop {
-        match seen(context, scheduler, &mut idle_since).await {
-            Ok((mut seen, jobs)) => {
-                // A job that was submitted just now has not started where it can.
-                let waiting = std::mem::replace(&mut waited_before, seen.waiting);
-                seen.waiting = seen.waiting.min(waiting);
-                seen.per_node = per_node;
+        match seen(context, scheduler, &mut known, &mut queue).await {
+            Ok((seen, jobs)) => {
                 let change = change(bounds, &seen);
                 note(&mut timeline, &seen, &change);
                 let now = format!(
                     "{} nodes, {} coming, {} tasks wait",
                     seen.nodes.len(),
                     seen.coming,
-                    seen.waiting
+                    seen.waiting()
                 );
                 if now != said {
                     tell!("{now}");
@@ -134,7 +129,7 @@ fn note(timeline: &mut Timeline, seen: &ObservedLoad, change: &Change) {
     let why = match (change.submit, released) {
         (0, 0) => String::new(),
         (0, _) => "no task waits, and they had nothing to do".to_string(),
-        (_, 0) if seen.waiting > 0 => format!("{} tasks wait", seen.waiting),
+        (_, 0) if seen.waiting() > 0 => format!("{} tasks wait", seen.waiting()),
         _ => "the least is to stay".to_string(),
     };
     let look = LaunchLook {
@@ -142,7 +137,7 @@ fn note(timeline: &mut Timeline, seen: &ObservedLoad, change: &Change) {
         asked: (running + seen.coming + change.submit).saturating_sub(released),
         pending: seen.coming + change.submit,
         running,
-        waiting: seen.waiting,
+        waiting: seen.waiting(),
         submitted: change.submit,
         released,
         why,
@@ -183,59 +178,55 @@ fn is_ours(node: &Node, context: &LaunchContext) -> bool {
     node.alive && node.labels.get(LAUNCH_LABEL) == Some(&context.launch)
 }
 
+/// Since when a node of the launch is here, and has had nothing to do.
+struct Presence {
+    here: Instant,
+    idle: Instant,
+}
+
 async fn seen(
     context: &LaunchContext,
     scheduler: &Scheduler,
-    idle_since: &mut BTreeMap<String, Instant>,
+    known: &mut BTreeMap<String, Presence>,
+    queue: &mut TaskQueue,
 ) -> Result<(ObservedLoad, Vec<LaunchJob>), CliError> {
-    let (nodes, lines) = (context.client.nodes().await?, context.client.jobs().await?);
+    let client = &context.client;
+    let (nodes, lines) = (client.nodes().await?, client.jobs().await?);
     let jobs = scheduler.jobs().await?;
-    let running: u64 = nodes
-        .iter()
-        .filter(|node| node.alive)
-        .filter_map(|node| Some(u64::from(node.load.as_ref()?.running)))
-        .sum();
-    let mut seen = ObservedLoad {
-        waiting: open_tasks(&lines).saturating_sub(running),
-        ..ObservedLoad::default()
-    };
     let now = Instant::now();
+    let mut seen = ObservedLoad::default();
+    let mut own = Vec::new();
     for node in nodes.iter().filter(|node| is_ours(node, context)) {
         let Some(member) = node.labels.get(MEMBER_LABEL) else {
             continue;
         };
-        let is_idle = node
-            .load
-            .as_ref()
-            .is_some_and(|load| load.running + load.queued == 0);
-        if !is_idle {
-            idle_since.insert(member.clone(), now);
+        let new = Presence {
+            here: now,
+            idle: now,
+        };
+        let presence = known.entry(member.clone()).or_insert(new);
+        let load = node.load.as_ref();
+        let is_busy = load.is_none_or(|load| load.running + load.queued > 0);
+        if is_busy {
+            presence.idle = now;
         }
-        let since = *idle_since.entry(member.clone()).or_insert(now);
-        seen.nodes.push((member.clone(), now - since));
+        let idle = (!is_busy).then(|| now - presence.idle);
+        seen.nodes.push((member.clone(), idle));
+        let is_fresh = |time| now - presence.here < time / FRESH_PART;
+        own.push(OwnNode {
+            node,
+            idle,
+            is_fresh: scheduler.time().is_some_and(is_fresh),
+        });
     }
-    idle_since.retain(|member, _| seen.nodes.iter().any(|(known, _)| known == member));
+    known.retain(|member, _| seen.nodes.iter().any(|(here, _)| here == member));
     let is_node = |job: &LaunchJob| seen.nodes.iter().any(|(member, _)| *member == job.id);
     seen.coming = jobs
         .iter()
         .filter(|job| job.state != JobIs::Ending && !is_node(job))
         .count() as u32;
+    seen.queue = queue.look(client, &nodes, &own, &lines).await?;
     Ok((seen, jobs))
-}
-
-/// Tasks of jobs that have not ended, and that have not ended themselves. Workers of pools are not
-/// counted: they take what there is.
-fn open_tasks(lines: &[JobLine]) -> u64 {
-    let open = lines
-        .iter()
-        .filter(|line| !line.phase.is_ended() && line.workers.is_none());
-    open.map(|line| {
-        u64::from(
-            line.tasks
-                .saturating_sub(line.done + line.failed + line.stopped),
-        )
-    })
-    .sum()
 }
 
 /// Has the command go on in the background as it would here.

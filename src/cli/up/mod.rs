@@ -9,6 +9,7 @@
 //! | `hosts` | the hosts of a cluster file |
 //! | `scheduled` | jobs of SLURM or HTCondor, a fixed number of them |
 //! | `elastic` | as many as the queue of tasks deserves |
+//! | `queue` | which tasks wait that those could run |
 //! | `scheduler` | SLURM and HTCondor, seen alike |
 //! | `down` | stopping all of it |
 
@@ -16,6 +17,7 @@ mod context;
 mod down;
 mod elastic;
 mod hosts;
+mod queue;
 mod scheduled;
 mod scheduler;
 mod table;

@@ -5,6 +5,7 @@ use crate::exit::CliError;
 use nodectl_launch::{
     LaunchError,
     condor::{self, Condor, CondorSubmission, JobState},
+    elastic::NodeOffer,
     node::LaunchFacts,
     slurm::{self, AllocationState, Script, Slurm},
     ssh::RemoteProgram,
@@ -15,6 +16,7 @@ use std::{
     collections::BTreeSet,
     io::{Read, Seek, SeekFrom},
     path::{Path, PathBuf},
+    time::Duration,
 };
 use tokio::sync::Mutex;
 
@@ -214,6 +216,27 @@ impl Scheduler {
             Self::Condor { request, .. } => (request.gpus, request.cpus),
         };
         gpus.filter(|gpus| *gpus > 0).or(cpus).unwrap_or(1)
+    }
+
+    /// What one of its nodes has, as far as the request tells. One that asks for no GPUs gets none.
+    pub fn offer(&self) -> NodeOffer {
+        let (cpus, gpus, memory_bytes) = match self {
+            Self::Slurm { request, .. } => (request.cpus, request.gpus, request.memory),
+            Self::Condor { request, .. } => (request.cpus, request.gpus, request.memory),
+        };
+        NodeOffer {
+            cpus: cpus.map(f64::from),
+            memory_bytes,
+            gpus: Some(f64::from(gpus.unwrap_or(0))),
+        }
+    }
+
+    /// How long one of its nodes may run, as far as the request tells.
+    pub fn time(&self) -> Option<Duration> {
+        match self {
+            Self::Slurm { request, .. } => request.time,
+            Self::Condor { request, .. } => request.time,
+        }
     }
 
     /// Members are jobs, but for a job of several nodes.
