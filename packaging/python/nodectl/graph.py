@@ -14,15 +14,12 @@ node; only those that are asked for come here.
 from __future__ import annotations
 
 import io
-import json
 import os
 import pickle
-import time
-import uuid
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from . import _node
-from ._errors import NodeError, RemoteError, needed
+from . import _jobs, _node
+from ._errors import RemoteError, needed
 from ._upload import upload
 
 try:
@@ -30,8 +27,6 @@ try:
 except ImportError as error:
     raise needed("nodectl.Graph", "cloudpickle", error) from None
 
-# How long a node that goes away may take to come back.
-_AWAY_SECONDS = 30.0
 _WAIT_MS = 8000
 _CALLS, _SCRIPT = "graph.calls", "graph_call.py"
 # What a task runs: its call, with the results of others in the places of their calls.
@@ -132,7 +127,7 @@ class Graph:
         except BaseException:
             self._calls.truncate(at)
             raise
-        name = "%s-%d" % (_word(function), len(self._rows))
+        name = "%s-%d" % (word(function), len(self._rows))
         self._rows.append((name, at, "\n".join(pickler.needs)))
         return Call(self, name)
 
@@ -143,17 +138,11 @@ class Graph:
         :raises NodeError: The node refuses the graph, or is gone."""
         if not self._rows:
             raise ValueError("the graph has no calls")
-        node, alone = self._open()
+        node, alone = _jobs.open_node()
         job = self._submit(node, alone)
         results = self._wait(node, job, {call.name for call in wanted})
-        values = [pickle.loads(_blob(node, *results[call.name])) for call in wanted]
+        values = [pickle.loads(_jobs.blob(node, *results[call.name])) for call in wanted]
         return values[0] if len(values) == 1 else values
-
-    def _open(self) -> Tuple[str, bool]:
-        local = _node.LocalNode(None, None, None)
-        if not _node.is_running():
-            local._make_run(again=False, returns=False)
-        return local.path, bool(_node.request(local.path, "GET", "/v1/node").get("solo"))
 
     def _submit(self, node: str, alone: bool) -> str:
         sources = [*self._sources, os.path.dirname(cloudpickle.__file__)]
@@ -165,57 +154,28 @@ class Graph:
             "params": {"rows": {"columns": ["name", "at", "needs"], "rows": self._rows}},
             "outputs": ["result.pickle"],
         }
-        request = {**self._request, "key": uuid.uuid4().hex, "inputs": upload(node, sources, made), "tasks": [task]}
-        body = json.dumps(request).encode()
-        return str(_again(lambda: _node.request(node, "POST", "/v1/jobs", body, kind="application/json"))["job"])
+        return _jobs.submit(node, {**self._request, "inputs": upload(node, sources, made), "tasks": [task]})
 
     def _wait(self, node: str, job: str, wanted: "set[str]") -> Dict[str, Tuple[str, str]]:
         """Where the results of the wanted calls are, once all have ended."""
         found: Dict[str, Tuple[str, str]] = {}
         failures: List[str] = []
-        claim, position = 0, 0
-        while True:
-            target = "/v1/jobs/%s/results?claim=%d&position=%d&wait_ms=%d" % (job, claim, position, _WAIT_MS)
-            page = _again(lambda: _node.request(node, "GET", target))
-            for result in page["results"]:
+        results = _jobs.Results(node, job)
+        while not results.is_over:
+            for result in results.page(_WAIT_MS):
                 if result["status"] != "done":
-                    failures.append(_failure(result))
+                    failures.append(_jobs.failure(result))
                 elif result["name"] in wanted:
                     found[result["name"]] = (result["outputs"][0]["hash"], result["node"])
-            claim, position = page["cursor"]["claim"], page["cursor"]["position"]
-            phase = page["progress"]["phase"]
-            if not page["results"] and phase in ("done", "failed", "cancelled"):
-                if phase == "done" and wanted <= set(found):
-                    return found
-                # Those that never began only say whom they needed.
-                failures.sort(key=lambda text: "which it needs" in text)
-                raise RemoteError(failures[0] if failures else "the graph's job was %s" % phase)
+        if results.phase == "done" and wanted <= set(found):
+            return found
+        # Those that never began only say whom they needed.
+        failures.sort(key=lambda text: "which it needs" in text)
+        raise RemoteError(failures[0] if failures else "the graph's job was %s" % results.phase)
 
 
-def _failure(result: Dict[str, Any]) -> str:
-    why = result["failure"]["message"] if result.get("failure") else result["status"]
-    said = result["stderr"]["tail"].strip()
-    return "%s: %s%s" % (result["name"], why, "\n" + said if said else "")
-
-
-def _again(ask: Callable[[], Any]) -> Any:
-    """Asks a node that may be away for a moment."""
-    deadline = time.monotonic() + _AWAY_SECONDS
-    while True:
-        try:
-            return ask()
-        except OSError as error:
-            if time.monotonic() > deadline:
-                raise NodeError("the node is gone: %s" % error) from None
-            time.sleep(0.2)
-
-
-def _blob(node: str, name: str, holder: str) -> bytes:
-    return b"".join(_again(lambda: list(_node.pieces(node, "/v1/blobs/%s?from=%s" % (name, holder)))))
-
-
-def _word(function: Any) -> str:
-    """What a function's tasks are called by."""
-    name = str(getattr(function, "__name__", type(function).__name__))
+def word(function: Any) -> str:
+    """What the tasks of a function are called by; or of whatever else has this name."""
+    name = function if isinstance(function, str) else str(getattr(function, "__name__", type(function).__name__))
     word = "".join(c if c.isalnum() and c.isascii() else "-" for c in name)[:40].strip("-")
     return word or "call"
