@@ -1,4 +1,4 @@
-//! Libraries that nodectl plugs into (joblib, scikit-learn, dask, scipy, IPython and others): their own
+//! Libraries that nodectl plugs into (joblib, scikit-learn, Snakemake, Hydra and others): their own
 //! tests, the programs of the book's page, and a search of scikit-learn's on a cluster of which a
 //! node dies. The tests themselves are in `packaging/python/tests/frontends`; `tests/run` makes the
 //! virtual environment that they need.
@@ -66,6 +66,26 @@ fn pools_jobs_and_cells_show_themselves_in_ipython() {
 #[test]
 fn parsls_tests_of_apps_pass_with_its_executor_here() {
     passes("parsl");
+}
+
+#[test]
+fn snakemakes_tests_of_plugins_pass() {
+    passes("snakemake");
+}
+
+#[test]
+fn submitits_tests_of_its_local_executor_pass_but_for_differences_that_are_meant() {
+    passes("submitit");
+}
+
+#[test]
+fn hydras_tests_of_launchers_pass() {
+    passes("hydra");
+}
+
+#[test]
+fn workflows_of_ewokscore_run_with_nodectl_as_their_engine() {
+    passes("ewoks");
 }
 
 #[test]

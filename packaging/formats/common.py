@@ -21,6 +21,14 @@ SERVICE = "usr/lib/systemd/system/nodectl.service"
 _MACHINES = {62: "x86_64", 183: "aarch64"}
 _PT_INTERP = 3
 _SHT_GNU_VERNEED = 0x6FFFFFFE
+# What is imported: the package, the interfaces of two older ones, and plugins whose names other libraries look for.
+_PYTHON_PACKAGES = (
+    "distributed_computing",
+    "hydra_plugins/hydra_nodectl_launcher",
+    "ludwigcluster",
+    "nodectl",
+    "snakemake_executor_plugin_nodectl",
+)
 # The first day that a zip file knows.
 _1980 = 315532800
 
@@ -95,7 +103,7 @@ class Product:
     def python_files(self) -> List[File]:
         """The Python package, by the names that it is imported by."""
         found = []
-        for package in ("distributed_computing", "ludwigcluster", "nodectl"):
+        for package in _PYTHON_PACKAGES:
             for name in sorted(os.listdir(os.path.join(self.here, "python", package))):
                 if name.endswith(".py") or name == "py.typed":
                     path = "%s/%s" % (package, name)

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import io
+import re
 import time
 import zipfile
 
@@ -26,7 +27,7 @@ def make(product):
         File(stem + ".data/scripts/nodectl", product.program, 0o755),
         File(info + "METADATA", _metadata(product, project)),
         File(info + "WHEEL", about.encode()),
-        File(info + "entry_points.txt", ("[console_scripts]\n" + "\n".join(_lines(project, "[project.scripts]")) + "\n").replace('"', "").encode()),
+        File(info + "entry_points.txt", _entry_points(project)),
         *[File(info + "licenses/" + name, product.source("../" + name)) for name in ("LICENSE-APACHE", "LICENSE-MIT")],
     ]
     if product.sbom:
@@ -53,6 +54,14 @@ def _metadata(product, project):
         head += ['Requires-Dist: %s ; extra == "%s"' % (need.strip('" '), extra) for need in wanted.strip("[]").split(",")]
     head.append("Description-Content-Type: text/markdown")
     return ("\n".join(head) + "\n\n").encode() + product.source("python/README.md")
+
+
+def _entry_points(project):
+    """The programs of the package, and what other libraries find of it."""
+    groups = {"console_scripts": _lines(project, "[project.scripts]")}
+    for table, name in re.findall(r'^(\[project\.entry-points\."?([\w.]+)"?\])$', project, flags=re.M):
+        groups[name] = _lines(project, table)
+    return "\n".join("\n".join(["[%s]" % name, *lines, ""]) for name, lines in groups.items()).replace('"', "").encode()
 
 
 def _lines(project, table):

@@ -39,7 +39,7 @@ _ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes))
 # Workers have stand-ins for our own modules, and this cloudpickle.
 _OWN = {"nodectl", "distributed_computing", "ludwigcluster", "cloudpickle"}
 # But these run there.
-_BY_VALUE_ALWAYS = {"nodectl._caller", "nodectl._batches", "nodectl._trials"}
+_BY_VALUE_ALWAYS = {"nodectl._caller", "nodectl._batches", "nodectl._hydra", "nodectl._trials"}
 # Larger files of a package are no code: `sources` ships them.
 _LARGEST_FILE = 10 << 20
 

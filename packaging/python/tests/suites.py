@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import tempfile
 
 from nodectl import _node
@@ -14,14 +15,28 @@ def node(cores):
     """A node of this machine alone, which what is started meanwhile finds; gives a directory that goes with it."""
     with tempfile.TemporaryDirectory(prefix="nodectl-") as directory:
         os.environ["NODECTL_NODE__DATA_DIR"] = os.path.join(directory, "data")
-        os.environ["PYTHONPATH"] = os.pathsep.join([PACKAGE, os.environ.get("PYTHONPATH", "")])
-        settings = {"NODECTL_NODE__CORES": cores, "NODECTL_NETWORK__MDNS": "false", "NODECTL_NETWORK__BEACON_PORT": "0"}
+        os.environ["PYTHONPATH"] = os.pathsep.join([PACKAGE, installed(directory), os.environ.get("PYTHONPATH", "")])
+        settings = {"NODECTL_NODE__CORES": cores, "NODECTL_NODE__NICE": "0", "NODECTL_NETWORK__MDNS": "false", "NODECTL_NETWORK__BEACON_PORT": "0"}
         started = _node.NodeProcess(["solo"], None, {**settings, "NODECTL_NETWORK__INTERFACES": '["lo"]'})
         try:
             assert started.greeting, started.failure()
             yield directory
         finally:
             started.stop()
+
+
+def installed(directory):
+    """A directory by which libraries find the package's entry points, as if it were installed."""
+    with open(os.path.join(PACKAGE, "pyproject.toml")) as file:
+        project = file.read()
+    info = os.path.join(directory, "installed", "nodectl-%s.dist-info" % _node.VERSION)
+    os.makedirs(info)
+    with open(os.path.join(info, "METADATA"), "w") as file:
+        file.write("Metadata-Version: 2.1\nName: nodectl\nVersion: %s\n" % _node.VERSION)
+    with open(os.path.join(info, "entry_points.txt"), "w") as file:
+        for group, lines in re.findall(r'^\[project\.entry-points\."?([\w.]+)"?\]\n((?:.+\n)*)', project, flags=re.M):
+            file.write("[%s]\n%s\n" % (group, lines.replace('"', "")))
+    return os.path.dirname(info)
 
 
 def differences(path):

@@ -12,7 +12,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PAGE = os.path.join(HERE, "../../../../docs/guide/python-frontends.md")
 LIMIT_SECONDS = 240
 # What a program needs beside the package, by the name that it imports.
-_NEEDED = ("dask", "emcee", "joblib", "numpy", "optuna", "pandas", "scipy", "sklearn", "submitit", "hydra")
+_NEEDED = ("dask", "emcee", "joblib", "numpy", "optuna", "pandas", "scipy", "sklearn", "submitit", "hydra", "ewoks")
 
 
 def missing():
@@ -33,6 +33,12 @@ def programs():
             yield pytest.param(program, output, id=title)
 
 
+def workflows():
+    """(the Snakefile, what is in its last file)."""
+    with open(PAGE) as page:
+        return re.findall(r"```snakemake\n(.*?)```.*?```text\n(.*?)```", page.read(), flags=re.S)
+
+
 @pytest.mark.parametrize("program, output", list(programs()))
 def test_program(program, output, tmp_path):
     for module in _NEEDED:
@@ -40,6 +46,22 @@ def test_program(program, output, tmp_path):
             pytest.importorskip(module)
     path = tmp_path / "program.py"
     path.write_text(program)
-    ran = subprocess.run([sys.executable, str(path)], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_SECONDS)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert ran.stdout == output, ran.stdout + ran.stderr
+    # A program of which the first line says how it is called shows nothing.
+    called = re.match(r"# python \S+ (.*)\n", program)
+    said = ran(tmp_path, str(path), *(called[1].split() if called else []))
+    assert called or said == output, said
+
+
+@pytest.mark.parametrize("snakefile, total", workflows())
+def test_workflow(snakefile, total, tmp_path):
+    pytest.importorskip("snakemake")
+    (tmp_path / "Snakefile").write_text(snakefile)
+    ran(tmp_path, "-m", "snakemake", "--executor", "nodectl", "--jobs", "100", "--latency-wait", "1")
+    assert (tmp_path / "total.txt").read_text() == total
+
+
+def ran(directory, *arguments):
+    """What a program printed that ended well."""
+    process = subprocess.run([sys.executable, *arguments], cwd=directory, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
