@@ -51,6 +51,7 @@ __all__ = [
     "is_client_running",
     "is_server_running",
     "kernel",
+    "remote",
     "start_head_node",
     "start_node",
     "start_redis",
@@ -87,6 +88,10 @@ def __getattr__(name: str) -> object:
         from .graph import Graph
 
         return Graph
+    if name == "remote":
+        from .futures import remote
+
+        return remote
     if name == "kernel":
         from ._kernel import kernel
 

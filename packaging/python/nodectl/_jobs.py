@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from . import _node
 from ._errors import NodeError
@@ -55,9 +55,14 @@ def log(node: str, job: str, result: Dict[str, Any], stream: str) -> bytes:
     return b"".join(again(lambda: list(_node.pieces(node, target))))
 
 
-def blob(node: str, name: str, holder: str) -> bytes:
-    """A file that a task left on a node."""
-    return b"".join(again(lambda: list(_node.pieces(node, "/v1/blobs/%s?from=%s" % (name, holder)))))
+def blob(node: str, name: str, holder: Optional[str]) -> bytes:
+    """A file that a task left on a node. Fails with NodeError if no node has it."""
+    return b"".join(again(lambda: list(_node.pieces(node, blob_target(name, holder)))))
+
+
+def blob_target(name: str, holder: Optional[str]) -> str:
+    """Where the API has a file; a node that has it, if one is known, is asked before the others."""
+    return "/v1/blobs/%s%s" % (name, "?from=" + holder if holder else "")
 
 
 def failure(result: Dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from typing import Any, Iterator, List, Mapping, Tuple
+from typing import Any, Iterator, List, Mapping, NamedTuple, Tuple
 
 from . import _node
 
@@ -12,17 +12,32 @@ from . import _node
 _LEFT_OUT = (".git", "__pycache__", "*.pyc", ".ipynb_checkpoints", ".venv", ".DS_Store")
 
 
-def upload(node: str, paths: List[str], made: Mapping[str, bytes] = {}, named: Mapping[str, str] = {}) -> str:
-    """The hash of the manifest of files and directories, each under its own name, of files made from bytes, and of files that go
-    by other names. Fails with OSError for what cannot be read, with NodeError if the node refuses."""
+class Stored(NamedTuple):
+    """A file that some node has."""
+
+    hash: str
+    bytes: int
+
+
+def upload(
+    node: str,
+    paths: List[str],
+    made: Mapping[str, bytes] = {},
+    named: Mapping[str, str] = {},
+    stored: Mapping[str, Stored] = {},
+) -> str:
+    """The hash of the manifest of files and directories, each under its own name, of files made from bytes, of files that go
+    by other names, and of files that nodes have. Fails with OSError for what cannot be read, with NodeError if the node refuses."""
     entries = {}
     for name, path in [*named.items(), *files(paths)]:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            stored = _node.request(node, "PUT", "/v1/blobs", file, size)
-        entries[name] = _entry(name, stored, os.access(path, os.X_OK))
+            answer = _node.request(node, "PUT", "/v1/blobs", file, size)
+        entries[name] = _entry(name, _stored(answer), os.access(path, os.X_OK))
     for name, content in made.items():
-        entries[name] = _entry(name, _node.request(node, "PUT", "/v1/blobs", content), False)
+        entries[name] = _entry(name, _stored(_node.request(node, "PUT", "/v1/blobs", content)), False)
+    for name, file_there in stored.items():
+        entries[name] = _entry(name, file_there, False)
     manifest = _varint(len(entries)) + b"".join(entries[name] for name in sorted(entries))
     return str(_node.request(node, "PUT", "/v1/blobs", manifest)["hash"])
 
@@ -43,8 +58,12 @@ def files(paths: List[str]) -> Iterator[Tuple[str, str]]:
                     yield os.path.relpath(full, base), full
 
 
-def _entry(name: str, stored: Any, executable: bool) -> bytes:
-    return _text(name) + _varint(stored["bytes"]) + bytes.fromhex(stored["hash"]) + bytes([executable])
+def _stored(answer: Any) -> Stored:
+    return Stored(answer["hash"], answer["bytes"])
+
+
+def _entry(name: str, stored: Stored, executable: bool) -> bytes:
+    return _text(name) + _varint(stored.bytes) + bytes.fromhex(stored.hash) + bytes([executable])
 
 
 def _is_left_out(name: str) -> bool:

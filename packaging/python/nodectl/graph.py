@@ -28,15 +28,17 @@ except ImportError as error:
     raise needed("nodectl.Graph", "cloudpickle", error) from None
 
 _WAIT_MS = 8000
-_CALLS, _SCRIPT = "graph.calls", "graph_call.py"
+CALLS, SCRIPT = "graph.calls", "graph_call.py"
 # What a task runs: its call, with the results of others in the places of their calls.
-_CALL = """
-import pickle, sys
+CALL = """
+import os, pickle, sys
 import cloudpickle
 
 class Reader(pickle.Unpickler):
     def persistent_load(self, name):
-        with open("inputs/%s/result.pickle" % name, "rb") as file:
+        # What was done before the job began is among its files.
+        path = "have/" + name
+        with open(path if os.path.exists(path) else "inputs/%s/result.pickle" % name, "rb") as file:
             return pickle.load(file)
 
 with open("graph.calls", "rb") as file:
@@ -59,21 +61,12 @@ class Call:
         return "<call %s>" % self.name
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
-    """Pickles a call; notes which others it needs."""
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
+    """Pickles a call. `name_of` has the name of the task whose result a value stands for, if it does."""
 
-    def __init__(self, file: Any, graph: "Graph") -> None:
+    def __init__(self, file: Any, name_of: Callable[[Any], Optional[str]]) -> None:
         super().__init__(file, protocol=4)
-        self.graph = graph
-        self.needs: Dict[str, None] = {}
-
-    def persistent_id(self, value: Any) -> Optional[str]:
-        if not isinstance(value, Call):
-            return None
-        if value._graph is not self.graph:
-            raise ValueError("%r is a call of another graph" % value)
-        self.needs[value.name] = None
-        return value.name
+        self.persistent_id = name_of
 
 
 class Graph:
@@ -121,14 +114,23 @@ class Graph:
         """A call of `function` with these arguments, of which some may be, or have in them, earlier calls: their results are
         passed. Nothing runs yet."""
         at = self._calls.seek(0, os.SEEK_END)
-        pickler = _Pickler(self._calls, self)
+        needs: Dict[str, None] = {}
+
+        def name_of(value: Any) -> Optional[str]:
+            if not isinstance(value, Call):
+                return None
+            if value._graph is not self:
+                raise ValueError("%r is a call of another graph" % value)
+            needs[value.name] = None
+            return value.name
+
         try:
-            pickler.dump((function, args, kwargs))
+            Pickler(self._calls, name_of).dump((function, args, kwargs))
         except BaseException:
             self._calls.truncate(at)
             raise
         name = "%s-%d" % (word(function), len(self._rows))
-        self._rows.append((name, at, "\n".join(pickler.needs)))
+        self._rows.append((name, at, "\n".join(needs)))
         return Call(self, name)
 
     def run(self, *wanted: Call) -> Any:
@@ -146,10 +148,10 @@ class Graph:
 
     def _submit(self, node: str, alone: bool) -> str:
         sources = [*self._sources, os.path.dirname(cloudpickle.__file__)]
-        made = {_CALLS: self._calls.getvalue(), _SCRIPT: _CALL.encode()}
+        made = {CALLS: self._calls.getvalue(), SCRIPT: CALL.encode()}
         task = {
             "name": "{name}",
-            "command": [self._python or _node.default_python(alone), _SCRIPT, "{at}"],
+            "command": [self._python or _node.default_python(alone), SCRIPT, "{at}"],
             "needs": ["{needs}"],
             "params": {"rows": {"columns": ["name", "at", "needs"], "rows": self._rows}},
             "outputs": ["result.pickle"],

@@ -12,7 +12,7 @@ import time
 from tests import suites
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-SUITES = ("book", "ewoks", "executor", "hydra", "joblib", "notebook", "optuna", "parsl", "snakemake", "submitit")
+SUITES = ("book", "ewoks", "executor", "futures", "hydra", "joblib", "notebook", "optuna", "parsl", "snakemake", "submitit")
 LIMIT_SECONDS = 600
 # Some tests want four workers, on a machine of two cores.
 CORES = "4"

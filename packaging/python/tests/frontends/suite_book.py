@@ -1,4 +1,4 @@
-"""The programs of the book's page on front ends. Each is run as it stands, and prints what the page says."""
+"""The programs of the book's pages on front ends and on graphs. Each is run as it stands, and prints what the page says."""
 
 import os
 import re
@@ -7,27 +7,33 @@ import sys
 
 import pytest
 
-NAME = "programs of docs/guide/python-frontends.md"
+NAME = "programs of docs/guide/python-frontends.md and graphs.md"
 HERE = os.path.dirname(os.path.abspath(__file__))
-PAGE = os.path.join(HERE, "../../../../docs/guide/python-frontends.md")
+PAGES = [os.path.join(HERE, "../../../../docs/guide", name) for name in ("python-frontends.md", "graphs.md")]
 LIMIT_SECONDS = 240
 # What a program needs beside the package, by the name that it imports.
 _NEEDED = ("dask", "emcee", "joblib", "numpy", "optuna", "pandas", "scipy", "sklearn", "submitit", "hydra", "ewoks")
 
 
 def missing():
-    return None if os.path.exists(PAGE) else "no docs/guide/python-frontends.md"
+    return None if all(map(os.path.exists, PAGES)) else "no docs/guide"
 
 
 def arguments():
     return [__file__]
 
 
+def text():
+    pages = []
+    for path in PAGES:
+        with open(path) as page:
+            pages.append(page.read())
+    return "\n".join(pages)
+
+
 def programs():
     """(the title above it, the program, what it prints)."""
-    with open(PAGE) as page:
-        text = page.read()
-    for part in re.split(r"^## ", text, flags=re.M)[1:]:
+    for part in re.split(r"^## ", text(), flags=re.M)[1:]:
         title = part.partition("\n")[0]
         for program, output in re.findall(r"```python\n(.*?)```(?:\n+```text\n(.*?)```)?", part, flags=re.S):
             yield pytest.param(program, output, id=title)
@@ -35,8 +41,7 @@ def programs():
 
 def workflows():
     """(the Snakefile, what is in its last file)."""
-    with open(PAGE) as page:
-        return re.findall(r"```snakemake\n(.*?)```.*?```text\n(.*?)```", page.read(), flags=re.S)
+    return re.findall(r"```snakemake\n(.*?)```.*?```text\n(.*?)```", text(), flags=re.S)
 
 
 @pytest.mark.parametrize("program, output", list(programs()))
