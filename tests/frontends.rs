@@ -11,9 +11,9 @@ use common::{
 };
 use std::{
     ffi::OsString,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Write},
     path::Path,
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
 };
 
 /// A module of the package's tests, in the virtual environment; None if there is none.
@@ -93,11 +93,9 @@ fn results_of_calls_stay_on_nodes_and_are_computed_again_when_they_are_lost() {
     passes("futures");
 }
 
-#[test]
-fn a_search_of_scikit_learns_survives_the_death_of_a_node() {
-    let Some(mut command) = frontends("tests.frontends.survivor", &[]) else {
-        return;
-    };
+/// A program at the first of three nodes with one core each.
+fn at_three_nodes(module: &str) -> Option<(Cluster, Child)> {
+    let mut command = frontends(module, &[])?;
     let mut cluster = Cluster::empty(Discovery::Beacon);
     for _ in 0..3 {
         cluster.add(&[("NODECTL_NODE__CORES", "1")]);
@@ -105,16 +103,40 @@ fn a_search_of_scikit_learns_survives_the_death_of_a_node() {
     cluster.wait_members(3);
     command
         .env("NODECTL_NODE__DATA_DIR", cluster.data_dir(0))
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped());
-    let mut program = command.spawn().expect("it starts");
-    let mut lines = BufReader::new(program.stdout.take().expect("piped")).lines();
+    Some((cluster, command.spawn().expect("it starts")))
+}
+
+/// Kills a node when the program says this; returns all that it said.
+fn with_a_node_killed(module: &str, at: &str) -> Option<Vec<String>> {
+    let (mut cluster, mut program) = at_three_nodes(module)?;
     let mut said = Vec::new();
-    while let Some(Ok(line)) = lines.next() {
-        if line == "at work on 3 nodes" {
+    let stdout = program.stdout.take().expect("piped");
+    for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+        if line == at {
             cluster.kill9(2);
+            // One that waits goes on.
+            drop(program.stdin.as_mut().map(|stdin| writeln!(stdin)));
         }
         said.push(line);
     }
     assert!(program.wait().expect("our child").success(), "{said:?}");
-    assert_eq!(said, ["at work on 3 nodes", "ok"]);
+    Some(said)
+}
+
+#[test]
+fn a_search_of_scikit_learns_survives_the_death_of_a_node() {
+    let at = "at work on 3 nodes";
+    if let Some(said) = with_a_node_killed("tests.frontends.survivor", at) {
+        assert_eq!(said, [at, "ok"]);
+    }
+}
+
+#[test]
+fn results_of_calls_survive_the_death_of_a_node_that_has_them() {
+    let at = "calls are done";
+    if let Some(said) = with_a_node_killed("tests.frontends.wanderer", at) {
+        assert_eq!(said, [at, "done on 3 nodes"]);
+    }
 }

@@ -46,7 +46,7 @@ class NodectlEngine(WorkflowEngine):  # type: ignore[misc, unused-ignore]
         :param graph_options: As for `nodectl.Graph`: `cpus`, `gpus`, `memory`, `where`, `sources`, `retries`, ...
         :raises RuntimeError: A task failed, or the workflow has circles or conditional links, which only engines run that decide while
             they go on."""
-        return _execute(
+        found: Optional[Dict[str, Any]] = _execute(
             graph,
             inputs=inputs,
             load_options=load_options,
@@ -57,9 +57,10 @@ class NodectlEngine(WorkflowEngine):  # type: ignore[misc, unused-ignore]
             merge_outputs=merge_outputs,
             graph_options=graph_options,
         )
+        return found
 
 
-@execute_graph_decorator(engine="nodectl")  # type: ignore[misc, unused-ignore]
+@execute_graph_decorator(engine="nodectl")  # type: ignore[misc, unused-ignore, untyped-decorator]
 def _execute(
     graph: Any,
     *,

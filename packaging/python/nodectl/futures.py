@@ -30,9 +30,14 @@ from concurrent.futures import as_completed, wait
 from typing import Any, Callable, Dict, Hashable, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from . import _jobs, _node
-from ._errors import NodeError, RemoteError
+from ._errors import NodeError, RemoteError, needed
 from ._upload import Stored, upload
-from .graph import CALL, CALLS, SCRIPT, Pickler, cloudpickle, word
+from .graph import CALL, CALLS, SCRIPT, Pickler, word
+
+try:
+    import cloudpickle
+except ImportError as error:
+    raise needed("nodectl.remote", "cloudpickle", error) from None
 
 __all__ = ["Future", "as_completed", "gather", "remote", "scatter", "submit", "wait"]
 
@@ -77,6 +82,8 @@ class Future(concurrent.futures.Future):  # type: ignore[type-arg]
         self._needs = needs
         self._options = options
         self._recoveries = 0
+        # Where the results are that its job is given; others are made in the same job.
+        self._given: Dict[str, _Place] = {}
 
     def result(self, timeout: Optional[float] = None) -> Any:
         """What the call returned.
@@ -135,7 +142,7 @@ def remote(
     python: Optional[str] = None,
     sources: Sequence[str] = (),
 ) -> Any:
-    """Makes a function one that can be called on the nodes; as a decorator, with options or without.
+    """Makes a function one that can be called on the nodes; as a decorator, with options or without. Calls end with the program.
 
     :param cpus, memory, gpus: What each call holds: cores, bytes, GPUs.
     :param retries: How often a call is tried again that raises an exception or whose process ends. What a lost node costs does not count.
@@ -152,8 +159,8 @@ def remote(
 
 def submit(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Future:
     """A future of the call's result on a node, with one core."""
-    made = function if isinstance(function, RemoteFunction) else remote(function)
-    return made.remote(*args, **kwargs)  # type: ignore[no-any-return]
+    made: RemoteFunction = function if isinstance(function, RemoteFunction) else remote(function)
+    return made.remote(*args, **kwargs)
 
 
 def scatter(value: Any) -> Future:
@@ -226,19 +233,19 @@ class _Session:
                     raise error
                 future._recoveries += 1
                 # Who was told that it is done is not told again.
-                future._state, future._result, future._done_callbacks = "PENDING", None, []
+                future._state, future._result, future._done_callbacks = "PENDING", None, []  # type: ignore[attr-defined]
             self._new.append(future)
             self._changed.notify_all()
 
     def _begin_again(self, calls: List[Future], error: NodeError) -> bool:
         """Whether results are lost that these calls were given: these are computed again, and then the calls."""
-        given = {need.name: need for call in calls for need in call._needs.values() if need.done()}
+        given = {name: place for call in calls for name, place in call._given.items()}
+        needs = {name: need for call in calls for name, need in call._needs.items()}
         found = False
-        for need in given.values():
-            place = need._result
-            if place is not None and not self._is_there(place):
+        for name, place in given.items():
+            if not self._is_there(place):
                 try:
-                    self.recover(need, place, error)
+                    self.recover(needs[name], place, error)
                 except NodeError:
                     return False
                 found = True
@@ -293,23 +300,28 @@ class _Session:
         batch: Dict[str, Future] = {}
         common: Optional[Hashable] = None
         left: List[Future] = []
-        given = 0
-        for future in self._new:
+        bytes_given = 0
+        # Who is told of a failure may make calls.
+        new, self._new = self._new, []
+        for future in new:
             options = future._options
             assert options is not None, "what is scattered is never new"
-            if len(batch) >= _TOGETHER or not all(need.done() or need.name in batch for need in future._needs.values()):
+            outside = [need for name, need in future._needs.items() if name not in batch]
+            if len(batch) >= _TOGETHER or not all(need.done() for need in outside):
                 left.append(future)
                 continue
-            failed = [need for need in future._needs.values() if need.done() and need.name not in batch and _failure(need)]
-            if failed and future.set_running_or_notify_cancel():
-                future.set_exception(_failure(failed[0]))
-            elif not failed:
-                size = sum(need._result.bytes for need in future._needs.values() if need.name not in batch and need.done())
-                if batch and (common != options[:4] or given + size > _SMALL_BYTES):
-                    left.append(future)
-                elif future.set_running_or_notify_cancel():
-                    batch[future.name], common, given = future, options[:4], given + size
-        self._new = left
+            failed = [why for why in map(_failure, outside) if why is not None]
+            if failed:
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(failed[0])
+                continue
+            future._given = {need.name: need._result for need in outside if need._result is not None}
+            size = sum(place.bytes for place in future._given.values())
+            if batch and (common != options[:4] or bytes_given + size > _SMALL_BYTES):
+                left.append(future)
+            elif future.set_running_or_notify_cancel():
+                batch[future.name], common, bytes_given = future, options[:4], bytes_given + size
+        self._new = left + self._new
         return list(batch.values())
 
     def _run(self, batch: List[Future]) -> None:
@@ -351,21 +363,20 @@ class _Session:
         if (result.get("failure") or {}).get("kind") == "inputs" and self._begin_again([future], NodeError(why)):
             return
         # What never began only says which it needed.
-        first = next((need for need in future._needs.values() if need.done() and _failure(need)), None)
-        future.set_exception((first and _failure(first)) or RemoteError(why))
+        failed = [of_need for of_need in map(_failure, future._needs.values()) if of_need is not None]
+        future.set_exception(failed[0] if failed else RemoteError(why))
 
     def _submit(self, batch: List[Future]) -> str:
-        calls, names = io.BytesIO(), {future.name for future in batch}
+        calls = io.BytesIO()
         tables: Dict[_Options, List[Tuple[str, int, str]]] = {}
         have: Dict[str, Stored] = {}
         for future in batch:
             assert future._call is not None and future._options is not None
-            within = [name for name in future._needs if name in names]
+            within = [name for name in future._needs if name not in future._given]
             tables.setdefault(future._options, []).append((future.name, calls.tell(), "\n".join(within)))
             calls.write(future._call)
-            for name, need in future._needs.items():
-                if name not in names:
-                    have["have/" + name] = Stored(need._result.hash, need._result.bytes)
+            for name, place in future._given.items():
+                have["have/" + name] = Stored(place.hash, place.bytes)
         options = batch[0]._options
         assert options is not None
         sources = [*options.sources, os.path.dirname(cloudpickle.__file__)]
@@ -395,8 +406,13 @@ def _table(options: _Options, rows: Iterable[Tuple[str, int, str]], python: str)
 
 
 def _failure(future: Future) -> Optional[BaseException]:
-    """Why a future that is done has no result."""
-    return concurrent.futures.CancelledError() if future.cancelled() else future.exception()
+    """Why a future has no result, if it has ended without."""
+    try:
+        return future.exception(timeout=0)
+    except concurrent.futures.CancelledError as cancelled:
+        return cancelled
+    except concurrent.futures.TimeoutError:
+        return None
 
 
 _lock = threading.Lock()

@@ -34,7 +34,7 @@ _WHERE = "Which nodes may run jobs, e.g. \"labels.rack == 'b'\"; the resource no
 
 # Snakemake reads the types of these fields: no `from __future__ import annotations` here.
 @dataclass
-class ExecutorSettings(ExecutorSettingsBase):
+class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc, unused-ignore]
     where: Optional[str] = field(default=None, metadata={"help": _WHERE})
     priority: int = field(default=0, metadata={"help": "Jobs of a higher priority start first.", "type": int})
 

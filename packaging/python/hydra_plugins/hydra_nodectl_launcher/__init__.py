@@ -55,7 +55,7 @@ class NodectlLauncher(Launcher):  # type: ignore[misc, unused-ignore]
     """Hydra's interface to a pool."""
 
     def __init__(self, **options: Any) -> None:
-        given = OmegaConf.to_container(OmegaConf.create(options), resolve=True)
+        given: Any = OmegaConf.to_container(OmegaConf.create(options), resolve=True)
         self.options = {name: value for name, value in given.items() if name == "retries" or value not in (None, "", 0, {}, [])}
         self.config: Optional[DictConfig] = None
         self.task_function: Optional[TaskFunction] = None

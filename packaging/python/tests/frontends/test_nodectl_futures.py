@@ -4,6 +4,7 @@ import concurrent.futures
 import glob
 import operator
 import os
+import queue
 import time
 
 import nodectl
@@ -105,6 +106,16 @@ def test_what_no_node_was_given_can_be_cancelled():
         with pytest.raises(concurrent.futures.CancelledError):
             future.result()
     assert first.result() == 3
+
+
+def test_who_is_told_of_a_failure_may_make_a_call():
+    later = queue.Queue()
+    failed = fail.remote("no such luck")
+    after = add.remote(failed, 1)
+    after.add_done_callback(lambda _: later.put(square.remote(7)))
+    with pytest.raises(nodectl.RemoteError):
+        after.result()
+    assert later.get(timeout=60).result() == 49
 
 
 def test_a_future_is_for_calls_only():

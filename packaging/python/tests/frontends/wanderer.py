@@ -1,0 +1,32 @@
+"""A program whose calls are on three nodes, of which one dies while results of calls lie there: says when, and at the end whether all
+came out right."""
+
+import os
+import time
+
+import nodectl
+from nodectl import futures
+
+
+@nodectl.remote(cpus=1)
+def block(number):
+    # Long enough for calls to go to all nodes.
+    time.sleep(0.5)
+    return os.environ["NODECTL_TASK_DIR"].partition("/jobs/")[0], bytes([number]) * 100_000
+
+
+@nodectl.remote(cpus=1)
+def size(*blocks):
+    return sum(len(content) for _, content in blocks)
+
+
+if __name__ == "__main__":
+    blocks = [block.remote(number) for number in range(9)]
+    futures.wait(blocks)
+    first = size.remote(*blocks[:3])
+    assert first.result() == 300_000
+    print("calls are done", flush=True)
+    input()
+    assert size.remote(*blocks).result() == 900_000
+    nodes = {node for node, _ in futures.gather(blocks)}
+    print("done on %d nodes" % len(nodes), flush=True)
