@@ -1,6 +1,18 @@
 //! The `nodectl` program.
 
 fn main() -> std::process::ExitCode {
+    // Packed, and named by `packaging/build`: what a program that is linked statically needs for GPUs.
+    #[cfg(feature = "carries-drivers")]
+    {
+        use nodectl::ports::carried;
+        carried::bring(include_bytes!(env!("NODECTL_CARRIED")));
+        carried::go_on_as(&[
+            "gpu-probe",
+            "kernel-worker",
+            "train-worker",
+            "integrate-worker",
+        ]);
+    }
     // Before anything else: the supervisor must stay small, and it starts with every node.
     if std::env::args_os()
         .nth(1)

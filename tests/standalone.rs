@@ -1,8 +1,13 @@
-//! The program that `packaging/build` links statically, alone: in a root that has nothing else.
+//! The program that `packaging/build` links statically: alone, in a root that has nothing else, and
+//! beside the system's drivers.
 
+mod common;
+
+use common::{NEVER, cluster::both, gpu::shader_device, output_within, source};
 use std::{
+    fs,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Output},
 };
 
 /// What `packaging/build` has made, or what NODECTL_STATIC names.
@@ -38,4 +43,82 @@ fn alone_in_a_root_it_runs_jobs_and_makes_a_cluster() {
     assert!(said.contains("1 task, 2 nodes"), "{said}");
     assert_eq!(versions.count(), 2, "alone, and on the cluster: {said}");
     assert!(said.contains("this program is linked statically"), "{said}");
+    let why = "drivers need the C library glibc, and this machine has none";
+    assert!(said.contains(why), "{said}");
+}
+
+/// The program in a directory of its own, with the jobs that are shipped.
+struct Alone {
+    program: PathBuf,
+    dir: tempfile::TempDir,
+}
+
+impl Alone {
+    fn run(&self, arguments: &[&str]) -> Output {
+        let home = self.dir.path();
+        let mut command = Command::new(&self.program);
+        command
+            .args(["--data-dir", "data"])
+            .args(arguments)
+            .env("HOME", home)
+            .env("XDG_CONFIG_HOME", home)
+            .env("NO_COLOR", "1")
+            .env("NODECTL_NODE__ALLOW_ROOT", "true")
+            .env("NODECTL_NETWORK__INTERFACES", "[\"lo\"]")
+            .current_dir(home);
+        output_within(NEVER, &mut command)
+    }
+
+    fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", both(&output));
+        both(&output)
+    }
+}
+
+#[test]
+fn beside_a_vulkan_loader_it_finds_devices_and_its_workers_compute_on_them() {
+    let Some(program) = static_program() else {
+        return;
+    };
+    if shader_device().is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let alone = Alone { program, dir };
+    let jobs = alone.dir.path();
+    for name in ["kernel.toml", "integrate.toml", "train.toml"] {
+        fs::copy(source("config/jobs").join(name), jobs.join(name)).expect("it is shipped");
+    }
+    for folder in ["kernel", "integrate"] {
+        fs::create_dir(jobs.join(folder)).expect("writable");
+        for entry in fs::read_dir(source("config/jobs").join(folder)).expect("it is shipped") {
+            let entry = entry.expect("readable");
+            fs::copy(entry.path(), jobs.join(folder).join(entry.file_name())).expect("writable");
+        }
+    }
+    let devices = alone.ok(&["devices", "--json"]);
+    assert!(devices.contains("\"uuid\""), "{devices}");
+    alone.ok(&["run", "kernel.toml", "--into", "kernels"]);
+    alone.ok(&["run", "train.toml", "--into", "trained"]);
+    let integrate = fs::read_to_string(jobs.join("integrate.toml")).expect("just copied");
+    let on_device = format!("engine = \"vulkan\"\nresources = {{ gpus = 0 }}\n{integrate}");
+    fs::write(jobs.join("integrate.toml"), on_device).expect("writable");
+    alone.ok(&["run", "integrate.toml", "--into", "patterns"]);
+    let patterns = fs::read(jobs.join("patterns/0/lab6.h5")).expect("results");
+    assert!(String::from_utf8_lossy(&patterns).contains("Vulkan, "));
+}
+
+#[test]
+fn where_the_loader_has_no_driver_it_says_so() {
+    let Some(program) = static_program() else {
+        return;
+    };
+    if shader_device().is_none() {
+        return;
+    }
+    let mut command = Command::new(program);
+    command.arg("gpu-probe").env("VK_DRIVER_FILES", "/nowhere");
+    let asked = both(&output_within(NEVER, &mut command));
+    assert!(asked.contains("{\"Err\":\"NoDriver\"}"), "{asked}");
 }

@@ -7,7 +7,7 @@ use super::{
     nvidia,
     probe::{ProbeError, probe},
 };
-use nodectl_ports::drivers;
+use nodectl_ports::{carried, drivers};
 use nodectl_types::{Gpu, GpuRates};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -92,8 +92,8 @@ async fn ask_nodectl<T: DeserializeOwned + Send + 'static>(
     deadline: Duration,
 ) -> Result<T, ProbeError> {
     let asked = tokio::task::spawn_blocking(move || {
-        // Not `current_exe`: this works too when the file has been replaced by a newer version.
-        let mut command = Command::new("/proc/self/exe");
+        let program = carried::program().map_err(ProbeError::NoDrivers)?;
+        let mut command = Command::new(program);
         command.arg0("nodectl").arg("gpu-probe").args(arguments);
         command.envs(manifest.iter().flat_map(|path| drivers::variables(path)));
         ask(command, deadline)

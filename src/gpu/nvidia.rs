@@ -42,7 +42,10 @@ where
 {
     let plain = probe(None).await;
     let is_hidden = !offers_hardware(&plain)
-        && !matches!(plain, Err(ProbeError::Static | ProbeError::NoLoader(_)));
+        && !matches!(
+            plain,
+            Err(ProbeError::NoDrivers(_) | ProbeError::NoLoader(_))
+        );
     let path = drivers.join(MANIFEST);
     if is_hidden && let Some(version) = module_version(root) {
         for library in LIBRARIES {

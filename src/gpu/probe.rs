@@ -2,7 +2,7 @@
 //! of `gpu::child` calls it. Must not create a device or a queue.
 
 use super::device::{NO_DRIVER, info::describe, no_loader};
-use nodectl_ports::getent::is_static;
+use nodectl_ports::{carried, getent::is_static};
 use nodectl_types::Gpu;
 use serde::{Deserialize, Serialize};
 use vulkano::{
@@ -32,10 +32,9 @@ pub enum ProbeError {
     )]
     TimedOut { limit_ms: u64 },
     #[error(
-        "this program is linked statically, so that it runs without a C library, and can load no driver\n\
-         hint: the one that `cargo build` makes can use this machine's GPUs"
+        "this program is linked statically, so that it runs without a C library, and loads no driver itself: {0}"
     )]
-    Static,
+    NoDrivers(String),
     #[error("the Vulkan driver crashed the process that asked it ({status})\nit wrote: {stderr}")]
     Crashed { status: String, stderr: String },
 }
@@ -45,7 +44,9 @@ pub enum ProbeError {
 pub fn probe() -> Result<Vec<Gpu>, ProbeError> {
     // What glibc loads into such a program would run beside a second C library.
     if is_static() {
-        return Err(ProbeError::Static);
+        let why = carried::program().err();
+        let why = why.unwrap_or_else(|| "what it carries for that was not started".into());
+        return Err(ProbeError::NoDrivers(why));
     }
     let library = VulkanLibrary::new().map_err(no_library)?;
     let instance = Instance::new(library, InstanceCreateInfo::default()).map_err(no_instance)?;

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `lib` | the traits and the events |
 //! | `accounts` | users and groups of the system |
+//! | `carried` | the program that loads drivers, where this one is linked statically |
 //! | `drivers` | a GPU's driver of which the Vulkan loader is told by this program |
 //! | `getent` | names, where this program is linked statically |
 //! | `processes` | processes as the kernel tells of them |
@@ -18,6 +19,7 @@
 //! | `streams` | streams to other nodes |
 
 pub mod accounts;
+pub mod carried;
 pub mod drivers;
 pub mod getent;
 pub mod processes;

@@ -17,7 +17,7 @@ use super::{
     streams,
 };
 use nodectl_ports::{
-    BlobFetcher, Blobs, DiskHealth, Event, NodeHandle, Runner, StartTask, Vault, wall_ms,
+    BlobFetcher, Blobs, DiskHealth, Event, NodeHandle, Runner, StartTask, Vault, carried, wall_ms,
 };
 use nodectl_types::{Attempt, JobId, NodeId, TaskIndex, query::Stream};
 use std::{
@@ -56,7 +56,9 @@ pub struct RunnerConfig {
 }
 
 impl RunnerConfig {
-    /// This very program is the supervisor, also when its file was replaced or removed since.
+    /// This very program is the supervisor, also when its file was replaced or removed since; or
+    /// the one that it carries where drivers can be loaded by that one alone, so that workers, which
+    /// are what their supervisor is, can use GPUs.
     pub fn new(
         data_dir: PathBuf,
         (node, name): (NodeId, &str),
@@ -64,7 +66,7 @@ impl RunnerConfig {
         isolation: IsolationPolicy,
     ) -> Self {
         let supervisor = vec![
-            "/proc/self/exe".into(),
+            carried::program_or_own(),
             "supervise".into(),
             descriptors::for_tasks().into(),
         ];
@@ -111,10 +113,9 @@ impl Workers {
             vault,
         } = keep;
         let layout = Layout::new(&config.data_dir);
-        let own = config.supervisor.first().cloned().unwrap_or_default();
         let link = SupervisorLink::start(config.supervisor, layout.jobs.clone())?;
         let remover = Remover::start(layout.clone())?;
-        let programs = Programs::place(&config.data_dir, own)?;
+        let programs = Programs::place(&config.data_dir)?;
         let base_env = environment::base(&config.data_dir)?;
         let confiner = Confiner::new(&config.data_dir, &config.isolation, base_env.home());
         let workshop = Workshop {

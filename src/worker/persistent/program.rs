@@ -1,9 +1,9 @@
-//! What runs in a worker's process: the shim in an interpreter, or this program.
+//! What runs in a worker's process: the shim in an interpreter, or the supervisor's program.
 
 use crate::{directory::PYTHON_DIRECTORY, error::WorkerError};
 use nodectl_types::{BuiltinWorker, PythonWorker, WorkerSpec};
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     fs, io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -11,9 +11,11 @@ use std::{
 
 const SHIM: &str = include_str!("shim.py");
 
+/// Started by a supervisor, what that is itself.
+const OF_SUPERVISOR: &str = "/proc/self/exe";
+
 pub struct Programs {
     shim: PathBuf,
-    own: OsString,
 }
 
 /// A command line, and how errors speak of it.
@@ -24,11 +26,11 @@ pub struct WorkerProgram {
 }
 
 impl Programs {
-    /// Puts the shim into the data directory. `own` is this program.
-    pub fn place(data_dir: &Path, own: OsString) -> Result<Self, WorkerError> {
+    /// Puts the shim into the data directory.
+    pub fn place(data_dir: &Path) -> Result<Self, WorkerError> {
         let dir = data_dir.join(PYTHON_DIRECTORY);
         match place_shim(&dir) {
-            Ok(shim) => Ok(Self { shim, own }),
+            Ok(shim) => Ok(Self { shim }),
             Err(source) => Err(WorkerError::Io {
                 doing: "write the shim of workers to",
                 path: dir,
@@ -53,10 +55,7 @@ impl Programs {
                 }
             }
             WorkerSpec::Builtin(BuiltinWorker { part, .. }) => WorkerProgram {
-                command: vec![
-                    self.own.to_string_lossy().into_owned(),
-                    part.subcommand().into(),
-                ],
+                command: vec![OF_SUPERVISOR.into(), part.subcommand().into()],
                 name: format!("`nodectl {}`", part.subcommand()),
                 hint: "hint: a driver that crashes says why in the task's stderr; `nodectl doctor` on that node looks for more",
             },
