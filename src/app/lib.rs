@@ -10,6 +10,7 @@
 //! | `launched` | what was launched from this machine |
 //! | `settings` | what is configured, by whom |
 //! | `node` | a node inside this process |
+//! | `program/` | the program that it runs, and another in its place |
 //! | `surroundings` | whether somebody uses this machine, for its owner's policy |
 //! | `secret` | secrets of a cluster: made, redeemed, judged |
 //! | `vault` | named secrets |
@@ -22,6 +23,7 @@ mod history;
 mod launched;
 pub mod machine;
 mod node;
+mod program;
 mod remembered;
 mod secret;
 pub mod settings;
@@ -29,7 +31,7 @@ mod surroundings;
 mod this_machine;
 mod vault;
 
-pub use node::{StartedNode, has_left_jobs, is_in_use, run_node, start_solo};
+pub use node::{NodeEnd, StartedNode, has_left_jobs, is_in_use, run_node, start_solo};
 pub use secret::{
     changed_secret, generate_secret, redeem, replaced_secret, secret_mistake, secret_strength,
     secret_weakness,

@@ -4,7 +4,9 @@ use super::{
     gpus::Gpus,
     history::LoadHistory,
     launched::LaunchRecords,
-    machine, remembered,
+    machine,
+    program::{Means, NodeProgram},
+    remembered,
     settings::{ApiSettings, PolicySettings, Settings},
     surroundings,
     this_machine::ThisMachine,
@@ -65,6 +67,7 @@ pub struct StartedNode {
     trainings: Arc<ParameterServers>,
     gpus_known: watch::Receiver<bool>,
     node: JoinHandle<()>,
+    program: Arc<NodeProgram>,
     /// The API for the user who runs it, and for others.
     apis: Vec<(oneshot::Sender<()>, JoinHandle<std::io::Result<()>>)>,
     _alone: net::Claim,
@@ -135,13 +138,22 @@ pub fn has_left_jobs(data_dir: &Path) -> bool {
     data_dir.join(SOLO_MARK).exists() && jobs()
 }
 
-/// Runs a member of the cluster until it leaves: by the API, SIGTERM, SIGINT, or because `unneeded`
-/// has ended.
+/// Why a node has left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeEnd {
+    /// Somebody, or something, wanted it to.
+    Left,
+    /// To come back with this program, by another process or in the place of this one.
+    Restart(PathBuf),
+}
+
+/// Runs a member of the cluster until it leaves: by the API, SIGTERM, SIGINT, because `unneeded`
+/// has ended, or to come back with another program.
 pub async fn run_node(
     settings: Settings,
     secret: Zeroizing<String>,
     unneeded: impl Future<Output = ()>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<NodeEnd> {
     let secret = Secret::new(secret.as_str())?;
     // Stretching the key takes longest: it runs beside everything that does not need it.
     let keys = tokio::spawn(secret.derive(settings.cluster.name.clone()));
@@ -193,8 +205,9 @@ pub async fn run_node(
             (&mut started.node).now_or_never().map_or(Ok(()), as_it_should)
         }
     };
+    let program = started.program.clone();
     started.end().await;
-    ended
+    ended.map(|()| program.restart().map_or(NodeEnd::Left, NodeEnd::Restart))
 }
 
 /// What to do about a defect in nodectl. The panic itself is in the log, with its place.
@@ -316,7 +329,8 @@ impl Foundation {
         let listeners = listeners(settings, self.store.dir()).await?;
         let (adapters, secrets) = self.adapters(settings, network, fetcher, keys)?;
         let config = self.config(settings, solo)?;
-        let ports = adapters.ports(&self.store, settings)?;
+        let program = adapters.program(settings, solo);
+        let ports = adapters.ports(&self.store, settings, program.clone())?;
         // What a `run` left when it was killed is no business of the next one.
         let remembered = remembered::load(&adapters.data_dir, secrets, roster, solo);
         let inbox = self.inbox;
@@ -336,6 +350,7 @@ impl Foundation {
         Ok(StartedNode {
             socket: http::socket_path(&adapters.data_dir),
             node: tokio::spawn(node.run()),
+            program,
             gpus_known: adapters.gpus.look(),
             apis,
             handle: adapters.handle,
@@ -430,7 +445,12 @@ struct Adapters {
 
 impl Adapters {
     /// What the loop calls.
-    fn ports(&self, store: &Store, settings: &Settings) -> anyhow::Result<Ports> {
+    fn ports(
+        &self,
+        store: &Store,
+        settings: &Settings,
+        program: Arc<NodeProgram>,
+    ) -> anyhow::Result<Ports> {
         let journals = store
             .journals(self.handle.clone())
             .context("starting the journal's writer")?;
@@ -457,6 +477,19 @@ impl Adapters {
             retention: Arc::new(remembered::NotesWriter::of_jobs(&self.data_dir)),
             owner: Arc::new(remembered::NotesWriter::of_owner(&self.data_dir)),
             vault: self.vault.clone(),
+            program,
+        })
+    }
+
+    fn program(&self, settings: &Settings, solo: bool) -> Arc<NodeProgram> {
+        NodeProgram::new(Means {
+            name: settings.node.name.clone(),
+            handle: self.handle.clone(),
+            blobs: self.blobs.clone(),
+            fetcher: self.fetcher.clone(),
+            pools: self.pools.clone(),
+            by_members: settings.node.upgrade_by_members,
+            solo,
         })
     }
 

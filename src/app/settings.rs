@@ -55,6 +55,8 @@ pub struct NodeSettings {
     pub takes_work: bool,
     /// Whether it may run as root, and so all tasks.
     pub allow_root: bool,
+    /// Whether other members may replace the node's program.
+    pub upgrade_by_members: bool,
     /// How much nicer tasks are than the node.
     pub nice: u8,
     /// GPUs offered to tasks, by index or UUID; empty for all, `none` for none.
@@ -218,6 +220,7 @@ impl Settings {
                 resources: BTreeMap::new(),
                 takes_work: true,
                 allow_root: false,
+                upgrade_by_members: false,
                 nice: 10,
                 gpus: Vec::new(),
                 walltime: None,

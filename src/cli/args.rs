@@ -15,6 +15,7 @@ use super::{
     run::CommandArgs,
     top::{TOP_NOTES, TopArgs},
     ui::{UI_NOTES, UiArgs},
+    upgrade,
 };
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::ArgValueCandidates;
@@ -87,6 +88,9 @@ pub enum Command {
     Pause(owner::PauseArgs),
     /// Ends a pause: this machine's tasks go on
     Resume,
+    /// Gives nodes another program, one node after the other, without losing a task
+    #[command(after_help = upgrade::UPGRADE_NOTES)]
+    Upgrade(upgrade::UpgradeArgs),
     /// What happened to nodes and jobs, and who noticed
     #[command(after_help = events::EVENTS_NOTES)]
     Events(events::EventsArgs),

@@ -7,7 +7,7 @@ use super::{
     examples::with_examples,
     exit::{CliError, Exit},
     files, flags, forget, join, membership, metrics, owner, plot, predict, psd_run, remove, report,
-    run, secrets, security, solo, top, ui, up, welcome,
+    run, secrets, security, solo, top, ui, up, upgrade, welcome,
 };
 use clap::{CommandFactory, FromArgMatches};
 use nodectl_app as app;
@@ -121,6 +121,7 @@ async fn dispatch(
         Command::Drain(args) => owner::drain(&client, args).await,
         Command::Pause(args) => owner::pause(&client, args).await,
         Command::Resume => owner::resume(&client).await,
+        Command::Upgrade(args) => upgrade::upgrade(&client, args).await,
         Command::Events(args) => events::events(&client, args).await,
         Command::Audit(args) => owner::audit(&client, args).await,
         Command::Forget(args) => forget::forget(&client, &args).await,

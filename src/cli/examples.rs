@@ -124,6 +124,13 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ),
     ("resume", &["nodectl resume"]),
     (
+        "upgrade",
+        &[
+            "nodectl upgrade ./nodectl",
+            "nodectl upgrade ./nodectl --cluster --except gpu-box-1",
+        ],
+    ),
+    (
         "events",
         &["nodectl events", "nodectl events --within 12h --json"],
     ),

@@ -25,6 +25,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
             "drain",
             "pause",
             "resume",
+            "upgrade",
             "audit",
             "secret",
             "invite",

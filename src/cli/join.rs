@@ -5,11 +5,12 @@ use super::{
     addresses,
     args::JoinArgs,
     exit::{CliError, Exit, print},
-    membership,
+    membership, restart,
     secret::{self, ChosenSecret, SecretSource},
     solo,
 };
 use nodectl_app as app;
+use nodectl_app::NodeEnd;
 use nodectl_app::settings::Settings;
 use nodectl_http::{Client, ClientError, socket_path};
 use nodectl_ports::say::tell;
@@ -136,12 +137,23 @@ async fn foreground(
     };
     let running = app::run_node(of_node, text, unneeded);
     tokio::pin!(running);
-    tokio::select! {
-        ended = &mut running => return ended.map(|()| Exit::Done).map_err(CliError::Node),
+    let greeting = async {
         // A reader of the greeting that has gone is no reason to stop a node.
-        greeted = greet(client, &settings, &secret, args.qr) => greeted.unwrap_or_else(|error| error.tell()),
+        let greeted = greet(client, &settings, &secret, args.qr).await;
+        greeted.unwrap_or_else(|error| error.tell());
+        std::future::pending().await
+    };
+    let ended = tokio::select! {
+        ended = &mut running => ended,
+        () = greeting => unreachable!("it waits for ever"),
+    };
+    match ended.map_err(CliError::Node)? {
+        NodeEnd::Left => Ok(Exit::Done),
+        NodeEnd::Restart(program) => {
+            let args = background_args(std::env::args_os());
+            Err(restart::restart(&program, args, &secret))
+        }
     }
-    running.await.map(|()| Exit::Done).map_err(CliError::Node)
 }
 
 /// Waits for the node and prints what there is to say about it. A secret that was typed is kept,

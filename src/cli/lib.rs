@@ -18,6 +18,8 @@
 //! | `flags` | flags as the top layer of the settings |
 //! | `secret` | where the secret comes from |
 //! | `join` | `join`, `leave` |
+//! | `restart` | a node that comes back with another program |
+//! | `upgrade` | another program for nodes |
 //! | `owner` | what the person says who sits at a machine: `drain`, `pause`, `resume`, `audit` |
 //! | `shown` | what tasks wrote, on a terminal |
 //! | `solo` | nodes that live as long as a command, or as the program that started it |
@@ -74,6 +76,7 @@ mod predict;
 mod psd_run;
 mod remove;
 mod report;
+mod restart;
 mod run;
 mod secret;
 mod secrets;
@@ -88,6 +91,7 @@ mod top;
 mod trust_args;
 mod ui;
 mod up;
+mod upgrade;
 mod welcome;
 
 pub use entry::{command, main};

@@ -14,6 +14,8 @@ use std::{
 };
 use zeroize::Zeroizing;
 
+/// Where a process's open files are.
+pub const OWN_DESCRIPTORS: &str = "/proc/self/fd";
 /// More is no secret but a mistake in the file's name.
 const MAX_BYTES: u64 = 4096;
 
@@ -79,8 +81,9 @@ fn known(
     let secret = if let Some(text) = flag {
         checked(settings, text, SecretSource::Typed)?
     } else if let Some(path) = &settings.cluster.secret_file {
-        // A node in the background gets it through a pipe: no file that could be named to anyone.
-        let piped = path == Path::new("/dev/stdin");
+        // A node in the background, or one that comes back, gets it through a pipe: no file that
+        // could be named to anyone.
+        let piped = path == Path::new("/dev/stdin") || path.starts_with(OWN_DESCRIPTORS);
         checked(
             settings,
             read(path)?,

@@ -235,7 +235,7 @@ async fn open(shared: &Shared, hash: BlobHash) -> Result<Option<File>, ApiError>
         .map(File::from_std))
 }
 
-fn parse_hash(text: &str) -> Result<BlobHash, ApiError> {
+pub(super) fn parse_hash(text: &str) -> Result<BlobHash, ApiError> {
     text.parse()
         .map_err(|error: nodectl_types::ids::BadId| ApiError::bad_request(error.to_string()))
 }

@@ -24,6 +24,7 @@
 //! | `logs` | what tasks write |
 //! | `pools` | handing a client's stream to its pool |
 //! | `blobs` | files in and out |
+//! | `program` | the program that a node runs, and another in its place |
 //! | `secrets` | named secrets |
 //! | `doctor` | findings about the swarm |
 //! | `openapi` | the description of all this |
@@ -46,6 +47,7 @@ mod membership;
 mod metrics;
 pub mod openapi;
 mod pools;
+mod program;
 mod resolve;
 mod results;
 mod routes;

@@ -5,7 +5,7 @@
 use super::{
     audit, blobs, cluster, doctor, events, history, jobs, launches,
     logs::{self, StreamName},
-    membership, metrics, pools, results, secrets,
+    membership, metrics, pools, program, results, secrets,
 };
 use axum::Json;
 use nodectl_wire::api::Problem;
@@ -36,6 +36,8 @@ use utoipa::{
         cluster::resume,
         cluster::forget,
         cluster::leave,
+        program::look,
+        program::replace,
         membership::membership,
         membership::decide,
         membership::invite,

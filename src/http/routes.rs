@@ -2,7 +2,7 @@
 
 use super::{
     audit, blobs, cluster, doctor, error::ApiError, events, history, jobs, launches, logs,
-    membership, metrics, openapi, pools, results, secrets, state::Shared,
+    membership, metrics, openapi, pools, program, results, secrets, state::Shared,
 };
 use axum::{
     Router,
@@ -39,6 +39,7 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/audit", get(audit::lines))
         .route("/v1/forget", post(cluster::forget))
         .route("/v1/leave", post(cluster::leave))
+        .route("/v1/program", get(program::look).post(program::replace))
         .route(
             "/v1/membership",
             get(membership::membership).post(membership::decide),

@@ -209,6 +209,12 @@ pub enum Lookup {
     Training(JobId),
     /// An `Answer::History`: what this machine's load was.
     History { span: LoadSpan, from: u64 },
+    /// An `Answer::Program`: which program this node runs. It begins to be replaced, if another one
+    /// is given; `by` is the member that wants it, None for this node's own user.
+    Program {
+        replace: Option<BlobHash>,
+        by: Option<NodeId>,
+    },
 }
 
 /// What a job has on disks: to be read or written, here or from other nodes.

@@ -256,6 +256,13 @@ impl State {
             Query::History { span, from, .. } => {
                 self.core.look_up(asker, Lookup::History { span, from });
             }
+            Query::Program { replace, .. } => {
+                let by = match asker {
+                    Asker::Local(_) => None,
+                    Asker::Remote(node, _) => Some(node),
+                };
+                self.core.look_up(asker, Lookup::Program { replace, by });
+            }
             Query::Events { within_ms, .. } => {
                 let now = self.core.now.wall_ms;
                 let since = within_ms.map_or(0, |within| now.saturating_sub(within));

@@ -92,6 +92,10 @@ impl Node {
             Lookup::History { span, from } => {
                 Ok(Answer::History(self.ports.machine.history(span, from)))
             }
+            Lookup::Program { replace, by } => {
+                let told = self.ports.program.clone().look(replace, by);
+                told.map(|here| Answer::Program(Box::new(here)))
+            }
         };
         self.reply(to, answer);
     }

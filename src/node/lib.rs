@@ -16,9 +16,9 @@ mod garbage;
 use garbage::LiveBlobs;
 use nodectl_logic::{Config, Input, Now, State};
 use nodectl_ports::{
-    BlobFetcher, Blobs, Event, Journals, Machine, NetEvent, Network, NodeHandle, OwnerKeeper,
-    PoolService, RetentionKeeper, Runner, StoreEvent, Trainings, UserRequest, Vault, WorkerEvent,
-    specs, wall_ms,
+    BlobFetcher, Blobs, Event, Journals, Machine, NetEvent, Network, NodeHandle, OwnProgram,
+    OwnerKeeper, PoolService, RetentionKeeper, Runner, StoreEvent, Trainings, UserRequest, Vault,
+    WorkerEvent, specs, wall_ms,
 };
 use nodectl_types::{
     Answer, JobId, KeptSecret, Message, OwnerWord, Query, QueryError, Retention, Roster, Time,
@@ -58,6 +58,7 @@ pub struct Ports {
     pub retention: Arc<dyn RetentionKeeper>,
     pub owner: Arc<dyn OwnerKeeper>,
     pub vault: Arc<dyn Vault>,
+    pub program: Arc<dyn OwnProgram>,
 }
 
 /// What the disk has of earlier lives, besides journals.

@@ -33,8 +33,8 @@ pub use streams::{Close, Duplex, Halves, PeerStream, Streams};
 use futures::future::BoxFuture;
 use nodectl_types::{
     Answer, Attempt, Author, BlobHash, JobId, JobSpec, KeptSecret, Message, MetricPoint, Need,
-    NodeId, NodeInfo, OwnerWord, Params, Query, QueryError, Retention, Roster, StreamToken,
-    Surroundings, TaskIndex, TaskRecord, WorkSpec,
+    NodeId, NodeInfo, OwnerWord, Params, ProgramHere, Query, QueryError, Retention, Roster,
+    StreamToken, Surroundings, TaskIndex, TaskRecord, WorkSpec,
     gang::Place,
     history::{LoadPage, LoadSpan},
     query::{Stream, TrainingHere},
@@ -352,6 +352,18 @@ pub trait RetentionKeeper: Send + Sync {
 /// Keeps what the machine's owner said at the node, for its next life; what is told last counts.
 pub trait OwnerKeeper: Send + Sync {
     fn keep(&self, word: OwnerWord);
+}
+
+/// The program that this node runs. Returns at once: what takes time is done beside the loop.
+pub trait OwnProgram: Send + Sync {
+    /// Says what it is. Where another program is given, which `by` has (None: this node's store), it
+    /// is brought, checked and put in its place; then the node leaves, and comes back with that.
+    /// `Denied` where the owner lets nobody else do so.
+    fn look(
+        self: Arc<Self>,
+        replace: Option<BlobHash>,
+        by: Option<NodeId>,
+    ) -> Result<ProgramHere, QueryError>;
 }
 
 /// The log of what users did at this node. Methods block on the disk.

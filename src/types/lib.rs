@@ -10,6 +10,7 @@
 //! | `time` | logical time |
 //! | `resources` | what a node has and a task needs |
 //! | `node` | what a node says about itself |
+//! | `program` | the program that a node runs |
 //! | `owner` | the word of a machine's owner, apart from what members say |
 //! | `python` | the Python environment of a job's tasks |
 //! | `predicate` | the language of `where = "…"` |
@@ -73,6 +74,7 @@ pub mod owner;
 pub mod params;
 pub mod policy;
 pub mod predicate;
+pub mod program;
 pub mod python;
 pub mod query;
 pub mod record;
@@ -105,6 +107,7 @@ pub use message::Message;
 pub use node::{Gpu, GpuDetails, GpuKind, GpuRates, NodeInfo, NodeLoad};
 pub use owner::{Closed, OwnerWord, Pause, Terms};
 pub use policy::{Admits, Policy, Surroundings, WhenClosed};
+pub use program::{ProgramHere, Replacement};
 pub use query::{Answer, Progress, Query, QueryError};
 pub use record::{Captured, ErrorReport, Failure, Outcome, OutputFile, TaskRecord};
 pub use resources::Resources;

@@ -1,8 +1,8 @@
 //! What users ask of a node, and what they get. Nodes pass questions on to whoever can answer them.
 
 use super::{
-    Attempt, Decision, JobHead, JobId, JobSpec, NodeId, NodeInfo, NodeLoad, Pause, Phase, Roster,
-    TaskIndex, TaskRecord,
+    Attempt, BlobHash, Decision, JobHead, JobId, JobSpec, NodeId, NodeInfo, NodeLoad, Pause, Phase,
+    ProgramHere, Roster, TaskIndex, TaskRecord,
     event::ClusterEvent,
     explain::ReasonLine,
     history::{LoadPage, LoadSpan},
@@ -138,6 +138,12 @@ pub enum Query {
         node: NodeId,
         within_ms: Option<u64>,
     },
+    /// The named node: `Program`. It begins to take another program, a blob that the asker has, in
+    /// the place of its own, if one is given: then it leaves and comes back with that.
+    Program {
+        node: NodeId,
+        replace: Option<BlobHash>,
+    },
 }
 
 impl Query {
@@ -167,7 +173,8 @@ impl Query {
             | Self::Drain { node, .. }
             | Self::Forget { node, .. }
             | Self::History { node, .. }
-            | Self::Events { node, .. } => Some(*node),
+            | Self::Events { node, .. }
+            | Self::Program { node, .. } => Some(*node),
             _ => None,
         }
     }
@@ -327,6 +334,7 @@ pub enum Answer {
     History(LoadPage),
     /// Of members and of jobs at most `limits::EVENTS` each.
     Events(Vec<ClusterEvent>),
+    Program(Box<ProgramHere>),
 }
 
 /// A named secret, without its value.

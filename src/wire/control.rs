@@ -189,7 +189,8 @@ fn validate_query(query: &Query) -> Result<(), BadMessage> {
         | Query::Secrets
         | Query::Roster(_)
         | Query::History { .. }
-        | Query::Events { .. } => Ok(()),
+        | Query::Events { .. }
+        | Query::Program { .. } => Ok(()),
     }
 }
 
@@ -216,7 +217,8 @@ fn validate_answer(answer: &Answer) -> Result<(), BadMessage> {
         | Answer::Training(_)
         | Answer::Retried { .. }
         | Answer::Aside(_)
-        | Answer::Secrets(_) => Ok(()),
+        | Answer::Secrets(_)
+        | Answer::Program(_) => Ok(()),
     }
 }
 

@@ -35,6 +35,8 @@ struct Node {
     data_dir: PathBuf,
     secret_file: PathBuf,
     settings: Vec<(String, String)>,
+    /// What it runs, if not the program under test.
+    program: Option<PathBuf>,
 }
 
 impl Cluster {
@@ -128,7 +130,16 @@ impl Cluster {
             data_dir,
             secret_file: secret_file.to_path_buf(),
             settings,
+            program: None,
         });
+        number
+    }
+
+    /// Starts one more node, which runs a program of its own.
+    pub fn add_with_program(&mut self, program: &Path, settings: &[(&str, &str)]) -> usize {
+        let number = self.prepare(settings);
+        self.nodes[number].program = Some(program.to_path_buf());
+        self.restart(number);
         number
     }
 
@@ -262,10 +273,11 @@ impl Cluster {
 
     /// The same inside the node's network namespace, where it has one.
     pub fn in_network(&self, number: usize) -> Command {
-        let Some(lab) = &self.lab else {
-            return self.command(number);
+        let program = self.nodes[number].program.clone().unwrap_or_else(program);
+        let mut command = match &self.lab {
+            Some(lab) => lab.command(number, program),
+            None => Command::new(program),
         };
-        let mut command = lab.command(number, program());
         self.configure(&mut command, number);
         command
     }

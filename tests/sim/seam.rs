@@ -304,8 +304,11 @@ impl World {
             }
             Lookup::Load(load) => Answer::Load(load),
             // No job of the simulation is a training, and nobody reads the log of a running task,
-            // or asks for a machine's load.
-            Lookup::Log { .. } | Lookup::Training(_) | Lookup::History { .. } => return,
+            // or asks for a machine's load or its program.
+            Lookup::Log { .. }
+            | Lookup::Training(_)
+            | Lookup::History { .. }
+            | Lookup::Program { .. } => return,
         };
         self.answer(node, to, Ok(answer));
     }

@@ -12,8 +12,8 @@ use nodectl_types::{BlobHash, JobDraft, JobId, JobSpec};
 use nodectl_wire::api::{
     AuditLine, CancelRequest, CursorView, Device, Doctor, DrainRequest, EventLine, Explanation,
     ForgetRequest, Forgotten, Invitation, Job, JobLine, LaunchView, Membership, MembershipRequest,
-    Node, NodeHistory, NodeSelf, Okay, PauseRequest, Results, Retried, SecretView, StateName,
-    Stored, Submitted, TaskList,
+    Node, NodeHistory, NodeSelf, Okay, PauseRequest, ProgramView, ReplaceRequest, Results, Retried,
+    SecretView, StateName, Stored, Submitted, TaskList,
 };
 use std::{path::Path, time::Duration};
 use tokio_util::io::ReaderStream;
@@ -246,6 +246,27 @@ impl Client {
             .unwrap_or_default();
         let path = format!("/v1/history?node={}&span={span}{steps}", encode(node));
         self.get("asking for a node's load", &path).await
+    }
+
+    /// The program that a node runs; the node that answers if None.
+    pub async fn program(&self, node: Option<&str>) -> Result<ProgramView, ClientError> {
+        let query = node.map(|node| format!("?node={}", encode(node)));
+        let path = format!("/v1/program{}", query.unwrap_or_default());
+        self.get("asking for a node's program", &path).await
+    }
+
+    /// Has a node take another program, a blob of the node that answers, in the place of its own.
+    pub async fn replace_program(
+        &self,
+        node: Option<&str>,
+        program: BlobHash,
+    ) -> Result<ProgramView, ClientError> {
+        let request = ReplaceRequest {
+            node: node.map(str::to_string),
+            program: program.to_string(),
+        };
+        self.post_json("replacing a node's program", "/v1/program", &request)
+            .await
     }
 
     /// The node in Prometheus' text format.

@@ -38,6 +38,8 @@ pub enum AuditName {
     Measure,
     Forget,
     Leave,
+    /// The program was replaced, or somebody tried to.
+    Upgrade,
     Ban,
     Unban,
     Admit,
@@ -68,6 +70,7 @@ impl AuditName {
             Self::Measure => "measure",
             Self::Forget => "forget",
             Self::Leave => "leave",
+            Self::Upgrade => "upgrade",
             Self::Ban => "ban",
             Self::Unban => "unban",
             Self::Admit => "admit",

@@ -14,6 +14,7 @@
 //! | `job` | jobs, progress, listings of tasks |
 //! | `launch` | what was launched from a machine |
 //! | `membership` | who belongs to the cluster |
+//! | `program` | the program that a node runs |
 //! | `result` | how tasks ended |
 //! | `submit` | a job as people submit it |
 //! | `sweep` | what the tasks of a sweep report, in requests |
@@ -33,6 +34,7 @@ pub mod launch;
 pub mod membership;
 pub mod params;
 pub mod pool;
+pub mod program;
 pub mod result;
 pub mod submit;
 pub mod sweep;
@@ -56,6 +58,7 @@ pub use membership::{
     Invitation, Membership, MembershipRequest, NamedNode, RotationView, StandingView, WaitingNode,
 };
 pub use pool::{OpenPool, PoolOpened, PoolStatus};
+pub use program::{ProgramView, ReplaceRequest, ReplacementName};
 pub use result::{
     CursorView, FailureKind, FailureView, OutputView, Results, StatusName, StreamView, TaskResult,
 };

@@ -14,8 +14,8 @@ use nodectl_types::{
     Admits, After, Answer, Attempt, Author, BlobHash, Captured, Cell, Closed, Decision,
     ErrorReport, Failure, Gang, GangWord, Gpu, GpuDetails, GpuKind, GpuRates, Isolation, JobHead,
     JobId, JobSpec, KeptSecret, Key, Message, Need, Needs, NodeId, NodeInfo, NodeLoad, Outcome,
-    OutputFile, ParamSpace, Pause, Phase, Query, QueryError, Resources, Roster, RowSet, Saved,
-    Standing, TaskKind, TaskRecord, Value, WorkSpec,
+    OutputFile, ParamSpace, Pause, Phase, ProgramHere, Query, QueryError, Replacement, Resources,
+    Roster, RowSet, Saved, Standing, TaskKind, TaskRecord, Value, WorkSpec,
     event::{ClusterEvent, EventKind, EventSubject},
     gang::Seat,
     history::{GPU_SERIES, GpuPage, LoadPage, LoadSpan, MACHINE_SERIES},
@@ -468,6 +468,10 @@ fn orders() -> Vec<Query> {
         Query::Events {
             node: NODE,
             within_ms: Some(120_000),
+        },
+        Query::Program {
+            node: NODE,
+            replace: Some(BlobHash([9; 32])),
         },
     ]
 }

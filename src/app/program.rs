@@ -1,0 +1,157 @@
+//! The program that this node runs, and another in its place: brought from the member that wants it,
+//! checked, put where the old one is; then the node leaves, and whoever started it here starts the new
+//! one in the same process (`NodeEnd::Restart`). The old program is kept beside the new one.
+
+mod install;
+
+use install::{Installation, architecture};
+use nodectl_pool::Pools;
+use nodectl_ports::{BlobFetcher, Blobs, NodeHandle, OwnProgram, PoolService};
+use nodectl_types::{BlobHash, NodeId, ProgramHere, QueryError, Replacement};
+use std::{
+    fs::File,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+use tokio::runtime::Handle;
+
+/// This very program, also when its file was replaced or removed since.
+const RUNNING: &str = "/proc/self/exe";
+
+/// What a node needs to replace its program.
+pub(super) struct Means {
+    pub name: String,
+    pub handle: NodeHandle,
+    pub blobs: Arc<dyn Blobs>,
+    pub fetcher: Arc<dyn BlobFetcher>,
+    pub pools: Arc<Pools>,
+    /// `node.upgrade_by_members`.
+    pub by_members: bool,
+    /// A node inside of a command: that ends with its jobs, and nobody would start it again.
+    pub solo: bool,
+}
+
+pub(super) struct NodeProgram {
+    means: Means,
+    runtime: Handle,
+    /// Where the program's file is, or was when it was started.
+    path: PathBuf,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    hash: Option<BlobHash>,
+    is_hashing: bool,
+    replacement: Replacement,
+}
+
+impl NodeProgram {
+    /// Called inside the runtime that runs the node.
+    pub fn new(means: Means) -> Arc<Self> {
+        Arc::new(Self {
+            means,
+            runtime: Handle::current(),
+            path: std::env::current_exe().unwrap_or_default(),
+            known: Mutex::default(),
+        })
+    }
+
+    /// With which program this node is to be started again, now that it has left.
+    pub fn restart(&self) -> Option<PathBuf> {
+        let restarts = self.known().replacement == Replacement::Restarting;
+        restarts.then(|| self.path.clone())
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn here(self: &Arc<Self>) -> ProgramHere {
+        let mut known = self.known();
+        if known.hash.is_none() && !std::mem::replace(&mut known.is_hashing, true) {
+            let this = self.clone();
+            self.runtime.spawn_blocking(move || {
+                let hash = File::open(RUNNING).and_then(install::hash);
+                let mut known = this.known();
+                known.is_hashing = false;
+                match hash {
+                    Ok(hash) => known.hash = Some(hash),
+                    Err(error) => tracing::warn!("this node's program cannot be read: {error}"),
+                }
+            });
+        }
+        ProgramHere {
+            hash: known.hash,
+            version: env!("CARGO_PKG_VERSION").into(),
+            architecture: architecture(),
+            path: self.path.to_string_lossy().into_owned(),
+            by_members: self.means.by_members,
+            replacement: known.replacement.clone(),
+        }
+    }
+
+    fn begin(self: &Arc<Self>, program: BlobHash, by: Option<NodeId>) -> Result<(), QueryError> {
+        let name = &self.means.name;
+        if self.means.solo {
+            let why = format!("{name} is the node of a command, and ends with it");
+            return Err(QueryError::Refused(why));
+        }
+        if by.is_some() && !self.means.by_members {
+            return Err(QueryError::Denied(format!(
+                "{name}: its owner lets no other member replace its program (node.upgrade_by_members)"
+            )));
+        }
+        let mut known = self.known();
+        match known.replacement {
+            Replacement::Preparing | Replacement::Restarting => return Ok(()),
+            Replacement::None | Replacement::Failed(_) => {}
+        }
+        known.replacement = Replacement::Preparing;
+        let this = self.clone();
+        self.runtime.spawn(async move {
+            if let Err(why) = this.replace(program, by).await {
+                tracing::warn!("the program was not replaced: {why}");
+                this.known().replacement = Replacement::Failed(why);
+            }
+        });
+        Ok(())
+    }
+
+    async fn replace(&self, program: BlobHash, by: Option<NodeId>) -> Result<(), String> {
+        if let Some(member) = by {
+            tracing::info!("{} wants this node to run another program", member.short());
+            let fetched = self.means.fetcher.fetch(program, vec![member]).await;
+            fetched.map_err(|why| format!("it could not be brought here: {why}"))?;
+        }
+        let installation = Installation {
+            path: self.path.clone(),
+            program,
+            blobs: self.means.blobs.clone(),
+        };
+        let installed = tokio::task::spawn_blocking(move || installation.run()).await;
+        let kept = installed.map_err(|error| error.to_string())??;
+        tracing::info!(
+            "{} is another program now; the one before is {}",
+            self.path.display(),
+            kept.display()
+        );
+        self.known().replacement = Replacement::Restarting;
+        self.means.pools.close().await;
+        self.means.handle.leave().await;
+        Ok(())
+    }
+}
+
+impl OwnProgram for NodeProgram {
+    fn look(
+        self: Arc<Self>,
+        replace: Option<BlobHash>,
+        by: Option<NodeId>,
+    ) -> Result<ProgramHere, QueryError> {
+        if let Some(program) = replace {
+            self.begin(program, by)?;
+        }
+        Ok(self.here())
+    }
+}

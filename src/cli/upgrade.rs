@@ -1,0 +1,398 @@
+//! `upgrade`: another program for this node, or for one node of the cluster after the other. Each is
+//! drained, ends its tasks, takes the program from here and comes back with it; one that does not stops
+//! the roll.
+
+use super::{
+    args::duration,
+    exit::{CliError, Exit},
+};
+use clap::Args;
+use nodectl_http::{Client, ClientError};
+use nodectl_ports::say::tell;
+use nodectl_types::{BlobHash, text::split_hint, units::format_duration};
+use nodectl_wire::api::{Node, ProgramView, ReplacementName};
+use std::{
+    fs::File,
+    io::Read,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tokio::time::{Instant, sleep};
+
+pub const UPGRADE_NOTES: &str = "\
+Each node takes no new tasks, ends those that it runs, and comes back with the new program within seconds, in the same process; nothing \
+is computed twice, and others go on meanwhile. What it coordinates goes to other nodes. This node is the last. The old program stays beside \
+the new one, as FILE.previous. A node whose program is refused, or that does not come back, stops the roll; the same command goes on \
+where it stopped. Other nodes take part only if their settings say node.upgrade_by_members = true: who may replace a program may do \
+there whatever its user may.";
+
+/// How often nodes are looked at.
+const PERIOD: Duration = Duration::from_millis(200);
+/// How long a node may take to read its own program.
+const READING: Duration = Duration::from_secs(60);
+/// How long one may take to bring and check the new one.
+const PREPARING: Duration = Duration::from_secs(600);
+
+#[derive(Debug, Args)]
+pub struct UpgradeArgs {
+    /// The program: nodectl, of any version, for the architecture of the nodes
+    pub file: PathBuf,
+    /// All nodes of the cluster, one after the other
+    #[arg(long)]
+    pub cluster: bool,
+    /// Leaves this node as it is; repeatable
+    #[arg(long, value_name = "NODE", requires = "cluster")]
+    pub except: Vec<String>,
+    /// How long a node may take to end its tasks; then the roll stops, and the node takes tasks again
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "1h")]
+    pub wait: Duration,
+    /// How long a node may take to come back; then the roll stops
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "1m")]
+    pub away: Duration,
+    /// Does not wait for tasks: they are given to other nodes, and begin anew there. For pools of
+    /// workers, whose tasks end with their programs only
+    #[arg(long, conflicts_with = "wait")]
+    pub give_back: bool,
+}
+
+pub async fn upgrade(client: &Client, args: UpgradeArgs) -> Result<Exit, CliError> {
+    let program = NewProgram::read(&args.file)?;
+    let nodes = client.nodes().await?;
+    let (mut chosen, away) = choose(&nodes, &args)?;
+    let mut plan = Vec::new();
+    for node in chosen.drain(..) {
+        let runs = program_of(client, node).await?;
+        plan.push((node, runs));
+    }
+    plan.retain(|(_, runs)| runs.hash.as_deref() != Some(&program.hash.to_string()));
+    object(&plan, &program)?;
+    if !away.is_empty() {
+        tell!("away, and left as they are: {}", away.join(", "));
+    }
+    if plan.is_empty() {
+        tell!("nothing to do: {} run this program", who(&args));
+        return Ok(Exit::Done);
+    }
+    client.put_file(&args.file, Some(program.hash)).await?;
+    let count = plan.len();
+    for (done, (node, runs)) in plan.into_iter().enumerate() {
+        let rolled = Roll {
+            client,
+            node,
+            program: &program,
+            args: &args,
+        };
+        let begin = Instant::now();
+        let runs_now = match rolled.run(&runs).await {
+            Ok(runs_now) => runs_now,
+            Err(why) => return Err(stopped(&node.name, &why, (done, count))),
+        };
+        tell!(
+            "{}: {} in {:.1} s; the program before is {}.previous",
+            node.name,
+            change(&runs.version, &runs_now.version),
+            begin.elapsed().as_secs_f64(),
+            runs.path
+        );
+    }
+    Ok(Exit::Done)
+}
+
+fn who(args: &UpgradeArgs) -> &'static str {
+    if args.cluster {
+        "all nodes"
+    } else {
+        "this node does, it"
+    }
+}
+
+fn change(before: &str, now: &str) -> String {
+    match before == now {
+        true => format!("another {now}"),
+        false => format!("{before} -> {now}"),
+    }
+}
+
+/// Whom it concerns, this node last, and who is away. The nodes of `--except` have to be there.
+fn choose<'n>(
+    nodes: &'n [Node],
+    args: &UpgradeArgs,
+) -> Result<(Vec<&'n Node>, Vec<&'n str>), CliError> {
+    if !args.cluster {
+        let own = nodes.iter().filter(|node| node.this_node).collect();
+        return Ok((own, Vec::new()));
+    }
+    let is_named = |node: &Node, named: &String| node.name == *named || node.id.starts_with(named);
+    for named in &args.except {
+        if !nodes.iter().any(|node| is_named(node, named)) {
+            let hint = "hint: `nodectl nodes` lists them";
+            return Err(CliError::Usage(format!(
+                "--except: no node `{named}`\n{hint}"
+            )));
+        }
+    }
+    let wanted = |node: &&Node| !args.except.iter().any(|named| is_named(node, named));
+    let (mut here, away): (Vec<_>, Vec<_>) =
+        nodes.iter().filter(wanted).partition(|node| node.alive);
+    here.sort_by_key(|node| (node.this_node, node.name.clone()));
+    let away = away.into_iter().filter(|node| !node.left);
+    Ok((here, away.map(|node| node.name.as_str()).collect()))
+}
+
+/// The program that a node runs, with its hash.
+async fn program_of(client: &Client, node: &Node) -> Result<ProgramView, CliError> {
+    let deadline = Instant::now() + READING;
+    loop {
+        let runs = client.program(Some(&node.id)).await?;
+        if runs.hash.is_some() {
+            return Ok(runs);
+        }
+        if Instant::now() > deadline {
+            return Err(failed(format!(
+                "{} cannot read its program {}\nhint: its log says why",
+                node.name, runs.path
+            )));
+        }
+        sleep(PERIOD).await;
+    }
+}
+
+/// What is known to fail is said before anything is changed.
+fn object(plan: &[(&Node, ProgramView)], program: &NewProgram) -> Result<(), CliError> {
+    let objection = |(node, runs): &(&Node, ProgramView)| {
+        let name = &node.name;
+        if runs.architecture != program.architecture {
+            return Some(format!(
+                "{name} has the architecture {}, and the program is for {}",
+                runs.architecture, program.architecture
+            ));
+        }
+        let may = node.this_node || runs.by_members;
+        (!may).then(|| {
+            format!("{name}: its owner lets no other member replace its program (node.upgrade_by_members)")
+        })
+    };
+    let objections: Vec<_> = plan.iter().filter_map(objection).collect();
+    if objections.is_empty() {
+        return Ok(());
+    }
+    Err(failed(format!(
+        "nothing was changed:\n{}\nhint: `--except NODE` leaves a node as it is; `nodectl upgrade FILE`, typed at a machine, needs nobody's leave",
+        objections.join("\n")
+    )))
+}
+
+fn stopped(name: &str, why: &str, (done, count): (usize, usize)) -> CliError {
+    let rest = match count - done - 1 {
+        0 => String::new(),
+        1 => "; one node was not tried".into(),
+        more => format!("; {more} nodes were not tried"),
+    };
+    let (why, hint) = split_hint(why);
+    let hint = hint.map(|hint| format!("\nhint: {hint}"));
+    failed(format!(
+        "{name}: {why}\n{done} of {count} have the new program{rest}{}",
+        hint.unwrap_or_default()
+    ))
+}
+
+fn failed(text: String) -> CliError {
+    CliError::Node(anyhow::anyhow!(text))
+}
+
+/// One node on its way to the new program.
+struct Roll<'a> {
+    client: &'a Client,
+    node: &'a Node,
+    program: &'a NewProgram,
+    args: &'a UpgradeArgs,
+}
+
+impl Roll<'_> {
+    /// The error is a sentence about the node; where it is still there, it works as before.
+    async fn run(&self, before: &ProgramView) -> Result<ProgramView, String> {
+        let drains = !self.node.draining && self.node.closed.is_none();
+        if drains {
+            self.drain(true).await?;
+        }
+        let replaced = async {
+            if !self.args.give_back {
+                self.wait_until_idle().await?;
+            }
+            let begun = self
+                .client
+                .replace_program(self.name(), self.program.hash)
+                .await;
+            begun.map_err(|error| error.to_string())?;
+            self.wait_until_back(before).await
+        }
+        .await;
+        match replaced {
+            Ok(runs) => {
+                // What was said at a node is its owner's word, which its next life keeps.
+                if drains && self.node.this_node {
+                    self.drain(false).await?;
+                }
+                Ok(runs)
+            }
+            Err(why) => {
+                if drains {
+                    // One that is away has forgotten it by itself.
+                    let _ = self.drain(false).await;
+                }
+                Err(why)
+            }
+        }
+    }
+
+    /// How it is named to the node that answers: as itself, by nothing.
+    fn name(&self) -> Option<&str> {
+        (!self.node.this_node).then_some(self.node.id.as_str())
+    }
+
+    async fn drain(&self, on: bool) -> Result<(), String> {
+        let drained = self.client.drain(self.name(), on).await;
+        drained.map(drop).map_err(|error| error.to_string())
+    }
+
+    async fn wait_until_idle(&self) -> Result<(), String> {
+        let begin = Instant::now();
+        let mut told = false;
+        loop {
+            let nodes = self.client.nodes().await;
+            let nodes = nodes.map_err(|error| error.to_string())?;
+            let node = nodes.iter().find(|node| node.id == self.node.id);
+            let node = node.filter(|node| node.alive);
+            let node = node.ok_or("it has gone while it ended its tasks")?;
+            let load = node.load.as_ref();
+            let jobs = match load {
+                Some(load) if load.running == 0 && load.queued == 0 => return Ok(()),
+                Some(load) => load.jobs.iter().map(|job| job.name.as_str()).collect(),
+                None => Vec::new(),
+            };
+            let running = load.map_or(0, |load| load.running);
+            if begin.elapsed() > self.args.wait {
+                return Err(format!(
+                    "it still runs {running} tasks ({}) after {}, and takes tasks again\n\
+                     hint: `--wait` longer, or `--give-back`: then other nodes run them, from their beginning",
+                    jobs.join(", "),
+                    format_duration(self.args.wait)
+                ));
+            }
+            if !std::mem::replace(&mut told, true) {
+                tell!("{}: waits until its tasks have ended", self.node.name);
+            }
+            sleep(PERIOD).await;
+        }
+    }
+
+    /// Until it says that it runs the new program.
+    async fn wait_until_back(&self, before: &ProgramView) -> Result<ProgramView, String> {
+        let begin = Instant::now();
+        let mut last_seen = begin;
+        let wanted = self.program.hash.to_string();
+        loop {
+            match self.client.program(self.name()).await {
+                Ok(runs) if runs.hash.as_deref() == Some(&wanted) => return Ok(runs),
+                Ok(runs) => match (runs.replacement, runs.failed) {
+                    (ReplacementName::Failed, why) => {
+                        return Err(format!(
+                            "it goes on with the program that it has: {}",
+                            why.unwrap_or_default()
+                        ));
+                    }
+                    (ReplacementName::Preparing, _) if begin.elapsed() > PREPARING => {
+                        return Err("it has not brought the new program here in time".into());
+                    }
+                    (ReplacementName::Restarting, _) => {}
+                    (ReplacementName::Preparing | ReplacementName::None, _) => {
+                        last_seen = Instant::now();
+                    }
+                },
+                // It is away, or others have not met it yet.
+                Err(error) if error.is_unreachable() => {}
+                Err(ClientError::Refused { status: 404, .. }) => {}
+                Err(error) => return Err(error.to_string()),
+            }
+            if last_seen.elapsed() > self.args.away {
+                let path = &before.path;
+                return Err(format!(
+                    "it has not come back within {}\n\
+                     hint: on that machine look at the node\'s log; `mv {path}.previous {path}` and `nodectl join` (or `systemctl restart \
+                     nodectl`) bring it back with the old program",
+                    format_duration(self.args.away)
+                ));
+            }
+            sleep(PERIOD).await;
+        }
+    }
+}
+
+/// The file that nodes are to run.
+struct NewProgram {
+    hash: BlobHash,
+    architecture: String,
+}
+
+impl NewProgram {
+    fn read(path: &Path) -> Result<Self, CliError> {
+        let read = || {
+            let mut file = File::open(path)?;
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        let bytes = read().map_err(|source| CliError::file("reading", path, source))?;
+        let architecture = architecture(&bytes).ok_or_else(|| {
+            CliError::Usage(format!(
+                "{} is no program for Linux on x86-64 or AArch64\nhint: packages have to be unpacked: name the file `nodectl` itself",
+                path.display()
+            ))
+        })?;
+        Ok(Self {
+            hash: BlobHash::of(&bytes),
+            architecture: architecture.into(),
+        })
+    }
+}
+
+/// As uname(2) calls it, by the header of an ELF file (elf(5)).
+fn architecture(program: &[u8]) -> Option<&'static str> {
+    let header = program.get(..20)?;
+    let is_64_bit_little_endian = header.starts_with(b"\x7fELF\x02\x01");
+    match (is_64_bit_little_endian, header[18], header[19]) {
+        (true, 62, 0) => Some("x86_64"),
+        (true, 183, 0) => Some("aarch64"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_says_what_it_is_for() {
+        let own = std::fs::read("/proc/self/exe").unwrap();
+        assert_eq!(architecture(&own), Some(std::env::consts::ARCH));
+        let mut foreign = own[..64].to_vec();
+        foreign[18] = 183;
+        assert_eq!(architecture(&foreign), Some("aarch64"));
+        assert_eq!(architecture(b"PK\x03\x04"), None);
+        assert_eq!(architecture(b"\x7fELF"), None);
+    }
+
+    #[test]
+    fn who_stopped_the_roll_is_named_with_what_was_done_and_the_hint_stays_last() {
+        let error = stopped("beta", "it is away\nhint: look", (1, 4)).to_string();
+        let lines: Vec<_> = error.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                "beta: it is away",
+                "1 of 4 have the new program; 2 nodes were not tried",
+                "hint: look"
+            ]
+        );
+    }
+}

@@ -1,0 +1,215 @@
+//! Another program for real nodes on loopback, one node after the other, while jobs run.
+
+mod common;
+
+use common::{
+    LATER, SOON,
+    cluster::{Cluster, Discovery, both},
+    job::{CountedJob, assert_all_squares, write_job},
+    program, wait_until,
+};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+const BY_MEMBERS: (&str, &str) = ("NODECTL_NODE__UPGRADE_BY_MEMBERS", "true");
+
+/// Nodes each of which has a program file of its own, and the program that they are to run: the same
+/// with a byte behind its end, so that it is another file, which does the same.
+struct Fleet {
+    cluster: Cluster,
+    new: PathBuf,
+}
+
+impl Fleet {
+    fn of(settings: &[&[(&str, &str)]]) -> Self {
+        let mut cluster = Cluster::empty(Discovery::Beacon);
+        let old = fs::read(program()).expect("the program under test");
+        let root = cluster.dir.path().to_path_buf();
+        for (number, settings) in settings.iter().enumerate() {
+            let file = file_of(&root, number);
+            write_program(&file, &old);
+            cluster.add_with_program(&file, settings);
+        }
+        cluster.wait_members(settings.len());
+        let new = root.join("new");
+        write_program(&new, &[&old[..], b"\n"].concat());
+        Self { cluster, new }
+    }
+
+    fn file(&self, number: usize) -> PathBuf {
+        file_of(self.cluster.dir.path(), number)
+    }
+
+    fn runs_new(&self, number: usize) -> bool {
+        fs::read(self.file(number)).expect("a program") == fs::read(&self.new).expect("ours")
+    }
+
+    /// Exit code, and what it said.
+    fn upgrade(&self, file: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+        let mut all = vec!["upgrade", file.to_str().expect("UTF-8")];
+        all.extend(arguments);
+        let output = self.cluster.run(0, &all);
+        (output.status.code(), both(&output))
+    }
+}
+
+fn file_of(root: &Path, number: usize) -> PathBuf {
+    let directory = root.join(format!("program-{number}"));
+    fs::create_dir_all(&directory).expect("writable");
+    directory.join("nodectl")
+}
+
+fn write_program(path: &Path, bytes: &[u8]) {
+    fs::write(path, bytes).expect("writable");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("ours");
+}
+
+#[test]
+fn a_cluster_is_upgraded_while_a_job_runs_and_nothing_is_computed_twice() {
+    let fleet = Fleet::of(&[&[], &[BY_MEMBERS], &[BY_MEMBERS]]);
+    let cluster = &fleet.cluster;
+    let pids: Vec<_> = (0..3).map(|number| cluster.pid(number)).collect();
+    let job = CountedJob::new(cluster, "squares", 400, "sleep 0.3", "");
+    let id = cluster.submit(1, &job.file);
+    cluster.wait_done(1, &id, 3, LATER);
+    let (code, said) = fleet.upgrade(&fleet.new, &["--cluster"]);
+    assert_eq!(code, Some(0), "{said}");
+    let order: Vec<_> = said
+        .lines()
+        .filter_map(|line| line.split_once(": another ").map(|(name, _)| name))
+        .collect();
+    assert_eq!(order, ["n1", "n2", "n0"], "{said}");
+    assert!(cluster.done(0, &id) < 400, "the job ran meanwhile");
+    for (number, pid) in pids.into_iter().enumerate() {
+        assert!(fleet.runs_new(number), "n{number}");
+        let previous = fleet.file(number).with_file_name("nodectl.previous");
+        let kept = fs::read(previous).expect("the program before is kept");
+        assert!(kept == fs::read(program()).expect("ours"), "n{number}");
+        assert_eq!(cluster.pid(number), pid, "whoever started it has its child");
+    }
+    assert_eq!(cluster.wait_end(0, &id), "done");
+    assert_all_squares(&cluster.results(0, &id), 400);
+    let recomputed = job
+        .executions()
+        .values()
+        .filter(|times| **times > 1)
+        .count();
+    assert_eq!(recomputed, 0, "of {} tasks", job.executions().len());
+    let nodes = cluster.json(0, &["nodes", "--json"]);
+    let takes_work = |node: &serde_json::Value| node["draining"] == false;
+    assert!(
+        nodes.as_array().expect("nodes").iter().all(takes_work),
+        "{nodes}"
+    );
+    let (code, said) = fleet.upgrade(&fleet.new, &["--cluster"]);
+    assert!(code == Some(0) && said.contains("nothing to do"), "{said}");
+}
+
+#[test]
+fn what_is_known_to_fail_is_said_before_anything_is_changed() {
+    let fleet = Fleet::of(&[&[], &[]]);
+    let (code, said) = fleet.upgrade(&fleet.new, &["--cluster"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("n1: its owner lets no other member"),
+        "{said}"
+    );
+    let mut foreign = fs::read(&fleet.new).expect("ours");
+    // AArch64 (elf(5)).
+    foreign[18] = if foreign[18] == 183 { 62 } else { 183 };
+    let other = fleet.new.with_file_name("foreign");
+    write_program(&other, &foreign);
+    let (code, said) = fleet.upgrade(&other, &[]);
+    assert!(
+        code == Some(1) && said.contains("n0 has the architecture"),
+        "{said}"
+    );
+    let (code, said) = fleet.upgrade(Path::new("/etc/passwd"), &[]);
+    assert!(code == Some(2) && said.contains("is no program"), "{said}");
+    assert!(!fleet.runs_new(0) && !fleet.runs_new(1));
+    // Whoever sits there needs nobody's leave.
+    let (code, said) = fleet.upgrade(&fleet.new, &["--cluster", "--except", "n1"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(fleet.runs_new(0) && !fleet.runs_new(1));
+}
+
+#[test]
+fn a_node_that_does_not_end_its_tasks_in_time_goes_on_as_before() {
+    let fleet = Fleet::of(&[&[]]);
+    let cluster = &fleet.cluster;
+    let text = "name = \"long\"\ncommand = [\"sleep\", \"1000\"]\n";
+    let id = cluster.submit(0, &write_job(cluster.dir.path(), "long", text));
+    wait_until(SOON, "the task runs", || {
+        cluster.json(0, &["job", &id, "--json"])["progress"]["running"] == 1
+    });
+    let (code, said) = fleet.upgrade(&fleet.new, &["--wait", "1s"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("still runs 1 tasks (long)"), "{said}");
+    assert!(!fleet.runs_new(0));
+    assert!(cluster.json(0, &["nodes", "--json"])[0]["draining"] == false);
+    let (code, said) = fleet.upgrade(&fleet.new, &["--give-back"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(fleet.runs_new(0));
+    wait_until(SOON, "the task runs again", || {
+        cluster.phase(0, &id).as_deref() == Some("running")
+    });
+    cluster.ok(0, &["cancel", &id]);
+}
+
+/// It says the version of a nodectl, and nothing else works.
+const BROKEN: &str = r#"
+#include <stdio.h>
+#include <string.h>
+int main(int count, char **words) {
+    if (count == 2 && strcmp(words[1], "--version") == 0) return puts("nodectl 9.9.9") < 0;
+    return 1;
+}
+"#;
+
+#[test]
+fn a_node_that_does_not_come_back_stops_the_roll_and_its_old_program_is_there() {
+    let mut fleet = Fleet::of(&[&[], &[BY_MEMBERS], &[BY_MEMBERS]]);
+    let source = fleet.new.with_file_name("broken.c");
+    fs::write(&source, BROKEN).expect("writable");
+    let broken = fleet.new.with_file_name("broken");
+    match Command::new("cc")
+        .arg("-o")
+        .arg(&broken)
+        .arg(&source)
+        .status()
+    {
+        Ok(status) if status.success() => {}
+        other => return println!("SKIPPED: no C compiler here: {other:?}"),
+    }
+    let job = CountedJob::new(&fleet.cluster, "squares", 60, "sleep 0.2", "");
+    let id = fleet.cluster.submit(0, &job.file);
+    let (code, said) = fleet.upgrade(&broken, &["--cluster", "--away", "3s"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("n1: it has not come back within 3.0 s"),
+        "{said}"
+    );
+    assert!(
+        said.contains("0 of 3 have the new program; 2 nodes were not tried"),
+        "{said}"
+    );
+    let file = fleet.file(1);
+    let line = format!("mv {0}.previous {0}", file.display());
+    assert!(said.contains(&line), "{said}");
+    assert_eq!(fleet.cluster.wait_exit(1, SOON).code(), Some(1));
+    for other in [0, 2] {
+        let untouched = fs::read(fleet.file(other)).expect("a program");
+        assert!(untouched == fs::read(program()).expect("ours"), "n{other}");
+    }
+    // As the message says.
+    fs::rename(file.with_file_name("nodectl.previous"), &file).expect("it is kept");
+    fleet.cluster.restart(1);
+    fleet.cluster.wait_members(3);
+    assert_eq!(fleet.cluster.wait_end(0, &id), "done");
+    assert_all_squares(&fleet.cluster.results(0, &id), 60);
+    assert!(job.executions().values().all(|times| *times == 1));
+}
