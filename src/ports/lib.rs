@@ -11,6 +11,7 @@
 //! | `accounts` | users and groups of the system |
 //! | `carried` | the program that loads drivers, where this one is linked statically |
 //! | `drivers` | a GPU's driver of which the Vulkan loader is told by this program |
+//! | `files` | what files are done to in the same way everywhere |
 //! | `getent` | names, where this program is linked statically |
 //! | `processes` | processes as the kernel tells of them |
 //! | `say` | words for people on stderr |
@@ -21,6 +22,7 @@
 pub mod accounts;
 pub mod carried;
 pub mod drivers;
+pub mod files;
 pub mod getent;
 pub mod processes;
 pub mod say;

@@ -7,7 +7,10 @@
 
 use super::file;
 use futures::future::join_all;
-use nodectl_ports::{NodeHandle, PeerStream, Streams};
+use nodectl_ports::{
+    NodeHandle, PeerStream, Streams,
+    files::{if_there, remove_if_there},
+};
 use nodectl_types::{Answer, JobId, NodeId, Query, StreamToken, query::CheckpointFile};
 use std::{
     collections::BTreeMap,
@@ -54,14 +57,13 @@ pub struct CheckpointStore {
 
 impl CheckpointStore {
     pub fn new(data_dir: &Path, me: NodeId, node: NodeHandle) -> Self {
-        let (streams, counter, here) = Default::default();
         Self {
             directory: data_dir.join(DIRECTORY),
             me,
             node,
-            streams,
-            counter,
-            here,
+            streams: OnceLock::new(),
+            counter: AtomicU64::new(0),
+            here: Mutex::default(),
         }
     }
 
@@ -177,11 +179,8 @@ impl CheckpointStore {
         File::open(self.of(job))?.sync_all()?;
         let all = self.read(job);
         for old in all.iter().take(all.len().saturating_sub(keep as usize)) {
-            match fs::remove_file(&old.path) {
-                // Another that came at the same time has done so.
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
+            // Another that came at the same time may have done so.
+            remove_if_there(Path::new(&old.path))?;
         }
         self.read(job);
         Ok(path)
@@ -193,11 +192,8 @@ impl CheckpointStore {
     }
 
     pub fn remove(&self, job: JobId) {
-        match fs::remove_dir_all(self.of(job)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!("checkpoints of job {job} could not be removed: {error}");
-            }
-            _ => {}
+        if let Err(error) = if_there(fs::remove_dir_all(self.of(job))) {
+            tracing::warn!("checkpoints of job {job} could not be removed: {error}");
         }
     }
 

@@ -58,7 +58,7 @@ mod writer;
 
 use futures::future::BoxFuture;
 use jobs::TrainingJobs;
-use nodectl_ports::{NodeHandle, PeerStream, Streams, Trainings, sockets};
+use nodectl_ports::{NodeHandle, PeerStream, Streams, Trainings, files::remove_if_there, sockets};
 use nodectl_types::{JobId, NodeId, StreamToken, query::TrainingHere, servers::SOCKET};
 use std::{
     fs, io,
@@ -127,10 +127,7 @@ impl ParameterServers {
         self.jobs.checkpoints.open(streams.clone(), keep)?;
         let _ = self.jobs.network.set((streams, Handle::current()));
         let socket = data_dir.join(SOCKET);
-        match fs::remove_file(&socket) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        remove_if_there(&socket)?;
         let listener = UnixListener::from_std(sockets::bind_private(&socket)?)?;
         let jobs = self.jobs.clone();
         tokio::spawn(async move {

@@ -5,6 +5,7 @@
 //! The file is written under another name and gets its own when it is whole and on the disk.
 
 use super::{BadFrames, Part, Total};
+use nodectl_ports::files::remove_if_there;
 use rust_hdf5::{H5Dataset, H5File, H5Group, types::VarLenUnicode};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -116,12 +117,7 @@ impl NexusFile {
     /// Begins a file that will be at `path`.
     pub fn create(path: &Path, about: About, axes: Vec<RegionAxes>) -> Written<Self> {
         let temporary = path.with_extension("h5.part");
-        match fs::remove_file(&temporary) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(error.to_string());
-            }
-            _ => {}
-        }
+        remove_if_there(&temporary).map_err(|error| error.to_string())?;
         let file = H5File::create(&temporary).map_err(said)?;
         let entry = class(&file.root_group(), "entry", "NXentry")?;
         file.set_attr_string("NX_class", "NXroot").map_err(said)?;

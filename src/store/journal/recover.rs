@@ -12,6 +12,7 @@ use super::{
     index::Offsets,
     scan::{self, JournalScan, JournalState, RecordPlace, ScanError, scan},
 };
+use nodectl_ports::files::if_there;
 use nodectl_types::JobId;
 use nodectl_wire::journal::{JOURNAL_VERSION, Record};
 use std::{
@@ -124,11 +125,8 @@ pub fn orphans(disk: &dyn Disk, path: &Path, job: JobId) -> Result<Vec<Record>, 
 /// Removes what waited: the journal has it.
 pub fn drop_orphans(disk: &dyn Disk, path: &Path) {
     let partial = partial(path);
-    match disk.remove_file(&partial) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(path = %partial.display(), %error, "could not remove what a new journal has taken over");
-        }
-        _ => {}
+    if let Err(error) = if_there(disk.remove_file(&partial)) {
+        tracing::warn!(path = %partial.display(), %error, "could not remove what a new journal has taken over");
     }
 }
 

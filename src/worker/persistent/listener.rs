@@ -1,7 +1,7 @@
 //! `workers.sock`, where worker processes connect. Each was given a token of its own at its launch,
 //! which is what it says first and which opens once.
 
-use nodectl_ports::sockets;
+use nodectl_ports::{files::remove_if_there, sockets};
 use nodectl_wire::frames::{FromWorker, HEADER_BYTES, Header};
 use rand::{TryRng, rngs::SysRng};
 use std::{
@@ -52,10 +52,7 @@ impl WorkerListener {
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        match fs::remove_file(&socket) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        remove_if_there(&socket)?;
         let listener = bind_private(&socket)?;
         let expected = Expected::default();
         let accepting = tokio::spawn(accept(listener, expected.clone())).abort_handle();
