@@ -7,7 +7,7 @@ use nodectl::{
         explain::{Reason, ReasonLine},
         limits,
     },
-    wire::{control, journal::Record},
+    wire::{control, journal},
 };
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -72,7 +72,7 @@ fn a_length_without_its_bytes_allocates_little() {
                 peak < 2 << 20,
                 "{name} cut to {cut} bytes made the decoder hold {peak} bytes"
             );
-            let (peak, _) = peak_of(|| Record::decode(&hostile).map(drop));
+            let (peak, _) = peak_of(|| journal::decode(&hostile).map(drop));
             assert!(
                 peak < 2 << 20,
                 "a record made the decoder hold {peak} bytes"

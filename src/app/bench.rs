@@ -3,11 +3,11 @@
 //! nothing but the core's own work is measured.
 
 use anyhow::{Context, bail};
-use nodectl_logic::{Config, DiskEffect, Effect, Input, Keep, Lookup, Now, State, TaskEffect};
+use nodectl_logic::{Config, DiskEffect, Effect, Input, Lookup, Now, State, TaskEffect};
 use nodectl_ports::processes::{Stat, TICK};
 use nodectl_types::{
-    Attempt, JobId, JobSpec, Needs, NodeId, NodeInfo, Outcome, Query, Resources, TaskIndex,
-    TaskRecord, Terms, Time, WorkSpec, limits::RECORD_BATCH, query::Cursor,
+    Attempt, JobId, JobSpec, Needs, NodeId, NodeInfo, Outcome, Query, Record, Resources, StartTask,
+    TaskIndex, TaskRecord, Terms, Time, WorkSpec, limits::RECORD_BATCH, query::Cursor,
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -198,9 +198,9 @@ impl Drive {
                     result: Ok(()),
                 });
             }
-            Effect::Task(TaskEffect::Start {
+            Effect::Task(TaskEffect::Start(StartTask {
                 job, task, attempt, ..
-            }) => {
+            })) => {
                 self.inbox.push(Input::TaskStarted { job, task, attempt });
                 self.inbox.push(Input::TaskEnded {
                     job,
@@ -221,14 +221,14 @@ impl Drive {
         }
     }
 
-    fn note(&mut self, job: JobId, record: &Keep) {
+    fn note(&mut self, job: JobId, record: &Record) {
         match record {
-            Keep::Spec(_) => self.watch(job, Cursor::default()),
-            Keep::Head(head) => {
+            Record::Spec(_) => self.watch(job, Cursor::default()),
+            Record::Head(head) => {
                 self.done = head.done;
                 self.ended = head.phase.is_ended();
             }
-            Keep::Task(_) => {}
+            Record::Task(_) => {}
         }
     }
 }

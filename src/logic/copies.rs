@@ -6,13 +6,12 @@ use super::{
     State,
     coordinator::{Inputs, is_worth_storing},
     core::Core,
-    io::Keep,
     lattice::Lattice,
     resync::PulledChunk,
     timers::Timer,
 };
 use nodectl_types::{
-    After, BlobHash, JobHead, JobId, JobSpec, Message, NodeId, TaskRecord, Time, limits,
+    After, BlobHash, JobHead, JobId, JobSpec, Message, NodeId, Record, TaskRecord, Time, limits,
 };
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -55,7 +54,7 @@ pub(super) struct PromisedWrite {
     pub(super) ticket: u64,
     pub(super) then: Then,
     /// For trying again.
-    pub(super) keep: Vec<Keep>,
+    pub(super) keep: Vec<Record>,
     /// The files that it waits for, if it does.
     pub(super) fetching: Option<Fetching>,
 }
@@ -144,13 +143,13 @@ impl LocalCopy {
 impl State {
     /// A record from this node's own journal, at start-up, in the order written. A journal that was
     /// damaged may have lost its specification.
-    pub fn restore(&mut self, job: JobId, record: Keep) {
+    pub fn restore(&mut self, job: JobId, record: Record) {
         match record {
-            Keep::Spec(spec) => {
+            Record::Spec(spec) => {
                 self.specify(job, spec);
                 self.copies.get_mut(&job).expect("just specified").kept = true;
             }
-            Keep::Head(mut head) => {
+            Record::Head(mut head) => {
                 // Journals of the version before do not say in heads what a job comes after, and
                 // that is to be kept for it.
                 if let Some(copy) = self.copies.get(&job) {
@@ -158,7 +157,7 @@ impl State {
                 }
                 self.core.directory.merge(head);
             }
-            Keep::Task(record) => match self.copies.get_mut(&job) {
+            Record::Task(record) => match self.copies.get_mut(&job) {
                 Some(copy) => {
                     copy.lattice.merge(&record);
                 }
@@ -248,7 +247,7 @@ impl State {
         {
             return;
         }
-        let keep = vec![Keep::Spec(spec.clone()), Keep::Head(head.clone())];
+        let keep = vec![Record::Spec(spec.clone()), Record::Head(head.clone())];
         // The coordinator's disk may have lost what other holders still have.
         let others = head
             .replicas
@@ -317,10 +316,10 @@ impl State {
             .filter(|record| copy.lattice.lacks(record))
             .collect();
         let fetching = Fetching::of(&news, from);
-        let mut keep: Vec<_> = news.into_iter().map(Keep::Task).collect();
+        let mut keep: Vec<_> = news.into_iter().map(Record::Task).collect();
         if let Some(head) = head {
             self.merge_head(head.clone());
-            keep.push(Keep::Head(head));
+            keep.push(Record::Head(head));
         }
         let say = Message::ReplicateKept { job, epoch, ticket };
         self.promise(job, keep, Then::Say(from, Box::new(say)), fetching);
@@ -350,7 +349,7 @@ impl State {
         let then = chunk.map_or(Then::Nothing, |chunk| Then::Pulled(from, chunk));
         self.promise(
             job,
-            news.into_iter().map(Keep::Task).collect(),
+            news.into_iter().map(Record::Task).collect(),
             then,
             fetching,
         );
@@ -362,7 +361,7 @@ impl State {
     pub(super) fn promise(
         &mut self,
         job: JobId,
-        keep: Vec<Keep>,
+        keep: Vec<Record>,
         then: Then,
         fetching: Option<Fetching>,
     ) {
@@ -465,21 +464,21 @@ impl State {
     }
 
     /// What was kept for others is on disk: only now do we know it.
-    fn written(&mut self, job: JobId, keep: Vec<Keep>) {
+    fn written(&mut self, job: JobId, keep: Vec<Record>) {
         if let Some(copy) = self.copies.get_mut(&job)
-            && keep.iter().any(|record| matches!(record, Keep::Spec(_)))
+            && keep.iter().any(|record| matches!(record, Record::Spec(_)))
         {
             copy.kept = true;
             self.keep_newer_head(job, &keep);
         }
-        let orphans = if keep.iter().any(|record| matches!(record, Keep::Spec(_))) {
+        let orphans = if keep.iter().any(|record| matches!(record, Record::Spec(_))) {
             self.orphans.remove(&job)
         } else {
             None
         };
         let records: Vec<_> = keep
             .into_iter()
-            .filter_map(Keep::into_task)
+            .filter_map(Record::into_task)
             .chain(orphans.into_iter().flatten())
             .collect();
         if records.is_empty() {
@@ -502,14 +501,13 @@ impl State {
     }
 
     /// The job's head as it became while its specification was on the way to the disk.
-    fn keep_newer_head(&mut self, job: JobId, written: &[Keep]) {
+    fn keep_newer_head(&mut self, job: JobId, written: &[Record]) {
         let Some(now) = self.core.directory.get(job).cloned() else {
             return;
         };
-        let is_news =
-            |record: &Keep| matches!(record, Keep::Head(before) if is_worth_storing(before, &now));
+        let is_news = |record: &Record| matches!(record, Record::Head(before) if is_worth_storing(before, &now));
         if !self.coordinators.contains_key(&job) && written.iter().any(is_news) {
-            self.core.persist(job, vec![Keep::Head(now)]);
+            self.core.persist(job, vec![Record::Head(now)]);
         }
     }
 

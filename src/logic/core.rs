@@ -4,13 +4,13 @@
 use super::{
     chronicle::Chronicle,
     directory::Directory,
-    io::{Asker, DiskEffect, Effect, Keep, Lookup, Now},
+    io::{Asker, DiskEffect, Effect, Lookup, Now},
     members::Members,
     resync::Resync,
     timers::{Timer, Timers},
 };
 use nodectl_types::{
-    Answer, Attempt, BlobHash, JobId, Message, NodeId, QueryError, TaskIndex, Time,
+    Answer, Attempt, BlobHash, JobId, Message, NodeId, QueryError, Record, TaskIndex, Time,
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
@@ -132,14 +132,14 @@ impl Core {
     }
 
     /// Has records written to a job's journal; `Input::Persisted` follows with the ticket.
-    pub fn persist(&mut self, job: JobId, records: Vec<Keep>) -> u64 {
+    pub fn persist(&mut self, job: JobId, records: Vec<Record>) -> u64 {
         let ticket = self.ticket();
         self.persist_as(job, records, ticket);
         ticket
     }
 
     /// Has a write done that has its ticket already: it failed before.
-    pub fn persist_as(&mut self, job: JobId, records: Vec<Keep>, ticket: u64) {
+    pub fn persist_as(&mut self, job: JobId, records: Vec<Record>, ticket: u64) {
         self.owners.insert(ticket, job);
         self.effects.push(Effect::Disk(DiskEffect::Persist {
             job,

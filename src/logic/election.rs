@@ -11,11 +11,10 @@ use super::{
     coordinator::{Coordinator, is_worth_storing},
     copies::LocalCopy,
     core::Core,
-    io::Keep,
     rank,
     timers::Timer,
 };
-use nodectl_types::{JobHead, JobId, JobSpec, Message, NodeId, Time, limits};
+use nodectl_types::{JobHead, JobId, JobSpec, Message, NodeId, Record, Time, limits};
 use rand::RngExt;
 use std::{sync::Arc, time::Duration};
 
@@ -103,7 +102,7 @@ impl State {
                 .is_none_or(|before| is_worth_storing(before, &after))
         {
             let ticket = self.core.ticket();
-            let records = vec![Keep::Head(after.clone())];
+            let records = vec![Record::Head(after.clone())];
             self.core.effects.push(Effect::Disk(DiskEffect::Persist {
                 job,
                 records,

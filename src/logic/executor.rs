@@ -21,7 +21,7 @@ use gangs::Gangs;
 use lifetime::{Durations, Lifetime};
 use nodectl_types::{
     Admits, Failure, JobHead, JobId, Message, MetricPoint, NodeId, NodeLoad, Outcome, Resources,
-    TaskIndex, TaskRecord, Time, WorkSpec,
+    StartTask, TaskIndex, TaskRecord, Time, WorkSpec,
     limits::{MAX_PREFETCH, RECORD_BATCH, RECORD_BATCH_BYTES},
     message::{Assignment, Inventory},
 };

@@ -4,9 +4,8 @@
 use super::{
     State,
     copies::{PromisedWrite, Then},
-    io::Keep,
 };
-use nodectl_types::JobId;
+use nodectl_types::{JobId, Record};
 
 impl State {
     /// This node claims the job: what it was writing for another counts like what it accepts
@@ -21,12 +20,12 @@ impl State {
             let has_task = promise
                 .keep
                 .iter()
-                .any(|record| matches!(record, Keep::Task(_)));
+                .any(|record| matches!(record, Record::Task(_)));
             has_task
                 && !promise
                     .keep
                     .iter()
-                    .any(|record| matches!(record, Keep::Spec(_)))
+                    .any(|record| matches!(record, Record::Spec(_)))
         };
         let writes: Vec<_> = copy.promised.extract_if(.., is_of_tasks).collect();
         self.core.resync.forget_pulls(job);
@@ -40,7 +39,7 @@ impl State {
 
     /// What we accepted as a coordinator and did not count: known once it is written, and then the
     /// new coordinator's too.
-    pub(super) fn keep_unsettled(&mut self, job: JobId, keep: Vec<Keep>) {
+    pub(super) fn keep_unsettled(&mut self, job: JobId, keep: Vec<Record>) {
         if !keep.is_empty() {
             self.promise(job, keep, Then::Nothing, None);
         }
@@ -48,7 +47,7 @@ impl State {
 
     /// What a coordinator was writing that had not even the specification on disk: when the disk
     /// has it all the same, this node has a copy.
-    pub(super) fn keep_writes(&mut self, job: JobId, writes: Vec<(u64, Vec<Keep>)>) {
+    pub(super) fn keep_writes(&mut self, job: JobId, writes: Vec<(u64, Vec<Record>)>) {
         if let Some(copy) = self.copies.get_mut(&job) {
             copy.kept = false;
             copy.promised

@@ -2,10 +2,9 @@
 //! through here.
 
 use nodectl_types::{
-    Answer, Attempt, BlobHash, JobHead, JobId, JobSpec, KeptSecret, Message, MetricPoint, Need,
-    NodeId, NodeInfo, NodeLoad, OwnerWord, Params, Query, QueryError, Retention, Roster,
-    StreamToken, Surroundings, TaskIndex, TaskRecord, Time, WorkSpec,
-    gang::Place,
+    Answer, Attempt, BlobHash, JobId, JobSpec, KeptSecret, Message, MetricPoint, NodeId, NodeInfo,
+    NodeLoad, OwnerWord, Query, QueryError, Record, Retention, Roster, StartTask, StreamToken,
+    Surroundings, TaskIndex, TaskRecord, Time,
     history::LoadSpan,
     query::{Cursor, Progress, Stream},
     roster::SecretText,
@@ -107,27 +106,6 @@ pub enum Asker {
     Remote(NodeId, u64),
 }
 
-/// What the core keeps of a job on disk.
-#[derive(Clone, Debug, PartialEq)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "heads are few, and gone with their turn"
-)]
-pub enum Keep {
-    Spec(Arc<JobSpec>),
-    Head(JobHead),
-    Task(Arc<TaskRecord>),
-}
-
-impl Keep {
-    pub fn into_task(self) -> Option<Arc<TaskRecord>> {
-        match self {
-            Self::Task(record) => Some(record),
-            Self::Spec(_) | Self::Head(_) => None,
-        }
-    }
-}
-
 /// Something to be done. The order matters: earlier first.
 #[derive(Debug)]
 #[expect(
@@ -159,7 +137,7 @@ pub enum Effect {
         from: NodeId,
         keep: u32,
     },
-    /// Keep this, and admit only whom it admits.
+    /// Record this, and admit only whom it admits.
     Roster(Box<Roster>),
     Disk(DiskEffect),
     Task(TaskEffect),
@@ -232,7 +210,7 @@ pub enum DiskEffect {
     /// Append to the job's journal; `Input::Persisted` follows.
     Persist {
         job: JobId,
-        records: Vec<Keep>,
+        records: Vec<Record>,
         ticket: u64,
     },
     /// Bring these blobs here, those that are not; `Input::Fetched` follows.
@@ -258,19 +236,7 @@ pub enum DiskEffect {
 /// What runs on nodes: to be started, ended, or made room for.
 #[derive(Debug)]
 pub enum TaskEffect {
-    Start {
-        job: JobId,
-        task: TaskIndex,
-        attempt: Attempt,
-        work: Arc<WorkSpec>,
-        params: Params,
-        /// Whose results it is given.
-        needs: Vec<Need>,
-        gpus: Vec<[u8; 16]>,
-        holders: Vec<NodeId>,
-        /// The process's place in a gang, if the task is one.
-        place: Option<Arc<Place>>,
-    },
+    Start(StartTask),
     /// Find a TCP port of this node that nobody listens at; `Input::PortFound` follows.
     FindPort {
         job: JobId,
@@ -292,5 +258,7 @@ pub enum TaskEffect {
         must: bool,
     },
     /// Nothing of this job runs here any more: its files may go.
-    Forget { job: JobId },
+    Forget {
+        job: JobId,
+    },
 }

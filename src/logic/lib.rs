@@ -73,7 +73,7 @@ use self::{
     submission::PendingSubmission,
     timers::Timer,
 };
-pub use io::{Asker, DiskEffect, Effect, Input, Keep, Lookup, Now, TaskEffect};
+pub use io::{Asker, DiskEffect, Effect, Input, Lookup, Now, TaskEffect};
 use nodectl_types::{JobId, Message, NodeId, NodeInfo, Roster, TaskRecord, Terms, Time, limits};
 use rand::RngExt;
 use std::{

@@ -12,7 +12,7 @@ mod submissions;
 use super::*;
 use nodectl_types::{
     Answer, Attempt, ErrorReport, Failure, JobSpec, NodeInfo, Outcome, Phase, Query, QueryError,
-    Resources, TaskIndex, TaskRecord, Terms, WorkSpec,
+    Record, Resources, StartTask, TaskIndex, TaskRecord, Terms, WorkSpec,
     query::{Cursor, Location},
 };
 use std::sync::Arc;
@@ -140,9 +140,9 @@ impl Solo {
                             result: Ok(()),
                         });
                     }
-                    Effect::Task(TaskEffect::Start {
+                    Effect::Task(TaskEffect::Start(StartTask {
                         job, task, attempt, ..
-                    }) => {
+                    })) => {
                         self.running.push((task, attempt));
                         self.started += 1;
                         inputs.push(Input::TaskStarted { job, task, attempt });
@@ -488,7 +488,7 @@ fn a_job_that_finds_no_room_on_disk_is_refused_with_the_reason() {
         .next()
         .expect("the specification is written");
     assert!(
-        matches!(records.as_slice(), [Keep::Spec(_), Keep::Head(_)]),
+        matches!(records.as_slice(), [Record::Spec(_), Record::Head(_)]),
         "in one piece, the specification first"
     );
     let full = Input::Persisted {
@@ -501,7 +501,7 @@ fn a_job_that_finds_no_room_on_disk_is_refused_with_the_reason() {
     assert!(
         !effects
             .iter()
-            .any(|effect| matches!(effect, Effect::Task(TaskEffect::Start { .. })))
+            .any(|effect| matches!(effect, Effect::Task(TaskEffect::Start(StartTask { .. }))))
     );
     assert_eq!(
         state.core().directory.get(job),

@@ -6,8 +6,8 @@
 //! own epoch, so that it counts more again. Where nobody has another, the result without its files
 //! is better than none, and they are looked for (`healing`).
 
-use super::{State, copies::Then, io::Keep, lattice::Lattice};
-use nodectl_types::{BlobHash, Cell, JobId, TaskIndex, TaskRecord};
+use super::{State, copies::Then, lattice::Lattice};
+use nodectl_types::{BlobHash, Cell, JobId, Record, TaskIndex, TaskRecord};
 use std::sync::Arc;
 
 /// So often, under one claim, results that would take the place of whole ones are refused for want
@@ -42,7 +42,7 @@ impl State {
 
     /// Results that count with whoever sent them, and whose files cannot be had: written without,
     /// but for those that would take the place of whole ones. They are asked for again.
-    pub(super) fn keep_without_files(&mut self, job: JobId, keep: Vec<Keep>, then: Then) {
+    pub(super) fn keep_without_files(&mut self, job: JobId, keep: Vec<Record>, then: Then) {
         let Some(head) = self.core.directory.get(job) else {
             return;
         };
@@ -55,15 +55,15 @@ impl State {
         }
         let may_refuse = copy.refusals.1 < REFUSALS;
         let lattice = &mut copy.lattice;
-        let is_refused = |record: &mut Keep| {
-            matches!(record, Keep::Task(record)
+        let is_refused = |record: &mut Record| {
+            matches!(record, Record::Task(record)
                 if may_refuse && record.blobs().next().is_some() && lattice.is_whole(record.task))
         };
         let mut taken = keep;
         let refused = taken.extract_if(.., is_refused).count();
         let records = taken.iter().filter_map(|record| match record {
-            Keep::Task(record) => Some(record),
-            Keep::Spec(_) | Keep::Head(_) => None,
+            Record::Task(record) => Some(record),
+            Record::Spec(_) | Record::Head(_) => None,
         });
         let lost = note_missing(&mut copy.lattice, records);
         copy.refusals.1 += u32::from(refused > 0);

@@ -1,12 +1,13 @@
 //! Carrying out what logic decided. What takes time runs beside the loop and comes back as an
 //! event.
 
-use super::{Node, Ports, convert};
+use super::{Node, Ports};
 use futures::{StreamExt, TryStreamExt, stream};
-use nodectl_logic::{Asker, DiskEffect, Effect, Keep, Lookup, TaskEffect, executor::batches};
-use nodectl_ports::{Event, NetEvent, StartTask, StoreEvent, WorkerEvent, specs};
+use nodectl_logic::{Asker, DiskEffect, Effect, Lookup, TaskEffect, executor::batches};
+use nodectl_ports::{Event, NetEvent, StoreEvent, WorkerEvent, specs};
 use nodectl_types::{
-    Answer, BlobHash, JobId, JobSpec, Message, NodeId, NodeLoad, QueryError, TaskIndex, TaskRecord,
+    Answer, BlobHash, JobId, JobSpec, Message, NodeId, NodeLoad, QueryError, Record, TaskIndex,
+    TaskRecord,
     limits::{RECORD_BATCH, RECORD_BATCH_BYTES},
     query::{Cursor, Location, Progress},
 };
@@ -132,27 +133,7 @@ impl Node {
     /// Starts and ends what runs on this node.
     fn run_tasks(&mut self, effect: TaskEffect) {
         match effect {
-            TaskEffect::Start {
-                job,
-                task,
-                attempt,
-                work,
-                params,
-                needs,
-                gpus,
-                holders,
-                place,
-            } => self.ports.runner.start(StartTask {
-                job,
-                task,
-                attempt,
-                work,
-                params,
-                needs,
-                gpus,
-                holders,
-                place,
-            }),
+            TaskEffect::Start(task) => self.ports.runner.start(task),
             TaskEffect::FindPort { job, task, attempt } => {
                 let found = self.ports.runner.free_port();
                 let port = found
@@ -258,17 +239,13 @@ impl Node {
         });
     }
 
-    fn persist(&mut self, job: JobId, records: Vec<Keep>, ticket: u64) {
+    fn persist(&mut self, job: JobId, records: Vec<Record>, ticket: u64) {
         for record in &records {
-            if let Keep::Spec(spec) = record {
+            if let Record::Spec(spec) = record {
                 self.share_spec(spec.clone());
             }
         }
-        self.ports.journals.append(
-            job,
-            records.into_iter().map(convert::record).collect(),
-            ticket,
-        );
+        self.ports.journals.append(job, records, ticket);
     }
 
     /// A specification too large for a message is offered as a blob.

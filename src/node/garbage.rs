@@ -2,8 +2,7 @@
 //! forgotten jobs, and those that are not here any more are brought again.
 
 use nodectl_ports::{Blobs, specs};
-use nodectl_types::{BlobHash, Cell, JobId, TaskIndex};
-use nodectl_wire::journal::Record;
+use nodectl_types::{BlobHash, Cell, JobId, Record, TaskIndex};
 use std::{collections::HashSet, io};
 
 /// Every blob that a journal refers to.

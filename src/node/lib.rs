@@ -6,10 +6,8 @@
 //! |---|---|
 //! | `lib` | the loop: bounded work a turn, timers, questions and their askers |
 //! | `effects` | carrying out what logic decided |
-//! | `convert` | records on disk and records in the core |
 //! | `garbage` | removing the blobs of forgotten jobs |
 
-mod convert;
 mod effects;
 mod garbage;
 
@@ -21,10 +19,9 @@ use nodectl_ports::{
     WorkerEvent, specs, wall_ms,
 };
 use nodectl_types::{
-    Answer, JobId, KeptSecret, Message, OwnerWord, Query, QueryError, Retention, Roster, Time,
-    units::format_bytes,
+    Answer, JobId, KeptSecret, Message, OwnerWord, Query, QueryError, Record, Retention, Roster,
+    Time, units::format_bytes,
 };
-use nodectl_wire::journal::Record;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     io,
@@ -176,7 +173,7 @@ impl Node {
                 // Its blob may be among what the disk has lost.
                 specs::share(&*ports.blobs, spec);
             }
-            state.restore(job, convert::keep(record));
+            state.restore(job, record);
         })?;
         if remembered.put_aside {
             state.put_aside();

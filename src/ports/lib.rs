@@ -34,18 +34,14 @@ pub use streams::{Close, Duplex, Halves, PeerStream, Streams};
 
 use futures::future::BoxFuture;
 use nodectl_types::{
-    Answer, Attempt, Author, BlobHash, JobId, JobSpec, KeptSecret, Message, MetricPoint, Need,
-    NodeId, NodeInfo, OwnerWord, Params, ProgramHere, Query, QueryError, Retention, Roster,
-    StreamToken, Surroundings, TaskIndex, TaskRecord, WorkSpec,
-    gang::Place,
+    Answer, Attempt, Author, BlobHash, JobId, JobSpec, KeptSecret, Message, MetricPoint, NodeId,
+    NodeInfo, OwnerWord, ProgramHere, Query, QueryError, Record, Retention, Roster, StartTask,
+    StreamToken, Surroundings, TaskIndex, TaskRecord,
     history::{LoadPage, LoadSpan},
     query::{Stream, TrainingHere},
     roster::SecretText,
 };
-use nodectl_wire::{
-    api::{AuditLine, LaunchView},
-    journal::Record,
-};
+use nodectl_wire::api::{AuditLine, LaunchView};
 use std::{
     fs::File,
     io::{self, Read},
@@ -500,33 +496,6 @@ pub trait Trainings: Send + Sync {
     fn newest(&self, job: JobId) -> BoxFuture<'static, Option<PathBuf>>;
     /// Removes what is on disk of a job.
     fn forget(&self, job: JobId);
-}
-
-/// A task to start.
-#[derive(Clone, Debug)]
-pub struct StartTask {
-    pub job: JobId,
-    pub task: TaskIndex,
-    pub attempt: Attempt,
-    pub work: Arc<WorkSpec>,
-    pub params: Params,
-    /// Tasks of its job whose results it finds in `inputs`, by their names.
-    pub needs: Vec<Need>,
-    /// UUIDs of the GPUs that it may see.
-    pub gpus: Vec<[u8; 16]>,
-    /// Nodes that have the job's inputs.
-    pub holders: Vec<NodeId>,
-    /// The process's place in a gang, if the task is one.
-    pub place: Option<Arc<Place>>,
-}
-
-impl StartTask {
-    /// The attempt as users know it: of a gang, that of its first process.
-    pub fn whole_attempt(&self) -> Attempt {
-        self.place
-            .as_ref()
-            .map_or(self.attempt, |place| place.attempt)
-    }
 }
 
 /// Runs tasks as processes. Nothing it starts outlives the node, however the node ends.

@@ -2,10 +2,9 @@
 
 use nodectl_ports::{Blobs, Event, Journals, NodeHandle, StoreEvent};
 use nodectl_types::{
-    Attempt, BlobHash, JobId, JobSpec, NodeId, Outcome, TaskIndex, TaskRecord, WorkSpec,
+    Attempt, BlobHash, JobId, JobSpec, NodeId, Outcome, Record, TaskIndex, TaskRecord, WorkSpec,
     record::Captured,
 };
-use nodectl_wire::journal::Record;
 use std::{fs, sync::Arc};
 use tokio::sync::mpsc;
 

@@ -38,6 +38,8 @@
 //! | `exchange` | whether a dense layer's gradient goes through servers or as factors from node to node |
 //! | `secret` | named secrets of jobs |
 //! | `record` | what happened to a task |
+//! | `journal` | what a node keeps of a job on disk |
+//! | `start` | a task as the node that runs it is given it |
 //! | `cell` | what is known of a task: the elements of the job lattice |
 //! | `head` | what every member knows about every job |
 //! | `history` | a node's load over time |
@@ -65,6 +67,7 @@ pub mod head;
 pub mod history;
 pub mod ids;
 pub mod isolation;
+pub mod journal;
 pub mod limits;
 pub mod manifest;
 pub mod membership;
@@ -86,6 +89,7 @@ pub mod secret;
 pub mod servers;
 pub mod signal;
 pub mod spec;
+pub mod start;
 pub mod suggest;
 pub mod sweep;
 pub mod task_names;
@@ -102,6 +106,7 @@ pub use graph::{Need, Needs, RowSet, TaskKind};
 pub use head::{JobHead, Phase, Saved};
 pub use ids::{Attempt, BlobHash, JobId, NodeId, TaskIndex, TaskKey};
 pub use isolation::Isolation;
+pub use journal::Record;
 pub use manifest::{FileEntry, Manifest};
 pub use message::Message;
 pub use node::{Gpu, GpuDetails, GpuKind, GpuRates, NodeInfo, NodeLoad};
@@ -119,5 +124,6 @@ pub use spec::{
     Builtin, BuiltinWorker, JobDraft, JobSpec, ParamSpace, Params, PythonWorker, StreamToken,
     Value, WorkSpec, WorkerRole, WorkerSpec,
 };
+pub use start::StartTask;
 pub use sweep::{MetricPoint, Sweep};
 pub use time::Time;

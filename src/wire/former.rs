@@ -3,10 +3,9 @@
 //! it, what its tasks are kept from, which secrets they get, how they are called, whether it is a
 //! step, whether each is several processes, and which of them differ or need others.
 
-use super::journal::Record;
 use nodectl_types::{
     After, Attempt, Author, BlobHash, Captured, Isolation, JobHead, JobId, JobSpec, Needs, NodeId,
-    Outcome, OutputFile, ParamSpace, Phase, Resources, Saved, Sweep, TaskIndex, TaskRecord,
+    Outcome, OutputFile, ParamSpace, Phase, Record, Resources, Saved, Sweep, TaskIndex, TaskRecord,
     WorkSpec, WorkerSpec,
 };
 use serde::Deserialize;
@@ -46,7 +45,8 @@ struct FormerWork {
     timeout_ms: Option<u64>,
     grace_ms: u64,
     inputs: Option<BlobHash>,
-    after: Vec<After>,
+    /// A name, and the job whose results it stands for; without a name its end is meant.
+    after: Vec<(String, JobId)>,
     outputs: Vec<String>,
     output_limit_bytes: u64,
     log_limit_bytes: u64,
@@ -139,7 +139,11 @@ impl From<FormerWork> for WorkSpec {
             timeout_ms: work.timeout_ms,
             grace_ms: work.grace_ms,
             inputs: work.inputs,
-            after: work.after,
+            after: work
+                .after
+                .into_iter()
+                .map(|(name, job)| After::named(name, job))
+                .collect(),
             outputs: work.outputs,
             output_limit_bytes: work.output_limit_bytes,
             log_limit_bytes: work.log_limit_bytes,

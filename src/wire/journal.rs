@@ -1,5 +1,5 @@
-//! The records of a job's journal and their bytes, of this version and of the one before. Framing
-//! and checksums belong to `store`.
+//! The bytes of the records of a job's journal, of this version and of the one before. Framing and
+//! checksums belong to `store`.
 //!
 //! A journal's header says which version its records have. This program writes `JOURNAL_VERSION`
 //! and reads that and the one before, so that a node that is brought up to date keeps what it has;
@@ -8,52 +8,34 @@
 //! `records-before.txt`, and `former` learns to read them.
 
 use super::former;
-use nodectl_types::{JobHead, JobSpec, TaskRecord};
-use serde::{Deserialize, Serialize};
-use std::{ops::RangeInclusive, sync::Arc};
+use nodectl_types::Record;
+use std::ops::RangeInclusive;
 
 /// The version in every journal's header. Raised when `Record`'s encoding changes.
 pub const JOURNAL_VERSION: u32 = 3;
 /// The versions that this program reads.
 pub const READABLE: RangeInclusive<u32> = JOURNAL_VERSION - 1..=JOURNAL_VERSION;
 
-/// One entry of a job's journal.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "heads are few, and gone when written"
-)]
-pub enum Record {
-    /// The first record of every journal.
-    Spec(Arc<JobSpec>),
-    /// The job's head as this node knew it then; the last one counts.
-    Head(JobHead),
-    /// The end of an attempt.
-    Task(Arc<TaskRecord>),
+/// Postcard.
+pub fn encode(record: &Record) -> Vec<u8> {
+    postcard::to_stdvec(record).expect("plain data always encodes")
 }
 
-impl Record {
-    /// Postcard.
-    pub fn encode(&self) -> Vec<u8> {
-        postcard::to_stdvec(self).expect("plain data always encodes")
+/// Inverse of `encode`. Fails on bytes left over.
+pub fn decode(bytes: &[u8]) -> Result<Record, postcard::Error> {
+    let (record, rest) = postcard::take_from_bytes(bytes)?;
+    if rest.is_empty() {
+        Ok(record)
+    } else {
+        Err(postcard::Error::DeserializeBadEncoding)
     }
+}
 
-    /// Inverse of `encode`. Fails on bytes left over.
-    pub fn decode(bytes: &[u8]) -> Result<Self, postcard::Error> {
-        let (record, rest) = postcard::take_from_bytes(bytes)?;
-        if rest.is_empty() {
-            Ok(record)
-        } else {
-            Err(postcard::Error::DeserializeBadEncoding)
-        }
-    }
-
-    /// Decodes a record of a journal of one of the `READABLE` versions.
-    pub fn decode_version(version: u32, bytes: &[u8]) -> Result<Self, postcard::Error> {
-        if version == JOURNAL_VERSION {
-            Self::decode(bytes)
-        } else {
-            former::decode(bytes)
-        }
+/// Decodes a record of a journal of one of the `READABLE` versions.
+pub fn decode_version(version: u32, bytes: &[u8]) -> Result<Record, postcard::Error> {
+    if version == JOURNAL_VERSION {
+        decode(bytes)
+    } else {
+        former::decode(bytes)
     }
 }

@@ -16,8 +16,8 @@ use super::{
     staging::{Staged, Stager},
     stop::Stop,
 };
-use nodectl_ports::{Blobs, DiskHealth, Event, NodeHandle, StartTask, Vault, WorkerEvent};
-use nodectl_types::{Attempt, Failure, JobId, MetricPoint, NodeId, TaskIndex, WorkSpec};
+use nodectl_ports::{Blobs, DiskHealth, Event, NodeHandle, Vault, WorkerEvent};
+use nodectl_types::{Attempt, Failure, JobId, MetricPoint, NodeId, StartTask, TaskIndex, WorkSpec};
 use std::{
     collections::HashMap,
     io,

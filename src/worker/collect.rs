@@ -10,9 +10,10 @@ use super::{
     staging::Staged,
     streams,
 };
-use nodectl_ports::{Blobs, DiskHealth, StartTask};
+use nodectl_ports::{Blobs, DiskHealth};
 use nodectl_types::{
-    Failure, NodeId, Outcome, TaskRecord, limits, manifest::RESULT_FILE, record::Captured, servers,
+    Failure, NodeId, Outcome, StartTask, TaskRecord, limits, manifest::RESULT_FILE,
+    record::Captured, servers,
 };
 use std::{
     fs::{self, File},

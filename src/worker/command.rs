@@ -12,8 +12,8 @@ use super::{
     protocol::ProcessEnd,
     stop::Stop,
 };
-use nodectl_ports::{Event, StartTask, WorkerEvent, wall_ms};
-use nodectl_types::{Failure, isolation::is_apptainers};
+use nodectl_ports::{Event, WorkerEvent, wall_ms};
+use nodectl_types::{Failure, StartTask, isolation::is_apptainers};
 use std::{
     convert::Infallible,
     path::{Path, PathBuf},

@@ -5,11 +5,8 @@ use super::{
     isolation, package,
     protocol::{TASK_DIR_VARIABLE, WORKER_DIR_VARIABLE},
 };
-use nodectl_ports::{
-    StartTask,
-    drivers::{self, DRIVERS},
-};
-use nodectl_types::{gang::HOSTFILE_VARIABLE, servers};
+use nodectl_ports::drivers::{self, DRIVERS};
+use nodectl_types::{StartTask, gang::HOSTFILE_VARIABLE, servers};
 use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},

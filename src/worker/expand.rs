@@ -1,9 +1,8 @@
 //! A task's parameters put into the places that its job has for them, within bounds: the same ones
 //! that its job was accepted by.
 
-use nodectl_ports::StartTask;
 use nodectl_types::{
-    Failure, limits,
+    Failure, StartTask, limits,
     template::{self, TemplateError},
     text::shown,
 };

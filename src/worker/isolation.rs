@@ -6,8 +6,8 @@ use super::{
     protocol::Confinement,
     supervisor,
 };
-use nodectl_ports::{StartTask, drivers::DRIVERS};
-use nodectl_types::{Builtin, Isolation, WorkSpec, WorkerSpec, servers};
+use nodectl_ports::drivers::DRIVERS;
+use nodectl_types::{Builtin, Isolation, StartTask, WorkSpec, WorkerSpec, servers};
 use std::{
     ffi::OsStr,
     fs, io,

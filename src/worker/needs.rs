@@ -6,9 +6,8 @@
 
 use super::{after::stage_outputs, staging::Stager};
 use futures::{StreamExt, TryStreamExt, stream};
-use nodectl_ports::StartTask;
 use nodectl_types::{
-    Answer, JobId, Need, NodeId, Query, TaskIndex, TaskRecord,
+    Answer, JobId, Need, NodeId, Query, StartTask, TaskIndex, TaskRecord,
     manifest::{RESULT_FILE, safe_path},
     query::Location,
 };

@@ -17,9 +17,9 @@ use super::{
     streams,
 };
 use nodectl_ports::{
-    BlobFetcher, Blobs, DiskHealth, Event, NodeHandle, Runner, StartTask, Vault, carried, wall_ms,
+    BlobFetcher, Blobs, DiskHealth, Event, NodeHandle, Runner, Vault, carried, wall_ms,
 };
-use nodectl_types::{Attempt, JobId, NodeId, TaskIndex, query::Stream};
+use nodectl_types::{Attempt, JobId, NodeId, StartTask, TaskIndex, query::Stream};
 use std::{
     ffi::OsString,
     io,

@@ -5,8 +5,10 @@
 
 use super::{after, directory::Layout, needs};
 use futures::{StreamExt, TryStreamExt, stream};
-use nodectl_ports::{BlobFetcher, Blobs, NodeHandle, StartTask, specs};
-use nodectl_types::{After, BlobHash, FileEntry, JobId, NodeId, TaskIndex, manifest::safe_path};
+use nodectl_ports::{BlobFetcher, Blobs, NodeHandle, specs};
+use nodectl_types::{
+    After, BlobHash, FileEntry, JobId, NodeId, StartTask, TaskIndex, manifest::safe_path,
+};
 use std::{
     collections::{BTreeSet, HashMap},
     fs, io,

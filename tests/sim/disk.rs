@@ -5,7 +5,7 @@
 //! What belongs to `store/` and not to `logic/` is modelled in three places, marked
 //! `as store/ does`: whoever changes it there changes it here.
 
-use nodectl_logic::Keep;
+use nodectl_types::Record;
 use nodectl_types::{
     BlobHash, Cell, JobHead, JobId, JobSpec, Retention, TaskIndex, TaskRecord, Time,
 };
@@ -17,7 +17,7 @@ use std::{
 /// One job's file.
 #[derive(Clone, Default)]
 pub struct Journal {
-    pub frames: Vec<Keep>,
+    pub frames: Vec<Record>,
     /// Where in `frames` something else than a task's record is. There are few of these, and they
     /// are often asked for.
     rare: Vec<usize>,
@@ -28,7 +28,7 @@ pub struct Journal {
 /// An append that waits for the writer.
 pub struct Write {
     pub job: JobId,
-    pub records: Vec<Keep>,
+    pub records: Vec<Record>,
     pub ticket: u64,
 }
 
@@ -48,7 +48,7 @@ pub struct Disk {
     /// What the node remembers of ended jobs.
     pub retention: Retention,
     /// Records of journals that have lost their specification: they are in the job's next journal.
-    pub partial: BTreeMap<JobId, Vec<Keep>>,
+    pub partial: BTreeMap<JobId, Vec<Record>>,
     /// Some journal was damaged: what it named is not all known.
     was_damaged: bool,
     /// The journals are as the newer version writes them.
@@ -73,19 +73,19 @@ pub enum Damage {
 impl Journal {
     pub fn spec(&self) -> Option<&Arc<JobSpec>> {
         self.rare().find_map(|frame| match frame {
-            Keep::Spec(spec) => Some(spec),
+            Record::Spec(spec) => Some(spec),
             _ => None,
         })
     }
 
     pub fn heads(&self) -> impl Iterator<Item = &JobHead> {
         self.rare().filter_map(|frame| match frame {
-            Keep::Head(head) => Some(head),
+            Record::Head(head) => Some(head),
             _ => None,
         })
     }
 
-    fn rare(&self) -> impl Iterator<Item = &Keep> {
+    fn rare(&self) -> impl Iterator<Item = &Record> {
         self.rare.iter().map(|at| &self.frames[*at])
     }
 
@@ -98,10 +98,10 @@ impl Journal {
         self.index.get(&task)
     }
 
-    fn add(&mut self, frame: Keep) {
+    fn add(&mut self, frame: Record) {
         match &frame {
-            Keep::Task(record) => note(&mut self.index, record),
-            Keep::Spec(_) | Keep::Head(_) => self.rare.push(self.frames.len()),
+            Record::Task(record) => note(&mut self.index, record),
+            Record::Spec(_) | Record::Head(_) => self.rare.push(self.frames.len()),
         }
         self.frames.push(frame);
     }
@@ -169,7 +169,7 @@ impl Disk {
         waiting.or_else(|| self.durable(job, task))
     }
 
-    pub fn append(&mut self, job: JobId, records: Vec<Keep>, ticket: u64) {
+    pub fn append(&mut self, job: JobId, records: Vec<Record>, ticket: u64) {
         let known: Vec<_> = records
             .iter()
             .filter_map(|record| record.clone().into_task())
@@ -204,7 +204,7 @@ impl Disk {
             waiting.retain(|_, (by, _)| *by != ticket);
         }
         let begins =
-            matches!(records.first(), Some(Keep::Spec(_))) || self.journals.contains_key(&job);
+            matches!(records.first(), Some(Record::Spec(_))) || self.journals.contains_key(&job);
         if self.full || fails || !begins {
             return (ticket, Err("no space left on device".into()));
         }
@@ -264,9 +264,9 @@ impl Disk {
             .flat_map(|journal| &mut journal.frames);
         for frame in frames.chain(partial) {
             match frame {
-                Keep::Spec(_) => {}
-                Keep::Head(head) => head.after.clear(),
-                Keep::Task(record) => Arc::make_mut(record).accepted = record.attempt.epoch,
+                Record::Spec(_) => {}
+                Record::Head(head) => head.after.clear(),
+                Record::Task(record) => Arc::make_mut(record).accepted = record.attempt.epoch,
             }
         }
         self.journals.values_mut().for_each(Journal::index_anew);
@@ -294,7 +294,7 @@ impl Disk {
             match damage {
                 Damage::First => {
                     let mut rest = journal.frames.split_off(frames.min(1));
-                    if !rest.iter().any(|frame| matches!(frame, Keep::Spec(_))) {
+                    if !rest.iter().any(|frame| matches!(frame, Record::Spec(_))) {
                         self.partial.entry(*job).or_default().append(&mut rest);
                     }
                     journal.frames = rest;
@@ -323,9 +323,9 @@ impl Disk {
         let mut live = std::collections::BTreeSet::new();
         for frame in self.journals.values().flat_map(|journal| &journal.frames) {
             match frame {
-                Keep::Spec(spec) => live.extend(spec.work.inputs),
-                Keep::Head(head) => drop(live.insert(head.spec)),
-                Keep::Task(record) => live.extend(record.blobs()),
+                Record::Spec(spec) => live.extend(spec.work.inputs),
+                Record::Head(head) => drop(live.insert(head.spec)),
+                Record::Task(record) => live.extend(record.blobs()),
             }
         }
         let before = self.blobs.len();
@@ -338,7 +338,9 @@ impl Disk {
         let mut missing = Vec::new();
         for (job, journal) in &self.journals {
             for frame in &journal.frames {
-                let Keep::Task(record) = frame else { continue };
+                let Record::Task(record) = frame else {
+                    continue;
+                };
                 let lost = record.blobs().filter(|hash| !self.blobs.contains_key(hash));
                 missing.extend(lost.map(|hash| (*job, record.task, Cell::of(record), hash)));
             }

@@ -8,10 +8,11 @@ use crate::{
     plan::Moment,
     world::{Event, Fetch, Machine, World},
 };
-use nodectl_logic::{Asker, Config, DiskEffect, Effect, Input, Keep, Lookup, State, TaskEffect};
+use nodectl_logic::{Asker, Config, DiskEffect, Effect, Input, Lookup, State, TaskEffect};
 use nodectl_types::{
     Answer, BlobHash, Cell, JobId, JobSpec, Message, NodeId, NodeInfo, OwnerWord, Query,
-    QueryError, Resources, TaskIndex, TaskRecord, Terms, Time, limits, query::Location,
+    QueryError, Record, Resources, StartTask, TaskIndex, TaskRecord, Terms, Time, limits,
+    query::Location,
 };
 use rand::RngExt;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -348,14 +349,14 @@ impl World {
 
     fn run_tasks(&mut self, (node, life): (usize, u64), effect: TaskEffect) {
         match effect {
-            TaskEffect::Start {
+            TaskEffect::Start(StartTask {
                 job,
                 task,
                 attempt,
                 place,
                 work,
                 ..
-            } => {
+            }) => {
                 let key = (job, task, attempt);
                 if let Some(place) = &place {
                     self.note_process(node, key, place);
@@ -505,10 +506,10 @@ impl World {
             .collect()
     }
 
-    fn persist(&mut self, node: usize, job: JobId, records: Vec<Keep>, ticket: u64) {
+    fn persist(&mut self, node: usize, job: JobId, records: Vec<Record>, ticket: u64) {
         self.trace(|| format!("n{node} writes {}", listed(&records)));
         for record in &records {
-            if let Keep::Spec(spec) = record {
+            if let Record::Spec(spec) = record {
                 self.job_seen(job, spec);
                 self.share_spec(node, spec);
             }
@@ -600,11 +601,11 @@ impl World {
 }
 
 /// What is written, in short.
-fn listed(records: &[Keep]) -> String {
+fn listed(records: &[Record]) -> String {
     let words = records.iter().map(|record| match record {
-        Keep::Spec(_) => "the specification".into(),
-        Keep::Head(head) => format!("a head ({}.{} {:?})", head.epoch, head.version, head.phase),
-        Keep::Task(record) => format!("task {} ({})", record.task, record.attempt),
+        Record::Spec(_) => "the specification".into(),
+        Record::Head(head) => format!("a head ({}.{} {:?})", head.epoch, head.version, head.phase),
+        Record::Task(record) => format!("task {} ({})", record.task, record.attempt),
     });
     words.collect::<Vec<String>>().join(", ")
 }

@@ -4,10 +4,10 @@
 
 use crate::harness::*;
 use nodectl::{
-    ports::{Blobs, Runner, StartTask, WorkerEvent},
+    ports::{Blobs, Runner, WorkerEvent},
     types::{
-        BlobHash, FileEntry, JobId, Manifest, Outcome, PythonWorker, TaskRecord, WorkSpec,
-        WorkerRole, WorkerSpec, python::PythonEnvironment,
+        BlobHash, FileEntry, JobId, Manifest, Outcome, PythonWorker, StartTask, TaskRecord,
+        WorkSpec, WorkerRole, WorkerSpec, python::PythonEnvironment,
     },
 };
 use std::{

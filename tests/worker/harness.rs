@@ -3,12 +3,12 @@
 use futures::future::BoxFuture;
 use nodectl::{
     ports::{
-        BlobFetcher, Blobs, DiskHealth, Event, NodeHandle, Runner, StartTask, StoreEvent,
-        UserRequest, Vault, WorkerEvent,
+        BlobFetcher, Blobs, DiskHealth, Event, NodeHandle, Runner, StoreEvent, UserRequest, Vault,
+        WorkerEvent,
     },
     types::{
-        Attempt, BlobHash, Failure, JobId, KeptSecret, NodeId, Outcome, Params, TaskRecord,
-        WorkSpec,
+        Attempt, BlobHash, Failure, JobId, KeptSecret, NodeId, Outcome, Params, StartTask,
+        TaskRecord, WorkSpec,
     },
     worker::{PoolLinks, RunnerConfig, TaskFiles, Workers, isolation::IsolationPolicy},
 };

@@ -2,10 +2,10 @@
 
 use crate::harness::*;
 use nodectl::{
-    ports::{Blobs, Runner, StartTask},
+    ports::{Blobs, Runner},
     types::{
         After, Answer, BlobHash, Failure, FileEntry, JobId, Manifest, Outcome, OutputFile, Phase,
-        Query, QueryError, Value, WorkSpec,
+        Query, QueryError, StartTask, Value, WorkSpec,
         query::{Cursor, Progress},
     },
 };

@@ -36,10 +36,10 @@ mod results;
 mod startup;
 mod stopping;
 
-use super::{core::Core, io::Keep, lattice::Lattice, timers::Timer};
+use super::{core::Core, lattice::Lattice, timers::Timer};
 use nodectl_types::{
-    After, Attempt, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo, Phase, Saved, TaskIndex,
-    Time, limits, predicate::Predicate, spec::POOL_HOST_GONE,
+    After, Attempt, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo, Phase, Record, Saved,
+    TaskIndex, Time, limits, predicate::Predicate, spec::POOL_HOST_GONE,
 };
 use rand::RngExt;
 use std::{
@@ -247,8 +247,8 @@ impl Coordinator {
             coordinator.persist(
                 core,
                 vec![
-                    Keep::Spec(coordinator.spec.clone()),
-                    Keep::Head(head.clone()),
+                    Record::Spec(coordinator.spec.clone()),
+                    Record::Head(head.clone()),
                 ],
             );
             coordinator.fetch_inputs(core, head.submitter);
@@ -276,13 +276,13 @@ impl Coordinator {
     }
 
     /// What its successor may not have heard of, though it may be on this node's disk.
-    pub(super) fn unsettled(&self) -> Vec<Keep> {
+    pub(super) fn unsettled(&self) -> Vec<Record> {
         self.results.unsettled()
     }
 
     /// What is being written of a job of which nothing is on disk yet; `None` where files that its
     /// tasks are given are not here either.
-    pub(super) fn writes_under_way(&mut self) -> Option<Vec<(u64, Vec<Keep>)>> {
+    pub(super) fn writes_under_way(&mut self) -> Option<Vec<(u64, Vec<Record>)>> {
         (!self.awaits_inputs()).then(|| self.results.take_writes())
     }
 
@@ -545,7 +545,7 @@ impl Coordinator {
         let before = core.directory.get(self.job).cloned();
         core.learn(head.clone());
         if before.is_none_or(|before| is_worth_storing(&before, &head)) {
-            self.persist(core, vec![Keep::Head(head.clone())]);
+            self.persist(core, vec![Record::Head(head.clone())]);
         }
         self.head_told = core.mono();
         core.broadcast(&Message::Heads(vec![head.clone()]));

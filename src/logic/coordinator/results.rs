@@ -9,13 +9,12 @@ use crate::{
     copies::{Fetching, REFETCHES},
     core::{Core, Try},
     executor::batches,
-    io::Keep,
     lattice::Lattice,
     resync::PulledChunk,
     timers::Timer,
 };
 use nodectl_types::{
-    Attempt, BlobHash, Cell, JobHead, Message, NodeId, Outcome, TaskIndex, Time, limits,
+    Attempt, BlobHash, Cell, JobHead, Message, NodeId, Outcome, Record, TaskIndex, Time, limits,
     record::TaskRecord,
 };
 use std::{
@@ -65,9 +64,9 @@ impl RecordBatch {
         }
     }
 
-    fn keep(&self) -> Vec<Keep> {
-        let head = self.head.iter().cloned().map(Keep::Head);
-        head.chain(self.records.iter().cloned().map(Keep::Task))
+    fn keep(&self) -> Vec<Record> {
+        let head = self.head.iter().cloned().map(Record::Head);
+        head.chain(self.records.iter().cloned().map(Record::Task))
             .collect()
     }
 }
@@ -95,7 +94,7 @@ pub struct ResultPipeline {
     /// Being written here and elsewhere.
     batches: BTreeMap<u64, RecordBatch>,
     /// Other writes, which nobody waits for but which must not be lost either.
-    writes: BTreeMap<u64, (Vec<Keep>, Time)>,
+    writes: BTreeMap<u64, (Vec<Record>, Time)>,
     /// Tasks of all of the above.
     settling: BTreeMap<TaskIndex, Settling>,
     /// Results that others have of tasks whose files are awaited: if they do not come, these count.
@@ -436,7 +435,7 @@ impl Coordinator {
     }
 
     /// Writes something that nobody waits for.
-    pub(super) fn persist(&mut self, core: &mut Core, records: Vec<Keep>) {
+    pub(super) fn persist(&mut self, core: &mut Core, records: Vec<Record>) {
         let ticket = core.persist(self.job, records.clone());
         self.results.writes.insert(ticket, (records, core.mono()));
     }
@@ -479,7 +478,11 @@ impl Coordinator {
             ));
         }
         if let Some((written, _)) = self.results.writes.remove(&ticket) {
-            if !self.kept && written.iter().any(|record| matches!(record, Keep::Spec(_))) {
+            if !self.kept
+                && written
+                    .iter()
+                    .any(|record| matches!(record, Record::Spec(_)))
+            {
                 self.spec_written(core, lattice);
             }
         } else if let Some(batch) = self.results.batches.get_mut(&ticket) {

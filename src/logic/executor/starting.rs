@@ -124,7 +124,7 @@ impl Executor {
             },
         );
         let work = ordered.work_of(task);
-        core.effects.push(Effect::Task(TaskEffect::Start {
+        core.effects.push(Effect::Task(TaskEffect::Start(StartTask {
             job,
             task,
             attempt,
@@ -134,7 +134,7 @@ impl Executor {
             gpus: uuids,
             holders,
             place: None,
-        }));
+        })));
     }
 }
 

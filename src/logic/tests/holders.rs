@@ -1,7 +1,7 @@
 //! Holders of a job that come back to a coordinator that took over without them.
 
 use super::*;
-use nodectl_types::{BlobHash, JobHead, event::ClusterEvent, record::OutputFile};
+use nodectl_types::{BlobHash, JobHead, StartTask, event::ClusterEvent, record::OutputFile};
 use std::collections::BTreeSet;
 
 /// Three members whose disks answer at once; tasks run until they are ended.
@@ -36,18 +36,16 @@ impl Trio {
             state
         };
         let nodes = vec![state(1), state(2), state(3)];
-        let (cut, hanging, waiting) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        let (running, owed, orders, answers) = Default::default();
         let mut trio = Self {
             nodes,
             mono: Time(1),
-            cut,
-            running,
-            hanging,
-            waiting,
-            owed,
-            orders,
-            answers,
+            cut: BTreeSet::new(),
+            running: Vec::new(),
+            hanging: BTreeSet::new(),
+            waiting: BTreeSet::new(),
+            owed: Default::default(),
+            orders: Default::default(),
+            answers: Vec::new(),
         };
         for (one, other) in [(0, 1), (0, 2), (1, 2)] {
             trio.connect(one, other);
@@ -119,9 +117,9 @@ impl Trio {
                         };
                         inputs.push(self.arrival(node, to, message));
                     }
-                    Effect::Task(TaskEffect::Start {
+                    Effect::Task(TaskEffect::Start(StartTask {
                         job, task, attempt, ..
-                    }) => {
+                    })) => {
                         self.running.push((node, job, task, attempt));
                         inputs.push((node, Input::TaskStarted { job, task, attempt }));
                     }

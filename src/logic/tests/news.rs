@@ -1,7 +1,7 @@
 //! How often a node tells a coordinator of what it runs for it.
 
 use super::*;
-use nodectl_types::{Time, message::Assignment};
+use nodectl_types::{StartTask, Time, message::Assignment};
 
 const COORDINATOR: NodeId = NodeId([2; 32]);
 const JOB: JobId = JobId(7);
@@ -57,7 +57,7 @@ fn told_of(each: Duration) -> Vec<(Duration, usize, usize)> {
         let mono = now;
         for effect in state.handle(Now { mono, wall_ms: 0 }, std::mem::take(&mut inputs)) {
             match effect {
-                Effect::Task(TaskEffect::Start { task, attempt, .. }) => {
+                Effect::Task(TaskEffect::Start(StartTask { task, attempt, .. })) => {
                     waiting -= 1;
                     running.push((task, attempt));
                 }

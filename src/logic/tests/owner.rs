@@ -2,7 +2,7 @@
 
 use super::*;
 use nodectl_types::{
-    Admits, Author, Closed, OwnerWord, Pause, Policy, Surroundings, WhenClosed,
+    Admits, Author, Closed, OwnerWord, Pause, Policy, StartTask, Surroundings, WhenClosed,
     message::Assignment, policy::Idle,
 };
 
@@ -101,9 +101,9 @@ impl Pair {
                             },
                         ));
                     }
-                    Effect::Task(TaskEffect::Start {
+                    Effect::Task(TaskEffect::Start(StartTask {
                         job, task, attempt, ..
-                    }) => {
+                    })) => {
                         self.started.push(node);
                         self.running.push((node, job, task, attempt));
                         inputs.push((node, Input::TaskStarted { job, task, attempt }));
@@ -235,7 +235,7 @@ fn an_order_to_a_node_that_takes_no_work_is_returned_whoever_sends_it() {
         assert!(
             !effects
                 .iter()
-                .any(|effect| matches!(effect, Effect::Task(TaskEffect::Start { .. }))),
+                .any(|effect| matches!(effect, Effect::Task(TaskEffect::Start(StartTask { .. })))),
             "{effects:?}"
         );
         let returned = effects.iter().find_map(|effect| match effect {

@@ -2,7 +2,8 @@
 
 use super::*;
 use nodectl_types::{
-    Attempt, JobHead, Outcome, PythonWorker, TaskIndex, TaskRecord, WorkerRole, WorkerSpec,
+    Attempt, JobHead, Outcome, PythonWorker, StartTask, TaskIndex, TaskRecord, WorkerRole,
+    WorkerSpec,
 };
 
 const TOKEN: [u8; 16] = [5; 16];
@@ -45,13 +46,13 @@ impl Lone {
                             result: Ok(()),
                         })
                     }
-                    Effect::Task(TaskEffect::Start {
+                    Effect::Task(TaskEffect::Start(StartTask {
                         job,
                         task,
                         attempt,
                         work,
                         ..
-                    }) => {
+                    })) => {
                         self.running.push((job, work.name.clone(), task, attempt));
                         inputs.push(Input::TaskStarted { job, task, attempt });
                     }

@@ -21,8 +21,8 @@ fn a_job_whose_head_was_damaged_is_gone_on_with() {
         accepted: 4,
         ..TaskRecord::plain(1, attempt, state.node(), Outcome::Done)
     };
-    state.restore(JOB, Keep::Spec(spec));
-    state.restore(JOB, Keep::Task(Arc::new(record)));
+    state.restore(JOB, Record::Spec(spec));
+    state.restore(JOB, Record::Task(Arc::new(record)));
     state.start();
     let mut at = |seconds: u64| {
         state.handle(
@@ -59,8 +59,8 @@ fn heads_of_the_version_before_learn_what_their_job_comes_after() {
         after: Vec::new(),
         ..JobHead::unclaimed(JOB, &spec, spec.hash())
     };
-    state.restore(JOB, Keep::Spec(Arc::new(spec)));
-    state.restore(JOB, Keep::Head(head));
+    state.restore(JOB, Record::Spec(Arc::new(spec)));
+    state.restore(JOB, Record::Head(head));
     state.start();
     assert_eq!(state.core().directory.needed(), [(before, JOB)].into());
 }

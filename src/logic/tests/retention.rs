@@ -1,7 +1,7 @@
 //! How long ended jobs are kept, and that removed ones stay away.
 
 use super::*;
-use crate::Keep;
+use nodectl_types::Record;
 use nodectl_types::{JobHead, Retention};
 
 const YEARS_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
@@ -35,7 +35,7 @@ impl Keeper {
             config,
         );
         for head in heads {
-            state.restore(head.job, Keep::Head(head));
+            state.restore(head.job, Record::Head(head));
         }
         state.restore_retention(retention.clone());
         let mut keeper = Self {
@@ -237,7 +237,7 @@ fn jobs_that_were_put_aside_wait_for_somebody_to_ask() {
     let job = JobId(5);
     let restored = || {
         let mut state = node_before_start();
-        state.restore(job, Keep::Spec(spec()));
+        state.restore(job, Record::Spec(spec()));
         let head = JobHead {
             job,
             holder: NodeId([1; 32]),
@@ -245,7 +245,7 @@ fn jobs_that_were_put_aside_wait_for_somebody_to_ask() {
             tasks: 1,
             ..head(5, Phase::Running)
         };
-        state.restore(job, Keep::Head(head));
+        state.restore(job, Record::Head(head));
         state.put_aside();
         state.start();
         state
@@ -286,13 +286,13 @@ fn jobs_that_were_put_aside_wait_for_somebody_to_ask() {
 fn an_ended_job_is_removed_by_a_node_that_still_makes_sure_of_its_end() {
     let job = JobId(5);
     let mut state = node_before_start();
-    state.restore(job, Keep::Spec(spec()));
+    state.restore(job, Record::Spec(spec()));
     let head = JobHead {
         job,
         holder: NodeId([1; 32]),
         ..head(5, Phase::Done)
     };
-    state.restore(job, Keep::Head(head));
+    state.restore(job, Record::Head(head));
     let (me, attempt) = (
         NodeId([1; 32]),
         Attempt {
@@ -302,7 +302,7 @@ fn an_ended_job_is_removed_by_a_node_that_still_makes_sure_of_its_end() {
     );
     let mut record = TaskRecord::plain(0, attempt, me, Outcome::Done);
     record.accepted = 1;
-    state.restore(job, Keep::Task(Arc::new(record)));
+    state.restore(job, Record::Task(Arc::new(record)));
     let mut effects = state.start();
     let mut mono = Time(1);
     let mut turn = |inputs: Vec<Input>| {

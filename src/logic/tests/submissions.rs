@@ -2,7 +2,7 @@
 //! early.
 
 use super::*;
-use nodectl_types::{BlobHash, JobHead};
+use nodectl_types::{BlobHash, JobHead, StartTask};
 
 const KEYED: JobId = JobId(0xab);
 
@@ -296,9 +296,9 @@ fn that_a_job_has_ended_does_not_make_it_safe() {
 #[test]
 fn a_lone_node_that_starts_answers_for_what_it_has_when_it_has_looked_around() {
     let mut state = State::new(Now::default(), info(1), config());
-    state.restore(KEYED, Keep::Spec(spec()));
+    state.restore(KEYED, Record::Spec(spec()));
     let me = state.node();
-    state.restore(KEYED, Keep::Head(ended(me, Vec::new())));
+    state.restore(KEYED, Record::Head(ended(me, Vec::new())));
     state.start();
     let mut effects = state.handle(at(1), [submit(1)]);
     for second in 2..=4 {
@@ -351,7 +351,7 @@ fn nothing_counts_on_a_claim_that_may_be_given_up_for_want_of_files() {
         let mut state = node();
         let (effects, ticket) = claimed_without_files(&mut state);
         let attempt = effects.iter().find_map(|effect| match effect {
-            Effect::Task(TaskEffect::Start { attempt, .. }) => Some(*attempt),
+            Effect::Task(TaskEffect::Start(StartTask { attempt, .. })) => Some(*attempt),
             _ => None,
         });
         let attempt = attempt.expect("others may have the files");

@@ -8,8 +8,7 @@ use super::{
     JournalStore,
 };
 use nodectl_ports::{Event, Journals};
-use nodectl_types::JobId;
-use nodectl_wire::journal::Record;
+use nodectl_types::{JobId, Record};
 use std::{
     fs, io,
     path::Path,

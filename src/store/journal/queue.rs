@@ -1,8 +1,7 @@
 //! What waits for the writer, and which tickets have no answer yet. Nothing here waits for the
 //! disk: the node's loop appends.
 
-use nodectl_types::{JobId, TaskRecord};
-use nodectl_wire::journal::Record;
+use nodectl_types::{JobId, Record, TaskRecord};
 use std::{
     collections::{HashMap, VecDeque},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},

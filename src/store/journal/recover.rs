@@ -13,8 +13,8 @@ use super::{
     scan::{self, JournalScan, JournalState, RecordPlace, ScanError, scan},
 };
 use nodectl_ports::files::if_there;
-use nodectl_types::JobId;
-use nodectl_wire::journal::{JOURNAL_VERSION, Record};
+use nodectl_types::{JobId, Record};
+use nodectl_wire::journal::{self, JOURNAL_VERSION};
 use std::{
     io,
     path::{Path, PathBuf},
@@ -275,7 +275,7 @@ impl Anew {
 
     fn put(&mut self, record: &Record) -> io::Result<()> {
         let start = self.end - self.buffer.len() as u64;
-        let offset = frame::push(&mut self.buffer, start, &record.encode());
+        let offset = frame::push(&mut self.buffer, start, &journal::encode(&record));
         self.end = start + self.buffer.len() as u64;
         if let Record::Task(task) = record {
             if self.offsets.has_rival(task) {

@@ -6,8 +6,8 @@ use super::{
     super::disk::DiskFile,
     frame::{self, BadHeader, HEADER_BYTES, PREFIX_BYTES},
 };
-use nodectl_types::{JobId, TaskRecord};
-use nodectl_wire::journal::{JOURNAL_VERSION, Record};
+use nodectl_types::{JobId, Record, TaskRecord};
+use nodectl_wire::journal::{self, JOURNAL_VERSION};
 use std::{io, sync::Arc};
 
 /// What a frame is guessed to need when it is read by itself: most fit.
@@ -146,7 +146,7 @@ pub fn read_record(file: &dyn DiskFile, offset: u64, version: u32) -> io::Result
         file.read_at(&mut bytes[filled..], offset + filled as u64)?;
     }
     let body = &bytes[PREFIX_BYTES..whole];
-    match Record::decode_version(version, body) {
+    match journal::decode_version(version, body) {
         Ok(Record::Task(record)) if frame::checksum(offset, body) == sum => Ok(record),
         _ => Err(bad()),
     }
@@ -168,7 +168,7 @@ fn read_frame(
     )?;
     // A checksum that holds over bytes that are no record is damage all the same: made before the
     // checksum was.
-    Ok(Record::decode_version(version, body)
+    Ok(journal::decode_version(version, body)
         .ok()
         .map(|record| (record, next)))
 }

@@ -14,8 +14,8 @@ use super::{
     writer::Writer,
 };
 use nodectl_ports::{Journals, NodeHandle};
-use nodectl_types::{JobId, TaskIndex, TaskRecord};
-use nodectl_wire::journal::{JOURNAL_VERSION, Record};
+use nodectl_types::{JobId, Record, TaskIndex, TaskRecord};
+use nodectl_wire::journal::JOURNAL_VERSION;
 use std::{
     cmp::Ordering,
     collections::HashMap,

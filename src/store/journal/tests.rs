@@ -8,8 +8,10 @@ use super::{
     JournalStore, frame,
 };
 use nodectl_ports::{Event, Journals};
-use nodectl_types::{Author, Failure, Gang, Isolation, JobId, Outcome, TaskKind, TaskRecord};
-use nodectl_wire::journal::{JOURNAL_VERSION, READABLE, Record};
+use nodectl_types::{
+    Author, Failure, Gang, Isolation, JobId, Outcome, Record, TaskKind, TaskRecord,
+};
+use nodectl_wire::journal::{self, JOURNAL_VERSION, READABLE};
 use proptest::prelude::*;
 use std::{
     collections::BTreeMap,
@@ -356,7 +358,7 @@ fn as_before(record: &Record) -> Vec<u8> {
             ]
             .concat();
         }
-        Record::Head(_) => return record.encode(),
+        Record::Head(_) => return journal::encode(&record),
     };
     let (numbers, streams) = (
         (
@@ -505,7 +507,7 @@ proptest! {
         drop(store);
         let mut expected = if more.len() == 1 { [expected, more].concat() } else { [more, expected].concat() };
         let mut now = replay(dir.path());
-        let key = |record: &Record| record.encode();
+        let key = journal::encode;
         expected.sort_by_key(key);
         now.sort_by_key(key);
         prop_assert_eq!(now, expected);

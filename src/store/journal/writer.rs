@@ -11,8 +11,8 @@ use super::{
     store::StoreShared,
 };
 use nodectl_ports::{Event, NodeHandle, StoreEvent};
-use nodectl_types::{JobId, TaskIndex, TaskRecord};
-use nodectl_wire::journal::{JOURNAL_VERSION, Record};
+use nodectl_types::{JobId, Record, TaskIndex, TaskRecord};
+use nodectl_wire::journal::{self, JOURNAL_VERSION};
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     io,
@@ -155,7 +155,7 @@ impl Writer {
         // compared with an older one.
         let mut best: BTreeMap<TaskIndex, (u64, &Arc<TaskRecord>)> = BTreeMap::new();
         for record in addition.records() {
-            let bytes = record.encode();
+            let bytes = journal::encode(record);
             if bytes.len() > frame::MAX_RECORD_BYTES {
                 return Err(io::Error::other(format!(
                     "a record of {} bytes is larger than any may be",

@@ -7,15 +7,14 @@ mod parts;
 pub use answers::{answers, locations};
 pub use oversized::oversized;
 
-use crate::journal::Record;
 use answers::{events, load_page, roster};
 use nodectl_types::explain::{Reason, ReasonLine};
 use nodectl_types::{
     Admits, After, Answer, Attempt, Author, BlobHash, Captured, Cell, Closed, Decision,
     ErrorReport, Failure, Gang, GangWord, Gpu, GpuDetails, GpuKind, GpuRates, Isolation, JobHead,
     JobId, JobSpec, KeptSecret, Key, Message, Need, Needs, NodeId, NodeInfo, NodeLoad, Outcome,
-    OutputFile, ParamSpace, Pause, Phase, ProgramHere, Query, QueryError, Replacement, Resources,
-    Roster, RowSet, Saved, Standing, TaskKind, TaskRecord, Value, WorkSpec,
+    OutputFile, ParamSpace, Pause, Phase, ProgramHere, Query, QueryError, Record, Replacement,
+    Resources, Roster, RowSet, Saved, Standing, TaskKind, TaskRecord, Value, WorkSpec,
     event::{ClusterEvent, EventKind, EventSubject},
     gang::Seat,
     history::{GPU_SERIES, GpuPage, LoadPage, LoadSpan, MACHINE_SERIES},

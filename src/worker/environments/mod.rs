@@ -31,9 +31,8 @@ use futures::{
     future::{BoxFuture, Shared},
 };
 use make::Maker;
-use nodectl_ports::StartTask;
 use nodectl_types::{
-    ErrorReport, Failure, JobId,
+    ErrorReport, Failure, JobId, StartTask,
     python::{self, PythonEnvironment},
 };
 use recipe::Recipe;

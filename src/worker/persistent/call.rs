@@ -4,8 +4,8 @@ use crate::{
     attempt::{AttemptContext, started_event},
     stop::Stop,
 };
-use nodectl_ports::{Event, StartTask};
-use nodectl_types::WorkerSpec;
+use nodectl_ports::Event;
+use nodectl_types::{StartTask, WorkerSpec};
 use std::{path::PathBuf, sync::Arc};
 
 /// An attempt that is a call of a worker.

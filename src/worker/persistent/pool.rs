@@ -15,8 +15,8 @@ use crate::{
     protocol::{ProcessEnd, STDERR_FILE},
     stop::Stop,
 };
-use nodectl_ports::{Event, StartTask, WorkerEvent, wall_ms};
-use nodectl_types::{Failure, NodeId, StreamToken};
+use nodectl_ports::{Event, WorkerEvent, wall_ms};
+use nodectl_types::{Failure, NodeId, StartTask, StreamToken};
 use nodectl_wire::frames::{FromWorker, Header};
 use std::{
     fs::File,

@@ -8,8 +8,7 @@ use crate::{
     link::{Launched, SupervisorLink},
     protocol::{ProcessEnd, Usage},
 };
-use nodectl_ports::StartTask;
-use nodectl_types::{ErrorReport, Failure};
+use nodectl_types::{ErrorReport, Failure, StartTask};
 use std::{path::Path, sync::Arc, time::Duration};
 use tokio::net::UnixStream;
 

@@ -8,9 +8,8 @@ use crate::{
     protocol::{STDERR_FILE, STDOUT_FILE},
     staging::Staged,
 };
-use nodectl_ports::StartTask;
 use nodectl_types::{
-    BuiltinWorker, ErrorReport, Failure, PythonWorker, WorkerRole, WorkerSpec, template,
+    BuiltinWorker, ErrorReport, Failure, PythonWorker, StartTask, WorkerRole, WorkerSpec, template,
 };
 use nodectl_wire::frames::{FromWorker, ToWorker};
 use serde::Deserialize;
@@ -173,7 +172,14 @@ fn init_message(worker: &WorkerSpec) -> Result<String, ErrorReport> {
         WorkerSpec::Builtin(BuiltinWorker { init, .. }) => {
             json!({ "mode": "calls", "init": parsed(init)? })
         }
-        WorkerSpec::Python(_) => unreachable!("workers of pools are not called"),
+        WorkerSpec::Python(PythonWorker {
+            role: WorkerRole::Pool { .. },
+            ..
+        }) => {
+            return Err(ErrorReport::without_exception(
+                "workers of pools are not called",
+            ));
+        }
     };
     Ok(message.to_string())
 }

@@ -6,8 +6,8 @@ use libfuzzer_sys::fuzz_target;
 use nodectl::{
     ports::{Journals, NodeHandle},
     store,
-    types::JobId,
-    wire::journal::Record,
+    types::{JobId, Record},
+    wire::journal,
 };
 use std::{fs, path::Path, sync::LazyLock};
 
@@ -66,7 +66,7 @@ fn replay(dir: &Path) -> Vec<Vec<u8>> {
     let (events, _kept) = tokio::sync::mpsc::channel(16);
     let journals = store.journals(NodeHandle::new(events)).expect("a thread can be started");
     let mut records = Vec::new();
-    let mut each = |_: JobId, record: Record| records.push(record.encode());
+    let mut each = |_: JobId, record: Record| records.push(journal::encode(&record));
     // An error is an answer too: the file is no journal.
     let _ = journals.replay(&mut each);
     records

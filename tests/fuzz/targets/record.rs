@@ -2,11 +2,12 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nodectl::wire::journal::Record;
+use nodectl::wire::journal;
 
 fuzz_target!(|bytes: &[u8]| {
-    if let Ok(record) = Record::decode(bytes) {
-        let again = record.encode();
-        assert_eq!(Record::decode(&again).expect("its own encoding").encode(), again);
+    if let Ok(record) = journal::decode(bytes) {
+        let again = journal::encode(&record);
+        let read = journal::decode(&again).expect("its own encoding");
+        assert_eq!(journal::encode(&read), again);
     }
 });

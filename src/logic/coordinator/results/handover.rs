@@ -4,17 +4,17 @@ use super::*;
 
 impl ResultPipeline {
     /// Records that may be on this node's disk and do not count yet.
-    pub(crate) fn unsettled(&self) -> Vec<Keep> {
+    pub(crate) fn unsettled(&self) -> Vec<Record> {
         self.batches
             .values()
             .flat_map(|batch| &batch.records)
             .cloned()
-            .map(Keep::Task)
+            .map(Record::Task)
             .collect()
     }
 
     /// All that is being written. What waits for its files, or was accepted in this turn, is not.
-    pub(crate) fn take_writes(&mut self) -> Vec<(u64, Vec<Keep>)> {
+    pub(crate) fn take_writes(&mut self) -> Vec<(u64, Vec<Record>)> {
         let batches = std::mem::take(&mut self.batches).into_iter();
         let batches = batches.filter(|(_, batch)| !batch.written);
         let batches = batches.map(|(ticket, batch)| (ticket, batch.keep()));
@@ -26,8 +26,8 @@ impl ResultPipeline {
 
 impl Coordinator {
     /// Records that this node was writing as another's replica when it took over.
-    pub fn take_write(&mut self, core: &Core, ticket: u64, keep: Vec<Keep>) {
-        let records: Vec<_> = keep.into_iter().filter_map(Keep::into_task).collect();
+    pub fn take_write(&mut self, core: &Core, ticket: u64, keep: Vec<Record>) {
+        let records: Vec<_> = keep.into_iter().filter_map(Record::into_task).collect();
         records.iter().for_each(|record| self.results.begin(record));
         self.results
             .batches

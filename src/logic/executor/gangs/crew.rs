@@ -3,7 +3,7 @@
 
 use super::{super::*, *};
 use nodectl_types::{
-    Gang, Params,
+    Gang, Params, StartTask,
     gang::{Place, Seat, are_seats},
 };
 
@@ -228,7 +228,7 @@ impl Executor {
                 port,
                 attempt,
             };
-            core.effects.push(Effect::Task(TaskEffect::Start {
+            core.effects.push(Effect::Task(TaskEffect::Start(StartTask {
                 job,
                 task,
                 attempt: attempt_of(attempt, *rank),
@@ -238,7 +238,7 @@ impl Executor {
                 gpus: gpus.clone(),
                 holders: holders.clone(),
                 place: Some(Arc::new(place)),
-            }));
+            })));
         }
     }
 

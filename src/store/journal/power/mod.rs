@@ -8,8 +8,7 @@ use super::{super::conformance, JournalStore, writer::Writer};
 use conformance::{handle, spec, task};
 use disk::{FaultRates, MemoryDisk};
 use nodectl_ports::{Event, Journals, StoreEvent};
-use nodectl_types::{JobId, TaskRecord};
-use nodectl_wire::journal::Record;
+use nodectl_types::{JobId, Record, TaskRecord};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::{
     collections::{BTreeMap, BTreeSet},
