@@ -318,9 +318,8 @@ fn jobs(
     let groups = seen.len().min(MAX_GROUPS);
     let mut jobs = Vec::with_capacity(2 * groups);
     let mut rest = seen;
-    // `workers` counts those of all jobs: with it, one dataset's jobs end before the next one's
-    // begin.
-    let mut before: Option<String> = None;
+    // Those of the groups before, the last one last.
+    let mut before: Vec<Group> = Vec::new();
     for group in 0..groups {
         // As even as whole numbers are.
         let behind = rest.split_off(rest.len().div_ceil(groups - group));
@@ -338,12 +337,40 @@ fn jobs(
             plan.stage = IntegrateStage::Frames;
             jobs.push(job(&request, common, frames, &plan, &inputs, lead)?);
         }
-        plan.stage = IntegrateStage::Write { from };
+        plan.stage = IntegrateStage::Write { from: from.clone() };
         jobs.push(job(&request, common, &name, &plan, &inputs, lead + 1)?);
-        jobs[first].job.follows.extend(before.take());
-        before = request.workers.map(|_| name);
+        if request.workers.is_some() {
+            share_workers(&mut jobs[first..], &before);
+        }
+        before.push(Group {
+            frames: from,
+            write: name,
+        });
     }
     Ok(jobs)
+}
+
+/// The jobs of some datasets.
+struct Group {
+    frames: Option<String>,
+    write: String,
+}
+
+/// `workers` counts those of all jobs. The frames of a group come after those of the group before,
+/// and beside the writing of its results, which leaves most workers idle: what is open there counts
+/// here. Nothing is left of groups before that one then.
+fn share_workers(group: &mut [PlacedJob], before: &[Group]) {
+    let [earlier @ .., last] = before else {
+        return;
+    };
+    for placed in &mut *group {
+        placed.job.beside.push(last.write.clone());
+    }
+    let first = &mut group[0].job;
+    first.follows.extend(last.frames.clone());
+    first
+        .follows
+        .extend(earlier.last().map(|group| group.write.clone()));
 }
 
 fn plan(

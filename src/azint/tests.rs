@@ -138,27 +138,35 @@ fn split_is_frames_then_results_and_whole_is_results_alone() {
     );
 }
 
-/// With `workers`, no two datasets' jobs run at the same time, whatever becomes of one.
+/// With `workers`, a dataset's results are written while the next one's frames are integrated, by
+/// so many together.
 #[test]
 fn workers_are_those_of_all_datasets_together() {
     let lab = lab();
     let chained = |more: &str| {
-        let text = format!("datasets = \"scans/[ab].h5\"\nstrategy = \"split\"\n{more}");
-        let jobs = jobs(lab.path(), &text);
-        let of = |job: &PlannedJob| (job.name().to_string(), job.follows.join(" "));
-        jobs.iter().map(of).collect::<Vec<_>>()
+        let text = format!("datasets = \"scans/[abc].h5\"\nstrategy = \"split\"\n{more}");
+        let of = |job: PlannedJob| {
+            let [follows, beside] = [&job.follows, &job.beside].map(|names| names.join(" "));
+            format!("{}, after {follows}, beside {beside}", job.name())
+        };
+        jobs(lab.path(), &text)
+            .into_iter()
+            .map(of)
+            .collect::<Vec<_>>()
     };
-    let pairs = |second: &str| {
+    assert_eq!(
+        chained("workers = 2"),
         [
-            ("i.1.frames", ""),
-            ("i.1", ""),
-            ("i.2.frames", second),
-            ("i.2", ""),
+            "i.1.frames, after , beside ",
+            "i.1, after , beside ",
+            "i.2.frames, after i.1.frames, beside i.1",
+            "i.2, after , beside i.1",
+            "i.3.frames, after i.2.frames i.1, beside i.2",
+            "i.3, after , beside i.2",
         ]
-        .map(|(name, follows)| (name.to_string(), follows.to_string()))
-    };
-    assert_eq!(chained("workers = 2"), pairs("i.1"));
-    assert_eq!(chained(""), pairs(""));
+    );
+    let alone = chained("");
+    assert!(alone.iter().all(|job| job.ends_with(", after , beside ")));
 }
 
 #[test]

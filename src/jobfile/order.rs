@@ -15,15 +15,13 @@ pub fn order(jobs: Vec<PlacedJob>) -> Result<Vec<PlannedJob>, Fault> {
         .zip(0..)
         .collect();
     // For each job, how many it still waits for, and who waits for it.
-    let awaited_by = |placed: &PlacedJob| placed.job.after.len() + placed.job.follows.len();
+    let awaited_by = |placed: &PlacedJob| placed.job.earlier().count();
     let mut awaited: Vec<usize> = jobs.iter().map(awaited_by).collect();
     let mut waiting: Vec<Vec<usize>> = vec![Vec::new(); jobs.len()];
     for (index, placed) in jobs.iter().enumerate() {
         placed
             .job
-            .after
-            .iter()
-            .chain(&placed.job.follows)
+            .earlier()
             .for_each(|name| waiting[places[name.as_str()]].push(index));
     }
     let mut ready: BTreeSet<usize> = (0..jobs.len())

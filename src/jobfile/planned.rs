@@ -43,6 +43,9 @@ pub struct PlannedJob {
     /// Jobs of the same file whose end this one waits for, however they end. They precede this one,
     /// too.
     pub follows: Vec<String>,
+    /// Jobs of the same file whose open tasks count against this one's `at_once`. They precede this
+    /// one, too.
+    pub beside: Vec<String>,
     /// Sorted by path, each path once.
     pub uploads: Vec<Upload>,
     /// Uploads that travel only where there are other nodes: alone, a node reads files where they
@@ -69,6 +72,7 @@ impl PlannedJob {
         Self {
             after: Vec::new(),
             follows: Vec::new(),
+            beside: Vec::new(),
             uploads: Vec::new(),
             cluster_uploads: Vec::new(),
             delivery: None,
@@ -84,6 +88,11 @@ impl PlannedJob {
     /// for the user.
     pub fn is_step(&self) -> bool {
         self.draft.work.is_step
+    }
+
+    /// Names of all jobs of the same file that have to be submitted before this one.
+    pub fn earlier(&self) -> impl Iterator<Item = &String> {
+        self.after.iter().chain(&self.follows).chain(&self.beside)
     }
 
     pub fn name(&self) -> &str {
@@ -126,7 +135,8 @@ impl PlannedJob {
     }
 
     /// The job to submit: `inputs` is the hash of the encoded manifest, `after` has the job that
-    /// each of `PlannedJob::after` became, and the end of that of each of `follows`.
+    /// each of `PlannedJob::after` became, the end of that of each of `follows`, and
+    /// that of each of `beside`.
     pub fn complete(&self, inputs: Option<BlobHash>, after: Vec<After>) -> JobDraft {
         let mut draft = self.draft.clone();
         (draft.work.inputs, draft.work.after) = (inputs, after);

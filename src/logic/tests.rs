@@ -1,5 +1,6 @@
 //! Single decisions that the simulation does not look at: what users are told, what outlasts what.
 
+mod beside;
 mod holders;
 mod news;
 mod owner;

@@ -51,6 +51,7 @@ impl JobDraft {
     /// Whether it may be submitted.
     pub fn check(&self) -> Checked {
         check_job(&self.work, &self.params, self.repeat, self.min_nodes)?;
+        check_beside(&self.work, self.at_once)?;
         graph::check_graph(&self.work, &self.needs, self.task_count(), self.retries)
     }
 }
@@ -59,6 +60,7 @@ impl JobSpec {
     /// Whether it may have been submitted.
     pub fn check(&self) -> Checked {
         check_job(&self.work, &self.params, self.repeat, self.min_nodes)?;
+        check_beside(&self.work, self.at_once)?;
         graph::check_graph(&self.work, &self.needs, self.task_count(), self.retries)
     }
 }
@@ -80,6 +82,13 @@ fn check_job(work: &WorkSpec, params: &ParamSpace, repeat: u32, min_nodes: u32) 
     work.check(params)?;
     let mut names = work.task_names.iter();
     names.try_for_each(|template| task_names::check(template, params, repeat))
+}
+
+fn check_beside(work: &WorkSpec, at_once: Option<u32>) -> Checked {
+    let is_beside = work.after.iter().any(|after| after.beside().is_some());
+    check(at_once.is_some() || !is_beside, "after", || {
+        "tasks of other jobs count against `at_once`, which is not given".into()
+    })
 }
 
 impl WorkSpec {

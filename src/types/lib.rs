@@ -31,7 +31,7 @@
 //! | `scalar` | the number types of array elements |
 //! | `sweep` | the metric that tasks report, and when they are given up |
 //! | `params` | optimizers and schedules of parameters that are trained |
-//! | `after` | what a job waits for |
+//! | `after` | what a job waits for, and beside which others it runs |
 //! | `checkpoint` | what a file of parameters holds besides them |
 //! | `event` | what happened in a cluster, as its nodes noticed it |
 //! | `explain` | why a job or a task is where it is |

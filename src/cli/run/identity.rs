@@ -96,6 +96,8 @@ fn common<'a>(draft: &'a JobDraft, files: &Files<'a>) -> Common<'a> {
         after: work
             .after
             .iter()
+            // When its tasks run changes nothing of what they do.
+            .filter(|after| after.beside().is_none())
             .map(|after| (after.results().map_or("", |(name, _)| name), after.job()))
             .collect(),
         secrets: work.secrets.iter().map(String::as_str).collect(),

@@ -182,6 +182,11 @@ impl Submission<'_> {
                     .iter()
                     .filter_map(|name| Some(After::End(*ids.get(name)?))),
             )
+            .chain(
+                job.beside
+                    .iter()
+                    .filter_map(|name| Some(After::Beside(*ids.get(name)?))),
+            )
             .collect();
         let draft = job.complete(None, after);
         let taken = self.taken(job, &draft, manifest.as_ref()).await?;

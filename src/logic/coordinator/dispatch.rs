@@ -11,7 +11,7 @@ use crate::{
     lattice::Lattice,
 };
 use nodectl_types::{
-    Attempt, Message, NodeId, Phase, TaskIndex, Time,
+    After, Attempt, JobId, Message, NodeId, Phase, TaskIndex, Time,
     limits::{MAX_PREFETCH, RECORD_BATCH_BYTES},
     message::Assignment,
     record::TaskRecord,
@@ -162,7 +162,7 @@ impl Coordinator {
             .collect();
         for picky in [candidates.len() > 1, false] {
             let mut passed_over = sated.clone();
-            while self.may_order_more() {
+            while self.may_order_more(core) {
                 let has_room = |candidate: &&mut Candidate| {
                     candidate.outstanding
                         < candidate
@@ -189,11 +189,20 @@ impl Coordinator {
     }
 
     /// Whether the job may have another task on some node: what waits there will run soon.
-    pub(super) fn may_order_more(&self) -> bool {
+    pub(super) fn may_order_more(&self, core: &Core) -> bool {
         let ordered = || self.active.values().map(Vec::len).sum::<usize>();
-        self.spec
-            .at_once
-            .is_none_or(|most| ordered() < most.max(1) as usize)
+        self.most_at_once(core)
+            .is_none_or(|most| ordered() < most as usize)
+    }
+
+    /// How many tasks the job may have on nodes now; None: as many as there is room for. Open tasks
+    /// of the jobs beside which it runs count as if they all ran: how many do, only their
+    /// coordinators know.
+    pub(super) fn most_at_once(&self, core: &Core) -> Option<u32> {
+        let most = self.spec.at_once?.max(1);
+        let beside = self.spec.work.after.iter().filter_map(After::beside);
+        let open = beside.map(|job| open_tasks(core, job));
+        Some(most.saturating_sub(open.fold(0, u32::saturating_add)))
     }
 
     /// The next task of a range to order, but for those that failed last on `avoid`.
@@ -366,7 +375,7 @@ impl Coordinator {
             let idle = candidates
                 .iter_mut()
                 .find(|c| c.node != node && c.outstanding < c.slots);
-            let Some(candidate) = idle.filter(|_| self.may_order_more()) else {
+            let Some(candidate) = idle.filter(|_| self.may_order_more(core)) else {
                 return;
             };
             self.order(task, candidate);
@@ -620,4 +629,19 @@ fn batches(orders: Vec<Assignment>) -> Vec<Vec<Assignment>> {
         batches.last_mut().expect("never empty").push(order);
     }
     batches
+}
+
+/// How many tasks of a job have not ended, as far as its head tells: it may come late, and then
+/// says too many.
+fn open_tasks(core: &Core, job: JobId) -> u32 {
+    match core.directory.get(job) {
+        Some(head) if head.phase.is_ended() => 0,
+        Some(head) => head
+            .tasks
+            .saturating_sub(head.done)
+            .saturating_sub(head.failed)
+            .saturating_sub(head.stopped),
+        None if core.directory.is_removed(job) => 0,
+        None => u32::MAX,
+    }
 }

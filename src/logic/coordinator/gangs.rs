@@ -54,7 +54,7 @@ impl Coordinator {
         let mut attempts = self.active.values().flatten();
         let is_gathering = attempts.any(|active| active.started.is_none());
         let is_early = self.gangs.next.is_some_and(|next| next > now);
-        if is_gathering || is_early || !self.may_order_more() {
+        if is_gathering || is_early || !self.may_order_more(core) {
             return;
         }
         let nodes = self.gang_nodes(core, true);

@@ -40,14 +40,26 @@ impl Coordinator {
         let is_missing = |after: &&After| match (core.directory.get(after.job()), after) {
             (Some(head), After::End(_)) => !head.phase.is_ended(),
             (Some(head), After::Results { .. }) => head.phase != Phase::Done,
+            (Some(_), After::Beside(_)) => false,
             (None, _) => !core.directory.is_removed(after.job()),
         };
-        let missing = self.spec.work.after.iter().find(is_missing)?;
-        let text = match missing {
+        let missing = self.spec.work.after.iter().find(is_missing);
+        let text = match missing.or_else(|| self.crowded_by(core))? {
             After::End(job) => format!("the end of job {}", job.short()),
             After::Results { name, job } => format!("job {name} ({})", job.short()),
+            After::Beside(job) => format!(
+                "job {}, which has all tasks that the two may run at once",
+                job.short()
+            ),
         };
         Some(Obstacle::new(Reason::WaitsForJob, text))
+    }
+
+    /// The first job beside which this one runs, if those leave it no task.
+    fn crowded_by(&self, core: &Core) -> Option<&After> {
+        let mut beside = self.spec.work.after.iter();
+        let first = beside.find(|after| after.beside().is_some())?;
+        (self.most_at_once(core) == Some(0)).then_some(first)
     }
 
     /// Whether the recovery after a takeover, or trouble with the disk, holds orders back.

@@ -221,7 +221,7 @@ impl Default for IsolationRequest {
     }
 }
 
-/// A job that has to end first.
+/// A job that has to end first, or beside which this one runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AfterRequest {
@@ -230,6 +230,10 @@ pub struct AfterRequest {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
     pub job: String,
+    /// The job is not waited for: as long as it has open tasks, these count against `at_once`, as
+    /// if they were this job's and ran. It has no name then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub beside: bool,
 }
 
 /// A request that describes no job.
@@ -390,7 +394,14 @@ impl IsolationRequest {
 impl AfterRequest {
     fn into_after(self) -> Result<After, BadJob> {
         let job = parse("after.job", &self.job)?;
-        Ok(After::named(self.name, job))
+        match (self.beside, self.name.is_empty()) {
+            (false, _) => Ok(After::named(self.name, job)),
+            (true, true) => Ok(After::Beside(job)),
+            (true, false) => Err(bad(
+                "after",
+                "a job that is not waited for has no results to name",
+            )),
+        }
     }
 }
 

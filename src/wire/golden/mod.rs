@@ -81,7 +81,10 @@ fn as_before(record: Record) -> Record {
     match record {
         Record::Spec(spec) => {
             let (author, isolation) = (Author::default(), Isolation::default());
+            let mut after = spec.work.after.clone();
+            after.retain(|after| after.beside().is_none());
             let work = WorkSpec {
+                after,
                 author,
                 isolation,
                 secrets: Vec::new(),

@@ -114,7 +114,10 @@ pub fn work() -> WorkSpec {
         timeout_ms: Some(90_000),
         grace_ms: 5000,
         inputs: Some(HASH),
-        after: vec![After::named("earlier".into(), JobId(1))],
+        after: vec![
+            After::named("earlier".into(), JobId(1)),
+            After::Beside(JobId(2)),
+        ],
         outputs: vec!["*.csv".into()],
         output_limit_bytes: 1 << 30,
         log_limit_bytes: 1 << 20,
