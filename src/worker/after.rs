@@ -2,11 +2,13 @@
 //! which they ended, and each task's output files below its index.
 
 use super::staging::{Stager, build_tree};
+use nodectl_ports::specs;
 use nodectl_types::{
-    Answer, FileEntry, JobId, NodeId, Outcome, Query, TaskRecord, limits,
+    Answer, FileEntry, JobId, JobSpec, NodeId, Outcome, Query, TaskRecord, limits,
     manifest::safe_path,
     query::{Cursor, Progress},
 };
+use nodectl_wire::api::params_json;
 use serde_json::{Value, json};
 use std::{
     collections::HashSet,
@@ -22,13 +24,14 @@ const PATIENCE_WAITS: u32 = 8;
 
 /// Writes the results of `job` into `dir`, which is empty. The error is a sentence for the user.
 pub async fn stage(stager: &Stager, job: JobId, dir: &Path) -> Result<(), String> {
+    let spec = spec(stager, job).await?;
     let file = File::create(dir.join("results.jsonl")).map_err(|error| error.to_string())?;
     let mut lines = BufWriter::new(file);
     let (mut cursor, mut seen, mut waits) = (Cursor::default(), HashSet::new(), 0);
     loop {
         let (next, progress, records) = ask(stager, job, cursor).await?;
         for record in records.iter().filter(|record| seen.insert(record.task)) {
-            writeln!(lines, "{}", line(record))
+            writeln!(lines, "{}", line(&spec, record))
                 .map_err(|error| format!("could not write results.jsonl: {error}"))?;
             let place = dir.join(record.task.to_string());
             stage_outputs(stager, record, &[], place).await?;
@@ -75,8 +78,25 @@ async fn ask(
     }
 }
 
+/// The earlier job's specification, which has the parameters of its tasks.
+async fn spec(stager: &Stager, job: JobId) -> Result<Arc<JobSpec>, String> {
+    let detail = match stager.node.ask(Query::Job { job }).await {
+        Ok(Answer::Job(detail)) => detail,
+        Ok(other) => return Err(format!("an answer to another question: {other:?}")),
+        Err(error) => return Err(error.to_string()),
+    };
+    if detail.is_whole() {
+        return Ok(detail.spec);
+    }
+    // One too large for a message, from whoever holds the job's state.
+    let (hash, holders) = (detail.head.spec, detail.head.holders());
+    specs::fetch(&*stager.fetcher, &stager.blobs, hash, holders)
+        .await
+        .map_err(|why| format!("its specification: {why}"))
+}
+
 /// One line of `results.jsonl`.
-fn line(record: &TaskRecord) -> Value {
+fn line(spec: &JobSpec, record: &TaskRecord) -> Value {
     let value: Value = record
         .value
         .as_deref()
@@ -87,8 +107,13 @@ fn line(record: &TaskRecord) -> Value {
         .iter()
         .map(|output| json!({ "path": output.path, "bytes": output.bytes }))
         .collect();
-    let mut line =
-        json!({ "task": record.task, "status": "done", "value": value, "outputs": outputs });
+    let mut line = json!({
+        "task": record.task,
+        "params": params_json(spec, record.task),
+        "status": "done",
+        "value": value,
+        "outputs": outputs,
+    });
     let ended = |status: &'static str, why: String| (status, why);
     let other = match &record.outcome {
         Outcome::Done => None,

@@ -4,7 +4,7 @@ use super::{
     attempt::{AttemptContext, Equipment, NeverRan, Remains, metric_event, started_event},
     blocking::blocking,
     collect::Verdict,
-    container::{Container, GpuVendor},
+    container::{Container, GpuVendor, PodmanContainer},
     directory, environment,
     expand::Expander,
     link::{Launched, SupervisorLink},
@@ -27,6 +27,8 @@ struct LaunchedCommand {
     meter: Option<Meter>,
     process: Launched,
     link: Arc<SupervisorLink>,
+    /// What has to be removed if the command does not end by itself.
+    container: Option<PodmanContainer>,
 }
 
 /// An attempt from its order to its last event, which is returned or was told already. Cheap steps
@@ -64,10 +66,14 @@ pub async fn run(
         dir,
         outputs,
         mut meter,
+        container,
         ..
     } = command;
     let context = context.clone();
     let finish = move || {
+        if let Some(container) = container.filter(|_| !matches!(end, ProcessEnd::Exited(_))) {
+            container.remove();
+        }
         // The last words count: a task may be over before it is looked at.
         if end != ProcessEnd::Stopped {
             context.tell_metrics(&task, &mut meter, &dir);
@@ -120,8 +126,16 @@ fn prepare(
         None => env,
     };
     let image = work.isolation.image.as_deref();
-    let command = match image {
-        Some(image) => container(context, image, task, &dir, &env).wrap(command),
+    let image = image.map(|image| container(context, image, task, &dir, &env));
+    let podman = image
+        .as_ref()
+        .filter(|container| !is_apptainers(container.image))
+        .map(|container| PodmanContainer {
+            name: container.name.clone(),
+            env: env.clone(),
+        });
+    let command = match &image {
+        Some(container) => container.wrap(command),
         None => command,
     };
     directory::make(&dir, staged, &task.params)
@@ -129,7 +143,7 @@ fn prepare(
         .map_err(|error| context.no_directory(&dir, &error))?;
     let mut launch = context.launch(task, &dir, (command, env), environment.as_deref())?;
     launch.timeout_ms = work.timeout_ms;
-    if image.is_some_and(|image| !is_apptainers(image)) {
+    if podman.is_some() {
         // Podman unpacks images, whose files may be large.
         launch.file_limit_bytes = u64::MAX;
     }
@@ -140,6 +154,7 @@ fn prepare(
         meter: work.sweep.as_ref().map(|sweep| Meter::new(&sweep.metric)),
         process: link.launch(launch),
         link,
+        container: podman,
     })
 }
 
@@ -164,6 +179,7 @@ fn container<'a>(
             GpuVendor::of_machine(Path::exists)
         },
         is_root: rustix::process::geteuid().is_root(),
+        name: format!("nodectl-{}-{}-{}", task.job, task.task, task.attempt),
     }
 }
 

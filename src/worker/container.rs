@@ -2,8 +2,18 @@
 //! on the node. The container sees the task's own directory and its job's inputs at their usual
 //! places, the task's GPUs, the network, and of the machine's files nothing else.
 
+use super::environments::ends_within;
 use nodectl_types::isolation;
-use std::path::{Path, PathBuf};
+use std::{
+    ffi::OsStr,
+    os::unix::{ffi::OsStrExt, process::CommandExt},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+/// The removal of a container takes no longer than this; it takes some tenths of a second.
+const REMOVAL: Duration = Duration::from_secs(20);
 
 /// Whose GPUs a machine has. Each vendor's driver is there if this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +41,8 @@ impl GpuVendor {
 pub struct Container<'a> {
     /// A file of Apptainer's, relative to `dir`, or what podman knows an image by.
     pub image: &'a str,
+    /// What podman calls the container.
+    pub name: String,
     /// The task's directory.
     pub dir: &'a Path,
     /// What links in it lead to.
@@ -92,6 +104,9 @@ impl Container<'_> {
             "--rm",
             "--network=host",
             "--log-driver=none",
+            "--replace",
+            "--name",
+            &self.name,
         ]);
         words.add(&["--security-opt=label=disable", "--ulimit=host"]);
         words.add(&["--workdir", &dir, "--volume", &format!("{dir}:{dir}")]);
@@ -128,6 +143,46 @@ impl Container<'_> {
     }
 }
 
+/// A container of podman's that may be there still when its processes are gone: who kills them
+/// kills podman, too, which would have removed it.
+pub struct PodmanContainer {
+    pub name: String,
+    /// `NAME=value` each: with them podman finds its containers again.
+    pub env: Vec<Vec<u8>>,
+}
+
+impl PodmanContainer {
+    /// Removes it, if it is there. Blocks, for a while at the most.
+    pub fn remove(&self) {
+        let variables = self.env.iter().filter_map(|variable| {
+            let at = variable.iter().position(|byte| *byte == b'=')?;
+            let (name, value) = (&variable[..at], &variable[at + 1..]);
+            Some((OsStr::from_bytes(name), OsStr::from_bytes(value)))
+        });
+        let spawned = Command::new("podman")
+            .args(["rm", "--force", "--ignore", "--time=0", &self.name])
+            .env_clear()
+            .envs(variables)
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn();
+        let removed = spawned.and_then(|mut podman| {
+            if !ends_within(&podman, REMOVAL) {
+                podman.kill()?;
+            }
+            podman.wait()
+        });
+        match removed {
+            Ok(status) if status.success() => {}
+            Ok(status) => tracing::warn!("container {} is left: podman rm: {status}", self.name),
+            Err(error) => tracing::warn!("container {} is left: podman rm: {error}", self.name),
+        }
+    }
+}
+
 struct Words(Vec<String>);
 
 impl Words {
@@ -149,15 +204,14 @@ mod tests {
     use super::*;
 
     fn container(image: &str) -> Container<'_> {
-        let (read, variables, gpus) = Default::default();
-        let dir = Path::new("/d/t");
         Container {
             image,
-            dir,
-            read,
-            variables,
+            name: "nodectl-7-0-1.1".into(),
+            dir: Path::new("/d/t"),
+            read: Vec::new(),
+            variables: Vec::new(),
             memory_bytes: 0,
-            gpus,
+            gpus: Vec::new(),
             is_root: true,
         }
     }
@@ -179,7 +233,7 @@ mod tests {
         );
         assert_eq!(
             words("docker.io/library/python:3.12"),
-            "podman run --rm --network=host --log-driver=none --security-opt=label=disable --ulimit=host \
+            "podman run --rm --network=host --log-driver=none --replace --name nodectl-7-0-1.1 --security-opt=label=disable --ulimit=host \
              --workdir /d/t --volume /d/t:/d/t --userns=keep-id --volume /d/input:/d/input:ro --env X --memory=1048576b --device nvidia.com/gpu=all --device /dev/kfd \
              --device /dev/dri docker.io/library/python:3.12 ls -l"
         );

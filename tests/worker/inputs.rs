@@ -4,9 +4,9 @@ use crate::harness::*;
 use nodectl::{
     ports::{Blobs, Runner},
     types::{
-        After, Answer, BlobHash, Failure, FileEntry, JobId, Manifest, Outcome, OutputFile, Phase,
-        Query, QueryError, StartTask, Value, WorkSpec,
-        query::{Cursor, Progress},
+        After, Answer, BlobHash, Failure, FileEntry, JobHead, JobId, JobSpec, Manifest, NodeId,
+        Outcome, OutputFile, ParamSpace, Phase, Query, QueryError, StartTask, Value, WorkSpec,
+        query::{Cursor, JobDetail, Progress},
     },
 };
 use std::{
@@ -186,6 +186,7 @@ fn results_of_an_earlier_job_are_there_as_files() {
             ..sh(script)
         },
     );
+    tell_of(&mut lab, earlier, "pressure");
     for (position, records) in [(1, vec![record]), (1, vec![])] {
         let request = lab.question();
         assert!(matches!(request.query, Query::Watch { job, .. } if job == earlier));
@@ -203,6 +204,7 @@ fn results_of_an_earlier_job_are_there_as_files() {
     let (line, data) = text.split_once('\n').unwrap();
     let line: serde_json::Value = serde_json::from_str(line).unwrap();
     assert_eq!(line["value"]["n"], 5);
+    assert_eq!(line["params"], serde_json::json!({ "pressure": 7 }));
     assert_eq!(
         (line["status"].as_str(), line["outputs"][0]["path"].as_str()),
         (Some("done"), Some("out.txt"))
@@ -235,6 +237,7 @@ fn an_earlier_job_that_nobody_knows_or_that_lies_is_told() {
         executable: false,
     }];
     lab.start(1, spec());
+    tell_of(&mut lab, JobId(77), "k");
     let records = vec![Arc::new(evil)];
     let cursor = Cursor {
         claim: 1,
@@ -249,6 +252,26 @@ fn an_earlier_job_that_nobody_knows_or_that_lies_is_told() {
         }))
         .unwrap();
     assert!(matches!(failure(&lab.ended()), Failure::Inputs(why) if why.contains("../../evil")));
+}
+
+/// Answers what the job is: one task, of which that parameter is 7.
+fn tell_of(lab: &mut Lab, job: JobId, parameter: &str) {
+    let request = lab.question();
+    assert!(matches!(request.query, Query::Job { job: asked } if asked == job));
+    let node = NodeId([1; 32]);
+    let spec = JobSpec {
+        params: ParamSpace::Grid(vec![(parameter.into(), vec![Value::Int(7)])]),
+        ..JobSpec::plain(sh("true"), node)
+    };
+    let detail = JobDetail {
+        head: JobHead::unclaimed(job, &spec, spec.hash()),
+        progress: done(),
+        spec: Arc::new(spec),
+    };
+    request
+        .reply
+        .send(Ok(Answer::Job(Box::new(detail))))
+        .unwrap();
 }
 
 fn done() -> Progress {

@@ -443,4 +443,14 @@ fn a_container_of_podmans_ends_with_its_task() {
         .map(|line| String::from_utf8_lossy(&line).into_owned())
         .find(|line| line.contains(&marker));
     assert_eq!(left, None, "a container goes on after its task");
+    let known = podman
+        .command("podman")
+        .args(["ps", "--all", "--quiet"])
+        .output()
+        .unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&known.stdout),
+        "",
+        "podman knows one that is gone"
+    );
 }

@@ -61,6 +61,7 @@ pub use pool::{OpenPool, PoolOpened, PoolStatus};
 pub use program::{ProgramView, ReplaceRequest, ReplacementName};
 pub use result::{
     CursorView, FailureKind, FailureView, OutputView, Results, StatusName, StreamView, TaskResult,
+    params_json,
 };
 pub use submit::{
     AfterRequest, ArgumentsRequest, EnvironmentRequest, JobRequest, ParamsRequest,

@@ -260,7 +260,8 @@ fn value_json(text: &str) -> Json {
     serde_json::from_str(text).unwrap_or_else(|_| Json::String(text.to_string()))
 }
 
-fn params_json(spec: &JobSpec, task: u32) -> Map<String, Json> {
+/// The parameters of a task by their names; none where the job has no such task.
+pub fn params_json(spec: &JobSpec, task: u32) -> Map<String, Json> {
     if u64::from(task) >= spec.task_count() {
         return Map::new();
     }

@@ -153,7 +153,7 @@ fn output(program: &Path, arguments: &[&str]) -> Option<String> {
         .env_remove("NODECTL_SECRET")
         .spawn()
         .ok()?;
-    if !ends_soon(&child) {
+    if !ends_within(&child, PATIENCE) {
         // It may have ended just now.
         let _ = child.kill();
     }
@@ -170,13 +170,14 @@ fn output(program: &Path, arguments: &[&str]) -> Option<String> {
     Some(text)
 }
 
-fn ends_soon(child: &Child) -> bool {
+/// Whether a process ends in so long. Blocks.
+pub fn ends_within(child: &Child, patience: Duration) -> bool {
     let Ok(process) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) else {
         return true;
     };
     let mut watched = [PollFd::new(&process, PollFlags::IN)];
     let patience = Timespec {
-        tv_sec: PATIENCE.as_secs() as i64,
+        tv_sec: patience.as_secs() as i64,
         tv_nsec: 0,
     };
     poll(&mut watched, Some(&patience)).is_ok_and(|ended| ended > 0)

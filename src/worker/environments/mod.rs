@@ -26,6 +26,7 @@ use super::{
     isolation::Confiner,
     link::SupervisorLink,
 };
+pub use find::ends_within;
 use futures::{
     FutureExt,
     future::{BoxFuture, Shared},
