@@ -44,4 +44,6 @@ mod values;
 pub use interface::{Interface, InterfaceArray, interface};
 pub use job::{KEYS, plan};
 pub use plan::KernelPlan;
-pub use resolve::{Number, Resolved, ResolvedArray, ResolvedContent, ResolvedSource};
+pub use resolve::{
+    GeneratedSource, Number, Resolved, ResolvedArray, ResolvedContent, ResolvedSource,
+};

@@ -4,7 +4,7 @@
 use super::{
     plan::ArrayPlan,
     random,
-    resolve::{ResolvedArray, ResolvedSource},
+    resolve::{GeneratedSource, ResolvedArray, ResolvedSource},
     tiles::Cells,
 };
 use nodectl_formats::{Array, ArrayError, ArrayLocation, Info, convert, runs};
@@ -44,11 +44,11 @@ pub fn content(
         let shape = info.shape.clone();
         return Array::zeros(info).ok_or(LoadError::TooLarge(shape));
     };
-    let ResolvedSource::File {
-        path, member, raw, ..
-    } = source
-    else {
-        return generate(resolved, source, scalar, cut);
+    let (path, member, raw) = match source {
+        ResolvedSource::File {
+            path, member, raw, ..
+        } => (path, member, raw),
+        ResolvedSource::Generated(source) => return generate(resolved, source, scalar, cut),
     };
     let location = ArrayLocation {
         path: base.join(path),
@@ -103,7 +103,7 @@ fn generated_block(
 
 fn generate(
     resolved: &ResolvedArray,
-    source: &ResolvedSource,
+    source: &GeneratedSource,
     scalar: Scalar,
     cut: Option<Block>,
 ) -> Result<Array, LoadError> {
@@ -140,12 +140,11 @@ fn extended(mut start: Vec<u64>, mut shape: Vec<u64>, whole: &[u64]) -> (Vec<u64
 }
 
 /// Number `index` of `count` that are generated.
-fn number(source: &ResolvedSource, index: u64, count: u64) -> f64 {
+fn number(source: &GeneratedSource, index: u64, count: u64) -> f64 {
     let place = index as f64;
     match source {
-        ResolvedSource::File { .. } => unreachable!("files are read"),
-        ResolvedSource::Range { start, step } => start + place * step,
-        ResolvedSource::Linspace { start, stop } if count > 1 => {
+        GeneratedSource::Range { start, step } => start + place * step,
+        GeneratedSource::Linspace { start, stop } if count > 1 => {
             // The last one exactly.
             if index == count - 1 {
                 *stop
@@ -153,10 +152,10 @@ fn number(source: &ResolvedSource, index: u64, count: u64) -> f64 {
                 start + place * (stop - start) / (count - 1) as f64
             }
         }
-        ResolvedSource::Linspace { start, .. } => *start,
-        ResolvedSource::Fill { value } => *value,
-        ResolvedSource::Uniform { seed, low, high } => random::uniform(*seed, index, *low, *high),
-        ResolvedSource::Normal {
+        GeneratedSource::Linspace { start, .. } => *start,
+        GeneratedSource::Fill { value } => *value,
+        GeneratedSource::Uniform { seed, low, high } => random::uniform(*seed, index, *low, *high),
+        GeneratedSource::Normal {
             seed,
             mean,
             deviation,
@@ -256,24 +255,24 @@ mod tests {
             size: [6, 4, 1],
         };
         for source in [
-            ResolvedSource::Range {
+            ResolvedSource::Generated(GeneratedSource::Range {
                 start: 5.0,
                 step: 0.5,
-            },
-            ResolvedSource::Linspace {
+            }),
+            ResolvedSource::Generated(GeneratedSource::Linspace {
                 start: 0.0,
                 stop: 1.0,
-            },
-            ResolvedSource::Uniform {
+            }),
+            ResolvedSource::Generated(GeneratedSource::Uniform {
                 seed: 3,
                 low: 0.0,
                 high: 1.0,
-            },
-            ResolvedSource::Normal {
+            }),
+            ResolvedSource::Generated(GeneratedSource::Normal {
                 seed: 3,
                 mean: 0.0,
                 deviation: 1.0,
-            },
+            }),
         ] {
             let resolved = ResolvedArray {
                 shape: vec![4, 6],
@@ -375,33 +374,39 @@ mod tests {
         assert_eq!(
             made(
                 3,
-                ResolvedSource::Linspace {
+                ResolvedSource::Generated(GeneratedSource::Linspace {
                     start: 0.0,
                     stop: 0.3
-                }
+                })
             ),
             [0.0, 0.15, 0.3]
         );
         assert_eq!(
             made(
                 1,
-                ResolvedSource::Linspace {
+                ResolvedSource::Generated(GeneratedSource::Linspace {
                     start: 2.0,
                     stop: 3.0
-                }
+                })
             ),
             [2.0]
         );
         assert_eq!(
             made(
                 3,
-                ResolvedSource::Range {
+                ResolvedSource::Generated(GeneratedSource::Range {
                     start: 1.0,
                     step: -2.0
-                }
+                })
             ),
             [1.0, -1.0, -3.0]
         );
-        assert_eq!(made(2, ResolvedSource::Fill { value: 7.0 }), [7.0, 7.0]);
+        assert_eq!(
+            made(
+                2,
+                ResolvedSource::Generated(GeneratedSource::Fill { value: 7.0 })
+            ),
+            [7.0, 7.0]
+        );
     }
 }

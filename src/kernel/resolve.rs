@@ -56,6 +56,12 @@ pub enum ResolvedSource {
         raw: Option<(Scalar, Vec<u64>)>,
         convert: bool,
     },
+    Generated(GeneratedSource),
+}
+
+/// Numbers that nobody has to read: each follows from its place in the array.
+#[derive(Clone, Debug, PartialEq)]
+pub enum GeneratedSource {
     Range {
         start: f64,
         step: f64,
@@ -236,17 +242,19 @@ fn resolve_source(source: &ArraySource, params: &Params) -> Result<ResolvedSourc
                 .transpose()?,
             convert: *convert,
         },
-        ArraySource::Range { start, step } => ResolvedSource::Range {
+        ArraySource::Range { start, step } => ResolvedSource::Generated(GeneratedSource::Range {
             start: real(start)?,
             step: real(step)?,
-        },
-        ArraySource::Linspace { start, stop } => ResolvedSource::Linspace {
-            start: real(start)?,
-            stop: real(stop)?,
-        },
-        ArraySource::Fill { value } => ResolvedSource::Fill {
+        }),
+        ArraySource::Linspace { start, stop } => {
+            ResolvedSource::Generated(GeneratedSource::Linspace {
+                start: real(start)?,
+                stop: real(stop)?,
+            })
+        }
+        ArraySource::Fill { value } => ResolvedSource::Generated(GeneratedSource::Fill {
             value: real(value)?,
-        },
+        }),
         ArraySource::Random {
             seed: key,
             distribution: Distribution::Uniform { low, high },
@@ -257,11 +265,11 @@ fn resolve_source(source: &ArraySource, params: &Params) -> Result<ResolvedSourc
                     "`low` of random numbers, {low}, is not below their `high`, {high}"
                 )));
             }
-            ResolvedSource::Uniform {
+            ResolvedSource::Generated(GeneratedSource::Uniform {
                 seed: seed(key)?,
                 low,
                 high,
-            }
+            })
         }
         ArraySource::Random {
             seed: key,
@@ -273,11 +281,11 @@ fn resolve_source(source: &ArraySource, params: &Params) -> Result<ResolvedSourc
                     "the `deviation` of random numbers is at least 0, not {deviation}"
                 )));
             }
-            ResolvedSource::Normal {
+            ResolvedSource::Generated(GeneratedSource::Normal {
                 seed: seed(key)?,
                 mean,
                 deviation,
-            }
+            })
         }
     })
 }

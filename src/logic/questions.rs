@@ -3,8 +3,10 @@
 
 use super::{
     State,
-    coordinator::Watcher,
+    coordinator::{Coordinator, Watcher},
+    core::Core,
     io::{Asker, Effect, Lookup},
+    lattice::Lattice,
     timers::Timer,
 };
 use nodectl_types::{
@@ -341,12 +343,11 @@ impl State {
         else {
             return;
         };
-        let (core, lattice) = (&mut self.core, &mut copy.lattice);
+        let (core, lattice) = (&mut self.core, &copy.lattice);
         let tasks = lattice.tasks();
         if let Some(task) = last_named(&query).filter(|task| *task >= tasks) {
             return core.answer(asker, Err(QueryError::NoTask { job, task, tasks }));
         }
-        self.touched.insert(job);
         let answer = match query {
             Query::Job { .. } => Answer::Job(Box::new(coordinator.detail(core, lattice, asker))),
             Query::Tasks {
@@ -358,22 +359,11 @@ impl State {
             Query::Explain { task, .. } => {
                 Answer::Explanation(coordinator.explain(core, lattice, task))
             }
-            Query::Retry { .. } => return coordinator.retry_tasks(core, lattice, asker),
-            Query::Cancel { .. } => return coordinator.cancel_job(core, lattice, asker),
-            Query::Saved { step, node, .. } => {
-                coordinator.saved(core, lattice, step, node);
-                Answer::Ok
-            }
-            Query::CancelTasks { tasks, .. } => {
-                return coordinator.cancel_tasks(core, lattice, asker, tasks);
-            }
             Query::Locate { task, .. } => match coordinator.locate(lattice, task) {
                 Some(location @ (Location::Running { .. } | Location::Nowhere)) => {
                     Answer::Where(location)
                 }
-                _ => {
-                    return core.look_up(asker, Lookup::Record { job, task });
-                }
+                _ => return core.look_up(asker, Lookup::Record { job, task }),
             },
             Query::Watch {
                 cursor,
@@ -382,18 +372,19 @@ impl State {
                 ..
             } => {
                 let until = core.mono() + Duration::from_millis(u64::from(wait_ms));
-                return coordinator.watch(
-                    core,
-                    lattice,
-                    Watcher {
-                        asker,
-                        cursor,
-                        until,
-                        limit,
-                    },
-                );
+                let watcher = Watcher {
+                    asker,
+                    cursor,
+                    until,
+                    limit,
+                };
+                return coordinator.watch(core, lattice, watcher);
             }
-            _ => return,
+            // The others change something: the coordinator has its turn.
+            query => {
+                self.touched.insert(job);
+                return change_job(coordinator, core, lattice, (asker, query));
+            }
         };
         core.answer(asker, Ok(answer));
     }
@@ -420,6 +411,25 @@ impl State {
             })
         });
         std::iter::once(me).chain(others).collect()
+    }
+}
+
+/// What users want changed in a job.
+fn change_job(
+    coordinator: &mut Coordinator,
+    core: &mut Core,
+    lattice: &Lattice,
+    (asker, query): (Asker, Query),
+) {
+    match query {
+        Query::Retry { .. } => coordinator.retry_tasks(core, lattice, asker),
+        Query::Cancel { .. } => coordinator.cancel_job(core, lattice, asker),
+        Query::CancelTasks { tasks, .. } => coordinator.cancel_tasks(core, lattice, asker, tasks),
+        Query::Saved { step, node, .. } => {
+            coordinator.saved(core, lattice, step, node);
+            core.answer(asker, Ok(Answer::Ok));
+        }
+        _ => {}
     }
 }
 

@@ -146,28 +146,25 @@ impl Access {
 
     /// A cluster in which nothing was decided.
     pub fn new(local: NodeId, data_dir: PathBuf, keys: Keys, events: mpsc::Sender<Event>) -> Self {
-        let (roster, invites, waiting) = Default::default();
-        let (before, sealing, drawn, said) = (Vec::new(), Vec::new(), 0, None);
         let held = HeldKeys {
             newest: keys,
-            before,
+            before: Vec::new(),
             old: None,
-            sealing,
-            roster,
-            invites,
-            drawn,
-            waiting,
+            sealing: Vec::new(),
+            roster: Roster::default(),
+            invites: Vec::new(),
+            drawn: 0,
+            waiting: BTreeMap::new(),
             refused: None,
-            said,
+            said: None,
         };
-        let (changes, turn) = Default::default();
         Self {
             local,
             data_dir,
             events,
             held: RwLock::new(held),
-            changes,
-            turn,
+            changes: AtomicU64::new(0),
+            turn: Mutex::default(),
         }
     }
 

@@ -390,17 +390,15 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let (pool, millis, joined, submitted) = (pool(1), 0, 0, 0);
-        let (workers, updates_before, ends, cancelled) = Default::default();
         Self {
-            pool,
-            millis,
-            workers,
-            joined,
-            submitted,
-            updates_before,
-            ends,
-            cancelled,
+            pool: pool(1),
+            millis: 0,
+            workers: BTreeMap::new(),
+            joined: 0,
+            submitted: 0,
+            updates_before: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            cancelled: BTreeSet::new(),
         }
     }
 

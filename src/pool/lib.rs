@@ -113,15 +113,14 @@ struct PoolShared {
 impl Pools {
     /// `directory` takes files that have no name, on the disk of the data directory.
     pub fn new(me: NodeId, generation: u64, node: NodeHandle, directory: PathBuf) -> Self {
-        let (open, keys) = Default::default();
         Self {
             shared: Arc::new(PoolShared {
                 me,
                 generation,
                 node,
                 directory,
-                open,
-                keys,
+                open: Mutex::default(),
+                keys: AtomicU64::new(0),
             }),
         }
     }

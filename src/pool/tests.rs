@@ -133,8 +133,10 @@ struct Paper {
 impl Paper {
     fn new() -> Self {
         let (events, mut inbox) = mpsc::channel(16);
-        let (jobs, cancelled): (Arc<Mutex<Vec<_>>>, Arc<Mutex<Vec<_>>>) = Default::default();
-        let (keys, is_late): (Arc<Mutex<Vec<_>>>, Arc<AtomicBool>) = Default::default();
+        let jobs = Arc::new(Mutex::new(Vec::new()));
+        let cancelled = Arc::new(Mutex::new(Vec::new()));
+        let keys = Arc::new(Mutex::new(Vec::new()));
+        let is_late = Arc::new(AtomicBool::new(false));
         let (taken, gone) = (jobs.clone(), cancelled.clone());
         let (asked, late) = (keys.clone(), is_late.clone());
         tokio::spawn(async move {

@@ -150,7 +150,7 @@ mod tests {
     async fn each_worker_gets_each_update_once_and_a_late_one_begins_with_the_snapshot() {
         let directory = tempfile::tempdir().unwrap();
         let mut updates = Updates::new(directory.path());
-        let (mut early, mut slow, mut late) = Default::default();
+        let [mut early, mut slow, mut late] = [(); 3].map(|()| UpdateCursor::default());
         assert_eq!(fed(&updates, &mut early).await, [0u64; 0]);
         updates
             .update(frame(ToWorker::Update, 1), true)

@@ -177,12 +177,11 @@ impl Group {
 
     /// A checkpoint begins: this node's part in it.
     pub(super) fn checkpoint(&mut self, clock: Clock, now: bool) {
-        let (taken, asked) = Default::default();
         self.keeping.snapshot = Some(Snapshot {
             clock,
             now,
-            taken,
-            asked,
+            taken: BTreeSet::new(),
+            asked: BTreeMap::new(),
         });
         self.effect(Effect::Checkpoint(CheckpointEffect::DropSnapshots));
         if self.installed.view.finished {

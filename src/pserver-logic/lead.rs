@@ -182,18 +182,19 @@ impl Group {
         if promises.len() < leading.nodes.len() {
             return;
         }
-        match self.reconcile() {
-            Ok(outcome) => self.settle(outcome),
+        let promises = std::mem::take(promises);
+        leading.stage = ViewStage::Stuck;
+        let nodes = leading.nodes.clone();
+        match self.reconcile(&promises) {
+            Ok(outcome) => self.settle(outcome, &promises),
             Err(missing) => {
-                let leading = self.leading.as_mut().expect("just found");
-                leading.stage = ViewStage::Stuck;
                 let message = match missing {
                     Missing::Blocks(blocks, nodes) => ServerMessage::Waiting { blocks, nodes },
                     Missing::Nodes(nodes) => ServerMessage::Waiting { blocks: 0, nodes },
                     Missing::Lost => ServerMessage::Lost { epoch },
                     Missing::Checkpoint => return self.find_checkpoint(),
                 };
-                for (node, _) in leading.nodes.clone() {
+                for (node, _) in nodes {
                     self.send(node, message.clone(), None);
                 }
             }
@@ -201,11 +202,8 @@ impl Group {
     }
 
     /// In what state the blocks of all promises go on.
-    fn reconcile(&self) -> Result<BlocksFit, Missing> {
-        let leading = self.leading.as_ref().expect("the caller has it");
-        let ViewStage::Gathering(promises) = &leading.stage else {
-            unreachable!("the caller gathers")
-        };
+    fn reconcile(&self, promises: &BTreeMap<NodeId, Promise>) -> Result<BlocksFit, Missing> {
+        let leading = self.leading.as_ref().expect("this node leads a view");
         let blocks = self.config.layout.blocks() as usize;
         let index = |node: NodeId| {
             leading
@@ -272,12 +270,13 @@ impl Group {
                 is_newest,
             ));
         }
-        self.reconcile_clocks(&held, previous, previous_nodes)
+        self.reconcile_clocks(promises, &held, previous, previous_nodes)
     }
 
     /// Where clocks count as a whole, all blocks go on at one.
     fn reconcile_clocks(
         &self,
+        promises: &BTreeMap<NodeId, Promise>,
         held: &[Vec<(u16, Held)>],
         previous: Epoch,
         previous_nodes: Vec<NodeId>,
@@ -289,7 +288,7 @@ impl Group {
             held.version > clock || (held.version == clock && held.pending.is_some())
         };
         let told = |clock| {
-            self.promises_of(previous)
+            promises_of(promises, previous)
                 .filter_map(|promise| promise.committed)
                 .find(|told| told.0 == clock)
         };
@@ -333,19 +332,6 @@ impl Group {
         ))
     }
 
-    /// What those promised who have blocks as a view left them.
-    fn promises_of(&self, view: Epoch) -> impl Iterator<Item = &Promise> {
-        let promises = match self.leading.as_ref().map(|leading| &leading.stage) {
-            Some(ViewStage::Gathering(promises)) => Some(promises),
-            _ => None,
-        };
-        let is_right = move |promise: &&Promise| promise.base == view || promise.installed == view;
-        promises
-            .into_iter()
-            .flat_map(BTreeMap::values)
-            .filter(is_right)
-    }
-
     /// The last view that was installed, if those who have installed it hold all blocks.
     fn installed_with_all_blocks(&self, promises: &BTreeMap<NodeId, Promise>) -> Option<Epoch> {
         let last = promises.values().map(|promise| promise.installed).max()?;
@@ -360,7 +346,7 @@ impl Group {
     /// Blocks come from the newest checkpoint, or at first, without one, from what a worker
     /// registered. What nodes hold of earlier views does not count any more.
     fn begin(&self, is_first: bool) -> Result<BlocksFit, Missing> {
-        let leading = self.leading.as_ref().expect("the caller has it");
+        let leading = self.leading.as_ref().expect("this node leads a view");
         let index = |node: NodeId| {
             leading
                 .nodes
@@ -408,7 +394,7 @@ impl Group {
 
     /// The nodes of the last view that are out of reach and not known to be gone.
     fn away(&self, last: &[NodeId]) -> Vec<NodeId> {
-        let leading = self.leading.as_ref().expect("the caller has it");
+        let leading = self.leading.as_ref().expect("this node leads a view");
         last.iter()
             .filter(|node| !leading.has(**node) && !self.peers.dead.contains(node))
             .copied()
@@ -425,7 +411,7 @@ impl Group {
     /// While nodes of the last view are only out of reach, the greater part of those that are not
     /// known to be gone goes on, or of two halves the one with the node that stands first.
     fn check_side(&self, last: &[NodeId]) -> Result<(), Missing> {
-        let leading = self.leading.as_ref().expect("the caller has it");
+        let leading = self.leading.as_ref().expect("this node leads a view");
         let here = last.iter().filter(|node| leading.has(**node)).count();
         let away = self.away(last);
         if away.is_empty() {
@@ -452,11 +438,9 @@ impl Group {
         }
     }
 
-    fn settle(&mut self, outcome: BlocksFit) {
-        let leading = self.leading.as_ref().expect("the caller has it");
-        let ViewStage::Gathering(promises) = &leading.stage else {
-            unreachable!("the caller gathers")
-        };
+    /// All nodes get the view that follows from what they promised.
+    fn settle(&mut self, outcome: BlocksFit, promises: &BTreeMap<NodeId, Promise>) {
+        let leading = self.leading.as_ref().expect("this node leads a view");
         // From a checkpoint all start again, and whoever was away when the others went back to one.
         // So does who may have gone on by itself while the others took it for dead; where clocks
         // are not everybody's, it keeps its own.
@@ -512,7 +496,7 @@ impl Group {
             saved,
         };
         let nodes: BTreeSet<NodeId> = leading.nodes.iter().map(|(node, _)| *node).collect();
-        let leading = self.leading.as_mut().expect("the caller has it");
+        let leading = self.leading.as_mut().expect("this node leads a view");
         leading.stage = ViewStage::Installing(nodes.clone());
         leading.clocks = clocks
             .into_iter()
@@ -554,6 +538,16 @@ impl Group {
             }
         }
     }
+}
+
+/// What those promised who have blocks as a view left them.
+fn promises_of(
+    promises: &BTreeMap<NodeId, Promise>,
+    view: Epoch,
+) -> impl Iterator<Item = &Promise> {
+    promises
+        .values()
+        .filter(move |promise| promise.base == view || promise.installed == view)
 }
 
 /// The views after `previous` that may have gone on, and their nodes.

@@ -61,14 +61,13 @@ impl Mark {
 
 impl Shelf {
     pub fn new(blobs: PathBuf) -> Self {
-        let (verified, naming, beside, node) = Default::default();
         Self {
             blobs,
-            verified,
+            verified: Mutex::default(),
             lanes: Default::default(),
-            naming,
-            beside,
-            node,
+            naming: Mutex::default(),
+            beside: Mutex::default(),
+            node: OnceLock::new(),
         }
     }
 

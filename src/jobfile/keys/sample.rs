@@ -126,7 +126,7 @@ pub fn bounds(
         }
     };
     let (low, high) = (bound("min")?, bound("max")?);
-    let (min, max) = (as_f64(&low), as_f64(&high));
+    let (min, max) = (low.as_f64(), high.as_f64());
     if min >= max || !(max - min).is_finite() {
         return Err(Fault::new(
             span,
@@ -140,33 +140,38 @@ pub fn bounds(
         ));
     }
     Ok(Some(match (low, high) {
-        (Value::Int(min), Value::Int(max)) => SampleSource::Whole { min, max, log },
+        (Bound::Whole(min), Bound::Whole(max)) => SampleSource::Whole { min, max, log },
         _ => SampleSource::Fraction { min, max, log },
     }))
 }
 
-fn number(name: &str, value: &Spanned<DeValue<'_>>) -> Result<Value, Fault> {
+/// A bound as it was written.
+enum Bound {
+    Whole(i64),
+    Fraction(f64),
+}
+
+impl Bound {
+    fn as_f64(&self) -> f64 {
+        match self {
+            Self::Whole(number) => *number as f64,
+            Self::Fraction(number) => *number,
+        }
+    }
+}
+
+fn number(name: &str, value: &Spanned<DeValue<'_>>) -> Result<Bound, Fault> {
     let number = match value.get_ref() {
-        DeValue::Integer(number) => crate::to_i64(number).map(Value::Int),
+        DeValue::Integer(number) => crate::to_i64(number).map(Bound::Whole),
         DeValue::Float(number) => number
             .as_str()
             .parse()
             .ok()
             .filter(|number: &f64| number.is_finite())
-            .map(Value::Float),
+            .map(Bound::Fraction),
         _ => None,
     };
     number.ok_or_else(|| Fault::new(value.span(), format!("the bounds of `{name}` are numbers")))
-}
-
-fn as_f64(value: &Value) -> f64 {
-    match value {
-        Value::Int(number) => *number as f64,
-        Value::Float(number) => *number,
-        Value::Bool(_) | Value::Text(_) | Value::Spelled(_) => {
-            unreachable!("`number` gives numbers only")
-        }
-    }
 }
 
 /// The rows.

@@ -17,9 +17,11 @@ pub struct KernelWorker {
     body: KernelBody,
 }
 
+/// What a stage of the plan needs to run.
 enum KernelBody {
+    Whole { tiles: Box<Tiles>, device: RanOn },
     Tiles { tiles: Box<Tiles>, device: RanOn },
-    Assemble(Assembler),
+    Assemble { assembler: Assembler, from: String },
 }
 
 /// The device, as results tell of it.
@@ -54,8 +56,8 @@ impl BuiltinPart for KernelWorker {
             dir: &call.dir,
             set,
         };
-        match (&plan.stage, &mut self.body) {
-            (Stage::Whole { .. }, KernelBody::Tiles { tiles, device }) => {
+        match &mut self.body {
+            KernelBody::Whole { tiles, device } => {
                 let names: Vec<&str> = plan
                     .outputs
                     .iter()
@@ -66,7 +68,7 @@ impl BuiltinPart for KernelWorker {
                 write_outputs(&plan, &resolved, &call.dir, computed.arrays)?;
                 Ok(result(&plan, &tile, computed.busy, device))
             }
-            (Stage::Tiles { .. }, KernelBody::Tiles { tiles, device }) => {
+            KernelBody::Tiles { tiles, device } => {
                 let names: Vec<&str> = plan.parts.iter().map(String::as_str).collect();
                 let tile = cut(&plan, resolved.space, tile as u32);
                 let computed = tiles.run(&inputs, tile, &names)?;
@@ -77,12 +79,11 @@ impl BuiltinPart for KernelWorker {
                 }
                 Ok(result(&plan, &tile, computed.busy, device))
             }
-            (Stage::Assemble { from }, KernelBody::Assemble(assembler)) => {
+            KernelBody::Assemble { assembler, from } => {
                 let (arrays, _) = assembler.run(&inputs, from)?;
                 write_outputs(&plan, &resolved, &call.dir, arrays)?;
                 Ok(json!({ "files": resolved.files }))
             }
-            _ => unreachable!("`open` chose the body by the stage"),
         }
     }
 }
@@ -90,16 +91,24 @@ impl BuiltinPart for KernelWorker {
 impl KernelWorker {
     pub fn new(plan: KernelPlan) -> Result<Self, CallError> {
         let plan = Arc::new(plan);
-        let body = match plan.stage {
-            Stage::Whole { .. } | Stage::Tiles { .. } => {
-                let device = device::open()?;
-                let ran_on = RanOn::new(&device.info().gpu);
-                KernelBody::Tiles {
-                    tiles: Box::new(Tiles::new(device, plan.clone())?),
-                    device: ran_on,
-                }
+        let tiles = || -> Result<(Box<Tiles>, RanOn), CallError> {
+            let device = device::open()?;
+            let ran_on = RanOn::new(&device.info().gpu);
+            Ok((Box::new(Tiles::new(device, plan.clone())?), ran_on))
+        };
+        let body = match &plan.stage {
+            Stage::Whole { .. } => {
+                let (tiles, device) = tiles()?;
+                KernelBody::Whole { tiles, device }
             }
-            Stage::Assemble { .. } => KernelBody::Assemble(Assembler::new(plan.clone())?),
+            Stage::Tiles { .. } => {
+                let (tiles, device) = tiles()?;
+                KernelBody::Tiles { tiles, device }
+            }
+            Stage::Assemble { from } => KernelBody::Assemble {
+                assembler: Assembler::new(plan.clone())?,
+                from: from.clone(),
+            },
         };
         Ok(Self { plan, body })
     }

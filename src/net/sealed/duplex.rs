@@ -52,7 +52,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sealed<S> {
 
     /// With a buffer of so many bytes, which grows with the largest frame that comes.
     pub fn reading(stream: S, keys: &DirectionKeys, at_once: usize) -> Self {
-        let (outgoing, written, closing) = Default::default();
         let incoming = SealedInput {
             at_once,
             buffer: Vec::new(),
@@ -66,9 +65,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sealed<S> {
             stream,
             sealer,
             opener,
-            outgoing,
-            written,
-            closing,
+            outgoing: Vec::new(),
+            written: 0,
+            closing: false,
             incoming,
         }
     }

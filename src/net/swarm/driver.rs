@@ -101,14 +101,15 @@ impl Driver {
             );
             tokio::select! {
                 event = self.swarm.select_next_some() => self.on_swarm(event),
-                input = inputs.recv() => match input {
-                    Some(DriverInput::Close { done }) => {
+                input = inputs.recv() => {
+                    let Some(input) = input else {
+                        return;
+                    };
+                    if let Some(done) = self.on_input(input) {
                         self.close(&mut inputs).await;
                         let _ = done.send(());
                         return;
                     }
-                    Some(input) => self.on_input(input),
-                    None => return,
                 },
                 () = stopped.cancelled() => return,
                 () = sleep => {}
@@ -136,7 +137,8 @@ impl Driver {
         self.check_relays(now);
     }
 
-    fn on_input(&mut self, input: DriverInput) {
+    /// Does what was asked. Of a `Close` it returns who is to hear that all is closed.
+    fn on_input(&mut self, input: DriverInput) -> Option<oneshot::Sender<()>> {
         match input {
             DriverInput::Connect { peer, addrs } => {
                 self.book.learn(peer, &addrs);
@@ -177,8 +179,9 @@ impl Driver {
                 protocol,
                 reply,
             } => self.open_stream(peer, protocol, reply),
-            DriverInput::Close { .. } => unreachable!("the loop takes it"),
+            DriverInput::Close { done } => return Some(done),
         }
+        None
     }
 
     fn on_swarm(&mut self, event: SwarmEvent<BehaviourEvent>) {

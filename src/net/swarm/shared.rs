@@ -125,20 +125,18 @@ impl SwarmShared {
         events: mpsc::Sender<Event>,
         driver: mpsc::Sender<DriverInput>,
     ) -> Self {
-        let (stopped, witnesses, sessions, report, interfaces) = Default::default();
-        let large = Semaphore::new(1);
         Self {
             local,
             hello,
             access,
             events,
             driver,
-            stopped,
-            witnesses,
-            large,
-            sessions,
-            report,
-            interfaces,
+            stopped: CancellationToken::new(),
+            witnesses: Witnesses::default(),
+            large: Semaphore::new(1),
+            sessions: RwLock::default(),
+            report: Mutex::default(),
+            interfaces: RwLock::default(),
         }
     }
 

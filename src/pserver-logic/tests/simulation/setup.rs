@@ -130,19 +130,18 @@ impl Simulation {
             digest,
             weight: self.random.random_range(1..5),
         };
-        let (blocks, sums, contributions, workers, gone_on) = Default::default();
         let desk = Desk::new(self.layout.blocks() as usize);
         let group = Group::new(config);
         self.nodes.insert(
             me,
             Node {
                 group,
-                blocks,
-                sums,
-                contributions,
+                blocks: Default::default(),
+                sums: Default::default(),
+                contributions: Default::default(),
                 desk,
-                workers,
-                gone_on,
+                workers: Default::default(),
+                gone_on: Default::default(),
             },
         );
         self.story
