@@ -27,8 +27,6 @@ class Client:
     Both directories are there for all that a task runs, other programs included, where nodes may mount (as root, or where the
     system has user namespaces); on other nodes for Python's own functions: not for `subprocess`, `h5py` or `sqlite3`.
 
-    Arguments that LudwigCluster's description does not have (`test`, `worker`) are not taken.
-
     :param project_name: The job's name.
     :param python: The interpreter on the nodes.
     """
@@ -43,6 +41,8 @@ class Client:
         data_ps: Sequence[Any],
         param2val_list: Sequence[Any],
         reps: int = 1,
+        test: bool = False,
+        worker: Optional[str] = None,
         *,
         run: Union[str, Path] = "run.py",
         resources: Optional[Mapping[str, Any]] = None,
@@ -57,6 +57,8 @@ class Client:
         :param data_ps: Directories and files of data.
         :param param2val_list: Parameter sets.
         :param reps: How often each of them runs.
+        :param test: Tries the project out: the first parameter set alone, and once.
+        :param worker: The name of the node on which all tasks run; any by default.
         :param run: The program.
         :param resources: What each task needs: `cpus`, `gpus`, `memory_bytes`.
         :param outputs: Globs of further files to keep, relative to the task's directory.
@@ -66,6 +68,8 @@ class Client:
             data_ps, param2val_list = param2val_list, data_ps
         if not param2val_list:
             raise ValueError("param2val_list is empty: there is nothing to run")
+        if test:
+            param2val_list, reps = list(param2val_list)[:1], 1
         node = _node.socket_path()
         if not _node.is_running():
             raise NodeError("no node answers at %s\nhint: `nodectl join --detach` makes this machine a node" % node)
@@ -93,6 +97,10 @@ class Client:
             "inputs": upload(node, [*sources, *data, program], made),
             "outputs": ["research_data/**", *outputs],
         }
+        if worker is not None:
+            if not worker or "'" in worker or "\\" in worker:
+                raise ValueError("%r is no name of a node" % (worker,))
+            request["where"] = "name == '%s'" % worker
         if resources is not None:
             request["resources"] = dict(resources)
         return str(_node.request(node, "POST", "/v1/jobs", json.dumps(request).encode(), kind="application/json")["job"])

@@ -106,6 +106,15 @@ class Cluster(unittest.TestCase):
             self.assertEqual(tables, ["1.0 words [1, 2]"] * 2 + ["3.0 words [3]"] * 2)
             lines = [json.loads(line) for line in (into / "results.jsonl").read_text().splitlines()]
             self.assertEqual({line["params"]["rate"] for line in lines}, {0.5, 1.5})
+            name = json.loads(command("nodes", "--json"))[0]["name"]
+            paths = [base / "corpora", base / "list.txt"]
+            job = client.submit([base / "src"], paths, param2vals, 2, True, name, run=run)
+            tried = base / "tried"
+            command("attach", job, "--into", str(tried))
+            lines = [json.loads(line) for line in (tried / "results.jsonl").read_text().splitlines()]
+            self.assertEqual([(line["params"]["rate"], line["node_name"]) for line in lines], [(0.5, name)])
+            with self.assertRaises(ValueError):
+                client.submit([], paths, param2vals, worker="' or true")
 
 
 # No node has this address: the others are found as always.
