@@ -2,12 +2,12 @@
 
 use super::{
     args::{
-        CancelArgs, DevicesArgs, ExplainArgs, JobArgs, JobsArgs, ListingArgs, LogsArgs,
+        CancelArgs, DevicesArgs, ExplainArgs, JobArgs, JobsArgs, ListArgs, ListingArgs, LogsArgs,
         ResultsArgs, TaskStates,
     },
     exit::{CliError, Exit, print},
     listing, membership,
-    output::{self, ClusterStatus},
+    output::{self, ClusterStatus, TaskEnd, TaskLine},
     run,
     selection::select,
     shown::ShownLog,
@@ -24,6 +24,8 @@ use std::collections::BTreeMap;
 
 /// Tasks asked for at once.
 const TASKS_A_PAGE: u32 = 5_000;
+/// Ends of tasks that are kept in memory while tasks are listed; `results` has all.
+const MOST_ENDS: usize = 200_000;
 
 pub async fn status(client: &Client, args: ListingArgs) -> Result<Exit, CliError> {
     let make = async || {
@@ -106,30 +108,53 @@ async fn tasks(client: &Client, args: &JobArgs, states: TaskStates) -> Result<Ex
         TaskStates::Failed => Some(StateName::Failed),
         TaskStates::Cancelled => Some(StateName::Cancelled),
     };
-    let names = if args.list.json {
-        BTreeMap::new()
-    } else {
-        names(client).await
+    // Ids and nothing else need neither.
+    let (names, mut ends) = match args.list {
+        ListArgs { quiet: true, .. } => (BTreeMap::new(), BTreeMap::new()),
+        ListArgs { .. } => (names(client).await, ends(client, &args.name.job).await),
     };
     let mut offset = 0;
     loop {
-        let mut page = client
+        let page = client
             .tasks(&args.name.job, state, offset, TASKS_A_PAGE)
             .await?;
-        for node in page.tasks.iter_mut().filter_map(|task| task.node.as_mut()) {
-            *node = names
-                .get(node.as_str())
-                .cloned()
-                .unwrap_or_else(|| output::short_id(node));
+        let count = page.tasks.len() as u32;
+        let line = |row: TaskRow| TaskLine {
+            end: ends.remove(&row.task),
+            node: row.node.as_ref().map(|node| {
+                let name = names.get(node.as_str()).cloned();
+                name.unwrap_or_else(|| output::short_id(node))
+            }),
+            row,
+        };
+        let lines: Vec<_> = page.tasks.into_iter().map(line).collect();
+        if offset == 0 || count > 0 {
+            print(&output.tasks(&lines, wall_ms(), offset == 0))?;
         }
-        if offset == 0 || !page.tasks.is_empty() {
-            print(&output.tasks(&page.tasks, offset == 0))?;
-        }
-        offset += page.tasks.len() as u32;
-        if page.tasks.is_empty() || offset >= page.total {
+        offset += count;
+        if count == 0 || offset >= page.total {
             return Ok(Exit::Done);
         }
     }
+}
+
+/// The ends of a job's tasks, by task: of the first `MOST_ENDS` that ended. None where results are
+/// not this user's to read.
+async fn ends(client: &Client, job: &str) -> BTreeMap<u32, TaskEnd> {
+    let mut ends = BTreeMap::new();
+    let mut cursor = CursorView::default();
+    while let Ok(page) = client.results(job, cursor, 0).await {
+        if page.results.is_empty() || ends.len() >= MOST_ENDS {
+            break;
+        }
+        ends.extend(
+            page.results
+                .iter()
+                .map(|result| (result.task, TaskEnd::of(result))),
+        );
+        cursor = page.cursor;
+    }
+    ends
 }
 
 /// The results so far, page by page as they are read; does not wait for more.

@@ -2,11 +2,11 @@
 //! came out of them.
 
 use super::{
-    args::{Cli, Command, DemoArgs, RunArgs},
+    args::{DemoArgs, RunArgs},
     exit::{CliError, Exit, print},
     files, run, solo,
 };
-use clap::Parser;
+use clap::{Args, FromArgMatches};
 use nodectl_app::settings::Settings;
 use nodectl_formats::Picture;
 use nodectl_ports::say::tell;
@@ -118,17 +118,14 @@ async fn has_device(settings: &Settings) -> Result<bool, CliError> {
 
 /// As if they had been typed.
 fn run_args(job_file: &Path, results: &Path) -> Result<RunArgs, CliError> {
-    let line = ["nodectl".as_ref(), "run".as_ref(), job_file.as_os_str()]
+    let line = ["nodectl run".as_ref(), job_file.as_os_str()]
         .into_iter()
         .chain(["--into".as_ref(), results.as_os_str()]);
-    match Cli::try_parse_from(line) {
-        Ok(Cli {
-            command: Some(Command::Run(args)),
-            ..
-        }) => Ok(args),
-        Ok(_) => unreachable!("the line says run"),
-        Err(error) => Err(CliError::Usage(error.to_string())),
-    }
+    let command = RunArgs::augment_args(clap::Command::new("nodectl run"));
+    let matches = command.try_get_matches_from(line);
+    matches
+        .and_then(|matches| RunArgs::from_arg_matches(&matches))
+        .map_err(|error| CliError::Usage(error.to_string()))
 }
 
 fn show(path: &Path) -> Result<(), CliError> {

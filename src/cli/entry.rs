@@ -1,28 +1,24 @@
 //! From arguments to an exit code.
 
 use super::{
-    args::{BenchCommand, Cli, Command, ConfigCommand, SecretCommand},
+    args::{BenchCommand, Cli, Command, ConfigCommand, JobCommand, PlainCommand, SecretCommand},
     argv::{self, Given},
     ask, bench, complete, demo, doctor, events,
-    examples::with_examples,
     exit::{CliError, Exit},
-    files, flags, forget, join, membership, metrics, owner, plot, predict, psd_run, remove, report,
-    run, secrets, security, solo, top, ui, up, upgrade, welcome,
+    files, flags, forget,
+    grammar::command,
+    join, membership, metrics, owner, place, plot, predict, psd_run, remove, report, run, secrets,
+    security, solo, top, ui, up, upgrade, welcome,
 };
-use clap::{CommandFactory, FromArgMatches};
+use clap::FromArgMatches;
 use nodectl_app as app;
-use nodectl_app::settings::{LogFormat, LogLevel, LogSettings, Settings};
+use nodectl_app::settings::{Flags, LogFormat, LogLevel, LogSettings, Settings};
 use nodectl_http::Client;
-use std::{ffi::OsString, io::IsTerminal, process::ExitCode, time::Duration};
+use std::{ffi::OsString, io::IsTerminal, path::PathBuf, process::ExitCode, time::Duration};
 use zeroize::Zeroizing;
 
 /// How long blocking threads may take to end; one may wait for a line of the terminal forever.
 const SHUTDOWN: Duration = Duration::from_millis(200);
-
-/// The program's commands and their flags.
-pub fn command() -> clap::Command {
-    with_examples(Cli::command())
-}
 
 /// The `nodectl` program.
 pub fn main() -> ExitCode {
@@ -75,20 +71,12 @@ fn parse(given: &Given) -> Result<Cli, clap::Error> {
 }
 
 fn execute(cli: Cli, secret: Option<Zeroizing<String>>) -> Result<Exit, CliError> {
-    // They need no settings, and must work where those are broken.
     match cli.command {
-        Some(Command::Completions { shell }) => return complete::script(shell),
-        Some(Command::Man { dir }) => return files::man(dir.as_deref()),
-        Some(Command::Init(args)) => return files::init(&args),
-        Some(Command::Schema { of }) => return files::schema(of),
+        Some(Command::Plain(command)) => return plain(command, cli.data_dir),
         Some(Command::Predict(args)) if args.job.is_none() => return predict::predict(&args),
-        Some(Command::Bench(BenchCommand::Scheduler(args))) => return bench::scheduler(&args),
         _ => {}
     }
-    let (settings, origins) = flags::settings(&cli)?;
-    if let Some(Command::Config(ConfigCommand::Show(args))) = cli.command {
-        return files::config_show(&origins, args.json);
-    }
+    let (settings, _) = flags::settings(&cli)?;
     start_log(&settings.log, matches!(cli.command, Some(Command::Join(_))));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -102,12 +90,27 @@ fn execute(cli: Cli, secret: Option<Zeroizing<String>>) -> Result<Exit, CliError
     exit
 }
 
+/// Most of these need no settings, and must work where those are broken.
+fn plain(command: PlainCommand, data_dir: Option<PathBuf>) -> Result<Exit, CliError> {
+    match command {
+        PlainCommand::Completions { shell } => complete::script(shell),
+        PlainCommand::Man { dir } => files::man(dir.as_deref()),
+        PlainCommand::Init(args) => files::init(&args),
+        PlainCommand::Schema { of } => files::schema(of),
+        PlainCommand::Bench(BenchCommand::Scheduler(args)) => bench::scheduler(&args),
+        PlainCommand::Config(ConfigCommand::Show(args)) => {
+            let (_, origins) = place::settings(Flags::default(), data_dir.as_deref())?;
+            files::config_show(&origins, args.json)
+        }
+    }
+}
+
 async fn dispatch(
     command: Option<Command>,
     settings: Settings,
     secret: Option<Zeroizing<String>>,
 ) -> Result<Exit, CliError> {
-    let client = Client::new(flags::socket(&settings));
+    let client = Client::new(place::socket(&settings));
     let Some(command) = command else {
         return welcome::welcome(&client).await;
     };
@@ -138,13 +141,7 @@ async fn dispatch(
         Command::Demo(args) => demo::demo(args, &settings).await,
         Command::Attach(args) => run::attach(args, &settings).await,
         // What a `run` without a node has left is looked at without one, too.
-        command @ (Command::Results(_)
-        | Command::Report(_)
-        | Command::Jobs(_)
-        | Command::Job(_)
-        | Command::Logs(_)
-        | Command::Cancel(_)
-        | Command::Remove(_)) => {
+        Command::Jobs(command) => {
             let (client, stay) = solo::look_at_left(&settings).await?;
             let looked = look(&client, command).await;
             stay.end().await;
@@ -158,35 +155,27 @@ async fn dispatch(
         Command::Devices(list) => ask::devices(&settings, list).await,
         Command::Retry(args) => run::retry(args, &settings).await,
         Command::Predict(args) => predict::predict_with_job(&args, &settings).await,
-        Command::Explain(args) => ask::explain(&client, args).await,
         Command::Doctor(args) if args.security => doctor::show(
             &security::examine(&client, &settings, secret).await,
             args.json,
         ),
         Command::Doctor(args) => doctor::doctor(&client, &settings, args).await,
-        Command::Init(_)
-        | Command::Schema { .. }
-        | Command::Bench(_)
-        | Command::Config(_)
-        | Command::Completions { .. }
-        | Command::Man { .. } => {
-            unreachable!("`execute` has done these")
-        }
+        Command::Plain(command) => plain(command, None),
     }
 }
 
-async fn look(client: &Client, command: Command) -> Result<Exit, CliError> {
+async fn look(client: &Client, command: JobCommand) -> Result<Exit, CliError> {
     match command {
-        Command::Results(args) if args.plot.is_some() => plot::plot(client, &args).await,
-        Command::Results(args) if args.into.is_some() => run::collect(client, args).await,
-        Command::Results(args) => ask::results(client, args).await,
-        Command::Report(args) => report::report(client, &args).await,
-        Command::Jobs(list) => ask::jobs(client, list).await,
-        Command::Job(args) => ask::job(client, args).await,
-        Command::Logs(args) => ask::logs(client, args).await,
-        Command::Cancel(args) => ask::cancel(client, args).await,
-        Command::Remove(args) => remove::remove(client, &args).await,
-        _ => unreachable!("`dispatch` has done the others"),
+        JobCommand::Results(args) if args.plot.is_some() => plot::plot(client, &args).await,
+        JobCommand::Results(args) if args.into.is_some() => run::collect(client, args).await,
+        JobCommand::Results(args) => ask::results(client, args).await,
+        JobCommand::Report(args) => report::report(client, &args).await,
+        JobCommand::Jobs(list) => ask::jobs(client, list).await,
+        JobCommand::Job(args) => ask::job(client, args).await,
+        JobCommand::Logs(args) => ask::logs(client, args).await,
+        JobCommand::Cancel(args) => ask::cancel(client, args).await,
+        JobCommand::Remove(args) => remove::remove(client, &args).await,
+        JobCommand::Explain(args) => ask::explain(client, args).await,
     }
 }
 

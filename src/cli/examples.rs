@@ -178,13 +178,13 @@ pub fn with_examples(mut top: Command) -> Command {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry;
+    use crate::grammar;
     use std::collections::BTreeMap;
 
     #[test]
     fn every_command_has_examples_that_it_understands() {
         let examples: BTreeMap<_, _> = EXAMPLES.iter().copied().collect();
-        let all = entry::command();
+        let all = grammar::command();
         for command in all
             .get_subcommands()
             .filter(|command| !command.is_hide_set())
@@ -201,7 +201,7 @@ mod tests {
                 let words = line.take_while(|word| !["|", ">", "<"].contains(word));
                 // A command of several words is one argument.
                 let words: Vec<_> = words.filter(|word| *word != "train.py").collect();
-                if let Err(error) = entry::command().try_get_matches_from(&words) {
+                if let Err(error) = grammar::command().try_get_matches_from(&words) {
                     panic!("{words:?}: {error}");
                 }
             }

@@ -2,8 +2,8 @@
 
 use super::{
     args::{InitArgs, SchemaOf},
-    entry::command,
     exit::{CliError, Exit, print, print_bytes},
+    grammar::command,
     output,
 };
 use clap::Command;

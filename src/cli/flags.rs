@@ -1,19 +1,22 @@
 //! Flags as the top layer of the settings.
 
-use super::{args::Cli, args::Command, exit::CliError};
+use super::{
+    args::{Cli, Command},
+    exit::CliError,
+    place::{self, absolute},
+};
 use figment::value::Value;
 use nodectl_app::settings::{Flags, Origin, Settings};
-use nodectl_http::socket_path;
-use std::path::PathBuf;
 
 /// The effective settings of this command.
 pub fn settings(cli: &Cli) -> Result<(Settings, Vec<Origin>), CliError> {
-    let mut flags = Flags::default().set(
-        "node.data_dir",
-        cli.data_dir.as_deref().map(absolute).transpose()?,
-    );
+    let mut flags = Flags::default();
+    let mut named = cli.data_dir.as_deref();
     if let Some(Command::Join(join)) = &cli.command {
+        // A node that begins there leaves the machine's service where it is.
+        let directory = named.take().map(absolute).transpose()?;
         flags = flags
+            .set("node.data_dir", directory)
             .set("node.name", join.name.clone())
             .set("node.cores", join.cores)
             .set("node.memory", join.memory.map(|bytes| format!("{bytes} B")))
@@ -49,24 +52,7 @@ pub fn settings(cli: &Cli) -> Result<(Settings, Vec<Origin>), CliError> {
             secret_file.map(absolute).transpose()?,
         );
     }
-    let (mut settings, origins) = Settings::load(&flags)?;
-    if cli.data_dir.is_some() && !matches!(cli.command, Some(Command::Join(_))) {
-        // Whoever names a directory means the node that is there.
-        settings.api.socket = socket_path(&settings.node.data_dir);
-    }
-    Ok((settings, origins))
-}
-
-/// Where the node answers that a command speaks to: that of its own user, or of the directory that
-/// was named; else the machine's service.
-pub fn socket(settings: &Settings) -> PathBuf {
-    let own = socket_path(&settings.node.data_dir);
-    let service = &settings.api.socket;
-    if !own.exists() && service.exists() {
-        service.clone()
-    } else {
-        own
-    }
+    place::settings(flags, named)
 }
 
 /// Words with commas between them.
@@ -76,14 +62,6 @@ fn list(text: &str) -> Vec<String> {
         .filter(|word| !word.is_empty())
         .map(str::to_string)
         .collect()
-}
-
-/// A node in the background has another working directory in mind than the one it was started from.
-fn absolute(path: &std::path::Path) -> Result<String, CliError> {
-    let path =
-        std::path::absolute(path).map_err(|source| CliError::file("resolving", path, source))?;
-    let text = path.into_os_string().into_string();
-    text.map_err(|path| CliError::Usage(format!("the path {} is not UTF-8", path.display())))
 }
 
 #[cfg(test)]

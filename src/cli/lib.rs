@@ -8,14 +8,14 @@
 //! |---|---|
 //! | `addresses` | addresses that other machines may reach |
 //! | `args` | the flags |
-//! | `launch_args` | those of commands that start nodes elsewhere |
-//! | `trust_args` | those of commands about who belongs to the cluster |
+//! | `grammar` | the whole command line: flags, help, examples |
 //! | `argv` | the secret out of the visible argument list and environment |
 //! | `entry` | from arguments to an exit code |
 //! | `examples` | examples at the end of the help of commands |
 //! | `exit` | exit codes, errors as people see them |
 //! | `help` | the first page of help: commands in groups |
 //! | `flags` | flags as the top layer of the settings |
+//! | `place` | which node a command speaks to |
 //! | `secret` | where the secret comes from |
 //! | `join` | `join`, `leave` |
 //! | `restart` | a node that comes back with another program |
@@ -38,6 +38,7 @@
 //! | `security` | what holds here of what is promised |
 //! | `files` | `init`, `schema`, `config show`, `man` |
 //! | `complete` | what a shell proposes when Tab is pressed |
+//! | `candidates` | names among that, of which the node knows |
 //! | `confirm` | a question at the terminal before what cannot be taken back |
 //! | `welcome` | `nodectl` alone |
 //! | `demo` | jobs to look at |
@@ -52,6 +53,7 @@ mod args;
 mod argv;
 mod ask;
 mod bench;
+mod candidates;
 mod complete;
 mod confirm;
 mod demo;
@@ -63,14 +65,15 @@ mod exit;
 mod files;
 mod flags;
 mod forget;
+mod grammar;
 mod help;
 mod join;
-mod launch_args;
 mod listing;
 mod membership;
 mod metrics;
 mod output;
 mod owner;
+mod place;
 mod plot;
 mod predict;
 mod psd_run;
@@ -88,10 +91,10 @@ mod solo;
 #[path = "../http/testing.rs"]
 mod testing;
 mod top;
-mod trust_args;
 mod ui;
 mod up;
 mod upgrade;
 mod welcome;
 
-pub use entry::{command, main};
+pub use entry::main;
+pub use grammar::command;

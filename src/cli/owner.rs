@@ -2,62 +2,13 @@
 //! `audit`.
 
 use super::{
-    args::duration,
-    complete,
+    args::{AuditArgs, DrainArgs, PauseArgs},
     exit::{CliError, Exit, print},
     output::{self, table},
 };
-use clap::Args;
-use clap_complete::ArgValueCandidates;
 use nodectl_http::Client;
 use nodectl_ports::say::tell;
 use nodectl_types::units::format_duration;
-use std::time::Duration;
-
-pub const DRAIN_NOTES: &str = "\
-Said at the node itself it is its owner's word: the node keeps it, also over a restart, returns whatever it is ordered, and nobody can take \
-it back elsewhere. Said of another node it is a request that any member can make and take back; `nodectl nodes` shows which it is. \
-What waits there goes to other nodes.";
-
-pub const PAUSE_NOTES: &str = "\
-This machine takes no tasks until the pause ends, and those that run here stand still (SIGSTOP) or, with --finish, go on to their ends. \
-What waited here runs elsewhere. The time does not count against tasks' time limits, a restart of the node changes nothing, and nobody can \
-end it elsewhere. `nodectl nodes` shows it to all. For what should happen by itself see node.policy in the settings.";
-
-pub const AUDIT_NOTES: &str = "\
-Who submitted and changed jobs at this node, drained, paused or stopped it, forgot, banned or admitted others, invited them, changed the secret \
-or named ones, and what of that was refused. Each node keeps its own, in audit.jsonl of its data directory, the newest 20 MiB; for the user \
-who runs it, root and api.admins.";
-
-#[derive(Debug, Args)]
-pub struct AuditArgs {
-    /// Shows so many of the newest lines
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub lines: u32,
-    /// Prints JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct DrainArgs {
-    /// Undoes it: the node takes work again
-    #[arg(long)]
-    pub off: bool,
-    /// The node's name, its id, or the beginning of its id [default: this node]
-    #[arg(add = ArgValueCandidates::new(complete::nodes))]
-    pub node: Option<String>,
-}
-
-#[derive(Debug, Args)]
-pub struct PauseArgs {
-    /// Ends by itself after this long, e.g. `2h` [default: when `nodectl resume` ends it]
-    #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
-    pub span: Option<Duration>,
-    /// Lets running tasks go on to their ends
-    #[arg(long)]
-    pub finish: bool,
-}
 
 pub async fn drain(client: &Client, args: DrainArgs) -> Result<Exit, CliError> {
     client.drain(args.node.as_deref(), !args.off).await?;

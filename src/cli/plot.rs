@@ -2,7 +2,7 @@
 //! Here is decided which results are shown, which is the best, and where the file goes.
 
 use super::{
-    args::ResultsArgs,
+    args::{PlotSpec, ResultsArgs},
     exit::{CliError, Exit, print},
     run,
     selection::{column, less_is_better, params, unknown},
@@ -17,38 +17,6 @@ use std::path::{Path, PathBuf};
 
 /// Points beyond this are left out: nobody can tell them apart.
 const MOST_POINTS: usize = 50_000;
-
-/// What is plotted over what.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlotSpec {
-    pub x: String,
-    pub y: String,
-    pub colour: Option<String>,
-}
-
-impl std::str::FromStr for PlotSpec {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let parts: Vec<String> = text
-            .split(':')
-            .map(|part| part.trim().to_string())
-            .collect();
-        match parts.as_slice() {
-            [x, y] if !x.is_empty() && !y.is_empty() => Ok(Self {
-                x: x.clone(),
-                y: y.clone(),
-                colour: None,
-            }),
-            [x, y, colour] if [x, y, colour].iter().all(|part| !part.is_empty()) => Ok(Self {
-                x: x.clone(),
-                y: y.clone(),
-                colour: Some(colour.clone()),
-            }),
-            _ => Err("what is plotted is X:Y or X:Y:COLOUR, e.g. lr:accuracy".into()),
-        }
-    }
-}
 
 /// A task in the picture.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,42 +2,15 @@
 //! for, and are never shown again.
 
 use super::{
-    args::ListArgs,
-    complete,
+    args::NamedSecret,
     exit::{CliError, Exit, print},
     output,
 };
-use clap::Subcommand;
-use clap_complete::ArgValueCandidates;
 use nodectl_http::Client;
 use nodectl_ports::{say::tell, wall_ms};
 use nodectl_types::{limits, secret};
 use std::io::{self, IsTerminal, Read};
 use zeroize::Zeroizing;
-
-const SECRET_NOTES: &str = "\
-A job that says `secrets = [\"HF_TOKEN\"]` finds the value in the file that NODECTL_SECRET_FILE_HF_TOKEN names. The file is in memory, and
-open in the task's process and in those that inherit its files (of Python's subprocess: with close_fds=False).
-
-    nodectl secret put HF_TOKEN < token.txt";
-
-#[derive(Debug, Subcommand)]
-pub enum NamedSecret {
-    /// Keeps a value under a name on all nodes, sealed; it comes by stdin or is asked for
-    #[command(after_help = SECRET_NOTES)]
-    Put {
-        /// Letters, digits and `_`, such as HF_TOKEN
-        name: String,
-    },
-    /// The names of all secrets; values are never shown
-    List(ListArgs),
-    /// Forgets a secret on all nodes
-    Drop {
-        /// The secret's name
-        #[arg(add = ArgValueCandidates::new(complete::secrets))]
-        name: String,
-    },
-}
 
 pub async fn secret(client: &Client, command: NamedSecret) -> Result<Exit, CliError> {
     match command {

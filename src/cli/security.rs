@@ -1,6 +1,6 @@
 //! `doctor --security`: what holds on this machine of what `docs/internals/security.md` promises.
 
-use super::{doctor, flags, secret};
+use super::{doctor, place, secret};
 use nodectl_app as app;
 use nodectl_app::settings::Settings;
 use nodectl_http::Client;
@@ -30,7 +30,7 @@ pub async fn examine(
         findings.extend(client.membership().await.iter().flat_map(membership));
     }
     findings.push(directory(&settings.node.data_dir));
-    findings.push(socket(&flags::socket(settings)));
+    findings.push(socket(&place::socket(settings)));
     findings.extend(
         node.iter()
             .flat_map(|node| process(Path::new("/proc"), node.pid)),

@@ -1,42 +1,15 @@
 //! `nodectl ui`: the web page of the cluster, for browsers on this machine, or on others by TLS.
 
 use super::{
+    args::UiArgs,
     confirm::confirm,
     exit::{CliError, Exit, print},
 };
-use clap::Args;
 use nodectl_app::{machine, settings::Settings};
 use nodectl_http::Client;
 use nodectl_ports::say::tell;
 use nodectl_ui::{PageCertificate, PageDoor, PageError, PageServer, PageSettings};
-use std::net::IpAddr;
 use tokio::signal::unix::{SignalKind, signal};
-
-pub const UI_NOTES: &str = "\
-The address on stdout opens the page once, in one browser; when it was used, the next one is printed. The page is for this \
-machine only. To see it from another one, keep the port: `ssh -N -L 8080:127.0.0.1:8080 HOST` there, `nodectl ui --port 8080` \
-here. Where ssh is not at hand, --listen serves it to the network, encrypted: the browser says that it does not know the \
-certificate; compare its SHA-256 fingerprint with the one printed here before you go on. It ends with Ctrl-C; the node and its \
-jobs go on.";
-
-#[derive(Clone, Debug, Args)]
-pub struct UiArgs {
-    /// The port [default: any free one]
-    #[arg(long, default_value_t = 0, hide_default_value = true)]
-    pub port: u16,
-    /// Lets the page cancel and retry jobs, and drain nodes; otherwise it only reads
-    #[arg(long)]
-    pub write: bool,
-    /// Serves the page by TLS on this address of the machine, or on all (0.0.0.0, ::)
-    #[arg(long, value_name = "ADDRESS")]
-    pub listen: Option<IpAddr>,
-    /// Lets Prometheus read /metrics with the token in the file whose name is printed
-    #[arg(long)]
-    pub metrics: bool,
-    /// With --listen: without asking
-    #[arg(long, requires = "listen")]
-    pub yes: bool,
-}
 
 /// Serves the page until Ctrl-C or SIGTERM.
 pub async fn ui(client: &Client, settings: &Settings, args: &UiArgs) -> Result<Exit, CliError> {

@@ -3,10 +3,9 @@
 //! the roll.
 
 use super::{
-    args::duration,
+    args::UpgradeArgs,
     exit::{CliError, Exit},
 };
-use clap::Args;
 use nodectl_http::{Client, ClientError};
 use nodectl_ports::say::tell;
 use nodectl_types::{BlobHash, text::split_hint, units::format_duration};
@@ -19,41 +18,12 @@ use std::{
 };
 use tokio::time::{Instant, sleep};
 
-pub const UPGRADE_NOTES: &str = "\
-Each node takes no new tasks, ends those that it runs, and comes back with the new program within seconds, in the same process; nothing \
-is computed twice, and others go on meanwhile. What it coordinates goes to other nodes. This node is the last. The old program stays beside \
-the new one, as FILE.previous. A node whose program is refused, or that does not come back, stops the roll; the same command goes on \
-where it stopped. Other nodes take part only if their settings say node.upgrade_by_members = true: who may replace a program may do \
-there whatever its user may.";
-
 /// How often nodes are looked at.
 const PERIOD: Duration = Duration::from_millis(200);
 /// How long a node may take to read its own program.
 const READING: Duration = Duration::from_secs(60);
 /// How long one may take to bring and check the new one.
 const PREPARING: Duration = Duration::from_secs(600);
-
-#[derive(Debug, Args)]
-pub struct UpgradeArgs {
-    /// The program: nodectl, of any version, for the architecture of the nodes
-    pub file: PathBuf,
-    /// All nodes of the cluster, one after the other
-    #[arg(long)]
-    pub cluster: bool,
-    /// Leaves this node as it is; repeatable
-    #[arg(long, value_name = "NODE", requires = "cluster")]
-    pub except: Vec<String>,
-    /// How long a node may take to end its tasks; then the roll stops, and the node takes tasks again
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "1h")]
-    pub wait: Duration,
-    /// How long a node may take to come back; then the roll stops
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "1m")]
-    pub away: Duration,
-    /// Does not wait for tasks: they are given to other nodes, and begin anew there. For pools of
-    /// workers, whose tasks end with their programs only
-    #[arg(long, conflicts_with = "wait")]
-    pub give_back: bool,
-}
 
 pub async fn upgrade(client: &Client, args: UpgradeArgs) -> Result<Exit, CliError> {
     let program = NewProgram::read(&args.file)?;

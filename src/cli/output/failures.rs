@@ -1,6 +1,6 @@
 //! Why tasks failed, for people.
 
-use super::FailureGroup;
+use super::model::FailureGroup;
 use nodectl_types::text;
 
 /// Failures that are shown with their traceback.

@@ -1,8 +1,11 @@
 //! JSON: the API's own types, one document a command; tasks and results one a line, so that a
 //! million of them need no memory.
 
-use super::{ClusterStatus, Output, RunSummary};
-use nodectl_wire::api::{Device, Job, JobLine, Node, SecretView, Submitted, TaskResult, TaskRow};
+use super::{
+    model::{ClusterStatus, Output, RunSummary},
+    tasks::TaskLine,
+};
+use nodectl_wire::api::{Device, Job, JobLine, Node, SecretView, Submitted, TaskResult};
 use serde::Serialize;
 
 pub struct Json;
@@ -32,7 +35,7 @@ impl Output for Json {
         document(job)
     }
 
-    fn tasks(&self, tasks: &[TaskRow], _: bool) -> String {
+    fn tasks(&self, tasks: &[TaskLine], _: u64, _: bool) -> String {
         tasks.iter().map(line).collect()
     }
 

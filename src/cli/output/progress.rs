@@ -1,6 +1,6 @@
 //! How far a job is, in a line.
 
-use super::ComputeRate;
+use super::model::ComputeRate;
 use nodectl_types::units::format_duration;
 use nodectl_wire::api::ProgressView;
 use std::time::Duration;

@@ -1,7 +1,10 @@
 //! Ids, one a line.
 
-use super::{ClusterStatus, Output, RunSummary};
-use nodectl_wire::api::{Device, Job, JobLine, Node, SecretView, TaskResult, TaskRow};
+use super::{
+    model::{ClusterStatus, Output, RunSummary},
+    tasks::TaskLine,
+};
+use nodectl_wire::api::{Device, Job, JobLine, Node, SecretView, TaskResult};
 
 pub struct Quiet;
 
@@ -30,10 +33,10 @@ impl Output for Quiet {
         lines([job.line.id.as_str()])
     }
 
-    fn tasks(&self, tasks: &[TaskRow], _: bool) -> String {
+    fn tasks(&self, tasks: &[TaskLine], _: u64, _: bool) -> String {
         tasks
             .iter()
-            .map(|task| format!("{}\n", task.task))
+            .map(|task| format!("{}\n", task.row.task))
             .collect()
     }
 

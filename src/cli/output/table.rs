@@ -1,10 +1,12 @@
 //! Tables for people. No colour carries meaning; what a program should read is `--json`.
 
 use super::{
-    ClusterStatus, Output, RunSummary,
+    cells::{ago, cut, short_id, since},
     columns::{Column, Look, layout},
     failures::indented,
+    model::{ClusterStatus, Output, RunSummary},
     progress::progress_line,
+    tasks::{self, TaskLine},
 };
 use nodectl_ports::wall_ms;
 use nodectl_types::{
@@ -14,15 +16,13 @@ use nodectl_types::{
 use nodectl_wire::api::{
     AuditLine, CheckpointView, ClosedName, Device, EventLine, ExchangeView, ExchangeWay,
     GpuKindName, GpuRatesView, GpuView, Job, JobLine, LateView, Node, NodeShare, SecretView,
-    TaskKindView, TaskResult, TaskRow, TrainingView, WaitingView, WorkView,
+    TaskKindView, TaskResult, TrainingView, WaitingView, WorkView,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, UNIX_EPOCH},
 };
 
-/// Characters of a cell that may hold anything.
-const CELL_CHARS: usize = 60;
 /// Of a value that has a line of its own; `--json` has all of it.
 const ROW_CHARS: usize = 1000;
 
@@ -260,29 +260,8 @@ impl Output for Table {
         text
     }
 
-    fn tasks(&self, tasks: &[TaskRow], first: bool) -> String {
-        if tasks.is_empty() {
-            return "no such tasks\n".into();
-        }
-        let header: &[&'static str] = if first {
-            &["TASK", "STATE", "FAILURES", "NODE", "RUNNING FOR"]
-        } else {
-            &[]
-        };
-        columns(
-            header,
-            tasks.iter().map(|task| {
-                vec![
-                    task.task.to_string(),
-                    task.state.word().into(),
-                    task.failures.to_string(),
-                    task.node.clone().unwrap_or_default(),
-                    task.running_ms
-                        .map(|running| since(0, running))
-                        .unwrap_or_default(),
-                ]
-            }),
-        )
+    fn tasks(&self, tasks: &[TaskLine], now_ms: u64, first: bool) -> String {
+        tasks::table(self.look, tasks, now_ms, first)
     }
 
     fn results(&self, results: &[TaskResult], first: bool) -> String {
@@ -331,11 +310,6 @@ impl Output for Table {
     fn summary(&self, _: &[RunSummary]) -> String {
         String::new()
     }
-}
-
-/// A node's id as people see it: its beginning, which commands take for the whole.
-pub fn short_id(id: &str) -> String {
-    id.chars().take(8).collect()
 }
 
 /// Left-aligned columns with two spaces between them, however wide. No heads if `header` is empty.
@@ -632,26 +606,6 @@ fn needs(work: &WorkView) -> String {
             .map(|(name, amount)| format!("{amount} {name}")),
     );
     parts.join(", ")
-}
-
-/// How long ago something was, as people say it: `3 min ago`.
-fn ago(then_ms: u64, now_ms: u64) -> String {
-    let seconds = now_ms.saturating_sub(then_ms) / 1000;
-    match seconds {
-        0..60 => format!("{seconds} s ago"),
-        60..3600 => format!("{} min ago", seconds / 60),
-        3600..86_400 => format!("{} h ago", seconds / 3600),
-        86_400..172_800 => "1 day ago".into(),
-        _ => format!("{} days ago", seconds / 86_400),
-    }
-}
-
-fn since(start_ms: u64, end_ms: u64) -> String {
-    format_duration(Duration::from_millis(end_ms.saturating_sub(start_ms)))
-}
-
-fn cut(text: &str) -> String {
-    text::shortened(text, CELL_CHARS).into_owned()
 }
 
 /// Why some GPUs are not used, and how to know what is not known.

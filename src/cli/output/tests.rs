@@ -1,11 +1,9 @@
 //! What people and programs see.
 
 use super::{columns::Look, table::Table, *};
-use crate::args::Cli;
 use crate::testing::{head, member, progress, record, spec};
-use clap::CommandFactory;
 use nodectl_types::{Failure, JobId, NodeLoad, Outcome, Phase, query::JobDetail};
-use nodectl_wire::api::StateName;
+use nodectl_wire::api::{Device, Job, JobLine, Node, StateName, TaskResult, TaskRow};
 use std::sync::Arc;
 
 /// As on a pipe.
@@ -160,24 +158,44 @@ fn results_are_listed() {
 
 #[test]
 fn tasks_are_listed() {
-    let row = |task, state, node: Option<&str>, running_ms| TaskRow {
+    let spec = spec("sweep");
+    let row = |task, state, running_ms| TaskRow {
         task,
         state,
         failures: 0,
-        node: node.map(str::to_string),
+        node: None,
         running_ms,
     };
-    let rows = [
-        row(0, StateName::Running, Some("alpha"), Some(90_000)),
-        row(1, StateName::Pending, None, None),
+    let line = |row, node: Option<&str>| TaskLine {
+        row,
+        end: None,
+        node: node.map(str::to_string),
+    };
+    let failed = record(1, Outcome::Failed(Failure::Exit(3)), b"");
+    let end = TaskEnd::of(&TaskResult::new(&failed, Some(&spec), Some("beta".into())));
+    let now_ms = end.ended_ms + 180_000;
+    let lines = [
+        line(row(0, StateName::Running, Some(90_000)), Some("alpha")),
+        TaskLine {
+            end: Some(end),
+            ..line(row(1, StateName::Failed, None), None)
+        },
+        line(row(2, StateName::Pending, None), None),
     ];
-    insta::assert_snapshot!(WIDE.tasks(&rows, true), @r"
-    TASK  STATE    FAILURES  NODE   RUNNING FOR
+    insta::assert_snapshot!(WIDE.tasks(&lines, now_ms, true), @r"
+    TASK  STATE    FAILURES  NODE   TOOK    ENDED      WHY
     0     running  0         alpha  1m 30s
-    1     pending  0
+    1     failed   0         beta   1.5 s   3 min ago  exit status 3
+    2     pending  0
     ");
-    assert_eq!(quiet::Quiet.tasks(&rows, true), "0\n1\n");
-    assert_eq!(WIDE.tasks(&[], true), "no such tasks\n");
+    assert_eq!(quiet::Quiet.tasks(&lines, now_ms, true), "0\n1\n2\n");
+    let json = json::Json.tasks(&lines, now_ms, true);
+    let ended: serde_json::Value = serde_json::from_str(json.lines().nth(1).unwrap()).unwrap();
+    assert_eq!(
+        (&ended["task"], &ended["why"]),
+        (&1.into(), &"exit status 3".into())
+    );
+    assert_eq!(WIDE.tasks(&[], now_ms, true), "no such tasks\n");
 }
 
 #[test]
@@ -195,7 +213,10 @@ fn json_is_what_the_api_says_and_quiet_is_ids() {
 
 #[test]
 fn the_help_names_every_command() {
-    let help = Cli::command().term_width(80).render_help().to_string();
+    let help = crate::grammar::command()
+        .term_width(80)
+        .render_help()
+        .to_string();
     insta::assert_snapshot!(help, @r"
     Turns the machines of a lab into a GPU cluster
 
@@ -274,5 +295,5 @@ fn the_help_names_every_command() {
 
 #[test]
 fn flags_do_not_contradict_each_other() {
-    Cli::command().debug_assert();
+    crate::grammar::command().debug_assert();
 }

@@ -3,29 +3,30 @@
 //! together they are one sweep: tasks are numbered on.
 
 use super::{
-    collector::Collector, default_directory, earlier::Numbering, follow::Followed, follow_new,
+    collector::Collector,
+    earlier::Numbering,
+    followed::{Followed, default_directory},
+    pages::{jobs, next_page},
+    session::follow_new,
     summary,
 };
 use crate::{
     args::{ResultsArgs, RunArgs},
     exit::{CliError, Exit},
-    flags,
     output::RunSummary,
+    place,
 };
 use nodectl_app::settings::Settings;
-use nodectl_http::{Client, ClientError};
+use nodectl_http::Client;
 use nodectl_jobfile::keys::load_rows;
 use nodectl_types::{JobDraft, JobSpec, ParamSpace};
-use nodectl_wire::api::{CursorView, Job, TaskResult};
-use std::{collections::BTreeMap, path::Path, time::Instant};
-
-/// Jobs that are seen together.
-const MOST_JOBS: usize = 1000;
+use nodectl_wire::api::{CursorView, Job};
+use std::{path::Path, time::Instant};
 
 /// `run --extend`: submits the parameter sets of a file as one more job of the same work, and
 /// follows it.
 pub async fn extend(extended: &str, args: &RunArgs, settings: &Settings) -> Result<Exit, CliError> {
-    let client = Client::new(flags::socket(settings));
+    let client = Client::new(place::socket(settings));
     let base = client.job(extended).await?.line;
     let spec = client.spec(&base.id).await?;
     let params = more_params(args.job_file(), &spec).map_err(CliError::Usage)?;
@@ -86,25 +87,6 @@ fn more_params(path: &Path, spec: &JobSpec) -> Result<ParamSpace, String> {
     })
 }
 
-/// Every result so far of a job, with `all` also of those that it extends; of a task that was told
-/// twice the last.
-pub async fn all_results(
-    client: &Client,
-    job: &str,
-    all: bool,
-) -> Result<Vec<TaskResult>, CliError> {
-    let mut results: BTreeMap<u32, TaskResult> = BTreeMap::new();
-    let mut first = 0;
-    for job in jobs(client, job, all).await? {
-        let mut cursor = CursorView::default();
-        while let Some(page) = next_page(client, &job, &mut cursor, first).await? {
-            results.extend(page.into_iter().map(|result| (result.task, result)));
-        }
-        first = first.saturating_add(job.line.tasks);
-    }
-    Ok(results.into_values().collect())
-}
-
 /// `results --all --into`.
 pub async fn collect(client: &Client, args: ResultsArgs) -> Result<Exit, CliError> {
     let begin = Instant::now();
@@ -155,49 +137,4 @@ pub async fn collect(client: &Client, args: ResultsArgs) -> Result<Exit, CliErro
     } else {
         Exit::Done
     })
-}
-
-/// The job, with `all` after those that it extends, the first one first.
-async fn jobs(client: &Client, job: &str, all: bool) -> Result<Vec<Job>, CliError> {
-    let mut jobs = vec![client.job(job).await?];
-    while let Some(earlier) = jobs
-        .last()
-        .and_then(|job| job.work.extends.clone())
-        .filter(|_| all)
-    {
-        match client.job(&earlier).await {
-            Ok(job) if jobs.len() < MOST_JOBS => jobs.push(job),
-            Ok(_) => {
-                return Err(CliError::Usage(format!(
-                    "more than {MOST_JOBS} jobs extend one another"
-                )));
-            }
-            Err(ClientError::Refused { status: 404, .. }) => {
-                tell!(
-                    "warning: job {earlier}, which was extended, is forgotten; its results are left out"
-                );
-                break;
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-    jobs.reverse();
-    Ok(jobs)
-}
-
-/// The page after the cursor, tasks numbered from `first`; None where there is no more now.
-async fn next_page(
-    client: &Client,
-    job: &Job,
-    cursor: &mut CursorView,
-    first: u32,
-) -> Result<Option<Vec<TaskResult>>, CliError> {
-    let mut page = client.results(&job.line.id, *cursor, 0).await?;
-    *cursor = page.cursor;
-    for result in &mut page.results {
-        result.task = result.task.saturating_add(first);
-        // Names are apart within a job only.
-        result.name = result.name.take().filter(|_| first == 0);
-    }
-    Ok(Some(page.results).filter(|results| !results.is_empty()))
 }

@@ -4,7 +4,7 @@
 //! The streams of jobs with more than `MANY_TASKS` tasks are written for failed tasks only: a
 //! million directories with one line each help nobody, and `nodectl logs` has them all.
 
-use super::{earlier::Numbering, fetch, follow::Followed, lines::Lines, throughput::Throughput};
+use super::{earlier::Numbering, fetch, followed::Followed, lines::Lines, throughput::Throughput};
 use crate::{
     exit::CliError,
     output::{ComputeRate, FailureGroup},
@@ -12,6 +12,7 @@ use crate::{
 use futures::{StreamExt, TryStreamExt, stream};
 use nodectl_http::Client;
 use nodectl_jobfile::Delivery;
+use nodectl_ports::files::remove_if_there;
 use nodectl_types::{manifest::safe_path, text};
 use nodectl_wire::api::{FailureView, StatusName, TaskResult};
 use serde_json::Value as Json;
@@ -266,10 +267,7 @@ fn place(source: &Path, target: &Path, replaces: bool) -> io::Result<()> {
     let mut temporary = target.as_os_str().to_owned();
     temporary.push(".part");
     let temporary = PathBuf::from(temporary);
-    match fs::remove_file(&temporary) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    remove_if_there(&temporary)?;
     if fs::hard_link(source, &temporary).is_err() {
         fs::copy(source, &temporary)?;
     }

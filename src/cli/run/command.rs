@@ -1,8 +1,7 @@
 //! A job without a job file: `run [OPTIONS] -- COMMAND…` writes the text that a job file would
 //! have, so that both mean the same.
 
-use crate::exit::CliError;
-use clap::Args;
+use crate::{args::CommandArgs, exit::CliError};
 use nodectl_jobfile::PlannedJob;
 use std::{
     io::{BufRead, stdin},
@@ -14,65 +13,6 @@ use toml::{Table, Value};
 const PLACE: &str = "command-line";
 /// The longest name that is made of a program's.
 const NAME_BYTES: usize = 64;
-
-/// A command, and what a job file would say of it.
-#[derive(Clone, Debug, Default, Args)]
-pub struct CommandArgs {
-    /// Cores for each task, e.g. `4` or `0.5`
-    #[arg(
-        long,
-        value_name = "N",
-        requires = "command",
-        help_heading = "Without a job file"
-    )]
-    cpus: Option<String>,
-    /// GPUs for each task, e.g. `1` or `0.25`
-    #[arg(
-        long,
-        value_name = "N",
-        requires = "command",
-        help_heading = "Without a job file"
-    )]
-    gpus: Option<String>,
-    /// Memory for each task, e.g. `2GiB`
-    #[arg(
-        long,
-        value_name = "SIZE",
-        requires = "command",
-        help_heading = "Without a job file"
-    )]
-    memory: Option<String>,
-    /// Files and directories that travel with the job; those that the command names do anyway
-    #[arg(
-        long,
-        value_name = "FILE",
-        num_args = 1..,
-        requires = "command",
-        help_heading = "Without a job file"
-    )]
-    files: Vec<String>,
-    /// A task for each file of a pattern, which is `{}` in the command, or with `-` for each line
-    /// of the standard input
-    #[arg(
-        long,
-        value_name = "PATTERN",
-        requires = "command",
-        help_heading = "Without a job file"
-    )]
-    each: Option<String>,
-    /// Sets a key of the job file, e.g. `retries=0`, `outputs='["*.npy"]'` or
-    /// `params.rate=[0.1,0.2]`; repeatable
-    #[arg(
-        long,
-        value_name = "KEY=VALUE",
-        requires = "command",
-        help_heading = "Without a job file"
-    )]
-    set: Vec<String>,
-    /// The command: all that follows `--`
-    #[arg(last = true, value_name = "COMMAND")]
-    pub command: Vec<String>,
-}
 
 impl CommandArgs {
     /// The job. Files are looked for in the current directory. Fails with `CliError::Usage` for

@@ -1,7 +1,7 @@
 //! `run --computing`: the machines and workers of a computing mode are there for the jobs of one
 //! file, and gone after it.
 
-use super::submit_and_follow;
+use super::session::submit_and_follow;
 use crate::{
     args::RunArgs,
     exit::{CliError, Exit},

@@ -2,7 +2,7 @@
 //! what counts, not the directories of earlier runs: results are taken over from the newest jobs of
 //! the same user and name, as long as the cluster remembers them.
 
-use super::{chain::all_results, fetch::blob_bytes, identity};
+use super::{fetch::blob_bytes, identity, pages::all_results};
 use crate::exit::CliError;
 use nodectl_http::{Client, ClientError};
 use nodectl_ports::accounts;

@@ -1,73 +1,22 @@
 //! One job until it ends: pages of results in, the collector and the display out.
 
 use super::{
-    chain::all_results,
     collector::{Collected, Collector},
-    default_directory,
-    earlier::TakenOver,
+    followed::Followed,
     live,
+    pages::all_results,
     progress::ProgressDisplay,
 };
 use crate::{exit::CliError, output::RunSummary, selection};
 use futures::future::try_join_all;
 use nodectl_http::{Client, ClientError};
-use nodectl_jobfile::Delivery;
-use nodectl_ports::wall_ms;
-use nodectl_wire::api::{CursorView, JobLine, PhaseName, ProgressView, Results, SweepView};
-use std::{
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use nodectl_wire::api::{CursorView, PhaseName, ProgressView, Results, SweepView};
+use std::time::{Duration, Instant};
 
 /// While nobody can answer for the job (its coordinator died, its successor is not there yet).
 const ASK_AGAIN: Duration = Duration::from_millis(300);
 /// What is shown is never older than this.
 const REFRESH: Duration = Duration::from_secs(1);
-
-/// A job that is followed.
-#[derive(Clone, Debug)]
-pub struct Followed {
-    pub id: String,
-    pub name: String,
-    pub tasks: u32,
-    /// How long ago it was submitted.
-    pub age: Duration,
-    pub directory: PathBuf,
-    /// A step on the way to another job: its files stay in the cluster, and `directory` is empty.
-    pub is_step: bool,
-    /// Where the files of its results go besides `directory`.
-    pub delivery: Option<Delivery>,
-    /// Files of all tasks side by side, in place of a directory for each task.
-    pub flat: bool,
-    /// What need not be done again; `tasks` counts it.
-    pub taken: TakenOver,
-}
-
-impl Followed {
-    /// A job that has just been submitted.
-    pub fn new(id: String, name: String, tasks: u32, directory: PathBuf) -> Self {
-        Self {
-            id,
-            name,
-            tasks,
-            age: Duration::ZERO,
-            directory,
-            is_step: false,
-            delivery: None,
-            flat: false,
-            taken: TakenOver::default(),
-        }
-    }
-
-    /// A job that was submitted before; its files come into `directory`, or one of its own name.
-    pub fn of(job: JobLine, directory: Option<PathBuf>) -> Self {
-        let directory = directory.unwrap_or_else(|| default_directory(&job.name, &job.id));
-        Self {
-            age: Duration::from_millis(wall_ms().saturating_sub(job.submitted_ms)),
-            ..Self::new(job.id, job.name, job.tasks, directory)
-        }
-    }
-}
 
 /// Follows all jobs until they end.
 pub async fn follow_all(

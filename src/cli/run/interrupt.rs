@@ -5,8 +5,12 @@
 //! once they are; a second one gives up. With a node inside this process, nothing would run after a
 //! detach: it cancels and says so.
 
-use super::{RunPlan, follow::Followed, progress::ProgressDisplay};
-use crate::{exit::CliError, output::RunSummary};
+use super::{followed::Followed, progress::ProgressDisplay};
+use crate::{
+    args::{FollowArgs, ListArgs},
+    exit::CliError,
+    output::RunSummary,
+};
 use nodectl_http::Client;
 use nodectl_ports::say;
 use std::{
@@ -22,6 +26,25 @@ use tokio::{
 
 /// How long cancelled jobs may take to end.
 const CANCEL: Duration = Duration::from_secs(20);
+
+/// What is done with the jobs that were submitted or named.
+pub struct RunPlan {
+    pub policy: InterruptPolicy,
+    pub timeout: Option<Duration>,
+    pub list: ListArgs,
+}
+
+impl RunPlan {
+    pub fn new(args: &FollowArgs, solo: bool) -> Self {
+        let policy =
+            InterruptPolicy::choose(args.cancel_on_interrupt, args.detach_on_interrupt, solo);
+        Self {
+            policy,
+            timeout: args.timeout,
+            list: args.list,
+        }
+    }
+}
 
 /// What Ctrl-C means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! What a job that trains says while it does: the last line of its first worker's log, beside its
 //! progress.
 
-use super::{follow::Followed, progress::JobProgress};
+use super::{followed::Followed, progress::JobProgress};
 use futures::TryStreamExt;
 use nodectl_http::{
     Client,

@@ -5,9 +5,12 @@
 //! | `command` | a job without a job file |
 //! | `submit` | job file to submitted jobs: uploads, dependencies |
 //! | `computing` | the machines of a computing mode, for one run |
+//! | `session` | jobs from their submission to their ends |
 //! | `chain` | a job and those that it extends |
+//! | `pages` | results of these, page by page |
 //! | `earlier` | tasks that earlier jobs did already |
 //! | `identity` | what makes two tasks the same |
+//! | `followed` | a job that is followed, and where its results go |
 //! | `follow` | one job until it ends: pages of results in, progress out |
 //! | `collector` | the output directory: result lines and task directories |
 //! | `lines` | results as lines of JSON and CSV |
@@ -16,7 +19,8 @@
 //! | `throughput` | what GPUs did, by a kernel job's results |
 //! | `interrupt` | Ctrl-C: detach or cancel |
 //! | `patience` | how far something is that takes long |
-//! | `resume` | a training that goes on from a checkpoint |
+//! | `resume` | a training that goes on from its checkpoint |
+//! | `checkpoint` | a training of a job file that goes on from another job's |
 //! | `summary` | what to say at the end |
 //! | `watch` | files that are integrated as they appear |
 
@@ -26,19 +30,23 @@ macro_rules! tell {
 }
 
 mod chain;
+mod checkpoint;
 mod collector;
 mod command;
 mod computing;
 mod earlier;
 mod fetch;
 mod follow;
+mod followed;
 mod identity;
 mod interrupt;
 mod lines;
 mod live;
+mod pages;
 mod patience;
 mod progress;
 mod resume;
+mod session;
 mod submit;
 mod summary;
 #[cfg(test)]
@@ -47,31 +55,22 @@ mod throughput;
 mod watch;
 
 use super::{
-    args::{AttachArgs, FollowArgs, ListArgs, ResultsArgs, RetryArgs, RunArgs},
-    exit::{CliError, Exit, print},
-    output, solo,
+    args::{AttachArgs, FollowArgs, ResultsArgs, RetryArgs, RunArgs},
+    exit::{CliError, Exit},
+    solo,
 };
-pub use chain::all_results;
-pub use command::CommandArgs;
 pub use fetch::blob_bytes;
-use follow::Followed;
-use interrupt::{InterruptPolicy, Interrupts};
+use followed::Followed;
+pub use followed::default_directory;
+use interrupt::{Interrupts, RunPlan};
 pub use lines::csv;
 use nodectl_app::settings::Settings;
 use nodectl_http::Client;
 use nodectl_jobfile::PlannedJob;
-use nodectl_types::{JobDraft, text};
-use std::{path::PathBuf, time::Duration};
+pub use pages::all_results;
+use session::{follow_all, submit_and_follow};
 pub use submit::{CommandKey, submit_job};
-use tokio::time::Instant;
 use zeroize::Zeroizing;
-
-/// What is done with the jobs that were submitted or named.
-struct RunPlan {
-    policy: InterruptPolicy,
-    timeout: Option<Duration>,
-    list: ListArgs,
-}
 
 /// Runs the jobs of a file: on the cluster, or on a node inside this process if none runs here.
 pub async fn run(
@@ -124,107 +123,6 @@ fn skip_done(args: &RunArgs, jobs: &mut [PlannedJob]) -> Result<(), CliError> {
              hint: leave `--detach` out; Ctrl-C detaches later, and the same command again puts all results together"
                 .into(),
         ));
-    }
-    Ok(())
-}
-
-async fn submit_and_follow(
-    client: &Client,
-    args: RunArgs,
-    mut jobs: Vec<PlannedJob>,
-    solo: bool,
-) -> Result<Exit, CliError> {
-    let mut interrupts = Interrupts::listen()?;
-    if let Some(resumed) = &args.resume {
-        resume::go_on(client, resumed, &mut jobs).await?;
-    }
-    let key = submit::CommandKey::of(&args);
-    let deadline = args
-        .follow
-        .timeout
-        .and_then(|timeout| Instant::now().checked_add(timeout));
-    let submitting = submit::submit(client, jobs, args.follow.into.as_deref(), &key, deadline);
-    let Some(submitted) = interrupts.submitting(submitting).await else {
-        return Ok(Exit::Interrupted);
-    };
-    let mut submitted = submitted?;
-    // Submitting took its part of the time.
-    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-    let plan = RunPlan {
-        timeout: left,
-        ..RunPlan::new(&args.follow, solo)
-    };
-    for job in &mut submitted {
-        job.flat = args.follow.flat;
-    }
-    follow_submitted(client, &args, submitted, &plan, interrupts).await
-}
-
-/// Submits a job that has no file of its own, and follows it.
-async fn follow_new(
-    client: &Client,
-    args: &RunArgs,
-    name: String,
-    job: JobDraft,
-) -> Result<Exit, CliError> {
-    args.follow
-        .into
-        .as_deref()
-        .map_or(Ok(()), collector::check_directory)?;
-    let key = submit::CommandKey::of(args);
-    let id = submit::submit_job(client, &job, (&key, 0), None).await?;
-    let id = id.to_string();
-    let chosen = args.follow.into.clone();
-    let directory = chosen.unwrap_or_else(|| default_directory(&name, &id));
-    let tasks = u32::try_from(job.task_count()).unwrap_or(u32::MAX);
-    let submitted = vec![Followed::new(id, name, tasks, directory)];
-    let plan = RunPlan::new(&args.follow, client.node().await?.solo);
-    follow_submitted(client, args, submitted, &plan, Interrupts::listen()?).await
-}
-
-/// Follows what was submitted, or says how to.
-async fn follow_submitted(
-    client: &Client,
-    args: &RunArgs,
-    submitted: Vec<Followed>,
-    plan: &RunPlan,
-    interrupts: Interrupts,
-) -> Result<Exit, CliError> {
-    let output = output::choose(args.follow.list);
-    if args.detach || args.follow.list.quiet {
-        for job in &submitted {
-            print(&output.submitted(&job.id, &job.name))?;
-        }
-    }
-    if args.detach {
-        tell!(
-            "submitted; `nodectl attach {}` follows",
-            submitted.last().map_or("last", |job| job.id.as_str())
-        );
-        return Ok(Exit::Done);
-    }
-    if !args.follow.list.quiet {
-        tell_of_submitted(client, &submitted).await?;
-    }
-    follow_all(client, submitted, plan, interrupts).await
-}
-
-/// Says what runs where, before anything has happened.
-async fn tell_of_submitted(client: &Client, submitted: &[Followed]) -> Result<(), CliError> {
-    let nodes = client.nodes().await?;
-    let alive = nodes.iter().filter(|node| node.alive).count();
-    let nodes = if alive == 1 { "node" } else { "nodes" };
-    for job in submitted
-        .iter()
-        .filter(|job| !job.is_step && !job.taken.is_all())
-    {
-        let left = job.tasks.saturating_sub(job.taken.count());
-        let tasks = if left == 1 { "task" } else { "tasks" };
-        tell!(
-            "submitted {} as job {}: {left} {tasks}, {alive} {nodes}",
-            text::shortened(&job.name, 24),
-            job.id
-        );
     }
     Ok(())
 }
@@ -299,70 +197,4 @@ pub async fn collect(client: &Client, args: ResultsArgs) -> Result<Exit, CliErro
     } else {
         Exit::Done
     })
-}
-
-impl RunPlan {
-    fn new(args: &FollowArgs, solo: bool) -> Self {
-        let policy =
-            InterruptPolicy::choose(args.cancel_on_interrupt, args.detach_on_interrupt, solo);
-        Self {
-            policy,
-            timeout: args.timeout,
-            list: args.list,
-        }
-    }
-}
-
-async fn follow_all(
-    client: &Client,
-    jobs: Vec<Followed>,
-    plan: &RunPlan,
-    mut interrupts: Interrupts,
-) -> Result<Exit, CliError> {
-    let progress = progress::ProgressDisplay::choose(plan.list.quiet);
-    let following = follow::follow_all(client, &jobs, &progress);
-    let followed =
-        interrupt::guard(client, &jobs, plan, &progress, &mut interrupts, following).await;
-    let (ends, interrupted) = match followed {
-        Ok(interrupt::EndedBy::Followed { ends, interrupted }) => (ends, interrupted),
-        Ok(interrupt::EndedBy::Detached) => return Ok(Exit::Interrupted),
-        Err(error) => {
-            // The command could not go on, a full disk, say; that says nothing of the jobs.
-            for job in &jobs {
-                tell!(
-                    "job {} ({}) was submitted; `nodectl attach {} --into DIR` follows it",
-                    job.id,
-                    job.name,
-                    job.id
-                );
-            }
-            return Err(error);
-        }
-    };
-    if !plan.list.quiet {
-        summary::tell(&ends);
-    }
-    if !plan.list.json && !plan.list.quiet {
-        summary::print_single_tasks(client, &ends).await?;
-    }
-    print(&output::choose(plan.list).summary(&ends))?;
-    Ok(if interrupted {
-        Exit::Interrupted
-    } else {
-        summary::exit(&ends)
-    })
-}
-
-/// Where results go unless someone says otherwise.
-pub(super) fn default_directory(name: &str, id: &str) -> PathBuf {
-    // A name may hold anything; a directory's may not.
-    let safe = |c: char| {
-        if c.is_alphanumeric() || "-_.".contains(c) {
-            c
-        } else {
-            '_'
-        }
-    };
-    let name: String = name.chars().take(64).map(safe).collect();
-    PathBuf::from(format!("{}-{id}", name.trim_start_matches('.')))
 }

@@ -1,7 +1,6 @@
-//! `run --resume`: the same training once more, from the newest checkpoint of a job that has ended;
-//! or another job file's training, from that of any.
+//! `run --resume`: the same training once more, from the newest checkpoint of a job that has ended.
 
-use super::{fetch::blob_bytes, follow_new};
+use super::{checkpoint::hash_of, fetch::blob_bytes, session::follow_new};
 use crate::{
     args::RunArgs,
     exit::{CliError, Exit},
@@ -9,7 +8,6 @@ use crate::{
 };
 use nodectl_app::settings::Settings;
 use nodectl_http::Client;
-use nodectl_jobfile::PlannedJob;
 use nodectl_train::{self as train, PLAN_FILE, RESUMED};
 use nodectl_types::{BlobHash, FileEntry, JobDraft, Manifest, WorkSpec};
 use nodectl_wire::api::Stored;
@@ -19,21 +17,6 @@ pub async fn resume(resumed: &str, args: &RunArgs, settings: &Settings) -> Resul
     let ended = submit_and_follow(&client, resumed, args).await;
     stay.end().await;
     ended
-}
-
-/// Has the training of a job file go on from the newest checkpoint of another job.
-pub async fn go_on(
-    client: &Client,
-    resumed: &str,
-    jobs: &mut [PlannedJob],
-) -> Result<(), CliError> {
-    let [job] = jobs else {
-        return Err(CliError::Usage(
-            "the file has several jobs: `--resume` is for one training".into(),
-        ));
-    };
-    let stored = client.store_checkpoint(resumed).await?;
-    train::resume_planned(job, (hash_of(&stored)?, stored.bytes)).map_err(CliError::Usage)
 }
 
 async fn submit_and_follow(
@@ -102,11 +85,4 @@ async fn resumed_work(
     work.inputs = Some(BlobHash::of(&bytes));
     client.put_bytes(bytes.into()).await?;
     Ok(work)
-}
-
-fn hash_of(stored: &Stored) -> Result<BlobHash, CliError> {
-    stored
-        .hash
-        .parse()
-        .map_err(|_| CliError::Usage(format!("the node gave no usable hash: {}", stored.hash)))
 }

@@ -3,9 +3,8 @@
 
 use super::{
     collector::check_directory,
-    default_directory,
     earlier::{self, TakenOver},
-    follow::Followed,
+    followed::{Followed, default_directory},
     identity,
     patience::telling,
 };

@@ -2,7 +2,7 @@
 
 use super::{
     collector::Collector,
-    follow::{self, Followed},
+    follow,
     interrupt::{self, InterruptPolicy},
     lines::Lines,
     progress::ProgressDisplay,
@@ -17,6 +17,7 @@ use nodectl_jobfile::Delivery;
 use nodectl_ports::Blobs;
 use nodectl_types::{query::*, *};
 use nodectl_wire::api::{PhaseName, TaskResult};
+use std::time::Duration;
 use std::{fs, path::Path, sync::Arc};
 
 fn followed(directory: &Path) -> Followed {

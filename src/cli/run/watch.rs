@@ -3,7 +3,11 @@
 //! integrated again.
 
 use super::{
-    Followed, Interrupts, RunPlan, follow, interrupt, progress::ProgressDisplay, submit, summary,
+    follow,
+    followed::Followed,
+    interrupt::{self, Interrupts, RunPlan},
+    progress::ProgressDisplay,
+    submit, summary,
 };
 use crate::{
     args::RunArgs,

@@ -16,7 +16,7 @@ mod lease;
 
 use super::{
     exit::{CliError, Exit, print},
-    flags,
+    place,
 };
 use lease::Lease;
 use nodectl_app as app;
@@ -100,7 +100,7 @@ pub async fn solo(settings: &Settings) -> Result<Exit, CliError> {
 
 /// The node that runs here, also inside another command, or one inside this process.
 pub async fn connect(settings: &Settings, may_start: bool) -> Result<(Client, Stay), CliError> {
-    let client = Client::new(flags::socket(settings));
+    let client = Client::new(place::socket(settings));
     let begin = Instant::now();
     loop {
         let is_patient = begin.elapsed() < OTHERS_PATIENCE;
@@ -177,7 +177,7 @@ fn nothing_to_detach_from() -> CliError {
 /// For going on with what an earlier command left: as `connect`, but starts a node only if
 /// something is left.
 pub async fn connect_to_left(settings: &Settings) -> Result<(Client, Stay), CliError> {
-    let client = Client::new(flags::socket(settings));
+    let client = Client::new(place::socket(settings));
     match client.node().await {
         Err(ClientError::Unreachable { .. }) if !app::has_left_jobs(&settings.node.data_dir) => {
             Ok((client, Stay::default()))
@@ -190,7 +190,7 @@ pub async fn connect_to_left(settings: &Settings) -> Result<(Client, Stay), CliE
 /// without guests.
 pub async fn look_at_left(settings: &Settings) -> Result<(Client, Stay), CliError> {
     let data_dir = settings.node.data_dir.clone();
-    let client = Client::new(flags::socket(settings));
+    let client = Client::new(place::socket(settings));
     let is_left = || app::has_left_jobs(&data_dir);
     let begin = Instant::now();
     let is_patient = || begin.elapsed() < OTHERS_PATIENCE;

@@ -14,8 +14,10 @@ mod rows;
 mod tests;
 mod view;
 
-use super::exit::{CliError, Exit, print};
-use clap::Args;
+use super::{
+    args::TopArgs,
+    exit::{CliError, Exit, print},
+};
 use nodectl_http::Client;
 use picture::{TopAsker, TopPicture, TopWanted};
 use ratatui::crossterm::{
@@ -40,17 +42,6 @@ const PERIOD: Duration = Duration::from_secs(2);
 const WHEEL: isize = 3;
 /// Keys that are read ahead.
 const KEYS: usize = 64;
-
-pub const TOP_NOTES: &str = "\
-Enter goes into a job, its tasks and their logs, Esc out again; `?` shows all keys. While the node is away, what was seen last stays, \
-and it goes on when the node is back. NO_COLOR is obeyed; 80 columns and 24 lines are needed.";
-
-#[derive(Debug, Args)]
-pub struct TopArgs {
-    /// Prints what there is now, and ends
-    #[arg(long)]
-    pub once: bool,
-}
 
 pub async fn top(client: Client, args: TopArgs) -> Result<Exit, CliError> {
     if args.once {

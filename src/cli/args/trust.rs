@@ -1,10 +1,16 @@
 //! The flags of commands about who belongs to the cluster, and of `doctor`.
 
-use super::{complete, secrets::NamedSecret};
+use super::common::ListArgs;
+use crate::candidates;
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::ArgValueCandidates;
 use std::path::PathBuf;
 
+const SECRET_NOTES: &str = "\
+A job that says `secrets = [\"HF_TOKEN\"]` finds the value in the file that NODECTL_SECRET_FILE_HF_TOKEN names. The file is in memory, and
+open in the task's process and in those that inherit its files (of Python's subprocess: with close_fds=False).
+
+    nodectl secret put HF_TOKEN < token.txt";
 pub const FORGET_NOTES: &str = "\
 A node that falls silent may be dead, or only cut off and going on by itself; nobody but you can tell. A training whose parameters it \
 shared may have to wait for it: `nodectl job JOB` says so, `on hold`. Once you know that the machine is off, or will not come back as it \
@@ -46,7 +52,7 @@ pub struct InviteArgs {
 #[derive(Debug, Args)]
 pub struct NodeArgs {
     /// The node's name, its id, or the beginning of its id
-    #[arg(add = ArgValueCandidates::new(complete::nodes))]
+    #[arg(add = ArgValueCandidates::new(candidates::nodes))]
     pub node: String,
 }
 
@@ -65,6 +71,24 @@ pub enum SecretCommand {
     Named(NamedSecret),
     #[command(flatten)]
     Cluster(ClusterSecret),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum NamedSecret {
+    /// Keeps a value under a name on all nodes, sealed; it comes by stdin or is asked for
+    #[command(after_help = SECRET_NOTES)]
+    Put {
+        /// Letters, digits and `_`, such as HF_TOKEN
+        name: String,
+    },
+    /// The names of all secrets; values are never shown
+    List(ListArgs),
+    /// Forgets a secret on all nodes
+    Drop {
+        /// The secret's name
+        #[arg(add = ArgValueCandidates::new(candidates::secrets))]
+        name: String,
+    },
 }
 
 /// What is done with the secret that makes a node a member.
@@ -91,7 +115,7 @@ pub struct RotateArgs {
 #[derive(Debug, Args)]
 pub struct ForgetArgs {
     /// The node's name, its id, or the beginning of its id
-    #[arg(add = ArgValueCandidates::new(complete::nodes))]
+    #[arg(add = ArgValueCandidates::new(candidates::nodes))]
     pub node: String,
     /// Forgets it without asking first
     #[arg(long)]

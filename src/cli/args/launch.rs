@@ -1,6 +1,6 @@
 //! The flags of commands that start nodes elsewhere.
 
-use super::args::{ListArgs, duration, size, walltime};
+use super::common::{ListArgs, duration, size, walltime};
 use clap::Args;
 use std::{path::PathBuf, time::Duration};
 

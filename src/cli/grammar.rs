@@ -1,0 +1,9 @@
+//! The whole command line as clap knows it.
+
+use super::{args::Cli, examples::with_examples, help};
+use clap::CommandFactory;
+
+/// The program's commands and their flags, with examples, and with help in groups.
+pub fn command() -> clap::Command {
+    with_examples(Cli::command()).help_template(help::template())
+}

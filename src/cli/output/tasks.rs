@@ -1,0 +1,81 @@
+//! The tasks of a job, one a line: where each is, and when and why it ended.
+
+use super::{
+    cells::{ago, cut, short_id, since},
+    columns::{Column, Look, layout},
+};
+use nodectl_wire::api::{TaskResult, TaskRow};
+use serde::Serialize;
+
+const TASKS: [Column; 7] = [
+    Column::kept("TASK"),
+    Column::state("STATE"),
+    Column::dropped("FAILURES", 3),
+    Column::dropped("NODE", 1),
+    Column::dropped("TOOK", 2),
+    Column::kept("ENDED"),
+    Column::kept("WHY"),
+];
+
+/// A task, and its end, if it has one that is known.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TaskLine {
+    #[serde(flatten)]
+    pub row: TaskRow,
+    #[serde(flatten)]
+    pub end: Option<TaskEnd>,
+    /// What the node is called on which it ran, runs or waits.
+    #[serde(skip)]
+    pub node: Option<String>,
+}
+
+/// How a task ended.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TaskEnd {
+    pub ended_ms: u64,
+    pub seconds: f64,
+    /// Why it is not done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    #[serde(skip)]
+    pub node: String,
+}
+
+impl TaskEnd {
+    pub fn of(result: &TaskResult) -> Self {
+        let node = || short_id(&result.node);
+        Self {
+            ended_ms: result.started_ms + (result.seconds * 1e3) as u64,
+            seconds: result.seconds,
+            why: result
+                .failure
+                .as_ref()
+                .map(|failure| failure.message.clone()),
+            node: result.node_name.clone().unwrap_or_else(node),
+        }
+    }
+}
+
+pub fn table(look: Look, tasks: &[TaskLine], now_ms: u64, first: bool) -> String {
+    if tasks.is_empty() {
+        return "no such tasks\n".into();
+    }
+    let rows = tasks
+        .iter()
+        .map(|task| {
+            let end = task.end.as_ref();
+            let took = end.map_or(task.row.running_ms, |end| Some((end.seconds * 1e3) as u64));
+            let node = task.node.clone().or_else(|| Some(end?.node.clone()));
+            vec![
+                task.row.task.to_string(),
+                task.row.state.word().into(),
+                task.row.failures.to_string(),
+                node.unwrap_or_default(),
+                took.map(|took| since(0, took)).unwrap_or_default(),
+                end.map(|end| ago(end.ended_ms, now_ms)).unwrap_or_default(),
+                cut(end.and_then(|end| end.why.as_deref()).unwrap_or_default()),
+            ]
+        })
+        .collect();
+    layout(look, &TASKS, first, rows)
+}
