@@ -12,7 +12,7 @@ use axum::{
     Extension,
     body::Body,
     extract::State,
-    http::header,
+    http::{HeaderName, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
@@ -36,6 +36,8 @@ const MOVES: u32 = 20;
 /// dead.
 const FOLLOW_MOVES: u32 = 120;
 const READ_BYTES: usize = 64 << 10;
+/// Whether the attempt had ended whose log an answer begins with: else more may come.
+const ENDED: HeaderName = HeaderName::from_static("nodectl-ended");
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -62,9 +64,12 @@ pub(super) struct LogArgs {
 /// What a task wrote, or writes: the bytes as they are.
 #[utoipa::path(get, path = "/v1/jobs/{job}/tasks/{task}/log", tag = "results",
     params(("job" = String, Path, min_length = 1), ("task" = u32, Path), LogArgs), responses(
-    (status = 200, content_type = "application/octet-stream", body = String),
+    (status = 200, description = "As far as the attempt that counts, or runs, has written it.",
+        content_type = "application/octet-stream", body = String,
+        headers(("nodectl-ended" = bool, description = "Whether that attempt had ended. If it had not, more may come: `follow` waits for it."))),
     (status = 404, description = "No such job or task, or its log is gone.", body = Problem),
-    (status = 409, description = "It has not started.", body = Problem)))]
+    (status = 409, description = "It has not started, or waits to run again.", body = Problem),
+    (status = 504, description = "The node that has the log does not answer.", body = Problem)))]
 pub(super) async fn log(
     State(shared): State<Arc<Shared>>,
     Extension(caller): Extension<Caller>,
@@ -85,13 +90,24 @@ pub(super) async fn log(
         offset: args.offset,
         follow: args.follow,
         followed: None,
+        has_given: false,
         is_over: false,
         job_is_over: false,
         at: LogStart::Unknown,
     };
-    let tail = tail.begin().await?;
-    let body = Body::from_stream(stream::unfold(tail, Tail::advance));
-    Ok(([(header::CONTENT_TYPE, "application/octet-stream")], body).into_response())
+    let mut tail = tail.begin().await?;
+    // What is asked for once is an answer only if whoever has it gave it: until then there is no
+    // status. Who follows waits, and reads on.
+    let first = if tail.follow {
+        None
+    } else {
+        tail.next().await?
+    };
+    let is_over = HeaderValue::from_static(if tail.is_over { "true" } else { "false" });
+    let first = stream::iter(first.map(Ok));
+    let body = Body::from_stream(first.chain(stream::unfold(tail, Tail::advance)));
+    let kind = HeaderValue::from_static("application/octet-stream");
+    Ok(([(header::CONTENT_TYPE, kind), (ENDED, is_over)], body).into_response())
 }
 
 /// A log that is being read.
@@ -105,6 +121,8 @@ struct Tail {
     /// The attempt whose bytes were given. Those of a later one follow only where the log is
     /// followed.
     followed: Option<Attempt>,
+    /// Bytes were given.
+    has_given: bool,
     /// All that `followed` wrote was given.
     is_over: bool,
     /// No task of the job starts any more.
@@ -154,8 +172,14 @@ impl Tail {
         }
     }
 
-    /// The next bytes; None at the end.
+    /// The body's next bytes; None at the end.
     async fn advance(mut self) -> Option<(io::Result<Bytes>, Self)> {
+        let bytes = self.next().await.transpose()?;
+        Some((bytes.map_err(|error| broken(&error)), self))
+    }
+
+    /// The next bytes; None at the end.
+    async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
         let mut moves = 0;
         loop {
             let after = if self.follow {
@@ -163,33 +187,30 @@ impl Tail {
             } else {
                 LogStart::End
             };
-            match std::mem::replace(&mut self.at, LogStart::End) {
-                LogStart::End => return None,
+            let bytes = match std::mem::replace(&mut self.at, LogStart::End) {
+                LogStart::End => return Ok(None),
                 LogStart::Bytes(bytes) => {
                     self.at = after;
-                    if !bytes.is_empty() {
-                        return Some((Ok(bytes), self));
-                    }
+                    Some(bytes).filter(|bytes| !bytes.is_empty())
                 }
                 LogStart::File(mut file) => match file.next().await {
-                    Some(Ok(bytes)) => {
+                    Some(bytes) => {
+                        let read = |error| ApiError::disk("reading a log", &error);
+                        let bytes = bytes.map_err(read)?;
                         self.at = LogStart::File(file);
-                        return Some((Ok(bytes), self));
+                        Some(bytes)
                     }
-                    Some(Err(error)) => return Some((Err(error), self)),
-                    None => self.at = after,
+                    None => {
+                        self.at = after;
+                        None
+                    }
                 },
-                LogStart::Running { node, attempt } => match self.read_running(node, attempt).await
-                {
-                    Ok(Some(bytes)) => return Some((Ok(bytes), self)),
-                    Ok(None) => {}
-                    Err(error) => return Some((Err(broken(&error)), self)),
-                },
-                LogStart::Unknown => match self.find_again(&mut moves).await {
-                    Ok(None) => {}
-                    Ok(Some(notice)) => return Some((Ok(notice), self)),
-                    Err(error) => return Some((Err(broken(&error)), self)),
-                },
+                LogStart::Running { node, attempt } => self.read_running(node, attempt).await?,
+                LogStart::Unknown => self.find_again(&mut moves).await?,
+            };
+            if bytes.is_some() {
+                self.has_given = true;
+                return Ok(bytes);
             }
         }
     }
@@ -238,8 +259,29 @@ impl Tail {
                 Ok(None)
             }
             Ok(_) => Err(ApiError::unexpected("a log")),
+            Err(QueryError::NoNode(_) | QueryError::Timeout(_) | QueryError::Leaving) => {
+                Err(self.no_word_of(node, attempt).await)
+            }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// The node that has the log does not give it.
+    async fn no_word_of(&self, node: NodeId, attempt: Attempt) -> ApiError {
+        let name = match self.shared.ask(Query::Nodes).await {
+            Ok(Answer::Nodes(lines)) => {
+                let line = lines.into_iter().find(|line| line.info.id == node);
+                line.map(|line| line.info.name)
+            }
+            _ => None,
+        };
+        let error = format!(
+            "attempt {attempt} of task {} ran on {}, which has its log and does not give it",
+            self.task,
+            name.unwrap_or_else(|| node.short())
+        );
+        ApiError::new(StatusCode::GATEWAY_TIMEOUT, error)
+            .hint("`nodectl nodes` shows who is away; `nodectl logs -f` waits")
     }
 
     /// Looks for the log until it is somewhere; `moves` counts how often in vain. Gives a line that
@@ -250,35 +292,31 @@ impl Tail {
             Err(_) if self.follow && *moves < FOLLOW_MOVES => return self.look_later(moves).await,
             place => place?,
         };
+        if !self.follow {
+            return self.find_once(place, moves).await.map(|()| None);
+        }
         match place {
             Location::Ended(record) if self.is_over && self.followed == Some(record.attempt) => {
-                if self.follow && self.goes_on(&record).await? {
+                if self.goes_on(&record).await? {
                     return self.look_later(&mut 0).await;
                 }
             }
-            Location::Ended(record)
-                if self.follow
-                    || self
-                        .followed
-                        .is_none_or(|attempt| attempt == record.attempt) =>
-            {
+            Location::Ended(record) => {
                 let notice = self.turn_to(record.attempt);
                 self.show_ended(&record).await?;
                 return Ok(notice);
             }
             // Its record does not count yet; or its node did not answer, and may the next time.
-            Location::Running { node, attempt }
-                if self.followed == Some(attempt) && (self.follow || *moves < MOVES) =>
-            {
+            Location::Running { node, attempt } if self.followed == Some(attempt) => {
                 self.look_later(moves).await?;
                 self.at = LogStart::Running { node, attempt };
             }
-            Location::Running { node, attempt } if self.follow || self.followed.is_none() => {
+            Location::Running { node, attempt } => {
                 let notice = self.turn_to(attempt);
                 self.at = LogStart::Running { node, attempt };
                 return Ok(notice);
             }
-            Location::Nowhere if self.follow && !self.job_is_over => {
+            Location::Nowhere if !self.job_is_over => {
                 // Between the two questions it may have started and ended: once more, then.
                 self.job_is_over = self.job_is_over().await?;
                 if self.job_is_over {
@@ -287,10 +325,36 @@ impl Tail {
                     return self.look_later(&mut 0).await;
                 }
             }
-            // Another attempt took its place: the log that was read is over.
-            Location::Ended(_) | Location::Running { .. } | Location::Nowhere => {}
+            Location::Nowhere => {}
         }
         Ok(None)
+    }
+
+    /// Where a log is that is not followed and was not where it had been found. Of one attempt all
+    /// is given, or the request fails: an end is never made up.
+    async fn find_once(&mut self, place: Location, moves: &mut u32) -> Result<(), ApiError> {
+        let read = self.followed.filter(|_| self.has_given);
+        let may_be_read = |attempt: Attempt| read.is_none_or(|read| read == attempt);
+        match place {
+            Location::Ended(record) if may_be_read(record.attempt) => {
+                self.show_ended(&record).await
+            }
+            Location::Running { node, attempt } if may_be_read(attempt) => {
+                if *moves >= MOVES {
+                    return Err(self.no_word_of(node, attempt).await);
+                }
+                self.look_later(moves).await?;
+                self.at = LogStart::Running { node, attempt };
+                Ok(())
+            }
+            Location::Ended(_) | Location::Running { .. } | Location::Nowhere => {
+                let error = format!(
+                    "the attempt of task {} that was read came to nothing, and it runs again",
+                    self.task
+                );
+                Err(ApiError::conflict(error).hint("`nodectl logs -f` goes on with the next"))
+            }
+        }
     }
 
     async fn look_later(&mut self, moves: &mut u32) -> Result<Option<Bytes>, ApiError> {

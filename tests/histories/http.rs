@@ -139,6 +139,11 @@ fn split_answer(bytes: &[u8]) -> Result<(u16, Vec<u8>), String> {
         head.lines()
             .find_map(|line| line.strip_prefix(name).map(str::trim).map(str::to_string))
     };
+    // Where a node is cut off from a result it may run the task once more: what that attempt has
+    // written so far is not the result's.
+    if header("nodectl-ended:").is_some_and(|ended| ended == "false") {
+        return Err("the log of an attempt that goes on".to_string());
+    }
     if header("transfer-encoding:").is_some_and(|coding| coding.contains("chunked")) {
         return Ok((status, unchunk(body).ok_or_else(broken)?));
     }

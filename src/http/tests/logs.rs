@@ -131,3 +131,89 @@ async fn a_long_log_comes_from_its_blob_and_a_task_that_never_ran_has_none() {
         409
     );
 }
+
+/// A node that is cut off from the one on which the task runs.
+#[tokio::test]
+async fn a_log_that_another_node_has_and_does_not_give_is_no_empty_one() {
+    let attempt = Attempt {
+        epoch: 1,
+        number: 1,
+    };
+    for error in [
+        QueryError::NoNode(node_id(2)),
+        QueryError::Timeout("two".into()),
+    ] {
+        let node = FakeNode::start(move |query| match query {
+            Query::Locate { .. } => Ok(Answer::Where(Location::Running {
+                node: node_id(2),
+                attempt,
+            })),
+            Query::Log { .. } => Err(error.clone()),
+            _ => Err(QueryError::Leaving),
+        })
+        .await;
+        let asked = node
+            .client
+            .log("0000000000000007", 0, LogRequest::default());
+        let (status, problem) = refused(asked.await.map(|_| ()));
+        assert_eq!(status, 504);
+        let holder = format!("ran on {}", node_id(2).short());
+        assert!(problem.contains(&holder), "{problem}");
+    }
+}
+
+/// The node on which it ran is gone with what the task had written.
+#[tokio::test]
+async fn a_log_that_is_gone_while_it_is_looked_for_is_no_empty_one() {
+    let mut turn = 0;
+    let node = FakeNode::start(move |query| match query {
+        Query::Locate { .. } => {
+            turn += 1;
+            Ok(Answer::Where(match turn {
+                1 => Location::Running {
+                    node: node_id(2),
+                    attempt: Attempt {
+                        epoch: 1,
+                        number: 1,
+                    },
+                },
+                _ => Location::Nowhere,
+            }))
+        }
+        _ => Err(QueryError::NoLog("its directory was removed".into())),
+    })
+    .await;
+    let asked = node
+        .client
+        .log("0000000000000007", 0, LogRequest::default());
+    let (status, problem) = refused(asked.await.map(|_| ()));
+    assert_eq!(status, 409);
+    assert!(problem.contains("runs again"), "{problem}");
+}
+
+/// Nothing of the first attempt was read: the second one's output is all that there is.
+#[tokio::test]
+async fn a_log_that_has_not_been_read_may_be_another_attempts() {
+    let mut turn = 0;
+    let node = FakeNode::start(move |query| match query {
+        Query::Locate { .. } => {
+            turn += 1;
+            Ok(Answer::Where(match turn {
+                1 => Location::Running {
+                    node: node_id(2),
+                    attempt: Attempt {
+                        epoch: 1,
+                        number: 1,
+                    },
+                },
+                _ => Location::Ended(record(0, Outcome::Done, b"all of it\n")),
+            }))
+        }
+        _ => Err(QueryError::NoLog("its directory was removed".into())),
+    })
+    .await;
+    let log = node
+        .client
+        .log("0000000000000007", 0, LogRequest::default());
+    assert_eq!(text(log.await.unwrap()).await, "all of it\n");
+}
