@@ -190,6 +190,17 @@ impl Core {
         ticket
     }
 
+    /// Has a manifest brought here, and every file in it, that no job here is known to wait for.
+    pub fn fetch_any_tree(&mut self, manifest: BlobHash, holders: Vec<NodeId>) -> u64 {
+        let ticket = self.ticket();
+        self.effects.push(Effect::Disk(DiskEffect::FetchTree {
+            ticket,
+            manifest,
+            holders,
+        }));
+        ticket
+    }
+
     /// Which job the write or the fetch was for that has ended.
     pub fn ended(&mut self, ticket: u64) -> Option<JobId> {
         self.owners.remove(&ticket)

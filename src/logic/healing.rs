@@ -1,5 +1,6 @@
-//! Files that this node's journals name and its disk has lost: brought here again from whoever has
-//! them. Any member may: blobs are known by their contents alone.
+//! Files that this node's journals name and its disk has lost, those of results and those that
+//! tasks are given: brought here again from whoever has them. Any member may: blobs are known by
+//! their contents alone.
 
 use super::{State, timers::Timer};
 use nodectl_types::{BlobHash, Time};
@@ -19,6 +20,8 @@ const MOST_DOUBLINGS: u32 = 6;
 pub struct Healing {
     /// When each is asked for next, and how often it was asked for.
     missing: BTreeMap<BlobHash, (Time, u32)>,
+    /// Those of them that are lists of files: all that a list names comes with it.
+    trees: BTreeSet<BlobHash>,
     under_way: BTreeMap<u64, BlobHash>,
     timer_set: bool,
 }
@@ -31,6 +34,13 @@ impl State {
             self.healing.missing.entry(hash).or_insert((now, 0));
         }
         self.set_healing_timer(Duration::ZERO);
+    }
+
+    /// Lists of the files that jobs' tasks are given: found when this node starts, where one of them
+    /// or a file that it names is not here.
+    pub fn inputs_lost(&mut self, manifests: Vec<BlobHash>) {
+        self.healing.trees.extend(&manifests);
+        self.blobs_lost(manifests);
     }
 
     /// Somebody is here who was not: it may have what nobody had.
@@ -74,7 +84,10 @@ impl State {
             .collect();
         if !holders.is_empty() {
             for hash in due {
-                let ticket = self.core.fetch_any(hash, holders.clone());
+                let ticket = match self.healing.trees.contains(&hash) {
+                    true => self.core.fetch_any_tree(hash, holders.clone()),
+                    false => self.core.fetch_any(hash, holders.clone()),
+                };
                 self.healing.under_way.insert(ticket, hash);
             }
         }
@@ -88,6 +101,7 @@ impl State {
         match result {
             Ok(()) => {
                 self.healing.missing.remove(&hash);
+                self.healing.trees.remove(&hash);
                 self.file_came(hash);
                 if self.healing.missing.is_empty() {
                     self.core.notice(

@@ -41,6 +41,25 @@ impl LiveBlobs {
         std::mem::take(&mut self.missing)
     }
 
+    /// Lists of files that tasks are given, where one, or a file that it names, is not here.
+    pub fn lost_inputs(&self, blobs: &dyn Blobs) -> Vec<BlobHash> {
+        let is_whole = |hash: &BlobHash| {
+            let manifest = blobs
+                .is_listed(*hash)
+                .then(|| specs::manifest(blobs, *hash));
+            manifest.is_some_and(|manifest| {
+                manifest.is_ok_and(|manifest| {
+                    manifest.files.iter().all(|file| blobs.is_listed(file.hash))
+                })
+            })
+        };
+        let mut lost = self.manifests.clone();
+        lost.sort_unstable();
+        lost.dedup();
+        lost.retain(|hash| !is_whole(hash));
+        lost
+    }
+
     /// Removes all other blobs. Nothing is removed if a manifest cannot be read. Returns the bytes
     /// that were freed.
     pub fn collect_garbage(mut self, blobs: &dyn Blobs) -> io::Result<u64> {

@@ -179,6 +179,7 @@ impl Node {
             state.put_aside();
         }
         state.files_lost(live.missing());
+        state.inputs_lost(live.lost_inputs(&*ports.blobs));
         // A journal that could not be read may be mended, and then needs its blobs.
         if complete {
             match live.collect_garbage(&*ports.blobs) {

@@ -314,7 +314,7 @@ impl Disk {
         Vec::new()
     }
 
-    /// As the node does when it starts (`node/sweep.rs`): blobs that its own journals do not name
+    /// As the node does when it starts (`node/garbage.rs`): blobs that its own journals do not name
     /// are removed, unless one is damaged. Returns how many.
     pub fn sweep(&mut self) -> usize {
         if self.was_damaged {
@@ -346,6 +346,15 @@ impl Disk {
             }
         }
         missing
+    }
+
+    /// Lists of files that tasks are given, where they are not here.
+    pub fn missing_inputs(&self) -> Vec<BlobHash> {
+        let specs = self.journals.values().filter_map(|journal| journal.spec());
+        let given = specs.filter_map(|spec| spec.work.inputs);
+        given
+            .filter(|manifest| !self.blobs.contains_key(manifest))
+            .collect()
     }
 
     /// The cell that reads of a task amount to.

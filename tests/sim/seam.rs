@@ -87,6 +87,7 @@ impl World {
         specs.iter().for_each(|spec| self.share_spec(index, spec));
         let swept = self.machines[index].disk.sweep();
         state.files_lost(self.machines[index].disk.missing_files());
+        state.inputs_lost(self.machines[index].disk.missing_inputs());
         let life = self.machines[index].life;
         self.tell(|| format!("n{index} starts (life {life}); {swept} files swept"));
         let effects = state.start();

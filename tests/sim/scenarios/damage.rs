@@ -21,6 +21,10 @@ pub const ALL: &[Scenario] = &[
         "damage::lost_files_come_from_another_holder",
         lost_files_come_from_another_holder,
     ),
+    (
+        "damage::what_tasks_are_given_comes_from_another_holder",
+        what_tasks_are_given_comes_from_another_holder,
+    ),
 ];
 
 fn half_done(nodes: usize) -> (Script, JobId) {
@@ -86,4 +90,24 @@ pub fn lost_files_come_from_another_holder() {
     script.run(40.0);
     script.settle();
     script.decay(job);
+}
+
+pub fn what_tasks_are_given_comes_from_another_holder() {
+    let mut script = Script::of(4);
+    let job = script.job(crate::plan::JobPlan {
+        inputs: true,
+        ..tasks(20, 500)
+    });
+    script.until_done(job);
+    script.run(40.0);
+    let holder = script.replicas(job)[0];
+    script.kill(holder);
+    (0..3).for_each(|_| script.damage(holder, Damage::Blobs));
+    let lost = script.world.machines[holder].disk.missing_inputs();
+    assert_eq!(lost.len(), 1, "the disk has lost them");
+    script.run(1.0);
+    script.start(holder);
+    script.run(40.0);
+    assert_eq!(script.world.machines[holder].disk.missing_inputs(), []);
+    script.settle();
 }
