@@ -163,7 +163,7 @@ impl State {
                 self.core.directory.show(job);
                 match coordinator.writes_under_way() {
                     Some(writes) => self.keep_writes(job, writes),
-                    None => drop(self.copies.remove(&job)),
+                    None => self.drop_claim(job, false),
                 }
             }
         }

@@ -213,6 +213,9 @@ pub enum DiskEffect {
         records: Vec<Record>,
         ticket: u64,
     },
+    /// Remove the job's journal, after what was to be appended to it before: there may be something
+    /// in it of a claim that was given up before its specification was known to be written.
+    Discard { job: JobId },
     /// Bring these blobs here, those that are not; `Input::Fetched` follows.
     FetchBlobs {
         ticket: u64,

@@ -2,7 +2,7 @@
 //! that ranks first for it, offered to the next one if that does not answer, and only then promised
 //! to the user.
 
-use super::{Effect, State, io::Asker, rank, timers::Timer};
+use super::{DiskEffect, Effect, State, io::Asker, rank, timers::Timer};
 use nodectl_types::{
     Answer, BlobHash, JobHead, JobId, JobSpec, Message, NodeId, NodeInfo, QueryError, Resources,
     Time, limits,
@@ -366,6 +366,10 @@ impl State {
         self.copies.remove(&job);
         if is_kept {
             self.core.effects.push(Effect::ForgetJob { job });
+        } else if !self.orphans.contains_key(&job) {
+            // A disk that failed one write, or was slow with it, may have done others.
+            let discard = DiskEffect::Discard { job };
+            self.core.effects.push(Effect::Disk(discard));
         }
         self.core.resync.forget(job);
     }

@@ -116,6 +116,7 @@ impl Node {
                 records,
                 ticket,
             } => self.persist(job, records, ticket),
+            DiskEffect::Discard { job } => self.ports.journals.forget(job),
             DiskEffect::FetchBlobs {
                 ticket,
                 hashes,

@@ -329,6 +329,7 @@ impl World {
                 records,
                 ticket,
             } => self.persist(node, job, records, ticket),
+            DiskEffect::Discard { job } => self.machines[node].disk.forget(job),
             DiskEffect::FetchBlobs {
                 ticket,
                 hashes,

@@ -41,6 +41,10 @@ const SEEDS: &[(u64, &str)] = &[
         201802,
         "a holder of before that had given the job up was taken for a copy of it",
     ),
+    (
+        504695,
+        "a claim was given up, and what it had written was on disk all the same",
+    ),
 ];
 
 pub fn that_have_shown_something() {
