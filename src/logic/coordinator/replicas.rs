@@ -384,14 +384,15 @@ impl Coordinator {
         }
     }
 
-    /// A batch counts by now: replicas that it never went to have to catch up with it.
-    pub(super) fn note_missed(&mut self, ticket: u64) {
-        for replica in self
-            .replicas
-            .values_mut()
-            .filter(|replica| replica.sent < ticket)
-        {
-            (replica.missed, replica.is_current) = (true, false);
+    /// A batch counts by now: replicas that it never went to have to catch up with it. Where it
+    /// counts for want of company, so have those that have not said that they have it (`holders`
+    /// have): a member that leaves may be named as a replica until it is gone.
+    pub(super) fn note_missed(&mut self, ticket: u64, holders: Option<&BTreeSet<NodeId>>) {
+        let lacks = |node: &NodeId| holders.is_some_and(|holders| !holders.contains(node));
+        for (node, replica) in &mut self.replicas {
+            if replica.sent < ticket || lacks(node) {
+                (replica.missed, replica.is_current) = (true, false);
+            }
         }
     }
 

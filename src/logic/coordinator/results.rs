@@ -554,9 +554,10 @@ impl Coordinator {
         if !batch.written || !(alone || is_safe) || self.awaits_inputs() {
             return;
         }
-        self.confirmed &= is_safe || batch.records.is_empty();
+        let is_told = is_safe || batch.records.is_empty();
+        self.confirmed &= is_told;
         let batch = self.results.batches.remove(&ticket).expect("found above");
-        self.note_missed(ticket);
+        self.note_missed(ticket, Some(&batch.kept_by).filter(|_| !is_told));
         let mut acknowledged: BTreeMap<NodeId, Vec<Try>> = BTreeMap::new();
         for record in batch.records {
             acknowledged

@@ -45,6 +45,10 @@ const SEEDS: &[(u64, &str)] = &[
         504695,
         "a claim was given up, and what it had written was on disk all the same",
     ),
+    (
+        513508,
+        "what a leaving replica had not confirmed was told when it was back",
+    ),
 ];
 
 pub fn that_have_shown_something() {
