@@ -272,12 +272,19 @@ impl World {
         if done && self.is_gang(key.0) {
             // Its end is the whole's to tell.
             self.note_process_done(node, key);
-        } else if done {
+        } else if done && !self.knows_end(node, key.0) {
             let life = self.machines[node].life;
             self.checker
                 .finished
                 .insert((key.0, key.1), (node, life, self.now));
         }
+    }
+
+    /// The node has ordered what it runs of the job to stop: what ends all the same is dropped.
+    fn knows_end(&self, node: usize, job: JobId) -> bool {
+        let state = self.machines[node].state.as_ref();
+        let head = state.and_then(|state| state.core().directory.get(job));
+        head.is_some_and(|head| head.phase.is_ended())
     }
 
     /// A node hears that the results of attempts of its own are safe: it need not keep them any
@@ -347,10 +354,12 @@ impl World {
             Cell::Unknown => false,
         };
         let over = |head: &nodectl_types::JobHead| head.cancelled || head.phase.is_ended();
-        let heads = self
-            .states()
-            .any(|(_, state)| state.core().directory.get(job).is_some_and(over));
-        heads
+        // Beyond a cut it may have ended, and have been removed since.
+        let is_over = self.states().any(|(_, state)| {
+            let directory = &state.core().directory;
+            directory.get(job).is_some_and(over) || directory.is_removed(job)
+        });
+        is_over
             || self
                 .machines
                 .iter()
