@@ -285,12 +285,7 @@ impl Foundation {
         let directory = store.dir().join(store::TEMPORARY);
         let generation = generation(store.dir())?;
         let handle = NodeHandle::new(events.clone());
-        let pools = Arc::new(Pools::new(
-            identity.node_id(),
-            generation,
-            handle.clone(),
-            directory,
-        ));
+        let pools = Arc::new(Pools::new(identity.node_id(), handle.clone(), directory));
         let cores = settings
             .node
             .offered(machine::detected())

@@ -46,9 +46,12 @@ pub fn precedence(head: &JobHead) -> (u32, u64, u64) {
 pub fn join(a: &JobHead, b: &JobHead) -> JobHead {
     let winner = if precedence(b) > precedence(a) { b } else { a };
     let cancelled = a.cancelled || b.cancelled;
+    // Who ends it again, because it was ended beyond a cut, does not know why.
+    let reason = a.reason.as_ref().max(b.reason.as_ref()).cloned();
     let round = a.round.max(b.round);
     JobHead {
         cancelled,
+        reason,
         round,
         ..winner.clone()
     }

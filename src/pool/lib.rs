@@ -13,6 +13,7 @@
 //! | `outbox` | what waits to be written to one stream |
 //! | `reader` | batches of whole frames from one stream |
 //! | `spool` | frames that many workers get, in memory or in an unnamed file |
+//! | `sweep` | jobs of pools that nobody serves any more |
 //!
 //! Memory of a pool is bounded, whatever its client and its workers do:
 //!
@@ -30,6 +31,7 @@ mod outbox;
 mod pulls;
 mod reader;
 mod spool;
+mod sweep;
 #[cfg(test)]
 mod tests;
 mod updates;
@@ -39,7 +41,7 @@ use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt};
 use nodectl_pool_logic::WorkerKey;
 use nodectl_ports::{Duplex, NodeHandle, PeerStream, PoolService, StreamHost};
-use nodectl_types::{Author, NodeId, StreamToken};
+use nodectl_types::{Author, JobId, NodeId, StreamToken};
 use nodectl_wire::frames::FromWorker;
 use outbox::PoolOutbox;
 use std::{
@@ -92,6 +94,7 @@ struct PoolEntry {
     client: Arc<PoolOutbox>,
     /// A worker has come.
     joined: Arc<AtomicBool>,
+    job: JobId,
 }
 
 /// The pools of this node's users.
@@ -101,28 +104,28 @@ pub struct Pools {
 
 struct PoolShared {
     me: NodeId,
-    /// Which life of the node this is: later than every pool of an earlier one.
-    generation: u64,
     node: NodeHandle,
     /// Where unnamed files go.
     directory: PathBuf,
     open: Mutex<HashMap<StreamToken, PoolEntry>>,
     keys: AtomicU64,
+    is_sweeping: AtomicBool,
 }
 
 impl Pools {
-    /// `directory` takes files that have no name, on the disk of the data directory.
-    pub fn new(me: NodeId, generation: u64, node: NodeHandle, directory: PathBuf) -> Self {
-        Self {
-            shared: Arc::new(PoolShared {
-                me,
-                generation,
-                node,
-                directory,
-                open: Mutex::default(),
-                keys: AtomicU64::new(0),
-            }),
-        }
+    /// `directory` takes files that have no name, on the disk of the data directory. Called where
+    /// tasks can be spawned.
+    pub fn new(me: NodeId, node: NodeHandle, directory: PathBuf) -> Self {
+        let shared = Arc::new(PoolShared {
+            me,
+            node,
+            directory,
+            open: Mutex::default(),
+            keys: AtomicU64::new(0),
+            is_sweeping: AtomicBool::new(false),
+        });
+        tokio::spawn(sweep::now_and_then(Arc::downgrade(&shared)));
+        Self { shared }
     }
 }
 
@@ -141,14 +144,16 @@ impl StreamHost for Pools {
     ) -> BoxFuture<'static, io::Result<()>> {
         let entry = self.shared.entries().get(&pool).cloned();
         let key = self.shared.keys.fetch_add(1, Ordering::Relaxed);
+        let shared = self.shared.clone();
         async move {
-            match entry {
-                Some(entry) => splice(entry, key, from, worker).await,
-                None => Err(io::Error::new(
+            let Some(entry) = entry else {
+                shared.sweep_soon();
+                return Err(io::Error::new(
                     io::ErrorKind::NotFound,
                     "the pool is closed",
-                )),
-            }
+                ));
+            };
+            splice(entry, key, from, worker).await
         }
         .boxed()
     }

@@ -137,22 +137,22 @@ async fn begin(
     };
     let token: StreamToken = rand::random();
     let name = open.name.clone();
-    // Coordinators compare the two: a pool from before its host's start has no host any more.
-    let now_ms = wall_ms().max(pools.generation);
     let spec = open
         .into_draft(pools.me, author, token)
         .map_err(|error| format!("the pool is not valid: {error}"))?
-        .submitted(pools.me, now_ms);
+        .submitted(pools.me, wall_ms());
     let (inputs, inbox) = mpsc::channel(QUEUE);
+    let job = JobId(rand::random());
     let entry = PoolEntry {
         inputs,
         client: outbox.clone(),
         joined: Arc::new(AtomicBool::new(false)),
+        job,
     };
     let hub = Hub::new(name, config, outbox.clone(), init, &pools.directory);
     // Before the job is there: its first worker may be quick.
     let listed = Listed::new(pools, token, entry.clone());
-    let job = submit(&pools.node, spec).await?;
+    submit(&pools.node, job, spec).await?;
     let opened = PoolOpened {
         job: job.to_string(),
         node: pools.me.to_string(),
@@ -260,8 +260,8 @@ async fn open<R: AsyncRead + Unpin>(
 
 /// Submits a pool's job, under a key: it is asked for again where nobody knows in time what became
 /// of it. If nobody ever does it is cancelled, or its workers might look for their pool for ever.
-async fn submit(node: &NodeHandle, spec: JobSpec) -> Result<JobId, String> {
-    let (job, spec) = (JobId(rand::random()), Arc::new(spec));
+async fn submit(node: &NodeHandle, job: JobId, spec: JobSpec) -> Result<(), String> {
+    let spec = Arc::new(spec);
     let deadline = Instant::now() + SUBMIT_TIMEOUT;
     loop {
         let query = Query::Submit {
@@ -269,7 +269,7 @@ async fn submit(node: &NodeHandle, spec: JobSpec) -> Result<JobId, String> {
             spec: spec.clone(),
         };
         match node.ask(query).await {
-            Ok(Answer::Submitted { job }) => return Ok(job),
+            Ok(Answer::Submitted { .. }) => return Ok(()),
             Ok(_) => {
                 return Err(
                     "the node did not answer with a job; this is a defect of nodectl".into(),

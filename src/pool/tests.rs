@@ -3,7 +3,9 @@
 
 use super::*;
 use nodectl_ports::Event;
-use nodectl_types::{Answer, Author, JobId, JobSpec, Query, QueryError, WorkSpec};
+use nodectl_types::{
+    Answer, Author, BlobHash, JobHead, JobId, JobSpec, Phase, Query, QueryError, WorkSpec,
+};
 use nodectl_wire::frames::{
     AGAIN, FrameKind, FromClient, FromWorker, Header, MAX_CHUNK_BYTES, MORE, PULL, TELL, ToClient,
     ToWorker, encode,
@@ -127,6 +129,8 @@ struct Paper {
     /// The next job is not confirmed in time.
     is_late: Arc<AtomicBool>,
     cancelled: Arc<Mutex<Vec<JobId>>>,
+    /// The heads that it knows.
+    heads: Arc<Mutex<Vec<JobHead>>>,
     directory: tempfile::TempDir,
 }
 
@@ -138,6 +142,8 @@ impl Paper {
         let keys = Arc::new(Mutex::new(Vec::new()));
         let is_late = Arc::new(AtomicBool::new(false));
         let (taken, gone) = (jobs.clone(), cancelled.clone());
+        let heads: Arc<Mutex<Vec<JobHead>>> = Default::default();
+        let known = heads.clone();
         let (asked, late) = (keys.clone(), is_late.clone());
         tokio::spawn(async move {
             while let Some(event) = inbox.recv().await {
@@ -154,34 +160,30 @@ impl Paper {
                     }
                     Query::Submit { job, spec } => {
                         asked.lock().unwrap().push(job);
-                        let mut taken = taken.lock().unwrap();
-                        taken.push(spec);
+                        taken.lock().unwrap().push(spec);
                         Ok(Answer::Submitted {
-                            job: JobId(taken.len() as u64),
+                            job: job.expect("pools have keys"),
                         })
                     }
                     Query::Cancel { job } => {
                         gone.lock().unwrap().push(job);
                         Ok(Answer::Ok)
                     }
+                    Query::Jobs => Ok(Answer::Jobs(known.lock().unwrap().clone())),
                     _ => Err(QueryError::Timeout("nobody".into())),
                 };
                 let _ = request.reply.send(answer);
             }
         });
         let directory = tempfile::tempdir().unwrap();
-        let pools = Pools::new(
-            ME,
-            1,
-            NodeHandle::new(events),
-            directory.path().to_path_buf(),
-        );
+        let pools = Pools::new(ME, NodeHandle::new(events), directory.path().to_path_buf());
         Self {
             pools,
             jobs,
             keys,
             is_late,
             cancelled,
+            heads,
             directory,
         }
     }
@@ -202,6 +204,12 @@ impl Paper {
         client.until(ToClient::Opened).await;
         let token = self.work().pool().unwrap().1;
         (client, token, serving)
+    }
+
+    /// The last pool's job.
+    fn job(&self) -> JobId {
+        let key = self.keys.lock().unwrap().last().copied().flatten();
+        key.expect("pools have keys")
     }
 
     fn work(&self) -> Arc<WorkSpec> {
@@ -317,7 +325,7 @@ async fn every_task_is_answered_once_and_the_rate_is_told() {
         done += timeout(SOON, worker).await.unwrap().unwrap().1;
     }
     assert_eq!(done as u64, TASKS);
-    assert_eq!(*paper.cancelled.lock().unwrap(), [JobId(1)]);
+    assert_eq!(*paper.cancelled.lock().unwrap(), [paper.job()]);
     assert!(
         paper
             .pools
@@ -490,7 +498,7 @@ async fn a_pool_that_cannot_work_says_why_and_ends() {
     assert!(text.ends_with("line 7: ValueError: no"), "{text}");
     assert!(client.next().await.is_none());
     timeout(SOON, serving).await.unwrap().unwrap();
-    assert_eq!(*paper.cancelled.lock().unwrap(), [JobId(1)]);
+    assert_eq!(*paper.cancelled.lock().unwrap(), [paper.job()]);
 }
 
 #[tokio::test]
@@ -591,7 +599,7 @@ async fn a_client_that_sends_more_than_workers_take_is_not_read_and_its_death_no
         .expect("the pool ends with its client")
         .unwrap();
     timeout(SOON, worker).await.unwrap().unwrap();
-    assert_eq!(*paper.cancelled.lock().unwrap(), [JobId(1)]);
+    assert_eq!(*paper.cancelled.lock().unwrap(), [paper.job()]);
 }
 
 #[tokio::test]
@@ -616,4 +624,50 @@ async fn a_node_that_leaves_is_as_harmless_as_one_that_dies() {
     let (mut client, _token, _serving) = paper.open("").await;
     timeout(SOON, paper.pools.close()).await.unwrap();
     assert!(client.next().await.is_none(), "the stream ends, no error");
+}
+
+/// A pool's submission was refused and its job lives; or its node died, and its clock was set back
+/// before it came up again.
+#[tokio::test]
+async fn a_worker_that_finds_its_pool_closed_ends_the_pools_job() {
+    let paper = Paper::new();
+    let (_client, token, _serving) = paper.open("").await;
+    let spec = paper.jobs.lock().unwrap()[0].clone();
+    let served = JobHead::unclaimed(paper.job(), &spec, BlobHash([0; 32]));
+    let with_id = |job: u64| JobHead {
+        job: JobId(job),
+        ..served.clone()
+    };
+    let heads = [
+        with_id(1),
+        JobHead {
+            submitter: OTHER,
+            ..with_id(2)
+        },
+        JobHead {
+            workers: None,
+            ..with_id(3)
+        },
+        JobHead {
+            phase: Phase::Done,
+            ..with_id(4)
+        },
+        served.clone(),
+        with_id(5),
+    ];
+    *paper.heads.lock().unwrap() = heads.to_vec();
+    let other = token.map(|byte| !byte);
+    let looking = UnixStream::pair().unwrap().0;
+    let attached = paper.pools.attach(OTHER, other, Box::new(looking));
+    assert!(attached.await.is_err(), "there is no such pool");
+    let swept = async {
+        while paper.cancelled.lock().unwrap().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        while paper.pools.shared.is_sweeping.load(Ordering::Relaxed) {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(SOON, swept).await.unwrap();
+    assert_eq!(*paper.cancelled.lock().unwrap(), [JobId(1), JobId(5)]);
 }

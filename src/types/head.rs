@@ -25,9 +25,9 @@ impl Phase {
 
 /// Who coordinates a job, who holds its state, and how far it is.
 ///
-/// Two heads of a job merge: `cancelled` and `round` only rise; all else is taken whole from the
-/// head with the greater `(epoch, rank of holder, version)`, where the rank is the rendezvous hash
-/// of (job, holder).
+/// Two heads of a job merge: `cancelled`, `reason` and `round` only rise; all else is taken whole
+/// from the head with the greater `(epoch, rank of holder, version)`, where the rank is the
+/// rendezvous hash of (job, holder).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobHead {
     pub job: JobId,
@@ -45,7 +45,7 @@ pub struct JobHead {
     pub replicas: Vec<NodeId>,
     /// Ended, or to be ended, though tasks are left: they come to nothing.
     pub cancelled: bool,
-    /// Why the coordinator ended it early, if nobody asked it to. At most
+    /// Why a coordinator ended it early, if nobody asked it to: then it is `cancelled`, too. At most
     /// `limits::MAX_REASON_BYTES`.
     pub reason: Option<String>,
     /// How often `retry --failed` was asked.

@@ -32,6 +32,8 @@ use workers::{HubSays, PoolProcess};
 const FIRST_LOOK: Duration = Duration::from_millis(250);
 const LATER_LOOK: Duration = Duration::from_secs(2);
 const CANCEL_TRIES: u32 = 60;
+/// As pool/ does (`sweep.rs`).
+pub const SWEEP: Duration = Duration::from_secs(30);
 
 /// A pool that a user opens.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,10 +49,6 @@ pub struct PoolPlan {
     /// The client is killed after so long.
     pub killed_after: Option<Duration>,
 }
-
-/// Of the 2,000 seeds that every change runs, three show something with pools that nobody has traced
-/// yet (docs/internals/weaknesses.md): seeds below this one do without.
-const POOLS_FROM: u64 = 400_000;
 
 impl Plan {
     pub fn draw_pools(&mut self, rng: &mut StdRng) {
@@ -70,9 +68,7 @@ impl Plan {
                 killed_after: killed.map(Duration::from_millis),
             };
             let at = Duration::from_millis(rng.random_range(50..storm_ms));
-            if self.seed >= POOLS_FROM {
-                self.items.push((at, Item::Act(Act::Pool(pool))));
-            }
+            self.items.push((at, Item::Act(Act::Pool(pool))));
         }
     }
 }
@@ -100,6 +96,11 @@ pub enum PoolEvent {
         life: u64,
         job: JobId,
         tries: u32,
+    },
+    /// A node looks for jobs of pools that it does not serve.
+    Sweeps {
+        node: usize,
+        life: u64,
     },
     /// A worker's process is up.
     Launched {
@@ -268,6 +269,7 @@ impl World {
                 job,
                 tries,
             } => self.cancels(node, life, job, tries),
+            PoolEvent::Sweeps { node, life } => self.sweeps_now_and_then(node, life),
             PoolEvent::Launched { worker } => self.launched(worker),
             PoolEvent::Attaches { worker } => self.attaches(worker),
             PoolEvent::Refused { worker } => self.refused(worker),
@@ -594,6 +596,39 @@ impl World {
         }
     }
 
+    /// From the start of a node's life to its end.
+    pub fn sweeps_now_and_then(&mut self, node: usize, life: u64) {
+        if self.machines[node].life == life {
+            self.sweeps(node);
+            self.after(SWEEP, Event::Pool(PoolEvent::Sweeps { node, life }));
+        }
+    }
+
+    /// As pool/ does (`sweep.rs`): jobs of pools of this node's that it does not serve are
+    /// cancelled, since a worker has looked for one, or since it is time. Where that fails, there
+    /// will be another occasion.
+    fn sweeps(&mut self, node: usize) {
+        let life = self.machines[node].life;
+        let Some(state) = &self.machines[node].state else {
+            return;
+        };
+        let is_served = |job: JobId| {
+            self.pools
+                .hubs
+                .iter()
+                .any(|hub| (hub.node, hub.life, hub.job) == (node, life, job) && !hub.is_over)
+        };
+        let heads = state.core().directory.iter().filter(|head| {
+            let is_open = !head.phase.is_ended() && head.workers.is_some();
+            is_open && head.submitter == state.node() && !is_served(head.job)
+        });
+        let left: Vec<_> = heads.map(|head| head.job).collect();
+        for job in left {
+            self.branch("the job of a closed pool is found");
+            self.cancels(node, life, job, CANCEL_TRIES);
+        }
+    }
+
     /// A process has ended, and with it its hubs and its workers: the kernel closes their streams.
     pub fn pools_crash(&mut self, node: usize, life: u64) {
         for hub in 0..self.pools.hubs.len() {
@@ -646,7 +681,11 @@ impl World {
             let goes_on = heads
                 .max_by_key(|head| (head.epoch, head.version))
                 .is_some_and(|head| head.epoch > 0 && !head.phase.is_ended());
-            if goes_on {
+            // Who held it may be beyond a cut that never heals, and all that is here is its head.
+            let is_held = self
+                .states()
+                .any(|(_, state)| state.copy_of(*job).is_some());
+            if goes_on && is_held {
                 findings.push(("the job of a dead pool goes on", name.to_string()));
             }
         }

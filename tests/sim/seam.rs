@@ -6,6 +6,7 @@ mod notices;
 use crate::{
     disk::Disk,
     plan::Moment,
+    pools::{PoolEvent, SWEEP},
     world::{Event, Fetch, Machine, World},
 };
 use nodectl_logic::{Asker, Config, DiskEffect, Effect, Input, Lookup, State, TaskEffect};
@@ -90,6 +91,7 @@ impl World {
         state.inputs_lost(self.machines[index].disk.missing_inputs());
         let life = self.machines[index].life;
         self.tell(|| format!("n{index} starts (life {life}); {swept} files swept"));
+        self.after(SWEEP, Event::Pool(PoolEvent::Sweeps { node: index, life }));
         let effects = state.start();
         let now = self.now;
         let machine = &mut self.machines[index];

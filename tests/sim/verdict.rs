@@ -87,6 +87,7 @@ pub const SOMETIMES: &[&str] = &[
     "a pool's host dies",
     "a pool's stream falls silent",
     "a pool's worker dies at a call",
+    "the job of a closed pool is found",
     "everything is down at once",
 ];
 

@@ -422,11 +422,14 @@ impl Coordinator {
         }
     }
 
-    /// Every task is stopped. The job ends as cancelled; a pool, which has no end of its own, well.
+    /// Every task is stopped. The job ends as cancelled; a pool, which has no end of its own, well,
+    /// unless it was another coordinator that ended it.
     pub fn cancel(&mut self, core: &mut Core, lattice: &Lattice) {
-        let phase = match self.spec.work.pool() {
-            Some(_) => Phase::Done,
-            None => Phase::Cancelled,
+        let was_closed = self.spec.work.pool().is_some() && self.head(core).reason.is_none();
+        let phase = if was_closed {
+            Phase::Done
+        } else {
+            Phase::Cancelled
         };
         self.end_job(core, lattice, phase, None);
     }

@@ -264,19 +264,15 @@ impl Coordinator {
         }
     }
 
-    /// The job is a pool, and the node that served its client has gone, or has come back without
-    /// it.
+    /// The job is a pool, and the node that served its client has gone. One that comes back without
+    /// the pool ends the job itself (`pool/sweep.rs`).
     pub(super) fn host_is_gone(&self, core: &Core) -> bool {
         let Some((host, _)) = self.spec.work.pool() else {
             return false;
         };
         // A node that has just started may not know everybody yet.
         let looked_around = core.mono() - core.started >= LOOK_AROUND;
-        let came_back = core
-            .members
-            .generation(host)
-            .is_some_and(|generation| generation > self.spec.submitted_ms);
-        came_back || (looked_around && !core.members.may_be_alive(host))
+        looked_around && !core.members.may_be_alive(host)
     }
 
     /// The claim is lost: who asked through another node asks the new coordinator.

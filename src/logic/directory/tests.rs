@@ -5,7 +5,7 @@ use nodectl_types::{BlobHash, NodeId, Phase};
 use proptest::{prelude::*, strategy::ValueTree};
 
 prop_compose! {
-    fn any_head()(epoch in 0..4u32, holder in 1..4u8, version in 0..4u64, cancelled: bool, round in 0..3u32) -> JobHead {
+    fn any_head()(epoch in 0..4u32, holder in 1..4u8, version in 0..4u64, cancelled: bool, why in prop::option::of("[ab]"), round in 0..3u32) -> JobHead {
         JobHead {
             job: JobId(7),
             name: "job".into(),
@@ -19,7 +19,7 @@ prop_compose! {
             // A holder writes each version once.
             replicas: vec![NodeId([version as u8; 32])],
             cancelled,
-            reason: None,
+            reason: why,
             round,
             phase: Phase::Running,
             tasks: 1,
@@ -54,6 +54,29 @@ proptest! {
         }
         prop_assert_eq!(forwards.digests(), backwards.digests());
     }
+}
+
+#[test]
+fn whoever_ends_a_job_again_tells_why_it_was_ended() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let head = any_head().new_tree(&mut runner).expect("a head").current();
+    let ended = JobHead {
+        epoch: 1,
+        cancelled: true,
+        reason: Some("its host was gone".into()),
+        ..head.clone()
+    };
+    let later = JobHead {
+        epoch: 2,
+        cancelled: false,
+        reason: None,
+        ..head
+    };
+    let joined = join(&ended, &later);
+    assert_eq!(
+        (joined.epoch, joined.cancelled, &joined.reason),
+        (2, true, &ended.reason)
+    );
 }
 
 #[test]

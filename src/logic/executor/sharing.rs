@@ -9,8 +9,9 @@
 //!   workers have held theirs for `TURN`.
 //!
 //! A share is what the node could run of the pool, divided by the jobs of at least the pool's
-//! priority; one at least. A worker that ends after its host was asked goes back to the
-//! coordinator, like a task that never ran.
+//! priority; one at least. A worker that ends well goes back to the coordinator, like a task that
+//! never ran: its host has let it go, perhaps because it was asked to, and a pool has no end of its
+//! own.
 
 use super::{Executor, Ordered};
 use crate::{core::Core, timers::Timer};
@@ -27,8 +28,6 @@ const REST: Duration = Duration::from_secs(10);
 /// What a pool was asked for, on this node.
 #[derive(Debug, Default)]
 pub(super) struct PoolSharing {
-    /// A pool's host may have let a worker go.
-    asked: bool,
     /// So many workers are to go without fail, and have not ended yet.
     must: usize,
     rests_until: Time,
@@ -39,15 +38,14 @@ impl Ordered {
         now < self.sharing.rests_until
     }
 
-    /// A worker has ended, `well` if by itself: whether it was let go to make room, and goes back.
+    /// An attempt has ended, `well` if by itself: whether it was a pool's worker, and goes back.
     pub(super) fn takes_back(&mut self, well: bool, now: Time) -> bool {
         // However it ended, there is one less.
         let was_due = self.sharing.must > 0;
         self.sharing.must = self.sharing.must.saturating_sub(1);
-        if !well || !self.sharing.asked {
+        if !well || !self.is_pool() {
             return false;
         }
-        self.sharing.asked = self.sharing.must > 0;
         if !was_due {
             self.sharing.rests_until = now + REST;
         }
@@ -97,7 +95,6 @@ impl Executor {
             if let Some(pool) = self.pool_in_the_way(job) {
                 let must = self.must_give_way(job, pool, now);
                 let pool = self.jobs.get_mut(&pool).expect("just found");
-                pool.sharing.asked = true;
                 pool.sharing.must += usize::from(must);
                 let (host, token) = pool.work.pool().expect("it is a pool");
                 core.send(host, Message::Release { pool: token, must });

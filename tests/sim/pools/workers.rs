@@ -158,6 +158,7 @@ impl World {
         }
         let life = self.machines[host].life;
         let Some(hub) = self.pools.serving(host, life, token) else {
+            self.sweeps(host);
             return self.refused(worker);
         };
         let (id, now) = (self.machines[node].id, self.now);

@@ -42,6 +42,15 @@ const SEEDS: &[(u64, &str)] = &[
         "a holder of before that had given the job up was taken for a copy of it",
     ),
     (
+        831,
+        "a pool that others had ended for want of its host was taken for closed",
+    ),
+    (1653, "the same"),
+    (
+        1068,
+        "a pool's submission was refused, and its workers looked for it for ever",
+    ),
+    (
         504695,
         "a claim was given up, and what it had written was on disk all the same",
     ),
