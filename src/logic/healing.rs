@@ -36,8 +36,8 @@ impl State {
         self.set_healing_timer(Duration::ZERO);
     }
 
-    /// Lists of the files that jobs' tasks are given: found when this node starts, where one of them
-    /// or a file that it names is not here.
+    /// Lists of the files that jobs' tasks are given: found when this node starts, where one of
+    /// them or a file that it names is not here.
     pub fn inputs_lost(&mut self, manifests: Vec<BlobHash>) {
         self.healing.trees.extend(&manifests);
         self.blobs_lost(manifests);

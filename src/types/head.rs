@@ -45,8 +45,8 @@ pub struct JobHead {
     pub replicas: Vec<NodeId>,
     /// Ended, or to be ended, though tasks are left: they come to nothing.
     pub cancelled: bool,
-    /// Why a coordinator ended it early, if nobody asked it to: then it is `cancelled`, too. At most
-    /// `limits::MAX_REASON_BYTES`.
+    /// Why a coordinator ended it early, if nobody asked it to: then it is `cancelled`, too. At
+    /// most `limits::MAX_REASON_BYTES`.
     pub reason: Option<String>,
     /// How often `retry --failed` was asked.
     pub round: u32,
