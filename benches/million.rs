@@ -59,7 +59,8 @@ fn cluster(tasks: usize) {
 fn core(tasks: usize) {
     let peak = |tasks: usize| {
         let child = Command::new(env!("CARGO_BIN_EXE_nodectl"))
-            .args(["bench", "scheduler", "--tasks", &tasks.to_string()])
+            .args(["bench", "scheduler", "--plain"])
+            .args(["--tasks", &tasks.to_string()])
             .stdout(Stdio::null())
             .spawn()
             .expect("nodectl starts");

@@ -16,7 +16,8 @@ pub fn scheduler(args: &SchedulerArgs) -> Result<Exit, CliError> {
     // As many tasks that need none, and that need one each, side by side.
     let each = SLOTS
         .iter()
-        .flat_map(|slots| [(*slots, false), (*slots, true)]);
+        .flat_map(|slots| [(*slots, false), (*slots, true)])
+        .filter(|(_, graph)| !(args.plain && *graph));
     let costs = each
         .map(|(slots, graph)| bench::scheduler(args.tasks, slots, graph).map_err(CliError::Node));
     let costs = costs.collect::<Result<Vec<_>, _>>()?;

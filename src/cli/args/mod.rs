@@ -326,6 +326,9 @@ pub struct SchedulerArgs {
     /// Tasks of each job
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub tasks: u32,
+    /// Measures only jobs whose tasks need no others
+    #[arg(long)]
+    pub plain: bool,
     /// Prints JSON
     #[arg(long)]
     pub json: bool,
