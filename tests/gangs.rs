@@ -7,11 +7,13 @@ use common::{
     LATER, SOON,
     cluster::{Cluster, both},
     job::{stdout, write_job},
+    python::python_path_with,
     wait_for, wait_until,
 };
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 /// Every rank sends its number to rank 0, which sends the sum back: an all-reduce in plain Python,
@@ -254,4 +256,76 @@ fn a_cancelled_gang_leaves_nothing_and_one_too_large_says_what_it_lacks() {
     assert_eq!(cluster.wait_end(0, &id), "done");
     let results = cluster.results(0, &id);
     assert_eq!(stdout(&results[&0]), "");
+}
+
+/// The program of the book's page that has this in it.
+fn of_the_book(has: &str) -> String {
+    let page = read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guide/gangs.md"));
+    let mut programs = page.split("```python\n").skip(1);
+    let program = programs.find_map(|rest| {
+        let (program, _) = rest.split_once("```")?;
+        program.contains(has).then(|| program.to_string())
+    });
+    program.unwrap_or_else(|| panic!("no program with {has} in docs/guide/gangs.md"))
+}
+
+#[test]
+fn mpirun_runs_in_rank_0_while_the_others_keep_their_room() {
+    if Command::new("mpirun").arg("--version").output().is_err() {
+        println!("SKIPPED: no mpirun");
+        return;
+    }
+    let cluster = Cluster::of(1);
+    let script = of_the_book("# mpi.py").replace("./solver", "hostname");
+    let more = "nodes = 1\nper_node = 2\nresources = { cpus = 0.1 }\n\
+                env = { OMPI_ALLOW_RUN_AS_ROOT = \"1\", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM = \"1\" }";
+    let into = run(&cluster, &python_job(&cluster, "mpi", &script, more), "mpi");
+    // One line of each process that mpirun started.
+    let said = read(&into.join("0/stdout"));
+    assert_eq!(said.lines().count(), 2, "{said}");
+}
+
+/// Runs a program of a library's in two processes on two nodes; returns what each printed. None
+/// where there is no such library.
+fn two_processes(library: &str, script: &str, more: &str) -> Option<[String; 2]> {
+    let path = python_path_with(library)?;
+    let cluster = Cluster::of(2);
+    let more = format!(
+        "nodes = 2\nenv = {{ PYTHONPATH = \"{}\", {more} }}",
+        path.to_str().expect("UTF-8")
+    );
+    let name = format!("train-{library}");
+    let into = run(&cluster, &python_job(&cluster, &name, script, &more), &name);
+    Some(["stdout", "ranks/1/stdout"].map(|file| read(&into.join("0").join(file))))
+}
+
+#[test]
+fn processes_of_jax_find_each_other() {
+    let script = of_the_book("jax.distributed.initialize")
+        + "print(jax.process_index(), jax.process_count(), len(jax.devices()))\n";
+    let more = "JAX_PLATFORMS = \"cpu\"";
+    for (rank, said) in two_processes("jax", &script, more)
+        .iter()
+        .flatten()
+        .enumerate()
+    {
+        let line = format!("{rank} 2 2");
+        assert!(said.lines().any(|said| said == line), "{said}");
+    }
+}
+
+#[test]
+fn processes_of_pytorch_fit_a_line_together() {
+    let script = read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("config/jobs/ddp/train.py"));
+    let more = "OMP_NUM_THREADS = \"1\"";
+    for (rank, said) in two_processes("torch", &script, more)
+        .iter()
+        .flatten()
+        .enumerate()
+    {
+        assert!(
+            said.contains(&format!("rank {rank} of 2: loss 0.0000")),
+            "{said}"
+        );
+    }
 }
