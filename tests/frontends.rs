@@ -10,6 +10,7 @@ use common::{
     python::pass_suite,
 };
 use std::{
+    env,
     ffi::OsString,
     io::{BufRead, BufReader, Write},
     path::Path,
@@ -97,8 +98,11 @@ fn results_of_calls_stay_on_nodes_and_are_computed_again_when_they_are_lost() {
 fn at_three_nodes(module: &str) -> Option<(Cluster, Child)> {
     let mut command = frontends(module, &[])?;
     let mut cluster = Cluster::empty(Discovery::Beacon);
+    // Nodes have what the program has, under the same names.
+    let bin = Path::new(command.get_program()).parent().expect("a path");
+    let path = format!("{}:{}", bin.display(), env::var("PATH").unwrap_or_default());
     for _ in 0..3 {
-        cluster.add(&[("NODECTL_NODE__CORES", "1")]);
+        cluster.add(&[("NODECTL_NODE__CORES", "1"), ("PATH", &path)]);
     }
     cluster.wait_members(3);
     command
@@ -138,5 +142,13 @@ fn results_of_calls_survive_the_death_of_a_node_that_has_them() {
     let at = "calls are done";
     if let Some(said) = with_a_node_killed("tests.frontends.wanderer", at) {
         assert_eq!(said, [at, "done on 3 nodes"]);
+    }
+}
+
+#[test]
+fn a_workflow_of_snakemakes_survives_the_death_of_a_node() {
+    let at = "at work";
+    if let Some(said) = with_a_node_killed("tests.frontends.workflow", at) {
+        assert_eq!(said, [at, "ok"]);
     }
 }

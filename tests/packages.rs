@@ -278,6 +278,13 @@ fn the_wheel_brings_the_program() {
     let found = run(&["-c", own]);
     assert_eq!(Path::new(found.trim()), environment.join("bin/nodectl"));
     must(Command::new(environment.join("bin/start_node")).arg("--help"));
+    // Other libraries find their plugins.
+    let plugins = "import hydra_plugins, importlib.metadata as metadata, importlib.util as util; \
+                   found = metadata.distribution('nodectl').entry_points; \
+                   print(*sorted({one.group for one in found if one.name != 'start_node'}), \
+                   util.find_spec('snakemake_executor_plugin_nodectl') is not None, \
+                   util.find_spec('hydra_plugins.hydra_nodectl_launcher') is not None)";
+    assert_eq!(run(&["-c", plugins]), "ewoks.engines submitit True True\n");
 }
 
 #[test]

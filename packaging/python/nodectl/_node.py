@@ -224,8 +224,8 @@ def _answer(status: int, body: bytes) -> Any:
         text = problem["error"] + ("\nhint: " + problem["hint"] if problem.get("hint") else "")
     except (ValueError, KeyError, TypeError):
         text = "the node answered %d: %s" % (status, body[:400].decode(errors="replace"))
-    if status == 503:
-        # It leaves, or only begins.
+    if status in (503, 504):
+        # It leaves, or only begins; or nobody who knows has answered yet.
         raise ConnectionAbortedError(text)
     raise NodeError(text)
 

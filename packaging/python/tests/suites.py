@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import sys
 import tempfile
 
 from nodectl import _node
@@ -16,8 +17,11 @@ def node(cores):
     with tempfile.TemporaryDirectory(prefix="nodectl-") as directory:
         os.environ["NODECTL_NODE__DATA_DIR"] = os.path.join(directory, "data")
         os.environ["PYTHONPATH"] = os.pathsep.join([PACKAGE, installed(directory), os.environ.get("PYTHONPATH", "")])
-        settings = {"NODECTL_NODE__CORES": cores, "NODECTL_NODE__NICE": "0", "NODECTL_NETWORK__MDNS": "false", "NODECTL_NETWORK__BEACON_PORT": "0"}
-        started = _node.NodeProcess(["solo"], None, {**settings, "NODECTL_NETWORK__INTERFACES": '["lo"]'})
+        settings = {"NODECTL_NODE__CORES": cores, "NODECTL_NODE__NICE": "0"}
+        settings.update(NODECTL_NETWORK__MDNS="false", NODECTL_NETWORK__BEACON_PORT="0")
+        # Tasks that run `python` run this one.
+        path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+        started = _node.NodeProcess(["solo"], None, {**settings, "PATH": path, "NODECTL_NETWORK__INTERFACES": '["lo"]'})
         try:
             assert started.greeting, started.failure()
             yield directory

@@ -10,7 +10,7 @@ def missing():
     return None if importlib.util.find_spec("snakemake") else "no snakemake"
 
 
-#: Each starts Snakemake several times: with FRONTENDS_ALL=1 only.
+#: They start Snakemake several times: with FRONTENDS_ALL=1 only.
 LEFT_OUT = "test_group_workflow or test_attempts or test_a_rule_has or test_rules_that_are_ready or somebody_else"
 
 

@@ -2,14 +2,17 @@
 
 import concurrent.futures
 import glob
+import json
 import operator
 import os
 import queue
+import socket
+import threading
 import time
 
 import nodectl
 import pytest
-from nodectl import futures
+from nodectl import _jobs, futures
 
 
 @nodectl.remote(cpus=0.5)
@@ -123,6 +126,27 @@ def test_a_future_is_for_calls_only():
 
     with pytest.raises(TypeError, match="argument of a remote call"):
         pickle.dumps(futures.scatter(1))
+
+
+def test_a_job_of_which_nothing_is_known_is_submitted_again_with_its_key(tmp_path):
+    path, keys = str(tmp_path / "api.sock"), []
+
+    def serve(listener):
+        for status, answer in (("504 Gateway Timeout", {"error": "nothing is known of it yet"}), ("201 Created", {"job": "a1"})):
+            connection, _ = listener.accept()
+            with connection, connection.makefile("rb") as reader:
+                headers = iter(reader.readline, b"\r\n")
+                length = next(int(line.split(b":")[1]) for line in list(headers) if line.lower().startswith(b"content-length:"))
+                keys.append(json.loads(reader.read(length))["key"])
+                body = json.dumps(answer).encode()
+                connection.sendall(b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status.encode(), len(body), body))
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        assert _jobs.submit(path, {"name": "any", "command": ["true"]}) == "a1"
+    assert len(keys) == 2 and len(set(keys)) == 1
 
 
 def lose(future):

@@ -31,7 +31,6 @@ class TestWithoutSharedFiles(TestOnSharedFiles):
 def start(directory, snakefile, *arguments):
     (directory / "Snakefile").write_text(snakefile)
     line = [sys.executable, "-m", "snakemake", "--executor", "nodectl", "--jobs", "20", "--latency-wait", "1", *arguments]
-    # Workers find the same interpreter by the name that Snakemake calls it by where no software is shared.
     return subprocess.Popen(line, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
