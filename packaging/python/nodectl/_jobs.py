@@ -35,6 +35,11 @@ def again(ask: Callable[[], Any]) -> Any:
             time.sleep(0.2)
 
 
+def literal(text: str) -> str:
+    """A text for commands and variables of a job, where braces are around names of parameters."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
 def submit(node: str, request: Dict[str, Any]) -> str:
     """The id of a new job, of the API's `JobRequest`. It is one job, however often it has to be asked for."""
     body = json.dumps({**request, "key": uuid.uuid4().hex}).encode()

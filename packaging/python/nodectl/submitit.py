@@ -199,10 +199,10 @@ class NodectlExecutor(core.PicklingExecutor):  # type: ignore[misc, unused-ignor
         env.update(SUBMITIT_EXECUTOR="nodectl", SUBMITIT_NODECTL_ARRAY="1" if count > 1 else "")
         request: Dict[str, Any] = {
             "name": given.get("name", "submitit"),
-            "command": ["bash", "-c", self._script()],
+            "command": ["bash", "-c", _jobs.literal(self._script())],
             "repeat": count,
             "retries": 0,
-            "env": {**_passed_on(), **env},
+            "env": {name: _jobs.literal(value) for name, value in {**_passed_on(), **env}.items()},
             "where": given.get("where", ""),
             "priority": given.get("priority", 0),
             "at_once": given.get("array_parallelism"),

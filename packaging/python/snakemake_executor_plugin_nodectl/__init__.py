@@ -137,7 +137,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc, unused-ignore]
         if self.shares_software and "PATH" in os.environ:
             # The same programs as here, as the nodes see them.
             env.setdefault("PATH", os.environ["PATH"])
-        return env
+        return {name: _jobs.literal(value) for name, value in env.items()}
 
     def _script(self, job: JobExecutorInterface) -> str:
         self._threads = max(1, job.threads)

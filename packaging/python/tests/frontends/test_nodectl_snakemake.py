@@ -61,18 +61,21 @@ def test_a_tasks_needs_are_those_of_the_rule(threads, resources, needs):
 
 
 NEEDS = """
+envvars: "SAID"
+
 rule all:
     threads: 2
     output: "out"
     resources: mem_mb=300, runtime=7, gpu=0
-    shell: "echo {threads} > {output}"
+    shell: "echo {threads} $SAID > {output}"
 """
 
 
-def test_a_rule_has_its_threads(tmp_path):
+def test_a_rule_has_its_threads_and_the_variables_of_the_workflow(tmp_path, monkeypatch):
+    monkeypatch.setenv("SAID", "a {brace}")
     status, said = run(tmp_path, NEEDS)
     assert status == 0, said
-    assert (tmp_path / "out").read_text() == "2\n"
+    assert (tmp_path / "out").read_text() == "2 a {brace}\n"
 
 
 FAILS = """

@@ -36,9 +36,9 @@ def test_an_array_is_one_job_of_as_many_tasks(tmp_path):
 
 
 def test_a_job_knows_what_it_is_and_runs_where_it_was_submitted(tmp_path):
-    job = executor(tmp_path, nodectl_setup=["export SAID=yes"]).submit(where)
+    job = executor(tmp_path).submit(where)
     assert job.result() == (job.job_id, 0, 1, os.getcwd())
-    job = executor(tmp_path, nodectl_setup=["export SAID=yes"]).submit(os.getenv, "SAID")
+    job = executor(tmp_path / "{braces}", nodectl_setup=["export SAID=${NOTHING:-yes}"]).submit(os.getenv, "SAID")
     assert pickle.loads(pickle.dumps(job)).result() == "yes"
 
 
