@@ -275,7 +275,7 @@ impl Anew {
 
     fn put(&mut self, record: &Record) -> io::Result<()> {
         let start = self.end - self.buffer.len() as u64;
-        let offset = frame::push(&mut self.buffer, start, &journal::encode(&record));
+        let offset = frame::push(&mut self.buffer, start, &journal::encode(record));
         self.end = start + self.buffer.len() as u64;
         if let Record::Task(task) = record {
             if self.offsets.has_rival(task) {

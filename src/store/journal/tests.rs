@@ -358,7 +358,7 @@ fn as_before(record: &Record) -> Vec<u8> {
             ]
             .concat();
         }
-        Record::Head(_) => return journal::encode(&record),
+        Record::Head(_) => return journal::encode(record),
     };
     let (numbers, streams) = (
         (
