@@ -11,7 +11,7 @@ def missing():
 
 
 #: They start Snakemake several times: with FRONTENDS_ALL=1 only.
-LEFT_OUT = "test_group_workflow or test_attempts or test_a_rule_has or test_rules_that_are_ready or somebody_else"
+LEFT_OUT = "TestWithoutSharedFiles or test_group_workflow or test_attempts or test_a_rule_has or test_rules_that_are_ready or somebody_else"
 
 
 def arguments():
