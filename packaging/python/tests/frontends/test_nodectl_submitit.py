@@ -7,6 +7,7 @@ import time
 import pytest
 import submitit
 import submitit.core.plugins
+from nodectl.submitit import NodectlExecutor
 from submitit.core import utils
 
 
@@ -32,7 +33,11 @@ def test_an_array_is_one_job_of_as_many_tasks(tmp_path):
     assert [job.result() for job in jobs] == [4, 9, 16]
     first = jobs[0].job_id.partition("_")[0]
     assert [job.job_id for job in jobs] == ["%s_%d" % (first, task) for task in range(3)]
-    assert [job.state for job in jobs] == ["COMPLETED"] * 3
+    # A result is there before its process has ended.
+    deadline = time.monotonic() + 60
+    while {job.state for job in jobs} != {"COMPLETED"}:
+        assert time.monotonic() < deadline, [job.state for job in jobs]
+        time.sleep(0.05)
 
 
 def test_a_job_knows_what_it_is_and_runs_where_it_was_submitted(tmp_path):
@@ -45,6 +50,26 @@ def test_a_job_knows_what_it_is_and_runs_where_it_was_submitted(tmp_path):
 def test_processes_of_a_job_have_ranks(tmp_path):
     job = executor(tmp_path, nodes=1, tasks_per_node=2).submit(where)
     assert [result[:3] for result in job.results()] == [(job.job_id, rank, 2) for rank in range(2)]
+
+
+class Slow:
+    """Has more time than its job, until it begins again from its checkpoint."""
+
+    def __call__(self, seconds):
+        time.sleep(seconds)
+        return "slept for %d s" % seconds
+
+    def checkpoint(self, seconds):
+        return utils.DelayedSubmission(self, 0)
+
+
+def test_a_job_whose_time_is_nearly_over_goes_on_from_its_checkpoint(tmp_path):
+    made = NodectlExecutor(tmp_path, max_num_timeout=1)
+    # It is told after 12 s.
+    made.update_parameters(timeout_min=20 / 60, signal_delay_s=8)
+    job = made.submit(Slow(), 300)
+    assert job.result() == "slept for 0 s"
+    assert "(0 remaining timeouts)" in job.stdout()
 
 
 def test_a_job_is_cancelled(tmp_path):
