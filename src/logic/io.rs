@@ -137,7 +137,7 @@ pub enum Effect {
         from: NodeId,
         keep: u32,
     },
-    /// Record this, and admit only whom it admits.
+    /// Keep this, and admit only whom it admits.
     Roster(Box<Roster>),
     Disk(DiskEffect),
     Task(TaskEffect),
