@@ -191,7 +191,9 @@ fn file_table(fields: &Fields<'_, '_>, values: &ValueReader<'_>) -> Result<Array
     let convert = fields.bool("convert")?.is_some_and(|convert| convert.value);
     let scalar = scalar(fields)?;
     let shape = shape(fields, values)?;
-    let path = fields.string("file")?.expect("it is there");
+    let path = fields
+        .string("file")?
+        .expect("the source was chosen by its key `file`");
     let raw = match (scalar, shape) {
         (None, None) => None,
         (Some(scalar), Some(shape)) => Some(RawPlan {
@@ -336,7 +338,7 @@ fn range(
 fn random(fields: &Fields<'_, '_>, values: &ValueReader<'_>) -> Result<ArraySource, Fault> {
     let table = fields
         .table("random", "`random`")?
-        .expect("its key is there");
+        .expect("the source was chosen by its key `random`");
     table.check_keys(&["seed", "low", "high", "mean", "deviation"])?;
     let get = |key: &str| {
         table

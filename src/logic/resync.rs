@@ -267,7 +267,10 @@ impl State {
             return false;
         };
         entry.last = Some(job);
-        let pulling = entry.pulls.get_mut(&job).expect("just found");
+        let pulling = entry
+            .pulls
+            .get_mut(&job)
+            .expect("the job was found among the pulls");
         let left = pulling.left() as u32;
         let Some(chunk) = pulling.todo.pop_first() else {
             return false;

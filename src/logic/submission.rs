@@ -398,7 +398,10 @@ impl State {
         if self.core.directory.get(job).is_some_and(lives) {
             return self.wait_for_submission(job);
         }
-        let submission = self.submissions.remove(&job).expect("just found");
+        let submission = self
+            .submissions
+            .remove(&job)
+            .expect("the submission was found by its job");
         for asker in submission.askers {
             self.core
                 .answer(asker, Err(QueryError::Storage(error.clone())));

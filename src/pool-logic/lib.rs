@@ -308,8 +308,14 @@ impl<P: Clone> Pool<P> {
     }
 
     fn take_first(&mut self, key: WorkerKey, now: Time) {
-        let worker = self.workers.get_mut(&key).expect("the caller found it");
-        let task = worker.sent.pop_front().expect("the caller saw it");
+        let worker = self
+            .workers
+            .get_mut(&key)
+            .expect("the worker was found by this key");
+        let task = worker
+            .sent
+            .pop_front()
+            .expect("an answer is for a task that was sent");
         worker.sent_bytes -= task.bytes;
         worker.since = now;
         let is_used_up = self
@@ -405,7 +411,10 @@ impl<P: Clone> Pool<P> {
             return false;
         };
         let key = *key;
-        self.workers.get_mut(&key).expect("just found").stage = TaskStage::Leaving;
+        self.workers
+            .get_mut(&key)
+            .expect("the worker was found by this key")
+            .stage = TaskStage::Leaving;
         self.idle.remove(&key);
         self.effects.push(PoolEffect::Exit { worker: key });
         true

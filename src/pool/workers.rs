@@ -74,7 +74,10 @@ impl Hub {
                 self.changed = true;
                 // From here on it gets each update by itself; what was before may come as a
                 // snapshot.
-                let worker = self.workers.get_mut(&key).expect("just found");
+                let worker = self
+                    .workers
+                    .get_mut(&key)
+                    .expect("the worker was found by this key");
                 self.updates.feed(&mut worker.cursor, &worker.outbox);
                 if self.pool.ready(key) {
                     Ok(())
@@ -83,14 +86,20 @@ impl Hub {
                 }
             }
             FromWorker::InitFailed => {
-                let worker = self.workers.get_mut(&key).expect("just found");
+                let worker = self
+                    .workers
+                    .get_mut(&key)
+                    .expect("the worker was found by this key");
                 worker
                     .error
                     .get_or_insert_with(|| explain(&frame.payload()));
                 Ok(())
             }
             FromWorker::Ended => {
-                let worker = self.workers.get_mut(&key).expect("just found");
+                let worker = self
+                    .workers
+                    .get_mut(&key)
+                    .expect("the worker was found by this key");
                 worker.ended = Some(text::lines(&String::from_utf8_lossy(&frame.payload())).into());
                 Ok(())
             }
@@ -116,7 +125,10 @@ impl Hub {
         } else {
             self.pool.answered(key, id, now)
         };
-        let worker = self.workers.get_mut(&key).expect("the caller found it");
+        let worker = self
+            .workers
+            .get_mut(&key)
+            .expect("the worker was found by this key");
         match answer {
             AnswerOutcome::Unasked => return Err("an answer to what it was not asked"),
             AnswerOutcome::Discard => {

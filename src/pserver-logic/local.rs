@@ -146,12 +146,18 @@ impl Group {
     }
 
     fn tensor_pushed(&mut self, worker: Worker, tensor: u32) {
-        let local = self.locals.get_mut(&worker).expect("the caller has it");
+        let local = self
+            .locals
+            .get_mut(&worker)
+            .expect("the worker is one of this node's");
         if !local.pushed.insert(tensor) {
             return;
         }
         for block in self.config.layout.blocks_of(tensor as usize) {
-            let local = self.locals.get_mut(&worker).expect("just found");
+            let local = self
+                .locals
+                .get_mut(&worker)
+                .expect("the worker is one of this node's");
             local.left[block as usize] -= 1;
             if local.left[block as usize] == 0 {
                 local.contributed.insert(block);
@@ -191,7 +197,10 @@ impl Group {
     /// What a worker is told next of its part.
     fn next_share(&mut self, worker: Worker) -> Share {
         let (index, of) = self.part(worker);
-        let local = self.locals.get_mut(&worker).expect("the caller has it");
+        let local = self
+            .locals
+            .get_mut(&worker)
+            .expect("the worker is one of this node's");
         local.share = Share {
             number: local.share.number + 1,
             index,
@@ -259,7 +268,10 @@ impl Group {
             self.tensor_pushed(worker, tensor);
         }
         let clips = self.config.settings.training.clip_norm.is_some() && !self.is_synchronous();
-        let local = self.locals.get_mut(&worker).expect("just found");
+        let local = self
+            .locals
+            .get_mut(&worker)
+            .expect("the worker is one of this node's");
         local.ended = Some(samples);
         local.fresh.clear();
         local.norm2 = (!clips).then_some(0.0);
@@ -354,7 +366,10 @@ impl Group {
 
     fn begin_clock(&mut self, worker: Worker, clock: Clock) {
         let left = self.config.layout.tensors_per_block();
-        let local = self.locals.get_mut(&worker).expect("the caller has it");
+        let local = self
+            .locals
+            .get_mut(&worker)
+            .expect("the worker is one of this node's");
         local.clock = clock;
         local.left = left;
         (local.ended, local.norm2) = (None, None);
@@ -536,7 +551,7 @@ impl Group {
             let share = self.next_share(worker);
             self.locals
                 .get_mut(&worker)
-                .expect("the caller has it")
+                .expect("the worker is one of this node's")
                 .void_before = share.number;
             self.tell(worker, Notice::Moved { clock, share });
         }
@@ -549,7 +564,7 @@ impl Group {
         if self.is_synchronous() {
             self.locals
                 .get_mut(&worker)
-                .expect("the caller has it")
+                .expect("the worker is one of this node's")
                 .void_before = share.number;
         }
         self.tell(worker, Notice::Share(share));
@@ -587,7 +602,10 @@ impl Group {
             .first()
             .map_or(0, |(_, version)| *version);
         let is_divided_anew = !self.knows_its_part(worker);
-        let local = self.locals.get_mut(&worker).expect("the caller has it");
+        let local = self
+            .locals
+            .get_mut(&worker)
+            .expect("the worker is one of this node's");
         let life = local.id(worker);
         if let Some((_, clock)) = self
             .installed
@@ -602,7 +620,10 @@ impl Group {
             if std::mem::replace(&mut local.told, true) {
                 // The parameters are those of a checkpoint.
                 self.move_to(worker, clock);
-                let local = self.locals.get_mut(&worker).expect("just found");
+                let local = self
+                    .locals
+                    .get_mut(&worker)
+                    .expect("the worker is one of this node's");
                 if local.barrier.take().is_some() {
                     // The others come to it again, and so does this one: until then they need its
                     // clocks.

@@ -93,7 +93,11 @@ impl Group {
             }
         }
         if self.leads() {
-            self.leading.as_mut().expect("it leads").progress.moving = moving;
+            self.leading
+                .as_mut()
+                .expect("this node leads a view")
+                .progress
+                .moving = moving;
         }
         self.send_blocks();
     }

@@ -299,7 +299,7 @@ impl Group {
 
     /// Adds a clock's gradients up when all are here.
     fn try_sum(&mut self, block: Block) {
-        let shard = self.shards.get_mut(&block).expect("the caller has it");
+        let shard = self.shards.get_mut(&block).expect("a block kept here");
         let clock = shard.version;
         let all = self.installed.view.workers.len();
         let here = shard.contributions.get(&clock).map_or(0, BTreeSet::len);
@@ -526,7 +526,7 @@ impl Group {
         };
         // All workers together move parameters as far in a clock as one would.
         let scale = clip / self.installed.view.workers.len().max(1) as f32;
-        let shard = self.shards.get_mut(&block).expect("the caller has it");
+        let shard = self.shards.get_mut(&block).expect("a block kept here");
         let Some(workers) = shard
             .contributions
             .get_mut(&clock)
@@ -570,7 +570,7 @@ impl Group {
             if version.is_none_or(|version| !self.newcomers_allow(block, version)) {
                 break;
             }
-            let shard = self.shards.get_mut(&block).expect("the caller has it");
+            let shard = self.shards.get_mut(&block).expect("a block kept here");
             let Some(flight) = shard.flight.front() else {
                 break;
             };
@@ -652,7 +652,7 @@ impl Group {
     }
 
     fn serve_readers(&mut self, block: Block) {
-        let shard = self.shards.get_mut(&block).expect("the caller has it");
+        let shard = self.shards.get_mut(&block).expect("a block kept here");
         if shard.readers.is_empty() {
             return;
         }

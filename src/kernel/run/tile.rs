@@ -392,7 +392,7 @@ impl Tiles {
             batches += 1;
             let most = if done >= count { 0 } else { SLOTS - 1 };
             while waiting.len() > most {
-                let (batch, run) = waiting.pop_front().expect("it has one");
+                let (batch, run) = waiting.pop_front().expect("more than `most` tiles wait");
                 self.ended(u64::from(batch), run)?;
             }
             if done >= count {

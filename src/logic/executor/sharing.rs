@@ -94,9 +94,12 @@ impl Executor {
         for job in waiting {
             if let Some(pool) = self.pool_in_the_way(job) {
                 let must = self.must_give_way(job, pool, now);
-                let pool = self.jobs.get_mut(&pool).expect("just found");
+                let pool = self
+                    .jobs
+                    .get_mut(&pool)
+                    .expect("the pool in the way is one of the jobs");
                 pool.sharing.must += usize::from(must);
-                let (host, token) = pool.work.pool().expect("it is a pool");
+                let (host, token) = pool.work.pool().expect("only pools are in the way");
                 core.send(host, Message::Release { pool: token, must });
             }
         }

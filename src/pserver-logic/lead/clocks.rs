@@ -95,7 +95,7 @@ impl Group {
         for (worker, node, _, clock) in waiting {
             let most = clock.saturating_add(ahead);
             let awaits_it = |other: &Worker| {
-                let leading = self.leading.as_ref().expect("just found");
+                let leading = self.leading.as_ref().expect("this node leads a view");
                 leading.clocks.get(other).is_some_and(|begun| *begun > most)
                     || self
                         .clocks
@@ -106,7 +106,7 @@ impl Group {
             if absent.iter().all(awaits_it) {
                 self.leading
                     .as_mut()
-                    .expect("just found")
+                    .expect("this node leads a view")
                     .barriers
                     .remove(&worker);
                 self.send_in_view(node, ViewMessage::PassedAlone { worker }, None);

@@ -103,7 +103,9 @@ fn source(
             format!("`{stray}` does not go with `{key}`"),
         ));
     }
-    let item = table.string(key)?.expect("the key is there");
+    let item = table
+        .string(key)?
+        .expect("the source was chosen by the key that is there");
     let span = item.span.clone();
     let source = match *key {
         "table" => Source::Table {
@@ -259,7 +261,7 @@ fn validation(
     if let DeValue::Table(_) = value.get_ref() {
         let own = table
             .table("validation", "`validation`")?
-            .expect("it is one");
+            .expect("`validation` was seen to be a table");
         own.check_keys(&SOURCE_KEYS)?;
         return source(&own, files).map(|(source, _)| Validation::Other(source));
     }

@@ -284,7 +284,7 @@ fn conv2d(fields: &Fields<'_, '_>) -> Result<Layer, Fault> {
 
 fn pool_window(fields: &Fields<'_, '_>, name: &str) -> Result<WindowSpec, Fault> {
     fields.check_keys(&[name, "stride", "padding"])?;
-    let size = pair(fields, name, 1)?.expect("the key is there");
+    let size = pair(fields, name, 1)?.expect("a layer is read where its key was found");
     Ok(WindowSpec {
         size,
         stride: pair(fields, "stride", 1)?.unwrap_or(size),
@@ -298,7 +298,7 @@ fn dropout(fields: &Fields<'_, '_>) -> Result<Layer, Fault> {
     let is_share = |share: f64| (0.0..1.0).contains(&share);
     let share = limited(fields, "dropout", "a fraction from 0 to below 1", is_share)?;
     Ok(Layer::Dropout {
-        share: share.expect("the key is there"),
+        share: share.expect("a layer is read where its key was found"),
     })
 }
 
@@ -356,7 +356,7 @@ fn normalization(fields: &Fields<'_, '_>, name: &str) -> Result<Layer, Fault> {
     fields.check_keys(&[name])?;
     let table = fields
         .table(name, "a normalization")?
-        .expect("the key is there");
+        .expect("a layer is read where its key was found");
     let is_batch = name == "batch_norm";
     table.check_keys(if is_batch {
         &["momentum", "epsilon"]

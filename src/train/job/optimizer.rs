@@ -133,7 +133,9 @@ fn decay(table: &Fields<'_, '_>) -> Result<DecayPlan, Fault> {
     let decay = match value.map(|value| value.get_ref()) {
         None => DecayPlan::Constant,
         Some(DeValue::Table(_)) => {
-            let steps = table.table("decay", "`decay`")?.expect("it is one");
+            let steps = table
+                .table("decay", "`decay`")?
+                .expect("`decay` was seen to be a table");
             steps.check_keys(&["every", "factor"])?;
             let missing =
                 |key: &str| Fault::new(steps.span.clone(), format!("`decay` has no `{key}`"));
@@ -156,13 +158,13 @@ fn decay(table: &Fields<'_, '_>) -> Result<DecayPlan, Fault> {
                 floor: floor.unwrap_or(0.0),
             },
             other => {
-                let span = value.expect("it is there").span();
+                let span = value.expect("a value of `decay` is matched").span();
                 return Err(Fault::new(span, format!("there is no `decay` \"{other}\""))
                     .suggest(other, &NAMES));
             }
         },
         Some(other) => {
-            let span = value.expect("it is there").span();
+            let span = value.expect("a value of `decay` is matched").span();
             let fault = Fault::new(
                 span,
                 format!("`decay` is a name or a table, not {}", type_name(other)),

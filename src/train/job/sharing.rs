@@ -100,7 +100,7 @@ fn consistency(fields: &Fields<'_, '_>) -> Result<(Consistency, Outer), Fault> {
         DeValue::Table(_) => {
             let table = fields
                 .table("consistency", "`consistency`")?
-                .expect("it is one");
+                .expect("`consistency` was seen to be a table");
             let is_local = table.get("local").is_some();
             table.check_keys(if is_local {
                 &["local", "rate", "momentum"]
@@ -115,7 +115,10 @@ fn consistency(fields: &Fields<'_, '_>) -> Result<(Consistency, Outer), Fault> {
                 let staleness = staleness.ok_or_else(missing)?.value.into();
                 return Ok((Consistency::Ssp { staleness }, outer));
             }
-            let steps = table.u32("local", 1)?.expect("it is there").value;
+            let steps = table
+                .u32("local", 1)?
+                .expect("`local` was found in the table")
+                .value;
             let rate = limited(&table, "rate", "a number above 0", |rate| rate > 0.0)?;
             let momentum = limited(&table, "momentum", "a share from 0 to below 1", |share| {
                 (0.0..1.0).contains(&share)
@@ -159,7 +162,7 @@ fn compression(fields: &Fields<'_, '_>) -> Result<Compression, Fault> {
         DeValue::Table(_) => {
             let table = fields
                 .table("compression", "`compression`")?
-                .expect("it is one");
+                .expect("`compression` was seen to be a table");
             table.check_keys(&["topk"])?;
             let share = table
                 .get("topk")

@@ -225,7 +225,10 @@ impl<'d> Waiting<'d> {
     /// Reads reports until so many are left.
     fn drain(&mut self, left: usize, outputs: &mut Outputs, epoch: u32) -> Result<(), TrainError> {
         while self.reports.len() > left {
-            let (report, samples, step) = self.reports.pop_front().expect("there is one");
+            let (report, samples, step) = self
+                .reports
+                .pop_front()
+                .expect("more reports than `left` are there");
             let (losses, scores) = report.wait()?;
             let weights = self.batches.sample_weights(&samples);
             let mut own = Totals::default();

@@ -43,7 +43,7 @@ impl PersistentWorkers {
             .invite()
             .map_err(|error| Failure::Inputs(format!("no token: {error}")))?;
         let socket = (self.listener.socket.as_path(), invited.token.as_str());
-        let mut program = self.program(worker.expect("whoever starts one has it"));
+        let mut program = self.program(worker.expect("only tasks with a worker are started here"));
         let mut env = environment::of_worker(&context.base_env, own, task, dir, socket);
         if let Some(python) = environment {
             program.command[0] = python.interpreter().to_string_lossy().into_owned();

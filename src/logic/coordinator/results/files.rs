@@ -30,7 +30,11 @@ impl Coordinator {
                 records,
                 chunk,
                 ..
-            } = self.results.awaited.remove(&ticket).expect("just found");
+            } = self
+                .results
+                .awaited
+                .remove(&ticket)
+                .expect("the ticket was found among the awaited");
             match chunk {
                 None => self.results.accepted.extend(records),
                 Some(chunk) => self.keep_learned(core, from, chunk, records),
@@ -46,7 +50,11 @@ impl Coordinator {
                 records,
                 chunk,
                 ..
-            } = self.results.awaited.remove(&ticket).expect("just found");
+            } = self
+                .results
+                .awaited
+                .remove(&ticket)
+                .expect("the ticket was found among the awaited");
             let taken = self.without_files(core, lattice, records);
             self.keep_learned(core, from, chunk.flatten(), taken);
             return true;

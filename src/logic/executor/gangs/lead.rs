@@ -209,7 +209,11 @@ impl Executor {
     }
 
     fn begin(&mut self, core: &mut Core, key: GangKey) {
-        let lead = self.gangs.led.get_mut(&key).expect("whoever calls has it");
+        let lead = self
+            .gangs
+            .led
+            .get_mut(&key)
+            .expect("this node leads the gang");
         (lead.stage, lead.since) = (Stage::Running, core.mono());
         self.started(key.0, key.1);
         self.say_go_on(core, key);
@@ -353,7 +357,11 @@ impl Executor {
         record: Box<TaskRecord>,
         tries: u32,
     ) {
-        let lead = self.gangs.led.get_mut(&key).expect("whoever calls has it");
+        let lead = self
+            .gangs
+            .led
+            .get_mut(&key)
+            .expect("this node leads the gang");
         let nodes = lead.seats.iter().map(|seat| seat.node);
         let others: Vec<_> = nodes.filter(|node| *node != core.me).collect();
         let hashes: Vec<_> = record.blobs().collect();
