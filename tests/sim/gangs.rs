@@ -53,7 +53,10 @@ impl World {
             key,
             done: false,
         };
-        if gang.processes.insert(place.rank, process).is_some() {
+        let before = gang.processes.insert(place.rank, process);
+        // A claim that was given up, and of which nobody lives who knew, may be made anew.
+        let lives = |before: Process| self.machines[before.node].life == before.life;
+        if before.is_some_and(lives) {
             let text = format!(
                 "rank {} of {} task {}",
                 place.rank,
