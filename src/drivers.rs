@@ -2,18 +2,20 @@
 //! dynamically, so that it can load GPUs' drivers, and with nothing but what runs beside a node. A
 //! node starts it from memory in its own place (`ports::carried`).
 
+use nodectl::ports::say::tell;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     match arguments.next().as_deref() {
+        Some(nodectl::ports::carried::TRIAL) => ExitCode::SUCCESS,
         Some("supervise") => nodectl::worker::supervisor::main(),
         Some("gpu-probe") => nodectl::gpu::probe_main(&arguments.collect::<Vec<_>>()),
         Some("kernel-worker") => nodectl::kernel::run::main(),
         Some("train-worker") => nodectl::train::run::main(),
         Some("integrate-worker") => nodectl::azint::run::main(),
         _ => {
-            eprintln!("nodectl: this part of it is started by nodes, not by hand");
+            tell!("nodectl: this part of it is started by nodes, not by hand");
             ExitCode::from(2)
         }
     }

@@ -1,7 +1,8 @@
 //! The `nodectl` program.
 
 fn main() -> std::process::ExitCode {
-    // Packed, and named by `packaging/build`: what a program that is linked statically needs for GPUs.
+    // Packed, and named by `packaging/build`: what a program that is linked statically needs for
+    // GPUs.
     #[cfg(feature = "carries-drivers")]
     {
         use nodectl::ports::carried;

@@ -17,8 +17,8 @@ use std::{
 
 const BY_MEMBERS: (&str, &str) = ("NODECTL_NODE__UPGRADE_BY_MEMBERS", "true");
 
-/// Nodes each of which has a program file of its own, and the program that they are to run: the same
-/// with a byte behind its end, so that it is another file, which does the same.
+/// Nodes each of which has a program file of its own, and the program that they are to run: the
+/// same with a byte behind its end, so that it is another file, which does the same.
 struct Fleet {
     cluster: Cluster,
     new: PathBuf,

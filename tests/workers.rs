@@ -15,6 +15,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::PathBuf,
+    process::Stdio,
 };
 
 /// Notes each instance and each call in files, and does in `run` what its parameters say.
@@ -400,4 +401,61 @@ fn is_alive(pid: u32) -> bool {
     stat.rsplit(')')
         .next()
         .is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+}
+
+/// Is built without a network, and not before somebody lets it.
+const SLOW_BACKEND: &str = r#"
+import os, time, zipfile
+def build_wheel(directory, config=None, metadata=None):
+    while not os.path.exists("GATE/open"):
+        time.sleep(0.02)
+    name, info = "lab_two-1.0-py3-none-any.whl", "lab_two-1.0.dist-info/"
+    files = {
+        "lab_two.py": "VALUE = 2\n",
+        info + "METADATA": "Metadata-Version: 2.1\nName: lab-two\nVersion: 1.0\n",
+        info + "WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    with zipfile.ZipFile(os.path.join(directory, name), "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+        archive.writestr(info + "RECORD", "".join(path + ",,\n" for path in [*files, info + "RECORD"]))
+    return name
+"#;
+
+#[test]
+fn run_shows_which_node_makes_the_environment_of_a_job() {
+    let cluster = Cluster::of(1);
+    let dir = cluster.dir.path();
+    let (gate, project) = (dir.join("gate"), dir.join("project"));
+    fs::create_dir(&gate).expect("writable");
+    fs::create_dir(&project).expect("writable");
+    let text = "[project]\nname = \"lab-two\"\nversion = \"1.0\"\n[build-system]\nrequires = []\n\
+                build-backend = \"backend\"\nbackend-path = [\".\"]\n";
+    fs::write(project.join("pyproject.toml"), text).expect("writable");
+    let backend = SLOW_BACKEND.replace("GATE", gate.to_str().expect("UTF-8"));
+    fs::write(project.join("backend.py"), backend).expect("writable");
+    let text = "name = \"made\"\npython = { project = \"project\" }\n\
+                command = [\"python\", \"-c\", \"import lab_two; print(lab_two.VALUE)\"]\n";
+    let file = write_job(dir, "made", text);
+    let said = dir.join("said");
+    let mut run = cluster.command(0);
+    run.arg("run").arg(&file).args(["--into", "out"]);
+    run.stdin(Stdio::null()).stdout(Stdio::null());
+    let mut run = run
+        .stderr(fs::File::create(&said).expect("writable"))
+        .spawn()
+        .expect("nodectl starts");
+    let read = || fs::read_to_string(&said).expect("ours");
+    wait_until(SOON, "the step is shown with its node", || {
+        read().contains("made: n0 makes its Python environment: ") && read().contains("pip install")
+    });
+    fs::write(gate.join("open"), "").expect("writable");
+    let mut status = None;
+    wait_until(LATER, "the job ends", || {
+        status = run.try_wait().expect("our child");
+        status.is_some()
+    });
+    assert!(status.is_some_and(|status| status.success()), "{}", read());
+    let printed = &read_results(&dir.join("out"))[&0]["stdout"];
+    assert_eq!(printed, "2\n");
 }

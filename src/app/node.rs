@@ -5,7 +5,7 @@ use super::{
     history::LoadHistory,
     launched::LaunchRecords,
     machine,
-    program::{Means, NodeProgram},
+    program::{Means, NodeEnd, NodeProgram},
     remembered,
     settings::{ApiSettings, PolicySettings, Settings},
     surroundings,
@@ -138,15 +138,6 @@ pub fn has_left_jobs(data_dir: &Path) -> bool {
     data_dir.join(SOLO_MARK).exists() && jobs()
 }
 
-/// Why a node has left.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NodeEnd {
-    /// Somebody, or something, wanted it to.
-    Left,
-    /// To come back with this program, by another process or in the place of this one.
-    Restart(PathBuf),
-}
-
 /// Runs a member of the cluster until it leaves: by the API, SIGTERM, SIGINT, because `unneeded`
 /// has ended, or to come back with another program.
 pub async fn run_node(
@@ -207,7 +198,7 @@ pub async fn run_node(
     };
     let program = started.program.clone();
     started.end().await;
-    ended.map(|()| program.restart().map_or(NodeEnd::Left, NodeEnd::Restart))
+    ended.map(|()| program.end())
 }
 
 /// What to do about a defect in nodectl. The panic itself is in the log, with its place.

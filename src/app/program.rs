@@ -1,6 +1,7 @@
-//! The program that this node runs, and another in its place: brought from the member that wants it,
-//! checked, put where the old one is; then the node leaves, and whoever started it here starts the new
-//! one in the same process (`NodeEnd::Restart`). The old program is kept beside the new one.
+//! The program that this node runs, and another in its place: brought from the member that wants
+//! it, checked, put where the old one is; then the node leaves, and whoever started it here starts
+//! the new one in the same process (`NodeEnd::Restart`). The old program is kept beside the new
+//! one.
 
 mod install;
 
@@ -17,6 +18,15 @@ use tokio::runtime::Handle;
 
 /// This very program, also when its file was replaced or removed since.
 const RUNNING: &str = "/proc/self/exe";
+
+/// Why a node has left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeEnd {
+    /// Somebody, or something, wanted it to.
+    Left,
+    /// To come back with this program: whoever runs the node executes it.
+    Restart(PathBuf),
+}
 
 /// What a node needs to replace its program.
 pub(super) struct Means {
@@ -57,10 +67,12 @@ impl NodeProgram {
         })
     }
 
-    /// With which program this node is to be started again, now that it has left.
-    pub fn restart(&self) -> Option<PathBuf> {
-        let restarts = self.known().replacement == Replacement::Restarting;
-        restarts.then(|| self.path.clone())
+    /// Why this node has left.
+    pub fn end(&self) -> NodeEnd {
+        match self.known().replacement {
+            Replacement::Restarting => NodeEnd::Restart(self.path.clone()),
+            Replacement::None | Replacement::Preparing | Replacement::Failed(_) => NodeEnd::Left,
+        }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {

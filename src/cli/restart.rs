@@ -1,5 +1,5 @@
-//! A node that comes back with another program: the same process executes it, so that whoever started
-//! the node (systemd, a shell, a scheduler) still has the child that it knows.
+//! A node that comes back with another program: the same process executes it, so that whoever
+//! started the node (systemd, a shell, a scheduler) still has the child that it knows.
 
 use super::{
     exit::CliError,
@@ -23,8 +23,8 @@ use std::{
     process::Command,
 };
 
-/// Executes `program` with the arguments of the `join` that it takes the place of, secrets left out,
-/// and has it find the secret. Returns only where that fails.
+/// Executes `program` with the arguments of the `join` that it takes the place of, secrets left
+/// out, and has it find the secret. Returns only where that fails.
 pub fn restart(program: &Path, args: Vec<OsString>, secret: &ChosenSecret) -> CliError {
     let execute = || -> io::Result<io::Error> {
         let mut command = Command::new(program);
@@ -51,8 +51,8 @@ pub fn restart(program: &Path, args: Vec<OsString>, secret: &ChosenSecret) -> Cl
     CliError::file("starting", program, execute().unwrap_or_else(|error| error))
 }
 
-/// The secret in a pipe: whoever comes next reads it, once, and nothing of it is left in a file or in
-/// what others can see of the process. At most a pipe's capacity, which any secret fits into.
+/// The secret in a pipe: whoever comes next reads it, once, and nothing of it is left in a file or
+/// in what others can see of the process. At most a pipe's capacity, which any secret fits into.
 fn hand_over(secret: &str) -> io::Result<OwnedFd> {
     // The reader is not closed when the next program is executed.
     let (reader, writer) = pipe_with(PipeFlags::empty())?;

@@ -1,6 +1,6 @@
-//! `upgrade`: another program for this node, or for one node of the cluster after the other. Each is
-//! drained, ends its tasks, takes the program from here and comes back with it; one that does not stops
-//! the roll.
+//! `upgrade`: another program for this node, or for one node of the cluster after the other. Each
+//! is drained, ends its tasks, takes the program from here and comes back with it; one that does
+//! not stops the roll.
 
 use super::{
     args::UpgradeArgs,

@@ -37,8 +37,8 @@ pub(super) async fn look(
     ask(&shared, node, None).await
 }
 
-/// Has a node take another program in the place of its own: it brings and checks it, leaves and comes
-/// back with it. Answers before that, with how far it is.
+/// Has a node take another program in the place of its own: it brings and checks it, leaves and
+/// comes back with it. Answers before that, with how far it is.
 #[utoipa::path(post, path = "/v1/program", tag = "program", request_body = ReplaceRequest, responses(
     (status = 200, body = ProgramView), (status = 404, description = "No such node, or it is away.", body = Problem),
     (status = 403, description = "Its owner lets nobody else do so.", body = Problem),

@@ -86,6 +86,7 @@ impl Node {
                 Ok(Answer::Load(NodeLoad {
                     load_milli,
                     memory_used_bytes,
+                    making: self.ports.runner.making(),
                     ..load
                 }))
             }

@@ -1,8 +1,8 @@
 //! The part of this program that uses GPUs, where this program is linked statically. Drivers are
 //! loaded by the system's C library, beside which there may be no other in a process: so a static
-//! program carries a small one that is linked dynamically (`packaging/build`), packed, and starts it
-//! from memory wherever drivers are wanted. That one has the commands `supervise`, `gpu-probe` and
-//! those of the workers.
+//! program carries a small one that is linked dynamically (`packaging/build`), packed, and starts
+//! it from memory wherever drivers are wanted. That one has the commands `supervise`, `gpu-probe`
+//! and those of the workers.
 
 use super::getent::is_static;
 use flate2::read::GzDecoder;
@@ -16,7 +16,7 @@ use std::{
         unix::process::CommandExt,
     },
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
     sync::OnceLock,
 };
 
@@ -32,6 +32,9 @@ const LIBRARY_DIRECTORIES: [&str; 4] = ["lib64", "usr/lib64", "lib", "usr/lib"];
 const MAX_BYTES: u64 = 256 << 20;
 /// Asks for memory that may be executed, on kernels that want it said (6.3 and newer).
 const EXECUTABLE: MemfdFlags = MemfdFlags::from_bits_retain(0x10);
+
+/// The command by which the carried program shows that it runs.
+pub const TRIAL: &str = "ready";
 
 static PACKED: OnceLock<&'static [u8]> = OnceLock::new();
 static UNPACKED: OnceLock<Result<OwnedFd, String>> = OnceLock::new();
@@ -52,16 +55,19 @@ pub fn program() -> Result<OsString, String> {
         let packed = PACKED.get();
         let packed = packed.ok_or("it was built without the part that can (packaging/build)")?;
         why_not(Path::new("/"), interpreter(packed)?.as_deref()).map_or(Ok(()), Err)?;
-        unpack(packed).map_err(|error| format!("the part that can could not be started: {error}"))
+        let memory = unpack(packed);
+        let memory =
+            memory.map_err(|error| format!("the part that can has no place in memory: {error}"))?;
+        try_out(&memory).map(|()| memory)
     });
     match unpacked {
-        Ok(file) => Ok(format!("/proc/self/fd/{}", file.as_raw_fd()).into()),
+        Ok(memory) => Ok(path(memory)),
         Err(why) => Err(why.clone()),
     }
 }
 
-/// Goes on as the carried program, with this one's arguments, if their first is one of `commands` and
-/// drivers can be loaded here. A node starts it as what it is; this is for whoever types it.
+/// Goes on as the carried program, with this one's arguments, if their first is one of `commands`
+/// and drivers can be loaded here. A node starts it as what it is; this is for whoever types it.
 pub fn go_on_as(commands: &[&str]) {
     let mut arguments = std::env::args_os().skip(1);
     let is_its = |command: &OsString| commands.iter().any(|its| command == its);
@@ -135,6 +141,29 @@ fn interpreter(packed: &[u8]) -> Result<Option<PathBuf>, String> {
     Ok(text())
 }
 
+fn path(memory: &OwnedFd) -> OsString {
+    format!("/proc/self/fd/{}", memory.as_raw_fd()).into()
+}
+
+/// Whether it runs here: a C library that is too old for it shows now, and not when a node has been
+/// made to rest on it.
+fn try_out(memory: &OwnedFd) -> Result<(), String> {
+    let mut command = Command::new(path(memory));
+    let tried = command
+        .arg0("nodectl")
+        .arg(TRIAL)
+        .stdin(Stdio::null())
+        .output();
+    let why = match tried {
+        Ok(output) if output.status.success() => return Ok(()),
+        Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_string(),
+        Err(error) => error.to_string(),
+    };
+    Err(format!(
+        "the part that can does not run on this machine: {why}"
+    ))
+}
+
 /// A file in memory that nobody can change any more.
 fn unpack(packed: &[u8]) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -168,10 +197,20 @@ mod tests {
         let found = interpreter(&packed).unwrap().expect("it is dynamic");
         assert!(found.exists(), "{}", found.display());
         let memory = unpack(&packed).unwrap();
-        let mut command = Command::new(format!("/proc/self/fd/{}", memory.as_raw_fd()));
-        assert!(command.status().unwrap().success());
+        assert_eq!(try_out(&memory), Ok(()));
         let written = File::from(memory).write_all(b"x");
         assert!(written.is_err(), "it is sealed");
+    }
+
+    #[test]
+    fn a_program_that_does_not_run_here_is_not_rested_on() {
+        let memory = unpack(&packed(b"\x7fELF, but not really")).unwrap();
+        let why = try_out(&memory).unwrap_err();
+        assert!(why.contains("does not run on this machine"), "{why}");
+        let Ok(program) = fs::read("/bin/false") else {
+            return println!("SKIPPED: no /bin/false");
+        };
+        assert!(try_out(&unpack(&packed(&program)).unwrap()).is_err());
     }
 
     #[test]

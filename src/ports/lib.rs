@@ -34,9 +34,9 @@ pub use streams::{Close, Duplex, Halves, PeerStream, Streams};
 
 use futures::future::BoxFuture;
 use nodectl_types::{
-    Answer, Attempt, Author, BlobHash, JobId, JobSpec, KeptSecret, Message, MetricPoint, NodeId,
-    NodeInfo, OwnerWord, ProgramHere, Query, QueryError, Record, Retention, Roster, StartTask,
-    StreamToken, Surroundings, TaskIndex, TaskRecord,
+    Answer, Attempt, Author, BlobHash, JobId, JobSpec, KeptSecret, MakingEnvironment, Message,
+    MetricPoint, NodeId, NodeInfo, OwnerWord, ProgramHere, Query, QueryError, Record, Retention,
+    Roster, StartTask, StreamToken, Surroundings, TaskIndex, TaskRecord,
     history::{LoadPage, LoadSpan},
     query::{Stream, TrainingHere},
     roster::SecretText,
@@ -354,8 +354,8 @@ pub trait OwnerKeeper: Send + Sync {
 
 /// The program that this node runs. Returns at once: what takes time is done beside the loop.
 pub trait OwnProgram: Send + Sync {
-    /// Says what it is. Where another program is given, which `by` has (None: this node's store), it
-    /// is brought, checked and put in its place; then the node leaves, and comes back with that.
+    /// Says what it is. Where another program is given, which `by` has (None: this node's store),
+    /// it is brought, checked and put in its place; then the node leaves, and comes back with that.
     /// `Denied` where the owner lets nobody else do so.
     fn look(
         self: Arc<Self>,
@@ -521,6 +521,10 @@ pub trait Runner: Send + Sync {
     /// A TCP port of this machine that nobody listens at. None is held: it is free until somebody
     /// takes it.
     fn free_port(&self) -> io::Result<u16>;
+    /// Python environments that are being made for jobs here.
+    fn making(&self) -> Vec<MakingEnvironment> {
+        Vec::new()
+    }
     /// Removes what a job left on this node's disk (inputs, task directories).
     fn forget(&self, job: JobId);
 }

@@ -109,7 +109,7 @@ pub use isolation::Isolation;
 pub use journal::Record;
 pub use manifest::{FileEntry, Manifest};
 pub use message::Message;
-pub use node::{Gpu, GpuDetails, GpuKind, GpuRates, NodeInfo, NodeLoad};
+pub use node::{Gpu, GpuDetails, GpuKind, GpuRates, MakingEnvironment, NodeInfo, NodeLoad};
 pub use owner::{Closed, OwnerWord, Pause, Terms};
 pub use policy::{Admits, Policy, Surroundings, WhenClosed};
 pub use program::{ProgramHere, Replacement};

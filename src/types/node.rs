@@ -110,4 +110,16 @@ pub struct NodeLoad {
     pub failed: u64,
     /// (job, name of the job, running tasks) of what runs here.
     pub jobs: Vec<(super::JobId, String, u32)>,
+    /// Python environments of jobs that are being made here.
+    pub making: Vec<MakingEnvironment>,
+}
+
+/// A Python environment that a node makes for a job, whose tasks wait for it there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MakingEnvironment {
+    pub job: super::JobId,
+    /// What runs now, such as `pip install`.
+    pub step: String,
+    /// How long the step has run.
+    pub for_ms: u64,
 }

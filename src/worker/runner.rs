@@ -19,7 +19,9 @@ use super::{
 use nodectl_ports::{
     BlobFetcher, Blobs, DiskHealth, Event, NodeHandle, Runner, Vault, carried, wall_ms,
 };
-use nodectl_types::{Attempt, JobId, NodeId, StartTask, TaskIndex, query::Stream};
+use nodectl_types::{
+    Attempt, JobId, MakingEnvironment, NodeId, StartTask, TaskIndex, query::Stream,
+};
 use std::{
     ffi::OsString,
     io,
@@ -57,8 +59,8 @@ pub struct RunnerConfig {
 
 impl RunnerConfig {
     /// This very program is the supervisor, also when its file was replaced or removed since; or
-    /// the one that it carries where drivers can be loaded by that one alone, so that workers, which
-    /// are what their supervisor is, can use GPUs.
+    /// the one that it carries where drivers can be loaded by that one alone, so that workers,
+    /// which are what their supervisor is, can use GPUs.
     pub fn new(
         data_dir: PathBuf,
         (node, name): (NodeId, &str),
@@ -256,6 +258,10 @@ impl Runner for Workers {
             SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
         ];
         Ok(TcpListener::bind(any.as_slice())?.local_addr()?.port())
+    }
+
+    fn making(&self) -> Vec<MakingEnvironment> {
+        self.context.environments.making()
     }
 
     fn forget(&self, job: JobId) {

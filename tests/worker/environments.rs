@@ -340,6 +340,76 @@ fn those_used_longest_ago_go_when_there_are_too_many() {
     assert_eq!(lab.kept().len(), 1);
 }
 
+/// A project whose package needs nothing of the network to be built, and one package besides.
+const PROJECT: &str = r#"
+[project]
+name = "lab-two"
+version = "1.0"
+requires-python = ">=3.9"
+dependencies = ["lab-one"]
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+"#;
+const BACKEND: &str = r#"
+import os, zipfile
+def build_wheel(directory, config=None, metadata=None):
+    name, info = "lab_two-1.0-py3-none-any.whl", "lab_two-1.0.dist-info/"
+    files = {
+        "lab_two.py": "VALUE = 2\n",
+        info + "METADATA": "Metadata-Version: 2.1\nName: lab-two\nVersion: 1.0\nRequires-Dist: lab-one\n",
+        info + "WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    with zipfile.ZipFile(os.path.join(directory, name), "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+        archive.writestr(info + "RECORD", "".join(path + ",,\n" for path in [*files, info + "RECORD"]))
+    return name
+"#;
+
+#[test]
+fn a_lock_and_a_project_are_what_uv_says() {
+    let mut lab = EnvironmentLab::new();
+    lab.write("pyproject.toml", PROJECT);
+    lab.write("backend.py", BACKEND);
+    let mut lock = Command::new("uv");
+    lock.args(["lock", "--offline", "--no-index", "--find-links", "wheels"]);
+    match lock.current_dir(lab.files.path()).output() {
+        Ok(output) => assert!(output.status.success(), "{output:?}"),
+        Err(error) => return eprintln!("SKIPPED: no uv here (pip install uv): {error}"),
+    }
+    let locked = PythonEnvironment {
+        lock: Some("uv.lock".into()),
+        wheels: Some("wheels".into()),
+        ..PythonEnvironment::default()
+    };
+    assert!(said(&lab.run(1, &locked)).contains(" 1 /"));
+    let project = PythonEnvironment {
+        lock: None,
+        project: Some(".".into()),
+        ..locked.clone()
+    };
+    let both = "import lab_one, lab_two; print(lab_one.VALUE, lab_two.VALUE)";
+    let work = WorkSpec {
+        command: vec!["python".into(), "-c".into(), both.into()],
+        ..lab.work(&project)
+    };
+    lab.start(2, 0, &work);
+    assert_eq!(said(&lab.lab.ended()), "1 2");
+    // A lock that names what is nowhere: uv's own line, and the node's name.
+    let lock = lab.files.path().join("uv.lock");
+    let text = fs::read_to_string(&lock)
+        .unwrap()
+        .replace("lab-one", "lab-nowhere");
+    fs::write(&lock, text).unwrap();
+    let why = why(&lab.run(3, &locked));
+    assert!(
+        why.starts_with("environment failed: on bench, `uv "),
+        "{why}"
+    );
+}
+
 #[test]
 fn an_archive_of_conda_is_unpacked_and_told_its_place() {
     let mut lab = EnvironmentLab::new();

@@ -17,8 +17,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Beside the program: what the new one is called until it takes its place, and the old one from then
-/// on.
+/// Beside the program: what the new one is called until it takes its place, and the old one from
+/// then on.
 const NEW: &str = "new";
 const PREVIOUS: &str = "previous";
 /// How long a program may take to say its version.
@@ -127,7 +127,8 @@ fn check_kind(file: &mut File) -> Result<(), String> {
     Ok(())
 }
 
-/// Has it say its version: a C library that is too old for it shows here, and not when it is too late.
+/// Has it say its version: a C library that is too old for it shows here, and not when it is too
+/// late.
 fn try_out(program: &Path) -> Result<(), String> {
     let refused = |why: String| format!("it does not run on this machine: {why}");
     let mut child = spawn(program).map_err(|error| refused(error.to_string()))?;

@@ -1,7 +1,8 @@
 //! The settings file of whatever directory one stands in. It is anybody's: an archive's, or that of
 //! somebody else who may write there. So it is read only if nobody else could have written it, as
 //! ssh does with its own, and it may not say which cluster this machine belongs to, where its data
-//! are, that it works for others, that they may replace its program, or that their tasks may do more than others' do.
+//! are, that it works for others, that they may replace its program, or that their tasks may do
+//! more than others' do.
 
 use super::SettingsError;
 use figment::value::{Dict, Value};

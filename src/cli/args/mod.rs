@@ -105,7 +105,7 @@ pub enum Command {
     Pause(PauseArgs),
     /// Ends a pause: this machine's tasks go on
     Resume,
-    /// Gives nodes another program, one node after the other, without losing a task
+    /// Gives nodes another program, one by one, without losing a task
     #[command(after_help = UPGRADE_NOTES)]
     Upgrade(UpgradeArgs),
     /// What happened to nodes and jobs, and who noticed

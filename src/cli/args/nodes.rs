@@ -126,7 +126,8 @@ pub struct UpgradeArgs {
     /// Leaves this node as it is; repeatable
     #[arg(long, value_name = "NODE", requires = "cluster")]
     pub except: Vec<String>,
-    /// How long a node may take to end its tasks; then the roll stops, and the node takes tasks again
+    /// How long a node may take to end its tasks; then the roll stops, and the node takes tasks
+    /// again
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "1h")]
     pub wait: Duration,
     /// How long a node may take to come back; then the roll stops

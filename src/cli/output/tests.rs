@@ -259,6 +259,7 @@ fn the_help_names_every_command() {
       drain        Gives a node no new work; what runs there goes on to its end
       pause        Stops this machine's tasks until `resume`; it takes no others
       resume       Ends a pause: this machine's tasks go on
+      upgrade      Gives nodes another program, one by one, without losing a task
       audit        Who did what at this node
       secret       The cluster's secret, and named values for jobs, such as tokens
       invite       Makes a code with which one machine can join, without the secret

@@ -1,5 +1,5 @@
-//! What a job that trains says while it does: the last line of its first worker's log, beside its
-//! progress.
+//! What is to be seen of a job besides its progress: of one that trains the last line of its first
+//! worker's log; of one that brings a Python environment, which nodes make that.
 
 use super::{followed::Followed, progress::JobProgress};
 use futures::TryStreamExt;
@@ -8,8 +8,11 @@ use nodectl_http::{
     client::{ByteStream, LogRequest},
 };
 use nodectl_types::Builtin;
-use std::convert::Infallible;
+use nodectl_wire::api::{Job, MakingView, Node};
+use std::{convert::Infallible, time::Duration};
 
+/// How often nodes are asked what they make.
+const LOOK: Duration = Duration::from_secs(1);
 /// The longest line that is kept while its end has not come.
 const LINE_BYTES: usize = 4096;
 
@@ -19,12 +22,46 @@ pub async fn show(client: &Client, job: &Followed, progress: &JobProgress) -> In
         follow: true,
         ..LogRequest::default()
     };
-    if trains(client, job).await
+    let Ok(about) = client.job(&job.id).await else {
+        return std::future::pending().await;
+    };
+    if about.work.environment {
+        return show_environments(client, job, progress).await;
+    }
+    if trains(&about)
         && let Ok(log) = client.log(&job.id, 0, request).await
     {
         show_log(log, progress).await;
     }
     std::future::pending().await
+}
+
+/// What nodes make for the job, as long as they do: again and again, since nodes come later, too.
+async fn show_environments(client: &Client, job: &Followed, progress: &JobProgress) -> Infallible {
+    loop {
+        // Who does not answer is asked again.
+        if let Ok(nodes) = client.nodes().await {
+            progress.making(&environments(&nodes, &job.id));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Of each node that makes one: its name and what it does, and for how long.
+fn environments(nodes: &[Node], job: &str) -> Vec<(String, Duration)> {
+    let of_node = |node: &Node| {
+        let making = node.load.iter().flat_map(|load| &load.making);
+        let making = making.filter(|making| making.job == job);
+        let words = |making: &MakingView| {
+            let words = format!(
+                "{} makes its Python environment: {}",
+                node.name, making.step
+            );
+            (words, Duration::from_millis(making.for_ms))
+        };
+        making.map(words).collect::<Vec<_>>()
+    };
+    nodes.iter().flat_map(of_node).collect()
 }
 
 /// A log that breaks off is no reason to stop: the job is what counts.
@@ -41,11 +78,7 @@ async fn show_log(mut log: ByteStream, progress: &JobProgress) {
     }
 }
 
-async fn trains(client: &Client, job: &Followed) -> bool {
-    let job = client.job(&job.id).await;
-    job.is_ok_and(|job| {
-        job.work
-            .worker
-            .is_some_and(|worker| worker.ends_with(Builtin::Train.subcommand()))
-    })
+fn trains(job: &Job) -> bool {
+    let worker = job.work.worker.as_ref();
+    worker.is_some_and(|worker| worker.ends_with(Builtin::Train.subcommand()))
 }

@@ -79,6 +79,7 @@ impl ProgressDisplay {
         JobProgress {
             name,
             note: Mutex::default(),
+            making: Mutex::default(),
             kind,
         }
     }
@@ -96,6 +97,8 @@ pub struct JobProgress {
     name: String,
     /// What the job itself says.
     note: Mutex<String>,
+    /// What nodes made for it when they were last asked.
+    making: Mutex<Vec<String>>,
     kind: LineKind,
 }
 
@@ -153,6 +156,31 @@ impl JobProgress {
                 }
             }
         }
+    }
+
+    /// What nodes make for the job now, and for how long: on a bar as long as they do, else a line
+    /// when it is another thing than before.
+    pub fn making(&self, making: &[(String, Duration)]) {
+        let mut shown = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let words: Vec<_> = making.iter().map(|(words, _)| words.clone()).collect();
+        match &self.kind {
+            LineKind::Silent => {}
+            LineKind::Lines { .. } => {
+                for news in words.iter().filter(|words| !shown.contains(words)) {
+                    tell!("{}: {}", self.name, text::one_line(news));
+                }
+            }
+            LineKind::Bars { bar, .. } => {
+                let timed: Vec<_> = making
+                    .iter()
+                    .map(|(words, since)| format!("{words}, {} s", since.as_secs()))
+                    .collect();
+                let line = text::shortened(&timed.join("; "), 160).into_owned();
+                bar.set_message(line.clone());
+                *self.note.lock().unwrap_or_else(PoisonError::into_inner) = line;
+            }
+        }
+        *shown = words;
     }
 
     /// A line of the job itself, shown until the next.

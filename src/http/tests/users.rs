@@ -107,6 +107,10 @@ const CHANGES: &[(&str, &[&str])] = &[
     ("POST /v1/forget", &[r#"{"node": "beta", "sure": true}"#]),
     ("POST /v1/leave", &[""]),
     (
+        "POST /v1/program",
+        &[r#"{"program": "0909090909090909090909090909090909090909090909090909090909090909"}"#],
+    ),
+    (
         "POST /v1/membership",
         &[
             r#"{"act": "ban", "node": "beta"}"#,

@@ -159,6 +159,19 @@ pub struct Load {
     pub running: u32,
     pub queued: u32,
     pub jobs: Vec<LoadJob>,
+    /// Python environments that are being made for jobs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub making: Vec<MakingView>,
+}
+
+/// A Python environment that a node makes for a job, whose tasks wait for it there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MakingView {
+    pub job: String,
+    /// What runs now, such as `pip install`.
+    pub step: String,
+    /// How long the step has run.
+    pub for_ms: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -280,6 +293,15 @@ impl From<NodeLoad> for Load {
             running: load.running,
             queued: load.queued,
             jobs: jobs.collect(),
+            making: load
+                .making
+                .into_iter()
+                .map(|making| MakingView {
+                    job: making.job.to_string(),
+                    step: making.step,
+                    for_ms: making.for_ms,
+                })
+                .collect(),
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::{ResourceView, TaskKindView};
 use nodectl_types::{
     Builtin, JobHead, JobSpec, NodeInfo, Phase, PythonWorker, Sweep, WorkerRole, WorkerSpec,
+    python::PythonEnvironment,
     query::{JobDetail, Progress, TaskLine, TaskState, TrainingHere},
     sweep::Goal,
 };
@@ -223,6 +224,9 @@ pub struct WorkView {
     /// Of a training in several workers: how the gradients of dense layers' weights travel.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exchange: Vec<ExchangeView>,
+    /// Nodes make a Python environment for its tasks.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub environment: bool,
 }
 
 /// How the gradient of a dense layer's weights reaches the other workers, and what either way
@@ -450,6 +454,7 @@ impl From<&JobSpec> for WorkView {
                 .iter()
                 .map(|after| after.job().to_string())
                 .collect(),
+            environment: PythonEnvironment::of(&spec.work.env).is_some(),
             sweep: spec.work.sweep.as_ref().map(SweepView::from),
             extends: spec.extends.map(|job| job.to_string()),
             exchange: match &spec.work.worker {

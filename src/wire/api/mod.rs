@@ -41,8 +41,8 @@ pub mod sweep;
 
 pub use audit::{AuditLine, AuditName};
 pub use cluster::{
-    ClosedName, ClosedView, Device, GpuKindName, GpuRatesView, GpuView, Load, LoadJob, Node,
-    NodeSelf, ResourceView,
+    ClosedName, ClosedView, Device, GpuKindName, GpuRatesView, GpuView, Load, LoadJob, MakingView,
+    Node, NodeSelf, ResourceView,
 };
 pub use doctor::{Doctor, Finding, Severity};
 pub use event::{EventLine, EventName};

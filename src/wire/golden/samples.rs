@@ -12,9 +12,9 @@ use nodectl_types::explain::{Reason, ReasonLine};
 use nodectl_types::{
     Admits, After, Answer, Attempt, Author, BlobHash, Captured, Cell, Closed, Decision,
     ErrorReport, Failure, Gang, GangWord, Gpu, GpuDetails, GpuKind, GpuRates, Isolation, JobHead,
-    JobId, JobSpec, KeptSecret, Key, Message, Need, Needs, NodeId, NodeInfo, NodeLoad, Outcome,
-    OutputFile, ParamSpace, Pause, Phase, ProgramHere, Query, QueryError, Record, Replacement,
-    Resources, Roster, RowSet, Saved, Standing, TaskKind, TaskRecord, Value, WorkSpec,
+    JobId, JobSpec, KeptSecret, Key, MakingEnvironment, Message, Need, Needs, NodeId, NodeInfo,
+    NodeLoad, Outcome, OutputFile, ParamSpace, Pause, Phase, ProgramHere, Query, QueryError, Record,
+    Replacement, Resources, Roster, RowSet, Saved, Standing, TaskKind, TaskRecord, Value, WorkSpec,
     event::{ClusterEvent, EventKind, EventSubject},
     gang::Seat,
     history::{GPU_SERIES, GpuPage, LoadPage, LoadSpan, MACHINE_SERIES},

@@ -11,19 +11,20 @@ use super::{
         protocol::{Launch, ProcessEnd, STDERR_FILE, STDOUT_FILE, TASK_DIR_VARIABLE},
         staging::Staged,
     },
-    Workshop, failed_on, find, home,
+    Workshop, failed_on, find, home, lock,
     recipe::{self, Recipe},
     shelf::EnvironmentShelf,
     steps::{self, MakingPlace, MakingStep, PROJECT, VENV},
 };
 use nodectl_types::{ErrorReport, python::PythonEnvironment, text};
 use std::{
+    collections::HashMap,
     fs,
     io::{self, Read, Seek, SeekFrom},
     os::unix::{ffi::OsStrExt, fs::PermissionsExt},
     path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
 };
 
 /// What one program may take.
@@ -42,6 +43,8 @@ const PAUSES: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(8)];
 
 pub struct Maker {
     workshop: Workshop,
+    /// What runs now for each environment that is being made, by its name, and since when.
+    running: Mutex<HashMap<String, (String, Instant)>>,
 }
 
 /// How a program failed.
@@ -61,7 +64,21 @@ struct Bench<'a> {
 
 impl Maker {
     pub fn new(workshop: Workshop) -> Self {
-        Self { workshop }
+        Self {
+            workshop,
+            running: Mutex::default(),
+        }
+    }
+
+    /// What runs now to make this environment, and for how long.
+    pub fn running(&self, name: &str) -> Option<(String, Duration)> {
+        let running = lock(&self.running);
+        let (step, since) = running.get(name)?;
+        Some((step.clone(), since.elapsed()))
+    }
+
+    fn runs(&self, name: &str, step: &str) {
+        lock(&self.running).insert(name.into(), (step.into(), Instant::now()));
     }
 
     pub fn report(&self, why: &str) -> ErrorReport {
@@ -122,15 +139,27 @@ impl Maker {
             link,
             confiner,
         };
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
+        self.runs(&recipe.name, "prepare");
+        let made = self.make_on(&bench, recipe).await;
+        lock(&self.running).remove(&recipe.name);
+        made?;
+        let seconds = begun.elapsed().as_secs_f64();
+        tracing::info!(name = recipe.name, seconds, "made a Python environment");
+        Ok(())
+    }
+
+    async fn make_on(&self, bench: &Bench<'_>, recipe: &Arc<Recipe>) -> Result<(), ErrorReport> {
+        let told = |why: &str| self.report(why);
         tracing::info!(name = recipe.name, "making a Python environment");
         let prepare = {
-            let (recipe, root, work) = (recipe.clone(), root.to_path_buf(), bench.work.clone());
+            let (recipe, root, work) =
+                (recipe.clone(), bench.root.to_path_buf(), bench.work.clone());
             move || prepare(&recipe, &root, &work)
         };
         let prepared = blocking(prepare).await;
         prepared.map_err(|error| told(&format!("its directory could not be made: {error}")))?;
-        let made = self.run_all(recipe, &bench).await;
+        let made = self.run_all(recipe, bench).await;
         let clear = {
             let work = bench.work.clone();
             move || directory::remove_tree(&work)
@@ -138,10 +167,7 @@ impl Maker {
         if let Err(error) = blocking(clear).await {
             tracing::warn!(%error, "could not remove where an environment was made");
         }
-        made?;
-        let seconds = begun.elapsed().as_secs_f64();
-        tracing::info!(name = recipe.name, seconds, "made a Python environment");
-        Ok(())
+        made
     }
 
     async fn run_all(&self, recipe: &Recipe, bench: &Bench<'_>) -> Result<(), ErrorReport> {
@@ -151,6 +177,7 @@ impl Maker {
             search: &search,
         };
         for step in steps::of(recipe, &place) {
+            self.runs(&recipe.name, &step.name);
             self.run_patiently(&step, bench).await?;
         }
         let unpack = bench.root.join(VENV).join("bin/conda-unpack");

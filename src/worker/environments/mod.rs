@@ -33,7 +33,7 @@ use futures::{
 };
 use make::Maker;
 use nodectl_types::{
-    ErrorReport, Failure, JobId, StartTask,
+    ErrorReport, Failure, JobId, MakingEnvironment, StartTask,
     python::{self, PythonEnvironment},
 };
 use recipe::Recipe;
@@ -136,6 +136,20 @@ impl Environments {
         let made = made.map_err(|report| Failure::Init((*report).clone()))?;
         self.shelf.used(&recipe.name);
         Ok(Some(made))
+    }
+
+    /// Those that are being made, for each job that waits for one.
+    pub fn making(&self) -> Vec<MakingEnvironment> {
+        let jobs = lock(&self.jobs);
+        let making = jobs.iter().filter_map(|(job, recipe)| {
+            let (step, since) = self.maker.running(&recipe.get()?.name)?;
+            Some(MakingEnvironment {
+                job: *job,
+                step,
+                for_ms: since.as_millis() as u64,
+            })
+        });
+        making.collect()
     }
 
     /// Forgets what a job wanted.

@@ -23,6 +23,11 @@ pub fn answers() -> Vec<Answer> {
         done: 40,
         failed: 4,
         jobs: vec![(JOB, "count".into(), 2)],
+        making: vec![MakingEnvironment {
+            job: JOB,
+            step: "pip install".into(),
+            for_ms: 1500,
+        }],
     };
     let mut all = vec![
         Answer::Ok,
