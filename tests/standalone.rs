@@ -90,7 +90,7 @@ fn beside_a_vulkan_loader_it_finds_devices_and_its_workers_compute_on_them() {
     for name in ["kernel.toml", "integrate.toml", "train.toml"] {
         fs::copy(source("config/jobs").join(name), jobs.join(name)).expect("it is shipped");
     }
-    for folder in ["kernel", "integrate"] {
+    for folder in ["kernel", "integrate", "quickstart"] {
         fs::create_dir(jobs.join(folder)).expect("writable");
         for entry in fs::read_dir(source("config/jobs").join(folder)).expect("it is shipped") {
             let entry = entry.expect("readable");

@@ -3,6 +3,10 @@
 
 use nodectl_ports::Blobs;
 use nodectl_types::BlobHash;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, pidfd_open},
+};
 use std::{
     ffi::{OsStr, OsString},
     fs::{self, File, OpenOptions},
@@ -12,7 +16,7 @@ use std::{
         process::CommandExt,
     },
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -132,19 +136,14 @@ fn check_kind(file: &mut File) -> Result<(), String> {
 fn try_out(program: &Path) -> Result<(), String> {
     let refused = |why: String| format!("it does not run on this machine: {why}");
     let mut child = spawn(program).map_err(|error| refused(error.to_string()))?;
-    let deadline = Instant::now() + TRIAL;
-    let status = loop {
-        match child.try_wait() {
-            Ok(Some(status)) => break status,
-            Ok(None) if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
-            Ok(None) => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(refused("it did not say its version in time".into()));
-            }
-            Err(error) => return Err(refused(error.to_string())),
-        }
-    };
+    let in_time = ends_in_time(&child).map_err(|error| refused(error.to_string()));
+    if !matches!(in_time, Ok(true)) {
+        let _ = child.kill();
+    }
+    let status = child.wait().map_err(|error| refused(error.to_string()))?;
+    if !in_time? {
+        return Err(refused("it did not say its version in time".into()));
+    }
     let said = |stream: Option<&mut dyn Read>| {
         let mut text = String::new();
         if let Some(stream) = stream {
@@ -166,7 +165,7 @@ fn try_out(program: &Path) -> Result<(), String> {
 
 /// A file that was just written may still be open for writing in a process that another thread has
 /// begun to start: it is tried again.
-fn spawn(program: &Path) -> io::Result<std::process::Child> {
+fn spawn(program: &Path) -> io::Result<Child> {
     let deadline = Instant::now() + TRIAL;
     loop {
         let mut command = Command::new(program);
@@ -182,11 +181,27 @@ fn spawn(program: &Path) -> io::Result<std::process::Child> {
                 if error.kind() == io::ErrorKind::ExecutableFileBusy
                     && Instant::now() < deadline =>
             {
-                std::thread::sleep(LOOK_AGAIN);
+                pause();
             }
             spawned => return spawned,
         }
     }
+}
+
+/// Nothing tells when another process has closed a file.
+#[expect(clippy::disallowed_methods, reason = "there is nothing to wait for")]
+fn pause() {
+    std::thread::sleep(LOOK_AGAIN);
+}
+
+fn ends_in_time(child: &Child) -> io::Result<bool> {
+    let death = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
+    let limit = Timespec {
+        tv_sec: TRIAL.as_secs() as i64,
+        tv_nsec: 0,
+    };
+    let ended = poll(&mut [PollFd::new(&death, PollFlags::IN)], Some(&limit))?;
+    Ok(ended > 0)
 }
 
 /// Keeps the old program, if there is one, under another name, and gives its own to the new one.

@@ -204,10 +204,10 @@ pub fn reason(output: &str) -> Option<String> {
     };
     let found = lines.iter().find(is_error).or(lines.last())?;
     let said = found.trim_start_matches('×').trim();
-    // uv says in the next line of a tree what it comes from.
+    // uv says in the next line what it comes from: in a tree, or, in newer versions, behind a word.
     let more = lines
         .iter()
-        .find_map(|line| line.strip_prefix("╰─▶"))
+        .find_map(|line| line.strip_prefix("╰─▶").or(line.strip_prefix("cause:")))
         .map(|more| format!(": {}", more.trim()))
         .unwrap_or_default();
     let line = format!("{}{more}", said.trim_end_matches(':')).replace(is_unsafe, " ");
@@ -249,6 +249,11 @@ mod tests {
             reason(uv).unwrap(),
             "No solution found when resolving dependencies:: Because nope was not found"
                 .replace("::", ":")
+        );
+        let newer = "error: No solution found\n  cause: Because nope was not found\n";
+        assert_eq!(
+            reason(newer).unwrap(),
+            "error: No solution found: Because nope was not found"
         );
         assert_eq!(reason("tar: \u{1b}[31mbad\n").unwrap(), "tar:  [31mbad");
         assert_eq!(reason(" \n"), None);
