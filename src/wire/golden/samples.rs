@@ -13,8 +13,9 @@ use nodectl_types::{
     Admits, After, Answer, Attempt, Author, BlobHash, Captured, Cell, Closed, Decision,
     ErrorReport, Failure, Gang, GangWord, Gpu, GpuDetails, GpuKind, GpuRates, Isolation, JobHead,
     JobId, JobSpec, KeptSecret, Key, MakingEnvironment, Message, Need, Needs, NodeId, NodeInfo,
-    NodeLoad, Outcome, OutputFile, ParamSpace, Pause, Phase, ProgramHere, Query, QueryError, Record,
-    Replacement, Resources, Roster, RowSet, Saved, Standing, TaskKind, TaskRecord, Value, WorkSpec,
+    NodeLoad, Outcome, OutputFile, ParamSpace, Pause, Phase, ProgramHere, Query, QueryError,
+    Record, Replacement, Resources, Roster, RowSet, Saved, Standing, TaskKind, TaskRecord, Value,
+    WorkSpec,
     event::{ClusterEvent, EventKind, EventSubject},
     gang::Seat,
     history::{GPU_SERIES, GpuPage, LoadPage, LoadSpan, MACHINE_SERIES},
@@ -354,7 +355,7 @@ fn python_error(kind: &str) -> ErrorReport {
 }
 
 pub fn queries() -> Vec<Query> {
-    [questions(), orders()].concat()
+    [questions(), orders(), later()].concat()
 }
 
 /// Queries about jobs and nodes.
@@ -399,7 +400,7 @@ fn questions() -> Vec<Query> {
     ]
 }
 
-/// Queries that change something, and those that came later.
+/// Queries that change something.
 fn orders() -> Vec<Query> {
     vec![
         Query::Cancel { job: JOB },
@@ -459,6 +460,12 @@ fn orders() -> Vec<Query> {
             secret: SecretText("a secret".into()),
         })),
         Query::Roster(Some(Decision::Finish)),
+    ]
+}
+
+/// Queries that came after those.
+fn later() -> Vec<Query> {
+    vec![
         Query::History {
             node: NODE,
             span: LoadSpan::Day,

@@ -72,17 +72,21 @@ pub fn answers() -> Vec<Answer> {
         Answer::Roster(Box::new(roster())),
         Answer::History(load_page(2)),
         Answer::Events(events()),
-        Answer::Program(Box::new(ProgramHere {
-            hash: Some(BlobHash([9; 32])),
-            version: "0.1.0".into(),
-            architecture: "x86_64".into(),
-            path: "/usr/bin/nodectl".into(),
-            by_members: true,
-            replacement: Replacement::Failed("the disk is full".into()),
-        })),
+        Answer::Program(Box::new(program())),
     ];
     all.extend(locations().into_iter().map(Answer::Where));
     all
+}
+
+fn program() -> ProgramHere {
+    ProgramHere {
+        hash: Some(BlobHash([9; 32])),
+        version: "0.1.0".into(),
+        architecture: "x86_64".into(),
+        path: "/usr/bin/nodectl".into(),
+        by_members: true,
+        replacement: Replacement::Failed("the disk is full".into()),
+    }
 }
 
 pub fn events() -> Vec<ClusterEvent> {
