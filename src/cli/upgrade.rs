@@ -13,7 +13,7 @@ use nodectl_wire::api::{Node, ProgramView, ReplacementName};
 use std::{
     fs::File,
     io::Read,
-    path::{Path, PathBuf},
+    path::Path,
     time::Duration,
 };
 use tokio::time::{Instant, sleep};
