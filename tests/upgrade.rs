@@ -8,11 +8,12 @@ use common::{
     job::{CountedJob, assert_all_squares, write_job},
     program, wait_until,
 };
+use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
 };
 
 const BY_MEMBERS: (&str, &str) = ("NODECTL_NODE__UPGRADE_BY_MEMBERS", "true");
@@ -130,6 +131,8 @@ fn what_is_known_to_fail_is_said_before_anything_is_changed() {
     );
     let (code, said) = fleet.upgrade(Path::new("/etc/passwd"), &[]);
     assert!(code == Some(2) && said.contains("is no program"), "{said}");
+    let (code, said) = fleet.upgrade(Path::new("/bin/true"), &[]);
+    assert!(code == Some(2) && said.contains("but not nodectl"), "{said}");
     assert!(!fleet.runs_new(0) && !fleet.runs_new(1));
     // Whoever sits there needs nobody's leave.
     let (code, said) = fleet.upgrade(&fleet.new, &["--cluster", "--except", "n1"]);
@@ -169,6 +172,55 @@ int main(int count, char **words) {
     return 1;
 }
 "#;
+
+#[test]
+fn run_goes_on_where_its_own_node_takes_another_program() {
+    let fleet = Fleet::of(&[&[], &[]]);
+    let cluster = &fleet.cluster;
+    let job = CountedJob::new(cluster, "squares", 60, "sleep 0.2", "");
+    let mut run = cluster.command(0);
+    run.args([
+        "run",
+        job.file.to_str().expect("UTF-8"),
+        "--into",
+        "results",
+    ]);
+    let run = run
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let run = run.spawn().expect("nodectl starts");
+    wait_until(LATER, "some tasks are done", || job.executions().len() > 5);
+    let (code, said) = fleet.upgrade(&fleet.new, &[]);
+    assert_eq!(code, Some(0), "{said}");
+    let output = run.wait_with_output().expect("our child");
+    assert_eq!(output.status.code(), Some(0), "{}", both(&output));
+    let table = fs::read_to_string(cluster.dir.path().join("results/results.csv"));
+    assert_eq!(table.expect("results").lines().count(), 61);
+}
+
+#[test]
+fn a_node_whose_upgrade_is_interrupted_takes_tasks_again() {
+    let fleet = Fleet::of(&[&[]]);
+    let cluster = &fleet.cluster;
+    let text = "name = \"long\"\ncommand = [\"sleep\", \"600\"]\n";
+    let id = cluster.submit(0, &write_job(cluster.dir.path(), "long", text));
+    wait_until(SOON, "the task runs", || {
+        cluster.json(0, &["job", &id, "--json"])["progress"]["running"] == 1
+    });
+    let mut upgrade = cluster.command(0);
+    upgrade
+        .arg("upgrade")
+        .arg(&fleet.new)
+        .stderr(Stdio::piped());
+    let mut upgrade = upgrade.spawn().expect("nodectl starts");
+    let is_draining = || cluster.json(0, &["nodes", "--json"])[0]["draining"] == true;
+    wait_until(SOON, "it takes no tasks", is_draining);
+    kill_process(Pid::from_child(&upgrade), Signal::INT).expect("our child");
+    assert_eq!(upgrade.wait().expect("our child").code(), Some(130));
+    assert!(!is_draining() && !fleet.runs_new(0));
+    cluster.ok(0, &["cancel", &id]);
+}
 
 #[test]
 fn a_node_that_does_not_come_back_stops_the_roll_and_its_old_program_is_there() {

@@ -21,6 +21,7 @@
 //! | `restart` | a node that comes back with another program |
 //! | `upgrade` | another program for nodes |
 //! | `owner` | what the person says who sits at a machine: `drain`, `pause`, `resume`, `audit` |
+//! | `signals` | the signals that end a command |
 //! | `shown` | what tasks wrote, on a terminal |
 //! | `solo` | nodes that live as long as a command, or as the program that started it |
 //! | `run` | `run`, `attach`, `results`: submit, follow, collect |
@@ -86,6 +87,7 @@ mod secrets;
 mod security;
 mod selection;
 mod shown;
+mod signals;
 mod solo;
 #[cfg(test)]
 #[path = "../http/testing.rs"]

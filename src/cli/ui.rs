@@ -4,12 +4,12 @@ use super::{
     args::UiArgs,
     confirm::confirm,
     exit::{CliError, Exit, print},
+    signals,
 };
 use nodectl_app::{machine, settings::Settings};
 use nodectl_http::Client;
 use nodectl_ports::say::tell;
 use nodectl_ui::{PageCertificate, PageDoor, PageError, PageServer, PageSettings};
-use tokio::signal::unix::{SignalKind, signal};
 
 /// Serves the page until Ctrl-C or SIGTERM.
 pub async fn ui(client: &Client, settings: &Settings, args: &UiArgs) -> Result<Exit, CliError> {
@@ -37,7 +37,7 @@ pub async fn ui(client: &Client, settings: &Settings, args: &UiArgs) -> Result<E
     let server = PageServer::bind(client.clone(), settings, next)
         .await
         .map_err(refused)?;
-    let stop = stop()?;
+    let stop = signals::end()?;
     let (name, port) = (node.name, server.port());
     print(&format!("{}\n", server.address()))?;
     tell!("the page of {name}'s cluster; the address opens it once, Ctrl-C ends it");
@@ -76,7 +76,8 @@ fn door(settings: &Settings, args: &UiArgs) -> Result<Option<PageDoor>, CliError
     };
     if address.is_loopback() {
         return Err(CliError::Usage(format!(
-            "--listen {address}: the page is served on 127.0.0.1 without --listen"
+            "--listen {address}: other machines do not reach that address\n\
+             hint: without --listen the page is for this machine"
         )));
     }
     let may = match args.write {
@@ -104,26 +105,6 @@ fn door(settings: &Settings, args: &UiArgs) -> Result<Option<PageDoor>, CliError
         host,
         certificate: certificate.map_err(|why| CliError::Usage(why.to_string()))?,
     }))
-}
-
-/// Ready when somebody ends the page.
-fn stop() -> Result<impl Future<Output = ()>, CliError> {
-    let listen = |kind| {
-        signal(kind).map_err(|source| CliError::File {
-            doing: "listening for signals".into(),
-            source,
-        })
-    };
-    let (mut interrupt, mut end) = (
-        listen(SignalKind::interrupt())?,
-        listen(SignalKind::terminate())?,
-    );
-    Ok(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = end.recv() => {}
-        }
-    })
 }
 
 fn refused(error: PageError) -> CliError {

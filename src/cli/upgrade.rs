@@ -5,28 +5,40 @@
 use super::{
     args::UpgradeArgs,
     exit::{CliError, Exit},
+    signals,
 };
 use nodectl_http::{Client, ClientError};
 use nodectl_ports::say::tell;
-use nodectl_types::{BlobHash, text::split_hint, units::format_duration};
+use nodectl_types::{
+    BlobHash,
+    text::{escaped, split_hint},
+    units::format_duration,
+};
 use nodectl_wire::api::{Node, ProgramView, ReplacementName};
 use std::{
     fs::File,
-    io::Read,
+    io::{self, Read},
     path::Path,
+    process::Stdio,
     time::Duration,
 };
-use tokio::time::{Instant, sleep};
+use tokio::{
+    process::Command,
+    time::{Instant, sleep, timeout},
+};
 
 /// How often nodes are looked at.
 const PERIOD: Duration = Duration::from_millis(200);
 /// How long a node may take to read its own program.
 const READING: Duration = Duration::from_secs(60);
+/// How long a program may take to say its version.
+const TRIAL: Duration = Duration::from_secs(20);
 /// How long one may take to bring and check the new one.
 const PREPARING: Duration = Duration::from_secs(600);
 
 pub async fn upgrade(client: &Client, args: UpgradeArgs) -> Result<Exit, CliError> {
     let program = NewProgram::read(&args.file)?;
+    program.try_here(&args.file).await?;
     let nodes = client.nodes().await?;
     let (mut chosen, away) = choose(&nodes, &args)?;
     let mut plan = Vec::new();
@@ -40,23 +52,30 @@ pub async fn upgrade(client: &Client, args: UpgradeArgs) -> Result<Exit, CliErro
         tell!("away, and left as they are: {}", away.join(", "));
     }
     if plan.is_empty() {
-        tell!("nothing to do: {} run this program", who(&args));
+        tell!("nothing to do: {}", all_run_it(&args));
         return Ok(Exit::Done);
     }
     client.put_file(&args.file, Some(program.hash)).await?;
     let count = plan.len();
+    let mut interrupted = std::pin::pin!(signals::end()?);
     for (done, (node, runs)) in plan.into_iter().enumerate() {
         let rolled = Roll {
             client,
             node,
+            drains: !node.draining && node.closed.is_none(),
             program: &program,
             args: &args,
         };
         let begin = Instant::now();
-        let runs_now = match rolled.run(&runs).await {
-            Ok(runs_now) => runs_now,
-            Err(why) => return Err(stopped(&node.name, &why, (done, count))),
+        let ended = tokio::select! {
+            ended = rolled.run(&runs) => ended,
+            () = &mut interrupted => {
+                rolled.take_tasks_again().await;
+                tell!("{done} of {count} nodes have the new program; the same command goes on there");
+                return Ok(Exit::Interrupted);
+            }
         };
+        let runs_now = ended.map_err(|why| stopped(&node.name, &why, (done, count)))?;
         tell!(
             "{}: {} in {:.1} s; the program before is {}.previous",
             node.name,
@@ -68,11 +87,11 @@ pub async fn upgrade(client: &Client, args: UpgradeArgs) -> Result<Exit, CliErro
     Ok(Exit::Done)
 }
 
-fn who(args: &UpgradeArgs) -> &'static str {
-    if args.cluster {
-        "all nodes"
-    } else {
-        "this node does, it"
+fn all_run_it(args: &UpgradeArgs) -> &'static str {
+    match (args.cluster, args.except.is_empty()) {
+        (false, _) => "this node runs this program",
+        (true, true) => "all nodes run this program",
+        (true, false) => "all nodes but those of --except run this program",
     }
 }
 
@@ -174,6 +193,8 @@ fn failed(text: String) -> CliError {
 struct Roll<'a> {
     client: &'a Client,
     node: &'a Node,
+    /// It took tasks before, and is to take them again.
+    drains: bool,
     program: &'a NewProgram,
     args: &'a UpgradeArgs,
 }
@@ -181,8 +202,7 @@ struct Roll<'a> {
 impl Roll<'_> {
     /// The error is a sentence about the node; where it is still there, it works as before.
     async fn run(&self, before: &ProgramView) -> Result<ProgramView, String> {
-        let drains = !self.node.draining && self.node.closed.is_none();
-        if drains {
+        if self.drains {
             self.drain(true).await?;
         }
         let replaced = async {
@@ -200,18 +220,39 @@ impl Roll<'_> {
         match replaced {
             Ok(runs) => {
                 // What was said at a node is its owner's word, which its next life keeps.
-                if drains && self.node.this_node {
+                if self.drains && self.node.this_node {
                     self.drain(false).await?;
+                }
+                if !self.drains {
+                    tell!(
+                        "{}: takes no tasks, as before: `nodectl drain --off` there ends that",
+                        self.node.name
+                    );
                 }
                 Ok(runs)
             }
             Err(why) => {
-                if drains {
+                if self.drains {
                     // One that is away has forgotten it by itself.
                     let _ = self.drain(false).await;
                 }
                 Err(why)
             }
+        }
+    }
+
+    /// Undoes what was begun, also where the node is on its way back just now.
+    async fn take_tasks_again(&self) {
+        let deadline = Instant::now() + self.args.away;
+        while self.drains && self.drain(false).await.is_err() {
+            if Instant::now() > deadline {
+                tell!(
+                    "{}: `nodectl drain --off` there lets it take tasks again",
+                    self.node.name
+                );
+                return;
+            }
+            sleep(PERIOD).await;
         }
     }
 
@@ -323,6 +364,40 @@ impl NewProgram {
             hash: BlobHash::of(&bytes),
             architecture: architecture.into(),
         })
+    }
+
+    /// What can be known before any node stops taking tasks: whether it is nodectl, if it is for
+    /// this machine, too, and may be executed here.
+    async fn try_here(&self, path: &Path) -> Result<(), CliError> {
+        let mut command = Command::new(path);
+        command
+            .arg("--version")
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        if self.architecture != std::env::consts::ARCH {
+            return Ok(());
+        }
+        let refused = |why: &str| {
+            let path = path.display();
+            CliError::Usage(format!("{path}: {why}; nothing was changed"))
+        };
+        match timeout(TRIAL, command.output()).await {
+            Ok(Ok(said)) if said.stdout.starts_with(b"nodectl ") => Ok(()),
+            Ok(Ok(said)) if said.status.success() => {
+                Err(refused("it is a program, but not nodectl"))
+            }
+            Ok(Ok(said)) => {
+                let words = String::from_utf8_lossy(&said.stderr);
+                let why = words.lines().next().map(escaped);
+                let why = why.unwrap_or_else(|| said.status.to_string());
+                Err(refused(&format!("it does not run on this machine: {why}")))
+            }
+            Ok(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+            Ok(Err(error)) => Err(refused(&format!(
+                "it does not run on this machine: {error}"
+            ))),
+            Err(_) => Err(refused("it did not say its version in time")),
+        }
     }
 }
 
