@@ -13,6 +13,9 @@ use nodectl_http::{Client, ClientError};
 use nodectl_wire::api::{CursorView, PhaseName, ProgressView, Results, SweepView};
 use std::time::{Duration, Instant};
 
+/// How long the node here may be away once it has answered: one that takes another program is back
+/// within seconds.
+const AWAY: Duration = Duration::from_secs(15);
 /// While nobody can answer for the job (its coordinator died, its successor is not there yet).
 const ASK_AGAIN: Duration = Duration::from_millis(300);
 /// What is shown is never older than this.
@@ -46,12 +49,13 @@ pub async fn follow(
     }
     let shown = progress.job(&job.name, job.tasks, job.age);
     let mut cursor = CursorView::default();
+    let mut answered = None;
     // What there is now comes at once.
     let mut patience = Duration::ZERO;
     let mut live = std::pin::pin!(live::show(client, job, &shown));
     let last = loop {
         let page = tokio::select! {
-            page = next_page(client, job, cursor, wait.then_some(patience)) => page?,
+            page = next_page(client, job, cursor, wait.then_some(patience), &mut answered) => page?,
             never = &mut live, if wait => match never {},
         };
         cursor = page.cursor;
@@ -140,23 +144,29 @@ fn summary(
 }
 
 /// The next page, after as long as `patience` if there is nothing new, however long nobody can
-/// answer; an end of the local node ends the waiting. Without patience, what there is now.
+/// answer; the local node may be away for a moment once it has `answered`, at that time last.
+/// Without patience, what there is now.
 async fn next_page(
     client: &Client,
     job: &Followed,
     cursor: CursorView,
     patience: Option<Duration>,
+    answered: &mut Option<Instant>,
 ) -> Result<Results, CliError> {
     let wait_ms = patience.unwrap_or_default().as_millis() as u32;
     let mut told = false;
     loop {
-        match client.results(&job.id, cursor, wait_ms).await {
-            Ok(page) => return Ok(page),
-            Err(
-                error @ ClientError::Refused {
-                    status: 503 | 504, ..
-                },
-            ) if patience.is_some() => {
+        let page = client.results(&job.id, cursor, wait_ms).await;
+        let may_be_back = answered.is_some_and(|last| last.elapsed() < AWAY);
+        match page {
+            Ok(page) => {
+                *answered = Some(Instant::now());
+                return Ok(page);
+            }
+            Err(error) if patience.is_some() && is_passing(&error, may_be_back) => {
+                if matches!(error, ClientError::Refused { .. }) {
+                    *answered = Some(Instant::now());
+                }
                 if !told {
                     tell!("job {}: {error}; asking again", job.id);
                     told = true;
@@ -165,5 +175,14 @@ async fn next_page(
             }
             Err(error) => return Err(error.into()),
         }
+    }
+}
+
+/// Whether the same question may have an answer soon.
+fn is_passing(error: &ClientError, may_be_back: bool) -> bool {
+    match error {
+        ClientError::Refused { status, .. } => matches!(status, 503 | 504),
+        ClientError::Unreachable { .. } | ClientError::Lost { .. } => may_be_back,
+        ClientError::Protocol { .. } | ClientError::File { .. } => false,
     }
 }
