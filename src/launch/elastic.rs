@@ -1,5 +1,5 @@
-//! How many allocations a queue of tasks deserves, by what the tasks hold while they run. Pure: what
-//! is seen goes in, what to do comes out.
+//! How many allocations a queue of tasks deserves, by what the tasks hold while they run. Pure:
+//! what is seen goes in, what to do comes out.
 
 use std::time::Duration;
 

@@ -70,8 +70,8 @@ impl PageDoor {
         }
     }
 
-    /// The cookie's name. Browsers send the cookies of all of a machine's ports to each; what begins
-    /// with `__Host-` they take by TLS only.
+    /// The cookie's name. Browsers send the cookies of all of a machine's ports to each; what
+    /// begins with `__Host-` they take by TLS only.
     pub fn cookie_name(&self, port: u16) -> String {
         match self {
             Self::Loopback => format!("nodectl-{port}"),
