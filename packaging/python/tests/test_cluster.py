@@ -112,7 +112,7 @@ class Cluster(unittest.TestCase):
             tried = base / "tried"
             command("attach", job, "--into", str(tried))
             lines = [json.loads(line) for line in (tried / "results.jsonl").read_text().splitlines()]
-            self.assertEqual([(line["params"]["rate"], line["node_name"]) for line in lines], [(0.5, name)])
+            self.assertEqual([(line["params"]["rate"], line["node"]) for line in lines], [(0.5, name)])
             with self.assertRaises(ValueError):
                 client.submit([], paths, param2vals, worker="' or true")
 
