@@ -12,7 +12,7 @@ use std::{
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 
-pub const DEADLINE: Duration = Duration::from_secs(20);
+pub const DEADLINE: Duration = Duration::from_secs(60);
 
 pub struct Node {
     pub id: NodeId,
