@@ -2,6 +2,7 @@
 //! members, so that another can take its place at any time.
 
 mod clocks;
+mod sides;
 
 use super::{
     CheckpointEffect, Effect,
@@ -19,6 +20,7 @@ use nodectl_types::{
         },
     },
 };
+use sides::{distinct, perhaps};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Added to the norm before it divides.
@@ -224,8 +226,7 @@ impl Group {
         } else {
             known
         };
-        // Nobody here knows whether these went on, but others may.
-        perhaps(promises, previous).try_for_each(|(_, nodes)| self.check_side(nodes))?;
+        self.check_perhaps(previous, promises)?;
         if previous == Epoch::NONE {
             return self.begin(true);
         }
@@ -237,7 +238,7 @@ impl Group {
             .values()
             .find_map(nodes_of)
             .expect("one of them is it");
-        self.check_side(&previous_nodes)?;
+        self.check_side((previous, &previous_nodes), previous, promises)?;
         // Whoever missed the last view has blocks that are out of date.
         let mut held: Vec<Vec<(u16, Held)>> = vec![Vec::new(); blocks];
         let is_right =
@@ -392,41 +393,10 @@ impl Group {
         }
     }
 
-    /// The nodes of the last view that are out of reach and not known to be gone.
-    fn away(&self, last: &[NodeId]) -> Vec<NodeId> {
-        let leading = self.leading.as_ref().expect("this node leads a view");
-        last.iter()
-            .filter(|node| !leading.has(**node) && !self.peers.dead.contains(node))
-            .copied()
-            .collect()
-    }
-
     fn find_checkpoint(&mut self) {
         if self.keeping.restorable == Restorable::Unknown {
             self.keeping.restorable = Restorable::Sought;
             self.effect(Effect::Checkpoint(CheckpointEffect::Find));
-        }
-    }
-
-    /// While nodes of the last view are only out of reach, the greater part of those that are not
-    /// known to be gone goes on, or of two halves the one with the node that stands first.
-    fn check_side(&self, last: &[NodeId]) -> Result<(), Missing> {
-        let leading = self.leading.as_ref().expect("this node leads a view");
-        let here = last.iter().filter(|node| leading.has(**node)).count();
-        let away = self.away(last);
-        if away.is_empty() {
-            // Nobody else may be going on.
-            return Ok(());
-        }
-        let may_live = last
-            .iter()
-            .filter(|node| leading.has(**node) || away.contains(node));
-        let first = may_live.max_by_key(|node| self.rank(**node));
-        let has_first = first.is_some_and(|node| leading.has(*node));
-        if here > away.len() || (here == away.len() && has_first) {
-            Ok(())
-        } else {
-            Err(Missing::Nodes(away))
         }
     }
 
@@ -548,38 +518,6 @@ fn promises_of(
     promises
         .values()
         .filter(move |promise| promise.base == view || promise.installed == view)
-}
-
-/// The views after `previous` that may have gone on, and their nodes.
-fn perhaps(
-    promises: &BTreeMap<NodeId, Promise>,
-    previous: Epoch,
-) -> impl Iterator<Item = (Epoch, &Vec<NodeId>)> {
-    let installed = promises
-        .values()
-        .map(|promise| (promise.installed, &promise.installed_nodes));
-    let before = promises
-        .values()
-        .flat_map(|promise| promise.perhaps.iter().map(|(epoch, nodes)| (*epoch, nodes)));
-    before
-        .chain(installed)
-        .filter(move |(epoch, _)| *epoch > previous)
-}
-
-/// Of views of the same nodes one is enough, the last: there are no more than ways for nodes to be
-/// together.
-fn distinct<'a>(
-    views: impl Iterator<Item = (Epoch, &'a Vec<NodeId>)>,
-) -> Vec<(Epoch, Vec<NodeId>)> {
-    let mut by_nodes: BTreeMap<&Vec<NodeId>, Epoch> = BTreeMap::new();
-    for (epoch, nodes) in views {
-        let last = by_nodes.entry(nodes).or_default();
-        *last = (*last).max(epoch);
-    }
-    by_nodes
-        .into_iter()
-        .map(|(nodes, epoch)| (epoch, nodes.clone()))
-        .collect()
 }
 
 /// Pascanu, Mikolov and Bengio, arXiv 1211.5063; with PyTorch's ε, as where one process trains

@@ -61,6 +61,16 @@
 //! f is proven to be gone      ⇔  its kernel closed its connection unannounced, and refuses new ones
 //! ```
 //!
+//! **Sides of a cut.** Let N be the nodes of the last view, S ⊆ N those that are here and remember
+//! what they did since it began, and let some of N be away, neither here nor known to be gone:
+//!
+//! ```text
+//! S goes on      ⇒  |S| > |N| / 2, or |S| = |N| / 2 and S has the first of N
+//! ```
+//!
+//! So two sides that go on from one view share a node, which tells of it. Nodes that are gone, or
+//! have lost their memory, count for nobody: they may have gone on with those that are away.
+//!
 //! **Moves.** A view puts a block on nodes that have it, so nothing is brought before it goes on
 //! (but at first, and from a checkpoint). Where another node shall keep it, the primary p sends
 //! that newcomer n what the block is, and every update u from then on:

@@ -397,6 +397,41 @@ fn what_a_node_did_alone_that_was_taken_for_dead_does_not_count() {
     });
 }
 
+/// Two of three go on without the first; one of them dies. Whether the first learns that it is dead,
+/// or meets it back without memory, the other may have gone on.
+#[test]
+fn who_died_or_came_back_without_memory_is_no_part_of_a_side() {
+    seeds(24, |seed| {
+        let mut simulation = Simulation::new(seed, MODES[seed as usize % 4], 3, 40);
+        simulation.step_until("all are settled", Simulation::is_settled);
+        let first = simulation.first();
+        let nodes = simulation.nodes.keys().copied();
+        let others: Vec<NodeId> = nodes.filter(|node| *node != first).collect();
+        simulation.faults = true;
+        simulation.part(&[first]);
+        simulation.step_until("two go on", |simulation| {
+            let goes_on = |node| simulation.goes_on(node, 2) && simulation.is_in_place(node);
+            others.iter().all(|node| goes_on(*node))
+        });
+        simulation.die(others[0]);
+        simulation.step_until("one of them goes on", |simulation| {
+            simulation.goes_on(others[1], 1)
+        });
+        simulation.forget(others[0]);
+        (0..1_000).for_each(|_| simulation.step());
+        let waits = |simulation: &Simulation| {
+            let status = simulation.status(first);
+            assert!(status.starts_with("waiting: node"), "{status}");
+        };
+        waits(&simulation);
+        simulation.come_back_to(others[0], first);
+        (0..1_000).for_each(|_| simulation.step());
+        waits(&simulation);
+        simulation.heal();
+        simulation.run(false);
+    });
+}
+
 #[test]
 fn of_two_nodes_the_one_whose_partner_is_known_to_be_dead_goes_on() {
     seeds(12, |seed| {

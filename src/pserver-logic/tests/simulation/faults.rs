@@ -229,6 +229,17 @@ impl Simulation {
         }
     }
 
+    /// A node that died comes back without memory, and meets one other only. Nobody else meets
+    /// that one either.
+    pub fn come_back_to(&mut self, back: NodeId, meets: NodeId) {
+        self.cut.clear();
+        let others: Vec<NodeId> = self.nodes.keys().copied().collect();
+        let others = || others.iter().filter(|other| **other != meets);
+        let apart = others().flat_map(|other| [pair(*other, back), pair(*other, meets)]);
+        self.cut_pairs(apart.collect());
+        self.add_node(back);
+    }
+
     pub(super) fn fault(&mut self) {
         let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
         match self.random.random_range(0..5) {

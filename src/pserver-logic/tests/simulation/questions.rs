@@ -32,6 +32,11 @@ impl Simulation {
             && group.view().nodes.len() == nodes
     }
 
+    /// Whether every block of a node's view is where it shall be.
+    pub fn is_in_place(&self, node: NodeId) -> bool {
+        self.nodes[&node].group.is_in_place()
+    }
+
     /// The most clocks of which a node remembers something.
     pub fn clocks_remembered(&self) -> usize {
         self.nodes
