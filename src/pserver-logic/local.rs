@@ -94,8 +94,12 @@ impl Group {
         chosen.map(|(worker, local)| local.id(*worker)).collect()
     }
 
-    /// Everybody starts again, from a checkpoint.
+    /// Everybody starts again, from a checkpoint. From now on what a worker pushes is void, so what
+    /// it has read already is no answer any more.
     pub(super) fn start_again(&mut self) {
+        for worker in self.locals.keys().copied().collect::<Vec<_>>() {
+            self.read_anew(worker);
+        }
         self.locals
             .values_mut()
             .for_each(|local| local.started = false);

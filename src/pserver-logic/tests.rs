@@ -4,6 +4,7 @@ mod disk;
 mod nonsense;
 mod search;
 mod simulation;
+mod voided;
 
 use nodectl_types::{NodeId, params::Every, servers::Consistency};
 use simulation::{

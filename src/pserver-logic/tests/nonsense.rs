@@ -15,11 +15,11 @@ use nodectl_types::{
 use proptest::prelude::*;
 use std::sync::Arc;
 
-const ME: NodeId = NodeId([2; 32]);
-const OTHER: NodeId = NodeId([1; 32]);
+pub(super) const ME: NodeId = NodeId([2; 32]);
+pub(super) const OTHER: NodeId = NodeId([1; 32]);
 
 /// A node with a worker, connected with another that leads.
-fn group(consistency: Consistency) -> Group {
+pub(super) fn group(consistency: Consistency) -> Group {
     let settings = super::simulation::settings(consistency, 1, false, None);
     let tensors = [TensorSpec {
         name: "a".into(),
@@ -39,12 +39,12 @@ fn group(consistency: Consistency) -> Group {
     group
 }
 
-fn epoch(number: u64) -> Epoch {
+pub(super) fn epoch(number: u64) -> Epoch {
     Epoch { number, by: OTHER }
 }
 
 /// A view of both nodes, in which the other has all blocks.
-fn view(number: u64) -> View {
+pub(super) fn view(number: u64) -> View {
     View {
         epoch: epoch(number),
         nodes: vec![(OTHER, 1), (ME, 1)],
