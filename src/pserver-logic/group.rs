@@ -247,7 +247,9 @@ impl Group {
             ServerMessage::Promise { epoch, promise } => self.promise(from, epoch, promise),
             ServerMessage::Refused { promised } => {
                 self.epochs.heard(promised.number);
-                self.broken |= self.is_led(from);
+                // What was refused may be an older proposal: each is answered once.
+                let is_outdated = |leading: &Leading| leading.has(from) && promised > leading.epoch;
+                self.broken |= self.leading.as_ref().is_some_and(is_outdated);
             }
             ServerMessage::Waiting { blocks, nodes } => {
                 self.wait(self.why_it_waits(blocks, &nodes))

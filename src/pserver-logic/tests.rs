@@ -433,6 +433,18 @@ fn who_died_or_came_back_without_memory_is_no_part_of_a_side() {
     });
 }
 
+/// Each member answers each proposal, and all may refuse one before its proposer hears of any.
+#[test]
+fn a_proposal_that_all_refuse_is_followed_by_one() {
+    seeds(8, |seed| {
+        let mut simulation = Simulation::new(seed, MODES[seed as usize % 4], 4, 12);
+        simulation.step_until("all are settled", Simulation::is_settled);
+        let leader = simulation.leader(simulation.first());
+        assert_eq!(simulation.refuse_proposal(leader), 1);
+        simulation.run(false);
+    });
+}
+
 #[test]
 fn of_two_nodes_the_one_whose_partner_is_known_to_be_dead_goes_on() {
     seeds(12, |seed| {

@@ -217,7 +217,8 @@ impl Simulation {
     /// The view that a node leads changes so often.
     pub fn change_view(&mut self, at: NodeId, times: u32) {
         for _ in 0..times {
-            let promised = self.nodes[&at].group.epochs.promised;
+            let mut promised = self.nodes[&at].group.epochs.promised;
+            promised.number += 1;
             self.give(
                 at,
                 GroupInput::Message {
@@ -227,6 +228,20 @@ impl Simulation {
                 Bytes::None,
             );
         }
+    }
+
+    /// All other members refuse what a leader proposed, since they heed a newer view. Returns how
+    /// many views it proposes then.
+    pub fn refuse_proposal(&mut self, leader: NodeId) -> u64 {
+        let mut promised = self.nodes[&leader].group.epochs.promised;
+        promised.number += 1;
+        for from in self.nodes.keys().copied().collect::<Vec<_>>() {
+            if from != leader {
+                let message = ServerMessage::Refused { promised };
+                self.give(leader, GroupInput::Message { from, message }, Bytes::None);
+            }
+        }
+        self.nodes[&leader].group.epochs.promised.number - promised.number
     }
 
     /// A node that died comes back without memory, and meets one other only. Nobody else meets
