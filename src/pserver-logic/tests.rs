@@ -95,6 +95,18 @@ fn every_promise_is_kept_in_storms() {
     assert!(runs.get() < MANY || never.is_empty(), "never: {never:?}");
 }
 
+/// Storms in which a promise was broken once.
+const BROKEN_ONCE: [u64; 3] = [1_000_119, 1_000_488, 1_000_776];
+
+#[test]
+fn storms_that_broke_a_promise_once_break_none() {
+    for seed in BROKEN_ONCE {
+        if let Err(failure) = Storm::of(seed).check() {
+            Storm::of(seed).fail(&failure);
+        }
+    }
+}
+
 #[test]
 fn what_has_counted_is_not_remembered() {
     seeds(8, |seed| {
