@@ -124,12 +124,22 @@ impl Promises {
         if self.may_have_lost() {
             // What only they knew is gone with them.
             let gone: BTreeSet<NodeId> = self.lost.intersection(&self.dead).copied().collect();
-            self.logs.retain(|(_, _, reader), _| !gone.contains(reader));
-            self.seen.retain(|_, (_, readers)| {
-                readers.retain(|reader| !gone.contains(reader));
-                !readers.is_empty()
-            });
+            self.forget(&gone);
         }
+    }
+
+    /// A worker has heard that training begins anew: what was read on its node counts no more, also
+    /// where another node comes back with what it had before, and all go on from that.
+    pub(super) fn heard_of_the_loss(&mut self, node: NodeId) {
+        self.forget(&BTreeSet::from([node]));
+    }
+
+    fn forget(&mut self, gone: &BTreeSet<NodeId>) {
+        self.logs.retain(|(_, _, reader), _| !gone.contains(reader));
+        self.seen.retain(|_, (_, readers)| {
+            readers.retain(|reader| !gone.contains(reader));
+            !readers.is_empty()
+        });
     }
 
     fn gone_on(&mut self, epoch: Epoch, nodes: BTreeSet<NodeId>, course: Option<usize>) {

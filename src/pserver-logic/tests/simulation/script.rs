@@ -86,8 +86,12 @@ impl Simulation {
             begins_anew.iter().any(|begin| why.starts_with(begin)),
             "worker {worker}: {why}"
         );
+        let is_lost = why.starts_with("several nodes were lost");
+        if is_lost {
+            self.promises.heard_of_the_loss(at);
+        }
         // The one in its place may have done its part.
-        if why.starts_with("several nodes were lost") || !self.succeeded.contains(&worker) {
+        if is_lost || !self.succeeded.contains(&worker) {
             self.add_worker(at, worker);
         }
     }
