@@ -132,7 +132,10 @@ fn what_is_known_to_fail_is_said_before_anything_is_changed() {
     let (code, said) = fleet.upgrade(Path::new("/etc/passwd"), &[]);
     assert!(code == Some(2) && said.contains("is no program"), "{said}");
     let (code, said) = fleet.upgrade(Path::new("/bin/true"), &[]);
-    assert!(code == Some(2) && said.contains("but not nodectl"), "{said}");
+    assert!(
+        code == Some(2) && said.contains("but not nodectl"),
+        "{said}"
+    );
     assert!(!fleet.runs_new(0) && !fleet.runs_new(1));
     // Whoever sits there needs nobody's leave.
     let (code, said) = fleet.upgrade(&fleet.new, &["--cluster", "--except", "n1"]);

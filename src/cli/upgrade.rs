@@ -15,17 +15,15 @@ use nodectl_types::{
     units::format_duration,
 };
 use nodectl_wire::api::{Node, ProgramView, ReplacementName};
+use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fs::File,
     io::{self, Read},
     path::Path,
-    process::Stdio,
+    process::{Command, Output, Stdio},
     time::Duration,
 };
-use tokio::{
-    process::Command,
-    time::{Instant, sleep, timeout},
-};
+use tokio::time::{Instant, error::Elapsed, sleep, timeout};
 
 /// How often nodes are looked at.
 const PERIOD: Duration = Duration::from_millis(200);
@@ -369,11 +367,6 @@ impl NewProgram {
     /// What can be known before any node stops taking tasks: whether it is nodectl, if it is for
     /// this machine, too, and may be executed here.
     async fn try_here(&self, path: &Path) -> Result<(), CliError> {
-        let mut command = Command::new(path);
-        command
-            .arg("--version")
-            .stdin(Stdio::null())
-            .kill_on_drop(true);
         if self.architecture != std::env::consts::ARCH {
             return Ok(());
         }
@@ -381,7 +374,7 @@ impl NewProgram {
             let path = path.display();
             CliError::Usage(format!("{path}: {why}; nothing was changed"))
         };
-        match timeout(TRIAL, command.output()).await {
+        match said_version(path).await {
             Ok(Ok(said)) if said.stdout.starts_with(b"nodectl ") => Ok(()),
             Ok(Ok(said)) if said.status.success() => {
                 Err(refused("it is a program, but not nodectl"))
@@ -389,7 +382,7 @@ impl NewProgram {
             Ok(Ok(said)) => {
                 let words = String::from_utf8_lossy(&said.stderr);
                 let why = words.lines().next().map(escaped);
-                let why = why.unwrap_or_else(|| said.status.to_string());
+                let why = why.unwrap_or_else(|| said.status.to_string().into());
                 Err(refused(&format!("it does not run on this machine: {why}")))
             }
             Ok(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
@@ -399,6 +392,28 @@ impl NewProgram {
             Err(_) => Err(refused("it did not say its version in time")),
         }
     }
+}
+
+/// What the program answers when it is asked for its version; it is ended if it takes too long.
+async fn said_version(path: &Path) -> Result<io::Result<Output>, Elapsed> {
+    let mut command = Command::new(path);
+    command.arg("--version").stdin(Stdio::null());
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let child = match child {
+        Ok(child) => child,
+        Err(error) => return Ok(Err(error)),
+    };
+    let pid = Pid::from_child(&child);
+    let mut ended = tokio::task::spawn_blocking(move || child.wait_with_output());
+    let output = timeout(TRIAL, &mut ended).await;
+    if output.is_err() {
+        let _ = kill_process(pid, Signal::KILL);
+        let _ = ended.await;
+    }
+    output.map(|output| output.unwrap_or_else(|error| Err(io::Error::other(error))))
 }
 
 /// As uname(2) calls it, by the header of an ELF file (elf(5)).

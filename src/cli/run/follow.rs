@@ -78,6 +78,11 @@ pub async fn follow(
     let ended = client.job(&job.id).await.ok();
     let mut summary = summary(job, Some(last), begin, collected);
     if let Some(ended) = ended {
+        // Who looks at a job that has ended asks how long that took, not how long the look did.
+        if let Some(ended_ms) = ended.line.ended_ms {
+            let span_ms = ended_ms.saturating_sub(ended.line.submitted_ms);
+            summary.wall_seconds = span_ms as f64 / 1e3;
+        }
         summary.reason = ended.line.reason;
         if let Some(sweep) = ended.work.sweep.filter(|_| summary.done > 0) {
             summary.best = best(client, job, &sweep).await;
