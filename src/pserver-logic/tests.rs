@@ -410,8 +410,8 @@ fn what_a_node_did_alone_that_was_taken_for_dead_does_not_count() {
     });
 }
 
-/// Two of three go on without the first; one of them dies. Whether the first learns that it is dead,
-/// or meets it back without memory, the other may have gone on.
+/// Two of three go on without the first; one of them dies. Whether the first learns that it is
+/// dead, or meets it back without memory, the other may have gone on.
 #[test]
 fn who_died_or_came_back_without_memory_is_no_part_of_a_side() {
     seeds(24, |seed| {

@@ -1,6 +1,6 @@
 //! Which tasks wait that nodes of an elastic launch could run, and how many of them such a node
-//! runs at once. What a launch asks for says what its nodes have; what its nodes say when they are there
-//! counts more, and a job that none of them may run deserves no node.
+//! runs at once. What a launch asks for says what its nodes have; what its nodes say when they are
+//! there counts more, and a job that none of them may run deserves no node.
 
 use nodectl_http::{Client, ClientError};
 use nodectl_launch::elastic::{NodeOffer, TaskNeed, WaitingTasks};
