@@ -114,7 +114,7 @@ class Cluster(unittest.TestCase):
             lines = [json.loads(line) for line in (tried / "results.jsonl").read_text().splitlines()]
             self.assertEqual([(line["params"]["rate"], line["node"]) for line in lines], [(0.5, name)])
             with self.assertRaises(ValueError):
-                client.submit([], paths, param2vals, worker="' or true")
+                client.submit([], paths, param2vals, worker="' or true", run=run)
 
 
 # No node has this address: the others are found as always.
