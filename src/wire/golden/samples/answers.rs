@@ -15,20 +15,6 @@ pub fn answers() -> Vec<Answer> {
         node: Some(NODE),
         running_ms: Some(1500),
     };
-    let load = NodeLoad {
-        load_milli: 1570,
-        memory_used_bytes: 1 << 30,
-        running: 2,
-        queued: 3,
-        done: 40,
-        failed: 4,
-        jobs: vec![(JOB, "count".into(), 2)],
-        making: vec![MakingEnvironment {
-            job: JOB,
-            step: "pip install".into(),
-            for_ms: 1500,
-        }],
-    };
     let mut all = vec![
         Answer::Ok,
         Answer::Submitted { job: JOB },
@@ -39,7 +25,7 @@ pub fn answers() -> Vec<Answer> {
             this_node: false,
         }]),
         Answer::Jobs(vec![head()]),
-        Answer::Load(load),
+        Answer::Load(load()),
         Answer::Job(Box::new(detail)),
         Answer::Tasks {
             lines: vec![line],
@@ -76,6 +62,23 @@ pub fn answers() -> Vec<Answer> {
     ];
     all.extend(locations().into_iter().map(Answer::Where));
     all
+}
+
+fn load() -> NodeLoad {
+    NodeLoad {
+        load_milli: 1570,
+        memory_used_bytes: 1 << 30,
+        running: 2,
+        queued: 3,
+        done: 40,
+        failed: 4,
+        jobs: vec![(JOB, "count".into(), 2)],
+        making: vec![MakingEnvironment {
+            job: JOB,
+            step: "pip install".into(),
+            for_ms: 1500,
+        }],
+    }
 }
 
 fn program() -> ProgramHere {
