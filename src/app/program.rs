@@ -5,6 +5,7 @@
 
 mod install;
 
+pub use install::try_program;
 use install::{Installation, architecture};
 use nodectl_pool::Pools;
 use nodectl_ports::{BlobFetcher, Blobs, NodeHandle, OwnProgram, PoolService};

@@ -7,6 +7,7 @@ use super::{
     exit::{CliError, Exit},
     signals,
 };
+use nodectl_app::try_program;
 use nodectl_http::{Client, ClientError};
 use nodectl_ports::say::tell;
 use nodectl_types::{
@@ -15,22 +16,14 @@ use nodectl_types::{
     units::format_duration,
 };
 use nodectl_wire::api::{Node, ProgramView, ReplacementName};
-use rustix::process::{Pid, Signal, kill_process};
-use std::{
-    fs::File,
-    io::{self, Read},
-    path::Path,
-    process::{Command, Output, Stdio},
-    time::Duration,
-};
-use tokio::time::{Instant, error::Elapsed, sleep, timeout};
+use rustix::fs::{Access, access};
+use std::{fs::File, io::Read, path::Path, time::Duration};
+use tokio::time::{Instant, sleep};
 
 /// How often nodes are looked at.
 const PERIOD: Duration = Duration::from_millis(200);
 /// How long a node may take to read its own program.
 const READING: Duration = Duration::from_secs(60);
-/// How long a program may take to say its version.
-const TRIAL: Duration = Duration::from_secs(20);
 /// How long one may take to bring and check the new one.
 const PREPARING: Duration = Duration::from_secs(600);
 
@@ -191,7 +184,7 @@ fn failed(text: String) -> CliError {
 struct Roll<'a> {
     client: &'a Client,
     node: &'a Node,
-    /// It took tasks before, and is to take them again.
+    /// The node took tasks before, and is to take them again.
     drains: bool,
     program: &'a NewProgram,
     args: &'a UpgradeArgs,
@@ -318,7 +311,7 @@ impl Roll<'_> {
                         last_seen = Instant::now();
                     }
                 },
-                // It is away, or others have not met it yet.
+                // The node is away, or others have not met it yet.
                 Err(error) if error.is_unreachable() => {}
                 Err(ClientError::Refused { status: 404, .. }) => {}
                 Err(error) => return Err(error.to_string()),
@@ -367,53 +360,17 @@ impl NewProgram {
     /// What can be known before any node stops taking tasks: whether it is nodectl, if it is for
     /// this machine, too, and may be executed here.
     async fn try_here(&self, path: &Path) -> Result<(), CliError> {
-        if self.architecture != std::env::consts::ARCH {
+        if self.architecture != std::env::consts::ARCH || access(path, Access::EXEC_OK).is_err() {
             return Ok(());
         }
-        let refused = |why: &str| {
-            let path = path.display();
+        let program = path.to_path_buf();
+        let tried = tokio::task::spawn_blocking(move || try_program(&program)).await;
+        let tried = tried.unwrap_or_else(|error| Err(error.to_string()));
+        tried.map_err(|why| {
+            let (path, why) = (path.display(), escaped(&why));
             CliError::Usage(format!("{path}: {why}; nothing was changed"))
-        };
-        match said_version(path).await {
-            Ok(Ok(said)) if said.stdout.starts_with(b"nodectl ") => Ok(()),
-            Ok(Ok(said)) if said.status.success() => {
-                Err(refused("it is a program, but not nodectl"))
-            }
-            Ok(Ok(said)) => {
-                let words = String::from_utf8_lossy(&said.stderr);
-                let why = words.lines().next().map(escaped);
-                let why = why.unwrap_or_else(|| said.status.to_string().into());
-                Err(refused(&format!("it does not run on this machine: {why}")))
-            }
-            Ok(Err(error)) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
-            Ok(Err(error)) => Err(refused(&format!(
-                "it does not run on this machine: {error}"
-            ))),
-            Err(_) => Err(refused("it did not say its version in time")),
-        }
+        })
     }
-}
-
-/// What the program answers when it is asked for its version; it is ended if it takes too long.
-async fn said_version(path: &Path) -> Result<io::Result<Output>, Elapsed> {
-    let mut command = Command::new(path);
-    command.arg("--version").stdin(Stdio::null());
-    let child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let child = match child {
-        Ok(child) => child,
-        Err(error) => return Ok(Err(error)),
-    };
-    let pid = Pid::from_child(&child);
-    let mut ended = tokio::task::spawn_blocking(move || child.wait_with_output());
-    let output = timeout(TRIAL, &mut ended).await;
-    if output.is_err() {
-        let _ = kill_process(pid, Signal::KILL);
-        let _ = ended.await;
-    }
-    output.map(|output| output.unwrap_or_else(|error| Err(io::Error::other(error))))
 }
 
 /// As uname(2) calls it, by the header of an ELF file (elf(5)).

@@ -1,7 +1,7 @@
 //! One program in the place of another: whether it is one, for this machine, and runs here; the old
 //! one kept; the new one there at once and as a whole, or not at all. Blocks on the disk.
 
-use nodectl_ports::Blobs;
+use nodectl_ports::{Blobs, files::remove_if_there};
 use nodectl_types::BlobHash;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -51,7 +51,7 @@ impl Installation {
             return Ok(previous);
         }
         let new = beside(&self.path, NEW);
-        let placed = place(blob, &new, &self.path).and_then(|()| try_out(&new));
+        let placed = place(blob, &new, &self.path).and_then(|()| try_program(&new));
         let placed = placed.and_then(|()| {
             exchange(&new, &self.path, &previous, there.is_some())
                 .map_err(|error| cannot_replace(&self.path, &error))
@@ -93,10 +93,7 @@ fn place(mut blob: File, new: &Path, old: &Path) -> Result<(), String> {
     check_kind(&mut blob)?;
     let failed = |error: io::Error| cannot_replace(old, &error);
     let mode = fs::metadata(old).map_or(0o755, |old| old.permissions().mode() & 0o777);
-    match fs::remove_file(new) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
-    }
+    remove_if_there(new).map_err(failed)?;
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(0o700);
     let mut file = options.open(new).map_err(failed)?;
@@ -131,9 +128,10 @@ fn check_kind(file: &mut File) -> Result<(), String> {
     Ok(())
 }
 
-/// Has it say its version: a C library that is too old for it shows here, and not when it is too
-/// late.
-fn try_out(program: &Path) -> Result<(), String> {
+/// Has a program say its version: that it is not nodectl, or that a C library is too old for it,
+/// shows here, and not when it is too late. Blocks for 20 s at most; the error is the rest of a
+/// sentence.
+pub fn try_program(program: &Path) -> Result<(), String> {
     let refused = |why: String| format!("it does not run on this machine: {why}");
     let mut child = spawn(program).map_err(|error| refused(error.to_string()))?;
     let in_time = ends_in_time(&child).map_err(|error| refused(error.to_string()));
@@ -207,10 +205,7 @@ fn ends_in_time(child: &Child) -> io::Result<bool> {
 /// Keeps the old program, if there is one, under another name, and gives its own to the new one.
 fn exchange(new: &Path, path: &Path, previous: &Path, is_there: bool) -> io::Result<()> {
     if is_there {
-        match fs::remove_file(previous) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        remove_if_there(previous)?;
         fs::hard_link(path, previous)?;
     }
     fs::rename(new, path)?;
@@ -254,7 +249,7 @@ mod tests {
     #[test]
     fn a_program_that_does_not_run_or_is_another_one_is_refused_with_its_reason() {
         let directory = tempfile::tempdir().unwrap();
-        let tried = |script: &str| try_out(&program(directory.path(), script));
+        let tried = |script: &str| try_program(&program(directory.path(), script));
         assert_eq!(tried("echo nodectl 9.9.9"), Ok(()));
         let why = tried("echo libc.so.6: version GLIBC_9.9 not found >&2; exit 1").unwrap_err();
         assert!(why.contains("GLIBC_9.9"), "{why}");
