@@ -138,10 +138,7 @@ pub(super) async fn drain(
     let request: DrainRequest = body_json(&shared, body, REQUEST_BODY_BYTES).await?;
     let drained = async {
         caller.owns_node(&shared, "drain")?;
-        let node = match &request.node {
-            Some(reference) => resolve::node(&shared, reference).await?,
-            None => shared.api.facts.id,
-        };
+        let node = resolve::node_or_this(&shared, request.node.as_deref()).await?;
         shared
             .ask(Query::Drain {
                 node,

@@ -33,7 +33,7 @@ pub(super) async fn look(
     State(shared): State<Arc<Shared>>,
     Args(args): Args<ProgramQuery>,
 ) -> Result<Json<ProgramView>, ApiError> {
-    let node = named(&shared, args.node.as_deref()).await?;
+    let node = resolve::node_or_this(&shared, args.node.as_deref()).await?;
     ask(&shared, node, None).await
 }
 
@@ -52,20 +52,13 @@ pub(super) async fn replace(
     let begun = async {
         caller.owns_node(&shared, "upgrade")?;
         let program = parse_hash(&request.program)?;
-        let node = named(&shared, request.node.as_deref()).await?;
+        let node = resolve::node_or_this(&shared, request.node.as_deref()).await?;
         ask(&shared, node, Some(program)).await
     }
     .await;
     shared
         .noted(&caller, AuditName::Upgrade, request.node, begun)
         .await
-}
-
-async fn named(shared: &Shared, reference: Option<&str>) -> Result<NodeId, ApiError> {
-    match reference {
-        Some(reference) => resolve::node(shared, reference).await,
-        None => Ok(shared.api.facts.id),
-    }
 }
 
 async fn ask(

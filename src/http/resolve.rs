@@ -40,6 +40,17 @@ pub(super) async fn node(shared: &Shared, reference: &str) -> Result<NodeId, Api
     }
 }
 
+/// The node that `reference` names, or the one that answers if there is none.
+pub(super) async fn node_or_this(
+    shared: &Shared,
+    reference: Option<&str>,
+) -> Result<NodeId, ApiError> {
+    match reference {
+        Some(reference) => node(shared, reference).await,
+        None => Ok(shared.api.facts.id),
+    }
+}
+
 fn pick_job(heads: &[JobHead], reference: &str) -> Result<JobId, ApiError> {
     let newest = |name: Option<&str>| {
         let named = heads
