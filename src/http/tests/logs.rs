@@ -162,27 +162,28 @@ async fn a_log_that_another_node_has_and_does_not_give_is_no_empty_one() {
     }
 }
 
+/// A task runs elsewhere, then is found `later`; its log is gone.
+async fn node_whose_attempt_is_gone(later: Location) -> FakeNode {
+    let attempt = Attempt {
+        epoch: 1,
+        number: 1,
+    };
+    let running = Location::Running {
+        node: node_id(2),
+        attempt,
+    };
+    let mut first = Some(running);
+    FakeNode::start(move |query| match query {
+        Query::Locate { .. } => Ok(Answer::Where(first.take().unwrap_or(later.clone()))),
+        _ => Err(QueryError::NoLog("its directory was removed".into())),
+    })
+    .await
+}
+
 /// The node on which it ran is gone with what the task had written.
 #[tokio::test]
 async fn a_log_that_is_gone_while_it_is_looked_for_is_no_empty_one() {
-    let mut turn = 0;
-    let node = FakeNode::start(move |query| match query {
-        Query::Locate { .. } => {
-            turn += 1;
-            Ok(Answer::Where(match turn {
-                1 => Location::Running {
-                    node: node_id(2),
-                    attempt: Attempt {
-                        epoch: 1,
-                        number: 1,
-                    },
-                },
-                _ => Location::Nowhere,
-            }))
-        }
-        _ => Err(QueryError::NoLog("its directory was removed".into())),
-    })
-    .await;
+    let node = node_whose_attempt_is_gone(Location::Nowhere).await;
     let asked = node
         .client
         .log("0000000000000007", 0, LogRequest::default());
@@ -194,24 +195,8 @@ async fn a_log_that_is_gone_while_it_is_looked_for_is_no_empty_one() {
 /// Nothing of the first attempt was read: the second one's output is all that there is.
 #[tokio::test]
 async fn a_log_that_has_not_been_read_may_be_another_attempts() {
-    let mut turn = 0;
-    let node = FakeNode::start(move |query| match query {
-        Query::Locate { .. } => {
-            turn += 1;
-            Ok(Answer::Where(match turn {
-                1 => Location::Running {
-                    node: node_id(2),
-                    attempt: Attempt {
-                        epoch: 1,
-                        number: 1,
-                    },
-                },
-                _ => Location::Ended(record(0, Outcome::Done, b"all of it\n")),
-            }))
-        }
-        _ => Err(QueryError::NoLog("its directory was removed".into())),
-    })
-    .await;
+    let ended = Location::Ended(record(0, Outcome::Done, b"all of it\n"));
+    let node = node_whose_attempt_is_gone(ended).await;
     let log = node
         .client
         .log("0000000000000007", 0, LogRequest::default());
