@@ -57,16 +57,13 @@ impl PageCertificate {
             path: path.display().to_string(),
             source,
         };
-        let is_fresh = |modified: std::time::SystemTime| {
-            modified.elapsed().is_ok_and(|age| age < RENEWED_AFTER)
-        };
-        match fs::metadata(path).and_then(|file| file.modified()) {
-            Ok(modified) if is_fresh(modified) => {}
-            Ok(_) => write_privately(path, &made_for(names)?).map_err(failed)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                write_privately(path, &made_for(names)?).map_err(failed)?;
-            }
+        let is_fresh = match fs::metadata(path).and_then(|file| file.modified()) {
+            Ok(modified) => modified.elapsed().is_ok_and(|age| age < RENEWED_AFTER),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
             Err(error) => return Err(failed(error)),
+        };
+        if !is_fresh {
+            write_privately(path, &made_for(names)?).map_err(failed)?;
         }
         let text = fs::read(path).map_err(failed)?;
         let damaged = |why: String| CertificateError::Damaged {
