@@ -318,7 +318,7 @@ fn jobs(
     let groups = seen.len().min(MAX_GROUPS);
     let mut jobs = Vec::with_capacity(2 * groups);
     let mut rest = seen;
-    // Those of the groups before, the last one last.
+    // The groups before this one, the last of them last.
     let mut before: Vec<Group> = Vec::new();
     for group in 0..groups {
         // As even as whole numbers are.

@@ -53,7 +53,7 @@ pub struct WaitingTasks {
     pub tasks: u64,
     /// So many run on one node at once; of tasks on several nodes, parts of them.
     pub per_node: u32,
-    /// They begin when so many nodes of the launch are there.
+    /// So many nodes of the launch have to be there before the tasks begin.
     pub nodes: u32,
 }
 

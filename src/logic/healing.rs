@@ -18,9 +18,9 @@ const MOST_DOUBLINGS: u32 = 6;
 
 #[derive(Debug, Default)]
 pub struct Healing {
-    /// When each is asked for next, and how often it was asked for.
+    /// When each missing blob is asked for next, and how often it was asked for.
     missing: BTreeMap<BlobHash, (Time, u32)>,
-    /// Those of them that are lists of files: all that a list names comes with it.
+    /// The missing blobs that are lists of files: all that a list names comes with it.
     trees: BTreeSet<BlobHash>,
     under_way: BTreeMap<u64, BlobHash>,
     timer_set: bool,
