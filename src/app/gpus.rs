@@ -3,8 +3,7 @@
 
 use futures::future::BoxFuture;
 use nodectl_gpu as gpu;
-use nodectl_ports::{Event, GpuMeter, NodeHandle, drivers::DRIVERS};
-use nodectl_store::atomic;
+use nodectl_ports::{Event, GpuMeter, NodeHandle, atomic, drivers::DRIVERS};
 use nodectl_types::{Gpu, GpuKind, GpuRates};
 use serde::{Deserialize, Serialize};
 use std::{

@@ -24,7 +24,7 @@ use nodectl_node::{EVENT_QUEUE, Node, Ports};
 use nodectl_pool::Pools;
 use nodectl_ports::{
     BlobFetcher, Blobs, DiskHealth, Event, Network, NodeHandle, PeerStream, PoolService,
-    StreamHost, Streams, accounts, wall_ms,
+    StreamHost, Streams, accounts, atomic, wall_ms,
 };
 use nodectl_pserver::ParameterServers;
 use nodectl_store as store;
@@ -616,7 +616,7 @@ fn generation(dir: &std::path::Path) -> anyhow::Result<u64> {
         .min(LAST_GENERATION - 1)
         .max(last.map_or(0, |last| last + 1));
     let text = format!("{generation}\n");
-    store::atomic::write(&path, text.as_bytes(), 0o600)
+    atomic::write(&path, text.as_bytes(), 0o600)
         .with_context(|| format!("writing {}", path.display()))?;
     Ok(generation)
 }

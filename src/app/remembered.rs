@@ -3,8 +3,7 @@
 //! whole.
 
 use nodectl_node::EarlierLives;
-use nodectl_ports::{OwnerKeeper, RetentionKeeper};
-use nodectl_store as store;
+use nodectl_ports::{OwnerKeeper, RetentionKeeper, atomic};
 use nodectl_types::{KeptSecret, OwnerWord, Retention, Roster};
 use nodectl_wire::{retention, secrets};
 use std::{
@@ -124,10 +123,9 @@ impl<T: Clone + Default + Send + Sync + 'static> NotesWriter<T> {
             while told.changed().await.is_ok() {
                 let bytes = encode(&told.borrow_and_update());
                 let target = path.clone();
-                let written = tokio::task::spawn_blocking(move || {
-                    store::atomic::write(&target, &bytes, 0o600)
-                })
-                .await;
+                let written =
+                    tokio::task::spawn_blocking(move || atomic::write(&target, &bytes, 0o600))
+                        .await;
                 if let Ok(Err(error)) = written {
                     failed(&path, error);
                 }

@@ -225,7 +225,7 @@ fn bound_to(name: &str) -> Aad<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodectl_store as store;
+    use nodectl_ports::atomic;
 
     /// With these keys, the newest first; with none it works alone.
     fn vault(keys: &[u8], secrets: &[KeptSecret]) -> Strongbox {
@@ -353,7 +353,7 @@ mod tests {
                 Box::new(|| vec![Zeroizing::new([2; 32]), Zeroizing::new([1; 32])]);
             Strongbox::open(dir.path(), Some(keys)).unwrap()
         };
-        store::atomic::write(
+        atomic::write(
             &dir.path().join(SECRETS_FILE),
             &secrets::encode(&old),
             0o600,
@@ -366,7 +366,7 @@ mod tests {
             tokio::task::yield_now().await;
         }
         let with_lost = [old.to_vec(), vec![lost]].concat();
-        store::atomic::write(
+        atomic::write(
             &dir.path().join(SECRETS_FILE),
             &secrets::encode(&with_lost),
             0o600,

@@ -7,14 +7,14 @@ use libp2p::{
     PeerId,
     identity::{Keypair, PublicKey, ed25519},
 };
+use nodectl_ports::atomic;
 use nodectl_types::NodeId;
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, Write},
+    fs, io,
     os::{
         linux::net::SocketAddrExt,
         unix::{
-            fs::{OpenOptionsExt, PermissionsExt},
+            fs::PermissionsExt,
             net::{SocketAddr, UnixListener},
         },
     },
@@ -194,7 +194,7 @@ pub(super) fn node_id(peer: &PeerId) -> Option<NodeId> {
     Some(NodeId(key.try_into_ed25519().ok()?.to_bytes()))
 }
 
-/// The bytes appear under the final name whole or not at all, and are never readable by others.
+/// Replaces a file of the data directory, which is made if it is missing; never readable by others.
 pub(super) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
     // Its own folder only: a data directory that somebody removed does not come back.
@@ -202,22 +202,7 @@ pub(super) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    let temporary = path.with_extension(format!("tmp{}", std::process::id()));
-    let _ = fs::remove_file(&temporary);
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&temporary)?;
-    let written = file
-        .write_all(bytes)
-        .and_then(|()| file.sync_all())
-        .and_then(|()| fs::rename(&temporary, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&temporary);
-        return written;
-    }
-    File::open(directory)?.sync_all()
+    atomic::write(path, bytes, 0o600)
 }
 
 fn restrict(path: &Path) -> Result<(), IdentityError> {

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `lib` | the traits and the events |
 //! | `accounts` | users and groups of the system |
+//! | `atomic` | files that are either the old or the new ones, whenever the power goes |
 //! | `carried` | the program that loads drivers, where this one is linked statically |
 //! | `drivers` | a GPU's driver of which the Vulkan loader is told by this program |
 //! | `files` | what files are done to in the same way everywhere |
@@ -20,6 +21,7 @@
 //! | `streams` | streams to other nodes |
 
 pub mod accounts;
+pub mod atomic;
 pub mod carried;
 pub mod drivers;
 pub mod files;

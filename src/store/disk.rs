@@ -1,7 +1,7 @@
 //! The few file operations that journals need. A trait, so that tests can make each of them fail,
 //! and the power go at any of them.
 
-use super::atomic;
+use nodectl_ports::atomic;
 use std::{
     fs::{self, File, OpenOptions},
     io,

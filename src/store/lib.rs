@@ -1,11 +1,9 @@
-//! The node's disk: journals of jobs, the content-addressed blob store, files that are replaced
-//! atomically, and the lock that keeps two nodes out of one data directory. Knows bytes and
-//! durability, not what the records mean.
+//! The node's disk: journals of jobs, the content-addressed blob store, and the lock that keeps two
+//! nodes out of one data directory. Knows bytes and durability, not what the records mean.
 //!
 //! | file | owns |
 //! |---|---|
 //! | `lock` | one node a data directory |
-//! | `atomic` | files that are either the old or the new ones, whenever the power goes |
 //! | `disk` | the few file operations that journals need, as a trait so that tests can make them fail |
 //! | `journal/` | one append-only, checksummed file a job |
 //! | `blobs` | immutable files named by their BLAKE3 hash |
@@ -17,7 +15,6 @@
 //! `blobs/<2 hex digits>/<64 hex digits>`, `tmp/`. `jobs/<job id>/` also holds what `worker` keeps
 //! there; `store` never touches that.
 
-pub mod atomic;
 mod audit;
 mod blobs;
 mod disk;

@@ -3,8 +3,7 @@
 //! hashed: another inode, length or time. One whose bytes are others is put aside as
 //! `<hash>.damaged`, and then is not here.
 
-use super::atomic;
-use nodectl_ports::{Event, NodeHandle, StoreEvent};
+use nodectl_ports::{Event, NodeHandle, StoreEvent, atomic};
 use nodectl_types::BlobHash;
 use std::{
     collections::{HashMap, HashSet},

@@ -9,18 +9,17 @@
 //! | `door` | where browsers reach the page, and by which names |
 //! | `tls` | the certificate of a page that other machines open, and its connections |
 //! | `guard` | who may open the page: tokens, the cookie, `Host`, `Origin`; what browsers are told |
-//! | `kept` | files that only the node's user reads: the certificate, the token for `/metrics` |
 //! | `pass` | which requests are passed on to the API, and what comes back |
 //! | `live` | asking for what changes once for all open pages, and telling them |
 //! | `changes` | how a list differs from the one before |
 //! | `share` | one question for all pages that ask the same |
+//! | `token` | the token with which Prometheus reads the page's numbers |
 //! | `files` | the page's own files, in `page/` |
 
 mod changes;
 mod door;
 mod files;
 mod guard;
-mod kept;
 mod live;
 mod pass;
 mod server;
@@ -28,8 +27,9 @@ mod share;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod token;
 
 pub use door::PageDoor;
-pub use kept::metrics_token;
 pub use server::{PageError, PageServer, PageSettings};
 pub use tls::{CertificateError, PageCertificate};
+pub use token::metrics_token;

@@ -1,8 +1,8 @@
 //! TLS for a page that other machines open: a certificate of its own, which a person compares by
 //! its fingerprint, and a listener whose handshakes hold nobody up.
 
-use super::kept::write_privately;
 use axum::serve::Listener;
+use nodectl_ports::atomic;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use std::{fs, io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 use tokio::{
@@ -63,7 +63,7 @@ impl PageCertificate {
             Err(error) => return Err(failed(error)),
         };
         if !is_fresh {
-            write_privately(path, &made_for(names)?).map_err(failed)?;
+            atomic::write(path, made_for(names)?.as_bytes(), 0o600).map_err(failed)?;
         }
         let text = fs::read(path).map_err(failed)?;
         let damaged = |why: String| CertificateError::Damaged {

@@ -1,21 +1,8 @@
-//! Files of the page that only the node's user may read, written whole or not at all.
+//! The token with which Prometheus reads the page's numbers.
 
 use super::guard;
-use std::{
-    fs::{self, OpenOptions},
-    io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
-    path::Path,
-};
-
-/// Replaces the file `path`, readable by its owner only.
-pub fn write_privately(path: &Path, text: &str) -> io::Result<()> {
-    let new = path.with_extension("new");
-    let mut file = OpenOptions::new();
-    let file = file.write(true).create(true).truncate(true).mode(0o600);
-    file.open(&new)?.write_all(text.as_bytes())?;
-    fs::rename(new, path)
-}
+use nodectl_ports::atomic;
+use std::{fs, io, path::Path};
 
 /// The token in the file `path`, with which `/metrics` is read for as long as the file is there; a
 /// new one of 256 random bits where there is none. It is 64 hexadecimal digits and stands alone, as
@@ -31,6 +18,6 @@ pub fn metrics_token(path: &Path) -> io::Result<String> {
         Err(error) => return Err(error),
     }
     let token = guard::draw().map_err(io::Error::other)?;
-    write_privately(path, &format!("{token}\n"))?;
+    atomic::write(path, format!("{token}\n").as_bytes(), 0o600)?;
     Ok(token)
 }
