@@ -24,9 +24,31 @@ fn static_program() -> Option<PathBuf> {
 
 #[test]
 fn alone_in_a_root_it_runs_jobs_and_makes_a_cluster() {
-    let Some(program) = static_program() else {
-        return;
+    if let Some(program) = static_program() {
+        lives_alone(&program);
+    }
+}
+
+#[test]
+fn the_program_for_aarch64_does_so_too() {
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../static/nodectl-aarch64");
+    if !program.exists() {
+        return println!("SKIPPED: no program for AArch64 (packaging/build --target aarch64)");
+    }
+    // `F`: the kernel holds the emulator open, which is not in the program's root.
+    let emulator = fs::read_to_string("/proc/sys/fs/binfmt_misc/qemu-aarch64");
+    let in_any_root = |text: String| {
+        text.lines()
+            .any(|line| line.starts_with("flags:") && line.contains('F'))
     };
+    if cfg!(not(target_arch = "aarch64")) && !emulator.is_ok_and(in_any_root) {
+        return println!("SKIPPED: nothing runs programs for AArch64 here (qemu-user-static)");
+    }
+    lives_alone(&program);
+}
+
+/// Runs jobs, and a cluster of two nodes, in a root that has nothing but the program.
+fn lives_alone(program: &Path) {
     if !rustix::process::geteuid().is_root() {
         return println!("SKIPPED: a root of its own takes root");
     }
