@@ -2,7 +2,7 @@
 //! dynamically, so that it can load GPUs' drivers, and with nothing but what runs beside a node. A
 //! node starts it from memory in its own place (`ports::carried`).
 
-use nodectl::ports::say::tell;
+use nodectl::{gpu::PROBE_COMMAND, ports::say::tell, types::Builtin};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -10,13 +10,13 @@ fn main() -> ExitCode {
     match arguments.next().as_deref() {
         Some(nodectl::ports::carried::TRIAL) => ExitCode::SUCCESS,
         Some("supervise") => nodectl::worker::supervisor::main(),
-        Some("gpu-probe") => nodectl::gpu::probe_main(&arguments.collect::<Vec<_>>()),
-        Some("kernel-worker") => nodectl::kernel::run::main(),
-        Some("train-worker") => nodectl::train::run::main(),
-        Some("integrate-worker") => nodectl::azint::run::main(),
-        _ => {
-            tell!("nodectl: this part of it is started by nodes, not by hand");
-            ExitCode::from(2)
-        }
+        Some(PROBE_COMMAND) => nodectl::gpu::probe_main(&arguments.collect::<Vec<_>>()),
+        command => match command.and_then(Builtin::of_subcommand) {
+            Some(part) => nodectl::workloads::work_as(part),
+            None => {
+                tell!("nodectl: this part of it is started by nodes, not by hand");
+                ExitCode::from(2)
+            }
+        },
     }
 }

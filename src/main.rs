@@ -5,14 +5,11 @@ fn main() -> std::process::ExitCode {
     // GPUs.
     #[cfg(feature = "carries-drivers")]
     {
-        use nodectl::ports::carried;
+        use nodectl::{gpu::PROBE_COMMAND, ports::carried, types::Builtin};
         carried::bring(include_bytes!(env!("NODECTL_CARRIED")));
-        carried::go_on_as(&[
-            "gpu-probe",
-            "kernel-worker",
-            "train-worker",
-            "integrate-worker",
-        ]);
+        carried::go_on_as(|command| {
+            command == PROBE_COMMAND || Builtin::of_subcommand(command).is_some()
+        });
     }
     // Before anything else: the supervisor must stay small, and it starts with every node.
     if std::env::args_os()

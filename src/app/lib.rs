@@ -32,6 +32,7 @@ mod this_machine;
 mod vault;
 
 pub use node::{StartedNode, has_left_jobs, is_in_use, run_node, start_solo};
+pub use nodectl_gpu::PROBE_COMMAND;
 pub use program::{NodeEnd, try_program};
 pub use secret::{
     changed_secret, generate_secret, redeem, replaced_secret, secret_mistake, secret_strength,
@@ -95,16 +96,6 @@ pub fn why_node_is_open(settings: &settings::Settings) -> Option<String> {
     )
 }
 
-/// The body of the hidden `nodectl kernel-worker`.
-pub fn kernel_worker() -> ExitCode {
-    nodectl_kernel::run::main()
-}
-
-/// The body of the hidden `nodectl train-worker`.
-pub fn train_worker() -> ExitCode {
-    nodectl_train::run::main()
-}
-
 /// The body of the hidden `nodectl kernel-interface JOB_FILE`: what its shader binds, as JSON, or
 /// what is wrong with the shader.
 pub fn kernel_interface(arguments: &[std::ffi::OsString]) -> ExitCode {
@@ -125,11 +116,6 @@ pub fn kernel_interface(arguments: &[std::ffi::OsString]) -> ExitCode {
             ExitCode::from(2)
         }
     }
-}
-
-/// The body of the hidden `nodectl integrate-worker`.
-pub fn integrate_worker() -> ExitCode {
-    nodectl_azint::run::main()
 }
 
 /// The body of the hidden `nodectl gpu-probe`.

@@ -12,8 +12,10 @@ use super::{
 };
 use clap::FromArgMatches;
 use nodectl_app as app;
+use nodectl_app::PROBE_COMMAND;
 use nodectl_app::settings::{Flags, LogFormat, LogLevel, LogSettings, Settings};
 use nodectl_http::Client;
+use nodectl_types::Builtin;
 use std::{ffi::OsString, io::IsTerminal, path::PathBuf, process::ExitCode, time::Duration};
 use zeroize::Zeroizing;
 
@@ -25,18 +27,19 @@ pub fn main() -> ExitCode {
     let given = argv::take();
     // Started by nodes and by the Python package, not by people: before anything that it does not
     // need, such as a runtime with its threads.
-    match given.args.get(1).and_then(|first| first.to_str()) {
-        Some("gpu-probe") => {
+    let first = given.args.get(1).and_then(|first| first.to_str());
+    if let Some(part) = first.and_then(Builtin::of_subcommand) {
+        return nodectl_workloads::work_as(part);
+    }
+    match first {
+        Some(PROBE_COMMAND) => {
             let arguments: Vec<_> = given.args[2..]
                 .iter()
                 .map(|argument| argument.to_string_lossy().into_owned())
                 .collect();
             return app::gpu_probe(&arguments);
         }
-        Some("kernel-worker") => return app::kernel_worker(),
-        Some("train-worker") => return app::train_worker(),
         Some("kernel-interface") => return app::kernel_interface(&given.args[2..]),
-        Some("integrate-worker") => return app::integrate_worker(),
         _ => {}
     }
     let parsed = match complete::answer(&given.args) {

@@ -60,6 +60,9 @@ pub async fn measure_in_child(
     ask_nodectl(arguments, drivers::manifest(drivers), deadline).await
 }
 
+/// The hidden subcommand of `nodectl` that looks for GPUs.
+pub const PROBE_COMMAND: &str = "gpu-probe";
+
 /// The body of `nodectl gpu-probe`: prints the result as one line of JSON. Always exits 0: the line
 /// says what failed.
 pub fn main(arguments: &[String]) -> ExitCode {
@@ -94,7 +97,7 @@ async fn ask_nodectl<T: DeserializeOwned + Send + 'static>(
     let asked = tokio::task::spawn_blocking(move || {
         let program = carried::program().map_err(ProbeError::NoDrivers)?;
         let mut command = Command::new(program);
-        command.arg0("nodectl").arg("gpu-probe").args(arguments);
+        command.arg0("nodectl").arg(PROBE_COMMAND).args(arguments);
         command.envs(manifest.iter().flat_map(|path| drivers::variables(path)));
         ask(command, deadline)
     });

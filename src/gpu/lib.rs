@@ -1,5 +1,5 @@
 //! The machine's GPUs, found through Vulkan. Owns the only calls into Vulkan drivers; never makes
-//! them inside the node's own process, because a driver may crash or hang. Imports only `types`.
+//! them inside the node's own process, because a driver may crash or hang.
 //!
 //! | file | owns |
 //! |---|---|
@@ -19,6 +19,6 @@ pub mod ops;
 mod probe;
 pub mod shader;
 
-pub use child::{main as probe_main, measure_in_child, probe_in_child};
+pub use child::{PROBE_COMMAND, main as probe_main, measure_in_child, probe_in_child};
 pub use nvidia::module_version;
 pub use probe::{ProbeError, probe};

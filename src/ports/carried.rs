@@ -66,12 +66,12 @@ pub fn program() -> Result<OsString, String> {
     }
 }
 
-/// Goes on as the carried program, with this one's arguments, if their first is one of `commands`
+/// Goes on as the carried program, with this one's arguments, if their first is one of its commands
 /// and drivers can be loaded here. A node starts it as what it is; this is for whoever types it.
-pub fn go_on_as(commands: &[&str]) {
+pub fn go_on_as(is_its: impl Fn(&str) -> bool) {
     let mut arguments = std::env::args_os().skip(1);
-    let is_its = |command: &OsString| commands.iter().any(|its| command == its);
-    let Some(command) = arguments.next().filter(is_its) else {
+    let first = arguments.next();
+    let Some(command) = first.filter(|first| first.to_str().is_some_and(is_its)) else {
         return;
     };
     if let (true, Ok(program)) = (is_static(), program()) {

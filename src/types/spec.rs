@@ -457,6 +457,15 @@ impl Builtin {
         })
     }
 
+    /// Every part, in order.
+    pub const ALL: [Self; 3] = [Self::Kernel, Self::Train, Self::Integrate];
+
+    /// The part whose worker's process that subcommand is.
+    pub fn of_subcommand(command: &str) -> Option<Self> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|part| part.subcommand() == command)
+    }
+
     /// The hidden subcommand of `nodectl` that is the worker's process.
     pub fn subcommand(self) -> &'static str {
         match self {

@@ -15,15 +15,30 @@ pub use map::KEYS as MAP_KEYS;
 mod tests;
 
 use nodectl_jobfile::{
-    Context, Fault, Fields, Following, JobFileError, PlacedJob, PlannedJob, read, table,
+    Context, Fault, Fields, Following, JobFileError, PlacedJob, PlanTable, PlannedJob, read, table,
 };
-use std::path::Path;
+use nodectl_types::Builtin;
+use std::{path::Path, process::ExitCode};
 
 /// A JSON schema (draft 7) of job files, for editors.
 pub const JOB_SCHEMA: &str = include_str!("../../config/schema/job.json");
 
-/// The kinds of jobs.
-const KINDS: [&str; 4] = ["map", "kernel", "train", "integrate"];
+/// The kinds of jobs, and what plans them. The first is what a job is that names none.
+const KINDS: [(&str, PlanTable); 4] = [
+    ("map", map::plan),
+    ("kernel", nodectl_kernel::plan),
+    ("train", nodectl_train::plan),
+    ("integrate", nodectl_azint::plan),
+];
+
+/// The body of a built-in worker's process.
+pub fn work_as(part: Builtin) -> ExitCode {
+    match part {
+        Builtin::Kernel => nodectl_kernel::run::main(),
+        Builtin::Train => nodectl_train::run::main(),
+        Builtin::Integrate => nodectl_azint::run::main(),
+    }
+}
 
 /// Reads a job file and everything that it refers to. The jobs come in an order in which they can
 /// be submitted.
@@ -63,29 +78,22 @@ fn plan(text: &str, path: &Path, following: Option<&Following>) -> Result<Vec<Pl
 
 /// The jobs of a table, by its kind.
 fn plan_table(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
-    let Some(kind) = fields.string("kind")? else {
-        return match fields.context.following {
-            Some(_) => Err(Fault::new(
-                fields.span.clone(),
-                "`--follow` is for jobs of the kind `integrate`",
-            )),
-            None => map::plan(fields).map(|job| vec![job]),
-        };
+    let named = fields.string("kind")?;
+    let (name, span) = match &named {
+        Some(kind) => (kind.value.as_str(), kind.span.clone()),
+        None => (KINDS[0].0, fields.span.clone()),
     };
-    if fields.context.following.is_some() && kind.value != "integrate" {
+    if fields.context.following.is_some() && name != "integrate" {
         return Err(Fault::new(
-            kind.span,
+            span,
             "`--follow` is for jobs of the kind `integrate`",
         ));
     }
-    match kind.value.as_str() {
-        "map" => map::plan(fields).map(|job| vec![job]),
-        "kernel" => nodectl_kernel::plan(fields),
-        "train" => nodectl_train::plan(fields),
-        "integrate" => nodectl_azint::plan(fields),
-        other => {
-            let fault = Fault::new(kind.span, format!("there is no kind of job `{other}`"));
-            Err(fault.suggest(other, &KINDS))
+    match KINDS.iter().find(|(kind, _)| *kind == name) {
+        Some((_, plan)) => plan(fields),
+        None => {
+            let fault = Fault::new(span, format!("there is no kind of job `{name}`"));
+            Err(fault.suggest(name, &KINDS.map(|(kind, _)| kind)))
         }
     }
 }

@@ -13,8 +13,8 @@ use super::{
     journal::{self, READABLE},
 };
 use nodectl_types::{
-    Answer, Author, Failure, Isolation, JobHead, JobSpec, Message, Query, QueryError, Record,
-    TaskRecord, WorkSpec, limits, query::Location,
+    Answer, Author, Builtin, Failure, Isolation, JobHead, JobSpec, Message, Query, QueryError,
+    Record, TaskRecord, WorkSpec, limits, query::Location,
 };
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
@@ -122,6 +122,8 @@ fn every_variant_has_a_sample() {
     assert_eq!(distinct(&samples::failures()), variants::<Failure>());
     assert_eq!(distinct(&samples::locations()), variants::<Location>());
     assert_eq!(distinct(&samples::records()), variants::<Record>());
+    // Each is sent to a worker.
+    assert_eq!(Builtin::ALL.len(), variants::<Builtin>());
 }
 
 #[test]

@@ -318,17 +318,14 @@ fn workers() -> impl Iterator<Item = WorkerSpec> {
         class: "fit.py:Fit".into(),
         init: "{\"args\": [1]}".into(),
     };
-    [
-        builtin(Builtin::Kernel),
-        builtin(Builtin::Train),
-        builtin(Builtin::Integrate),
+    let python = [
         python(calls),
         python(WorkerRole::Pool {
             host: NODE,
             token: [5; 16],
         }),
-    ]
-    .into_iter()
+    ];
+    Builtin::ALL.into_iter().map(builtin).chain(python)
 }
 
 fn order_for(worker: WorkerSpec) -> Message {

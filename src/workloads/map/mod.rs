@@ -29,10 +29,15 @@ pub const KEYS: [&str; 38] = [
 ];
 
 /// Plans one job.
-pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
-    if fields.get("task").is_some() {
-        return graph::plan(fields);
-    }
+pub(super) fn plan(fields: &Fields<'_, '_>) -> Result<Vec<PlacedJob>, Fault> {
+    let job = match fields.get("task") {
+        Some(_) => graph::plan(fields)?,
+        None => plan_command(fields)?,
+    };
+    Ok(vec![job])
+}
+
+fn plan_command(fields: &Fields<'_, '_>) -> Result<PlacedJob, Fault> {
     fields.check_keys(&KEYS)?;
     let (name, name_span) = name(fields)?;
     let after = fields.one_or_more("after")?;
