@@ -10,7 +10,7 @@ use super::{
     timers::Timer,
 };
 use nodectl_types::{
-    Answer, JobHead, JobId, Message, NodeId, Query, QueryError, TaskIndex, Time, limits,
+    Answer, Answerer, JobHead, JobId, Message, NodeId, Query, QueryError, TaskIndex, Time, limits,
     query::{Location, MemberLine},
 };
 use std::{collections::BTreeMap, time::Duration};
@@ -119,17 +119,12 @@ impl State {
 
     /// The node that can answer; `None` if there is none just now.
     fn who_knows(&self, query: &Query) -> Result<Option<NodeId>, QueryError> {
-        if let Some(node) = query.node() {
-            let known = self.core.members.is_alive(node);
-            return if known {
-                Ok(Some(node))
-            } else {
-                Err(QueryError::NoNode(node))
-            };
-        }
-        let job = query
-            .coordinator_of()
-            .ok_or_else(|| QueryError::Invalid("nobody can answer that".into()))?;
+        let job = match query.answerer() {
+            Answerer::Asked => return Ok(Some(self.core.me)),
+            Answerer::Named(node) if self.core.members.is_alive(node) => return Ok(Some(node)),
+            Answerer::Named(node) => return Err(QueryError::NoNode(node)),
+            Answerer::Coordinator(job) => job,
+        };
         if self.coordinators.contains_key(&job) {
             return Ok(Some(self.core.me));
         }
@@ -337,7 +332,7 @@ impl State {
 
     fn answer_as_coordinator(&mut self, asker: Asker, query: Query) {
         let Some(job) = query.coordinator_of() else {
-            return;
+            return self.core.answer(asker, Err(unanswerable()));
         };
         let Some((coordinator, copy)) = super::pair(&mut self.coordinators, &mut self.copies, job)
         else {
@@ -429,8 +424,13 @@ fn change_job(
             coordinator.saved(core, lattice, step, node);
             core.answer(asker, Ok(Answer::Ok));
         }
-        _ => {}
+        _ => core.answer(asker, Err(unanswerable())),
     }
+}
+
+/// Of a query that nothing here has an answer for: a defect, which its asker hears of at once.
+fn unanswerable() -> QueryError {
+    QueryError::Invalid("nobody can answer that".into())
 }
 
 /// The last task that a question names.

@@ -146,10 +146,31 @@ pub enum Query {
     },
 }
 
+/// Who answers a query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answerer {
+    /// Whichever node is asked.
+    Asked,
+    /// The node that coordinates the job.
+    Coordinator(JobId),
+    /// The node that is named.
+    Named(NodeId),
+}
+
 impl Query {
-    /// The job whose coordinator answers, if one does.
-    pub fn coordinator_of(&self) -> Option<JobId> {
+    /// Who answers: every query is named here, so that none is forgotten.
+    pub fn answerer(&self) -> Answerer {
         match self {
+            Self::Submit { .. }
+            | Self::Nodes
+            | Self::Jobs
+            | Self::Remove { .. }
+            | Self::Resume { .. }
+            | Self::Aside
+            | Self::Pause(_)
+            | Self::PutSecret { .. }
+            | Self::Secrets
+            | Self::Roster(_) => Answerer::Asked,
             Self::Job { job }
             | Self::Tasks { job, .. }
             | Self::Watch { job, .. }
@@ -158,14 +179,7 @@ impl Query {
             | Self::Cancel { job }
             | Self::CancelTasks { job, .. }
             | Self::Retry { job }
-            | Self::Saved { job, .. } => Some(*job),
-            _ => None,
-        }
-    }
-
-    /// The node that answers, if a certain one does.
-    pub fn node(&self) -> Option<NodeId> {
-        match self {
+            | Self::Saved { job, .. } => Answerer::Coordinator(*job),
             Self::Load { node }
             | Self::Log { node, .. }
             | Self::Training { node, .. }
@@ -174,8 +188,15 @@ impl Query {
             | Self::Forget { node, .. }
             | Self::History { node, .. }
             | Self::Events { node, .. }
-            | Self::Program { node, .. } => Some(*node),
-            _ => None,
+            | Self::Program { node, .. } => Answerer::Named(*node),
+        }
+    }
+
+    /// The job whose coordinator answers, if one does.
+    pub fn coordinator_of(&self) -> Option<JobId> {
+        match self.answerer() {
+            Answerer::Coordinator(job) => Some(job),
+            Answerer::Asked | Answerer::Named(_) => None,
         }
     }
 }
