@@ -48,7 +48,7 @@ pub struct RunnerConfig {
     pub node: NodeId,
     /// What people call it.
     pub name: String,
-    /// What to run as the supervisor, this program with its arguments; see `Config::new`.
+    /// What to run as the supervisor, this program with its arguments; see `RunnerConfig::new`.
     pub supervisor: Vec<OsString>,
     /// How much nicer tasks are than this node.
     pub nice: u8,

@@ -85,7 +85,36 @@ pub(super) fn is_one_of(path: &Path, files: &[PathBuf]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::{Environment, Settings};
     use std::os::unix::fs::{PermissionsExt, symlink};
+
+    /// Where people read of it, and that of a section that is named whole every key is reserved.
+    #[test]
+    fn what_it_may_not_say_is_documented() {
+        let settings = Settings::built_in(&Environment::default());
+        let settings = serde_json::to_value(settings).unwrap();
+        for text in [
+            include_str!("../../../config/nodectl.toml"),
+            include_str!("../../../docs/guide/operating.md"),
+        ] {
+            let (_, rest) = text
+                .split_once("The file of the current directory")
+                .expect("it is spoken of");
+            let paragraph = rest.split("\n\n").next().unwrap_or_default();
+            for (section, keys) in RESERVED {
+                let mut all = settings[*section].as_object().unwrap().keys();
+                let is_whole = all.all(|key| keys.contains(&key.as_str()));
+                let names_whole = paragraph.contains(&format!("[{section}]"));
+                assert!(
+                    is_whole || !names_whole,
+                    "not all of [{section}] is reserved"
+                );
+                let is_named = |key: &&str| paragraph.contains(&format!("{section}.{key}"));
+                let missing: Vec<_> = keys.iter().filter(|key| !is_named(key)).collect();
+                assert!(names_whole || missing.is_empty(), "{section}: {missing:?}");
+            }
+        }
+    }
 
     #[test]
     fn what_others_could_have_written_is_not_trusted() {
