@@ -8,6 +8,7 @@ use std::{
     fmt::Write,
     fs,
     path::{Path, PathBuf},
+    sync::LazyLock,
 };
 
 fn root() -> &'static Path {
@@ -270,48 +271,168 @@ fn links_lead_somewhere() {
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
-/// Files, folders and names of the sources that the pages of `how-to-add` send to. `NAME`, `KIND`
-/// and `Your…` stand for what is added.
+/// Files, folders and names of the sources that these pages send to, and that a name which is said
+/// to be in a file is in that file. `NAME`, `KIND` and `Your…` stand for what is added.
 #[test]
 fn what_is_to_be_touched_is_there() {
-    let tops = [
-        "src",
-        "tests",
-        "config",
-        "shaders",
-        "packaging",
-        "benches",
-        ".ci",
-    ];
-    let files: Vec<PathBuf> = tops
-        .iter()
-        .flat_map(|top| all_files_below(&root().join(top)))
-        .collect();
-    let mut known = BTreeSet::new();
-    for file in files.iter().chain(&[root().join("Cargo.toml")]) {
-        // Pictures and arrays have no names.
-        if let Ok(text) = fs::read_to_string(file) {
-            known.extend(identifiers(&text).map(str::to_string));
-        }
-    }
+    let mut pages = files_below(&root().join("docs/how-to-add"), "md");
+    pages.extend(["ARCHITECTURE.md", "CONTRIBUTING.md"].map(|top| root().join(top)));
     let mut missing = Vec::new();
     let mut checked = 0;
-    for page in files_below(&root().join("docs/how-to-add"), "md") {
+    for page in pages {
         let text = read(&page);
         let here = page.strip_prefix(root()).unwrap_or(&page).display();
         for span in spans(&text).filter(|span| !stands_for_another(span)) {
             checked += 1;
             let is_there = match is_path(span) {
-                true => root().join(span).exists() || files.iter().any(|file| file.ends_with(span)),
-                false => identifiers(span).all(|name| !is_own(name) || known.contains(name)),
+                true => !SOURCES.at(span).is_empty(),
+                false => identifiers(span).all(|name| !is_own(name) || SOURCES.knows(name)),
             };
             if !is_there {
                 missing.push(format!("{here}: `{span}`"));
             }
         }
+        for (name, path) in placed(&text) {
+            checked += 1;
+            let found = SOURCES.at(path);
+            missing.extend(
+                identifiers(name)
+                    .filter(|word| word.len() > 2)
+                    .filter(|word| !found.iter().any(|file| file.has(word)))
+                    .map(|word| format!("{here}: `{word}` is not in `{path}`")),
+            );
+        }
     }
     assert!(missing.is_empty(), "{}", missing.join("\n"));
-    assert!(checked > 200, "only {checked} names were found");
+    assert!(checked > 500, "only {checked} names were found");
+}
+
+/// Other pages name files of sources, too.
+#[test]
+fn files_that_pages_name_are_there() {
+    let mut pages = files_below(&root().join("docs/internals"), "md");
+    pages.push(root().join("tests/README.md"));
+    let endings = [".rs", ".py", ".wgsl", ".js"];
+    let mut missing = Vec::new();
+    for page in pages {
+        let text = read(&page);
+        let named = spans(&text)
+            .filter(|span| is_path(span) && endings.iter().any(|ending| span.ends_with(ending)));
+        let here = page.strip_prefix(root()).unwrap_or(&page).display();
+        let absent = named.filter(|span| SOURCES.at(span).is_empty());
+        missing.extend(absent.map(|span| format!("{here}: `{span}`")));
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
+
+#[test]
+fn names_are_found_with_the_file_that_they_are_said_to_be_in() {
+    let text = "A field of `Api` (`src/http/state.rs`), or `a`,\n`b` in `x.rs`; `y.rs`, `c`: see `z.rs: d`.";
+    let found: Vec<_> = placed(text);
+    let expected = [
+        ("Api", "src/http/state.rs"),
+        ("b", "x.rs"),
+        ("c", "y.rs"),
+        ("d", "z.rs"),
+    ];
+    assert_eq!(found, expected);
+}
+
+/// A file with all the names in it.
+struct SourceFile {
+    path: PathBuf,
+    names: BTreeSet<String>,
+}
+
+impl SourceFile {
+    fn has(&self, name: &str) -> bool {
+        self.names.contains(name)
+    }
+}
+
+struct Sources(Vec<SourceFile>);
+
+/// Read once, whichever test comes first.
+static SOURCES: LazyLock<Sources> = LazyLock::new(Sources::read);
+
+impl Sources {
+    fn read() -> Self {
+        let tops = [
+            "src",
+            "tests",
+            "config",
+            "shaders",
+            "packaging",
+            "benches",
+            "docs",
+            ".ci",
+        ];
+        let files = tops
+            .iter()
+            .flat_map(|top| all_files_below(&root().join(top)))
+            .chain(["Cargo.toml", "CHANGELOG.md", "ARCHITECTURE.md"].map(|top| root().join(top)));
+        // Pictures and arrays have no names.
+        let names = |path: &PathBuf| fs::read_to_string(path).unwrap_or_default();
+        let read = |path: PathBuf| SourceFile {
+            names: identifiers(&names(&path)).map(str::to_string).collect(),
+            path,
+        };
+        Self(files.map(read).collect())
+    }
+
+    /// Whether code has the name: what pages say of it is no proof.
+    fn knows(&self, name: &str) -> bool {
+        let is_page = |path: &Path| path.extension().is_some_and(|of| of == "md");
+        self.0
+            .iter()
+            .any(|file| !is_page(&file.path) && file.has(name))
+    }
+
+    /// The file of this path, all of this folder, or all whose paths end so.
+    fn at(&self, path: &str) -> Vec<&SourceFile> {
+        let whole = root().join(path);
+        let is_meant =
+            |file: &&SourceFile| file.path.starts_with(&whole) || file.path.ends_with(path);
+        self.0.iter().filter(is_meant).collect()
+    }
+}
+
+/// Names that a text says to be in a file: "`name` (`path`)", "`name` of `path`", "`name` in
+/// `path`", "`path`, `name`", "`path: name`".
+fn placed(text: &str) -> Vec<(&str, &str)> {
+    let parts = pieces(text);
+    let mut found = Vec::new();
+    for (at, span) in parts.iter().enumerate().skip(1).step_by(2) {
+        if let Some((path, names)) = span.split_once(": ").filter(|(path, _)| is_path(path)) {
+            found.push((names, path));
+        }
+        let Some(next) = parts.get(at + 2) else {
+            continue;
+        };
+        let between = parts[at + 1]
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ");
+        let pair = match (between.as_str(), is_path(span), is_path(next)) {
+            ("(" | "of" | "in", false, true) => (*span, *next),
+            ("," | ", list", true, false) => (*next, *span),
+            _ => continue,
+        };
+        // A request is no name.
+        if !pair.0.contains(" /") && !stands_for_another(pair.0) && !stands_for_another(pair.1) {
+            found.push(pair);
+        }
+    }
+    found
+}
+
+/// A text without its blocks, cut at each backquote: every second piece is code.
+fn pieces(text: &str) -> Vec<&str> {
+    let outside = text.split("```").step_by(2);
+    // An empty piece of code between what is before a block and what is after it.
+    outside
+        .flat_map(|prose| prose.split('`').chain([""]))
+        .collect()
 }
 
 fn stands_for_another(span: &str) -> bool {
@@ -322,12 +443,13 @@ fn stands_for_another(span: &str) -> bool {
 
 fn is_path(span: &str) -> bool {
     let endings = [
-        ".rs", ".py", ".toml", ".wgsl", ".sh", ".json", ".md", ".txt",
+        ".rs", ".py", ".toml", ".wgsl", ".sh", ".js", ".json", ".md", ".txt",
     ];
     let is_plain = |char: char| char.is_ascii_alphanumeric() || "/_.-".contains(char);
     let is_named = endings.iter().any(|ending| span.ends_with(ending));
-    (is_named || span.starts_with("src/") || span.starts_with("tests/"))
-        && span.chars().all(is_plain)
+    let tops = ["src/", "tests/", "docs/", "config/", "packaging/"];
+    let is_below = tops.iter().any(|top| span.starts_with(top));
+    (is_named || is_below) && span.chars().all(is_plain)
 }
 
 /// Whether a name is one that only this project has: of several words.
