@@ -1,6 +1,5 @@
 //! The description of the API, generated from the handlers. `openapi.json` beside this file is the
-//! same, checked in; a test keeps them equal (`UPDATE_OPENAPI=1 cargo test openapi` writes it
-//! anew).
+//! same, checked in; a test keeps them equal, and `UPDATE_OPENAPI=1` has it write the file anew.
 
 use super::{
     audit, blobs, cluster, doctor, events, history, jobs, launches,
@@ -187,7 +186,7 @@ mod tests {
         let checked_in = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(
             generated == checked_in,
-            "src/http/openapi.json is stale: UPDATE_OPENAPI=1 cargo test openapi"
+            "src/http/openapi.json is stale: UPDATE_OPENAPI=1 cargo test -p nodectl -p nodectl-http --lib openapi"
         );
     }
 

@@ -1,6 +1,6 @@
 //! `kind = "train"`: a model, trained on data by gradient descent. Owns the meaning of its keys,
 //! models and the loop of their workers; operations are `gpu`'s, parameters that workers share are
-//! `params`'s. Start reading at `plan`.
+//! `pserver`'s. Start reading at `plan`.
 //!
 //! | file | owns |
 //! |---|---|
