@@ -137,6 +137,9 @@ class _Call:
         free = [name for name in self.bindings if name not in taken]
         positional = [array for array in inputs if not isinstance(array, Mapping)]
         if len(positional) > len(free):
+            # What a shader reads and writes may be given, and named among the outputs too.
+            free = [name for name in self.bindings if name not in taken or name in named_outputs and name not in arrays]
+        if len(positional) > len(free):
             raise KernelError("%d arrays for %d bindings: %s" % (len(positional), len(free), ", ".join(free) or "none"))
         arrays.update(zip(free, positional))
         return {name: arrays[name] for name in self.bindings if name in arrays}

@@ -27,10 +27,11 @@ import os
 import pickle
 import threading
 from concurrent.futures import as_completed, wait
-from typing import Any, Callable, Dict, Hashable, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Hashable, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from . import _jobs, _node
 from ._errors import NodeError, RemoteError, needed
+from ._sizes import size
 from ._upload import Stored, upload
 from .graph import CALL, CALLS, SCRIPT, Pickler, word
 
@@ -133,7 +134,7 @@ def remote(
     function: Optional[Callable[..., Any]] = None,
     *,
     cpus: float = 1.0,
-    memory: int = 0,
+    memory: Union[int, str] = 0,
     gpus: float = 0.0,
     retries: int = 0,
     timeout: Optional[float] = None,
@@ -144,14 +145,14 @@ def remote(
 ) -> Any:
     """Makes a function one that can be called on the nodes; as a decorator, with options or without. Calls end with the program.
 
-    :param cpus, memory, gpus: What each call holds: cores, bytes, GPUs.
+    :param cpus, memory, gpus: What each call holds: cores, bytes or a text such as `"2 GiB"`, GPUs.
     :param retries: How often a call is tried again that raises an exception or whose process ends. What a lost node costs does not count.
     :param timeout: Seconds that a call may take.
     :param where: Which nodes may run calls, as in a job file.
     :param priority: Higher ones start first.
     :param python: The interpreter on the nodes; by default one of this program's version.
     :param sources: Files and directories that calls import or read, found beside them by their own names."""
-    options = _Options(where, python, tuple(os.path.abspath(path) for path in sources), priority, cpus, memory, gpus, retries, timeout)
+    options = _Options(where, python, tuple(os.path.abspath(path) for path in sources), priority, cpus, size(memory), gpus, retries, timeout)
     if function is None:
         return lambda function: RemoteFunction(function, options)
     return RemoteFunction(function._function if isinstance(function, RemoteFunction) else function, options)

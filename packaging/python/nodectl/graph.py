@@ -16,10 +16,11 @@ from __future__ import annotations
 import io
 import os
 import pickle
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from . import _jobs, _node
 from ._errors import RemoteError, needed
+from ._sizes import size
 from ._upload import upload
 
 try:
@@ -76,7 +77,7 @@ class Graph:
     :param python: The interpreter on the nodes; by default one of this program's version.
     :param sources: Files and directories that calls import or read, found beside them by their own names. Functions of the main
         program and of notebooks travel by themselves.
-    :param cpus, memory, gpus: What each call holds: cores, bytes, GPUs.
+    :param cpus, memory, gpus: What each call holds: cores, bytes or a text such as `"2 GiB"`, GPUs.
     :param where: Which nodes may run calls, as in a job file.
     :param retries: How often a call is tried again whose process ends before it returns, or that raises an exception.
     :param timeout: Seconds that a call may take.
@@ -89,7 +90,7 @@ class Graph:
         python: Optional[str] = None,
         sources: Sequence[str] = (),
         cpus: float = 1.0,
-        memory: int = 0,
+        memory: Union[int, str] = 0,
         gpus: float = 0.0,
         where: str = "",
         retries: int = 2,
@@ -101,7 +102,7 @@ class Graph:
             "where": where,
             "retries": retries,
             "timeout_ms": None if timeout is None else max(1, round(timeout * 1000)),
-            "resources": {"cpus": cpus, "memory_bytes": memory, "gpus": gpus},
+            "resources": {"cpus": cpus, "memory_bytes": size(memory), "gpus": gpus},
         }
         self._calls = io.BytesIO()
         # Name, where its pickle is, and names of what it needs: a row of the job's parameters.

@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from . import _node
 from ._errors import NodeError, PoolError
+from ._sizes import size
 from ._upload import upload
 from .job import Job
 
@@ -97,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--name", default="cell", help="the job's name in listings")
     parser.add_argument("--cpus", type=float, help="cores (default: 1)")
     parser.add_argument("--gpus", type=float, help="GPUs, such as 1 or 0.25")
-    parser.add_argument("--memory", type=int, metavar="BYTES", help="memory that is kept free for it")
+    parser.add_argument("--memory", type=size, metavar="SIZE", help="memory that is kept free for it, such as 2GiB")
     parser.add_argument("--where", default="", metavar="EXPR", help='which nodes may run it, such as "gpu.memory >= 8 GiB"')
     parser.add_argument("--python", help="the interpreter on the nodes (default: as for pools)")
     parser.add_argument("--source", action="append", default=[], metavar="PATH", help="a file or directory that travels along")

@@ -10,6 +10,7 @@ from ._calls import Bar, FutureCall, MapCall, OrderedResults, PoolFuture, Result
 from ._engine import Engine
 from ._errors import PoolError
 from ._pickling import Pickler, as_call, init_payload
+from ._sizes import size
 from ._upload import upload
 
 Worker = TypeVar("Worker")
@@ -41,7 +42,7 @@ class Pool(Generic[Worker]):
     :param server_port: Its port (default: 8899).
     :param cpus: Cores for each worker, e.g. 4 or 0.5. Without any resource: a GPU on nodes with GPUs, else a core.
     :param gpus: GPUs for each worker, e.g. 1 or 0.25.
-    :param memory: Bytes for each worker.
+    :param memory: Memory for each worker: bytes, or a text such as `"2 GiB"`.
     :param resources: Named resources of the nodes for each worker.
     :param where: Which nodes may have workers, e.g. `"gpu.memory >= 8 GiB"`.
     :param max_workers: The most workers; as many as fit if None.
@@ -86,7 +87,7 @@ class Pool(Generic[Worker]):
         *,
         cpus: Optional[float] = None,
         gpus: Optional[float] = None,
-        memory: Optional[int] = None,
+        memory: Union[int, str, None] = None,
         resources: Optional[Mapping[str, float]] = None,
         where: str = "",
         max_workers: Optional[int] = None,
@@ -286,8 +287,9 @@ def _init_arguments(data: Any) -> Tuple[Tuple[Any, ...], Dict[str, Any]]:
 
 
 def _resources(
-    cpus: Optional[float], gpus: Optional[float], memory: Optional[int], named: Optional[Mapping[str, float]]
+    cpus: Optional[float], gpus: Optional[float], memory: Union[int, str, None], named: Optional[Mapping[str, float]]
 ) -> Optional[Dict[str, Any]]:
+    memory = None if memory is None else size(memory)
     given = {"cpus": cpus, "gpus": gpus, "memory_bytes": memory, "named": dict(named) if named else None}
     wanted = {name: value for name, value in given.items() if value is not None}
     return wanted or None

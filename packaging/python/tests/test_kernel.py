@@ -141,6 +141,7 @@ class Kernels(unittest.TestCase):
         found = nodectl.kernel(axpy, x, y)
         numpy.testing.assert_allclose(found, 1 + 2 * x)
         self.assertEqual(y.tolist(), [1.0] * 100, "what was given stays as it is")
+        numpy.testing.assert_allclose(nodectl.kernel(axpy, x, y, outputs=["y"]), 1 + 2 * x)
 
     def test_a_sweep(self):
         found = nodectl.kernel(SAXPY, [1.0, 2.0], [1.0, 1.0], params={"a": [1, 10, 100]}, uniforms={"a": "{a}", "b": 0})

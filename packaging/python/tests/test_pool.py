@@ -13,7 +13,7 @@ import unittest.mock
 import warnings
 
 import nodectl
-from nodectl import _calls, _engine, _errors, _frames, _node
+from nodectl import _calls, _engine, _errors, _frames, _node, _sizes
 from tests.fake_host import FakeHost
 
 
@@ -504,6 +504,15 @@ class Deaths(Base):
         self.assertEqual((future.result(20), large.result(20)), ("go", 3 << 20))
         self.assertEqual(self.host.requests[-1]["replaces"], old)
         self.assertEqual(pool.starmap([("seen", None)]), [["u"]])
+
+
+class Sizes(unittest.TestCase):
+    def test_memory_is_bytes_or_a_text_as_in_job_files(self):
+        sizes = [_sizes.size(given) for given in (5, 0, "7", "2 GiB", "500MB", "1.5 kB")]
+        self.assertEqual(sizes, [5, 0, 7, 2 << 30, 500_000_000, 1500])
+        for bad in ("x", "", "2 XB", "GiB", "-1", -1, 1.5, True):
+            with self.assertRaises(ValueError):
+                nodectl.Pool(Worker, memory=bad)
 
 
 class Functions(Base):
