@@ -18,7 +18,9 @@ use nodectl_app::settings::Settings;
 use nodectl_http::{Client, client::LogRequest};
 use nodectl_ports::{say::tell, wall_ms};
 use nodectl_types::text;
-use nodectl_wire::api::{CursorView, Job, PhaseName, ReasonView, StateName, TaskRow};
+use nodectl_wire::api::{
+    CursorView, Job, PhaseName, ReasonView, StateName, TaskReference, TaskRow,
+};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -193,7 +195,7 @@ pub async fn logs(client: &Client, args: LogsArgs) -> Result<Exit, CliError> {
         offset: 0,
         follow: args.follow,
     };
-    let mut log = client.log(&args.name.job, args.task, request).await?;
+    let mut log = client.log(&args.name.job, &args.task, request).await?;
     let mut shown = ShownLog::new(args.raw);
     while let Some(bytes) = log.try_next().await? {
         shown.print(&bytes)?;
@@ -204,14 +206,15 @@ pub async fn logs(client: &Client, args: LogsArgs) -> Result<Exit, CliError> {
 pub async fn cancel(client: &Client, args: CancelArgs) -> Result<Exit, CliError> {
     let job = &args.name.job;
     if !args.tasks.is_empty() {
-        client.cancel_tasks(job, args.tasks.clone()).await?;
-        let tasks: Vec<String> = args.tasks.iter().map(u32::to_string).collect();
-        let (noun, verb) = if tasks.len() == 1 {
+        let tasks = args.tasks.iter().map(|task| TaskReference::of(task));
+        client.cancel_tasks(job, tasks.collect()).await?;
+        let (noun, verb) = if args.tasks.len() == 1 {
             ("task", "has")
         } else {
             ("tasks", "have")
         };
-        tell!("{noun} {} of job {job} {verb} ended", tasks.join(", "));
+        let tasks = args.tasks.join(", ");
+        tell!("{noun} {} of job {job} {verb} ended", text::escaped(&tasks));
         return Ok(Exit::Done);
     }
     let before = client.job(job).await?.line.phase;
@@ -238,16 +241,11 @@ struct Explained {
 
 pub async fn explain(client: &Client, args: ExplainArgs) -> Result<Exit, CliError> {
     let job = &args.name.job;
-    let explanation = client.explain(job, args.task).await?;
+    let explanation = client.explain(job, args.task.as_deref()).await?;
     if args.json {
-        let task = match args.task {
+        let task = match &args.task {
             None => None,
-            Some(task) => client
-                .tasks(job, None, task, 1)
-                .await?
-                .tasks
-                .into_iter()
-                .next(),
+            Some(task) => task_row(client, job, &TaskReference::of(task)).await?,
         };
         print(&output::document(&Explained {
             job: client.job(job).await?,
@@ -265,4 +263,30 @@ pub async fn explain(client: &Client, args: ExplainArgs) -> Result<Exit, CliErro
         )?;
     }
     Ok(Exit::Done)
+}
+
+/// One task of a job, by its number or its name.
+async fn task_row(
+    client: &Client,
+    job: &str,
+    task: &TaskReference,
+) -> Result<Option<TaskRow>, CliError> {
+    let mut offset = 0;
+    let name = match task {
+        TaskReference::Number(number) => {
+            let page = client.tasks(job, None, *number, 1).await?;
+            return Ok(page.tasks.into_iter().next());
+        }
+        TaskReference::Name(name) => name,
+    };
+    loop {
+        let page = client.tasks(job, None, offset, TASKS_A_PAGE).await?;
+        offset += page.tasks.len() as u32;
+        let is_last = page.tasks.is_empty() || offset >= page.total;
+        let mut rows = page.tasks.into_iter();
+        let found = rows.find(|row| row.name.as_ref() == Some(name));
+        if found.is_some() || is_last {
+            return Ok(found);
+        }
+    }
 }

@@ -5,7 +5,7 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use nodectl_types::{QueryError, text};
+use nodectl_types::{JobId, QueryError, text};
 use nodectl_wire::api::Problem;
 use std::io;
 
@@ -52,6 +52,13 @@ impl ApiError {
             format!("the node did not answer the question for {asked}"),
         )
         .hint("this is a defect of nodectl: please report it")
+    }
+
+    /// No node that is here has what the job was submitted as.
+    pub fn no_specification(job: JobId) -> Self {
+        let error = format!("the specification of job {job} is not here");
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, error)
+            .hint("try again when the nodes that hold its state are back")
     }
 
     /// The disk refused `doing`.

@@ -133,11 +133,3 @@ pub(super) async fn body_json<T: DeserializeOwned>(
     serde_json::from_slice(&body.bytes)
         .map_err(|error| ApiError::bad_request(format!("the request's body: {error}")))
 }
-
-/// The number of a task in a path.
-pub(super) fn task_index(text: &str) -> Result<u32, ApiError> {
-    let shown = nodectl_types::text::shortened(text, 40);
-    text.parse().map_err(|_| {
-        ApiError::bad_request(format!("`{shown}` is not a task: tasks are counted from 0"))
-    })
-}

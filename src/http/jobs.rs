@@ -3,7 +3,7 @@
 use super::{
     caller::Caller,
     error::ApiError,
-    extract::{Args, Path, body_bytes, task_index},
+    extract::{Args, Path, body_bytes},
     resolve,
     state::Shared,
 };
@@ -16,8 +16,8 @@ use axum::{
 };
 use nodectl_ports::wall_ms;
 use nodectl_types::{
-    After, Answer, JobDraft, JobHead, JobId, Query, limits,
-    query::{JobDetail, MemberLine, TaskFilter},
+    After, Answer, JobDraft, JobHead, JobId, Query, TaskIndex, limits,
+    query::{JobDetail, MemberLine, TaskFilter, TaskLine},
     servers,
 };
 use nodectl_wire::{
@@ -109,6 +109,7 @@ pub(super) struct TaskArgs {
     (status = 200, body = TaskList), (status = 404, description = "No such job.", body = Problem)))]
 pub(super) async fn tasks(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
     Args(args): Args<TaskArgs>,
 ) -> Result<Json<TaskList>, ApiError> {
@@ -124,10 +125,17 @@ pub(super) async fn tasks(
         })
         .await?
     {
-        Answer::Tasks { lines, total } => Ok(Json(TaskList {
-            tasks: lines.iter().map(TaskRow::from).collect(),
-            total,
-        })),
+        Answer::Tasks { lines, total } => {
+            let spec = resolve::own_spec(&shared, &caller, job).await;
+            let row = |line: &TaskLine| TaskRow {
+                name: spec.as_ref().and_then(|spec| spec.task_name(line.task)),
+                ..TaskRow::from(line)
+            };
+            Ok(Json(TaskList {
+                tasks: lines.iter().map(row).collect(),
+                total,
+            }))
+        }
         _ => Err(ApiError::unexpected("the tasks of a job")),
     }
 }
@@ -147,8 +155,8 @@ fn task_filter(state: Option<StateName>) -> Result<TaskFilter, ApiError> {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ExplainQuery {
-    /// A task, counted from 0; the job as a whole if missing.
-    #[param(value_type = Option<u32>)]
+    /// A task: its number, counted from 0, or what its results are called; the job as a whole if
+    /// missing.
     task: Option<String>,
 }
 
@@ -157,14 +165,38 @@ pub(super) struct ExplainQuery {
     responses((status = 200, body = Explanation), (status = 404, description = "No such job or task.", body = Problem)))]
 pub(super) async fn explain(
     State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
     Args(args): Args<ExplainQuery>,
 ) -> Result<Json<Explanation>, ApiError> {
-    let task = args.task.as_deref().map(task_index).transpose()?;
     let job = resolve::job(&shared, &reference).await?;
-    match shared.ask(Query::Explain { job, task }).await? {
-        Answer::Explanation(lines) => Ok(Json(lines.into())),
-        _ => Err(ApiError::unexpected("an explanation")),
+    let task = match &args.task {
+        Some(task) => Some(resolve::task(&shared, &caller, job, task).await?),
+        None => None,
+    };
+    let Answer::Explanation(lines) = shared.ask(Query::Explain { job, task }).await? else {
+        return Err(ApiError::unexpected("an explanation"));
+    };
+    let mut explanation = Explanation::from(lines);
+    if let Some(task) = task
+        && let Some(spec) = resolve::own_spec(&shared, &caller, job).await
+        && let Some(name) = spec.task_name(task)
+    {
+        add_name(&mut explanation, task, &name);
+    }
+    Ok(Json(explanation))
+}
+
+/// Has the sentence about a task say what its results are called.
+fn add_name(explanation: &mut Explanation, task: TaskIndex, name: &str) {
+    let number = format!("task {task} ");
+    let named = format!("task {task} (`{name}`) ");
+    for line in &mut explanation.lines {
+        if let Some(rest) = line.strip_prefix(&number)
+            && !line.starts_with(&named)
+        {
+            *line = format!("{named}{rest}");
+        }
     }
 }
 
@@ -214,7 +246,7 @@ async fn accept(
     spec.check().map_err(|error| invalid(&error))?;
     // Their results become this job's to read.
     for job in spec.work.after.iter().map(After::job).chain(spec.extends) {
-        caller.owns_job(shared, job, "go on from").await?;
+        caller.owns_job(shared, job, "continue from").await?;
     }
     let spec = Arc::new(spec);
     let job = key.as_deref().map(JobId::of_key);
@@ -358,7 +390,7 @@ async fn end(
         }
         Query::CancelTasks {
             job,
-            tasks: request.tasks,
+            tasks: resolve::tasks(shared, caller, job, request.tasks).await?,
         }
     };
     shared.ask(query).await?;
@@ -398,7 +430,7 @@ pub(super) async fn resume(
 ) -> Result<Json<Okay>, ApiError> {
     let job = resolve::job(&shared, &reference).await?;
     let resumed = async {
-        caller.owns_job(&shared, job, "go on with").await?;
+        caller.owns_job(&shared, job, "continue").await?;
         shared.ask(Query::Resume { job }).await?;
         Ok(Json(Okay { ok: true }))
     }
@@ -421,13 +453,8 @@ pub(super) async fn spec(
     let job = resolve::own_job(&shared, &caller, &reference, "copy").await?;
     // An unknown job is one; whatever else keeps its specification away may pass.
     shared.ask(Query::Job { job }).await?;
-    let Some(spec) = shared.spec(job).await else {
-        let error = ApiError::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            format!("the specification of job {job} is not here"),
-        );
-        return Err(error.hint("try again when the nodes that hold its state are back"));
-    };
+    let spec = shared.spec(job).await;
+    let spec = spec.ok_or_else(|| ApiError::no_specification(job))?;
     let bytes = postcard::to_stdvec(&*spec).expect("plain data always encodes");
     Ok(([(header::CONTENT_TYPE, "application/octet-stream")], bytes).into_response())
 }

@@ -4,7 +4,7 @@
 use super::{
     caller::Caller,
     error::ApiError,
-    extract::{Args, Path, task_index},
+    extract::{Args, Path},
     resolve,
     state::Shared,
 };
@@ -63,7 +63,7 @@ pub(super) struct LogArgs {
 
 /// What a task wrote, or writes: the bytes as they are.
 #[utoipa::path(get, path = "/v1/jobs/{job}/tasks/{task}/log", tag = "results",
-    params(("job" = String, Path, min_length = 1), ("task" = u32, Path), LogArgs), responses(
+    params(("job" = String, Path, min_length = 1), ("task" = String, Path, description = "Its number, counted from 0, or what its results are called."), LogArgs), responses(
     (status = 200, description = "As far as the attempt that counts, or runs, has written it.",
         content_type = "application/octet-stream", body = String,
         headers(("nodectl-ended" = bool, description = "Whether that attempt had ended. If it had not, more may come: `follow` waits for it."))),
@@ -76,8 +76,8 @@ pub(super) async fn log(
     Path((reference, task)): Path<(String, String)>,
     Args(args): Args<LogArgs>,
 ) -> Result<Response, ApiError> {
-    let task = task_index(&task)?;
     let job = resolve::own_job(&shared, &caller, &reference, "read").await?;
+    let task = resolve::task(&shared, &caller, job, &task).await?;
     let stream = match args.stream {
         StreamName::Stdout => Stream::Stdout,
         StreamName::Stderr => Stream::Stderr,

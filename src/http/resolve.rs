@@ -1,7 +1,13 @@
-//! Jobs and nodes as people name them: a full id, the unique beginning of one, a name, `last`.
+//! Jobs, tasks and nodes as people name them: a full id, the unique beginning of one, a number, a
+//! name, `last`.
 
 use super::{caller::Caller, error::ApiError, state::Shared};
-use nodectl_types::{Answer, JobHead, JobId, NodeId, Query};
+use nodectl_types::{Answer, JobHead, JobId, JobSpec, NodeId, Query, TaskIndex, text::shortened};
+use nodectl_wire::api::TaskReference;
+use std::{collections::BTreeMap, sync::Arc};
+
+/// Characters of a name that is not a task's, as it is shown.
+const SHOWN_CHARS: usize = 40;
 
 /// The job that `reference` names: its id, `last` (submitted last), its name (the newest of
 /// several), or the unique beginning of its id; in this order.
@@ -25,6 +31,78 @@ pub(super) async fn own_job(
     let job = job(shared, reference).await?;
     caller.owns_job(shared, job, doing).await?;
     Ok(job)
+}
+
+/// The task of a job that `reference` names: its number, counted from 0, or what its results are
+/// called, which is for the job's user.
+pub(super) async fn task(
+    shared: &Shared,
+    caller: &Caller,
+    job: JobId,
+    reference: &str,
+) -> Result<TaskIndex, ApiError> {
+    let tasks = tasks(shared, caller, job, vec![TaskReference::of(reference)]).await?;
+    tasks
+        .first()
+        .copied()
+        .ok_or_else(|| ApiError::unexpected("a task"))
+}
+
+/// The tasks that `references` name, in their order.
+pub(super) async fn tasks(
+    shared: &Shared,
+    caller: &Caller,
+    job: JobId,
+    references: Vec<TaskReference>,
+) -> Result<Vec<TaskIndex>, ApiError> {
+    let is_name = |reference: &TaskReference| matches!(reference, TaskReference::Name(_));
+    let named = match references.iter().any(is_name) {
+        true => {
+            caller.owns_job(shared, job, "read").await?;
+            // Of a job that nobody knows this says so.
+            shared.ask(Query::Job { job }).await?;
+            let spec = shared.spec(job).await;
+            let spec = spec.ok_or_else(|| ApiError::no_specification(job))?;
+            by_name(&spec)
+        }
+        false => BTreeMap::new(),
+    };
+    let number = |reference| match reference {
+        TaskReference::Number(number) => Ok(number),
+        TaskReference::Name(name) => named
+            .get(&name)
+            .copied()
+            .ok_or_else(|| no_task(&name, named.is_empty())),
+    };
+    references.into_iter().map(number).collect()
+}
+
+/// The numbers of a job's tasks by what their results are called.
+fn by_name(spec: &JobSpec) -> BTreeMap<String, TaskIndex> {
+    let tasks = 0..TaskIndex::try_from(spec.task_count()).unwrap_or(TaskIndex::MAX);
+    let has_names = tasks.start < tasks.end && spec.task_name(tasks.start).is_some();
+    tasks
+        .filter(|_| has_names)
+        .filter_map(|task| Some((spec.task_name(task)?, task)))
+        .collect()
+}
+
+fn no_task(name: &str, has_no_names: bool) -> ApiError {
+    let shown = shortened(name, SHOWN_CHARS);
+    if has_no_names {
+        return ApiError::bad_request(format!(
+            "`{shown}` is not a task: the tasks of this job have no names, and are counted from 0"
+        ));
+    }
+    ApiError::not_found(format!("no task `{shown}`"))
+        .hint("`nodectl job JOB --tasks` lists the tasks with their names")
+}
+
+/// The job's specification, if its user asks and it is here: with it tasks can be shown with their
+/// names.
+pub(super) async fn own_spec(shared: &Shared, caller: &Caller, job: JobId) -> Option<Arc<JobSpec>> {
+    caller.owns_job(shared, job, "read").await.ok()?;
+    shared.spec(job).await
 }
 
 /// The node that `reference` names: its id, name, or the unique beginning of its id.

@@ -4,6 +4,7 @@ mod doctor;
 mod events;
 mod history;
 mod logs;
+mod task_names;
 mod users;
 
 use super::{client::LogRequest, testing::*, *};

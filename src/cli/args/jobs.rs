@@ -126,9 +126,9 @@ pub enum TaskStates {
 pub struct LogsArgs {
     #[command(flatten)]
     pub name: JobName,
-    /// The task, counted from 0
-    #[arg(default_value_t = 0)]
-    pub task: u32,
+    /// The task: its number, counted from 0, or its name
+    #[arg(default_value = "0")]
+    pub task: String,
     /// Waits for more until the task ends
     #[arg(long, short)]
     pub follow: bool,
@@ -198,8 +198,8 @@ pub struct AttachArgs {
 pub struct CancelArgs {
     #[command(flatten)]
     pub name: JobName,
-    /// Tasks, counted from 0 [default: the whole job]
-    pub tasks: Vec<u32>,
+    /// Tasks: their numbers, counted from 0, or their names [default: the whole job]
+    pub tasks: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -228,9 +228,9 @@ pub struct RemoveArgs {
 pub struct ExplainArgs {
     #[command(flatten)]
     pub name: JobName,
-    /// The task, counted from 0 [default: the job as a whole]
-    pub task: Option<u32>,
-    /// Prints JSON: the lines, and the job and the task as `nodectl job --json` has them
+    /// The task: its number, counted from 0, or its name [default: the job as a whole]
+    pub task: Option<String>,
+    /// Prints JSON: the sentences, their reasons, the job and the task
     #[arg(long)]
     pub json: bool,
 }

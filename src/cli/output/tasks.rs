@@ -7,8 +7,10 @@ use super::{
 use nodectl_wire::api::{TaskResult, TaskRow};
 use serde::Serialize;
 
-const TASKS: [Column; 7] = [
-    Column::kept("TASK"),
+const NUMBER: Column = Column::kept("TASK");
+/// Where tasks have names.
+const NAME: Column = Column::dropped("NAME", 4);
+const STATE: [Column; 6] = [
     Column::state("STATE"),
     Column::dropped("FAILURES", 3),
     Column::dropped("NODE", 1),
@@ -60,22 +62,30 @@ pub fn table(look: Look, tasks: &[TaskLine], now_ms: u64, first: bool) -> String
     if tasks.is_empty() {
         return "no such tasks\n".into();
     }
+    let has_names = tasks.iter().any(|task| task.row.name.is_some());
+    let names = has_names.then_some(NAME);
+    let columns: Vec<_> = [NUMBER].into_iter().chain(names).chain(STATE).collect();
     let rows = tasks
         .iter()
         .map(|task| {
             let end = task.end.as_ref();
             let took = end.map_or(task.row.running_ms, |end| Some((end.seconds * 1e3) as u64));
             let node = task.node.clone().or_else(|| Some(end?.node.clone()));
-            vec![
-                task.row.task.to_string(),
+            let name = cut(task.row.name.as_deref().unwrap_or_default());
+            let state = [
                 task.row.state.word().into(),
                 task.row.failures.to_string(),
                 node.unwrap_or_default(),
                 took.map(|took| since(0, took)).unwrap_or_default(),
                 end.map(|end| ago(end.ended_ms, now_ms)).unwrap_or_default(),
                 cut(end.and_then(|end| end.why.as_deref()).unwrap_or_default()),
-            ]
+            ];
+            let number = [task.row.task.to_string()].into_iter();
+            number
+                .chain(has_names.then_some(name))
+                .chain(state)
+                .collect()
         })
         .collect();
-    layout(look, &TASKS, first, rows)
+    layout(look, &columns, first, rows)
 }

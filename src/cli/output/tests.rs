@@ -161,6 +161,7 @@ fn tasks_are_listed() {
     let spec = spec("sweep");
     let row = |task, state, running_ms| TaskRow {
         task,
+        name: None,
         state,
         failures: 0,
         node: None,
@@ -187,6 +188,20 @@ fn tasks_are_listed() {
     0     running  0         alpha  1m 30s
     1     failed   0         beta   1.5 s   3 min ago  exit status 3
     2     pending  0
+    ");
+    let named = |line: &TaskLine| TaskLine {
+        row: TaskRow {
+            name: Some(format!("half-{}", line.row.task)),
+            ..line.row.clone()
+        },
+        ..line.clone()
+    };
+    let names: Vec<_> = lines.iter().map(named).collect();
+    insta::assert_snapshot!(WIDE.tasks(&names, now_ms, true), @r"
+    TASK  NAME    STATE    FAILURES  NODE   TOOK    ENDED      WHY
+    0     half-0  running  0         alpha  1m 30s
+    1     half-1  failed   0         beta   1.5 s   3 min ago  exit status 3
+    2     half-2  pending  0
     ");
     assert_eq!(quiet::Quiet.tasks(&lines, now_ms, true), "0\n1\n2\n");
     let json = json::Json.tasks(&lines, now_ms, true);

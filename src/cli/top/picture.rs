@@ -117,7 +117,9 @@ impl TopAsker {
             TopWanted::Job(job) => self.job(&job).await?,
             TopWanted::Log { job, task } => self.log(&job, task).await?,
             TopWanted::Explanation { job, task } => {
-                self.picture.lines = self.client.explain(&job, task).await?.lines;
+                let task = task.map(|task| task.to_string());
+                let explanation = self.client.explain(&job, task.as_deref()).await?;
+                self.picture.lines = explanation.lines;
             }
         }
         Ok(())

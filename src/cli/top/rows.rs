@@ -227,6 +227,8 @@ fn gpus(picture: &TopPicture) -> TopTable {
 }
 
 fn tasks(job: Option<&JobPicture>) -> TopTable {
+    let mut tasks = job.iter().flat_map(|job| &job.tasks);
+    let has_names = tasks.any(|task| task.name.is_some());
     let row = |job: &JobPicture, task: &TaskRow| {
         let node = task.node.as_ref();
         let share = node.and_then(|id| {
@@ -244,22 +246,33 @@ fn tasks(job: Option<&JobPicture>) -> TopTable {
             "pending" | "queued" => Tone::Plain,
             _ => Tone::Faint,
         };
+        let mut cells = vec![
+            task.task.to_string(),
+            task.state.word().into(),
+            job.reasons.get(&task.task).cloned().unwrap_or_default(),
+            task.failures.to_string(),
+            text::one_line(&name.or_else(short).unwrap_or_default()).into_owned(),
+            task.running_ms.map(lasted).unwrap_or_default(),
+        ];
+        if has_names {
+            let name = task.name.as_deref().unwrap_or_default();
+            cells.insert(1, text::one_line(name).into_owned());
+        }
         TopRow {
             key: task.task.to_string(),
-            cells: vec![
-                task.task.to_string(),
-                task.state.word().into(),
-                job.reasons.get(&task.task).cloned().unwrap_or_default(),
-                task.failures.to_string(),
-                text::one_line(&name.or_else(short).unwrap_or_default()).into_owned(),
-                task.running_ms.map(lasted).unwrap_or_default(),
-            ],
+            cells,
             tone,
         }
     };
+    let mut head = vec!["TASK", "STATE", "REASON", "FAILURES", "NODE", "RUNNING FOR"];
+    let mut widths = vec![8, 10, 18, 8, 0, 12];
+    if has_names {
+        head.insert(1, "NAME");
+        widths.insert(1, 14);
+    }
     TopTable {
-        head: vec!["TASK", "STATE", "REASON", "FAILURES", "NODE", "RUNNING FOR"],
-        widths: vec![8, 10, 18, 8, 0, 12],
+        head,
+        widths,
         rows: job.map_or_else(Vec::new, |job| {
             job.tasks.iter().map(|task| row(job, task)).collect()
         }),

@@ -13,9 +13,9 @@ use nodectl_wire::api::{
     AuditLine, CancelRequest, CursorView, Device, Doctor, DrainRequest, EventLine, Explanation,
     ForgetRequest, Forgotten, Invitation, Job, JobLine, LaunchView, Membership, MembershipRequest,
     Node, NodeHistory, NodeSelf, Okay, PauseRequest, ProgramView, ReplaceRequest, Results, Retried,
-    SecretView, StateName, Stored, Submitted, TaskList,
+    SecretView, StateName, Stored, Submitted, TaskList, TaskReference,
 };
-use std::{path::Path, time::Duration};
+use std::{fmt::Display, path::Path, time::Duration};
 use tokio_util::io::ReaderStream;
 
 const READ_BYTES: usize = 256 << 10;
@@ -105,10 +105,11 @@ impl Client {
             .await
     }
 
+    /// `task` here and below: its number, or what its results are called.
     pub async fn log(
         &self,
         job: &str,
-        task: u32,
+        task: impl Display,
         request: LogRequest,
     ) -> Result<ByteStream, ClientError> {
         let LogRequest {
@@ -117,12 +118,14 @@ impl Client {
             follow,
         } = request;
         let stream = if stderr { "stderr" } else { "stdout" };
+        let task = encode(&task.to_string());
         let rest = format!("/tasks/{task}/log?stream={stream}&offset={offset}&follow={follow}");
         self.stream("reading the log", &job_path(job, &rest)).await
     }
 
-    pub async fn explain(&self, job: &str, task: Option<u32>) -> Result<Explanation, ClientError> {
-        let task = task.map(|task| format!("?task={task}")).unwrap_or_default();
+    pub async fn explain(&self, job: &str, task: Option<&str>) -> Result<Explanation, ClientError> {
+        let task = task.map(|task| format!("?task={}", encode(task)));
+        let task = task.unwrap_or_default();
         self.get("asking why", &job_path(job, &format!("/explain{task}")))
             .await
     }
@@ -172,7 +175,11 @@ impl Client {
     }
 
     /// Returns when it is durable that the tasks have ended.
-    pub async fn cancel_tasks(&self, job: &str, tasks: Vec<u32>) -> Result<Okay, ClientError> {
+    pub async fn cancel_tasks(
+        &self,
+        job: &str,
+        tasks: Vec<TaskReference>,
+    ) -> Result<Okay, ClientError> {
         self.post_json(
             "cancelling the tasks",
             &job_path(job, "/cancel"),

@@ -45,10 +45,18 @@ async fn others_jobs_and_the_node_are_not_a_users_to_touch() {
         (status, error.as_str()),
         (
             403,
-            "job 0000000000000001 is alice@alpha's, and not bob's to cancel"
+            "bob may not cancel job 0000000000000001, which is alice@alpha's"
         )
     );
-    assert_eq!(refused(client.cancel_tasks(&alices, vec![0]).await).0, 403);
+    assert_eq!(
+        refused(
+            client
+                .cancel_tasks(&alices, vec![api::TaskReference::Number(0)])
+                .await
+        )
+        .0,
+        403
+    );
     assert_eq!(refused(client.remove(&alices).await).0, 403);
     assert_eq!(refused(client.retry(&alices).await).0, 403);
     assert_eq!(

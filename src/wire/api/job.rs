@@ -277,6 +277,9 @@ pub struct TaskList {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TaskRow {
     pub task: u32,
+    /// What its results are called, if not by its number; for the job's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     pub state: StateName,
     /// Attempts that failed.
     pub failures: u32,
@@ -494,6 +497,7 @@ impl From<&TaskLine> for TaskRow {
         };
         Self {
             task: line.task,
+            name: None,
             state,
             failures: line.failures,
             node: line.node.map(|node| node.to_string()),

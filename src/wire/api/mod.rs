@@ -114,8 +114,32 @@ impl From<SecretLine> for SecretView {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CancelRequest {
-    /// Counted from 0; at most 100,000.
-    pub tasks: Vec<u32>,
+    /// At most 100,000.
+    pub tasks: Vec<TaskReference>,
+}
+
+/// A task of a job, as people name it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum TaskReference {
+    /// Counted from 0.
+    Number(u32),
+    /// What its results are called.
+    Name(String),
+}
+
+impl TaskReference {
+    /// Of a word: its number if it is one.
+    pub fn of(word: &str) -> Self {
+        word.parse()
+            .map_or_else(|_| Self::Name(word.into()), Self::Number)
+    }
+}
+
+impl From<u32> for TaskReference {
+    fn from(number: u32) -> Self {
+        Self::Number(number)
+    }
 }
 
 /// How many failed tasks were given new attempts.
