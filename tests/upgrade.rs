@@ -8,7 +8,9 @@ use common::{
     job::{CountedJob, assert_all_squares, write_job},
     program, wait_until,
 };
+use nodectl::types::BlobHash;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
@@ -49,6 +51,14 @@ impl Fleet {
         fs::read(self.file(number)).expect("a program") == fs::read(&self.new).expect("ours")
     }
 
+    /// The lines about one thing in a node's audit log.
+    fn audit(&self, number: usize, what: &str) -> Vec<Value> {
+        let lines = self.cluster.json(number, &["audit", "--json"]);
+        let mut lines: Vec<Value> = lines.as_array().expect("lines").clone();
+        lines.retain(|line| line["what"] == what);
+        lines
+    }
+
     /// Exit code, and what it said.
     fn upgrade(&self, file: &Path, arguments: &[&str]) -> (Option<i32>, String) {
         let mut all = vec!["upgrade", file.to_str().expect("UTF-8")];
@@ -62,6 +72,10 @@ fn file_of(root: &Path, number: usize) -> PathBuf {
     let directory = root.join(format!("program-{number}"));
     fs::create_dir_all(&directory).expect("writable");
     directory.join("nodectl")
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
 }
 
 fn write_program(path: &Path, bytes: &[u8]) {
@@ -108,6 +122,42 @@ fn a_cluster_is_upgraded_while_a_job_runs_and_nothing_is_computed_twice() {
     );
     let (code, said) = fleet.upgrade(&fleet.new, &["--cluster"]);
     assert!(code == Some(0) && said.contains("nothing to do"), "{said}");
+    // Where it was typed, and where the program was replaced.
+    let program = BlobHash::of(&fs::read(&fleet.new).expect("ours")).to_string();
+    let typed = fleet.audit(0, "upgrade");
+    assert_eq!(typed.len(), 3, "{typed:?}");
+    for line in typed {
+        assert!(text(&line["about"]).ends_with(&program), "{line}");
+    }
+    for number in 0..3 {
+        let [line] = &fleet.audit(number, "replace")[..] else {
+            panic!("n{number} was replaced once");
+        };
+        assert!(text(&line["about"]).ends_with(&program), "{line}");
+        assert_eq!(
+            (&line["user"], &line["refused"]),
+            (&"node n0".into(), &Value::Null)
+        );
+    }
+}
+
+#[test]
+fn a_program_that_a_node_refuses_is_told_from_one_that_it_took() {
+    let fleet = Fleet::of(&[&[]]);
+    // What nobody may execute here is not tried before the node has it.
+    let other = fleet.new.with_file_name("other");
+    fs::copy("/bin/true", &other).expect("every machine has it");
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o644)).expect("ours");
+    let (code, said) = fleet.upgrade(&other, &[]);
+    assert!(
+        code == Some(1) && said.contains("goes on with the program that it has"),
+        "{said}"
+    );
+    let [line] = &fleet.audit(0, "replace")[..] else {
+        panic!("it is noted once");
+    };
+    assert!(text(&line["refused"]).contains("not nodectl"), "{line}");
+    assert!(!fleet.runs_new(0));
 }
 
 #[test]
@@ -137,7 +187,7 @@ fn what_is_known_to_fail_is_said_before_anything_is_changed() {
         "{said}"
     );
     assert!(!fleet.runs_new(0) && !fleet.runs_new(1));
-    // Whoever sits there needs nobody's leave.
+    // Whoever sits there needs no permission.
     let (code, said) = fleet.upgrade(&fleet.new, &["--cluster", "--except", "n1"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(fleet.runs_new(0) && !fleet.runs_new(1));
@@ -226,7 +276,7 @@ fn a_node_whose_upgrade_is_interrupted_takes_tasks_again() {
 }
 
 #[test]
-fn a_node_that_does_not_come_back_stops_the_roll_and_its_old_program_is_there() {
+fn a_node_that_does_not_come_back_stops_the_upgrade_and_its_old_program_is_there() {
     let mut fleet = Fleet::of(&[&[], &[BY_MEMBERS], &[BY_MEMBERS]]);
     let source = fleet.new.with_file_name("broken.c");
     fs::write(&source, BROKEN).expect("writable");

@@ -394,6 +394,7 @@ impl Foundation {
             fetcher,
             disk,
             vault,
+            audit: Arc::new(AuditLog::new(&data_dir)),
             handle,
             data_dir,
         };
@@ -427,6 +428,7 @@ struct Adapters {
     trainings: Arc<ParameterServers>,
     gpus: Arc<Gpus>,
     vault: Arc<Strongbox>,
+    audit: Arc<AuditLog>,
 }
 
 impl Adapters {
@@ -474,6 +476,7 @@ impl Adapters {
             blobs: self.blobs.clone(),
             fetcher: self.fetcher.clone(),
             pools: self.pools.clone(),
+            audit: self.audit.clone(),
             by_members: settings.node.upgrade_by_members,
             solo,
         })
@@ -495,7 +498,7 @@ impl Adapters {
             trainings: self.trainings.clone(),
             gpus: self.gpus.clone(),
             facts: Arc::new(facts(self.id, settings, &self.data_dir, solo)),
-            audit: Arc::new(AuditLog::new(&self.data_dir)),
+            audit: self.audit.clone(),
             launches: Arc::new(LaunchRecords(Launches::below(&self.data_dir))),
             access,
             keeps_out: Arc::new(move |pid| workers.keeps_out(pid)),

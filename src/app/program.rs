@@ -8,8 +8,9 @@ mod install;
 pub use install::try_program;
 use install::{Installation, architecture};
 use nodectl_pool::Pools;
-use nodectl_ports::{BlobFetcher, Blobs, NodeHandle, OwnProgram, PoolService};
-use nodectl_types::{BlobHash, NodeId, ProgramHere, QueryError, Replacement};
+use nodectl_ports::{Audit, BlobFetcher, Blobs, NodeHandle, OwnProgram, PoolService, wall_ms};
+use nodectl_types::{Answer, BlobHash, NodeId, ProgramHere, Query, QueryError, Replacement};
+use nodectl_wire::api::{AuditLine, AuditName};
 use std::{
     fs::File,
     path::PathBuf,
@@ -36,6 +37,7 @@ pub(super) struct Means {
     pub blobs: Arc<dyn Blobs>,
     pub fetcher: Arc<dyn BlobFetcher>,
     pub pools: Arc<Pools>,
+    pub audit: Arc<dyn Audit>,
     /// `node.upgrade_by_members`.
     pub by_members: bool,
     /// A node inside of a command: that ends with its jobs, and nobody would start it again.
@@ -105,6 +107,36 @@ impl NodeProgram {
     }
 
     fn begin(self: &Arc<Self>, program: BlobHash, by: Option<NodeId>) -> Result<(), QueryError> {
+        let this = self.clone();
+        if let Err(refused) = self.permit(by) {
+            let why = refused.to_string();
+            self.runtime
+                .spawn(async move { this.note(program, by, Some(why)).await });
+            return Err(refused);
+        }
+        let mut known = self.known();
+        match known.replacement {
+            Replacement::Preparing | Replacement::Restarting => return Ok(()),
+            Replacement::None | Replacement::Failed(_) => {}
+        }
+        known.replacement = Replacement::Preparing;
+        self.runtime.spawn(async move {
+            let installed = this.install(program, by).await;
+            this.note(program, by, installed.as_ref().err().cloned())
+                .await;
+            match installed {
+                Ok(()) => this.make_room().await,
+                Err(why) => {
+                    tracing::warn!("the program was not replaced: {why}");
+                    this.known().replacement = Replacement::Failed(why);
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// Whether the program may be replaced at all, and by whoever wants it.
+    fn permit(&self, by: Option<NodeId>) -> Result<(), QueryError> {
         let name = &self.means.name;
         if self.means.solo {
             let why = format!("{name} is the node of a command, and ends with it");
@@ -115,23 +147,11 @@ impl NodeProgram {
                 "{name}: its owner lets no other member replace its program (node.upgrade_by_members)"
             )));
         }
-        let mut known = self.known();
-        match known.replacement {
-            Replacement::Preparing | Replacement::Restarting => return Ok(()),
-            Replacement::None | Replacement::Failed(_) => {}
-        }
-        known.replacement = Replacement::Preparing;
-        let this = self.clone();
-        self.runtime.spawn(async move {
-            if let Err(why) = this.replace(program, by).await {
-                tracing::warn!("the program was not replaced: {why}");
-                this.known().replacement = Replacement::Failed(why);
-            }
-        });
         Ok(())
     }
 
-    async fn replace(&self, program: BlobHash, by: Option<NodeId>) -> Result<(), String> {
+    /// Brings the program here, and puts it where the old one is.
+    async fn install(&self, program: BlobHash, by: Option<NodeId>) -> Result<(), String> {
         if let Some(member) = by {
             tracing::info!("{} wants this node to run another program", member.short());
             let fetched = self.means.fetcher.fetch(program, vec![member]).await;
@@ -149,10 +169,43 @@ impl NodeProgram {
             self.path.display(),
             kept.display()
         );
+        Ok(())
+    }
+
+    /// Leaves, so that the new program can come.
+    async fn make_room(&self) {
         self.known().replacement = Replacement::Restarting;
         self.means.pools.close().await;
         self.means.handle.leave().await;
-        Ok(())
+    }
+
+    /// Says in this node's audit log what came of it; the node at which it was wanted has a line of
+    /// its own.
+    async fn note(&self, program: BlobHash, by: Option<NodeId>, refused: Option<String>) {
+        let wanted_at = match by {
+            Some(member) => self.name_of(member).await,
+            None => self.means.name.clone(),
+        };
+        let line = AuditLine {
+            at_ms: wall_ms(),
+            user: format!("node {wanted_at}"),
+            uid: None,
+            node: self.means.name.clone(),
+            what: AuditName::Replace,
+            about: Some(format!("{} {program}", self.path.display())),
+            refused,
+        };
+        let audit = self.means.audit.clone();
+        let _ = tokio::task::spawn_blocking(move || audit.note(line)).await;
+    }
+
+    async fn name_of(&self, member: NodeId) -> String {
+        let lines = match self.means.handle.ask(Query::Nodes).await {
+            Ok(Answer::Nodes(lines)) => lines,
+            _ => Vec::new(),
+        };
+        let line = lines.into_iter().find(|line| line.info.id == member);
+        line.map_or_else(|| member.short(), |line| line.info.name)
     }
 }
 

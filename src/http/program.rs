@@ -9,13 +9,15 @@ use super::{
     state::Shared,
 };
 use axum::{Extension, Json, body::Body, extract::State};
-use nodectl_types::{Answer, BlobHash, NodeId, Query};
+use nodectl_types::{Answer, BlobHash, NodeId, Query, text::shortened};
 use nodectl_wire::api::{AuditName, Problem, ProgramView, ReplaceRequest};
 use serde::Deserialize;
 use std::sync::Arc;
 use utoipa::IntoParams;
 
 const REQUEST_BODY_BYTES: usize = 16 << 10;
+/// Of a program's hash, whatever was sent in its place.
+const HASH_CHARS: usize = 64;
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -50,14 +52,20 @@ pub(super) async fn replace(
 ) -> Result<Json<ProgramView>, ApiError> {
     let request: ReplaceRequest = body_json(&shared, body, REQUEST_BODY_BYTES).await?;
     let begun = async {
-        caller.owns_node(&shared, "upgrade")?;
+        caller.owns_node(&shared, "replace programs")?;
         let program = parse_hash(&request.program)?;
         let node = resolve::node_or_this(&shared, request.node.as_deref()).await?;
         ask(&shared, node, Some(program)).await
     }
     .await;
+    // Which node, and which program.
+    let node = match &request.node {
+        Some(node) => node.parse::<NodeId>().map_or(node.clone(), |id| id.short()),
+        None => shared.api.facts.name.clone(),
+    };
+    let about = format!("{node} {}", shortened(&request.program, HASH_CHARS));
     shared
-        .noted(&caller, AuditName::Upgrade, request.node, begun)
+        .noted(&caller, AuditName::Upgrade, Some(about), begun)
         .await
 }
 

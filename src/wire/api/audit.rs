@@ -14,7 +14,7 @@ pub struct AuditLine {
     pub node: String,
     pub what: AuditName,
     /// The job, the node, the named secret or the mode of admission that it was about: its id, or
-    /// as it was named.
+    /// as it was named. Of `upgrade` and `replace`, also the program: its BLAKE3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub about: Option<String>,
     /// What went wrong, if it was not done.
@@ -38,8 +38,10 @@ pub enum AuditName {
     Measure,
     Forget,
     Leave,
-    /// The program was replaced, or somebody tried to.
+    /// A node was told to take another program.
     Upgrade,
+    /// The program of the node was replaced, or could not be; the user is whoever wanted it.
+    Replace,
     Ban,
     Unban,
     Admit,
@@ -71,6 +73,7 @@ impl AuditName {
             Self::Forget => "forget",
             Self::Leave => "leave",
             Self::Upgrade => "upgrade",
+            Self::Replace => "replace",
             Self::Ban => "ban",
             Self::Unban => "unban",
             Self::Admit => "admit",
