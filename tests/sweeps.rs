@@ -240,6 +240,12 @@ fn plotted(cluster: &Cluster) {
     ];
     let output = cluster.run(0, &arguments);
     assert!(
+        output.status.success() && both(&output).contains("no point is marked as the best"),
+        "{}",
+        both(&output)
+    );
+    let output = cluster.run(0, &[&arguments[..], &["--goal", "max"]].concat());
+    assert!(
         output.status.success() && both(&output).contains("best: value = 20 (task 5: x=20 k=8)"),
         "{}",
         both(&output)

@@ -2,10 +2,10 @@
 //! Here is decided which results are shown, which is the best, and where the file goes.
 
 use super::{
-    args::{PlotSpec, ResultsArgs},
+    args::{Goal, PlotSpec, ResultsArgs},
     exit::{CliError, Exit, print},
     run,
-    selection::{column, less_is_better, params, unknown},
+    selection::{column, goal_of, params, unknown},
 };
 use nodectl_http::Client;
 use nodectl_plot::{Coordinate, PlotPoint, Scatter};
@@ -44,14 +44,22 @@ pub async fn plot(client: &Client, args: &ResultsArgs) -> Result<Exit, CliError>
     let format = PlotFormat::of(&path)?;
     let results = run::all_results(client, &args.name.job, args.all).await?;
     let points = points(&results, spec).map_err(CliError::Usage)?;
-    let less = less_is_better(&spec.y, job.work.sweep.as_ref());
-    let best = best(&points, less);
+    let goal = args
+        .goal
+        .or_else(|| goal_of(&spec.y, job.work.sweep.as_ref()));
+    let best = goal.and_then(|goal| best(&points, goal));
     let title = format!("{} ({} tasks)", job.line.name, points.len());
     let picture = drawn(&title, spec, &points, best, format)
         .map_err(|why| CliError::Usage(format!("plotting: {why}")))?;
     std::fs::write(&path, picture).map_err(|source| CliError::file("writing", &path, source))?;
     if let Some(best) = best {
         tell!("best: {}", escaped(&caption(&points[best], spec)));
+    } else if goal.is_none() {
+        tell!(
+            "no point is marked as the best, because the job has no [sweep] of `{}`\n\
+             hint: --goal min marks the least, --goal max the greatest",
+            escaped(&spec.y)
+        );
     }
     print(&format!("{}\n", path.display()))?;
     Ok(Exit::Done)
@@ -66,7 +74,8 @@ pub fn picture(job: &Job, results: &[TaskResult], x: &str, y: &str) -> Option<St
         colour: None,
     };
     let points = points(results, &spec).ok()?;
-    let best = best(&points, less_is_better(y, job.work.sweep.as_ref()));
+    let goal = goal_of(y, job.work.sweep.as_ref());
+    let best = goal.and_then(|goal| best(&points, goal));
     let title = format!("{y} over {x}");
     let svg = drawn(&title, &spec, &points, best, PlotFormat::Svg).ok()?;
     let svg = String::from_utf8(svg).ok()?;
@@ -154,8 +163,11 @@ fn number(value: &Json) -> Option<f64> {
 }
 
 /// The index of the best point that is done; of equals the first task's.
-fn best(points: &[PlottedTask], less: bool) -> Option<usize> {
-    let sign = if less { 1.0 } else { -1.0 };
+fn best(points: &[PlottedTask], goal: Goal) -> Option<usize> {
+    let sign = match goal {
+        Goal::Min => 1.0,
+        Goal::Max => -1.0,
+    };
     let counts = |task: &PlottedTask| task.point.done && task.point.y.is_finite();
     let done = points.iter().enumerate().filter(|(_, point)| counts(point));
     let order = |(_, a): &(usize, &PlottedTask), (_, b): &(usize, &PlottedTask)| {
@@ -260,22 +272,29 @@ mod tests {
     fn the_best_is_done_and_as_the_goal_has_it() {
         let points = points(&sweep(), &spec("lr:accuracy")).unwrap();
         assert_eq!(
-            (points.len(), best(&points, false), best(&points, true)),
+            (
+                points.len(),
+                best(&points, Goal::Max),
+                best(&points, Goal::Min)
+            ),
             (6, Some(2), Some(0))
         );
-        assert!(less_is_better("test.loss", None) && !less_is_better("accuracy", None));
         let sweep = SweepView {
             metric: "accuracy".into(),
             goal: "min".into(),
         };
-        assert!(less_is_better("accuracy", Some(&sweep)));
+        assert_eq!(goal_of("accuracy", Some(&sweep)), Some(Goal::Min));
+        assert_eq!(goal_of("test.accuracy", Some(&sweep)), Some(Goal::Min));
+        // What nobody said is not guessed.
+        assert_eq!(goal_of("test.loss", Some(&sweep)), None);
+        assert_eq!(goal_of("loss", None), None);
     }
 
     #[test]
     fn the_picture_names_its_axes_and_the_best() {
         let spec = spec("lr:accuracy:act");
         let points = points(&sweep(), &spec).unwrap();
-        let svg = self::svg("digits", &spec, &points, best(&points, false));
+        let svg = self::svg("digits", &spec, &points, best(&points, Goal::Max));
         for part in [
             "<svg",
             "lr (log scale)",
@@ -321,10 +340,14 @@ mod tests {
         let spec = spec("lr:loss");
         let points = points(&results, &spec).unwrap();
         assert_eq!(
-            (points.len(), best(&points, true), best(&points, false)),
+            (
+                points.len(),
+                best(&points, Goal::Min),
+                best(&points, Goal::Max)
+            ),
             (6, Some(0), Some(3))
         );
-        let svg = self::svg("sweep", &spec, &points, best(&points, true));
+        let svg = self::svg("sweep", &spec, &points, best(&points, Goal::Min));
         assert!(
             svg.contains("3 tasks beyond the axis: 1 NaN, 1 infinite, 1 up to 5.97e258"),
             "{svg}"

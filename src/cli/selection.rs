@@ -1,14 +1,11 @@
 //! Which results are shown, and in which order: `results --sort`, `--best`, `-n`; and what a result
 //! has under a name.
 
-use super::args::ResultsArgs;
+use super::args::{Goal, ResultsArgs};
 use nodectl_types::suggest::nearest;
 use nodectl_wire::api::{StatusName, SweepView, TaskResult};
 use serde_json::Value as Json;
 use std::{cmp::Ordering, collections::BTreeSet};
-
-/// Words in the name of a value of which less is better, where no sweep says it.
-const LESS_IS_BETTER: [&str; 6] = ["loss", "error", "seconds", "time", "bytes", "cost"];
 
 /// Results in the order and the number that are wanted. The error says what is wrong with the
 /// flags.
@@ -181,15 +178,15 @@ fn names(result: &TaskResult) -> Vec<String> {
     names
 }
 
-/// Whether a smaller one is the better, by the job's sweep or by what the value is called.
-pub fn less_is_better(name: &str, sweep: Option<&SweepView>) -> bool {
+/// Whether the least value of a column is the best, or the greatest, if the job's sweep says so of
+/// it.
+pub fn goal_of(name: &str, sweep: Option<&SweepView>) -> Option<Goal> {
     let metric = name.rsplit('.').next().unwrap_or(name);
-    match sweep.filter(|sweep| sweep.metric == metric) {
-        Some(sweep) => sweep.goal == "min",
-        None => LESS_IS_BETTER
-            .iter()
-            .any(|word| metric.to_ascii_lowercase().contains(word)),
-    }
+    let sweep = sweep.filter(|sweep| sweep.metric == metric)?;
+    Some(match sweep.goal.as_str() {
+        "min" => Goal::Min,
+        _ => Goal::Max,
+    })
 }
 
 #[cfg(test)]

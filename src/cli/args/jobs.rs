@@ -166,15 +166,26 @@ pub struct ResultsArgs {
     /// Prints CSV, as in results.csv
     #[arg(long, conflicts_with_all = ["json", "quiet", "into", "plot"])]
     pub csv: bool,
-    /// Draws one column over another, and marks the best: parameters, parts of results, seconds,
-    /// node; e.g. lr:accuracy:act
+    /// Draws one column over another: parameters, fields of results, seconds, node; e.g.
+    /// lr:accuracy:act; marks the best task, by the goal of the job's sweep
     #[arg(long, value_name = "X:Y[:COLOUR]", conflicts_with_all = ["json", "quiet", "into"])]
     pub plot: Option<PlotSpec>,
+    /// Which task is marked as the best in the picture: the one with the least or with the greatest
+    /// value [default: as the job's sweep says]
+    #[arg(long, value_name = "GOAL", requires = "plot")]
+    pub goal: Option<Goal>,
     /// The picture's file, SVG or PNG by its ending [default: `<name>-<job id>.svg` here]
     #[arg(long, value_name = "FILE", requires = "plot")]
     pub plot_to: Option<PathBuf>,
     #[command(flatten)]
     pub list: ListArgs,
+}
+
+/// Which values are the best.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Goal {
+    Min,
+    Max,
 }
 
 #[derive(Debug, Args)]

@@ -29,8 +29,8 @@ use trust::{BAN_NOTES, FORGET_NOTES};
 
 pub use common::{JsonArgs, ListArgs, ListingArgs};
 pub use jobs::{
-    AttachArgs, CancelArgs, CommandArgs, ExplainArgs, FollowArgs, JobArgs, JobsArgs, LogsArgs,
-    PlotSpec, RemoveArgs, ReportArgs, ResultsArgs, RetryArgs, RunArgs, TaskStates,
+    AttachArgs, CancelArgs, CommandArgs, ExplainArgs, FollowArgs, Goal, JobArgs, JobsArgs,
+    LogsArgs, PlotSpec, RemoveArgs, ReportArgs, ResultsArgs, RetryArgs, RunArgs, TaskStates,
 };
 pub use launch::{DownArgs, PsdRunArgs, RequestArgs, UpArgs};
 pub use nodes::{
