@@ -173,6 +173,7 @@ async fn greet(
         }
     };
     print(&describe(&node, this_node(client).await?.as_ref()))?;
+    secret::note_place(secret, settings)?;
     // Whoever has just made the secret knows that nobody else has it.
     if !shows(&secret.source) {
         let company = Company::find(client).await?;

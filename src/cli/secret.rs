@@ -7,9 +7,13 @@ use nodectl_app as app;
 use nodectl_app::settings::Settings;
 use nodectl_ports::say::tell;
 use std::{
+    ffi::OsString,
     fs,
     io::{self, IsTerminal, Read, Write},
-    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    os::unix::{
+        ffi::OsStringExt,
+        fs::{OpenOptionsExt, PermissionsExt},
+    },
     path::{Path, PathBuf},
 };
 use zeroize::Zeroizing;
@@ -50,8 +54,16 @@ pub fn resolve(
     if let Some(secret) = known(flag, variable, settings)? {
         return Ok(secret);
     }
-    if let Some(text) = prompt("The cluster's secret (empty: make a new one): ")? {
+    let elsewhere = Elsewhere::find(settings)?;
+    let question = match elsewhere {
+        Some(_) => "The cluster's secret: ",
+        None => "The cluster's secret (empty: make a new one): ",
+    };
+    if let Some(text) = prompt(question)? {
         return newest(settings, checked(settings, text, SecretSource::Typed)?);
+    }
+    if let Some(elsewhere) = elsewhere {
+        return Err(elsewhere.missing(settings));
     }
     let (text, path) = (app::generate_secret(), kept(settings));
     keep(&path, &text)?;
@@ -59,6 +71,68 @@ pub fn resolve(
         text,
         source: SecretSource::Generated(path),
     })
+}
+
+/// Where the secret was of the cluster that a data directory's node was a member of, if it was not
+/// kept there: whoever leaves it out the next time has forgotten it, and wants no new cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Elsewhere {
+    File(PathBuf),
+    /// In `NODECTL_SECRET`.
+    Variable,
+}
+
+impl Elsewhere {
+    fn path(settings: &Settings) -> PathBuf {
+        settings.node.data_dir.join("secret-elsewhere")
+    }
+
+    fn find(settings: &Settings) -> Result<Option<Self>, CliError> {
+        let path = Self::path(settings);
+        match fs::read(&path) {
+            Ok(name) if name.is_empty() => Ok(Some(Self::Variable)),
+            Ok(name) => Ok(Some(Self::File(OsString::from_vec(name).into()))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(CliError::file("reading", &path, source)),
+        }
+    }
+
+    fn note(source: &SecretSource, settings: &Settings) -> Result<(), CliError> {
+        let name = match source {
+            SecretSource::File(path) => {
+                let whole = std::path::absolute(path);
+                whole.unwrap_or_else(|_| path.clone()).into_os_string()
+            }
+            // The node in the background is given it by the command that was named the file.
+            SecretSource::Given if !Self::path(settings).exists() => OsString::new(),
+            SecretSource::Given
+            | SecretSource::Typed
+            | SecretSource::Generated(_)
+            | SecretSource::Changed
+            | SecretSource::Kept(_) => return Ok(()),
+        };
+        let path = Self::path(settings);
+        fs::write(&path, name.into_vec()).map_err(|source| CliError::file("writing", &path, source))
+    }
+
+    fn missing(&self, settings: &Settings) -> CliError {
+        let (place, again) = match self {
+            Self::File(path) => (
+                format!("in {}", path.display()),
+                format!("--secret-file {}", path.display()),
+            ),
+            Self::Variable => (
+                "in the environment (NODECTL_SECRET)".into(),
+                "set it again".into(),
+            ),
+        };
+        CliError::Usage(format!(
+            "the node of {} is a member of a cluster whose secret was {place}, and no secret was given\n\
+             hint: {again}; for a new cluster, name another --data-dir, or remove {}",
+            settings.node.data_dir.display(),
+            Self::path(settings).display()
+        ))
+    }
 }
 
 /// The secret of this machine, to be judged, shown or replaced: one that is easy to guess, too.
@@ -142,6 +216,11 @@ pub async fn redeem(code: &str, settings: &Settings) -> Result<ChosenSecret, Cli
     })
 }
 
+/// Notes where the secret is that a node has joined with, if it has to be given again.
+pub fn note_place(secret: &ChosenSecret, settings: &Settings) -> Result<(), CliError> {
+    Elsewhere::note(&secret.source, settings)
+}
+
 /// Keeps a secret that was typed, so that the next `join` needs none. One that is kept already and
 /// differs is set aside, in the file that this returns: it may be the only copy of another
 /// cluster's.
@@ -223,7 +302,7 @@ fn checked(
     if let Some(why) = app::secret_weakness(&trimmed) {
         if !settings.cluster.weak_secret {
             return Err(CliError::Usage(format!(
-                "the secret is easy to guess: {why}\nhint: everybody on the network can try secrets out at home; `nodectl join` \
+                "the secret is easy to guess: {why}\nhint: anybody on the network can find it by trying; `nodectl join` \
                  without a secret makes a strong one; --weak-secret (cluster.weak_secret) uses this one"
             )));
         }
@@ -368,6 +447,35 @@ mod tests {
             made.text,
             "the next start has the same"
         );
+    }
+
+    #[test]
+    fn who_forgets_a_secret_that_was_elsewhere_gets_no_new_cluster() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("s");
+        fs::write(&file, "of the file, long enough\n").unwrap();
+        let with_file = settings(directory.path(), Some(&file));
+        let without = settings(directory.path(), None);
+        let resolved = resolve(None, None, &with_file).unwrap();
+        note_place(&resolved, &with_file).unwrap();
+        // The node in the background knows less than the command that started it.
+        let given = resolve(None, given("of the variable"), &without).unwrap();
+        note_place(&given, &without).unwrap();
+        let elsewhere = Elsewhere::find(&without).unwrap();
+        assert_eq!(elsewhere, Some(Elsewhere::File(file.clone())));
+        if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+            let refused = resolve(None, None, &without).err().expect("none was given");
+            let again = format!("--secret-file {}", file.display());
+            assert!(refused.to_string().contains(&again), "{refused}");
+        }
+        fs::remove_file(Elsewhere::path(&without)).unwrap();
+        note_place(&given, &without).unwrap();
+        assert_eq!(
+            Elsewhere::find(&without).unwrap(),
+            Some(Elsewhere::Variable)
+        );
+        fs::remove_file(Elsewhere::path(&without)).unwrap();
+        assert_eq!(Elsewhere::find(&without).unwrap(), None);
     }
 
     #[test]
