@@ -137,10 +137,10 @@ class _Call:
         free = [name for name in self.bindings if name not in taken]
         positional = [array for array in inputs if not isinstance(array, Mapping)]
         if len(positional) > len(free):
-            # What a shader reads and writes may be given, and named among the outputs too.
-            free = [name for name in self.bindings if name not in taken or name in named_outputs and name not in arrays]
-        if len(positional) > len(free):
-            raise KernelError("%d arrays for %d bindings: %s" % (len(positional), len(free), ", ".join(free) or "none"))
+            told = "%d arrays for %d bindings: %s" % (len(positional), len(free), ", ".join(free) or "none")
+            if named_outputs:
+                told += '; an output that is read, too, is given by its name, as in {"%s": array}' % named_outputs[0]
+            raise KernelError(told)
         arrays.update(zip(free, positional))
         return {name: arrays[name] for name in self.bindings if name in arrays}
 

@@ -141,7 +141,7 @@ class Kernels(unittest.TestCase):
         found = nodectl.kernel(axpy, x, y)
         numpy.testing.assert_allclose(found, 1 + 2 * x)
         self.assertEqual(y.tolist(), [1.0] * 100, "what was given stays as it is")
-        numpy.testing.assert_allclose(nodectl.kernel(axpy, x, y, outputs=["y"]), 1 + 2 * x)
+        numpy.testing.assert_allclose(nodectl.kernel(axpy, x, {"y": y}, outputs=["y"]), 1 + 2 * x)
 
     def test_a_sweep(self):
         found = nodectl.kernel(SAXPY, [1.0, 2.0], [1.0, 1.0], params={"a": [1, 10, 100]}, uniforms={"a": "{a}", "b": 0})
@@ -164,7 +164,7 @@ class Kernels(unittest.TestCase):
         for told, arguments, keywords in [
             ("the shader has no uniform `c`", ([1.0], [1.0]), {"uniforms": {**uniforms, "c": 1}}),
             ("the array `y` has no input", ([1.0],), {"uniforms": uniforms}),
-            ("3 arrays for 2 bindings: x, y", ([1.0], [1.0], [1.0]), {"outputs": "z"}),
+            ('3 arrays for 2 bindings: x, y; an output that is read, too, is given by its name, as in {"z": array}', ([1.0], [1.0], [1.0]), {"outputs": "z"}),
             ("the shader has no array `w`; there are x, y, z", ({"w": [1.0]},), {}),
             ("`x` is f32 in the shader, and the array of complex128 does not fit", ([1j], [1.0]), {}),
             ("did you mean `timeout`?", ([1.0], [1.0]), {"uniforms": uniforms, "timeuot": "1m"}),
