@@ -269,15 +269,23 @@ impl Computing {
             .saturating_mul(self.cores_per_worker)
     }
 
-    /// What is asked for in all, before anything is submitted.
-    pub fn total(&self) -> String {
+    /// What is asked for in all, before anything is submitted, for so many workers.
+    pub fn total(&self, workers: u64) -> String {
         let Self {
             allocations,
             workers_per_allocation,
             cores_per_worker,
             ..
         } = self;
-        let workers = self.workers();
+        let counted = |count: u64, noun: &str| match count {
+            1 => format!("1 {noun}"),
+            _ => format!("{count} {noun}s"),
+        };
+        if matches!(self.machines, Machines::Here | Machines::Hosts(_)) {
+            let each = counted(u64::from(*cores_per_worker), "core");
+            let all = counted(workers * u64::from(*cores_per_worker), "core");
+            return format!("{} with {each} each: {all}", counted(workers, "worker"));
+        }
         let gpus = match &self.machines {
             Machines::Slurm(request) => request.gpus,
             Machines::Condor(request) => request.gpus,
@@ -355,7 +363,7 @@ mod tests {
                 .unwrap();
         assert_eq!((computing.allocations, computing.workers()), (4, 32));
         assert_eq!(
-            computing.total(),
+            computing.total(computing.workers()),
             "4 allocations of 8 workers with 4 cores each: 32 workers, 128 cores, 4 GPUs"
         );
         let Machines::Slurm(request) = computing.machines else {
@@ -366,6 +374,8 @@ mod tests {
             (Some(32), Some(1), Some(Duration::from_secs(3600)))
         );
         let local = read("system = 'slurm'\nmode = 'multi_machine'\nn_workers = 4\ncores_per_worker = 2\n[slurm]\npartition = 'local'").unwrap();
+        assert_eq!(local.total(4), "4 workers with 2 cores each: 8 cores");
+        assert_eq!(local.total(1), "1 worker with 2 cores each: 2 cores");
         assert_eq!(
             (
                 local.machines.clone(),

@@ -156,7 +156,7 @@ impl SshTarget {
     }
 
     fn refused(&self, doing: &str, finished: &Finished) -> LaunchError {
-        let said = finished.words();
+        let said = last_error(&finished.words()).to_string();
         let doing = match finished.code {
             // It begins most of its lines with its own name.
             Some(SSH_FAILED) if said.starts_with("ssh:") => self.host.clone(),
@@ -165,6 +165,16 @@ impl SshTarget {
         };
         LaunchError::Refused { doing, said }
     }
+}
+
+/// Of what a node, or the command that started it, said: its last error, which is the cause of
+/// those before.
+fn last_error(said: &str) -> &str {
+    const MARK: &str = "error: ";
+    let starts_line = |at: &usize| *at == 0 || said[..*at].ends_with('\n');
+    let mut places = said.rmatch_indices(MARK).map(|(at, _)| at);
+    let last = places.find(starts_line);
+    last.map_or(said, |at| &said[at + MARK.len()..])
 }
 
 /// A node that is to be started on a host.
@@ -370,6 +380,18 @@ mod tests {
             path: "/x".into(),
             hash: "ab".repeat(32),
         }
+    }
+
+    #[test]
+    fn why_a_node_did_not_start_is_the_last_error() {
+        let said = "warning: as root\nerror: the node ended at once\nits log says:\nwarning: as root\n\
+                    error: cannot listen on TCP port 1024\nhint: choose another port";
+        assert_eq!(
+            last_error(said),
+            "cannot listen on TCP port 1024\nhint: choose another port"
+        );
+        assert_eq!(last_error("sh: no error: here"), "sh: no error: here");
+        assert_eq!(last_error("error: gone"), "gone");
     }
 
     #[test]

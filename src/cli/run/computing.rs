@@ -59,7 +59,7 @@ pub async fn run(
     };
     let source = file.display().to_string();
     if !args.follow.list.quiet {
-        tell!("starting the machines of {source}; Ctrl-C takes them back");
+        tell!("starting the machines of {source}; Ctrl-C stops them");
     }
     let hosts = match &machines {
         Machines::Hosts(file) => cluster_file::load(file)?,
@@ -69,6 +69,9 @@ pub async fn run(
         Machines::Hosts(_) => hosts.iter().map(|host| u64::from(host.workers)).sum(),
         _ => computing.workers(),
     };
+    if matches!(machines, Machines::Hosts(_)) && !args.follow.list.quiet {
+        tell!("{}", computing.total(workers));
+    }
     let context = LaunchContext::prepare(settings, None, variable, source, None).await?;
     let table = LaunchTable::new(!args.follow.list.quiet);
     let starting = start(&context, machines, hosts, &mut computing, &table);
@@ -115,7 +118,7 @@ async fn start_in_scheduler(
     table: &LaunchTable,
 ) -> Result<(), CliError> {
     let scheduler = Scheduler::new(context, kind).await?;
-    tell!("{}", computing.total());
+    tell!("{}", computing.total(computing.workers()));
     start_jobs(context, &scheduler, computing.allocations, None, table).await
 }
 
@@ -163,6 +166,9 @@ async fn here(
     let mut settings = settings.clone();
     settings.node.data_dir = data_dir.clone();
     settings.node.cores = Some(f64::from(computing.cores_per_allocation()));
+    if !args.follow.list.quiet {
+        tell!("{} on this machine", computing.total(computing.workers()));
+    }
     let mut node = app::start_solo(&settings).await.map_err(CliError::Node)?;
     let client = Client::new(node.socket.clone());
     node.gpus_known().await;

@@ -128,7 +128,10 @@ async fn start(
         connect,
     };
     if let Err(error) = ssh::start(&start, tell).await {
-        table.set(&host.name, HostState::Failed, &error.to_string());
+        let error = error.to_string();
+        // Its row says whose it is.
+        let why = error.strip_prefix(&format!("{}: ", host.name));
+        table.set(&host.name, HostState::Failed, why.unwrap_or(&error));
     }
 }
 
@@ -170,7 +173,7 @@ async fn watch(context: &LaunchContext, table: &LaunchTable, deadline: Instant) 
             for row in late {
                 let why = match row.state {
                     HostState::Started => {
-                        "it runs and did not join: is its way to this machine's node free? see its log there"
+                        "it runs, but has not joined: can it reach this machine's node? its log there says more"
                     }
                     _ => "it did not start in time",
                 };

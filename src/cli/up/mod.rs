@@ -230,6 +230,7 @@ async fn finish(
     }
     show(args, table)?;
     if failed > 0 {
+        table.tell_failures();
         let all = table.rows().len();
         let others = match all - failed {
             0 => "no other is up. `nodectl down` stops what was started",
@@ -254,7 +255,7 @@ async fn undo(
 ) -> Result<Exit, CliError> {
     table.end();
     show(args, table)?;
-    tell!("taking everything back");
+    tell!("stopping all that was started");
     take_back(context, args.connect_timeout).await?;
     Ok(exit)
 }

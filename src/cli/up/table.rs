@@ -166,6 +166,18 @@ impl LaunchTable {
         self.wipe();
     }
 
+    /// Says in full why rows failed, which a table on a terminal has no room for.
+    pub fn tell_failures(&self) {
+        if !self.told || !io::stderr().is_terminal() {
+            return;
+        }
+        for row in self.rows() {
+            if row.state == HostState::Failed {
+                tell!("{}: {}", row.host, text::lines(&row.note));
+            }
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Vec<Row>> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
