@@ -110,11 +110,14 @@ impl Stack {
 /// Opens a file for reading, without a lock: it may be that of a running acquisition.
 pub(super) fn open(path: &Path) -> Result<H5File, FramesError> {
     hdf5::open(path).map_err(|why| {
-        let length = path.metadata().map(|metadata| metadata.len());
-        let why = match length {
+        let metadata = path.metadata();
+        let why = match metadata.map(|metadata| (metadata.is_dir(), metadata.len())) {
             Err(error) => error.to_string(),
-            Ok(0) => "the file is empty".into(),
-            Ok(length) => format!("{why}\nhint: the file has {length} bytes; is it whole?"),
+            Ok((true, _)) => "it is a directory".into(),
+            Ok((false, 0)) => "the file is empty".into(),
+            Ok((false, length)) => {
+                format!("{why}\nhint: the file has {length} bytes; is it whole?")
+            }
         };
         FramesError::File {
             path: path.to_path_buf(),

@@ -11,10 +11,13 @@ pub fn failures_text(job: &str, failures: &[FailureGroup]) -> String {
     let text = |(index, group): (usize, &FailureGroup)| {
         let plural = if group.tasks == 1 { "task" } else { "tasks" };
         let logs = format!("nodectl logs --stderr {job} {}", group.example);
+        let (why, hint) = text::split_hint(&group.reason);
+        let hint = hint.map(|hint| format!("      hint: {}\n", text::one_line(hint)));
         let line = format!(
-            "  {} {plural}: {} ({logs})\n",
+            "  {} {plural}: {} ({logs})\n{}",
             group.tasks,
-            text::one_line(&group.reason)
+            text::one_line(why),
+            hint.unwrap_or_default()
         );
         let traceback = group.traceback.as_deref().filter(|_| index < TRACEBACKS);
         line + &traceback

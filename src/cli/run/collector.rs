@@ -298,10 +298,13 @@ fn reason(failure: &FailureView, stderr: &str) -> String {
         .rev()
         .map(str::trim)
         .find(|line| !line.is_empty());
-    match last.filter(|_| failure.traceback.is_none()) {
-        Some(line) => format!("{}: {}", failure.message, text::shortened(line, LINE_CHARS)),
-        None => failure.message.clone(),
-    }
+    let Some(line) = last.filter(|_| failure.traceback.is_none()) else {
+        return failure.message.clone();
+    };
+    let (why, hint) = text::split_hint(&failure.message);
+    let hint = hint.map(|hint| format!("\nhint: {hint}"));
+    let line = text::shortened(line, LINE_CHARS);
+    format!("{why}: {line}{}", hint.unwrap_or_default())
 }
 
 fn group(

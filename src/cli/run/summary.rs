@@ -144,7 +144,7 @@ mod tests {
             directory: "out".into(),
             failures: vec![
                 FailureGroup {
-                    reason: "exit status 3".into(),
+                    reason: "could not start: no program fit\nhint: install it".into(),
                     tasks: 2,
                     example: 4,
                     traceback: None,
@@ -170,7 +170,8 @@ mod tests {
         sweep (00000000000000ab) failed: 7 of 10 tasks done, 3 failed in 2.5 s; results in out
           2.50 G items/s on 2 GPUs, busy 93 % of the time
           best: task 4 (lr=0.1): loss 0.25
-          2 tasks: exit status 3 (nodectl logs --stderr 00000000000000ab 4)
+          2 tasks: could not start: no program fit (nodectl logs --stderr 00000000000000ab 4)
+              hint: install it
           1 task: ValueError: bad (nodectl logs --stderr 00000000000000ab 6)
               Traceback:
                 File "a.py", line 3, in run
