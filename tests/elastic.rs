@@ -260,8 +260,7 @@ fn a_node_that_waits_for_a_dead_one_goes_on_once_that_is_forgotten() {
     if !cluster.lab.as_ref().expect("made above").part([&[0], &[1]]) {
         return;
     }
-    let waiting =
-        |node: usize| waits_for(&cluster, node, &id).contains("for good: nodectl forget ");
+    let waiting = |node: usize| waits_for(&cluster, node, &id).contains("dead: nodectl forget ");
     let waits = wait_for(LATER, "one of them waits", || {
         (0..2).find(|node| waiting(*node))
     });

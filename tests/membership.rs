@@ -44,7 +44,7 @@ fn the_secret_is_changed_while_nodes_run_and_restarts_know_it() {
     let old = fs::read_to_string(cluster.dir.path().join("secret")).expect("the cluster's");
     let said = cluster.ok(0, &["secret", "rotate"]);
     assert!(
-        said.contains("2 nodes keep") && said.contains("the one before is refused"),
+        said.contains("2 nodes have") && said.contains("the old one is refused"),
         "{said}"
     );
     let new = said
@@ -121,7 +121,7 @@ fn named_secrets_are_there_after_the_clusters_secret_was_changed() {
     wait_until(SOON, "it is gone", || cluster.members(0).len() == 2);
     let said = cluster.ok(0, &["secret", "rotate"]);
     assert!(
-        said.contains("2 nodes keep") && said.contains("n2"),
+        said.contains("2 nodes have") && said.contains("n2"),
         "{said}"
     );
     // While nodes run, and when they have no key but the new one's.
@@ -156,7 +156,7 @@ fn named_secrets_are_there_after_the_clusters_secret_was_changed() {
     // Once more, and all begin anew: what they kept is sealed with the newest key.
     let said = cluster.ok(1, &["secret", "rotate"]);
     assert!(
-        said.contains("3 nodes keep") && said.contains("the one before is refused"),
+        said.contains("3 nodes have") && said.contains("the old one is refused"),
         "{said}"
     );
     for node in 0..3 {

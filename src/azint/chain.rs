@@ -397,7 +397,7 @@ fn plan(
             if !safe_path(&path) {
                 let fault = Fault::new(
                     common.name_span.clone(),
-                    format!("the name of {} cannot travel", file.display()),
+                    format!("{} has a name that cannot be sent to nodes", file.display()),
                 );
                 return Err(
                     fault.hint("rename it, or say input = \"shared\" if every node sees it there")

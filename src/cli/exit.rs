@@ -42,7 +42,7 @@ pub enum CliError {
     File { doing: String, source: io::Error },
     /// Nobody knows whether the job was accepted.
     #[error(
-        "{error}\nhint: job {job} may have been accepted all the same: `nodectl job {job}` shows it once a node answers, and the \
+        "{error}\nhint: job {job} may still have been accepted: `nodectl job {job}` shows it once a node answers, and the \
          same `nodectl run` with `--key {key}` submits it only if it was not"
     )]
     Unconfirmed {

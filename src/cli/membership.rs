@@ -33,7 +33,7 @@ pub async fn ban(client: &Client, node: &str) -> Result<Exit, CliError> {
         last(&now, node)
     );
     tell!(
-        "hint: whoever runs it still has the secret: `nodectl secret rotate` makes that worthless"
+        "hint: whoever runs it still has the secret: `nodectl secret rotate` makes that secret useless"
     );
     Ok(Exit::Done)
 }
@@ -61,9 +61,9 @@ pub async fn admission(client: &Client, mode: AdmissionMode) -> Result<Exit, Cli
         .await?;
     match approve {
         true => tell!(
-            "who joins from now on waits until a member says `nodectl admit NODE`; all that are here are admitted"
+            "new nodes now wait until a member types `nodectl admit NODE`; all nodes that are here are members"
         ),
-        false => tell!("who has the secret is a member, unless it is banned"),
+        false => tell!("every node with the secret is a member, unless it is banned"),
     }
     Ok(Exit::Done)
 }
@@ -130,8 +130,7 @@ pub async fn secret(
         ClusterSecret::Show => {
             let secret = known?;
             let secret = secret.ok_or_else(|| {
-                let hint =
-                    "hint: it is where `join` got it from; once it was changed, this prints it";
+                let hint = "hint: it is where `join` was given it: in a file, or in NODECTL_SECRET";
                 CliError::Usage(format!(
                     "no secret is kept in {}\n{hint}",
                     settings.node.data_dir.display()
@@ -144,9 +143,9 @@ pub async fn secret(
             let now = client.decide(&MembershipRequest::Finish).await?;
             match now.rotation.map(|rotation| names(&rotation)) {
                 Some(missing) if !missing.is_empty() => {
-                    tell!("the secret before is refused, also from {missing}")
+                    tell!("the old secret is refused, also from {missing}")
                 }
-                _ => tell!("the secret before is refused"),
+                _ => tell!("the old secret is refused"),
             }
             Ok(Exit::Done)
         }
@@ -193,9 +192,9 @@ async fn rotate(
 fn describe(rotation: Option<&RotationView>, shown: Option<&str>) -> String {
     let changed = rotation.map_or(0, |rotation| rotation.changed);
     let nodes = if changed == 1 {
-        "1 node keeps".to_string()
+        "1 node has".to_string()
     } else {
-        format!("{changed} nodes keep")
+        format!("{changed} nodes have")
     };
     let mut text = format!("{nodes} the cluster's new secret");
     text += &shown.map_or_else(
@@ -204,14 +203,14 @@ fn describe(rotation: Option<&RotationView>, shown: Option<&str>) -> String {
     );
     let missing = rotation.map(names).unwrap_or_default();
     if missing.is_empty() {
-        text += "the one before is refused\n";
+        text += "the old one is refused\n";
     } else {
         text += &format!(
-            "not yet: {missing}\n  they are taken with the one before, and change when they come; to end that:\n  nodectl secret \
+            "not yet: {missing}\n  they may still use the old one, and get the new one when they are back; to end that:\n  nodectl secret \
              rotate --finish\n"
         );
     }
-    text + "a file or service that holds the one before goes on working where this node's directory is; write the new one there\n"
+    text + "files and services that give the old one still work in nodes that know of the change; write the new one there\n"
 }
 
 fn names(rotation: &RotationView) -> String {
@@ -276,19 +275,19 @@ mod tests {
             missing,
         };
         insta::assert_snapshot!(describe(Some(&rotation), Some("NEW")), @r"
-        2 nodes keep the cluster's new secret:
+        2 nodes have the cluster's new secret:
           NEW
         not yet: gamma (0a0a0a0a)
-          they are taken with the one before, and change when they come; to end that:
+          they may still use the old one, and get the new one when they are back; to end that:
           nodectl secret rotate --finish
-        a file or service that holds the one before goes on working where this node's directory is; write the new one there
+        files and services that give the old one still work in nodes that know of the change; write the new one there
         ");
         let all = RotationView {
             missing: Vec::new(),
             under_way: false,
             ..rotation
         };
-        assert!(describe(Some(&all), None).contains("the one before is refused"));
+        assert!(describe(Some(&all), None).contains("the old one is refused"));
     }
 
     #[test]

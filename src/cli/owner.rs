@@ -45,9 +45,9 @@ pub async fn pause(client: &Client, args: PauseArgs) -> Result<Exit, CliError> {
         )
         .await?;
     let tasks = if args.finish {
-        "what runs here goes on to its end"
+        "tasks that run here finish"
     } else {
-        "what runs here stands still"
+        "tasks that run here are stopped where they are"
     };
     match args.span {
         Some(span) => tell!(

@@ -1,6 +1,6 @@
 //! `upgrade`: another program for this node, or for one node of the cluster after the other. Each
-//! is drained, ends its tasks, takes the program from here and comes back with it; one that does
-//! not stops the roll.
+//! is drained, ends its tasks, takes the program from here and comes back with it; at one that does
+//! not, the upgrade stops.
 
 use super::{
     args::UpgradeArgs,
@@ -157,7 +157,7 @@ fn object(plan: &[(&Node, ProgramView)], program: &NewProgram) -> Result<(), Cli
         return Ok(());
     }
     Err(failed(format!(
-        "nothing was changed:\n{}\nhint: `--except NODE` leaves a node as it is; `nodectl upgrade FILE`, typed at a machine, needs nobody's leave",
+        "nothing was changed:\n{}\nhint: `--except NODE` leaves a node as it is; `nodectl upgrade FILE`, typed at that machine, needs no permission",
         objections.join("\n")
     )))
 }
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stopped_the_roll_is_named_with_what_was_done_and_the_hint_stays_last() {
+    fn who_stopped_the_upgrade_is_named_with_what_was_done_and_the_hint_stays_last() {
         let error = stopped("beta", "it is away\nhint: look", (1, 4)).to_string();
         let lines: Vec<_> = error.lines().collect();
         assert_eq!(

@@ -28,7 +28,7 @@ pub(super) async fn lines(
     Extension(caller): Extension<Caller>,
     Args(args): Args<AuditQuery>,
 ) -> Result<Json<Vec<AuditLine>>, ApiError> {
-    caller.owns_node(&shared, "audit")?;
+    caller.owns_node(&shared, "read the audit log")?;
     let most = args.limit.unwrap_or(DEFAULT_LINES).min(MAX_LINES) as usize;
     let audit = shared.api.audit.clone();
     let read = tokio::task::spawn_blocking(move || audit.newest(most)).await;

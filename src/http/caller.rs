@@ -114,14 +114,14 @@ impl Caller {
         }
     }
 
-    /// Whether they may do to the node what is its owner's. `doing` is such as `drain it`.
+    /// Whether they may do to the node what is its owner's. `doing` is such as `drain a node`.
     pub(super) fn owns_node(&self, shared: &Shared, doing: &str) -> Result<(), ApiError> {
         if self.rules {
             return Ok(());
         }
         let error = format!(
-            "node {} is not {}'s to {doing}",
-            shared.api.facts.name, self.user
+            "{} may not {doing} at node {}",
+            self.user, shared.api.facts.name
         );
         Err(ApiError::new(StatusCode::FORBIDDEN, error).hint(RULERS))
     }
@@ -147,14 +147,14 @@ impl Caller {
             return Ok(());
         }
         let error = format!(
-            "job {job} is {}'s, and not {}'s to {doing}",
-            head.author, self.user
+            "{} may not {doing} job {job}, which is {}'s",
+            self.user, head.author
         );
         Err(ApiError::new(StatusCode::FORBIDDEN, error).hint(RULERS))
     }
 }
 
-const RULERS: &str = "root can, the user who runs the node, and whoever is in the group that the node's setting api.admins names";
+const RULERS: &str = "root may, the user who runs the node, and members of the group that the node's setting api.admins names";
 
 #[cfg(test)]
 mod tests {

@@ -114,7 +114,7 @@ pub(super) async fn measure(
     Extension(caller): Extension<Caller>,
 ) -> Result<Json<Okay>, ApiError> {
     let measured = async {
-        caller.owns_node(&shared, "measure")?;
+        caller.owns_node(&shared, "measure GPUs")?;
         let measured = shared.api.gpus.clone().measure().await;
         measured.map_err(|why| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, why))?;
         Ok(Json(Okay { ok: true }))
@@ -137,7 +137,7 @@ pub(super) async fn drain(
 ) -> Result<Json<Okay>, ApiError> {
     let request: DrainRequest = body_json(&shared, body, REQUEST_BODY_BYTES).await?;
     let drained = async {
-        caller.owns_node(&shared, "drain")?;
+        caller.owns_node(&shared, "drain a node")?;
         let node = resolve::node_or_this(&shared, request.node.as_deref()).await?;
         shared
             .ask(Query::Drain {
@@ -184,7 +184,7 @@ async fn set_pause(
     caller: &Caller,
     pause: Option<Pause>,
 ) -> Result<Json<Okay>, ApiError> {
-    caller.owns_node(shared, "pause")?;
+    caller.owns_node(shared, "pause tasks")?;
     shared.ask(Query::Pause(pause)).await?;
     Ok(Json(Okay { ok: true }))
 }
@@ -227,7 +227,7 @@ async fn have_forgotten(
     caller: &Caller,
     request: &ForgetRequest,
 ) -> Result<Json<Forgotten>, ApiError> {
-    caller.owns_node(shared, "speak for about others")?;
+    caller.owns_node(shared, "decide about nodes")?;
     let lost = resolve::node(shared, &request.node).await?;
     let members = members(shared).await?;
     let name = members
@@ -283,7 +283,7 @@ pub(super) async fn leave(
     Extension(caller): Extension<Caller>,
 ) -> Result<Json<Okay>, ApiError> {
     // Noted first: there may be nobody left to do it afterwards.
-    let may = caller.owns_node(&shared, "stop");
+    let may = caller.owns_node(&shared, "stop the node");
     shared.noted(&caller, AuditName::Leave, None, may).await?;
     shared.api.pools.close().await;
     shared.api.node.leave().await;

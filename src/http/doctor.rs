@@ -60,7 +60,7 @@ fn findings(report: &NetReport, members: &[MemberLine]) -> Vec<Finding> {
 
 fn listening(report: &NetReport) -> Finding {
     if report.interfaces.is_empty() {
-        let hint = "connect the machine to a network; nodes on this machine are found all the same";
+        let hint = "connect the machine to a network; nodes on this machine are found without one";
         return Finding::warning("network", "no usable network interface", hint);
     }
     if report.listening.is_empty() {
@@ -81,9 +81,9 @@ fn listening(report: &NetReport) -> Finding {
 
 fn way_hint(way: &str) -> &'static str {
     match way {
-        "mdns" => "allow UDP port 5353 and multicast; the other ways go on without it",
+        "mdns" => "allow UDP port 5353 and multicast; the other ways work without it",
         "broadcast" | "loopback" => {
-            "allow UDP to the beacon port (network.beacon_port); the other ways go on without it"
+            "allow UDP to the beacon port (network.beacon_port); the other ways work without it"
         }
         "--peer" => "check the address, and that the node there runs and shares the secret",
         "remembered" => "nothing to do: nodes seen from now on are remembered",
@@ -187,16 +187,16 @@ fn owner(member: &MemberLine) -> Option<Finding> {
     let info = Some(&member.info).filter(|_| member.this_node)?;
     Some(match (&info.closed, info.takes_no_work()) {
         (None, Some(why)) => {
-            let hint = "`nodectl drain --off` takes it back; to keep a drain from other members, say it at this node";
+            let hint = "`nodectl drain --off` undoes it; a drain that is typed at this node cannot be undone elsewhere";
             Finding::warning(
                 "owner",
-                format!("this node {why}, which another member said"),
+                format!("this node {why}, as another member asked"),
                 hint,
             )
         }
         (Some(closed), _) => Finding::ok(
             "owner",
-            format!("this node {closed}, and returns whatever it is ordered"),
+            format!("this node {closed}, and gives back all tasks that it is sent"),
         ),
         (None, None) => Finding::ok("owner", "this node takes work"),
     })
@@ -211,7 +211,7 @@ fn users(facts: &NodeFacts) -> Finding {
     let Some(group) = set("api.group") else {
         return Finding::ok(
             "users",
-            "nobody may use this node but who runs it, and root (api.group)",
+            "only root and the user who runs it may use this node (api.group)",
         );
     };
     let admins = set("api.admins")
@@ -221,7 +221,7 @@ fn users(facts: &NodeFacts) -> Finding {
     Finding::ok(
         "users",
         format!(
-            "the group {group} may use this node (at {socket}); others' jobs may touch who runs it, root{admins}"
+            "the group {group} may use this node (at {socket}); others' jobs can be changed by root and the user who runs it{admins}"
         ),
     )
 }

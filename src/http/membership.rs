@@ -40,7 +40,7 @@ pub(super) async fn decide(
     let request: MembershipRequest = body_json(&shared, body, REQUEST_BODY_BYTES).await?;
     let (what, about) = noted_as(&request);
     let decided = async {
-        caller.owns_node(&shared, "speak for about others")?;
+        caller.owns_node(&shared, "decide about nodes")?;
         refuse_alone(&shared)?;
         let roster = roster(&shared, None).await?;
         let members = cluster::members(&shared).await?;
@@ -94,7 +94,7 @@ pub(super) async fn invite(
 }
 
 fn invitation(shared: &Shared, caller: &Caller) -> Result<Json<Invitation>, ApiError> {
-    caller.owns_node(shared, "invite to")?;
+    caller.owns_node(shared, "invite nodes")?;
     refuse_alone(shared)?;
     let code = shared
         .api

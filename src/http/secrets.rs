@@ -36,7 +36,7 @@ pub(super) async fn put(
 ) -> Result<Json<Okay>, ApiError> {
     check(&name)?;
     let put = async {
-        caller.owns_node(&shared, "keep secrets on")?;
+        caller.owns_node(&shared, "keep secrets")?;
         let value = Zeroizing::new(
             body_bytes(&shared, body, limits::MAX_SECRET_BYTES)
                 .await?
@@ -73,7 +73,7 @@ pub(super) async fn drop(
 ) -> Result<Json<Okay>, ApiError> {
     check(&name)?;
     let dropped = async {
-        caller.owns_node(&shared, "keep secrets on")?;
+        caller.owns_node(&shared, "keep secrets")?;
         shared
             .ask(Query::PutSecret {
                 name: name.clone(),

@@ -192,7 +192,7 @@ impl Core {
         let now = self.now.wall_ms;
         let count = counted(u64::from(head.failed), "task");
         let verb = if head.failed == 1 { "has" } else { "have" };
-        let text = format!("has failures: {count} {verb} failed for good");
+        let text = format!("has failures: {count} {verb} failed in all attempts");
         let since = now.saturating_sub(FAILURES_WITHIN_MS);
         let subject = EventSubject::Job(head.job);
         match self.chronicle.recent(subject, EventKind::TaskFailed, since) {

@@ -322,7 +322,7 @@ impl State {
         }
         if sure && members.forget(lost) {
             self.core.notice(format!(
-                "{name} ({}) is forgotten: it was said to be dead for good",
+                "{name} ({}) is forgotten: somebody declared it dead",
                 lost.short()
             ));
             self.members_changed();

@@ -46,7 +46,7 @@ pub enum IdentityError {
     )]
     Twin { path: PathBuf },
     #[error(
-        "{path} is a copy of this node's identity: its data directory was copied, restored or moved to another disk\nhint: if the first one may still be used, remove {path}, and the node gets an identity of its own; if it is gone for good, remove {place}, and the node stays what it was"
+        "{path} is a copy of this node's identity: its data directory was copied, restored or moved to another disk\nhint: if the first one may still be used, remove {path}, and the node gets an identity of its own; if it will never be used again, remove {place}, and the node stays what it was"
     )]
     Copied { path: PathBuf, place: PathBuf },
 }

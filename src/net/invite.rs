@@ -45,7 +45,7 @@ pub enum InviteError {
     )]
     Mistyped,
     #[error(
-        "no node answers to this invitation\nhint: it is good for ten minutes, for one node, and for the cluster `{0}` \
+        "no node answers to this invitation\nhint: it is valid for ten minutes, for one node, and for the cluster `{0}` \
          (NODECTL_CLUSTER__NAME); on another network, name the node that made it: --peer HOST:PORT"
     )]
     Nobody(String),

@@ -541,10 +541,7 @@ impl Group {
             .iter()
             .map(|name| format!("nodectl forget {name}"))
             .collect();
-        format!(
-            "waiting: {what}; if {gone} for good: {}",
-            commands.join(" && ")
-        )
+        format!("waiting: {what}; if {gone}: {}", commands.join(" && "))
     }
 
     /// Of the nodes that are there, the first leads where nobody does.

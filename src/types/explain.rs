@@ -69,8 +69,8 @@ pub enum Reason {
     NodeLacksResources,
     /// It only submits, is drained, paused, or leaves.
     NodeTakesNoWork,
-    /// Its owner admits no such jobs.
-    NodeAdmitsNot,
+    /// Its owner does not allow such jobs there.
+    NodeExcludesJob,
     /// It does not satisfy the job's `where`.
     NodeConditionUnmet,
     /// It returned tasks of the job, and said why.

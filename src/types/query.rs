@@ -379,7 +379,7 @@ pub enum QueryError {
     },
     #[error("no node {0}")]
     NoNode(NodeId),
-    #[error("{node} is no dead node: {by} reaches it")]
+    #[error("{node} is not dead: {by} reaches it")]
     Reachable { node: String, by: String },
     #[error("{0} did not answer in time")]
     Timeout(String),

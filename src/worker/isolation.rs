@@ -242,7 +242,7 @@ fn needed_whole(directory: &Path) -> Option<String> {
     let shown = directory.display();
     if fs::metadata(directory).is_ok_and(|metadata| metadata.mode() & 0o002 != 0) {
         return Some(format!(
-            "tasks could make no files in {shown} any more, where everybody may"
+            "to hide them would keep tasks from making files in {shown}, as everybody may"
         ));
     }
     if rustix::fs::statfs(directory).is_ok_and(|found| found.f_type == AUTOFS_MAGIC) {

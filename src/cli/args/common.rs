@@ -21,7 +21,7 @@ pub struct ListArgs {
 pub struct ListingArgs {
     #[command(flatten)]
     pub list: ListArgs,
-    /// Shows it anew every 2 seconds, or every so many, until Ctrl-C
+    /// Shows it again every 2 seconds, or every SECONDS, until Ctrl-C
     #[arg(
         long,
         value_name = "SECONDS",

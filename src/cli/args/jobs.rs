@@ -17,8 +17,8 @@ pub struct RunArgs {
     pub job_file: Option<PathBuf>,
     #[command(flatten)]
     pub line: CommandArgs,
-    /// Runs a training job that has ended once more, from its newest checkpoint; with a job file,
-    /// the training in that from there
+    /// Continues a training job that has ended, from its newest checkpoint; with a job file, the
+    /// training that the file describes, from there
     #[arg(long, value_name = "JOB", conflicts_with_all = ["extend", "computing", "watch", "command"], add = ArgValueCandidates::new(candidates::jobs))]
     pub resume: Option<String>,
     /// Runs more parameter sets of a job: a new job with the same command, files and settings
@@ -32,16 +32,15 @@ pub struct RunArgs {
     /// `integrate`)
     #[arg(long = "follow", value_name = "DIR", conflicts_with_all = ["extend", "detach", "command"])]
     pub watch: Option<PathBuf>,
-    /// Runs only tasks that no earlier run of the same command, parameters and files did; the
-    /// results of the others are taken over
+    /// Runs only tasks that no earlier run with the same command, parameters and files has done;
+    /// the results of the others are taken from there
     #[arg(long, conflicts_with_all = ["resume", "extend", "watch", "detach", "key"])]
     pub skip_done: bool,
     /// Submits, prints the ids and returns; `nodectl attach` follows later
     #[arg(long, conflicts_with_all = ["into", "timeout", "cancel_on_interrupt", "detach_on_interrupt"])]
     pub detach: bool,
-    /// A name for this submission: run again with the same one, the jobs are the same and are
-    /// followed, not submitted twice
-    /// [default: drawn]
+    /// A name for this submission: a second `run` with the same name follows the same jobs, and
+    /// does not submit them twice [default: a random one]
     #[arg(long, value_name = "KEY", conflicts_with = "watch")]
     pub key: Option<String>,
     #[command(flatten)]
@@ -66,7 +65,7 @@ pub struct FollowArgs {
     /// each task
     #[arg(long)]
     pub flat: bool,
-    /// On Ctrl-C, cancels without asking; so it does anyway where there is no terminal
+    /// On Ctrl-C, cancels without asking; without a terminal, it always does
     #[arg(long, conflicts_with = "detach_on_interrupt")]
     pub cancel_on_interrupt: bool,
     /// On Ctrl-C or SIGTERM, leaves the job running without asking
@@ -81,19 +80,19 @@ pub struct FollowArgs {
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct JobsArgs {
-    /// Only those that have not ended
+    /// Only jobs that have not ended
     #[arg(long)]
     pub open: bool,
-    /// Only those with this in their names
+    /// Only jobs with this text in their names
     #[arg(long, value_name = "TEXT")]
     pub name: Option<String>,
-    /// Only this user's
+    /// Only jobs of this user
     #[arg(long)]
     pub user: Option<String>,
-    /// At most so many
+    /// Shows at most N jobs
     #[arg(short = 'n', value_name = "N")]
     pub number: Option<usize>,
-    /// Also the steps of jobs, each by itself
+    /// Also lists the steps of each job
     #[arg(long)]
     pub steps: bool,
     #[command(flatten)]
@@ -135,7 +134,7 @@ pub struct LogsArgs {
     /// Prints its stderr in place of its stdout
     #[arg(long)]
     pub stderr: bool,
-    /// On a terminal, too, the bytes as they are: control characters act on it
+    /// Prints the bytes as they are, also on a terminal, which may obey control characters in them
     #[arg(long)]
     pub raw: bool,
 }
@@ -150,17 +149,17 @@ pub struct ResultsArgs {
     /// With --into: all files in one directory, as TASK-FILE, in place of a directory for each task
     #[arg(long, requires = "into")]
     pub flat: bool,
-    /// With the results of the jobs that it extends, as of one job; tasks are numbered on
+    /// Also the results of the jobs that this one extends, as if all were one job
     #[arg(long)]
     pub all: bool,
-    /// Sorts by a parameter, a part of the results, `seconds`, `node` or `status`; with `-` before
+    /// Sorts by a parameter, a field of the results, `seconds`, `node` or `status`; with `-` before
     /// it, the greatest first
     #[arg(long, value_name = "KEY", allow_hyphen_values = true, conflicts_with_all = ["into", "plot"])]
     pub sort: Option<String>,
     /// Only the best task, by the metric and the goal of the job's sweep
     #[arg(long, conflicts_with_all = ["into", "plot", "sort"])]
     pub best: bool,
-    /// At most so many
+    /// Shows at most N results
     #[arg(short = 'n', value_name = "N", conflicts_with_all = ["into", "plot"])]
     pub number: Option<usize>,
     /// Prints CSV, as in results.csv
@@ -227,10 +226,10 @@ pub struct RemoveArgs {
     /// The jobs: ids, the beginnings of ids, or names
     #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new(), value_name = "JOB", required_unless_present_any = ["ended", "older"], conflicts_with_all = ["ended", "older"], add = ArgValueCandidates::new(candidates::jobs))]
     pub jobs: Vec<String>,
-    /// All jobs that have ended; those that unfinished jobs come after are kept
+    /// All jobs that have ended, except those whose results an unfinished job needs
     #[arg(long, conflicts_with = "older")]
     pub ended: bool,
-    /// All jobs that ended at least so long ago, e.g. `7d`
+    /// All jobs that ended at least this long ago, e.g. `7d`
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub older: Option<Duration>,
 }
@@ -273,7 +272,7 @@ pub struct CommandArgs {
         help_heading = "Without a job file"
     )]
     pub memory: Option<String>,
-    /// Files and directories that travel with the job; those that the command names do anyway
+    /// Files and directories that travel with the job, besides those that the command names
     #[arg(
         long,
         value_name = "FILE",
@@ -282,8 +281,8 @@ pub struct CommandArgs {
         help_heading = "Without a job file"
     )]
     pub files: Vec<String>,
-    /// A task for each file of a pattern, which is `{}` in the command, or with `-` for each line
-    /// of the standard input
+    /// A task for each file that the pattern matches, or with `-` for each line of the standard
+    /// input; `{}` in the command stands for it
     #[arg(
         long,
         value_name = "PATTERN",

@@ -14,7 +14,7 @@ node. A file whose name ends in .toml is an inventory:
   gpus = [0, 1]                     # default: all; also cores, port (the node's), and all of the above
 
 ssh is the system's, so your configuration, agent and jumps apply; it is never asked for a password. Where no node runs here, one is \
-started in the background, and `down` stops it. Ctrl-C takes everything back.";
+started in the background, and `down` stops it. Ctrl-C stops all that this command has started.";
 
 #[derive(Debug, Args)]
 pub struct UpArgs {
@@ -36,10 +36,10 @@ pub struct UpArgs {
     /// takes]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub timeout: Option<Duration>,
-    /// Takes everything back if one host fails
+    /// If one host fails, stops all others, too
     #[arg(long)]
     pub strict: bool,
-    /// Elastic, or not waiting for the scheduler: goes on in the background; its log is below the
+    /// Goes on in the background, with --max or while nodes wait in a queue; its log is below the
     /// data directory
     #[arg(long, conflicts_with = "file")]
     pub detach: bool,
@@ -49,8 +49,8 @@ pub struct UpArgs {
     /// A file with the secret [also: NODECTL_SECRET in the environment]
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
-    /// Takes a secret that is easy to guess, with a warning: everybody on the network can try
-    /// secrets out at home
+    /// Accepts a secret that is easy to guess, with a warning: anybody on the network can then find
+    /// it by trying
     #[arg(long)]
     pub weak_secret: bool,
     /// The launch that this process goes on with, in the background
@@ -76,8 +76,8 @@ pub struct RequestArgs {
     /// Memory of each node, e.g. `48 GiB`
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory: Option<u64>,
-    /// How long a node may run, e.g. `1h`; it leaves in time, and starts nothing that would not end
-    /// before
+    /// How long a node may run, e.g. `1h`; it leaves shortly before that, and starts no task that
+    /// would take longer
     #[arg(long, value_name = "TIME", value_parser = walltime)]
     pub time: Option<Duration>,
     /// SLURM's partition; `local` is this machine, without SLURM
@@ -86,14 +86,14 @@ pub struct RequestArgs {
     /// SLURM's account
     #[arg(long)]
     pub account: Option<String>,
-    /// SLURM: one job of all nodes, which start together or not at all, in place of a job for each
+    /// SLURM: one job for all nodes, which start together or not at all, not a job for each
     #[arg(long)]
     pub together: bool,
-    /// SLURM: its nodes share no files with this machine; they are sent this program and, sealed by
-    /// MUNGE, the secret
+    /// SLURM: for nodes that share no files with this machine; they are sent this program and the
+    /// secret, encrypted by MUNGE
     #[arg(long)]
     pub transfer: bool,
-    /// HTCondor's requirements on machines
+    /// HTCondor: the requirements on machines
     #[arg(long, value_name = "EXPRESSION")]
     pub requirements: Option<String>,
     /// HTCondor: a script that prepares the environment and then executes its arguments
@@ -106,10 +106,10 @@ pub struct RequestArgs {
     /// Elastic: never fewer nodes than this
     #[arg(long, value_name = "N", requires = "max")]
     pub min: Option<u32>,
-    /// Elastic: as many nodes as the tasks that wait deserve, up to this many
+    /// Elastic: as many nodes as the waiting tasks can use, at most this many
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000), conflicts_with_all = ["nodes", "together"])]
     pub max: Option<u32>,
-    /// Elastic: a node that has nothing to do is given back after this long
+    /// Elastic: a node that has had nothing to do for this long is stopped
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "1m")]
     pub idle: Duration,
     /// Elastic: tasks that a node runs at once [default: its GPUs, or its cores]
@@ -122,11 +122,11 @@ pub struct DownArgs {
     /// What to stop: the file that `up` was given, `slurm`, `condor`, or the id of a launch
     /// [default: all that was started from here]
     pub what: Option<String>,
-    /// Also what launchers left that are gone: every job in SLURM and HTCondor that was submitted
-    /// with this data directory
+    /// Also cancels every job in SLURM and HTCondor that was submitted with this data directory,
+    /// even if nothing else is known of its launch
     #[arg(long, conflicts_with = "what")]
     pub all: bool,
-    /// Gives up hosts that cannot be reached: whatever runs there is not looked for again
+    /// Forgets hosts that cannot be reached; what may still run there is not stopped
     #[arg(long)]
     pub forget: bool,
     /// How long ssh may take to connect
@@ -146,18 +146,18 @@ pub struct PsdRunArgs {
     /// The master's port; 0 takes a free one where the master is this machine
     #[arg(long, value_name = "PORT", default_value_t = 5555)]
     pub master_port: u16,
-    /// Tells the workers' command, as --num_push_threads, and `nodectl.params` in it
+    /// Passed to the workers' command as --num_push_threads, and to `nodectl.params`
     #[arg(long, value_name = "N")]
     pub num_push_threads: Option<u32>,
-    /// Tells the workers' command, as --num_pull_threads, and `nodectl.params` in it
+    /// Passed to the workers' command as --num_pull_threads, and to `nodectl.params`
     #[arg(long, value_name = "N")]
     pub num_pull_threads: Option<u32>,
-    /// Tells the workers' command, in bytes, as --block_size, and `nodectl.params` in it; e.g.
+    /// Passed to the workers' command as --block_size, in bytes, and to `nodectl.params`; e.g.
     /// `4 MiB`
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub block_size: Option<u64>,
-    /// Tells the workers' command --use_sfb=True, and scripts with nodectl.torch to send sufficient
-    /// factors of dense layers
+    /// Passes --use_sfb=True to the workers' command; scripts with nodectl.torch then send
+    /// sufficient factors of dense layers
     #[arg(long)]
     pub use_sfb: bool,
     /// How long ssh may take to connect

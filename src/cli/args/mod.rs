@@ -51,12 +51,12 @@ First steps:
 Exit codes: 0 done, 1 a job failed or a command could not do what it was asked, 2 wrong usage, settings or job file, \
 3 no node answers, 130 interrupted.";
 const JOIN_NOTES: &str = "\
-Without a secret, the one that this node made earlier is used, or one is asked for on a terminal; an empty answer, or no \
-terminal, makes a new one. One that fewer than 2^60 guesses may find is refused without --weak-secret. Where a node runs already, \
-says so and exits with 0.";
+Without a secret, the one that is kept here is used, or one is asked for on a terminal; an empty answer, or no terminal, makes a new \
+one. Where this node's secret was in a file or in NODECTL_SECRET, it has to be given again. A secret that could be guessed in fewer \
+than 2^60 tries is refused without --weak-secret. If a node is running here already, `join` says so and exits with 0.";
 const SCHEMA_NOTES: &str = "\
-Editors that know TOML by taplo (Even Better TOML, Helix, Neovim) then propose keys, explain them and mark mistakes, once a file's \
-first line is `#:schema FILE`, with a path relative to it.";
+Editors that use taplo for TOML (Even Better TOML, Helix, Neovim) then propose keys, explain them and mark mistakes in each file \
+whose first line is `#:schema FILE`, with a path relative to that file.";
 const RUN_NOTES: &str = "\
 With no node running here, one inside this process runs the jobs on this machine alone. Progress goes to stderr; results go to \
 results.csv, results.jsonl and a directory for each task. `nodectl init` writes a job file with every key explained.
@@ -120,9 +120,9 @@ pub enum Command {
     /// Refuses a node's key everywhere, until `unban`
     #[command(after_help = BAN_NOTES)]
     Ban(NodeArgs),
-    /// Takes a ban back
+    /// Ends a ban: the node may join again
     Unban(NodeArgs),
-    /// Lets a node in that waits to be admitted
+    /// Admits a node that waits to join
     Admit(NodeArgs),
     /// Sets whether new nodes wait to be admitted
     Admission { mode: AdmissionMode },
@@ -197,7 +197,7 @@ pub enum PlainCommand {
     /// Prints a JSON schema of job files or settings, for editors
     #[command(after_help = SCHEMA_NOTES)]
     Schema {
-        /// Of which files
+        /// The kind of file
         of: SchemaOf,
     },
     /// The settings in effect
@@ -224,14 +224,15 @@ pub struct JoinArgs {
     /// A file with the secret [also: NODECTL_SECRET in the environment]
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
-    /// Runs the node as root, and so whatever members run here [also: node.allow_root]
+    /// Runs the node as root, and with it all that members run here [also: node.allow_root]
     #[arg(long)]
     pub allow_root: bool,
-    /// In place of the secret: a code that `nodectl invite` made on a member; asked for if left out
+    /// Joins with a code that `nodectl invite` made on a member, and not with the secret; without
+    /// CODE, asks for it
     #[arg(long, value_name = "CODE", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["secret", "secret_file"])]
     pub invite: Option<String>,
-    /// Takes a secret that is easy to guess, with a warning: everybody on the network can try
-    /// secrets out at home
+    /// Accepts a secret that is easy to guess, with a warning: anybody on the network can then find
+    /// it by trying
     #[arg(long)]
     pub weak_secret: bool,
     /// Runs in the background; `nodectl leave` stops it
@@ -262,8 +263,8 @@ pub struct JoinArgs {
     /// GPUs for tasks: numbers or UUIDs with commas between them, or `none` [default: all]
     #[arg(long, value_name = "LIST")]
     pub gpus: Option<String>,
-    /// Leaves in time before this is over, and starts nothing that would not end before; e.g. `2h`,
-    /// or as SLURM says it, `2:00:00`
+    /// How long this machine may be used: the node leaves shortly before that, and starts no task
+    /// that would take longer; e.g. `2h`, or as SLURM writes it, `2:00:00`
     #[arg(long, value_name = "TIME", value_parser = walltime)]
     pub walltime: Option<Duration>,
     /// Leaves when its standard input ends: with the program that started it, however that ends
@@ -273,7 +274,7 @@ pub struct JoinArgs {
 
 #[derive(Debug, Args)]
 pub struct DemoArgs {
-    /// Where its files and results go; with a number behind it where that is not empty
+    /// Where its files and results go; if it is not empty, another one with a number is made
     #[arg(default_value = "nodectl-demo")]
     pub dir: PathBuf,
 }
@@ -295,13 +296,12 @@ pub struct PredictArgs {
     /// The model that a training left: model.safetensors, or a checkpoint
     #[arg(required_unless_present = "job")]
     pub model: Option<PathBuf>,
-    /// In place of a file: the model of a training job, or while there is none its newest
-    /// checkpoint
+    /// Takes the model of a training job, not a file; its newest checkpoint while it still trains
     #[arg(long, value_name = "JOB", conflicts_with = "model", add = ArgValueCandidates::new(candidates::jobs))]
     pub job: Option<String>,
     /// Samples: a CSV file, an image or a folder of them, or an array, e.g. `data.npz:images`
     pub data: String,
-    /// Where answers go: a .csv file, or a .npy file with all of them [default: CSV, printed]
+    /// Where predictions go: a .csv or .npy file [default: prints them as CSV]
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
@@ -317,7 +317,7 @@ pub enum SchemaOf {
 
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
-    /// CPU time that deciding about a task takes: no processes, no disk, no network
+    /// CPU time of the scheduler's decisions, per task: no processes, no disk, no network
     Scheduler(SchedulerArgs),
 }
 

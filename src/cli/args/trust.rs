@@ -7,30 +7,30 @@ use clap_complete::ArgValueCandidates;
 use std::path::PathBuf;
 
 const SECRET_NOTES: &str = "\
-A job that says `secrets = [\"HF_TOKEN\"]` finds the value in the file that NODECTL_SECRET_FILE_HF_TOKEN names. The file is in memory, and
-open in the task's process and in those that inherit its files (of Python's subprocess: with close_fds=False).
+A job that says `secrets = [\"HF_TOKEN\"]` finds the value in the file that NODECTL_SECRET_FILE_HF_TOKEN names. The file is in
+memory only. It is open in the task's process, and in processes that inherit open files (with Python's subprocess: close_fds=False).
 
     nodectl secret put HF_TOKEN < token.txt";
 pub const FORGET_NOTES: &str = "\
-A node that falls silent may be dead, or only cut off and going on by itself; nobody but you can tell. A training whose parameters it \
-shared may have to wait for it: `nodectl job JOB` says so, `on hold`. Once you know that the machine is off, or will not come back as it \
-was, forget it. If it runs on, cut off, what it does in these trainings is lost when it comes back; it joins again as any node does. \
-Refused while any node reaches it.";
+A node that does not answer may be dead, or it may still work but be cut off; only a person can find out. A training that shared \
+parameters with it may have to wait for it: `nodectl job JOB` then shows `on hold`. Once you know that the machine is off, or will not \
+come back as it was, forget it. If it was only cut off, what it did in these trainings is lost when it comes back; it joins again as any \
+node does. A node that any other node reaches is not forgotten.";
 
 pub const BAN_NOTES: &str = "\
-All nodes hang up on it and refuse it, also after they were started again; its tasks run elsewhere. Whoever runs it still has the secret, \
-and could come with a new key: `nodectl secret rotate` makes that secret worthless.";
+All nodes close their connections to it and refuse new ones, also after a restart; its tasks run elsewhere. Whoever runs it still has \
+the secret and could join with a new key: `nodectl secret rotate` after the ban makes that secret useless.";
 
 pub const ROTATE_NOTES: &str = "\
-Only nodes that are members, or were since this node started, may come with the secret before, and are given the new one; anybody else \
-who has it is refused at once. Ban whom you do not trust first. Nodes that were away for long, or whose change was ended without them, are \
-told so in their log and by `nodectl doctor`: there, `nodectl leave`, then `nodectl join` with the new secret. Jobs that wait in SLURM's or \
-HTCondor's queues find it when they begin; named secrets can be read by all who have it.";
+Nodes that are members now, or were since this node started, can still connect with the old secret, and are given the new one; \
+anybody else who has the old secret is refused at once. First ban the nodes that you do not trust. A node that missed the change says so in \
+its log and in `nodectl doctor`: type `nodectl leave` there, then `nodectl join` with the new secret. Jobs that wait in SLURM's or \
+HTCondor's queues get the new secret when they start. Whoever has the old secret could have read the named secrets.";
 
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// In place of this machine: whether the nodes have what the jobs of this file need (programs,
-    /// Python modules, cores, memory, GPUs, secrets)
+    /// Checks whether the nodes have what the jobs of this file need (programs, Python modules,
+    /// cores, memory, GPUs, secrets), and not this machine
     #[arg(value_name = "JOB_FILE", conflicts_with = "security")]
     pub job_file: Option<PathBuf>,
     /// Shows what is protected on this machine: handshake, the secret's strength, limits, who may
@@ -58,8 +58,7 @@ pub struct NodeArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AdmissionMode {
-    /// Nodes that join from now on wait for `nodectl admit`, unless they come with an invitation;
-    /// those that are members stay so
+    /// New nodes wait for `nodectl admit`, unless they have an invitation; members stay members
     Approve,
     /// Every node that has the secret is a member, unless it is banned
     Open,
@@ -75,7 +74,7 @@ pub enum SecretCommand {
 
 #[derive(Debug, Subcommand)]
 pub enum NamedSecret {
-    /// Keeps a value under a name on all nodes, sealed; it comes by stdin or is asked for
+    /// Keeps a value under a name on all nodes, encrypted; it is read from stdin or asked for
     #[command(after_help = SECRET_NOTES)]
     Put {
         /// Letters, digits and `_`, such as HF_TOKEN
@@ -94,7 +93,7 @@ pub enum NamedSecret {
 /// What is done with the secret that makes a node a member.
 #[derive(Debug, Subcommand)]
 pub enum ClusterSecret {
-    /// Gives all nodes that are known a new secret; the one before is refused once all have it
+    /// Gives all known nodes a new secret; once all have it, the old one is refused
     #[command(after_help = ROTATE_NOTES)]
     Rotate(RotateArgs),
     /// Prints the cluster's secret, if it is kept on this machine
@@ -106,8 +105,8 @@ pub struct RotateArgs {
     /// Takes the new secret from a file [default: makes one, and prints it]
     #[arg(long, value_name = "FILE", conflicts_with = "finish")]
     pub new_secret_file: Option<PathBuf>,
-    /// Ends a change that is under way: nodes that have not come yet are refused with the secret
-    /// before
+    /// Ends a change that is under way: the old secret is refused, also from nodes that do not have
+    /// the new one yet
     #[arg(long)]
     pub finish: bool,
 }

@@ -120,7 +120,7 @@ fn without_node(settings: &Settings, error: &ClientError) -> Doctor {
 }
 
 fn interfaces() -> Finding {
-    let hint = "connect the machine to a network; nodes on this machine are found all the same";
+    let hint = "connect the machine to a network; nodes on this machine are found without one";
     match if_addrs::get_if_addrs() {
         Err(error) => Finding::problem(
             "network",

@@ -278,10 +278,10 @@ fn the_help_names_every_command() {
       audit        Who did what at this node
       secret       The cluster's secret, and named values for jobs, such as tokens
       invite       Makes a code with which one machine can join, without the secret
-      admit        Lets a node in that waits to be admitted
+      admit        Admits a node that waits to join
       admission    Sets whether new nodes wait to be admitted
       ban          Refuses a node's key everywhere, until `unban`
-      unban        Takes a ban back
+      unban        Ends a ban: the node may join again
       forget       Declares a machine dead; trainings no longer wait for it
 
     More:

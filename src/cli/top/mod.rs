@@ -48,7 +48,7 @@ pub async fn top(client: Client, args: TopArgs) -> Result<Exit, CliError> {
         return once(client).await;
     }
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        let why = "`top` needs a terminal\nhint: `nodectl top --once` prints what there is now";
+        let why = "`top` needs a terminal\nhint: `nodectl top --once` prints the picture once";
         return Err(CliError::Usage(why.into()));
     }
     // Where nobody answers at all there is nothing to show.

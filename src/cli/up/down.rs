@@ -140,7 +140,7 @@ async fn stop(
     if let Some((what, problems)) = left.filter(|_| !forget) {
         if matches!(what, What::Hosts { .. }) {
             tell!(
-                "hint: `nodectl down {} --forget` gives up what cannot be reached",
+                "hint: `nodectl down {} --forget` forgets what cannot be reached",
                 launch.id
             );
         }

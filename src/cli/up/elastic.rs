@@ -51,11 +51,7 @@ pub async fn run(
     scheduler.keep(context, Some(StartedProcess::own()))?;
     let said = args.request.tasks_per_node.map(|tasks| tasks.max(1));
     let queue = TaskQueue::new(scheduler.offer(), said, scheduler.tasks_per_node());
-    tell!(
-        "{} to {} nodes; Ctrl-C takes them back",
-        bounds.min,
-        bounds.max
-    );
+    tell!("{} to {} nodes; Ctrl-C stops them", bounds.min, bounds.max);
     let looping = look(context, scheduler, bounds, queue);
     match super::interruptible(looping).await? {
         // The first submission was refused: so would be the next.
@@ -64,7 +60,7 @@ pub async fn run(
             Err(error)
         }
         None => {
-            tell!("taking everything back");
+            tell!("stopping all that was started");
             take_back(context, args.connect_timeout).await?;
             Ok(Exit::Interrupted)
         }
@@ -130,7 +126,7 @@ fn note(timeline: &mut Timeline, seen: &ObservedLoad, change: &Change) {
         (0, 0) => String::new(),
         (0, _) => "no task waits, and they had nothing to do".to_string(),
         (_, 0) if seen.waiting() > 0 => format!("{} tasks wait", seen.waiting()),
-        _ => "the least is to stay".to_string(),
+        _ => "the minimum of nodes is kept".to_string(),
     };
     let look = LaunchLook {
         at_ms: wall_ms(),
@@ -159,7 +155,7 @@ async fn release(
         .iter()
         .filter(|member| jobs.iter().any(|job| job.id == **member))
     {
-        tell!("giving {member} back: nothing to do");
+        tell!("stopping {member}: it has nothing to do");
         let node = context.client.nodes().await.ok().and_then(|nodes| {
             nodes.into_iter().find(|node| {
                 node.labels.get(MEMBER_LABEL) == Some(member) && is_ours(node, context)

@@ -244,7 +244,7 @@ fn objection(why: &Explanation, idle: &[&OwnNode<'_>]) -> Option<String> {
                 view.reason,
                 ReasonName::NodeLacksResources
                     | ReasonName::NodeConditionUnmet
-                    | ReasonName::NodeAdmitsNot
+                    | ReasonName::NodeExcludesJob
             );
             let is_refused = view.reason == ReasonName::NodeRefused && own.is_fresh;
             view.node.as_ref() == Some(&own.node.id) && (is_kept_out || is_refused)

@@ -117,7 +117,9 @@ fn leave_out_own(
         if taken.remove(name).is_some() && tidy(&item.value) == name {
             let fault = Fault::new(
                 item.span.clone(),
-                format!("every task has a `{name}` of its own, so none can travel"),
+                format!(
+                    "every task has a `{name}` of its own, so no such file can be sent with the job"
+                ),
             );
             return Err(fault.hint("rename the file, or put it into a directory"));
         }
@@ -414,7 +416,7 @@ fn relative(entry: &DirEntry, base: &Path, span: &Range<usize>) -> Result<String
     text.map(str::to_string).ok_or_else(|| {
         let fault = Fault::new(
             span.clone(),
-            format!("the name of {:?} cannot travel", entry.path()),
+            format!("{:?} has a name that cannot be sent to nodes", entry.path()),
         );
         fault.hint(
             "names are UTF-8, without backslashes, and at most 1,024 bytes with their directories",

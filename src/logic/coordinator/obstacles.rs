@@ -132,7 +132,7 @@ impl Coordinator {
             return Some(Obstacle::new(Reason::NodeTakesNoWork, format!("it {why}")));
         }
         if let Some(why) = info.admits.objection(&self.spec.work) {
-            return Some(Obstacle::new(Reason::NodeAdmitsNot, format!("it {why}")));
+            return Some(Obstacle::new(Reason::NodeExcludesJob, format!("it {why}")));
         }
         let is_unsuitable = self.place.as_ref().is_some_and(|place| !place.eval(info));
         is_unsuitable.then(|| {

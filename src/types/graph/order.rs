@@ -145,7 +145,7 @@ impl<'g> Names<'g> {
             if let Some((_, later)) = found.iter().find(|place| place.0 == kind && place.1 > row) {
                 let (this, later) = (self.task(kind, row), self.task(kind, *later));
                 let problem = format!("{this} needs {later}, which comes after it");
-                let hint = "a parameter set comes behind those whose tasks its own needs";
+                let hint = "a parameter set has to come after those whose tasks it needs";
                 return Err(bad((problem, Some(hint.into()))));
             }
             let others = found.iter().filter(|(other, _)| *other != kind);

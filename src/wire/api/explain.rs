@@ -87,7 +87,7 @@ reasons! {
     NodeTrouble "node_trouble",
     NodeLacksResources "node_lacks_resources",
     NodeTakesNoWork "node_takes_no_work",
-    NodeAdmitsNot "node_admits_not",
+    NodeExcludesJob "node_excludes_job",
     NodeConditionUnmet "node_condition_unmet",
     NodeRefused "node_refused",
 }

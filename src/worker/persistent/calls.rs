@@ -383,7 +383,7 @@ impl ReadyWorker {
         self.process.link.stop(self.process.launched.id);
         self.context.runtime.block_on(self.process.end());
         let message = format!(
-            "the worker broke off: {why}\nhint: does the task's code write to descriptors that it did not open?"
+            "the connection to the worker broke: {why}\nhint: does the task's code write to descriptors that it did not open?"
         );
         Verdict::Failed(Failure::Raised(ErrorReport::without_exception(message)))
     }
