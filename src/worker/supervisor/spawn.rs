@@ -20,6 +20,9 @@ use std::{
     time::Instant,
 };
 
+/// Programs that nobody sends along with a job; versions follow their names.
+const INTERPRETERS: [&str; 6] = ["python", "perl", "ruby", "Rscript", "julia", "java"];
+
 const CHILD_STACK_BYTES: usize = 64 << 10;
 /// Before the node, tasks are what a machine out of memory gives up.
 const OOM_SCORE: &[u8] = b"500";
@@ -192,9 +195,12 @@ fn find_program(launch: &Launch) -> Result<PathBuf, String> {
     };
     candidates.into_iter().find(executable).ok_or_else(|| {
         let path = String::from_utf8_lossy(path);
-        format!(
-            "no program `{name}` in PATH ({path})\nhint: install it on this node, or upload it and call it `./{name}`"
-        )
+        let is_interpreter = INTERPRETERS.iter().any(|one| name.starts_with(one));
+        let travels = match is_interpreter {
+            true => String::new(),
+            false => format!("; a program of your own can travel with the job, called `./{name}`"),
+        };
+        format!("no program `{name}` in PATH ({path})\nhint: install it on this node{travels}")
     })
 }
 
